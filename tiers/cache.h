@@ -168,14 +168,15 @@ class Cache {
   // refuses; the cache goes on trying.
   void WhenEvictionsAreDurable(std::function<void(Status)> done);
 
-  // Erases the tenant's blocks for good. If the disk is encrypted, the keys of its blocks there are
-  // destroyed when this returns, with how many there were. Then the blocks are dropped from every
-  // tier, in parts, pinned ones too; those that sessions hold are found by no lookup any more and
-  // live until they are released. What is committed meanwhile stays, though the disk may have lost
-  // its key. `done` is called once, when no restart brings anything back, or with kIoError if disk
-  // or index refuse; not if the cache is destroyed before.
-  uint64_t Erase(const EraseRequest& request,
-                 std::function<void(const EraseReport&, const Status&)> done);
+  // Erases the tenant's blocks for good. The index remembers that first, so that a cache that is
+  // made from it later goes on with it. If the disk is encrypted, the keys of the tenant's blocks
+  // there are then destroyed. Then the blocks are dropped from every tier, in parts, pinned ones
+  // too; those that sessions hold are found by no lookup any more and live until they are released.
+  // What is committed meanwhile stays, though the disk may have lost its key. `done` is called
+  // once, when no restart brings anything back, or with kIoError if disk or index refuse; not if
+  // the cache is destroyed before.
+  void Erase(const EraseRequest& request,
+             std::function<void(const EraseReport&, const Status&)> done);
 
   // --- upkeep ---
   // Takes over `options`, less pool_bytes and slab_bytes, which stay as they are; of tenants, the

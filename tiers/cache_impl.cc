@@ -58,7 +58,9 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   };
   // Before host grows for the first time: the index's blocks get their disk slots before any write
   // of a new block can take them.
+  const std::vector<ErasureRecord> erasures = std::move(snapshot.erasures);
   disk.Restore(std::move(snapshot));
+  erasure.Resume(erasures);
   // Before host, whose blocks then find theirs; and before anything takes the pools' memory anew.
   pool_adoption.Adopt();
   state.env.arena->OnGrowth([this](std::span<std::byte> slice) {
@@ -426,9 +428,9 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
   impl_->disk.committer().WhenVoided(std::move(done));
 }
 
-uint64_t Cache::Erase(const EraseRequest& request,
-                      std::function<void(const EraseReport&, const Status&)> done) {
-  return impl_->erasure.Begin(request, std::move(done));
+void Cache::Erase(const EraseRequest& request,
+                  std::function<void(const EraseReport&, const Status&)> done) {
+  impl_->erasure.Begin(request, std::move(done));
 }
 
 // The disk first: what it can take again after a failure is wanted by all others.

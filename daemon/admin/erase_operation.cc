@@ -37,13 +37,11 @@ class Erase final : public AdminOperation {
     const int64_t before_ms = request_.before_ms;
     EraseRequest erase{.tenant = request_.tenant};
     if (before_ms > 0) erase.end_hour = static_cast<uint32_t>(before_ms / kHourMs);
-    const uint64_t keys = env_.cache->Erase(
-        erase, WhileAlive([this](const EraseReport& report, const Status& status) {
-          OnErased(report, status);
-        }));
-    env_.log->Warning("erase.begun", "tenant {}{}: {} encryption keys are destroyed",
-                      request_.tenant,
-                      before_ms > 0 ? fmt::format(", hours before {} ms", before_ms) : "", keys);
+    env_.log->Warning("erase.begun", "tenant {}{}", request_.tenant,
+                      before_ms > 0 ? fmt::format(", hours before {} ms", before_ms) : "");
+    env_.cache->Erase(erase, WhileAlive([this](const EraseReport& report, const Status& status) {
+                        OnErased(report, status);
+                      }));
     ReportForever();
   }
 

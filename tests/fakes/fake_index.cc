@@ -43,16 +43,20 @@ IndexSnapshot FakeIndex::Snapshot() const {
   IndexSnapshot snapshot;
   std::map<uint32_t, NamespaceIdentity> namespaces;
   std::map<std::pair<uint32_t, BlockHash>, IndexRecord> records;
+  std::map<uint32_t, ErasureRecord> erasures;
   for (const IndexBatch& batch : log_) {
     for (const auto& [id, identity] : batch.namespaces) namespaces[id.value] = identity;
     for (const BlockKey& key : batch.deletes) records.erase({key.namespace_id.value, key.hash});
     for (const IndexRecord& put : batch.puts)
       records[{put.key.namespace_id.value, put.key.hash}] = put;
     if (batch.budget) snapshot.budget = *batch.budget;
+    for (const ErasureRecord& erasure : batch.erasures) erasures[erasure.number] = erasure;
+    for (const uint32_t number : batch.ended_erasures) erasures.erase(number);
   }
   for (auto& [id, identity] : namespaces)
     snapshot.namespaces.emplace_back(NamespaceId(id), identity);
   for (auto& [key, record] : records) snapshot.records.push_back(record);
+  for (auto& [number, erasure] : erasures) snapshot.erasures.push_back(erasure);
   return snapshot;
 }
 

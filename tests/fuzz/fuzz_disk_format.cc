@@ -17,8 +17,8 @@
 #include "tiers/index/index_codec.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/header_page.h"
-#include "tiers/storage/superblock.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {
@@ -34,9 +34,10 @@ enum class Kind : uint8_t {
   kBudget,
   kNamespace,
   kRecord,
-  kAnyKey
+  kAnyKey,
+  kErasure
 };
-constexpr uint8_t kKindMask = 7;
+constexpr uint8_t kKindMask = 15;
 constexpr uint8_t kRightChecksum = 0x80;
 
 Page PageOf(Bytes bytes, bool right_checksum) {
@@ -81,6 +82,8 @@ size_t KeyBytes(Kind kind) {
       return sizeof(NamespaceKey);
     case Kind::kRecord:
       return sizeof(RecordKey);
+    case Kind::kErasure:
+      return sizeof(ErasureKey);
     default:
       return sizeof(SingleKey);
   }
@@ -107,6 +110,11 @@ void CheckEntry(Kind kind, Bytes key, Bytes value) {
     if (!name_space.has_value()) return;
     KVT_CHECK(std::ranges::equal(EncodeNamespaceKey(name_space->first), key));
     KVT_CHECK(std::ranges::equal(EncodeNamespace(name_space->first, name_space->second), value));
+  } else if (kind == Kind::kErasure) {
+    const auto erasure = DecodeErasure(key, value);
+    if (!erasure.has_value()) return;
+    KVT_CHECK(std::ranges::equal(EncodeErasureKey(erasure->number), key));
+    KVT_CHECK(std::ranges::equal(EncodeErasure(*erasure), value));
   } else {
     const auto record = DecodeRecord(key, value);
     if (!record.has_value()) return;

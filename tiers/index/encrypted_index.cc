@@ -53,8 +53,8 @@ EncryptedIndex::EncryptedIndex(std::unique_ptr<Index> index,
 void EncryptedIndex::Apply(IndexBatch batch, std::function<void(Status)> done) {
   Status encrypted = Encrypt(&batch);
   if (encrypted) {
-    // No record may outlive the key without which its block cannot be read. Batches keep their
-    // order, since the caller waits for one before it makes the next.
+    // No record may outlive the key without which its block cannot be read. Batches that change
+    // the same record keep their order, since the caller waits for one before it makes the next.
     const auto stored = std::make_shared<IndexBatch>(std::move(batch));
     cipher_->keys().WhenStored(
         gate_.WhileOpen([this, stored, done = std::move(done)](const Status& status) {

@@ -34,22 +34,31 @@ struct IndexRecord {
   std::optional<BlockHash> parent = {};
 };
 
+// An erasure of a tenant's blocks that has begun: a start that finds it finishes it.
+struct ErasureRecord {
+  uint32_t number = 0;  // tells it from others
+  std::string tenant;
+  uint32_t end_hour = 0;  // of the blocks that were made in earlier hours, which count from 1970
+  uint32_t begun_s = 0;   // blocks that were made later stay
+  friend bool operator==(const ErasureRecord&, const ErasureRecord&) = default;
+};
+
 // Applied atomically: the deletes first, then the puts.
 struct IndexBatch {
   std::vector<std::pair<NamespaceId, NamespaceIdentity>> namespaces;  // new ones
   std::vector<IndexRecord> puts;
   std::vector<BlockKey> deletes;
   std::optional<WriteBudgetState> budget;  // if given, remembered for the next start
-  [[nodiscard]] bool empty() const {
-    return namespaces.empty() && puts.empty() && deletes.empty() && !budget;
-  }
+  std::vector<ErasureRecord> erasures;     // that begin
+  std::vector<uint32_t> ended_erasures;    // their numbers
 };
 
 // Everything the disk holds, as read at start-up from the index or from the headers.
 struct IndexSnapshot {
   std::vector<std::pair<NamespaceId, NamespaceIdentity>> namespaces;
   std::vector<IndexRecord> records;
-  WriteBudgetState budget;  // nothing spent when the headers had to be read
+  WriteBudgetState budget;              // nothing spent when the headers had to be read
+  std::vector<ErasureRecord> erasures;  // that have not ended; none when the headers had to be read
 };
 
 class Index {

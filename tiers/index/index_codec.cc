@@ -109,7 +109,7 @@ T Take(const std::byte*& in) {
 Result<IndexKeyKind> DecodeKeyKind(Bytes key) {
   if (key.empty()) return BadKey();
   const auto kind = static_cast<IndexKeyKind>(key[0]);
-  if (kind < IndexKeyKind::kMeta || kind > IndexKeyKind::kRecord) return BadKey();
+  if (kind < IndexKeyKind::kMeta || kind > IndexKeyKind::kErasure) return BadKey();
   return kind;
 }
 
@@ -123,6 +123,12 @@ RecordKey EncodeRecordKey(const BlockKey& block) {
   RecordKey key{static_cast<std::byte>(IndexKeyKind::kRecord)};
   PutBigEndian(block.namespace_id.value, &key[1]);
   std::memcpy(&key[5], block.hash.bytes.data(), block.hash.bytes.size());
+  return key;
+}
+
+ErasureKey EncodeErasureKey(uint32_t number) {
+  ErasureKey key{static_cast<std::byte>(IndexKeyKind::kErasure)};
+  PutBigEndian(number, &key[1]);
   return key;
 }
 
@@ -232,6 +238,29 @@ Result<IndexRecord> DecodeRecord(Bytes key, Bytes value) {
     return BadValue();
   }
   return record;
+}
+
+std::vector<std::byte> EncodeErasure(const ErasureRecord& erasure) {
+  KVT_CHECK(erasure.tenant.size() <= kMaxTenantBytes);
+  ByteWriter body;
+  body.Write(kIndexVersion);
+  body.Write(erasure.end_hour);
+  body.Write(erasure.begun_s);
+  body.WriteString(erasure.tenant);
+  return Seal(EncodeErasureKey(erasure.number), &body);
+}
+
+Result<ErasureRecord> DecodeErasure(Bytes key, Bytes value) {
+  if (!IsKey<ErasureKey>(key, IndexKeyKind::kErasure)) return BadKey();
+  KVT_ASSIGN_OR_RETURN(const Bytes body, Unseal(key, value));
+  ByteReader reader(body);
+  ErasureRecord erasure;
+  erasure.number = GetBigEndian(&key[1]);
+  erasure.end_hour = reader.Read<uint32_t>();
+  erasure.begun_s = reader.Read<uint32_t>();
+  erasure.tenant = reader.ReadString(kMaxTenantBytes);
+  if (!reader.AtEnd()) return BadValue();
+  return erasure;
 }
 
 }  // namespace kvtier

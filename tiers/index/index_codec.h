@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys and values of the persistent index as bytes. Integers are little-endian, except that the
-// space id in a key is big-endian, so that iteration yields meta, budget, spaces, records by space.
+// number in a key is big-endian, so that iteration yields meta, budget, spaces, records by space,
+// erasures.
 //
 //   kind    key                 value
 //   meta    01                  version 1, file_set 16, epoch 8, checksum 4
@@ -8,6 +9,7 @@
 //   space   03 space 4          version 1, block_bytes 8, model 32, length 2, tenant, checksum 4
 //   record  04 space 4 hash 32  version 1, flags 1, tokens 2, generation 4, address 8,
 //                               depth 4, created_s 4, last_use_s 4, parent 32, checksum 4
+//   erasure 05 number 4         version 1, end_hour 4, begun_s 4, length 2, tenant, checksum 4
 //
 // Flags: bit 0 retention `extended`, bit 1 payload verified, bit 2 the parent is known (else 0).
 //
@@ -42,7 +44,13 @@ struct IndexMeta {
 };
 
 // Key kinds, in the order of iteration.
-enum class IndexKeyKind : uint8_t { kMeta = 1, kBudget = 2, kNamespace = 3, kRecord = 4 };
+enum class IndexKeyKind : uint8_t {
+  kMeta = 1,
+  kBudget = 2,
+  kNamespace = 3,
+  kRecord = 4,
+  kErasure = 5
+};
 
 // An empty key or an unknown kind is an error.
 [[nodiscard]] Result<IndexKeyKind> DecodeKeyKind(std::span<const std::byte> key);
@@ -50,12 +58,14 @@ enum class IndexKeyKind : uint8_t { kMeta = 1, kBudget = 2, kNamespace = 3, kRec
 using SingleKey = std::array<std::byte, 1>;
 using NamespaceKey = std::array<std::byte, 1 + 4>;
 using RecordKey = std::array<std::byte, 1 + 4 + 32>;
+using ErasureKey = std::array<std::byte, 1 + 4>;
 using RecordValue = std::array<std::byte, 64>;
 
 inline constexpr SingleKey kMetaKey{std::byte{1}};
 inline constexpr SingleKey kBudgetKey{std::byte{2}};
 [[nodiscard]] NamespaceKey EncodeNamespaceKey(NamespaceId namespace_id);
 [[nodiscard]] RecordKey EncodeRecordKey(const BlockKey& key);
+[[nodiscard]] ErasureKey EncodeErasureKey(uint32_t number);
 
 [[nodiscard]] std::vector<std::byte> EncodeMeta(const IndexMeta& meta);
 [[nodiscard]] Result<IndexMeta> DecodeMeta(std::span<const std::byte> value);
@@ -73,5 +83,10 @@ inline constexpr SingleKey kBudgetKey{std::byte{2}};
 [[nodiscard]] RecordValue EncodeRecord(const RecordKey& key, const IndexRecord& record);
 [[nodiscard]] Result<IndexRecord> DecodeRecord(std::span<const std::byte> key,
                                                std::span<const std::byte> value);
+
+// REQUIRES: erasure.tenant.size() <= kMaxTenantBytes.
+[[nodiscard]] std::vector<std::byte> EncodeErasure(const ErasureRecord& erasure);
+[[nodiscard]] Result<ErasureRecord> DecodeErasure(std::span<const std::byte> key,
+                                                  std::span<const std::byte> value);
 
 }  // namespace kvtier

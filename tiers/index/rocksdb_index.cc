@@ -130,7 +130,7 @@ Result<std::optional<IndexContents>> CheckDirectory(const fs::path& directory) {
   return std::nullopt;
 }
 
-// Reads the whole database in order of keys, which is: meta, budget, spaces, records.
+// Reads the whole database in order of keys, which is: meta, budget, spaces, records, erasures.
 // Any fault rejects the index as a whole, and its records with it: half an index would free the
 // slots of the other half, and the headers can replace all of it.
 class Loader {
@@ -176,6 +176,8 @@ class Loader {
         return TakeNamespace(key, value);
       case IndexKeyKind::kRecord:
         return TakeRecord(key, value);
+      case IndexKeyKind::kErasure:
+        return TakeErasure(key, value);
     }
     return {};
   }
@@ -223,6 +225,12 @@ class Loader {
     return {};
   }
 
+  Status TakeErasure(std::span<const std::byte> key, std::span<const std::byte> value) {
+    KVT_ASSIGN_OR_RETURN(ErasureRecord erasure, DecodeErasure(key, value));
+    contents_.snapshot.erasures.push_back(std::move(erasure));
+    return {};
+  }
+
   const IndexMeta start_;
   const uint64_t mark_;
   IndexContents contents_;
@@ -241,12 +249,18 @@ void AddRecord(const IndexRecord& record, rocksdb::WriteBatch* out) {
   out->Put(AsSlice(key), AsSlice(EncodeRecord(key, record)));
 }
 
+void AddErasure(const ErasureRecord& erasure, rocksdb::WriteBatch* out) {
+  out->Put(AsSlice(EncodeErasureKey(erasure.number)), AsSlice(EncodeErasure(erasure)));
+}
+
 void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
   for (const auto& [name_space, identity] : batch.namespaces)
     AddNamespace(name_space, identity, out);
   for (const BlockKey& key : batch.deletes) out->Delete(AsSlice(EncodeRecordKey(key)));
   for (const IndexRecord& record : batch.puts) AddRecord(record, out);
   if (batch.budget) out->Put(AsSlice(kBudgetKey), AsSlice(EncodeBudget(*batch.budget)));
+  for (const ErasureRecord& erasure : batch.erasures) AddErasure(erasure, out);
+  for (const uint32_t number : batch.ended_erasures) out->Delete(AsSlice(EncodeErasureKey(number)));
 }
 
 tl::unexpected<Error> ReplaceError(std::string context) {
@@ -275,6 +289,7 @@ Status Fill(rocksdb::DB* db, const IndexMeta& meta, const IndexSnapshot& snapsho
   batch.Put(AsSlice(kBudgetKey), AsSlice(EncodeBudget(snapshot.budget)));
   for (const auto& [name_space, identity] : snapshot.namespaces)
     AddNamespace(name_space, identity, &batch);
+  for (const ErasureRecord& erasure : snapshot.erasures) AddErasure(erasure, &batch);
 
   std::vector<uint32_t> order(snapshot.records.size());
   std::iota(order.begin(), order.end(), 0);

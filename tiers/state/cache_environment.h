@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "tiers/state/pool_keeper.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/disk_geometry.h"
+#include "tiers/types/cache_requests.h"
 #include "tiers/types/tracer.h"
 
 namespace kvtier {
@@ -63,6 +65,8 @@ struct CacheEnvironment {
   std::function<void(const AdoptionReport&)> on_adopted;
   // Told how many keys were wiped because no block needs them any more. May be null.
   std::function<void(uint64_t)> on_keys_expired;
+  // An erasure that an earlier daemon had begun for this tenant has ended. May be null.
+  std::function<void(const std::string&, const EraseReport&, const Status&)> on_erasure_resumed;
 };
 
 }  // namespace kvtier

@@ -19,15 +19,49 @@ constexpr uint32_t kMostPasses = 200;
 
 }  // namespace
 
-uint64_t Erasure::Begin(const EraseRequest& request, Done done) {
-  jobs_.push_back({.request = request, .done = std::move(done)});
-  Job& job = jobs_.back();
-  state_.erasing.push_back({request, state_.NowS()});
+void Erasure::Begin(const EraseRequest& request, Done done) {
+  const ErasureRecord record{.number = next_number_++,
+                             .tenant = request.tenant,
+                             .end_hour = request.end_hour,
+                             .begun_s = state_.ToWallS(state_.NowS())};
+  Add(record, state_.NowS(), std::move(done));
+  // No block has a tenant with a longer name.
+  if (!state_.has_disk() || record.tenant.size() > kMaxTenantBytes) {
+    return OnNoted(record.number, {});
+  }
+  state_.env.index->Apply({.erasures = {record}},
+                          gate_.WhileOpen([this, number = record.number](const Status& status) {
+                            OnNoted(number, status);
+                          }));
+}
+
+void Erasure::Resume(const std::vector<ErasureRecord>& begun) {
+  for (const ErasureRecord& record : begun) {
+    next_number_ = std::max(next_number_, record.number + 1);
+    const auto done = [this, tenant = record.tenant](const EraseReport& report,
+                                                     const Status& status) {
+      if (state_.env.on_erasure_resumed) state_.env.on_erasure_resumed(tenant, report, status);
+    };
+    Add(record, state_.FromWallS(record.begun_s), done);
+    OnNoted(record.number, {});
+  }
+}
+
+// From here on nothing of it is written to disk, or adopted.
+void Erasure::Add(const ErasureRecord& record, uint32_t begun_s, Done done) {
+  const EraseRequest request{.tenant = record.tenant, .end_hour = record.end_hour};
+  jobs_.push_back({.number = record.number, .request = request, .done = std::move(done)});
+  state_.erasing.push_back({request, begun_s});
+}
+
+// What the index refuses to remember is erased all the same, and the error told at the end.
+void Erasure::OnNoted(uint32_t number, const Status& status) {
+  Job& job = *std::ranges::find(jobs_, number, &Job::number);
+  job.noted = true;
+  if (!status) job.status = status;
   DestroyKeys(&job);
   if (state_.env.keys != nullptr) state_.env.keys->WhenStored([](const Status&) {});
-  const uint64_t keys = job.report.keys;
-  if (jobs_.size() == 1) BeginPass();
-  return keys;
+  if (&job == &jobs_.front()) BeginPass();
 }
 
 void Erasure::DestroyKeys(Job* job) {
@@ -98,7 +132,12 @@ void Erasure::Answer() {
   jobs_.pop_front();
   state_.erasing.erase(state_.erasing.begin());
   job.report.moving = moving_;
-  if (!jobs_.empty()) BeginPass();
+  // If this fails, a start finds nothing more to erase. What is not complete it finishes.
+  const bool complete = job.status && moving_ == 0 && all_was_adopted_;
+  if (complete && state_.has_disk()) {
+    state_.env.index->Apply({.ended_erasures = {job.number}}, [](const Status&) {});
+  }
+  if (!jobs_.empty() && jobs_.front().noted) BeginPass();
   job.done(job.report, job.status);
 }
 

@@ -2,17 +2,20 @@
 // Erases a tenant's blocks for good: first the keys of what is encrypted on disk, then the blocks
 // themselves in every tier.
 //
-// The keys go within the first call, so that nothing that happens later brings bytes on disk back.
-// The directory is then walked in parts. A block that something moves is looked at again at the
-// next tick. A reference does not keep a block: no lookup finds it any more, and its memory is free
-// when the last session lets go of it.
+// The index remembers the erasure before the first key goes, so that the next start finishes what a
+// daemon that dies has begun. Then the keys go, so that nothing that happens later brings bytes on
+// disk back. The directory is then walked in parts. A block that something moves is looked at again
+// at the next tick. A reference does not keep a block: no lookup finds it any more, and its memory
+// is free when the last session lets go of it.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <vector>
 
 #include "base/gate.h"
+#include "tiers/index/index.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/types/cache_requests.h"
 
@@ -33,21 +36,28 @@ class Erasure {
           const HostAdoption* adoption)
       : state_(*state), pools_(*pools), host_(*host), disk_(*disk), adoption_(*adoption) {}
 
-  // See Cache::Erase. Returns how many keys it has destroyed.
-  uint64_t Begin(const EraseRequest& request, Done done);
+  // See Cache::Erase.
+  void Begin(const EraseRequest& request, Done done);
+  // Goes on with what an earlier daemon began. Once, before anything else is begun.
+  void Resume(const std::vector<ErasureRecord>& begun);
   // Goes on with what had to be waited for.
   void Tick();
   [[nodiscard]] bool Idle() const { return jobs_.empty(); }
 
  private:
   struct Job {
+    uint32_t number = 0;  // in the index
     EraseRequest request;
     Done done;
     EraseReport report;
     Status status;
     uint32_t passes = 0;
+    bool noted = false;  // the index has heard of it, or refused to
   };
 
+  // `begun_s` is a time of the age clock.
+  void Add(const ErasureRecord& record, uint32_t begun_s, Done done);
+  void OnNoted(uint32_t number, const Status& status);
   void DestroyKeys(Job* job);
   void BeginPass();
   // The next part of the directory; then waits until what was dropped is gone from the disk.
@@ -66,6 +76,7 @@ class Erasure {
   DiskSlots& disk_;
   const HostAdoption& adoption_;
   std::deque<Job> jobs_;  // the first is under way; in the order of CacheState::erasing
+  uint32_t next_number_ = 0;
   uint64_t next_row_ = 0;
   uint64_t moving_ = 0;           // blocks of this pass
   bool all_was_adopted_ = false;  // when this pass began

@@ -120,7 +120,7 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   const Result<BlockEntry> found = Describe(slot);
   if (!found || found->tokens == 0) return AdoptionDrop::kMisplaced;
   const BlockKey key{found->namespace_id, found->hash};
-  if (evicted_.contains(key)) return AdoptionDrop::kEvictedByHand;
+  if (evicted_.contains(key) || state_.BeingErased(*found)) return AdoptionDrop::kEvictedByHand;
   EntryIndex index = state_.Find(key);
   if (index == kNoEntry && state_.Expired(*found)) return AdoptionDrop::kExpired;
   if (index != kNoEntry) {

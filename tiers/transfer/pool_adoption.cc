@@ -112,6 +112,7 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   described.retention = facts.retention;
   described.created_s = state_.FromWallS(facts.created_s);
   described.last_use_s = state_.FromWallS(facts.last_use_s);
+  if (state_.BeingErased(described)) return tl::unexpected(AdoptionDrop::kEvictedByHand);
   EntryIndex index = state_.Find({pool->namespace_id, facts.hash});
   if (index == kNoEntry) {
     if (state_.Expired(described)) return tl::unexpected(AdoptionDrop::kExpired);

@@ -53,7 +53,7 @@ enum class AdoptionDrop : uint8_t {
   kExpired,
   kDuplicate,     // the block has come to host again before its turn
   kTenantCap,     // its tenant would be beyond its cap
-  kEvictedByHand  // an administrator evicted the block before its turn
+  kEvictedByHand  // an administrator evicted or erased the block before its turn
 };
 inline constexpr int kAdoptionDropCount = 7;
 [[nodiscard]] std::string_view AdoptionDropName(AdoptionDrop reason);

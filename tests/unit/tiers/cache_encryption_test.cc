@@ -62,6 +62,11 @@ class CacheEncryptionTest : public CacheTest {
         cipher_->keys().KeepStored(save, environment->executor);
       }
       environment->on_keys_expired = [this](uint64_t keys) { keys_expired_ += keys; };
+      environment->on_erasure_resumed = [this](const std::string& tenant, const EraseReport&,
+                                               const Status& status) {
+        EXPECT_TRUE(status);
+        resumed_.push_back(tenant);
+      };
     };
   }
   // The cache goes before what it uses.
@@ -84,6 +89,11 @@ class CacheEncryptionTest : public CacheTest {
       erased_ = report;
       erasure_ended_ = true;
     });
+  }
+  // Until the index remembers it, and no further.
+  void BeginErasure(const EraseRequest& request) {
+    Erase(request);
+    ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
   }
   // Blocks that were on the move are looked at again with each tick.
   [[nodiscard]] bool FinishErasure() {
@@ -121,6 +131,7 @@ class CacheEncryptionTest : public CacheTest {
   uint64_t keys_expired_ = 0;
   EraseReport erased_;
   bool erasure_ended_ = false;
+  std::vector<std::string> resumed_;  // whose erasures a later daemon has ended
 };
 
 TEST_F(CacheEncryptionTest, BlocksAreServedFromDiskWithTheirBytes) {
@@ -286,12 +297,13 @@ TEST_F(CacheEncryptionTest, BlocksThatAreComputedAnewKeepTheKeyOfTheirSlots) {
   EXPECT_EQ(LastProgress(reply.load).ready, 4u);
 }
 
-TEST_F(CacheEncryptionTest, ErasedBlocksAreGoneFromEveryTierAndTheirKeysAtOnce) {
+TEST_F(CacheEncryptionTest, ErasedBlocksAreGoneFromEveryTierAndTheirKeysFirst) {
   Start();
   Put(Sequence(1, 4));
   Drain();
   ASSERT_EQ(cipher_->keys().size(), 2u);
-  Erase({.tenant = "tenant"});
+  BeginErasure({.tenant = "tenant"});
+  EXPECT_EQ(cache_->Gauges().host_blocks, 4u);
   // That of the index stays, for deletions need it.
   EXPECT_EQ(cipher_->keys().size(), 1u);
   ASSERT_TRUE(FinishErasure());
@@ -300,6 +312,7 @@ TEST_F(CacheEncryptionTest, ErasedBlocksAreGoneFromEveryTierAndTheirKeysAtOnce) 
   EXPECT_EQ(erased_.referenced, 0u);
   EXPECT_EQ(erased_.moving, 0u);
   EXPECT_TRUE(machine_->Snapshot().records.empty());
+  EXPECT_TRUE(machine_->Snapshot().erasures.empty());
   EXPECT_EQ(cache_->Gauges().host_blocks, 0u);
   EXPECT_EQ(PoolGaugesNow().cached, 0u);
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
@@ -392,12 +405,84 @@ TEST_F(CacheEncryptionTest, ACrashDuringAnErasureLeavesTheKeysDestroyed) {
   Start();
   Put(Sequence(1, 4));
   Drain();
-  Erase({.tenant = "tenant"});
+  BeginErasure({.tenant = "tenant"});
   AdoptKeys();
   CrashAndRestart();
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
   EXPECT_EQ(LastProgress(reply.load).ready, 0u);
   EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kErased);
+}
+
+// Host memory has the blocks in the open.
+TEST_F(CacheEncryptionTest, WhatADaemonBeganToEraseTheNextOneErases) {
+  Start({.keep_host = true});
+  Put(Sequence(1, 4));
+  Drain();
+  BeginErasure({.tenant = "tenant"});
+  AdoptKeys();
+  DieAndAdopt();
+  for (int ticks = 0; ticks < 5 && resumed_.empty(); ++ticks) AdvanceAndTick(1);
+  EXPECT_THAT(resumed_, ElementsAre("tenant"));
+  EXPECT_EQ(cache_->stats().adopted_blocks, 0u);
+  EXPECT_EQ(cache_->Gauges().host_blocks, 0u);
+  EXPECT_TRUE(machine_->Snapshot().records.empty());
+  EXPECT_TRUE(machine_->Snapshot().erasures.empty());
+  EXPECT_TRUE(Acquire(kAlice, Sequence(1, 4)).hits.empty());
+  // What comes later stays, also over the next death.
+  AdvanceAndTick(1000);
+  Put(Sequence(2, 4));
+  Drain();
+  AdoptKeys();
+  DieAndAdopt();
+  EXPECT_EQ(Acquire(kAlice, Sequence(2, 4)).hits.size(), 4u);
+  EXPECT_EQ(resumed_.size(), 1u);
+}
+
+TEST_F(CacheEncryptionTest, DaemonsThatDieOneAfterTheOtherFinishErasuresOfTwoTenants) {
+  Start({.keep_host = true});
+  Put(Sequence(1, 4));
+  Drain();
+  Erase({.tenant = "another"});
+  Erase({.tenant = "tenant"});
+  ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
+  ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
+  for (int deaths = 0; deaths < 3; ++deaths) {
+    AdoptKeys();
+    cache_.reset();
+    machine_->Crash(FakeMachine::HostMemory::kKept);
+    EXPECT_EQ(machine_->Snapshot().erasures.size(), 2u);
+  }
+  DieAndAdopt();
+  for (int ticks = 0; ticks < 5 && resumed_.size() < 2; ++ticks) AdvanceAndTick(1);
+  EXPECT_THAT(resumed_, ElementsAre("another", "tenant"));
+  EXPECT_EQ(cache_->Gauges().host_blocks, 0u);
+}
+
+TEST_F(CacheEncryptionTest, AnErasureThatTheIndexRefusesToRememberIsDoneAndReported) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  machine_->index->FailNextBatches(1);
+  Status told;
+  bool ended = false;
+  cache_->Erase({.tenant = "tenant"}, [&](const EraseReport&, const Status& status) {
+    told = status;
+    ended = true;
+  });
+  Settle();
+  for (int ticks = 0; ticks < 5 && !ended; ++ticks) AdvanceAndTick(1);
+  ASSERT_TRUE(ended);
+  EXPECT_THAT(told, IsErrorOf(ErrorCode::kIoError, "index_write"));
+  EXPECT_EQ(cipher_->keys().size(), 1u);
+  EXPECT_EQ(cache_->Gauges().host_blocks, 0u);
+}
+
+TEST_F(CacheEncryptionTest, ATenantWhoseNameIsTooLongHasNothingToErase) {
+  Start();
+  Put(Sequence(1, 4));
+  Erase({.tenant = std::string(kMaxTenantBytes + 1, 't')});
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_THAT(erased_.blocks, Each(0u));
 }
 
 TEST_F(CacheEncryptionTest, StoredKeysServeBlocksAfterAReboot) {

@@ -177,6 +177,17 @@ TEST(IndexCodecTest, ASpaceOfEmptyBlocksIsRejected) {
                                EncodeNamespace(NamespaceId(3), identity)));
 }
 
+TEST(IndexCodecTest, ErasureSurvivesTheRoundTripAndNoFlippedByte) {
+  const ErasureRecord erasure{
+      .number = 300, .tenant = "uid:1000", .end_hour = 489'000, .begun_s = 1'748'736'000};
+  const Bytes key = ToBytes(EncodeErasureKey(erasure.number));
+  const auto decoded = DecodeErasure(key, EncodeErasure(erasure));
+  ASSERT_TRUE(decoded) << decoded.error().ToString();
+  EXPECT_EQ(*decoded, erasure);
+  ExpectEveryChangeIsRejected(key, EncodeErasure(erasure),
+                              [](const Bytes& k, const Bytes& v) { return DecodeErasure(k, v); });
+}
+
 TEST(IndexCodecTest, MetaSurvivesTheRoundTripAndNoFlippedByte) {
   const auto decoded = DecodeMeta(EncodeMeta(SomeMeta()));
   ASSERT_TRUE(decoded);
@@ -210,6 +221,8 @@ TEST(IndexCodecTest, KeysAreOrderedByKindThenSpaceThenHash) {
       as_bytes(EncodeRecordKey({NamespaceId(255), BlockHash{}})),
       as_bytes(EncodeRecordKey({NamespaceId(256), BlockHash{}})),
       as_bytes(EncodeRecordKey({NamespaceId(256), TestHash(0, 0)})),
+      as_bytes(EncodeErasureKey(255)),
+      as_bytes(EncodeErasureKey(256)),
   };
   EXPECT_TRUE(std::ranges::is_sorted(keys));
   for (const Bytes& key : keys) EXPECT_TRUE(DecodeKeyKind(key));
@@ -217,7 +230,7 @@ TEST(IndexCodecTest, KeysAreOrderedByKindThenSpaceThenHash) {
 
 TEST(IndexCodecTest, UnknownKindsOfKeysAreRejected) {
   EXPECT_FALSE(DecodeKeyKind({}));
-  for (const int kind : {0, 5, 255}) {
+  for (const int kind : {0, 6, 255}) {
     const Bytes key = {static_cast<std::byte>(kind)};
     EXPECT_FALSE(DecodeKeyKind(key)) << kind;
   }

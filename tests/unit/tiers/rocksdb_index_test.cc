@@ -47,6 +47,7 @@ IndexSnapshot SnapshotOf(uint64_t records) {
   snapshot.namespaces = {{NamespaceId(0), Identity("uid:0")}, {NamespaceId(1), Identity("uid:1")}};
   for (uint64_t i = 0; i < records; ++i) snapshot.records.push_back(Record(i % 2, i));
   snapshot.budget = {.day = 20'240, .spent_bytes = 12345};
+  snapshot.erasures = {{.number = 3, .tenant = "uid:9", .end_hour = 7, .begun_s = 8}};
   return snapshot;
 }
 
@@ -68,6 +69,7 @@ void ExpectSame(const IndexSnapshot& a, const IndexSnapshot& b) {
   EXPECT_EQ(a.namespaces, b.namespaces);
   EXPECT_TRUE(Sorted(a.records) == Sorted(b.records));
   EXPECT_EQ(a.budget, b.budget);
+  EXPECT_EQ(a.erasures, b.erasures);
 }
 
 class RocksdbIndexTest : public ::testing::Test {
@@ -154,12 +156,15 @@ TEST_F(RocksdbIndexTest, BatchesAreThereAfterReopening) {
     IndexBatch second{.puts = {Record(0, 5), Record(0, 6)}};
     IndexBatch third{.puts = {moved}, .deletes = {Record(0, 5).key, Record(0, 6).key}};
     third.budget = WriteBudgetState{.day = 3, .spent_bytes = 9};
+    third.erasures = {{.number = 300, .tenant = "uid:7", .end_hour = 1, .begun_s = 2}};
+    third.ended_erasures = {3};
     ApplyAll(opened.index.get(), {first, second, third});
   }
   IndexSnapshot expected = SnapshotOf(0);
   expected.namespaces.emplace_back(NamespaceId(7), Identity("uid:7"));
   expected.records = {Record(7, 1), moved};
   expected.budget = {.day = 3, .spent_bytes = 9};
+  expected.erasures = {{.number = 300, .tenant = "uid:7", .end_hour = 1, .begun_s = 2}};
   ExpectSame(Open(2).contents.snapshot, expected);
 }
 

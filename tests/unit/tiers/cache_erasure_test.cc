@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tenant's blocks are erased, and none comes back with memory or a disk that outlives the daemon.
+// What encryption adds to it: cache_encryption_test.cc.
+
+#include <algorithm>
+
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+class CacheErasureTest : public CacheTest {
+ protected:
+  // As DieAndAdopt, with nothing in host looked at yet.
+  void DieAndBegin() {
+    cache_.reset();
+    machine_->Crash(FakeMachine::HostMemory::kKept);
+    cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), machine_->Snapshot());
+    cache_->OpenSession(kAlice, [this](const LoadProgress& p) { progress_.push_back(p); });
+    UseDevice(0);
+  }
+  void BeginErasure(const std::string& tenant) {
+    ended_ = false;
+    cache_->Erase({.tenant = tenant}, [this](const EraseReport&, const Status& status) {
+      EXPECT_TRUE(status);
+      ended_ = true;
+    });
+  }
+  // The daemon gets as far as to have the index remember it.
+  void BeginErasureThatIsRemembered(const std::string& tenant) {
+    BeginErasure(tenant);
+    ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
+  }
+  // What had to be waited for is looked at again with each tick.
+  [[nodiscard]] bool FinishErasure() {
+    Settle();
+    for (int ticks = 0; ticks < 5 && !ended_; ++ticks) AdvanceAndTick(1);
+    return ended_;
+  }
+  [[nodiscard]] uint32_t InHost(const Hashes& hashes) const {
+    const auto present = cache_->Lookup(pool_.id, hashes);
+    return static_cast<uint32_t>(std::ranges::count(present, true, &BlockPresence::host));
+  }
+  [[nodiscard]] static uint64_t Of(AdoptionDrop reason, const auto& drops) {
+    return drops[static_cast<size_t>(reason)];
+  }
+
+  bool ended_ = false;
+};
+
+TEST_F(CacheErasureTest, BlocksThatAreErasedBeforeTheyAreVerifiedAreNotAdopted) {
+  Start({.keep_host = true, .disk_slots = 0});
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  ASSERT_EQ(InHost(Sequence(1, 4)), 4u);
+  DieAndBegin();
+  const uint64_t waiting = cache_->Gauges().adoption_waiting;
+  ASSERT_GE(waiting, 4u);
+  BeginErasure("tenant");
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_EQ(Of(AdoptionDrop::kEvictedByHand, cache_->stats().adoption_drops), waiting);
+  EXPECT_EQ(InHost(Sequence(1, 4)), 0u);
+  DieAndAdopt();
+  EXPECT_EQ(cache_->stats().adopted_blocks, 0u);
+}
+
+TEST_F(CacheErasureTest, AnErasureEndsAfterAdoptionAndLeavesOtherTenantsBlocks) {
+  Start({.keep_host = true, .disk_slots = 0});
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  DieAndBegin();
+  BeginErasure("another");
+  EXPECT_FALSE(ended_) << "what waits to be adopted may be the tenant's";
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_EQ(InHost(Sequence(1, 4)), 4u);
+}
+
+TEST_F(CacheErasureTest, WhatADaemonBeganToEraseIsNoHitInPoolsThatOutliveIt) {
+  Start({.keep_pools = true});
+  Put(Sequence(1, 4));
+  (void)Store(kAlice, Sequence(2, 4));
+  BeginErasureThatIsRemembered("tenant");
+  DieAndAdopt();
+  (void)cache_->TakeAbsentClients();
+  EXPECT_EQ(Of(AdoptionDrop::kEvictedByHand, cache_->stats().pool_adoption_drops), 8u);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_FALSE(Presence(TestHash(2, 0)).anywhere());
+  // A client of the earlier life may still read these.
+  EXPECT_EQ(PoolGaugesNow().free, 12u);
+}
+
+TEST_F(CacheErasureTest, WhatADaemonBeganToEraseTheNextOneErasesFromAPlainDisk) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  BeginErasureThatIsRemembered("tenant");
+  CrashAndRestart();
+  Settle();
+  EXPECT_TRUE(machine_->Snapshot().records.empty());
+  EXPECT_TRUE(machine_->Snapshot().erasures.empty());
+  LoseIndexAndRestart();
+  EXPECT_EQ(cache_->stats().restored_blocks, 0u);
+}
+
+TEST_F(CacheErasureTest, AClockThatWasSetBackKeepsNothingFromBeingErased) {
+  Start();
+  machine_->clock.StepWall(-60 * 60 * 1000);
+  Put(Sequence(1, 4));
+  Drain();
+  BeginErasure("tenant");
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+}  // namespace
+}  // namespace kvtier
