@@ -83,6 +83,7 @@ void SimClient::Fork() {
 void SimClient::Acquire(Sequence sequence) {
   sequence.request.session = session_;
   sequence.request.pool = context_.world.pool(sequence.pool).id;
+  sequence.erasures = context_.oracle.erasures();
   if (random_.Chance(0.7)) sequence.request.counters = counters_;
   if (random_.Chance(0.4)) sequence.request.layers = random_.Chance(0.5) ? 2 : 8;
   const uint64_t id = next_sequence_++;
@@ -148,6 +149,7 @@ void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
     const BlockHash& hash = is_partial ? sequence->request.partial_blocks[*reply.partial_block]
                                        : sequence->request.hashes[i];
     sequence->held.push_back({reply.hits[i].handle, hash});
+    context_.oracle.CheckNotErased(sequence->pool.name_space, hash, sequence->erasures);
     context_.oracle.OnHit({sequence->pool, reply.hits[i].handle}, hash);
     if (reply.hits[i].tier == Tier::kPool) MarkUsable(*sequence, &sequence->held.back());
   }
@@ -253,6 +255,7 @@ void SimClient::CommitNext(Sequence* sequence) {
   sequence->ended = partial || reply->duplicate;
   context_.oracle.OnTouched(sequence->pool.name_space, hash);
   if (reply->duplicate) {
+    context_.oracle.OnComputed(sequence->pool.name_space, hash);
     FillFromHash(PatternOf(sequence->pool, block), bytes);
     return;
   }

@@ -72,7 +72,8 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     uint32_t stream = 0;
     AcquireRequest request;
     bool answered = false;
-    bool ended = false;  // with a partial block or a duplicate: nothing more is committed
+    bool ended = false;     // with a partial block or a duplicate: nothing more is committed
+    uint64_t erasures = 0;  // that had ended before it
     LoadId load;
     uint32_t hits = 0;   // the first of `held`
     uint32_t ready = 0;  // of the hits, as reported

@@ -106,7 +106,7 @@ void SimKeptHost::AfterRestart() {
   if (late) WriteLate();
   const Cache& cache = context_.world.cache();
   SIM_CHECK(cache.Gauges().adoption_waiting == 0, "kept slots that are never looked at");
-  if (std::exchange(damaged_, false)) return;
+  if (std::exchange(damaged_, false) || context_.oracle.erasure_cut()) return;
   const auto& drops = cache.stats().adoption_drops;
   // A block may be there twice: it came to host anew while an earlier life had not looked at all.
   for (const AdoptionDrop reason :

@@ -93,6 +93,7 @@ void SimKeptPools::AfterRestart() {
   context_.oracle.OnAbsent();
   // What the tables said is not what the next daemon has read.
   if (damaged_) return;
+  if (context_.oracle.erasure_cut()) return WriteLate();
   constexpr int64_t kSlackMs = 10'000;
   for (const Whole& block : whole_) {
     if (block.expires_ms <= context_.world.machine().clock.WallMs() + kSlackMs) continue;

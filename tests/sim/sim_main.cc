@@ -35,7 +35,7 @@ struct SimArguments {
 struct SimShared {
   uint64_t seed;  // under way
   uint64_t done;  // seeds that held
-  uint64_t events, crashes, survivors, adopted, floors, onloads, offloads, disk_writes;
+  uint64_t events, crashes, survivors, adopted, floors, erasures, onloads, offloads, disk_writes;
 };
 
 bool ParseNumber(std::string_view text, uint64_t* value) {
@@ -90,6 +90,7 @@ void RunSeed(uint64_t seed, const SimArguments& arguments, SimShared* shared) {
   shared->survivors += report.survivors;
   shared->adopted += report.adopted;
   shared->floors += report.floors;
+  shared->erasures += report.erasures;
   shared->onloads += report.stats.onload_blocks;
   shared->offloads += report.stats.offload_blocks;
   shared->disk_writes += report.stats.disk_write_blocks;
@@ -139,7 +140,8 @@ int Run(const SimArguments& arguments) {
   }
   std::printf(
       "kvtier-sim: %llu seeds hold, %llu fail; %llu events, %llu crashes, %llu blocks served after "
-      "a crash, %llu adopted in host, %llu floors tried, %llu onloads, %llu offloads, %llu disk "
+      "a crash, %llu adopted in host, %llu floors tried, %llu erasures, %llu onloads, %llu "
+      "offloads, %llu disk "
       "writes\n",
       static_cast<unsigned long long>(shared->done), static_cast<unsigned long long>(failures),
       static_cast<unsigned long long>(shared->events),
@@ -147,6 +149,7 @@ int Run(const SimArguments& arguments) {
       static_cast<unsigned long long>(shared->survivors),
       static_cast<unsigned long long>(shared->adopted),
       static_cast<unsigned long long>(shared->floors),
+      static_cast<unsigned long long>(shared->erasures),
       static_cast<unsigned long long>(shared->onloads),
       static_cast<unsigned long long>(shared->offloads),
       static_cast<unsigned long long>(shared->disk_writes));

@@ -47,7 +47,41 @@ void SimOracle::OnCommitted(const SimBlock& block, const BlockHash& hash) {
   owned.references = 1;
   owned.hash = hash;
   ++references_;
+  OnComputed(block.pool.name_space, hash);
   OnUsed(block.pool.name_space, hash);
+}
+
+void SimOracle::OnComputed(uint32_t name_space, const BlockHash& hash) {
+  Truth& truth = TruthOf(name_space, hash);
+  truth.computed_ms = NowMs();
+  truth.commit = ++commits_;
+  truth.erased = 0;
+}
+
+void SimOracle::OnErased(const std::string& tenant, uint64_t commits) {
+  ++erasures_;
+  for (auto& [key, truth] : truths_) {
+    const uint32_t name_space = key.namespace_id.value;
+    if (plan_.namespaces[name_space].identity.tenant != tenant || truth.commit > commits) continue;
+    const auto present =
+        world_.cache().Lookup(world_.pool({name_space, 0}).id, std::vector{key.hash});
+    SIM_CHECK(!present.front().anywhere(), NameOf(name_space, key.hash) + " was not erased");
+    truth.erased = erasures_;
+  }
+}
+
+void SimOracle::OnErasureCut(const std::string& tenant, uint32_t begun_s) {
+  erasure_cut_ = true;
+  std::erase_if(persisted_, [&](const BlockKey& key) {
+    return plan_.namespaces[key.namespace_id.value].identity.tenant == tenant &&
+           truths_[key].computed_ms / 1000 <= begun_s;
+  });
+}
+
+void SimOracle::CheckNotErased(uint32_t name_space, const BlockHash& hash, uint64_t erasures) {
+  const uint64_t erased = TruthOf(name_space, hash).erased;
+  SIM_CHECK(erased == 0 || erased > erasures,
+            NameOf(name_space, hash) + " was erased and is served");
 }
 
 void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
@@ -287,6 +321,7 @@ std::vector<BlockKey> SimOracle::OnDisk(Proof proof) const {
 }
 
 void SimOracle::BeforeCrash() {
+  erasure_cut_ = false;
   closing_.clear();
   persisted_ = OnDisk(Proof::kRead);
   std::unordered_set<BlockKey> still_doubtful;
@@ -371,8 +406,9 @@ void SimOracle::AfterRestart(Source source) {
   if (source == Source::kNothingSure) persisted_.clear();
   CheckRestored(source == Source::kIndex ? ReadIndex() : ReadHeaders(), source);
   for (auto& [key, truth] : truths_) {
-    // Headers know of no use after the write, and a cut index of less.
-    if (source != Source::kIndex) truth.recorded_use_ms = 0;
+    // Headers know of no use after the write, and a cut index of less. Both may bring back what
+    // was given up before it would have been erased.
+    if (source != Source::kIndex) truth.recorded_use_ms = truth.erased = 0;
     // The daemon may drop its later copy before it finds the one in host memory.
     if (const auto copy = copy_use_ms_.find(key); copy != copy_use_ms_.end()) {
       truth.recorded_use_ms = std::min(truth.recorded_use_ms, copy->second);

@@ -41,9 +41,22 @@ class SimOracle {
   void OnQuarantineReleased(const SimBlock& block);
   // A private block became the hash's.
   void OnCommitted(const SimBlock& block, const BlockHash& hash);
+  // A client has computed the block, known before or not.
+  void OnComputed(uint32_t name_space, const BlockHash& hash);
   // An acquire served the hash with this block.
   void OnHit(const SimBlock& block, const BlockHash& hash);
   void OnReferenceDropped(const SimBlock& block);
+  // How often a block was computed, and how often something was erased.
+  [[nodiscard]] uint64_t commits() const { return commits_; }
+  [[nodiscard]] uint64_t erasures() const { return erasures_; }
+  // All of the tenant that was computed among the first `commits` is gone, and stays so.
+  void OnErased(const std::string& tenant, uint64_t commits);
+  // The daemon dies while it erases what the tenant has made by then.
+  void OnErasureCut(const std::string& tenant, uint32_t begun_s);
+  // What was kept over the last death need not be all there.
+  [[nodiscard]] bool erasure_cut() const { return erasure_cut_; }
+  // An acquire that began after so many erasures was given the block.
+  void CheckNotErased(uint32_t name_space, const BlockHash& hash, uint64_t erasures);
   // The block was held by a session that has closed. The cache gives back in parts what such a
   // session held, and each block was used until its part came.
   void OnClosing(uint32_t name_space, const BlockHash& hash) {
@@ -95,6 +108,9 @@ class SimOracle {
     int64_t ticked_use_ms = 0;    // the last use before a tick
     int64_t recorded_use_ms = 0;  // the last use of which the index had time to hear
     int64_t pinned_until_ms = 0;  // 0: certainly not pinned
+    int64_t computed_ms = 0;      // for the last time
+    uint64_t commit = 0;          // how many there had been then
+    uint64_t erased = 0;          // how many erasures there had been then; 0: not since
   };
   struct Owned {
     uint32_t generation = 0;
@@ -141,6 +157,9 @@ class SimOracle {
   std::unordered_map<BlockKey, int64_t> copy_use_ms_;
   std::vector<std::pair<uint32_t, BlockHash>> closing_;
   uint64_t references_ = 0;
+  uint64_t commits_ = 0;
+  uint64_t erasures_ = 0;
+  bool erasure_cut_ = false;
   uint64_t absent_references_ = 0;
   std::map<SimPool, uint64_t> absent_blocks_;
   // A disk that was over its cap at a crash may be so again, and forget others than before.

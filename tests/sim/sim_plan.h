@@ -38,6 +38,7 @@ struct SimPlan {
   double index_tail_loss_rate = 0;  // of crashes that cut the index's acknowledged end
   double crash_rate = 0;            // per step
   uint32_t sessions = 1;            // at most so many at once
+  bool erases = false;              // a tenant's blocks, now and then
 };
 
 [[nodiscard]] SimPlan MakeSimPlan(uint64_t seed, uint32_t steps);

@@ -57,6 +57,10 @@ void SimWorld::StartCache(IndexSnapshot snapshot) {
   view_.Clear();
   CacheEnvironment environment = machine_.Environment();
   environment.events = &view_;
+  environment.on_erasure_resumed = [this](const std::string& tenant, const EraseReport& report,
+                                          const Status& status) {
+    erasure_resumed_(tenant, report, status);
+  };
   cache_ = std::make_unique<Cache>(options_, std::move(environment), std::move(snapshot));
   pools_.clear();
   for (const SimNamespace& name_space : plan_.namespaces) {

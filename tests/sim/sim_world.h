@@ -7,7 +7,9 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tests/fakes/fake_machine.h"
@@ -56,6 +58,10 @@ class SimWorld {
   void CrashAndRestart(Recovery recovery, size_t lost_batches, FakeMachine::HostMemory host,
                        const std::function<void()>& died);
 
+  // Of what a later daemon finishes; see CacheEnvironment.
+  using ErasureResumed = std::function<void(const std::string&, const EraseReport&, const Status&)>;
+  void OnErasureResumed(ErasureResumed resumed) { erasure_resumed_ = std::move(resumed); }
+
   // Turns every fault off, or on again as planned.
   void SetFaults(bool on);
 
@@ -67,6 +73,7 @@ class SimWorld {
   CacheOptions options_;
   FakeMachine machine_;
   SimView view_;
+  ErasureResumed erasure_resumed_;
   std::unique_ptr<Cache> cache_;
   std::vector<PoolInfo> pools_;  // those of one space after the other
 };

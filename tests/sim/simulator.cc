@@ -14,8 +14,9 @@
 namespace kvtier {
 namespace {
 
-// Of a stream of its own: the rest of a seed's life is the same without kept pools.
+// Of streams of their own: the rest of a seed's life is the same without kept pools and erasures.
 constexpr uint64_t kPoolsStream = 0x706f6f6c;
+constexpr uint64_t kErasuresStream = 0x65726173;
 
 }  // namespace
 
@@ -28,7 +29,8 @@ Simulator::Simulator(const SimPlan& plan, bool verbose)
       oracle_(plan, &world_, universe_),
       floors_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed), [this] { Drain(); }),
       kept_host_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed).Fork()),
-      kept_pools_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kPoolsStream)) {
+      kept_pools_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kPoolsStream)),
+      erasures_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kErasuresStream)) {
   OpenClient();
 }
 
@@ -36,6 +38,7 @@ SimReport Simulator::Run() {
   for (step_ = 0; step_ < plan_.steps; ++step_) {
     Step();
     kept_pools_.Step();
+    if (erasures_.Step()) Trace("erase");
     Judge();
     RunSomeEvents();
     Judge();
@@ -44,6 +47,7 @@ SimReport Simulator::Run() {
   Quiesce();
   report_.stats = world_.cache().stats();
   report_.adopted = kept_host_.survivors() + kept_pools_.survivors();
+  report_.erasures = erasures_.ended();
   return report_;
 }
 
@@ -313,6 +317,7 @@ void Simulator::MaybeCrash() {
   oracle_.BeforeCrash();
   const FakeMachine::HostMemory host = kept_host_.BeforeDeath();
   kept_pools_.BeforeDeath();
+  erasures_.BeforeDeath();
   clients_.clear();
   quarantines_.clear();
   draining_ = verifying_ = 0;
@@ -322,6 +327,7 @@ void Simulator::MaybeCrash() {
   } else {
     RestartFromIndex(host);
   }
+  erasures_.AfterRestart();
   kept_pools_.AfterRestart();
   kept_host_.AfterRestart();
   report_.survivors += oracle_.survivors().size();
@@ -401,6 +407,7 @@ void Simulator::Quiesce() {
   while (!quarantines_.empty()) ReleaseQuarantine();
   SettleUntilIdle();
   Judge();
+  erasures_.CheckEnded();
   CheckNothingHeld();
   CheckEverythingUsable();
   oracle_.CheckMemoryClassAtRest();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/sim/sim_client.h"
+#include "tests/sim/sim_erasures.h"
 #include "tests/sim/sim_floors.h"
 #include "tests/sim/sim_kept_host.h"
 #include "tests/sim/sim_kept_pools.h"
@@ -24,6 +25,7 @@ struct SimReport {
   uint64_t survivors = 0;  // blocks that had to be there after a crash and were
   uint64_t adopted = 0;    // blocks that had to be in host or in a pool again and were
   uint64_t floors = 0;     // trials of what is reserved for a tenant
+  uint64_t erasures = 0;   // of a tenant's blocks, after which nothing came back
   CacheStats stats;        // of the last life
 };
 
@@ -91,6 +93,7 @@ class Simulator {
   SimFloors floors_;
   SimKeptHost kept_host_;
   SimKeptPools kept_pools_;
+  SimErasures erasures_;
   std::vector<std::shared_ptr<SimClient>> clients_;
   std::vector<Quarantine> quarantines_;
   uint64_t next_session_ = 1;
