@@ -13,7 +13,7 @@ namespace kvtier::kernels {
 // For which devices a kernel is compiled. What Ampere's multiprocessors know (mma.sync, ldmatrix,
 // cp.async) all later ones do, so kAmpere runs everywhere; kHopper uses what Hopper has besides and
 // runs there alone. Kernels of both are compiled twice from one source, with this as a parameter of
-// their templates; those of prefill and MLA are Hopper's only.
+// their templates; prefill has kernels of its own for each, and MLA is Hopper's only.
 enum class Family { kAmpere, kHopper };
 
 inline constexpr int kAmpereMajor = 8;  // compute capability

@@ -13,6 +13,7 @@
 #include "kernels/common/call.h"
 #include "kernels/common/refusal.h"
 #include "kernels/hopper/tensor_map.h"
+#include "kernels/prefill/ampere_prefill.h"
 #include "kernels/prefill/prefill.h"
 #include "kernels/prefill/prefill_choice.h"
 
@@ -152,18 +153,49 @@ kvt_kernel_status Merge(const PrefillPlan& plan, bool to_fp32, cudaStream_t stre
   return LaunchMergeLse(merge, p.query_starts + p.sequences.sequences, stream);
 }
 
+// By the kernel that all devices run, which needs no workspace.
+kvt_kernel_status RunAmpere(const kvt_prefill_params& p, bool to_fp32, cudaStream_t stream) {
+  const int64_t blocks = BoundTiles(p, kAmpereRows);
+  const auto counted = CheckBuilt(
+      {{blocks <= INT32_MAX, "tiles of 64 rows of queries of the step", blocks, "up to 2^31 - 1"}});
+  if (counted != KVT_KERNEL_OK) return counted;
+  const AmperePrefillPlan plan = {
+      .params = p,
+      .group = p.q_heads / p.kv.kv_heads,
+      .page_shift = std::countr_zero(static_cast<uint32_t>(p.kv.page_tokens)),
+      .scales_per_token =
+          ScalesVaryByToken(p.kv.key_scales) || ScalesVaryByToken(p.kv.value_scales),
+      .to_fp32 = to_fp32,
+  };
+  cudaError_t error = cudaSuccess;
+  switch (OperandsOf(p.kv.dtype)) {
+    case Operands::kBf16:
+      error = LaunchAmperePrefill<Operands::kBf16>(plan, blocks, stream);
+      break;
+    case Operands::kFp16:
+      error = LaunchAmperePrefill<Operands::kFp16>(plan, blocks, stream);
+      break;
+    default:
+      error = LaunchAmperePrefill<Operands::kFp8>(plan, blocks, stream);
+  }
+  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+}
+
 kvt_kernel_status Run(const kvt_prefill_params& params, bool to_fp32, void* workspace,
                       size_t workspace_bytes, void* stream) {
   if (const auto status = CheckPrefill(&params); status != KVT_KERNEL_OK) return status;
   Device device;
-  if (const auto status = CheckHopper("prefill", &device); status != KVT_KERNEL_OK) return status;
+  if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
   if (params.query_tokens == 0 || params.sequences.sequences == 0) return KVT_KERNEL_OK;
-  const PrefillChoice choice = ChoosePrefill(params, device);
   const auto given = CheckRules({{workspace != nullptr, "a workspace must be given"}});
   if (given != KVT_KERNEL_OK) return given;
+  const PrefillChoice choice = ChoosePrefill(params, device);
   const auto room = CheckWorkspace(workspace, workspace_bytes,
                                    static_cast<size_t>(LayOut(params, choice.splits).bytes));
   if (room != KVT_KERNEL_OK) return room;
+  if (device.family == Family::kAmpere) {
+    return RunAmpere(params, to_fp32, static_cast<cudaStream_t>(stream));
+  }
   PrefillPlan plan{};
   if (!MakePlan(params, choice, to_fp32, static_cast<char*>(workspace), &plan)) {
     return CheckBuilt({{false, "kv.block_stride", params.kv.block_stride,
@@ -202,10 +234,7 @@ kvt_kernel_status PrefillToFp32(const kvt_prefill_params& params, void* workspac
 size_t kvt_prefill_workspace_bytes(const kvt_prefill_params* params) {
   using namespace kvtier::kernels;
   Device device;
-  if (CheckPrefill(params) != KVT_KERNEL_OK ||
-      CheckHopper("prefill", &device) != KVT_KERNEL_OK) {
-    return 0;
-  }
+  if (CheckPrefill(params) != KVT_KERNEL_OK || CheckDevice(&device) != KVT_KERNEL_OK) return 0;
   return static_cast<size_t>(LayOut(*params, ChoosePrefill(*params, device).splits).bytes);
 }
 

@@ -187,7 +187,8 @@ int64_t BoundTiles(const kvt_prefill_params& p, int tile_rows) {
 }
 
 PrefillChoice ChoosePrefill(const kvt_prefill_params& p, const Device& device) {
-  if (p.kv.head_dim > 128 || device.family != Family::kHopper) {
+  if (device.family == Family::kAmpere) return {.splits = 1};
+  if (p.kv.head_dim > 128) {
     return LongChoice(p, device);
   }
   const auto places = ClusterPlaces(device);

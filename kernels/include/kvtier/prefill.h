@@ -47,7 +47,7 @@ typedef struct {
   const float* sinks; /* [q_heads]: logits that take weight but have no value, and count in the
                          LSE; null: none */
   /* Into how many parts the keys of a tile of queries are split: 0 lets the bounds above choose so
-   * that short queries fill the device; else this many. */
+   * that short queries fill the device; else this many. Devices other than Hopper never split. */
   int32_t splits;
   int32_t tables_settled; /* as in kvt_decode_params, of query_starts too */
   /* [query_tokens]: behind the keys here, token i sees so many keys more that are elsewhere, its

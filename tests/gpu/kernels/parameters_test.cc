@@ -205,9 +205,8 @@ TEST(KernelParameters, OfSharedPrefixDecodeAreChecked) {
   ExpectRefused<P>(good, call, KVT_KERNEL_UNSUPPORTED, unbuilt);
 }
 
-TEST(KernelParameters, OfMlaDecodeAreChecked) {
-  using P = kvt_mla_decode_params;
-  P good{};
+kvt_mla_decode_params GoodMla() {
+  kvt_mla_decode_params good{};
   good.query = good.output = Somewhere();
   good.latent = Somewhere();
   good.dtype = KVT_BF16;
@@ -221,6 +220,12 @@ TEST(KernelParameters, OfMlaDecodeAreChecked) {
   good.page_tokens = 64;
   good.sequences = Sequences();
   good.softmax_scale = 1;
+  return good;
+}
+
+TEST(KernelParameters, OfMlaDecodeAreChecked) {
+  using P = kvt_mla_decode_params;
+  const P good = GoodMla();
   const auto call = [](const P* p) { return kvt_mla_decode(p, nullptr, 0, nullptr); };
   ExpectRefused<P>(good, call, KVT_KERNEL_INVALID_ARGUMENT,
                    {{"no query", [](P* p) { p->query = nullptr; }},
@@ -395,12 +400,12 @@ TEST(KernelParameters, ARefusedDeviceIsNamedByEveryKindOfCall) {
   EXPECT_EQ(kvt_kernel_last_error_detail(), decode_says);
 }
 
-TEST(KernelParameters, ARefusedDeviceIsToldWhichKernelsAreHoppersAlone) {
-  const kvt_prefill_params prefill = GoodPrefill();
-  if (kvt_prefill_workspace_bytes(&prefill) != 0) GTEST_SKIP() << "a Hopper GPU is there";
-  const std::string prefill_says = kvt_kernel_last_error_detail();
-  EXPECT_NE(prefill_says.find("prefill kernels are built for"), std::string::npos) << prefill_says;
-  EXPECT_NE(prefill_says.find("9.0"), std::string::npos) << prefill_says;
+TEST(KernelParameters, ARefusedDeviceIsToldThatMlaIsHoppersAlone) {
+  const kvt_mla_decode_params mla = GoodMla();
+  if (kvt_mla_decode_workspace_bytes(&mla) != 0) GTEST_SKIP() << "a Hopper GPU is there";
+  const std::string says = kvt_kernel_last_error_detail();
+  EXPECT_NE(says.find("MLA decode kernels are built for"), std::string::npos) << says;
+  EXPECT_NE(says.find("9.0"), std::string::npos) << says;
 }
 
 }  // namespace

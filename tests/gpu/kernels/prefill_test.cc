@@ -33,14 +33,14 @@ void ExpectRight(const PrefillSetup& setup) {
 }
 
 TEST(Prefill, MatchesTheReferenceForOddLengthsInOneLaunch) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   ExpectRight({.sequences = kOddSequences});
   ExpectRight({.sequences = kOddSequences, .query_dtype = KVT_FP16, .kv_dtype = KVT_FP16});
   ExpectRight({.sequences = kOddSequences, .kv_dtype = KVT_FP8_E4M3});
 }
 
 TEST(Prefill, MatchesTheReferenceForOddSuffixes) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     ExpectRight({.sequences = {{1, 1}, {5, 5}, {17, 17}, {37, 37}, {127, 127}, {129, 129}},
                  .kv_dtype = kv,
@@ -56,7 +56,7 @@ TEST(Prefill, MatchesTheReferenceForOddSuffixes) {
 
 // More than the device has multiprocessors, so that each works off several, some without keys.
 TEST(Prefill, WorksOffOneShortSequenceAfterAnother) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   std::vector<PrefillSequence> sequences;
   for (int32_t i = 0; i < 90; ++i) {
     sequences.push_back(i % 7 == 3 ? PrefillSequence{3, 0}
@@ -75,7 +75,7 @@ TEST(Prefill, WorksOffOneShortSequenceAfterAnother) {
 }
 
 TEST(Prefill, FollowsScoresThatGrowOrShrinkAlongTheKeys) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype dtype : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const float last_key_size : {0.05F, 20.0F}) {
       SCOPED_TRACE(testing::Message() << "type " << dtype << " last key " << last_key_size);
@@ -87,14 +87,14 @@ TEST(Prefill, FollowsScoresThatGrowOrShrinkAlongTheKeys) {
 }
 
 TEST(Prefill, ServesEveryPageSize) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t page : {16, 32, 64, 128, 256}) {
     ExpectRight({.sequences = {{37, 577}, {129, 300}}, .page = page});
   }
 }
 
 TEST(Prefill, ServesEveryHeadSizeAndType) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t head_dim : {64, 128, 256}) {
     for (const kvt_dtype dtype : {KVT_BF16, KVT_FP16}) {
       SCOPED_TRACE(testing::Message() << "dim " << head_dim << " type " << dtype);
@@ -111,7 +111,7 @@ TEST(Prefill, ServesEveryHeadSizeAndType) {
 }
 
 TEST(Prefill, ServesEveryGroupOfHeads) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   struct Heads {
     int32_t query, kv;
   };
@@ -131,7 +131,7 @@ TEST(Prefill, ServesEveryGroupOfHeads) {
 }
 
 TEST(Prefill, DoesNotDependOnTheNumberOfSplits) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t splits : {1, 2, 3, 7, 16, 64}) {
     SCOPED_TRACE(splits);
     ExpectRight({.sequences = kOddSequences, .splits = splits});
@@ -142,7 +142,7 @@ TEST(Prefill, DoesNotDependOnTheNumberOfSplits) {
 // So many and so long sequences over an fp8 cache that tiles are high: three warpgroups share one,
 // and of a sequence's last tile some have no rows.
 TEST(Prefill, WorksOffLongSequencesInTallTiles) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const PrefillSetup plain = {.sequences = {{97, 97},
                                             {120, 131},
                                             {49, 200},
@@ -173,7 +173,7 @@ TEST(Prefill, WorksOffLongSequencesInTallTiles) {
 }
 
 TEST(Prefill, AppliesScalesOfEveryGranularity) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const PrefillScales scales : kEveryScale) {
     SCOPED_TRACE(testing::Message() << "scales " << static_cast<int>(scales));
     for (const int32_t splits : {1, 3}) {
@@ -186,7 +186,7 @@ TEST(Prefill, AppliesScalesOfEveryGranularity) {
 }
 
 TEST(Prefill, SeesOnlyTheWindow) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t window : {1, 16, 100, 128, 1000}) {
     SCOPED_TRACE(window);
     ExpectRight({.sequences = kOddSequences, .window_tokens = window});
@@ -194,13 +194,13 @@ TEST(Prefill, SeesOnlyTheWindow) {
 }
 
 TEST(Prefill, CapsScoresAndCountsSinks) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   ExpectRight({.sequences = kOddSequences, .soft_cap = 2.0F});
   ExpectRight({.sequences = kOddSequences, .soft_cap = 50.0F, .sinks = true});
 }
 
 TEST(Prefill, WithoutCausalityEveryTokenSeesEveryKey) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   PrefillProblem all({.sequences = {{5, 300}}, .causal = false});
   const PrefillResult result = all.Run();
   // The last token sees every key either way, so its results agree with the causal ones.
@@ -212,7 +212,7 @@ TEST(Prefill, WithoutCausalityEveryTokenSeesEveryKey) {
 }
 
 TEST(Prefill, ReadsOtherLayoutsAndRepeatedBlocks) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const RowOrder rows : {RowOrder::kHeadToken, RowOrder::kInterleaved}) {
       ExpectRight({.sequences = kOddSequences, .kv_dtype = kv, .rows = rows});
@@ -222,7 +222,7 @@ TEST(Prefill, ReadsOtherLayoutsAndRepeatedBlocks) {
 }
 
 TEST(Prefill, ReachesBlocksBeyondTwoToTheThirtyFirstElements) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     ExpectRight(
         {.sequences = {{20, 50}}, .kv_dtype = kv, .device_block_stride = int64_t{1500} << 20});
@@ -230,7 +230,7 @@ TEST(Prefill, ReachesBlocksBeyondTwoToTheThirtyFirstElements) {
 }
 
 TEST(Prefill, ReplaysOneGraphForOtherLengths) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t splits : {1, 4}) {
     PrefillProblem problem({.sequences = {{40, 600}, {70, 300}, {9, 80}}, .splits = splits});
     GraphReplay replay([&](cudaStream_t stream) { problem.Queue(stream); });
@@ -247,7 +247,7 @@ TEST(Prefill, ReplaysOneGraphForOtherLengths) {
 }
 
 TEST(Prefill, GivesTheSameBitsEveryTime) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   PrefillProblem problem({.sequences = {{200, 2000}, {300, 300}}});
   const PrefillResult first = problem.Run();
   problem.ExpectRight(first);
@@ -275,18 +275,18 @@ void ExpectRightForEveryTypeAndHeadSize(const std::vector<PrefillSequence>& sequ
 }
 
 TEST(PrefillShort, MatchesTheReferenceForOddLengthsOfEveryTypeAndHeadSize) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   ExpectRightForEveryTypeAndHeadSize(kShortSequences);
 }
 
 // Few enough for the sanitizers.
 TEST(PrefillShort, IsRightOverAFewTilesOfEveryTypeAndHeadSize) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   ExpectRightForEveryTypeAndHeadSize({{16, 160}, {3, 64}, {1, 33}});
 }
 
 TEST(PrefillShort, AppliesScalesOfEveryGranularity) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const PrefillScales scales : kEveryScale) {
     SCOPED_TRACE(testing::Message() << "scales " << static_cast<int>(scales));
     for (const int32_t head_dim : {64, 128}) {
@@ -306,7 +306,7 @@ TEST(PrefillShort, AppliesScalesOfEveryGranularity) {
 }
 
 TEST(PrefillShort, ServesEveryPageSizeAndLayout) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const int32_t page : {16, 32, 64, 128, 256}) {
       SCOPED_TRACE(page);
@@ -322,7 +322,7 @@ TEST(PrefillShort, ServesEveryPageSizeAndLayout) {
 }
 
 TEST(PrefillShort, ServesEveryGroupOfHeads) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   struct Heads {
     int32_t query, kv;
   };
@@ -344,7 +344,7 @@ TEST(PrefillShort, ServesEveryGroupOfHeads) {
 }
 
 TEST(PrefillShort, DoesNotDependOnTheNumberOfSplits) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const int32_t splits : {1, 2, 3, 7, 16, 64}) {
       SCOPED_TRACE(splits);
@@ -356,7 +356,7 @@ TEST(PrefillShort, DoesNotDependOnTheNumberOfSplits) {
 }
 
 TEST(PrefillShort, SeesOnlyTheWindowCapsScoresAndCountsSinks) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const int32_t window : {1, 16, 100, 1000}) {
       SCOPED_TRACE(window);
@@ -369,7 +369,7 @@ TEST(PrefillShort, SeesOnlyTheWindowCapsScoresAndCountsSinks) {
 
 // Few KV heads give each of them many multiprocessors, many give them few.
 TEST(PrefillShort, SharesAnItemAmongFewOrManyMultiprocessors) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     ExpectRight({.sequences = {{3, 4000}}, .kv_dtype = kv, .q_heads = 4, .kv_heads = 1});
     ExpectRight({.sequences = {{16, 4112}}, .kv_dtype = kv, .q_heads = 32, .kv_heads = 8});
@@ -382,7 +382,7 @@ TEST(PrefillShort, SharesAnItemAmongFewOrManyMultiprocessors) {
 }
 
 TEST(PrefillShort, StreamsLongPrefixesThroughItsRing) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const int32_t head_dim : {64, 128}) {
       SCOPED_TRACE(testing::Message() << "dim " << head_dim << " type " << kv);
@@ -397,7 +397,7 @@ TEST(PrefillShort, StreamsLongPrefixesThroughItsRing) {
 }
 
 TEST(PrefillShort, WorksOffManySequencesAndALongOneAmongThem) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   std::vector<PrefillSequence> sequences;
   for (int32_t i = 0; i < 150; ++i) sequences.push_back({1 + i % 3, 3 + i * 37 % 700});
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
@@ -412,7 +412,7 @@ TEST(PrefillShort, WorksOffManySequencesAndALongOneAmongThem) {
 }
 
 TEST(PrefillShort, FollowsScoresThatGrowOrShrinkAlongTheKeysOfAnFp8Cache) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const float last_key_size : {0.05F, 20.0F}) {
     SCOPED_TRACE(last_key_size);
     ExpectRight({.sequences = {{16, 900}, {7, 1500}},
@@ -440,12 +440,12 @@ void ExpectReplaysRight(const PrefillSetup& setup) {
 }
 
 TEST(PrefillShort, ReplaysOneGraphForOtherLengthsAndWithSettledTables) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   ExpectReplaysRight({.sequences = {{16, 600}, {3, 300}, {9, 80}}});
 }
 
 TEST(PrefillShort, ReplaysOneGraphOverAnFp8CacheForOtherLengths) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   ExpectReplaysRight({.sequences = {{16, 600}, {3, 300}, {9, 80}}, .kv_dtype = KVT_FP8_E4M3});
   ExpectReplaysRight({.sequences = {{16, 600}, {3, 300}, {9, 80}},
                       .kv_dtype = KVT_FP8_E4M3,
@@ -453,7 +453,7 @@ TEST(PrefillShort, ReplaysOneGraphOverAnFp8CacheForOtherLengths) {
 }
 
 TEST(PrefillShort, GivesTheSameBitsEveryTime) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     PrefillProblem problem({.sequences = kShortSequences, .kv_dtype = kv});
     const PrefillResult first = problem.Run();
@@ -467,7 +467,7 @@ TEST(PrefillShort, GivesTheSameBitsEveryTime) {
 }
 
 TEST(Prefill, RefusesWhatItWasNotBuiltFor) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   PrefillProblem problem({.sequences = {{4, 20}}});
   kvt_prefill_params params = problem.params();
   EXPECT_EQ(kvt_prefill(nullptr, nullptr, 0, nullptr), KVT_KERNEL_INVALID_ARGUMENT);
@@ -482,7 +482,7 @@ TEST(Prefill, RefusesWhatItWasNotBuiltFor) {
 }
 
 TEST(Prefill, CutsLengthsAtThePromisedMaximum) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t query_tokens :
        {3, 400}) {  // by the kernel for short queries, and for long ones
     SCOPED_TRACE(query_tokens);

@@ -177,10 +177,7 @@ def _device_text() -> str:
     if torch is not None and torch.cuda.is_available():
         major, minor = torch.cuda.get_device_capability()
         found = f"{torch.cuda.get_device_name()} of compute capability {major}.{minor}"
-    return (
-        f"the device is {found}; kernels are built for 8.0 and later, but for prefill, MLA and "
-        "shared prefixes, which are built for 9.0 (Hopper)"
-    )
+    return f"the device is {found}; kernels are built for 8.0 and later, MLA for 9.0 (Hopper)"
 
 
 def workspace_bytes(name: str, params: Any, stream: int) -> int:

@@ -25,7 +25,7 @@ Shape = Sequence[Optional[int]]
 ALIGNMENT_BYTES = 16
 
 _NEEDED_DEVICE = (
-    "a GPU: the kernels are built for CUDA (compute capability 8.0 and later, some for Hopper's 9.0)"
+    "a GPU: the kernels are built for CUDA (compute capability 8.0 and later, MLA for Hopper's 9.0)"
 )
 
 
