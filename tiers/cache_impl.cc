@@ -27,7 +27,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       sessions(&state),
       disk(&state),
       persister(&state, &disk),
-      host(&state, &persister),
+      host(&state, BelowHost()),
       hints(&state, &host),
       offloader(&state, &host),
       pools(&state, &offloader),
@@ -41,6 +41,11 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       pool_adoption(&state, &pools, &sessions),
       adoption(&state, &host),
       erasure(&state, &pools, &host, &disk, &adoption) {
+  if (state.env.cold != nullptr) {
+    cold_lookup.emplace(&state, &finder, [this](AcquireRequest request, Acquirer::Done done) {
+      acquirer.Acquire(std::move(request), std::move(done));
+    });
+  }
   state.to_host = &offloader;
   state.reorder = [this](EntryIndex index) { hints.Reorder(index); };
   // While the bus is busy with copies to host, a copy that is there is worth more than its slot.
@@ -70,6 +75,27 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     Pump();
   });
   host.Grow();
+}
+
+CopyDown* Cache::Impl::BelowHost() {
+  if (state.env.cold == nullptr) return &persister;
+  return &cold_writer.emplace(&state, &disk, &persister);
+}
+
+void Cache::Impl::Acquire(AcquireRequest request, Acquirer::Done done) {
+  if (cold_lookup) {
+    cold_lookup->Acquire(std::move(request), std::move(done));
+  } else {
+    acquirer.Acquire(std::move(request), std::move(done));
+  }
+}
+
+EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
+  if (tier.value_or(Tier::kHost) == Tier::kHost) adoption.NoteEvicted(key);
+  const EvictOutcome outcome = retention.Evict(key, tier);
+  if (outcome == EvictOutcome::kEvicted) state.SchedulePump();
+  if (cold_writer && !tier) cold_writer->Forget(key);
+  return outcome;
 }
 
 // From the top of the stack down: an acquire that is served makes victims, victims make copies, and
@@ -237,6 +263,7 @@ void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
   // In this order: the loads of operations that were not answered are forgotten, not counted as
   // cancelled, and no load reports to a session that is gone.
+  if (impl_->cold_lookup) impl_->cold_lookup->CancelSession(session);
   impl_->acquirer.CancelSession(session);
   impl_->regions.CloseSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
@@ -299,7 +326,7 @@ void Cache::Acquire(AcquireRequest request, std::function<void(Result<AcquireRep
     done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
     return;
   }
-  impl_->acquirer.Acquire(std::move(request), std::move(done));
+  impl_->Acquire(std::move(request), std::move(done));
   impl_->Pump();
 }
 
@@ -418,10 +445,7 @@ Result<uint32_t> Cache::Pin(NamespaceId namespace_id, std::span<const BlockHash>
 }
 
 EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {
-  if (tier.value_or(Tier::kHost) == Tier::kHost) impl_->adoption.NoteEvicted(key);
-  const EvictOutcome outcome = impl_->retention.Evict(key, tier);
-  if (outcome == EvictOutcome::kEvicted) impl_->state.SchedulePump();
-  return outcome;
+  return impl_->Evict(key, tier);
 }
 
 void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
@@ -443,6 +467,7 @@ void Cache::Tick() {
   impl_->regions.Tick();
   impl_->retention.Tick();
   impl_->erasure.Tick();
+  if (impl_->cold_writer) impl_->cold_writer->Tick();
   impl_->Pump();
 }
 
@@ -457,8 +482,9 @@ void Cache::StopDraining() { impl_->draining_stopped = true; }
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&
          impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
-         impl_->regions.in_flight() == 0 && impl_->drains_beginning == 0 &&
-         !impl_->state.pump_scheduled();
+         (!impl_->cold_lookup || impl_->cold_lookup->waiting() == 0) &&
+         (!impl_->cold_writer || impl_->cold_writer->Idle()) && impl_->regions.in_flight() == 0 &&
+         impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
 }
 
 bool Cache::AdoptionEnded() const { return impl_->adoption.Ended(); }

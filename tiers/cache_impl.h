@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/gate.h"
@@ -14,6 +15,8 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/state/session_table.h"
 #include "tiers/transfer/acquirer.h"
+#include "tiers/transfer/cold_lookup.h"
+#include "tiers/transfer/cold_writer.h"
 #include "tiers/transfer/erasure.h"
 #include "tiers/transfer/host_adoption.h"
 #include "tiers/transfer/load_table.h"
@@ -44,6 +47,10 @@ class Cache::Impl {
                                            const CommitRequest& request);
   [[nodiscard]] Status Release(SessionId session, CachePool* pool, BlockHandle handle,
                                std::vector<EntryIndex>* cached);
+  // Asks the cold store first, if there is one.
+  void Acquire(AcquireRequest request, Acquirer::Done done);
+  // Also in the cold store, if `tier` does not name another. Other hosts may still have the block.
+  EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
   [[nodiscard]] CacheGauges Gauges() const;
   [[nodiscard]] BlockRecord Describe(EntryIndex index) const;
   void CheckInvariants() const;
@@ -53,6 +60,7 @@ class Cache::Impl {
   SessionTable sessions;
   DiskSlots disk;
   Persister persister;
+  std::optional<ColdWriter> cold_writer;  // nothing without a cold store
   HostSlots host;
   SequenceHints hints;
   Offloader offloader;
@@ -61,6 +69,7 @@ class Cache::Impl {
   PrefixFinder finder;
   RegionTransfers regions;
   Acquirer acquirer;
+  std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
   Retention retention;
   Verifier verifier;
   KeyExpiry key_expiry;
@@ -74,6 +83,8 @@ class Cache::Impl {
  private:
   // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
   [[nodiscard]] EntryIndex EntryForCommit(CachePool* pool, const CommitRequest& request);
+  // Where host sends what is to be copied down.
+  [[nodiscard]] CopyDown* BelowHost();
   void CheckTenants() const;
   void CheckLineage(EntryIndex index) const;
   void CheckEntry(EntryIndex index) const;

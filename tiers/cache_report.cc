@@ -123,6 +123,13 @@ CacheGauges Cache::Impl::Gauges() const {
   for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
   gauges.disk_degraded = disk.degraded();
   gauges.adoption_waiting = adoption.waiting();
+  if (cold_lookup) {
+    gauges.cold = {.enabled = true,
+                   .available = state.env.cold->Available(),
+                   .waiting_acquires = cold_lookup->waiting(),
+                   .waiting_blocks = cold_writer->waiting(),
+                   .writes_in_flight = cold_writer->in_flight()};
+  }
   return gauges;
 }
 

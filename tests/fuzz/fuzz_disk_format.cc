@@ -14,6 +14,7 @@
 
 #include "base/digest.h"
 #include "base/result.h"
+#include "tiers/cold/cold_object.h"
 #include "tiers/index/index_codec.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/header_page.h"
@@ -60,6 +61,8 @@ void CheckPage(Kind kind, const Page& page) {
       KVT_CHECK(!DecodeSlotHeader(page).has_value());
     }
     const auto header = DecodeSlotHeader(page);
+    // As a store may return it: a header, and not the payload that it speaks of.
+    KVT_CHECK(CheckColdObject({}, page).miss != MissReason::kNone);
     if (!header.has_value()) return;
     KVT_CHECK(header->payload_bytes > 0 && header->payload_bytes <= kMaxPayloadBytes);
     EncodeSlotHeader(*header, again);

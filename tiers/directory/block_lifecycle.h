@@ -133,6 +133,8 @@ struct BlockEntry {
   [[nodiscard]] bool pinned() const { return Has(EntryBits::kPinned); }
   [[nodiscard]] bool once() const { return Has(EntryBits::kOnce); }
   [[nodiscard]] bool hinted() const { return Has(EntryBits::kClosed | EntryBits::kOnce); }
+  [[nodiscard]] bool offered() const { return Has(EntryBits::kOffered); }
+  [[nodiscard]] bool cold_copy() const { return Has(EntryBits::kColdCopy); }
   // Copies and I/O in flight that use the host slot.
   [[nodiscard]] uint32_t host_pins() const { return bits_ >> kPinShift; }
 
@@ -148,7 +150,7 @@ struct BlockEntry {
   }
   // No tier holds it, and nothing in flight will come back to it.
   [[nodiscard]] bool gone() const {
-    return !in_pool() && !has_host_slot() && !has_disk_slot() && !busy();
+    return !in_pool() && !has_host_slot() && !has_disk_slot() && !busy() && !offered();
   }
   // Something in flight refers to the entry: it must not be forgotten yet.
   [[nodiscard]] bool busy() const { return Has(EntryBits::kInFlight) || host_pins() > 0; }

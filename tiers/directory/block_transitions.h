@@ -158,12 +158,16 @@ struct EntryBits {
   static constexpr uint32_t kPinned = 1 << 17;  // by an administrator or a client, for a time
   static constexpr uint32_t kClosed = 1 << 18;  // not to be used again, its client says
   static constexpr uint32_t kOnce = 1 << 19;    // the same, and uses do not disprove it
+  // Cold tier.
+  static constexpr uint32_t kOffered = 1 << 20;  // the cold store has it, for a load about to begin
+  static constexpr uint32_t kColdCopy = 1 << 21;  // was written to the cold store, or read from it
 
-  static constexpr std::array<std::string_view, 20> kNames = {
+  static constexpr std::array<std::string_view, 22> kNames = {
       "loading",       "offload queued", "offloading",     "offload failed", "host slot",
       "in host",       "reading",        "persist wanted", "write queued",   "disk slot",
       "writing",       "committing",     "persisted",      "verified",       "verifying",
-      "update queued", "persist failed", "pinned",         "closed",         "once"};
+      "update queued", "persist failed", "pinned",         "closed",         "once",
+      "offered",       "cold copy"};
 
   // What refers to the entry by its row and will come back to it.
   static constexpr uint32_t kInFlight =
@@ -212,14 +216,18 @@ enum class BlockEvent : uint8_t {
   kHintClosed,
   kHintOnce,
   kForgetHint,
+  kOffer,
+  kWithdraw,
+  kBeginFetch,
+  kNoteColdCopy,
   kForget,
 };
 
-inline constexpr std::array<Transition, 42> kBlockTransitions = {{
+inline constexpr std::array<Transition, 46> kBlockTransitions = {{
     {.event = "BeginLoad", .sets = EntryBits::kLoading, .fired_by = "Loader"},
     {.event = "EndLoad",
      .from = EntryBits::kLoading,
-     .clears = EntryBits::kLoading,
+     .clears = EntryBits::kLoading | EntryBits::kOffered,
      .fired_by = "Loader, of the last pool that awaited it"},
     {.event = "QueueOffload",
      .unless = EntryBits::kInHost | EntryBits::kOffloadQueued | EntryBits::kOffloading |
@@ -382,9 +390,28 @@ inline constexpr std::array<Transition, 42> kBlockTransitions = {{
     {.event = "ForgetHint",
      .clears = EntryBits::kClosed | EntryBits::kOnce,
      .fired_by = "CacheState at a use, SequenceHints"},
+    {.event = "Offer",
+     .unless = EntryBits::kInFlight | EntryBits::kHostSlot | EntryBits::kDiskSlot,
+     .sets = EntryBits::kOffered,
+     .guard = TransitionGuard::kInNoPool,
+     .fired_by = "ColdLookup"},
+    {.event = "Withdraw",
+     .from = EntryBits::kOffered,
+     .unless = EntryBits::kLoading,
+     .clears = EntryBits::kOffered,
+     .fired_by = "ColdLookup"},
+    {.event = "BeginFetch",
+     .from = EntryBits::kHostSlot | EntryBits::kOffered | EntryBits::kLoading,
+     .unless =
+         EntryBits::kInHost | EntryBits::kReading | EntryBits::kOffloading | EntryBits::kDiskSlot,
+     .sets = EntryBits::kReading,
+     .clears = EntryBits::kColdCopy,
+     .fired_by = "Loader"},
+    {.event = "NoteColdCopy", .sets = EntryBits::kColdCopy, .fired_by = "ColdWriter, ColdFetch"},
     {.event = "Forget",
      .unless = EntryBits::kInFlight | EntryBits::kHostSlot | EntryBits::kDiskSlot |
-               EntryBits::kOffloadQueued | EntryBits::kWriteQueued | EntryBits::kPersistWanted,
+               EntryBits::kOffloadQueued | EntryBits::kWriteQueued | EntryBits::kPersistWanted |
+               EntryBits::kOffered,
      .guard = TransitionGuard::kInNoPool,
      .fired_by = "CacheState"},
 }};

@@ -12,6 +12,7 @@
 #include "base/digest.h"
 #include "base/executor.h"
 #include "gpu/device.h"
+#include "tiers/cold/cold_store.h"
 #include "tiers/index/index.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/state/block_event_sink.h"
@@ -55,6 +56,7 @@ struct CacheEnvironment {
   // Of EncryptedFiles, which `files` then are; null: nothing is encrypted.
   KeyRing* keys = nullptr;
   Index* index = nullptr;            // null exactly when `files` is empty
+  ColdStore* cold = nullptr;         // null: no cold tier
   Tracer* tracer = nullptr;          // null: nothing is traced
   BlockEventSink* events = nullptr;  // null: no events
   // Whether computations besides the cache's copies read pools of the device now, though their

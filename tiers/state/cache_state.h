@@ -12,6 +12,7 @@
 //   PoolSpace       space in the pools
 //   Loader          disk -> host -> pool
 //   Acquirer        prefix walks, waiting allocations
+//   ColdLookup      what a store that hosts share has of a prefix
 //   Retention       expiry, pins, persist-after-idle
 //   PoolAdoption    what an earlier daemon left in pools
 //   HostAdoption    what an earlier daemon left in host

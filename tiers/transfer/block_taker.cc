@@ -27,7 +27,7 @@ EntryIndex PrefixFinder::Servable(EntryIndex before, const BlockKey& key, MissRe
     *miss = MissReason::kExpired;
     return kNoEntry;
   }
-  if (entry.in_pool() || entry.in_host() || entry.on_disk()) return index;
+  if (entry.in_pool() || entry.in_host() || entry.on_disk() || entry.offered()) return index;
   *miss = WhyUnknown(key);
   return kNoEntry;
 }

@@ -12,6 +12,8 @@ namespace {
 // Of the bytes that may be read or copied at once, prefetches get one part of so many, so that a
 // load which a client waits for finds capacity to spare.
 constexpr uint64_t kPrefetchShare = 2;
+// The cold store gets one part of so many of what may be read from disk at once.
+constexpr uint64_t kFetchShare = 2;
 constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
@@ -25,6 +27,7 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
       offloader_(*offloader),
       disk_(*disk),
       loads_(*loads),
+      fetch_(state),
       copies_(state, CopyDirection::kHostToPool),
       layers_(
           state, &copies_,
@@ -78,7 +81,7 @@ void Loader::TouchHost(EntryIndex index) {
 
 bool Loader::Pump() {
   const bool woken = WakeWaiting();
-  const bool reads = PumpReads();
+  const bool reads = PumpReads() | PumpFetches();
   const bool copies = PumpCopies();
   return woken || reads || copies;
 }
@@ -151,6 +154,9 @@ bool Loader::TryRead(Arrival arrival) {
     QueueCopy(arrival);
   } else if (ComesToHost(&arrival)) {
     waiting_[index].push_back(arrival);
+  } else if (!entry.on_disk() && entry.offered()) {
+    // A line of its own, so that no read from disk stands behind a store that does not answer.
+    fetch_queue_.push_back(arrival);
   } else if (!entry.on_disk()) {
     // If a pool has it still, host had no room for its copy.
     Fail(arrival, state_.ReadyPool(entry) ? MissReason::kHostFull : MissReason::kUnknown);
@@ -179,6 +185,63 @@ void Loader::StartRead(const Arrival& arrival) {
                                                  .in_flight = {&in_flight_, slot.size(), 1}});
   state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.NowMs());
   IssueRead(read);
+}
+
+bool Loader::PumpFetches() {
+  bool progressed = false;
+  const uint64_t most_bytes = state_.options.max_disk_read_bytes;
+  while (!fetch_queue_.empty() && kFetchShare * fetching_.bytes < most_bytes &&
+         TryFetch(fetch_queue_.front())) {
+    fetch_queue_.pop_front();
+    progressed = true;
+  }
+  return progressed;
+}
+
+bool Loader::TryFetch(const Arrival& arrival) {
+  const EntryIndex index = arrival.entry;
+  const BlockEntry& entry = state_[index];
+  // It may have come to host or to the disk by another way meanwhile.
+  if (entry.has_host_slot() || entry.on_disk() || !entry.offered()) {
+    QueueRead(arrival);
+    return true;
+  }
+  if (Cancelled(arrival)) {
+    Fail(arrival, MissReason::kCancelled);
+    return true;
+  }
+  const HostSlots::Outcome outcome = host_.Allocate(index);
+  if (outcome == HostSlots::Outcome::kWait) return false;
+  if (outcome == HostSlots::Outcome::kAllocated) {
+    StartFetch(arrival);
+  } else {
+    Fail(arrival, MissReason::kHostFull);
+  }
+  return true;
+}
+
+// From the cold store. The bytes come into memory of their own and are checked there and copied: a
+// store that answers late finds nothing to write to.
+void Loader::StartFetch(const Arrival& arrival) {
+  const BlockEntry& entry = state_[arrival.entry];
+  state_.Apply(arrival.entry, BlockEvent::kBeginFetch);
+  const std::span<std::byte> slot = state_.HostBytes(entry);
+  const auto read = reads_.insert(reads_.end(), {.arrival = arrival,
+                                                 .expected = state_.ExpectationOf(entry),
+                                                 .slot = slot,
+                                                 .in_flight = {&fetching_, slot.size(), 1}});
+  fetch_.Begin(read->expected, slot,
+               [this, read](const ColdVerdict& verdict) { OnFetched(read, verdict); });
+}
+
+void Loader::OnFetched(Reads::iterator read, const ColdVerdict& verdict) {
+  const uint64_t bytes = read->slot.size();
+  const EntryIndex index = read->arrival.entry;
+  const MissReason miss = fetch_.Accept(index, verdict, bytes);
+  const Arrival arrival = EndRead(read);
+  if (miss == MissReason::kNone) return OnInHost(arrival);
+  host_.RollBack(index);
+  FailAll(arrival, miss);
 }
 
 // The check runs on another thread. It touches only this Read, which stays in the list until
@@ -218,8 +281,13 @@ void Loader::OnVerified(Reads::iterator read) {
   ++state_.stats.disk_read_blocks;
   state_.stats.disk_read_bytes += read->slot.size();
   if (read->attempt > 1) ++state_.stats.disk_read_repaired;
+  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
   const Arrival arrival = EndRead(read);
   disk_.MarkVerified(arrival.entry);
+  OnInHost(arrival);
+}
+
+void Loader::OnInHost(const Arrival& arrival) {
   state_.CountUsesAnew(arrival.entry);
   host_.Ready(arrival.entry);
   QueueCopy(arrival);
@@ -238,6 +306,7 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
     return;
   }
   const DiskLocation location = read->expected.location;
+  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
   const Arrival arrival = EndRead(read);
   const EntryIndex index = arrival.entry;
   host_.RollBack(index);
@@ -245,8 +314,12 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
   // Nothing is wrong with the place of one that was erased.
   const auto slot = erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep;
   if (state_[index].disk == location) disk_.Drop(index, drop, slot);
-  // Other pools' loads waited for the same bytes.
-  auto others = waiting_.extract(index);
+  FailAll(arrival, miss);
+}
+
+// Other pools' loads waited for the same bytes.
+void Loader::FailAll(const Arrival& arrival, MissReason miss) {
+  auto others = waiting_.extract(arrival.entry);
   Fail(arrival, miss);
   if (others.empty()) return;
   for (const Arrival& other : others.mapped()) Fail(other, miss);
@@ -256,7 +329,6 @@ Loader::Arrival Loader::EndRead(Reads::iterator read) {
   const Arrival arrival = read->arrival;
   reads_.erase(read);
   state_.Apply(arrival.entry, BlockEvent::kEndRead);
-  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
   // The pump runs at the end of the event, so that all blocks which it brought are copied together.
   state_.SchedulePump();
   return arrival;
@@ -435,6 +507,11 @@ void Loader::Tick() {
       Fail(arrival, MissReason::kHostFull);
     }
   });
+  while (!fetch_queue_.empty() && late(fetch_queue_.front())) {
+    const Arrival arrival = fetch_queue_.front();
+    fetch_queue_.pop_front();
+    Fail(arrival, MissReason::kHostFull);
+  }
   std::vector<EntryIndex> stuck;
   for (const auto& [index, arrivals] : waiting_) {
     const BlockEntry& entry = state_[index];

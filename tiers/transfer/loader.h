@@ -21,6 +21,7 @@
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/transfer/cold_fetch.h"
 #include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/layer_loader.h"
 #include "tiers/transfer/load_table.h"
@@ -64,7 +65,7 @@ class Loader {
   [[nodiscard]] bool Idle() const { return loading_ == 0 && reads_.empty() && copies_.Idle(); }
   [[nodiscard]] uint64_t reads_in_flight() const { return reads_.size(); }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
-  [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size(); }
+  [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size() + fetch_queue_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
 
  private:
@@ -110,10 +111,17 @@ class Loader {
   // A step for the first of a line; false if it has to wait.
   [[nodiscard]] bool TryRead(Arrival arrival);
   void StartRead(const Arrival& arrival);
+  // The same for what comes from the cold store.
+  bool PumpFetches();
+  [[nodiscard]] bool TryFetch(const Arrival& arrival);
+  void StartFetch(const Arrival& arrival);
+  void OnFetched(Reads::iterator read, const ColdVerdict& verdict);
   void IssueRead(Reads::iterator read);
   void OnRead(Reads::iterator read, const Status& status);
   void OnVerified(Reads::iterator read);
   void ReadFailed(Reads::iterator read, MissReason miss, DropReason drop);
+  // Host has its bytes.
+  void OnInHost(const Arrival& arrival);
   // The block is no longer being read; `read` is invalid afterwards.
   Arrival EndRead(Reads::iterator read);
 
@@ -139,6 +147,8 @@ class Loader {
   // No client waits for the block any more.
   [[nodiscard]] bool Cancelled(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
+  // For all pools that await the block.
+  void FailAll(const Arrival& arrival, MissReason reason);
   void StartLoading(const Arrival& arrival);
   void StopLoading(const Arrival& arrival);
 
@@ -147,6 +157,7 @@ class Loader {
   Offloader& offloader_;
   DiskSlots& disk_;
   LoadTable& loads_;
+  ColdFetch fetch_;
   CopyLimiter copies_;
   LayerLoader layers_;
   TenantQueues<Arrival> read_queues_;
@@ -156,7 +167,9 @@ class Loader {
   // Since when some read in line has waited for a host slot without a break; kNoWait: none does.
   static constexpr int64_t kNoWait = INT64_MAX;
   int64_t host_wait_since_ms_ = kNoWait;
-  InFlight in_flight_;  // of reads
+  InFlight in_flight_;  // of reads from disk
+  InFlight fetching_;   // from the cold store
+  std::deque<Arrival> fetch_queue_;
   Reads reads_;
   uint64_t loading_ = 0;
 };

@@ -83,6 +83,16 @@ struct CacheOptions {
   // together that a piece of a block has this many bytes: the bus carries smaller ones slowly.
   uint64_t layer_piece_bytes = 64 * kKiB;
 
+  // --- the cold tier, if there is one
+  // An `extended` block that has been idle this long is written to the cold store, once, if it has
+  // had so many hits. 0 bytes: nothing is written.
+  int64_t cold_after_ms = 60 * 1000;
+  uint32_t cold_min_uses = 1;
+  uint64_t cold_write_bytes_per_s = 64 * kMiB;
+  // How long an acquire waits to hear what the cold store has, and a load for one block of it.
+  int64_t cold_lookup_deadline_ms = 5;
+  int64_t cold_read_deadline_ms = 1000;
+
   uint32_t max_references_per_session = 1u << 20;
 
   // --- how much one event does; more takes several, so that nothing holds the event loop for long

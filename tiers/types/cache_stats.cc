@@ -17,6 +17,22 @@ std::string_view CopyLaneName(CopyLane lane) {
   return "invalid";
 }
 
+std::string_view ColdAnswerName(ColdAnswer answer) {
+  switch (answer) {
+    case ColdAnswer::kFound:
+      return "found";
+    case ColdAnswer::kAbsent:
+      return "absent";
+    case ColdAnswer::kLate:
+      return "late";
+    case ColdAnswer::kFailed:
+      return "failed";
+    case ColdAnswer::kSkipped:
+      return "skipped";
+  }
+  return "invalid";
+}
+
 std::string_view AdoptionDropName(AdoptionDrop reason) {
   switch (reason) {
     case AdoptionDrop::kCorrupt:

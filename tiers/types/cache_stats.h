@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/cache_options.h"
+#include "tiers/types/cold_stats.h"
 #include "tiers/types/meters.h"
 
 namespace kvtier {
@@ -117,6 +118,8 @@ struct CacheStats {
   std::array<uint64_t, kAdoptionDropCount> adoption_drops{};
   void CountAdoptionDrop(AdoptionDrop reason) { ++adoption_drops[static_cast<size_t>(reason)]; }
 
+  ColdStats cold;
+
   [[nodiscard]] CopyMeter& Lane(CopyLane lane) { return lanes[static_cast<size_t>(lane)]; }
   [[nodiscard]] const CopyMeter& Lane(CopyLane lane) const {
     return lanes[static_cast<size_t>(lane)];
@@ -179,6 +182,7 @@ struct CacheGauges {
   uint64_t infinite_missed_blocks = 0;
   std::vector<std::string> disk_engines;
   bool disk_degraded = false;
+  ColdGauges cold;
   // Slots that an earlier daemon left in host and that have not been looked at yet.
   uint64_t adoption_waiting = 0;
 };

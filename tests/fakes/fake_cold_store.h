@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cold store in memory, which several caches may share, and which can be slow, gone or wrong.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/executor.h"
+#include "tiers/cold/cold_store.h"
+
+namespace kvtier {
+
+// One thread. Answers are events of `loop`, which is borrowed and may change while none is due.
+class FakeColdStore final : public ColdStore {
+ public:
+  struct Object {
+    std::vector<std::byte> bytes;
+    int64_t ttl_s = 0;
+  };
+
+  explicit FakeColdStore(EventQueue* loop = nullptr) : loop(loop) {}
+
+  EventQueue* loop;
+  std::map<std::string, Object> objects;
+  bool available = true;
+  bool refuses = false;    // every call fails at once
+  bool holds = false;      // answers wait for Answer or TimeOut
+  uint64_t questions = 0;  // calls of Exists
+  uint64_t gets = 0;
+
+  [[nodiscard]] size_t held() const { return held_.size(); }
+  // Whatever is held is answered, or ends because its time has passed.
+  void Answer() { EndHeld(false); }
+  void TimeOut() { EndHeld(true); }
+
+  [[nodiscard]] bool Available() override { return available; }
+  void Exists(std::vector<std::string> names, int64_t /*timeout_ms*/, ExistsDone done) override {
+    ++questions;
+    Reply<Result<std::vector<bool>>>(std::move(done), [this, names = std::move(names)] {
+      std::vector<bool> present;
+      for (const std::string& name : names) present.push_back(objects.contains(name));
+      return Result<std::vector<bool>>(std::move(present));
+    });
+  }
+  void Get(std::string name, uint64_t bytes, int64_t /*timeout_ms*/, GetDone done) override {
+    ++gets;
+    Reply<Result<ColdBytes>>(std::move(done), [this, name = std::move(name), bytes] {
+      const auto found = objects.find(name);
+      if (found == objects.end()) {
+        return Result<ColdBytes>(MakeError(ErrorCode::kNotFound, "cold_object_absent"));
+      }
+      if (found->second.bytes.size() != bytes) {
+        return Result<ColdBytes>(MakeError(ErrorCode::kCorrupt, "cold_object_size"));
+      }
+      return Result<ColdBytes>(std::make_shared<const std::vector<std::byte>>(found->second.bytes));
+    });
+  }
+  void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t /*timeout_ms*/,
+           Done done) override {
+    Reply<Status>(std::move(done), [this, name = std::move(name), bytes, ttl_s] {
+      objects[name] = {*bytes, ttl_s};
+      return Status();
+    });
+  }
+  void Delete(std::vector<std::string> names, int64_t /*timeout_ms*/, Done done) override {
+    Reply<Status>(std::move(done), [this, names = std::move(names)] {
+      for (const std::string& name : names) objects.erase(name);
+      return Status();
+    });
+  }
+
+ private:
+  template <typename Answer>
+  void Reply(std::function<void(Answer)> done, std::function<Answer()> work) {
+    if (refuses) {
+      loop->Post([done] { done(MakeError(ErrorCode::kUnavailable, "no_connection")); });
+    } else if (holds) {
+      held_.push_back([done, work](bool late) {
+        if (late) {
+          done(MakeError(ErrorCode::kTimeout, "cold_store_late"));
+        } else {
+          done(work());
+        }
+      });
+    } else {
+      loop->Post([done, work] { done(work()); });
+    }
+  }
+  void EndHeld(bool late) {
+    for (auto& end : std::exchange(held_, {})) loop->Post([end, late] { end(late); });
+  }
+
+  std::deque<std::function<void(bool)>> held_;
+};
+
+}  // namespace kvtier

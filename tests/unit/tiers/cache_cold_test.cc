@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cold tier: what goes down to the store, what comes back from it, and what a store that is
+// slow, gone or wrong costs.
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "tests/fakes/derived_bytes.h"
+#include "tests/fakes/fake_cold_store.h"
+#include "tests/fakes/seeded_random.h"
+#include "tests/unit/tiers/cache_fixture.h"
+#include "tiers/cold/cold_object.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kAfterMs = 10'000;
+
+class CacheColdTest : public CacheTest {
+ protected:
+  CacheColdTest() {
+    change_environment_ = [this](CacheEnvironment* environment, IndexSnapshot*) {
+      store_.loop = &machine_->loop;
+      environment->cold = &store_;
+    };
+  }
+  [[nodiscard]] static CacheSetup ColdSetup() {
+    CacheSetup setup;
+    setup.options.cold_after_ms = kAfterMs;
+    return setup;
+  }
+  // A host that has never had a block, with the same store.
+  void StartAnotherHost(const CacheSetup& setup = ColdSetup()) {
+    cache_.reset();
+    if (machine_) machine_->loop.DropAll();
+    progress_.clear();
+    Start(setup);
+  }
+  // Has another host compute the blocks, use them and write them to the store.
+  void WriteByAnotherHost(const Hashes& hashes) {
+    StartAnotherHost();
+    Put(hashes);
+    Use(hashes);
+    EvictFromPool();
+    AdvanceAndTick(kAfterMs);
+    EXPECT_THAT(store_.objects, SizeIs(hashes.size()));
+    StartAnotherHost();
+  }
+  [[nodiscard]] static std::string Name(const BlockHash& hash) {
+    return ColdName(Identity("tenant", 1), hash);
+  }
+  void ExpectBytes(const Hashes& hashes, const AcquireReply& reply) const {
+    ASSERT_GE(hashes.size(), reply.hits.size());
+    for (size_t i = 0; i < reply.hits.size(); ++i) {
+      std::vector<std::byte> wanted(kBlockBytes);
+      FillFromHash(hashes[i], wanted);
+      EXPECT_TRUE(std::ranges::equal(wanted, Bytes(reply.hits[i].handle))) << i;
+    }
+  }
+  [[nodiscard]] const ColdStats& stats() const { return cache_->stats().cold; }
+  [[nodiscard]] uint64_t Lookups(ColdAnswer answer) const {
+    return stats().lookups[static_cast<size_t>(answer)];
+  }
+  [[nodiscard]] uint64_t FailedReads(MissReason reason) const {
+    return stats().failed_reads[static_cast<size_t>(reason)];
+  }
+  // What is left of an acquire whose load failed is released, and the cache keeps no trace of it.
+  void GiveBack(const AcquireReply& reply) {
+    Release(kAlice, HandlesOf(reply));
+    Settle();
+    for (const auto& hash : Sequence(1, 4)) EXPECT_FALSE(Presence(hash).anywhere());
+  }
+
+  const Hashes hashes_ = Sequence(1, 4);
+  FakeColdStore store_;
+};
+
+TEST_F(CacheColdTest, WritesIdleBlocksOnce) {
+  Start(ColdSetup());
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  AdvanceAndTick(kAfterMs / 2);
+  EXPECT_THAT(store_.objects, IsEmpty());
+  AdvanceAndTick(kAfterMs / 2);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+  AdvanceAndTick(kAfterMs);
+  AdvanceAndTick(kAfterMs);
+  EXPECT_EQ(stats().write_blocks, 4u);
+  EXPECT_EQ(stats().write_bytes, 4 * ColdObjectBytes(kBlockBytes));
+}
+
+TEST_F(CacheColdTest, GivesAnObjectTheTimeThatItsBlockHasToLive) {
+  CacheSetup setup = ColdSetup();
+  setup.options.extended_ttl_ms = 100'000;
+  Start(setup);
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  AdvanceAndTick(kAfterMs);
+  ASSERT_THAT(store_.objects, SizeIs(4));
+  EXPECT_EQ(store_.objects.begin()->second.ttl_s, 90);
+}
+
+TEST_F(CacheColdTest, WritesNothingThatWasNotUsedOrIsNotToBeKept) {
+  Start(ColdSetup());
+  Put(Sequence(1, 2));
+  Put(Sequence(2, 2), RetentionClass::kMemory);
+  Use(Sequence(2, 2));
+  EvictFromPool();
+  AdvanceAndTick(kAfterMs);
+  EXPECT_THAT(store_.objects, IsEmpty());
+}
+
+TEST_F(CacheColdTest, WritesBlocksThatOnlyTheDiskHas) {
+  Start(ColdSetup());
+  Put(hashes_);
+  Use(hashes_);
+  Drain();
+  EvictFromPool();
+  for (const BlockHash& hash : hashes_) {
+    (void)cache_->Evict({pool_.namespace_id, hash}, Tier::kHost);
+    EXPECT_FALSE(Presence(hash).host);
+    EXPECT_TRUE(Presence(hash).disk);
+  }
+  AdvanceAndTick(kAfterMs);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+  StartAnotherHost();
+  ExpectBytes(hashes_, Acquire(kAlice, hashes_));
+}
+
+TEST_F(CacheColdTest, KeepsToItsBytesPerSecond) {
+  CacheSetup setup = ColdSetup();
+  setup.options.cold_write_bytes_per_s = ColdObjectBytes(kBlockBytes);
+  Start(setup);
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  AdvanceAndTick(kAfterMs);
+  EXPECT_THAT(store_.objects, SizeIs(1));
+  AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(2));
+}
+
+TEST_F(CacheColdTest, WritesAgainWhatTheStoreDidNotTake) {
+  Start(ColdSetup());
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  store_.refuses = true;
+  AdvanceAndTick(kAfterMs);
+  EXPECT_EQ(stats().write_errors, 4u);
+  store_.refuses = false;
+  AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+}
+
+TEST_F(CacheColdTest, ServesWhatAnotherHostComputed) {
+  WriteByAnotherHost(hashes_);
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_THAT(reply.hits, SizeIs(4));
+  EXPECT_EQ(LastProgress(reply.load).ready, 4u);
+  ExpectBytes(hashes_, reply);
+  EXPECT_EQ(stats().read_blocks, 4u);
+  EXPECT_EQ(Lookups(ColdAnswer::kFound), 1u);
+  Release(kAlice, HandlesOf(reply));
+  Settle();
+  // From now on the blocks are this host's own.
+  EXPECT_TRUE(Presence(hashes_[0]).host);
+  const uint64_t questions = store_.questions;
+  Use(hashes_);
+  EXPECT_EQ(store_.questions, questions);
+  AdvanceAndTick(2 * kAfterMs);
+  EXPECT_EQ(stats().write_blocks, 0u) << "the store has them";
+}
+
+TEST_F(CacheColdTest, GoesOnWhereThisHostsPrefixEnds) {
+  WriteByAnotherHost(hashes_);
+  store_.available = false;
+  Put(Sequence(1, 2));
+  store_.available = true;
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_THAT(TiersOf(reply), ElementsAre(Tier::kPool, Tier::kPool, Tier::kDisk, Tier::kDisk));
+  EXPECT_EQ(LastProgress(reply.load).ready, 4u);
+  ExpectBytes(hashes_, reply);
+}
+
+TEST_F(CacheColdTest, StopsAtTheFirstBlockThatTheStoreLacks) {
+  WriteByAnotherHost(hashes_);
+  store_.objects.erase(Name(hashes_[2]));
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_THAT(reply.hits, SizeIs(2));
+  EXPECT_EQ(reply.miss, MissReason::kUnknown);
+  EXPECT_FALSE(Presence(hashes_[3]).anywhere());
+}
+
+TEST_F(CacheColdTest, LoadsNoMoreThanThePoolHasRoomFor) {
+  WriteByAnotherHost(hashes_);
+  (void)Acquire(kBob, {}, pool_.blocks - 2);
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_THAT(reply.hits, SizeIs(2));
+  EXPECT_EQ(reply.miss, MissReason::kPoolFull);
+  Settle();
+  EXPECT_FALSE(Presence(hashes_[3]).anywhere());
+}
+
+TEST_F(CacheColdTest, AsksNothingForWhatThisHostHas) {
+  Start(ColdSetup());
+  Put(hashes_);
+  const uint64_t questions = store_.questions;
+  Use(hashes_);
+  (void)Acquire(kAlice, {}, 1);
+  EXPECT_EQ(store_.questions, questions);
+}
+
+TEST_F(CacheColdTest, AnswersAsAMissWhenTheStoreIsLate) {
+  WriteByAnotherHost(hashes_);
+  store_.holds = true;
+  const PendingAcquire pending = BeginAcquire(kAlice, hashes_);
+  Settle();
+  EXPECT_FALSE(pending.answered());
+  EXPECT_FALSE(cache_->Idle());
+  store_.TimeOut();
+  Settle();
+  ASSERT_TRUE(pending.succeeded());
+  EXPECT_THAT(pending.reply().hits, IsEmpty());
+  EXPECT_EQ(Lookups(ColdAnswer::kLate), 1u);
+}
+
+TEST_F(CacheColdTest, HoldsUpNoOtherAcquireMeanwhile) {
+  WriteByAnotherHost(hashes_);
+  Put(Sequence(2, 2));
+  store_.holds = true;
+  const PendingAcquire waiting = BeginAcquire(kAlice, hashes_);
+  Use(Sequence(2, 2));
+  (void)Acquire(kBob, {}, 3);
+  EXPECT_FALSE(waiting.answered());
+  store_.Answer();
+  store_.holds = false;
+  Settle();
+  ASSERT_TRUE(waiting.succeeded());
+  EXPECT_THAT(waiting.reply().hits, SizeIs(4));
+}
+
+TEST_F(CacheColdTest, ReadsFromDiskWhileTheStoreDoesNotAnswer) {
+  CacheSetup setup = ColdSetup();
+  WriteByAnotherHost(hashes_);
+  setup.options.max_disk_read_bytes = 1;  // one at a time
+  StartAnotherHost(setup);
+  const Hashes local = Sequence(2, 2);
+  Put(local);
+  Drain();
+  EvictFromPool();
+  for (const BlockHash& hash : local) {
+    (void)cache_->Evict({pool_.namespace_id, hash}, Tier::kHost);
+  }
+  const PendingAcquire cold = BeginAcquire(kAlice, hashes_);
+  store_.holds = true;
+  while (store_.held() == 0 && machine_->loop.RunOne()) {
+  }
+  EXPECT_EQ(store_.held(), 1u);
+  const AcquireReply reply = Acquire(kBob, local);
+  EXPECT_EQ(LastProgress(reply.load).ready, 2u);
+  store_.TimeOut();
+  store_.holds = false;
+  Settle();
+}
+
+TEST_F(CacheColdTest, AsksNothingWhileTheStoreIsAway) {
+  WriteByAnotherHost(hashes_);
+  const uint64_t questions = store_.questions;
+  store_.available = false;
+  EXPECT_THAT(Acquire(kAlice, hashes_).hits, IsEmpty());
+  EXPECT_EQ(store_.questions, questions);
+  EXPECT_EQ(Lookups(ColdAnswer::kSkipped), 1u);
+}
+
+TEST_F(CacheColdTest, EndsTheLoadWhereTheStoreFails) {
+  WriteByAnotherHost(hashes_);
+  const PendingAcquire pending = BeginAcquire(kAlice, hashes_);
+  store_.holds = true;
+  Settle();
+  ASSERT_TRUE(pending.succeeded());
+  EXPECT_EQ(store_.held(), 4u);
+  store_.TimeOut();
+  Settle();
+  const LoadProgress& progress = LastProgress(pending.reply().load);
+  EXPECT_TRUE(progress.finished);
+  EXPECT_EQ(progress.ready, 0u);
+  EXPECT_EQ(progress.miss, MissReason::kReadError);
+  EXPECT_EQ(FailedReads(MissReason::kReadError), 4u);
+  GiveBack(pending.reply());
+}
+
+TEST_F(CacheColdTest, ServesNoByteOfADamagedObject) {
+  WriteByAnotherHost(hashes_);
+  store_.objects[Name(hashes_[1])].bytes[kSlotHeaderBytes + 100] ^= std::byte{1};
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_EQ(LastProgress(reply.load).ready, 1u);
+  EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kChecksumMismatch);
+  EXPECT_EQ(FailedReads(MissReason::kChecksumMismatch), 1u);
+}
+
+TEST_F(CacheColdTest, ServesNoByteOfATruncatedObject) {
+  WriteByAnotherHost(hashes_);
+  for (auto& [name, object] : store_.objects) object.bytes.resize(kSlotHeaderBytes + 1);
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_EQ(LastProgress(reply.load).ready, 0u);
+  EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kChecksumMismatch);
+  GiveBack(reply);
+}
+
+TEST_F(CacheColdTest, ServesNoOtherBlockUnderTheRightName) {
+  WriteByAnotherHost(hashes_);
+  store_.objects[Name(hashes_[0])] = store_.objects[Name(hashes_[1])];
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_EQ(LastProgress(reply.load).ready, 0u);
+  EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kIdentityMismatch);
+}
+
+TEST_F(CacheColdTest, ServesNothingThatHasExpiredByItsOwnHeader) {
+  WriteByAnotherHost(hashes_);
+  machine_->clock.Advance(setup_.options.extended_ttl_ms + 1000);
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_EQ(LastProgress(reply.load).ready, 0u);
+  EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kExpired);
+  GiveBack(reply);
+}
+
+TEST_F(CacheColdTest, TakesAnObjectThatWentMeanwhileForAMiss) {
+  WriteByAnotherHost(hashes_);
+  const PendingAcquire pending = BeginAcquire(kAlice, hashes_);
+  store_.holds = true;
+  Settle();
+  store_.objects.clear();
+  store_.Answer();
+  Settle();
+  EXPECT_EQ(LastProgress(pending.reply().load).miss, MissReason::kUnknown);
+  GiveBack(pending.reply());
+}
+
+TEST_F(CacheColdTest, SharesOneReadAmongThoseWhoWaitForIt) {
+  WriteByAnotherHost(hashes_);
+  const PendingAcquire alice = BeginAcquire(kAlice, hashes_);
+  const PendingAcquire bob = BeginAcquire(kBob, hashes_);
+  Settle();
+  EXPECT_THAT(alice.reply().hits, SizeIs(4));
+  EXPECT_THAT(bob.reply().hits, SizeIs(4));
+  EXPECT_EQ(store_.gets, 4u);
+}
+
+TEST_F(CacheColdTest, ForgetsAnAcquireWhoseSessionEnds) {
+  WriteByAnotherHost(hashes_);
+  store_.holds = true;
+  const PendingAcquire pending = BeginAcquire(kAlice, hashes_);
+  cache_->CloseSession(kAlice);
+  ASSERT_TRUE(pending.answered());
+  EXPECT_THAT(pending.result(), IsErrorOf(ErrorCode::kCancelled, "session_closed"));
+  store_.Answer();
+  Settle();
+  EXPECT_TRUE(cache_->Idle());
+  EXPECT_FALSE(Presence(hashes_[0]).anywhere());
+}
+
+TEST_F(CacheColdTest, GivesUpALoadWhoseSessionEnds) {
+  WriteByAnotherHost(hashes_);
+  const PendingAcquire pending = BeginAcquire(kAlice, hashes_);
+  store_.holds = true;
+  Settle();
+  ASSERT_TRUE(pending.succeeded());
+  cache_->CloseSession(kAlice);
+  store_.TimeOut();
+  Settle();
+  EXPECT_TRUE(cache_->Idle());
+  EXPECT_FALSE(Presence(hashes_[0]).anywhere());
+}
+
+TEST_F(CacheColdTest, AnEvictionByHandReachesTheStore) {
+  Start(ColdSetup());
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  AdvanceAndTick(kAfterMs);
+  ASSERT_THAT(store_.objects, SizeIs(4));
+  EXPECT_EQ(cache_->Evict({pool_.namespace_id, hashes_[3]}, std::nullopt), EvictOutcome::kEvicted);
+  Settle();
+  EXPECT_FALSE(store_.objects.contains(Name(hashes_[3])));
+  EXPECT_THAT(store_.objects, SizeIs(3));
+}
+
+// Acquires, commits, releases, ticks and answers in an order drawn from a seed, with a store that
+// is by turns quick, silent, late and damaged.
+class CacheColdOrderTest : public CacheColdTest, public ::testing::WithParamInterface<uint64_t> {
+ protected:
+  struct Asked {
+    Hashes hashes;
+    PendingAcquire pending;
+  };
+
+  void Step() {
+    switch (random_.Below(10)) {
+      case 0:
+      case 1:
+        return BeginOne();
+      case 2:
+      case 3:
+        return EndOne();
+      case 4:
+        store_.holds = random_.Below(3) == 0;
+        return;
+      case 5:
+        return random_.Below(3) > 0 ? store_.Answer() : store_.TimeOut();
+      case 6:
+        if (random_.Below(10) == 0) Damage();
+        return;
+      case 7:
+        machine_->clock.Advance(static_cast<int64_t>(random_.Below(kAfterMs)));
+        return cache_->Tick();
+      default:
+        for (uint64_t events = random_.Below(20); events > 0; --events) machine_->loop.RunOne();
+    }
+  }
+  void BeginOne() {
+    const auto blocks = static_cast<uint32_t>(1 + random_.Below(5));
+    const Hashes hashes = Sequence(random_.Below(6), blocks);
+    const auto fresh = static_cast<uint32_t>(random_.Below(blocks + 1));
+    asked_.push_back({hashes, BeginAcquire(kAlice, hashes, fresh)});
+  }
+  // Checks what has arrived of the oldest, commits what it lacked and gives all back.
+  void EndOne() {
+    if (asked_.empty() || !asked_.front().pending.answered()) return;
+    const Asked asked = std::move(asked_.front());
+    asked_.erase(asked_.begin());
+    if (!asked.pending.succeeded()) return;
+    const AcquireReply& reply = asked.pending.reply();
+    const size_t ready = reply.load.value == 0 ? reply.hits.size() : LastProgress(reply.load).ready;
+    for (size_t i = 0; i < ready; ++i) {
+      EXPECT_TRUE(MatchesHash(asked.hashes[i], Bytes(reply.hits[i].handle)));
+    }
+    Handles blocks = HandlesOf(reply);
+    for (const BlockHandle block : reply.new_blocks) {
+      const auto depth = static_cast<uint32_t>(blocks.size());
+      if (depth < asked.hashes.size()) {
+        EXPECT_TRUE(TryCommit(kAlice, block, {.hash = asked.hashes[depth], .depth = depth}));
+      }
+      blocks.push_back(block);
+    }
+    std::ranges::reverse(blocks);
+    Release(kAlice, blocks);
+  }
+  void Damage() {
+    if (store_.objects.empty()) return;
+    auto object = std::next(store_.objects.begin(),
+                            static_cast<ptrdiff_t>(random_.Below(store_.objects.size())));
+    if (random_.Below(2) == 0) {
+      store_.objects.erase(object);
+    } else {
+      object->second.bytes[random_.Below(object->second.bytes.size())] ^= std::byte{1};
+    }
+  }
+
+  SeededRandom random_{GetParam()};
+  std::vector<Asked> asked_;
+};
+
+TEST_P(CacheColdOrderTest, NoByteIsWrongAndNothingIsLeftBehind) {
+  CacheSetup setup = ColdSetup();
+  setup.host_slots = 8 * (1 + static_cast<uint32_t>(random_.Below(2)));
+  setup.disk_slots = 16 * static_cast<uint32_t>(random_.Below(2));
+  setup.options.persist_after_ms = 1000;
+  for (int host = 0; host < 3; ++host) {
+    asked_.clear();
+    StartAnotherHost(setup);
+    machine_->loop.Shuffle(GetParam());
+    for (int step = 0; step < 400; ++step) {
+      Step();
+      cache_->CheckInvariants();
+    }
+    store_.holds = false;
+    store_.TimeOut();
+    Settle();
+    for (int ticks = 0; ticks < 40; ++ticks) AdvanceAndTick(1000);
+    while (!asked_.empty()) {
+      ASSERT_TRUE(asked_.front().pending.answered());
+      EndOne();
+    }
+    for (int ticks = 0; ticks < 40; ++ticks) AdvanceAndTick(1000);
+    EXPECT_TRUE(cache_->Idle());
+    EXPECT_EQ(cache_->Gauges().references, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, CacheColdOrderTest, ::testing::Range(uint64_t{1}, uint64_t{21}));
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam to a store beyond this host: objects by name, which several daemons share. What stands
+// behind it (a cluster, a server) may be slow, may be gone, and may return any bytes at all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kvtier {
+
+// An object's bytes. Shared, because a call that was given up may still read them.
+using ColdBytes = std::shared_ptr<const std::vector<std::byte>>;
+
+// Calls return at once and belong to the event loop's thread. Each `done` is called exactly once,
+// as an event of its own on that thread, and at the latest when the call's `timeout_ms` has passed:
+// with kTimeout "cold_store_late" then, whatever becomes of the request. Other errors:
+// kUnavailable (no connection), kResourceExhausted (too much is under way already), kIoError (the
+// store refused).
+// Nothing is called after the store's destruction.
+class ColdStore {
+ public:
+  using ExistsDone = std::function<void(Result<std::vector<bool>>)>;
+  using GetDone = std::function<void(Result<ColdBytes>)>;
+  using Done = std::function<void(Status)>;
+
+  virtual ~ColdStore() = default;
+
+  // Whether calls are worth making: false while the store is known to be slow or gone.
+  [[nodiscard]] virtual bool Available() = 0;
+  // Which of the objects are there, in one round trip. The answer has one value for each name.
+  virtual void Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) = 0;
+  // Error beside those above: kNotFound "cold_object_absent"; kCorrupt "cold_object_size" if it
+  // does not have `bytes` bytes.
+  virtual void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) = 0;
+  // The object is to end by itself after `ttl_s` seconds, which is 1 at least.
+  virtual void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+                   Done done) = 0;
+  // Objects that are not there are no error.
+  virtual void Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) = 0;
+};
+
+}  // namespace kvtier

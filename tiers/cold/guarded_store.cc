@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/cold/guarded_store.h"
+
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kProbeTimeoutMs = 1000;
+
+// A store that answers, if only to refuse an object because it is full, is not away.
+bool IsFault(const Error& error) {
+  return error.code == ErrorCode::kTimeout || error.code == ErrorCode::kUnavailable;
+}
+
+}  // namespace
+
+bool GuardedStore::Available() {
+  if (breaker_.TakeProbe()) {
+    store_.Exists({"kvtier/probe"}, kProbeTimeoutMs,
+                  gate_.WhileOpen([this](const Result<std::vector<bool>>& answer) {
+                    breaker_.ProbeEnded(answer.has_value());
+                  }));
+  }
+  return breaker_.Passes();
+}
+
+template <typename Answer>
+std::function<void(Answer)> GuardedStore::Watch(std::function<void(Answer)> done) {
+  return gate_.WhileOpen([this, done = std::move(done)](Answer answer) {
+    breaker_.RequestEnded(answer.has_value() || !IsFault(answer.error()));
+    done(std::move(answer));
+  });
+}
+
+template <typename Answer>
+bool GuardedStore::Refuse(const std::function<void(Answer)>& done) {
+  if (Available()) return false;
+  loop_.Post(
+      gate_.WhileOpen([done] { done(MakeError(ErrorCode::kUnavailable, "cold_store_away")); }));
+  return true;
+}
+
+void GuardedStore::Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) {
+  if (Refuse(done)) return;
+  store_.Exists(std::move(names), timeout_ms, Watch(std::move(done)));
+}
+
+void GuardedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
+  if (Refuse(done)) return;
+  store_.Get(std::move(name), bytes, timeout_ms, Watch(std::move(done)));
+}
+
+void GuardedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+                       Done done) {
+  if (Refuse(done)) return;
+  store_.Put(std::move(name), std::move(bytes), ttl_s, timeout_ms, Watch(std::move(done)));
+}
+
+void GuardedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) {
+  if (Refuse(done)) return;
+  store_.Delete(std::move(names), timeout_ms, Watch(std::move(done)));
+}
+
+}  // namespace kvtier

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store with a circuit breaker in front of it: what is slow or gone is not asked.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/gate.h"
+#include "tiers/cold/circuit_breaker.h"
+#include "tiers/cold/cold_store.h"
+
+namespace kvtier {
+
+// Event loop only. `store` and `clock` are borrowed and outlive it. While the breaker is not
+// closed, calls end with kUnavailable "cold_store_away" from an event of `loop`, which is borrowed
+// likewise.
+class GuardedStore final : public ColdStore {
+ public:
+  GuardedStore(ColdStore* store, const Clock* clock, EventQueue* loop)
+      : store_(*store), loop_(*loop), breaker_(clock) {}
+
+  // Sends a probe when it is time for one.
+  [[nodiscard]] bool Available() override;
+  void Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) override;
+  void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;
+  void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+           Done done) override;
+  void Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) override;
+
+  [[nodiscard]] const CircuitBreaker& breaker() const { return breaker_; }
+
+ private:
+  template <typename Answer>
+  [[nodiscard]] std::function<void(Answer)> Watch(std::function<void(Answer)> done);
+  template <typename Answer>
+  [[nodiscard]] bool Refuse(const std::function<void(Answer)>& done);
+
+  ColdStore& store_;
+  EventQueue& loop_;
+  CircuitBreaker breaker_;
+  Gate gate_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/cold_fetch.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+// The store may have forgotten the object since it said that it has it; whatever else went wrong is
+// the store's fault, as a disk's.
+MissReason MissOf(const Error& error) {
+  if (error.code == ErrorCode::kNotFound) return MissReason::kUnknown;
+  return error.code == ErrorCode::kCorrupt ? MissReason::kChecksumMismatch : MissReason::kReadError;
+}
+
+}  // namespace
+
+void ColdFetch::Begin(const SlotExpectation& expected, std::span<std::byte> slot,
+                      std::function<void(const ColdVerdict&)> done) {
+  const uint64_t bytes = ColdObjectBytes(expected.identity.block_bytes);
+  auto on_got = [this, &expected, slot, done = std::move(done)](Result<ColdBytes> got) {
+    if (!got) return done({.miss = MissOf(got.error())});
+    const auto verdict = std::make_shared<ColdVerdict>();
+    state_.env.executor->Run(
+        [verdict, &expected, slot, object = *std::move(got)] {
+          *verdict = CheckColdObject(expected, *object);
+          if (verdict->miss == MissReason::kNone) std::ranges::copy(*object, slot.begin());
+        },
+        gate_.WhileOpen([verdict, done] { done(*verdict); }));
+  };
+  state_.env.cold->Get(ColdName(expected.identity, expected.hash), bytes,
+                       state_.options.cold_read_deadline_ms, gate_.WhileOpen(std::move(on_got)));
+}
+
+// The copy in host has never been on this disk: it is to be written there like any other block.
+MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint64_t bytes) {
+  MissReason miss = verdict.miss;
+  BlockEntry& entry = state_[index];
+  if (miss == MissReason::kNone) {
+    BlockEntry written = entry;
+    written.created_s = state_.FromWallS(verdict.created_s);
+    written.last_use_s = state_.FromWallS(verdict.last_use_s);
+    if (state_.Expired(written)) miss = MissReason::kExpired;
+  }
+  if (miss != MissReason::kNone) {
+    state_.stats.cold.CountFailedRead(miss);
+    return miss;
+  }
+  entry.created_s = std::min(entry.created_s, state_.FromWallS(verdict.created_s));
+  state_.Apply(index, BlockEvent::kNoteColdCopy);
+  if (state_.NeedsPersist(entry) && !state_.unpersisted.Contains(index)) {
+    state_.unpersisted.PushHot(index);
+  }
+  ++state_.stats.cold.read_blocks;
+  state_.stats.cold.read_bytes += bytes;
+  return MissReason::kNone;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/cold_lookup.h"
+
+#include <algorithm>
+
+#include "base/result.h"
+#include "tiers/cold/cold_object.h"
+
+namespace kvtier {
+namespace {
+
+// Blocks of one question: what follows is asked for with a later acquire.
+constexpr size_t kMostAsked = 4096;
+
+}  // namespace
+
+void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
+  std::vector<uint32_t> asked = Missing(request);
+  if (asked.empty()) return serve_(std::move(request), std::move(done));
+  if (!state_.env.cold->Available()) {
+    state_.stats.cold.CountLookup(ColdAnswer::kSkipped);
+    return serve_(std::move(request), std::move(done));
+  }
+  const NamespaceIdentity& identity =
+      state_.namespaces[state_.FindPool(request.pool)->namespace_id.value].identity;
+  std::vector<std::string> names;
+  names.reserve(asked.size());
+  for (const uint32_t position : asked) {
+    names.push_back(ColdName(identity, request.hashes[position]));
+  }
+  state_.stats.cold.lookup_blocks += names.size();
+  const uint64_t number = next_number_++;
+  waiting_.push_back({std::move(request), std::move(done), std::move(asked), number});
+  state_.env.cold->Exists(std::move(names), state_.options.cold_lookup_deadline_ms,
+                          gate_.WhileOpen([this, number](const Result<std::vector<bool>>& answer) {
+                            OnAnswer(number, answer);
+                          }));
+}
+
+std::vector<uint32_t> ColdLookup::Missing(const AcquireRequest& request) {
+  std::vector<uint32_t> missing;
+  if (request.block_tokens == 0) return missing;
+  const NamespaceId namespace_id = state_.FindPool(request.pool)->namespace_id;
+  EntryIndex before = kNoEntry;
+  for (uint32_t i = 0; i < request.hashes.size() && missing.size() < kMostAsked; ++i) {
+    MissReason miss = MissReason::kNone;
+    before = finder_.Servable(before, {namespace_id, request.hashes[i]}, &miss);
+    if (before != kNoEntry) continue;
+    // What was erased here is not to come back from elsewhere.
+    if (miss == MissReason::kErased) break;
+    missing.push_back(i);
+  }
+  return missing;
+}
+
+void ColdLookup::OnAnswer(uint64_t number, const Result<std::vector<bool>>& answer) {
+  Count(answer);
+  const auto found = std::ranges::find(waiting_, number, &Waiting::number);
+  if (found == waiting_.end()) return;
+  Waiting waiting = std::move(*found);
+  waiting_.erase(found);
+  Acquirer::Done done = std::move(waiting.done);
+  // The pool may have been closed meanwhile.
+  if (state_.FindPool(waiting.request.pool) == nullptr) {
+    return done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
+  }
+  if (answer) {
+    Offers offers = Offer(waiting, *answer);
+    if (!offers.empty()) {
+      // Not within `done`, which the acquirer calls in the midst of its own work.
+      done = [this, offers = std::move(offers), done = std::move(done),
+              pass = gate_.MakePass()](Result<AcquireReply> reply) {
+        done(std::move(reply));
+        if (!pass.open()) return;
+        state_.env.loop->Post(gate_.WhileOpen([this, offers] { Withdraw(offers); }));
+      };
+    }
+  }
+  serve_(std::move(waiting.request), std::move(done));
+  state_.SchedulePump();
+}
+
+void ColdLookup::Count(const Result<std::vector<bool>>& answer) {
+  ColdStats& stats = state_.stats.cold;
+  if (!answer) {
+    const bool late = answer.error().code == ErrorCode::kTimeout;
+    return stats.CountLookup(late ? ColdAnswer::kLate : ColdAnswer::kFailed);
+  }
+  const bool found = !answer->empty() && answer->front();
+  stats.CountLookup(found ? ColdAnswer::kFound : ColdAnswer::kAbsent);
+}
+
+// The names were asked for in the prefix's order, and what lies between them this host has, or had:
+// if it is gone by now, the acquire ends there and the rest is withdrawn.
+ColdLookup::Offers ColdLookup::Offer(const Waiting& waiting, const std::vector<bool>& present) {
+  Offers offers;
+  const AcquireRequest& request = waiting.request;
+  const CachePool& pool = *state_.FindPool(request.pool);
+  const size_t answered = std::min(present.size(), waiting.asked.size());
+  for (size_t i = 0; i < answered && present[i]; ++i) {
+    const uint32_t position = waiting.asked[i];
+    const BlockKey key{pool.namespace_id, request.hashes[position]};
+    // It may have come by another way since.
+    if (state_.Find(key) != kNoEntry) continue;
+    const EntryIndex added =
+        state_.AddEntry(key, request.block_tokens, position, RetentionClass::kExtended);
+    state_.Apply(added, BlockEvent::kOffer);
+    offers.push_back(key);
+  }
+  return offers;
+}
+
+// The deepest first, so that no block is kept for the sake of those behind it.
+void ColdLookup::Withdraw(const Offers& offers) {
+  for (auto key = offers.rbegin(); key != offers.rend(); ++key) {
+    const EntryIndex index = state_.Find(*key);
+    if (index == kNoEntry || !state_[index].offered() || state_[index].loading()) continue;
+    state_.Apply(index, BlockEvent::kWithdraw);
+    state_.ForgetIfGone(index);
+  }
+}
+
+void ColdLookup::CancelSession(SessionId session) {
+  std::list<Waiting> cancelled;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const auto waiting = next++;
+    if (waiting->request.session == session) cancelled.splice(cancelled.end(), waiting_, waiting);
+  }
+  for (Waiting& waiting : cancelled) {
+    waiting.done(MakeError(ErrorCode::kCancelled, "session_closed"));
+  }
+}
+
+}  // namespace kvtier

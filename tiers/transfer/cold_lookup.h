@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asks the cold store for blocks of a prefix that no tier of this host has, before the acquire that
+// wants them is served. Blocks that the store names become entries that a load can bring to host;
+// from there on the acquire is served as if they were on disk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <utility>
+#include <vector>
+
+#include "base/gate.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/transfer/acquirer.h"
+#include "tiers/transfer/block_taker.h"
+
+namespace kvtier {
+
+// Event loop only. An acquire that waits for the store stands in no pool's line: it holds up no
+// other, and is served in the order of the answers.
+class ColdLookup {
+ public:
+  // Serves an acquire for which there is nothing more to ask.
+  using Serve = std::function<void(AcquireRequest, Acquirer::Done)>;
+
+  ColdLookup(CacheState* state, PrefixFinder* finder, Serve serve)
+      : state_(*state), finder_(*finder), serve_(std::move(serve)) {}
+
+  // Serves the acquire now if this host has all that it asks for, or if the store is away;
+  // otherwise when the store has answered, at the latest after options.cold_lookup_deadline_ms.
+  // REQUIRES: its session is open and its pool is known.
+  void Acquire(AcquireRequest request, Acquirer::Done done);
+  // Answers those of the session that wait: kCancelled.
+  void CancelSession(SessionId session);
+  [[nodiscard]] size_t waiting() const { return waiting_.size(); }
+
+ private:
+  struct Waiting {
+    AcquireRequest request;
+    Acquirer::Done done;
+    std::vector<uint32_t> asked;  // positions among the request's hashes
+    uint64_t number = 0;
+  };
+  using Offers = std::vector<BlockKey>;
+
+  // The hashes to be asked for: those that this host does not have, from the first on.
+  [[nodiscard]] std::vector<uint32_t> Missing(const AcquireRequest& request);
+  void OnAnswer(uint64_t number, const Result<std::vector<bool>>& answer);
+  void Count(const Result<std::vector<bool>>& answer);
+  // Makes entries of the blocks that the store has without a gap.
+  [[nodiscard]] Offers Offer(const Waiting& waiting, const std::vector<bool>& present);
+  // What no load of the acquire has taken is forgotten.
+  void Withdraw(const Offers& offers);
+
+  CacheState& state_;
+  PrefixFinder& finder_;
+  Serve serve_;
+  std::list<Waiting> waiting_;
+  uint64_t next_number_ = 1;
+  Gate gate_;
+};
+
+}  // namespace kvtier

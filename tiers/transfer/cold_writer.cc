@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/cold_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/units.h"
+#include "tiers/cold/cold_object.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kMostInFlightBytes = 16 * kMiB;
+// Nothing waits for a write, but a store that needs longer is not keeping up.
+constexpr int64_t kWriteTimeoutMs = 5'000;
+
+}  // namespace
+
+void ColdWriter::SourceReady(EntryIndex index) {
+  to_disk_.SourceReady(index);
+  const BlockEntry& entry = state_[index];
+  if (entry.cold_copy() || entry.retention != RetentionClass::kExtended) return;
+  if (!line_.Contains(index)) line_.PushHot(index);
+}
+
+void ColdWriter::Tick() {
+  Refill();
+  if (line_.empty() || !state_.env.cold->Available()) return;
+  uint64_t left = std::min<uint64_t>(line_.size(), state_.options.close_part_blocks);
+  for (; left > 0 && MayStart(); --left) {
+    const EntryIndex index = line_.coldest();
+    line_.Remove(index);
+    switch (LookAt(index)) {
+      case Look::kWrite:
+        Start(index);
+        break;
+      case Look::kNotYet:
+        line_.PushHot(index);
+        break;
+      case Look::kNever:
+        break;
+    }
+  }
+}
+
+// A second's worth can be saved up, so that ticks that come late cost nothing.
+void ColdWriter::Refill() {
+  const auto per_s = static_cast<int64_t>(state_.options.cold_write_bytes_per_s);
+  const int64_t elapsed_ms = std::min<int64_t>(state_.NowMs() - refilled_ms_, 1000);
+  refilled_ms_ = state_.NowMs();
+  allowance_bytes_ = std::min(allowance_bytes_ + per_s / 1000 * elapsed_ms, per_s);
+}
+
+bool ColdWriter::MayStart() const {
+  return allowance_bytes_ > 0 && in_flight_bytes_ < kMostInFlightBytes;
+}
+
+ColdWriter::Look ColdWriter::LookAt(EntryIndex index) const {
+  if (!state_.directory.Live(index)) return Look::kNever;
+  const BlockEntry& entry = state_.directory[index];
+  if (entry.cold_copy() || entry.retention != RetentionClass::kExtended || entry.LeavesFirst() ||
+      state_.BeingErased(entry) || !(entry.in_host() || entry.on_disk())) {
+    return Look::kNever;
+  }
+  const int64_t now_ms = state_.AgeClockMs();
+  if (now_ms + 1000 > state_.ExpiryMs(entry)) return Look::kNever;
+  const bool idle = now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
+  const bool readable = entry.in_host() || !entry.busy();
+  return idle && readable && entry.uses >= state_.options.cold_min_uses ? Look::kWrite
+                                                                        : Look::kNotYet;
+}
+
+void ColdWriter::Start(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  const uint64_t bytes = ColdObjectBytes(state_.NamespaceOf(entry).identity.block_bytes);
+  allowance_bytes_ -= static_cast<int64_t>(bytes);
+  in_flight_bytes_ += bytes;
+  const auto write = writes_.insert(writes_.end(), Write{});
+  write->entry = index;
+  write->key = {entry.namespace_id, entry.hash};
+  write->placement = {.created_s = state_.ToWallS(entry.created_s),
+                      .last_use_s = state_.ToWallS(entry.last_use_s)};
+  write->ttl_s = (state_.ExpiryMs(entry) - state_.AgeClockMs()) / 1000;
+  write->object = std::make_shared<std::vector<std::byte>>(bytes);
+  entry.in_host() ? ReadFromHost(write) : ReadFromDisk(write);
+}
+
+// The header is copied here, because a write to disk may change it meanwhile; the payload stays as
+// it is while the pin holds.
+void ColdWriter::ReadFromHost(Writes::iterator write) {
+  const BlockEntry& entry = state_[write->entry];
+  write->pin = HostPin(&state_, write->entry);
+  const std::span<const std::byte> slot = state_.HostBytes(entry).first(write->object->size());
+  const std::span<std::byte> object = *write->object;
+  std::ranges::copy(slot.first<kSlotHeaderBytes>(), object.begin());
+  PlaceSlotHeader(write->placement, object.first<kSlotHeaderBytes>());
+  state_.env.executor->Run(
+      [slot, object = write->object] {
+        std::ranges::copy(slot.subspan(kSlotHeaderBytes), object->begin() + kSlotHeaderBytes);
+      },
+      gate_.WhileOpen([this, write] {
+        write->pin.Release();
+        state_.SchedulePump();
+        Put(write);
+      }));
+}
+
+// As a verification reads it: beside the normal traffic, and without taking space in host.
+void ColdWriter::ReadFromDisk(Writes::iterator write) {
+  const BlockEntry& entry = state_[write->entry];
+  write->expected = state_.ExpectationOf(entry);
+  write->buffer = AlignedBuffer(state_.NamespaceOf(entry).slot_bytes);
+  state_.Apply(write->entry, BlockEvent::kBeginVerify);
+  ++disk_reads_;
+  const auto check = [write] {
+    const std::span<std::byte> slot = write->buffer.span();
+    write->verdict = CheckDiskSlot(write->expected, slot);
+    if (write->verdict != SlotVerdict::kGood) return;
+    PlaceSlotHeader(write->placement, slot.first<kSlotHeaderBytes>());
+    std::ranges::copy(slot.first(write->object->size()), write->object->begin());
+  };
+  disk_.ReadAndCheck(entry.disk, write->buffer.span(), check,
+                     [this, write](const Status& status) { OnDiskRead(write, status); });
+}
+
+void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
+  --disk_reads_;
+  state_.SchedulePump();
+  const EntryIndex index = write->entry;
+  const bool same_slot = state_[index].disk == write->expected.location;
+  state_.Apply(index, BlockEvent::kEndVerify);
+  write->buffer = {};
+  if (status && write->verdict == SlotVerdict::kGood) {
+    if (same_slot) disk_.MarkVerified(index);
+    return Put(write);
+  }
+  if (!status) {
+    ++state_.stats.disk_read_errors;
+  } else if (same_slot) {
+    disk_.Drop(index, DropReason::kCorrupt, IndexCommitter::Slot::kKeep);
+  }
+  state_.ForgetIfGone(index);
+  in_flight_bytes_ -= write->object->size();
+  writes_.erase(write);
+}
+
+void ColdWriter::Put(Writes::iterator write) {
+  const NamespaceIdentity& identity = state_.namespaces[write->key.namespace_id.value].identity;
+  state_.env.cold->Put(
+      ColdName(identity, write->key.hash), write->object, write->ttl_s, kWriteTimeoutMs,
+      gate_.WhileOpen([this, write](const Status& status) { OnPut(write, status); }));
+}
+
+void ColdWriter::Forget(const BlockKey& key) {
+  const NamespaceIdentity& identity = state_.namespaces[key.namespace_id.value].identity;
+  state_.env.cold->Delete({ColdName(identity, key.hash)}, kWriteTimeoutMs, [](const Status&) {});
+}
+
+// The block may be gone from this host by now, or its row another's.
+void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
+  ColdStats& stats = state_.stats.cold;
+  const uint64_t bytes = write->object->size();
+  const EntryIndex index = state_.Find(write->key);
+  in_flight_bytes_ -= bytes;
+  writes_.erase(write);
+  if (status) {
+    ++stats.write_blocks;
+    stats.write_bytes += bytes;
+    if (index != kNoEntry) state_.Apply(index, BlockEvent::kNoteColdCopy);
+    return;
+  }
+  ++stats.write_errors;
+  if (index != kNoEntry && !line_.Contains(index)) line_.PushHot(index);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cold tier is counted by. Names are stable, they become metrics.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/acquired.h"
+
+namespace kvtier {
+
+// How the cold store answered an acquire that asked it.
+enum class ColdAnswer : uint8_t {
+  kFound = 0,  // the next block of the prefix, at least
+  kAbsent,
+  kLate,     // not within the deadline
+  kFailed,   // with an error
+  kSkipped,  // was not asked, because it has lately been late or has failed
+};
+inline constexpr int kColdAnswerCount = 5;
+[[nodiscard]] std::string_view ColdAnswerName(ColdAnswer answer);
+
+// Event loop only; copies are snapshots.
+struct ColdStats {
+  std::array<uint64_t, kColdAnswerCount> lookups{};
+  uint64_t lookup_blocks = 0;  // that the store was asked about
+  uint64_t read_blocks = 0, read_bytes = 0;
+  // Blocks that the store named and that could not be served, by MissReason.
+  std::array<uint64_t, kMissReasonCount> failed_reads{};
+  uint64_t write_blocks = 0, write_bytes = 0, write_errors = 0;
+
+  void CountLookup(ColdAnswer answer) { ++lookups[static_cast<size_t>(answer)]; }
+  void CountFailedRead(MissReason reason) { ++failed_reads[static_cast<size_t>(reason)]; }
+};
+
+struct ColdGauges {
+  bool enabled = false;
+  bool available = false;  // requests go to the store
+  uint64_t waiting_acquires = 0;
+  uint64_t waiting_blocks = 0;  // to be idle for long enough, or for their turn
+  uint64_t writes_in_flight = 0;
+};
+
+}  // namespace kvtier
