@@ -26,6 +26,8 @@ bool HasUnencryptedDisk(const Config& config) {
   return config.disk.bytes > 0 && config.disk.encryption == DiskEncryption::kNone;
 }
 
+bool HasColdTier(const Config& config) { return config.cold.kind != ColdKind::kNone; }
+
 // It goes on when its caller has gone: half of an erasure is of no use. Its lines in the log are
 // warnings, so that no usual level leaves them out.
 class Erase final : public AdminOperation {
@@ -57,16 +59,17 @@ class Erase final : public AdminOperation {
                       "referenced, {} in use stay",
                       request_.tenant, report.keys, report.blocks[0], report.blocks[1],
                       report.blocks[2], report.referenced, report.moving);
-    Reply(json::serialize(json::object{{"schema", "kvtier.erase/1"},
-                                       {"tenant", request_.tenant},
-                                       {"before_ms", request_.before_ms},
-                                       {"proven", !HasUnencryptedDisk(*env_.config)},
-                                       {"keys", report.keys},
-                                       {"blocks", ByTier(report.blocks)},
-                                       {"bytes", ByTier(report.bytes)},
-                                       {"referenced", report.referenced},
-                                       {"moving", report.moving},
-                                       {"seconds", Seconds()}}));
+    Reply(json::serialize(
+        json::object{{"schema", "kvtier.erase/1"},
+                     {"tenant", request_.tenant},
+                     {"before_ms", request_.before_ms},
+                     {"proven", !HasUnencryptedDisk(*env_.config) && !HasColdTier(*env_.config)},
+                     {"keys", report.keys},
+                     {"blocks", ByTier(report.blocks)},
+                     {"bytes", ByTier(report.bytes)},
+                     {"referenced", report.referenced},
+                     {"moving", report.moving},
+                     {"seconds", Seconds()}}));
   }
 
   void ReportForever() {
@@ -89,6 +92,13 @@ Result<std::unique_ptr<AdminOperation>> MakeErasure(const ServiceContext& contex
   }
   if (request.before_ms > context.clock->WallMs()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"before_ms\" is in the future");
+  }
+  if (HasColdTier(*context.config) && !request.without_proof) {
+    return MakeError(
+        ErrorCode::kUnsupported, "cold_tier",
+        "the store of the cold tier may have the tenant's blocks, written by any host: "
+        "delete what it has under kvtier/1/TENANT/; --without-proof drops the blocks "
+        "of this host nevertheless");
   }
   if (HasUnencryptedDisk(*context.config) && !request.without_proof) {
     return MakeError(ErrorCode::kUnsupported, "not_encrypted",

@@ -93,6 +93,7 @@ Status Daemon::Start() {
   // daemon's sockets must then not be touched.
   KVT_RETURN_IF_ERROR(OpenDisk());
   OpenKeptPools();
+  KVT_RETURN_IF_ERROR(OpenCold());
   manager_->ExtendStart("Opening the devices",
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", OpenDevices()));
@@ -145,6 +146,12 @@ Status Daemon::OpenDisk() {
                   "process: {}",
                   kept.error().ToString());
   }
+  return {};
+}
+
+Status Daemon::OpenCold() {
+  KVT_ASSIGN_OR_RETURN(
+      cold_, AnnotateWithKey(config_, "cold.kind", ColdTier::Open(config_.cold, &clock_, loop_)));
   return {};
 }
 
@@ -246,6 +253,7 @@ void Daemon::MakeCache() {
       .lent_host_memory = lent_host_memory_.get(),
       .arena = arena_.get(),
       .pool_keeper = kept_pools_.get(),
+      .cold = cold_ ? cold_->store() : nullptr,
       .tracer = trace_.get(),
       .events = events_ ? events_->sink() : nullptr,
       .pools_read = [this](DeviceIndex device) { return attention_->busy(device.value); },

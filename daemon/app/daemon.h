@@ -22,6 +22,7 @@
 #include "daemon/metrics/metrics_server.h"
 #include "daemon/metrics/metrics_snapshot.h"
 #include "daemon/net/peer.h"
+#include "daemon/resources/cold_tier.h"
 #include "daemon/resources/device_opening.h"
 #include "daemon/resources/disk_tier.h"
 #include "daemon/resources/kept_pools.h"
@@ -93,6 +94,7 @@ class Daemon {
   // Watches who had the pools of an earlier daemon.
   void WatchFormerClients();
   [[nodiscard]] Status OpenDisk();
+  [[nodiscard]] Status OpenCold();
   [[nodiscard]] Status OpenArena();
   // Has its memory outlive this process.
   void KeepArena();
@@ -134,6 +136,7 @@ class Daemon {
   std::unique_ptr<DescriptorStore> descriptors_;
   std::unique_ptr<KeptPools> kept_pools_;
   std::unique_ptr<DiskTier> disk_;
+  std::unique_ptr<ColdTier> cold_;  // null: off
   std::unique_ptr<AttentionService> attention_;
   std::unique_ptr<EventService> events_;  // null: off
   std::unique_ptr<Cache> cache_;

@@ -96,6 +96,18 @@ struct DiskConfig {
   uint64_t free_floor_bytes = 1 * kGiB;
 };
 
+enum class ColdKind : uint8_t { kNone, kResp };
+
+// What is reached beyond this host; the cache's share is in CacheOptions.
+struct ColdConfig {
+  ColdKind kind = ColdKind::kNone;
+  std::string endpoint;       // "HOST:PORT", or the path of a socket
+  std::string user;           // empty: the store's default user
+  std::string password_file;  // a path; empty: no password
+  std::string library;        // empty: looked for
+  uint64_t max_bytes_in_flight = 64 * kMiB;
+};
+
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 enum class LogFormat : uint8_t { kAuto, kText, kJson, kJournal };
 
@@ -164,6 +176,7 @@ struct Config {
   PoolConfig pool;
   HostConfig host;
   DiskConfig disk;
+  ColdConfig cold;
   KernelsConfig kernels;
   KeptMemoryConfig kept_memory;
   LogConfig log;

@@ -212,6 +212,29 @@ Status CheckMetrics(const Config& config) {
   return {};
 }
 
+// Keys never leave their host: what one host encrypts, no other could read.
+Status CheckCold(const Config& config) {
+  const ColdConfig& cold = config.cold;
+  if (cold.kind == ColdKind::kNone) return {};
+  if (cold.endpoint.empty()) {
+    return Conflict(config, {"cold.kind"}, "cold.kind needs a cold.endpoint");
+  }
+  if (config.disk.encryption != DiskEncryption::kNone) {
+    return Conflict(config, {"cold.kind", "disk.encryption"},
+                    "disk.encryption does not reach the cold tier, which would hold the same "
+                    "blocks as plain bytes; set cold.kind or disk.encryption to \"none\"");
+  }
+  // What is read and what is written at once have to fit together.
+  const uint64_t least_bytes = config.cache.max_disk_read_bytes / 2 + 32 * kMiB;
+  if (cold.max_bytes_in_flight < least_bytes) {
+    return Conflict(config, {"cold.max_bytes_in_flight"},
+                    "cold.max_bytes_in_flight is below half of cache.max_disk_read_bytes and 32MiB "
+                    "more; raise it to {} at least",
+                    FormatByteSize(least_bytes));
+  }
+  return {};
+}
+
 Status CheckEvents(const Config& config) {
   const EventsConfig& events = config.events;
   for (const auto& [key, endpoint] :
@@ -244,6 +267,7 @@ Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckTiers(config));
   KVT_RETURN_IF_ERROR(CheckQuotas(config));
   KVT_RETURN_IF_ERROR(CheckDiskKeys(config));
+  KVT_RETURN_IF_ERROR(CheckCold(config));
   KVT_RETURN_IF_ERROR(CheckMetrics(config));
   KVT_RETURN_IF_ERROR(CheckEvents(config));
   if (Status cache = config.cache.Validate(); !cache) {
@@ -289,6 +313,9 @@ constexpr std::array kRemedies = {
     Remedy{"pool_below_granule", "pool.bytes", "raise it to one piece at least"},
     Remedy{"vram_held", "pool.bytes", "end those processes, lower it, or see pool.when_vram_held",
            false},
+    Remedy{"cold_library", "cold.kind", "build or install its library, or set cold.library"},
+    Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
+    Remedy{"cold_endpoint", "cold.endpoint", "name HOST:PORT or the absolute path of a socket"},
     Remedy{"socket_in_use", "", "stop that process, or name another path"},
     Remedy{"socket_path_taken", "", "remove what is there, or name another path"},
     Remedy{"socket_path_too_long", "", "name one of at most 107 bytes"},

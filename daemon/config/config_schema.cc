@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "daemon/config/cold_keys.h"
 #include "tiers/storage/disk_files.h"
 #include "tiers/types/block_key.h"
 
@@ -78,8 +79,7 @@ template <auto kMember>
 constexpr auto kCache = &At<&Config::cache, kMember>;
 
 constexpr double kYearMs = 366.0 * kDayMs;
-// Bounds that several keys share. They are far above any use, and keep sums of values within 64
-// bits.
+// Bounds that several keys share, far above any use; sums of values stay within 64 bits.
 constexpr double kMaxBytes = 0x1p50;  // 1024 TiB
 constexpr double kMaxIds = 4096;
 constexpr double kMaxPathBytes = 4095;
@@ -102,6 +102,7 @@ constexpr std::array kSections = {
     ConfigSection{"pool", false, "The tier in which inference processes use blocks in place."},
     ConfigSection{"host", false, "The tier in host memory; it is also the disk tier's buffer."},
     ConfigSection{"disk", false, "The tier on disk."},
+    ConfigSection{"cold", false, "A store that hosts share (docs/OPERATIONS.md)."},
     ConfigSection{"retention", false, "How long blocks are kept."},
     ConfigSection{"cache", false, "Watermarks and bounds of the cache."},
     ConfigSection{"kernels", false, "Attention for clients that launch no kernels of their own."},
@@ -111,9 +112,7 @@ constexpr std::array kSections = {
         "holds them for the engines' next start, on GPUs and in host memory."},
     ConfigSection{"log", false, "The log, on standard error or in the journal."},
     ConfigSection{"drain", false, "What happens on SIGTERM."},
-    ConfigSection{"restart", false,
-                  "What is kept in memory between the end of a daemon and the next (docs/"
-                  "OPERATIONS.md)."},
+    ConfigSection{"restart", false, "What is kept in memory over a restart (docs/OPERATIONS.md)."},
     ConfigSection{"metrics", false,
                   "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
                   "(`/`), for processes on this machine."},
@@ -575,9 +574,10 @@ void MarkReloadable(std::vector<ConfigKey>* keys) {
 
 std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
-  for (const auto& keys : {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(),
-                           RetentionKeys(), CacheKeys(), KernelsKeys(), KeptMemoryKeys(), LogKeys(),
-                           DrainKeys(), RestartKeys(), MetricsKeys(), EventsKeys(), TraceKeys()}) {
+  for (const auto& keys :
+       {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), ColdKeys(), RetentionKeys(),
+        CacheKeys(), KernelsKeys(), KeptMemoryKeys(), LogKeys(), DrainKeys(), RestartKeys(),
+        MetricsKeys(), EventsKeys(), TraceKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

@@ -574,7 +574,8 @@ std::span<const MetricSection> MetricSections() {
   static const std::array kSections = {
       MetricSection{"Requests", kRequestRows},    MetricSection{"Tiers", kTierRows},
       MetricSection{"Movement", kMovementRows},   MetricSection{"Attention", kAttentionRows},
-      MetricSection{"Events", EventMetricRows()}, MetricSection{"The daemon", kDaemonRows},
+      MetricSection{"Events", EventMetricRows()}, MetricSection{"The cold tier", ColdMetricRows()},
+      MetricSection{"The daemon", kDaemonRows},
   };
   return kSections;
 }

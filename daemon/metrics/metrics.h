@@ -52,7 +52,8 @@ struct MetricSection {
 };
 
 [[nodiscard]] std::span<const MetricSection> MetricSections();
-// One of them, which stands in a source of its own.
+// Those that stand in sources of their own.
+[[nodiscard]] std::span<const MetricRow> ColdMetricRows();
 [[nodiscard]] std::span<const MetricRow> EventMetricRows();
 
 // What the page at /metrics holds. Any thread.

@@ -253,6 +253,22 @@ std::string Activity(JsonView status) {
       in_flight["acquires_waiting"].Count());
 }
 
+// Nothing of a tier that was never used.
+std::string ColdText(JsonView cold) {
+  const JsonView lookups = cold["lookups"];
+  uint64_t asked = 0;
+  for (const char* answer : {"found", "absent", "late", "failed", "skipped"}) {
+    asked += lookups[answer].Count();
+  }
+  const bool available = cold["available"].Count() == 1;
+  if (!available && asked == 0) return {};
+  return fmt::format("cold store {}: found {} of {}, late {}  read {} blocks  wrote {}\n",
+                     available ? "in use" : "away", FormatCount(lookups["found"].Count()),
+                     FormatCount(asked), FormatCount(lookups["late"].Count()),
+                     FormatCount(cold["read_blocks"].Count()),
+                     FormatCount(cold["write_blocks"].Count()));
+}
+
 std::string KernelsText(JsonView kernels) {
   if (kernels["state"].Text() != "ready") return {};
   return fmt::format("kernels: {}{}{}, self-test passed ({} cases)  calls {}  in flight {}\n",
@@ -299,8 +315,8 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
   return Heading(status, terminal) + "\n" + TierTable(status) + devices +
          PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
          KeptMemoryTable(status["kept_memory"]) + RestartText(status["restart"]) +
-         SessionTable(status["sessions"]) + Activity(status) + KernelsText(status["kernels"]) +
-         Troubles(status, terminal);
+         SessionTable(status["sessions"]) + Activity(status) + ColdText(status["cold"]) +
+         KernelsText(status["kernels"]) + Troubles(status, terminal);
 }
 
 void AddStatusCommand(CLI::App* app, CommandContext* context) {

@@ -482,5 +482,14 @@ TEST(Config, KeysPersistOnlyWithEncryptionAndARootKey) {
             "");
 }
 
+TEST(Config, AColdTierNeedsAnEndpointPlainBytesAndRoomForWhatMoves) {
+  EXPECT_EQ(ReasonOf("[cold]\nkind = \"resp\"\n"), "config_conflict");
+  const std::string cold = "[cold]\nkind = \"resp\"\nendpoint = \"127.0.0.1:6379\"\n";
+  EXPECT_EQ(ReasonOf(cold), "");
+  EXPECT_EQ(ReasonOf(cold + "[disk]\nencryption = \"aes-256-gcm\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(cold + "max_bytes_in_flight = \"16MiB\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[cold]\nkind = \"tape\"\n"), "config_out_of_range");
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a library that speaks to a cold store has to offer: one symbol, which gives a table of
+   functions. So neither the daemon nor its package needs the store's client library. The table is
+   checked by its version and size before any of its functions is called. */
+#ifndef KVTIER_DAEMON_COLD_COLD_BACKEND_H_
+#define KVTIER_DAEMON_COLD_COLD_BACKEND_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVT_COLD_ABI 1u
+#define KVT_COLD_SYMBOL "kvt_cold_backend_table"
+
+enum kvt_cold_status {
+  KVT_COLD_OK = 0,
+  KVT_COLD_ABSENT = 1,      /* no such object */
+  KVT_COLD_UNAVAILABLE = 2, /* no connection, or no answer in time */
+  KVT_COLD_REFUSED = 3      /* the store answered with an error */
+};
+
+/* Strings end with 0; none is null. Copied by `open`. */
+typedef struct kvt_cold_config {
+  const char* endpoint;
+  const char* user;     /* empty: the store's default */
+  const char* password; /* empty: none */
+} kvt_cold_config;
+
+/* Bytes that need not end with 0. */
+typedef struct kvt_cold_name {
+  const char* data;
+  size_t bytes;
+} kvt_cold_name;
+
+/* How the call of that number ended. Called once for each call, on a thread of the library; `data`
+   is valid until it returns. */
+typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const void* data,
+                              size_t bytes);
+
+/* The functions may be called from one thread at a time and return at once. Names are copied. A
+   call that could not be sent within `timeout_ms` may end as KVT_COLD_UNAVAILABLE without having
+   been sent. */
+typedef struct kvt_cold_backend {
+  uint32_t abi;         /* KVT_COLD_ABI */
+  uint32_t table_bytes; /* sizeof(kvt_cold_backend) */
+  /* Connects later, and again whenever it has to. Null if the endpoint cannot be one. */
+  void* (*open)(const kvt_cold_config* config, kvt_cold_done done, void* context);
+  /* `done` is not called any more when this has returned, which may take a second. */
+  void (*close)(void* store);
+  /* Ends with one byte for each name, 1 if the object is there and else 0. */
+  void (*exists)(void* store, uint64_t call, const kvt_cold_name* names, size_t count,
+                 int64_t timeout_ms);
+  /* Ends with the object's bytes, of a longer one with `bytes` + 1 of them. */
+  void (*get)(void* store, uint64_t call, kvt_cold_name name, uint64_t bytes, int64_t timeout_ms);
+  /* `data` stays as it is until the call has ended. */
+  void (*put)(void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
+              int64_t ttl_s, int64_t timeout_ms);
+  void (*remove)(void* store, uint64_t call, const kvt_cold_name* names, size_t count,
+                 int64_t timeout_ms);
+} kvt_cold_backend;
+
+/* Null if the library has no table of this version. */
+const kvt_cold_backend* kvt_cold_backend_table(uint32_t abi);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KVTIER_DAEMON_COLD_COLD_BACKEND_H_ */

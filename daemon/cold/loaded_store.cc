@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/cold/loaded_store.h"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+std::vector<kvt_cold_name> Views(std::span<const std::string> names) {
+  std::vector<kvt_cold_name> views;
+  views.reserve(names.size());
+  for (const std::string& name : names) views.push_back({name.data(), name.size()});
+  return views;
+}
+
+uint64_t BytesOf(std::span<const std::string> names) {
+  uint64_t bytes = 0;
+  for (const std::string& name : names) bytes += name.size();
+  return bytes;
+}
+
+Result<const kvt_cold_backend*> OpenBackend(const std::string& library) {
+  void* const opened = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) {
+    const char* const why = ::dlerror();
+    return MakeError(ErrorCode::kUnavailable, "cold_library",
+                     why == nullptr ? library + " cannot be opened" : why);
+  }
+  const auto find =
+      reinterpret_cast<decltype(&kvt_cold_backend_table)>(::dlsym(opened, KVT_COLD_SYMBOL));
+  const kvt_cold_backend* const backend = find == nullptr ? nullptr : find(KVT_COLD_ABI);
+  if (backend == nullptr || backend->abi != KVT_COLD_ABI ||
+      backend->table_bytes != sizeof(kvt_cold_backend)) {
+    return MakeError(ErrorCode::kUnavailable, "cold_library",
+                     library + " is no library for cold stores of this version");
+  }
+  return backend;
+}
+
+Error ErrorOf(int status) {
+  switch (status) {
+    case KVT_COLD_ABSENT:
+      return {ErrorCode::kNotFound, "cold_object_absent", ""};
+    case KVT_COLD_REFUSED:
+      return {ErrorCode::kIoError, "cold_store_refused", ""};
+    default:
+      return {ErrorCode::kUnavailable, "cold_store_unreachable", ""};
+  }
+}
+
+Status WithoutBytes(const Result<std::vector<std::byte>>& result) {
+  if (!result) return tl::unexpected(result.error());
+  return {};
+}
+
+}  // namespace
+
+// The library stays open until the process ends: its threads' last instructions lie in it.
+Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions& options,
+                                                       EventLoop* loop) {
+  KVT_ASSIGN_OR_RETURN(const kvt_cold_backend* const backend, OpenBackend(options.library));
+  std::unique_ptr<LoadedStore> store(new LoadedStore(backend, options.max_bytes_in_flight, loop));
+  const kvt_cold_config config{.endpoint = options.endpoint.c_str(),
+                               .user = options.user.c_str(),
+                               .password = options.password.c_str()};
+  store->store_ = backend->open(&config, &LoadedStore::OnDone, store.get());
+  if (store->store_ == nullptr) {
+    return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
+                     options.endpoint + " is no endpoint of a cold store");
+  }
+  return store;
+}
+
+LoadedStore::~LoadedStore() {
+  if (store_ != nullptr) backend_.close(store_);
+}
+
+uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended, ColdBytes source) {
+  if (bytes_ + bytes > max_bytes_) {
+    loop_.Post(gate_.WhileOpen([ended = std::move(ended)] {
+      ended(MakeError(ErrorCode::kResourceExhausted, "cold_store_busy"));
+    }));
+    return 0;
+  }
+  const uint64_t number = next_call_++;
+  bytes_ += bytes;
+  Call& call = calls_[number];
+  call = {.ended = std::move(ended),
+          .bytes = bytes,
+          .source = std::move(source),
+          .deadline = std::make_unique<Timer>(&loop_)};
+  call.deadline->Start(timeout_ms, [this, number] {
+    const Ended late = std::exchange(calls_.at(number).ended, nullptr);
+    late(MakeError(ErrorCode::kTimeout, "cold_store_late"));
+  });
+  return number;
+}
+
+// On a thread of the library.
+void LoadedStore::OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes) {
+  auto* const self = static_cast<LoadedStore*>(context);
+  const auto* const begin = static_cast<const std::byte*>(data);
+  Bytes copy(begin, begin + bytes);
+  self->loop_.Post([self, pass = self->pass_, call, status, copy = std::move(copy)]() mutable {
+    if (pass.open()) self->End(call, status, std::move(copy));
+  });
+}
+
+void LoadedStore::End(uint64_t number, int status, Bytes data) {
+  const auto found = calls_.find(number);
+  // A library that ends a call twice is not believed the second time.
+  if (found == calls_.end()) return;
+  const Ended ended = std::move(found->second.ended);
+  bytes_ -= found->second.bytes;
+  calls_.erase(found);
+  if (!ended) return;
+  if (status == KVT_COLD_OK) {
+    ended(std::move(data));
+  } else {
+    ended(tl::unexpected(ErrorOf(status)));
+  }
+}
+
+void LoadedStore::Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) {
+  const size_t count = names.size();
+  const uint64_t call =
+      Begin(BytesOf(names), timeout_ms, [count, done = std::move(done)](const Result<Bytes>& got) {
+        if (!got) return done(tl::unexpected(got.error()));
+        if (got->size() != count) return done(MakeError(ErrorCode::kIoError, "bad_answer"));
+        std::vector<bool> present;
+        for (const std::byte byte : *got) present.push_back(byte != std::byte{0});
+        done(std::move(present));
+      });
+  if (call != 0) backend_.exists(store_, call, Views(names).data(), count, timeout_ms);
+}
+
+void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
+  const uint64_t call =
+      Begin(bytes, timeout_ms, [bytes, done = std::move(done)](Result<Bytes> got) {
+        if (!got) return done(tl::unexpected(std::move(got).error()));
+        if (got->size() != bytes) return done(MakeError(ErrorCode::kCorrupt, "cold_object_size"));
+        done(std::make_shared<const Bytes>(*std::move(got)));
+      });
+  if (call != 0) backend_.get(store_, call, {name.data(), name.size()}, bytes, timeout_ms);
+}
+
+void LoadedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+                      Done done) {
+  const uint64_t call = Begin(
+      bytes->size(), timeout_ms,
+      [done = std::move(done)](const Result<Bytes>& got) { done(WithoutBytes(got)); }, bytes);
+  if (call == 0) return;
+  backend_.put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), ttl_s,
+               timeout_ms);
+}
+
+void LoadedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) {
+  const uint64_t call =
+      Begin(BytesOf(names), timeout_ms,
+            [done = std::move(done)](const Result<Bytes>& got) { done(WithoutBytes(got)); });
+  if (call == 0) return;
+  backend_.remove(store_, call, Views(names).data(), names.size(), timeout_ms);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cold store behind a library that is opened at run time (cold_backend.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/gate.h"
+#include "base/result.h"
+#include "daemon/cold/cold_backend.h"
+#include "daemon/runtime/event_loop.h"
+#include "tiers/cold/cold_store.h"
+
+namespace kvtier {
+
+struct LoadedStoreOptions {
+  std::string library;  // a path, or a name for the dynamic linker
+  std::string endpoint;
+  std::string user;
+  std::string password;
+  // What may be under way at once, with what was given up and has not ended in the library yet.
+  uint64_t max_bytes_in_flight = 0;
+};
+
+// Event loop only, but for what the library calls. Its destruction waits for the library's threads,
+// up to a second.
+class LoadedStore final : public ColdStore {
+ public:
+  // `loop` is borrowed. Errors: kUnavailable "cold_library" (it cannot be opened, or is of another
+  // version), kInvalidArgument "cold_endpoint".
+  [[nodiscard]] static Result<std::unique_ptr<LoadedStore>> Open(const LoadedStoreOptions& options,
+                                                                 EventLoop* loop);
+  ~LoadedStore() override;
+
+  [[nodiscard]] bool Available() override { return true; }
+  void Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) override;
+  void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;
+  void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+           Done done) override;
+  void Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) override;
+
+ private:
+  using Bytes = std::vector<std::byte>;
+  using Ended = std::function<void(Result<Bytes>)>;
+  // One call, until the library has ended it.
+  struct Call {
+    Ended ended;  // empty once the call was given up
+    uint64_t bytes = 0;
+    ColdBytes source;  // of a put: the library reads it
+    std::unique_ptr<Timer> deadline;
+  };
+
+  LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, EventLoop* loop)
+      : backend_(*backend), max_bytes_(max_bytes), loop_(*loop), pass_(gate_.MakePass()) {}
+
+  // The call's number, or 0 if too much is under way: `ended` hears of that by a later event.
+  [[nodiscard]] uint64_t Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
+                               ColdBytes source = nullptr);
+  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes);
+  void End(uint64_t call, int status, Bytes data);
+
+  const kvt_cold_backend& backend_;
+  const uint64_t max_bytes_;
+  EventLoop& loop_;
+  void* store_ = nullptr;
+  std::map<uint64_t, Call> calls_;
+  uint64_t next_call_ = 1;
+  uint64_t bytes_ = 0;
+  Gate gate_;
+  const Gate::Pass pass_;
+};
+
+}  // namespace kvtier

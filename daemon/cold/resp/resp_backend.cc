@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library for servers that speak RESP. Questions, reads and writes have a connection each, so
+// that a short answer does not stand behind a long one.
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "daemon/cold/cold_backend.h"
+#include "daemon/cold/resp/resp_connection.h"
+#include "daemon/cold/resp/resp_lane.h"
+
+namespace kvtier {
+namespace {
+
+// How a call ends; its lane's thread alone touches it.
+struct Outcome {
+  int status = KVT_COLD_OK;
+  std::string data;
+};
+
+class RespStore {
+ public:
+  RespStore(const RespEndpoint& endpoint, kvt_cold_done done, void* context)
+      : done_(done), context_(context), questions_(endpoint), reads_(endpoint), writes_(endpoint) {}
+
+  // All three at once, since each may need a second to end.
+  void Interrupt() {
+    questions_.Interrupt();
+    reads_.Interrupt();
+    writes_.Interrupt();
+  }
+
+  void Exists(uint64_t number, const kvt_cold_name* names, size_t count, int64_t timeout_ms) {
+    const auto outcome = std::make_shared<Outcome>();
+    outcome->data.resize(count);
+    RespCall call = Begin(number, timeout_ms, outcome);
+    for (size_t i = 0; i < count; ++i) AddCommand(&call, {"EXISTS", Text(names[i])});
+    call.answered = [outcome](size_t position, const RespReply& reply) {
+      if (reply.kind != RespReply::Kind::kInteger) outcome->status = KVT_COLD_REFUSED;
+      outcome->data[position] = reply.integer == 1 ? 1 : 0;
+    };
+    questions_.Add(std::move(call));
+  }
+
+  // A range, so that an object of another size is not read whole. An object that is not there has
+  // an empty one.
+  void Get(uint64_t number, kvt_cold_name name, uint64_t bytes, int64_t timeout_ms) {
+    const auto outcome = std::make_shared<Outcome>();
+    RespCall call = Begin(number, timeout_ms, outcome);
+    AddCommand(&call, {"GETRANGE", Text(name), "0", std::to_string(bytes)});
+    call.answered = [outcome](size_t, const RespReply& reply) {
+      if (reply.kind != RespReply::Kind::kText) {
+        outcome->status = KVT_COLD_REFUSED;
+      } else if (reply.text.empty()) {
+        outcome->status = KVT_COLD_ABSENT;
+      } else {
+        outcome->data = reply.text;
+      }
+    };
+    reads_.Add(std::move(call));
+  }
+
+  void Put(uint64_t number, kvt_cold_name name, std::string_view payload, int64_t ttl_s,
+           int64_t timeout_ms) {
+    const auto outcome = std::make_shared<Outcome>();
+    RespCall call = Begin(number, timeout_ms, outcome);
+    AddCommand(&call, {"SET", Text(name), "", "EX", std::to_string(ttl_s)});
+    call.payload = payload;
+    call.answered = [outcome](size_t, const RespReply& reply) {
+      if (reply.kind != RespReply::Kind::kText) outcome->status = KVT_COLD_REFUSED;
+    };
+    writes_.Add(std::move(call));
+  }
+
+  void Remove(uint64_t number, const kvt_cold_name* names, size_t count, int64_t timeout_ms) {
+    const auto outcome = std::make_shared<Outcome>();
+    RespCall call = Begin(number, timeout_ms, outcome);
+    for (size_t i = 0; i < count; ++i) AddCommand(&call, {"UNLINK", Text(names[i])});
+    call.answered = [outcome](size_t, const RespReply& reply) {
+      if (reply.kind != RespReply::Kind::kInteger) outcome->status = KVT_COLD_REFUSED;
+    };
+    writes_.Add(std::move(call));
+  }
+
+ private:
+  [[nodiscard]] static std::string Text(const kvt_cold_name& name) {
+    return {name.data, name.bytes};
+  }
+  static void AddCommand(RespCall* call, std::vector<std::string> words) {
+    call->lengths.push_back(words.size());
+    for (std::string& word : words) call->words.push_back(std::move(word));
+  }
+  [[nodiscard]] RespCall Begin(uint64_t number, int64_t timeout_ms,
+                               const std::shared_ptr<Outcome>& outcome) const {
+    RespCall call;
+    call.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    call.ended = [this, number, outcome](bool complete) {
+      const int status = complete ? outcome->status : int{KVT_COLD_UNAVAILABLE};
+      const std::string_view data = status == KVT_COLD_OK ? outcome->data : std::string_view();
+      done_(context_, number, status, data.data(), data.size());
+    };
+    return call;
+  }
+
+  const kvt_cold_done done_;
+  void* const context_;
+  RespLane questions_;
+  RespLane reads_;
+  RespLane writes_;
+};
+
+RespStore* StoreOf(void* store) { return static_cast<RespStore*>(store); }
+
+void* Open(const kvt_cold_config* config, kvt_cold_done done, void* context) {
+  std::optional<RespEndpoint> endpoint = RespEndpoint::Parse(config->endpoint);
+  if (!endpoint) return nullptr;
+  endpoint->user = config->user;
+  endpoint->password = config->password;
+  return std::make_unique<RespStore>(*endpoint, done, context).release();
+}
+
+void Close(void* store) {
+  const std::unique_ptr<RespStore> closed(StoreOf(store));
+  closed->Interrupt();
+}
+
+constexpr kvt_cold_backend kBackend = {
+    .abi = KVT_COLD_ABI,
+    .table_bytes = sizeof(kvt_cold_backend),
+    .open = Open,
+    .close = Close,
+    .exists = [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
+                 int64_t timeout_ms) { StoreOf(store)->Exists(call, names, count, timeout_ms); },
+    .get = [](void* store, uint64_t call, kvt_cold_name name, uint64_t bytes,
+              int64_t timeout_ms) { StoreOf(store)->Get(call, name, bytes, timeout_ms); },
+    .put =
+        [](void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
+           int64_t ttl_s, int64_t timeout_ms) {
+          StoreOf(store)->Put(call, name, {static_cast<const char*>(data), bytes}, ttl_s,
+                              timeout_ms);
+        },
+    .remove = [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
+                 int64_t timeout_ms) { StoreOf(store)->Remove(call, names, count, timeout_ms); },
+};
+
+}  // namespace
+}  // namespace kvtier
+
+// The one symbol that can be seen from outside.
+__attribute__((visibility("default"))) const kvt_cold_backend* kvt_cold_backend_table(
+    uint32_t abi) {
+  return abi == KVT_COLD_ABI ? &kvtier::kBackend : nullptr;
+}

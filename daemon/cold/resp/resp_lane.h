@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thread with a connection of its own, which takes what waits for it and sends that together.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "daemon/cold/resp/resp_connection.h"
+
+namespace kvtier {
+
+// What one call of the daemon comes to.
+struct RespCall {
+  std::vector<std::string> words;  // of all commands
+  std::vector<size_t> lengths;     // words of each command
+  std::string_view payload;        // stands where a word is empty; borrowed
+  std::chrono::steady_clock::time_point deadline;
+  // Each reply of the call's commands, by the command's position.
+  std::function<void(size_t, const RespReply&)> answered;
+  // Called once, whether or not all replies came.
+  std::function<void(bool complete)> ended;
+};
+
+// Any thread may call.
+class RespLane {
+ public:
+  explicit RespLane(const RespEndpoint& endpoint);
+  // What waits ends as incomplete.
+  ~RespLane();
+  RespLane(const RespLane&) = delete;
+  RespLane& operator=(const RespLane&) = delete;
+
+  void Add(RespCall call);
+  // The connection fails, and so does all that comes; returns at once.
+  void Interrupt();
+
+ private:
+  void Work();
+  // The next calls to be sent together; empty at the end.
+  [[nodiscard]] std::vector<RespCall> Take();
+  void Send(std::vector<RespCall> calls);
+
+  RespConnection connection_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<RespCall> waiting_;
+  bool stopping_ = false;
+  std::thread thread_;  // last
+};
+
+}  // namespace kvtier

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config/cold_keys.h"
+
+#include "base/units.h"
+
+namespace kvtier {
+namespace {
+
+using FieldOf = ConfigField (*)(Config&);
+
+constexpr double kMaxPathBytes = 4095;
+constexpr double kMaxNameBytes = 255;
+constexpr double kMaxBytesInFlight = 0x1p40;
+constexpr double kMaxDeadlineMs = 60'000;
+
+template <auto kMember>
+ConfigField Cold(Config& config) {
+  return &(config.cold.*kMember);
+}
+template <auto kMember>
+ConfigField Cache(Config& config) {
+  return &(config.cache.*kMember);
+}
+
+ConfigKey Key(ConfigType type, std::string_view name, FieldOf field, double min, double max,
+              std::string_view help) {
+  return {.section = "cold",
+          .name = name,
+          .type = type,
+          .field = field,
+          .min = min,
+          .max = max,
+          .help = help};
+}
+
+ConfigField Kind(Config& config) {
+  ColdKind* const kind = &config.cold.kind;
+  return ChoiceField{[kind] { return static_cast<size_t>(*kind); },
+                     [kind](size_t value) { *kind = static_cast<ColdKind>(value); }};
+}
+
+ConfigKey KindKey() {
+  ConfigKey key = Key(ConfigType::kChoice, "kind", &Kind, 0, 0,
+                      "`resp`: a server that speaks RESP, as Valkey and Redis do; needs the "
+                      "library `kvtier-cold-resp.so`. `none`: no cold tier. Blocks lie in the "
+                      "store as plain bytes, so that `disk.encryption` has to be `none`.");
+  key.choices = {"none", "resp"};
+  return key;
+}
+
+}  // namespace
+
+std::vector<ConfigKey> ColdKeys() {
+  using enum ConfigType;
+  return {
+      KindKey(),
+      Key(kText, "endpoint", &Cold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
+          "Where the store is: `HOST:PORT`, or the absolute path of a socket."),
+      Key(kText, "user", &Cold<&ColdConfig::user>, 0, kMaxNameBytes,
+          "Who the daemon is to the store. Empty: the store's default user."),
+      Key(kPath, "password_file", &Cold<&ColdConfig::password_file>, 0, kMaxPathBytes,
+          "A file whose first line is the password. Empty: none is sent."),
+      Key(kPath, "library", &Cold<&ColdConfig::library>, 0, kMaxPathBytes,
+          "The library that speaks to the store. Empty: the one that was installed."),
+      Key(kSize, "max_bytes_in_flight", &Cold<&ColdConfig::max_bytes_in_flight>, kMiB,
+          kMaxBytesInFlight, "Bytes under way to and from the store at once."),
+      Key(kDuration, "after", &Cache<&CacheOptions::cold_after_ms>, 0, 366.0 * kDayMs,
+          "An `extended` block that has been idle this long is written to the store."),
+      Key(kCount, "min_uses", &Cache<&CacheOptions::cold_min_uses>, 0, 1 << 20,
+          "Only blocks that were hit so often are written."),
+      Key(kSize, "write_bytes_per_s", &Cache<&CacheOptions::cold_write_bytes_per_s>, 0,
+          kMaxBytesInFlight,
+          "The most that is written to the store in a second; `0B`: nothing, so that this host "
+          "only "
+          "reads what others wrote."),
+      Key(kMilliseconds, "lookup_deadline_ms", &Cache<&CacheOptions::cold_lookup_deadline_ms>, 1,
+          kMaxDeadlineMs,
+          "How long an acquire waits at most to hear which of the blocks that this host misses the "
+          "store has."),
+      Key(kMilliseconds, "read_deadline_ms", &Cache<&CacheOptions::cold_read_deadline_ms>, 1,
+          kMaxDeadlineMs, "How long a load waits at most for one block of the store."),
+  };
+}
+
+}  // namespace kvtier

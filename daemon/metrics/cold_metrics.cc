@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of the cold tier.
+#include "daemon/metrics/metrics.h"
+
+namespace kvtier {
+namespace {
+
+constexpr auto kCounter = MetricType::kCounter;
+constexpr auto kGauge = MetricType::kGauge;
+using From = const MetricSource&;
+using Family = MetricFamily&;
+
+const ColdStats& StatsOf(From from) { return from.snapshot.stats.cold; }
+
+constexpr MetricRow kColdRows[] = {
+    {kCounter, "kvtier_cold_lookups",
+     "Acquires with blocks that this host misses, by what the store of the cold tier answered; "
+     "skipped: it was not asked, because it has lately been late or away.",
+     "cold.lookups.{}", "",
+     [](From from, Family family) {
+       for (int i = 0; i < kColdAnswerCount; ++i) {
+         family.Add({{"answer", std::string(ColdAnswerName(static_cast<ColdAnswer>(i)))}},
+                    StatsOf(from).lookups[i]);
+       }
+     }},
+    {kCounter, "kvtier_cold_lookup_blocks", "Blocks that the store was asked about.",
+     "cold.lookup_blocks", "",
+     [](From from, Family family) { family.Add(StatsOf(from).lookup_blocks); }},
+    {kCounter, "kvtier_cold_read_blocks",
+     "Blocks read from the store and found whole. As hits they count to the disk.",
+     "cold.read_blocks", "",
+     [](From from, Family family) { family.Add(StatsOf(from).read_blocks); }},
+    {kCounter, "kvtier_cold_read_bytes", "The same in bytes.", "cold.read_bytes", "",
+     [](From from, Family family) { family.Add(StatsOf(from).read_bytes); }},
+    {kCounter, "kvtier_cold_failed_reads",
+     "Blocks that the store named and that were misses nevertheless, by reason.",
+     "cold.failed_reads.{}", "",
+     [](From from, Family family) {
+       for (const MissReason reason :
+            {MissReason::kUnknown, MissReason::kExpired, MissReason::kReadError,
+             MissReason::kChecksumMismatch, MissReason::kIdentityMismatch}) {
+         family.Add({{"reason", std::string(MissReasonName(reason))}},
+                    StatsOf(from).failed_reads[static_cast<size_t>(reason)]);
+       }
+     }},
+    {kCounter, "kvtier_cold_write_blocks", "Blocks written to the store.", "cold.write_blocks", "",
+     [](From from, Family family) { family.Add(StatsOf(from).write_blocks); }},
+    {kCounter, "kvtier_cold_write_bytes", "The same in bytes.", "cold.write_bytes", "",
+     [](From from, Family family) { family.Add(StatsOf(from).write_bytes); }},
+    {kCounter, "kvtier_cold_write_errors",
+     "Writes that the store did not take; they are tried again.", "cold.write_errors", "",
+     [](From from, Family family) { family.Add(StatsOf(from).write_errors); }},
+    {kGauge, "kvtier_cold_available",
+     "1 while requests go to the store of the cold tier, 0 without one or while it is away.",
+     "cold.available", "",
+     [](From from, Family family) {
+       family.Add(static_cast<uint64_t>(from.snapshot.gauges.cold.available));
+     }},
+    {kGauge, "kvtier_cold_waiting_acquires", "Acquires that wait for the store's answer.",
+     "cold.waiting_acquires", "",
+     [](From from, Family family) { family.Add(from.snapshot.gauges.cold.waiting_acquires); }},
+    {kGauge, "kvtier_cold_waiting_blocks",
+     "Blocks that are looked at until they have been idle for long enough to be written.",
+     "cold.waiting_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.gauges.cold.waiting_blocks); }},
+    {kGauge, "kvtier_cold_writes_in_flight", "Blocks on their way to the store.",
+     "cold.writes_in_flight", "",
+     [](From from, Family family) { family.Add(from.snapshot.gauges.cold.writes_in_flight); }},
+};
+
+}  // namespace
+
+std::span<const MetricRow> ColdMetricRows() { return kColdRows; }
+
+}  // namespace kvtier

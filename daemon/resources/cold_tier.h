@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cold tier as it is configured: its library, and the circuit breaker in front of it.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "daemon/cold/loaded_store.h"
+#include "daemon/config/config.h"
+#include "daemon/runtime/event_loop.h"
+#include "tiers/cold/guarded_store.h"
+
+namespace kvtier {
+
+// Event loop only. The cache borrows the store and has to go first.
+class ColdTier {
+ public:
+  // Null if none is configured. Connects later: a store that is away is no reason not to start.
+  // Both are borrowed. Errors: those of LoadedStore::Open; kUnavailable "cold_password".
+  [[nodiscard]] static Result<std::unique_ptr<ColdTier>> Open(const ColdConfig& config,
+                                                              const Clock* clock, EventLoop* loop);
+
+  [[nodiscard]] ColdStore* store() { return &guarded_; }
+
+ private:
+  ColdTier(std::unique_ptr<LoadedStore> loaded, const Clock* clock, EventLoop* loop)
+      : loaded_(std::move(loaded)), guarded_(loaded_.get(), clock, loop) {}
+
+  std::unique_ptr<LoadedStore> loaded_;
+  GuardedStore guarded_;
+};
+
+}  // namespace kvtier
