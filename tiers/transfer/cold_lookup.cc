@@ -37,10 +37,16 @@ void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
                           }));
 }
 
+// If this host has the last block, it has nearly always all of them: then the prefix is walked
+// once, by the acquire itself. A block that is lost in between is asked for once what follows it
+// has been dropped, too.
 std::vector<uint32_t> ColdLookup::Missing(const AcquireRequest& request) {
   std::vector<uint32_t> missing;
-  if (request.block_tokens == 0) return missing;
+  if (request.block_tokens == 0 || request.hashes.empty()) return missing;
   const NamespaceId namespace_id = state_.FindPool(request.pool)->namespace_id;
+  MissReason last_miss = MissReason::kNone;
+  const BlockKey last{namespace_id, request.hashes.back()};
+  if (finder_.Servable(kNoEntry, last, &last_miss) != kNoEntry) return missing;
   EntryIndex before = kNoEntry;
   for (uint32_t i = 0; i < request.hashes.size() && missing.size() < kMostAsked; ++i) {
     MissReason miss = MissReason::kNone;
