@@ -157,7 +157,7 @@ void PrefillProblem::Upload() {
   params_.output_head_stride = setup_.head_dim;
   params_.kv = host.kv;
   params_.kv.key = device_cache_->get() + 2 * SliceElements() * element;
-  params_.kv.value = device_cache_->get() + 3 * SliceElements() * element;
+  params_.kv.value = device_cache_->get() + (2 * SliceElements() + Rows().value_offset) * element;
   params_.kv.block_stride = stride;
   if (setup_.scales != PrefillScales::kNone) {
     params_.kv.value_scales.values = device_scales_->get() + scales_.size() / 2;
