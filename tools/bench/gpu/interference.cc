@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "tools/bench/bench_client.h"
@@ -113,6 +114,15 @@ class StepTable {
   GpuResults results_;
 };
 
+// While a bare process copies without a daemon. It does not say when it begins.
+Status BesideBareProcess(const std::string& name, const std::vector<std::string>& arguments,
+                         StepTable* table) {
+  KVT_ASSIGN_OR_RETURN(const SelfProcess copier, SelfProcess::Start(arguments));
+  std::this_thread::sleep_for(kCopierStart);
+  table->MeasureBesideProcess(name);
+  return {};
+}
+
 // Offloads in the background: sets that fill most of a pool of which nearly all is to be kept
 // clean, so no acquire ever waits for room.
 Status BesideOffloads(const GpuBenchOptions& options, StepTable* table) {
@@ -162,14 +172,9 @@ Result<GpuResults> MeasureInterference(const GpuBenchOptions& options) {
   EngineStep step;
   StepTable table(&step);
   table.MeasureIdle();
-  {
-    // A bare process that offloads without a daemon until this goes. It does not say when it
-    // begins.
-    KVT_ASSIGN_OR_RETURN(const SelfProcess copier, SelfProcess::Start({"--offload-forever", "0"}));
-    std::this_thread::sleep_for(kCopierStart);
-    table.MeasureBesideProcess("bare_copier");
-  }
+  KVT_RETURN_IF_ERROR(BesideBareProcess("bare_copier", {"--offload-forever", "0"}, &table));
   KVT_RETURN_IF_ERROR(BesideOffloads(options, &table));
+  KVT_RETURN_IF_ERROR(BesideBareProcess("bare_loader", {"--load-forever"}, &table));
   KVT_RETURN_IF_ERROR(BesideLoads(options, &table));
   return table.Take();
 }

@@ -101,6 +101,14 @@ CopyCeiling MeasureCopyCeiling(uint32_t repetitions) {
   return {Median(up), Median(down)};
 }
 
+void LoadForever() {
+  const DeviceMemory host(kCopyBytes, DeviceMemory::Where::kPinnedHost);
+  const DeviceMemory vram(kCopyBytes);
+  while (true) {
+    CheckCuda(cudaMemcpy(vram.get(), host.get(), kCopyBytes, cudaMemcpyHostToDevice), "copy");
+  }
+}
+
 Result<double> MeasureArenaCeiling(uint64_t bytes) {
   CheckCuda(cudaFree(nullptr), "the context");
   const auto start = std::chrono::steady_clock::now();

@@ -27,6 +27,7 @@ struct Arguments {
   std::string output;
   std::string commit = "unknown";
   std::optional<uint64_t> offload_forever;
+  bool load_forever = false;
   std::string play_forever;  // a socket
   uint64_t play_seed = 0;
 };
@@ -62,7 +63,9 @@ bool MeasureKills(const Arguments& arguments, GpuResults* results) {
       arguments, "clients-killed", [&] { return MeasureClientKills(options); }, results);
   const bool daemons = Add(
       arguments, "daemons-killed", [&] { return MeasureDaemonKills(options); }, results);
-  return clients && daemons;
+  const bool kept = Add(
+      arguments, "kept-restart", [&] { return MeasureKeptRestart(options); }, results);
+  return clients && daemons && kept;
 }
 
 // Whether everything that was asked for could be measured. Throws a CudaFailure if the ceilings
@@ -132,10 +135,10 @@ int Main(int argc, char** argv) {
   CLI::App app("Measures the pool on a GPU beside what the machine can do.", "kvtier-gpu-bench");
   app.add_option("--only", arguments.only,
                  "copy, onload, offload, disk, prefix, completion, layers, interference, start, "
-                 "clients-killed, daemons-killed, replay; default: all");
+                 "clients-killed, daemons-killed, kept-restart, replay; default: all");
   app.add_option("--device", options.device,
-                 "cuda:0; host, where there is no GPU: only clients-killed, daemons-killed and "
-                 "replay are measured.")
+                 "cuda:0; host, where there is no GPU: only clients-killed, daemons-killed, "
+                 "kept-restart and replay are measured.")
       ->check(CLI::IsMember({"cuda:0", "host"}))
       ->capture_default_str();
   app.add_option("--directory", options.directory, "Where to work; on the disk to be measured.");
@@ -165,12 +168,14 @@ int Main(int argc, char** argv) {
   app.add_option("--commit", arguments.commit, "Written into the JSON.");
   app.add_option("--output", arguments.output, "Write JSON to this file.");
   app.add_option("--offload-forever", arguments.offload_forever)->group("");
+  app.add_flag("--load-forever", arguments.load_forever)->group("");
   app.add_option("--play-forever", arguments.play_forever)->group("");
   app.add_option("--play-seed", arguments.play_seed)->group("");
   CLI11_PARSE(app, argc, argv);
   if (!arguments.play_forever.empty()) {
     return PlayForever(arguments.play_forever, arguments.play_seed, STDOUT_FILENO) ? 0 : 1;
   }
+  if (arguments.load_forever) LoadForever();
   if (arguments.offload_forever) return OffloadForever(*arguments.offload_forever) ? 0 : 1;
   return Run(arguments);
 }
