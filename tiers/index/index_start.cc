@@ -89,9 +89,9 @@ class Collector final : public HeaderVisitor {
     return found->second;
   }
 
-  // The latest write is kept. Times come before generations: an index that was lost before has
-  // begun them anew, below those of headers that still lie around. By sorting and not by a hash
-  // table: clients choose the hashes.
+  // The latest write is kept. Times come before generations: an index that was lost before, or from
+  // which every block had gone, has begun them anew, below those of headers that still lie around.
+  // By sorting and not by a hash table: clients choose the hashes.
   void DropDuplicates() {
     auto& records = rebuilt_.snapshot.records;
     std::ranges::sort(records, [](const IndexRecord& a, const IndexRecord& b) {

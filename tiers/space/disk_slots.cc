@@ -25,7 +25,8 @@ constexpr uint32_t kUnheardWrites = 1 << 16;
 DiskSlots::DiskSlots(CacheState* state)
     : state_(*state),
       allocator_(state->options.slab_bytes, kSlabHeaderBytes),
-      committer_(state, [this](DiskLocation location) { FreeSlot(location); }),
+      committer_(state, {.free = [this](DiskLocation location) { FreeSlot(location); },
+                         .keep = [this](DiskLocation location) { KeepSlot(location); }}),
       leaving_bytes_(state->tenants.rows()),
       slab_headers_(&state->env) {
   allocator_.Grow(state_.env.geometry.slabs);
@@ -304,13 +305,22 @@ void DiskSlots::BeginLeaving(TenantId tenant, DiskLocation location) {
 }
 
 void DiskSlots::FreeSlot(DiskLocation location) {
+  EndLeaving(location);
+  allocator_.Free(location.offset);
+}
+
+void DiskSlots::KeepSlot(DiskLocation location) {
+  EndLeaving(location);
+  ++state_.stats.slots_quarantined;
+}
+
+void DiskSlots::EndLeaving(DiskLocation location) {
   const SlotClass slots = allocator_.ClassAt(location.offset);
   if (!allocator_.Closing(location.offset)) --freeing_[slots];
   TenantId tenant = kOtherTenants;
   if (const auto whose = leaving_.extract(location.offset)) tenant = whose.mapped();
   leaving_bytes_[tenant.value] -= slots.slot_bytes;
   state_.tenants.Refund(Tier::kDisk, tenant, slots.slot_bytes);
-  allocator_.Free(location.offset);
 }
 
 // The slab's header is on disk before its first slot is: a rebuild reads slot sizes from there.
@@ -386,7 +396,7 @@ void DiskSlots::Tick() {
   if (write_pause_until_ms_ > 0 && state_.env.clock->MonotonicMs() >= write_pause_until_ms_) {
     write_pause_until_ms_ = 0;
   }
-  committer_.RetryAfterFailure();
+  committer_.Tick();
 }
 
 // The index may be behind by a share of the time to live (QueueUpdateIfBehind); at the end of the

@@ -97,7 +97,10 @@ class DiskSlots {
   [[nodiscard]] bool EvictOwn(TenantId tenant);
   // The slot is no block's any more, but its deletion is not durable yet.
   void BeginLeaving(TenantId tenant, DiskLocation location);
+  void EndLeaving(DiskLocation location);
   void FreeSlot(DiskLocation location);
+  // Never used again: its header, which is still there, could not be voided.
+  void KeepSlot(DiskLocation location);
   // What the header of the slab must say in which the entry has its slot.
   [[nodiscard]] SlabHeader HeaderOf(const BlockEntry& entry) const;
   void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);

@@ -2,13 +2,12 @@
 #include "tiers/space/index_committer.h"
 
 #include <algorithm>
-#include <memory>
 #include <span>
 #include <unordered_set>
 #include <utility>
 
 #include "base/result.h"
-#include "tiers/storage/slot_header.h"
+#include "tiers/storage/sync_files.h"
 
 namespace kvtier {
 namespace {
@@ -25,18 +24,13 @@ void IndexCommitter::Put(EntryIndex entry) {
 
 void IndexCommitter::Delete(const BlockKey& key, DiskLocation location, Slot slot) {
   deletes_.push_back({key, location, slot});
-  if (slot == Slot::kVoid) ++voids_left_;
-}
-
-void IndexCommitter::WhenVoided(std::function<void(Status)> done) {
-  if (voids_left_ == 0) return done({});
-  void_waiters_.push_back(std::move(done));
+  if (slot == Slot::kVoid) voider_.Expect();
 }
 
 // Data before index: files are synced before an entry may name what was written to them. Deletions
 // alone need no sync.
 bool IndexCommitter::Pump() {
-  const bool voids_begun = PumpVoids();
+  const bool voids_begun = voider_.Pump();
   if (busy_ || failed_ || !Pending()) return voids_begun;
   busy_ = true;
   puts_under_way_.swap(puts_);
@@ -45,74 +39,10 @@ bool IndexCommitter::Pump() {
   if (puts_under_way_.empty()) {
     ApplyBatch();
   } else {
-    SyncFiles([this](const Status& status) { status ? ApplyBatch() : Finish(status); });
+    SyncFiles(state_.env.files,
+              [this](const Status& status) { status ? ApplyBatch() : Finish(status); });
   }
   return true;
-}
-
-// The first error stands for all. `done` runs once, after every file has answered, since syncs
-// cannot be called back.
-void IndexCommitter::SyncFiles(std::function<void(const Status&)> done) {
-  struct Syncs {
-    size_t left = 0;
-    Status status;
-    std::function<void(const Status&)> done;
-  };
-  const auto syncs = std::make_shared<Syncs>();
-  syncs->left = state_.env.files.size();
-  syncs->done = std::move(done);
-  for (BlockFile* file : state_.env.files) {
-    file->Sync([syncs](const Status& status) {
-      if (!status && syncs->status) syncs->status = status;
-      if (--syncs->left == 0) syncs->done(syncs->status);
-    });
-  }
-}
-
-// A header is voided after its entry is gone, so that no crash leaves an entry whose slot is empty.
-bool IndexCommitter::PumpVoids() {
-  if (voids_waiting_.empty() || !voids_under_way_.empty() || void_failed_) return false;
-  voids_under_way_.swap(voids_waiting_);
-  void_status_ = {};
-  void_writes_left_ = voids_under_way_.size();
-  if (zeros_.span().empty()) zeros_ = AlignedBuffer(kSlotHeaderBytes);
-  const DiskGeometry& geometry = state_.env.geometry;
-  for (const DiskLocation location : voids_under_way_) {
-    state_.env.files[geometry.FileOf(location)]->Write(
-        geometry.OffsetInFile(location), zeros_.span(),
-        [this](const Status& status) { OnVoidWritten(status); });
-  }
-  return true;
-}
-
-// A sync follows the writes: an eviction that was answered as durable must not come back from the
-// drive's cache after a power cut.
-void IndexCommitter::OnVoidWritten(const Status& status) {
-  if (!status) {
-    ++state_.stats.disk_write_errors;
-    void_status_ = status;
-  }
-  if (--void_writes_left_ > 0) return;
-  if (!void_status_) return FinishVoids(void_status_);
-  SyncFiles([this](const Status& synced) { FinishVoids(synced); });
-}
-
-void IndexCommitter::FinishVoids(const Status& status) {
-  state_.SchedulePump();
-  const std::vector<DiskLocation> ended = std::exchange(voids_under_way_, {});
-  if (!status) {
-    // Which of them reached the disk is not known: all are written again.
-    void_failed_ = true;
-    voids_waiting_.insert(voids_waiting_.end(), ended.begin(), ended.end());
-    return AnswerVoidWaiters(status);
-  }
-  for (const DiskLocation location : ended) free_slot_(location);
-  voids_left_ -= ended.size();
-  if (voids_left_ == 0) AnswerVoidWaiters({});
-}
-
-void IndexCommitter::AnswerVoidWaiters(const Status& status) {
-  for (const auto& done : std::exchange(void_waiters_, {})) done(status);
 }
 
 void IndexCommitter::ApplyBatch() {
@@ -217,11 +147,11 @@ void IndexCommitter::FinishUpdates(const Status& status) {
 void IndexCommitter::FinishDeletes(const Status& status) {
   if (status) {
     for (const Deletion& deletion : deletes_under_way_) {
-      if (deletion.slot == Slot::kFree) free_slot_(deletion.location);
-      if (deletion.slot == Slot::kVoid) voids_waiting_.push_back(deletion.location);
+      if (deletion.slot == Slot::kFree) end_.free(deletion.location);
+      if (deletion.slot == Slot::kVoid) voider_.Void(deletion.location);
     }
   } else {
-    if (voids_left_ > 0) AnswerVoidWaiters(status);
+    voider_.OnIndexFailed(status);
     // The slots stay taken until their entries are gone.
     deletes_.insert(deletes_.begin(), deletes_under_way_.begin(), deletes_under_way_.end());
   }

@@ -106,6 +106,7 @@ struct CacheStats {
   uint64_t disk_read_retries = 0, disk_read_repaired = 0;
   uint64_t index_batches = 0, index_errors = 0;
   uint64_t slots_quarantined = 0;
+  uint64_t headers_not_voided = 0;  // of them, those whose block is gone: the disk refused
   // Blocks looked at to find victims; about one for each that was evicted.
   uint64_t host_eviction_steps = 0;
   uint64_t disk_eviction_steps = 0;

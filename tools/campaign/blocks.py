@@ -198,7 +198,10 @@ class Player:
 
     def _take_errors(self) -> None:
         for error in self.connection.take_errors().errors:
-            if error.status != kvtier.Status.ALREADY_EXISTS:
+            # A load ends with its daemon, and its blocks are not held by the next one.
+            expected = error.reason == "lost_at_restart"
+            self.counts["blocks lost at a restart"] += expected
+            if error.status != kvtier.Status.ALREADY_EXISTS and not expected:
                 self._note(self.errors, f"{error.status.name}: {error.reason}")
 
     def _note(self, notes: list[str], text: str) -> None:

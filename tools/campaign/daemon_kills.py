@@ -129,7 +129,7 @@ class DaemonKills:
 
     def _add(self, report: dict[str, Any]) -> None:
         for what in ("requests", "requests without a daemon", "requests timed out",
-                     "bytes checked", "wrong blocks"):
+                     "bytes checked", "wrong blocks", "blocks lost at a restart"):
             self._job.count(what, report["counts"].get(what, 0))
         for tier in ("pool", "host", "disk"):
             self._job.count(f"hits in {tier}", report["counts"].get(f"hits in {tier}", 0))

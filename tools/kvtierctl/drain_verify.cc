@@ -6,6 +6,8 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
+#include <string>
 
 #include "base/units.h"
 #include "tools/kvtierctl/command.h"
@@ -50,10 +52,19 @@ Outcome DrainOutcome(JsonView result) {
 
 Outcome VerifyOutcome(JsonView result) {
   const uint64_t bad = result["bad"].Count();
+  std::string left;
+  if (result["absent"].Count() > 0) {
+    left += fmt::format("; {} not there any more", FormatCount(result["absent"].Count()));
+  }
+  if (result["unread"].Count() > 0) {
+    left +=
+        fmt::format("; {} that the store did not return", FormatCount(result["unread"].Count()));
+  }
   return {
-      fmt::format("verified {} blocks, {}, in {:.1f} s: {}", FormatCount(result["checked"].Count()),
-                  FormatByteSize(result["bytes"].Count()), result["seconds"].Number(),
-                  bad == 0 ? "all good" : fmt::format("{} bad, now quarantined", FormatCount(bad))),
+      fmt::format(
+          "verified {} blocks, {}, in {:.1f} s: {}{}", FormatCount(result["checked"].Count()),
+          FormatByteSize(result["bytes"].Count()), result["seconds"].Number(),
+          bad == 0 ? "all good" : fmt::format("{} bad, now quarantined", FormatCount(bad)), left),
       bad};
 }
 
@@ -70,8 +81,15 @@ void AddDrainCommand(CLI::App* app, CommandContext* context) {
 void AddVerifyCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
       "verify", "Read every block on disk back and check it, while the daemon serves.");
-  command->callback([context] {
-    RunLongCall(context, "verify", "verified", "checked", VerifyOutcome, ExitCode::kIntegrity);
+  const auto tier = std::make_shared<std::string>("disk");
+  command
+      ->add_option("--tier", *tier,
+                   "cold: objects of the store that this host wrote or read; bad ones are deleted")
+      ->check(CLI::IsMember({"disk", "cold"}))
+      ->capture_default_str();
+  command->callback([context, tier] {
+    RunLongCall(context, *tier == "cold" ? "verify_cold" : "verify", "verified", "checked",
+                VerifyOutcome, ExitCode::kIntegrity);
   });
 }
 

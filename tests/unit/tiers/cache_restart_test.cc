@@ -357,6 +357,81 @@ TEST_F(CacheRestartTest, EvictionByHandThatTheDiskRefusesIsReportedAndTriedAgain
   EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).hits.size(), 0u);
 }
 
+TEST_F(CacheRestartTest, OfManyHeadersToBeVoidedOnlyThoseThatTheDiskRefusedAreWrittenAgain) {
+  Start();
+  Put(Sequence(1, 8));
+  Drain();
+  for (const BlockHash& hash : Sequence(1, 8)) {
+    ASSERT_EQ(cache_->Evict({NamespaceId(0), hash}, std::nullopt), EvictOutcome::kEvicted);
+  }
+  file().ScriptWrites({WriteFault::kNone, WriteFault::kEio, WriteFault::kNone, WriteFault::kEio});
+  const uint64_t writes = file().writes();
+  Settle();
+  EXPECT_EQ(file().writes() - writes, 8u);
+  // One of the two is refused again.
+  file().ScriptWrites({WriteFault::kEio});
+  AdvanceAndTick(1000);
+  EXPECT_EQ(file().writes() - writes, 8u + 2u);
+  AdvanceAndTick(1000);
+  EXPECT_EQ(file().writes() - writes, 8u + 2u + 1u);
+  AdvanceAndTick(1000);
+  EXPECT_EQ(file().writes() - writes, 8u + 2u + 1u);
+  EXPECT_EQ(cache_->Gauges().disk_used_bytes, 0u);
+  LoseIndexAndRestart();
+  EXPECT_EQ(cache_->stats().restored_blocks, 0u);
+}
+
+TEST_F(CacheRestartTest, AHeaderThatTheDiskNeverVoidsIsGivenUpAndSaidSoAndADrainEnds) {
+  Start();
+  Put(Sequence(1, 2));
+  Drain();
+  ASSERT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 1)}, std::nullopt), EvictOutcome::kEvicted);
+  std::optional<Status> durable;
+  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status; });
+  file().SetFaultRates({.write_eio = 1.0});
+  const uint64_t writes = file().writes();
+  bool drained = false;
+  cache_->Drain([&] { drained = true; });
+  for (int ticks = 0; ticks < 20 && !drained; ++ticks) AdvanceAndTick(1000);
+  EXPECT_TRUE(drained);
+  EXPECT_LE(file().writes() - writes, 10u);
+  ASSERT_TRUE(durable && !*durable);
+  EXPECT_EQ(durable->error().code, ErrorCode::kIoError);
+  EXPECT_EQ(cache_->stats().headers_not_voided, 1u);
+  EXPECT_EQ(cache_->stats().slots_quarantined, 1u);
+  durable.reset();
+  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status; });
+  EXPECT_TRUE(durable && *durable);
+}
+
+TEST_F(CacheRestartTest, AFileThatTakesNoHeaderForTenSecondsIsNotTriedAnyMore) {
+  Start();
+  Put(Sequence(1, 8));
+  Drain();
+  file().SetFaultRates({.write_eio = 1.0});
+  const uint64_t writes = file().writes();
+  const auto evict = [&](uint32_t depth) {
+    return cache_->Evict({NamespaceId(0), TestHash(1, depth)}, std::nullopt);
+  };
+  ASSERT_EQ(evict(7), EvictOutcome::kEvicted);
+  Settle();
+  AdvanceAndTick(10'000);
+  EXPECT_EQ(cache_->stats().headers_not_voided, 1u);
+  ASSERT_EQ(evict(6), EvictOutcome::kEvicted);
+  Settle();
+  EXPECT_EQ(cache_->stats().headers_not_voided, 2u);
+  EXPECT_EQ(file().writes() - writes, 3u);
+  // Until it takes one.
+  file().SetFaultRates({});
+  ASSERT_EQ(evict(5), EvictOutcome::kEvicted);
+  Settle();
+  file().ScriptWrites({WriteFault::kEio});
+  ASSERT_EQ(evict(4), EvictOutcome::kEvicted);
+  Settle();
+  AdvanceAndTick(1000);
+  EXPECT_EQ(cache_->stats().headers_not_voided, 2u);
+}
+
 TEST_F(CacheRestartTest, EvictionsOfWhatIsNotOnDiskAreDurableAtOnce) {
   Start();
   Put(Sequence(1, 1));

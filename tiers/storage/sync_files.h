@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes durable what was written to several files.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tiers/storage/block_file.h"
+
+namespace kvtier {
+
+// Calls `done` once, after every file has answered, since syncs cannot be called back. The first
+// error stands for all. REQUIRES: one file at least. Event loop only.
+void SyncFiles(const std::vector<BlockFile*>& files, std::function<void(const Status&)> done);
+
+}  // namespace kvtier
