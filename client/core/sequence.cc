@@ -109,7 +109,12 @@ Status Sequence::Wait(Deadline deadline) {
   if (ready_) return Check();
   if (load_.value != 0) {
     const Result<LoadState> state = attachment_->Wait(load_, {.hits = load_hits_}, deadline);
-    if (!state) return tl::unexpected(LostIfUnavailable(state.error()));
+    if (!state && state.error().code == ErrorCode::kUnavailable) {
+      // A load does not survive its daemon, but the sequence may.
+      KVT_RETURN_IF_ERROR(Check());
+      continue;
+    }
+    if (!state) return tl::unexpected(state.error());
     const LoadProgress& progress = state->progress;
     if (progress.ready < load_hits_ && !progress.finished) {
       return MakeError(ErrorCode::kTimeout, "load_timeout",

@@ -20,11 +20,16 @@ struct OfflineSizes {
   // Of so many of the conversations the client says with the last request that they are closed.
   // Requests whose first 1,536 tokens are the same are one conversation.
   double closed_share = 0;
+  double disk_admission = 0;  // see CacheOptions
+  int64_t persist_after_ms = 30'000;
 };
 
 struct OfflineReport {
   uint64_t asked_tokens = 0;
   std::array<uint64_t, kTierCount> hit_tokens{};  // by Tier
+  // Milliseconds that computing all prompts would take, and those that hits spare.
+  double asked_ms = 0;
+  double saved_ms = 0;
   uint64_t disk_read_blocks = 0;
   uint64_t disk_written_blocks = 0;
 

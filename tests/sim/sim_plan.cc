@@ -146,6 +146,7 @@ constexpr uint64_t kKeepStream = 0x6b656570;
 constexpr uint64_t kEraseStream = 0x65726173;
 constexpr uint64_t kKeepPoolsStream = 0x6b706f6c;
 constexpr uint64_t kEvictionStream = 0x65766963;
+constexpr uint64_t kAdmissionStream = 0x61646d69;
 
 }  // namespace
 
@@ -170,6 +171,7 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   plan.sizes.keep_pools = SeededRandom(seed ^ kKeepPoolsStream).Chance(0.5);
   plan.options.pool_eviction =
       SeededRandom(seed ^ kEvictionStream).Chance(0.5) ? PoolEviction::kCls : PoolEviction::kLru;
+  plan.options.disk_admission = SeededRandom(seed ^ kAdmissionStream).Chance(0.5) ? 0.4 : 0;
   KVT_CHECK(plan.options.Validate().has_value());
   return plan;
 }
@@ -178,14 +180,15 @@ std::string Describe(const SimPlan& plan) {
   return fmt::format(
       "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} slabs of {}, disk {} "
       "slabs in {} files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with "
-      "quotas, host memory {}, pools {}, pool eviction {}, erasures {}",
+      "quotas, host memory {}, pools {}, pool eviction {}, disk admission {}, erasures {}",
       plan.seed, plan.steps, plan.namespaces.size(), plan.sizes.devices, plan.sessions,
       plan.sizes.host_slabs_ready, plan.sizes.host_slabs - plan.sizes.host_slabs_ready,
       FormatByteSize(plan.sizes.slab_bytes), plan.sizes.disk_slabs, plan.sizes.disk_files,
       plan.disk_faults.torn_write, plan.index_failure_rate, plan.copy_failure_rate,
       plan.index_tail_loss_rate, plan.crash_rate, plan.options.tenants.size(),
       plan.sizes.keep_host ? "kept" : "not kept", plan.sizes.keep_pools ? "kept" : "not kept",
-      plan.options.pool_eviction == PoolEviction::kCls ? "cls" : "lru", plan.erases ? "yes" : "no");
+      plan.options.pool_eviction == PoolEviction::kCls ? "cls" : "lru", plan.options.disk_admission,
+      plan.erases ? "yes" : "no");
 }
 
 }  // namespace kvtier

@@ -59,6 +59,9 @@ struct CacheEnvironment {
   ColdStore* cold = nullptr;         // null: no cold tier
   Tracer* tracer = nullptr;          // null: nothing is traced
   BlockEventSink* events = nullptr;  // null: no events
+  // Replaces what admission to disk has learned: how likely the block of these facts is to be used
+  // again. For tests; else null.
+  std::function<double(const BlockFacts&)> chance_of_use;
   // Whether computations besides the cache's copies read pools of the device now, though their
   // sessions may have ended: no pool is closed then. Null: there are none.
   std::function<bool(DeviceIndex)> pools_read;

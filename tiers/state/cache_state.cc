@@ -27,6 +27,7 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
       env(std::move(environment)),
       write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
       tenants(options),
+      disk_admission(tenants.rows()),
       disk_recency(tenants.rows()),
       by_age(2 * tenants.rows()),
       age_clock_offset_ms_(env.clock->WallMs() - env.clock->MonotonicMs()) {}
@@ -264,6 +265,31 @@ void CacheState::Use(CachePool* pool, EntryIndex index) {
   Touch(index);
   stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
   pool->victims.NoteUse(FactsOf(index));
+}
+
+void CacheState::NoteUse(EntryIndex index) {
+  if (!Admits()) return;
+  disk_admission.NoteUse(TenantOf(directory[index]), FactsOf(index), NowS());
+}
+
+// What was not worth writing may be now.
+void CacheState::NoteIdle(EntryIndex index) {
+  if (!Admits()) return;
+  disk_admission.NoteIdle(TenantOf(directory[index]), FactsOf(index));
+  QueueIfUndecided(index);
+}
+
+void CacheState::QueuePersist(EntryIndex index) {
+  Apply(index, BlockEvent::kAllowPersist);
+  QueueIfUndecided(index);
+}
+
+void CacheState::QueueIfUndecided(EntryIndex index) {
+  const BlockEntry& entry = directory[index];
+  if (NeedsPersist(entry) && !entry.persist_wanted() && !entry.writing() &&
+      !unpersisted.Contains(index)) {
+    unpersisted.PushHot(index);
+  }
 }
 
 // The index and the table beside host learn of other uses once in a while, but of this one now: the

@@ -36,6 +36,7 @@
 #include "tiers/directory/lineage.h"
 #include "tiers/directory/pool_blocks.h"
 #include "tiers/memory/host_table.h"
+#include "tiers/policy/disk_admission.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/infinite_cache.h"
 #include "tiers/policy/tenant_orders.h"
@@ -149,6 +150,7 @@ class CacheState {
   PresenceFeed presence{this};
   WriteBudget write_budget;
   TenantTable tenants;
+  DiskAdmission disk_admission;
   Directory directory;
   std::vector<Namespace> namespaces;              // by NamespaceId
   std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId; null: one that was closed
@@ -296,6 +298,14 @@ class CacheState {
   // A client has computed the block, which is known, once more: that is a use, and its content is
   // proven anew, whatever its age.
   void UseComputedAnew(CachePool* pool, EntryIndex entry, RetentionClass retention);
+  // Not every block that could be is written to disk.
+  [[nodiscard]] bool Admits() const { return has_disk() && options.disk_admission > 0; }
+  // The block is to be decided on again, however that went before.
+  void QueuePersist(EntryIndex entry);
+  // Admission learns from the block's uses, and from how long it is idle between them: it is used
+  // now; it was in use until its last use.
+  void NoteUse(EntryIndex entry);
+  void NoteIdle(EntryIndex entry);
   // The block is of use after all, and so are those before it: what clients said of them counts no
   // more. Does nothing if it said nothing.
   void ForgetHint(EntryIndex entry);

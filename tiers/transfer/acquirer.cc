@@ -193,7 +193,10 @@ void Acquirer::CountAsked(const Operation& operation) {
   const AcquireReply& reply = operation.reply;
   const uint64_t asked = request.hashes.size() + (reply.partial_block ? 1 : 0);
   CachePool* const pool = state_.FindPool(request.pool);
-  if (!request.hashes.empty()) pool->victims.NoteRequest();
+  if (!request.hashes.empty()) {
+    pool->victims.NoteRequest();
+    if (state_.Admits()) state_.disk_admission.NoteRequest(state_.NowS());
+  }
   const NamespaceId namespace_id = pool->namespace_id;
   if (reply.hits.size() < request.hashes.size()) {
     state_.history.NoteMiss({namespace_id, request.hashes[reply.hits.size()]},

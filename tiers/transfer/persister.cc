@@ -25,6 +25,27 @@ constexpr uint64_t kReadsPerWrite = 32;
 }  // namespace
 
 void Persister::Want(EntryIndex index) {
+  if (WantIfAdmitted(index)) return;
+  FailPersist(index, DropReason::kNotAdmitted);
+  ++state_.stats.disk_declined_blocks;
+  state_.stats.disk_declined_bytes += state_.NamespaceOf(state_[index]).slot_bytes;
+}
+
+bool Persister::WantIfAdmitted(EntryIndex index) {
+  state_.unpersisted.Remove(index);
+  const bool undecided = admission_.Undecided(index);
+  if (undecided && !admission_.Admits(index)) return false;
+  Ask(index);
+  if (!undecided) return true;
+  for (const EntryIndex parent : admission_.DeclinedParents(index)) {
+    state_.Apply(parent, BlockEvent::kAllowPersist);
+    Ask(parent);
+    if (!state_[parent].in_host()) state_.to_host->Want(parent);
+  }
+  return true;
+}
+
+void Persister::Ask(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   state_.unpersisted.Remove(index);
   if (!state_.NeedsPersist(entry) || entry.write_queued() || entry.writing()) return;
@@ -91,7 +112,7 @@ bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
     }
     // The first of the sequence first, for there may not be slots in host for all.
     for (const EntryIndex ancestor : std::views::reverse(ancestors)) {
-      Want(ancestor);
+      Ask(ancestor);
       if (!state_[ancestor].in_host()) state_.to_host->Want(ancestor);
     }
     if (all_in_host) {

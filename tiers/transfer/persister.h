@@ -10,6 +10,7 @@
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/state/pins.h"
+#include "tiers/transfer/write_admission.h"
 
 namespace kvtier {
 
@@ -17,11 +18,15 @@ namespace kvtier {
 class Persister final : public CopyDown {
  public:
   Persister(CacheState* state, DiskSlots* disk)
-      : state_(*state), disk_(*disk), queues_(state->tenants.rows()) {}
+      : state_(*state), disk_(*disk), admission_(state), queues_(state->tenants.rows()) {}
 
-  // Asks for the block to be on disk. If its bytes are not in host yet, they are written as soon as
-  // they are. Does nothing if the block is on disk, on its way there, or not to be persisted.
+  // Asks for the block to be on disk, if it is worth it: else host may drop it. If its bytes are
+  // not in host yet, they are written as soon as they are. Does nothing if the block is on disk, on
+  // its way there, or not to be persisted.
   void Want(EntryIndex entry) override;
+  // The same for a block that host need not drop yet. False if it is not worth it: that is decided
+  // anew when host is to drop it, or when it has been used.
+  [[nodiscard]] bool WantIfAdmitted(EntryIndex entry);
   void SourceReady(EntryIndex entry) override;
   // Nothing is to be done: dropping a block from host takes it out of the queue.
   void SourceGone(EntryIndex /*entry*/) override {}
@@ -39,6 +44,7 @@ class Persister final : public CopyDown {
     HostPin pin;
     InFlightBytes in_flight;
   };
+  void Ask(EntryIndex entry);
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
   Step TryWrite(EntryIndex entry);
   // Whether a write may start beside what is in flight: few do while reads are.
@@ -57,6 +63,7 @@ class Persister final : public CopyDown {
 
   CacheState& state_;
   DiskSlots& disk_;
+  WriteAdmission admission_;
   TenantQueues<EntryIndex> queues_;  // entries that are write_queued
   uint64_t climbed_ = 0;             // ancestors looked at in this call of Pump
   InFlight in_flight_;

@@ -42,6 +42,7 @@ enum class DropReason : uint8_t {
   kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
   kHeldTooLong,           // its store waited in vain for its client to say that it may begin
   kErased,                // by a command, or its encryption key is gone
+  kNotAdmitted,  // not written: too unlikely to be used again (CacheOptions::disk_admission)
 };
 inline constexpr int kDropReasonCount = 22;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);

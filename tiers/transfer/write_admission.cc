@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/write_admission.h"
+
+#include <algorithm>
+
+namespace kvtier {
+namespace {
+
+// Of more children than these some are taken to be written: such a block is shared by many.
+constexpr size_t kMostChildren = 64;
+
+}  // namespace
+
+bool WriteAdmission::Admits(EntryIndex index) const {
+  const BlockEntry& entry = state_[index];
+  if (!state_.Admits() || entry.pinned() || ChildIsWritten(index)) return true;
+  return ParentsCanBeWritten(index) && ChanceOfUse(index) >= state_.options.disk_admission;
+}
+
+bool WriteAdmission::ChildIsWritten(EntryIndex index) const {
+  size_t left = kMostChildren;
+  for (EntryIndex child = state_.lineage.FirstChildOf(index); child != kNoEntry;
+       child = state_.lineage.NextSiblingOf(child)) {
+    if (left-- == 0 || IsOrWillBeOnDisk(state_[child])) return true;
+  }
+  return false;
+}
+
+// Of a parent that no tier has nothing is decided here: it may come back, as when it is computed
+// anew, and if it does not what follows it is dropped (CacheOptions::keep_unusable_ms).
+bool WriteAdmission::ParentsCanBeWritten(EntryIndex index) const {
+  uint64_t left = state_.options.search_part_blocks;
+  for (EntryIndex parent = state_.lineage.ParentOf(index);
+       parent != kNoEntry && !state_.lost.Contains(parent);
+       parent = state_.lineage.ParentOf(parent)) {
+    const BlockEntry& entry = state_[parent];
+    if (IsOrWillBeOnDisk(entry) || state_.NeedsPersist(entry)) return true;
+    // One that was declined can be admitted after all, as long as there are bytes to write.
+    const bool may_be = entry.persist_failed() && !entry.LeavesFirst() &&
+                        entry.retention == RetentionClass::kExtended;
+    if (!may_be || !(entry.in_host() || entry.in_pool()) || left-- == 0) return false;
+  }
+  return true;
+}
+
+std::vector<EntryIndex> WriteAdmission::DeclinedParents(EntryIndex index) const {
+  std::vector<EntryIndex> declined;
+  if (!state_.Admits()) return declined;
+  for (EntryIndex parent = state_.lineage.ParentOf(index);
+       parent != kNoEntry && declined.size() < state_.options.search_part_blocks;
+       parent = state_.lineage.ParentOf(parent)) {
+    const BlockEntry& entry = state_[parent];
+    const bool has_bytes = entry.in_host() || entry.in_pool();
+    if (!entry.persist_failed() || IsOrWillBeOnDisk(entry) || !has_bytes) break;
+    declined.push_back(parent);
+  }
+  return declined;
+}
+
+double WriteAdmission::ChanceOfUse(EntryIndex index) const {
+  const BlockEntry& entry = state_[index];
+  if (state_.env.chance_of_use) return state_.env.chance_of_use(state_.FactsOf(index));
+  const auto since_use_s = [&](int64_t now_s) {
+    return static_cast<uint32_t>(std::max<int64_t>(now_s - entry.last_use_s, 0));
+  };
+  return state_.disk_admission.ChanceOfUse(state_.TenantOf(entry), entry.recent_uses,
+                                           since_use_s(state_.NowS()),
+                                           since_use_s(state_.ExpiryMs(entry) / 1000));
+}
+
+}  // namespace kvtier
