@@ -53,6 +53,16 @@ if(KVTIER_HAS_CUDA_KERNELS)
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvtier COMPONENT kvtierd OPTIONAL)
 endif()
 
+# --- kvtier-cold-resp, kvtier-cold-rados: where their client libraries are, each a package ---
+set(KVTIER_COLD_PACKAGES "")
+foreach(library kvtier-cold-resp kvtier-cold-rados)
+  if(TARGET ${library})
+    # Where the daemon looks, from its own place on.
+    install(TARGETS ${library} LIBRARY DESTINATION lib/kvtier COMPONENT ${library})
+    list(APPEND KVTIER_COLD_PACKAGES ${library})
+  endif()
+endforeach()
+
 # --- kvtier-tools ---
 install(TARGETS kvtierctl kvtier-bench
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT kvtier-tools)
@@ -115,7 +125,7 @@ set(changelog ${CMAKE_BINARY_DIR}/packaging/changelog.Debian.gz)
 configure_file(tools/packaging/changelog.in ${CMAKE_BINARY_DIR}/packaging/changelog @ONLY)
 execute_process(COMMAND gzip -9nc ${CMAKE_BINARY_DIR}/packaging/changelog
   OUTPUT_FILE ${changelog} COMMAND_ERROR_IS_FATAL ANY)
-foreach(component kvtierd kvtier-tools libkvtier0 libkvtier-dev)
+foreach(component kvtierd kvtier-tools libkvtier0 libkvtier-dev ${KVTIER_COLD_PACKAGES})
   install(FILES tools/packaging/copyright ${changelog}
     DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${component} COMPONENT ${component})
 endforeach()

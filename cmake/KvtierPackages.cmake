@@ -9,7 +9,7 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "KV cache of LLM inference in three tiers"
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/packages)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
-set(CPACK_COMPONENTS_ALL kvtierd kvtier-tools libkvtier0 libkvtier-dev)
+set(CPACK_COMPONENTS_ALL kvtierd kvtier-tools libkvtier0 libkvtier-dev ${KVTIER_COLD_PACKAGES})
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -31,6 +31,9 @@ set(CPACK_DEBIAN_KVTIERD_PACKAGE_PREDEPENDS "init-system-helpers (>= 1.54~)")
 # procps: the unit reloads with kill.
 set(CPACK_DEBIAN_KVTIERD_PACKAGE_DEPENDS "systemd, procps")
 set(CPACK_DEBIAN_KVTIERD_PACKAGE_RECOMMENDS "kvtier-tools")
+if(KVTIER_COLD_PACKAGES)
+  list(JOIN KVTIER_COLD_PACKAGES ", " CPACK_DEBIAN_KVTIERD_PACKAGE_SUGGESTS)
+endif()
 # CPack takes a control file's name from the file.
 foreach(script postinst prerm postrm)
   configure_file(${packaging}/kvtierd.${script} ${CMAKE_BINARY_DIR}/packaging/${script} COPYONLY)
@@ -47,6 +50,20 @@ set(CPACK_DEBIAN_KVTIER-TOOLS_PACKAGE_SUGGESTS "gnuplot-nox")
 set(CPACK_COMPONENT_KVTIER-TOOLS_DESCRIPTION
   "KV cache of LLM inference in three tiers: tools
  kvtierctl looks into a running kvtierd and at its disk, and measures.")
+
+# The daemon opens them at run time and takes those of its own version only.
+foreach(library_and_store "resp:servers that speak RESP, as Valkey and Redis do" "rados:Ceph clusters")
+  string(REPLACE ":" ";" pair ${library_and_store})
+  list(GET pair 0 kind)
+  list(GET pair 1 store)
+  string(TOUPPER ${kind} upper)
+  set(CPACK_DEBIAN_KVTIER-COLD-${upper}_PACKAGE_NAME kvtier-cold-${kind})
+  set(CPACK_DEBIAN_KVTIER-COLD-${upper}_PACKAGE_SECTION libs)
+  set(CPACK_DEBIAN_KVTIER-COLD-${upper}_PACKAGE_DEPENDS "kvtierd ${same_version}")
+  set(CPACK_COMPONENT_KVTIER-COLD-${upper}_DESCRIPTION
+    "KV cache of LLM inference in three tiers: cold tier
+ Lets kvtierd keep blocks in a store that hosts share: ${store}.")
+endforeach()
 
 set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_NAME libkvtier0)
 set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_SECTION libs)

@@ -203,6 +203,10 @@ class Cache {
   // Reads up to `max_blocks` blocks on disk back from disk, from `cursor` on (0 at first), and
   // checks header and payload without disturbing recency. A bad slot is quarantined as on any read.
   void VerifyStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
+  // The same for blocks that this host wrote to the cold store or read from it, one after the
+  // other. A bad object is deleted. REQUIRES: HasColdStore().
+  void VerifyColdStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
+  [[nodiscard]] bool HasColdStore() const;
 
   [[nodiscard]] const CacheStats& stats() const;
   // Sizes and states now; O(pools), not O(blocks).

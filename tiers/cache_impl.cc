@@ -42,6 +42,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       adoption(&state, &host),
       erasure(&state, &pools, &host, &disk, &adoption) {
   if (state.env.cold != nullptr) {
+    cold_verifier.emplace(&state);
     cold_lookup.emplace(&state, &finder, [this](AcquireRequest request, Acquirer::Done done) {
       acquirer.Acquire(std::move(request), std::move(done));
     });
@@ -493,6 +494,13 @@ void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks,
                        std::function<void(VerifyResult)> done) {
   impl_->verifier.Step(cursor, max_blocks, std::move(done));
 }
+
+void Cache::VerifyColdStep(uint64_t cursor, uint32_t max_blocks,
+                           std::function<void(VerifyResult)> done) {
+  impl_->cold_verifier->Step(cursor, max_blocks, std::move(done));
+}
+
+bool Cache::HasColdStore() const { return impl_->cold_verifier.has_value(); }
 
 const CacheStats& Cache::stats() const { return impl_->state.stats; }
 CacheGauges Cache::Gauges() const { return impl_->Gauges(); }

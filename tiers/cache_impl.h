@@ -16,6 +16,7 @@
 #include "tiers/state/session_table.h"
 #include "tiers/transfer/acquirer.h"
 #include "tiers/transfer/cold_lookup.h"
+#include "tiers/transfer/cold_verifier.h"
 #include "tiers/transfer/cold_writer.h"
 #include "tiers/transfer/erasure.h"
 #include "tiers/transfer/host_adoption.h"
@@ -70,6 +71,7 @@ class Cache::Impl {
   RegionTransfers regions;
   Acquirer acquirer;
   std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
+  std::optional<ColdVerifier> cold_verifier;
   Retention retention;
   Verifier verifier;
   KeyExpiry key_expiry;

@@ -36,12 +36,15 @@ std::string Text(const json::object& document) { return json::serialize(document
 // behind more than that. Blocks that are written or evicted meanwhile may be left out.
 class Verify final : public AdminOperation {
  public:
-  using AdminOperation::AdminOperation;
+  // Of the disk, or of the cold store.
+  Verify(const ServiceContext& context, std::shared_ptr<AdminCall> call, bool cold)
+      : AdminOperation(context, std::move(call)), cold_(cold) {}
 
   void Run() override {
     if (Cancelled()) return;
-    env_.cache->VerifyStep(cursor_, kVerifyBatchBlocks,
-                           WhileAlive([this](const Cache::VerifyResult& step) { OnStep(step); }));
+    auto done = WhileAlive([this](const Cache::VerifyResult& step) { OnStep(step); });
+    if (cold_) return env_.cache->VerifyColdStep(cursor_, kVerifyBatchBlocks, std::move(done));
+    env_.cache->VerifyStep(cursor_, kVerifyBatchBlocks, std::move(done));
   }
 
  private:
@@ -66,7 +69,7 @@ class Verify final : public AdminOperation {
 
   void ReportProgress() {
     Progress(Text({{"done", checked_},
-                   {"total", env_.cache->Gauges().disk_persisted},
+                   {"total", cold_ ? 0 : env_.cache->Gauges().disk_persisted},
                    {"bytes", bytes_},
                    {"rate", static_cast<double>(bytes_) / Seconds()}}));
   }
@@ -75,6 +78,9 @@ class Verify final : public AdminOperation {
   uint64_t checked_ = 0;
   uint64_t bad_ = 0;
   uint64_t bytes_ = 0;
+  uint64_t absent_ = 0;
+  uint64_t unread_ = 0;
+  const bool cold_;
 };
 
 // Polls, because the cache has no event for "nothing is under way".
@@ -230,7 +236,13 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   const std::string& op = request.op;
   if (op == "ls") return MakeListing(context_, request, call);
   if (op == "trace") return MakeTraceListing(context_, request, call);
-  if (op == "verify") return std::make_unique<Verify>(context_, call);
+  if (op == "verify") return std::make_unique<Verify>(context_, call, false);
+  if (op == "verify_cold") {
+    if (!context_.cache->HasColdStore()) {
+      return MakeError(ErrorCode::kUnsupported, "no_cold_tier", "cold.kind is \"none\"");
+    }
+    return std::make_unique<Verify>(context_, call, true);
+  }
   if (op == "evict") return std::make_unique<Evict>(context_, call, request);
   if (op == "erase") return MakeErasure(context_, request, call);
   if (op == "drain") return std::make_unique<Drain>(context_, call);

@@ -91,9 +91,14 @@ Status Daemon::Start() {
       ThreadExecutor::Priority::kBackground);
   // The disk tier comes first, because its lock tells whether another daemon runs here: that
   // daemon's sockets must then not be touched.
-  KVT_RETURN_IF_ERROR(OpenDisk());
-  OpenKeptPools();
-  KVT_RETURN_IF_ERROR(OpenCold());
+  {
+    // A GPU's driver takes a tenth of a second to start, and the disk's lock may have to be waited for.
+    std::jthread driver_start;
+    if (MayUseCuda()) driver_start = std::jthread([] { (void)FindCudaDevices(); });
+    KVT_RETURN_IF_ERROR(OpenDisk());
+    OpenKeptPools();
+    KVT_RETURN_IF_ERROR(OpenCold());
+  }
   manager_->ExtendStart("Opening the devices",
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", OpenDevices()));

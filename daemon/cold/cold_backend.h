@@ -27,6 +27,9 @@ typedef struct kvt_cold_config {
   const char* endpoint;
   const char* user;     /* empty: the store's default */
   const char* password; /* empty: none */
+  /* The hours of a day (UTC) in which a library deletes what has ended, where the store does not. */
+  int delete_from_hour;
+  int delete_hours;
 } kvt_cold_config;
 
 /* Bytes that need not end with 0. */
@@ -48,9 +51,10 @@ typedef struct kvt_cold_backend {
   uint32_t table_bytes; /* sizeof(kvt_cold_backend) */
   /* Connects later, and again whenever it has to. Null if the endpoint cannot be one. */
   void* (*open)(const kvt_cold_config* config, kvt_cold_done done, void* context);
-  /* `done` is not called any more when this has returned, which may take a second. */
+  /* `done` is not called any more when this has returned, which may take some seconds. */
   void (*close)(void* store);
-  /* Ends with one byte for each name, 1 if the object is there and else 0. */
+  /* Ends with one byte for each name, 1 if the object is there and else 0. The names are those of a
+     prefix in its order: what follows an object that is not there may be 0, too. */
   void (*exists)(void* store, uint64_t call, const kvt_cold_name* names, size_t count,
                  int64_t timeout_ms);
   /* Ends with the object's bytes, of a longer one with `bytes` + 1 of them. */

@@ -23,12 +23,14 @@ struct LoadedStoreOptions {
   std::string endpoint;
   std::string user;
   std::string password;
+  uint32_t delete_from_hour = 0;  // UTC
+  uint32_t delete_hours = 24;
   // What may be under way at once, with what was given up and has not ended in the library yet.
   uint64_t max_bytes_in_flight = 0;
 };
 
 // Event loop only, but for what the library calls. Its destruction waits for the library's threads,
-// up to a second.
+// up to some seconds.
 class LoadedStore final : public ColdStore {
  public:
   // `loop` is borrowed. Errors: kUnavailable "cold_library" (it cannot be opened, or is of another

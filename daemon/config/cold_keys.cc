@@ -41,10 +41,12 @@ ConfigField Kind(Config& config) {
 
 ConfigKey KindKey() {
   ConfigKey key = Key(ConfigType::kChoice, "kind", &Kind, 0, 0,
-                      "`resp`: a server that speaks RESP, as Valkey and Redis do; needs the "
-                      "library `kvtier-cold-resp.so`. `none`: no cold tier. Blocks lie in the "
-                      "store as plain bytes, so that `disk.encryption` has to be `none`.");
-  key.choices = {"none", "resp"};
+                      "`rados`: a pool of a Ceph cluster; needs the library "
+                      "`kvtier-cold-rados.so`. `resp`: a server that speaks RESP, as Valkey and "
+                      "Redis do; needs the library `kvtier-cold-resp.so`. `none`: no cold tier. "
+                      "Blocks lie in the store as plain bytes, so that `disk.encryption` has to be "
+                      "`none`.");
+  key.choices = {"none", "resp", "rados"};
   return key;
 }
 
@@ -55,15 +57,25 @@ std::vector<ConfigKey> ColdKeys() {
   return {
       KindKey(),
       Key(kText, "endpoint", &Cold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
-          "Where the store is: `HOST:PORT`, or the absolute path of a socket."),
+          "Where the store is. `resp`: `HOST:PORT`, or the absolute path of a socket. `rados`: "
+          "`POOL`, or `POOL@` and the absolute path of the cluster's `ceph.conf`."),
       Key(kText, "user", &Cold<&ColdConfig::user>, 0, kMaxNameBytes,
-          "Who the daemon is to the store. Empty: the store's default user."),
+          "Who the daemon is to the store (`rados`: without `client.`). Empty: the store's default "
+          "user."),
       Key(kPath, "password_file", &Cold<&ColdConfig::password_file>, 0, kMaxPathBytes,
-          "A file whose first line is the password. Empty: none is sent."),
+          "A file whose first line is the password (`rados`: the key). Empty: none is sent; "
+          "`rados` "
+          "then looks into the keyring that `ceph.conf` names."),
       Key(kPath, "library", &Cold<&ColdConfig::library>, 0, kMaxPathBytes,
           "The library that speaks to the store. Empty: the one that was installed."),
       Key(kSize, "max_bytes_in_flight", &Cold<&ColdConfig::max_bytes_in_flight>, kMiB,
           kMaxBytesInFlight, "Bytes under way to and from the store at once."),
+      Key(kCount, "delete_from_hour", &Cold<&ColdConfig::delete_from_hour>, 0, 23,
+          "`rados`: the hour of the day (UTC) from which objects that have ended are deleted."),
+      Key(kCount, "delete_hours", &Cold<&ColdConfig::delete_hours>, 1, 24,
+          "`rados`: for how many hours of each day that goes on. The store needs space for what "
+          "has "
+          "ended in between."),
       Key(kDuration, "after", &Cache<&CacheOptions::cold_after_ms>, 0, 366.0 * kDayMs,
           "An `extended` block that has been idle this long is written to the store."),
       Key(kCount, "min_uses", &Cache<&CacheOptions::cold_min_uses>, 0, 1 << 20,

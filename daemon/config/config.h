@@ -96,16 +96,18 @@ struct DiskConfig {
   uint64_t free_floor_bytes = 1 * kGiB;
 };
 
-enum class ColdKind : uint8_t { kNone, kResp };
+enum class ColdKind : uint8_t { kNone, kResp, kRados };
 
 // What is reached beyond this host; the cache's share is in CacheOptions.
 struct ColdConfig {
   ColdKind kind = ColdKind::kNone;
-  std::string endpoint;       // "HOST:PORT", or the path of a socket
+  std::string endpoint;       // as the store's kind has it
   std::string user;           // empty: the store's default user
   std::string password_file;  // a path; empty: no password
   std::string library;        // empty: looked for
   uint64_t max_bytes_in_flight = 64 * kMiB;
+  uint32_t delete_from_hour = 0;  // UTC
+  uint32_t delete_hours = 24;
 };
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };

@@ -315,7 +315,7 @@ constexpr std::array kRemedies = {
            false},
     Remedy{"cold_library", "cold.kind", "build or install its library, or set cold.library"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
-    Remedy{"cold_endpoint", "cold.endpoint", "name HOST:PORT or the absolute path of a socket"},
+    Remedy{"cold_endpoint", "cold.endpoint", "name HOST:PORT or the absolute path of a socket; for RADOS, POOL@/PATH/ceph.conf"},
     Remedy{"socket_in_use", "", "stop that process, or name another path"},
     Remedy{"socket_path_taken", "", "remove what is there, or name another path"},
     Remedy{"socket_path_too_long", "", "name one of at most 107 bytes"},

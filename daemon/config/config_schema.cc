@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "daemon/config/cold_keys.h"
+#include "daemon/config/reloadable_keys.h"
 #include "tiers/storage/disk_files.h"
 #include "tiers/types/block_key.h"
 
@@ -524,56 +525,6 @@ std::vector<ConfigKey> TraceKeys() {
             "The latest events of requests and blocks are kept, so many, in 64 bytes each; 0: "
             "none. A request that hits leaves two, a block that comes from disk eight."),
   };
-}
-
-// What no part of the daemon keeps a copy of and no client was told: sizes and paths are taken at
-// the start, and clients learn of limits on their calls when they connect.
-constexpr std::array<std::string_view, 34> kReloadable = {
-    "server.max_clients",
-    "server.max_outbound_bytes_per_client",
-    "server.slow_reader_timeout_ms",
-    "server.hello_timeout_ms",
-    "tenant.name",
-    "tenant.uids",
-    "tenant.gids",
-    "tenant.users",
-    "tenant.pool_max_bytes",
-    "tenant.host_max_bytes",
-    "tenant.disk_max_bytes",
-    "tenant.memory_ttl",
-    "tenant.extended_ttl",
-    "tenant.max_age",
-    "disk.write_budget_per_day",
-    "retention.memory_ttl",
-    "retention.extended_ttl",
-    "retention.max_age",
-    "retention.persist_after",
-    "retention.keep_unusable",
-    "cache.pool_clean_fraction",
-    "cache.host_clean_fraction",
-    "cache.disk_free_fraction",
-    "cache.pin_fraction",
-    "cache.max_wait_ms",
-    "cache.read_slot_wait_ms",
-    "cache.max_load_bytes",
-    "cache.max_offload_bytes",
-    "cache.max_disk_read_bytes",
-    "cache.max_disk_write_bytes",
-    "kept_memory.keep_for",
-    "kept_memory.max_bytes",
-    "log.level",
-    "drain.deadline",
-};
-
-void MarkReloadable(std::vector<ConfigKey>* keys) {
-  for (const std::string_view path : kReloadable) {
-    const size_t dot = path.find('.');
-    const auto key = std::ranges::find_if(*keys, [&](const ConfigKey& candidate) {
-      return candidate.section == path.substr(0, dot) && candidate.name == path.substr(dot + 1);
-    });
-    KVT_CHECK(key != keys->end());
-    key->reloadable = true;
-  }
 }
 
 std::vector<ConfigKey> AllKeys() {

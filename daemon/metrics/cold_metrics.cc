@@ -27,7 +27,7 @@ constexpr MetricRow kColdRows[] = {
      "cold.lookup_blocks", "",
      [](From from, Family family) { family.Add(StatsOf(from).lookup_blocks); }},
     {kCounter, "kvtier_cold_read_blocks",
-     "Blocks read from the store and found whole. As hits they count to the disk.",
+     "Blocks read from the store and found whole, whether or not an acquire still waited.",
      "cold.read_blocks", "",
      [](From from, Family family) { family.Add(StatsOf(from).read_blocks); }},
     {kCounter, "kvtier_cold_read_bytes", "The same in bytes.", "cold.read_bytes", "",
@@ -69,6 +69,16 @@ constexpr MetricRow kColdRows[] = {
 };
 
 }  // namespace
+
+void AddHits(MetricFamily& family, const CacheStats::Asked& asked) {
+  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
+  for (size_t tier = 0; tier < kTierCount; ++tier) {
+    const bool disk = tier == static_cast<size_t>(Tier::kDisk);
+    family.Add({{"tier", std::string(kTierNames[tier])}},
+               asked.hit[tier] - (disk ? asked.cold : 0));
+  }
+  family.Add({{"tier", "cold"}}, asked.cold);
+}
 
 std::span<const MetricRow> ColdMetricRows() { return kColdRows; }
 

@@ -572,9 +572,14 @@ constexpr MetricRow kDaemonRows[] = {
 
 std::span<const MetricSection> MetricSections() {
   static const std::array kSections = {
-      MetricSection{"Requests", kRequestRows},    MetricSection{"Tiers", kTierRows},
-      MetricSection{"Movement", kMovementRows},   MetricSection{"Attention", kAttentionRows},
-      MetricSection{"Events", EventMetricRows()}, MetricSection{"The cold tier", ColdMetricRows()},
+      MetricSection{"Requests", kRequestRows},
+      MetricSection{"Tiers", kTierRows},
+      MetricSection{"Movement", kMovementRows},
+      MetricSection{"The disk", DiskMetricRows()},
+      MetricSection{"Attention", kAttentionRows},
+      MetricSection{"Events", EventMetricRows()},
+      MetricSection{"The cold tier", ColdMetricRows()},
+      MetricSection{"Restarts", RestartMetricRows()},
       MetricSection{"The daemon", kDaemonRows},
   };
   return kSections;

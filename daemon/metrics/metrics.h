@@ -55,6 +55,9 @@ struct MetricSection {
 // Those that stand in sources of their own.
 [[nodiscard]] std::span<const MetricRow> ColdMetricRows();
 [[nodiscard]] std::span<const MetricRow> EventMetricRows();
+[[nodiscard]] std::span<const MetricRow> RestartMetricRows();
+// Blocks or tokens by the tier that had them; the cold store counts as one of its own.
+void AddHits(MetricFamily& family, const CacheStats::Asked& asked);
 
 // What the page at /metrics holds. Any thread.
 [[nodiscard]] MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,

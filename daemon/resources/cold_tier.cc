@@ -9,20 +9,19 @@
 namespace kvtier {
 namespace {
 
-constexpr const char* kLibraryName = "kvtier-cold-resp.so";
-
 // Beside the program, where it is built, or where packages put it; else the dynamic linker looks.
 std::string LibraryPath(const ColdConfig& config) {
   if (!config.library.empty()) return config.library;
+  const char* const name =
+      config.kind == ColdKind::kRados ? "kvtier-cold-rados.so" : "kvtier-cold-resp.so";
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path directory = program.parent_path();
   const std::filesystem::path libraries = directory.parent_path() / "lib";
-  for (const auto& path :
-       {directory / kLibraryName, libraries / kLibraryName, libraries / "kvtier" / kLibraryName}) {
+  for (const auto& path : {directory / name, libraries / name, libraries / "kvtier" / name}) {
     if (!error && std::filesystem::exists(path, error)) return path;
   }
-  return kLibraryName;
+  return name;
 }
 
 Result<std::string> ReadPassword(const std::string& path) {
@@ -46,6 +45,8 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const ColdConfig& config, const
                                           .endpoint = config.endpoint,
                                           .user = config.user,
                                           .password = std::move(password),
+                                          .delete_from_hour = config.delete_from_hour,
+                                          .delete_hours = config.delete_hours,
                                           .max_bytes_in_flight = config.max_bytes_in_flight},
                                          loop));
   return std::unique_ptr<ColdTier>(new ColdTier(std::move(loaded), clock, loop));

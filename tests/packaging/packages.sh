@@ -49,13 +49,25 @@ has libkvtier0 '/usr/lib/[^/]+/libkvtier\.so\.0'
 has libkvtier-dev '/usr/lib/[^/]+/libkvtier\.so'
 has libkvtier-dev /usr/include/kvtier/kvtier.h
 has libkvtier-dev '/usr/lib/[^/]+/pkgconfig/kvtier\.pc'
+# Libraries for cold stores are packages where they were built.
+cold=()
+for library in kvtier-cold-resp kvtier-cold-rados; do
+  if [[ -e $build/lib/$library.so ]]; then
+    cold+=("$library")
+    has "$library" "/usr/lib/kvtier/$library\.so"
+  fi
+done
 lacks libkvtier0 'include|\.so$'
-lacks kvtierd 'bin/kvtierctl|libkvtier\.'
+lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
 [[ $(field kvtierd Depends) == *librocksdb* ]] || fail "kvtierd: libraries are not in Depends"
 [[ $(field kvtier-tools Depends) == *"libkvtier0 (>= $version"* ]] ||
   fail "kvtier-tools: Depends $(field kvtier-tools Depends)"
 [[ $(field libkvtier-dev Depends) == *"libkvtier0 (= $version"* ]] || fail "libkvtier-dev: Depends"
+for library in "${cold[@]}"; do
+  [[ $(field "$library" Depends) == *"kvtierd (= $version"*lib* ]] ||
+    fail "$library: Depends $(field "$library" Depends)"
+done
 [[ $(dpkg-deb --info "$(deb_of kvtierd)" conffiles) == /etc/kvtier/kvtierd.toml ]] ||
   fail "the configuration is no conffile"
 
@@ -69,7 +81,7 @@ in_root() {
 }
 enabled=$root/etc/systemd/system/multi-user.target.wants/kvtierd.service
 all=("$debs"/*.deb)
-[[ ${#all[@]} -eq 4 ]] || fail "${#all[@]} packages instead of 4"
+[[ ${#all[@]} -eq $((4 + ${#cold[@]})) ]] || fail "${#all[@]} packages"
 
 in_root --install "${all[@]}"
 expect test -L "$enabled"
@@ -103,12 +115,12 @@ expect test -e "$root/var/lib/kvtier/block"
 [[ ! -e $enabled ]] || fail "an upgrade enabled what the administrator had disabled"
 
 # --- removal keeps configuration and cache, a purge takes them ---
-in_root --remove kvtierd kvtier-tools libkvtier-dev libkvtier0
+in_root --remove "${cold[@]}" kvtierd kvtier-tools libkvtier-dev libkvtier0
 [[ ! -e $root/usr/sbin/kvtierd && ! -e $root/usr/bin/kvtierctl ]] || fail "programs are left"
 [[ ! -e $root/run/kvtier ]] || fail "/run/kvtier is left"
 expect test -e "$root/etc/kvtier/kvtierd.toml"
 expect test -e "$root/var/lib/kvtier/block"
-in_root --purge kvtierd kvtier-tools libkvtier-dev libkvtier0
+in_root --purge "${cold[@]}" kvtierd kvtier-tools libkvtier-dev libkvtier0
 left=$(cd "$root" && find . -iname '*kvtier*' ! -path './var/lib/dpkg/*')
 [[ -z $left ]] || fail "left after a purge: $left"
 echo ok

@@ -33,7 +33,8 @@ class ColdStore {
 
   // Whether calls are worth making: false while the store is known to be slow or gone.
   [[nodiscard]] virtual bool Available() = 0;
-  // Which of the objects are there, in one round trip. The answer has one value for each name.
+  // Which of the objects are there. The answer has one value for each name; what follows the first
+  // that is absent may be told as absent, too, since no prefix reaches it.
   virtual void Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) = 0;
   // Error beside those above: kNotFound "cold_object_absent"; kCorrupt "cold_object_size" if it
   // does not have `bytes` bytes.

@@ -220,6 +220,7 @@ enum class BlockEvent : uint8_t {
   kWithdraw,
   kBeginFetch,
   kNoteColdCopy,
+  kForgetColdCopy,
   kForget,
 };
 
@@ -408,6 +409,7 @@ inline constexpr std::array<Transition, 46> kBlockTransitions = {{
      .clears = EntryBits::kColdCopy,
      .fired_by = "Loader"},
     {.event = "NoteColdCopy", .sets = EntryBits::kColdCopy, .fired_by = "ColdWriter, ColdFetch"},
+    {.event = "ForgetColdCopy", .clears = EntryBits::kColdCopy, .fired_by = "ColdVerifier"},
     {.event = "Forget",
      .unless = EntryBits::kInFlight | EntryBits::kHostSlot | EntryBits::kDiskSlot |
                EntryBits::kOffloadQueued | EntryBits::kWriteQueued | EntryBits::kPersistWanted |

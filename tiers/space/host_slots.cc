@@ -220,8 +220,9 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
       PassOver(coldest, &search);
       continue;
     }
+    // The disk may decline it, and then it may leave.
+    if (!MayLeave(entry)) to_disk_.Want(coldest);
     if (!MayLeave(entry)) {
-      to_disk_.Want(coldest);
       state_.host_awaits_disk = true;
       if (!state_.acquire_late) return Outcome::kWait;
       // It is being written: it leaves as soon as it is on disk.
@@ -286,14 +287,18 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
     if (outcome == SlabEviction::kDone) outcome = SlabEviction::kWait;
   });
   if (outcome == SlabEviction::kBlocked) return outcome;
-  for (const EntryIndex owner : owners) {
-    if (outcome == SlabEviction::kDone) {
-      Drop(owner, DropReason::kSlabReclaimed);
-    } else if (state_[owner].in_host()) {
-      to_disk_.Want(owner);
+  if (outcome == SlabEviction::kWait) {
+    for (const EntryIndex owner : owners) {
+      if (state_[owner].in_host()) to_disk_.Want(owner);
     }
+    // What the disk declines may leave at once.
+    const bool all_may = std::ranges::all_of(owners, [this](EntryIndex owner) {
+      return MayLeave(state_[owner]) && !Kept(state_[owner]);
+    });
+    if (!all_may) return outcome;
   }
-  return outcome;
+  for (const EntryIndex owner : owners) Drop(owner, DropReason::kSlabReclaimed);
+  return SlabEviction::kDone;
 }
 
 bool HostSlots::Kept(const BlockEntry& entry) const {

@@ -145,7 +145,8 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
   }
   if (start && *room == 0) return false;
   const bool arrives = start || pool->blocks[block].loading();
-  const LoadTable::Hit hit{arrives ? loader_.SourceOf(entry) : Tier::kPool, entry.tokens};
+  const LoadTable::Hit hit{arrives ? loader_.SourceOf(entry) : Tier::kPool, entry.tokens,
+                           arrives && loader_.FromCold(entry)};
   const bool in_layers = start && InLayers(operation->request, entry);
   if (start) {
     block = StartLoad(pool, operation, index);

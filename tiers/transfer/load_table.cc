@@ -207,7 +207,8 @@ bool LoadTable::CloseSome() {
 void LoadTable::Count(const Load& load, MissReason reason) {
   for (size_t i = 0; i < load.hits.size(); ++i) {
     if (i < load.ready) {
-      stats_.CountHit(load.hits[i].tier, load.hits[i].tokens);
+      const Hit& hit = load.hits[i];
+      stats_.CountHit(hit.tier, hit.tokens, hit.from_cold);
     } else {
       stats_.CountMisses(reason, 1, load.hits[i].tokens);
     }

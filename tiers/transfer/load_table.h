@@ -88,6 +88,7 @@ class LoadTable {
   struct Hit {
     Tier tier = Tier::kPool;  // where it was found
     uint16_t tokens = 0;
+    bool from_cold = false;
   };
   struct Added {
     Hit hit;

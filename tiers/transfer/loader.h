@@ -37,6 +37,10 @@ class Loader {
 
   // The tier that would serve the block to a pool without it.
   [[nodiscard]] Tier SourceOf(const BlockEntry& entry) const;
+  // Whether that is the cold store, which counts as disk to clients.
+  [[nodiscard]] bool FromCold(const BlockEntry& entry) const {
+    return SourceOf(entry) == Tier::kDisk && !entry.on_disk();
+  }
   // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
   // pool, and has just been given a block of this one that awaits it (its `loading` is set here).
   void Start(CachePool* pool, EntryIndex entry);

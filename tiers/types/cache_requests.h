@@ -176,6 +176,9 @@ struct VerifyResult {
   uint64_t checked = 0;
   uint64_t bad = 0;
   uint64_t bytes = 0;
+  // Of the cold store: objects that it does not have any more, and that it did not answer for.
+  uint64_t absent = 0;
+  uint64_t unread = 0;
   bool finished = false;
 };
 

@@ -61,8 +61,10 @@ inline constexpr int kAdoptionDropCount = 7;
 [[nodiscard]] std::string_view AdoptionDropName(AdoptionDrop reason);
 
 struct CacheStats {
-  void CountHit(Tier tier, uint64_t block_tokens) {
+  void CountHit(Tier tier, uint64_t block_tokens, bool from_cold = false) {
     ++blocks.asked;
+    if (from_cold) ++blocks.cold;
+    if (from_cold) tokens.cold += block_tokens;
     ++blocks.hit[static_cast<size_t>(tier)];
     tokens.asked += block_tokens;
     tokens.hit[static_cast<size_t>(tier)] += block_tokens;
@@ -84,6 +86,7 @@ struct CacheStats {
   struct Asked {
     uint64_t asked = 0;
     std::array<uint64_t, kTierCount> hit{};
+    uint64_t cold = 0;  // those of the disk's hits that came from the cold store
     uint64_t miss = 0;
   };
   Asked blocks;

@@ -254,7 +254,7 @@ std::string Activity(JsonView status) {
 }
 
 // Nothing of a tier that was never used.
-std::string ColdText(JsonView cold) {
+std::string ColdText(JsonView cold, JsonView hits) {
   const JsonView lookups = cold["lookups"];
   uint64_t asked = 0;
   for (const char* answer : {"found", "absent", "late", "failed", "skipped"}) {
@@ -262,11 +262,10 @@ std::string ColdText(JsonView cold) {
   }
   const bool available = cold["available"].Count() == 1;
   if (!available && asked == 0) return {};
-  return fmt::format("cold store {}: found {} of {}, late {}  read {} blocks  wrote {}\n",
+  return fmt::format("cold store {}: found {} of {}, late {}  hits {} blocks  wrote {}\n",
                      available ? "in use" : "away", FormatCount(lookups["found"].Count()),
                      FormatCount(asked), FormatCount(lookups["late"].Count()),
-                     FormatCount(cold["read_blocks"].Count()),
-                     FormatCount(cold["write_blocks"].Count()));
+                     FormatCount(hits.Count()), FormatCount(cold["write_blocks"].Count()));
 }
 
 std::string KernelsText(JsonView kernels) {
@@ -315,7 +314,8 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
   return Heading(status, terminal) + "\n" + TierTable(status) + devices +
          PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
          KeptMemoryTable(status["kept_memory"]) + RestartText(status["restart"]) +
-         SessionTable(status["sessions"]) + Activity(status) + ColdText(status["cold"]) +
+         SessionTable(status["sessions"]) + Activity(status) +
+         ColdText(status["cold"], status["stats"]["blocks"]["cold"]) +
          KernelsText(status["kernels"]) + Troubles(status, terminal);
 }
 

@@ -96,6 +96,43 @@ TEST_F(CacheColdTest, WritesIdleBlocksOnce) {
   EXPECT_EQ(stats().write_bytes, 4 * ColdObjectBytes(kBlockBytes));
 }
 
+TEST_F(CacheColdTest, CountsWhatComesFromTheStoreAsCold) {
+  WriteByAnotherHost(hashes_);
+  ExpectBytes(hashes_, Acquire(kAlice, hashes_));
+  EXPECT_EQ(cache_->stats().blocks.cold, 4u);
+  EXPECT_EQ(cache_->stats().tokens.cold, 4u * kBlockTokens);
+  Release(kAlice, HandlesOf(Acquire(kAlice, hashes_)));
+  EXPECT_EQ(cache_->stats().blocks.cold, 4u) << "the pool has them by now";
+}
+
+TEST_F(CacheColdTest, VerifiesWhatTheStoreHasAndDeletesWhatIsDamaged) {
+  WriteByAnotherHost(hashes_);
+  ExpectBytes(hashes_, Acquire(kAlice, hashes_));
+  store_.objects.at(Name(hashes_[1])).bytes.back() ^= std::byte{1};
+  store_.objects.erase(Name(hashes_[2]));
+  VerifyResult result;
+  cache_->VerifyColdStep(0, 100, [&](const VerifyResult& verified) { result = verified; });
+  Settle();
+  EXPECT_TRUE(result.finished);
+  EXPECT_EQ(result.checked, 3u);
+  EXPECT_EQ(result.bad, 1u);
+  EXPECT_EQ(result.absent, 1u);
+  EXPECT_FALSE(store_.objects.contains(Name(hashes_[1])));
+  EXPECT_TRUE(store_.objects.contains(Name(hashes_[0])));
+}
+
+TEST_F(CacheColdTest, TellsOfObjectsThatTheStoreDoesNotReturn) {
+  WriteByAnotherHost(hashes_);
+  ExpectBytes(hashes_, Acquire(kAlice, hashes_));
+  store_.refuses = true;
+  VerifyResult result;
+  cache_->VerifyColdStep(0, 100, [&](const VerifyResult& verified) { result = verified; });
+  Settle();
+  EXPECT_TRUE(result.finished);
+  EXPECT_EQ(result.checked, 0u);
+  EXPECT_EQ(result.unread, 4u);
+}
+
 TEST_F(CacheColdTest, GivesAnObjectTheTimeThatItsBlockHasToLive) {
   CacheSetup setup = ColdSetup();
   setup.options.extended_ttl_ms = 100'000;

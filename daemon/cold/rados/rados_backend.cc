@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library for clusters of Ceph: the table of functions over a RadosStore.
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/cold/cold_backend.h"
+#include "daemon/cold/rados/rados_store.h"
+
+namespace kvtier {
+namespace {
+
+RadosStore* StoreOf(void* store) { return static_cast<RadosStore*>(store); }
+
+std::string Text(const kvt_cold_name& name) { return {name.data, name.bytes}; }
+
+std::vector<std::string> Texts(const kvt_cold_name* names, size_t count) {
+  std::vector<std::string> texts;
+  texts.reserve(count);
+  for (size_t i = 0; i < count; ++i) texts.push_back(Text(names[i]));
+  return texts;
+}
+
+void* Open(const kvt_cold_config* config, kvt_cold_done done, void* context) {
+  std::optional<RadosEndpoint> endpoint = RadosEndpoint::Parse(config->endpoint);
+  if (!endpoint) return nullptr;
+  RadosOptions options;
+  options.endpoint = *std::move(endpoint);
+  options.user = {.name = config->user, .key = config->password};
+  options.hours = {.first = config->delete_from_hour, .count = config->delete_hours};
+  return std::make_unique<RadosStore>(std::move(options), done, context).release();
+}
+
+void Close(void* store) { const std::unique_ptr<RadosStore> closed(StoreOf(store)); }
+
+constexpr kvt_cold_backend kBackend = {
+    .abi = KVT_COLD_ABI,
+    .table_bytes = sizeof(kvt_cold_backend),
+    .open = Open,
+    .close = Close,
+    .exists =
+        [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
+           int64_t timeout_ms) { StoreOf(store)->Exists(call, Texts(names, count), timeout_ms); },
+    .get = [](void* store, uint64_t call, kvt_cold_name name, uint64_t bytes,
+              int64_t timeout_ms) { StoreOf(store)->Get(call, Text(name), bytes, timeout_ms); },
+    .put =
+        [](void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
+           int64_t ttl_s, int64_t timeout_ms) {
+          StoreOf(store)->Put(call, Text(name), data, bytes, ttl_s, timeout_ms);
+        },
+    .remove =
+        [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
+           int64_t timeout_ms) { StoreOf(store)->Remove(call, Texts(names, count), timeout_ms); },
+};
+
+}  // namespace
+}  // namespace kvtier
+
+// The one symbol that can be seen from outside.
+__attribute__((visibility("default"))) const kvt_cold_backend* kvt_cold_backend_table(
+    uint32_t abi) {
+  return abi == KVT_COLD_ABI ? &kvtier::kBackend : nullptr;
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of the disk tier: what it is written, what it refuses, and what was found at the start.
+#include <limits>
+
+#include "daemon/metrics/metrics.h"
+
+namespace kvtier {
+namespace {
+
+constexpr auto kCounter = MetricType::kCounter;
+constexpr auto kGauge = MetricType::kGauge;
+using From = const MetricSource&;
+using Family = MetricFamily&;
+
+// What is without limit is infinite, not a large number: a ratio of use to limit is then 0.
+double OrInfinity(uint64_t value, bool limited) {
+  return limited ? static_cast<double>(value) : std::numeric_limits<double>::infinity();
+}
+
+constexpr MetricRow kDiskRows[] = {
+    {kGauge, "kvtier_write_budget_bytes", "Bytes that may be written to disk per UTC day.", "", "",
+     [](From from, Family family) {
+       const uint64_t bytes = from.snapshot.write_budget_bytes;
+       family.Add(OrInfinity(bytes, bytes > 0));
+     }},
+    {kGauge, "kvtier_write_budget_left_bytes", "Bytes that may still be written to disk today.",
+     "write_budget_left_bytes", "",
+     [](From from, Family family) {
+       family.Add(OrInfinity(from.snapshot.gauges.write_budget_left_bytes,
+                             from.snapshot.write_budget_bytes > 0));
+     }},
+    {kGauge, "kvtier_write_budget_spent_bytes", "Bytes written to disk today (UTC).", "", "",
+     [](From from, Family family) { family.Add(from.snapshot.gauges.write_budget_spent_bytes); }},
+    {kCounter, "kvtier_disk_writes_declined_blocks",
+     "Blocks that were not written to disk, because they were unlikely to be used again.",
+     "stats.disk_declined_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.disk_declined_blocks); }},
+    {kCounter, "kvtier_disk_writes_declined_bytes",
+     "Bytes that were not written to disk, because their blocks were unlikely to be used again.",
+     "stats.disk_declined_bytes", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.disk_declined_bytes); }},
+    {kCounter, "kvtier_disk_errors", "Operations that the disk or the index refused.",
+     "stats.{disk_read|disk_write|index}_errors", "",
+     [](From from, Family family) {
+       family.Add({{"operation", "read"}}, from.snapshot.stats.disk_read_errors)
+           .Add({{"operation", "write"}}, from.snapshot.stats.disk_write_errors)
+           .Add({{"operation", "index"}}, from.snapshot.stats.index_errors);
+     }},
+    {kCounter, "kvtier_disk_read_retries", "Blocks read a second time after a bad first.",
+     "stats.disk_read_retries", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.disk_read_retries); }},
+    {kCounter, "kvtier_repairs", "Damage that was dealt with, by how.",
+     "stats.{disk_read_repaired|slots_quarantined|}", "",
+     [](From from, Family family) {
+       family.Add({{"repair", "second_read"}}, from.snapshot.stats.disk_read_repaired)
+           .Add({{"repair", "slot_quarantined"}}, from.snapshot.stats.slots_quarantined)
+           .Add({{"repair", "index_rebuilt"}}, uint64_t{from.snapshot.index_rebuilt});
+     }},
+    {kCounter, "kvtier_disk_headers_not_voided",
+     "Slots of erased or evicted blocks whose headers the disk refused to void; an index rebuilt "
+     "from the headers may find those that are not encrypted again.",
+     "stats.headers_not_voided", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.headers_not_voided); }},
+    {kCounter, "kvtier_index_batches", "Batches written to the index on disk.",
+     "stats.index_batches", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.index_batches); }},
+    {kCounter, "kvtier_restored_blocks", "Blocks found on disk at the start.",
+     "stats.restored_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.restored_blocks); }},
+    {kGauge, "kvtier_index_load_seconds", "Time that reading the index took at the start.", "", "",
+     [](From from, Family family) { family.Add(from.snapshot.index_load_seconds); }},
+    {kGauge, "kvtier_disk_degraded",
+     "1 if the disk tier is smaller than configured or refuses writes, else 0.", "", "",
+     [](From from, Family family) { family.Add(uint64_t{from.snapshot.disk_degraded}); }},
+};
+
+}  // namespace
+
+std::span<const MetricRow> DiskMetricRows() { return kDiskRows; }
+
+}  // namespace kvtier

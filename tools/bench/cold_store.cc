@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a cold store takes and gives through the daemon's own code for it: `tools/bench/cold.sh`
+// compares that with the store's own benchmark.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "daemon/cold/loaded_store.h"
+#include "daemon/runtime/event_loop.h"
+
+namespace kvtier {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr int64_t kTimeoutMs = 60'000;
+constexpr int64_t kTtlS = 3600;
+// Objects that are read, many times, and how many a question asks for.
+constexpr size_t kObjects = 128;
+constexpr size_t kAsked = 64;
+// What is written before names are used again, so that a store in memory does not fill up.
+constexpr size_t kWrittenBytes = size_t{1} << 30;
+
+struct Measure {
+  bool reads = false;
+  size_t bytes = 0;
+  size_t depth = 0;
+  double seconds = 0;
+};
+
+std::string NameOf(uint64_t number) {
+  return fmt::format("kvtier/1/bench/model-1/{:064x}", number);
+}
+
+// Keeps `depth` calls under way until the time is over, and waits for all.
+class Run {
+ public:
+  Run(ColdStore* store, EventLoop* loop, const Measure& measure)
+      : store_(*store),
+        loop_(*loop),
+        measure_(measure),
+        object_(std::make_shared<std::vector<std::byte>>(measure.bytes, std::byte{7})) {}
+
+  // The first `count` objects.
+  void Fill(size_t count) {
+    end_ = SteadyClock::time_point::max();
+    limit_ = count;
+    Play([this] { Put(); });
+  }
+  // MB/s, as the stores' benchmarks count (1 MB = 1 MiB); nothing if a call failed.
+  [[nodiscard]] double Rate() {
+    const auto begin = SteadyClock::now();
+    end_ = begin + std::chrono::duration_cast<SteadyClock::duration>(
+                       std::chrono::duration<double>(measure_.seconds));
+    limit_ = UINT64_MAX;
+    begun_ = ended_ = 0;
+    Play([this] { measure_.reads ? Get() : Put(); });
+    const std::chrono::duration<double> elapsed = SteadyClock::now() - begin;
+    return static_cast<double>(ended_ * measure_.bytes) / static_cast<double>(kMiB) /
+           elapsed.count();
+  }
+  [[nodiscard]] uint64_t failed() const { return failed_; }
+
+ private:
+  void Play(std::function<void()> call) {
+    call_ = std::move(call);
+    begun_ = ended_ = 0;
+    for (size_t i = 0; i < measure_.depth; ++i) Next();
+    loop_.RunUntil([this] { return ended_ == begun_; });
+  }
+  void Next() {
+    if (begun_ == limit_ || SteadyClock::now() >= end_) return;
+    ++begun_;
+    call_();
+  }
+  void OnEnded(bool good) {
+    ++ended_;
+    if (!good) ++failed_;
+    Next();
+  }
+  void Put() {
+    const size_t objects = std::max(kObjects, kWrittenBytes / measure_.bytes);
+    store_.Put(NameOf(next_written_++ % objects), object_, kTtlS, kTimeoutMs,
+               [this](const Status& status) { OnEnded(status.has_value()); });
+  }
+  // As the cache does: what is read was asked for before, many objects with one question.
+  void Get() {
+    if (found_ < kAsked) Ask();
+    if (found_ == 0) {
+      ++parked_;
+      return;
+    }
+    --found_;
+    store_.Get(NameOf(next_read_++ % kObjects), measure_.bytes, kTimeoutMs,
+               [this](const Result<ColdBytes>& got) { OnEnded(got.has_value()); });
+  }
+  void Ask() {
+    if (asking_) return;
+    asking_ = true;
+    std::vector<std::string> names;
+    for (size_t i = 0; i < kAsked; ++i) names.push_back(NameOf(next_asked_++ % kObjects));
+    store_.Exists(std::move(names), kTimeoutMs, [this](const Result<std::vector<bool>>& answer) {
+      asking_ = false;
+      found_ += kAsked;
+      if (!answer) ++failed_;
+      for (size_t parked = std::exchange(parked_, 0); parked > 0; --parked) Get();
+    });
+  }
+
+  ColdStore& store_;
+  EventLoop& loop_;
+  const Measure measure_;
+  const ColdBytes object_;
+  std::function<void()> call_;
+  SteadyClock::time_point end_;
+  uint64_t limit_ = 0, begun_ = 0, ended_ = 0, failed_ = 0;
+  // Of the reads: objects that were found and not yet read, and calls that wait for more of them.
+  size_t found_ = 0, parked_ = 0;
+  uint64_t next_read_ = 0, next_asked_ = 0, next_written_ = 0;
+  bool asking_ = false;
+};
+
+int Main(std::span<char*> arguments) {
+  if (arguments.size() != 7) {
+    fmt::print(stderr, "usage: {} LIBRARY ENDPOINT put|get BYTES DEPTH SECONDS\n", arguments[0]);
+    return 2;
+  }
+  const Measure measure{.reads = std::string(arguments[3]) == "get",
+                        .bytes = std::strtoull(arguments[4], nullptr, 10),
+                        .depth = std::strtoull(arguments[5], nullptr, 10),
+                        .seconds = std::strtod(arguments[6], nullptr)};
+  EventLoop loop;
+  auto store = LoadedStore::Open(
+      {.library = arguments[1], .endpoint = arguments[2], .max_bytes_in_flight = kGiB}, &loop);
+  if (!store) {
+    fmt::print(stderr, "{}\n", store.error().ToString());
+    return 1;
+  }
+  Run run(store->get(), &loop, measure);
+  run.Fill(kObjects);
+  const double rate = run.Rate();
+  if (run.failed() > 0) {
+    fmt::print(stderr, "{} calls failed\n", run.failed());
+    return 1;
+  }
+  fmt::print("{:.1f}\n", rate);
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvtier
+
+int main(int argc, char** argv) { return kvtier::Main({argv, static_cast<size_t>(argc)}); }
