@@ -17,6 +17,7 @@
 #include "daemon/config/tenants.h"
 #include "daemon/keeper/store_opening.h"
 #include "daemon/runtime/process.h"
+#include "daemon/runtime/process_end.h"
 #include "gpu/cuda_device.h"
 #include "gpu/host_device.h"
 
@@ -82,7 +83,15 @@ Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* p
                .history = &history_},
       tick_(loop) {}
 
-Daemon::~Daemon() = default;
+Daemon::~Daemon() {
+  if (!ends_in_background_ || descriptors_->entries().empty()) return;
+  // Unmapping and unpinning host memory and destroying a GPU's context take seconds. The process ends
+  // after this, and its teardown process does all that while the next daemon starts.
+  arena_->LeaveMapped();
+  for (OpenedDevice& opened : devices_) {
+    if (opened.kind == wire::DeviceKind::kCuda) (void)opened.device.release();
+  }
+}
 
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
@@ -231,6 +240,28 @@ Status Daemon::OpenArena() {
   // Of a daemon with other settings, or of another version: none will ask for it.
   descriptors_->ReleaseUnclaimed();
   return {};
+}
+
+bool Daemon::MayUseCuda() const {
+  return std::ranges::any_of(config_.pool.devices,
+                             [](DeviceChoice asked) { return asked != DeviceChoice::kHost; });
+}
+
+bool Daemon::UsesCuda() const {
+  return std::ranges::any_of(
+      devices_, [](const OpenedDevice& opened) { return opened.kind == wire::DeviceKind::kCuda; });
+}
+
+void Daemon::EndInBackground() {
+  const bool all_kept =
+      config_.host.keep && config_.pool.keep && descriptors_->holder().name != "none";
+  if (!all_kept) return;
+  const Status started = StartTeardownProcess();
+  ends_in_background_ = started.has_value();
+  if (!started) {
+    log_->Warning("restart.slow", "the next daemon can start only when all of this one is gone: {}",
+                  started.error().ToString());
+  }
 }
 
 void Daemon::KeepArena() {

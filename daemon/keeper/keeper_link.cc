@@ -10,8 +10,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 namespace kvtier {
@@ -22,6 +24,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view kProgram = "kvtier-keeper";
 // The program returns as soon as the keeper listens.
 constexpr int kStartPatienceMs = 5000;
+// A daemon that has just ended is connected until its teardown process has closed its descriptors.
+constexpr auto kBusyPatience = std::chrono::seconds(2);
+constexpr auto kBusyPoll = std::chrono::milliseconds(5);
 
 tl::unexpected<Error> Silent() {
   return MakeError(ErrorCode::kUnavailable, "keeper_silent", "kvtier-keeper does not answer");
@@ -88,6 +93,20 @@ Status StartProgram(const KeeperPlace& place) {
                    fmt::format("{} ended with {}; can {} be made?", program, code, place.socket));
 }
 
+bool IsBusy(const Error& error) { return error.code == ErrorCode::kAlreadyExists; }
+
+// Asks again while another daemon is connected, for kBusyPatience. `ask` makes a Result.
+template <typename Ask>
+auto WhileBusy(const Ask& ask) {
+  const auto give_up = std::chrono::steady_clock::now() + kBusyPatience;
+  auto answer = ask();
+  while (!answer && IsBusy(answer.error()) && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(kBusyPoll);
+    answer = ask();
+  }
+  return answer;
+}
+
 }  // namespace
 
 KeeperPlace KeeperPlace::Beside(const std::string& socket, std::string program) {
@@ -148,12 +167,14 @@ Result<bool> KeeperLink::Greet(int64_t keep_for_ms) {
 }
 
 Result<std::optional<KeeperLink>> KeeperLink::Find(const KeeperPlace& place, int64_t keep_for_ms) {
-  KVT_ASSIGN_OR_RETURN(std::optional<KeeperLink> link, Connect(place.socket));
-  if (!link) return link;
-  KVT_ASSIGN_OR_RETURN(const bool understood, link->Greet(keep_for_ms));
-  if (!understood) return std::optional<KeeperLink>();
-  link->found_ = true;
-  return link;
+  return WhileBusy([&]() -> Result<std::optional<KeeperLink>> {
+    KVT_ASSIGN_OR_RETURN(std::optional<KeeperLink> link, Connect(place.socket));
+    if (!link) return link;
+    KVT_ASSIGN_OR_RETURN(const bool understood, link->Greet(keep_for_ms));
+    if (!understood) return std::optional<KeeperLink>();
+    link->found_ = true;
+    return link;
+  });
 }
 
 Result<KeeperLink> KeeperLink::Open(const KeeperPlace& place, int64_t keep_for_ms) {
@@ -171,10 +192,12 @@ Result<KeeperLink> KeeperLink::Open(const KeeperPlace& place, int64_t keep_for_m
 }
 
 Result<bool> KeeperLink::End(const KeeperPlace& place) {
-  KVT_ASSIGN_OR_RETURN(std::optional<KeeperLink> link, Connect(place.socket));
-  if (!link) return false;
-  KVT_RETURN_IF_ERROR(link->End());
-  return true;
+  return WhileBusy([&]() -> Result<bool> {
+    KVT_ASSIGN_OR_RETURN(std::optional<KeeperLink> link, Connect(place.socket));
+    if (!link) return false;
+    KVT_RETURN_IF_ERROR(link->End());
+    return true;
+  });
 }
 
 Status KeeperLink::End() {

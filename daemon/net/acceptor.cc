@@ -7,7 +7,9 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/posix.h"
@@ -24,6 +26,9 @@ constexpr int kMaxAcceptsPerEvent = 16;
 // How long to wait after accept() has failed, mostly for want of descriptors. The socket stays
 // readable meanwhile, so that waiting for it would spin.
 constexpr int64_t kAcceptRetryMs = 50;
+// Each try is a connection for a daemon that does listen there.
+constexpr auto kListenerPatience = std::chrono::milliseconds(500);
+constexpr auto kListenerPoll = std::chrono::milliseconds(20);
 
 // Linux 6.16; older headers lack the name.
 constexpr int kSoPassRights = 83;
@@ -55,8 +60,22 @@ UniqueFd NewSocket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
+// Whether a process listens there, or another error than the refusal that proves that none does. Asked
+// again for a while: a daemon that has ended listens until its teardown process has closed its sockets.
+Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
+  const auto give_up = std::chrono::steady_clock::now() + kListenerPatience;
+  while (true) {
+    const UniqueFd probe = NewSocket();
+    if (!probe.valid()) return SystemError("socket for", path);
+    const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+    if (::connect(probe.get(), to, sizeof(address)) != 0 && errno == ECONNREFUSED) return false;
+    if (std::chrono::steady_clock::now() >= give_up) return true;
+    std::this_thread::sleep_for(kListenerPoll);
+  }
+}
+
 // Removes the socket of a daemon that is gone. A file of another kind stays: a mistyped path must
-// not delete an operator's data. Only a refused connection proves that no process listens.
+// not delete an operator's data.
 Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   struct stat status;
   if (::lstat(path.c_str(), &status) != 0) {
@@ -66,10 +85,8 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   if (!S_ISSOCK(status.st_mode)) {
     return MakeError(ErrorCode::kAlreadyExists, "socket_path_taken", path + " is not a socket");
   }
-  const UniqueFd probe = NewSocket();
-  if (!probe.valid()) return SystemError("socket for", path);
-  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
-      errno != ECONNREFUSED) {
+  KVT_ASSIGN_OR_RETURN(const bool listened_on, IsListenedOn(address, path));
+  if (listened_on) {
     return MakeError(ErrorCode::kAlreadyExists, "socket_in_use",
                      "another process listens on " + path);
   }

@@ -50,6 +50,11 @@ ArenaMapping::~ArenaMapping() {
   if (!reserved_.empty()) ::munmap(reserved_.data(), reserved_.size());
 }
 
+void ArenaMapping::LeaveMapped() {
+  table_memory_ = {};
+  reserved_ = {};
+}
+
 Status ArenaMapping::Reserve(uint64_t bytes) {
   const uint64_t reserved_bytes = bytes + kHugePageBytes;
   void* address = ::mmap(nullptr, reserved_bytes, PROT_READ | PROT_WRITE,

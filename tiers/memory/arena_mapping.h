@@ -33,6 +33,9 @@ class ArenaMapping {
   ArenaMapping& operator=(ArenaMapping&&) = delete;
   ~ArenaMapping();
 
+  // From here on the memory stays mapped until the process ends, also when this is destroyed.
+  void LeaveMapped();
+
   // Aligned to huge pages; as many bytes as asked for.
   [[nodiscard]] std::span<std::byte> arena() const { return arena_; }
   // Null for anonymous memory.

@@ -90,7 +90,13 @@ MappedArena::~MappedArena() {
     preparer_.join();
     toucher_.reset();
   }
+  if (stays_mapped_) return;
   for (const auto slice : pinned_) options_.pinner->Unpin(slice);
+}
+
+void MappedArena::LeaveMapped() {
+  stays_mapped_ = true;
+  mapping_.LeaveMapped();
 }
 
 void MappedArena::OnGrowth(std::function<void(std::span<std::byte>)> listener) {

@@ -81,6 +81,10 @@ class MappedArena final : public HostArena {
   // A listener set late is told at once, from within this call, of what is ready already.
   void OnGrowth(std::function<void(std::span<std::byte>)> listener) override;
 
+  // For a process that ends next: its end gives back pages and pins, which takes a second that a
+  // destruction of the arena would otherwise take.
+  void LeaveMapped();
+
   // "adopted", or the reason why there is nothing in the memory; see ArenaMapping::adoption.
   [[nodiscard]] const std::string& adoption() const { return mapping_.adoption(); }
   // For whatever is to hold the memory over the end of this process; the arena owns them. -1
@@ -103,12 +107,13 @@ class MappedArena final : public HostArena {
 
   const MappedArenaOptions options_;
   EventQueue* const loop_;
-  const ArenaMapping mapping_;
+  ArenaMapping mapping_;
   const std::span<std::byte> arena_;
   uint64_t ready_bytes_ = 0;
   bool growing_ = true;
   std::function<void(std::span<std::byte>)> listener_;
   std::shared_ptr<MappedArena*> self_;        // posted events hold it weakly
+  bool stays_mapped_ = false;
   std::vector<std::span<std::byte>> pinned_;  // the preparing thread's, while there is one
   bool may_pin_ = false;                      // likewise
   std::atomic<bool> stopping_ = false;

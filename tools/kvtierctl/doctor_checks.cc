@@ -144,6 +144,11 @@ Check HugepageCheck(const fs::path& root) {
                 "host memory is touched and copied more slowly: echo madvise > "
                 "/sys/kernel/mm/transparent_hugepage/enabled");
   }
+  if (shared == "never" || shared == "deny") {
+    return Warn("hugepages", std::move(found),
+                "host memory that outlives the daemon is pinned and given back more slowly: echo "
+                "advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  }
   return Ok("hugepages", std::move(found));
 }
 

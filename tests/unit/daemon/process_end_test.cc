@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/process_end.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <string>
+
+#include "base/posix.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int kPatienceMs = 10'000;
+
+// The only child of the process's main thread; 0 if it has none.
+pid_t ChildOf(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/task/{}/children", pid, pid));
+  pid_t child = 0;
+  file >> child;
+  return child;
+}
+
+bool Ends(const UniqueFd& process) {
+  pollfd end{.fd = process.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&end, 1, kPatienceMs) == 1;
+}
+
+// A process that has started its teardown process and waits.
+class Parent {
+ public:
+  Parent() {
+    std::array<int, 2> started{}, held{};
+    EXPECT_EQ(::pipe2(started.data(), O_CLOEXEC), 0);
+    EXPECT_EQ(::pipe2(held.data(), O_CLOEXEC), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(started[0]);
+      ::close(held[0]);
+      const char answer = StartTeardownProcess() ? 'y' : 'n';
+      (void)!::write(started[1], &answer, 1);
+      while (true) ::pause();
+    }
+    ::close(held[1]);
+    held_ = UniqueFd(held[0]);
+    ::close(started[1]);
+    char answer = 0;
+    EXPECT_EQ(::read(started[0], &answer, 1), 1);
+    EXPECT_EQ(answer, 'y');
+    ::close(started[0]);
+    child_pid_ = ChildOf(pid_);
+    child_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child_pid_, 0)));
+    EXPECT_TRUE(child_.valid());
+  }
+  ~Parent() {
+    if (pid_ > 0) Kill();
+  }
+  Parent(const Parent&) = delete;
+  Parent& operator=(const Parent&) = delete;
+
+  void SignalChild(int signal) const { ::kill(child_pid_, signal); }
+  // Signals that were sent to the child as a process and have not reached it.
+  [[nodiscard]] uint64_t PendingInChild() const {
+    std::ifstream file(fmt::format("/proc/{}/status", child_pid_));
+    uint64_t pending = 0;
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("ShdPnd:")) pending = std::stoull(line.substr(7), nullptr, 16);
+    }
+    return pending;
+  }
+  void Kill() {
+    ::kill(pid_, SIGKILL);
+    EXPECT_EQ(::waitpid(pid_, nullptr, 0), pid_);
+    pid_ = -1;
+  }
+  [[nodiscard]] const UniqueFd& child() const { return child_; }
+  // The end of a pipe whose other end the parent has.
+  [[nodiscard]] const UniqueFd& held() const { return held_; }
+
+ private:
+  pid_t pid_ = -1;
+  pid_t child_pid_ = -1;
+  UniqueFd child_;
+  UniqueFd held_;
+};
+
+class ProcessEndTest : public testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef __SANITIZE_THREAD__
+    GTEST_SKIP() << "the thread sanitizer's state cannot be shared with a child";
+#endif
+  }
+};
+
+TEST_F(ProcessEndTest, TheTeardownProcessClosesDescriptorsAtOnceAndEndsLater) {
+  Parent parent;
+  parent.Kill();
+  pollfd pipe{.fd = parent.held().get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&pipe, 1, kPatienceMs), 1);
+  EXPECT_NE(pipe.revents & POLLHUP, 0);
+  pollfd end{.fd = parent.child().get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&end, 1, 0), 0);
+  EXPECT_TRUE(Ends(parent.child()));
+}
+
+TEST_F(ProcessEndTest, ATerminalsSignalsStayPendingInTheTeardownProcess) {
+  const Parent parent;
+  parent.SignalChild(SIGINT);
+  EXPECT_NE(parent.PendingInChild() & (uint64_t{1} << (SIGINT - 1)), 0U);
+}
+
+}  // namespace
+}  // namespace kvtier
