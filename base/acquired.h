@@ -75,4 +75,17 @@ struct LoadProgress {
   friend bool operator==(const LoadProgress&, const LoadProgress&) = default;
 };
 
+// A block that a session held in an earlier life of the daemon, as its client names it.
+struct ResumeClaim {
+  BlockHandle block;
+  uint32_t references = 1;  // of the session's; not looked at if the block is private
+  friend bool operator==(const ResumeClaim&, const ResumeClaim&) = default;
+};
+
+enum class ResumeOutcome : uint8_t {
+  kLost = 0,        // not held, and its bytes may change
+  kPrivate = 1,     // private to the session again, as the client left it
+  kReferenced = 2,  // committed, and referenced by the session as often as was claimed
+};
+
 }  // namespace kvtier

@@ -111,6 +111,26 @@ void Fields(auto& io, Like<ReleaseReply> auto& m) {
 }
 KVT_DEFINE_MESSAGE(ReleaseReply);
 
+void Fields(auto& io, Like<Resume> auto& m) {
+  io.Number(m.pool);
+  io.Number(m.session);
+  io.Bytes(m.secret.bytes);
+  io.Bool(m.more);
+  io.List(m.claims, kMaxClaimsPerResume, "too_many_blocks", [](auto& item_io, auto& claim) {
+    item_io.Handle(claim.block);
+    item_io.Number(claim.references);
+    item_io.Check(claim.references > 0, "bad_references", claim.references);
+  });
+}
+KVT_DEFINE_MESSAGE(Resume);
+
+void Fields(auto& io, Like<ResumeReply> auto& m) {
+  io.List(m.outcomes, kMaxClaimsPerResume, "too_many_blocks", [](auto& item_io, auto& outcome) {
+    item_io.OneOf(outcome, ResumeOutcome::kLost, ResumeOutcome::kReferenced);
+  });
+}
+KVT_DEFINE_MESSAGE(ResumeReply);
+
 void Fields(auto& io, Like<Prefetch> auto& m) {
   io.Number(m.pool);
   io.Hashes(m.hashes, kMaxHashesPerCall, "too_many_hashes");

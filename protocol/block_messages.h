@@ -133,6 +133,25 @@ struct ReleaseReply {
   std::vector<Item> errors;
 };
 
+// Asks to hold again, in a pool that this session has attached, what a session of the same process
+// held there in an earlier life of the daemon.
+struct Resume {
+  static constexpr MessageType kType = MessageType::kResume;
+  PoolId pool;
+  // What that session's HELLO_REPLY said.
+  SessionId session;
+  Digest128 secret;
+  // Another RESUME of the same session follows; without it, what was not claimed is given back.
+  bool more = false;
+  // At most kMaxClaimsPerResume; each of 1 reference or more: else Decode says "bad_references".
+  std::vector<ResumeClaim> claims;
+};
+
+struct ResumeReply {
+  static constexpr MessageType kType = MessageType::kResumeReply;
+  std::vector<ResumeOutcome> outcomes;  // one for each claim
+};
+
 struct Prefetch {
   static constexpr MessageType kType = MessageType::kPrefetch;
   PoolId pool;

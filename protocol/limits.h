@@ -32,6 +32,8 @@ inline constexpr uint32_t kMaxBlocksPerCall = 16384;
 inline constexpr uint32_t kMaxPartialBlocksPerCall = 1024;
 // So that a COMMIT with every optional field still fits a frame.
 inline constexpr uint32_t kMaxCommitsPerCall = 8192;
+// Of one RESUME; a client that holds more sends several.
+inline constexpr uint32_t kMaxClaimsPerResume = 4096;
 // Likewise of a STORE.
 inline constexpr uint32_t kMaxStoresPerCall = 8192;
 

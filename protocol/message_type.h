@@ -64,7 +64,9 @@ namespace kvtier::wire {
   X(kReleaseMemory, 46, "RELEASE_MEMORY")            \
   X(kReleaseMemoryReply, 47, "RELEASE_MEMORY_REPLY") \
   X(kHint, 48, "HINT")                               \
-  X(kHintReply, 49, "HINT_REPLY")
+  X(kHintReply, 49, "HINT_REPLY")                    \
+  X(kResume, 50, "RESUME")                           \
+  X(kResumeReply, 51, "RESUME_REPLY")
 
 enum class MessageType : uint16_t {
 #define KVT_X(enumerator, number, name) enumerator = number,

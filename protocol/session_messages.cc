@@ -34,6 +34,7 @@ void Fields(auto& io, Like<HelloReply> auto& m) {
   io.Number(m.max_blocks);
   io.Number(m.max_references);
   io.Text(m.tenant, kMaxTenantBytes);
+  io.Bytes(m.secret.bytes);
 }
 KVT_DEFINE_MESSAGE(HelloReply);
 

@@ -53,6 +53,9 @@ struct HelloReply {
   uint32_t max_references = 0;
   // Which tenant's cache this is, as the daemon derived it from the peer's credentials.
   std::string tenant;
+  // With it the client can resume this session in the daemon's next life (Resume). Zeros: it
+  // cannot, since the daemon's pools end with it.
+  Digest128 secret;
 };
 
 // Decode's errors include those of ModelRecord::Decode.

@@ -23,7 +23,7 @@
 #include "tiers/types/cache_options.h"
 #include "tiers/types/cache_requests.h"
 #include "tiers/types/cache_stats.h"
-#include "tiers/types/process_identity.h"
+#include "tiers/types/session_identity.h"
 
 namespace kvtier {
 
@@ -65,10 +65,18 @@ class Cache {
   // A pool that no session uses keeps its blocks, until an AttachPool needs its memory: what is in
   // no other tier is dropped then. One that no session ever used is not closed. REQUIRES: the
   // session is open; there is such a pool.
-  // `process` is the session's, for the table beside memory that is kept.
-  void UsePool(SessionId session, PoolId pool, const ProcessIdentity& process = {});
+  // `identity` is for the table beside memory that is kept.
+  void UsePool(SessionId session, PoolId pool, const SessionIdentity& identity = {});
   // Who had the pools that were taken over from an earlier daemon when that died; once.
   [[nodiscard]] std::vector<AbsentClients> TakeAbsentClients();
+  // Has the session hold again what `absent` (AbsentClients::Session::holdings) held: returns what
+  // became of each claim. References beyond options.max_references_per_session are lost. REQUIRES:
+  // the caller knows that both are sessions of one process; the session uses the pool.
+  [[nodiscard]] std::vector<ResumeOutcome> Resume(SessionId absent, SessionId session, PoolId pool,
+                                                  std::span<const ResumeClaim> claims);
+  // For a process that is about to end: what sessions hold when they are closed from now on stays
+  // theirs in the pools that are kept, for the next process.
+  void KeepHoldings();
   // Calls `ready` when the pool's memory may be used: nothing is acquired from it, nor is it shown
   // to any client, before. Within this call if it may be at once; never if there is no such pool.
   void WhenPoolReady(PoolId pool, std::function<void()> ready);
@@ -164,8 +172,8 @@ class Cache {
   // Forgets a block in one tier, or in all of them. What is held, pinned or on the move stays.
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
   // Calls `done` when nothing of what Evict took from the disk can come back at a restart, even if
-  // the index is lost: within this call if that is so already. With an error, kIoError, if the disk
-  // refuses; the cache goes on trying.
+  // the index is lost: within this call if that is so already. With an error, kIoError, if the
+  // index refuses, or if the disk has refused for seconds.
   void WhenEvictionsAreDurable(std::function<void(Status)> done);
 
   // Erases the tenant's blocks for good. The index remembers that first, so that a cache that is

@@ -173,6 +173,8 @@ EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& req
     const EntryIndex added = state.AddEntry(key, request.tokens, request.depth, request.retention);
     // It may be known to the pool from an earlier life.
     pool->victims.NoteUse(state.FactsOf(added));
+    state.NoteUse(added);
+    state.NoteIdle(added);
     return added;
   }
   // The content is known already. If this pool has a block of it, the answer is kNoEntry: the
@@ -301,11 +303,28 @@ std::vector<AbsentClients> Cache::TakeAbsentClients() {
   return impl_->pool_adoption.TakeAbsentClients();
 }
 
-void Cache::UsePool(SessionId session, PoolId pool_id, const ProcessIdentity& process) {
+void Cache::UsePool(SessionId session, PoolId pool_id, const SessionIdentity& identity) {
   CachePool* const pool = impl_->state.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
-  impl_->sessions.UsePool(session, pool, process);
+  impl_->sessions.UsePool(session, pool, identity);
 }
+
+std::vector<ResumeOutcome> Cache::Resume(SessionId absent, SessionId session, PoolId pool_id,
+                                         std::span<const ResumeClaim> claims) {
+  CachePool* const pool = impl_->state.FindPool(pool_id);
+  KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
+  std::vector<ResumeOutcome> outcomes;
+  outcomes.reserve(claims.size());
+  CacheStats& stats = impl_->state.stats;
+  for (const ResumeClaim& claim : claims) {
+    outcomes.push_back(impl_->sessions.Resume(absent, session, pool, claim));
+    const bool lost = outcomes.back() == ResumeOutcome::kLost;
+    ++(lost ? stats.resume_lost_blocks : stats.resumed_blocks);
+  }
+  return outcomes;
+}
+
+void Cache::KeepHoldings() { impl_->sessions.KeepHoldings(); }
 
 bool Cache::HasPool(const NamespaceIdentity& identity, DeviceIndex device) const {
   const std::optional<NamespaceId> namespace_id = FindNamespace(identity);

@@ -44,6 +44,7 @@ Result<ConnectionOptions> ToOptions(const kvt_connect_options* given) {
       .request_timeout_ms = options.request_timeout_ms,
       .reconnect_min_ms = options.reconnect_min_ms,
       .reconnect_max_ms = options.reconnect_max_ms,
+      .resume_wait_ms = options.resume_wait_ms,
       .wait_for_daemon = options.wait_for_daemon != 0,
   };
   KVT_RETURN_IF_ERROR(result.Validate());
@@ -231,6 +232,7 @@ void kvt_connect_options_init(kvt_connect_options* options) {
   options->request_timeout_ms = defaults.request_timeout_ms;
   options->reconnect_min_ms = defaults.reconnect_min_ms;
   options->reconnect_max_ms = defaults.reconnect_max_ms;
+  options->resume_wait_ms = static_cast<int32_t>(defaults.resume_wait_ms);
 }
 
 kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* options,

@@ -33,15 +33,14 @@ Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
 }  // namespace
 
 Result<std::shared_ptr<const Attachment>> Attachment::Open(
-    std::shared_ptr<DaemonSession> session, const wire::Attach& request, ModelRecord record,
-    const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
+    Connection* connection, uint32_t model, std::shared_ptr<DaemonSession> session,
+    const wire::Attach& request, ModelRecord record, const std::shared_ptr<PoolMapping>& known) {
   const uint64_t block_bytes = record.groups[request.group].BlockBytes();
   UniqueFd fd;
-  Channel& channel = session->channel();
   KVT_ASSIGN_OR_RETURN(
       const wire::AttachReply reply,
-      channel.Call<wire::AttachReply>(
-          request, deadline,
+      session->channel().Call<wire::AttachReply>(
+          request, connection->RequestDeadline(),
           {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, {&fd, 1}));
   const std::shared_ptr<Attachment> attachment(new Attachment);
   if (known && known->Serves(reply.generation, reply.pool_bytes)) {
@@ -52,19 +51,34 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
         PoolMapping::Map(std::move(fd), reply.generation, reply.pool_bytes, reply.device_kind));
   }
   attachment->id_ = NextAttachmentId();
-  attachment->session_ = std::move(session);
-  attachment->pool_ = reply.pool;
+  attachment->link_ =
+      std::make_unique<PoolLink>(PoolLink::Target{connection, model, request, attachment->id_},
+                                 attachment->mapping_, Link{std::move(session), reply.pool});
   attachment->blocks_ = reply.blocks;
   attachment->record_ = std::move(record);
   attachment->group_ = request.group;
   return attachment;
 }
 
+template <typename Call>
+auto Attachment::OverLink(Call call) const -> decltype(call(*LinkPtr())) {
+  LinkPtr link = link_->Current();
+  while (true) {
+    auto result = call(*link);
+    const bool lost = !result && result.error().code == ErrorCode::kUnavailable &&
+                      !link->session->channel().Poll();
+    if (!lost) return result;
+    const Result<LinkPtr> next = Live();
+    if (!next) return result;
+    link = *next;
+  }
+}
+
 Status Attachment::CheckHashCount(size_t count) const {
-  if (count > session_->limits().max_hashes) {
-    return MakeError(
-        ErrorCode::kLimitExceeded, "too_many_hashes",
-        fmt::format("{} in one call, at most {}", count, session_->limits().max_hashes));
+  const uint32_t most = link()->session->limits().max_hashes;
+  if (count > most) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_hashes",
+                     fmt::format("{} in one call, at most {}", count, most));
   }
   return {};
 }
@@ -80,27 +94,33 @@ Result<AcquiredPart> Attachment::Acquire(std::span<const BlockHash> hashes,
 }
 
 Result<LoadState> Attachment::Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const {
-  return WaitForLoad(session_.get(), load, goal, deadline);
+  const LinkPtr link = link_->Current();
+  KVT_ASSIGN_OR_RETURN(const LoadId of_link, link->Untagged(load));
+  return WaitForLoad(link->session.get(), of_link, goal, deadline);
 }
 
-Status Attachment::WaitOnStream(LoadId load, uint32_t steps, void* stream,
+Status Attachment::WaitOnStream(LoadId tagged, uint32_t steps, void* stream,
                                 Deadline deadline) const {
   KVT_ASSIGN_OR_RETURN(const auto device, mapping_->OnDevice());
-  KVT_ASSIGN_OR_RETURN(const LoadState state, FindLoad(session_.get(), load));
+  const LinkPtr link = link_->Current();
+  DaemonSession& session = *link->session;
+  KVT_ASSIGN_OR_RETURN(const LoadId load, link->Untagged(tagged));
+  KVT_ASSIGN_OR_RETURN(const LoadState state, FindLoad(&session, load));
   if (state.progress.finished) return {};
   if (!state.counter) {
     const LoadGoal goal{.hits = state.in_layers ? state.hits : steps};
-    const Result<LoadState> waited = WaitForLoad(session_.get(), load, goal, deadline);
+    const Result<LoadState> waited = WaitForLoad(&session, load, goal, deadline);
     return waited ? Status() : tl::unexpected(waited.error());
   }
-  session_->WatchForLoss();
-  return session_->counters()->WaitOnStream(*state.counter, std::min(steps, state.counter->steps),
-                                            device->ordinal(), stream);
+  session.WatchForLoss();
+  return session.counters()->WaitOnStream(*state.counter, std::min(steps, state.counter->steps),
+                                          device->ordinal(), stream);
 }
 
 Status Attachment::Commit(std::vector<wire::CommitItem> items, std::vector<EntryOutcome>* outcomes,
                           Deadline deadline) const {
-  const wire::HelloReply& limits = session_->limits();
+  const LinkPtr link = link_->Current();
+  const wire::HelloReply& limits = link->session->limits();
   const size_t batch =
       std::max<size_t>(1, std::min({limits.max_blocks, wire::kMaxCommitsPerCall,
                                     limits.max_frame_bytes / kCommitItemBytesMax}));
@@ -121,16 +141,47 @@ Status Attachment::Commit(std::vector<wire::CommitItem> items, std::vector<Entry
   return {};
 }
 
+// A daemon that was lost has committed some of them, or none: the next one says which it has.
 Status Attachment::CommitBatch(std::vector<wire::CommitItem> items,
                                std::span<EntryOutcome> outcomes, bool want_reply,
                                Deadline deadline) const {
-  const wire::Commit message{.pool = pool_, .items = std::move(items)};
+  LinkPtr link = link_->Current();
+  Status sent = CommitOver(*link, items, outcomes, want_reply, deadline);
+  while (!sent && sent.error().code == ErrorCode::kUnavailable &&
+         !link->session->channel().Poll()) {
+    const uint64_t resumes = link->resumes;
+    const Result<LinkPtr> next = Live();
+    if (!next) return sent;
+    link = *next;
+    std::vector<wire::CommitItem> left;
+    std::vector<size_t> positions;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const ResumeOutcome held = OutcomeSince(resumes, items[i].block);
+      if (held == ResumeOutcome::kReferenced) continue;
+      left.push_back(items[i]);
+      positions.push_back(i);
+    }
+    if (left.empty()) return {};
+    std::vector<EntryOutcome> of_left(want_reply ? left.size() : 0);
+    sent = CommitOver(*link, left, of_left, want_reply, deadline);
+    for (size_t i = 0; sent && i < of_left.size(); ++i) {
+      outcomes[positions[i]] = std::move(of_left[i]);
+    }
+  }
+  return sent;
+}
+
+Status Attachment::CommitOver(const Link& link, const std::vector<wire::CommitItem>& items,
+                              std::span<EntryOutcome> outcomes, bool want_reply,
+                              Deadline deadline) const {
+  const wire::Commit message{.pool = link.pool, .items = items};
+  DaemonSession& session = *link.session;
   if (!want_reply) {
     std::vector<BlockHandle> blocks;
     blocks.reserve(message.items.size());
     for (const wire::CommitItem& item : message.items) blocks.push_back(item.block);
-    return session_->channel().Post(message, deadline, [&](uint64_t request_id) {
-      session_->RememberPosted(request_id, id_, std::move(blocks));
+    return session.channel().Post(message, deadline, [&](uint64_t request_id) {
+      session.RememberPosted(request_id, id_, std::move(blocks));
     });
   }
   const auto check = [&](const wire::CommitReply& reply) -> Status {
@@ -140,7 +191,7 @@ Status Attachment::CommitBatch(std::vector<wire::CommitItem> items,
     }
     return {};
   };
-  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply, session_->channel().Call<wire::CommitReply>(
+  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply, session.channel().Call<wire::CommitReply>(
                                                           message, deadline, {.on_reply = check}));
   for (const auto& item : reply.items) {
     const bool duplicate = item.outcome == wire::CommitOutcome::kDuplicate;
@@ -150,16 +201,43 @@ Status Attachment::CommitBatch(std::vector<wire::CommitItem> items,
   return {};
 }
 
+// What is given back is not claimed from the next daemon: so nothing has to be told to one that is
+// gone, unless what it held is lost anyway.
 Status Attachment::Release(std::vector<BlockHandle> blocks, std::vector<EntryOutcome>* outcomes,
                            Deadline deadline) const {
-  const size_t batch = std::max<size_t>(1, session_->limits().max_blocks);
+  const bool may_resume = MayResume();
+  std::vector<bool> lost;
+  const LinkPtr link = link_->Drop(blocks, &lost);
+  std::vector<BlockHandle> left;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (!lost[i]) left.push_back(blocks[i]);
+  }
+  std::vector<EntryOutcome> of_left;
+  const Status released =
+      ReleaseAll(*link, left, outcomes == nullptr ? nullptr : &of_left, deadline);
+  const bool told = released || released.error().code != ErrorCode::kUnavailable || !may_resume;
+  if (told) KVT_RETURN_IF_ERROR(released);
+  if (outcomes == nullptr) return {};
+  outcomes->clear();
+  auto next = of_left.begin();
+  for (const bool was_lost : lost) {
+    outcomes->push_back(
+        was_lost ? EntryOutcome{.ok = false, .code = ErrorCode::kStaleHandle, .reason = kLostBlock}
+                 : std::move(*next++));
+  }
+  return {};
+}
+
+Status Attachment::ReleaseAll(const Link& link, std::span<const BlockHandle> blocks,
+                              std::vector<EntryOutcome>* outcomes, Deadline deadline) const {
+  const size_t batch = std::max<size_t>(1, link.session->limits().max_blocks);
   if (outcomes != nullptr) outcomes->assign(blocks.size(), {});
   const bool want_reply = outcomes != nullptr;
   // The last batch first: the daemon takes the end of a sequence out of use before its beginning.
   for (size_t end = blocks.size(); end > 0;) {
     const size_t first = (end - 1) / batch * batch;
-    KVT_RETURN_IF_ERROR(ReleaseBatch(
-        std::span(blocks).subspan(first, end - first),
+    KVT_RETURN_IF_ERROR(ReleaseOver(
+        link, blocks.subspan(first, end - first),
         want_reply ? std::span(*outcomes).subspan(first, end - first) : std::span<EntryOutcome>(),
         want_reply, deadline));
     end = first;
@@ -167,13 +245,14 @@ Status Attachment::Release(std::vector<BlockHandle> blocks, std::vector<EntryOut
   return {};
 }
 
-Status Attachment::ReleaseBatch(std::span<const BlockHandle> blocks,
-                                std::span<EntryOutcome> outcomes, bool want_reply,
-                                Deadline deadline) const {
-  wire::Release message{.pool = pool_, .blocks = {blocks.begin(), blocks.end()}};
+Status Attachment::ReleaseOver(const Link& link, std::span<const BlockHandle> blocks,
+                               std::span<EntryOutcome> outcomes, bool want_reply,
+                               Deadline deadline) const {
+  const wire::Release message{.pool = link.pool, .blocks = {blocks.begin(), blocks.end()}};
+  DaemonSession& session = *link.session;
   if (!want_reply) {
-    return session_->channel().Post(message, deadline, [&](uint64_t request_id) {
-      session_->RememberPosted(request_id, id_, message.blocks);
+    return session.channel().Post(message, deadline, [&](uint64_t request_id) {
+      session.RememberPosted(request_id, id_, message.blocks);
     });
   }
   const auto check = [&](const wire::ReleaseReply& reply) -> Status {
@@ -182,7 +261,7 @@ Status Attachment::ReleaseBatch(std::span<const BlockHandle> blocks,
     }
     return {};
   };
-  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply, session_->channel().Call<wire::ReleaseReply>(
+  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply, session.channel().Call<wire::ReleaseReply>(
                                                            message, deadline, {.on_reply = check}));
   for (const auto& item : reply.errors) {
     outcomes[item.position] = {.ok = false, .code = item.code, .reason = item.reason};
@@ -193,10 +272,12 @@ Status Attachment::ReleaseBatch(std::span<const BlockHandle> blocks,
 Result<uint32_t> Attachment::Prefetch(std::span<const BlockHash> hashes, Deadline deadline) const {
   KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
   if (hashes.empty()) return 0;
-  const wire::Prefetch request{.pool = pool_, .hashes = hashes};
-  KVT_ASSIGN_OR_RETURN(const wire::PrefetchReply reply,
-                       session_->channel().Call<wire::PrefetchReply>(request, deadline));
-  return reply.count;
+  return OverLink([&](const Link& link) -> Result<uint32_t> {
+    const wire::Prefetch request{.pool = link.pool, .hashes = hashes};
+    KVT_ASSIGN_OR_RETURN(const wire::PrefetchReply reply,
+                         link.session->channel().Call<wire::PrefetchReply>(request, deadline));
+    return reply.count;
+  });
 }
 
 Result<uint32_t> Attachment::Pin(std::span<const BlockHash> hashes, int64_t ttl_ms,
@@ -206,21 +287,25 @@ Result<uint32_t> Attachment::Pin(std::span<const BlockHash> hashes, int64_t ttl_
     return MakeError(ErrorCode::kInvalidArgument, "bad_ttl", fmt::format("{} ms", ttl_ms));
   }
   if (hashes.empty()) return 0;
-  const wire::Pin request{.pool = pool_, .ttl_ms = ttl_ms, .hashes = hashes};
-  KVT_ASSIGN_OR_RETURN(const wire::PinReply reply,
-                       session_->channel().Call<wire::PinReply>(request, deadline));
-  return reply.count;
+  return OverLink([&](const Link& link) -> Result<uint32_t> {
+    const wire::Pin request{.pool = link.pool, .ttl_ms = ttl_ms, .hashes = hashes};
+    KVT_ASSIGN_OR_RETURN(const wire::PinReply reply,
+                         link.session->channel().Call<wire::PinReply>(request, deadline));
+    return reply.count;
+  });
 }
 
 Result<uint32_t> Attachment::Hint(std::span<const BlockHash> hashes, SequenceHint hint,
                                   int64_t returns_in_ms, Deadline deadline) const {
   KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
   if (hashes.empty()) return 0;
-  const wire::Hint request{
-      .pool = pool_, .hint = hint, .returns_in_ms = returns_in_ms, .hashes = hashes};
-  KVT_ASSIGN_OR_RETURN(const wire::HintReply reply,
-                       session_->channel().Call<wire::HintReply>(request, deadline));
-  return reply.count;
+  return OverLink([&](const Link& link) -> Result<uint32_t> {
+    const wire::Hint request{
+        .pool = link.pool, .hint = hint, .returns_in_ms = returns_in_ms, .hashes = hashes};
+    KVT_ASSIGN_OR_RETURN(const wire::HintReply reply,
+                         link.session->channel().Call<wire::HintReply>(request, deadline));
+    return reply.count;
+  });
 }
 
 Result<std::vector<uint8_t>> Attachment::Lookup(std::span<const BlockHash> hashes,

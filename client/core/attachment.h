@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool as one session reaches it: the calls about its blocks, in one daemon's life.
+// A pool as the application reaches it: the calls about its blocks, over one session or, if what is
+// held outlives the daemon, over several in a row.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "client/core/daemon_session.h"
 #include "client/core/group_request.h"
 #include "client/core/loads.h"
+#include "client/core/pool_link.h"
 #include "client/core/pool_mapping.h"
 #include "client/core/unix_socket.h"
 #include "protocol/messages.h"
@@ -29,31 +31,40 @@ struct EntryOutcome {
   std::string reason;
 };
 
-// Thread-safe and constant. Every call fails with kUnavailable once the session is lost, for good:
-// what was acquired here is lost with it.
+// Thread-safe. A call that finds the session lost resumes it, if it can (PoolLink::Live), and is
+// made again. If it cannot, every call fails with kUnavailable, for good: what was acquired here is
+// lost.
 class Attachment {
  public:
-  // Attaches over `session` to the pool of `request.group`, one of the model that `record`
-  // describes. `known` (may be null) is the mapping of this pool's last attachment and is used
-  // again if it is the same memory. Errors: the daemon's; kUnavailable; kTimeout; kCorrupt,
+  // Attaches over `session`, one of `connection`'s, to the pool of `request.group`, one of the
+  // model that `record` describes and that the connection knows as `model`. `known` (may be null)
+  // is the mapping of this pool's last attachment and is used again if it is the same memory. The
+  // connection outlives the attachment. Errors: the daemon's; kUnavailable; kTimeout; kCorrupt,
   // kIoError from mapping.
   [[nodiscard]] static Result<std::shared_ptr<const Attachment>> Open(
-      std::shared_ptr<DaemonSession> session, const wire::Attach& request, ModelRecord record,
-      const std::shared_ptr<PoolMapping>& known, Deadline deadline);
+      Connection* connection, uint32_t model, std::shared_ptr<DaemonSession> session,
+      const wire::Attach& request, ModelRecord record, const std::shared_ptr<PoolMapping>& known);
 
   // Differs between any two attachments of this process, never 0.
   [[nodiscard]] uint64_t id() const { return id_; }
-  [[nodiscard]] const std::shared_ptr<DaemonSession>& session() const { return session_; }
+  // How it is reached now, alive or not.
+  [[nodiscard]] LinkPtr link() const { return link_->Current(); }
+  // One that stands: see PoolLink::Live.
+  [[nodiscard]] Result<LinkPtr> Live() const { return link_->Live(); }
+  [[nodiscard]] bool MayResume() const { return link_->MayResume(); }
+  // See PoolLink::Hold and OutcomeSince.
+  [[nodiscard]] bool Hold(const LinkPtr& link, const AcquiredPart& acquired) const {
+    return link_->Hold(link, acquired);
+  }
+  [[nodiscard]] ResumeOutcome OutcomeSince(uint64_t resumes, BlockHandle block) const {
+    return link_->OutcomeSince(resumes, block);
+  }
   [[nodiscard]] const std::shared_ptr<PoolMapping>& mapping() const { return mapping_; }
-  [[nodiscard]] PoolId pool_id() const { return pool_; }
   [[nodiscard]] uint32_t blocks() const { return blocks_; }
   [[nodiscard]] const ModelRecord& record() const { return record_; }
   [[nodiscard]] const KvGroup& group() const { return record_.groups[group_]; }
   [[nodiscard]] uint64_t block_bytes() const { return group().BlockBytes(); }
   [[nodiscard]] uint32_t block_tokens() const { return group().block_tokens; }
-  // Whether the session still stands; takes in what has arrived.
-  [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
-
   // AcquireGroups of this one group.
   [[nodiscard]] Result<AcquiredPart> Acquire(
       std::span<const BlockHash> hashes, std::span<const BlockHash> partial_blocks,
@@ -88,17 +99,26 @@ class Attachment {
   Attachment() = default;
 
   [[nodiscard]] Status CheckHashCount(size_t count) const;
+  // `call(link)`, and again over the next one if the link is lost meanwhile.
+  template <typename Call>
+  [[nodiscard]] auto OverLink(Call call) const -> decltype(call(*LinkPtr()));
+  // One request of several blocks, and over the next link what is left to do of it.
   [[nodiscard]] Status CommitBatch(std::vector<wire::CommitItem> items,
                                    std::span<EntryOutcome> outcomes, bool want_reply,
                                    Deadline deadline) const;
-  [[nodiscard]] Status ReleaseBatch(std::span<const BlockHandle> blocks,
-                                    std::span<EntryOutcome> outcomes, bool want_reply,
-                                    Deadline deadline) const;
+  [[nodiscard]] Status CommitOver(const Link& link, const std::vector<wire::CommitItem>& items,
+                                  std::span<EntryOutcome> outcomes, bool want_reply,
+                                  Deadline deadline) const;
+  // The same of a release, in batches.
+  [[nodiscard]] Status ReleaseAll(const Link& link, std::span<const BlockHandle> blocks,
+                                  std::vector<EntryOutcome>* outcomes, Deadline deadline) const;
+  [[nodiscard]] Status ReleaseOver(const Link& link, std::span<const BlockHandle> blocks,
+                                   std::span<EntryOutcome> outcomes, bool want_reply,
+                                   Deadline deadline) const;
 
   uint64_t id_ = 0;
-  std::shared_ptr<DaemonSession> session_;
+  std::unique_ptr<PoolLink> link_;
   std::shared_ptr<PoolMapping> mapping_;
-  PoolId pool_;
   uint32_t blocks_ = 0;
   ModelRecord record_;
   uint32_t group_ = 0;  // of the record's groups

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace kvtier::client {
@@ -21,6 +23,10 @@ Status ConnectionOptions::Validate() const {
   }
   KVT_RETURN_IF_ERROR(positive("connect_timeout_ms", connect_timeout_ms));
   KVT_RETURN_IF_ERROR(positive("request_timeout_ms", request_timeout_ms));
+  if (resume_wait_ms < 0) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_option",
+                     fmt::format("resume_wait_ms is {}, must not be negative", resume_wait_ms));
+  }
   if (reconnect_min_ms >= 0 && reconnect_max_ms < reconnect_min_ms) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_option",
                      fmt::format("reconnect_max_ms {} is below reconnect_min_ms {}",
@@ -63,6 +69,21 @@ Result<std::shared_ptr<DaemonSession>> Connection::GetSession() {
   Result<std::shared_ptr<DaemonSession>> session = TryConnect();
   if (session) return session;
   return MakeError(ErrorCode::kUnavailable, session.error().reason, session.error().context);
+}
+
+Result<std::shared_ptr<DaemonSession>> Connection::WaitForSession(Deadline deadline) {
+  // A daemon that is started anew is there within some tenths of a second.
+  constexpr std::chrono::milliseconds kPause{10};
+  while (true) {
+    Result<std::shared_ptr<DaemonSession>> session = GetSession();
+    if (session || options_.reconnect_min_ms < 0 || std::chrono::steady_clock::now() >= deadline) {
+      return session;
+    }
+    std::this_thread::sleep_until(std::min(deadline, std::chrono::steady_clock::now() + kPause));
+    // The pause is for calls that would otherwise try at once, each of them.
+    const std::lock_guard lock(mutex_);
+    next_try_ = {};
+  }
 }
 
 Result<std::shared_ptr<DaemonSession>> Connection::TryConnect() {

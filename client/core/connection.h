@@ -26,6 +26,8 @@ struct ConnectionOptions {
   // lost.
   int64_t reconnect_min_ms = 50;
   int64_t reconnect_max_ms = 2000;
+  // How long a call waits for the next daemon if that may have what is held; 0: not at all.
+  int64_t resume_wait_ms = 3000;
   // Models and pools may be named before the daemon is there for the first time.
   bool wait_for_daemon = false;
 
@@ -44,6 +46,9 @@ class Connection {
   // The current session; a lost one is replaced, if it is time for a try. Never waits for another
   // thread's try. Errors: kUnavailable.
   [[nodiscard]] Result<std::shared_ptr<DaemonSession>> GetSession();
+  // As GetSession, but waits for a session until the deadline, and tries as often as that is of
+  // use.
+  [[nodiscard]] Result<std::shared_ptr<DaemonSession>> WaitForSession(Deadline deadline);
   // Whether the current session stands; takes in what has arrived, never reconnects.
   [[nodiscard]] bool IsConnected();
 

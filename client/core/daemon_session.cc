@@ -135,6 +135,8 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
     case wire::MessageType::kPrefetchReply:
     case wire::MessageType::kLookupReply:
     case wire::MessageType::kPinReply:
+    case wire::MessageType::kHintReply:
+    case wire::MessageType::kResumeReply:
     case wire::MessageType::kStatsReply:
     case wire::MessageType::kKeepMemoryReply:
     case wire::MessageType::kTakeMemoryReply:

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "client/core/attachment.h"
@@ -13,18 +14,39 @@ namespace {
 // A request's frame without its parts, and a part without its hashes, rounded up.
 constexpr uint64_t kFixedRequestBytes = 64;
 
+constexpr const char* kOtherSession = "other_session";
+
 tl::unexpected<Error> BadReply(std::string context) {
   return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", std::move(context));
 }
 
-Status CheckRequest(std::span<const GroupRequest> groups) {
+// Those of the groups' attachments, as they stand when a request is made.
+using Links = std::vector<LinkPtr>;
+
+Links LinksOf(std::span<const GroupRequest> groups) {
+  Links links;
+  for (const GroupRequest& group : groups) links.push_back(group.attachment->link());
+  return links;
+}
+
+// Whether an error is that of a lost session, and all groups can be asked again over the next.
+bool ResumeAll(std::span<const GroupRequest> groups, const Links& links, const Error& error) {
+  const bool of_session = error.code == ErrorCode::kUnavailable || error.reason == kOtherSession;
+  const auto lost = [](const LinkPtr& link) { return !link->session->channel().Poll(); };
+  if (!of_session || std::ranges::none_of(links, lost)) return false;
+  return std::ranges::all_of(
+      groups, [](const GroupRequest& group) { return group.attachment->Live().has_value(); });
+}
+
+Status CheckRequest(std::span<const GroupRequest> groups, const Links& links) {
   if (groups.empty()) return MakeError(ErrorCode::kInvalidArgument, "no_group");
-  const DaemonSession* const session = groups.front().attachment->session().get();
+  const DaemonSession* const session = links.front()->session.get();
   const wire::HelloReply& limits = session->limits();
   uint64_t hashes = 0, bytes = kFixedRequestBytes;
-  for (const GroupRequest& group : groups) {
-    if (group.attachment->session().get() != session) {
-      return MakeError(ErrorCode::kStaleHandle, "other_session",
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const GroupRequest& group = groups[i];
+    if (links[i]->session.get() != session) {
+      return MakeError(ErrorCode::kStaleHandle, kOtherSession,
                        "the pools are not attached over one connection");
     }
     if (group.partial_blocks.size() > wire::kMaxPartialBlocksPerCall) {
@@ -65,7 +87,8 @@ Status CheckHits(const GroupRequest& group, const AcquiredPart& part) {
 }
 
 // The engine indexes memory with what comes back.
-Status CheckPart(const GroupRequest& group, const AcquiredPart& part, wire::LoadOrder order) {
+Status CheckPart(const GroupRequest& group, const LoadCounters& counters, const AcquiredPart& part,
+                 wire::LoadOrder order) {
   KVT_RETURN_IF_ERROR(CheckHits(group, part));
   const Attachment& attachment = *group.attachment;
   bool below_pool = false;
@@ -82,7 +105,7 @@ Status CheckPart(const GroupRequest& group, const AcquiredPart& part, wire::Load
   }
   const std::optional<wire::LoadCounter>& counter = part.counter;
   const bool counts_hits = order == wire::LoadOrder::kBlocks;
-  if (counter && (part.load.value == 0 || !attachment.session()->counters()->Holds(*counter) ||
+  if (counter && (part.load.value == 0 || !counters.Holds(*counter) ||
                   (counts_hits && counter->steps != part.hits.size()))) {
     return BadReply("a counter that counts nothing");
   }
@@ -90,59 +113,80 @@ Status CheckPart(const GroupRequest& group, const AcquiredPart& part, wire::Load
 }
 
 // Checks what came and registers the loads.
-Status TakeAcquired(std::span<const GroupRequest> groups, wire::LoadOrder order,
-                    const wire::AcquireReply& reply) {
+Status TakeAcquired(std::span<const GroupRequest> groups, DaemonSession* session,
+                    wire::LoadOrder order, const wire::AcquireReply& reply) {
   if (reply.parts.size() != groups.size()) return BadReply("a wrong number of groups");
   for (size_t i = 0; i < groups.size(); ++i) {
     const AcquiredPart& part = reply.parts[i];
-    KVT_RETURN_IF_ERROR(CheckPart(groups[i], part, order));
+    KVT_RETURN_IF_ERROR(CheckPart(groups[i], *session->counters(), part, order));
     if (part.load.value == 0) continue;
-    KVT_RETURN_IF_ERROR(groups[i].attachment->session()->loads().Add(
-        part.load, {.hits = static_cast<uint32_t>(part.hits.size()),
-                    .in_layers = order == wire::LoadOrder::kLayers,
-                    .counter = part.counter}));
+    KVT_RETURN_IF_ERROR(
+        session->loads().Add(part.load, {.hits = static_cast<uint32_t>(part.hits.size()),
+                                         .in_layers = order == wire::LoadOrder::kLayers,
+                                         .counter = part.counter}));
   }
   return {};
 }
 
-}  // namespace
+// The blocks are held from here on, and loads bear the links' mark. Errors: kUnavailable
+// "connection_lost" (a link was replaced meanwhile, and what was acquired over it is lost).
+Status HoldAcquired(std::span<const GroupRequest> groups, const Links& links,
+                    std::vector<AcquiredPart>* parts) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    AcquiredPart& part = (*parts)[i];
+    part.load = links[i]->Tagged(part.load);
+    if (groups[i].attachment->Hold(links[i], part)) continue;
+    for (size_t held = 0; held < i; ++held) {
+      std::vector<BlockHandle> blocks = (*parts)[held].new_blocks;
+      for (const AcquiredBlock& hit : (*parts)[held].hits) blocks.push_back(hit.handle);
+      (void)groups[held].attachment->Release(std::move(blocks), nullptr, DeadlineIn(0));
+    }
+    return MakeError(ErrorCode::kUnavailable, "connection_lost");
+  }
+  return {};
+}
 
-Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> groups,
-                                                wire::LoadOrder order, Deadline deadline) {
-  KVT_RETURN_IF_ERROR(CheckRequest(groups));
+Result<std::vector<AcquiredPart>> AcquireOver(const Links& links,
+                                              std::span<const GroupRequest> groups,
+                                              wire::LoadOrder order, Deadline deadline) {
+  KVT_RETURN_IF_ERROR(CheckRequest(groups, links));
   wire::Acquire request{.order = order, .parts = {}};
   std::vector<PoolId> pools;
   bool asks = false;
-  for (const GroupRequest& group : groups) {
-    request.parts.push_back(
-        {group.attachment->pool_id(), group.new_blocks, group.hashes, group.partial_blocks});
-    pools.push_back(group.attachment->pool_id());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const GroupRequest& group = groups[i];
+    request.parts.push_back({links[i]->pool, group.new_blocks, group.hashes, group.partial_blocks});
+    pools.push_back(links[i]->pool);
     asks |= !group.hashes.empty() || !group.partial_blocks.empty() || group.new_blocks > 0;
   }
   // Asking for nothing is answered here.
   if (!asks) return std::vector<AcquiredPart>(groups.size());
-  DaemonSession& session = *groups.front().attachment->session();
+  DaemonSession& session = *links.front()->session;
   const Channel::Hooks<wire::AcquireReply> hooks{
       .on_reply =
-          [&](const wire::AcquireReply& reply) { return TakeAcquired(groups, order, reply); },
+          [&](const wire::AcquireReply& reply) {
+            return TakeAcquired(groups, &session, order, reply);
+          },
       .on_cancelled = [&](uint64_t request_id) { session.CancelAcquire(request_id, pools); }};
   KVT_ASSIGN_OR_RETURN(wire::AcquireReply reply,
                        session.channel().Call<wire::AcquireReply>(request, deadline, hooks));
+  KVT_RETURN_IF_ERROR(HoldAcquired(groups, links, &reply.parts));
   return std::move(reply.parts);
 }
 
-Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
-                                       const LookupOptions& options, Deadline deadline) {
-  KVT_RETURN_IF_ERROR(CheckRequest(groups));
+Result<wire::LookupReply> LookUpOver(const Links& links, std::span<const GroupRequest> groups,
+                                     const LookupOptions& options, Deadline deadline) {
+  KVT_RETURN_IF_ERROR(CheckRequest(groups, links));
   wire::Lookup request{
       .all_ranks = options.all_ranks, .every_prefix = options.every_prefix, .parts = {}};
   bool asks = false;
-  for (const GroupRequest& group : groups) {
-    request.parts.push_back({group.attachment->pool_id(), group.hashes});
-    asks |= !group.hashes.empty();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    request.parts.push_back({links[i]->pool, groups[i].hashes});
+    asks |= !groups[i].hashes.empty();
   }
-  if (!asks) return wire::LookupReply{
-        .prefixes = {}, .parts = std::vector<wire::LookupReply::Part>(groups.size())};
+  if (!asks)
+    return wire::LookupReply{.prefixes = {},
+                             .parts = std::vector<wire::LookupReply::Part>(groups.size())};
   const auto check = [&](const wire::LookupReply& reply) -> Status {
     bool fits = reply.parts.size() == groups.size();
     for (size_t i = 0; fits && i < groups.size(); ++i) {
@@ -151,8 +195,28 @@ Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
     if (fits) return {};
     return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid", "a wrong number of answers");
   };
-  return groups.front().attachment->session()->channel().Call<wire::LookupReply>(
-      request, deadline, {.on_reply = check});
+  return links.front()->session->channel().Call<wire::LookupReply>(request, deadline,
+                                                                   {.on_reply = check});
+}
+
+}  // namespace
+
+Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> groups,
+                                                wire::LoadOrder order, Deadline deadline) {
+  while (true) {
+    const Links links = LinksOf(groups);
+    Result<std::vector<AcquiredPart>> acquired = AcquireOver(links, groups, order, deadline);
+    if (acquired || !ResumeAll(groups, links, acquired.error())) return acquired;
+  }
+}
+
+Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
+                                       const LookupOptions& options, Deadline deadline) {
+  while (true) {
+    const Links links = LinksOf(groups);
+    Result<wire::LookupReply> found = LookUpOver(links, groups, options, deadline);
+    if (found || !ResumeAll(groups, links, found.error())) return found;
+  }
 }
 
 }  // namespace kvtier::client

@@ -63,6 +63,9 @@ Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model,
 }
 
 Result<std::shared_ptr<const Attachment>> Pool::Attached() {
+  // One that stands, or can be resumed, is the attachment still.
+  Result<std::shared_ptr<const Attachment>> latest = Latest();
+  if (latest && (*latest)->Live()) return latest;
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection_->GetSession());
   if (IsAttachedTo(session)) return Latest();
   const std::lock_guard lock(attach_mutex_);
@@ -102,7 +105,7 @@ Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   const std::shared_ptr<PoolMapping> known = latest_ ? latest_->mapping() : nullptr;
   KVT_ASSIGN_OR_RETURN(
       std::shared_ptr<const Attachment> attachment,
-      Attachment::Open(session, request, model.record, known, connection_->RequestDeadline()));
+      Attachment::Open(connection_, model_, session, request, model.record, known));
   const std::lock_guard lock(mutex_);
   latest_ = std::move(attachment);
   if (known != latest_->mapping()) {
@@ -121,7 +124,7 @@ Result<std::shared_ptr<const Attachment>> Pool::Latest() const {
 
 bool Pool::IsAttachedTo(const std::shared_ptr<DaemonSession>& session) const {
   const std::lock_guard lock(mutex_);
-  return latest_ && latest_->session() == session;
+  return latest_ && latest_->link()->session == session;
 }
 
 Result<std::shared_ptr<PoolMapping>> Pool::MappingOf(uint64_t attachment) const {

@@ -41,7 +41,8 @@ class Pool {
                                                           uint32_t group, uint32_t device,
                                                           uint64_t pool_bytes);
 
-  // An attachment over the connection's current session: attaches again after a reconnection.
+  // An attachment over the connection's current session: resumed after a reconnection, or else
+  // attached again.
   // Errors: kUnavailable, for whatever reason.
   [[nodiscard]] Result<std::shared_ptr<const Attachment>> Attached();
   // The last attachment, alive or not. Errors: kUnavailable "never_attached": the daemon has not

@@ -7,13 +7,19 @@
 #include <cstring>
 #include <utility>
 
+#include "client/core/transfers.h"
+
 namespace kvtier::client {
 namespace {
+
+Error LostBlocks(std::string context) {
+  return {ErrorCode::kStaleHandle, "connection_lost", std::move(context)};
+}
 
 // For a sequence, a lost connection is not a miss but the loss of its blocks.
 Error LostIfUnavailable(Error error) {
   if (error.code != ErrorCode::kUnavailable) return error;
-  return {ErrorCode::kStaleHandle, "connection_lost", error.ToString()};
+  return LostBlocks(error.ToString());
 }
 
 }  // namespace
@@ -22,7 +28,8 @@ Sequence::Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions
                    BlockHasher hasher)
     : attachment_(std::move(attachment)),
       options_(std::move(options)),
-      hasher_(std::move(hasher)) {}
+      hasher_(std::move(hasher)),
+      resumes_(attachment_->link()->resumes) {}
 
 Sequence::~Sequence() {
   std::vector<BlockHandle> held = std::move(blocks_);
@@ -55,7 +62,7 @@ Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachmen
 Status Sequence::AcquirePrefix() {
   const PrefixPlan plan =
       PrefixPlan::Make(hasher_, tokens_, options_.leave_tokens, options_.reserve_tokens,
-                       attachment_->session()->limits().max_hashes);
+                       attachment_->link()->session->limits().max_hashes);
   const uint32_t new_blocks = std::min(plan.new_blocks, MaxNewBlocks());
   KVT_ASSIGN_OR_RETURN(const AcquiredPart reply,
                        attachment_->Acquire(std::span(hasher_.hashes()).first(plan.full_blocks),
@@ -106,8 +113,7 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
 }
 
 Status Sequence::Wait(Deadline deadline) {
-  if (ready_) return Check();
-  if (load_.value != 0) {
+  while (!ready_ && load_.value != 0) {
     const Result<LoadState> state = attachment_->Wait(load_, {.hits = load_hits_}, deadline);
     if (!state && state.error().code == ErrorCode::kUnavailable) {
       // A load does not survive its daemon, but the sequence may.
@@ -126,6 +132,7 @@ Status Sequence::Wait(Deadline deadline) {
     }
     load_ = LoadId{};
   }
+  if (ready_) return Check();
   const Status settled = Settle();
   return settled ? settled : tl::unexpected(LostIfUnavailable(settled.error()));
 }
@@ -281,7 +288,7 @@ Result<std::unique_ptr<Sequence>> Sequence::Fork() {
 
 Status Sequence::ShareBlocksOf(const Sequence& parent) {
   const size_t full = parent.shared_blocks_ - (parent.partial_committed_ ? 1 : 0);
-  const size_t asked = std::min<size_t>(full, attachment_->session()->limits().max_hashes);
+  const size_t asked = std::min<size_t>(full, attachment_->link()->session->limits().max_hashes);
   PrefixPlan plan{.usable_tokens = parent.computed_tokens_, .full_blocks = asked};
   if (parent.partial_committed_ && asked == full) {
     plan.partial_tokens = {static_cast<uint16_t>(parent.computed_tokens_ % block_tokens())};
@@ -316,7 +323,7 @@ Status Sequence::CopyBlocksOf(const Sequence& parent, size_t first) {
 
 // The last blocks first, where one call cannot name all: whether a block is this sequence's alone
 // depends on those that follow it.
-Result<uint32_t> Sequence::Hint(SequenceHint hint, int64_t returns_in_ms) const {
+Result<uint32_t> Sequence::Hint(SequenceHint hint, int64_t returns_in_ms) {
   KVT_RETURN_IF_ERROR(Check());
   const size_t full = shared_blocks_ - (partial_committed_ ? 1 : 0);
   std::vector<BlockHash> hashes(hasher_.hashes().begin(),
@@ -324,7 +331,7 @@ Result<uint32_t> Sequence::Hint(SequenceHint hint, int64_t returns_in_ms) const 
   if (partial_committed_) {
     hashes.push_back(ItemOf(full, static_cast<uint16_t>(computed_tokens_ % block_tokens())).hash);
   }
-  const size_t most = std::max<size_t>(attachment_->session()->limits().max_hashes, 1);
+  const size_t most = std::max<size_t>(attachment_->link()->session->limits().max_hashes, 1);
   uint32_t taken = 0;
   for (size_t end = hashes.size(); end > 0;) {
     const size_t begin = end - std::min(end, most);
@@ -347,18 +354,55 @@ std::array<uint64_t, kTierCount> Sequence::TokensByTier() const {
   return tokens;
 }
 
-Status Sequence::Check() const {
-  if (attachment_->Alive()) return {};
-  return MakeError(ErrorCode::kStaleHandle, "connection_lost",
-                   "the daemon no longer protects this sequence's blocks");
+Status Sequence::Check() {
+  const Result<LinkPtr> link = attachment_->Live();
+  if (link && !lost_) return (*link)->resumes == resumes_ ? Status() : Resume((*link)->resumes);
+  return tl::unexpected(LostBlocks("the daemon no longer protects this sequence's blocks"));
 }
 
-Status Sequence::CheckReady() const {
+Status Sequence::Resume(uint64_t resumes) {
+  if (!ready_) EndLoadEarly();
+  const auto is_lost = [this](BlockHandle block) { return IsLost(block); };
+  if (std::ranges::any_of(blocks_, is_lost)) {
+    lost_ = true;
+    return tl::unexpected(LostBlocks("a block was lost when the daemon was started anew"));
+  }
+  KVT_RETURN_IF_ERROR(CommitAgain());
+  resumes_ = resumes;
+  return {};
+}
+
+void Sequence::EndLoadEarly() {
+  load_ = LoadId{};
+  const auto end = blocks_.begin() + static_cast<ptrdiff_t>(shared_blocks_);
+  const auto lost =
+      std::find_if(blocks_.begin(), end, [this](auto block) { return IsLost(block); });
+  if (lost == end && (!copy_source_ || !IsLost(*copy_source_))) return;
+  miss_ = kMissUnavailable;
+  LoseHitsFrom(static_cast<uint32_t>(lost - blocks_.begin()));
+}
+
+Status Sequence::CommitAgain() {
+  for (size_t i = 0; i < shared_blocks_; ++i) {
+    if (attachment_->OutcomeSince(resumes_, blocks_[i]) != ResumeOutcome::kPrivate) continue;
+    const bool partial = partial_committed_ && i + 1 == shared_blocks_;
+    const auto tokens =
+        static_cast<uint16_t>(partial ? computed_tokens_ % block_tokens() : block_tokens());
+    const Status sent = attachment_->Commit({ItemOf(i, tokens)}, nullptr, RequestDeadline());
+    if (!sent) return tl::unexpected(LostIfUnavailable(sent.error()));
+  }
+  return {};
+}
+
+Status Sequence::CheckReady() {
   if (ready_) return Check();
   return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
 }
 
 void Sequence::ReleaseBlocks(std::vector<BlockHandle> blocks) const {
+  if (attachment_->link()->resumes != resumes_) {
+    std::erase_if(blocks, [this](BlockHandle block) { return IsLost(block); });
+  }
   if (blocks.empty()) return;
   // On failure the connection is gone, and the references with it.
   (void)attachment_->Release(std::move(blocks), nullptr, RequestDeadline());

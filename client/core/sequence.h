@@ -35,8 +35,9 @@ struct SequenceOptions {
   int64_t request_timeout_ms = 5000;
 };
 
-// One thread at a time. Calls other than Open fail with kStaleHandle "connection_lost" once the
-// attachment is lost.
+// One thread at a time. A call that finds the session lost resumes it if it can, and goes on: what
+// was computed is there. If it cannot, or if one of the blocks has been lost, calls other than Open
+// fail with kStaleHandle "connection_lost" from then on.
 class Sequence {
  public:
   // Hashes by the model's recipe. Errors: those of ParseHashRecipe and PromptIdentity::CheckFor;
@@ -49,7 +50,7 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
 
   [[nodiscard]] Status Wait(Deadline deadline);
-  [[nodiscard]] Status Check() const;
+  [[nodiscard]] Status Check();
   [[nodiscard]] Status Append(std::span<const uint32_t> tokens);
   [[nodiscard]] Status MarkComputed(uint64_t tokens);
   [[nodiscard]] Status Finish();
@@ -59,7 +60,7 @@ class Sequence {
   [[nodiscard]] bool ready() const { return ready_; }
   // Gives the daemon a hint about the blocks that this sequence found or has committed; returns of
   // how many it was taken. Errors: as Attachment::Hint; kStaleHandle.
-  [[nodiscard]] Result<uint32_t> Hint(SequenceHint hint, int64_t returns_in_ms) const;
+  [[nodiscard]] Result<uint32_t> Hint(SequenceHint hint, int64_t returns_in_ms);
   [[nodiscard]] size_t blocks() const { return blocks_.size(); }
   // REQUIRES: i < blocks().
   [[nodiscard]] BlockIndex block(size_t i) const { return blocks_[i].index; }
@@ -93,16 +94,26 @@ class Sequence {
                                     std::optional<uint16_t> partial_tokens);
   [[nodiscard]] wire::CommitItem ItemOf(size_t block, uint16_t tokens) const;
   void ReleaseBlocks(std::vector<BlockHandle> blocks) const;
+  // The attachment has been resumed so many times: sees what of this sequence is there again.
+  // Errors: kStaleHandle (not all that it needs).
+  [[nodiscard]] Status Resume(uint64_t resumes);
+  [[nodiscard]] bool IsLost(BlockHandle block) const {
+    return attachment_->OutcomeSince(resumes_, block) == ResumeOutcome::kLost;
+  }
+  // What was loading is not any more, but for what had arrived.
+  void EndLoadEarly();
+  // Of the blocks that were committed, those of which the daemon had not heard.
+  [[nodiscard]] Status CommitAgain();
 
   // Fork's parts, called on the new sequence.
   [[nodiscard]] Status ShareBlocksOf(const Sequence& parent);
   [[nodiscard]] Status CopyBlocksOf(const Sequence& parent, size_t first);
 
-  [[nodiscard]] Status CheckReady() const;
+  [[nodiscard]] Status CheckReady();
   [[nodiscard]] Deadline RequestDeadline() const { return DeadlineIn(options_.request_timeout_ms); }
   // The daemon allocates no more in one call.
   [[nodiscard]] uint32_t MaxNewBlocks() const {
-    return std::max<uint32_t>(1, attachment_->session()->limits().max_blocks);
+    return std::max<uint32_t>(1, attachment_->link()->session->limits().max_blocks);
   }
   [[nodiscard]] uint32_t block_tokens() const { return attachment_->block_tokens(); }
 
@@ -127,6 +138,9 @@ class Sequence {
   uint32_t load_hits_ = 0;
   MissReason miss_ = MissReason::kNone;
   bool ready_ = false;
+  // How often the attachment had been resumed when all blocks were last known to be held.
+  uint64_t resumes_ = 0;
+  bool lost_ = false;
 };
 
 }  // namespace kvtier::client

@@ -22,14 +22,16 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
     return MakeError(ErrorCode::kInvalidArgument, "bad_workspace",
                      fmt::format("{} bytes, at most {}", bytes, wire::kMaxWorkspaceBytes));
   }
-  DaemonSession& session = *attachment->session();
+  LinkPtr link = attachment->link();
+  DaemonSession& session = *link->session;
   const std::optional<uint32_t> number = session.TakeWorkspaceNumber();
   if (!number) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_workspaces",
                      fmt::format("{} are open", wire::kMaxWorkspaces));
   }
-  const wire::Workspace request{.pool = attachment->pool_id(), .number = *number, .bytes = bytes};
-  std::unique_ptr<Workspace> workspace(new Workspace(std::move(attachment), *number));
+  const wire::Workspace request{.pool = link->pool, .number = *number, .bytes = bytes};
+  std::unique_ptr<Workspace> workspace(
+      new Workspace(std::move(attachment), std::move(link), *number));
   UniqueFd fd;
   KVT_ASSIGN_OR_RETURN(
       const wire::WorkspaceReply reply,
@@ -50,17 +52,17 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
 
 void Workspace::Close(Deadline deadline) const {
   const wire::WorkspaceClose request{.number = number_};
-  (void)attachment_->session()->channel().Post(request, deadline);
+  (void)link_->session->channel().Post(request, deadline);
 }
 
-Workspace::~Workspace() { attachment_->session()->GiveBackWorkspaceNumber(number_); }
+Workspace::~Workspace() { link_->session->GiveBackWorkspaceNumber(number_); }
 
 Result<uint64_t> Workspace::Attend(wire::Attend attend, Deadline deadline) const {
-  attend.pool = attachment_->pool_id();
+  attend.pool = link_->pool;
   attend.workspace = number_;
   const size_t scales = attend.key_scales.size() + attend.value_scales.size();
   const uint64_t items = attend.sequences.size() + attend.blocks.size() + scales;
-  const uint64_t limit = attachment_->session()->limits().max_frame_bytes;
+  const uint64_t limit = link_->session->limits().max_frame_bytes;
   if (attend.sequences.size() > wire::kMaxAttendSequences ||
       attend.blocks.size() > wire::kMaxBlocksPerCall ||
       attend.key_scales.size() > wire::kMaxAttendScales ||
@@ -71,7 +73,7 @@ Result<uint64_t> Workspace::Attend(wire::Attend attend, Deadline deadline) const
                                  attend.sequences.size(), attend.blocks.size(), scales));
   }
   KVT_ASSIGN_OR_RETURN(const wire::AttendReply reply,
-                       attachment_->session()->channel().Call<wire::AttendReply>(attend, deadline));
+                       link_->session->channel().Call<wire::AttendReply>(attend, deadline));
   return reply.compute_ns;
 }
 

@@ -36,10 +36,11 @@ class Workspace {
   [[nodiscard]] Result<uint64_t> Attend(wire::Attend attend, Deadline deadline) const;
 
  private:
-  Workspace(std::shared_ptr<const Attachment> attachment, uint32_t number)
-      : attachment_(std::move(attachment)), number_(number) {}
+  Workspace(std::shared_ptr<const Attachment> attachment, LinkPtr link, uint32_t number)
+      : attachment_(std::move(attachment)), link_(std::move(link)), number_(number) {}
 
   const std::shared_ptr<const Attachment> attachment_;
+  const LinkPtr link_;  // the workspace ends with its session
   const uint32_t number_;
   std::shared_ptr<PoolMapping> mapping_;
 };

@@ -53,10 +53,14 @@ class Verify final : public AdminOperation {
     checked_ += step.checked;
     bad_ += step.bad;
     bytes_ += step.bytes;
+    absent_ += step.absent;
+    unread_ += step.unread;
     if (step.finished) {
       return Reply(Text({{"schema", "kvtier.verify/1"},
                          {"checked", checked_},
                          {"bad", bad_},
+                         {"absent", absent_},
+                         {"unread", unread_},
                          {"bytes", bytes_},
                          {"seconds", Seconds()}}));
     }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "base/executor.h"
@@ -121,6 +122,7 @@ Status Daemon::Start() {
   for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
   attention_ = std::make_unique<AttentionService>(attention);
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
+  EndInBackground();
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeEvents();
   MakeCache();
@@ -187,13 +189,13 @@ void Daemon::OpenKeptPools() {
 }
 
 void Daemon::WatchFormerClients() {
-  const bool cuda = std::ranges::any_of(
-      devices_, [](const OpenedDevice& opened) { return opened.kind == wire::DeviceKind::kCuda; });
   former_clients_ = std::make_unique<FormerClients>(
-      loop_, log_, cache_->TakeAbsentClients(), cuda ? kLateCopiesMs : 0, KernelsRemain(),
+      loop_, log_, cache_->TakeAbsentClients(),
+      FormerClients::Options{.copies_until_ms = UsesCuda() ? kLateCopiesMs : 0}, KernelsRemain(),
       [this](SessionId session) { cache_->ReleaseQuarantine(session); });
   context_.former_clients = former_clients_.get();
   context_.kept_pools = kept_pools_.get();
+  context_.pools_are_kept = kept_pools_->keeps();
 }
 
 void Daemon::EndForLostDevice(const std::string& error) {

@@ -98,6 +98,10 @@ class Daemon {
   [[nodiscard]] Status OpenArena();
   // Has its memory outlive this process.
   void KeepArena();
+  // Where all large memory outlives this process, it need not be waited for.
+  void EndInBackground();
+  [[nodiscard]] bool MayUseCuda() const;
+  [[nodiscard]] bool UsesCuda() const;
   void MakeCache();
   // Says in the log which of the tenants' reserves this machine cannot keep; the daemon goes on.
   void WarnOfReserves(const CacheEnvironment& environment);
@@ -152,6 +156,7 @@ class Daemon {
   LoopLag loop_lag_;
   HitHistory history_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null: not asked for
+  bool ends_in_background_ = false;
   int64_t trim_at_ms_ = 0;
   Timer tick_;
 };

@@ -121,8 +121,7 @@ constexpr MetricRow kRequestRows[] = {
      "stats.blocks.asked", "blocks.asked",
      [](From from, Family family) { family.Add(from.snapshot.stats.blocks.asked); }},
     {kCounter, "kvtier_hit_blocks", "Blocks asked for that a tier held.", "stats.blocks.{}",
-     "blocks.{}",
-     [](From from, Family family) { AddPerTier(family, from.snapshot.stats.blocks.hit); }},
+     "blocks.{}", [](From from, Family family) { AddHits(family, from.snapshot.stats.blocks); }},
     {kCounter, "", "", "stats.blocks.miss", "blocks.missed",
      [](From from, Family family) { family.Add(from.snapshot.stats.blocks.miss); }},
     {kCounter, "kvtier_missed_blocks", "Blocks asked for that were not served, by why.",
@@ -137,7 +136,7 @@ constexpr MetricRow kRequestRows[] = {
     {kCounter, "kvtier_asked_tokens", "Tokens of the blocks asked for.", "", "tokens.asked",
      [](From from, Family family) { family.Add(from.snapshot.stats.tokens.asked); }},
     {kCounter, "kvtier_hit_tokens", "Tokens of the blocks that a tier held.", "", "tokens.{}",
-     [](From from, Family family) { AddPerTier(family, from.snapshot.stats.tokens.hit); }},
+     [](From from, Family family) { AddHits(family, from.snapshot.stats.tokens); }},
     {kCounter, "kvtier_missed_tokens", "Tokens of the blocks that were not served.", "",
      "tokens.missed",
      [](From from, Family family) { family.Add(from.snapshot.stats.tokens.miss); }},
@@ -356,47 +355,6 @@ constexpr MetricRow kMovementRows[] = {
        AddPerLane<uint64_t>(family, {gauges.offloads_in_flight, 0, gauges.disk_writes_in_flight,
                                      gauges.disk_reads_in_flight});
      }},
-    {kGauge, "kvtier_write_budget_bytes", "Bytes that may be written to disk per UTC day.", "", "",
-     [](From from, Family family) {
-       const uint64_t bytes = from.snapshot.write_budget_bytes;
-       family.Add(OrInfinity(bytes, bytes > 0));
-     }},
-    {kGauge, "kvtier_write_budget_left_bytes", "Bytes that may still be written to disk today.",
-     "write_budget_left_bytes", "",
-     [](From from, Family family) {
-       family.Add(OrInfinity(from.snapshot.gauges.write_budget_left_bytes,
-                             from.snapshot.write_budget_bytes > 0));
-     }},
-    {kGauge, "kvtier_write_budget_spent_bytes", "Bytes written to disk today (UTC).", "", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.write_budget_spent_bytes); }},
-    {kCounter, "kvtier_disk_errors", "Operations that the disk or the index refused.",
-     "stats.{disk_read|disk_write|index}_errors", "",
-     [](From from, Family family) {
-       family.Add({{"operation", "read"}}, from.snapshot.stats.disk_read_errors)
-           .Add({{"operation", "write"}}, from.snapshot.stats.disk_write_errors)
-           .Add({{"operation", "index"}}, from.snapshot.stats.index_errors);
-     }},
-    {kCounter, "kvtier_disk_read_retries", "Blocks read a second time after a bad first.",
-     "stats.disk_read_retries", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.disk_read_retries); }},
-    {kCounter, "kvtier_repairs", "Damage that was dealt with, by how.",
-     "stats.{disk_read_repaired|slots_quarantined|}", "",
-     [](From from, Family family) {
-       family.Add({{"repair", "second_read"}}, from.snapshot.stats.disk_read_repaired)
-           .Add({{"repair", "slot_quarantined"}}, from.snapshot.stats.slots_quarantined)
-           .Add({{"repair", "index_rebuilt"}}, uint64_t{from.snapshot.index_rebuilt});
-     }},
-    {kCounter, "kvtier_index_batches", "Batches written to the index on disk.",
-     "stats.index_batches", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.index_batches); }},
-    {kCounter, "kvtier_restored_blocks", "Blocks found on disk at the start.",
-     "stats.restored_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.restored_blocks); }},
-    {kGauge, "kvtier_index_load_seconds", "Time that reading the index took at the start.", "", "",
-     [](From from, Family family) { family.Add(from.snapshot.index_load_seconds); }},
-    {kGauge, "kvtier_disk_degraded",
-     "1 if the disk tier is smaller than configured or refuses writes, else 0.", "", "",
-     [](From from, Family family) { family.Add(uint64_t{from.snapshot.disk_degraded}); }},
 };
 
 constexpr MetricRow kAttentionRows[] = {
@@ -473,55 +431,6 @@ constexpr MetricRow kDaemonRows[] = {
            .Add({{"event", "released"}}, events.released)
            .Add({{"event", "refused"}}, events.refused);
      }},
-    {kGauge, "kvtier_restart_kept_bytes",
-     "Memory that outlives the daemon for the next one, by who holds it; 0: it does not.",
-     "restart.bytes.{}", "",
-     [](From from, Family family) {
-       uint64_t bytes = 0;
-       for (const DescriptorStore::Entry& held : from.snapshot.held) bytes += held.bytes;
-       for (const char* holder : {"systemd", "kvtier-keeper"}) {
-         family.Add({{"holder", holder}}, from.snapshot.holder.name == holder ? bytes : 0);
-       }
-     }},
-    {kCounter, "kvtier_adopted_blocks",
-     "Blocks that an earlier daemon left in host memory, and that were verified and taken over.",
-     "restart.adopted.blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_blocks); }},
-    {kCounter, "kvtier_adopted_bytes", "The same in bytes.", "restart.adopted.bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_bytes); }},
-    {kCounter, "kvtier_adoption_drops",
-     "Slots that an earlier daemon left in host memory and that were not taken over.",
-     "restart.adopted.drops.{}", "",
-     [](From from, Family family) {
-       for (int i = 0; i < kAdoptionDropCount; ++i) {
-         family.Add({{"reason", std::string(AdoptionDropName(static_cast<AdoptionDrop>(i)))}},
-                    from.snapshot.stats.adoption_drops[i]);
-       }
-     }},
-    {kCounter, "kvtier_adopted_pool_blocks",
-     "Blocks that an earlier daemon left in pools, and that were taken over.",
-     "restart.adopted.pool_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_pool_blocks); }},
-    {kCounter, "kvtier_adopted_pool_bytes", "The same in bytes.", "restart.adopted.pool_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_pool_bytes); }},
-    {kCounter, "kvtier_pool_adoption_drops",
-     "Blocks that an earlier daemon left in pools and that were not taken over.",
-     "restart.adopted.pool_drops.{}", "",
-     [](From from, Family family) {
-       for (int i = 0; i < kAdoptionDropCount; ++i) {
-         family.Add({{"reason", std::string(AdoptionDropName(static_cast<AdoptionDrop>(i)))}},
-                    from.snapshot.stats.pool_adoption_drops[i]);
-       }
-     }},
-    {kGauge, "kvtier_former_clients",
-     "Processes that used pools of an earlier daemon and are not gone: what they held stays out of "
-     "use.",
-     "restart.former_clients", "",
-     [](From from, Family family) { family.Add(from.snapshot.former_clients); }},
-    {kGauge, "kvtier_adoption_waiting_slots",
-     "Slots that an earlier daemon left in host memory and that are still to be verified.",
-     "restart.adopted.waiting", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.adoption_waiting); }},
     {kGauge, "kvtier_references", "References that sessions hold to blocks.", "references", "",
      [](From from, Family family) { family.Add(from.snapshot.gauges.references); }},
     {kCounter, "kvtier_connections", "Connections to the clients' socket.",

@@ -54,6 +54,7 @@ struct MetricSection {
 [[nodiscard]] std::span<const MetricSection> MetricSections();
 // Those that stand in sources of their own.
 [[nodiscard]] std::span<const MetricRow> ColdMetricRows();
+[[nodiscard]] std::span<const MetricRow> DiskMetricRows();
 [[nodiscard]] std::span<const MetricRow> EventMetricRows();
 [[nodiscard]] std::span<const MetricRow> RestartMetricRows();
 // Blocks or tokens by the tier that had them; the cold store counts as one of its own.

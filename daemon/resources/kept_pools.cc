@@ -20,9 +20,11 @@ namespace {
 std::string MemoryName(uint32_t number) { return fmt::format("pool-{}", number); }
 std::string TableName(uint32_t number) { return fmt::format("pool-{}-table", number); }
 
-// Of a pool's blocks, the part that may be out of use for as long as clients of an earlier daemon
-// live: a pool that would lose more to them is made anew, as if nothing had been kept.
-constexpr uint32_t kMostWithheld = 4;
+// Of a pool's blocks, the part that may wait for clients of an earlier daemon: a half. Most of them
+// come back for it. But a client that lives and does not come keeps its part for as long as it
+// lives, and a pool of which new clients get less than half serves them worse than one that is made
+// anew, as if nothing had been kept.
+constexpr uint32_t kMostWithheld = 2;
 
 bool MayLive(const ProcessIdentity& process) {
   const ProcessIdentity now = IdentityOf(process.pid);
@@ -32,9 +34,9 @@ bool MayLive(const ProcessIdentity& process) {
 
 // Whether processes that live may still write to too much of the pool.
 bool TooMuchWithheld(const PoolTable& table, uint32_t blocks) {
-  const Result<std::vector<PoolTable::Process>> processes = table.Processes();
-  const auto lives = [](const PoolTable::Process& each) { return MayLive(each.identity); };
-  if (!processes || std::ranges::none_of(*processes, lives)) return false;
+  const Result<std::vector<PoolTable::Session>> sessions = table.Sessions();
+  const auto lives = [](const PoolTable::Session& each) { return MayLive(each.identity.process); };
+  if (!sessions || std::ranges::none_of(*sessions, lives)) return false;
   uint32_t held = 0;
   for (uint32_t i = 0; i < blocks; ++i) {
     const PoolEntryState state = table.StateOf(BlockIndex(i));
@@ -80,7 +82,7 @@ struct KeptPools::Pool {
 };
 
 KeptPools::KeptPools(DescriptorStore* store, Log* log, bool keep)
-    : store_(*store), log_(*log), boot_id_(ReadBootId()) {
+    : store_(*store), log_(*log), boot_id_(ReadBootId()), keep_(keep) {
   for (uint32_t number = 0; number < kMaxKeptPools; ++number) {
     if (keep) free_numbers_.insert(number);
     Look(number);

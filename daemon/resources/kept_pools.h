@@ -35,6 +35,8 @@ class KeptPools final : public PoolKeeper {
   KeptPools(const KeptPools&) = delete;
   KeptPools& operator=(const KeptPools&) = delete;
 
+  // Whether the cache's own pools are kept.
+  [[nodiscard]] bool keeps() const { return keep_; }
   // What pools of an earlier daemon have of the device's memory: it is free for pools, though the
   // device does not say so.
   [[nodiscard]] uint64_t BytesOn(const DeviceInfo& device) const;
@@ -62,8 +64,8 @@ class KeptPools final : public PoolKeeper {
   // Looks at what stands under the number, if anything does.
   void Look(uint32_t number);
   // The device of the pool, and its memory there. Errors: "no_device", "other_driver",
-  // "size_changed", "other_memory", "held_by_clients" (some live, and may write to more than a
-  // quarter of it), and those of Device::AdoptPool.
+  // "size_changed", "other_memory", "held_by_clients" (some live, and may write to more than
+  // half of it), and those of Device::AdoptPool.
   [[nodiscard]] Result<LeftPool> Open(Pool* pool);
   void Refuse(const Pool& pool, const std::string& reason);
   // The holder forgets both descriptors.
@@ -72,6 +74,7 @@ class KeptPools final : public PoolKeeper {
   DescriptorStore& store_;
   Log& log_;
   const Digest128 boot_id_;
+  const bool keep_;
   const std::vector<OpenedDevice>* devices_ = nullptr;
   bool same_size_ = true;
   Pools left_;

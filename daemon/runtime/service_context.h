@@ -75,6 +75,7 @@ struct ServiceContext {
   const std::string* host_adoption = nullptr;  // MappedArena::adoption()
   const KeptPools* kept_pools = nullptr;
   FormerClients* former_clients = nullptr;  // null: there were none
+  bool pools_are_kept = false;              // so that sessions can be resumed
   Server* server = nullptr;
   const LoopLag* loop_lag = nullptr;
   const HitHistory* history = nullptr;

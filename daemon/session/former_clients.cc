@@ -14,6 +14,13 @@ namespace {
 // Readable from the start, as the descriptor of a process that has ended.
 UniqueFd EndedProcess() { return UniqueFd(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
+// In a time that does not tell how much of it is right.
+bool SameSecret(const SessionSecret& a, const SessionSecret& b) {
+  uint32_t difference = 0;
+  for (size_t i = 0; i < a.bytes.size(); ++i) difference |= a.bytes[i] ^ b.bytes[i];
+  return difference == 0;
+}
+
 // A descriptor of the process, or of one that has ended if it has. Invalid: it cannot be told. The
 // start time is read after the process was opened, so that it is this one's or none's.
 UniqueFd OpenFormer(const ProcessIdentity& process) {
@@ -27,33 +34,40 @@ UniqueFd OpenFormer(const ProcessIdentity& process) {
 }  // namespace
 
 FormerClients::FormerClients(EventLoop* loop, Log* log, std::vector<AbsentClients> clients,
-                             int64_t copies_until_ms, Quarantine::KernelsRemain kernels_remain,
+                             const Options& options, Quarantine::KernelsRemain kernels_remain,
                              std::function<void(SessionId)> released)
     : log_(*log),
       released_(std::move(released)),
       copies_(loop),
+      grace_(loop),
       quarantine_(
           loop, log, [this](SessionId member) { OnGone(member.value); },
           std::move(kernels_remain)) {
   for (const AbsentClients& absent : clients) {
-    Pool& pool = pools_.emplace_back(Pool{absent.readers, absent.writers});
-    for (const ProcessIdentity& process : absent.processes) {
+    Pool& pool = pools_.emplace_back(Pool{.id = absent.pool,
+                                          .readers = absent.readers,
+                                          .writers = absent.writers,
+                                          .writers_hold = absent.writers_hold});
+    for (const AbsentClients::Session& session : absent.sessions) {
       ++pool.readers_left;
       ++pool.writers_left;
-      members_.push_back({pools_.size() - 1, process});
+      members_.push_back({.pool = pools_.size() - 1, .session = session});
     }
   }
   for (size_t i = 0; i < members_.size(); ++i) Watch(i);
-  copies_.Start(copies_until_ms, [this] {
+  copies_.Start(options.copies_until_ms, [this] {
     for (Pool& pool : pools_) {
       DropReader(&pool);
       DropWriter(&pool);
     }
   });
+  grace_.Start(options.grace_ms, [this] {
+    for (Member& member : members_) ReadNoMore(&member);
+  });
 }
 
 void FormerClients::Watch(size_t member) {
-  const ProcessIdentity& process = members_[member].process;
+  const ProcessIdentity& process = members_[member].session.identity.process;
   UniqueFd opened = OpenFormer(process);
   if (opened.valid()) {
     return quarantine_.Add(SessionId(member), {.pid = process.pid, .pidfd = std::move(opened)});
@@ -65,15 +79,38 @@ void FormerClients::Watch(size_t member) {
 }
 
 void FormerClients::OnGone(size_t member) {
-  ReadNoMore(&members_[member]);
-  DropWriter(&pools_[members_[member].pool]);
+  Member& gone = members_[member];
+  gone.gone = true;
+  ReadNoMore(&gone);
+  DropWriter(&pools_[gone.pool]);
+  released_(gone.session.holdings);
 }
 
-void FormerClients::OnHello(const Peer& peer) {
-  if (members_.empty()) return;
+// A process whose start time is not known may be another one of the same number.
+std::optional<SessionId> FormerClients::Find(PoolId pool, SessionId former,
+                                             const SessionSecret& secret, const Peer& peer) const {
   const ProcessIdentity caller = IdentityOf(peer.pid);
-  for (Member& member : members_) {
-    if (member.process == caller) ReadNoMore(&member);
+  if (caller.start_time == 0 || secret == SessionSecret{}) return std::nullopt;
+  for (const Member& member : members_) {
+    const SessionIdentity& known = member.session.identity;
+    const bool same = !member.gone && pools_[member.pool].id == pool && known.session == former &&
+                      known.process == caller && known.uid == peer.uid &&
+                      SameSecret(known.secret, secret);
+    if (same) return member.session.holdings;
+  }
+  return std::nullopt;
+}
+
+// Its session of today names the process in the pool's table, so that the former one is no longer
+// needed there; but not as long as blocks wait for the end of every process of that time.
+void FormerClients::OnResumed(SessionId holdings) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    if (member.session.holdings != holdings || member.gone) continue;
+    ReadNoMore(&member);
+    if (pools_[member.pool].writers_hold) continue;
+    quarantine_.Forget(SessionId(i));
+    OnGone(i);
   }
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes that used the pools of an earlier daemon when it died, and still have the memory
-// mapped. They keep what they held there from being used anew, until they are gone.
+// mapped. They keep what they held there from being used anew, until they have taken it back, have
+// not come for it in time, or are gone.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -15,44 +17,62 @@
 #include "daemon/runtime/log.h"
 #include "daemon/session/quarantine.h"
 #include "tiers/state/pool_keeper.h"
-#include "tiers/types/process_identity.h"
+#include "tiers/types/session_identity.h"
 
 namespace kvtier {
 
+// For so long after its start a daemon keeps what former sessions referenced from being evicted, so
+// that their clients find it when they come back: many times what a client waits for a daemon, and
+// short enough that those which do not come back cost others little.
+inline constexpr int64_t kResumeGraceMs = 30'000;
+
 // Event loop only.
 //
-// A process that says HELLO knows that its sessions ended: what it referenced may be overwritten
-// from then on, as the client library's contract says of every lost connection. That it has stopped
-// writing to blocks of its own is known only when it has ended, and nothing of it remains on a GPU.
+// A client that does not come in time may still come later: what was private to its session waits
+// until its process has ended, because that may write to it, and what it referenced is given to it
+// again if no other client has needed the space.
 class FormerClients {
  public:
+  struct Options {
+    // For how long copies of the dead daemon itself may still arrive on a GPU, from now on; 0 where
+    // none can.
+    int64_t copies_until_ms = 0;
+    int64_t grace_ms = kResumeGraceMs;
+  };
+
   // `released` is called, from a later event, for each session of `clients` that nothing holds any
-  // more. `copies_until_ms` is how long copies of the dead daemon itself may still arrive on a GPU,
-  // from now on; 0 where none can.
+  // more.
   FormerClients(EventLoop* loop, Log* log, std::vector<AbsentClients> clients,
-                int64_t copies_until_ms, Quarantine::KernelsRemain kernels_remain,
+                const Options& options, Quarantine::KernelsRemain kernels_remain,
                 std::function<void(SessionId)> released);
   FormerClients(const FormerClients&) = delete;
   FormerClients& operator=(const FormerClients&) = delete;
 
-  // The process has said HELLO.
-  void OnHello(const Peer& peer);
-  // Processes that are waited for, counted once for each pool that they had.
+  // What stands for the former session in the pool (AbsentClients::Session::holdings), if `peer` is
+  // the process that had it, under the same user, and knows its secret. Nothing otherwise.
+  [[nodiscard]] std::optional<SessionId> Find(PoolId pool, SessionId former,
+                                              const SessionSecret& secret, const Peer& peer) const;
+  // The client has taken back all that it wants of what Find returned.
+  void OnResumed(SessionId holdings);
+  // Former sessions that are waited for, each counted once for every pool that it had.
   [[nodiscard]] size_t waiting() const { return quarantine_.sessions(); }
 
  private:
   // One pool's: how many there are to wait for. The dead daemon's copies count as one.
   struct Pool {
+    PoolId id;
     SessionId readers;
     SessionId writers;
+    bool writers_hold = false;
     size_t readers_left = 1;
     size_t writers_left = 1;
   };
-  // A process that had the pool. The quarantine knows it by its position.
+  // A former session in one pool. The quarantine knows it by its position.
   struct Member {
     size_t pool = 0;
-    ProcessIdentity process;
+    AbsentClients::Session session;
     bool reads = true;
+    bool gone = false;
   };
 
   void Watch(size_t member);
@@ -66,6 +86,7 @@ class FormerClients {
   std::vector<Pool> pools_;
   std::vector<Member> members_;
   Timer copies_;
+  Timer grace_;
   Quarantine quarantine_;
 };
 

@@ -50,6 +50,8 @@ class RequestTrace {
     } else if constexpr (requires { message.items; }) {
       if (message.items.empty()) return {};
       return {static_cast<uint32_t>(message.items.size()), 0, message.items.back().hash.Prefix64()};
+    } else if constexpr (requires { message.claims.size(); }) {
+      return {static_cast<uint32_t>(message.claims.size())};
     } else if constexpr (requires { message.blocks.size(); }) {
       return {static_cast<uint32_t>(message.blocks.size())};
     } else {

@@ -2,11 +2,10 @@
 #include "daemon/session/session.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <utility>
-
-#include "daemon/session/former_clients.h"
 
 namespace kvtier {
 namespace {
@@ -23,6 +22,13 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
 // After a process has ended, for reading what it had sent before: a RELEASE or COMMIT that is still
 // in the socket's buffer is worth taking.
 constexpr int64_t kLastWordsMs = 200;
+
+// Nothing if the kernel has none to give, which happens early in a boot only.
+SessionSecret RandomSecret() {
+  SessionSecret secret;
+  const ssize_t got = ::getrandom(secret.bytes.data(), secret.bytes.size(), GRND_NONBLOCK);
+  return got == static_cast<ssize_t>(secret.bytes.size()) ? secret : SessionSecret{};
+}
 
 // Clients that disconnect and a daemon that stops are normal; everything else is worth a warning.
 bool IsOrderlyEnd(const Error& why) { return why.code == ErrorCode::kUnavailable; }
@@ -96,7 +102,7 @@ void Session::OnHello(const wire::Frame& frame) {
   greeted_ = true;
   hello_timeout_.Cancel();
   client_name_ = hello->client_name;
-  if (services_.former_clients != nullptr) services_.former_clients->OnHello(peer_);
+  if (services_.pools_are_kept) secret_ = RandomSecret();
   ++services_.counters->sessions;
   trace_.SessionBegin();
   services_.cache->OpenSession(
@@ -116,6 +122,7 @@ void Session::OnHello(const wire::Frame& frame) {
       .max_blocks = config.max_hashes_per_call,
       .max_references = services_.config->cache.max_references_per_session,
       .tenant = tenant_,
+      .secret = secret_,
   };
   connection_.SendWithDescriptors(frame.request_id, reply, {counters_->fd()});
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's session: HELLO first, then requests, until the connection ends. The requests
 // themselves are in session_requests.cc, session_acquire.cc, session_regions.cc,
-// session_kept_memory.cc and session_attention.cc.
+// session_kept_memory.cc, session_resume.cc and session_attention.cc.
 //
 // Whatever a client does wrong costs it that call, or at most this session.
 //
@@ -160,6 +160,7 @@ class Session final : public ConnectionListener {
   Status OnKeepMemory(const Call& call, const wire::KeepMemory& request);
   Status OnTakeMemory(const Call& call, const wire::TakeMemory& request);
   Status OnReleaseMemory(const Call& call, const wire::ReleaseMemory& request);
+  Status OnResume(const Call& call, const wire::Resume& request);
 
   // As OnAttach. until_ms: when to give up waiting for memory; nothing: it is the first try.
   [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request,
@@ -260,11 +261,16 @@ class Session final : public ConnectionListener {
   // Errors: also kInvalidArgument "empty_request".
   [[nodiscard]] Status CheckHashes(std::span<const BlockHash> hashes) const;
 
+  // Under which the next daemon knows this session.
+  [[nodiscard]] SessionIdentity Identity() const;
+
   const SessionId id_;
   const ServiceContext& services_;
   const std::string tenant_;
   const std::function<void(Session*)> on_ended_;
   Peer peer_;
+  // Zeros: the session cannot be resumed.
+  SessionSecret secret_;
   std::string client_name_;
   bool greeted_ = false;
   bool ended_ = false;

@@ -120,6 +120,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnTakeMemory);
     case Type::kReleaseMemory:
       return Handle(frame, &Session::OnReleaseMemory);
+    case Type::kResume:
+      return Handle(frame, &Session::OnResume);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -233,7 +235,7 @@ Status Session::TryAttach(const Call& call, const wire::Attach& request,
   if (!attached) return AttachLater(call, request, attached.error(), until_ms);
   const PoolInfo& pool = *attached;
   // From here on, so that no other attach takes the memory before the reply.
-  services_.cache->UsePool(id_, pool.id, IdentityOf(peer_.pid));
+  services_.cache->UsePool(id_, pool.id, Identity());
   if (until_ms) {
     services_.log->Info("pool.reclaimed",
                         "pools that no client used made way for \"{}\" of tenant {}",

@@ -42,7 +42,7 @@ Result<std::vector<std::byte>> Reencode(const Frame& frame) {
       StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
       WorkspaceReply, WorkspaceClose, Attend, AttendReply, OpenRegion, OpenRegionReply, CloseRegion,
       CloseRegionReply, Store, Load, TransferDone, KeepMemory, KeepMemoryReply, TakeMemory,
-      TakeMemoryReply, ReleaseMemory, ReleaseMemoryReply>(frame);
+      TakeMemoryReply, ReleaseMemory, ReleaseMemoryReply, Resume, ResumeReply>(frame);
 }
 
 }  // namespace kvtier::wire

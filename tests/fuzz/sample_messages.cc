@@ -44,6 +44,7 @@ void AddSession(SampleList* list) {
   reply.daemon_generation = 0x1122334455667788;
   reply.max_references = 1u << 20;
   reply.tenant = "default";
+  reply.secret.bytes.fill(8);
   list->Add("hello_reply", 1, reply);
   list->Add("register_model", 2, RegisterModel{SampleModelRecord()});
   list->Add("register_model_reply", 2, RegisterModelReply{ModelId{1}, {{HashOf(0xfe), 1024}}});
@@ -109,6 +110,13 @@ void AddLookups(SampleList* list) {
   list->Add("pin_reply", 9, PinReply{1});
   list->Add("hint", 30, Hint{PoolId{1}, SequenceHint::kReturns, 30000, hashes});
   list->Add("hint_reply", 30, HintReply{2});
+  Resume resume{.pool = PoolId{1}, .session = SessionId{7}, .more = true, .claims = {}};
+  resume.secret.bytes.fill(9);
+  resume.claims = {{{BlockIndex{4}, 2}, 1}, {{BlockIndex{5}, 3}, 12}};
+  list->Add("resume", 31, resume);
+  list->Add(
+      "resume_reply", 31,
+      ResumeReply{{ResumeOutcome::kPrivate, ResumeOutcome::kReferenced, ResumeOutcome::kLost}});
 }
 
 void AddAttention(SampleList* list) {

@@ -96,7 +96,8 @@ TEST_F(KeptPoolsTest, AClientThatGoesOnWritingToItsOwnBlocksHarmsNothing) {
   auto own = writer->pool().Acquire({}, {}, 6);
   ASSERT_TRUE(own) << own.error().reason;
   std::vector<std::span<std::byte>> bytes;
-  for (const kvt_block& block : own->new_blocks.blocks()) bytes.push_back(*writer->pool().Bytes(block));
+  for (const kvt_block& block : own->new_blocks.blocks())
+    bytes.push_back(*writer->pool().Bytes(block));
   ASSERT_EQ(bytes.size(), 6u);
   std::atomic<bool> over = false;
   std::thread writing([&] {
@@ -122,7 +123,7 @@ TEST_F(KeptPoolsTest, AClientThatMayWriteToMostOfAPoolMakesItBeginAnew) {
   Start();
   const auto writer = Connect();
   ASSERT_NE(writer, nullptr);
-  auto own = writer->pool().Acquire({}, {}, 2 * kPrompts * kBlocks / 2);
+  auto own = writer->pool().Acquire({}, {}, 2 * kPrompts * kBlocks / 2 + 1);
   ASSERT_TRUE(own) << own.error().reason;
   KillAndRestart();
   EXPECT_EQ(Adoption(), "held_by_clients");

@@ -75,7 +75,7 @@ void SimKeptPools::AfterDeath() {
 void SimKeptPools::ChangeBits() {
   damaged_ever_ = true;
   for (const FakePoolKeeper::Kept& kept : context_.world.machine().pool_keeper.kept()) {
-    constexpr uint64_t kStatesAt = 5 * 4096;
+    constexpr uint64_t kStatesAt = 17 * 4096;
     const std::span<std::byte> table = kept.table_bytes();
     for (uint64_t i = random_.Below(3); i > 0; --i) {
       const uint64_t block = random_.Below(kept.description.blocks);

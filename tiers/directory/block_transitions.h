@@ -59,6 +59,7 @@ enum class PoolEvent : uint8_t {
   kTakeCommitted,
   kCommit,
   kQuarantine,
+  kResume,
   kPrefetch,
   kBeginLoad,
   kEndLoad,
@@ -68,7 +69,7 @@ enum class PoolEvent : uint8_t {
   kFree,
 };
 
-inline constexpr std::array<Transition, 11> kPoolTransitions = {{
+inline constexpr std::array<Transition, 12> kPoolTransitions = {{
     {.event = "TakePrivate",
      .from = PoolBits::kFree,
      .sets = PoolBits::kPrivate,
@@ -88,6 +89,11 @@ inline constexpr std::array<Transition, 11> kPoolTransitions = {{
      .from = PoolBits::kPrivate,
      .sets = PoolBits::kQuarantined,
      .clears = PoolBits::kPrivate,
+     .fired_by = "SessionTable"},
+    {.event = "Resume",
+     .from = PoolBits::kQuarantined,
+     .sets = PoolBits::kPrivate,
+     .clears = PoolBits::kQuarantined,
      .fired_by = "SessionTable"},
     {.event = "Prefetch",
      .from = PoolBits::kCommitted,
@@ -224,7 +230,7 @@ enum class BlockEvent : uint8_t {
   kForget,
 };
 
-inline constexpr std::array<Transition, 46> kBlockTransitions = {{
+inline constexpr std::array<Transition, 47> kBlockTransitions = {{
     {.event = "BeginLoad", .sets = EntryBits::kLoading, .fired_by = "Loader"},
     {.event = "EndLoad",
      .from = EntryBits::kLoading,

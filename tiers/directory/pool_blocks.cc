@@ -14,12 +14,26 @@ PoolBlocks::PoolBlocks(uint32_t blocks) : blocks_(blocks) {
   }
 }
 
-BlockIndex PoolBlocks::TakePrivate(SessionId owner, PoolBlockList* list) {
+BlockIndex PoolBlocks::TakePrivate(SessionId owner, std::optional<uint32_t> holder,
+                                   PoolBlockList* list) {
   const BlockIndex block = TakeFree();
   Apply(block, PoolEvent::kTakePrivate);
   blocks_[block.value].owner = owner;
   Link(block, list);
+  if (table_ != nullptr && holder) table_->SetHolder(block, *holder);
   return block;
+}
+
+void PoolBlocks::Resume(BlockIndex block, SessionId owner, std::optional<uint32_t> holder,
+                        PoolBlockList* from, PoolBlockList* to) {
+  PoolBlock& record = blocks_[block.value];
+  Apply(block, PoolEvent::kResume);
+  Unlink(block, from);
+  record.owner = owner;
+  Link(block, to);
+  if (table_ == nullptr) return;
+  if (holder) return table_->SetHolder(block, *holder);
+  table_->Hold(block, record.generation);
 }
 
 BlockIndex PoolBlocks::TakeCommitted(EntryIndex entry) {
@@ -55,11 +69,12 @@ uint32_t PoolBlocks::Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t
   return moved;
 }
 
-void PoolBlocks::Withhold(BlockIndex block, PoolBlockList* list) {
+void PoolBlocks::Withhold(BlockIndex block, SessionId owner, PoolBlockList* list) {
   KVT_CHECK(blocks_[block.value].state() == PoolBlockState::kFree);
   Unlink(block, &free_);
   Apply(block, PoolEvent::kTakePrivate);
   Apply(block, PoolEvent::kQuarantine);
+  blocks_[block.value].owner = owner;
   Link(block, list);
 }
 
@@ -96,9 +111,13 @@ void PoolBlocks::Apply(BlockIndex block, PoolEvent event) {
   if (table_ != nullptr) Tell(block);
 }
 
-// A block that is committed and not loading may be whole, which Record alone can say.
+// A block that is committed and not loading may be whole, which Record alone can say. One that is
+// private stays its holder's in quarantine, too: the session may yet be resumed.
 void PoolBlocks::Tell(BlockIndex block) {
   const PoolBlock& record = blocks_[block.value];
+  const bool own =
+      record.state() == PoolBlockState::kPrivate || record.state() == PoolBlockState::kQuarantined;
+  if (own && table_->StateOf(block) == PoolEntryState::kPrivate) return;
   const bool committed = record.state() == PoolBlockState::kCommitted && !record.loading();
   if (record.state() == PoolBlockState::kFree) {
     table_->SetFree(block);

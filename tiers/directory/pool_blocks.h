@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -49,8 +50,9 @@ class PoolBlocks {
            blocks_[handle.index.value].state() != PoolBlockState::kFree;
   }
 
-  // A free block, now private to `owner` and in `list`. REQUIRES: free() > 0.
-  BlockIndex TakePrivate(SessionId owner, PoolBlockList* list);
+  // A free block, now private to `owner` and in `list`; `holder` is the owner's number in the
+  // table, if it has one. REQUIRES: free() > 0.
+  BlockIndex TakePrivate(SessionId owner, std::optional<uint32_t> holder, PoolBlockList* list);
   // A free block, now committed for `entry`, without references. REQUIRES: free() > 0.
   BlockIndex TakeCommitted(EntryIndex entry);
   // The same for the block of this number. REQUIRES: it is free.
@@ -67,12 +69,18 @@ class PoolBlocks {
   void Orphan(BlockIndex block);
   // private -> quarantined, at most `most` of them, from one list to the other. Returns how many.
   uint32_t Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t most);
-  // Handles of an earlier daemon's life name nothing. REQUIRES: the block is free.
+  // quarantined -> private, from one list to the other: the process is still there, and `owner` is
+  // its session now. `holder` as of TakePrivate.
+  void Resume(BlockIndex block, SessionId owner, std::optional<uint32_t> holder,
+              PoolBlockList* from, PoolBlockList* to);
+  // Handles of an earlier daemon's life name the block if they are of this generation. REQUIRES:
+  // the block is free.
   void BeginAt(BlockIndex block, uint32_t generation) {
     blocks_[block.value].generation = generation;
   }
   // free -> quarantined: an earlier daemon left the block to a process that may still write to it.
-  void Withhold(BlockIndex block, PoolBlockList* list);
+  // `owner` is the session that stands for the process's.
+  void Withhold(BlockIndex block, SessionId owner, PoolBlockList* list);
   // The block is whole, as the table is to say. REQUIRES: committed, not loading.
   void Record(BlockIndex block, const PoolEntryFacts& facts);
   // What changes in a block that stays whole: that the first reference came or the last one went,

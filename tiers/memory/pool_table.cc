@@ -13,16 +13,19 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kMagic = "KVTPOOL1";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kPageBytes = 4096;
-constexpr uint64_t kProcessBytes = 16;
+constexpr uint64_t kSessionBytes = 64;
 constexpr uint64_t kStateBytes = 8;
 constexpr uint64_t kRecordBytes = 128;
 
 // Where the parts of the table lie.
-constexpr uint64_t kProcessesAt = kPageBytes;
-constexpr uint64_t kStatesAt = kProcessesAt + 4 * kPageBytes;
-static_assert((PoolTable::kMaxProcesses + 1) * kProcessBytes == kStatesAt - kProcessesAt);
+constexpr uint64_t kSessionsAt = kPageBytes;
+constexpr uint64_t kStatesAt = kSessionsAt + 16 * kPageBytes;
+static_assert((PoolTable::kMaxSessions + 1) * kSessionBytes == kStatesAt - kSessionsAt);
+
+// One word, so that a death leaves the one holder or the other.
+uint64_t HolderWord(uint32_t session) { return session | static_cast<uint64_t>(~session) << 32; }
 
 uint64_t RecordsAt(uint32_t blocks) {
   return kStatesAt + (blocks * kStateBytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -50,7 +53,7 @@ struct PoolTable::Head {
   char tenant[kMaxTenantBytes];
   uint32_t unfinished_adoptions;  // changes, as the following
   uint32_t ready;
-  uint32_t processes_missing;
+  uint32_t sessions_missing;
 
   [[nodiscard]] uint64_t Sum() const {
     const auto* const begin = reinterpret_cast<const std::byte*>(&version);
@@ -59,10 +62,14 @@ struct PoolTable::Head {
   }
 };
 // In use while the check is the complement of the number.
-struct PoolTable::ProcessRecord {
+struct PoolTable::SessionRecord {
   uint32_t pid;
   uint32_t check;
   uint64_t start_time;
+  uint64_t session;
+  SessionSecret secret;
+  uint32_t uid;
+  uint32_t unused[5];
 
   [[nodiscard]] bool used() const { return check == ~pid; }
 };
@@ -83,7 +90,9 @@ struct PoolTable::Record {
   uint32_t uses;
   uint32_t last_use_s;
   uint32_t created_s;
-  uint32_t unused[5];
+  uint32_t unused;
+  uint64_t holder;  // while the block is private; see HolderWord
+  uint64_t unused_too;
 };
 
 uint64_t PoolTable::BytesFor(uint32_t blocks) { return RecordsAt(blocks) + blocks * kRecordBytes; }
@@ -139,18 +148,18 @@ Result<PoolDescription> PoolTable::Read(std::span<const std::byte> memory,
 }
 
 PoolTable::PoolTable(std::span<std::byte> memory) : memory_(memory), blocks_(head().blocks) {
-  static_assert(sizeof(Head) <= kPageBytes && sizeof(ProcessRecord) == kProcessBytes);
+  static_assert(sizeof(Head) <= kPageBytes && sizeof(SessionRecord) == kSessionBytes);
   static_assert(sizeof(State) == kStateBytes && sizeof(Record) == kRecordBytes);
   KVT_CHECK(memory.size() == BytesFor(blocks_));
-  for (uint32_t number = kMaxProcesses; number > 0; --number) {
-    if (!processes()[number - 1].used()) free_processes_.push_back(number - 1);
+  for (uint32_t number = kMaxSessions; number > 0; --number) {
+    if (!sessions()[number - 1].used()) free_sessions_.push_back(number - 1);
   }
 }
 
 PoolTable::Head& PoolTable::head() const { return *reinterpret_cast<Head*>(memory_.data()); }
 
-PoolTable::ProcessRecord* PoolTable::processes() const {
-  return reinterpret_cast<ProcessRecord*>(memory_.data() + kProcessesAt);
+PoolTable::SessionRecord* PoolTable::sessions() const {
+  return reinterpret_cast<SessionRecord*>(memory_.data() + kSessionsAt);
 }
 
 PoolTable::State& PoolTable::StateRecord(BlockIndex block) const {
@@ -185,6 +194,14 @@ void PoolTable::SetFree(BlockIndex block) {
 void PoolTable::Hold(BlockIndex block, uint32_t generation) {
   StoreState(block, PoolEntryState::kHeld, RetentionClass::kMemory);
   StateRecord(block).generation = generation;
+}
+
+void PoolTable::SetHolder(BlockIndex block, uint32_t session) {
+  const PoolEntryState state = StateOf(block);
+  KVT_CHECK(state == PoolEntryState::kHeld || state == PoolEntryState::kPrivate);
+  std::atomic_ref(RecordOf(block).holder).store(HolderWord(session), std::memory_order_release);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  StoreState(block, PoolEntryState::kPrivate, RetentionClass::kMemory);
 }
 
 void PoolTable::Complete(BlockIndex block, const PoolEntryFacts& facts, bool referenced) {
@@ -225,26 +242,29 @@ void PoolTable::Update(BlockIndex block, const PoolEntryFacts& facts) {
 
 // The check comes last, so that a death before it leaves a place that is not in use: the process
 // has not been told of the memory by then.
-std::optional<uint32_t> PoolTable::AddProcess(const ProcessIdentity& process) {
-  if (free_processes_.empty()) {
-    head().processes_missing = 1;
+std::optional<uint32_t> PoolTable::AddSession(const SessionIdentity& session) {
+  if (free_sessions_.empty()) {
+    head().sessions_missing = 1;
     return std::nullopt;
   }
-  const uint32_t number = free_processes_.back();
-  free_processes_.pop_back();
-  ProcessRecord& record = processes()[number];
-  record.pid = static_cast<uint32_t>(process.pid);
-  record.start_time = process.start_time;
+  const uint32_t number = free_sessions_.back();
+  free_sessions_.pop_back();
+  SessionRecord& record = sessions()[number];
+  record.pid = static_cast<uint32_t>(session.process.pid);
+  record.start_time = session.process.start_time;
+  record.session = session.session.value;
+  record.secret = session.secret;
+  record.uid = session.uid;
   StoreRecordWord(&record.check, ~record.pid);
   return number;
 }
 
-void PoolTable::RemoveProcess(uint32_t number) {
-  ProcessRecord& record = processes()[number];
-  KVT_CHECK(number < kMaxProcesses && record.used());
+void PoolTable::RemoveSession(uint32_t number) {
+  KVT_CHECK(number < kMaxSessions && sessions()[number].used());
+  SessionRecord& record = sessions()[number];
   StoreRecordWord(&record.check, 0);
-  record = ProcessRecord{};
-  free_processes_.push_back(number);
+  record = SessionRecord{};
+  free_sessions_.push_back(number);
 }
 
 void PoolTable::BeginAdoption() { ++head().unfinished_adoptions; }
@@ -286,20 +306,31 @@ std::optional<PoolEntryFacts> PoolTable::FactsOf(BlockIndex block) const {
   return facts;
 }
 
+std::optional<uint32_t> PoolTable::HolderOf(BlockIndex block) const {
+  KVT_CHECK(StateOf(block) == PoolEntryState::kPrivate);
+  const uint64_t word = RecordOf(block).holder;
+  const auto session = static_cast<uint32_t>(word);
+  return word == HolderWord(session) ? std::optional(session) : std::nullopt;
+}
+
 // A process that died while a place was given back leaves its number without the check: the place
 // is not in use.
-Result<std::vector<PoolTable::Process>> PoolTable::Processes() const {
-  if (head().processes_missing != 0) return MakeError(ErrorCode::kCorrupt, "clients_unknown");
-  std::vector<Process> found;
-  for (uint32_t number = 0; number < kMaxProcesses; ++number) {
-    const ProcessRecord& record = processes()[number];
+Result<std::vector<PoolTable::Session>> PoolTable::Sessions() const {
+  if (head().sessions_missing != 0) return MakeError(ErrorCode::kCorrupt, "clients_unknown");
+  std::vector<Session> found;
+  for (uint32_t number = 0; number < kMaxSessions; ++number) {
+    const SessionRecord& record = sessions()[number];
     if (!record.used()) {
       if (record.check != 0) return MakeError(ErrorCode::kCorrupt, "damaged");
       continue;
     }
     const auto pid = static_cast<int32_t>(record.pid);
     if (pid <= 0) return MakeError(ErrorCode::kCorrupt, "clients_unknown");
-    found.push_back({number, {pid, record.start_time}});
+    found.push_back({number,
+                     {.process = {pid, record.start_time},
+                      .uid = record.uid,
+                      .session = SessionId(record.session),
+                      .secret = record.secret}});
   }
   return found;
 }

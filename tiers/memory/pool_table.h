@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table beside the memory of a pool that outlives the daemon: whose pool it is, which of its
-// blocks hold what, and which processes have it mapped.
+// blocks hold what, and which processes have it mapped, in which sessions.
 //
 // The daemon may die between any two instructions. So a block counts only while its entry says
 // kCached or kReferenced; it says so only once its bytes are whole, and no longer before the first
@@ -19,7 +19,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/process_identity.h"
+#include "tiers/types/session_identity.h"
 
 namespace kvtier {
 
@@ -40,6 +40,7 @@ struct PoolDescription {
 enum class PoolEntryState : uint8_t {
   kFree,
   kHeld,        // a process, a copy or a load may write to it
+  kPrivate,     // one session's own (HolderOf): nothing but its process writes to it
   kCached,      // whole; no session references it
   kReferenced,  // whole; some session does, and may read it after the daemon's death
   kDamaged,     // the entry holds what no daemon writes
@@ -62,8 +63,8 @@ struct PoolEntryFacts {
 // Event loop only; other processes may have the memory mapped, but do not write to it.
 class PoolTable {
  public:
-  // Processes that a table can name. A pool with more of them is not adopted.
-  static constexpr uint32_t kMaxProcesses = 1023;
+  // Sessions that a table can name. A pool with more of them is not adopted.
+  static constexpr uint32_t kMaxSessions = 1023;
 
   [[nodiscard]] static uint64_t BytesFor(uint32_t blocks);
   // Makes an empty table. REQUIRES: `memory` is all zeros, page-aligned, and BytesFor(blocks) long.
@@ -82,16 +83,20 @@ class PoolTable {
   void SetFree(BlockIndex block);
   // From now on the block's bytes may change. Handles with this generation name it.
   void Hold(BlockIndex block, uint32_t generation);
+  // Nothing but the process of the session of this number writes to the block. REQUIRES: held, or
+  // private to another session.
+  void SetHolder(BlockIndex block, uint32_t session);
   // The block is whole. REQUIRES: held.
   void Complete(BlockIndex block, const PoolEntryFacts& facts, bool referenced);
   // REQUIRES: whole, as for the following.
   void SetReferenced(BlockIndex block, bool referenced);
   // Uses, times and retention of `facts`; the rest stays.
   void Update(BlockIndex block, const PoolEntryFacts& facts);
-  // The process may read and write the pool from now on. Returns the number under which it stands
-  // in the table; nothing if there is no room, after which the pool will not be adopted.
-  [[nodiscard]] std::optional<uint32_t> AddProcess(const ProcessIdentity& process);
-  void RemoveProcess(uint32_t number);
+  // The session's process may read and write the pool from now on. Returns the number under which
+  // the session stands in the table; nothing if there is no room, after which the pool will not be
+  // adopted.
+  [[nodiscard]] std::optional<uint32_t> AddSession(const SessionIdentity& session);
+  void RemoveSession(uint32_t number);
   // A daemon begins to use what is here, and has lived to serve it.
   void BeginAdoption();
   void EndAdoption();
@@ -100,22 +105,25 @@ class PoolTable {
   [[nodiscard]] PoolEntryState StateOf(BlockIndex block) const;
   [[nodiscard]] bool Whole(BlockIndex block) const;
   [[nodiscard]] uint32_t GenerationOf(BlockIndex block) const;
+  // The number of the session that the block is private to; nothing if the entry is damaged.
+  // REQUIRES: private.
+  [[nodiscard]] std::optional<uint32_t> HolderOf(BlockIndex block) const;
   // Times and uses may be any number. Nothing if the entry is damaged. REQUIRES: whole.
   [[nodiscard]] std::optional<PoolEntryFacts> FactsOf(BlockIndex block) const;
-  struct Process {
+  struct Session {
     uint32_t number = 0;
-    ProcessIdentity identity;
+    SessionIdentity identity;
   };
   // Errors: kCorrupt "damaged"; "clients_unknown" if not all that have the pool mapped can be told.
-  [[nodiscard]] Result<std::vector<Process>> Processes() const;
+  [[nodiscard]] Result<std::vector<Session>> Sessions() const;
 
  private:
   struct Head;
-  struct ProcessRecord;
+  struct SessionRecord;
   struct State;
   struct Record;
   [[nodiscard]] Head& head() const;
-  [[nodiscard]] ProcessRecord* processes() const;
+  [[nodiscard]] SessionRecord* sessions() const;
   [[nodiscard]] State& StateRecord(BlockIndex block) const;
   [[nodiscard]] Record& RecordOf(BlockIndex block) const;
   [[nodiscard]] static uint64_t Seal(BlockIndex block, const Record& record);
@@ -123,7 +131,7 @@ class PoolTable {
 
   const std::span<std::byte> memory_;
   const uint32_t blocks_;
-  std::vector<uint32_t> free_processes_;  // numbers, the next to be given last
+  std::vector<uint32_t> free_sessions_;  // numbers, the next to be given last
 };
 
 }  // namespace kvtier

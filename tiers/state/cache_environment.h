@@ -15,6 +15,7 @@
 #include "tiers/cold/cold_store.h"
 #include "tiers/index/index.h"
 #include "tiers/memory/host_arena.h"
+#include "tiers/policy/eviction_policy.h"
 #include "tiers/state/block_event_sink.h"
 #include "tiers/state/pool_keeper.h"
 #include "tiers/storage/block_file.h"

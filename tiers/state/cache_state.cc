@@ -262,6 +262,7 @@ void CacheState::Use(CachePool* pool, EntryIndex index) {
   if (!entry.once()) ForgetHint(index);
   ForgetReturn(index);
   const uint32_t before_s = entry.last_use_s;
+  NoteUse(index);
   Touch(index);
   stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
   pool->victims.NoteUse(FactsOf(index));
@@ -323,11 +324,7 @@ BlockFacts CacheState::FactsOf(EntryIndex index) const {
 void CacheState::ForgetHint(EntryIndex index) {
   for (; index != kNoEntry && directory[index].hinted(); index = lineage.ParentOf(index)) {
     Apply(index, BlockEvent::kForgetHint);
-    const BlockEntry& entry = directory[index];
-    if (NeedsPersist(entry) && !entry.persist_wanted() && !entry.writing() &&
-        !unpersisted.Contains(index)) {
-      unpersisted.PushHot(index);
-    }
+    QueueIfUndecided(index);
     reorder(index);
   }
 }
@@ -361,6 +358,7 @@ void CacheState::Touch(EntryIndex index) {
   const uint32_t before_s = std::exchange(entry.last_use_s, NowS());
   AgesOf(entry).Touch(index);
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
+  NoteIdle(index);
   if (before_s / kTableRecencyS != entry.last_use_s / kTableRecencyS) UpdateTables(index);
   if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
   TouchDisk(index);

@@ -409,6 +409,7 @@ class CacheState {
   }
 
  private:
+  void QueueIfUndecided(EntryIndex entry);
   // Of an entry that no tier holds, and that nothing follows.
   void Erase(EntryIndex entry);
   // The block is used, or is no block any more: none waits for its return.

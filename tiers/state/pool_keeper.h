@@ -10,7 +10,7 @@
 #include "base/ids.h"
 #include "gpu/device.h"
 #include "tiers/memory/pool_table.h"
-#include "tiers/types/process_identity.h"
+#include "tiers/types/session_identity.h"
 
 namespace kvtier {
 
@@ -22,13 +22,23 @@ struct LeftPool {
   PoolTable* table = nullptr;
 };
 
-// Who had a pool that was taken over when the earlier daemon died. Two sessions stand for what they
-// held, and are given back with Cache::ReleaseQuarantine.
+// Who had a pool that was taken over when the earlier daemon died. Sessions of the cache stand for
+// what they held, and are given back with Cache::ReleaseQuarantine.
 struct AbsentClients {
+  struct Session {
+    SessionIdentity identity;
+    // Its private blocks: until it has been resumed, or its process has ended.
+    SessionId holdings;
+  };
   DeviceIndex device;
-  std::vector<ProcessIdentity> processes;
-  SessionId readers;  // until each process has ended, or said that it holds nothing any more
-  SessionId writers;  // until each has ended: it may still write to blocks that were its own
+  PoolId pool;
+  std::vector<Session> sessions;
+  // All blocks that any of them referenced: until each has been resumed, or its process has ended,
+  // or it has not come in time.
+  SessionId readers;
+  // Blocks of which nothing is known but that some process may write to: until each has ended.
+  SessionId writers;
+  bool writers_hold = false;  // there are such blocks
 };
 
 // Event loop only, or the time before it runs. Outlives the cache.

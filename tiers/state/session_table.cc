@@ -26,6 +26,7 @@ void SessionTable::Close(SessionId session) {
     if (--pool->sessions == 0) pool->unused_since_ms = state_.NowMs();
   }
   closed_.insert(std::move(node));
+  if (keeps_holdings_) return;
   closing_.push_back(session);
   if (closing_.size() == 1) CloseSome();
 }
@@ -43,12 +44,12 @@ void SessionTable::CloseSome() {
   if (!closing_.empty()) state_.SchedulePart();
 }
 
-void SessionTable::UsePool(SessionId session, CachePool* pool, const ProcessIdentity& process) {
+void SessionTable::UsePool(SessionId session, CachePool* pool, const SessionIdentity& identity) {
   std::vector<Use>& used = sessions_.at(session).used;
   if (std::ranges::find(used, pool->id, &Use::pool) != used.end()) return;
   Use& use = used.emplace_back(Use{pool->id, {}});
   if (PoolTable* const table = pool->blocks.table()) {
-    if (const auto number = table->AddProcess(process)) use.processes.push_back(*number);
+    if (const auto number = table->AddSession(identity)) use.numbers.push_back(*number);
   }
   ++pool->sessions;
   pool->unused_since_ms.reset();
@@ -59,7 +60,7 @@ void SessionTable::AddAbsent(SessionId session, CachePool* pool, AbsentHoldings 
   KVT_CHECK(inserted);
   ++pool->ended_sessions;
   Session& held = absent->second;
-  held.used.push_back({pool->id, std::move(holdings.processes)});
+  held.used.push_back({pool->id, std::move(holdings.sessions)});
   ReferenceCounts& references = held.pools[pool->id].references;
   for (const BlockIndex block : holdings.referenced) {
     ++pool->blocks[block].references;
@@ -67,14 +68,52 @@ void SessionTable::AddAbsent(SessionId session, CachePool* pool, AbsentHoldings 
     references.Add(block);
   }
   PoolBlockList& withheld = held.quarantined[pool->id];
-  for (const BlockIndex block : holdings.withheld) pool->blocks.Withhold(block, &withheld);
+  for (const BlockIndex block : holdings.withheld) {
+    pool->blocks.Withhold(block, session, &withheld);
+  }
+}
+
+// A block that is private belongs to one session alone. One that is whole may have been acquired by
+// others since, or be in the order of eviction: what counts is that it is the same block still.
+ResumeOutcome SessionTable::Resume(SessionId absent, SessionId session, CachePool* pool,
+                                   const ResumeClaim& claim) {
+  if (!pool->blocks.Current(claim.block)) return ResumeOutcome::kLost;
+  const BlockIndex block = claim.block.index;
+  PoolBlock& record = pool->blocks[block];
+  Holdings& holdings = Of(session, *pool);
+  if (record.state() == PoolBlockState::kQuarantined && record.owner == absent) {
+    const auto closed = closed_.find(absent);
+    if (closed == closed_.end() || closed->second.process_gone) return ResumeOutcome::kLost;
+    pool->blocks.Resume(block, session, NumberOf(session, *pool),
+                        &closed->second.quarantined.at(pool->id), &holdings.private_blocks);
+    return ResumeOutcome::kPrivate;
+  }
+  const bool whole = record.state() == PoolBlockState::kCommitted && !record.loading();
+  const uint64_t allowed = state_.options.max_references_per_session;
+  if (!whole || claim.references == 0 || references(session) + claim.references > allowed) {
+    return ResumeOutcome::kLost;
+  }
+  // Its session has been using it all the time.
+  state_.Touch(record.entry);
+  if (record.references == 0) pool->victims.Remove(record.entry);
+  record.references += claim.references;
+  pool->blocks.RecordReferences(block);
+  for (uint32_t i = 0; i < claim.references; ++i) holdings.references.Add(block);
+  return ResumeOutcome::kReferenced;
+}
+
+std::optional<uint32_t> SessionTable::NumberOf(SessionId session, const CachePool& pool) const {
+  for (const Use& use : sessions_.at(session).used) {
+    if (use.pool == pool.id && !use.numbers.empty()) return use.numbers.front();
+  }
+  return std::nullopt;
 }
 
 void SessionTable::Forget(Sessions::iterator closed) {
   for (const Use& use : closed->second.used) {
     CachePool* const pool = state_.FindPool(use.pool);
     --pool->ended_sessions;
-    for (const uint32_t number : use.processes) pool->blocks.table()->RemoveProcess(number);
+    for (const uint32_t number : use.numbers) pool->blocks.table()->RemoveSession(number);
   }
   closed_.erase(closed);
 }
@@ -107,6 +146,7 @@ bool SessionTable::GiveBack(Session* closed, uint32_t most) {
 void SessionTable::ReleaseQuarantine(SessionId session) {
   const auto closed = closed_.find(session);
   if (closed == closed_.end()) return;
+  if (keeps_holdings_) return;
   closed->second.process_gone = true;
   if (std::ranges::find(closing_, session) != closing_.end()) return;
   closing_.push_back(session);
@@ -120,7 +160,8 @@ void SessionTable::Report(SessionId session, const LoadProgress& progress) {
 }
 
 BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
-  const BlockIndex block = pool->blocks.TakePrivate(session, &Of(session, *pool).private_blocks);
+  const BlockIndex block = pool->blocks.TakePrivate(session, NumberOf(session, *pool),
+                                                    &Of(session, *pool).private_blocks);
   return pool->blocks.HandleOf(block);
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -92,19 +93,26 @@ class SessionTable {
   void Close(SessionId session);
   // The next part of what closed sessions held; once for each event that the cache schedules.
   void CloseSome();
+  // From now on what closing sessions hold stays as it is, for the next daemon to resume them.
+  void KeepHoldings() { keeps_holdings_ = true; }
   // The pool stays until the session is closed, all that it held has been given back, and its
   // process can no longer write to blocks that were private to it. The table beside the pool's
-  // memory names the process for as long. REQUIRES: open.
-  void UsePool(SessionId session, CachePool* pool, const ProcessIdentity& process);
+  // memory names the session for as long; `identity` is what it says. REQUIRES: open.
+  void UsePool(SessionId session, CachePool* pool, const SessionIdentity& identity);
   // What sessions of an earlier daemon hold in a pool that was taken over.
   struct AbsentHoldings {
     std::vector<BlockIndex> referenced;  // REQUIRES: cached, and in no order of eviction
     std::vector<BlockIndex> withheld;    // REQUIRES: free
-    std::vector<uint32_t> processes;     // their numbers in the pool's table
+    std::vector<uint32_t> sessions;      // their numbers in the pool's table
   };
   // As a closed session that holds them until ReleaseQuarantine. REQUIRES: the number is no other
   // session's.
   void AddAbsent(SessionId session, CachePool* pool, AbsentHoldings holdings);
+  // The open session holds the block again that `absent`, added with AddAbsent, stands for or
+  // referenced: the same block, which has not been free since. REQUIRES: the pool is used by the
+  // session.
+  [[nodiscard]] ResumeOutcome Resume(SessionId absent, SessionId session, CachePool* pool,
+                                     const ResumeClaim& claim);
   // Frees what Close() quarantined, or will. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
@@ -141,7 +149,7 @@ class SessionTable {
   using HoldingsByPool = std::map<PoolId, Holdings>;
   struct Use {
     PoolId pool;
-    std::vector<uint32_t> processes;  // in the pool's table
+    std::vector<uint32_t> numbers;  // of sessions in the pool's table
   };
   // Stays at its address, open or closed, for as long as HeldReferences may point to it.
   struct Session {
@@ -162,6 +170,8 @@ class SessionTable {
   void Unreference(CachePool* pool, BlockIndex block, uint32_t count,
                    std::vector<EntryIndex>* cached);
 
+  // The session's number in the pool's table, if it has one.
+  [[nodiscard]] std::optional<uint32_t> NumberOf(SessionId session, const CachePool& pool) const;
   // Gives back at most `most` blocks of a closed session; true if nothing is left to give back.
   bool GiveBack(Session* closed, uint32_t most);
   // Nothing of the closed session is left, so that its pools may be closed.
@@ -170,6 +180,7 @@ class SessionTable {
   CacheState& state_;
   Sessions sessions_;
   Sessions closed_;
+  bool keeps_holdings_ = false;
   std::deque<SessionId> closing_;  // of the closed, those not given back completely, in order
 };
 

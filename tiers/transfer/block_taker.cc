@@ -204,7 +204,7 @@ void BlockTaker::OpenLoad(const CachePool& pool, AcquireOperation* operation, si
   std::vector<LoadTable::Added> before;
   before.reserve(hits_before);
   for (size_t i = 0; i < hits_before; ++i) {
-    before.push_back({{reply.hits[i].tier, reply.hits[i].tokens}, kNoEntry});
+    before.push_back({{reply.hits[i].tier, reply.hits[i].tokens, false}, kNoEntry});
   }
   loads_.Add(reply.load, before);
 }

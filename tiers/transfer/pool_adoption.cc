@@ -19,51 +19,79 @@ void PoolAdoption::Adopt() {
 
 void PoolAdoption::AdoptPool(LeftPool left) {
   PoolTable* const table = left.table;
-  const Result<std::vector<PoolTable::Process>> processes = table->Processes();
-  if (!processes) {
+  const Result<std::vector<PoolTable::Session>> sessions = table->Sessions();
+  if (!sessions) {
     left.memory.reset();
-    return state_.env.pool_keeper->Release(table, processes.error().reason);
+    return state_.env.pool_keeper->Release(table, sessions.error().reason);
   }
   const Result<CachePool*> added = pools_.Adopt(std::move(left));
   if (!added) return state_.env.pool_keeper->Release(table, added.error().reason);
   CachePool* const pool = *added;
   table->BeginAdoption();
-  SessionTable::AbsentHoldings readers;
-  SessionTable::AbsentHoldings writers;
-  const std::vector<Found> whole = Sort(pool, table, &writers.withheld);
-  AdoptBlocks(pool, table, whole, &readers, &writers.withheld);
-  pool->blocks.SetTable(table);
-  // Sessions count up from 1, and never come near.
-  const uint64_t number = UINT64_MAX - 2 * absent_.size();
-  AbsentClients& absent = absent_.emplace_back(
-      AbsentClients{pool->device, {}, SessionId(number), SessionId(number - 1)});
-  for (const PoolTable::Process& process : *processes) {
-    absent.processes.push_back(process.identity);
-    writers.processes.push_back(process.number);
+  Holdings holdings;
+  for (const PoolTable::Session& session : *sessions) {
+    holdings.sessions[session.number].sessions = {session.number};
   }
-  sessions_.AddAbsent(absent.readers, pool, std::move(readers));
-  sessions_.AddAbsent(absent.writers, pool, std::move(writers));
+  const std::vector<Found> whole = Sort(pool, table, &holdings);
+  AdoptBlocks(pool, table, whole, &holdings);
+  pool->blocks.SetTable(table);
+  AddAbsent(pool, *sessions, std::move(holdings));
+}
+
+void PoolAdoption::AddAbsent(CachePool* pool, const std::vector<PoolTable::Session>& sessions,
+                             Holdings holdings) {
+  AbsentClients& absent =
+      absent_.emplace_back(AbsentClients{.device = pool->device,
+                                         .pool = pool->id,
+                                         .sessions = {},
+                                         .readers = SessionId(next_absent_--),
+                                         .writers = SessionId(next_absent_--),
+                                         .writers_hold = !holdings.writers.withheld.empty()});
+  for (const PoolTable::Session& session : sessions) {
+    const SessionId stands_for(next_absent_--);
+    absent.sessions.push_back({session.identity, stands_for});
+    sessions_.AddAbsent(stands_for, pool, std::move(holdings.sessions.at(session.number)));
+  }
+  sessions_.AddAbsent(absent.readers, pool, std::move(holdings.readers));
+  sessions_.AddAbsent(absent.writers, pool, std::move(holdings.writers));
+}
+
+std::vector<BlockIndex>* PoolAdoption::OwnersOf(BlockIndex block, const PoolTable& table,
+                                                Holdings* holdings) {
+  if (table.StateOf(block) != PoolEntryState::kPrivate) return nullptr;
+  const std::optional<uint32_t> holder = table.HolderOf(block);
+  if (!holder) return nullptr;
+  const auto session = holdings->sessions.find(*holder);
+  return session == holdings->sessions.end() ? nullptr : &session->second.withheld;
 }
 
 std::vector<PoolAdoption::Found> PoolAdoption::Sort(CachePool* pool, PoolTable* table,
-                                                    std::vector<BlockIndex>* withheld) {
+                                                    Holdings* holdings) {
   std::vector<Found> whole;
   for (uint32_t i = 0; i < pool->blocks.size(); ++i) {
     const BlockIndex block(i);
-    pool->blocks.BeginAt(block, table->GenerationOf(block) + 1);
+    const uint32_t generation = table->GenerationOf(block);
+    pool->blocks.BeginAt(block, generation);
     const PoolEntryState state = table->StateOf(block);
-    if (state == PoolEntryState::kFree) continue;
     std::optional<PoolEntryFacts> facts;
     if (table->Whole(block)) facts = table->FactsOf(block);
     if (facts) {
       whole.push_back({block, *std::move(facts), state == PoolEntryState::kReferenced});
       continue;
     }
-    const bool held = state == PoolEntryState::kHeld;
+    if (std::vector<BlockIndex>* const owners = OwnersOf(block, *table, holdings)) {
+      owners->push_back(block);
+      continue;
+    }
+    pool->blocks.BeginAt(block, generation + 1);
+    if (state == PoolEntryState::kFree) continue;
+    const bool held = state == PoolEntryState::kHeld || state == PoolEntryState::kPrivate;
     ++state_.stats.pool_adoption_drops[static_cast<size_t>(held ? AdoptionDrop::kUnfinished
                                                                 : AdoptionDrop::kCorrupt)];
-    table->Hold(block, table->GenerationOf(block) + 1);
-    withheld->push_back(block);
+    table->Hold(block, generation + 1);
+    // What was held was being loaded: clients could read it, but only the dead daemon wrote to it.
+    auto& holders = state == PoolEntryState::kHeld ? holdings->readers : holdings->writers;
+    holders.withheld.push_back(block);
   }
   std::ranges::stable_sort(whole, std::ranges::greater(),
                            [](const Found& found) { return found.facts.last_use_s; });
@@ -72,8 +100,7 @@ std::vector<PoolAdoption::Found> PoolAdoption::Sort(CachePool* pool, PoolTable* 
 
 // The coldest come first into the order of eviction, and parents are known when they are linked to.
 void PoolAdoption::AdoptBlocks(CachePool* pool, PoolTable* table, const std::vector<Found>& whole,
-                               SessionTable::AbsentHoldings* readers,
-                               std::vector<BlockIndex>* withheld) {
+                               Holdings* holdings) {
   std::vector<std::pair<EntryIndex, const Found*>> adopted;
   for (const Found& found : whole) {
     const auto entry = AdoptBlock(pool, found);
@@ -82,9 +109,11 @@ void PoolAdoption::AdoptBlocks(CachePool* pool, PoolTable* table, const std::vec
       continue;
     }
     ++state_.stats.pool_adoption_drops[static_cast<size_t>(entry.error())];
+    const uint32_t generation = table->GenerationOf(found.block) + 1;
+    pool->blocks.BeginAt(found.block, generation);
     if (found.referenced) {
-      table->Hold(found.block, table->GenerationOf(found.block) + 1);
-      withheld->push_back(found.block);
+      table->Hold(found.block, generation);
+      holdings->writers.withheld.push_back(found.block);
     } else {
       table->SetFree(found.block);
     }
@@ -92,7 +121,7 @@ void PoolAdoption::AdoptBlocks(CachePool* pool, PoolTable* table, const std::vec
   for (const auto& [entry, found] : std::views::reverse(adopted)) {
     if (found->facts.parent) state_.LinkToParent(entry, *found->facts.parent);
     if (found->referenced) {
-      readers->referenced.push_back(found->block);
+      holdings->readers.referenced.push_back(found->block);
     } else {
       state_.EnterEvictionOrder(pool, entry);
     }

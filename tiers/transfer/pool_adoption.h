@@ -4,9 +4,12 @@
 //
 // Processes that used a pool when that daemon died still have its memory mapped. What they
 // referenced is served, and is neither evicted nor overwritten as long as they may read it; what
-// was neither free nor whole is not used as long as they may write to it.
+// was private to their sessions is kept for these as they left it; whatever else was neither free
+// nor whole is not used as long as they may write to it. Handles of blocks that are whole or
+// private name them still, those of all others name nothing.
 #pragma once
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -37,23 +40,37 @@ class PoolAdoption {
     bool referenced = false;
   };
 
+  // What those who had the pool hold of it.
+  struct Holdings {
+    SessionTable::AbsentHoldings readers;
+    SessionTable::AbsentHoldings writers;
+    std::map<uint32_t, SessionTable::AbsentHoldings> sessions;  // by their numbers in the table
+  };
+
   void AdoptPool(LeftPool left);
+  // Stands for what they hold from now on.
+  void AddAbsent(CachePool* pool, const std::vector<PoolTable::Session>& sessions,
+                 Holdings holdings);
   // Gives every block of the pool what the table says of it; returns those that are whole, the most
-  // recently used first. The others that a process may write to go to `withheld`.
-  [[nodiscard]] std::vector<Found> Sort(CachePool* pool, PoolTable* table,
-                                        std::vector<BlockIndex>* withheld);
+  // recently used first. The others that a process may write to go to `holdings`.
+  [[nodiscard]] std::vector<Found> Sort(CachePool* pool, PoolTable* table, Holdings* holdings);
+  // Where the block goes if it is private to a session that the table names; null otherwise.
+  [[nodiscard]] static std::vector<BlockIndex>* OwnersOf(BlockIndex block, const PoolTable& table,
+                                                         Holdings* holdings);
   // The entry of the block, whose bytes are in the pool from now on. Why it cannot be adopted,
   // otherwise.
   [[nodiscard]] tl::expected<EntryIndex, AdoptionDrop> AdoptBlock(CachePool* pool,
                                                                   const Found& found);
   void AdoptBlocks(CachePool* pool, PoolTable* table, const std::vector<Found>& whole,
-                   SessionTable::AbsentHoldings* readers, std::vector<BlockIndex>* withheld);
+                   Holdings* holdings);
 
   CacheState& state_;
   PoolSpace& pools_;
   SessionTable& sessions_;
   AdoptedEntries entries_;
   std::vector<AbsentClients> absent_;
+  // Sessions count up from 1, and never come near.
+  uint64_t next_absent_ = UINT64_MAX;
   // The event that ends the adoption does not outlive the cache.
   Gate gate_;
 };

@@ -57,6 +57,8 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
   const int64_t until_ms = state_.AgeClockMs() + ttl_ms;
   for (const EntryIndex index : cached) {
     state_.SetPinned(index, ttl_ms > 0);
+    // What was declined before is to be on disk now.
+    if (ttl_ms > 0 && state_.Admits()) state_.QueuePersist(index);
     if (ttl_ms > 0) {
       state_.pins.Set(index, until_ms);
     } else {
@@ -228,7 +230,7 @@ bool Retention::PersistIdleFor(int64_t idle_ms, uint64_t most) {
     const BlockEntry& entry = state_[index];
     if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return true;
     if (most == 0) return false;
-    persister_.Want(index);
+    if (!persister_.WantIfAdmitted(index)) continue;
     if (!entry.in_host()) offloader_.Want(index);
   }
   return true;

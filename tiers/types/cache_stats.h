@@ -44,7 +44,7 @@ enum class DropReason : uint8_t {
   kErased,                // by a command, or its encryption key is gone
   kNotAdmitted,  // not written: too unlikely to be used again (CacheOptions::disk_admission)
 };
-inline constexpr int kDropReasonCount = 22;
+inline constexpr int kDropReasonCount = 23;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 // Why a slot of host memory that an earlier daemon left was not taken over.
@@ -106,6 +106,8 @@ struct CacheStats {
   uint64_t offload_blocks = 0, offload_bytes = 0;
   uint64_t onload_blocks = 0, onload_bytes = 0;
   uint64_t disk_write_blocks = 0, disk_write_bytes = 0, disk_write_errors = 0;
+  // Writes that were spared, because the blocks were unlikely to be used again.
+  uint64_t disk_declined_blocks = 0, disk_declined_bytes = 0;
   uint64_t disk_read_blocks = 0, disk_read_bytes = 0, disk_read_errors = 0;
   uint64_t disk_read_retries = 0, disk_read_repaired = 0;
   uint64_t index_batches = 0, index_errors = 0;
@@ -120,6 +122,8 @@ struct CacheStats {
   // Blocks that an earlier daemon left in pools, and why others were not taken over.
   uint64_t adopted_pool_blocks = 0, adopted_pool_bytes = 0;
   std::array<uint64_t, kAdoptionDropCount> pool_adoption_drops{};
+  // Of blocks that clients named when they resumed their sessions: held again, and not.
+  uint64_t resumed_blocks = 0, resume_lost_blocks = 0;
   std::array<uint64_t, kAdoptionDropCount> adoption_drops{};
   void CountAdoptionDrop(AdoptionDrop reason) { ++adoption_drops[static_cast<size_t>(reason)]; }
 

@@ -25,7 +25,7 @@ struct Explanation {
   std::string_view text;
 };
 
-constexpr std::array<Explanation, 22> kDropExplanations = {{
+constexpr std::array<Explanation, 23> kDropExplanations = {{
     {"clean_copy_below", "its space was needed; a lower tier has a copy"},
     {"lru", "its space was needed, and it was the least recently used"},
     {"memory_class", "its space was needed; retention `memory` never goes to disk"},
@@ -47,6 +47,7 @@ constexpr std::array<Explanation, 22> kDropExplanations = {{
     {"on_other_device", "its space was needed; another device's pool has it"},
     {"parent_lost", "a block before it in its sequence was lost"},
     {"held_too_long", "its client did not say in time that it may be stored"},
+    {"not_admitted", "it was too unlikely to be used again to be written"},
     {"erased", "erased, or the key that it was encrypted with is gone"},
 }};
 

@@ -27,11 +27,10 @@
  *
  * Reconnecting. A call that finds the connection gone tries to connect, say hello, register and
  * attach again, at most once per `reconnect_min_ms`..`reconnect_max_ms` (doubling); between tries
- * it returns KVT_UNAVAILABLE at once. What was acquired over the lost connection is lost with it:
- * handles carry the attachment they came from and give KVT_STALE_HANDLE afterwards. The bytes of a
- * lost block may be overwritten by others, but memory never becomes unmapped under the caller: the
- * mapping of an earlier pool stays until `kvt_pool_drop_stale_mappings` or `kvt_pool_close`. Its
- * memory is held as long; only pools two generations old are emptied, and then read as zeros.
+ * it returns KVT_UNAVAILABLE at once. What was acquired over the lost connection is taken back if
+ * it can be ("Resuming" in kvtier_sequence.h); else handles give KVT_STALE_HANDLE, and the bytes of
+ * a lost block may be overwritten. Memory is never unmapped under the caller: an earlier pool stays
+ * until `kvt_pool_drop_stale_mappings` or `kvt_pool_close`, but two generations later as zeros.
  *
  * Units are in the names; times are milliseconds; a block is `block_tokens` tokens. Timeouts: 0
  * does not wait, KVT_DEFAULT_TIMEOUT uses the connection's `request_timeout_ms`.
@@ -158,6 +157,7 @@ typedef struct kvt_connect_options {
   int64_t reconnect_min_ms;   /* pause after the first failed try; default 50; < 0: never again */
   int64_t reconnect_max_ms;   /* longest pause between tries; default 2000 */
   int32_t wait_for_daemon;    /* nonzero: succeed without a daemon; see kvt_attach. Default 0 */
+  int32_t resume_wait_ms;     /* see "Resuming" in kvtier_sequence.h; default 3000, 0: never */
 } kvt_connect_options;
 KVT_API void kvt_connect_options_init(kvt_connect_options* options);
 
@@ -335,7 +335,7 @@ typedef struct kvt_pool_info {
   uint32_t blocks;
   uint32_t block_tokens;
   uint64_t generation; /* of the pool: differs between any two pools ever created on this host */
-  uint64_t attachment; /* of this process to it: changes at every reconnection */
+  uint64_t attachment; /* of this process to it: changes with what was held before being lost */
   int32_t fd;          /* of the pool's memory, to import it on a device; owned by `pool` */
   uint32_t model;
   uint32_t group;

@@ -16,8 +16,21 @@
  * sequence, so an engine may write there; a cached block that would be written is copied first
  * (copy-on-write).
  *
- * When the connection is lost, so is the sequence: every call but close then returns
- * KVT_STALE_HANDLE "connection_lost". Its memory stays readable, but the bytes of its blocks may be
+ * Resuming. Pools may outlive the daemon. If blocks are held when a call of the pool or of one of
+ * its sequences finds the connection gone, and the daemon kept its pools, the call waits up to
+ * `resume_wait_ms` for the next daemon, takes back what is held, and is made again; other threads'
+ * calls of the pool wait as well. The attachment is the same then: handles stay good, and the bytes
+ * are those that were there. A sequence has the same block table, and nothing to compute again; a
+ * prefix that was being loaded becomes shorter. What concerns those who use handles themselves:
+ *  - Loads are lost: kvt_wait returns KVT_UNAVAILABLE for them.
+ *  - A block that cannot be had again is reported by kvt_take_errors, KVT_STALE_HANDLE
+ *    "lost_at_restart". So what was read is good if kvt_is_connected says yes and no error names it.
+ *  - A commit that was only sent, and not flushed, may not have been heard: the block is private.
+ * If there is no daemon in time, or the pool is new memory, everything that was held is lost.
+ * Regions and workspaces end with the connection.
+ *
+ * When the connection is lost for good, or one of the blocks, so is the sequence: every call but
+ * close then returns KVT_STALE_HANDLE "connection_lost". Its memory stays readable, but the bytes of its blocks may be
  * replaced: an engine that has computed with them should ask kvt_sequence_check before it trusts
  * the result.
  *

@@ -67,6 +67,7 @@ def connect(
     request_timeout_ms: int | None = None,
     reconnect_min_ms: int | None = None,
     reconnect_max_ms: int | None = None,
+    resume_wait_ms: int | None = None,
     wait_for_daemon: bool = False,
 ) -> Connection:
     """Connects to the daemon and says hello.
@@ -77,7 +78,8 @@ def connect(
     client_name: shown by `kvtierctl status`; default: the program's name. connect_timeout_ms: for
     connecting (default 2000); request_timeout_ms: for any other reply (5000). reconnect_min_ms,
     reconnect_max_ms: the pause after a failed try to reconnect, doubling from the one (50) to the
-    other (2000); a negative minimum: never again. wait_for_daemon: succeed without a daemon, as
+    other (2000); a negative minimum: never again. resume_wait_ms: how long calls of those that hold
+    blocks wait for a daemon that is started anew (3000; 0: not at all). wait_for_daemon: succeed without a daemon, as
     `register_model` and `attach` then do: the pool misses until the daemon is there. What else needs
     one raises UnavailableError until then.
 
@@ -94,6 +96,7 @@ def connect(
         "request_timeout_ms": request_timeout_ms,
         "reconnect_min_ms": reconnect_min_ms,
         "reconnect_max_ms": reconnect_max_ms,
+        "resume_wait_ms": resume_wait_ms,
     }
     for name, value in given.items():
         if value is not None:

@@ -137,6 +137,33 @@ wire::ReleaseReply FakeCache::Release(const wire::Release& request) {
   return reply;
 }
 
+ResumeOutcome FakeCache::OutcomeOf(const BlockHandle& handle) {
+  const Block* const block = Find(handle);
+  if (block == nullptr) return ResumeOutcome::kLost;
+  return block->is_private ? ResumeOutcome::kPrivate : ResumeOutcome::kReferenced;
+}
+
+void FakeCache::Lose(uint32_t block) {
+  blocks_.at(block).references = 0;
+  ++blocks_.at(block).generation;
+}
+
+void FakeCache::Sink(uint32_t block) {
+  Block& record = blocks_.at(block);
+  KVT_CHECK(record.hash && record.references == 0);
+  PutBelow(*record.hash, Tier::kHost, record.tokens, Bytes(block)[0]);
+  committed_.erase(*record.hash);
+  record = {.generation = record.generation + 1};
+}
+
+void FakeCache::LoseLoad() {
+  for (const auto& [block, fill] : loads_[LoadId{last_load_}]) {
+    if (!fill) continue;
+    committed_.erase(*blocks_[block].hash);
+    blocks_[block] = {.generation = blocks_[block].generation + 1};
+  }
+}
+
 FakeCache::Block* FakeCache::Find(const BlockHandle& handle) {
   if (handle.index.value >= blocks_.size()) return nullptr;
   Block& block = blocks_[handle.index.value];

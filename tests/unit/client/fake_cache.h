@@ -34,6 +34,14 @@ class FakeCache {
   [[nodiscard]] wire::CommitReply Commit(const wire::Commit& request);
   [[nodiscard]] wire::ReleaseReply Release(const wire::Release& request);
 
+  [[nodiscard]] ResumeOutcome OutcomeOf(const BlockHandle& block);
+  // The client does not hold the block any more.
+  void Lose(uint32_t block);
+  // A committed block that is not held is below the pool from now on.
+  void Sink(uint32_t block);
+  // What the last load was to bring is lost with it.
+  void LoseLoad();
+
   [[nodiscard]] uint64_t block_bytes() const { return block_bytes_; }
   [[nodiscard]] uint32_t blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   [[nodiscard]] int fd() const { return fd_.get(); }

@@ -32,6 +32,7 @@ UniqueFd Listen(const std::string& path) {
 }
 
 constexpr uint32_t kCounterBytes = 4096;
+constexpr Digest128 kSecret{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
 
 UniqueFd MakeCounters() {
   UniqueFd fd(::memfd_create("fake-counters", MFD_CLOEXEC));
@@ -118,10 +119,11 @@ void FakeDaemon::Answer(const wire::Frame& frame) {
   if (Is(frame, wire::MessageType::kHello)) {
     counters_ = MakeCounters();
     SendLocked(FrameOf(wire::HelloReply{.session = SessionId{1},
-                                        .daemon_generation = options_.generation,
+                                        .daemon_generation = options_.generation + lives_,
                                         .max_hashes = options_.max_hashes,
                                         .max_references = 1 << 20,
-                                        .tenant = "default"},
+                                        .tenant = "default",
+                                        .secret = options_.keeps ? kSecret : Digest128{}},
                        frame.request_id),
                counters_.get());
   } else if (Is(frame, wire::MessageType::kRegisterModel)) {
@@ -157,6 +159,8 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
   } else if (Is(frame, wire::MessageType::kRelease)) {
     const wire::ReleaseReply reply = cache_->Release(*wire::Decode<wire::Release>(frame.payload));
     if (want_reply || !reply.errors.empty()) Reply(frame, reply);
+  } else if (Is(frame, wire::MessageType::kResume)) {
+    AnswerResume(frame);
   } else if (Is(frame, wire::MessageType::kLookup)) {
     wire::LookupReply reply;
     const auto request = wire::Decode<wire::Lookup>(frame.payload);
@@ -179,6 +183,19 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
     const auto count = wire::Decode<wire::Hint>(frame.payload)->hashes.size();
     Reply(frame, wire::HintReply{static_cast<uint32_t>(count)});
   }
+}
+
+void FakeDaemon::AnswerResume(const wire::Frame& frame) {
+  const auto request = wire::Decode<wire::Resume>(frame.payload);
+  if (request->secret != kSecret) {
+    return Reply(frame,
+                 wire::ErrorReply{{ErrorCode::kPermissionDenied, "unknown_session", "fake"}});
+  }
+  wire::ResumeReply reply;
+  for (const ResumeClaim& claim : request->claims) {
+    reply.outcomes.push_back(cache_->OutcomeOf(claim.block));
+  }
+  Reply(frame, reply);
 }
 
 void FakeDaemon::AnswerAttach(const wire::Frame& frame) {
@@ -317,6 +334,16 @@ void FakeDaemon::WithKept(const std::function<void(std::map<wire::KeptMemoryName
 
 void FakeDaemon::DropClient() {
   const std::lock_guard lock(mutex_);
+  if (client_ >= 0) (void)::shutdown(client_, SHUT_RDWR);
+}
+
+void FakeDaemon::DieAndAdopt() {
+  const std::lock_guard lock(mutex_);
+  DieAndAdoptLocked();
+}
+
+void FakeDaemon::DieAndAdoptLocked() {
+  ++lives_;
   if (client_ >= 0) (void)::shutdown(client_, SHUT_RDWR);
 }
 

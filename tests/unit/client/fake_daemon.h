@@ -24,6 +24,8 @@ namespace kvtier::client {
 struct FakeDaemonOptions {
   uint32_t blocks = 64;
   uint64_t generation = 1;  // of the pool
+  // Sessions may be resumed.
+  bool keeps = false;
   uint32_t max_hashes = wire::kMaxHashesPerCall;
   // Descriptors with less memory than announced.
   bool short_pool = false;
@@ -50,6 +52,11 @@ class FakeDaemon {
 
   // Closes the client's connection; the daemon goes on listening, its cache stays.
   void DropClient();
+  // The same, as if the daemon had died and another had taken over its pool. References stay as
+  // they are: the claims of RESUME say only what is there.
+  void DieAndAdopt();
+  // Of an interceptor.
+  void DieAndAdoptLocked();
   void Intercept(Interceptor interceptor);
   // Loads up to `ready` and tells the client.
   void Progress(LoadId load, uint32_t ready, bool finished, uint8_t miss_reason = 0);
@@ -88,6 +95,7 @@ class FakeDaemon {
   [[nodiscard]] bool ReadRequests(int socket, wire::FrameDecoder* decoder);
   void Answer(const wire::Frame& frame);
   void AnswerBlocks(const wire::Frame& frame);
+  void AnswerResume(const wire::Frame& frame);
   void AnswerAttach(const wire::Frame& frame);
   void AnswerAcquire(const wire::Frame& frame);
   void AnswerOpenRegion(const wire::Frame& frame);
@@ -115,6 +123,7 @@ class FakeDaemon {
   std::map<wire::KeptMemoryName, Kept> kept_;
   bool refuse_kept_memory_ = false;
   int client_ = -1;
+  uint64_t lives_ = 0;
   uint64_t block_bytes_ = 0;
   uint32_t block_tokens_ = 0;
   Interceptor interceptor_;

@@ -27,6 +27,9 @@ class CachePoolAdoptionTest : public CacheTest {
   void DieAlone() {
     DieWithClients();
     for (const AbsentClients& absent : absent_) {
+      for (const AbsentClients::Session& session : absent.sessions) {
+        cache_->ReleaseQuarantine(session.holdings);
+      }
       cache_->ReleaseQuarantine(absent.readers);
       cache_->ReleaseQuarantine(absent.writers);
     }
@@ -112,16 +115,19 @@ TEST_F(CachePoolAdoptionTest, FiveDeathsDuringAdoptionBeginEmpty) {
 
 TEST_F(CachePoolAdoptionTest, APrivateBlockIsNotUsedWhileItsProcessLives) {
   Start(KeptSetup());
+  cache_->UsePool(kAlice, pool_.id, {.process = {71, 5}, .session = kAlice});
   const AcquireReply held = Acquire(kAlice, {}, 4);
   DieWithClients();
-  EXPECT_EQ(Dropped(AdoptionDrop::kUnfinished), 4u);
+  cache_->ReleaseQuarantine(absent_.front().readers);
+  cache_->ReleaseQuarantine(absent_.front().writers);
+  Settle();
   EXPECT_EQ(PoolGaugesNow().quarantined, 4u);
   const AcquireReply others = Acquire(kBob, {}, 12);
   for (const BlockHandle& block : others.new_blocks) {
     EXPECT_THAT(HandlesOf(held), Each(testing::Ne(block)));
     for (const BlockHandle& old : held.new_blocks) EXPECT_NE(block.index, old.index);
   }
-  cache_->ReleaseQuarantine(absent_.front().writers);
+  cache_->ReleaseQuarantine(absent_.front().sessions.front().holdings);
   Settle();
   EXPECT_EQ(PoolGaugesNow().free, 4u);
 }
@@ -146,17 +152,18 @@ TEST_F(CachePoolAdoptionTest, WhatALivingProcessReadsIsServedButNotEvicted) {
   EXPECT_EQ(InPool(Sequence(1, 8)), 0u);
 }
 
-TEST_F(CachePoolAdoptionTest, HandlesOfTheEarlierLifeNameNothing) {
+TEST_F(CachePoolAdoptionTest, HandlesOfTheEarlierLifeGiveNoBlockAway) {
   Start(KeptSetup());
   Put(Sequence(1, 2));
   const AcquireReply held = Acquire(kAlice, Sequence(1, 2), 2);
   DieAlone();
-  (void)Acquire(kAlice, Sequence(1, 2), 14);
-  for (const BlockHandle& block : {held.hits[0].handle, held.new_blocks[0]}) {
-    const std::optional<Error> refused = TryRelease(kAlice, block);
-    ASSERT_TRUE(refused);
-    EXPECT_EQ(refused->code, ErrorCode::kStaleHandle);
-  }
+  (void)Acquire(kBob, Sequence(1, 2), 14);
+  const std::optional<Error> cached = TryRelease(kAlice, held.hits[0].handle);
+  ASSERT_TRUE(cached);
+  EXPECT_EQ(cached->code, ErrorCode::kNotOwner);
+  const std::optional<Error> overwritten = TryRelease(kAlice, held.new_blocks[0]);
+  ASSERT_TRUE(overwritten);
+  EXPECT_EQ(overwritten->code, ErrorCode::kStaleHandle);
 }
 
 TEST_F(CachePoolAdoptionTest, ABlockThatWasBeingLoadedIsDropped) {
@@ -166,9 +173,13 @@ TEST_F(CachePoolAdoptionTest, ABlockThatWasBeingLoadedIsDropped) {
   Put(Sequence(1, 4));
   EvictFromPool();
   (void)BeginAcquire(kAlice, Sequence(1, 4));
-  DieAlone();
+  DieWithClients();
   EXPECT_EQ(InPool(Sequence(1, 4)), 0u);
   EXPECT_EQ(Dropped(AdoptionDrop::kUnfinished), 4u);
+  EXPECT_FALSE(absent_.front().writers_hold) << "no process could write to it";
+  EXPECT_EQ(PoolGaugesNow().quarantined, 4u);
+  cache_->ReleaseQuarantine(absent_.front().readers);
+  Settle();
   EXPECT_EQ(PoolGaugesNow().free, 16u);
 }
 
@@ -235,26 +246,28 @@ TEST_F(CachePoolAdoptionTest, APoolBeyondTheCapIsGivenBack) {
 TEST_F(CachePoolAdoptionTest, AProcessThatCannotBeFoundAgainKeepsThePoolFromAdoption) {
   Start(KeptSetup());
   Put(Sequence(1, 4));
-  cache_->UsePool(kAlice, pool_.id, {.pid = 0});
+  cache_->UsePool(kAlice, pool_.id, {.process = {.pid = 0}});
   DieAlone();
   EXPECT_THAT(machine_->pool_keeper.refusals(), ElementsAre("clients_unknown"));
   EXPECT_EQ(InPool(Sequence(1, 4)), 0u);
 }
 
-TEST_F(CachePoolAdoptionTest, ProcessesAreNamedUntilTheyHaveGone) {
+TEST_F(CachePoolAdoptionTest, SessionsAreNamedUntilTheirProcessesHaveGone) {
   Start(KeptSetup());
-  cache_->UsePool(kAlice, pool_.id, {.pid = 71, .start_time = 5});
-  cache_->UsePool(kBob, pool_.id, {.pid = 72, .start_time = 6});
+  const SessionIdentity alice{.process = {71, 5}, .uid = 7, .session = kAlice, .secret = {}};
+  cache_->UsePool(kAlice, pool_.id, alice);
+  cache_->UsePool(kBob, pool_.id, {.process = {72, 6}});
   cache_->CloseSession(kBob);
   Settle();
   DieWithClients();
   ASSERT_EQ(absent_.size(), 1u);
-  EXPECT_THAT(absent_.front().processes, ElementsAre(ProcessIdentity{71, 5}));
+  ASSERT_EQ(absent_.front().sessions.size(), 1u);
+  EXPECT_EQ(absent_.front().sessions.front().identity, alice);
   // They have gone: a death later knows of none.
-  cache_->ReleaseQuarantine(absent_.front().writers);
+  cache_->ReleaseQuarantine(absent_.front().sessions.front().holdings);
   Settle();
   DieWithClients();
-  EXPECT_TRUE(absent_.front().processes.empty());
+  EXPECT_TRUE(absent_.front().sessions.empty());
 }
 
 TEST_F(CachePoolAdoptionTest, APoolThatMakesWayIsKeptNoLonger) {

@@ -337,7 +337,7 @@ TEST_F(CacheRestartTest, EvictionByHandIsNotDurableBeforeTheVoidHeaderIsSynced) 
   EXPECT_LT(cache_->Gauges().disk_used_bytes, used_bytes);
 }
 
-TEST_F(CacheRestartTest, EvictionByHandThatTheDiskRefusesIsReportedAndTriedAgain) {
+TEST_F(CacheRestartTest, EvictionByHandThatTheDiskRefusesIsTriedAgain) {
   Start();
   Put(Sequence(1, 1));
   Drain();
@@ -346,12 +346,8 @@ TEST_F(CacheRestartTest, EvictionByHandThatTheDiskRefusesIsReportedAndTriedAgain
   std::optional<Status> durable;
   cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status; });
   Settle();
-  ASSERT_TRUE(durable.has_value());
-  ASSERT_FALSE(durable->has_value());
-  EXPECT_EQ(durable->error().code, ErrorCode::kIoError);
+  EXPECT_FALSE(durable.has_value()) << "its header is still there";
   AdvanceAndTick(1000);
-  durable.reset();
-  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status; });
   ASSERT_TRUE(durable && *durable);
   LoseIndexAndRestart();
   EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).hits.size(), 0u);

@@ -47,6 +47,13 @@ class PoolTableTest : public ::testing::Test {
     return facts;
   }
 
+  [[nodiscard]] static SessionIdentity Identity(uint32_t pid) {
+    SessionIdentity identity{
+        .process = {static_cast<int32_t>(pid), pid + 1}, .uid = 9, .session = SessionId(pid + 2)};
+    identity.secret.bytes.fill(static_cast<uint8_t>(pid));
+    return identity;
+  }
+
   static void ExpectTrueOrNothing(const PoolTable& table) {
     if (!table.Whole(kBlock)) return;
     const auto facts = table.FactsOf(kBlock);
@@ -93,7 +100,7 @@ TEST_F(PoolTableTest, AMemoryClassBlockNeverBecomesOneThatMayGoToDisk) {
   // The head, the block's state and its record.
   std::vector<size_t> places(256);
   std::iota(places.begin(), places.end(), 0);
-  for (size_t i = 0; i < 8; ++i) places.push_back(5 * 4096 + 8 * kBlock.value + i);
+  for (size_t i = 0; i < 8; ++i) places.push_back(17 * 4096 + 8 * kBlock.value + i);
   const size_t record = memory_.size() - 128 * (kBlocks - kBlock.value);
   for (size_t i = 0; i < 128; ++i) places.push_back(record + i);
   for (const size_t at : places) {
@@ -144,21 +151,57 @@ TEST_F(PoolTableTest, AdoptionsThatDoNotEndAreCounted) {
   EXPECT_EQ(Refusal(), "");
 }
 
-TEST_F(PoolTableTest, MoreProcessesThanItHasRoomForAreUnknown) {
+TEST_F(PoolTableTest, APrivateBlockNamesItsHolder) {
+  const auto first = table_->AddSession(Identity(70));
+  const auto second = table_->AddSession(Identity(71));
+  ASSERT_TRUE(first && second);
+  table_->Hold(kBlock, 4);
+  table_->SetHolder(kBlock, *first);
+  table_->SetHolder(kBlock, *second);
+  const PoolTable again(memory_);
+  EXPECT_EQ(again.StateOf(kBlock), PoolEntryState::kPrivate);
+  EXPECT_EQ(again.HolderOf(kBlock), *second);
+  EXPECT_EQ(again.GenerationOf(kBlock), 4u);
+  EXPECT_FALSE(again.Whole(kBlock));
+  ASSERT_EQ(again.Sessions()->size(), 2u);
+  EXPECT_EQ(again.Sessions()->at(*second).identity, Identity(71));
+}
+
+TEST_F(PoolTableTest, ADamagedHolderIsNone) {
+  table_->Hold(kBlock, 4);
+  table_->SetHolder(kBlock, 3);
+  const size_t record = memory_.size() - 128 * (kBlocks - kBlock.value);
+  for (size_t at = record + 112; at < record + 120; ++at) {
+    memory_[at] ^= std::byte{2};
+    EXPECT_FALSE(table_->HolderOf(kBlock)) << at;
+    memory_[at] ^= std::byte{2};
+  }
+  EXPECT_EQ(table_->HolderOf(kBlock), 3u);
+}
+
+TEST_F(PoolTableTest, NothingOfASessionThatIsGoneStaysInTheTable) {
+  const std::vector<std::byte> before = memory_;
+  const auto number = table_->AddSession(Identity(70));
+  EXPECT_NE(memory_, before);
+  table_->RemoveSession(*number);
+  EXPECT_EQ(memory_, before);
+}
+
+TEST_F(PoolTableTest, MoreSessionsThanItHasRoomForAreUnknown) {
   std::vector<uint32_t> numbers;
-  for (uint32_t i = 0; i < PoolTable::kMaxProcesses; ++i) {
-    const auto number = table_->AddProcess({.pid = static_cast<int32_t>(i + 1), .start_time = i});
+  for (uint32_t i = 0; i < PoolTable::kMaxSessions; ++i) {
+    const auto number = table_->AddSession(Identity(i + 1));
     ASSERT_TRUE(number);
     numbers.push_back(*number);
   }
-  ASSERT_TRUE(table_->Processes());
-  EXPECT_EQ(table_->Processes()->size(), PoolTable::kMaxProcesses);
-  table_->RemoveProcess(numbers.back());
+  ASSERT_TRUE(table_->Sessions());
+  EXPECT_EQ(table_->Sessions()->size(), PoolTable::kMaxSessions);
+  table_->RemoveSession(numbers.back());
   PoolTable again(memory_);
-  EXPECT_EQ(again.Processes()->size(), PoolTable::kMaxProcesses - 1);
-  EXPECT_TRUE(again.AddProcess({.pid = 4000}));
-  EXPECT_FALSE(again.AddProcess({.pid = 4001}));
-  EXPECT_EQ(again.Processes().error().reason, "clients_unknown");
+  EXPECT_EQ(again.Sessions()->size(), PoolTable::kMaxSessions - 1);
+  EXPECT_TRUE(again.AddSession(Identity(4000)));
+  EXPECT_FALSE(again.AddSession(Identity(4001)));
+  EXPECT_EQ(again.Sessions().error().reason, "clients_unknown");
 }
 
 }  // namespace

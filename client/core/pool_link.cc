@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/pool_link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace kvtier::client {
+namespace {
+
+// What is known of earlier resumes: a sequence that slept through more of them is lost.
+constexpr size_t kOutcomesKept = 8;
+// Sessions of daemons that died while a resume was under way.
+constexpr size_t kMostFormers = 8;
+// Between tries if a daemon is there and cannot attach the pool yet.
+constexpr std::chrono::milliseconds kAttachPause{5};
+// Of a load's number, where the link's begins. No daemon begins so many loads.
+constexpr int kLoadTagShift = 48;
+
+uint64_t KeyOf(BlockHandle block) {
+  return static_cast<uint64_t>(block.index.value) << 32 | block.generation;
+}
+
+Error Lost(const char* context) { return {ErrorCode::kUnavailable, "connection_lost", context}; }
+
+}  // namespace
+
+LoadId Link::Tagged(LoadId load) const {
+  if (load.value == 0) return load;
+  return LoadId(load.value | resumes << kLoadTagShift);
+}
+
+Result<LoadId> Link::Untagged(LoadId load) const {
+  if (Tagged(LoadId(load.value & ((uint64_t{1} << kLoadTagShift) - 1))) != load) {
+    return tl::unexpected(Lost("the load ended with the daemon"));
+  }
+  return LoadId(load.value & ((uint64_t{1} << kLoadTagShift) - 1));
+}
+
+PoolLink::PoolLink(const Target& target, std::shared_ptr<PoolMapping> mapping, Link first)
+    : target_(target),
+      mapping_(std::move(mapping)),
+      link_(std::make_shared<const Link>(std::move(first))) {}
+
+LinkPtr PoolLink::Current() const {
+  const std::lock_guard lock(mutex_);
+  return link_;
+}
+
+bool PoolLink::CanResume() const {
+  const ConnectionOptions& options = target_.connection->options();
+  return !given_up_ && options.resume_wait_ms > 0 && options.reconnect_min_ms >= 0 &&
+         link_->session->limits().secret != Digest128{};
+}
+
+bool PoolLink::MayResume() const {
+  const std::lock_guard lock(mutex_);
+  return CanResume() && !held_.empty();
+}
+
+Result<LinkPtr> PoolLink::Live() {
+  LinkPtr link = Current();
+  if (link->session->channel().Poll()) return link;
+  const std::lock_guard resuming(resume_mutex_);
+  link = Current();
+  if (link->session->channel().Poll()) return link;
+  std::unique_lock lock(mutex_);
+  const bool can_resume = CanResume();
+  const bool holds = !held_.empty();
+  lock.unlock();
+  if (can_resume) {
+    // Where nothing is held there is nothing to wait for. But the next daemon keeps what it does
+    // not know to be given up, so it is told as soon as it is there.
+    const int64_t wait_ms = holds ? target_.connection->options().resume_wait_ms : 0;
+    Result<LinkPtr> resumed = Resume(*link, DeadlineIn(wait_ms));
+    if (resumed) return resumed;
+    if (!holds && resumed.error().code == ErrorCode::kUnavailable) return resumed;
+  }
+  lock.lock();
+  given_up_ = true;
+  return tl::unexpected(Lost("what was held is lost"));
+}
+
+Result<LinkPtr> PoolLink::Resume(const Link& lost, Deadline deadline) {
+  const Former former{lost.session->limits().session, lost.session->limits().secret};
+  if (formers_.empty()) formers_.push_back(former);
+  while (true) {
+    KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session,
+                         target_.connection->WaitForSession(deadline));
+    Result<LinkPtr> resumed = ResumeIn(session, lost);
+    if (resumed) {
+      formers_.clear();
+      return resumed;
+    }
+    const bool again = resumed.error().code == ErrorCode::kUnavailable;
+    if (!again || std::chrono::steady_clock::now() >= deadline) return resumed;
+    // What this session was given is its own now, should its daemon have died.
+    if (formers_.size() == kMostFormers) formers_.erase(formers_.begin() + 1);
+    formers_.push_back({session->limits().session, session->limits().secret});
+    std::this_thread::sleep_for(kAttachPause);
+  }
+}
+
+Result<LinkPtr> PoolLink::ResumeIn(const std::shared_ptr<DaemonSession>& session,
+                                   const Link& lost) {
+  // A daemon that has cut the connection has taken back what it held.
+  if (session->limits().daemon_generation == lost.session->limits().daemon_generation) {
+    return MakeError(ErrorCode::kStaleHandle, "same_daemon");
+  }
+  KVT_ASSIGN_OR_RETURN(const PoolId pool, Attach(session));
+  std::vector<ResumeClaim> claims;
+  {
+    const std::lock_guard lock(mutex_);
+    resuming_ = true;
+    claims = held_.Claims();
+  }
+  std::vector<ResumeOutcome> outcomes(claims.size(), ResumeOutcome::kLost);
+  bool known = false;
+  for (auto former = formers_.rbegin(); former != formers_.rend(); ++former) {
+    const Status claimed = Claim(session.get(), pool, *former, claims, &outcomes);
+    if (!claimed && claimed.error().code != ErrorCode::kPermissionDenied) {
+      return tl::unexpected(claimed.error());
+    }
+    known |= claimed.has_value();
+  }
+  if (!known) return MakeError(ErrorCode::kStaleHandle, "unknown_session");
+  std::vector<BlockHandle> surplus;
+  LinkPtr link = Finish({session, pool, lost.resumes + 1}, claims, outcomes, &surplus);
+  if (!surplus.empty()) {
+    // On failure the session has ended, and with it what it held.
+    (void)session->channel().Post(wire::Release{.pool = pool, .blocks = std::move(surplus)},
+                                  target_.connection->RequestDeadline());
+  }
+  return link;
+}
+
+Result<PoolId> PoolLink::Attach(const std::shared_ptr<DaemonSession>& session) const {
+  wire::Attach request = target_.request;
+  KVT_ASSIGN_OR_RETURN(request.model, target_.connection->ModelIn(session, target_.model));
+  UniqueFd fd;
+  KVT_ASSIGN_OR_RETURN(const wire::AttachReply reply,
+                       session->channel().Call<wire::AttachReply>(
+                           request, target_.connection->RequestDeadline(), {}, {&fd, 1}));
+  if (mapping_->Serves(reply.generation, reply.pool_bytes)) return reply.pool;
+  return MakeError(ErrorCode::kStaleHandle, "pool_replaced");
+}
+
+Status PoolLink::Claim(DaemonSession* session, PoolId pool, const Former& former,
+                       std::span<const ResumeClaim> claims,
+                       std::vector<ResumeOutcome>* outcomes) const {
+  std::vector<size_t> asked;
+  for (size_t i = 0; i < claims.size(); ++i) {
+    if ((*outcomes)[i] == ResumeOutcome::kLost) asked.push_back(i);
+  }
+  const size_t most =
+      std::max<size_t>(1, std::min(session->limits().max_blocks, wire::kMaxClaimsPerResume));
+  wire::Resume request{
+      .pool = pool, .session = former.session, .secret = former.secret, .claims = {}};
+  size_t first = 0;
+  do {
+    const size_t count = std::min(most, asked.size() - first);
+    request.claims.clear();
+    for (size_t i = 0; i < count; ++i) request.claims.push_back(claims[asked[first + i]]);
+    request.more = first + count < asked.size();
+    const auto check = [&](const wire::ResumeReply& reply) -> Status {
+      if (reply.outcomes.size() == count) return {};
+      return MakeError(ErrorCode::kCorrupt, "resume_reply_invalid", "a wrong number of answers");
+    };
+    KVT_ASSIGN_OR_RETURN(const wire::ResumeReply reply,
+                         session->channel().Call<wire::ResumeReply>(
+                             request, target_.connection->RequestDeadline(), {.on_reply = check}));
+    for (size_t i = 0; i < count; ++i) (*outcomes)[asked[first + i]] = reply.outcomes[i];
+    first += count;
+  } while (request.more);
+  return {};
+}
+
+LinkPtr PoolLink::Finish(Link link, std::span<const ResumeClaim> claims,
+                         std::span<const ResumeOutcome> outcomes,
+                         std::vector<BlockHandle>* surplus) {
+  const std::lock_guard lock(mutex_);
+  Outcomes& noted = outcomes_.emplace_back();
+  if (outcomes_.size() > kOutcomesKept) outcomes_.pop_front();
+  for (size_t i = 0; i < claims.size(); ++i) {
+    const BlockHandle block = claims[i].block;
+    if (outcomes[i] != ResumeOutcome::kReferenced) noted.emplace(KeyOf(block), outcomes[i]);
+    if (outcomes[i] == ResumeOutcome::kLost) {
+      if (held_.CountOf(block) > 0) {
+        target_.connection->async_errors().Add({.attachment = target_.attachment,
+                                                .block = block,
+                                                .code = ErrorCode::kStaleHandle,
+                                                .reason = kLostBlock});
+      }
+      held_.Forget(block);
+      continue;
+    }
+    const bool is_private = outcomes[i] == ResumeOutcome::kPrivate;
+    const uint32_t held = held_.CountOf(block);
+    const uint32_t given = is_private ? 1 : claims[i].references;
+    for (uint32_t n = held; n < given; ++n) surplus->push_back(block);
+  }
+  resuming_ = false;
+  link_ = std::make_shared<const Link>(std::move(link));
+  return link_;
+}
+
+bool PoolLink::Hold(const LinkPtr& link, const wire::AcquireReply::Part& acquired) {
+  const std::lock_guard lock(mutex_);
+  if (link_ != link || resuming_) return false;
+  for (const AcquiredBlock& hit : acquired.hits) held_.Add(hit.handle);
+  for (const BlockHandle& block : acquired.new_blocks) held_.Add(block);
+  return true;
+}
+
+LinkPtr PoolLink::Drop(std::span<const BlockHandle> blocks, std::vector<bool>* lost) {
+  const std::lock_guard lock(mutex_);
+  for (const BlockHandle& block : blocks) {
+    lost->push_back(!held_.Remove(block) && WasLost(block));
+  }
+  return link_;
+}
+
+bool PoolLink::WasLost(BlockHandle block) const {
+  return std::ranges::any_of(outcomes_, [&](const Outcomes& noted) {
+    const auto found = noted.find(KeyOf(block));
+    return found != noted.end() && found->second == ResumeOutcome::kLost;
+  });
+}
+
+ResumeOutcome PoolLink::OutcomeSince(uint64_t since, BlockHandle block) const {
+  const std::lock_guard lock(mutex_);
+  const uint64_t resumes = link_->resumes - since;
+  if (resumes > outcomes_.size()) return ResumeOutcome::kLost;
+  ResumeOutcome latest = ResumeOutcome::kReferenced;
+  for (size_t i = outcomes_.size() - resumes; i < outcomes_.size(); ++i) {
+    const auto noted = outcomes_[i].find(KeyOf(block));
+    latest = noted == outcomes_[i].end() ? ResumeOutcome::kReferenced : noted->second;
+    if (latest == ResumeOutcome::kLost) return latest;
+  }
+  return held_.CountOf(block) > 0 ? latest : ResumeOutcome::kLost;
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an attachment reaches its pool: over one session at a time, and over the next one when the
+// daemon has been started anew and the same memory is there again. Then what the application holds
+// is claimed with RESUME, and its handles stay good.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/core/connection.h"
+#include "client/core/held_blocks.h"
+#include "client/core/pool_mapping.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+// The reason of what concerns a block that could not be taken back.
+inline constexpr const char* kLostBlock = "lost_at_restart";
+
+// A pool in one session. Constant.
+struct Link {
+  std::shared_ptr<DaemonSession> session;
+  PoolId pool;
+  uint64_t resumes = 0;  // how often the attachment was resumed before
+
+  // A load's number as the application knows it, in which the link's own is part: a load ends with
+  // the daemon that began it, and the next daemon counts from 1 again.
+  [[nodiscard]] LoadId Tagged(LoadId load) const;
+  // The daemon's own number. Errors: kUnavailable "connection_lost" (the load was another link's).
+  [[nodiscard]] Result<LoadId> Untagged(LoadId load) const;
+};
+using LinkPtr = std::shared_ptr<const Link>;
+
+// Thread-safe.
+class PoolLink {
+ public:
+  // Of which pool: as it was attached at first.
+  struct Target {
+    Connection* connection = nullptr;  // outlives this
+    uint32_t model = 0;                // its number on the connection
+    wire::Attach request;              // but for the model
+    uint64_t attachment = 0;           // for errors that name blocks
+  };
+  PoolLink(const Target& target, std::shared_ptr<PoolMapping> mapping, Link first);
+
+  // Alive or not.
+  [[nodiscard]] LinkPtr Current() const;
+  // One that stands. If the daemon is gone, and blocks may outlive it, takes what the application
+  // holds back from the next one; if it holds any, waits for that one up to `resume_wait_ms`.
+  // Errors: kUnavailable, if something was held for good: it is lost.
+  [[nodiscard]] Result<LinkPtr> Live();
+  // Whether something is held that Live would try to take back.
+  [[nodiscard]] bool MayResume() const;
+
+  // The application holds what an acquire over `link` brought. False if it does not, because the
+  // link has been replaced since, and what was acquired is lost.
+  [[nodiscard]] bool Hold(const LinkPtr& link, const wire::AcquireReply::Part& acquired);
+  // The application gives one hold of each block back: the daemon is to be told over the link that
+  // is returned. Says of each block whether it was lost, of which the daemon need not be told.
+  [[nodiscard]] LinkPtr Drop(std::span<const BlockHandle> blocks, std::vector<bool>* lost);
+  // What became of a block that was held when the attachment had been resumed `since` times:
+  // kReferenced also if it has not been resumed since; kLost also if it has been given back.
+  [[nodiscard]] ResumeOutcome OutcomeSince(uint64_t since, BlockHandle block) const;
+
+ private:
+  // A session that holds something for this pool, in an earlier life of the daemon.
+  struct Former {
+    SessionId session;
+    Digest128 secret;
+  };
+  // Of one resume, what did not become kReferenced.
+  using Outcomes = std::unordered_map<uint64_t, ResumeOutcome>;
+
+  // Errors: kUnavailable (also of a daemon that has gone again), kStaleHandle (nothing can be taken
+  // back), those of requests.
+  [[nodiscard]] Result<LinkPtr> Resume(const Link& lost, Deadline deadline);
+  [[nodiscard]] Result<LinkPtr> ResumeIn(const std::shared_ptr<DaemonSession>& session,
+                                         const Link& lost);
+  // Attaches the same pool. Errors: kStaleHandle "pool_replaced"; those of the requests.
+  [[nodiscard]] Result<PoolId> Attach(const std::shared_ptr<DaemonSession>& session) const;
+  // What `former` held of `claims`, as `outcomes` says, of which only the lost ones are asked for.
+  // Errors: those of the requests; kPermissionDenied "unknown_session".
+  [[nodiscard]] Status Claim(DaemonSession* session, PoolId pool, const Former& former,
+                             std::span<const ResumeClaim> claims,
+                             std::vector<ResumeOutcome>* outcomes) const;
+  // REQUIRES: mutex_ is held.
+  [[nodiscard]] bool CanResume() const;
+  // REQUIRES: mutex_ is held, and the block is not.
+  [[nodiscard]] bool WasLost(BlockHandle block) const;
+  // Replaces the link. What was given back meanwhile goes to `surplus`.
+  [[nodiscard]] LinkPtr Finish(Link link, std::span<const ResumeClaim> claims,
+                               std::span<const ResumeOutcome> outcomes,
+                               std::vector<BlockHandle>* surplus);
+
+  const Target target_;
+  const std::shared_ptr<PoolMapping> mapping_;
+
+  // One thread resumes; taken before mutex_.
+  std::mutex resume_mutex_;
+  std::vector<Former> formers_;  // guarded by resume_mutex_; the latest last
+
+  mutable std::mutex mutex_;  // guards the following
+  LinkPtr link_;
+  HeldBlocks held_;
+  bool resuming_ = false;  // claims have been made of what is held
+  bool given_up_ = false;
+  std::deque<Outcomes> outcomes_;  // of the latest resumes
+};
+
+}  // namespace kvtier::client

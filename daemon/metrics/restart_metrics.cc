@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of what outlives the daemon.
+#include "daemon/metrics/metrics.h"
+
+namespace kvtier {
+namespace {
+
+constexpr auto kCounter = MetricType::kCounter;
+constexpr auto kGauge = MetricType::kGauge;
+using From = const MetricSource&;
+using Family = MetricFamily&;
+
+constexpr MetricRow kRestartRows[] = {
+    {kGauge, "kvtier_restart_kept_bytes",
+     "Memory that outlives the daemon for the next one, by who holds it; 0: it does not.",
+     "restart.bytes.{}", "",
+     [](From from, Family family) {
+       uint64_t bytes = 0;
+       for (const DescriptorStore::Entry& held : from.snapshot.held) bytes += held.bytes;
+       for (const char* holder : {"systemd", "kvtier-keeper"}) {
+         family.Add({{"holder", holder}}, from.snapshot.holder.name == holder ? bytes : 0);
+       }
+     }},
+    {kCounter, "kvtier_adopted_blocks",
+     "Blocks that an earlier daemon left in host memory, and that were verified and taken over.",
+     "restart.adopted.blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_blocks); }},
+    {kCounter, "kvtier_adopted_bytes", "The same in bytes.", "restart.adopted.bytes", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_bytes); }},
+    {kCounter, "kvtier_adoption_drops",
+     "Slots that an earlier daemon left in host memory and that were not taken over.",
+     "restart.adopted.drops.{}", "",
+     [](From from, Family family) {
+       for (int i = 0; i < kAdoptionDropCount; ++i) {
+         family.Add({{"reason", std::string(AdoptionDropName(static_cast<AdoptionDrop>(i)))}},
+                    from.snapshot.stats.adoption_drops[i]);
+       }
+     }},
+    {kCounter, "kvtier_adopted_pool_blocks",
+     "Blocks that an earlier daemon left in pools, and that were taken over.",
+     "restart.adopted.pool_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_pool_blocks); }},
+    {kCounter, "kvtier_adopted_pool_bytes", "The same in bytes.", "restart.adopted.pool_bytes", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_pool_bytes); }},
+    {kCounter, "kvtier_pool_adoption_drops",
+     "Blocks that an earlier daemon left in pools and that were not taken over.",
+     "restart.adopted.pool_drops.{}", "",
+     [](From from, Family family) {
+       for (int i = 0; i < kAdoptionDropCount; ++i) {
+         family.Add({{"reason", std::string(AdoptionDropName(static_cast<AdoptionDrop>(i)))}},
+                    from.snapshot.stats.pool_adoption_drops[i]);
+       }
+     }},
+    {kCounter, "kvtier_resumed_blocks",
+     "Blocks that clients held in an earlier daemon's life and hold again.",
+     "restart.resumed_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.resumed_blocks); }},
+    {kCounter, "kvtier_resume_lost_blocks",
+     "Blocks that they named and were not given: being loaded at the time, or evicted since.",
+     "restart.resume_lost_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.resume_lost_blocks); }},
+    {kGauge, "kvtier_former_clients",
+     "Sessions of an earlier daemon's life, once for each pool, that have neither been resumed nor "
+     "lost their process: what was private to them stays out of use.",
+     "restart.former_clients", "",
+     [](From from, Family family) { family.Add(from.snapshot.former_clients); }},
+    {kGauge, "kvtier_adoption_waiting_slots",
+     "Slots that an earlier daemon left in host memory and that are still to be verified.",
+     "restart.adopted.waiting", "",
+     [](From from, Family family) { family.Add(from.snapshot.gauges.adoption_waiting); }},
+};
+
+}  // namespace
+
+std::span<const MetricRow> RestartMetricRows() { return kRestartRows; }
+
+}  // namespace kvtier

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences go on over the daemon's death where its pools outlive it."""
+
+import unittest
+
+import numpy as np
+
+import kvtier
+from harness.daemon_test_case import BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
+from kvtier import Status
+
+
+class ResumeTest(DaemonTestCase):
+    more_settings = ("restart.keep_for=1min",)
+
+    def restart(self):
+        self.daemon.kill()
+        self.daemon.start()
+
+    def patient_pool(self):
+        connection = kvtier.connect(self.daemon.socket, resume_wait_ms=60_000)
+        self.addCleanup(connection.close)
+        return connection.attach(connection.register_model(RECORD))
+
+    def test_a_sequence_in_its_middle_goes_on_and_computes_nothing_again(self):
+        pool = self.patient_pool()
+        tokens = prompt(3, extra_tokens=5)
+        with pool.open_sequence(tokens) as sequence:
+            memory = sequence.memory().block_bytes()
+            table = list(sequence.block_table())
+            for place, block in enumerate(table):
+                memory[block] = 20 + place
+            sequence.mark_computed(len(tokens))
+            self.restart()
+            self.assertTrue(sequence.check())
+            self.assertEqual(list(sequence.block_table()), table)
+            self.assertEqual(sequence.info().computed_tokens, len(tokens))
+            for place, block in enumerate(table):
+                self.assertTrue(np.all(memory[block] == 20 + place))
+            sequence.append(prompt(1, seed=5))
+            sequence.mark_computed(len(tokens) + BLOCK_TOKENS)
+            pool.connection.ping()
+            with pool.open_sequence(tokens) as other:
+                self.assertEqual(other.cached_tokens, 3 * BLOCK_TOKENS)
+        self.assertEqual(pool.connection.take_errors().errors, [])
+
+    def test_blocks_that_are_held_stay_the_same(self):
+        pool = self.patient_pool()
+        got = pool.acquire(new_blocks=2)
+        self.restart()
+        hashes = [bytes([i]) * 32 for i in range(2)]
+        entries = kvtier.chain_entries(hashes, got.new_blocks, BLOCK_TOKENS)
+        self.assertEqual(pool.commit_and_wait(entries), [Status.OK] * 2)
+        got.release()
+        self.assertEqual(pool.connection.take_errors().errors, [])
+
+    def test_without_patience_what_is_held_is_lost(self):
+        connection = kvtier.connect(self.daemon.socket, resume_wait_ms=0, reconnect_min_ms=0)
+        self.addCleanup(connection.close)
+        pool = connection.attach(connection.register_model(RECORD))
+        with pool.open_sequence(prompt(1)) as sequence:
+            self.restart()
+            self.assertFalse(sequence.check())
+
+
+if __name__ == "__main__":
+    unittest.main()

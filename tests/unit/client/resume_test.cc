@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is held goes on over the daemon's death: what the client claims from the next one, and what
+// the application sees of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/unit/client/client_fixture.h"
+
+namespace kvtier::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class ResumeTest : public ClientFixture {
+ protected:
+  void SetUp() override { Begin({.keeps = true}); }
+  void Begin(FakeDaemonOptions options) {
+    pool_.reset();
+    connection_.reset();
+    options.keeps = true;
+    StartDaemon(options);
+    Attach();
+    daemon_->Intercept([this](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+      if (frame.type == static_cast<uint16_t>(swallowed_)) return FakeDaemon::Bytes{};
+      if (frame.type == static_cast<uint16_t>(wire::MessageType::kResume)) {
+        resumes_.push_back(*wire::Decode<wire::Resume>(frame.payload));
+      }
+      return std::nullopt;
+    });
+  }
+  // Requests of this type are neither served nor answered.
+  void Swallow(wire::MessageType type) {
+    daemon_->WithCache([&](FakeCache*) { swallowed_ = type; });
+  }
+  void Lose(uint32_t block) {
+    daemon_->WithCache([&](FakeCache* cache) { cache->Lose(block); });
+  }
+  [[nodiscard]] std::vector<kvt_block> AcquireNew(uint32_t count) {
+    auto acquired = pool_->Acquire({}, {}, count);
+    EXPECT_TRUE(acquired) << acquired.error().ToString();
+    return acquired->new_blocks.Take();
+  }
+  // Of all that was claimed, the blocks.
+  [[nodiscard]] std::vector<uint32_t> Claimed() const {
+    std::vector<uint32_t> blocks;
+    for (const wire::Resume& resume : resumes_) {
+      for (const ResumeClaim& claim : resume.claims) blocks.push_back(claim.block.index.value);
+    }
+    return blocks;
+  }
+  void ExpectStale(kvt::Sequence& sequence) {
+    const auto checked = sequence.Check();
+    ASSERT_FALSE(checked);
+    EXPECT_EQ(checked.error().code, KVT_STALE_HANDLE);
+  }
+
+  wire::MessageType swallowed_{};
+  std::vector<wire::Resume> resumes_;
+};
+
+TEST_F(ResumeTest, ASequenceGoesOnWithItsBlocks) {
+  auto sequence = pool_->OpenSequence(Tokens(10));
+  ASSERT_TRUE(sequence);
+  ASSERT_TRUE(sequence->MarkComputed(10));
+  const auto table = *sequence->BlockTable();
+  const kvt_sequence_info before = sequence->Info();
+  daemon_->DieAndAdopt();
+  ASSERT_TRUE(sequence->Append(Tokens(2, 2000)));
+  EXPECT_EQ(*sequence->BlockTable(), table);
+  EXPECT_EQ(sequence->Info().attachment, before.attachment);
+  EXPECT_EQ(sequence->Info().base, before.base);
+  EXPECT_EQ(sequence->Info().computed_tokens, 10u);
+  ASSERT_EQ(resumes_.size(), 1u);
+  EXPECT_EQ(resumes_[0].claims.size(), 3u);
+  EXPECT_FALSE(resumes_[0].more);
+  sequence = kvt::Sequence(nullptr);
+  EXPECT_EQ(References(), 0u);
+}
+
+TEST_F(ResumeTest, ASequenceThatMissesABlockIsStaleAndOthersAreNot) {
+  auto lost = pool_->OpenSequence(Tokens(6));
+  auto whole = pool_->OpenSequence(Tokens(6, 5000));
+  ASSERT_TRUE(lost && whole);
+  const auto block = static_cast<uint32_t>(lost->BlockTable()->at(1));
+  Lose(block);
+  daemon_->DieAndAdopt();
+  EXPECT_TRUE(whole->Check());
+  ExpectStale(*lost);
+  ExpectStale(*lost);
+  const auto errors = connection_->TakeErrors();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].block.index, block);
+  EXPECT_EQ(errors[0].code, KVT_STALE_HANDLE);
+  EXPECT_STREQ(errors[0].reason, "lost_at_restart");
+  // Closing it gives back what is left of it, and only that.
+  lost = kvt::Sequence(nullptr);
+  EXPECT_EQ(References(), 2u);
+  EXPECT_THAT(connection_->TakeErrors(), IsEmpty());
+}
+
+TEST_F(ResumeTest, WhatTheDaemonHadNotHeardOfIsCommittedAgain) {
+  auto sequence = pool_->OpenSequence(Tokens(9));
+  ASSERT_TRUE(sequence);
+  Swallow(wire::MessageType::kCommit);
+  ASSERT_TRUE(sequence->MarkComputed(9));
+  daemon_->WaitForRequests(wire::MessageType::kCommit, 1);
+  Swallow({});
+  daemon_->DieAndAdopt();
+  ASSERT_TRUE(sequence->Check());
+  ASSERT_TRUE(connection_->Ping());
+  auto other = pool_->OpenSequence(Tokens(9));
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->cached_tokens(), 8u);
+  EXPECT_THAT(connection_->TakeErrors(), IsEmpty());
+}
+
+TEST_F(ResumeTest, ALoadEndsWithItsDaemonAndWhatHadArrivedStays) {
+  auto first = pool_->OpenSequence(Tokens(13));
+  ASSERT_TRUE(first);
+  ASSERT_TRUE(first->MarkComputed(13));
+  const auto third = static_cast<uint32_t>(first->BlockTable()->at(2));
+  first = kvt::Sequence(nullptr);
+  ASSERT_TRUE(connection_->Ping());
+  daemon_->WithCache([&](FakeCache* cache) { cache->Sink(third); });
+  auto again = pool_->OpenSequence(Tokens(13));
+  ASSERT_TRUE(again);
+  ASSERT_FALSE(again->Info().ready);
+  daemon_->WithCache([&](FakeCache* cache) { cache->LoseLoad(); });
+  daemon_->DieAndAdopt();
+  ASSERT_TRUE(again->Wait());
+  EXPECT_EQ(again->cached_tokens(), 8u);
+  EXPECT_EQ(again->Info().miss, KVT_MISS_UNAVAILABLE);
+  EXPECT_EQ(again->BlockTable()->size(), 4u);
+}
+
+TEST_F(ResumeTest, HandlesStayGood) {
+  const std::vector<kvt_block> blocks = AcquireNew(2);
+  daemon_->DieAndAdopt();
+  kvt_commit_entry entry{};
+  entry.block = blocks[0];
+  entry.hash = Hash(7);
+  entry.tokens = kBlockTokens;
+  entry.retention = KVT_RETENTION_EXTENDED;
+  const auto committed = pool_->CommitAndWait(std::vector{entry});
+  ASSERT_TRUE(committed) << committed.error().ToString();
+  EXPECT_THAT(*committed, ElementsAre(KVT_OK));
+  EXPECT_EQ(pool_->Info().attachment, blocks[0].attachment);
+  EXPECT_TRUE(pool_->Release(blocks));
+  EXPECT_EQ(References(), 0u);
+}
+
+TEST_F(ResumeTest, ManyBlocksAreClaimedInSeveralMessages) {
+  Begin({.blocks = 10'000});
+  const std::vector<kvt_block> blocks = AcquireNew(wire::kMaxClaimsPerResume + 10);
+  daemon_->DieAndAdopt();
+  ASSERT_TRUE(pool_->Release(std::vector{blocks[0]}));
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  ASSERT_EQ(resumes_.size(), 2u);
+  EXPECT_EQ(resumes_[0].claims.size(), wire::kMaxClaimsPerResume);
+  EXPECT_TRUE(resumes_[0].more);
+  EXPECT_EQ(resumes_[1].claims.size(), 9u);
+  EXPECT_FALSE(resumes_[1].more);
+}
+
+TEST_F(ResumeTest, WhatIsGivenBackWhileTheDaemonIsGoneIsNotClaimed) {
+  const std::vector<kvt_block> blocks = AcquireNew(3);
+  daemon_->DieAndAdopt();
+  EXPECT_TRUE(pool_->Release(std::vector{blocks[1]}));
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  EXPECT_THAT(Claimed(), ElementsAre(blocks[0].index, blocks[2].index));
+}
+
+TEST_F(ResumeTest, ABlockIsClaimedAsOftenAsItIsHeld) {
+  Fill({Hash(1)});
+  const auto first = pool_->Acquire(std::vector{Hash(1)}, {}, 0);
+  const auto second = pool_->Acquire(std::vector{Hash(1)}, {}, 0);
+  ASSERT_TRUE(first && second);
+  daemon_->DieAndAdopt();
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  ASSERT_EQ(resumes_.size(), 1u);
+  ASSERT_EQ(resumes_[0].claims.size(), 1u);
+  EXPECT_EQ(resumes_[0].claims[0].references, 2u);
+}
+
+TEST_F(ResumeTest, OfALostBlockTheDaemonIsToldNothing) {
+  const std::vector<kvt_block> blocks = AcquireNew(3);
+  Lose(blocks[1].index);
+  daemon_->DieAndAdopt();
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  ASSERT_EQ(connection_->TakeErrors().size(), 1u);
+  std::vector<kvt_status> results(3, KVT_OK);
+  ASSERT_EQ(kvt_release(pool_->get(), blocks.data(), 3, results.data()), KVT_OK);
+  EXPECT_THAT(results, ElementsAre(KVT_OK, KVT_STALE_HANDLE, KVT_OK));
+  EXPECT_TRUE(pool_->Release(std::vector{blocks[1]}));
+  EXPECT_EQ(References(), 0u);
+  EXPECT_THAT(connection_->TakeErrors(), IsEmpty());
+}
+
+TEST_F(ResumeTest, WhereNothingIsHeldTheNextDaemonIsToldSo) {
+  daemon_->DieAndAdopt();
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  ASSERT_EQ(resumes_.size(), 1u);
+  EXPECT_THAT(resumes_[0].claims, IsEmpty());
+  EXPECT_FALSE(resumes_[0].more);
+}
+
+TEST_F(ResumeTest, WhereNothingIsHeldNoCallWaits) {
+  daemon_.reset();
+  const auto acquired = pool_->Acquire({}, {}, 1);
+  ASSERT_FALSE(acquired);
+  EXPECT_EQ(acquired.error().code, KVT_UNAVAILABLE);
+  EXPECT_EQ(pool_->Acquire({}, {}, 1).error().code, KVT_UNAVAILABLE);
+}
+
+TEST_F(ResumeTest, ADaemonThatHasCutTheConnectionIsNotAsked) {
+  auto sequence = pool_->OpenSequence(Tokens(6));
+  ASSERT_TRUE(sequence);
+  daemon_->DropClient();
+  ExpectStale(*sequence);
+  EXPECT_THAT(resumes_, IsEmpty());
+}
+
+TEST_F(ResumeTest, InOtherMemoryNothingIsClaimed) {
+  auto sequence = pool_->OpenSequence(Tokens(6));
+  ASSERT_TRUE(sequence);
+  StartDaemon({.generation = 9, .keeps = true});
+  ExpectStale(*sequence);
+  EXPECT_EQ(daemon_->Requests(wire::MessageType::kResume), 0);
+  EXPECT_TRUE(pool_->Acquire({}, {}, 1)) << "the pool serves what comes next";
+}
+
+TEST_F(ResumeTest, AnAnswerThatDoesNotFitTheClaimsIsRefused) {
+  kvt_connect_options options = Options();
+  options.resume_wait_ms = 50;
+  Attach(options);
+  auto sequence = pool_->OpenSequence(Tokens(6));
+  ASSERT_TRUE(sequence);
+  daemon_->Intercept([](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type != static_cast<uint16_t>(wire::MessageType::kResume)) return std::nullopt;
+    FakeDaemon::Bytes bytes;
+    wire::Encode(wire::ResumeReply{{ResumeOutcome::kPrivate}}, frame.request_id, &bytes);
+    return bytes;
+  });
+  daemon_->DieAndAdopt();
+  ExpectStale(*sequence);
+}
+
+TEST_F(ResumeTest, ADaemonThatDiesAgainMeanwhileIsFollowedByTheNext) {
+  auto sequence = pool_->OpenSequence(Tokens(6));
+  ASSERT_TRUE(sequence);
+  int asked = 0;
+  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    const bool resume = frame.type == static_cast<uint16_t>(wire::MessageType::kResume);
+    if (!resume || ++asked > 1) return std::nullopt;
+    // Says nothing any more.
+    daemon_->DieAndAdoptLocked();
+    return FakeDaemon::Bytes{};
+  });
+  daemon_->DieAndAdopt();
+  EXPECT_TRUE(sequence->Check());
+  EXPECT_GE(asked, 2);
+}
+
+TEST_F(ResumeTest, WithoutPatienceNothingIsWaitedFor) {
+  kvt_connect_options options = Options();
+  options.resume_wait_ms = 0;
+  Attach(options);
+  auto sequence = pool_->OpenSequence(Tokens(6));
+  ASSERT_TRUE(sequence);
+  daemon_->DieAndAdopt();
+  ExpectStale(*sequence);
+  EXPECT_THAT(resumes_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace kvtier::client
