@@ -6,12 +6,14 @@
 
 * words that the project does not use, in code, comments and documents; WORDS says what to write;
 * sources without an SPDX line among their first three lines;
-* sources of more than 600 lines.
+* sources of more than 600 lines;
+* tests of the cache that tests/README.md does not name.
 
 tools/lint_allow.txt names files and folders ("tiers/") that may be so for the time being, one a line.
 `--all` goes by nothing but the files, as if that list were empty. Exit: 0 clean, 1 something was found.
 """
 
+import fnmatch
 import pathlib
 import re
 import subprocess
@@ -67,6 +69,16 @@ def words_in(lines):
             yield number, match[0], list(WORDS.values())[int(match.lastgroup[1:])]
 
 
+def unmapped_tests():
+    """Files of tests/unit/tiers that no name or pattern in the map's table of aspects stands for."""
+    text = (ROOT / "tests/README.md").read_text(encoding="utf-8")
+    aspects = text[text.index("## Where a rule"):text.index("## Rules")]
+    patterns = [re.sub(r"(_test\.cc)?$", "", name) for name in re.findall(r"`([^` /]+)`", aspects)]
+    for path in sorted((ROOT / "tests/unit/tiers").glob("*_test.cc")):
+        if not any(fnmatch.fnmatch(path.name[:-len("_test.cc")], pattern) for pattern in patterns):
+            yield path.name
+
+
 def main():
     allowed = tuple(line for line in ALLOW_LIST.read_text().splitlines()
                     if line and not line.startswith("#") and "--all" not in sys.argv[1:])
@@ -88,6 +100,8 @@ def main():
             report(name, f"{MAX_LINES}: {len(lines)} lines, {MAX_LINES} at most")
         for number, word, better in words_in(lines):
             report(name, f'{number}: "{word}" ({better})')
+    for name in unmapped_tests():
+        report("tests/README.md", f"1: {name} has no row among the aspects of the cache")
     if found:
         print("\n".join(found))
         sys.exit(1)
