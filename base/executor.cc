@@ -15,7 +15,8 @@ namespace {
 // A tenth of the share of a thread that has none of it, where both want the same core.
 constexpr int kBackgroundNice = 10;
 
-// Of the calling thread alone. Only a sandbox forbids this; the work is done all the same then.
+// Lowers the priority of the calling thread alone. Only a sandbox forbids it, and then the work is
+// done all the same.
 void GiveWay() {
   const auto thread = static_cast<id_t>(::gettid());
   const int nice = std::max(::getpriority(PRIO_PROCESS, thread), kBackgroundNice);
@@ -35,7 +36,7 @@ ThreadExecutor::ThreadExecutor(std::string name, int threads, EventQueue* loop, 
       pthread_setname_np(threads_.back().native_handle(), (name + "-" + std::to_string(i)).c_str());
     }
   } catch (const std::system_error&) {
-    // Those that were started must not outlive this object; the caller hears of the failure.
+    // Threads that were started must not outlive this object; the caller gets the exception.
     Stop();
     throw;
   }

@@ -97,7 +97,8 @@ std::string WhyNotTrusted(const std::string& path) {
 
 std::string FindSocket() {
   if (std::string named = Variable(kSocketVariable); !named.empty()) return named;
-  // Both places: the daemon may have been started in a session whose XDG_RUNTIME_DIR differs.
+  // Both directories are tried: the daemon may have been started in a session whose XDG_RUNTIME_DIR
+  // differs.
   for (const std::string& directory : {RuntimeUserDirectory(), TemporaryUserDirectory()}) {
     if (directory.empty()) continue;
     std::string socket = fmt::format("{}/{}", directory, kSocketName);

@@ -16,7 +16,7 @@ namespace kvtier {
 
 // The socket of the daemon that serves the whole machine. Only root can make its directory.
 inline constexpr std::string_view kSystemSocket = "/run/kvtier/kvtier.sock";
-// Of the environment; names the socket that clients connect to.
+// The variable of the environment that names the socket that clients connect to.
 inline constexpr const char* kSocketVariable = "KVTIER_SOCKET";
 inline constexpr std::string_view kSocketName = "kvtier.sock";
 inline constexpr std::string_view kAdminSocketName = "admin.sock";

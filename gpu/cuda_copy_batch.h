@@ -36,7 +36,7 @@ class CudaCopyBatch {
   [[nodiscard]] cudaError_t LaunchStrided(cudaStream_t stream) const;
   [[nodiscard]] cudaError_t LaunchContiguous(cudaStream_t stream);
 
-  // Of contiguous copies, side by side as CUDA wants them.
+  // The contiguous copies, as CUDA takes them: one array for each parameter.
   std::vector<void*> targets_;
   std::vector<const void*> sources_;
   std::vector<size_t> sizes_;

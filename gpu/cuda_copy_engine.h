@@ -66,7 +66,7 @@ class CudaCopyEngine {
   struct Flight {
     CopyChunk chunk;
     cudaEvent_t landed = nullptr;
-    // What could not be counted by the stream.
+    // Steps that the stream could not count.
     std::vector<CountedStep> left_to_count;
   };
   // One direction.

@@ -31,8 +31,8 @@ struct CudaDeviceOptions {
   uint64_t background_bytes_per_s = 0;
   // Called once on the event loop with an error that only a new process cures. May be empty.
   std::function<void(std::string)> on_fatal;
-  // Of MakeCudaHostPinner, to be shared by all devices of the process that copy to and from the
-  // same host memory; null: one of its own.
+  // From MakeCudaHostPinner, shared by all devices of the process that copy to and from the same
+  // host memory; null: one of its own.
   std::shared_ptr<HostPinner> pinner;
   // See CopyQueueOptions and CudaCopyEngineOptions; 0: theirs.
   uint64_t chunk_bytes = 0;

@@ -25,19 +25,19 @@ class CudaLentMemory final : public DevicePool {
   CudaLentMemory& operator=(const CudaLentMemory&) = delete;
 
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
-  // It is the lender's to hand on.
+  // Only the lender may hand the memory on.
   [[nodiscard]] int shareable_fd() const override { return -1; }
   // In the GPU's address space: not to be read or written by the CPU.
   [[nodiscard]] std::byte* data() const override { return reinterpret_cast<std::byte*>(address_); }
 
  private:
   CudaLentMemory(const CudaDriver* driver, uint64_t bytes) : driver_(*driver), bytes_(bytes) {}
-  // Of memory that was exported as a descriptor.
+  // Maps memory that was exported as a descriptor.
   [[nodiscard]] Status MapAllocation(int ordinal, int fd);
-  // Of memory that cudaIpcGetMemHandle named.
+  // Opens memory that cudaIpcGetMemHandle named.
   [[nodiscard]] Status OpenIpcHandle(const LentMemory& memory);
 
-  // Its own: a copy in flight may hold the memory for longer than its device lives.
+  // A copy, because a copy in flight may hold the memory for longer than its device lives.
   const CudaDriver driver_;
   const uint64_t bytes_;
   CUmemGenericAllocationHandle allocation_ = 0;

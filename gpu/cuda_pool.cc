@@ -123,7 +123,7 @@ Status CudaPool::Zero(EventQueue* loop) {
   auto zeroed = std::make_unique<Zeroed>(Zeroed{loop, readiness_});
   KVT_RETURN_IF_CUDA_ERROR(cudaLaunchHostFunc(zeroing_, &CudaPool::OnZeroed, zeroed.get()),
                            "waiting for a pool's zeros");
-  // OnZeroed's from now on.
+  // OnZeroed owns it from now on.
   (void)zeroed.release();
   return {};
 }

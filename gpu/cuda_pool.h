@@ -44,7 +44,7 @@ class CudaPool final : public DevicePool {
   void WhenReady(std::function<void()> ready) override;
 
  private:
-  // The event loop's.
+  // For the event loop alone.
   struct Readiness {
     bool reached = false;
     std::vector<std::function<void()>> waiting;
@@ -63,7 +63,7 @@ class CudaPool final : public DevicePool {
   // On a thread of the driver's, which may not call it.
   static void OnZeroed(void* zeroed);
 
-  // Its own: a queued event may hold the pool for longer than its device lives.
+  // A copy, because a queued event may hold the pool for longer than its device lives.
   const CudaDriver driver_;
   uint64_t bytes_ = 0;
   CUmemGenericAllocationHandle handle_ = 0;

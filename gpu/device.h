@@ -145,8 +145,8 @@ class Device {
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory);
   // Never blocks. Copies out of bounds of the pool fail with kInvalidArgument.
   virtual void Copy(CopyRequest request) = 0;
-  // An acquire waits for what kBackground copies will free, or no longer does. While one waits, no
-  // rate holds such copies back, those included that were submitted before.
+  // Says whether an acquire waits for what kBackground copies will free. While one waits, no rate
+  // holds such copies back, those included that were submitted before.
   virtual void AwaitBackground(bool /*awaited*/) {}
   // How many counter pages the device cannot write to: what it should count there is counted by a
   // thread of the host, some microseconds later.

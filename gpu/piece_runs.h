@@ -24,7 +24,7 @@ struct PieceRun {
   uint64_t pool_stride = 0;
   uint64_t host_stride = 0;
 
-  // From the first byte to the last, gaps included.
+  // The bytes from the first to the last, gaps included.
   [[nodiscard]] uint64_t HostSpan() const { return (pieces - 1) * host_stride + bytes; }
 };
 

@@ -6,7 +6,7 @@
 
 * words that the project does not use, in code, comments and documents; WORDS says what to write;
 * sources without an SPDX line among their first three lines;
-* sources of more than 600 lines;
+* sources of more than 600 lines, and comments of C and C++ wider than 100 columns;
 * tests of the cache that tests/README.md does not name.
 
 tools/lint_allow.txt names files and folders ("tiers/") that may be so for the time being, one a line.
@@ -22,7 +22,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOW_LIST = ROOT / "tools/lint_allow.txt"
 MAX_LINES = 600
-SOURCE_SUFFIXES = {".c", ".cc", ".cmake", ".cu", ".cuh", ".h", ".hpp", ".py", ".sh", ".toml", ".yml"}
+MAX_COLUMNS = 100
+COMMENT_LINE = re.compile(r" *(//|/?\*)")
+C_SUFFIXES = {".c", ".cc", ".cu", ".cuh", ".h", ".hpp"}
+SOURCE_SUFFIXES = C_SUFFIXES | {".cmake", ".py", ".sh", ".toml", ".yml"}
 TEXT_SUFFIXES = SOURCE_SUFFIXES | {".html", ".in", ".json", ".md", ".service", ".txt"}
 # Bytes that are compared, texts that others wrote, and this program, which names the words.
 NOT_READ = re.compile(
@@ -98,6 +101,9 @@ def main():
             report(name, "1: there is no SPDX line")
         if is_source and len(lines) > MAX_LINES:
             report(name, f"{MAX_LINES}: {len(lines)} lines, {MAX_LINES} at most")
+        for number, line in enumerate(lines, 1):
+            if path.suffix in C_SUFFIXES and len(line) > MAX_COLUMNS and COMMENT_LINE.match(line):
+                report(name, f"{number}: a comment of {len(line)} columns, {MAX_COLUMNS} at most")
         for number, word, better in words_in(lines):
             report(name, f'{number}: "{word}" ({better})')
     for name in unmapped_tests():

@@ -160,7 +160,7 @@ Status Channel::WaitUntil(const std::function<bool()>& done, Deadline deadline) 
 
 bool Channel::Poll() {
   std::unique_lock lock(mutex_);
-  // To the very end of what is there: behind the last frame there may be the end of the stream.
+  // All that is there is read: behind the last frame there may be the end of the stream.
   while (!failure_ && !reading_ && Read(&lock, POLLIN, DeadlineIn(0))) {
   }
   HandOver();

@@ -32,7 +32,7 @@ class Channel {
   // Beyond the exchange itself; both run under the channel's lock.
   template <typename Reply>
   struct Hooks {
-    // Before any later frame is looked at. An error means that the daemon broke the protocol.
+    // Called before any later frame is handled. An error says that the daemon broke the protocol.
     std::function<Status(const Reply&)> on_reply;
     // The caller waits no longer; a reply may still come, to the sink.
     std::function<void(uint64_t request_id)> on_cancelled;
@@ -78,7 +78,7 @@ class Channel {
   // What the daemon said about the connection as a whole before it closed it. REQUIRES: lock held.
   void set_farewell(const Error& error) { farewell_ = error; }
   [[nodiscard]] std::optional<Error> farewell();
-  // To be watched, not used. It stays open as long as the channel.
+  // For watching alone. It stays open as long as the channel.
   [[nodiscard]] int socket() const { return socket_.get(); }
 
  private:
@@ -125,7 +125,7 @@ class Channel {
   [[nodiscard]] Status Receive();
   void DispatchAll();
   [[nodiscard]] Status Dispatch(const wire::Frame& frame);
-  // Those that came with the frame.
+  // The descriptors that came with the frame.
   [[nodiscard]] std::vector<UniqueFd> TakeDescriptors(const wire::Frame& frame);
   [[nodiscard]] Status Complete(Pending* pending, const wire::Frame& frame);
   void Fail(ErrorCode code, std::string reason, std::string context);

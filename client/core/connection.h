@@ -56,7 +56,7 @@ class Connection {
   // was replaced since the last Flush, and what had been sent may be lost; kTimeout.
   [[nodiscard]] Status Flush();
 
-  // Those of the session's daemon. One round trip. Errors: kUnavailable; kTimeout.
+  // The devices of the session's daemon. One round trip. Errors: kUnavailable; kTimeout.
   [[nodiscard]] Result<std::vector<wire::DevicesReply::Device>> DevicesOf(
       DaemonSession& session) const;
 
@@ -101,7 +101,7 @@ class Connection {
   int64_t pause_ms_ = 0;
   std::string last_failure_;
   std::vector<Model> models_;
-  // Of models_, their names in session_.
+  // The numbers in session_ of what stands in models_.
   std::unordered_map<uint32_t, wire::ModelId> wire_models_;
 };
 

@@ -11,7 +11,7 @@
 namespace kvtier::client {
 namespace {
 
-// Of the latest fire-and-forget calls, so many handles are remembered.
+// How many handles of the latest fire-and-forget calls are remembered.
 constexpr size_t kPostedBlocksKept = 64 * 1024;
 
 }  // namespace

@@ -20,7 +20,7 @@ tl::unexpected<Error> BadReply(std::string context) {
   return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", std::move(context));
 }
 
-// Those of the groups' attachments, as they stand when a request is made.
+// The links of the groups' attachments, as they stand when a request is made.
 using Links = std::vector<LinkPtr>;
 
 Links LinksOf(std::span<const GroupRequest> groups) {

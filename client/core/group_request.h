@@ -18,7 +18,7 @@ class Attachment;
 
 using AcquiredPart = wire::AcquireReply::Part;
 
-// Of one group, in the attachment to its pool. Lookups use only `hashes`.
+// The request for one group, in the attachment to its pool. Lookups use only `hashes`.
 struct GroupRequest {
   const Attachment* attachment = nullptr;
   std::span<const BlockHash> hashes;  // the sequence's blocks, from block 0 on

@@ -24,7 +24,7 @@ class HeldBlocks {
   void Forget(BlockHandle block);
   [[nodiscard]] uint32_t CountOf(BlockHandle block) const;
   [[nodiscard]] bool empty() const { return total_ == 0; }
-  // All of them, in order of index.
+  // Claims of all blocks, in order of index.
   [[nodiscard]] std::vector<ResumeClaim> Claims() const;
 
  private:

@@ -40,7 +40,7 @@ class KeptMemory {
   // "device_not_served"; kUnavailable; kTimeout.
   [[nodiscard]] Status Keep(Connection* connection) const;
 
-  // Of host memory, or on the GPU.
+  // An address in host memory, or on the GPU.
   [[nodiscard]] void* data() const;
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] uint64_t bytes() const { return bytes_; }

@@ -24,7 +24,7 @@ namespace kvtier::client {
 // Not thread-safe: guarded by the channel's lock.
 class LayerCounts {
  public:
-  // So many ended loads are remembered, for calls that come late; the oldest go first.
+  // How many ended loads are remembered, for calls that come late; the oldest go first.
   static constexpr size_t kEndedKept = 4096;
 
   explicit LayerCounts(std::shared_ptr<LoadCounters> counters) : counters_(std::move(counters)) {}
@@ -41,12 +41,12 @@ class LayerCounts {
 
   // What is known of a load at this moment.
   struct State {
-    uint32_t layers = 0;  // of all its blocks, the first so many are there
-    // It has ended, or a part of it, without all layers: no more will be counted.
+    uint32_t layers = 0;  // so many first layers of all its blocks have arrived
+    // The load, or a part of it, has ended without all layers: no more will be counted.
     std::optional<Error> failure;
     bool ended = false;
-    // Of the parts under way. Empty if they do not tell of the rest: the load has ended; some part
-    // has no counter, or one that counts no more, so that only an event tells.
+    // Counters of the parts under way. Empty if they do not tell of the rest: the load has ended,
+    // or some part has no counter, or one that counts no more, so that only an event tells.
     std::span<const wire::LoadCounter> counters;
   };
   // Errors: kNotFound "unknown_transfer": no load in layers, or forgotten. What is returned is

@@ -30,7 +30,7 @@ struct LoadState {
 // Not thread-safe: guarded by the channel's lock.
 class LoadStates {
  public:
-  // So many finished loads are remembered, for waits that begin late; the oldest go first.
+  // How many finished loads are remembered, for waits that begin late; the oldest go first.
   static constexpr size_t kFinishedKept = 4096;
 
   // An acquire brought a load. Errors: kCorrupt "load_id_reused".

@@ -78,10 +78,10 @@ class Pool {
   const uint32_t model_;
   const uint32_t group_;
   const uint32_t device_;
-  // Of the GPU that kAnyDevice meant the first time; guarded by attach_mutex_.
+  // The GPU that kAnyDevice meant the first time; guarded by attach_mutex_.
   std::optional<DeviceUuid> chosen_;
-  // Of the GPU that was current where the pool was opened before there was a daemon: the thread
-  // that finds one may have none.
+  // The GPU that was current where the pool was opened before there was a daemon: the thread that
+  // finds one later may have no current GPU.
   std::optional<DeviceUuid> current_at_open_;
   const uint64_t pool_bytes_;
 
@@ -89,7 +89,7 @@ class Pool {
   std::mutex attach_mutex_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Attachment> latest_;
-  // By the first attachment that used each, so that pointers into them stay good.
+  // Each under the first attachment that used it, so that pointers into them stay good.
   std::map<uint64_t, std::shared_ptr<PoolMapping>> mappings_;
 };
 

@@ -42,7 +42,7 @@ using LinkPtr = std::shared_ptr<const Link>;
 // Thread-safe.
 class PoolLink {
  public:
-  // Of which pool: as it was attached at first.
+  // Which pool the link is to, as it was attached at first.
   struct Target {
     Connection* connection = nullptr;  // outlives this
     uint32_t model = 0;                // its number on the connection
@@ -76,7 +76,7 @@ class PoolLink {
     SessionId session;
     Digest128 secret;
   };
-  // Of one resume, what did not become kReferenced.
+  // The blocks of one resume that did not become kReferenced.
   using Outcomes = std::unordered_map<uint64_t, ResumeOutcome>;
 
   // Errors: kUnavailable (also of a daemon that has gone again), kStaleHandle (nothing can be taken

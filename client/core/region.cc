@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kStoreItemBytesMax = 80;
 constexpr size_t kLoadItemBytes = 36;
 constexpr size_t kTransferBytes = 64;  // a frame without its items, rounded up
-// Of so many looks at counters one reads the socket, too: the daemon does not count a load whose
+// One of so many looks at counters reads the socket, too: the daemon does not count a load whose
 // counter it still uses for an earlier one, and a caller may do nothing but look.
 constexpr uint64_t kLooksPerPoll = 1024;
 // Between looks at a counter when a load takes long.

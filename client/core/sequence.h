@@ -68,7 +68,7 @@ class Sequence {
   [[nodiscard]] uint64_t tokens() const { return tokens_.size(); }
   [[nodiscard]] uint64_t cached_tokens() const { return cached_tokens_; }
   [[nodiscard]] uint64_t computed_tokens() const { return computed_tokens_; }
-  // Of the cached tokens, how many each tier had.
+  // How many of the cached tokens each tier had.
   [[nodiscard]] std::array<uint64_t, kTierCount> TokensByTier() const;
   [[nodiscard]] MissReason miss() const { return miss_; }
   [[nodiscard]] const Attachment& attachment() const { return *attachment_; }
@@ -102,7 +102,7 @@ class Sequence {
   }
   // What was loading is not any more, but for what had arrived.
   void EndLoadEarly();
-  // Of the blocks that were committed, those of which the daemon had not heard.
+  // Commits again those committed blocks of which the daemon had not heard.
   [[nodiscard]] Status CommitAgain();
 
   // Fork's parts, called on the new sequence.

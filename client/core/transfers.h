@@ -21,7 +21,7 @@
 
 namespace kvtier::client {
 
-// Only the library says it, of blocks whose transfer was lost with the connection.
+// Said by the library alone, of blocks whose transfer was lost with the connection.
 inline constexpr auto kMissUnavailable = static_cast<MissReason>(255);
 
 // Copied, skipped and failed blocks are together all that the transfer named.
@@ -41,7 +41,7 @@ class Transfers {
   explicit Transfers(std::shared_ptr<LoadCounters> counters)
       : counters_(counters), layers_(std::move(counters)) {}
 
-  // Of so many told transfers with failures the positions are kept; the oldest go first.
+  // For so many reported transfers the positions of failures are kept; the oldest go first.
   static constexpr size_t kFailuresKept = 1024;
 
   // The request `request_id` is about to carry the blocks [first, first + count) of a transfer of
@@ -51,7 +51,7 @@ class Transfers {
   // The counter that says when the transfer, a store, may begin: taken back when it ends. REQUIRES:
   // a part of it was added.
   void SetStart(uint64_t transfer, const wire::LoadCounter& counter);
-  // That counter; nothing if the transfer has none, has ended, or is unknown.
+  // The counter of its start; nothing if the transfer has none, has ended, or is unknown.
   [[nodiscard]] std::optional<wire::LoadCounter> StartOf(uint64_t transfer) const;
   // A transfer whose parts could not all be sent is not reported: its caller was given an error.
   void Forget(uint64_t transfer);
@@ -64,7 +64,7 @@ class Transfers {
   // The connection is lost: all that is under way ends as failed.
   void FailAll(const Error& error);
 
-  // Of the loads in layers. Each part that is added to them is added here as well.
+  // The counts of loads in layers. Each part that is added to them is added here as well.
   [[nodiscard]] LayerCounts& layers() { return layers_; }
 
   [[nodiscard]] bool IsUnderWay(uint64_t transfer) const { return under_way_.contains(transfer); }

@@ -20,7 +20,7 @@ class Workspace {
   // PoolMapping::Map.
   [[nodiscard]] static Result<std::unique_ptr<Workspace>> Open(
       std::shared_ptr<const Attachment> attachment, uint64_t bytes, Deadline deadline);
-  // Its number may be used again. Unless it was closed, the daemon keeps its side until then.
+  // Lets its number be used again. The daemon keeps its side until then, unless it was closed.
   ~Workspace();
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;

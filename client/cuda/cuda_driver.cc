@@ -58,7 +58,7 @@ Status FindAll(void* library, DriverApi* driver) {
 }  // namespace
 
 Result<DriverApi> DriverApi::Load() {
-  // Never closed: the driver does not bear being unloaded.
+  // The library is never closed, because the driver cannot be unloaded.
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = ::dlerror();

@@ -34,9 +34,9 @@ class CudaMapping {
   [[nodiscard]] static Result<uint64_t> RoundUp(int ordinal, uint64_t bytes);
   virtual ~CudaMapping() = default;
 
-  // Of the first block. Kernels of any stream of the process can use it.
+  // The address of the first block. Kernels of any stream of the process can use it.
   [[nodiscard]] virtual uint64_t address() const = 0;
-  // Of the device, as this process numbers them.
+  // The number that the device has in this process.
   [[nodiscard]] virtual int ordinal() const = 0;
 
   // Copies to and from host memory of any kind, on a stream of its own, and waits. REQUIRES: in
@@ -56,7 +56,7 @@ class CudaMapping {
 [[nodiscard]] Result<std::array<uint8_t, 16>> CurrentDeviceUuid();
 // The same as a number among those that the process sees.
 [[nodiscard]] Result<int> CurrentDeviceOrdinal();
-// Of a GPU with such a number. Errors: kNotFound "no_such_gpu"; kUnsupported as CudaMapping::Map.
+// Of the GPU with this number. Errors: kNotFound "no_such_gpu"; kUnsupported as CudaMapping::Map.
 [[nodiscard]] Result<std::array<uint8_t, 16>> UuidOfDevice(int ordinal);
 
 }  // namespace kvtier::client

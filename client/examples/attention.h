@@ -69,7 +69,7 @@ struct LayerRows {
   size_t count = 0;
 };
 
-// Both may be called from several threads at once, for different rows.
+// Its calls may be made from several threads at once, for different rows.
 class KvAccess {
  public:
   virtual ~KvAccess() = default;

@@ -38,7 +38,7 @@ class GpuAttention {
   [[nodiscard]] static Result<std::unique_ptr<GpuAttention>> Open(const GpuPool& pool);
   virtual ~GpuAttention() = default;
 
-  // As of KvAccess, for a sequence of those blocks. Attend waits for its results, and thereby for
+  // KvAccess's calls, for a sequence of those blocks. Attend waits for its results, and thereby for
   // all that was stored before. Errors: kIoError, kUnsupported.
   [[nodiscard]] virtual Status Store(const LayerRows& rows, std::span<const int32_t> block_table,
                                      const float* keys, const float* values) = 0;

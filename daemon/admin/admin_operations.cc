@@ -36,7 +36,7 @@ std::string Text(const json::object& document) { return json::serialize(document
 // behind more than that. Blocks that are written or evicted meanwhile may be left out.
 class Verify final : public AdminOperation {
  public:
-  // Of the disk, or of the cold store.
+  // Verifies the disk, or the cold store.
   Verify(const ServiceContext& context, std::shared_ptr<AdminCall> call, bool cold)
       : AdminOperation(context, std::move(call)), cold_(cold) {}
 
@@ -197,7 +197,7 @@ class Stop final : public AdminOperation {
   uint64_t total_ = 0;
 };
 
-// Of the memory that engines have left, or of all that is kept.
+// Releases the memory that engines have left, or all that is kept.
 std::string ReleaseMemory(const ServiceContext& context, bool all) {
   const wire::ReleaseMemoryReply reply = context.kept_memories->ReleaseAll(all);
   return Text({{"schema", "kvtier.release_memory/1"},

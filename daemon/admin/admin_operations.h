@@ -57,7 +57,7 @@ class AdminOperations {
       const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call);
 
   const ServiceContext& context_;
-  // Those that have ended are erased when the next begins, since an operation must not be destroyed
+  // Ended operations are erased when the next begins, since an operation must not be destroyed
   // within its own call.
   std::vector<std::unique_ptr<AdminOperation>> operations_;
 };
@@ -71,8 +71,8 @@ class AdminOperations {
                                                                   const AdminRequestBody& request,
                                                                   std::shared_ptr<AdminCall> call);
 
-// These answer at once; they return the reply. Errors: kInvalidArgument "bad_request", and as
-// noted.
+// The following answer at once: they return the reply. Errors: kInvalidArgument "bad_request", and
+// as noted.
 [[nodiscard]] Result<std::string> InspectBlock(const ServiceContext& context,
                                                const AdminRequestBody& request);
 // kNotFound "unknown_namespace" when no block of such a tenant and model was ever cached;
@@ -85,7 +85,8 @@ class AdminOperations {
 [[nodiscard]] Result<std::string> EvictBlocks(const ServiceContext& context,
                                               const AdminRequestBody& request);
 
-// "erase": the keys are destroyed when it begins. Replies, when no restart brings anything back, with
+// "erase": the keys are destroyed when it begins. Replies, when no restart brings anything back,
+// with
 //   {"schema":"kvtier.erase/1","tenant":,"before_ms":,"proven":,"keys":,"blocks":{"pool":,"host":,
 //    "disk":},"bytes":{...},"referenced":,"moving":,"seconds":}
 // "proven" is false if the disk is not encrypted. Errors: kInvalidArgument "bad_request";

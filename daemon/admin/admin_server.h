@@ -25,7 +25,7 @@ class AdminSession;
 // Event loop only.
 class AdminServer : public SocketServer<AdminSession> {
  public:
-  // Both are borrowed and outlive the server.
+  // `context` and `operations` are borrowed and outlive the server.
   AdminServer(const ServiceContext& context, AdminOperations* operations);
   ~AdminServer();
 

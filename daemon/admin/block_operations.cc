@@ -46,8 +46,8 @@ tl::unexpected<Error> BadRequest(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
 }
 
-// By name only while the process has registered the model: names are not stored on disk,
-// fingerprints are.
+// A model is found by its name only after this process has registered it: on disk there are
+// fingerprints, but no names.
 bool IsModel(const ServiceContext& context, const NamespaceIdentity& name_space,
              const std::string& model) {
   if (model.empty()) return true;

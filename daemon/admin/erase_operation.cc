@@ -28,8 +28,8 @@ bool HasUnencryptedDisk(const Config& config) {
 
 bool HasColdTier(const Config& config) { return config.cold.kind != ColdKind::kNone; }
 
-// It goes on when its caller has gone: half of an erasure is of no use. Its lines in the log are
-// warnings, so that no usual level leaves them out.
+// An erasure goes on when its caller has gone, because half of one is of no use. Its lines in the
+// log are warnings, so that no usual level leaves them out.
 class Erase final : public AdminOperation {
  public:
   Erase(const ServiceContext& context, std::shared_ptr<AdminCall> call, AdminRequestBody request)

@@ -81,7 +81,7 @@ void ConfigReader::Start(std::function<void(Result<Config>)> done) {
 void ConfigReader::Finish(Result<Config> result) {
   timeout_.Cancel();
   const auto done = std::exchange(done_, nullptr);
-  // Before the callback, so that a third caller does not overtake the second.
+  // The next read starts before the callback, so that a third caller does not overtake the second.
   if (auto next = std::exchange(waiting_, nullptr)) Start(std::move(next));
   done(std::move(result));
 }

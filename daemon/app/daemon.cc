@@ -86,8 +86,8 @@ Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* p
 
 Daemon::~Daemon() {
   if (!ends_in_background_ || descriptors_->entries().empty()) return;
-  // Unmapping and unpinning host memory and destroying a GPU's context take seconds. The process ends
-  // after this, and its teardown process does all that while the next daemon starts.
+  // Unmapping and unpinning host memory and destroying a GPU's context take seconds. The process
+  // ends after this, and its teardown process does all that while the next daemon starts.
   arena_->LeaveMapped();
   for (OpenedDevice& opened : devices_) {
     if (opened.kind == wire::DeviceKind::kCuda) (void)opened.device.release();
@@ -102,7 +102,8 @@ Status Daemon::Start() {
   // The disk tier comes first, because its lock tells whether another daemon runs here: that
   // daemon's sockets must then not be touched.
   {
-    // A GPU's driver takes a tenth of a second to start, and the disk's lock may have to be waited for.
+    // A GPU's driver takes a tenth of a second to start, and the disk's lock may have to be waited
+    // for.
     std::jthread driver_start;
     if (MayUseCuda()) driver_start = std::jthread([] { (void)FindCudaDevices(); });
     KVT_RETURN_IF_ERROR(OpenDisk());
@@ -239,7 +240,8 @@ Status Daemon::OpenArena() {
              FormatByteSize(arena_->capacity_bytes()), touch_threads,
              WorkerThreads(config_.host.checksum_threads));
   if (keep) KeepArena();
-  // Of a daemon with other settings, or of another version: none will ask for it.
+  // What is unclaimed belonged to a daemon with other settings, or of another version: none will
+  // ask for it.
   descriptors_->ReleaseUnclaimed();
   return {};
 }

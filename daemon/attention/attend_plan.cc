@@ -112,9 +112,9 @@ uint64_t BlocksOf(const wire::AttendSequence& sequence, uint64_t block_tokens) {
   return (sequence.kv_tokens + block_tokens - 1) / block_tokens;
 }
 
-// Before anything is allocated from these counts. A sequence's queries are its last tokens, so that
-// it cannot have more of them than tokens. The named blocks must be exactly those that the lengths
-// call for: a kernel reads as many as the lengths say.
+// Called before anything is allocated from these counts. A sequence's queries are its last tokens,
+// so that it cannot have more of them than tokens. The named blocks must be exactly those that the
+// lengths call for: a kernel reads as many as the lengths say.
 Status CheckSequences(const wire::Attend& request, uint64_t block_tokens) {
   uint64_t query_tokens = 0, blocks = 0;
   if (request.sequences.empty()) return Bad("bad_sequence", "there is none");

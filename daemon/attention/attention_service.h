@@ -23,7 +23,7 @@
 
 namespace kvtier {
 
-// From best to worst.
+// In order, from best to worst.
 enum class AttentionState : uint8_t {
   kReady,   // the self-test passed; the only state in which anything is computed
   kOff,     // by configuration, or nothing to compute with: see AttentionReport::reason
@@ -33,7 +33,7 @@ enum class AttentionState : uint8_t {
 // "off", "ready", "failed".
 [[nodiscard]] std::string_view AttentionStateName(AttentionState state);
 
-// Of one device, for `kvtierctl status` and the metrics.
+// The report on one device, for `kvtierctl status` and the metrics.
 struct AttentionReport {
   AttentionState state = AttentionState::kOff;
   std::string reason;   // why it is not ready; empty if it is
@@ -53,8 +53,8 @@ struct AttentionReports {
   double start_seconds = 0;              // for opening, warming up and testing all
   uint64_t workspace_bytes = 0;          // of all sessions, on all devices
 
-  // As one: sums, the first device's engine, and the state of the first that is worst off. Empty
-  // for no device.
+  // Sums, the first device's engine, and the state of the first device that is worst off. Empty for
+  // no device.
   [[nodiscard]] AttentionReport All() const;
 };
 
@@ -73,7 +73,7 @@ class AttentionService {
     Log* log = nullptr;
     // Called with an error that only a new process cures. May be empty.
     std::function<void(std::string)> on_fatal = {};
-    // In place of the engine that a device needs; for tests.
+    // Opens an engine in place of the one that a device needs; for tests.
     std::function<Result<std::unique_ptr<AttentionEngine>>(uint32_t device)> open_engine = {};
   };
 

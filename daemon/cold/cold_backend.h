@@ -27,7 +27,7 @@ typedef struct kvt_cold_config {
   const char* endpoint;
   const char* user;     /* empty: the store's default */
   const char* password; /* empty: none */
-  /* The hours of a day (UTC) in which a library deletes what has ended, where the store does not. */
+  /* The hours of a day (UTC) in which a library deletes what has ended if the store does not. */
   int delete_from_hour;
   int delete_hours;
 } kvt_cold_config;

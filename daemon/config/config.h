@@ -42,7 +42,7 @@ struct TenantConfig {
   // What the tenant may take. Its name is left empty here; QuotasOf (tenants.h) fills it in.
   TenantQuota quota;
   std::string place;  // as in Config::places
-  // Of the tenant's keys, as in Config::places.
+  // The places of the tenant's keys, as in Config::places.
   std::map<std::string, std::string, std::less<>> places;
   // The numbers of `users`, which LookUpUsers fills in.
   std::vector<uint32_t> user_uids;
@@ -133,7 +133,7 @@ struct MetricsConfig {
   bool listen_beyond_loopback = false;
 };
 
-// By position: the names in config_schema.cc. kVllm and kSglang call tiers and hashes differently.
+// Named in this order in config_schema.cc. kVllm and kSglang call tiers and hashes differently.
 enum class EventMedia : uint8_t { kVllm, kSglang };
 enum class EventEncoding : uint8_t { kMap, kArray };
 enum class EventHash : uint8_t { kInt64, kBytes };

@@ -61,7 +61,7 @@ constexpr std::string_view kExampleHead =
 # Take over what can change at run time: systemctl reload kvtierd
 )";
 
-// As comment lines of at most 100 columns, without Markdown's backquotes.
+// The help as comment lines of at most 100 columns, without Markdown's backquotes.
 std::string Commented(std::string_view help) {
   constexpr size_t kColumns = 100;
   std::string text(1, '#');

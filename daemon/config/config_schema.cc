@@ -86,7 +86,7 @@ constexpr double kMaxIds = 4096;
 constexpr double kMaxPathBytes = 4095;
 constexpr double kMaxSocketPathBytes = 107;  // sockaddr_un::sun_path less its terminator
 
-// By position: the values of DeviceChoice.
+// The names of the values of DeviceChoice, in their order.
 constexpr std::array<std::string_view, 2 + kMaxCudaDevices> kDeviceChoices = {
     "auto",   "host",   "cuda:0", "cuda:1",  "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",
     "cuda:7", "cuda:8", "cuda:9", "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};

@@ -8,8 +8,8 @@
 
 namespace kvtier {
 
-// Marks those of which no part of the daemon keeps a copy, and that no client was told of: sizes and
-// paths are taken at the start, and clients learn of limits on their calls when they connect.
+// Marks those of which no part of the daemon keeps a copy, and that no client was told of: sizes
+// and paths are taken at the start, and clients learn of limits on their calls when they connect.
 // REQUIRES: `keys` are all keys.
 void MarkReloadable(std::vector<ConfigKey>* keys);
 

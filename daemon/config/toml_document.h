@@ -16,7 +16,7 @@
 
 namespace kvtier {
 
-// Both counted from 1.
+// Line and column are counted from 1.
 struct TomlPosition {
   uint32_t line = 0;
   uint32_t column = 0;

@@ -134,7 +134,8 @@ Result<KeeperPacket> KeeperLink::Ask(KeeperRequest request, std::string_view nam
   KeeperPacket packet{.request = request, .number = number};
   packet.SetName(name);
   if (!SendPacket(socket_.get(), packet, descriptor)) return Silent();
-  // Not a time-out of the socket: it does not block once an event loop watches it.
+  // A time-out of the socket would not do, because the socket does not block once an event loop
+  // watches it.
   pollfd waiting{.fd = socket_.get(), .events = POLLIN, .revents = 0};
   int ready = 0;
   do {
@@ -186,7 +187,7 @@ Result<KeeperLink> KeeperLink::Open(const KeeperPlace& place, int64_t keep_for_m
   KVT_RETURN_IF_ERROR(StartProgram(place));
   KVT_ASSIGN_OR_RETURN(link, Find(place, keep_for_ms));
   if (!link) return Silent();
-  // Also if another daemon has started it in the same moment: it has nothing yet.
+  // Also a keeper that another daemon has started in the same moment holds nothing yet.
   link->found_ = false;
   return *std::move(link);
 }
@@ -203,7 +204,7 @@ Result<bool> KeeperLink::End(const KeeperPlace& place) {
 Status KeeperLink::End() {
   KVT_ASSIGN_OR_RETURN(const KeeperPacket answer, Ask(KeeperRequest::kEnd));
   (void)answer;
-  // It closes the connection last.
+  // A keeper that ends closes the connection last.
   pollfd looked{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
   (void)::poll(&looked, 1, static_cast<int>(kKeeperPatienceMs));
   return {};

@@ -28,8 +28,8 @@ class KeeperLink {
  public:
   // To the keeper there, after starting one if none listens. A keeper of another version is
   // replaced, and what it kept is given back. `keep_for_ms` is told to it. Errors: kNotFound
-  // "no_keeper_program"; kAlreadyExists "keeper_busy" (another daemon is connected for two seconds);
-  // kPermissionDenied "keeper_owner" (another user's process listens there); kUnavailable
+  // "no_keeper_program"; kAlreadyExists "keeper_busy" (another daemon is connected for two
+  // seconds); kPermissionDenied "keeper_owner" (another user's process listens there); kUnavailable
   // "keeper_silent", "keeper_failed".
   [[nodiscard]] static Result<KeeperLink> Open(const KeeperPlace& place, int64_t keep_for_ms);
   // To a keeper of this version, if one listens; none is started. Errors: those of Open but the
@@ -50,7 +50,7 @@ class KeeperLink {
 
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] int32_t pid() const { return pid_; }
-  // It was there before this process asked.
+  // Whether the keeper was there before this process asked.
   [[nodiscard]] bool found() const { return found_; }
 
  private:

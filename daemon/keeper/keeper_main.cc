@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
       break;
   }
   const pid_t child = ::fork();
-  // Not by returning, which would remove the keeper's files.
+  // The parent does not return, because that would remove the keeper's files.
   if (child != 0) ::_exit(child < 0 ? kExitFailed : 0);
   LeaveOutput();
   keeper.Run();

@@ -99,7 +99,7 @@ std::optional<UniqueFd> KeeperStore::DoTake(std::string_view name) {
 }
 
 Status KeeperStore::DoKeep(const std::string& name, const Descriptor& descriptor) {
-  // Otherwise the next keeper is given it.
+  // Without a keeper now, the next one is given the descriptor.
   if (!link_) return {};
   Status kept = link_->Keep(name, descriptor->get());
   if (!kept && kept.error().reason == "keeper_full") return kept;

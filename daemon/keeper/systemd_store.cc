@@ -21,7 +21,7 @@ bool IsSet(const char* variable) {
   return value != nullptr && *value != '\0';
 }
 
-// False: systemd's socket cannot be reached.
+// Returns false if systemd's socket cannot be reached.
 bool Store(const std::string& name, int descriptor) {
   // Without FDPOLL=0 systemd drops descriptors that report an error or a hang-up.
   const std::string message = fmt::format("FDSTORE=1\nFDNAME={}\nFDPOLL=0", name);

@@ -28,7 +28,7 @@ inline constexpr size_t kMaxHttpConnections = 16;
 struct HttpRequest {
   std::string_view path;    // without the query
   std::string_view accept;  // the Accept header
-  // It came over loopback, and its Host header names this machine.
+  // Whether it came over loopback, and its Host header names this machine.
   bool from_this_machine = true;
 };
 

@@ -41,7 +41,7 @@ json::object HistoryOf(const HitHistory& history) {
           {"blocks", std::move(points)}};
 }
 
-// Those of the last minutes, and all since the start; reasons that never occurred are left out.
+// Misses of the last minutes, and all since the start; reasons that never occurred are left out.
 json::array MissesOf(const MetricsSnapshot& snapshot) {
   std::array<uint64_t, kMissReasonCount> recent{};
   for (const HitHistory::Point& point : snapshot.history.points()) {
@@ -115,7 +115,7 @@ json::object CopiedOf(const HitHistory& history) {
   return copied;
 }
 
-// So that pages of many machines can be told apart.
+// The page names its machine, so that pages of many machines can be told apart.
 std::string MachineName() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "an unknown machine";

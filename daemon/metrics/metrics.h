@@ -52,7 +52,7 @@ struct MetricSection {
 };
 
 [[nodiscard]] std::span<const MetricSection> MetricSections();
-// Those that stand in sources of their own.
+// The rows of families that have sources of their own.
 [[nodiscard]] std::span<const MetricRow> ColdMetricRows();
 [[nodiscard]] std::span<const MetricRow> DiskMetricRows();
 [[nodiscard]] std::span<const MetricRow> EventMetricRows();

@@ -60,8 +60,9 @@ UniqueFd NewSocket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-// Whether a process listens there, or another error than the refusal that proves that none does. Asked
-// again for a while: a daemon that has ended listens until its teardown process has closed its sockets.
+// Whether a process listens there, or another error than the refusal that proves that none does.
+// Asked again for a while: a daemon that has ended listens until its teardown process has closed
+// its sockets.
 Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
   const auto give_up = std::chrono::steady_clock::now() + kListenerPatience;
   while (true) {

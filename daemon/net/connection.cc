@@ -33,8 +33,8 @@ constexpr uint32_t kMinBudget = 16;
 // use up the table by sending descriptors whose close() hangs.
 constexpr size_t kMaxDescriptorsPending = 256;
 
-// That one client has sent and no message has taken yet: each takes an entry of the process's
-// table.
+// Descriptors that one client has sent and no message has taken yet: each takes an entry of the
+// process's table.
 constexpr size_t kMaxDescriptorsHeld = 16;
 
 void PrepareSocket(int socket) {
@@ -231,7 +231,7 @@ void Connection::AfterSending(size_t sent) {
 
 void Connection::CloseWith(const Error& error) {
   if (state_ != State::kOpen) return;
-  // Not by Send, which might flush and end before the reason is known.
+  // Send is not used here: it might flush and end before the reason is known.
   outbox_.Append(
       [&](std::vector<std::byte>* out) { wire::Encode(wire::ErrorReply{error}, 0, out); });
   state_ = State::kClosing;

@@ -46,15 +46,15 @@ struct ConnectionLimits {
   int64_t slow_reader_timeout_ms = 0;
 };
 
-// Its owner's side of a connection. Both calls come from events of the loop only.
+// The side of a connection's owner. All calls come from events of the loop only.
 class ConnectionListener {
  public:
   virtual ~ConnectionListener() = default;
   // One complete frame; its payload is valid during the call. Never called after CloseWith.
   virtual void OnFrame(const wire::Frame& frame) = 0;
-  // This side ends the connection, as soon as `end` is called, now or in a later event; until then
-  // the peer does not see it end. No frame is handed out or sent any more. Not called if the peer
-  // has gone.
+  // This side is to end the connection. It ends when `end` is called, now or in a later event; the
+  // peer does not see it end before. No frame is handed out or sent any more. Not called if the
+  // peer has gone.
   virtual void OnEnding(std::function<void()> end) { end(); }
   // Called once when the connection has ended, and nothing after it: by the peer (kUnavailable
   // "peer_closed"), by CloseWith or EndWith (its error), by a bad frame (as of FrameDecoder; the

@@ -24,7 +24,7 @@ class DescriptorCloser {
 
   // Returns at once. Any thread.
   void Close(UniqueFd descriptor);
-  // Those that Close was given and that are not closed yet. Any thread.
+  // How many descriptors Close was given that are not closed yet. Any thread.
   [[nodiscard]] size_t pending() const;
 
  private:

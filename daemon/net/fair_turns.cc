@@ -88,7 +88,7 @@ void FairTurns::Remove(Member* member) {
 
 uint32_t FairTurns::TakeTurn(Member* member, uint32_t quantum) {
   Tenant* const tenant = member->tenant_;
-  // Only idle time lets a debt shrink by itself, not the wait for this turn.
+  // A debt shrinks by itself only while its owner is idle, not while it waits for this turn.
   member->account_.booked_at = member_share_;
   tenant->account.booked_at = tenant_share_;
   // Booked before the turn: one that asks for its next turn from within this one must not appear to

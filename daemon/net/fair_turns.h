@@ -51,8 +51,8 @@ class FairTurns {
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
-    // There is something to do. If no other connection waits, the turn is taken within the call:
-    // for events of the loop that nothing else has called.
+    // Says that the member has something to do. If no other connection waits, the turn is taken
+    // within the call: for events of the loop that nothing else has called.
     void Ready();
     // The same, but the turn is always taken in a later event.
     void ReadyLater();
@@ -75,7 +75,7 @@ class FairTurns {
 
  private:
   struct Tenant {
-    // Those that were idle and owe little, and the others; each in the order of arrival.
+    // Members that were idle and owe little, and the others; each in the order of arrival.
     std::list<Member*> sparse;
     std::list<Member*> backlogged;
     Account account;

@@ -36,7 +36,7 @@ class SocketServer {
   // from the acceptor's event.
   using Admit = std::function<Status(UniqueFd*)>;
 
-  // Both are borrowed and outlive the server.
+  // `network` and `log` are borrowed and outlive the server.
   SocketServer(Network* network, Log* log) : network_(network), log_(log), sweep_(network->loop) {}
   // Sessions are destroyed before whatever a derived class has.
   ~SocketServer() = default;
@@ -54,8 +54,8 @@ class SocketServer {
                                             if (admitted) return;
                                             on_refused(admitted.error());
                                             SendRefusal(socket.get(), admitted.error());
-                                            // It may hold descriptors that the peer has sent
-                                            // already.
+                                            // The socket may hold descriptors that the peer has
+                                            // sent already.
                                             network_->closer.Close(std::move(socket));
                                           }));
     SweepForever();

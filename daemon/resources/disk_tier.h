@@ -64,8 +64,8 @@ class DiskTier {
   // False if the keys are new.
   [[nodiscard]] Result<bool> OpenKeys(const DiskConfig& disk, Executor* executor,
                                       const TakeKeys& take_keys);
-  // Those that the file has come to `keys`, unless the memory of an earlier daemon has them all;
-  // from then on the file holds what `keys` does.
+  // Adds the file's keys to `keys`, unless the memory of an earlier daemon has them all; from then
+  // on the file holds what `keys` does.
   [[nodiscard]] Status OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys);
   [[nodiscard]] Status OpenIndex(const Config& config, const Clock& clock, EventLoop* loop);
   // For people: into the log and into the status, since the log may be gone when an operator asks.

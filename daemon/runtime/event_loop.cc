@@ -98,9 +98,6 @@ void EventLoop::OnSignals(const std::vector<int>& signals, std::function<void(in
   impl_->WaitForSignal();
 }
 
-// Asio may have queued a handler when the operation is cancelled; a handler runs its callback only
-// if it belongs to the operation that is still wanted.
-
 // A handler may have been queued already when its operation is cancelled. It runs its callback only
 // if it belongs to the operation that is still wanted: `starts` tells the starts of a timer apart,
 // and the weak pointer notices that the timer has gone.

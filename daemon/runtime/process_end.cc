@@ -30,8 +30,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kStackBytes = 64 * kKiB;
-// Enough for the next daemon to start, and less than it waits before it writes over what copies of this
-// one may have been filling.
+// Enough for the next daemon to start, and less than it waits before it writes over what copies of
+// this one may have been filling.
 constexpr int kLingerMs = 3000;
 constexpr size_t kMostSpared = 1024;
 constexpr size_t kMostRings = 64;
@@ -41,8 +41,8 @@ struct MappedRange {
   uintptr_t end = 0;
 };
 
-// Lies at the low end of the child's stack, which its few frames do not reach: what it needs must be
-// there when no thread of this process can be relied on to leave a lock or the heap in order.
+// Lies at the low end of the child's stack, which its few frames do not reach: what it needs must
+// be there when no thread of this process can be relied on to leave a lock or the heap in order.
 struct Task {
   int parent = -1;  // a pidfd
   // Descriptors of the GPU's driver, in rising order.
@@ -53,12 +53,13 @@ struct Task {
   size_t ring_count = 0;
 };
 
-// Shares even the parent's thread-local storage, so nothing may be called here that writes there: none of
-// these calls fails, since all signals but SIGKILL are blocked and the ranges are what they were. They are
-// made without the C library's functions, which a sanitizer replaces by its own.
+// Shares even the parent's thread-local storage, so nothing may be called here that writes there:
+// none of these calls fails, since all signals but SIGKILL are blocked and the ranges are what they
+// were. They are made without the C library's functions, which a sanitizer replaces by its own.
 //
-// A signal at the parent's death would come too early, at the end of its main thread: its other threads
-// would then be the last that have the memory, and the process would not be gone before it is given back.
+// A signal at the parent's death would come too early, at the end of its main thread: its other
+// threads would then be the last that have the memory, and the process would not be gone before it
+// is given back.
 [[maybe_unused, gnu::no_sanitize("address", "undefined")]] int TearDown(void* argument) {
   const Task& task = *static_cast<const Task*>(argument);
   ::syscall(SYS_prctl, PR_SET_NAME, "kvtier-teardown");
@@ -118,7 +119,8 @@ Status StartTeardownProcess() {
 #else
   UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!self.valid()) return Failed();
-  // Never unmapped, and the descriptor never closed: the child needs both until this process has ended.
+  // The stack is never unmapped, and the descriptor never closed: the child needs both until this
+  // process has ended.
   void* const stack = ::mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (stack == MAP_FAILED) return Failed();

@@ -43,7 +43,7 @@ struct DevicesReply;
 // A part may rely on those that were made before it (in the order of the members); while events
 // run, all of them are there. The comment of a member says so where it may be null for good.
 struct ServiceContext {
-  // In effect; a reload changes it in place.
+  // The configuration in effect; a reload changes it in place.
   const Config* config = nullptr;
   EventLoop* loop = nullptr;
   const Clock* clock = nullptr;

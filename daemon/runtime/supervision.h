@@ -22,7 +22,7 @@ class ServiceManager {
   void ExtendStart(const std::string& status, int64_t ms);
   // The service is up, or up again after a reload: units ordered after it may start.
   void Ready(const std::string& status);
-  // To be followed by Ready, whatever came of the reload.
+  // A reload has begun. Ready must follow, whatever came of it.
   void Reloading();
   // The end has begun and may take `ms` from now; repeated calls put the stop time-out off.
   void Stopping(const std::string& status, int64_t ms);

@@ -14,7 +14,7 @@ namespace {
 // Readable from the start, as the descriptor of a process that has ended.
 UniqueFd EndedProcess() { return UniqueFd(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
-// In a time that does not tell how much of it is right.
+// The comparison takes the same time however much of the secret is right.
 bool SameSecret(const SessionSecret& a, const SessionSecret& b) {
   uint32_t difference = 0;
   for (size_t i = 0; i < a.bytes.size(); ++i) difference |= a.bytes[i] ^ b.bytes[i];
@@ -101,8 +101,8 @@ std::optional<SessionId> FormerClients::Find(PoolId pool, SessionId former,
   return std::nullopt;
 }
 
-// Its session of today names the process in the pool's table, so that the former one is no longer
-// needed there; but not as long as blocks wait for the end of every process of that time.
+// The client's session of today names its process in the pool's table, so that the former session
+// is no longer needed there, unless blocks wait for the end of every process of that time.
 void FormerClients::OnResumed(SessionId holdings) {
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];

@@ -9,7 +9,7 @@
 namespace kvtier {
 namespace {
 
-// So many blocks a full hit would have had beyond the prefix that is served.
+// How many blocks a full hit would have had beyond the prefix that is served.
 uint32_t MissedBlocks(const GroupAcquire::Part& part, const BlockRange& needed) {
   const GroupRule& rule = part.rule;
   const uint64_t all_tokens = part.hashes.size() * uint64_t{rule.block_tokens};

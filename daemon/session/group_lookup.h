@@ -53,7 +53,7 @@ class GroupLookup {
  private:
   // How many ranks have blocks of their own of the part's group.
   [[nodiscard]] uint32_t RanksOf(const Part& part) const;
-  // Of the current part and rank.
+  // What the current part and rank have of the hashes.
   [[nodiscard]] std::vector<BlockPresence> Look(std::span<const BlockHash> hashes);
 
   const Cache& cache_;

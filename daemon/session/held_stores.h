@@ -26,10 +26,10 @@ namespace kvtier {
 // Event loop only.
 class HeldStores {
  public:
-  // So long a store is held at least before it fails: longer than any step of an engine takes.
+  // How often a store is looked at before it fails: for longer than any step of an engine takes.
   static constexpr int kMostLooks = 10'000;
   static constexpr int64_t kLookEveryMs = 1;
-  // As many blocks are stored, or cancelled, in one event; the last store's may be more.
+  // So many blocks are stored, or cancelled, in one event; the last store may exceed it.
   static constexpr size_t kBlocksPerLook = 1024;
 
   HeldStores(EventLoop* loop, Cache* cache) : cache_(*cache), next_look_(loop) {}
@@ -44,7 +44,7 @@ class HeldStores {
   // The region is about to be closed, which ends its transfers; or all regions of the session are.
   void Drop(PoolId region);
   void DropAll();
-  // Of all stores that are held.
+  // The blocks of all stores that are held.
   [[nodiscard]] size_t blocks() const;
 
  private:

@@ -124,7 +124,8 @@ Status KeptMemories::Keep(const KeptMemoryClient& client, const wire::KeepMemory
     ++counters_.refused;
     return tl::unexpected(checked.error());
   }
-  // Only what waits is lost by this; an owner's own is the same memory, or its affair.
+  // Only memory that waits for an owner is lost by this. What an owner has under the name is the
+  // same memory, or its own affair.
   const auto replaced = kept_.find({client.tenant, request.name});
   if (replaced != kept_.end() && !replaced->second.owner) {
     GiveBack(replaced, "kept_memory.released", "other memory takes its place", &counters_.released);

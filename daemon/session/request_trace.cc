@@ -48,7 +48,7 @@ void RequestTrace::EndAcquire(uint64_t request, const wire::AcquireReply& reply)
   for (const wire::AcquireReply::Part& part : reply.parts) {
     hits += part.hits.size();
     new_blocks += part.new_blocks.size();
-    // Of several groups, the first that loads and the first that misses stand for all.
+    // Where there are several groups, the first that loads and the first that misses stand for all.
     if (event.id == 0) event.id = part.load.value;
     if (event.miss == MissReason::kNone) event.miss = part.miss;
     for (const AcquiredBlock& hit : part.hits) ++event.blocks[static_cast<size_t>(hit.tier)];

@@ -60,7 +60,7 @@ class RequestTrace {
   }
 
   void Begin(wire::MessageType message, uint64_t request, const Asked& asked);
-  // Of any request but an acquire that is served.
+  // Ends the span of any request but an acquire that is served.
   void End(wire::MessageType message, uint64_t request, bool failed);
   void EndAcquire(uint64_t request, const wire::AcquireReply& reply);
 

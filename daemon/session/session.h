@@ -54,8 +54,8 @@ inline constexpr size_t kMaxAttendsInFlight = 4;
 // transfer counting as kTransferPrice more: they take memory here until they are reported.
 inline constexpr uint64_t kMaxTransferBlocksInFlight = 1u << 16;
 inline constexpr uint64_t kTransferPrice = 64;
-// Of these, blocks of stores that wait for the client. It may wait itself for a load that it sends
-// behind them, for which there must be room.
+// How many of these may be blocks of stores that wait for the client. The client may wait itself
+// for a load that it sends behind them, for which there must be room.
 inline constexpr size_t kMaxHeldBlocks = kMaxTransferBlocksInFlight / 2;
 // The longest frame of a connection that has not said HELLO yet: a process that only connects must
 // not be able to make the daemon allocate a full frame's buffer.
@@ -162,7 +162,7 @@ class Session final : public ConnectionListener {
   Status OnReleaseMemory(const Call& call, const wire::ReleaseMemory& request);
   Status OnResume(const Call& call, const wire::Resume& request);
 
-  // As OnAttach. until_ms: when to give up waiting for memory; nothing: it is the first try.
+  // OnAttach's work. until_ms: when to stop waiting for memory; nothing: it is the first try.
   [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request,
                                  std::optional<int64_t> until_ms);
   // After the cache's `error`: tries again soon if memory is on its way back, else returns it.
@@ -226,7 +226,7 @@ class Session final : public ConnectionListener {
   // Takes the first step, and sees to it that the others follow.
   template <typename SomeSteps>
   void WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*));
-  // Those that the next step works on; pays for them.
+  // The items that the next step works on; pays for them.
   template <typename SomeSteps>
   [[nodiscard]] auto NextItems(const SomeSteps& steps);
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
@@ -242,13 +242,13 @@ class Session final : public ConnectionListener {
 
   // What the client lends. Errors: kInvalidArgument "no_descriptor".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
-  // Those that came with a message that cannot be read.
+  // Drops the descriptors that came with a message that cannot be read.
   void DropDescriptors(size_t count);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>
   [[nodiscard]] Status BeginTransfer(const Message& request, const LayerOrder& order);
-  // Of a load of a group with so many layers. Errors: kInvalidArgument "bad_counter".
+  // The order of a load of a group with so many layers. Errors: kInvalidArgument "bad_counter".
   [[nodiscard]] Result<LayerOrder> OrderOf(const wire::Load& request, uint32_t layers) const;
   void OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks, TransferEnd end);
   // Calls `work(blocks)` with parts of `blocks`, as large as the turns at the loop allow.

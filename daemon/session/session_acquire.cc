@@ -143,7 +143,7 @@ void Session::AcquireGroups(const Call& call, const wire::Acquire& request) {
 
 void Session::OnAcquired(const Call& call,
                          Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
-  // Before anything else: also an answer that comes to an ended session has to be counted.
+  // Counted before anything else, because an answer to an ended session counts as well.
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
   if (!acquired) {
     trace_.End(wire::MessageType::kAcquire, call.request_id, /*failed=*/true);

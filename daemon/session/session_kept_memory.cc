@@ -10,7 +10,8 @@
 namespace kvtier {
 
 Status Session::OnKeepMemory(const Call& call, const wire::KeepMemory& request) {
-  // Both are taken first, so that those of a message that is refused are not the next one's.
+  // Both descriptors are taken first, so that those of a message that is refused are not taken to
+  // be the next message's.
   std::optional<UniqueFd> memory = connection_.TakeDescriptor();
   std::optional<UniqueFd> table = connection_.TakeDescriptor();
   if (!table) {

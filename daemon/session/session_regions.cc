@@ -145,7 +145,8 @@ void Session::TransferInSteps(std::vector<Block> blocks, Work work) {
     size_t done = 0;
   };
   const auto steps = std::make_shared<Steps>(Steps{.blocks = std::move(blocks)});
-  // Its end is told by an event. A load in layers has host slots pinned until all is named.
+  // An event tells of the transfer's end. A load in layers has host slots pinned until all blocks
+  // are named.
   const auto step = [this, steps, work = std::move(work)] {
     const std::span<const Block> rest = std::span(steps->blocks).subspan(steps->done);
     const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));

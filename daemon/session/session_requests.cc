@@ -43,7 +43,7 @@ constexpr size_t DescriptorsOf(wire::MessageType message) {
                                                      : 0;
 }
 
-// These requests are answered by an event of their own, and their trace ends there.
+// Whether the request is answered by an event of its own, where its trace ends as well.
 constexpr bool AnsweredLater(wire::MessageType message) {
   return WorkedInSteps(message) || message == wire::MessageType::kAttach ||
          message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend ||
@@ -63,7 +63,7 @@ void Session::Handle(const wire::Frame& frame,
     return Refuse(call, message.error());
   }
   const RequestTrace::Asked asked = RequestTrace::AskedBy(*message);
-  // Those that are worked on in steps spend in each of them.
+  // A request that is worked on in steps spends in each of them.
   if (!WorkedInSteps(Message::kType)) connection_.Spend(asked.blocks + asked.new_blocks);
   trace_.Begin(Message::kType, call.request_id, asked);
   const Status handled = (this->*handler)(call, *message);
@@ -234,7 +234,7 @@ Status Session::TryAttach(const Call& call, const wire::Attach& request,
                                   static_cast<uint32_t>(model->groups.size()));
   if (!attached) return AttachLater(call, request, attached.error(), until_ms);
   const PoolInfo& pool = *attached;
-  // From here on, so that no other attach takes the memory before the reply.
+  // The pool is used from here on, so that no other attach takes its memory before the reply.
   services_.cache->UsePool(id_, pool.id, Identity());
   if (until_ms) {
     services_.log->Info("pool.reclaimed",

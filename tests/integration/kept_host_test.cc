@@ -37,8 +37,8 @@ class KeptHostTest : public DaemonTest {
     more_settings.insert(more_settings.begin(), "restart.keep_for=1min");
     StartDaemon(kSizes, std::move(more_settings), /*config_file=*/"", program);
   }
-  // The last ones push the others out of the pool. At rest after each, so that none is dropped because
-  // a busy machine copies down too slowly.
+  // The last ones push the others out of the pool. At rest after each, so that none is dropped
+  // because a busy machine copies down too slowly.
   void Fill() {
     for (size_t i = 0; i < kPrompts + 2; ++i) {
       (void)Play(PromptNumber(i));

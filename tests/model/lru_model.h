@@ -31,7 +31,8 @@
 //  every
 //     tier when its parent has not come back for `retention.keep_unusable`: DropUnusable() is the
 //     moment at which that time has passed for all of them.
-// 10. A block that is released, and that host and disk have, becomes the last of those that leave host
+// 10. A block that is released, and that host and disk have, becomes the last of those that leave
+// host
 //     before all that are not prepared: host is the first to give up what the pool has.
 // 11. A sequence may be said not to be used again. From its last block on, each that is followed by
 //     nothing, or by one such block alone, leaves pool and host before all that are not prepared

@@ -5,10 +5,10 @@
 // LRU in a pool that is much smaller than what is in use keeps prompts that were asked once as long
 // as prefixes that many share. This policy keeps one LRU list for each class of blocks that were
 // used about equally often. Its victim is the coldest block of one of these lists: of the one whose
-// coldest has the lowest rank by its class and age. The ranks are learned from the pool's own blocks
-// (SurvivalTable), so that where recency alone tells what will be used again, recency alone decides.
-// A block is of no use without those before it: one with children in the order is passed over while
-// another list's coldest has none.
+// coldest has the lowest rank by its class and age. The ranks are learned from the pool's own
+// blocks (SurvivalTable), so that where recency alone tells what will be used again, recency alone
+// decides. A block is of no use without those before it: one with children in the order is passed
+// over while another list's coldest has none.
 //
 // A choice looks at one block of each class. The order takes 18 bytes for each row that ever had a
 // block in it, 10 more than LRU's.

@@ -42,7 +42,7 @@ struct OnloadResult {
 };
 [[nodiscard]] Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier,
                                                  uint64_t block_bytes);
-// From disk, while each read needs a slot of a host tier that is full of unwritten blocks.
+// Loads from disk, while each read needs a slot of a host tier that is full of unwritten blocks.
 [[nodiscard]] Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options,
                                                              uint64_t block_bytes);
 
@@ -72,7 +72,7 @@ struct AcquireResult {
                                                                   uint32_t device,
                                                                   uint32_t samples);
 
-// From starting the daemon on a full disk until a client has its first answer.
+// The time from the start of a daemon on a full disk to a client's first answer.
 struct StartResult {
   uint64_t entries = 0;
   double seconds = 0;

@@ -184,7 +184,7 @@ Result<uint64_t> BenchClient::CountOnDisk(const std::vector<BlockHash>& set) {
 }
 
 Status BenchClient::Evict(const std::vector<BlockHash>& set, std::string_view more) {
-  // So many hashes fit a request of the admin socket.
+  // As many hashes as fit a request of the admin socket.
   constexpr size_t kHashesPerRequest = 512;
   for (size_t first = 0; first < set.size(); first += kHashesPerRequest) {
     const auto part =

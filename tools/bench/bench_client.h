@@ -24,7 +24,7 @@ struct TimedLoad {
   double seconds = 0;
   std::array<uint64_t, kTierCount> hit{};
   uint64_t ready = 0;
-  // Of the daemon within `seconds`; only for clients of a PrivateDaemon.
+  // What the daemon used within `seconds`; only for clients of a PrivateDaemon.
   DaemonCpu cpu;
 };
 
@@ -39,7 +39,7 @@ class BenchClient {
   // A client of `daemon` with a pool of its own that takes all of the configured bytes.
   [[nodiscard]] static Result<BenchClient> Connect(const PrivateDaemon& daemon,
                                                    uint64_t block_bytes, uint32_t layers = 1);
-  // The same of any daemon.
+  // Connects to any daemon.
   [[nodiscard]] static Result<BenchClient> Connect(const ReplayTarget& target,
                                                    const std::string& admin_socket);
 

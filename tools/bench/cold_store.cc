@@ -95,7 +95,7 @@ class Run {
     store_.Put(NameOf(next_written_++ % objects), object_, kTtlS, kTimeoutMs,
                [this](const Status& status) { OnEnded(status.has_value()); });
   }
-  // As the cache does: what is read was asked for before, many objects with one question.
+  // Reads as the cache does: objects are asked for before, many with one question.
   void Get() {
     if (found_ < kAsked) Ask();
     if (found_ == 0) {
@@ -126,7 +126,7 @@ class Run {
   std::function<void()> call_;
   SteadyClock::time_point end_;
   uint64_t limit_ = 0, begun_ = 0, ended_ = 0, failed_ = 0;
-  // Of the reads: objects that were found and not yet read, and calls that wait for more of them.
+  // Objects that were found and not yet read, and reads that wait for more of them.
   size_t found_ = 0, parked_ = 0;
   uint64_t next_read_ = 0, next_asked_ = 0, next_written_ = 0;
   bool asking_ = false;

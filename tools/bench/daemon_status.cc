@@ -13,7 +13,7 @@
 namespace kvtier {
 namespace {
 
-// Of a daemon that copies as fast as it can.
+// A daemon that copies as fast as it can may be silent for so long.
 constexpr int64_t kSilenceMs = 60'000;
 
 }  // namespace

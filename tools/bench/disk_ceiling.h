@@ -33,7 +33,7 @@ class DiskCeiling {
     uint64_t queue_bytes = 0;
     std::vector<double> seconds;  // of each Measure, in order
   };
-  // Of the depth with the best median. REQUIRES: measured at least once.
+  // The depth with the best median. REQUIRES: measured at least once.
   [[nodiscard]] Best best() const;
 
  private:

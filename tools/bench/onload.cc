@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kHeaderBytes = 4 * kKiB;
 constexpr uint64_t kSparePoolBlocks = 2;
 
-// Too little for a set that the other has been pushed through.
+// Host memory that is too small for a set after the other set has been pushed through it.
 uint64_t HostBytesForDisk(const BenchOptions& options, uint64_t block_bytes) {
   return options.set_bytes / block_bytes * (block_bytes + kHeaderBytes) / 2;
 }
@@ -199,7 +199,7 @@ Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options, uint
   Samples samples(ceiling);
   uint64_t seed = 1;
   for (uint32_t i = 0; i < options.repetitions; ++i) {
-    // They push the set out of pool and host; the coldest of them fill host.
+    // The other sets push this one out of pool and host; their coldest blocks fill host.
     for (uint64_t other = 0; other < kSetsInPool; ++other) {
       KVT_RETURN_IF_ERROR(client.Store(BenchClient::Set(++seed, blocks)));
     }

@@ -56,7 +56,7 @@ std::string OnloadTable(const std::vector<OnloadResult>& results) {
                   fmt::format("{:.1f} %", 100 * result.ratio), fmt::format("{:.1f}", result.cpu_us),
                   fmt::format("{:.2f}", result.loop_us)});
   }
-  // So it is not the quotient of the two columns before it, which are medians of their own.
+  // The ratio is not the quotient of the two columns before it, which are medians of their own.
   return table.Render() + "ratio: the median over pairs of a run and the ceiling beside it\n";
 }
 

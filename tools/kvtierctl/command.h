@@ -18,7 +18,7 @@ class App;
 
 namespace kvtier {
 
-// Of options that count; a negative number would be taken for a huge one.
+// The largest number for options that count; a negative one would be taken for a huge one.
 inline constexpr int64_t kMaxCount = int64_t{1} << 53;
 
 // What kvtierctl tells the shell. Stable: scripts depend on the numbers.

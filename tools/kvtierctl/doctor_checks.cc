@@ -81,7 +81,7 @@ Function Symbol(void* library, const char* name) {
 
 Check DriverCheck() {
   constexpr const char* kName = "driver";
-  // Never closed: the driver does not bear being unloaded.
+  // The library is never closed, because the driver cannot be unloaded.
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return Ok(kName, "no NVIDIA driver: pools are in host memory");
@@ -232,7 +232,8 @@ UniqueFd OpenUnnamed(const fs::path& directory, int flags) {
   if (fd.valid() || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
   std::string name = directory / "kvtier-doctor-XXXXXX";  // mkostemp writes the name chosen here
   fd = UniqueFd(::mkostemp(name.data(), O_CLOEXEC | flags));
-  // Also after a failure: where O_DIRECT is refused, the kernel has made the file before.
+  // The name is removed also after a failure: where O_DIRECT is refused, the kernel has made the
+  // file before.
   const int error = errno;
   ::unlink(name.c_str());
   errno = error;
@@ -274,7 +275,7 @@ Check SpeedCheck(const UniqueFd& fd, uint64_t test_bytes) {
   std::memset(memory, 0x5A, kPieceBytes);
   const double written =
       Speed(test_bytes, [&](off_t at) { return ::pwrite(fd.get(), memory, kPieceBytes, at); });
-  // Only what was written is there to be read.
+  // A full disk may have taken only a part of it.
   struct stat facts {};
   ::fstat(fd.get(), &facts);
   const double read =

@@ -60,7 +60,7 @@ Result<int64_t> ParseTime(const std::string& text) {
          minute * kMinuteMs;
 }
 
-// There is no way back: the user says so here or by --yes.
+// Nothing brings the blocks back, so that the user confirms it, here or by --yes.
 Status Confirm(const EraseArguments& arguments) {
   if (arguments.yes) return {};
   if (::isatty(STDIN_FILENO) != 1) {

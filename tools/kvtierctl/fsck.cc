@@ -24,7 +24,7 @@ struct FsckArguments {
   std::string config;  // empty: the options count, and their defaults
   bool rebuild_index = false;
   bool payloads = false;
-  // In place of the configuration's.
+  // Values in place of the configuration's.
   std::optional<std::string> directory;
   std::optional<double> extended_ttl_hours;
   std::optional<double> max_age_hours;

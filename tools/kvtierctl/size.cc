@@ -112,7 +112,7 @@ Result<Plan> MakePlan(const SizeArguments& arguments) {
   return plan;
 }
 
-// As the configuration takes it, exactly.
+// The size as the configuration takes it, without rounding.
 std::string ExactSize(uint64_t bytes) {
   struct Unit {
     std::string_view name;

@@ -101,7 +101,7 @@ std::vector<std::string> StatesOf(JsonView devices) {
   return states;
 }
 
-// Only where there are several: the table of tiers names a single one.
+// A table of devices only where there are several: the table of tiers names a single one.
 std::string DeviceTable(JsonView status) {
   using enum Table::Align;
   size_t count = 0;
@@ -159,7 +159,7 @@ std::string SizeOr(uint64_t bytes, std::string_view none) {
   return bytes == 0 ? std::string(none) : FormatByteSize(bytes);
 }
 
-// Of tenants with quotas: a row for each tier in which they have any, or any blocks.
+// For tenants with quotas: a row for each tier in which they have any, or any blocks.
 std::string TenantTable(JsonView tenants) {
   using enum Table::Align;
   Table table({{"tenant", kLeft}, {"tier", kLeft}, {"used"}, {"cap"}, {"full"}, {"reserved"}});

@@ -18,7 +18,7 @@
 namespace kvtier {
 namespace {
 
-// From the end of the connection, which comes when the drain is over, to that of the process.
+// How long the process may take to end after its connection has, which is when the drain is over.
 constexpr int kProcessEndMs = 30'000;
 
 // A daemon in a container has another number here, and is not waited for.
@@ -57,7 +57,7 @@ class StopProgress {
   UniqueFd process_;
 };
 
-// Of a daemon that has ended already. Returns whether something was kept.
+// Releases what a daemon that has ended has kept. Returns whether there was anything.
 Result<bool> ReleaseKept(const CommandContext& context) {
   return KeeperLink::End(KeeperPlace::Beside(context.AdminSocket(), ""));
 }

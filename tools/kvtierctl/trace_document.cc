@@ -20,7 +20,8 @@ constexpr uint64_t ProcessOf(uint64_t session) { return kCacheProcess + session;
 // The cache's rows of evictions, by tier.
 constexpr std::array<std::string_view, 3> kTiers = {"pool", "host", "disk"};
 
-// Of a request's parts: what its records lie after (begins) or before (ends) at the same event.
+// Orders the records of one event: those of a request begin before and end after those of its
+// parts.
 constexpr int kWhole = 1;
 constexpr int kPart = 0;
 

@@ -20,7 +20,7 @@ class TraceDocument {
  public:
   // An event of a "kvtier.trace/1" reply; in the order in which they happened.
   void Add(JsonView event);
-  // Of "sessions" there.
+  // Takes one of the "sessions" of a portion.
   void NameSession(JsonView session);
   // Ends whatever is open at `now_us`. Call it last, once.
   [[nodiscard]] std::string Finish(int64_t now_us, int64_t wall_ms, uint64_t lost);

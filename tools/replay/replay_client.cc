@@ -46,7 +46,7 @@ Result<kvt_model_record> ModelOfBlockBytes(uint64_t block_bytes, uint32_t block_
                                            uint32_t layers) {
   const uint64_t unit = uint64_t{2} * kBytesPerElement * block_tokens * layers;  // K and V
   const uint64_t elements = unit == 0 ? 0 : block_bytes / unit;
-  // As wide a head as divides the elements, so that odd sizes work too.
+  // The widest head that divides the elements, so that odd sizes work, too.
   const uint64_t head_size = std::gcd(elements, kMaxHeadSize);
   const uint64_t heads = elements == 0 ? 0 : elements / head_size;
   if (heads == 0 || heads > kMaxHeads || block_bytes % unit != 0) {

@@ -53,7 +53,7 @@ class Progress {
     if (!options.on_progress) return;
     const int64_t now = SteadyClock::now().time_since_epoch() / std::chrono::milliseconds(1);
     int64_t next = shared_->next_ms;
-    // Of several that find it due, one shows it.
+    // Several clients may find progress due; one of them shows it.
     const bool due =
         now >= next && shared_->next_ms.compare_exchange_strong(next, now + kShownEveryMs);
     if (due || played == requests_) options.on_progress(played, requests_);

@@ -23,8 +23,8 @@ struct TraceRequest {
 
 struct Trace {
   uint32_t block_tokens = 0;
-  // Of each prompt, the first so many tokens are the definitions of tools, which other sessions
-  // with the same tools begin with as well; 0: not known.
+  // How many first tokens of each prompt are the definitions of tools, with which other sessions
+  // with the same tools begin as well; 0: not known.
   uint32_t tool_tokens = 0;
   uint32_t streams = 0;
   std::vector<TraceRequest> requests;  // by arrival

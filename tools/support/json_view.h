@@ -20,7 +20,7 @@ class JsonView {
     return value_ != nullptr ? value_->if_object() : nullptr;
   }
   [[nodiscard]] bool present() const { return value_ != nullptr; }
-  // The member, or nowhere.
+  // The member; a view of nothing if there is none.
   [[nodiscard]] JsonView operator[](std::string_view member) const {
     const boost::json::object* members = object();
     return JsonView(members != nullptr ? members->if_contains(member) : nullptr);

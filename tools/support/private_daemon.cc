@@ -93,7 +93,8 @@ Status PrivateDaemon::Launch() {
   set("server.socket=" + socket());
   set("server.admin_socket=" + admin_socket());
   set("disk.directory=" + disk_directory());
-  // It ends with its owner, and memory that a process kept for the next would be no one's.
+  // The daemon ends with its owner: memory that a keeper held for the next one would never be asked
+  // for.
   set("restart.keep_for=0s");
   for (const std::string& setting : options_.settings) set(setting);
   std::vector<char*> argv;
@@ -107,7 +108,7 @@ Status PrivateDaemon::Launch() {
   pid_ = ::fork();
   if (pid_ < 0) return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, "fork"));
   if (pid_ == 0) {
-    // Only calls that are safe after a fork from a process with threads.
+    // After a fork from a process with threads only some calls are safe, and these are.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(log.get(), STDOUT_FILENO);
     ::dup2(log.get(), STDERR_FILENO);

@@ -28,8 +28,8 @@ struct PrivateDaemonOptions {
   std::vector<std::string> settings;
 };
 
-// Where the daemon has its pool. As `pool.device` takes it: "host", "cuda:1"; empty leaves it to
-// the daemon. Settings that come after it override it.
+// Sets where the daemon has its pool, as `pool.device` takes it: "host", "cuda:1"; empty leaves it
+// to the daemon. Settings that come after it override it.
 inline void PutOnDevice(const std::string& device, PrivateDaemonOptions* options) {
   if (!device.empty()) options->settings.push_back("pool.device=\"" + device + "\"");
 }

@@ -105,7 +105,7 @@ class Sequence {
     if (kvt_sequence_block_table(get(), table.data(), table.size(), &count)) return Error::Last();
     return table;
   }
-  // Of the first `count` logical blocks, for Workspace::Attend.
+  // The first `count` logical blocks, for Workspace::Attend.
   Result<std::vector<kvt_block>> Blocks(size_t count) const {
     std::vector<kvt_block> blocks(count);
     if (kvt_sequence_blocks(get(), blocks.data(), count)) return Error::Last();
@@ -327,7 +327,7 @@ class Region {
   [[nodiscard]] uint64_t block_bytes() const { return kvt_region_block_bytes(get()); }
   [[nodiscard]] bool IsConnected() { return kvt_region_is_connected(get()) != 0; }
 
-  // These begin a transfer and return its number.
+  // Store and Load begin a transfer and return its number.
   Result<uint64_t> Store(std::span<const kvt_store_block> blocks) {
     uint64_t transfer = 0;
     if (kvt_region_store(get(), blocks.data(), blocks.size(), &transfer)) return Error::Last();
@@ -381,7 +381,7 @@ class Region {
     if (kvt_region_wait_layers(get(), transfer, layers, timeout_ms)) return Error::Last();
     return {};
   }
-  // Of a transfer that was reported, once: in ascending order of their positions.
+  // The failures of a reported transfer, given once: in ascending order of their positions.
   [[nodiscard]] std::vector<TransferFailure> Failures(const kvt_transfer_end& end) {
     std::vector<uint32_t> positions(end.failed);
     std::vector<kvt_miss> reasons(end.failed);

@@ -24,15 +24,15 @@
  * prefix that was being loaded becomes shorter. What concerns those who use handles themselves:
  *  - Loads are lost: kvt_wait returns KVT_UNAVAILABLE for them.
  *  - A block that cannot be had again is reported by kvt_take_errors, KVT_STALE_HANDLE
- *    "lost_at_restart". So what was read is good if kvt_is_connected says yes and no error names it.
+ *    "lost_at_restart". What was read is good if kvt_is_connected says yes and no error names it.
  *  - A commit that was only sent, and not flushed, may not have been heard: the block is private.
  * If there is no daemon in time, or the pool is new memory, everything that was held is lost.
  * Regions and workspaces end with the connection.
  *
  * When the connection is lost for good, or one of the blocks, so is the sequence: every call but
- * close then returns KVT_STALE_HANDLE "connection_lost". Its memory stays readable, but the bytes of its blocks may be
- * replaced: an engine that has computed with them should ask kvt_sequence_check before it trusts
- * the result.
+ * close then returns KVT_STALE_HANDLE "connection_lost". Its memory stays readable, but the bytes
+ * of its blocks may be replaced: an engine that has computed with them should ask
+ * kvt_sequence_check before it trusts the result.
  *
  * One thread at a time for one sequence; different sequences of one pool are independent. */
 #ifndef KVTIER_CLIENT_KVTIER_SEQUENCE_H_

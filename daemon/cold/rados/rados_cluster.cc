@@ -18,9 +18,9 @@ struct Setting {
 };
 
 // An operation has to be old enough for librados to ask for a new map before it is given up:
-// otherwise OSDs that come back under other addresses would never be found. The daemon bounds what is
-// under way itself, and a call that had to wait for others here would delay those behind it. The log
-// is the daemon's, which counts what fails.
+// otherwise OSDs that come back under other addresses would never be found. The daemon bounds what
+// is under way itself, and a call that had to wait for others here would delay those behind it. The
+// log is the daemon's, which counts what fails.
 constexpr Setting kSettings[] = {
     {"client_mount_timeout", "5"},
     {"rados_mon_op_timeout", "5"},

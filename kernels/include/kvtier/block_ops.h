@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole blocks in device memory: copies between layouts, fills, checksums, and the merge of partial
- * attention results. They run on every device since Ampere (compute capability 8.0): on older ones the
- * calls return KVT_KERNEL_UNSUPPORTED. The conventions of kernels.h hold; strides here are in bytes
- * unless said otherwise, because blocks are moved whatever their type. */
+ * attention results. They run on every device since Ampere (compute capability 8.0): on older ones
+ * the calls return KVT_KERNEL_UNSUPPORTED. The conventions of kernels.h hold; strides here are in
+ * bytes unless said otherwise, because blocks are moved whatever their type. */
 #ifndef KVTIER_BLOCK_OPS_H_
 #define KVTIER_BLOCK_OPS_H_
 

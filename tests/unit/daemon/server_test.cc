@@ -162,7 +162,8 @@ TEST(Server, ClientThatReadsLateGetsEverything) {
   sender.join();
 }
 
-// Blocks that no session holds, but that must be copied to host memory before they can be given away.
+// Blocks that no session holds, but that must be copied to host memory before they can be given
+// away.
 PoolId FillWithUnsavedBlocks(WireClient* client) {
   const PoolId pool = client->Attach().pool;
   const auto blocks = Fill(client, pool, Hashes(0, 64));

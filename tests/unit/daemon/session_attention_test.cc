@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ATTEND over the socket: results equal the reference's, and no session reads what it does not hold.
+// ATTEND over the socket: results equal the reference's, and no session reads what it does not
+// hold.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

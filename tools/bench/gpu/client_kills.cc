@@ -84,7 +84,7 @@ Status KillRound(const PrivateDaemon& daemon, PatternHolder* holder, uint32_t pl
     } while (state.sessions > sessions && SecondsSince(start) < kPatienceSeconds);
     toll->slowest_seconds = std::max(toll->slowest_seconds, SecondsSince(start));
   }
-  // Only the holder is left; loads and offloads under way may end first.
+  // Waits until only the holder's blocks are taken: loads and offloads under way may end first.
   const auto start = SteadyClock::now();
   while ((state.taken > holder->blocks() || state.references > holder->blocks()) &&
          SecondsSince(start) < kPatienceSeconds) {

@@ -16,7 +16,7 @@
 namespace kvtier {
 namespace {
 
-// As the cache asks for them.
+// The size of the cache's requests.
 constexpr uint64_t kRequestBytes = 4 * kMiB;
 
 // A device, a pool and host memory for both directions at once.

@@ -84,8 +84,8 @@ using GpuResults = std::vector<GpuResult>;
 [[nodiscard]] Result<double> MeasureArenaCeiling(uint64_t bytes);
 // How long a daemon with a large pool and arena takes to serve, the first time and again.
 [[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);
-// The end, by kill -9 and in order, of a daemon with a large pool and arena under load: how soon the
-// next one serves what was in the pool, which it does not copy.
+// The end, by kill -9 and in order, of a daemon with a large pool and arena under load: how soon
+// the next one serves what was in the pool, which it does not copy.
 [[nodiscard]] Result<GpuResults> MeasureKeptRestart(const GpuBenchOptions& options);
 // An engine's steps in this process while a daemon offloads and loads, and beside a bare copier.
 [[nodiscard]] Result<GpuResults> MeasureInterference(const GpuBenchOptions& options);
@@ -99,8 +99,8 @@ using GpuResults = std::vector<GpuResult>;
 [[nodiscard]] Result<GpuResults> MeasureReplay(const GpuBenchOptions& options);
 // What that other process does until it is killed. Errors: those of CUDA.
 [[nodiscard]] Status OffloadForever(uint64_t bytes_per_s);
-// Copies 1 GiB of pinned memory to VRAM again and again, as fast as the bus can, until it is killed:
-// what loads cost the steps of others at least. Throws a CudaFailure.
+// Copies 1 GiB of pinned memory to VRAM again and again, as fast as the bus can, until it is
+// killed: what loads cost the steps of others at least. Throws a CudaFailure.
 [[noreturn]] void LoadForever();
 
 [[nodiscard]] std::string GpuResultsText(const GpuResults& results);

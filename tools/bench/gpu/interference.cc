@@ -90,7 +90,7 @@ class StepTable {
     results_.push_back(MakeGpuResult("step_traffic_" + name, gbps, "GB/s", 0));
     return {};
   }
-  // While some other process copies.
+  // Measures while another process copies.
   void MeasureBesideProcess(const std::string& name) {
     const StepTimes graph = step_.RunGraph();
     Add(name, graph, step_.RunEager(), true);

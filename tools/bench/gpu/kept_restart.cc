@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <thread>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/units.h"
@@ -33,7 +33,7 @@ double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
-// So that all sets fill half of a small pool.
+// As many blocks for each set that all sets fill half of a small pool.
 size_t SetBlocks(const GpuBenchOptions& options) {
   return std::min(kMostSetBlocks, options.large_pool_bytes / kBlockBytes / 2 / kSets);
 }
@@ -159,15 +159,14 @@ Result<GpuResults> MeasureKeptRestart(const GpuBenchOptions& options) {
     KVT_ASSIGN_OR_RETURN(const Death worst, EndRepeatedly(&daemon, set_blocks, orderly));
     const std::string name = orderly ? "stopped_restart" : "killed_restart";
     const auto count = [](uint64_t value) { return static_cast<double>(value); };
-    results.insert(
-        results.end(),
-        {MakeGpuResult(name + "_process_gone", worst.gone_seconds, "s", 0),
-         MakeGpuResult(name + "_served_again", worst.served_again_seconds, "s", 0),
-         MakeGpuResult(name + "_first_prompt", worst.first_prompt_seconds, "s", 0),
-         MakeGpuResult(name + "_pool_hits",
-                       count(worst.report.blocks.hit[static_cast<size_t>(Tier::kPool)]), "blocks",
-                       count(kEnds * kSets * set_blocks)),
-         MakeGpuFault(name + "_wrong_blocks", worst.report.wrong_blocks, "blocks")});
+    results.insert(results.end(),
+                   {MakeGpuResult(name + "_process_gone", worst.gone_seconds, "s", 0),
+                    MakeGpuResult(name + "_served_again", worst.served_again_seconds, "s", 0),
+                    MakeGpuResult(name + "_first_prompt", worst.first_prompt_seconds, "s", 0),
+                    MakeGpuResult(name + "_pool_hits",
+                                  count(worst.report.blocks.hit[static_cast<size_t>(Tier::kPool)]),
+                                  "blocks", count(kEnds * kSets * set_blocks)),
+                    MakeGpuFault(name + "_wrong_blocks", worst.report.wrong_blocks, "blocks")});
   }
   return results;
 }

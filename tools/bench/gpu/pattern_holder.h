@@ -19,8 +19,8 @@ class PatternHolder {
   [[nodiscard]] static Result<PatternHolder> Open(const std::string& socket);
 
   [[nodiscard]] uint64_t blocks() const { return held_.size(); }
-  // Of its blocks, those whose bytes are not what was written: on a GPU by the checksum kernel,
-  // where they lie.
+  // How many of its blocks have other bytes than were written. On a GPU the checksum kernel reads
+  // them where they lie.
   [[nodiscard]] Result<uint64_t> CountWrong();
 
  private:

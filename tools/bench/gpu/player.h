@@ -32,7 +32,7 @@ inline constexpr uint32_t kPlayedBlockTokens = 512;
 // Plays until it is killed; writes a byte to `ready_fd` when its first request is through.
 [[nodiscard]] Status PlayForever(const std::string& socket, uint64_t seed, int ready_fd);
 
-// This program again, in a process of its own with other arguments; killed with its owner.
+// Another process of this program, with other arguments; it is killed when its owner ends.
 class SelfProcess {
  public:
   // Errors: kIoError.
