@@ -9,16 +9,16 @@ Prints for each model {"tokens": [...], "restored": N, "outcome": "..."}, in a l
 import json
 import sys
 
-import tiny_models  # noqa: F401 - imported because it lets torch run without GPU libraries
 import torch
+from tiny_models import DEVICE  # which also lets torch run without GPU libraries
 from transformers import AutoModelForCausalLM
 
 from kvtier.transformers import KvtierCache
 
 
 def generate(directory, socket, prompt):
-    model = AutoModelForCausalLM.from_pretrained(directory)
-    inputs = torch.tensor([prompt])
+    model = AutoModelForCausalLM.from_pretrained(directory).to(DEVICE)
+    inputs = torch.tensor([prompt], device=DEVICE)
     cache = KvtierCache.for_model(model, inputs, socket=socket, state_tokens=64)
     output = model.generate(inputs, past_key_values=cache, max_new_tokens=24, do_sample=False)
     cache.store(output)

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import torch
 from harness.shared_daemon import SharedDaemonCase
-from tiny_models import MODELS, VOCABULARY, WINDOW, llama, qwen3_next
+from tiny_models import DEVICE, MODELS, VOCABULARY, WINDOW, llama, qwen3_next
 from transformers import DynamicCache, T5Config, T5ForConditionalGeneration
 
 from kvtier import HitRule, KvGroup
@@ -34,7 +34,8 @@ seeds = itertools.count()
 def prompt_of(tokens=PROMPT_TOKENS):
     """A prompt that no other has the beginning of."""
     generator = random.Random(next(seeds))
-    return torch.tensor([[generator.randrange(3, VOCABULARY) for _ in range(tokens)]])
+    tokens_drawn = [generator.randrange(3, VOCABULARY) for _ in range(tokens)]
+    return torch.tensor([tokens_drawn], device=DEVICE)
 
 
 @functools.lru_cache(maxsize=None)

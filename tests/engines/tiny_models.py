@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of a hundred thousand weights, drawn at random but widely enough that their greedy tokens
-differ with any change of the context. Nothing is downloaded."""
+differ with any change of the context. Nothing is downloaded.
+
+KVTIER_TEST_DEVICE: where they are, for example cuda:0; default cpu.
+"""
+
+import os
 
 import torch
 from transformers import (
@@ -17,6 +22,7 @@ from transformers import (
 if not torch.cuda.is_available():
     torch.cuda.is_current_stream_capturing = lambda: False
 
+DEVICE = torch.device(os.environ.get("KVTIER_TEST_DEVICE", "cpu"))
 VOCABULARY = 512
 GAIN = 2.0
 COMMON = {
@@ -85,4 +91,5 @@ def _drawn(kind, config, seed):
             gain = GAIN if "attn" in name else 4.0 if "lm_head" in name else 1.0
             scale = weight.shape[-1] ** 0.5
             weight.normal_(std=gain if "embed" in name else gain / scale)
-    return model
+    # Drawn on the CPU, so that the weights are the same on every device.
+    return model.to(DEVICE)
