@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the vLLM connector decides in the scheduler and does in the worker, without vLLM."""
+"""What the vLLM connector decides in the scheduler, without vLLM."""
 
 import random
 import types
 import unittest
 
-import numpy as np
-
-from kvtier import HitRule, Presence, Retention
+from kvtier import HitRule, Presence
 from kvtier._link import LinkState
 from kvtier.vllm.cache_groups import CacheGroup, longest_prefix, prefix_unit
-from kvtier.vllm.connector_scheduler import STORE_PATIENCE_S, BlockList, SchedulerSide, StepPlan
-from kvtier.vllm.connector_worker import WorkerSide
+from kvtier.vllm.connector_scheduler import STEP_WAIT_S, STORE_PATIENCE_S, SchedulerSide
 from kvtier.vllm.hit_prices import BELIEVED_S, MIN_STEP_TOKENS, TRIAL_TOKENS, HitPrices
 from kvtier.vllm.lookups import Lookups
 from kvtier.vllm.rows import key_of
-from kvtier.vllm.transfers import Transfers
-from test_tier_unit import PATIENCE_S, LinkCase
+from test_tier_unit import PATIENCE_S
 
 BLOCK_TOKENS = 16
 ONE_GROUP = [CacheGroup(0, BLOCK_TOKENS)]
@@ -94,10 +90,11 @@ class SchedulerCase(unittest.TestCase):
         self.now = 0.0
         self.manager = FakeManager()
         self.answers_at_once = False
+        self.answer_s = 0.0  # what an answer takes
         lookups = Lookups(
             self.ask,
             lambda: LinkState.READY,
-            lambda outcome: None,
+            lambda outcome, count: None,
             timeout_s=PATIENCE_S,
             yield_interpreter=self.answer,
         )
@@ -108,6 +105,7 @@ class SchedulerCase(unittest.TestCase):
     def ask(self, keys):
         self.asked.append(keys)
         if self.answers_at_once:
+            self.now += self.answer_s
             self.answer()
 
     def answer(self):
@@ -148,11 +146,24 @@ class SchedulerSideTest(SchedulerCase):
         self.have(0, 1, 2)
         self.assertEqual(self.side.matched_tokens(request(48 + 5), 0), 48)
 
-    def test_a_request_beside_others_does_not_wait(self):
-        self.answers_at_once = True
-        self.have(0, 1, 2)
+    def test_requests_beside_others_wait_for_a_moment_of_each_step(self):
+        """Together, for all of them would be computed later."""
         self.side.matched_tokens(request(16 + 5, name="other", first=100), 0)
-        self.assertIsNone(self.side.matched_tokens(request(48 + 5), 0))
+        self.answers_at_once = True
+        self.answer_s = STEP_WAIT_S
+        self.have(0, 1, 2)
+        self.assertEqual(self.side.matched_tokens(request(48 + 5), 0), 48)
+        third = request(16 + 5, name="third", first=200)
+        self.assertIsNone(self.side.matched_tokens(third, 0))
+        self.step()
+        self.assertEqual(self.side.matched_tokens(third, 0), 0)
+
+    def test_a_daemon_that_does_not_answer_is_waited_for_once(self):
+        one = request(48 + 5)
+        self.assertIsNone(self.side.matched_tokens(one, 0))
+        self.assertEqual(len(self.asked), 1)
+        self.lookups.wait = self.fail
+        self.assertIsNone(self.side.matched_tokens(one, 0))
 
     def test_the_prefix_that_the_daemon_has_is_matched_after_the_engine_s_own(self):
         self.have(0, 1, 2, 4)
@@ -457,85 +468,6 @@ class HitPricesTest(unittest.TestCase):
     def test_short_steps_tell_nothing(self):
         self.prices.computed(MIN_STEP_TOKENS - 1, 100.0)
         self.assertEqual(self.blocks("d" * 100), 100)
-
-
-class WorkerSideTest(LinkCase):
-    def setUp(self):
-        super().setUp()
-        self.link = self.open_link()
-        self.ask_until(self.link, [0])
-        self.region = self.daemon.region
-        transfers = Transfers(self.link, settle_s=0)
-        self.side = WorkerSide(transfers, [BLOCK_TOKENS], Retention.EXTENDED)
-
-    def blocks(self, *numbers, name="r", number=0):
-        hashes = [hash_of(one) for one in numbers]
-        parents, depths = [None] * len(numbers), [0] * len(numbers)
-        return BlockList(name, 0, list(numbers), hashes, parents, depths, number)
-
-    def loads(self, *lists):
-        return StepPlan(loads={lists[0].request: list(lists)})
-
-    def loaded(self):
-        self.side.poll()
-        return self.side.take_loaded()
-
-    def test_stores_are_reported_by_their_numbers(self):
-        self.region.hold = True
-        self.side.begin(StepPlan(stores=[self.blocks(1, number=5), self.blocks(2, 3, number=6)]))
-        self.side.poll()
-        self.assertEqual(self.side.take_stored(), {})
-        self.region.release()
-        self.side.poll()
-        self.assertEqual(self.side.take_stored(), {5: 1, 6: 1})
-        self.assertEqual(self.side.take_stored(), {})
-        self.assertEqual(self.side.counts["store", "copied"], 3)
-
-    def test_a_load_brings_the_bytes_that_were_stored(self):
-        self.rows[1], self.rows[2] = 11, 22
-        self.side.begin(StepPlan(stores=[self.blocks(1, 2)]))
-        self.rows[:] = 0
-        self.side.begin(self.loads(self.blocks(2, 1)))
-        self.assertEqual(self.loaded(), ({"r"}, set()))
-        self.assertEqual(self.side.take_failed_blocks(), set())
-        np.testing.assert_array_equal(self.rows[:3, 0], [0, 11, 22])
-
-    def test_a_request_is_loaded_when_all_its_groups_are(self):
-        self.side.begin(StepPlan(stores=[self.blocks(1, 2)]))
-        self.region.hold = True
-        self.side.begin(self.loads(self.blocks(1), self.blocks(2)))
-        self.assertEqual(self.loaded(), (set(), set()))
-        self.region.release()
-        self.assertEqual(self.loaded(), ({"r"}, set()))
-        self.side.begin(StepPlan(loads={"needs nothing": []}))
-        self.assertEqual(self.loaded(), ({"needs nothing"}, set()))
-
-    def test_blocks_that_did_not_load_are_told_with_their_request(self):
-        self.side.begin(StepPlan(stores=[self.blocks(1)]))
-        self.side.begin(self.loads(self.blocks(1, 5)))
-        self.assertEqual(self.loaded(), ({"r"}, {"r"}))
-        self.assertEqual(self.side.take_failed_blocks(), {5})
-        self.assertEqual(self.side.take_failed_keys(), {key_of(hash_of(5), 0)})
-        self.assertEqual(self.side.take_failed_blocks(), set())
-        self.assertEqual(self.side.take_failed_keys(), set())
-
-    def test_a_failure_in_one_group_is_told_with_the_last(self):
-        self.side.begin(StepPlan(stores=[self.blocks(1)]))
-        self.region.hold = True
-        self.side.begin(self.loads(self.blocks(5), self.blocks(1)))
-        self.region.hold = False
-        self.side.begin(self.loads(self.blocks(1, name="other")))
-        self.assertEqual(self.loaded(), ({"other"}, set()))
-        self.region.release()
-        self.assertEqual(self.loaded(), ({"r"}, {"r"}))
-
-    def test_without_a_daemon_loads_fail_and_stores_end(self):
-        self.daemon.die()
-        plan = StepPlan(loads={"l": [self.blocks(1, name="l")]}, stores=[self.blocks(2, number=7)])
-        self.side.begin(plan)
-        self.assertEqual(self.loaded(), ({"l"}, {"l"}))
-        self.assertEqual(self.side.take_failed_blocks(), {1})
-        self.assertEqual(self.side.take_stored(), {7: 1})
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class RestoreTest(KeptCase):
         self.assertIn(self.cached(50), (5, 6))
 
     def test_an_engine_whose_caching_was_turned_off_keeps_nothing(self):
-        lookups = Lookups(lambda keys: None, lambda: LinkState.DOWN, lambda _: None, 1.0)
+        lookups = Lookups(lambda keys: None, lambda: LinkState.DOWN, lambda *_: None, 1.0)
         side = SchedulerSide(lookups, self.groups, kept=self.kept)
         side.bind(types.SimpleNamespace(enable_caching=False, block_pool=self.pool))
         plan = side.plan_step(types.SimpleNamespace(num_scheduled_tokens={}))
@@ -345,7 +345,7 @@ class SimulatedEngine:
         self.generator = generator
         self.pool = self.block_pool = FakeBlockPool(BLOCKS)
         self.enable_caching = True
-        lookups = Lookups(lambda keys: None, lambda: LinkState.DOWN, lambda _: None, 1.0)
+        lookups = Lookups(lambda keys: None, lambda: LinkState.DOWN, lambda *_: None, 1.0)
         self.kept = KeptCacheScheduler([FULL])
         self.scheduler = SchedulerSide(lookups, [FULL], workers=2, kept=self.kept)
         self.scheduler.bind(self)

@@ -246,7 +246,7 @@ class LookupsTest(unittest.TestCase):
         self.lookups = Lookups(
             self.asked.append,
             lambda: self.state,
-            self.counts.append,
+            lambda outcome, count: self.counts.extend([outcome] * count),
             timeout_s=0.02,
             clock=lambda: self.now,
             yield_interpreter=lambda: self.yields.append(None),

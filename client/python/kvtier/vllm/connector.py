@@ -360,5 +360,5 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         always_load = bool(self._options.get("always_load", False))
         return SchedulerSide(lookups, self._cache_groups, self._ranks, always_load, kept)
 
-    def _count_lookup(self, outcome: str) -> None:
-        self._lookup_counts["lookup", outcome] += 1
+    def _count_lookup(self, outcome: str, count: int) -> None:
+        self._lookup_counts["lookup", outcome] += count

@@ -9,6 +9,7 @@ sliding window, without the block being written anew.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from .cache_groups import CacheGroup, longest_prefix, prefix_unit
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler, KeptChanges
 from .lookups import Lookups
-from .rows import key_of
+from .rows import key_of, keys_of
 
 #: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
 #: instead of waiting for the blocks of stores.
@@ -28,6 +29,10 @@ STORE_PATIENCE_S = 0.2
 #: How long a request that is alone waits for the daemon's answer. Asked again, it would wait for a
 #: step that computes nothing, which takes vLLM more than 2 ms, and the answer mostly takes less.
 LONE_WAIT_S = 0.005
+
+#: How long a step waits for answers beside other requests. Asked again, a request would wait for the
+#: whole step, while the GPU mostly still computes the one before.
+STEP_WAIT_S = 0.001
 
 
 @dataclass
@@ -62,15 +67,39 @@ class StepPlan:
 
 
 @dataclass
+class _Run:
+    """vLLM's blocks of one group that follow each other in a request, from position `first` on.
+    index: the place of the group."""
+
+    index: int
+    first: int
+    blocks: list[Any]
+
+
+def _runs(index: int, first: int, blocks: Sequence[Any]) -> list[_Run]:
+    """Null blocks are where a window or a state has left no block."""
+    runs: list[_Run] = []
+    follows = False
+    for position, block in enumerate(blocks, first):
+        if block.is_null:
+            follows = False
+        elif follows:
+            runs[-1].blocks.append(block)
+        else:
+            runs.append(_Run(index, position, [block]))
+            follows = True
+    return runs
+
+
+@dataclass
 class _Request:
     """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
-    pinned: the blocks that steps complete which were planned before, as (place of the group,
-    position, vLLM's block)."""
+    pinned: the blocks that steps complete which were planned before."""
 
     request: Any
     keys: list[list[bytes]] = field(default_factory=list)
     local_tokens: int = 0
-    pinned: list[tuple[int, int, Any]] = field(default_factory=list)
+    pinned: list[_Run] = field(default_factory=list)
 
     def add_keys(self, index: int, group: CacheGroup) -> None:
         """Those of blocks that became full since the last call."""
@@ -83,7 +112,7 @@ class _Request:
         if len(keys) > full or (keys and keys[-1] != key_of(bytes(hashes[last]), index)):
             keys.clear()
         if len(keys) < full:
-            keys += [key_of(one, index) for one in group.hashes(hashes, len(keys), full)]
+            keys += keys_of(group.hashes(hashes, len(keys), full), index)
 
 
 @dataclass
@@ -122,6 +151,7 @@ class SchedulerSide:
         self._plan = StepPlan()
         self._stores: dict[int, _Store] = {}
         self._last_store = 0
+        self._step_wait_s = STEP_WAIT_S  # what is left of it in this step
 
     def bind(self, manager: Any) -> None:
         """Gets vLLM's KVCacheManager, before the first step."""
@@ -147,7 +177,7 @@ class SchedulerSide:
         # vLLM computes at least one token of each request.
         limit = min(request.num_tokens - 1, *hashed)
         found = longest_prefix(self._groups, local_tokens, limit, look_up)
-        if found is None and len(self._requests) == 1 and self._lookups.wait(LONE_WAIT_S):
+        while found is None and self._wait_for_answer():
             found = longest_prefix(self._groups, local_tokens, limit, look_up)
         if found is None:
             return None
@@ -169,14 +199,13 @@ class SchedulerSide:
         for index, group in enumerate(self._groups):
             begin = max(first // group.block_tokens, group.first_needed(tokens))
             end = tokens // group.block_tokens
-            hashes = group.hashes(request.block_hashes, begin, end)
-            wanted = [
-                (block, one)
-                for block, one in zip(blocks[group.number][begin:end], hashes)
-                if not block.is_null
-            ]
-            if wanted:
-                targets, names = map(list, zip(*wanted))
+            names = group.hashes(request.block_hashes, begin, end)
+            targets = list(blocks[group.number][begin:end])
+            if any(block.is_null for block in targets):
+                wanted = [not block.is_null for block in targets]
+                names = list(itertools.compress(names, wanted))
+                targets = list(itertools.compress(targets, wanted))
+            if targets:
                 numbers = [block.block_id for block in targets]
                 load = BlockList(request.request_id, index, numbers, names)
                 if self.kept is not None:
@@ -194,6 +223,7 @@ class SchedulerSide:
             if known is not None:
                 self._pin(known, tokens)
         self._lookups.flush()
+        self._step_wait_s = STEP_WAIT_S
         plan, self._plan = self._plan, StepPlan()
         if self.kept is not None:
             plan.kept = self.kept.take_changes()
@@ -205,7 +235,8 @@ class SchedulerSide:
         known = self._requests.pop(request.request_id, None)
         if known is not None:
             self._store(known)
-            self._unpin(block for _, _, block in known.pinned)
+            for run in known.pinned:
+                self._unpin(run.blocks)
             self._with_pins.pop(request.request_id, None)
 
     def failed(self, keys: Collection[bytes]) -> None:
@@ -258,6 +289,20 @@ class SchedulerSide:
         assert found is not None
         return found
 
+    def _wait_for_answer(self) -> bool:
+        """Whether one came. A daemon that does not answer is waited for once by each request, since
+        only what has just come up is waited for."""
+        if not self._lookups.has_unasked():
+            return False
+        if len(self._requests) == 1:
+            return self._lookups.wait(LONE_WAIT_S)
+        if self._step_wait_s <= 0.0:
+            return False
+        began = self._clock()
+        answered = self._lookups.wait(self._step_wait_s)
+        self._step_wait_s -= self._clock() - began
+        return answered
+
     def _pin(self, known: _Request, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""
         computed = known.request.num_computed_tokens
@@ -269,55 +314,54 @@ class SchedulerSide:
                 continue
             if table is None:
                 table = self._manager.get_blocks(known.request.request_id).blocks
-            for position, block in enumerate(table[group.number][first:last], first):
-                # Null blocks are where a window or a state has left no block.
-                if not block.is_null:
-                    self._manager.block_pool.touch([block])
-                    known.pinned.append((index, position, block))
-                    self._with_pins[known.request.request_id] = known
+            for run in _runs(index, first, table[group.number][first:last]):
+                self._manager.block_pool.touch(run.blocks)
+                known.pinned.append(run)
+                self._with_pins[known.request.request_id] = known
 
     def _store(self, known: _Request) -> None:
         """Plans stores of the pinned blocks that have been computed. Those that have not are let
         go: the request was preempted, or drafted tokens were rejected."""
         request, kept = known.request, []
-        ready: dict[int, list[tuple[int, Any]]] = {}
-        for index, position, block in known.pinned:
-            group = self._groups[index]
-            if (position + 1) * group.block_tokens > request.num_computed_tokens:
-                self._unpin([block])
-            elif (position + 1) * group.hashes_per_block > len(request.block_hashes):
-                kept.append((index, position, block))  # its last token is not known yet
-            else:
-                ready.setdefault(index, []).append((position, block))
+        for run in known.pinned:
+            group = self._groups[run.index]
+            computed = max(0, request.num_computed_tokens // group.block_tokens - run.first)
+            hashed = max(0, len(request.block_hashes) // group.hashes_per_block - run.first)
+            ready = min(computed, hashed)
+            self._unpin(run.blocks[computed:])
+            if run.blocks[ready:computed]:  # their last tokens are not known yet
+                kept.append(_Run(run.index, run.first + ready, run.blocks[ready:computed]))
+            if run.blocks[:ready]:
+                self._store_run(request, _Run(run.index, run.first, run.blocks[:ready]))
         known.pinned = kept
         if not kept:
             self._with_pins.pop(request.request_id, None)
-        for index, blocks in ready.items():
-            self._store_group(request, index, blocks)
 
-    def _store_group(self, request: Any, index: int, blocks: list[tuple[int, Any]]) -> None:
-        group = self._groups[index]
-        first, last = blocks[0][0], blocks[-1][0] + 1
-        before = max(first - 1, 0)
-        hashes = dict(enumerate(group.hashes(request.block_hashes, before, last), before))
-        sound = []
-        for position, block in blocks:
+    def _store_run(self, request: Any, run: _Run) -> None:
+        group, first, last = self._groups[run.index], run.first, run.first + len(run.blocks)
+        blocks, depths = run.blocks, list(range(first, last))
+        hashes = group.hashes(request.block_hashes, first, last)
+        before = group.hashes(request.block_hashes, first - 1, first) if first > 0 else [None]
+        parents: list[bytes | None] = [*before, *hashes[:-1]]
+        if group.is_state:
             # A state is that of the block's end only where vLLM says so.
-            if group.is_state and block.block_hash != key_of(hashes[position], group.number):
-                self._unpin([block])
-            else:
-                sound.append((position, block))
-        if not sound:
-            return
-        store = self._store_of_step(index)
-        self._stores[store.number].blocks += [block for _, block in sound]
-        store.blocks += [block.block_id for _, block in sound]
-        store.hashes += [hashes[position] for position, _ in sound]
-        store.parents += [hashes[position - 1] if position > 0 else None for position, _ in sound]
-        store.depths += [position for position, _ in sound]
+            keys = keys_of(hashes, group.number)
+            sound = [block.block_hash == key for block, key in zip(blocks, keys)]
+            self._unpin(block for block, is_sound in zip(blocks, sound) if not is_sound)
+            blocks, depths, hashes, parents = (
+                list(itertools.compress(column, sound))
+                for column in (blocks, depths, hashes, parents)
+            )
+            if not blocks:
+                return
+        store = self._store_of_step(run.index)
+        self._stores[store.number].blocks += blocks
+        store.blocks += [block.block_id for block in blocks]
+        store.hashes += hashes
+        store.parents += parents
+        store.depths += depths
         if self.kept is not None:
-            of_blocks = [hashes[position] for position, _ in sound]
-            self.kept.computed(index, [block for _, block in sound], of_blocks)
+            self.kept.computed(run.index, blocks, hashes)
 
     def _store_of_step(self, index: int) -> BlockList:
         """What the step stores of a group: one transfer costs the engine less than many."""

@@ -9,6 +9,7 @@ that changes; the next request asks anew.
 
 from __future__ import annotations
 
+import collections
 import enum
 import queue
 import time
@@ -22,7 +23,6 @@ from .link import FIRST_CONNECT_S, Answer
 FOUND_IN_HOST, FOUND_ON_DISK = "host", "disk"
 NOT_FOUND, TOO_LATE, NO_DAEMON = "miss", "timeout", "unavailable"
 
-# As plain numbers, since a request has thousands of blocks.
 _IN_MEMORY = int(Presence.POOL | Presence.HOST)
 _ON_DISK = int(Presence.DISK)
 
@@ -40,30 +40,44 @@ class Verdict(enum.Enum):
     RETRY = 2
 
 
-class _Probe:
-    """One block that was asked for. deadline: when no answer becomes a miss."""
+class _State:
+    """What is known of blocks, one object for all of which the same is. outcome: how they are
+    counted. deadline: of those that came up together and of which nothing is known yet; what is
+    not answered by then is a miss."""
 
-    __slots__ = ("deadline", "in_memory", "requests", "verdict")
+    __slots__ = ("deadline", "outcome")
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, outcome: str, deadline: float | None = None) -> None:
+        self.outcome = outcome
         self.deadline = deadline
-        self.verdict = Verdict.RETRY
-        self.in_memory = False
-        self.requests: set[str] = set()
+
+
+_MEMORY, _DISK, _MISS = _State(FOUND_IN_HOST), _State(FOUND_ON_DISK), _State(NOT_FOUND)
+
+
+def _state_of(presence: int) -> _State:
+    if presence & _IN_MEMORY:
+        return _MEMORY
+    return _DISK if presence & _ON_DISK else _MISS
+
+
+# Of each byte that an answer can have.
+_STATES = [_state_of(presence) for presence in range(256)]
 
 
 class Lookups:
-    """Of the scheduler's thread, but for `receive`.
+    """Of the scheduler's thread, but for `receive`. A request has thousands of blocks and waits for
+    this, so that what is done for each of them is left to functions that take them all at once.
 
-    ask: sends keys to the daemon without waiting. state: of the link. count: told the outcome of
-    each probe, once. yield_interpreter: lets the link's thread run.
+    ask: sends keys to the daemon without waiting. state: of the link. count: told outcomes and of
+    how many blocks they are, once for each block. yield_interpreter: lets the link's thread run.
     """
 
     def __init__(
         self,
         ask: Callable[[Sequence[bytes]], None],
         state: Callable[[], LinkState],
-        count: Callable[[str], None],
+        count: Callable[[str, int], None],
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         yield_interpreter: Callable[[], None] = lambda: time.sleep(_YIELD_S),
@@ -74,8 +88,10 @@ class Lookups:
         self._timeout_s = timeout_s
         self._clock = clock
         self._yield = yield_interpreter
-        self._probes: dict[bytes, _Probe] = {}
-        self._keys_of: dict[str, list[bytes]] = {}
+        self._states: dict[bytes, _State] = {}
+        # By block, how many requests have asked for it, and which blocks each request has.
+        self._askers: collections.Counter[bytes] = collections.Counter()
+        self._keys_of: dict[str, set[bytes]] = {}
         self._unasked: list[bytes] = []
         self._unanswered = 0  # questions that are with the link
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
@@ -87,46 +103,55 @@ class Lookups:
 
     def look_up_run(self, keys: Sequence[bytes], request: str) -> tuple[int, bool]:
         """`look_up` of blocks until one is a miss: how many come before that one, and whether one
-        of them is not known yet. A prompt has thousands."""
+        of them is not known yet."""
         if self._unanswered:
             self._take_answers()
-        state, now = self._state(), self._clock()
-        down = state not in (LinkState.READY, LinkState.CONNECTING)
-        deadline = now + self._timeout_s
-        if state is LinkState.CONNECTING:
-            deadline = max(deadline, now + FIRST_CONNECT_S)
-        mine = self._keys_of.setdefault(request, [])
+        link, now = self._state(), self._clock()
+        down = link not in (LinkState.READY, LinkState.CONNECTING)
+        states = list(map(self._states.get, keys))
+        if _MISS in states:
+            end = states.index(_MISS)
+            keys, states = keys[: end + 1], states[: end + 1]
+        if None in states and down:
+            self._count(NO_DAEMON, 1)
+            end = states.index(None)
+            keys, states = keys[:end], [*states[:end], _MISS]
+        elif None in states:
+            fresh = [key for key, state in zip(keys, states) if state is None]
+            patience_s = self._timeout_s
+            if link is LinkState.CONNECTING:
+                patience_s = max(patience_s, FIRST_CONNECT_S)
+            question = _State("", now + patience_s)
+            self._states.update(dict.fromkeys(fresh, question))
+            self._unasked += fresh
+            states = [question if state is None else state for state in states]
+        self._hold(keys, request)
         waiting = False
-        for position, key in enumerate(keys):
-            probe = self._probes.get(key)
-            if probe is None:
-                if down:
-                    self._count(NO_DAEMON)
-                    return position, waiting
-                probe = self._probes[key] = _Probe(deadline)
-                self._unasked.append(key)
-            if request not in probe.requests:
-                probe.requests.add(request)
-                mine.append(key)
-            if probe.verdict is Verdict.RETRY:
-                if down or now >= probe.deadline:
-                    probe.verdict = Verdict.MISS
-                    self._count(NO_DAEMON if down else TOO_LATE)
-                else:
-                    waiting = True
-            if probe.verdict is Verdict.MISS:
-                return position, waiting
+        # In the order in which they come up.
+        for state in dict.fromkeys(states):
+            if state is _MISS:
+                return states.index(state), waiting
+            if state is None or state.deadline is None:
+                continue
+            if down or now >= state.deadline:
+                first = states.index(state)
+                self._states[keys[first]] = _MISS
+                self._count(NO_DAEMON if down else TOO_LATE, 1)
+                return first, waiting
+            waiting = True
         return len(keys), waiting
 
     def is_hit(self, key: bytes) -> bool:
         """Whether it is known that the daemon has the block."""
-        probe = self._probes.get(key)
-        return probe is not None and probe.verdict is Verdict.HIT
+        return self._states.get(key) in (_MEMORY, _DISK)
 
     def are_on_disk(self, keys: Sequence[bytes]) -> list[bool]:
         """Whether the blocks were found on disk only."""
-        probes = [self._probes.get(key) for key in keys]
-        return [probe is not None and not probe.in_memory for probe in probes]
+        return [state is _DISK for state in map(self._states.get, keys)]
+
+    def has_unasked(self) -> bool:
+        """Whether something has come up since the last `flush` or `wait`."""
+        return bool(self._unasked)
 
     def flush(self) -> None:
         """At the end of a scheduler step: asks for all that came up in it."""
@@ -151,18 +176,24 @@ class Lookups:
     def refuse(self, keys: Iterable[bytes]) -> None:
         """These could not be loaded: misses for the requests that wait for them, which would
         otherwise load them again and again."""
-        for key in keys:
-            probe = self._probes.get(key)
-            if probe is not None:
-                probe.verdict = Verdict.MISS
+        self._states.update((key, _MISS) for key in keys if key in self._states)
 
     def forget(self, request: str) -> None:
-        """The request has ended, and with it the verdicts that no other request has heard."""
+        """The request has ended, and with it what is known of blocks that no other request has
+        asked for."""
         for key in self._keys_of.pop(request, ()):
-            probe = self._probes[key]
-            probe.requests.discard(request)
-            if not probe.requests:
-                del self._probes[key]
+            others = self._askers[key] - 1
+            if others:
+                self._askers[key] = others
+            else:
+                del self._askers[key], self._states[key]
+
+    def _hold(self, keys: Sequence[bytes], request: str) -> None:
+        mine = self._keys_of.setdefault(request, set())
+        if not mine.issuperset(keys):
+            more = [key for key in keys if key not in mine]
+            mine.update(more)
+            self._askers.update(more)
 
     def _ask_open(self) -> None:
         if self._unasked:
@@ -177,23 +208,14 @@ class Lookups:
     def _take(self, answer: Answer) -> None:
         keys, presence = answer
         self._unanswered -= 1
-        for position, key in enumerate(keys):
-            probe = self._probes.get(key)
-            # A probe that was given up stays a miss; one that was forgotten is no more.
-            if probe is not None and probe.verdict is Verdict.RETRY:
-                self._decide(probe, None if presence is None else presence[position])
-
-    def _decide(self, probe: _Probe, presence: int | None) -> None:
-        if presence is None:
-            probe.verdict = Verdict.MISS
-            self._count(NO_DAEMON)
-        elif presence & _IN_MEMORY:
-            probe.verdict = Verdict.HIT
-            probe.in_memory = True
-            self._count(FOUND_IN_HOST)
-        elif presence & _ON_DISK:
-            probe.verdict = Verdict.HIT
-            self._count(FOUND_ON_DISK)
-        else:
-            probe.verdict = Verdict.MISS
-            self._count(NOT_FOUND)
+        found = [_MISS] * len(keys) if presence is None else [_STATES[one] for one in presence]
+        known = map(self._states.get, keys)
+        # A block that was given up stays a miss; one that was forgotten is no more.
+        news = [
+            (key, one)
+            for key, state, one in zip(keys, known, found)
+            if state is not None and state.deadline is not None
+        ]
+        self._states.update(news)
+        for state, count in collections.Counter(one for _, one in news).items():
+            self._count(NO_DAEMON if presence is None else state.outcome, count)

@@ -19,6 +19,7 @@ from ..types import Retention
 from .identity import chunk_tokens
 
 _HASH_BYTES = 32
+_FIRST_GROUP = bytes(4)
 
 
 def block_hash(key: bytes) -> bytes:
@@ -32,6 +33,11 @@ def block_hash(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
+def block_hashes(keys: Sequence[bytes]) -> list[bytes]:
+    """`block_hash` of each key. A request has thousands, mostly of the first group."""
+    return [key[:_HASH_BYTES] if key.endswith(_FIRST_GROUP) else block_hash(key) for key in keys]
+
+
 def group_of(key: bytes) -> int:
     return int.from_bytes(key[_HASH_BYTES:], "big")
 
@@ -43,6 +49,12 @@ def hash_of(key: bytes) -> bytes:
 
 def key_of(engine_hash: bytes, group: int) -> bytes:
     return engine_hash + group.to_bytes(4, "big")
+
+
+def keys_of(engine_hashes: Sequence[bytes], group: int) -> list[bytes]:
+    """`key_of` of each hash."""
+    suffix = group.to_bytes(4, "big")
+    return [one + suffix for one in engine_hashes]
 
 
 @dataclass(frozen=True)
