@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the vLLM connector does in a worker, without vLLM."""
 
+import itertools
 import unittest
 
 import numpy as np
@@ -11,7 +12,7 @@ from kvtier.vllm.connector_worker import WorkerSide
 from kvtier.vllm.rows import key_of
 from kvtier.vllm.transfers import Transfers
 from test_connector_unit import BLOCK_TOKENS, hash_of
-from test_tier_unit import LinkCase
+from test_tier_unit import PATIENCE_S, LinkCase
 
 
 class WorkerSideTest(LinkCase):
@@ -45,6 +46,32 @@ class WorkerSideTest(LinkCase):
         self.assertEqual(self.side.take_stored(), {5: 1, 6: 1})
         self.assertEqual(self.side.take_stored(), {})
         self.assertEqual(self.side.counts["store", "copied"], 3)
+
+    def wait(self, pause, timeout_s=PATIENCE_S, begin_ready=lambda: None):
+        """Waits for a load; pause: instead of a pause."""
+        now = itertools.count()
+        transfers = Transfers(self.link, settle_s=0)
+        self.side = WorkerSide(
+            transfers, [BLOCK_TOKENS], Retention.EXTENDED, None, lambda: next(now), pause
+        )
+        self.region.hold = True
+        self.side.begin(self.loads(self.blocks(1)))
+        self.side.wait_for_load(timeout_s, begin_ready)
+        return self.side.take_loaded()[0]
+
+    def test_it_waits_for_a_load_that_is_about_to_end(self):
+        self.assertEqual(self.wait(self.region.release), {"r"})
+
+    def test_it_waits_for_a_load_only_so_long(self):
+        pauses = []
+        self.assertEqual(self.wait(lambda: pauses.append(None), timeout_s=5), set())
+        self.assertEqual(len(pauses), 4)
+        self.assertTrue(self.side.is_loading())
+
+    def test_what_may_not_begin_yet_is_begun_while_it_waits(self):
+        begun = []
+        self.wait(lambda: None, timeout_s=5, begin_ready=lambda: begun.append(None))
+        self.assertEqual(len(begun), 4)
 
     def test_a_load_brings_the_bytes_that_were_stored(self):
         self.rows[1], self.rows[2] = 11, 22

@@ -47,11 +47,15 @@ if TYPE_CHECKING:
 
     import torch
 
+#: How long, at most, a worker that has nothing to compute waits for a load in one step.
+LOAD_WAIT_MS = 5
+
 _OPTIONS = frozenset(
     {
         "always_load",
         "identity",
         "keep_kv_cache",
+        "load_wait_ms",
         "lookup_timeout_ms",
         "retention",
         "retry_max_ms",
@@ -62,8 +66,8 @@ _OPTIONS = frozenset(
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
-    """The options of `kv_connector_extra_config` are KvtierTier's, `always_load` and
-    `keep_kv_cache`. Raises ValueError for others, and for models and devices that it does not
+    """The options of `kv_connector_extra_config` are KvtierTier's, `always_load`, `keep_kv_cache`
+    and `load_wait_ms`. Raises ValueError for others, and for models and devices that it does not
     know."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -90,6 +94,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._keeps = self._can_keep(kv_cache_config)
         self._kept: KeptCacheWorker | None = None
         self._bound: KvtierMetadata | None = None
+        self._load_wait_s = float(options.get("load_wait_ms", LOAD_WAIT_MS)) / 1000
+        self._idle_steps = 0  # in a row, without tokens to compute
+        self._plans_loads = False  # in this step
         # On the CPU the KV cache is put where the daemon can map it; on a GPU it can open what
         # torch allocates.
         self._allocation: SharedAllocation | None = None
@@ -164,6 +171,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
             return
         self._blocks.hash_root = connector_metadata.hash_root
+        self._idle_steps = 0 if connector_metadata.tokens else self._idle_steps + 1
+        self._plans_loads = bool(connector_metadata.plan.loads)
         if connector_metadata.tokens >= MIN_STEP_TOKENS:
             self._timer.begin(connector_metadata.tokens)
         if self._after_kernels is not None and connector_metadata.plan:
@@ -195,13 +204,19 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         if self._worker is None:
             return KVConnectorTransferResults()
-        if self._after_kernels is not None:
-            self._after_kernels.begin_ready()
+        self._begin_ready()
         self._worker.poll()
+        if self._idle_steps > 1 and (self._plans_loads or self._worker.is_loading()):
+            # vLLM has nothing to do but to ask again, more than a millisecond later.
+            self._worker.wait_for_load(self._load_wait_s, self._begin_ready)
         loaded, failed = self._worker.take_loaded()
         # With one group, vLLM uses what comes before the first block that failed.
         failed = failed if len(self._cache_groups) > 1 else set()
         return KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
+
+    def _begin_ready(self) -> None:
+        if self._after_kernels is not None:
+            self._after_kernels.begin_ready()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         if self._worker is None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,9 +16,13 @@ from .rows import StoreRows, key_of
 from .transfers import EndedJob, Job, Transfers
 
 
+# How often a worker that waits looks whether a load has ended.
+_LOAD_PAUSE_S = 0.00005
+
+
 class WorkerSide:
     """Of the worker's thread. block_tokens: tokens of a block, by cache group. kept: None if the
-    KV cache is not kept."""
+    KV cache is not kept. clock, pause: of `wait_for_load`."""
 
     def __init__(
         self,
@@ -25,7 +30,11 @@ class WorkerSide:
         block_tokens: Sequence[int],
         retention: Retention,
         kept: KeptCacheWorker | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[], None] = lambda: time.sleep(_LOAD_PAUSE_S),
     ) -> None:
+        self._clock = clock
+        self._pause = pause
         self._kept = kept
         self._transfers = transfers
         self._block_tokens = block_tokens
@@ -72,6 +81,20 @@ class WorkerSide:
         """Takes notice of the transfers that have ended."""
         for ended in self._transfers.take_ended():
             self._end(ended)
+
+    def is_loading(self) -> bool:
+        """Whether loads are under way that have begun."""
+        return bool(self._loads_of)
+
+    def wait_for_load(self, timeout_s: float, begin_ready: Callable[[], None]) -> None:
+        """`poll` until a request has its blocks, at the latest after `timeout_s`. In a step that
+        computes nothing, for vLLM would only come back later. begin_ready: begins what the plan
+        of the step has, as soon as it may begin."""
+        deadline = self._clock() + timeout_s
+        while not self._loaded and self._clock() < deadline:
+            self._pause()
+            begin_ready()
+            self.poll()
 
     def take_loaded(self) -> tuple[set[str], set[str]]:
         """The requests of which all loads have ended, and those of them that miss a block."""
