@@ -14,6 +14,7 @@ EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "client/python/examples/
 sys.path.append(str(EXAMPLE))
 
 import torch  # noqa: E402
+from attention import Steps  # noqa: E402
 from engine import Engine  # noqa: E402
 from model import GEOMETRIES, Model  # noqa: E402
 
@@ -36,4 +37,4 @@ def main():
 if __name__ == "__main__":
     main()
 
-__all__ = ["EXAMPLE", "Engine", "Model", "tiny_model"]
+__all__ = ["EXAMPLE", "Engine", "Model", "Steps", "tiny_model"]

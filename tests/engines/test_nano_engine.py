@@ -9,16 +9,18 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import nano_engine_modules
 import torch
 from harness.shared_daemon import SharedDaemonCase
-from nano_engine_modules import Engine, tiny_model
+from nano_engine_modules import Engine, Steps, tiny_model
 from torch.nn import functional
 
 import kvtier
 
 VOCABULARY, BLOCK_TOKENS = 512, 16
+SIZES_AND_ANSWERS = ((1, 30), (15, 5), (16, 20), (17, 9), (200, 25))
 prompt_seeds, model_seeds = itertools.count(), itertools.count(100)
 
 
@@ -78,6 +80,25 @@ class AnswersTest(NanoEngineCase):
             with self.subTest(**options):
                 engine = self.engine(model, **options)
                 self.check(model, engine.generate(list(map(prompt_of, (1, 15, 16, 17, 200))), 20))
+
+    def test_steps_that_are_repeated_give_the_same_answers(self):
+        # As on a GPU, where steps of one token each are CUDA graphs: what is repeated here is a
+        # call that reads its inputs where they were the first time.
+        made = []
+
+        def repeating(model, attention, _):
+            made.append(Steps(model, attention, lambda call: call))
+            return made[-1]
+
+        model = tiny_model()
+        with mock.patch("engine.Steps", repeating):
+            engine = self.engine(model)
+            requests = [engine.submit(prompt_of(size), new) for size, new in SIZES_AND_ANSWERS]
+            while not all(request.is_finished for request in requests):
+                engine.step()
+        self.check(model, requests)
+        # Five sequences, then fewer, with empty ones beside them.
+        self.assertEqual({rows for rows, _ in made[0]._repeated}, {1, 2, 4, 8})
 
     def test_answers_depend_on_the_beginning_of_the_prompt(self):
         engine, end = self.engine(tiny_model()), prompt_of(32)

@@ -104,6 +104,7 @@ class Benchmark:
             engine = Engine(self._model, connection, cache=cache, step_tokens=step_tokens)
             # Kernels are loaded and memory is allocated before the clock runs.
             engine.generate([[1] * 40, [2] * 40], 2)
+            engine.prepare(PROMPTS, SHORTEST_PROMPT + PROMPTS + self._arguments.new_tokens)
             runs = [self._serve(engine, name, seed) for seed in seeds]
             engine.close()
         return runs

@@ -3,75 +3,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from model import Model
 from torch.nn import functional
 
 import kvtier
 
+Call = Callable[[], torch.Tensor]
+
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens [first, first + count) of a sequence: all of its blocks, and these tokens' slots."""
+    """Tokens [first, first + len(tokens)) of a sequence: all of its blocks, and their slots."""
 
     first: int
-    count: int
+    tokens: list[int]
     table: np.ndarray[Any, np.dtype[np.int32]]
     slots: np.ndarray[Any, np.dtype[np.int64]]
 
+    @property
+    def end(self) -> int:
+        return self.first + len(self.tokens)
+
+
+class StepInputs:
+    """What a step of so many tokens of so many sequences reads, in one piece of memory that stays
+    where it is: a step costs one copy to the device, and may be repeated as a CUDA graph."""
+
+    def __init__(self, tokens: int, sequences: int, blocks: int, device: torch.device) -> None:
+        sizes = [2 * tokens, tokens, tokens, sequences + 1, sequences, sequences * blocks]
+        self._here = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._there = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+        self._filled = [part.numpy() for part in self._here.split(sizes)]
+        slots, self.tokens, self.positions, *rest = self._there.split(sizes)
+        self.starts, self.lengths, table = rest
+        self.slots, self.table = slots.view(torch.int64), table.view(sequences, blocks)
+        self.fill([])
+
+    def fill(self, chunks: list[Chunk]) -> None:
+        """Once the step before has ended. Sequences beyond these are empty, and tokens beyond
+        theirs are written nowhere."""
+        slots, tokens, positions, starts, lengths, table = self._filled
+        slots, table = slots.view(np.int64), table.reshape(len(lengths), -1)
+        slots.fill(-1)
+        lengths.fill(0)
+        begin = 0
+        for row, chunk in enumerate(chunks):
+            end = begin + len(chunk.tokens)
+            slots[begin:end], tokens[begin:end] = chunk.slots, chunk.tokens
+            positions[begin:end] = np.arange(chunk.first, chunk.end)
+            starts[row + 1], lengths[row] = end, chunk.end
+            table[row, : len(chunk.table)] = chunk.table
+            begin = end
+        starts[len(chunks) + 1 :] = begin
+        self._there.copy_(self._here, non_blocking=True)
+
 
 class KernelAttention:
-    """By libkvtier_kernels, on one memory of the pool, in a GPU. For each step `begin` takes its
-    chunks in the order of its tokens, those of one token first; `attend` then writes a layer's keys
-    and values to their slots, and attends."""
+    """By libkvtier_kernels, on one memory of the pool, in a GPU. `use` says what the tokens of the
+    next calls are; `attend` then writes a layer's keys and values to their slots, and attends."""
 
     def __init__(self, memory: kvtier.PoolMemory, layers: int, rope_table: torch.Tensor) -> None:
         from kvtier import kernels
 
-        self._kernels, self._device = kernels, rope_table.device
-        self._rope_table = rope_table
+        self._kernels, self._rope_table = kernels, rope_table
         views = [memory.torch_layer(layer) for layer in range(layers)]
         self._caches = [kernels.PagedKv(view.k, view.v) for view in views]
-        self._workspace = kernels.Workspace()
+        self._once = kernels.Workspace()  # for steps that are not repeated
 
-    def begin(self, chunks: list[Chunk]) -> None:
-        self._decoded = sum(chunk.count == 1 for chunk in chunks)
-        decoded, rest = chunks[: self._decoded], chunks[self._decoded :]
-        self._decode_tables = self._tables(decoded) if decoded else None
-        self._prefill_tables = self._tables(rest) if rest else None
-        self._query_starts = self._send(np.cumsum([0] + [chunk.count for chunk in rest]), np.int32)
-        self._slots = self._send(np.concatenate([chunk.slots for chunk in chunks]), np.int64)
-        positions = self._send(_positions(chunks), np.int32)
-        self._rope = self._kernels.Rope(self._kernels.RopeStyle.NEOX, positions, self._rope_table)
+    def use(self, inputs: StepInputs, one_each: bool) -> Any:
+        """one_each: of each sequence one token. Returns what must live as long as the step is
+        repeated."""
+        kernels = self._kernels
+        self._tables = kernels.SequenceTables(inputs.table, inputs.lengths)
+        self._slots, self._starts = inputs.slots, None if one_each else inputs.starts
+        self._rope = kernels.Rope(kernels.RopeStyle.NEOX, inputs.positions, self._rope_table)
+        self._workspace = kernels.Workspace() if one_each else self._once
+        return self._workspace
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        kernels, cache, split = self._kernels, self._caches[layer], self._decoded
+        kernels, cache = self._kernels, self._caches[layer]
         kernels.kv_write(key, value, cache, self._slots, rope=self._rope, query=query)
-        output = query.new_empty(query.shape)
         common: Any = {"workspace": self._workspace, "tables_settled": layer > 0}
-        if split > 0:
-            tables, out = self._decode_tables, output[:split]
-            kernels.decode(query[:split], cache, tables, output=out, **common)
-        if split < len(query):
-            tables, out = self._prefill_tables, output[split:]
-            kernels.prefill(query[split:], cache, tables, self._query_starts, output=out, **common)
-        return output
-
-    def _tables(self, chunks: list[Chunk]) -> Any:
-        table = np.zeros((len(chunks), max(len(chunk.table) for chunk in chunks)))
-        for row, chunk in zip(table, chunks):
-            row[: len(chunk.table)] = chunk.table
-        lengths = [chunk.first + chunk.count for chunk in chunks]
-        tables = self._send(table, np.int32), self._send(lengths, np.int32)
-        return self._kernels.SequenceTables(*tables, max(lengths))
-
-    def _send(self, array: Any, dtype: Any) -> torch.Tensor:
-        return torch.from_numpy(np.asarray(array, dtype)).to(self._device)
+        if self._starts is None:
+            return kernels.decode(query, cache, self._tables, **common)
+        return kernels.prefill(query, cache, self._tables, self._starts, **common)
 
 
 class TorchAttention:
@@ -81,39 +104,101 @@ class TorchAttention:
         self._views = [memory.torch_layer(layer) for layer in range(layers)]
         self._rope_table = rope_table
 
-    def begin(self, chunks: list[Chunk]) -> None:
-        self._chunks = chunks
-        slots = torch.from_numpy(np.concatenate([chunk.slots for chunk in chunks]))
-        page = self._views[0].k.shape[1]
-        self._index = (slots // page, slots % page)
-        turns = self._rope_table[torch.from_numpy(_positions(chunks))]
-        self._cos, self._sin = turns[:, None].chunk(2, dim=-1)
+    def use(self, inputs: StepInputs, one_each: bool) -> None:
+        self._inputs = inputs
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        view = self._views[layer]
-        view.k[self._index] = self._turn(key)
-        view.v[self._index] = value
-        queries = self._turn(query).split([chunk.count for chunk in self._chunks])
-        return torch.cat([_mix(q, view, chunk) for q, chunk in zip(queries, self._chunks)])
+        view, inputs = self._views[layer], self._inputs
+        turns = self._rope_table[inputs.positions][:, None].chunk(2, dim=-1)
+        there = inputs.slots >= 0
+        page = view.k.shape[1]
+        place = inputs.slots[there] // page, inputs.slots[there] % page
+        view.k[place], view.v[place] = _turn(key, *turns)[there], value[there]
+        queries, mixed = _turn(query, *turns), torch.zeros_like(query)
+        starts = inputs.starts.tolist()
+        for row, (begin, end) in enumerate(zip(starts, starts[1:])):
+            if begin < end:
+                length = int(inputs.lengths[row])
+                mixed[begin:end] = _mix(queries[begin:end], view, inputs.table[row], length)
+        return mixed
 
-    def _turn(self, heads: torch.Tensor) -> torch.Tensor:
-        first, second = heads.float().chunk(2, dim=-1)
-        turned = [first * self._cos - second * self._sin, second * self._cos + first * self._sin]
-        return torch.cat(turned, dim=-1).to(heads.dtype)
+
+def _turn(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = heads.float().chunk(2, dim=-1)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return torch.cat(turned, dim=-1).to(heads.dtype)
 
 
-def _mix(query: torch.Tensor, view: kvtier.KvView[torch.Tensor], chunk: Chunk) -> torch.Tensor:
-    end = chunk.first + chunk.count
-    table = torch.from_numpy(chunk.table)
-    keys, values = (part[table].flatten(0, 1)[:end].transpose(0, 1) for part in (view.k, view.v))
-    visible = torch.ones(chunk.count, end, dtype=torch.bool).tril(chunk.first)
+def _mix(
+    query: torch.Tensor, view: kvtier.KvView[torch.Tensor], table: torch.Tensor, end: int
+) -> torch.Tensor:
+    blocks = table[: -(-end // view.k.shape[1])]
+    keys, values = (part[blocks].flatten(0, 1)[:end].transpose(0, 1) for part in (view.k, view.v))
+    visible = torch.ones(len(query), end, dtype=torch.bool).tril(end - len(query))
     mixed = functional.scaled_dot_product_attention(
         query.transpose(0, 1), keys, values, attn_mask=visible, enable_gqa=True
     )
     return mixed.transpose(0, 1)
 
 
-def _positions(chunks: list[Chunk]) -> Any:
-    return np.concatenate([np.arange(one.first, one.first + one.count) for one in chunks])
+class Steps:
+    """Computes steps of one model with the attention over one memory. Those of one token for each
+    sequence are repeated as CUDA graphs of powers of two, so that the host launches them as one.
+
+    capture: makes a function that does again what the given one does; None: nothing is repeated."""
+
+    def __init__(self, model: Model, attention: Any, capture: Any) -> None:
+        self._model, self._attention, self._capture = model, attention, capture
+        self._repeated: dict[tuple[int, int], tuple[StepInputs, Call, Any]] = {}
+
+    @property
+    def repeats(self) -> bool:
+        return self._capture is not None
+
+    def run(self, chunks: list[Chunk]) -> list[int]:
+        """The most likely token after each chunk."""
+        tokens = sum(len(chunk.tokens) for chunk in chunks)
+        sizes = len(chunks), max(len(chunk.table) for chunk in chunks)
+        if self._capture is None or tokens > len(chunks):
+            inputs = StepInputs(tokens, *sizes, self._model.device)
+            inputs.fill(chunks)
+            self._attention.use(inputs, one_each=False)
+            return self._forward(inputs, inputs.starts[1:] - 1).tolist()
+        inputs, again, _ = self.repeated(*sizes)
+        inputs.fill(chunks)
+        return again()[: len(chunks)].tolist()
+
+    def repeated(self, sequences: int, blocks: int) -> tuple[StepInputs, Call, Any]:
+        """What is repeated for so many sequences of so many blocks, made when first needed."""
+        rows, blocks = (1 << (size - 1).bit_length() for size in (sequences, blocks))
+        if (rows, blocks) not in self._repeated:
+            inputs = StepInputs(rows, rows, blocks, self._model.device)
+            places = torch.arange(rows, device=self._model.device)
+            kept = self._attention.use(inputs, one_each=True)
+            again = self._capture(lambda: self._forward(inputs, places))
+            self._repeated[rows, blocks] = inputs, again, kept
+        return self._repeated[rows, blocks]
+
+    def _forward(self, inputs: StepInputs, places: torch.Tensor) -> torch.Tensor:
+        return self._model.forward(inputs.tokens, self._attention.attend, places)
+
+
+def cuda_graph(call: Call) -> Call:
+    """What it does, as a CUDA graph. It is called once before, so that all kept memory is there."""
+    ahead, current = torch.cuda.Stream(), torch.cuda.current_stream()
+    ahead.wait_stream(current)
+    with torch.cuda.stream(ahead):
+        call()
+    current.wait_stream(ahead)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads of the process may use the GPU meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        output = call()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return output
+
+    return replay

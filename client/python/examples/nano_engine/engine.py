@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import torch
-from attention import Chunk, KernelAttention, TorchAttention
+from attention import Chunk, KernelAttention, Steps, TorchAttention, cuda_graph
 from model import Model
 
 import kvtier
@@ -85,7 +84,7 @@ class Engine:
         self._max_sequences, self._step_tokens = max_sequences, step_tokens
         self._rope_table = model.rope_table()
         self._memory: kvtier.PoolMemory | None = None
-        self._attention: KernelAttention | TorchAttention | None = None
+        self._steps: Steps | None = None
         self._waiting: list[Request] = []
         self._running: list[Request] = []  # in the order of their arrival
         self._is_crowded = False  # a request was preempted, and none has finished since
@@ -117,6 +116,11 @@ class Engine:
         while not all(request.is_finished for request in requests):
             self.step()
         return requests
+
+    def prepare(self, sequences: int, tokens: int) -> None:
+        """Makes what steps of so many sequences of so many tokens need, once others have run."""
+        if self._steps is not None and self._steps.repeats:
+            self._steps.repeated(sequences, -(-tokens // self._pool.group.block_tokens))
 
     def step(self) -> list[Request]:
         """Computes one batch; returns the requests that it finished. Raises TimeoutError."""
@@ -182,7 +186,7 @@ class Engine:
             if (count := min(budget, len(request.tokens) - request.computed)) > 0:
                 batch.append((request, count))
                 budget -= count
-        return sorted(batch, key=lambda entry: entry[1] != 1)
+        return batch
 
     def _make_ready(self, request: Request) -> bool:
         """Whether the request has blocks for all its tokens, with the cached ones in them. For
@@ -219,7 +223,7 @@ class Engine:
         self._waiting[:0] = self._running
         self._running.clear()
         # A restarted daemon can have a GPU's memory only when nothing here holds it.
-        self._attention = self._memory = None
+        self._steps = self._memory = None
         with contextlib.suppress(kvtier.WrongStateError):
             self._pool.unmap_device()
 
@@ -231,30 +235,26 @@ class Engine:
 
     def _compute(self, batch: list[tuple[Request, int]]) -> list[int]:
         """The next token of each request; it means nothing if some of its tokens are left."""
-        chunks, tokens, rows = [], [], []
+        chunks = []
         for request, count in batch:
             sequence, first = cast(Any, request.sequence), request.computed
+            tokens = request.tokens[first : first + count]
             slots = sequence.slot_mapping(first, count)
-            chunks.append(Chunk(first, count, sequence.block_table(), slots))
-            tokens += request.tokens[first : first + count]
-            rows.append(len(tokens) - 1)
+            chunks.append(Chunk(first, tokens, sequence.block_table(), slots))
+            self.computed_tokens += count
             memory = sequence.memory()
-        attention = self._attention_over(memory)
-        attention.begin(chunks)
-        device = self._model.device
-        inputs, places = torch.tensor(tokens, device=device), torch.tensor(rows, device=device)
-        self.computed_tokens += len(tokens)
         # The list is there when the device has done all of the step.
-        return cast(Any, self._model.forward(inputs, attention.attend, places).tolist())
+        return self._steps_over(memory).run(chunks)
 
-    def _attention_over(self, memory: kvtier.PoolMemory) -> KernelAttention | TorchAttention:
+    def _steps_over(self, memory: kvtier.PoolMemory) -> Steps:
         """Made anew when the pool is another, after a restart of the daemon."""
-        if self._attention is None or memory is not self._memory:
+        if self._steps is None or memory is not self._memory:
             on_gpu = memory.device_kind == kvtier.DeviceKind.CUDA
             kind = KernelAttention if on_gpu else TorchAttention
+            attention = kind(memory, self._model.geometry.layers, self._rope_table)
             self._memory = memory
-            self._attention = kind(memory, self._model.geometry.layers, self._rope_table)
-        return self._attention
+            self._steps = Steps(self._model, attention, cuda_graph if on_gpu else None)
+        return self._steps
 
     def _take(self, batch: list[tuple[Request, int]], tokens: list[int]) -> list[Request]:
         """Adds the tokens, publishes the blocks, and returns the finished requests."""

@@ -84,7 +84,7 @@ class Model:
     @torch.inference_mode()
     def forward(self, tokens: torch.Tensor, attend: Attend, rows: torch.Tensor) -> torch.Tensor:
         """The most likely token after each of `rows`, which are places in `tokens`; int64 [rows].
-        tokens: int64 [tokens], of any number of sequences."""
+        tokens: [tokens], of any number of sequences."""
         hidden = functional.embedding(tokens, self._embedding)
         for layer, (qkv, out, up, down) in enumerate(self._layers):
             heads = functional.linear(_normalize(hidden), qkv)
@@ -100,5 +100,4 @@ class Model:
 
 
 def _normalize(hidden: torch.Tensor) -> torch.Tensor:
-    wide = hidden.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _EPSILON)).to(hidden.dtype)
+    return functional.rms_norm(hidden, hidden.shape[-1:], eps=_EPSILON)
