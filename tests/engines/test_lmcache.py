@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import pathlib
+import tempfile
 import threading
 import time
 import types
@@ -215,6 +216,15 @@ class IdentityTest(LmcacheCase):
             self.assertEqual(self.load(adapter, [other], [memory_object()]), [False], name)
         self.assertEqual(self.look_up(self.adapter(identity="blue"), [key]), [False])
         self.assertEqual(self.look_up(self.adapter(), [key]), [True])
+
+    def test_objects_of_weights_that_were_replaced_are_never_served(self):
+        with tempfile.TemporaryDirectory() as folder:
+            weights = pathlib.Path(folder) / "model.safetensors"
+            weights.write_bytes(b"one")
+            keys, _ = self.stored(self.adapter(), 1, model_name=folder)
+            self.assertEqual(self.look_up(self.adapter(), keys), [True])
+            weights.write_bytes(b"another")
+            self.assertEqual(self.look_up(self.adapter(), keys), [False])
 
     def test_an_object_of_another_size_is_never_served(self):
         adapter = self.adapter()

@@ -5,8 +5,11 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import pathlib
+import tempfile
 import threading
 import time
+import types
 import unittest
 from unittest import mock
 
@@ -25,7 +28,7 @@ from sglang.srt.mem_cache.pool_host.common import get_allocator_from_storage
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
-from kvtier.sglang import KvtierStorage, pages
+from kvtier.sglang import KvtierStorage, configuration, pages
 
 PAGE_TOKENS, PAGES, BATCH = 16, 40, 12
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
@@ -203,6 +206,48 @@ class IdentityTest(SglangTestCase):
         self.stored(self.storage(pool, is_mla_model=True), pool, keys)
         other = self.storage(host_pool(), is_mla_model=True, tp_rank=1)
         self.assertEqual(other.batch_exists(keys), BATCH)
+
+
+class WeightsTest(unittest.TestCase):
+    """Which weights a model's name stands for, where SGLang's arguments do not say it."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def facts(self, model_path, served_name="chat", **arguments):
+        config = dataclasses.replace(CONFIG, model_name=served_name)
+        server = types.SimpleNamespace(model_path=model_path, **arguments)
+        given = configuration.arguments_of(server)
+        return configuration.page_facts(config, "kv", "layout", given, "")
+
+    def test_a_directory_that_is_served_under_another_name(self):
+        weights = self.folder / "model.safetensors"
+        weights.write_bytes(b"one")
+        before = self.facts(str(self.folder))
+        self.assertEqual(self.facts(str(self.folder)), before)
+        weights.write_bytes(b"another")
+        self.assertNotEqual(self.facts(str(self.folder)), before)
+
+    def test_a_name_of_the_hub_whose_branch_has_moved(self):
+        for with_draft in (False, True):
+            name = "org/draft" if with_draft else "org/model"
+            model = self.folder / ("models--" + name.replace("/", "--"))
+            (model / "refs").mkdir(parents=True)
+            more = {"speculative_draft_model_path": name} if with_draft else {}
+            seen = []
+            for commit in ("a" * 40, "b" * 40):
+                (model / "snapshots" / commit).mkdir(parents=True)
+                (model / "refs/main").write_text(commit)
+                with mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder)):
+                    seen.append(self.facts("org/model", **more))
+            self.assertNotEqual(*seen)
+
+    def test_what_this_machine_does_not_have(self):
+        with mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder)):
+            self.assertEqual(self.facts("org/model")["commit"], "")
+            self.assertEqual(self.facts("org/model", revision="v1")["commit"], "v1")
 
 
 class PoolsTest(SglangTestCase):

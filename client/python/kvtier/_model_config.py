@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 from ._facts import digest, files_of, short
-from .errors import Status, error_of, invalid
+from .errors import KvtierError, Status, error_of, invalid
 
 Source = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
 
@@ -141,6 +141,16 @@ def facts(config: Mapping[str, Any]) -> dict[str, str]:
         named = isinstance(quantization, Mapping) and quantization.get("quant_method")
         result["quantization"] = short(f"{named or 'unnamed'} {digest(quantization)}")
     return result
+
+
+def weights(name: str, revision: str = "") -> dict[str, str]:
+    """Facts that tell the weights under a model's name apart, as far as this machine has them: the
+    commit that the hub's cache has, and the files of a directory."""
+    try:
+        _, commit = directory_of(name, revision)
+    except (KvtierError, OSError, ValueError):
+        commit = ""
+    return {"commit": commit or revision, "files": digest(files_of(name))}
 
 
 def files(directory: pathlib.Path) -> str:

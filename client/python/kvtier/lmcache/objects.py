@@ -24,6 +24,7 @@ import numpy.typing as npt
 from .._facts import record_name
 from .._host_view import NotSharedError, find_host_view
 from .._link import Attachment, Link, LinkState
+from .._model_config import weights
 from ..connection import Connection, connect
 from ..errors import KvtierError, LimitExceededError, TimedOutError, UnavailableError
 from ..model import KvGroup, ModelRecord
@@ -324,7 +325,8 @@ class ObjectStore:
         record = ModelRecord(
             record_name(name.model or "unnamed"),
             hash_recipe="lmcache-objects/1",
-            extra=self._identity,
+            # Weights that were replaced under a name, if this machine has them.
+            extra={**self._identity, **weights(name.model)},
             groups=(group,),
         )
         count = max(1, min(self._staging_bytes // size, _MOST_ROWS))

@@ -12,7 +12,8 @@ from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import PoolName
 
-from .._facts import digest, files_of, record_name, short
+from .._facts import digest, record_name, short
+from .._model_config import weights
 from ..connection import DEFAULT_SOCKET
 
 # Of SGLang's arguments, those that change what a page holds.
@@ -74,12 +75,23 @@ def page_facts(
         "pool": pool,
         "ranks": " ".join(f"{kind}={rank}/{size}" for kind, rank, size in ranks),
         "layout": layout,
-        "files": digest(files_of(config.model_name)),
         "arguments": digest(arguments),
+        **_weights(config.model_name, arguments),
     }
     if label:
         facts["label"] = short(label)
     return facts
+
+
+def _weights(served_name: str | None, arguments: dict[str, str]) -> dict[str, str]:
+    """Of the model and its draft. A server may call its model by another name than that which says
+    where the weights are."""
+    given = {name: value for name, value in arguments.items() if value != "None"}
+    facts = weights(given.get("model_path") or served_name or "", given.get("revision", ""))
+    if draft := given.get("speculative_draft_model_path"):
+        draft_revision = given.get("speculative_draft_model_revision", "")
+        facts["draft"] = digest(weights(draft, draft_revision))
+    return {name: short(value) for name, value in facts.items()}
 
 
 def arguments_of(server_arguments: Any) -> dict[str, str]:
