@@ -15,6 +15,8 @@ from torch.nn import functional
 import kvtier
 
 Call = Callable[[], torch.Tensor]
+# Steps of more tokens keep a GPU busy for longer than the host takes to launch them.
+REPEATED_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -74,16 +76,16 @@ class KernelAttention:
         self._kernels, self._rope_table = kernels, rope_table
         views = [memory.torch_layer(layer) for layer in range(layers)]
         self._caches = [kernels.PagedKv(view.k, view.v) for view in views]
-        self._once = kernels.Workspace()  # for steps that are not repeated
+        self._once = kernels.Workspace()
 
-    def use(self, inputs: StepInputs, one_each: bool) -> Any:
-        """one_each: of each sequence one token. Returns what must live as long as the step is
+    def use(self, inputs: StepInputs, one_each: bool, repeated: bool) -> Any:
+        """one_each: of each sequence one token. Returns what must live as long as a step is
         repeated."""
         kernels = self._kernels
         self._tables = kernels.SequenceTables(inputs.table, inputs.lengths)
         self._slots, self._starts = inputs.slots, None if one_each else inputs.starts
         self._rope = kernels.Rope(kernels.RopeStyle.NEOX, inputs.positions, self._rope_table)
-        self._workspace = kernels.Workspace() if one_each else self._once
+        self._workspace = kernels.Workspace() if repeated else self._once
         return self._workspace
 
     def attend(
@@ -104,7 +106,7 @@ class TorchAttention:
         self._views = [memory.torch_layer(layer) for layer in range(layers)]
         self._rope_table = rope_table
 
-    def use(self, inputs: StepInputs, one_each: bool) -> None:
+    def use(self, inputs: StepInputs, one_each: bool, repeated: bool) -> None:
         self._inputs = inputs
 
     def attend(
@@ -144,45 +146,48 @@ def _mix(
 
 
 class Steps:
-    """Computes steps of one model with the attention over one memory. Those of one token for each
-    sequence are repeated as CUDA graphs of powers of two, so that the host launches them as one.
+    """Computes steps of one model with the attention over one memory. Short ones are repeated as
+    CUDA graphs, which the host launches as one, of powers of two of all sizes.
 
     capture: makes a function that does again what the given one does; None: nothing is repeated."""
 
     def __init__(self, model: Model, attention: Any, capture: Any) -> None:
         self._model, self._attention, self._capture = model, attention, capture
-        self._repeated: dict[tuple[int, int], tuple[StepInputs, Call, Any]] = {}
-
-    @property
-    def repeats(self) -> bool:
-        return self._capture is not None
+        self._repeated: dict[tuple[int, ...], tuple[StepInputs, Call, Any]] = {}
 
     def run(self, chunks: list[Chunk]) -> list[int]:
         """The most likely token after each chunk."""
         tokens = sum(len(chunk.tokens) for chunk in chunks)
-        sizes = len(chunks), max(len(chunk.table) for chunk in chunks)
-        if self._capture is None or tokens > len(chunks):
-            inputs = StepInputs(tokens, *sizes, self._model.device)
+        sizes = tokens, len(chunks), max(len(chunk.table) for chunk in chunks)
+        if self._capture is None or tokens > REPEATED_TOKENS:
+            inputs = StepInputs(*sizes, self._model.device)
             inputs.fill(chunks)
-            self._attention.use(inputs, one_each=False)
-            return self._forward(inputs, inputs.starts[1:] - 1).tolist()
-        inputs, again, _ = self.repeated(*sizes)
+            self._attention.use(inputs, one_each=False, repeated=False)
+            return self._forward(inputs).tolist()
+        inputs, again, _ = self._step(*sizes)
         inputs.fill(chunks)
         return again()[: len(chunks)].tolist()
 
-    def repeated(self, sequences: int, blocks: int) -> tuple[StepInputs, Call, Any]:
-        """What is repeated for so many sequences of so many blocks, made when first needed."""
-        rows, blocks = (1 << (size - 1).bit_length() for size in (sequences, blocks))
-        if (rows, blocks) not in self._repeated:
-            inputs = StepInputs(rows, rows, blocks, self._model.device)
-            places = torch.arange(rows, device=self._model.device)
-            kept = self._attention.use(inputs, one_each=True)
-            again = self._capture(lambda: self._forward(inputs, places))
-            self._repeated[rows, blocks] = inputs, again, kept
-        return self._repeated[rows, blocks]
+    def prepare(self, sequences: int, blocks: int) -> None:
+        """Captures what steps of so many sequences of so many blocks can be."""
+        tokens = sequences
+        while self._capture is not None and tokens <= REPEATED_TOKENS:
+            self._step(tokens, sequences, blocks)
+            tokens = 1 << tokens.bit_length()
 
-    def _forward(self, inputs: StepInputs, places: torch.Tensor) -> torch.Tensor:
-        return self._model.forward(inputs.tokens, self._attention.attend, places)
+    def _step(self, tokens: int, sequences: int, blocks: int) -> tuple[StepInputs, Call, Any]:
+        """Captured when it is first needed, for at least these sizes."""
+        one_each = tokens == sequences
+        sizes = [1 << (size - 1).bit_length() for size in (tokens, sequences, blocks)]
+        if (step := self._repeated.get((one_each, *sizes))) is None:
+            inputs = StepInputs(*sizes, self._model.device)
+            kept = self._attention.use(inputs, one_each, repeated=True)
+            step = inputs, self._capture(lambda: self._forward(inputs)), kept
+            self._repeated[(one_each, *sizes)] = step
+        return step
+
+    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+        return self._model.forward(inputs.tokens, self._attention.attend, inputs.starts[1:] - 1)
 
 
 def cuda_graph(call: Call) -> Call:

@@ -119,8 +119,8 @@ class Engine:
 
     def prepare(self, sequences: int, tokens: int) -> None:
         """Makes what steps of so many sequences of so many tokens need, once others have run."""
-        if self._steps is not None and self._steps.repeats:
-            self._steps.repeated(sequences, -(-tokens // self._pool.group.block_tokens))
+        if self._steps is not None:
+            self._steps.prepare(sequences, -(-tokens // self._pool.group.block_tokens))
 
     def step(self) -> list[Request]:
         """Computes one batch; returns the requests that it finished. Raises TimeoutError."""
