@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 1u
+#define KVT_COLD_ABI 2u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
@@ -39,7 +39,8 @@ typedef struct kvt_cold_name {
 } kvt_cold_name;
 
 /* How the call of that number ended. Called once for each call, on a thread of the library; `data`
-   is valid until it returns. */
+   is valid until it returns. Of a get it is null: `bytes` of them are where the call wanted them.
+ */
 typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const void* data,
                               size_t bytes);
 
@@ -57,8 +58,10 @@ typedef struct kvt_cold_backend {
      prefix in its order: what follows an object that is not there may be 0, too. */
   void (*exists)(void* store, uint64_t call, const kvt_cold_name* names, size_t count,
                  int64_t timeout_ms);
-  /* Ends with the object's bytes, of a longer one with `bytes` + 1 of them. */
-  void (*get)(void* store, uint64_t call, kvt_cold_name name, uint64_t bytes, int64_t timeout_ms);
+  /* Ends with the object's bytes in `into`, of a longer one with `bytes` + 1 of them: there is room
+     for so many, which is the library's until the call has ended. */
+  void (*get)(void* store, uint64_t call, kvt_cold_name name, void* into, uint64_t bytes,
+              int64_t timeout_ms);
   /* `data` stays as it is until the call has ended. */
   void (*put)(void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
               int64_t ttl_s, int64_t timeout_ms);

@@ -3,11 +3,17 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
+#include "base/units.h"
+
 namespace kvtier {
 namespace {
+
+// Kept for gets to come, as much as a load has under way most of the time.
+constexpr uint64_t kMaxKeptBytes = 32 * kMiB;
 
 std::vector<kvt_cold_name> Views(std::span<const std::string> names) {
   std::vector<kvt_cold_name> views;
@@ -51,11 +57,6 @@ Error ErrorOf(int status) {
   }
 }
 
-Status WithoutBytes(const Result<std::vector<std::byte>>& result) {
-  if (!result) return tl::unexpected(result.error());
-  return {};
-}
-
 }  // namespace
 
 // The library stays open until the process ends: its threads' last instructions lie in it.
@@ -76,11 +77,19 @@ Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions&
   return store;
 }
 
+LoadedStore::LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, EventLoop* loop)
+    : backend_(*backend),
+      max_bytes_(max_bytes),
+      loop_(*loop),
+      buffers_(std::min(max_bytes, kMaxKeptBytes)),
+      pass_(gate_.MakePass()) {}
+
 LoadedStore::~LoadedStore() {
   if (store_ != nullptr) backend_.close(store_);
 }
 
-uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended, ColdBytes source) {
+uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
+                            std::shared_ptr<const void> memory) {
   if (bytes_ + bytes > max_bytes_) {
     loop_.Post(gate_.WhileOpen([ended = std::move(ended)] {
       ended(MakeError(ErrorCode::kResourceExhausted, "cold_store_busy"));
@@ -92,7 +101,7 @@ uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended, Col
   Call& call = calls_[number];
   call = {.ended = std::move(ended),
           .bytes = bytes,
-          .source = std::move(source),
+          .memory = std::move(memory),
           .deadline = std::make_unique<Timer>(&loop_)};
   call.deadline->Start(timeout_ms, [this, number] {
     const Ended late = std::exchange(calls_.at(number).ended, nullptr);
@@ -104,14 +113,16 @@ uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended, Col
 // On a thread of the library.
 void LoadedStore::OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes) {
   auto* const self = static_cast<LoadedStore*>(context);
-  const auto* const begin = static_cast<const std::byte*>(data);
-  Bytes copy(begin, begin + bytes);
-  self->loop_.Post([self, pass = self->pass_, call, status, copy = std::move(copy)]() mutable {
-    if (pass.open()) self->End(call, status, std::move(copy));
+  Answer answer{.data = {}, .bytes = bytes};
+  if (const auto* const begin = static_cast<const std::byte*>(data)) {
+    answer.data.assign(begin, begin + bytes);
+  }
+  self->loop_.Post([self, pass = self->pass_, call, status, answer = std::move(answer)]() mutable {
+    if (pass.open()) self->End(call, status, std::move(answer));
   });
 }
 
-void LoadedStore::End(uint64_t number, int status, Bytes data) {
+void LoadedStore::End(uint64_t number, int status, Answer answer) {
   const auto found = calls_.find(number);
   // A library that ends a call twice is not believed the second time.
   if (found == calls_.end()) return;
@@ -120,7 +131,7 @@ void LoadedStore::End(uint64_t number, int status, Bytes data) {
   calls_.erase(found);
   if (!ended) return;
   if (status == KVT_COLD_OK) {
-    ended(std::move(data));
+    ended(std::move(answer));
   } else {
     ended(tl::unexpected(ErrorOf(status)));
   }
@@ -129,42 +140,50 @@ void LoadedStore::End(uint64_t number, int status, Bytes data) {
 void LoadedStore::Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) {
   const size_t count = names.size();
   const uint64_t call =
-      Begin(BytesOf(names), timeout_ms, [count, done = std::move(done)](const Result<Bytes>& got) {
+      Begin(BytesOf(names), timeout_ms, [count, done = std::move(done)](const Result<Answer>& got) {
         if (!got) return done(tl::unexpected(got.error()));
-        if (got->size() != count) return done(MakeError(ErrorCode::kIoError, "bad_answer"));
+        if (got->data.size() != count) return done(MakeError(ErrorCode::kIoError, "bad_answer"));
         std::vector<bool> present;
-        for (const std::byte byte : *got) present.push_back(byte != std::byte{0});
+        for (const std::byte byte : got->data) present.push_back(byte != std::byte{0});
         done(std::move(present));
       });
   if (call != 0) backend_.exists(store_, call, Views(names).data(), count, timeout_ms);
 }
 
+// The buffer goes on from the library to the caller without a copy of what it received.
 void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
-  const uint64_t call =
-      Begin(bytes, timeout_ms, [bytes, done = std::move(done)](Result<Bytes> got) {
-        if (!got) return done(tl::unexpected(std::move(got).error()));
-        if (got->size() != bytes) return done(MakeError(ErrorCode::kCorrupt, "cold_object_size"));
-        done(std::make_shared<const Bytes>(*std::move(got)));
-      });
-  if (call != 0) backend_.get(store_, call, {name.data(), name.size()}, bytes, timeout_ms);
+  const std::shared_ptr<Bytes> into = buffers_.Take(bytes + 1);
+  const uint64_t call = Begin(
+      bytes, timeout_ms,
+      [bytes, into, done = std::move(done)](const Result<Answer>& got) {
+        if (!got) return done(tl::unexpected(got.error()));
+        if (got->bytes != bytes) return done(MakeError(ErrorCode::kCorrupt, "cold_object_size"));
+        into->resize(bytes);
+        done(into);
+      },
+      into);
+  if (call == 0) return;
+  backend_.get(store_, call, {name.data(), name.size()}, into->data(), bytes, timeout_ms);
 }
 
 void LoadedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
                       Done done) {
-  const uint64_t call = Begin(
-      bytes->size(), timeout_ms,
-      [done = std::move(done)](const Result<Bytes>& got) { done(WithoutBytes(got)); }, bytes);
+  const uint64_t call = Begin(bytes->size(), timeout_ms, WithoutBytes(std::move(done)), bytes);
   if (call == 0) return;
   backend_.put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), ttl_s,
                timeout_ms);
 }
 
 void LoadedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) {
-  const uint64_t call =
-      Begin(BytesOf(names), timeout_ms,
-            [done = std::move(done)](const Result<Bytes>& got) { done(WithoutBytes(got)); });
+  const uint64_t call = Begin(BytesOf(names), timeout_ms, WithoutBytes(std::move(done)));
   if (call == 0) return;
   backend_.remove(store_, call, Views(names).data(), names.size(), timeout_ms);
+}
+
+LoadedStore::Ended LoadedStore::WithoutBytes(Done done) {
+  return [done = std::move(done)](const Result<Answer>& got) {
+    done(got ? Status() : Status(tl::unexpected(got.error())));
+  };
 }
 
 }  // namespace kvtier

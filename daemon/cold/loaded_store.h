@@ -13,6 +13,7 @@
 #include "base/gate.h"
 #include "base/result.h"
 #include "daemon/cold/cold_backend.h"
+#include "daemon/cold/cold_buffers.h"
 #include "daemon/runtime/event_loop.h"
 #include "tiers/cold/cold_store.h"
 
@@ -48,27 +49,33 @@ class LoadedStore final : public ColdStore {
 
  private:
   using Bytes = std::vector<std::byte>;
-  using Ended = std::function<void(Result<Bytes>)>;
+  // What a call ended with.
+  struct Answer {
+    Bytes data;
+    size_t bytes = 0;  // of a get: in the memory that it was given
+  };
+  using Ended = std::function<void(Result<Answer>)>;
   // One call, until the library has ended it.
   struct Call {
     Ended ended;  // empty once the call was given up
     uint64_t bytes = 0;
-    ColdBytes source;  // of a put: the library reads it
+    std::shared_ptr<const void> memory;  // that the library reads, or writes
     std::unique_ptr<Timer> deadline;
   };
 
-  LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, EventLoop* loop)
-      : backend_(*backend), max_bytes_(max_bytes), loop_(*loop), pass_(gate_.MakePass()) {}
+  LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, EventLoop* loop);
 
   // The call's number, or 0 if too much is under way: `ended` hears of that by a later event.
   [[nodiscard]] uint64_t Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
-                               ColdBytes source = nullptr);
+                               std::shared_ptr<const void> memory = nullptr);
+  [[nodiscard]] static Ended WithoutBytes(Done done);
   static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes);
-  void End(uint64_t call, int status, Bytes data);
+  void End(uint64_t call, int status, Answer answer);
 
   const kvt_cold_backend& backend_;
   const uint64_t max_bytes_;
   EventLoop& loop_;
+  ColdBuffers buffers_;
   void* store_ = nullptr;
   std::map<uint64_t, Call> calls_;
   uint64_t next_call_ = 1;

@@ -43,8 +43,9 @@ constexpr kvt_cold_backend kBackend = {
     .exists =
         [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
            int64_t timeout_ms) { StoreOf(store)->Exists(call, Texts(names, count), timeout_ms); },
-    .get = [](void* store, uint64_t call, kvt_cold_name name, uint64_t bytes,
-              int64_t timeout_ms) { StoreOf(store)->Get(call, Text(name), bytes, timeout_ms); },
+    .get =
+        [](void* store, uint64_t call, kvt_cold_name name, void* into, uint64_t bytes,
+           int64_t timeout_ms) { StoreOf(store)->Get(call, Text(name), into, bytes, timeout_ms); },
     .put =
         [](void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
            int64_t ttl_s, int64_t timeout_ms) {

@@ -77,7 +77,6 @@ struct RadosCluster::Operation {
   bool has_keys = false;
   int result = 0;
   unsigned char more = 0;
-  std::unique_ptr<char[]> data;
 
   ~Operation() {
     if (has_keys && keys != nullptr) rados_omap_get_end(keys);
@@ -162,15 +161,13 @@ void RadosCluster::SendWrite(Operation* operation, const RadosPlace& place) {
   if (error != 0) End(operation, error);
 }
 
-void RadosCluster::Read(const RadosPlace& place, size_t bytes, GotData got) {
-  Operation* const operation = Begin(nullptr);
-  operation->data.reset(new char[bytes]);
-  operation->ended = [data = operation->data.get(), got = std::move(got)](int result) {
-    got(result < 0 ? result : 0, data, result < 0 ? 0 : static_cast<size_t>(result));
-  };
+void RadosCluster::Read(const RadosPlace& place, void* into, size_t bytes, GotBytes got) {
+  Operation* const operation = Begin([got = std::move(got)](int result) {
+    got(result < 0 ? result : 0, result < 0 ? 0 : static_cast<size_t>(result));
+  });
   rados_ioctx_set_namespace(pool_, place.name_space.c_str());
   const int error = rados_aio_read(pool_, place.object.c_str(), operation->completion,
-                                   operation->data.get(), bytes, 0);
+                                   static_cast<char*>(into), bytes, 0);
   if (error != 0) End(operation, error);
 }
 

@@ -29,7 +29,7 @@ class RadosCluster {
   using Keys = std::vector<std::string>;
   using GotKeys = std::function<void(int error, Keys keys)>;
   using GotPage = std::function<void(int error, Keys keys, bool more)>;
-  using GotData = std::function<void(int error, const char* data, size_t bytes)>;
+  using GotBytes = std::function<void(int error, size_t bytes)>;
 
   // Waits for the cluster, for some seconds at most. Null if it cannot be reached.
   [[nodiscard]] static std::unique_ptr<RadosCluster> Connect(const RadosEndpoint& endpoint,
@@ -39,8 +39,8 @@ class RadosCluster {
   RadosCluster(const RadosCluster&) = delete;
   RadosCluster& operator=(const RadosCluster&) = delete;
 
-  // At most so many bytes from the beginning; `data` is valid until `got` returns.
-  void Read(const RadosPlace& place, size_t bytes, GotData got);
+  // At most so many bytes from the beginning. `into` stays until `got` is called.
+  void Read(const RadosPlace& place, void* into, size_t bytes, GotBytes got);
   // Whatever the object was before. -ENOSPC or -EDQUOT when the pool is full, at once.
   void Write(const RadosPlace& place, const void* data, size_t bytes, Ended ended);
   void Remove(const RadosPlace& place, Ended ended);

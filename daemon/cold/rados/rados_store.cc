@@ -113,7 +113,8 @@ void RadosStore::Exists(uint64_t call, std::vector<std::string> names, int64_t t
 
 // Of a name that is none of a block, all that is asked is whether the cluster answers.
 void RadosStore::Probe(uint64_t call, const std::string& name) {
-  cluster_->Read({"", name}, 1, [this, call](int error, const char*, size_t) {
+  const auto byte = std::make_shared<char>();
+  cluster_->Read({"", name}, byte.get(), 1, [this, call, byte](int error, size_t) {
     const bool answered = StatusOf(error) != KVT_COLD_UNAVAILABLE;
     End(call, answered ? 0 : error, "", answered ? 1 : 0);
   });
@@ -149,25 +150,26 @@ void RadosStore::OnLocated(const std::shared_ptr<Question>& question, int error,
   End(question->call, 0, question->answer.data(), question->answer.size());
 }
 
-void RadosStore::Get(uint64_t call, std::string name, uint64_t bytes, int64_t timeout_ms) {
-  Begin(call, timeout_ms, [this, call, name = std::move(name), bytes] {
+void RadosStore::Get(uint64_t call, std::string name, void* into, uint64_t bytes,
+                     int64_t timeout_ms) {
+  Begin(call, timeout_ms, [this, call, name = std::move(name), into, bytes] {
     const std::optional<RadosName> parsed = RadosName::Parse(name);
     if (!parsed) return End(call, -ENOENT);
     const RadosPeriod known = TakeLocation(*parsed);
-    if (known != 0) return Read(call, *parsed, known, bytes);
-    catalog_->Locate(
-        parsed->model, {parsed->hash},
-        [this, call, name = *parsed, bytes](int error, const std::vector<RadosPeriod>& periods) {
-          if (error == 0 && periods[0] == 0) error = -ENOENT;
-          error == 0 ? Read(call, name, periods[0], bytes) : End(call, error);
-        });
+    if (known != 0) return Read(call, *parsed, known, into, bytes);
+    const auto located = [this, call, name = *parsed, into, bytes](
+                             int error, const std::vector<RadosPeriod>& periods) {
+      if (error == 0 && periods[0] == 0) error = -ENOENT;
+      error == 0 ? Read(call, name, periods[0], into, bytes) : End(call, error);
+    };
+    catalog_->Locate(parsed->model, {parsed->hash}, located);
   });
 }
 
-void RadosStore::Read(uint64_t call, const RadosName& name, RadosPeriod period, uint64_t bytes) {
-  cluster_->Read(
-      RadosObject(name, period), bytes + 1,
-      [this, call](int error, const char* data, size_t size) { End(call, error, data, size); });
+void RadosStore::Read(uint64_t call, const RadosName& name, RadosPeriod period, void* into,
+                      uint64_t bytes) {
+  cluster_->Read(RadosObject(name, period), into, bytes + 1,
+                 [this, call](int error, size_t size) { End(call, error, nullptr, size); });
 }
 
 void RadosStore::Put(uint64_t call, std::string name, const void* data, size_t bytes, int64_t ttl_s,

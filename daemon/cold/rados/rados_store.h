@@ -37,7 +37,7 @@ class RadosStore {
   RadosStore& operator=(const RadosStore&) = delete;
 
   void Exists(uint64_t call, std::vector<std::string> names, int64_t timeout_ms);
-  void Get(uint64_t call, std::string name, uint64_t bytes, int64_t timeout_ms);
+  void Get(uint64_t call, std::string name, void* into, uint64_t bytes, int64_t timeout_ms);
   void Put(uint64_t call, std::string name, const void* data, size_t bytes, int64_t ttl_s,
            int64_t timeout_ms);
   void Remove(uint64_t call, std::vector<std::string> names, int64_t timeout_ms);
@@ -58,7 +58,7 @@ class RadosStore {
   void OnLocated(const std::shared_ptr<Question>& question, int error,
                  const std::vector<RadosPeriod>& periods);
   void Probe(uint64_t call, const std::string& name);
-  void Read(uint64_t call, const RadosName& name, RadosPeriod period, uint64_t bytes);
+  void Read(uint64_t call, const RadosName& name, RadosPeriod period, void* into, uint64_t bytes);
   void OnWritten(const std::shared_ptr<Write>& write);
   void RemoveOne(const std::shared_ptr<Removal>& removal, const RadosName& name);
   // Where objects lie that were found lately, so that a load needs no further question.

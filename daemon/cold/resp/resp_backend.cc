@@ -20,7 +20,7 @@ namespace {
 struct Outcome {
   int status = KVT_COLD_OK;
   std::string data;
-  bool told = false;
+  size_t bytes = 0;  // of a get
 };
 
 class RespStore {
@@ -49,19 +49,17 @@ class RespStore {
 
   // A range, so that an object of another size is not read whole. An object that is not there has
   // an empty one.
-  void Get(uint64_t number, kvt_cold_name name, uint64_t bytes, int64_t timeout_ms) {
+  void Get(uint64_t number, kvt_cold_name name, void* into, uint64_t bytes, int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     RespCall call = Begin(number, timeout_ms, outcome);
     AddCommand(&call, {"GETRANGE", Text(name), "0", std::to_string(bytes)});
-    call.answered = [this, number, outcome](size_t, const RespReply& reply) {
+    call.into = {static_cast<std::byte*>(into), bytes + 1};
+    call.answered = [outcome](size_t, const RespReply& reply) {
+      outcome->bytes = reply.bytes;
       if (reply.kind != RespReply::Kind::kText) {
         outcome->status = KVT_COLD_REFUSED;
-      } else if (reply.text.empty()) {
+      } else if (reply.bytes == 0) {
         outcome->status = KVT_COLD_ABSENT;
-      } else {
-        // From where it was received: blocks are large.
-        outcome->told = true;
-        done_(context_, number, KVT_COLD_OK, reply.text.data(), reply.text.size());
       }
     };
     reads_.Add(std::move(call));
@@ -102,10 +100,11 @@ class RespStore {
     RespCall call;
     call.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     call.ended = [this, number, outcome](bool complete) {
-      if (outcome->told) return;
       const int status = complete ? outcome->status : int{KVT_COLD_UNAVAILABLE};
-      const std::string_view data = status == KVT_COLD_OK ? outcome->data : std::string_view();
-      done_(context_, number, status, data.data(), data.size());
+      if (status != KVT_COLD_OK) return done_(context_, number, status, nullptr, 0);
+      const bool has_data = !outcome->data.empty();
+      done_(context_, number, status, has_data ? outcome->data.data() : nullptr,
+            has_data ? outcome->data.size() : outcome->bytes);
     };
     return call;
   }
@@ -139,8 +138,8 @@ constexpr kvt_cold_backend kBackend = {
     .close = Close,
     .exists = [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
                  int64_t timeout_ms) { StoreOf(store)->Exists(call, names, count, timeout_ms); },
-    .get = [](void* store, uint64_t call, kvt_cold_name name, uint64_t bytes,
-              int64_t timeout_ms) { StoreOf(store)->Get(call, name, bytes, timeout_ms); },
+    .get = [](void* store, uint64_t call, kvt_cold_name name, void* into, uint64_t bytes,
+              int64_t timeout_ms) { StoreOf(store)->Get(call, name, into, bytes, timeout_ms); },
     .put =
         [](void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
            int64_t ttl_s, int64_t timeout_ms) {

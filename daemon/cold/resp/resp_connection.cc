@@ -5,30 +5,63 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <charconv>
-#include <memory>
+#include <cstring>
 
 namespace kvtier {
 namespace {
 
 constexpr timeval kPatience = {.tv_sec = 1, .tv_usec = 0};
 
-struct FreeReply {
-  void operator()(redisReply* reply) const { freeReplyObject(reply); }
-};
+// What one call of the system reads. Of a long text, most of it is copied once more.
+constexpr size_t kChunkBytes = size_t{128} << 10;
 
-RespReply View(const redisReply& reply) {
-  switch (reply.type) {
-    case REDIS_REPLY_ERROR:
-      return {.kind = RespReply::Kind::kError, .integer = 0, .text = {reply.str, reply.len}};
-    case REDIS_REPLY_INTEGER:
-      return {.kind = RespReply::Kind::kInteger, .integer = reply.integer, .text = {}};
-    case REDIS_REPLY_STRING:
-    case REDIS_REPLY_STATUS:
-      return {.kind = RespReply::Kind::kText, .integer = 0, .text = {reply.str, reply.len}};
-    default:
-      return {};
+// hiredis makes an object of each reply; here the one that is expected is filled in, without
+// memory of its own. Of arrays, which are never asked for, nothing is kept.
+RespConnection::Incoming* IncomingOf(const redisReadTask* task) {
+  auto* const incoming = static_cast<RespConnection::Incoming*>(task->privdata);
+  if (task->parent != nullptr) return nullptr;
+  return incoming;
+}
+
+void* TakeText(const redisReadTask* task, char* text, size_t bytes) {
+  if (RespConnection::Incoming* const incoming = IncomingOf(task)) {
+    const bool is_error = task->type == REDIS_REPLY_ERROR;
+    incoming->reply.kind = is_error ? RespReply::Kind::kError : RespReply::Kind::kText;
+    incoming->reply.bytes = std::min(bytes, incoming->into.size());
+    if (!is_error && incoming->reply.bytes > 0) {
+      std::memcpy(incoming->into.data(), text, incoming->reply.bytes);
+    }
   }
+  return task->privdata;
+}
+
+void* TakeInteger(const redisReadTask* task, long long value) {
+  if (RespConnection::Incoming* const incoming = IncomingOf(task)) {
+    incoming->reply.kind = RespReply::Kind::kInteger;
+    incoming->reply.integer = value;
+  }
+  return task->privdata;
+}
+
+// The count is of another type from hiredis 1.0 on.
+template <typename Count>
+void* TakeArray(const redisReadTask* task, Count /*elements*/) {
+  return task->privdata;
+}
+
+void* TakeNothing(const redisReadTask* task) { return task->privdata; }
+
+redisReplyObjectFunctions MakeFunctions() {
+  redisReplyObjectFunctions functions{};
+  functions.createString = TakeText;
+  functions.createArray = TakeArray;
+  functions.createInteger = TakeInteger;
+  functions.createNil = TakeNothing;
+  functions.freeObject = [](void*) {};
+  return functions;
 }
 
 }  // namespace
@@ -53,6 +86,7 @@ std::optional<RespEndpoint> RespEndpoint::Parse(std::string_view text) {
 
 // Connecting may take its second, so the lock is not held meanwhile.
 bool RespConnection::Connect() {
+  static redisReplyObjectFunctions functions = MakeFunctions();
   redisContext* const context =
       endpoint_.port == 0
           ? redisConnectUnixWithTimeout(endpoint_.host.c_str(), kPatience)
@@ -62,6 +96,11 @@ bool RespConnection::Connect() {
     redisFree(context);
     return false;
   }
+  context->reader->fn = &functions;
+  context->reader->privdata = &incoming_;
+  // Its buffer, which holds a whole text, is kept for the next one.
+  context->reader->maxbuf = 0;
+  chunk_.resize(kChunkBytes);
   {
     const std::lock_guard lock(mutex_);
     context_ = context;
@@ -76,10 +115,8 @@ bool RespConnection::Authenticate() {
   if (!endpoint_.user.empty()) command.emplace_back(endpoint_.user);
   command.emplace_back(endpoint_.password);
   Append(command);
-  bool accepted = false;
-  const bool answered =
-      Next([&](const RespReply& reply) { accepted = reply.kind == RespReply::Kind::kText; });
-  return answered && accepted;
+  RespReply reply;
+  return Flush() && Receive({}, &reply) && reply.kind == RespReply::Kind::kText;
 }
 
 void RespConnection::Append(const RespCommand& command) {
@@ -89,32 +126,47 @@ void RespConnection::Append(const RespCommand& command) {
     words.push_back(word.data());
     lengths.push_back(word.size());
   }
-  // It fails for want of memory only; the connection has an error then, which Next finds.
+  // It fails for want of memory only; the connection has an error then, which Flush finds.
   (void)redisAppendCommandArgv(context_, static_cast<int>(words.size()), words.data(),
                                lengths.data());
 }
 
-bool RespConnection::Next(const std::function<void(const RespReply&)>& answered) {
-  void* raw = nullptr;
-  if (redisGetReply(context_, &raw) != REDIS_OK || raw == nullptr) return false;
-  const std::unique_ptr<redisReply, FreeReply> reply(static_cast<redisReply*>(raw));
-  answered(View(*reply));
+bool RespConnection::Flush() {
+  int all_written = 0;
+  while (all_written == 0) {
+    if (redisBufferWrite(context_, &all_written) != REDIS_OK) return false;
+  }
   return true;
 }
 
-bool RespConnection::Run(const std::vector<RespCommand>& commands,
-                         const std::function<void(size_t, const RespReply&)>& answered) {
-  if (Interrupted() || (context_ == nullptr && !Connect())) {
-    Drop();
-    return false;
-  }
+bool RespConnection::Send(const std::vector<RespCommand>& commands) {
+  if (Interrupted() || (context_ == nullptr && !Connect())) return false;
   for (const RespCommand& command : commands) Append(command);
-  for (size_t i = 0; i < commands.size(); ++i) {
-    if (Next([&](const RespReply& reply) { answered(i, reply); })) continue;
-    Drop();
-    return false;
+  return Flush();
+}
+
+bool RespConnection::Receive(std::span<std::byte> into, RespReply* received) {
+  if (context_ == nullptr) return false;
+  incoming_ = {.into = into, .reply = {}};
+  void* ended = nullptr;
+  while (ended == nullptr) {
+    if (redisReaderGetReply(context_->reader, &ended) != REDIS_OK) return false;
+    if (ended == nullptr && !ReadMore()) return false;
   }
+  *received = incoming_.reply;
   return true;
+}
+
+// A server that sends more than was asked for is not listened to any longer.
+bool RespConnection::ReadMore() {
+  redisReader* const reader = context_->reader;
+  if (reader->len > incoming_.into.size() + 2 * kChunkBytes) return false;
+  ssize_t count = -1;
+  do {
+    count = ::recv(context_->fd, chunk_.data(), chunk_.size(), 0);
+  } while (count < 0 && errno == EINTR);
+  return count > 0 &&
+         redisReaderFeed(reader, chunk_.data(), static_cast<size_t>(count)) == REDIS_OK;
 }
 
 void RespConnection::Interrupt() {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection to a server that speaks RESP: commands are sent together and answered in order.
+// Sending goes on while answers are outstanding.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,10 +34,11 @@ struct RespReply {
   enum class Kind { kError, kInteger, kText, kNothing };
   Kind kind = Kind::kNothing;
   int64_t integer = 0;
-  std::string_view text;
+  size_t bytes = 0;  // of a text, as many as were asked for at most
 };
 
-// One thread, but for Interrupt.
+// One thread, but for Interrupt. Once a call has failed, replies that were not received will not
+// come; Drop, and the next Send connects again.
 class RespConnection {
  public:
   explicit RespConnection(RespEndpoint endpoint) : endpoint_(std::move(endpoint)) {}
@@ -44,23 +46,32 @@ class RespConnection {
   RespConnection(const RespConnection&) = delete;
   RespConnection& operator=(const RespConnection&) = delete;
 
-  // Sends all commands, having connected if need be, then calls `answered` with the position of
-  // each command and its reply, in order. False if the connection failed: replies that were not
-  // told of will not come. Waits for a second at most without progress.
-  [[nodiscard]] bool Run(const std::vector<RespCommand>& commands,
-                         const std::function<void(size_t, const RespReply&)>& answered);
-  // Has a Run that is under way fail soon, and every later one. From any thread.
+  // Sends all commands, having connected if need be. Waits for a second at most without progress.
+  [[nodiscard]] bool Send(const std::vector<RespCommand>& commands);
+  // The reply to the first command that has had none, in `received`. If it is a text, its beginning
+  // is copied to `into`. Waits like Send.
+  [[nodiscard]] bool Receive(std::span<std::byte> into, RespReply* received);
+  void Drop();
+  // Has a call that is under way fail soon, and every later one. From any thread.
   void Interrupt();
+
+  // For the functions that hiredis calls with what it has read.
+  struct Incoming {
+    std::span<std::byte> into;
+    RespReply reply;
+  };
 
  private:
   [[nodiscard]] bool Connect();
   [[nodiscard]] bool Authenticate();
   void Append(const RespCommand& command);
-  [[nodiscard]] bool Next(const std::function<void(const RespReply&)>& answered);
+  [[nodiscard]] bool Flush();
+  [[nodiscard]] bool ReadMore();
   [[nodiscard]] bool Interrupted();
-  void Drop();
 
   const RespEndpoint endpoint_;
+  std::vector<char> chunk_;
+  Incoming incoming_;
   std::mutex mutex_;  // guards what follows against Interrupt
   redisContext* context_ = nullptr;
   bool interrupted_ = false;

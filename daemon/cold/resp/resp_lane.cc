@@ -9,8 +9,8 @@
 namespace kvtier {
 namespace {
 
-// Sent together. Replies come while the rest is still being sent, so more would only keep the first
-// waiting.
+// Under way at a time. Replies come while the rest is still being sent, so more would only keep the
+// first waiting.
 constexpr size_t kMostCalls = 64;
 constexpr size_t kMostPayloadBytes = size_t{4} << 20;
 
@@ -65,21 +65,27 @@ void RespLane::Add(RespCall call) {
 
 std::vector<RespCall> RespLane::Take() {
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+  if (sent_.empty()) wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
   std::vector<RespCall> calls;
-  size_t payload_bytes = 0;
-  while (!waiting_.empty() && calls.size() < kMostCalls && payload_bytes < kMostPayloadBytes) {
-    payload_bytes += waiting_.front().payload.size();
+  size_t bytes = sent_bytes_;
+  while (!waiting_.empty() && sent_.size() + calls.size() < kMostCalls &&
+         bytes < kMostPayloadBytes) {
+    bytes += waiting_.front().payload.size();
     calls.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
   return calls;
 }
 
+// What comes while answers are outstanding is sent before the next of them is waited for, so that
+// the server always has something to do.
 void RespLane::Work() {
   BlockSignals();
-  for (std::vector<RespCall> calls = Take(); !calls.empty(); calls = Take()) {
-    Send(std::move(calls));
+  for (;;) {
+    std::vector<RespCall> calls = Take();
+    if (calls.empty() && sent_.empty()) return;
+    if (!calls.empty()) Send(std::move(calls));
+    if (!sent_.empty()) ReceiveOne();
   }
 }
 
@@ -88,24 +94,35 @@ void RespLane::Work() {
 void RespLane::Send(std::vector<RespCall> calls) {
   const auto now = std::chrono::steady_clock::now();
   std::vector<RespCommand> commands;
-  std::vector<std::pair<size_t, size_t>> origins;  // of each command: call, and position in it
-  std::vector<size_t> missing;                     // replies, by call
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const bool late = calls[i].deadline <= now;
-    missing.push_back(late ? 1 : calls[i].lengths.size());
-    if (late) continue;
-    for (size_t j = 0; j < calls[i].lengths.size(); ++j) origins.emplace_back(i, j);
-    AddCommands(calls[i], &commands);
+  for (RespCall& call : calls) {
+    if (call.deadline <= now || call.lengths.empty()) {
+      call.ended(call.lengths.empty());
+      continue;
+    }
+    sent_bytes_ += call.payload.size();
+    // The commands are views of the words, which stay where they are when the call is moved.
+    sent_.push_back({.call = std::move(call)});
+    AddCommands(sent_.back().call, &commands);
   }
-  const auto answered = [&](size_t position, const RespReply& reply) {
-    const auto [call, command] = origins[position];
-    calls[call].answered(command, reply);
-    if (--missing[call] == 0) calls[call].ended(true);
-  };
-  if (!commands.empty()) (void)connection_.Run(commands, answered);
-  for (size_t i = 0; i < calls.size(); ++i) {
-    if (missing[i] > 0) calls[i].ended(false);
-  }
+  if (!commands.empty() && !connection_.Send(commands)) FailSent();
+}
+
+void RespLane::ReceiveOne() {
+  Sent& sent = sent_.front();
+  RespReply reply;
+  if (!connection_.Receive(sent.call.into, &reply)) return FailSent();
+  sent.call.answered(sent.answered, reply);
+  if (++sent.answered < sent.call.lengths.size()) return;
+  const RespCall call = std::move(sent.call);
+  sent_bytes_ -= call.payload.size();
+  sent_.pop_front();
+  call.ended(true);
+}
+
+void RespLane::FailSent() {
+  connection_.Drop();
+  sent_bytes_ = 0;
+  for (const Sent& sent : std::exchange(sent_, {})) sent.call.ended(false);
 }
 
 }  // namespace kvtier

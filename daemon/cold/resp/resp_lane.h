@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread with a connection of its own, which takes what waits for it and sends that together.
+// A thread with a connection of its own, which keeps several commands under way on it.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -23,6 +24,7 @@ struct RespCall {
   std::vector<std::string> words;  // of all commands
   std::vector<size_t> lengths;     // words of each command
   std::string_view payload;        // stands where a word is empty; borrowed
+  std::span<std::byte> into;       // of a call with one command, for the text of its reply
   std::chrono::steady_clock::time_point deadline;
   // Each reply of the call's commands, by the command's position.
   std::function<void(size_t, const RespReply&)> answered;
@@ -44,12 +46,24 @@ class RespLane {
   void Interrupt();
 
  private:
+  // A call whose commands have been sent, or are being sent.
+  struct Sent {
+    RespCall call;
+    size_t answered = 0;  // commands
+  };
+
   void Work();
-  // The next calls to be sent together; empty at the end.
+  // The next calls to be sent together. Waits for some if nothing is under way; none then: the end.
   [[nodiscard]] std::vector<RespCall> Take();
   void Send(std::vector<RespCall> calls);
+  void ReceiveOne();
+  // What is under way will not be answered.
+  void FailSent();
 
   RespConnection connection_;
+  // Of the thread alone.
+  std::deque<Sent> sent_;
+  size_t sent_bytes_ = 0;  // of their payloads
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<RespCall> waiting_;

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that cold stores' answers are received into, used again and again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace kvtier {
+
+// A block's bytes come in fresh memory at the price of a page fault for each 4 KiB, which costs
+// more than to copy them. So what a block was received into serves the next one. Take belongs to
+// one thread; what was taken may be given up on any, also after the pool's end.
+class ColdBuffers {
+ public:
+  using Buffer = std::vector<std::byte>;
+
+  // Of the buffers that wait, so many bytes are kept at most.
+  explicit ColdBuffers(uint64_t max_kept_bytes);
+
+  // A buffer of so many bytes, of which nothing may be assumed.
+  [[nodiscard]] std::shared_ptr<Buffer> Take(size_t bytes);
+  [[nodiscard]] uint64_t kept_bytes() const;
+
+ private:
+  struct Shelf;
+  const std::shared_ptr<Shelf> shelf_;
+};
+
+}  // namespace kvtier

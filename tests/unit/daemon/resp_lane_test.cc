@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lane against a server that answers what the test says.
+#include "daemon/cold/resp/resp_lane.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/fakes/temporary_directory.h"
+
+namespace kvtier {
+namespace {
+
+// Accepts one connection after the other; `answer` is asked once for each part that is received
+// and says what to send, and with nothing the connection ends.
+class ScriptedServer {
+ public:
+  using Answer = std::function<std::string(std::string_view received)>;
+
+  ScriptedServer(const std::string& path, Answer answer)
+      : answer_(std::move(answer)), listener_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(::listen(listener_, 4), 0);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~ScriptedServer() {
+    ::shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    ::close(listener_);
+  }
+  ScriptedServer(const ScriptedServer&) = delete;
+  ScriptedServer& operator=(const ScriptedServer&) = delete;
+
+ private:
+  void Serve() {
+    for (int client = Accept(); client >= 0; client = Accept()) {
+      std::array<char, 65536> part;
+      for (ssize_t got = Read(client, &part); got > 0; got = Read(client, &part)) {
+        const std::string text = answer_({part.data(), static_cast<size_t>(got)});
+        if (text.empty() || !Write(client, text)) break;
+      }
+      ::close(client);
+    }
+  }
+  [[nodiscard]] int Accept() const { return ::accept(listener_, nullptr, nullptr); }
+  static ssize_t Read(int client, std::array<char, 65536>* part) {
+    return ::recv(client, part->data(), part->size(), 0);
+  }
+  static bool Write(int client, std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t sent = ::send(client, text.data(), text.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      text.remove_prefix(static_cast<size_t>(sent));
+    }
+    return true;
+  }
+
+  const Answer answer_;
+  const int listener_;
+  std::thread thread_;
+};
+
+struct Ended {
+  bool complete = false;
+  std::vector<RespReply> replies;
+};
+
+class RespLaneTest : public testing::Test {
+ protected:
+  void Start(ScriptedServer::Answer answer) {
+    const std::string path = directory_.path().string() + "/server";
+    server_ = std::make_unique<ScriptedServer>(path, std::move(answer));
+    lane_ = std::make_unique<RespLane>(RespEndpoint{.host = path});
+  }
+  void TearDown() override {
+    lane_.reset();
+    server_.reset();
+  }
+  // So many commands of one call; what its reply says is copied to `into`.
+  std::future<Ended> Ask(size_t commands, std::span<std::byte> into = {}) {
+    const auto promise = std::make_shared<std::promise<Ended>>();
+    const auto ended = std::make_shared<Ended>();
+    RespCall call;
+    for (size_t i = 0; i < commands; ++i) {
+      call.words.emplace_back("GET");
+      call.lengths.push_back(1);
+    }
+    call.into = into;
+    call.deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    call.answered = [ended](size_t position, const RespReply& reply) {
+      EXPECT_EQ(position, ended->replies.size());
+      ended->replies.push_back(reply);
+    };
+    call.ended = [ended, promise](bool complete) {
+      ended->complete = complete;
+      promise->set_value(*ended);
+    };
+    lane_->Add(std::move(call));
+    return promise->get_future();
+  }
+  static std::string Text(size_t bytes) {
+    return "$" + std::to_string(bytes) + "\r\n" + std::string(bytes, 'x') + "\r\n";
+  }
+
+  TemporaryDirectory directory_;
+  std::unique_ptr<ScriptedServer> server_;
+  std::unique_ptr<RespLane> lane_;
+};
+
+TEST_F(RespLaneTest, ATextIsReceivedWhereTheCallWantsIt) {
+  Start([](std::string_view) { return Text(1'000'000); });
+  std::vector<std::byte> into(1'000'001);
+  const Ended ended = Ask(1, into).get();
+  ASSERT_TRUE(ended.complete);
+  EXPECT_EQ(ended.replies[0].kind, RespReply::Kind::kText);
+  EXPECT_EQ(ended.replies[0].bytes, 1'000'000u);
+  EXPECT_EQ(into[0], std::byte{'x'});
+  EXPECT_EQ(into[999'999], std::byte{'x'});
+  EXPECT_EQ(into[1'000'000], std::byte{0});
+}
+
+TEST_F(RespLaneTest, ALongerTextIsCutOff) {
+  Start([](std::string_view) { return Text(1'000); });
+  std::vector<std::byte> into(100);
+  const Ended ended = Ask(1, std::span(into).first(90)).get();
+  ASSERT_TRUE(ended.complete);
+  EXPECT_EQ(ended.replies[0].bytes, 90u);
+  EXPECT_EQ(into[89], std::byte{'x'});
+  EXPECT_EQ(into[90], std::byte{0});
+}
+
+TEST_F(RespLaneTest, ATextWithoutEndFailsTheCallInsteadOfFillingMemory) {
+  Start([](std::string_view) { return "$1000000000000\r\n" + std::string(4 << 20, 'x'); });
+  std::vector<std::byte> into(100);
+  EXPECT_FALSE(Ask(1, into).get().complete);
+}
+
+TEST_F(RespLaneTest, RepliesOfAllKindsAreToldApart) {
+  Start([](std::string_view) { return ":7\r\n+OK\r\n-ERR no\r\n$-1\r\n*2\r\n:1\r\n$1\r\nx\r\n"; });
+  const Ended ended = Ask(5).get();
+  ASSERT_TRUE(ended.complete);
+  EXPECT_EQ(ended.replies[0].kind, RespReply::Kind::kInteger);
+  EXPECT_EQ(ended.replies[0].integer, 7);
+  EXPECT_EQ(ended.replies[1].kind, RespReply::Kind::kText);
+  EXPECT_EQ(ended.replies[2].kind, RespReply::Kind::kError);
+  EXPECT_EQ(ended.replies[3].kind, RespReply::Kind::kNothing);
+  EXPECT_EQ(ended.replies[4].kind, RespReply::Kind::kNothing);
+}
+
+TEST_F(RespLaneTest, AnErrorOfTheServerIsNotTakenForBytes) {
+  Start([](std::string_view) { return std::string("-ERR xxxxxxxxxx\r\n"); });
+  std::vector<std::byte> into(100);
+  const Ended ended = Ask(1, into).get();
+  ASSERT_TRUE(ended.complete);
+  EXPECT_EQ(ended.replies[0].kind, RespReply::Kind::kError);
+  EXPECT_EQ(into[0], std::byte{0});
+}
+
+TEST_F(RespLaneTest, CallsAfterOneWhoseConnectionBrokeAreServedByANewOne) {
+  bool broken = false;
+  Start([&broken](std::string_view) {
+    // The first answer ends in the middle.
+    return std::exchange(broken, true) ? std::string(":1\r\n") : std::string();
+  });
+  EXPECT_FALSE(Ask(1).get().complete);
+  EXPECT_TRUE(Ask(1).get().complete);
+}
+
+TEST_F(RespLaneTest, NothingThatIsNoReplyIsBelieved) {
+  Start([](std::string_view) { return std::string("HTTP/1.1 400 Bad Request\r\n\r\n"); });
+  EXPECT_FALSE(Ask(1).get().complete);
+}
+
+TEST_F(RespLaneTest, ManyCallsAtOnceEndInTheirOrder) {
+  size_t commands = 0;
+  Start([&commands](std::string_view received) {
+    std::string text;
+    // Each command begins with its count of words.
+    for (const char c : received) {
+      if (c == '*') text += ":" + std::to_string(commands++) + "\r\n";
+    }
+    return text;
+  });
+  std::vector<std::future<Ended>> calls;
+  for (int i = 0; i < 300; ++i) calls.push_back(Ask(1));
+  for (int64_t i = 0; i < 300; ++i) {
+    const Ended ended = calls[static_cast<size_t>(i)].get();
+    ASSERT_TRUE(ended.complete);
+    EXPECT_EQ(ended.replies[0].integer, i);
+  }
+}
+
+TEST_F(RespLaneTest, ACallWithoutCommandsEnds) {
+  Start([](std::string_view) { return std::string(":1\r\n"); });
+  EXPECT_TRUE(Ask(0).get().complete);
+}
+
+TEST_F(RespLaneTest, ACallThatIsNotAnsweredEndsWithTheLane) {
+  std::promise<void> received;
+  std::promise<void> over;
+  Start([&](std::string_view) {
+    received.set_value();
+    over.get_future().wait();
+    return std::string();
+  });
+  std::future<Ended> call = Ask(1);
+  received.get_future().wait();
+  std::future<Ended> waiting = Ask(1);
+  lane_.reset();
+  over.set_value();
+  EXPECT_FALSE(call.get().complete);
+  EXPECT_FALSE(waiting.get().complete);
+}
+
+}  // namespace
+}  // namespace kvtier
