@@ -40,6 +40,7 @@ WORDS = {
     r"he|him|his|she|her": "it, or the name of the subject",
     r"hasten(s|ed|ing)?": "promote, prioritise",
     r"freshen(s|ed|ing)?": "touch",
+    r"withdraw(s|n|al|ing)?|withdrew": "cancel, reject, roll back, erase",
     r"bury|buries|buried": "defer the deletion",
     r"this room|house of": "folder",
     r"prefills": "appends; prefill is the kernel, and what an engine does",

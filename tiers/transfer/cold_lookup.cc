@@ -78,7 +78,7 @@ void ColdLookup::OnAnswer(uint64_t number, const Result<std::vector<bool>>& answ
               pass = gate_.MakePass()](Result<AcquireReply> reply) {
         done(std::move(reply));
         if (!pass.open()) return;
-        state_.env.loop->Post(gate_.WhileOpen([this, offers] { Withdraw(offers); }));
+        state_.env.loop->Post(gate_.WhileOpen([this, offers] { CancelOffers(offers); }));
       };
     }
   }
@@ -97,7 +97,7 @@ void ColdLookup::Count(const Result<std::vector<bool>>& answer) {
 }
 
 // The names were asked for in the prefix's order, and what lies between them this host has, or had:
-// if it is gone by now, the acquire ends there and the rest is withdrawn.
+// if it is gone by now, the acquire ends there and the offers behind it are cancelled.
 ColdLookup::Offers ColdLookup::Offer(const Waiting& waiting, const std::vector<bool>& present) {
   Offers offers;
   const AcquireRequest& request = waiting.request;
@@ -117,11 +117,11 @@ ColdLookup::Offers ColdLookup::Offer(const Waiting& waiting, const std::vector<b
 }
 
 // The deepest first, so that no block is kept for the sake of those behind it.
-void ColdLookup::Withdraw(const Offers& offers) {
+void ColdLookup::CancelOffers(const Offers& offers) {
   for (auto key = offers.rbegin(); key != offers.rend(); ++key) {
     const EntryIndex index = state_.Find(*key);
     if (index == kNoEntry || !state_[index].offered() || state_[index].loading()) continue;
-    state_.Apply(index, BlockEvent::kWithdraw);
+    state_.Apply(index, BlockEvent::kCancelOffer);
     state_.ForgetIfGone(index);
   }
 }

@@ -50,8 +50,8 @@ class ColdLookup {
   void Count(const Result<std::vector<bool>>& answer);
   // Makes entries of the blocks that the store has without a gap.
   [[nodiscard]] Offers Offer(const Waiting& waiting, const std::vector<bool>& present);
-  // What no load of the acquire has taken is forgotten.
-  void Withdraw(const Offers& offers);
+  // Ends the offers that no load of the acquire has taken, and their entries.
+  void CancelOffers(const Offers& offers);
 
   CacheState& state_;
   PrefixFinder& finder_;
