@@ -11,6 +11,7 @@ manner of Gemma 3; `--small`: a tiny one for CPUs).
     lmcache  LMCache's connector, host memory of vLLM's own process
     tier     as `fs`, with a kvtierd in place of the file system
     kvtier   KvtierConnector and a kvtierd of its own
+    absent   KvtierConnector without a kvtierd: what its hooks and its layout cost
     kept     the same with `keep_kv_cache`: the KV cache outlives the engine
     pair     two vLLM on one GPU, each with half of the KV cache, and one kvtierd
 
@@ -137,7 +138,7 @@ def run_plain(run: Run, connector: dict | None, environment: dict[str, str] | No
     if run.settings.only_converse:
         run.converse(engine)
         return
-    if connector is None:
+    if connector is None or run.name == "absent":
         run.compute(engine)
     else:
         run.hits(engine)
@@ -230,6 +231,8 @@ def run_one(run: Run) -> None:
             run_with_daemon(run)
         elif run.name == "none":
             run_plain(run, None)
+        elif run.name == "absent":
+            run_plain(run, connectors.kvtier(str(settings.work / "absent.sock")))
         elif run.name == "native":
             run_plain(run, connectors.native(settings))
         elif run.name == "fs":

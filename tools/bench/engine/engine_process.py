@@ -110,14 +110,15 @@ class Engine:
         if not sessions:
             raise RuntimeError("no trace has prompts of so few tokens")
         delays = start_delays_s(len(sessions), request["spread_s"], request["seed"])
+        turn_of = [0] * len(sessions)
+        asked: dict[str, tuple[int, float]] = {}
+        possible = [self._possible_hits(session) for session in sessions]
+        first: dict[str, float] = {}
+        later: list[float] = []  # the same without those of each session's first turn
+        prompt_tokens, cached_tokens, short_of_possible = 0, 0, []
         began = time.perf_counter()
         # When the next turn of each is due.
         waiting = {number: began + delay for number, delay in enumerate(delays)}
-        turn_of = [0] * len(sessions)
-        asked: dict[str, tuple[int, float]] = {}
-        first: dict[str, float] = {}
-        later: list[float] = []  # the same without those of each session's first turn
-        prompt_tokens, cached_tokens = 0, 0
         while waiting or asked:
             now = time.perf_counter()
             for number in [one for one, due in waiting.items() if due <= now]:
@@ -138,6 +139,9 @@ class Engine:
                 if output.finished:
                     del asked[name]
                     cached_tokens += output.num_cached_tokens or 0
+                    missed = possible[number][turn_of[number]] - (output.num_cached_tokens or 0)
+                    if missed > 0:
+                        short_of_possible.append(missed)
                     turn_of[number] += 1
                     if turn_of[number] < len(sessions[number]):
                         waiting[number] = now + sessions[number][turn_of[number]].think_s
@@ -147,10 +151,40 @@ class Engine:
             "requests": len(times),
             "prompt_tokens": prompt_tokens,
             "cached_share": cached_tokens / prompt_tokens,
+            "possible_share": sum(map(sum, possible)) / prompt_tokens,
+            "requests_with_less": len(short_of_possible),
+            "tokens_less": sum(short_of_possible),
+            "connector": self._connector_counts(),
             "mean_ttft_ms": 1e3 * sum(times) / len(times),
             "p50_ttft_ms": 1e3 * times[len(times) // 2],
             "p99_ttft_ms": 1e3 * times[len(times) * 99 // 100],
             "later_mean_ttft_ms": 1e3 * sum(later) / len(later),
+        }
+
+    def _possible_hits(self, session: list) -> list[int]:
+        """Of each turn, the tokens that a cache would have which forgot nothing: whole blocks in
+        common with an earlier prompt of the session, but for the last token."""
+        block = self._engine.vllm_config.cache_config.block_size
+        known: set[int] = set()
+        possible = []
+        for turn in session:
+            before, hits, is_known = 0, 0, True
+            for end in range(block, len(turn.prompt) + 1, block):
+                before = hash((before, *turn.prompt[end - block : end]))
+                is_known = is_known and before in known
+                hits += block * (is_known and end < len(turn.prompt))
+                known.add(before)
+            possible.append(hits)
+        return possible
+
+    def _connector_counts(self) -> dict[str, float]:
+        """kvtier's figures in vLLM's registry since the engine's start, if vLLM keeps them."""
+        if not self._engine.log_stats:
+            return {}
+        return {
+            f"{metric.labels['operation']}:{metric.labels['outcome']}": metric.value
+            for metric in self._llm.get_metrics()
+            if metric.name == "vllm:kvtier_connector_blocks"
         }
 
     def close(self) -> None:

@@ -71,5 +71,6 @@ def _of_conversation(row: dict) -> str:
         f"| {row['configuration']} | conversation {row['seed']}, {row['requests']} requests in "
         f"{row['seconds']:.0f} s | {row['prompt_tokens']} | mean {row['mean_ttft_ms']:.0f}, "
         f"p50 {row['p50_ttft_ms']:.0f}, p99 {row['p99_ttft_ms']:.0f}, without first turns mean "
-        f"{row['later_mean_ttft_ms']:.0f} | {100 * row['cached_share']:.0f} % | |"
+        f"{row['later_mean_ttft_ms']:.0f} | {100 * row['cached_share']:.1f} % of "
+        f"{100 * row['possible_share']:.1f} | {row['requests_with_less']} requests had less |"
     )

@@ -83,7 +83,8 @@ class Settings:
             max_model_len=max(self.lengths) + 256,
             enforce_eager=self.eager,
             enable_prefix_caching=True,
-            disable_log_stats=True,
+            # Sessions tell where their hits were lost.
+            disable_log_stats=not self.only_converse,
             prefix_caching_hash_algo="sha256_cbor",
             kv_transfer_config=connector,
         )
