@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import itertools
 import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -89,9 +90,10 @@ class Lookups:
         self._clock = clock
         self._yield = yield_interpreter
         self._states: dict[bytes, _State] = {}
-        # By block, how many requests have asked for it, and which blocks each request has.
-        self._askers: collections.Counter[bytes] = collections.Counter()
+        # What each request has asked for, and of what more than one has, how many more.
         self._keys_of: dict[str, set[bytes]] = {}
+        self._more_askers: collections.Counter[bytes] = collections.Counter()
+        self._held: set[bytes] = set()  # by some request
         self._unasked: list[bytes] = []
         self._unanswered = 0  # questions that are with the link
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
@@ -181,19 +183,24 @@ class Lookups:
     def forget(self, request: str) -> None:
         """The request has ended, and with it what is known of blocks that no other request has
         asked for."""
-        for key in self._keys_of.pop(request, ()):
-            others = self._askers[key] - 1
-            if others:
-                self._askers[key] = others
-            else:
-                del self._askers[key], self._states[key]
+        mine = self._keys_of.pop(request, set())
+        shared = mine.intersection(self._more_askers) if self._more_askers else set()
+        for key in shared:
+            self._more_askers[key] -= 1
+            if self._more_askers[key] == 0:
+                del self._more_askers[key]
+        mine -= shared
+        self._held -= mine
+        for key in mine:
+            del self._states[key]
 
     def _hold(self, keys: Sequence[bytes], request: str) -> None:
         mine = self._keys_of.setdefault(request, set())
         if not mine.issuperset(keys):
-            more = [key for key in keys if key not in mine]
-            mine.update(more)
-            self._askers.update(more)
+            more = set(keys) - mine
+            self._more_askers.update(self._held & more)
+            self._held |= more
+            mine |= more
 
     def _ask_open(self) -> None:
         if self._unasked:
@@ -208,14 +215,15 @@ class Lookups:
     def _take(self, answer: Answer) -> None:
         keys, presence = answer
         self._unanswered -= 1
-        found = [_MISS] * len(keys) if presence is None else [_STATES[one] for one in presence]
-        known = map(self._states.get, keys)
-        # A block that was given up stays a miss; one that was forgotten is no more.
-        news = [
-            (key, one)
-            for key, state, one in zip(keys, known, found)
-            if state is not None and state.deadline is not None
-        ]
-        self._states.update(news)
-        for state, count in collections.Counter(one for _, one in news).items():
+        found = [_MISS] * len(keys)
+        if presence is not None:
+            found = list(map(_STATES.__getitem__, presence))
+        states = list(map(self._states.get, keys))
+        if any(state is None or state.deadline is None for state in set(states)):
+            # A block that was given up stays a miss; one that was forgotten is no more.
+            is_open = [state is not None and state.deadline is not None for state in states]
+            keys = list(itertools.compress(keys, is_open))
+            found = list(itertools.compress(found, is_open))
+        self._states.update(zip(keys, found))
+        for state, count in collections.Counter(found).items():
             self._count(NO_DAEMON if presence is None else state.outcome, count)
