@@ -30,9 +30,9 @@ STORE_PATIENCE_S = 0.2
 #: step that computes nothing, which takes vLLM more than 2 ms, and the answer mostly takes less.
 LONE_WAIT_S = 0.005
 
-#: How long a step waits for answers beside other requests. Asked again, a request would wait for the
-#: whole step, while the GPU mostly still computes the one before.
-STEP_WAIT_S = 0.001
+#: How long a step waits for answers beside other requests, about questions of thousands of blocks.
+#: Asked again, a request would wait for the whole step; the GPU mostly still computes the one before.
+STEP_WAIT_S = 0.003
 
 
 @dataclass
