@@ -314,6 +314,14 @@ class SeveralGroupsTest(SchedulerCase):
         self.assertEqual(self.match(request(100)), 64)
         self.assertEqual(self.match(request(100, "longer local"), local_tokens=64), 0)
 
+    def test_a_request_that_is_alone_waits_for_the_second_answer_too(self):
+        """The longest prefix lacks a state, so that shorter ones are asked for."""
+        self.answers_at_once = True
+        self.have(*range(6))
+        self.have(2, 3, group=1)
+        self.have(3, group=2)
+        self.assertEqual(self.side.matched_tokens(request(100), 0), 64)
+
     def test_only_what_the_prefix_needs_is_loaded(self):
         self.have(*range(6))
         self.have(2, 3, group=1)
