@@ -19,6 +19,10 @@
 namespace kvtier {
 namespace {
 
+// Is there while files that a daemon may have used are being emptied: some are then of the old set,
+// some empty, some of the new one.
+constexpr std::string_view kEmptyingName = "emptying";
+constexpr mode_t kPrivateFile = 0600;
 constexpr std::string_view kCure =
     "change it back, or set reformat = true to give up what the files hold";
 // When the file system has less room than it said, this share of the slabs is given up at a time.
@@ -55,6 +59,8 @@ tl::unexpected<Error> Unusable(std::string reason, std::string what) {
 Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
                                  const DiskSetShape& shape) {
   DiskSet set(directory, shape);
+  std::error_code error;
+  set.emptying_ = std::filesystem::exists(directory / kEmptyingName, error);
   for (uint32_t i = 0; i < kMaxDiskFiles; ++i) KVT_RETURN_IF_ERROR(set.InspectFile(i));
   return set;
 }
@@ -79,6 +85,7 @@ Status DiskSet::InspectFile(uint32_t number) {
 }
 
 bool DiskSet::IsNew() const {
+  if (emptying_) return true;
   // Every file gets epoch 0 before any gets epoch 1, and blocks are written only after that.
   return std::ranges::none_of(found_, [](const Found& found) {
     return found.damage || (found.superblock && found.superblock->epoch > 0);
@@ -88,6 +95,7 @@ bool DiskSet::IsNew() const {
 bool DiskSet::encrypted() const { return found_.front().superblock->encrypted; }
 
 Status DiskSet::CheckUsable() const {
+  if (emptying_) return {};
   for (const Found& found : found_) {
     if (!found.damage) continue;
     Error error = *found.damage;
@@ -142,7 +150,30 @@ Status DiskSet::CheckFile(uint32_t number, const Superblock& first) const {
   return {};
 }
 
+// Durable before the first file is emptied.
+Status DiskSet::MarkEmptying() {
+  const std::filesystem::path path = directory_ / kEmptyingName;
+  const UniqueFd fd(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kPrivateFile));
+  if (!fd.valid()) {
+    return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "create " + path.native()));
+  }
+  emptying_ = true;
+  return SyncDirectory(directory_);
+}
+
+// Durable before the first block is written, which would be lost with the files otherwise.
+Status DiskSet::EndEmptying() {
+  const std::filesystem::path path = directory_ / kEmptyingName;
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "remove " + path.native()));
+  }
+  emptying_ = false;
+  return SyncDirectory(directory_);
+}
+
 Status DiskSet::Reset() {
+  if (!IsNew()) KVT_RETURN_IF_ERROR(MarkEmptying());
   for (uint32_t i = 0; i < found_.size(); ++i) {
     Found& found = found_[i];
     found.superblock.reset();
@@ -184,6 +215,7 @@ Status DiskSet::SizeAndBegin() {
   if (is_new) KVT_RETURN_IF_ERROR(Begin());
   epoch_ += 1;
   KVT_RETURN_IF_ERROR(Begin());
+  if (emptying_) KVT_RETURN_IF_ERROR(EndEmptying());
   KVT_RETURN_IF_ERROR(CutToSize());
   NoteSize(slabs_before);
   return {};

@@ -34,11 +34,13 @@ class DiskSet {
   // Whether the files can be used as they are, or there are none yet. See OpenDiskFiles for the
   // errors; they say what differs and what to do.
   [[nodiscard]] Status CheckUsable() const;
-  // Whether there is nothing to keep: no files, or such as no daemon ever came to use.
+  // Whether there is nothing to keep: no files, such as no daemon ever came to use, or such as were
+  // being emptied when that was cut off.
   [[nodiscard]] bool IsNew() const;
   // As the files say. REQUIRES: CheckUsable, and not IsNew.
   [[nodiscard]] bool encrypted() const;
-  // Empties and creates what is needed, removes what is not.
+  // Empties and creates what is needed, removes what is not. What is cut off is known by a mark
+  // until SizeAndBegin has begun the set.
   [[nodiscard]] Status Reset();
   // Gives the files as many slabs as cap, file system and floor allow, and durably begins a new
   // epoch. Errors: kResourceExhausted "disk_full"; kIoError.
@@ -61,6 +63,8 @@ class DiskSet {
   DiskSet(std::filesystem::path directory, const DiskSetShape& shape)
       : directory_(std::move(directory)), shape_(shape) {}
   [[nodiscard]] Status InspectFile(uint32_t number);
+  [[nodiscard]] Status MarkEmptying();
+  [[nodiscard]] Status EndEmptying();
   [[nodiscard]] Status CheckFile(uint32_t number, const Superblock& first) const;
   [[nodiscard]] uint64_t SlabsWithinCap() const;
   [[nodiscard]] Result<uint64_t> SlabsThatFit() const;
@@ -72,6 +76,7 @@ class DiskSet {
 
   std::filesystem::path directory_;
   DiskSetShape shape_;
+  bool emptying_ = false;     // the mark is there
   std::vector<Found> found_;  // by file number; at least `shape_.files`
   DiskGeometry geometry_;
   Digest128 set_uuid_;

@@ -108,10 +108,19 @@ Status DiskSetFile::Empty() {
   return {};
 }
 
+// A size that has grown is durable before a superblock speaks of it: a power loss may keep the
+// superblock, which overwrites bytes that were there, and not the size, which is metadata.
+Result<bool> DiskSetFile::Preallocate(uint64_t bytes) {
+  KVT_ASSIGN_OR_RETURN(const uint64_t size_before, GetSize());
+  KVT_ASSIGN_OR_RETURN(const bool set_aside, Allocate(bytes));
+  if (size_before < bytes && ::fsync(fd_.get()) != 0) return Failed("fsync");
+  return set_aside;
+}
+
 // True if the file system has set the bytes aside, so that later writes cannot run out of space.
 // False where it cannot do so: the file is made that long, and a write may still fail. Running out
 // of space is an error of its own, because the caller answers it with a smaller size.
-Result<bool> DiskSetFile::Preallocate(uint64_t bytes) {
+Result<bool> DiskSetFile::Allocate(uint64_t bytes) const {
   const auto size = static_cast<off_t>(bytes);
   int outcome = 0;
   do {

@@ -32,9 +32,9 @@ class DiskSetFile {
 
   // Discards all contents; the file reads as zeros from then on.
   [[nodiscard]] Status Empty();
-  // Makes sure that `bytes` are allocated. Errors: kResourceExhausted "ENOSPC" (also for quotas and
-  // file size limits), kIoError. Returns false if the file system cannot preallocate: the file then
-  // has the size, but not the blocks.
+  // Makes sure that `bytes` are allocated, and that the file durably has this size. Errors:
+  // kResourceExhausted "ENOSPC" (also for quotas and file size limits), kIoError. Returns false if
+  // the file system cannot preallocate: the file then has the size, but not the blocks.
   [[nodiscard]] Result<bool> Preallocate(uint64_t bytes);
   // Cuts off what lies beyond `bytes`, if anything.
   [[nodiscard]] Status Cut(uint64_t bytes);
@@ -54,6 +54,7 @@ class DiskSetFile {
  private:
   DiskSetFile(std::filesystem::path path, UniqueFd fd, bool direct)
       : path_(std::move(path)), fd_(std::move(fd)), direct_(direct) {}
+  [[nodiscard]] Result<bool> Allocate(uint64_t bytes) const;
   [[nodiscard]] tl::unexpected<Error> Failed(std::string_view call) const;
 
   std::filesystem::path path_;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a power loss may leave of files that are made or grow. The file system is not asked to
+// forget anything: it is enough to see what has been synced when.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+
+#include "base/executor.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "tests/fakes/aligned_bytes.h"
+#include "tests/fakes/temporary_directory.h"
+#include "tiers/storage/disk_files.h"
+#include "tiers/storage/disk_set_file.h"
+#include "tiers/storage/superblock.h"
+
+namespace kvtier {
+namespace {
+
+using SyncWatcher = std::function<void(int fd)>;
+
+// Null but in the tests below. This program's fsync is called instead of the C library's.
+SyncWatcher* sync_watcher = nullptr;
+
+}  // namespace
+}  // namespace kvtier
+
+extern "C" int fsync(int fd) {
+  if (kvtier::sync_watcher != nullptr) (*kvtier::sync_watcher)(fd);
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kSlabBytes = 256 * kKiB;
+
+// The size that the newer superblock of a file speaks of; nothing if there is none.
+std::optional<uint64_t> SizeBySuperblock(int fd) {
+  const AlignedBytes pages(2 * kSuperblockBytes, 0);
+  if (::pread(fd, pages.data(), pages.size(), 0) != static_cast<ssize_t>(pages.size())) return {};
+  std::optional<Superblock> newest;
+  for (size_t i = 0; i < 2; ++i) {
+    const std::span<const std::byte> page(pages.data() + i * kSuperblockBytes, kSuperblockBytes);
+    const Result<Superblock> superblock = DecodeSuperblock(page.first<kSuperblockBytes>());
+    if (superblock && (!newest || superblock->epoch > newest->epoch)) newest = *superblock;
+  }
+  if (!newest) return {};
+  return newest->file_bytes;
+}
+
+class DiskGrowthTest : public ::testing::Test {
+ protected:
+  DiskGrowthTest() {
+    options_.directory = directory_.path() / "disk";
+    options_.files = 2;
+    options_.slab_bytes = kSlabBytes;
+    options_.engine = DiskEngine::kPread;
+    options_.io.threads = 1;
+    sync_watcher = &watcher_;
+  }
+  ~DiskGrowthTest() override { sync_watcher = nullptr; }
+
+  void Open(uint64_t slabs) {
+    options_.bytes = 2 * kMiB + slabs * kSlabBytes;
+    ASSERT_TRUE(OpenDiskFiles(options_, &loop_).has_value());
+  }
+
+  // Without watching.
+  void CheckOpens(const std::filesystem::path& directory) {
+    sync_watcher = nullptr;
+    DiskFilesOptions options = options_;
+    options.directory = directory;
+    const Result<DiskFiles> files = OpenDiskFiles(options, &loop_);
+    EXPECT_TRUE(files.has_value()) << files.error().ToString();
+    sync_watcher = &watcher_;
+  }
+
+  // At each sync, what is about to become durable may have become so already, all but the size.
+  void Watch(int fd) {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
+    const std::optional<uint64_t> told = SizeBySuperblock(fd);
+    if (told) ++superblocks_seen_;
+    if (told && *told > synced_bytes_[status.st_ino]) ++superblocks_ahead_;
+    synced_bytes_[status.st_ino] = static_cast<uint64_t>(status.st_size);
+  }
+
+  TemporaryDirectory directory_;
+  BlockingLoop loop_;
+  DiskFilesOptions options_;
+  std::map<ino_t, uint64_t> synced_bytes_;
+  int superblocks_seen_ = 0;
+  int superblocks_ahead_ = 0;
+  SyncWatcher watcher_ = [this](int fd) { Watch(fd); };
+};
+
+TEST_F(DiskGrowthTest, NoSuperblockSpeaksOfASizeThatAPowerLossMayTakeBack) {
+  Open(4);
+  Open(10);
+  Open(6);
+  Open(12);
+  EXPECT_GE(superblocks_seen_, 8);
+  EXPECT_EQ(superblocks_ahead_, 0);
+}
+
+// What a power loss leaves of a start that empties the files: at any sync, each file may be as it
+// was, or as it is now. The file system has kept names in order.
+TEST_F(DiskGrowthTest, ASetThatIsEmptiedCanBeEmptiedAgainAfterAPowerLoss) {
+  Open(4);
+  TemporaryDirectory before;
+  std::filesystem::copy(options_.directory, before.path() / "disk");
+  options_.has_keys = [] { return Result<bool>(false); };
+  int checked = 0;
+  watcher_ = [&](int fd) {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
+    for (int old_files = 0; old_files < 4; ++old_files) {
+      const TemporaryDirectory left;
+      std::filesystem::copy(options_.directory, left.path() / "disk");
+      for (int i = 0; i < 2; ++i) {
+        const std::filesystem::path name = DiskSetFileName(static_cast<uint32_t>(i));
+        if ((old_files >> i & 1) == 0) continue;
+        std::filesystem::copy_file(before.path() / "disk" / name, left.path() / "disk" / name,
+                                   std::filesystem::copy_options::overwrite_existing);
+      }
+      CheckOpens(left.path() / "disk");
+      ++checked;
+    }
+  };
+  Open(4);
+  EXPECT_GE(checked, 16);
+}
+
+}  // namespace
+}  // namespace kvtier
