@@ -65,9 +65,16 @@ class Damage:
             self.fail(text)
 
     def check(self, player: Player, what: str, damaged: set[bytes], whole: set[bytes]) -> None:
-        """damaged: blocks that must be misses. whole: those that must be hits."""
+        """damaged: blocks that must be misses, unless a pool was kept that has another copy. whole:
+        those that must be hits."""
+        presence = player.pool.lookup(self.hashes)
+        in_pool = {
+            block for block, where in zip(self.hashes, presence) if where & kvtier.Presence.POOL
+        }
+        damaged = damaged - in_pool
         found = player.read(self.hashes)
         self.job.count("blocks asked for", len(found))
+        self.job.count("of them in a kept pool", len(in_pool))
         self.job.count("right hits", sum(found))
         for text in player.wrong:
             self.fail(f"{what}: wrong bytes: {text}")
