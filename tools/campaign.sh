@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs the robustness campaign on the programs of a build: daemons and clients that are killed,
-# damaged files and memory, simulations, fuzzers, a soak. See tools/campaign/__main__.py for the
-# options. Needs no root, works in a temporary directory, and leaves nothing running.
+# damaged files and memory, power losses, simulations, fuzzers, a soak. See tools/campaign/__main__.py
+# for the options. Needs no root, but to record writes without fusermount3; works in a temporary
+# directory, and leaves nothing running.
 #
 # KVTIER_BUILD_DIRECTORY names the build to take the programs from; default: build/release.
 set -euo pipefail

@@ -21,6 +21,8 @@ packages=(
   libhiredis-dev librados-dev
   # manual pages; the build works without
   pandoc
+  # the file system that records writes for the robustness campaign; the build works without
+  libfuse3-dev fuse3
   # tests that the build configures: GoogleTest, libFuzzer
   libgtest-dev libgmock-dev "clang$clang" "libclang-rt$clang-dev" python3
 )

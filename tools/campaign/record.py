@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 SCHEMA = "kvtier-campaign/1"
@@ -41,6 +43,28 @@ class Record:
         }
         return self._document["parts"].setdefault(name, empty)
 
+    def merge(self, other: dict[str, Any]) -> None:
+        """Adds what another run has done: of a process of this one, or on another machine. Raises
+        ValueError (it is not a campaign's document)."""
+        if not isinstance(other, dict) or other.get("schema") != SCHEMA:
+            raise ValueError("this is not a record of a campaign")
+        for name, theirs in other["parts"].items():
+            ours = self.part(name, theirs["first_seed"])
+            was_run = ours["rounds"] > 0
+            ours["skipped"] = "" if was_run or theirs["rounds"] else theirs["skipped"]
+            ours["first_seed"] = min(ours["first_seed"], theirs["first_seed"])
+            ours["next_seed"] = max(ours["next_seed"], theirs["next_seed"])
+            for what in ("rounds", "seconds"):
+                ours[what] += theirs[what]
+            for what, number in theirs["counts"].items():
+                ours["counts"][what] = ours["counts"].get(what, 0) + number
+            for what, value in theirs["peaks"].items():
+                ours["peaks"][what] = max(ours["peaks"].get(what, value), value)
+            ours["failures"] += theirs["failures"]
+
+    def document(self) -> dict[str, Any]:
+        return self._document
+
     def failures(self) -> int:
         return sum(len(part["failures"]) for part in self._document["parts"].values())
 
@@ -68,11 +92,47 @@ class Record:
         return "\n".join(lines) + "\n"
 
 
-class Job:
-    """One part's share of a run: how long it may take, and what it has to report. One thread."""
+class Dealer:
+    """Gives each seed to one of the processes that are forked from this one."""
 
-    def __init__(self, name: str, record: Record, seconds: float, first_seed: int) -> None:
+    def __init__(self, first: int) -> None:
+        self._file = tempfile.TemporaryFile(prefix="kvtier-campaign-")
+        self._put(first)
+
+    def take(self, count: int) -> int:
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            first = int.from_bytes(os.pread(self._file.fileno(), 8, 0), "little")
+            self._put(first + count)
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        return first
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _put(self, seed: int) -> None:
+        os.pwrite(self._file.fileno(), seed.to_bytes(8, "little"), 0)
+
+
+class Job:
+    """One part's share of a run: how long it may take, and what it has to report. One thread.
+
+    deal: gives the next so many seeds, where several jobs share a range; without it the job goes on
+    where its record ends. again: what a command that repeats a seed needs beyond it."""
+
+    def __init__(
+        self,
+        name: str,
+        record: Record,
+        seconds: float,
+        first_seed: int,
+        deal: Callable[[int], int] | None = None,
+        again: str = "",
+    ) -> None:
         self.name = name
+        self._again = again
+        self._deal = deal
         self._record = record
         self._entry = record.part(name, first_seed)
         self._started = time.monotonic()
@@ -92,8 +152,9 @@ class Job:
         round has counted is saved with it."""
         while True:
             self._entry["skipped"] = ""
-            yield self._entry["next_seed"]
-            self._entry["next_seed"] += step
+            seed = self._entry["next_seed"] if self._deal is None else self._deal(step)
+            yield seed
+            self._entry["next_seed"] = max(self._entry["next_seed"], seed + step)
             self._entry["rounds"] += 1
             self._save()
             if self.is_over():
@@ -117,7 +178,7 @@ class Job:
 
     def fail(self, seed: int, what: str, log: str = "") -> None:
         """Reports a failure at once, and how to see it again."""
-        again = f"tools/campaign.sh --only {self.name} --seed {seed}"
+        again = f"tools/campaign.sh --only {self.name} --seed {seed}{self._again}"
         failure = {"seed": seed, "what": what[:_TEXT_LIMIT], "again": again}
         if log:
             failure["log"] = log[-_TEXT_LIMIT:]

@@ -60,6 +60,9 @@ def _fuzzers() -> list[list[str]]:
         if not line.startswith("add_test(") or "-max_total_time=" not in line:
             continue
         words = shlex.split(line.partition(" ")[2].rstrip(")"))
+        # In a bundle both are relative to the build: the program and its corpus.
+        words[0] = str(build_directory() / words[0])
+        words[-1] = str(build_directory() / words[-1])
         if pathlib.Path(words[0]).exists():
             commands.append(words)
     return commands
@@ -73,7 +76,9 @@ def run_fuzzers(job: Job) -> None:
         job.skip("no fuzzer is built (they need clang)")
         return
     for seed in job.seeds():
-        for command in fuzzers:
+        # Not the same one first each time: a round may be cut short.
+        first = seed % len(fuzzers)
+        for command in fuzzers[first:] + fuzzers[:first]:
             _fuzz(job, seed, command)
             if job.is_over():
                 break

@@ -53,18 +53,16 @@ class World:
         self, pool_blocks: int, host_blocks: int, disk_blocks: int, *more_settings: str
     ) -> None:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="kvtier-campaign-"))
-        settings = [
+        self._settings = [
             f"pool.bytes={max(pool_blocks * BLOCK_BYTES, SLAB_BYTES)}B",
             "pool.device=host",
             f"host.bytes={_tier_bytes(host_blocks)}B",
-            f"disk.bytes={_tier_bytes(disk_blocks)}B",
             f"cache.slab_bytes={SLAB_BYTES}B",
             "disk.free_floor_bytes=0B",
             "kernels.enabled=false",
             *more_settings,
         ]
-        self.daemon = PrivateDaemon(str(self.directory), settings)
-        self.daemon.start_timeout_s = _END_TIMEOUT_S
+        self.resize_disk(disk_blocks)
 
     def __enter__(self) -> World:
         return self
@@ -81,6 +79,12 @@ class World:
             )
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def resize_disk(self, blocks: int, *more_settings: str) -> None:
+        """For the next start. REQUIRES: no daemon runs."""
+        settings = [*self._settings, f"disk.bytes={_tier_bytes(blocks)}B", *more_settings]
+        self.daemon = PrivateDaemon(str(self.directory), settings)
+        self.daemon.start_timeout_s = _END_TIMEOUT_S
+
     @property
     def disk(self) -> pathlib.Path:
         return self.directory / "disk"
@@ -89,6 +93,9 @@ class World:
         with contextlib.suppress(OSError):
             return self.daemon.log
         return ""
+
+    def forget_log(self) -> None:
+        (self.directory / "kvtierd.log").unlink(missing_ok=True)
 
     def broken_promise(self) -> str:
         """The line of the log that says that a daemon ended by its own checks; empty if none."""

@@ -125,6 +125,14 @@ class PrivateDaemon:
             self._process.wait()
             self._process = None
 
+    def stop(self) -> None:
+        """As a service manager stops it; waits until the process is gone. Does nothing when none is
+        running. Raises subprocess.TimeoutExpired."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(self.start_timeout_s)
+            self._process = None
+
     def pause(self) -> None:
         """It answers nothing until `resume`, and can be killed."""
         self._signal(signal.SIGSTOP)
