@@ -3,6 +3,7 @@
 on real daemons for minutes and are no test of this tree's: tools/campaign.sh."""
 
 import contextlib
+import ctypes
 import importlib.util
 import io
 import json
@@ -13,6 +14,7 @@ import pathlib
 import random
 import sys
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -498,6 +500,25 @@ class SoakTest(unittest.TestCase):
         self.assertIn("resident memory", soak.grown(growing))
         leaking = [(30 + i, 14, 40 << 20) for i in range(30)]
         self.assertIn("descriptors", soak.grown(leaking))
+
+    def test_workers_of_io_uring_are_no_threads_of_the_daemon(self):
+        named, done = threading.Event(), threading.Event()
+
+        def work(name):
+            ctypes.CDLL(None).prctl(15, name)  # PR_SET_NAME
+            named.set()
+            done.wait()
+
+        before = soak.threads(os.getpid())
+        for name, counted in ((b"iou-wrk-1234", 0), (b"worker", 1)):
+            thread = threading.Thread(target=work, args=(name,))
+            thread.start()
+            named.wait()
+            self.assertEqual(soak.threads(os.getpid()), before + counted)
+            done.set()
+            thread.join()
+            named.clear()
+            done.clear()
 
     def test_what_is_allocated_at_the_beginning_is_no_growth(self):
         samples = [(30, 14, min(40, 10 + i) << 20) for i in range(120)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import time
@@ -29,7 +30,12 @@ def descriptors(process: int) -> int:
 
 
 def threads(process: int) -> int:
-    return _status_field(process, "Threads")
+    """But for those that the kernel makes for io_uring, which come and go."""
+    count = 0
+    for task in pathlib.Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            count += not (task / "comm").read_text().startswith("iou-")
+    return count
 
 
 def resident_bytes(process: int) -> int:
