@@ -36,6 +36,23 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual(plan.v(0).shape, (1000, 16, 8, 128))
         self.assertEqual(plan.kv(0).strides, (2 * MIB, 32 * 1024, 2048, 256, 2))
 
+    def test_scales_lie_behind_the_keys_and_values_of_their_layer(self):
+        record = kvtier.ModelRecord("llama", 32, 8, 128, 128, dtype="fp8", scale_bytes=8)
+        layout = record.layout()
+        self.assertEqual(layout.layer_stride, 32 * 1024 + 16 * 8 * 8)
+        scales = ViewPlan(record, layout, blocks=1000).scales(1)
+        self.assertEqual(scales.k.offset, layout.layer_stride + 32 * 1024)
+        self.assertEqual(scales.v.offset, scales.k.offset + 4)
+        self.assertEqual(scales.k.shape, (1000, 16, 8))
+        self.assertEqual(scales.k.strides, (layout.block_stride, 64, 8))
+
+    def test_a_record_without_scales_by_token_has_none(self):
+        for scale_bytes in (0, 4, 16):
+            record = kvtier.ModelRecord("m", 1, 1, 8, 8, dtype="fp8", scale_bytes=scale_bytes)
+            with self.assertRaises(kvtier.UnsupportedError) as raised:
+                ViewPlan(record, record.layout(), blocks=1).scales(0)
+            self.assertEqual(raised.exception.reason, "no_scales_by_token")
+
     def test_a_field_out_of_range_is_named(self):
         for field, value in (("layers", 0), ("kv_heads", 1 << 20), ("block_tokens", -1)):
             with self.assertRaises(kvtier.InvalidArgumentError) as raised:
@@ -129,6 +146,18 @@ class MemoryTest(DaemonTestCase):
                 kv.k[block] += 1
                 kv.v[block] += 1
             np.testing.assert_array_equal(flat.view(np.float32), np.ones(BLOCK_BYTES // 4))
+
+    def test_scales_and_elements_together_cover_a_block_exactly_once(self):
+        pool = self.attach(kvtier.ModelRecord("e4m3", 2, 2, 32, 32, dtype="fp8", scale_bytes=8))
+        memory = pool.memory()
+        with pool.acquire(new_blocks=1) as got:
+            block = got.new_blocks[0].index
+            memory.block_bytes()[block] = 0
+            for layer in range(2):
+                kv, scales = memory.layer(layer), memory.layer_scales(layer)
+                for array in (kv.k, kv.v, scales.k.view(np.uint32), scales.v.view(np.uint32)):
+                    array[block] += np.array(0x01010101, np.uint32).astype(array.dtype)
+            self.assertTrue((memory.block_bytes()[block] == 1).all())
 
     def test_the_common_array_is_k_and_v(self):
         pool = self.attach()

@@ -28,6 +28,16 @@ class TorchTest(DaemonTestCase):
             self.assertEqual(tensors.k.data_ptr(), arrays.k.ctypes.data)
             self.assertEqual(tuple(tensors.v.shape), arrays.v.shape)
 
+    def test_scales_are_the_pools_memory_too(self):
+        pool = self.attach(kvtier.ModelRecord("e4m3", 2, 2, 32, 32, dtype="fp8", scale_bytes=8))
+        memory = pool.memory()
+        with pool.acquire(new_blocks=1) as got:
+            block = got.new_blocks[0].index
+            memory.torch_scales(1).k[block] = 0.5
+            memory.torch_scales(1).v[block] = 0.25
+            self.assertTrue((memory.layer_scales(1).k[block] == 0.5).all())
+            self.assertTrue((memory.layer_scales(1).v[block] == 0.25).all())
+
     def test_the_common_tensor_is_k_and_v(self):
         pool = self.attach()
         with pool.acquire(new_blocks=1) as got:

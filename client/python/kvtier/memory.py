@@ -95,6 +95,15 @@ class PoolMemory:
         """
         return self._numpy(self._plan.kv(layer))
 
+    def layer_scales(self, layer: int) -> KvView[npt.NDArray[np.float32]]:
+        """The scales that lie beside the K and V of one layer, one for each token and head, as
+        numpy arrays, float32 [blocks, tokens, heads], strided: of a record with scale_bytes=8.
+
+        Raises as `layer`; also UnsupportedError "no_scales_by_token" (the record has others).
+        """
+        plan = self._plan.scales(layer)
+        return KvView(self._numpy(plan.k, np.float32), self._numpy(plan.v, np.float32))
+
     def block_bytes(self) -> npt.NDArray[np.uint8]:
         """All blocks as bytes, uint8 [blocks, block_bytes]. Raises UnsupportedError (not host
         memory)."""
@@ -117,6 +126,22 @@ class PoolMemory:
         """
         return KvView(self._torch(self._plan.k(layer)), self._torch(self._plan.v(layer)))
 
+    def torch_scales(self, layer: int) -> KvView[torch.Tensor]:
+        """`layer_scales` as torch tensors in place, on the CPU or on the pool's GPU: what
+        `kernels.PagedKv` takes as key_scales and value_scales.
+
+        Raises InvalidArgumentError, ImportError, UnsupportedError "no_scales_by_token".
+        """
+        import torch
+
+        plan = self._plan.scales(layer)
+        if self._gpu is None:
+            arrays = self.layer_scales(layer)
+            return KvView(torch.from_numpy(arrays.k), torch.from_numpy(arrays.v))
+        device = torch.device("cuda", self._gpu.ordinal)
+        k, v = self._gpu.array(plan.k, "<f4"), self._gpu.array(plan.v, "<f4")
+        return KvView(torch.as_tensor(k, device=device), torch.as_tensor(v, device=device))
+
     def torch_layer_kv(self, layer: int) -> torch.Tensor:
         """K and V of one layer as one torch tensor, [blocks, 2, tokens, heads, dim], strided.
 
@@ -134,9 +159,11 @@ class PoolMemory:
             raise error_of(Status.UNSUPPORTED, "not_host_memory", "the pool is on a GPU")
         return self._host
 
-    def _numpy(self, spec: ArraySpec) -> npt.NDArray[Any]:
+    def _numpy(self, spec: ArraySpec, dtype: npt.DTypeLike = None) -> npt.NDArray[Any]:
+        """None: of the dtype of the elements."""
         buffer = self._host_buffer()
-        return np.ndarray(spec.shape, self.dtype.numpy, buffer, spec.offset, spec.strides)
+        kind = self.dtype.numpy if dtype is None else dtype
+        return np.ndarray(spec.shape, kind, buffer, spec.offset, spec.strides)
 
     def _cuda(self, spec: ArraySpec) -> CudaArray:
         if self._gpu is None:

@@ -63,6 +63,7 @@ _OWN_GEOMETRY = (
     "dtype",
     "block_tokens",
     "kv_layout",
+    "scale_bytes",
 )
 
 
@@ -92,6 +93,7 @@ class ModelRecord:
     extra: Mapping[str, str] = field(default_factory=dict)
     groups: Sequence[KvGroup] = ()
     kv_layout: KvLayout = KvLayout.BLOCK_FIRST
+    scale_bytes: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DType.of(self.dtype))
@@ -261,6 +263,8 @@ def to_abi(record: ModelRecord) -> Any:
 
 Array = TypeVar("Array")
 
+_SCALE_BYTES = 4  # a float32
+
 
 class ArraySpec(NamedTuple):
     """A strided array within a pool. offset: bytes from the pool's first byte; strides: bytes."""
@@ -331,6 +335,26 @@ class ViewPlan:
         shape = (layer.shape[0], self._group.layers, *layer.shape[1:])
         strides = (layer.strides[0], self._layout.layer_stride, *layer.strides[1:])
         return ArraySpec(0, shape, strides)
+
+    def scales(self, layer: int) -> KvView[ArraySpec]:
+        """The scales of K and of V of one layer, float32 [blocks, tokens, heads]. Raises
+        InvalidArgumentError, UnsupportedError (the record's scale_bytes are not 8)."""
+        group, layout = self._group, self._layout
+        heads = group.block_tokens * group.kv_heads
+        offset = heads * (group.k_head_dim + group.v_head_dim) * layout.element_bytes
+        if group.scale_bytes != 2 * _SCALE_BYTES or offset % _SCALE_BYTES != 0:
+            raise error_of(
+                Status.UNSUPPORTED,
+                "no_scales_by_token",
+                f"{group.scale_bytes} bytes of scales for each token and head, 8 are a float32 for K "
+                "and one for V",
+            )
+        first = self._layer_offset(layer) + offset
+        shape = (self._blocks, group.block_tokens, group.kv_heads)
+        strides = (layout.block_stride, group.kv_heads * group.scale_bytes, group.scale_bytes)
+        return KvView(
+            ArraySpec(first, shape, strides), ArraySpec(first + _SCALE_BYTES, shape, strides)
+        )
 
     def _layer_offset(self, layer: int) -> int:
         if self._layout.element_bytes == 0:
