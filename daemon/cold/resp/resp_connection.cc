@@ -4,19 +4,23 @@
 #include <hiredis/hiredis.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 namespace kvtier {
 namespace {
 
 constexpr timeval kPatience = {.tv_sec = 1, .tv_usec = 0};
 
-// What one call of the system reads. Of a long text, most of it is copied once more.
-constexpr size_t kChunkBytes = size_t{128} << 10;
+// What one call of the system reads, beside a text.
+constexpr size_t kChunkBytes = size_t{64} << 10;
+// "$" and a length.
+constexpr size_t kMostLineBytes = 24;
 
 // hiredis makes an object of each reply; here the one that is expected is filled in, without
 // memory of its own. Of arrays, which are never asked for, nothing is kept.
@@ -101,6 +105,7 @@ bool RespConnection::Connect() {
   // Its buffer, which holds a whole text, is kept for the next one.
   context->reader->maxbuf = 0;
   chunk_.resize(kChunkBytes);
+  chunk_begin_ = chunk_end_ = 0;
   {
     const std::lock_guard lock(mutex_);
     context_ = context;
@@ -145,28 +150,81 @@ bool RespConnection::Send(const std::vector<RespCommand>& commands) {
   return Flush();
 }
 
+// A text goes from the socket to where it is wanted; all else is short, and left to hiredis.
 bool RespConnection::Receive(std::span<std::byte> into, RespReply* received) {
   if (context_ == nullptr) return false;
+  redisReader* const reader = context_->reader;
+  if (!into.empty() && reader->pos == reader->len) {
+    if (const std::optional<size_t> bytes = TextAhead(into.size())) {
+      *received = {.kind = RespReply::Kind::kText, .integer = 0, .bytes = *bytes};
+      return ReceiveText(into.first(*bytes));
+    }
+  }
   incoming_ = {.into = into, .reply = {}};
   void* ended = nullptr;
   while (ended == nullptr) {
-    if (redisReaderGetReply(context_->reader, &ended) != REDIS_OK) return false;
-    if (ended == nullptr && !ReadMore()) return false;
+    if (redisReaderGetReply(reader, &ended) != REDIS_OK) return false;
+    if (ended == nullptr && !FeedReader()) return false;
   }
   *received = incoming_.reply;
   return true;
 }
 
-// A server that sends more than was asked for is not listened to any longer.
-bool RespConnection::ReadMore() {
-  redisReader* const reader = context_->reader;
-  if (reader->len > incoming_.into.size() + 2 * kChunkBytes) return false;
+bool RespConnection::Read(std::span<std::byte> first, size_t* received) {
+  iovec parts[] = {{first.data(), first.size()}, {chunk_.data(), chunk_.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
   ssize_t count = -1;
   do {
-    count = ::recv(context_->fd, chunk_.data(), chunk_.size(), 0);
+    count = ::recvmsg(context_->fd, &message, 0);
   } while (count < 0 && errno == EINTR);
-  return count > 0 &&
-         redisReaderFeed(reader, chunk_.data(), static_cast<size_t>(count)) == REDIS_OK;
+  if (count <= 0) return false;
+  *received = std::min(static_cast<size_t>(count), first.size());
+  chunk_begin_ = 0;
+  chunk_end_ = static_cast<size_t>(count) - *received;
+  return true;
+}
+
+// "$LENGTH\r\n". A line that has not come whole is hiredis's, which is rare.
+std::optional<size_t> RespConnection::TextAhead(size_t most) {
+  size_t unused = 0;
+  if (chunk_begin_ == chunk_end_ && !Read({}, &unused)) return std::nullopt;
+  const std::string_view ahead(chunk_.data() + chunk_begin_, chunk_end_ - chunk_begin_);
+  const size_t line_end = ahead.substr(0, kMostLineBytes).find("\r\n");
+  if (!ahead.starts_with('$') || line_end == std::string_view::npos) return std::nullopt;
+  size_t bytes = 0;
+  const auto [end, error] = std::from_chars(ahead.data() + 1, ahead.data() + line_end, bytes);
+  const bool whole = error == std::errc() && end == ahead.data() + line_end;
+  if (!whole || bytes == 0 || bytes > most) return std::nullopt;
+  chunk_begin_ += line_end + 2;
+  return bytes;
+}
+
+bool RespConnection::ReceiveText(std::span<std::byte> text) {
+  const size_t here = std::min(text.size(), chunk_end_ - chunk_begin_);
+  std::memcpy(text.data(), chunk_.data() + chunk_begin_, here);
+  chunk_begin_ += here;
+  size_t received = 0;
+  for (text = text.subspan(here); !text.empty(); text = text.subspan(received)) {
+    if (!Read(text, &received)) return false;
+  }
+  for (const char expected : {'\r', '\n'}) {
+    if (chunk_begin_ == chunk_end_ && !Read({}, &received)) return false;
+    if (chunk_[chunk_begin_++] != expected) return false;
+  }
+  return true;
+}
+
+// A server that sends more than was asked for is not listened to any longer.
+bool RespConnection::FeedReader() {
+  redisReader* const reader = context_->reader;
+  if (reader->len > incoming_.into.size() + 2 * kChunkBytes) return false;
+  size_t unused = 0;
+  if (chunk_begin_ == chunk_end_ && !Read({}, &unused)) return false;
+  const size_t bytes = chunk_end_ - chunk_begin_;
+  const char* const begin = chunk_.data() + std::exchange(chunk_begin_, chunk_end_);
+  return redisReaderFeed(reader, begin, bytes) == REDIS_OK;
 }
 
 void RespConnection::Interrupt() {

@@ -66,11 +66,19 @@ class RespConnection {
   [[nodiscard]] bool Authenticate();
   void Append(const RespCommand& command);
   [[nodiscard]] bool Flush();
-  [[nodiscard]] bool ReadMore();
+  // Receives into `first`, and what goes beyond it into the chunk; `received` bytes went to
+  // `first`. REQUIRES: the chunk has been used up.
+  [[nodiscard]] bool Read(std::span<std::byte> first, size_t* received);
+  // Whether a text of 1 to `most` bytes is next; then its length, and its bytes are next.
+  [[nodiscard]] std::optional<size_t> TextAhead(size_t most);
+  [[nodiscard]] bool ReceiveText(std::span<std::byte> text);
+  [[nodiscard]] bool FeedReader();
   [[nodiscard]] bool Interrupted();
 
   const RespEndpoint endpoint_;
+  // What has been received and not been looked at yet lies between the two.
   std::vector<char> chunk_;
+  size_t chunk_begin_ = 0, chunk_end_ = 0;
   Incoming incoming_;
   std::mutex mutex_;  // guards what follows against Interrupt
   redisContext* context_ = nullptr;

@@ -153,6 +153,57 @@ TEST_F(RespLaneTest, ATextWithoutEndFailsTheCallInsteadOfFillingMemory) {
   EXPECT_FALSE(Ask(1, into).get().complete);
 }
 
+// The server's answers to what came together are one stream, in pieces that end anywhere.
+TEST_F(RespLaneTest, TextsThatFollowOneAnotherAreToldApartWhereverTheirPiecesEnd) {
+  size_t asked = 0;
+  std::string rest;
+  Start([&](std::string_view received) {
+    for (const char c : received) {
+      if (c == '*') rest += Text(1 + 997 * asked++ % 70'000);
+    }
+    return std::exchange(rest, {});
+  });
+  constexpr size_t kMost = 70'000;
+  std::vector<std::vector<std::byte>> into(200, std::vector<std::byte>(kMost + 1));
+  std::vector<std::future<Ended>> calls;
+  for (std::vector<std::byte>& one : into) calls.push_back(Ask(1, one));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const Ended ended = calls[i].get();
+    ASSERT_TRUE(ended.complete) << i;
+    const size_t bytes = 1 + 997 * i % 70'000;
+    EXPECT_EQ(ended.replies[0].bytes, bytes);
+    EXPECT_EQ(into[i][bytes - 1], std::byte{'x'});
+    EXPECT_EQ(into[i][bytes], std::byte{0});
+  }
+}
+
+TEST_F(RespLaneTest, AMissingTextAmongOthersLeavesTheseWhole) {
+  size_t asked = 0;
+  Start([&asked](std::string_view received) {
+    std::string text;
+    for (const char c : received) {
+      if (c == '*') text += asked++ % 3 == 1 ? std::string("$-1\r\n") : Text(5'000);
+    }
+    return text;
+  });
+  std::vector<std::vector<std::byte>> into(60, std::vector<std::byte>(5'001));
+  std::vector<std::future<Ended>> calls;
+  for (std::vector<std::byte>& one : into) calls.push_back(Ask(1, one));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const Ended ended = calls[i].get();
+    ASSERT_TRUE(ended.complete) << i;
+    const bool missing = i % 3 == 1;
+    EXPECT_EQ(ended.replies[0].bytes, missing ? 0u : 5'000u) << i;
+    EXPECT_EQ(into[i][4'999], missing ? std::byte{0} : std::byte{'x'}) << i;
+  }
+}
+
+TEST_F(RespLaneTest, ATextThatIsLongerThanItSaysEndsTheConnection) {
+  Start([](std::string_view) { return std::string("$3\r\nabcdef\r\n"); });
+  std::vector<std::byte> into(100);
+  EXPECT_FALSE(Ask(1, into).get().complete);
+}
+
 TEST_F(RespLaneTest, RepliesOfAllKindsAreToldApart) {
   Start([](std::string_view) { return ":7\r\n+OK\r\n-ERR no\r\n$-1\r\n*2\r\n:1\r\n$1\r\nx\r\n"; });
   const Ended ended = Ask(5).get();
