@@ -126,8 +126,12 @@ void Service::StartHeartbeats() {
 
 std::string Service::StatusLine() const {
   const CacheGauges gauges = daemon_.Gauges();
+  uint64_t pool_bytes = 0;  // that blocks are in
+  for (const PoolGauges& pool : gauges.pools) {
+    pool_bytes += (pool.blocks - pool.free) * pool.block_bytes;
+  }
   return fmt::format("Serving {} client(s): {}, {}, {}", daemon_.session_count(),
-                     TierStatus("pool", gauges.pool_used_bytes, gauges.pool_capacity_bytes),
+                     TierStatus("pool", pool_bytes, gauges.pool_capacity_bytes),
                      TierStatus("host", gauges.host_used_bytes, gauges.host_capacity_bytes),
                      TierStatus("disk", gauges.disk_used_bytes, gauges.disk_capacity_bytes));
 }

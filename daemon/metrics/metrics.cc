@@ -181,15 +181,15 @@ constexpr MetricRow kTierRows[] = {
        AddPerTier<uint64_t>(family, {gauges.pool_capacity_bytes, gauges.host_capacity_bytes,
                                      gauges.disk_capacity_bytes});
      }},
-    {kGauge, "kvtier_tier_used_bytes", "Bytes of a tier that are taken.",
-     "tiers.{|host|disk}.used_bytes", "tiers.[].used_bytes",
+    {kGauge, "kvtier_tier_used_bytes", "Bytes of a tier that are taken.", "tiers.{}.used_bytes",
+     "tiers.[].used_bytes",
      [](From from, Family family) {
        const CacheGauges& gauges = from.snapshot.gauges;
        AddPerTier<uint64_t>(
            family, {TotalsOf(from).in_use_bytes, gauges.host_used_bytes, gauges.disk_used_bytes});
      }},
     // What the pools have taken from their devices, whether blocks are in it or not.
-    {kGauge, "", "", "tiers.pool.used_bytes", "",
+    {kGauge, "", "", "tiers.pool.allocated_bytes", "",
      [](From from, Family family) { family.Add(from.snapshot.gauges.pool_used_bytes); }},
     {kGauge, "kvtier_tier_blocks", "Blocks that a tier holds.", "tiers.{}.blocks",
      "tiers.[].blocks",

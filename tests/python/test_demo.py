@@ -14,6 +14,7 @@ from harness.paths import daemon_program
 from kvtier import _programs
 
 TIMEOUT_S = 180
+NO_BLOCKS = {"pool": 0, "host": 0, "disk": 0}
 
 
 def run_demo(*arguments, **environment):
@@ -52,6 +53,11 @@ class RunningDaemonTest(DaemonTestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn(f"the one that runs, at {self.daemon.socket}", done.stdout)
         self.assertIn("identical=yes", done.stdout)
+        tiers = self.daemon.status()["tiers"]
+        self.assertEqual({name: tier["blocks"] for name, tier in tiers.items()}, NO_BLOCKS)
+        # The pool is there still, without anything in it.
+        self.assertEqual(tiers["pool"]["used_bytes"], 0)
+        self.assertGreater(tiers["pool"]["allocated_bytes"], 0)
 
 
 class ProgramsTest(unittest.TestCase):

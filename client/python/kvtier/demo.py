@@ -353,12 +353,13 @@ def demonstrate(socket: str, own: OwnDaemon | None) -> list[Run]:
             if name == "host":
                 others = push_to_host(socket, pool, hashes)
             runs.append(generate(name, model, pool, prompt))
+            made = pool.hash_blocks(prompt + runs[-1].answer)  # more than the prompt's blocks
         show(runs[-1])
         if name == "host":
             push_to_disk(socket, own, hashes)
     if own is None:
         # A daemon that others use is left without blocks that no one asks for again.
-        evict(socket, hashes + others)
+        evict(socket, list(made) + others)
     return runs
 
 
