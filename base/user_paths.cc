@@ -76,7 +76,9 @@ std::string WhyNotPrivate(const std::string& directory) {
 Result<std::string> MakeUserSocketDirectory() {
   const std::string directory = UserSocketDirectory();
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, "making " + directory));
+    return tl::unexpected(
+        ErrnoError(ErrorCode::kIoError, errno,
+                   "making " + directory + " ($XDG_RUNTIME_DIR or $TMPDIR names another place)"));
   }
   if (const std::string why = WhyNotPrivate(directory); !why.empty()) {
     return MakeError(ErrorCode::kPermissionDenied, "socket_directory_owner", why);

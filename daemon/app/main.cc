@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,9 +82,9 @@ int Main(int argc, char** argv) {
   if (!config) return Complain(config.error(), kExitConfiguration);
   if (arguments.check_config) {
     fmt::print("{}", FormatConfig(*config));
-    for (const std::string& beyond : BeyondMemory(*config, ReadMachineMemory().total_bytes)) {
-      fmt::print(stderr, "kvtierd: warning: {}\n", beyond);
-    }
+    std::vector<std::string> doubts = BeyondMemory(*config, ReadMachineMemory().total_bytes);
+    std::ranges::move(BeyondDisk(*config), std::back_inserter(doubts));
+    for (const std::string& doubt : doubts) fmt::print(stderr, "kvtierd: warning: {}\n", doubt);
     return 0;
   }
   return Service(*config, read, arguments.dev ? DevScreen(facts, *config) : "").Run();

@@ -2,9 +2,12 @@
 #include "daemon/config/config_check.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <initializer_list>
 #include <map>
@@ -315,10 +318,16 @@ constexpr std::array kRemedies = {
            false},
     Remedy{"cold_library", "cold.kind", "build or install its library, or set cold.library"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
-    Remedy{"cold_endpoint", "cold.endpoint", "name HOST:PORT or the absolute path of a socket; for RADOS, POOL@/PATH/ceph.conf"},
+    Remedy{"cold_endpoint", "cold.endpoint",
+           "name HOST:PORT or the absolute path of a socket; for RADOS, POOL@/PATH/ceph.conf"},
     Remedy{"socket_in_use", "", "stop that process, or name another path"},
     Remedy{"socket_path_taken", "", "remove what is there, or name another path"},
     Remedy{"socket_path_too_long", "", "name one of at most 107 bytes"},
+    Remedy{"EADDRINUSE", "",
+           "another process listens there (ss -ltnp): end it, or name another port; port 0 takes "
+           "a free one",
+           false},
+    Remedy{"EADDRNOTAVAIL", "", "name an address that this machine has (ip address)", false},
     Remedy{"EACCES", "", "give the daemon's user access to it, or name another path"},
     Remedy{"EPERM", "", "give the daemon's user access to it, or name another path"},
     Remedy{"EROFS", "",
@@ -363,6 +372,39 @@ std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_byte
     compare("host.bytes", "host.bytes and pools in host memory", config.host.bytes + pool_bytes);
   }
   return beyond;
+}
+
+std::vector<std::string> BeyondDisk(const Config& config) {
+  if (config.disk.bytes == 0) return {};
+  const std::filesystem::path wanted = config.disk.directory;
+  const auto about = [&](std::string_view key, const std::string& what) {
+    return std::vector{fmt::format("{}: {}", PlaceOfKey(config, key), what)};
+  };
+  if (wanted.is_relative()) {
+    return about("disk.directory", fmt::format("disk.directory \"{}\" is looked for where the "
+                                               "daemon is started; name it from the root on",
+                                               wanted.string()));
+  }
+  std::error_code ignored;
+  std::filesystem::path there = wanted;
+  while (!std::filesystem::exists(there, ignored) && there.has_relative_path()) {
+    there = there.parent_path();
+  }
+  if (!std::filesystem::is_directory(there, ignored)) {
+    return about("disk.directory", fmt::format("{} is no directory", there.string()));
+  }
+  if (::access(there.c_str(), W_OK) != 0) {
+    return about("disk.directory", fmt::format("user {} may not write to {}: {}", ::geteuid(),
+                                               there.string(), std::strerror(errno)));
+  }
+  // All of the file system: what is free of it may be the tier's own files' already.
+  const auto space = std::filesystem::space(there, ignored);
+  // Several files may be links to several disks.
+  const bool fits = config.disk.files > 1 || space.capacity >= config.disk.bytes;
+  if (ignored || fits) return {};
+  return about("disk.bytes", fmt::format("disk.bytes would take {}, the file system of {} has {}",
+                                         FormatByteSize(config.disk.bytes), there.string(),
+                                         FormatByteSize(space.capacity)));
 }
 
 Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {

@@ -24,6 +24,9 @@ namespace kvtier {
 // another machine than the daemon will. Sentences without a full stop.
 [[nodiscard]] std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_bytes);
 
+// What stands against the disk tier on this machine, and for this user; likewise. Nothing is made.
+[[nodiscard]] std::vector<std::string> BeyondDisk(const Config& config);
+
 // Where `key` ("section.name") was given, for complaints about it; "(default)" if it was not.
 [[nodiscard]] std::string PlaceOfKey(const Config& config, std::string_view key);
 

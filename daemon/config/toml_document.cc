@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/toml_document.h"
 
+#include <fmt/format.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -50,6 +51,33 @@ TomlTable ConvertTable(const toml::table& table) {
   return entries;
 }
 
+// The line of the first header of a section; 0: none.
+size_t LineOfSection(std::string_view text, std::string_view header) {
+  for (size_t line = 1; !text.empty(); ++line) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view row = text.substr(0, end);
+    const size_t begin = row.find_first_not_of(" \t");
+    if (begin != row.npos && row.substr(begin).starts_with(header)) return line;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return 0;
+}
+
+// What to do about mistakes that are made often; empty, or behind the library's own words.
+std::string Advice(std::string_view text, const toml::parse_error& error) {
+  const std::string_view what = error.description();
+  if (what.find("expected digit, saw") != what.npos) {
+    return "; sizes and durations stand in quotes: \"16GiB\", \"10min\"";
+  }
+  constexpr std::string_view kTwice = "redefine existing table '";
+  if (const size_t at = what.find(kTwice); at != what.npos) {
+    const std::string_view rest = what.substr(at + kTwice.size());
+    const size_t line = LineOfSection(text, fmt::format("[{}]", rest.substr(0, rest.find('\''))));
+    if (line > 0) return fmt::format("; it begins in line {}: put its keys there", line);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string_view TomlValue::KindName() const {
@@ -63,8 +91,8 @@ tl::expected<TomlTable, TomlSyntaxError> ParseToml(std::string_view text) {
   try {
     return ConvertTable(toml::parse(text));
   } catch (const toml::parse_error& error) {
-    return tl::unexpected(
-        TomlSyntaxError{std::string(error.description()), PositionOf(error.source())});
+    return tl::unexpected(TomlSyntaxError{std::string(error.description()) + Advice(text, error),
+                                          PositionOf(error.source())});
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -444,6 +447,37 @@ TEST(Config, WhatAMachinesMemoryCannotGiveIsSaid) {
                                      "take 40.0 GiB, this machine has 24.0 GiB"});
   EXPECT_EQ(BeyondMemory(config, 16 * kGiB).size(), 2u);
   EXPECT_TRUE(BeyondMemory(config, 0).empty()) << "the machine does not say";
+}
+
+TEST(Config, WhatStandsAgainstTheDiskTierIsSaid) {
+  const auto doubts = [](const std::string& directory, const std::string& bytes) {
+    return BeyondDisk(
+        *Parse(fmt::format("[disk]\ndirectory = \"{}\"\nbytes = \"{}\"\n", directory, bytes)));
+  };
+  const auto first = [&](const std::string& directory, const std::string& bytes) {
+    const std::vector<std::string> all = doubts(directory, bytes);
+    return all.empty() ? "" : all[0];
+  };
+  const TemporaryDirectory there;
+  const std::string path = there.path();
+  std::ofstream(path + "/file") << "text";
+  EXPECT_TRUE(doubts(path, "128MiB").empty());
+  EXPECT_TRUE(doubts(path + "/to/be/made", "128MiB").empty());
+  EXPECT_FALSE(std::filesystem::exists(path + "/to")) << "nothing is made";
+  EXPECT_TRUE(doubts("relative", "0B").empty()) << "there is no disk tier";
+  EXPECT_THAT(first("relative/path", "128MiB"),
+              testing::HasSubstr("test.toml:2:13: disk.directory"));
+  EXPECT_THAT(first(path + "/file/below", "128MiB"), testing::HasSubstr("/file is no directory"));
+  EXPECT_THAT(first("/proc/kvtier", "128MiB"), testing::HasSubstr("the file system of /proc has"));
+  EXPECT_THAT(first(path, "1000TiB"), testing::HasSubstr("test.toml:3:9: disk.bytes would take"));
+}
+
+TEST(Config, MistakesThatAreMadeOftenAreAnsweredWithWhatToDo) {
+  EXPECT_THAT(Parse("[host]\nbytes = 16GiB\n").error().context,
+              testing::HasSubstr("sizes and durations stand in quotes: \"16GiB\""));
+  const std::string twice =
+      "# [host]\n[pool]\n[host]\nbytes = \"1GiB\"\n\n[pool]\nbytes = \"1GiB\"\n";
+  EXPECT_THAT(Parse(twice).error().context, testing::HasSubstr("it begins in line 2"));
 }
 
 TEST(Config, ExampleHasEveryKeyWithItsDefault) {

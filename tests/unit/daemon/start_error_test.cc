@@ -35,6 +35,13 @@ TEST(StartError, KeyLeftToItsDefaultIsNamedToo) {
   EXPECT_EQ(error.context.substr(0, 43), "(default): server.socket: bind /run/kvtier;");
 }
 
+TEST(StartError, APortThatAnotherProcessHasIsAnsweredWithWhatToDo) {
+  const Error error = AnnotateWithKey(Config{}, "metrics.listen",
+                                      Error{ErrorCode::kIoError, "EADDRINUSE", "listening"});
+  EXPECT_NE(error.context.find("name another port"), std::string::npos) << error.context;
+  EXPECT_FALSE(IsConfigurationError(error)) << "the process may end by itself";
+}
+
 TEST(StartError, OnlyWhatAnOperatorMustMendIsAConfigurationError) {
   EXPECT_TRUE(IsConfigurationError({ErrorCode::kIoError, "EACCES", ""}));
   EXPECT_TRUE(IsConfigurationError({ErrorCode::kAlreadyExists, "directory_locked", ""}));
