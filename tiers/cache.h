@@ -217,6 +217,8 @@ class Cache {
   [[nodiscard]] bool HasColdStore() const;
 
   [[nodiscard]] const CacheStats& stats() const;
+  // REQUIRES: the cache has named this namespace, as CacheStats and CacheGauges do.
+  [[nodiscard]] const NamespaceIdentity& IdentityOf(NamespaceId id) const;
   // Sizes and states now; O(pools), not O(blocks).
   [[nodiscard]] CacheGauges Gauges() const;
   // Aborts with a message if any invariant is broken; O(everything), for tests and the simulator.

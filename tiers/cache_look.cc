@@ -115,6 +115,10 @@ std::vector<NamespaceIdentity> Cache::Namespaces() const {
   return namespaces;
 }
 
+const NamespaceIdentity& Cache::IdentityOf(NamespaceId id) const {
+  return impl_->state.namespaces[id.value].identity;
+}
+
 size_t Cache::NamespaceCount() const { return impl_->state.namespaces.size(); }
 
 BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,

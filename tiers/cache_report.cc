@@ -12,6 +12,7 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   const NamespaceIdentity& identity = state.namespaces[pool.namespace_id.value].identity;
   PoolGauges gauges;
   gauges.id = pool.id;
+  gauges.namespace_id = pool.namespace_id;
   gauges.device = pool.device;
   gauges.tenant = identity.tenant;
   gauges.model_hex = identity.model.Hex();
@@ -166,6 +167,12 @@ void Cache::Impl::CheckInvariants() const {
   KVT_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
   const CacheStats::Asked& tokens = state.stats.tokens;
   KVT_CHECK(tokens.asked == tokens.hit[0] + tokens.hit[1] + tokens.hit[2] + tokens.miss);
+  CacheStats::AskedOf sums;
+  for (const CacheStats::AskedOf& asked : state.stats.of_namespaces) {
+    sums.blocks.Add(asked.blocks);
+    sums.tokens.Add(asked.tokens);
+  }
+  KVT_CHECK(sums.blocks == blocks && sums.tokens == tokens);
 }
 
 // A block without a tier is known only while blocks follow it; links go up by one.

@@ -350,7 +350,8 @@ Quarantine::KernelsRemain Daemon::KernelsRemain() {
 
 Status Daemon::Listen() {
   wire_devices_ = WireDevices();
-  models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant);
+  models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant,
+                                            config_.metrics.models_per_tenant);
   context_.disk = &disk_->facts();
   context_.devices = &devices_;
   context_.wire_devices = &wire_devices_;

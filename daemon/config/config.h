@@ -131,6 +131,7 @@ struct RestartConfig {
 struct MetricsConfig {
   std::string listen;  // empty: nowhere
   bool listen_beyond_loopback = false;
+  uint32_t models_per_tenant = 16;  // that have series of their own
 };
 
 // Named in this order in config_schema.cc. kVllm and kSglang call tiers and hashes differently.

@@ -485,6 +485,11 @@ std::vector<ConfigKey> MetricsKeys() {
           &At<&Config::metrics, &MetricsConfig::listen_beyond_loopback>,
           "`metrics.listen` may be any address, as `0.0.0.0:9400`: other machines get `/metrics` "
           "and `/healthz` without a password, and no other page."),
+      Count("metrics.models_per_tenant", &At<&Config::metrics, &MetricsConfig::models_per_tenant>,
+            0, 1024,
+            "Models of a tenant, by name and revision, that have metrics of their own, those "
+            "registered first; the others are summed up without a model's name. Each has 13 "
+            "series."),
   };
 }
 

@@ -482,6 +482,7 @@ constexpr MetricRow kDaemonRows[] = {
 std::span<const MetricSection> MetricSections() {
   static const std::array kSections = {
       MetricSection{"Requests", kRequestRows},
+      MetricSection{"Models", ModelMetricRows()},
       MetricSection{"Tiers", kTierRows},
       MetricSection{"Movement", kMovementRows},
       MetricSection{"The disk", DiskMetricRows()},

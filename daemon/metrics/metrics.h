@@ -4,8 +4,10 @@
 // and how it is read. The page at /metrics, both JSON documents and docs/METRICS.md are made from
 // it.
 //
-// All series exist from the start: labels take values of fixed lists only, and the devices of the
-// configuration; never names of models or clients, and of tenants those alone that have quotas.
+// All series exist from the start: labels take values of fixed lists only, the devices of the
+// configuration, and tenants with quotas; never names of clients. Those of models begin when the
+// first client registers one, and are as many as the configuration allows
+// (daemon/session/model_labels.h).
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -56,6 +58,7 @@ struct MetricSection {
 [[nodiscard]] std::span<const MetricRow> ColdMetricRows();
 [[nodiscard]] std::span<const MetricRow> DiskMetricRows();
 [[nodiscard]] std::span<const MetricRow> EventMetricRows();
+[[nodiscard]] std::span<const MetricRow> ModelMetricRows();
 [[nodiscard]] std::span<const MetricRow> RestartMetricRows();
 // Blocks or tokens by the tier that had them; the cold store counts as one of its own.
 void AddHits(MetricFamily& family, const CacheStats::Asked& asked);

@@ -23,6 +23,7 @@ MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context) {
   for (const PoolGauges& pool : snapshot.gauges.pools) {
     snapshot.model_names.push_back(context.models->NameOf(pool.tenant, pool.model_hex));
   }
+  snapshot.models = ModelUses(*context.models, *context.cache, snapshot.gauges);
   for (const OpenedDevice& opened : *context.devices) {
     const DeviceInfo info = opened.device->info();
     snapshot.devices.push_back({info.kind, info.name, DeviceUuidText(info)});

@@ -12,6 +12,7 @@
 #include "daemon/attention/attention_service.h"
 #include "daemon/events/event_report.h"
 #include "daemon/keeper/descriptor_store.h"
+#include "daemon/metrics/model_metrics.h"
 #include "daemon/resources/kept_pools.h"
 #include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
@@ -91,6 +92,7 @@ struct MetricsSnapshot {
   CacheStats stats;
   CacheGauges gauges;
   std::vector<std::string> model_names;  // of gauges.pools
+  std::vector<ModelUse> models;
   struct Device {
     std::string kind, name, uuid;
   };

@@ -9,7 +9,8 @@ namespace kvtier {
 
 Result<const RegisteredModel*> ModelRegistry::Register(const std::string& tenant,
                                                        const ModelRecord& record) {
-  TenantModels& models = tenants_[tenant];
+  TenantModels& own = tenants_[tenant];
+  std::deque<RegisteredModel>& models = own.models;
   const ModelFingerprint fingerprint = record.Fingerprint();
   const auto found = std::ranges::find(models, fingerprint, &RegisteredModel::fingerprint);
   if (found != models.end()) return &*found;
@@ -23,50 +24,44 @@ Result<const RegisteredModel*> ModelRegistry::Register(const std::string& tenant
   }
   const wire::ModelId id(static_cast<uint32_t>(models.size() + 1));
   RegisteredModel& model = models.emplace_back(RegisteredModel{id, record, fingerprint, {}});
+  model.label = labels_.LabelFor(tenant, record.name, record.revision);
   for (uint32_t i = 0; i < record.groups.size(); ++i) {
     model.groups.push_back({record.GroupFingerprint(i), record.groups[i].BlockBytes()});
+    own.groups.try_emplace(model.groups.back().fingerprint, Group{&model, i});
   }
   return &model;
 }
 
 size_t ModelRegistry::count(const std::string& tenant) const {
   const auto models = tenants_.find(tenant);
-  return models == tenants_.end() ? 0 : models->second.size();
+  return models == tenants_.end() ? 0 : models->second.models.size();
 }
 
 Result<const RegisteredModel*> ModelRegistry::Find(const std::string& tenant,
                                                    wire::ModelId id) const {
   const auto models = tenants_.find(tenant);
-  if (models == tenants_.end() || id.value == 0 || id.value > models->second.size()) {
+  if (models == tenants_.end() || id.value == 0 || id.value > models->second.models.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_model",
                      fmt::format("no model {} was registered", id.value));
   }
-  return &models->second[id.value - 1];
+  return &models->second.models[id.value - 1];
 }
 
 std::optional<ModelRegistry::Group> ModelRegistry::FindGroup(
     const std::string& tenant, const ModelFingerprint& fingerprint) const {
   const auto models = tenants_.find(tenant);
   if (models == tenants_.end()) return std::nullopt;
-  for (const RegisteredModel& model : models->second) {
-    const auto found =
-        std::ranges::find(model.groups, fingerprint, &wire::RegisterModelReply::Group::fingerprint);
-    if (found == model.groups.end()) continue;
-    return Group{&model, static_cast<uint32_t>(found - model.groups.begin())};
-  }
-  return std::nullopt;
+  const auto group = models->second.groups.find(fingerprint);
+  if (group == models->second.groups.end()) return std::nullopt;
+  return group->second;
 }
 
 std::string ModelRegistry::NameOf(const std::string& tenant,
                                   const std::string& fingerprint_hex) const {
-  const auto models = tenants_.find(tenant);
-  if (models == tenants_.end()) return {};
-  for (const RegisteredModel& model : models->second) {
-    for (const wire::RegisterModelReply::Group& group : model.groups) {
-      if (group.fingerprint.Hex() == fingerprint_hex) return model.record.name;
-    }
-  }
-  return {};
+  const auto fingerprint = ModelFingerprint::FromHex(fingerprint_hex);
+  if (!fingerprint) return {};
+  const auto group = FindGroup(tenant, *fingerprint);
+  return group ? group->model->record.name : std::string();
 }
 
 }  // namespace kvtier

@@ -15,6 +15,7 @@
 
 #include "base/digest.h"
 #include "base/result.h"
+#include "daemon/session/model_labels.h"
 #include "protocol/model_record.h"
 #include "protocol/session_messages.h"
 
@@ -27,14 +28,16 @@ struct RegisteredModel {
   ModelFingerprint fingerprint;
   // What the cache knows each group by, as the record's groups.
   std::vector<wire::RegisterModelReply::Group> groups;
+  uint32_t label = 0;  // among the registry's labels
 };
 
 // Ids are a tenant's own, count from 1 and last as long as the daemon's process. The returned
 // pointers stay valid as long as the registry.
 class ModelRegistry {
  public:
-  explicit ModelRegistry(uint32_t max_models_per_tenant)
-      : max_models_per_tenant_(max_models_per_tenant) {}
+  // Metrics give at most `max_labels_per_tenant` models of a tenant a label of their own.
+  ModelRegistry(uint32_t max_models_per_tenant, uint32_t max_labels_per_tenant)
+      : max_models_per_tenant_(max_models_per_tenant), labels_(max_labels_per_tenant) {}
 
   // The same record gives the same id. REQUIRES: record.Validate() passed. Errors: kLimitExceeded
   // "too_many_models".
@@ -56,12 +59,17 @@ class ModelRegistry {
   // The name of the model that has a group with this fingerprint, or an empty text.
   [[nodiscard]] std::string NameOf(const std::string& tenant,
                                    const std::string& fingerprint_hex) const;
+  [[nodiscard]] const std::vector<ModelLabel>& labels() const { return labels_.all(); }
 
  private:
-  // In the order of their ids.
-  using TenantModels = std::deque<RegisteredModel>;
+  struct TenantModels {
+    std::deque<RegisteredModel> models;  // in the order of their ids
+    // Of all models; a group that several have, as ranks do a replicated one, is the first one's.
+    std::unordered_map<ModelFingerprint, Group> groups;
+  };
 
   const uint32_t max_models_per_tenant_;
+  ModelLabels labels_;
   std::unordered_map<std::string, TenantModels> tenants_;
 };
 

@@ -202,15 +202,18 @@ void Acquirer::CountAsked(const Operation& operation) {
     state_.history.NoteMiss({namespace_id, request.hashes[reply.hits.size()]},
                             {state_.ToWallS(state_.NowS()), reply.miss});
   }
-  stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
-  stats.CountMisses(request.missed_reason, request.missed_blocks, request.block_tokens);
+  stats.CountMisses(namespace_id, reply.miss, asked - reply.hits.size(), request.block_tokens);
+  stats.CountMisses(namespace_id, request.missed_reason, request.missed_blocks,
+                    request.block_tokens);
   state_.infinite_cache.Ask(namespace_id, request.hashes);
   if (reply.partial_block)
     state_.infinite_cache.Ask(namespace_id,
                               std::span(&request.partial_blocks[*reply.partial_block], 1));
   // What is being loaded is a hit or a miss only when the load has ended.
   if (reply.load.value != 0) return;
-  for (const AcquiredBlock& hit : reply.hits) stats.CountHit(hit.tier, hit.tokens);
+  for (const AcquiredBlock& hit : reply.hits) {
+    stats.CountHit(namespace_id, hit.tier, hit.tokens);
+  }
 }
 
 uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag) {

@@ -52,6 +52,7 @@ LoadId LoadTable::Open(Start start) {
   load.session = start.session;
   of_session_[start.session].insert(id);
   load.pool = start.pool;
+  load.namespace_id = start.pool->namespace_id;
   load.counter = std::move(start.counter);
   if (load.counter && start.layers > 0) {
     load.layers = std::make_shared<LayerCount>(load.counter, start.layers);
@@ -208,9 +209,9 @@ void LoadTable::Count(const Load& load, MissReason reason) {
   for (size_t i = 0; i < load.hits.size(); ++i) {
     if (i < load.ready) {
       const Hit& hit = load.hits[i];
-      stats_.CountHit(hit.tier, hit.tokens, hit.from_cold);
+      stats_.CountHit(load.namespace_id, hit.tier, hit.tokens, hit.from_cold);
     } else {
-      stats_.CountMisses(reason, 1, load.hits[i].tokens);
+      stats_.CountMisses(load.namespace_id, reason, 1, load.hits[i].tokens);
     }
   }
 }

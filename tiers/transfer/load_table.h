@@ -137,6 +137,7 @@ class LoadTable {
   struct Load {
     SessionId session;
     const CachePool* pool = nullptr;
+    NamespaceId namespace_id;  // the pool's, which may be gone when the load is counted
     bool open = true;
     bool news = false;  // to be reported when it is closed
     std::vector<Hit> hits;

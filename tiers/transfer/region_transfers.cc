@@ -315,7 +315,7 @@ EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& reque
   MissReason miss = MissReason::kNone;
   const EntryIndex index = finder_.Servable(kNoEntry, {pool->namespace_id, request.hash}, &miss);
   if (index == kNoEntry) {
-    state_.stats.CountMisses(miss, 1, 0);
+    state_.stats.CountMisses(pool->namespace_id, miss, 1, 0);
     End(region, request.block, Outcome::kFailed, miss);
     return kNoEntry;
   }
@@ -336,7 +336,7 @@ void RegionTransfers::OnLoaded(CachePool* pool, std::span<const EntryIndex> entr
   for (const EntryIndex index : entries) {
     const BlockIndex block = GiveBack(pool, index);
     const Use& use = region->second.uses.at(block);
-    state_.stats.CountHit(use.tier, use.tokens);
+    state_.stats.CountHit(pool->namespace_id, use.tier, use.tokens);
     WakeWaiting(&region->second, index);
     state_.ForgetIfGone(index);
     End(&region->second, block, Outcome::kCopied);
@@ -348,7 +348,7 @@ void RegionTransfers::OnLoaded(CachePool* pool, std::span<const EntryIndex> entr
 void RegionTransfers::OnLoadFailed(CachePool* pool, EntryIndex index, MissReason reason) {
   const auto region = regions_.find(pool->id);
   const BlockIndex block = GiveBack(pool, index);
-  state_.stats.CountMisses(reason, 1, region->second.uses.at(block).tokens);
+  state_.stats.CountMisses(pool->namespace_id, reason, 1, region->second.uses.at(block).tokens);
   WakeWaiting(&region->second, index);
   End(&region->second, block, Outcome::kFailed, reason);
   ForgetIfClosed(region);

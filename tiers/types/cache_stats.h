@@ -61,19 +61,18 @@ inline constexpr int kAdoptionDropCount = 7;
 [[nodiscard]] std::string_view AdoptionDropName(AdoptionDrop reason);
 
 struct CacheStats {
-  void CountHit(Tier tier, uint64_t block_tokens, bool from_cold = false) {
-    ++blocks.asked;
-    if (from_cold) ++blocks.cold;
-    if (from_cold) tokens.cold += block_tokens;
-    ++blocks.hit[static_cast<size_t>(tier)];
-    tokens.asked += block_tokens;
-    tokens.hit[static_cast<size_t>(tier)] += block_tokens;
+  void CountHit(NamespaceId asked_of, Tier tier, uint64_t block_tokens, bool from_cold = false) {
+    AskedOf& own = Of(asked_of);
+    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddHit(tier, 1, from_cold);
+    for (Asked* const counted : {&tokens, &own.tokens}) {
+      counted->AddHit(tier, block_tokens, from_cold);
+    }
   }
-  void CountMisses(MissReason reason, uint64_t count, uint64_t block_tokens) {
-    blocks.asked += count;
-    blocks.miss += count;
-    tokens.asked += count * block_tokens;
-    tokens.miss += count * block_tokens;
+  void CountMisses(NamespaceId asked_of, MissReason reason, uint64_t count, uint64_t block_tokens) {
+    if (count == 0) return;
+    AskedOf& own = Of(asked_of);
+    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddMisses(count);
+    for (Asked* const counted : {&tokens, &own.tokens}) counted->AddMisses(count * block_tokens);
     misses_by_reason[static_cast<size_t>(reason)] += count;
   }
 
@@ -88,9 +87,36 @@ struct CacheStats {
     std::array<uint64_t, kTierCount> hit{};
     uint64_t cold = 0;  // those of the disk's hits that came from the cold store
     uint64_t miss = 0;
+
+    void AddHit(Tier tier, uint64_t count, bool from_cold) {
+      asked += count;
+      hit[static_cast<size_t>(tier)] += count;
+      if (from_cold) cold += count;
+    }
+    void AddMisses(uint64_t count) {
+      asked += count;
+      miss += count;
+    }
+    bool operator==(const Asked&) const = default;
+    void Add(const Asked& other) {
+      asked += other.asked;
+      for (size_t tier = 0; tier < kTierCount; ++tier) hit[tier] += other.hit[tier];
+      cold += other.cold;
+      miss += other.miss;
+    }
   };
   Asked blocks;
   Asked tokens;
+  // The same by NamespaceId, as far as any was asked of; their sums are the two above.
+  struct AskedOf {
+    Asked blocks;
+    Asked tokens;
+  };
+  std::vector<AskedOf> of_namespaces;
+  [[nodiscard]] AskedOf& Of(NamespaceId id) {
+    if (id.value >= of_namespaces.size()) of_namespaces.resize(id.value + 1);
+    return of_namespaces[id.value];
+  }
   uint64_t acquires = 0;
   uint64_t acquires_refused = 0;
   uint64_t acquires_waited = 0;
@@ -142,6 +168,7 @@ struct CacheStats {
 
 struct PoolGauges {
   PoolId id;
+  NamespaceId namespace_id;
   DeviceIndex device;
   std::string tenant;
   std::string model_hex;

@@ -71,6 +71,7 @@ TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
   MetricsSnapshot snapshot;
   snapshot.devices = {{.kind = "host"}};
   snapshot.gauges.tenants.emplace_back();
+  snapshot.models.emplace_back();
   snapshot.devices.emplace_back();
   snapshot.gauges.devices.resize(2);
   snapshot.attention.devices.resize(2);
@@ -118,6 +119,28 @@ TEST(Metrics, TenantsWithQuotasAreNamedByTier) {
                            "kvtier_tenant_cap_bytes{tenant=\"chat\",tier=\"pool\"} +Inf\n",
                            "kvtier_tenant_reserved_bytes{tenant=\"chat\",tier=\"host\"} 10\n"}) {
     EXPECT_NE(page.find(line), std::string::npos) << line;
+  }
+}
+
+TEST(Metrics, ModelsAreNamedByTheirClientsAndEscaped) {
+  CacheStats stats;
+  stats.CountHit(NamespaceId(0), Tier::kHost, 16);
+  stats.CountMisses(NamespaceId(0), MissReason::kUnknown, 2, 16);
+  MetricsSnapshot snapshot;
+  snapshot.models = {{.label = {"chat", "a\"} 1 # {x=\"", "v1"},
+                      .asked = stats.of_namespaces[0],
+                      .pool_used_bytes = 7},
+                     {.label = {"chat", "", ""}}};
+  const std::string page = MetricsText(MetricsOf(snapshot, {}, {}), MetricsFormat::kPrometheus);
+  const std::string model = R"({tenant="chat",model="a\"} 1 # {x=\"",revision="v1")";
+  for (const std::string& line :
+       {"kvtier_model_asked_blocks_total" + model + "} 3",
+        "kvtier_model_hit_blocks_total" + model + ",tier=\"host\"} 1",
+        "kvtier_model_hit_tokens_total" + model + ",tier=\"host\"} 16",
+        "kvtier_model_missed_tokens_total" + model + "} 32",
+        "kvtier_model_pool_used_bytes" + model + "} 7",
+        std::string(R"(kvtier_model_asked_blocks_total{tenant="chat",model="",revision=""} 0)")}) {
+    EXPECT_NE(page.find("\n" + line + "\n"), std::string::npos) << line;
   }
 }
 

@@ -29,8 +29,8 @@ TEST(LiveStatus, ShowsTiersHitsModelsAndSessions) {
                         .uid = 1000,
                         .references = 5}};
   snapshot.session_count = 1;
-  snapshot.stats.CountHit(Tier::kHost, 16);
-  snapshot.stats.CountMisses(MissReason::kExpired, 3, 16);
+  snapshot.stats.CountHit(NamespaceId(0), Tier::kHost, 16);
+  snapshot.stats.CountMisses(NamespaceId(0), MissReason::kExpired, 3, 16);
   const json::value document = Document(snapshot);
   EXPECT_EQ(document.at("schema"), "kvtier.live/1");
   EXPECT_EQ(document.at("tiers").at(0).at("used_bytes"), 6 * 1024);
@@ -95,8 +95,8 @@ TEST(HitHistory, KeepsWhatCameInEachInterval) {
   HitHistory history;
   int64_t now_ms = 1'000'000;
   history.Tick(stats, now_ms);
-  stats.CountHit(Tier::kPool, 16);
-  stats.CountMisses(MissReason::kUnknown, 2, 16);
+  stats.CountHit(NamespaceId(0), Tier::kPool, 16);
+  stats.CountMisses(NamespaceId(0), MissReason::kUnknown, 2, 16);
   stats.onload_bytes = 4096;
   history.Tick(stats, now_ms += HitHistory::kIntervalMs / 2);
   EXPECT_TRUE(history.points().empty());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several models and tenants in one cache.
 
+#include <map>
+
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {
@@ -96,6 +98,25 @@ TEST_F(CacheNamespacesTest, SameHashOfAnotherModelIsAMiss) {
   Put(Sequence(1, 2));
   (void)UsePool(Identity("tenant", 2), 0);
   EXPECT_TRUE(Acquire(kBob, Sequence(1, 2)).hits.empty());
+}
+
+TEST_F(CacheNamespacesTest, WhatIsAskedIsCountedForTheSpaceThatIsAsked) {
+  StartWithRoom({.pool_blocks = 16}, 8);
+  Put(Sequence(1, 2));
+  Release(kBob, HandlesOf(Acquire(kBob, Sequence(1, 2))));
+  (void)UsePool(Identity("tenant", 2), 0);
+  (void)Acquire(kBob, Sequence(1, 3));
+  const CacheStats& stats = cache_->stats();
+  std::map<uint8_t, CacheStats::Asked> by_model;
+  for (const PoolGauges& pool : cache_->Gauges().pools) {
+    const NamespaceIdentity& identity = cache_->IdentityOf(pool.namespace_id);
+    by_model[identity == Identity("tenant", 1) ? 1 : 2] =
+        stats.of_namespaces[pool.namespace_id.value].blocks;
+  }
+  EXPECT_EQ(by_model[1].hit[static_cast<size_t>(Tier::kPool)], 2u);
+  EXPECT_EQ(by_model[2].hit[static_cast<size_t>(Tier::kPool)], 0u);
+  EXPECT_EQ(by_model[2].miss, 3u);
+  EXPECT_EQ(by_model[1].asked + by_model[2].asked, stats.blocks.asked);
 }
 
 TEST_F(CacheNamespacesTest, TenantsKeepTheirOwnBytesUnderOneHashInEveryTier) {

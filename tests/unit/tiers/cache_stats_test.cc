@@ -18,6 +18,13 @@ class CacheStatsTest : public CacheTest {
     EXPECT_EQ(stats.blocks.asked, hits + stats.blocks.miss);
     const uint64_t tokens = stats.tokens.hit[0] + stats.tokens.hit[1] + stats.tokens.hit[2];
     EXPECT_EQ(stats.tokens.asked, tokens + stats.tokens.miss);
+    CacheStats::AskedOf sums;
+    for (const CacheStats::AskedOf& asked : stats.of_namespaces) {
+      sums.blocks.Add(asked.blocks);
+      sums.tokens.Add(asked.tokens);
+    }
+    EXPECT_EQ(sums.blocks, stats.blocks);
+    EXPECT_EQ(sums.tokens, stats.tokens);
     const CacheGauges gauges = cache_->Gauges();
     uint64_t used = 0;
     for (const PoolGauges& pool : gauges.pools) {

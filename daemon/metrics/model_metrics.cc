@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/metrics/model_metrics.h"
+
+#include <string>
+
+#include "daemon/metrics/metrics.h"
+#include "daemon/session/models.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+namespace {
+
+constexpr auto kCounter = MetricType::kCounter;
+constexpr auto kGauge = MetricType::kGauge;
+using From = const MetricSource&;
+using Family = MetricFamily&;
+
+// A label without a value is none in Prometheus: what has no label of its own differs from every
+// model that has, whatever clients call theirs.
+MetricLabels LabelsOf(const ModelUse& use) {
+  return {
+      {"tenant", use.label.tenant}, {"model", use.label.name}, {"revision", use.label.revision}};
+}
+
+// One sample per model.
+template <typename ValueOf>
+void AddPerModel(Family family, From from, const ValueOf& value_of) {
+  for (const ModelUse& use : from.snapshot.models) family.Add(LabelsOf(use), value_of(use));
+}
+
+// Blocks or tokens, per model and tier.
+void AddHitsPerModel(Family family, From from, CacheStats::Asked CacheStats::AskedOf::*counted) {
+  for (const ModelUse& use : from.snapshot.models) {
+    MetricFamily hits;
+    AddHits(hits, use.asked.*counted);
+    for (const MetricSample& hit : hits.samples) {
+      MetricLabels labels = LabelsOf(use);
+      labels.insert(labels.end(), hit.labels.begin(), hit.labels.end());
+      family.Add(std::move(labels), hit.value);
+    }
+  }
+}
+
+constexpr MetricRow kModelRows[] = {
+    {kCounter, "kvtier_model_asked_blocks", "Blocks asked for, by model.", "", "",
+     [](From from, Family family) {
+       AddPerModel(family, from, [](const ModelUse& use) { return use.asked.blocks.asked; });
+     }},
+    {kCounter, "kvtier_model_hit_blocks", "Blocks asked for that a tier held, by model.", "", "",
+     [](From from, Family family) { AddHitsPerModel(family, from, &CacheStats::AskedOf::blocks); }},
+    {kCounter, "kvtier_model_missed_blocks", "Blocks asked for that were not served, by model.", "",
+     "",
+     [](From from, Family family) {
+       AddPerModel(family, from, [](const ModelUse& use) { return use.asked.blocks.miss; });
+     }},
+    {kCounter, "kvtier_model_asked_tokens", "Tokens of the blocks asked for, by model.", "", "",
+     [](From from, Family family) {
+       AddPerModel(family, from, [](const ModelUse& use) { return use.asked.tokens.asked; });
+     }},
+    {kCounter, "kvtier_model_hit_tokens", "Tokens of the blocks that a tier held, by model.", "",
+     "",
+     [](From from, Family family) { AddHitsPerModel(family, from, &CacheStats::AskedOf::tokens); }},
+    {kCounter, "kvtier_model_missed_tokens", "Tokens of the blocks that were not served, by model.",
+     "", "",
+     [](From from, Family family) {
+       AddPerModel(family, from, [](const ModelUse& use) { return use.asked.tokens.miss; });
+     }},
+    {kGauge, "kvtier_model_pool_used_bytes", "Bytes of all pools that a model's blocks are in.", "",
+     "",
+     [](From from, Family family) {
+       AddPerModel(family, from, [](const ModelUse& use) { return use.pool_used_bytes; });
+     }},
+};
+
+}  // namespace
+
+std::span<const MetricRow> ModelMetricRows() { return kModelRows; }
+
+std::vector<ModelUse> ModelUses(const ModelRegistry& models, const Cache& cache,
+                                const CacheGauges& gauges) {
+  std::vector<ModelUse> uses;
+  for (const ModelLabel& label : models.labels()) uses.push_back({.label = label});
+  const auto use_of = [&](NamespaceId id) -> ModelUse* {
+    const NamespaceIdentity& identity = cache.IdentityOf(id);
+    const auto group = models.FindGroup(identity.tenant, identity.model);
+    return group ? &uses[group->model->label] : nullptr;
+  };
+  const std::vector<CacheStats::AskedOf>& asked = cache.stats().of_namespaces;
+  for (uint32_t i = 0; i < asked.size(); ++i) {
+    if (asked[i].blocks.asked == 0) continue;
+    if (ModelUse* const use = use_of(NamespaceId(i))) {
+      use->asked.blocks.Add(asked[i].blocks);
+      use->asked.tokens.Add(asked[i].tokens);
+    }
+  }
+  for (const PoolGauges& pool : gauges.pools) {
+    // A pool that an earlier daemon left has no model before its engine is back.
+    if (ModelUse* const use = use_of(pool.namespace_id)) {
+      use->pool_used_bytes += (pool.blocks - pool.free) * pool.block_bytes;
+    }
+  }
+  return uses;
+}
+
+}  // namespace kvtier
