@@ -62,6 +62,7 @@ class Player:
         self.counts: collections.Counter[str] = collections.Counter()
         self.wrong: list[str] = []
         self.errors: list[str] = []
+        self.miss = kvtier.Miss.NONE
         self.connection = kvtier.connect(
             socket,
             client_name=name,
@@ -78,11 +79,13 @@ class Player:
 
     def play(self, hashes: Sequence[bytes]) -> int:
         """One request for a prompt, whose missing blocks it fills. Returns how many leading
-        blocks were hits with the right bytes; -1 if the daemon was lost meanwhile."""
+        blocks were hits with the right bytes, after which `miss` says why there were no more; -1
+        if the daemon was lost meanwhile."""
         self.counts["requests"] += 1
         try:
             with self.pool.acquire(hashes) as got:
                 hits = self._check(hashes, got)
+                self.miss = got.miss
                 if 0 <= hits < len(hashes):
                     self._fill(hashes, hits)
         except (kvtier.UnavailableError, kvtier.StaleHandleError):

@@ -123,8 +123,11 @@ class DaemonKills:
         hits = observer.play(prompt[:length])
         if hits < 0:
             return  # no room, or no answer in time; a daemon that has died is noticed at its kill
-        if hits < length:
-            self._fail(f"{hits} of {length} blocks on disk were served")
+        if hits < length and observer.miss == kvtier.Miss.POOL_FULL:
+            # What sessions went on holding over the restart leaves little of so small a pool.
+            self._job.count("requests cut for want of room")
+        elif hits < length:
+            self._fail(f"{hits} of {length} blocks on disk were served: {observer.miss.name}")
         self._job.count("promised blocks read", length)
 
     def _add(self, report: dict[str, Any]) -> None:
