@@ -222,6 +222,7 @@ IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
   };
   environment->geometry = files_.geometry;
   environment->disk_set = files_.set_uuid;
+  environment->disk_epoch = files_.epoch;
   environment->index = index_.index.get();
   return std::move(index_.snapshot);
 }

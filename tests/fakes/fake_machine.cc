@@ -36,6 +36,7 @@ CacheEnvironment FakeMachine::Environment() {
                                .arena = arena.get(),
                                .geometry = geometry(),
                                .disk_set = disk_set,
+                               .disk_epoch = ++disk_epoch,
                                .index = index.get()};
   if (sizes_.keep_pools) environment.pool_keeper = &pool_keeper;
   for (const auto& each : devices) environment.devices.push_back({each.get()});

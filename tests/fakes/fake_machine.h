@@ -64,6 +64,7 @@ class FakeMachine {
   std::unique_ptr<FakeArena> arena;
   std::vector<std::unique_ptr<FakeBlockFile>> files;
   Digest128 disk_set;                // of `files`, as the next cache is told
+  uint64_t disk_epoch = 0;           // likewise, of the last cache
   std::unique_ptr<FakeIndex> index;  // null without a disk tier
 
  private:

@@ -20,6 +20,10 @@ constexpr size_t kSlabsTriedPerSearch = 16;
 // of two headers of one block, the one that was written later has the higher generation.
 constexpr uint32_t kUnheardWrites = 1 << 16;
 
+// An index that has lost its end knows of few generations, or none. The files have counted their
+// starts, so that those of a later start are higher nevertheless, up to this one.
+constexpr uint64_t kMaxEpochCounted = (1 << 15) - 1;
+
 }  // namespace
 
 DiskSlots::DiskSlots(CacheState* state)
@@ -78,7 +82,9 @@ void DiskSlots::Restore(IndexSnapshot snapshot) {
   state_.directory.Reserve(snapshot.records.size());
   const std::vector<uint32_t> groups = GroupsOfSlabs(snapshot);
   for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
-  next_generation_ += kUnheardWrites;
+  const uint64_t epoch = std::min(state_.env.disk_epoch, kMaxEpochCounted);
+  next_generation_ =
+      std::max(next_generation_ + kUnheardWrites, static_cast<uint32_t>(epoch) * kUnheardWrites);
   for (const IndexRecord& record : snapshot.records) RestoreParent(record);
 }
 

@@ -54,6 +54,7 @@ struct CacheEnvironment {
   std::vector<BlockFile*> files;      // empty: no disk tier
   DiskGeometry geometry;              // of `files`
   Digest128 disk_set;                 // likewise: DiskFiles::set_uuid; zeros without files
+  uint64_t disk_epoch = 0;            // likewise: DiskFiles::epoch, which counts their starts
   // Of EncryptedFiles, which `files` then are; null: nothing is encrypted.
   KeyRing* keys = nullptr;
   Index* index = nullptr;            // null exactly when `files` is empty

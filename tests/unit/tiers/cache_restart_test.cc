@@ -51,6 +51,22 @@ TEST_F(CacheRestartTest, GenerationsLeaveOutThoseOfWritesThatTheIndexNeverHeardO
   EXPECT_EQ(newest, known + 1 + kLeftOut);
 }
 
+// On a drive that lies about its flush an index can lose what it had acknowledged. Headers of then
+// are still there, and a rebuild of the index must not take them for the later ones.
+TEST_F(CacheRestartTest, GenerationsGoOnRisingThoughTheIndexHasLostAll) {
+  Start();
+  DrainAndRestart();
+  DrainAndRestart();
+  Put(Sequence(1, 1));
+  Drain();
+  const uint32_t lost = machine_->Snapshot().records.at(0).generation;
+  machine_->index->LoseTail(machine_->index->batches_applied());
+  CrashAndRestart();
+  Put(Sequence(1, 1));
+  Drain();
+  EXPECT_GT(machine_->Snapshot().records.at(0).generation, lost);
+}
+
 TEST_F(CacheRestartTest, TokensSurvive) {
   Start();
   const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
