@@ -174,6 +174,9 @@ class Player:
         # What was read counts only if the references stood all the while.
         if not self._holds(blocks):
             return -1
+        # A block that did not outlive the daemon is named by an error, and what was read of it is void.
+        if self._take_errors():
+            return -1
         for text in wrong:
             self._note(self.wrong, text)
         self.counts["wrong blocks"] += len(wrong)
@@ -199,13 +202,17 @@ class Player:
             ]
             self.pool.commit(entries)
 
-    def _take_errors(self) -> None:
+    def _take_errors(self) -> int:
+        """How many blocks were lost at a restart."""
+        lost = 0
         for error in self.connection.take_errors().errors:
             # A load ends with its daemon, and its blocks are not held by the next one.
             expected = error.reason == "lost_at_restart"
-            self.counts["blocks lost at a restart"] += expected
+            lost += expected
             if error.status != kvtier.Status.ALREADY_EXISTS and not expected:
                 self._note(self.errors, f"{error.status.name}: {error.reason}")
+        self.counts["blocks lost at a restart"] += lost
+        return lost
 
     def _note(self, notes: list[str], text: str) -> None:
         if len(notes) < 20:
