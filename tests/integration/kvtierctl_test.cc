@@ -384,6 +384,20 @@ TEST_F(KvtierctlTest, WrongUsesSayWhatIsWrongAndWhatToDo) {
   EXPECT_NE(locked.errors.find("kvtierctl verify"), std::string::npos) << locked.errors;
 }
 
+TEST_F(KvtierctlTest, ErrorsOfUseNameTheProgram) {
+  const std::vector<std::vector<std::string>> uses = {{},
+                                                      {"frobnicate"},
+                                                      {"status", "--nonsense"},
+                                                      {"ls", "--limit", "abc"},
+                                                      {"bench", "--plot", "x"}};
+  for (std::vector<std::string> use : uses) {
+    use.insert(use.begin(), KvtierctlPath());
+    const ProgramResult result = RunProgram(use);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_TRUE(result.errors.starts_with("kvtierctl: ")) << result.errors;
+  }
+}
+
 TEST_F(KvtierctlTest, SilentDaemonIsATimeout) {
   StartDaemon();
   ASSERT_EQ(::kill(daemon().pid(), SIGSTOP), 0);

@@ -80,26 +80,24 @@ std::string_view UnknownCommand(const CLI::App& app, std::span<char*> words) {
   return app.get_subcommands(is_named).empty() ? words[1] : std::string_view();
 }
 
+int UsageError(std::string_view what) {
+  fmt::print(stderr, "kvtierctl: {}\nRun with --help for more information.\n", what);
+  return static_cast<int>(ExitCode::kUsage);
+}
+
 int Main(int argc, char** argv) {
   CommandContext context;
   const std::unique_ptr<CLI::App> app = MakeKvtierctlApp(&context);
   const std::string_view unknown = UnknownCommand(*app, {argv, static_cast<size_t>(argc)});
-  if (!unknown.empty()) {
-    fmt::print(stderr,
-               "kvtierctl: there is no command \"{}\"\nRun with --help for more information.\n",
-               unknown);
-    return static_cast<int>(ExitCode::kUsage);
-  }
+  if (!unknown.empty()) return UsageError(fmt::format("there is no command \"{}\"", unknown));
   try {
     app->parse(argc, argv);
-  } catch (const CLI::RequiredError& error) {
-    const std::string wrong = WrongCommand(*app);
-    if (wrong.empty()) return app->exit(error), static_cast<int>(ExitCode::kUsage);
-    fmt::print(stderr, "kvtierctl: {}\nRun with --help for more information.\n", wrong);
-    return static_cast<int>(ExitCode::kUsage);
+  } catch (const CLI::Success& asked) {
+    return app->exit(asked), static_cast<int>(ExitCode::kOk);
   } catch (const CLI::ParseError& error) {
-    const bool asked_for_help = app->exit(error) == 0;
-    return static_cast<int>(asked_for_help ? ExitCode::kOk : ExitCode::kUsage);
+    const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+    const std::string wrong = lacks ? WrongCommand(*app) : "";
+    return UsageError(wrong.empty() ? error.what() : wrong);
   }
   return static_cast<int>(context.exit_code);
 }
