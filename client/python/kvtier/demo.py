@@ -346,7 +346,9 @@ def demonstrate(socket: str, own: OwnDaemon | None) -> list[Run]:
     runs = []
     print(f"\n{'run':<6}{'first token':>14}{'prefill skipped':>20}   served from", flush=True)
     for name in ("cold", "pool", "host", "disk"):
-        with kvtier.connect(socket, client_name="kvtier.demo") as connection:
+        with kvtier.connect(
+            socket, client_name="kvtier.demo", request_timeout_ms=PATIENCE_S * 1000
+        ) as connection:
             pool = connection.attach(connection.register_model(RECORD), pool_bytes=POOL_BYTES)
             if not hashes:
                 hashes = list(pool.hash_blocks(prompt[:-1]))
