@@ -69,13 +69,17 @@ install(TARGETS kvtierctl kvtier-bench
 
 # --- manual pages and completions, each with its program ---
 set(share ${CMAKE_BINARY_DIR}/share)
+# kvtier_install_page(page section component): compressed, as Debian wants it.
+function(kvtier_install_page page section component)
+  set(file ${share}/man/man${section}/${page}.${section})
+  install(CODE "execute_process(COMMAND gzip -9nc \"${file}\" OUTPUT_FILE \"${file}.gz\"
+    COMMAND_ERROR_IS_FATAL ANY)" COMPONENT ${component})
+  install(FILES ${file}.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} COMPONENT ${component})
+endfunction()
 if(KVTIER_PANDOC)
-  install(FILES ${share}/man/man8/kvtierd.8
-    DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT kvtierd)
-  install(FILES ${share}/man/man5/kvtierd.toml.5
-    DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 COMPONENT kvtierd)
-  install(FILES ${share}/man/man1/kvtierctl.1
-    DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT kvtier-tools)
+  kvtier_install_page(kvtierd 8 kvtierd)
+  kvtier_install_page(kvtierd.toml 5 kvtierd)
+  kvtier_install_page(kvtierctl 1 kvtier-tools)
 endif()
 foreach(program_and_component kvtierd:kvtierd kvtierctl:kvtier-tools)
   string(REPLACE ":" ";" pair ${program_and_component})

@@ -29,6 +29,12 @@ if(KVTIER_STATIC)
   set(KVTIER_SPDLOG spdlog::spdlog_header_only)
   # libgcc_s stays shared: every system has it, and its archive would ask for glibc 2.35.
   add_link_options(-static-libstdc++ LINKER:--as-needed)
+  # Packages are the same bytes wherever the source lies: neither names of files in messages, nor the
+  # debug information and the paths of libraries, which the build's number is made from, have its path.
+  set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+  foreach(directory_and_name "${CMAKE_SOURCE_DIR}=kvtier" "${CMAKE_BINARY_DIR}=build")
+    add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${directory_and_name}>)
+  endforeach()
 
   # kvtier_link_archives(target name...) replaces what an imported target links by lib<name>.a.
   function(kvtier_link_archives target)

@@ -7,8 +7,10 @@
 #   tools/release.sh --snapshot OUTPUT_DIRECTORY     # of any tree; notes are those not released yet
 #
 # The version is that of the file VERSION. On Debian 12, after tools/setup.sh; builds for half an hour
-# and more. KVTIER_WHEEL names a wheel to take instead of building one; with KVTIER_NO_PACKAGES=1 no Debian
-# packages are made. Timestamps are those of the commit, or SOURCE_DATE_EPOCH.
+# and more. One build, in build/wheel, serves the wheel and the Debian packages: these link what changes its
+# name from release to release of Debian and Ubuntu into the programs, and so one set serves Debian 12 and
+# later and Ubuntu 22.04 and later. KVTIER_WHEEL names a wheel to take instead of building one; with
+# KVTIER_NO_PACKAGES=1 no Debian packages are made. Timestamps are those of the commit, or SOURCE_DATE_EPOCH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -65,13 +67,7 @@ tar --create --directory "$work" --sort=name --owner=0 --group=0 --numeric-owner
   --mtime="@$SOURCE_DATE_EPOCH" --format=gnu "$tree" | gzip -9n >"$output/$tree.tar.gz"
 
 if [[ -z ${KVTIER_NO_PACKAGES:-} ]]; then
-  cmake --preset release >/dev/null
-  cmake --build --preset release
-  (cd build/release && cpack -B "$output") >"$work/cpack.log" || {
-    cat "$work/cpack.log" >&2
-    die 'cpack failed'
-  }
-  rm -rf "$output/_CPack_Packages"
+  tools/packaging/build-packages.sh "$output"
 fi
 
 python3 tools/packaging/sbom.py "$wheel" >"$output/kvtier-$version.spdx.json"

@@ -40,9 +40,9 @@ has kvtierd /etc/kvtier/kvtierd.toml
 has kvtierd /usr/share/doc/kvtierd/OPERATIONS.md
 has kvtierd /usr/share/doc/kvtierd/METRICS.md
 has kvtierd /usr/share/doc/kvtierd/monitoring/kvtier.rules.yml
-has kvtierd /usr/share/man/man8/kvtierd.8
-has kvtierd /usr/share/man/man5/kvtierd.toml.5
-has kvtier-tools /usr/share/man/man1/kvtierctl.1
+has kvtierd /usr/share/man/man8/kvtierd.8.gz
+has kvtierd /usr/share/man/man5/kvtierd.toml.5.gz
+has kvtier-tools /usr/share/man/man1/kvtierctl.1.gz
 has kvtier-tools /usr/share/bash-completion/completions/kvtierctl
 has kvtier-tools /usr/bin/kvtierctl
 has libkvtier0 '/usr/lib/[^/]+/libkvtier\.so\.0'
@@ -60,7 +60,10 @@ done
 lacks libkvtier0 'include|\.so$'
 lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
-[[ $(field kvtierd Depends) == *librocksdb* ]] || fail "kvtierd: libraries are not in Depends"
+# Those that are not linked into it.
+library=librocksdb
+! grep -q '^KVTIER_STATIC:BOOL=ON' "$build/CMakeCache.txt" || library=libsystemd0
+[[ $(field kvtierd Depends) == *$library* ]] || fail "kvtierd: libraries are not in Depends"
 [[ $(field kvtier-tools Depends) == *"libkvtier0 (>= $version"* ]] ||
   fail "kvtier-tools: Depends $(field kvtier-tools Depends)"
 [[ $(field libkvtier-dev Depends) == *"libkvtier0 (= $version"* ]] || fail "libkvtier-dev: Depends"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tries a wheel where users install it: in a fresh virtual environment, without this tree's libraries,
 # and in bare roots of distributions, which have no compiler. There the whole of the first five minutes
-# is played: pip install, `kvtierd --dev`, `python -m kvtier.demo`, `kvtierctl status`.
+# is played: pip install, `kvtierd --dev`, `python -m kvtier.demo`, `kvtierctl status`, kill -9 and restart.
 #
 #   tools/packaging/test-wheel.sh WHEEL [here] [bookworm] [noble] ...
 #
@@ -10,6 +10,7 @@
 # root; minutes each, and the registries must be reachable). Without any: here alone. KVTIER_PYTHON
 # names the interpreter of "here".
 set -euo pipefail
+source "$(dirname "$0")/bare_root.sh"
 
 die() {
   printf 'test-wheel: %s\n' "$*" >&2
@@ -19,15 +20,6 @@ die() {
 readonly wheel=$(realpath "$1")
 shift
 readonly places=("${@:-here}")
-readonly work=$(mktemp -d)
-mounted=()
-cleanup() {
-  local path
-  for path in "${mounted[@]}"; do umount -l "$path" 2>/dev/null || true; done
-  rm -rf --one-file-system "$work"
-}
-trap cleanup EXIT
-
 # What a user types; runs in a root or on this machine. $1: a directory of its own, $2: the wheel,
 # $3: the interpreter.
 readonly journey='
@@ -41,43 +33,43 @@ PATH=$home/venv/bin:$PATH
 pip install -q --disable-pip-version-check "$wheel"
 kvtierd --version
 kvtierctl --version
-kvtierd --dev --set disk.bytes=1GiB --set host.bytes=256MiB --set restart.keep_for=0s >"$home/kvtierd.log" 2>&1 &
-daemon=$!
-trap "kill $daemon" EXIT
-tries=0
-until kvtierctl status >/dev/null 2>&1; do
-  tries=$((tries + 1))
-  [ "$tries" -lt 300 ] && kill -0 "$daemon" || { cat "$home/kvtierd.log"; exit 1; }
-  sleep 0.1
-done
+# Starts the daemon with these options and waits until it serves.
+serve() {
+  kvtierd --dev --set disk.bytes=1GiB --set host.bytes=256MiB "$@" >"$home/kvtierd.log" 2>&1 &
+  daemon=$!
+  trap "kill $daemon" EXIT
+  tries=0
+  until kvtierctl status >/dev/null 2>&1; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 300 ] && kill -0 "$daemon" || { cat "$home/kvtierd.log"; exit 1; }
+    sleep 0.1
+  done
+}
+serve --set restart.keep_for=0s
 sed -n "/serves user/,/Ctrl-C/p" "$home/kvtierd.log"
 python -m kvtier.demo
-python -m kvtier.demo --private | tail -n 1
+python -m kvtier.demo --private >"$home/private.log"
+tail -n 1 "$home/private.log"
 kvtierctl status
 # The console script becomes the program: a signal reaches the daemon, which ends as asked.
 kill -TERM "$daemon"
 trap - EXIT
 wait "$daemon"
+# kvtier-keeper is found, and holds host memory for the next daemon when this one is killed.
+serve --set restart.keep_for=1min
+kill -KILL "$daemon"
+wait "$daemon" || true
+serve --set restart.keep_for=1min
+kvtierctl status --json | python -c "import json, sys
+restart = json.load(sys.stdin)[\"restart\"]
+sys.exit(restart[\"host\"] != \"adopted\" and f\"host memory was not kept: {restart}\")"
+kvtierctl stop --release
+trap - EXIT
 '
 
 in_root() {
-  local suite=$1 root=$work/$1 mirror=http://deb.debian.org/debian
-  case $suite in
-    bookworm | trixie) ;;
-    jammy | noble)
-      mirror='deb http://archive.ubuntu.com/ubuntu '"$suite"' main universe'
-      # Debian has no keyring of Ubuntu; the root is thrown away after the test.
-      [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] || mirror=${mirror/deb /deb [trusted=yes] }
-      ;;
-    *) die "no such suite here: $suite" ;;
-  esac
   # libstdc++6 is for numpy; kvtier's own parts bring theirs.
-  mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates,libstdc++6 \
-    "$suite" "$root" "$mirror"
-  # The root reaches the package index as this machine does.
-  cp /etc/resolv.conf "$root/etc/resolv.conf"
-  cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
-  mount -t proc proc "$root/proc" && mounted+=("$root/proc")
+  make_root "$1" python3,python3-venv,ca-certificates,libstdc++6
   mkdir -p "$root/t"
   cp "$wheel" "$root/t/"
   chroot "$root" sh -c "$journey" journey /t "/t/${wheel##*/}" /usr/bin/python3

@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by what tries packages in bare roots of distributions. `make_root SUITE PACKAGES` makes one and sets
+# `root`; all of them are gone when the script ends, which must not set a trap of its own. Needs root,
+# mmdebstrap and the distribution's mirror within reach. PACKAGES: divided by commas.
+work=$(mktemp -d)
+readonly work
+mounted=()
+root=
+
+remove_roots() {
+  local path
+  for path in "${mounted[@]}"; do umount -l "$path" 2>/dev/null || true; done
+  rm -rf --one-file-system "$work"
+}
+trap remove_roots EXIT
+
+make_root() {
+  local suite=$1 mirror=http://deb.debian.org/debian
+  root=$work/$suite
+  case $suite in
+    bookworm | trixie | forky) ;;
+    jammy | noble)
+      mirror='deb http://archive.ubuntu.com/ubuntu '"$suite"' main universe'
+      # Debian has no keyring of Ubuntu; the root is thrown away after the test.
+      [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] || mirror=${mirror/deb /deb [trusted=yes] }
+      ;;
+    *)
+      printf 'no such suite here: %s\n' "$suite" >&2
+      exit 1
+      ;;
+  esac
+  mmdebstrap --quiet --variant=minbase --include="$2" "$suite" "$root" "$mirror"
+  # The root reaches the package index as this machine does.
+  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+  mount -t proc proc "$root/proc" && mounted+=("$root/proc")
+}
