@@ -19,8 +19,8 @@ make_root() {
   local suite=$1 mirror=http://deb.debian.org/debian
   root=$work/$suite
   case $suite in
-    bookworm | trixie | forky) ;;
-    jammy | noble)
+    bookworm | trixie) ;;
+    jammy | noble | resolute)
       mirror='deb http://archive.ubuntu.com/ubuntu '"$suite"' main universe'
       # Debian has no keyring of Ubuntu; the root is thrown away after the test.
       [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] || mirror=${mirror/deb /deb [trusted=yes] }
