@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/system/system_error.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -50,11 +52,15 @@ std::string DescriptorHint() {
       limit.rlim_cur);
 }
 
-// The standard library throws when the machine, or a limit, gives no more threads or memory. Turned
-// into an error, the message names the limit to raise.
-Status StartDaemon(Daemon* daemon) {
+// The standard library and Boost throw when the machine, or a limit, gives no more threads, memory
+// or descriptors. Turned into an error, the message names the limit to raise.
+Status WithResources(const std::function<Status()>& start) {
   try {
-    return daemon->Start();
+    return start();
+  } catch (const boost::system::system_error& error) {
+    return MakeError(
+        ErrorCode::kResourceExhausted, "no_descriptor",
+        fmt::format("a descriptor cannot be had: {}; {}", error.what(), ResourceLimitsText()));
   } catch (const std::system_error& error) {
     return MakeError(
         ErrorCode::kResourceExhausted, "no_thread",
@@ -90,12 +96,16 @@ int Service::Run() {
   // The default effect of SIGHUP would end the process if it came before the loop can take it.
   std::signal(SIGHUP, SIG_IGN);
   RaiseDescriptorLimit();
-  if (const Status started = StartDaemon(&daemon_); !started) {
+  const auto start = [this]() -> Status {
+    KVT_RETURN_IF_ERROR(daemon_.Start());
+    loop_.OnSignals({SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); });
+    return {};
+  };
+  if (const Status started = WithResources(start); !started) {
     log_.Error("daemon.failed", "{}{}", started.error().ToString(), DescriptorHint());
     manager_.Status("cannot start: " + started.error().context);
     return IsConfigurationError(started.error()) ? kExitConfiguration : kExitFailure;
   }
-  loop_.OnSignals({SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); });
   StartHeartbeats();
   const ServerConfig& server = daemon_.config().server;
   // For scripts that started it. In the journal the log says so already.

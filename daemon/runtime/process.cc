@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/system/system_error.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -42,14 +43,20 @@ std::string LimitText(int resource, bool in_bytes) {
 }
 
 // _Exit and not exit: destructors of a process in this state could wait for threads for ever.
+[[noreturn]] void EndWithout(std::string_view what, const std::exception& error) {
+  fmt::print(stderr, "kvtierd: {} cannot be had: {}; {}\n", what, error.what(),
+             ResourceLimitsText());
+  std::_Exit(kExitNoResources);
+}
+
 [[noreturn]] void EndForUncaughtException() {
   if (const std::exception_ptr current = std::current_exception()) {
     try {
       std::rethrow_exception(current);
     } catch (const std::system_error& error) {
-      fmt::print(stderr, "kvtierd: a thread cannot be started: {}; {}\n", error.what(),
-                 ResourceLimitsText());
-      std::_Exit(kExitNoResources);
+      EndWithout("a thread", error);
+    } catch (const boost::system::system_error& error) {
+      EndWithout("a descriptor", error);
     } catch (const std::bad_alloc&) {
       // A plain text, because formatting one needs memory.
       std::fputs("kvtierd: memory cannot be had (see ulimit -v and the machine's memory)\n",
@@ -70,9 +77,10 @@ std::string LimitText(int resource, bool in_bytes) {
 }  // namespace
 
 std::string ResourceLimitsText() {
-  return fmt::format("limits: address space {}, processes and threads {}",
+  return fmt::format("limits: address space {}, processes and threads {}, descriptors {}",
                      LimitText(RLIMIT_AS, /*in_bytes=*/true),
-                     LimitText(RLIMIT_NPROC, /*in_bytes=*/false));
+                     LimitText(RLIMIT_NPROC, /*in_bytes=*/false),
+                     LimitText(RLIMIT_NOFILE, /*in_bytes=*/false));
 }
 
 void ReportUncaughtExceptions() { std::set_terminate(EndForUncaughtException); }

@@ -15,14 +15,14 @@ namespace kvtier {
 // The version of the build, as packages and `--version` show it. A static text.
 [[nodiscard]] std::string_view Version();
 
-// "limits: address space 128.0 MiB, processes and threads 512", with "unlimited" where so. For
-// error messages about threads and memory that cannot be had.
+// "limits: address space 128.0 MiB, processes and threads 512, descriptors 1024", with "unlimited"
+// where so. For error messages about threads, memory and descriptors that cannot be had.
 [[nodiscard]] std::string ResourceLimitsText();
 
-// From now on, an exception that nothing catches ends the process with a line on standard error
-// that names it and the limits, and with exit code 1, instead of an abort: threads are started in
-// many places, and none can go on without. Programmers' errors still abort. To be called once,
-// before the first thread is started.
+// From now on, an uncaught exception that says that a thread, memory or a descriptor cannot be had
+// ends the process with a line on standard error that names it and the limits, and with exit code
+// 1, instead of an abort: threads are started in many places, and none can go on without.
+// Programmers' errors still abort. To be called once, before the first thread is started.
 void ReportUncaughtExceptions();
 
 // Returns memory that was freed to the system, if the heap keeps far more than is in use: floods of

@@ -76,6 +76,19 @@ TEST(Kvtierd, TooFewDescriptorsAreNamedInTheError) {
   EXPECT_NE(kvtierd.output().find("16 descriptors"), std::string::npos) << kvtierd.output();
 }
 
+// Each part of the start takes some descriptors, so that each number fails at another place.
+TEST(Kvtierd, AnyNumberOfDescriptorsIsEnoughOrIsNamed) {
+  for (uint64_t descriptors = 4; descriptors <= 28; ++descriptors) {
+    const TemporaryDirectory directory;
+    Kvtierd kvtierd(SmallArguments(directory.path()), {.descriptors = descriptors});
+    if (kvtierd.ReadUntil("READY socket=")) continue;
+    const int code = kvtierd.Wait();
+    EXPECT_TRUE(code == 1 || code == 78) << descriptors << ": " << code;
+    EXPECT_NE(kvtierd.output().find("descriptor"), std::string::npos)
+        << descriptors << ": " << kvtierd.output();
+  }
+}
+
 TEST(Kvtierd, TerminationDrainsToDisk) {
   const TemporaryDirectory directory;
   {
