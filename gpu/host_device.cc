@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "base/memory_file.h"
 #include "base/posix.h"
 #include "base/units.h"
 #include "gpu/device.h"
@@ -25,13 +26,6 @@ namespace {
 
 // Filled in between two looks at whether the pool is going.
 constexpr uint64_t kFillStepBytes = 32 * kMiB;
-constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-
-tl::unexpected<Error> Exhausted(std::string_view call, uint64_t bytes) {
-  return tl::unexpected<Error>(
-      ErrnoError(ErrorCode::kResourceExhausted, errno,
-                 fmt::format("{} of {} for a pool", call, FormatByteSize(bytes))));
-}
 
 }  // namespace
 
@@ -55,31 +49,24 @@ Result<std::unique_ptr<HostPool>> HostPool::Create(uint64_t bytes) {
                      fmt::format("{} asked for, {} available", FormatByteSize(bytes),
                                  FormatByteSize(*available)));
   }
-  UniqueFd fd(::memfd_create("kvtier-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return Exhausted("memfd_create", bytes);
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Exhausted("ftruncate", bytes);
-  if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
-    return Exhausted("sealing", bytes);
-  }
+  KVT_ASSIGN_OR_RETURN(UniqueFd fd, MakeMemoryFile("kvtier-pool", bytes));
   return Map(std::move(fd), bytes);
 }
 
 // Pages that the earlier process had are not touched again, so that this costs no time.
 Result<std::unique_ptr<HostPool>> HostPool::Adopt(UniqueFd fd, uint64_t bytes) {
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
-    return MakeError(ErrorCode::kCorrupt, "not_sealed");
-  }
-  struct stat file {};
-  if (::fstat(fd.get(), &file) != 0 || static_cast<uint64_t>(file.st_size) != bytes) {
-    return MakeError(ErrorCode::kCorrupt, "size_changed");
+  if (const std::optional<std::string> refusal = MemoryFileRefusal(fd.get(), bytes)) {
+    return MakeError(ErrorCode::kCorrupt, *refusal);
   }
   return Map(std::move(fd), bytes);
 }
 
 Result<std::unique_ptr<HostPool>> HostPool::Map(UniqueFd fd, uint64_t bytes) {
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED) return Exhausted("mmap", bytes);
+  if (address == MAP_FAILED) {
+    return tl::unexpected(ErrnoError(ErrorCode::kResourceExhausted, errno,
+                                     fmt::format("mmap of {} for a pool", FormatByteSize(bytes))));
+  }
   // Heeded where the machine allows huge pages for shared memory; many do not.
   ::madvise(address, bytes, MADV_HUGEPAGE);
   return std::unique_ptr<HostPool>(
@@ -110,8 +97,8 @@ void HostPool::Discard() {
 void HostPool::FillIn() {
   for (uint64_t begin = 0; begin < memory_.size() && !stopping_; begin += kFillStepBytes) {
     const uint64_t bytes = std::min(kFillStepBytes, memory_.size() - begin);
-    // Neither call touches what a client has written. The second is for kernels before 5.14. If
-    // both fail, pages come with first use.
+    // Neither system call touches what a client has written. The second is for kernels before 5.14.
+    // If both fail, pages come with first use.
     if (::madvise(memory_.data() + begin, bytes, MADV_POPULATE_WRITE) == 0) continue;
     if (::fallocate(fd_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) != 0) {
       return;

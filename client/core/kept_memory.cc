@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/memory_file.h"
 #include "client/core/pool.h"
 
 namespace kvtier::client {
@@ -42,7 +43,7 @@ Status CheckOptions(const KeptMemoryOptions& options) {
   return {};
 }
 
-// As the memory is allocated.
+// The bytes that are allocated: GPUs and the kernel hand out memory in whole pages.
 Result<uint64_t> RoundedBytes(const KeptMemoryOptions& options) {
   if (options.cuda_device) return CudaMapping::RoundUp(*options.cuda_device, options.bytes);
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -114,7 +115,8 @@ Result<bool> KeptMemory::Take(const Connection& connection, DaemonSession* sessi
     was_kept_ = true;
     return true;
   }
-  // It is this process's now. What is of no use is given back before other memory takes its place.
+  // The memory is this process's now. If it is of no use, it is given back before other memory
+  // takes its place.
   gpu_.reset();
   fd_.Reset();
   table_.reset();
@@ -185,7 +187,7 @@ void* KeptMemory::data() const {
   return gpu_ ? reinterpret_cast<void*>(gpu_->address()) : static_cast<void*>(host_);
 }
 
-// Of host memory the daemon does not look at it.
+// The daemon's number of the GPU; for host memory the daemon does not look at the number.
 Result<uint32_t> KeptMemory::DeviceIn(const Connection& connection, DaemonSession* session) const {
   if (!options_.cuda_device) return 0;
   KVT_ASSIGN_OR_RETURN(const DeviceUuid uuid, UuidOfDevice(*options_.cuda_device));

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/memory_file.h"
 #include "protocol/limits.h"
 
 namespace kvtier::client {
@@ -79,28 +79,15 @@ struct KeptTable::Record {
   std::array<uint64_t, 2> reserved_too;
 };
 
-Result<UniqueFd> MakeMemoryFile(const char* name, uint64_t bytes) {
-  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) {
-    return tl::unexpected(ErrnoError(ErrorCode::kResourceExhausted, errno, "memfd_create"));
-  }
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return tl::unexpected(
-        ErrnoError(ErrorCode::kIoError, errno, fmt::format("a memory file of {} bytes", bytes)));
-  }
-  return fd;
-}
-
 Status CheckMemoryFile(int fd, uint64_t bytes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
-  struct stat status {};
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd, &status) != 0) {
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return MakeError(ErrorCode::kCorrupt, "kept_memory", "no memory file of a fixed size");
   }
-  if (static_cast<uint64_t>(status.st_size) >= bytes) return {};
+  const uint64_t there = FileBytes(fd);
+  if (there >= bytes) return {};
   return MakeError(ErrorCode::kCorrupt, "kept_memory",
-                   fmt::format("{} bytes instead of {}", status.st_size, bytes));
+                   fmt::format("{} bytes instead of {}", there, bytes));
 }
 
 uint64_t KeptTable::BytesOf(uint32_t blocks) {
@@ -109,7 +96,8 @@ uint64_t KeptTable::BytesOf(uint32_t blocks) {
 }
 
 KeptTable::Record* KeptTable::RecordsOf(Header* header) {
-  // They follow the header in the file. Both are 64 bytes, so that they are aligned like the page.
+  // Records follow the header in the file. A header and a record have 64 bytes each, so that every
+  // record is aligned as the page is.
   return reinterpret_cast<Record*>(header + 1);
 }
 
@@ -148,11 +136,7 @@ Result<std::unique_ptr<KeptTable>> KeptTable::Open(UniqueFd fd, uint32_t blocks)
 
 Result<KeptTableContents> KeptTable::Read(int fd) {
   KVT_RETURN_IF_ERROR(CheckMemoryFile(fd, BytesOf(0)));
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) {
-    return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, "a table's size"));
-  }
-  const auto bytes = static_cast<uint64_t>(status.st_size);
+  const uint64_t bytes = FileBytes(fd);
   void* const mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
   if (mapping == MAP_FAILED) {
     return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, "mapping a table"));

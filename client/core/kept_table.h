@@ -29,10 +29,8 @@ struct KeptTableContents {
   std::vector<Block> blocks;  // in the order in which they were published
 };
 
-// Memory that cannot become smaller under a process that has mapped it: zeros, at least `bytes`.
-// Errors: kIoError, kResourceExhausted.
-[[nodiscard]] Result<UniqueFd> MakeMemoryFile(const char* name, uint64_t bytes);
-// Errors: kCorrupt "kept_memory" (not such a file, or smaller).
+// Checks that the memory cannot become smaller under a process that maps it, and has at least so
+// many bytes. Errors: kCorrupt "kept_memory".
 [[nodiscard]] Status CheckMemoryFile(int fd, uint64_t bytes);
 
 // Thread-safe. Others may read the table meanwhile; only the owner of the memory writes it.

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include <atomic>
@@ -15,11 +14,13 @@
 #include <cstring>
 #include <utility>
 
+#include "base/memory_file.h"
+
 namespace kvtier::client {
 namespace {
 
 // More memory than this is no counter page.
-constexpr int64_t kMaxPageBytes = 1 << 20;
+constexpr uint64_t kMaxPageBytes = 1 << 20;
 // Beyond whatever is waited for: streams compare the difference as a signed number.
 constexpr uint32_t kReleasedBy = 1u << 30;
 
@@ -37,12 +38,10 @@ constexpr int kPauseMs = 50;
 }  // namespace
 
 Result<std::shared_ptr<LoadCounters>> LoadCounters::Map(UniqueFd fd) {
-  struct stat status {};
-  if (!fd.valid() || ::fstat(fd.get(), &status) != 0 || status.st_size <= 0 ||
-      status.st_size > kMaxPageBytes) {
+  const uint64_t bytes = fd.valid() ? FileBytes(fd.get()) : 0;
+  if (bytes == 0 || bytes > kMaxPageBytes) {
     return MakeError(ErrorCode::kCorrupt, "counters_missing");
   }
-  const auto bytes = static_cast<size_t>(status.st_size);
   void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED) {
     return MakeError(ErrorCode::kIoError, "counters_map_failed", std::strerror(errno));

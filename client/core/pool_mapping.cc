@@ -3,11 +3,12 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "base/memory_file.h"
 
 namespace kvtier::client {
 
@@ -18,10 +19,9 @@ Result<std::shared_ptr<PoolMapping>> PoolMapping::Map(UniqueFd fd, uint64_t gene
   if (device_kind != wire::DeviceKind::kHost) {
     return std::make_shared<PoolMapping>(std::move(fd), nullptr, generation, bytes, device_kind);
   }
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < bytes) {
+  if (const uint64_t there = FileBytes(fd.get()); there < bytes) {
     return MakeError(ErrorCode::kCorrupt, "pool_too_small",
-                     fmt::format("{} bytes announced, {} there", bytes, status.st_size));
+                     fmt::format("{} bytes announced, {} there", bytes, there));
   }
   void* base =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);

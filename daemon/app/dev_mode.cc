@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/memory_file.h"
 #include "base/units.h"
 #include "base/user_paths.h"
 #include "daemon/config/config_loader.h"
@@ -65,7 +66,7 @@ std::string Quoted(const std::string& text) {
 
 std::string InBytes(uint64_t bytes) { return fmt::format("\"{}B\"", bytes); }
 
-// Of the files in it, as they are allocated.
+// The bytes that the files in the directory take on disk.
 uint64_t AllocatedBytes(const fs::path& directory) {
   uint64_t bytes = 0;
   std::error_code error;
@@ -106,9 +107,7 @@ uint64_t KeptHostBytes(const std::string& socket) {
       KeeperLink::Find(KeeperPlace::Beside(socket, ""), RestartConfig{}.keep_for_ms);
   if (!keeper || !*keeper) return 0;
   const Result<std::optional<UniqueFd>> arena = (*keeper)->Take(kHostArenaName);
-  struct stat facts {};
-  if (!arena || !*arena || ::fstat((*arena)->get(), &facts) != 0) return 0;
-  return static_cast<uint64_t>(facts.st_size);
+  return arena && *arena ? FileBytes((*arena)->get()) : 0;
 }
 
 std::string PoolNote(const DevFacts& facts) {

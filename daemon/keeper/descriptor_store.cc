@@ -2,19 +2,12 @@
 #include "daemon/keeper/descriptor_store.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <utility>
 
+#include "base/memory_file.h"
+
 namespace kvtier {
-namespace {
-
-uint64_t FileBytes(int descriptor) {
-  struct stat facts {};
-  return ::fstat(descriptor, &facts) == 0 ? static_cast<uint64_t>(facts.st_size) : 0;
-}
-
-}  // namespace
 
 std::optional<UniqueFd> DescriptorStore::Take(std::string_view name) {
   if (released_ || kept_.contains(name) || !taken_.emplace(name).second) return std::nullopt;

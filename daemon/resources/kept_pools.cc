@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <span>
 
+#include "base/memory_file.h"
 #include "base/units.h"
 #include "daemon/net/peer.h"
 #include "daemon/resources/device_opening.h"
-#include "tiers/memory/kept_file.h"
 
 namespace kvtier {
 namespace {
@@ -103,7 +103,7 @@ void KeptPools::Look(uint32_t number) {
       return MakeError(ErrorCode::kCorrupt, "incomplete");
     }
     const uint64_t bytes = FileBytes(pool->table_fd.get());
-    if (const auto refusal = KeptFileRefusal(pool->table_fd.get(), bytes)) {
+    if (const auto refusal = MemoryFileRefusal(pool->table_fd.get(), bytes)) {
       return MakeError(ErrorCode::kCorrupt, *refusal);
     }
     if (bytes == 0) return MakeError(ErrorCode::kCorrupt, "damaged");
@@ -203,11 +203,11 @@ PoolTable* KeptPools::Keep(DeviceIndex device, const PoolDescription& descriptio
   if (info.driver_version == 0) pool->description.memory_id = FileNumber(memory.shareable_fd());
   const auto keep = [&]() -> Status {
     const uint64_t table_bytes = PoolTable::BytesFor(description.blocks);
-    KVT_ASSIGN_OR_RETURN(pool->table_fd, MakeKeptFile("kvtier-pool-table", table_bytes));
+    KVT_ASSIGN_OR_RETURN(pool->table_fd, MakeMemoryFile("kvtier-pool-table", table_bytes));
     KVT_RETURN_IF_ERROR(pool->Map(table_bytes));
     PoolTable::Format(pool->description, pool->mapped);
     pool->table = std::make_unique<PoolTable>(pool->mapped);
-    // The memory alone would be held for nothing.
+    // The table is kept first: memory without its table would be held for nothing.
     KVT_RETURN_IF_ERROR(store_.Keep(TableName(number), pool->table_fd.get()));
     return store_.Keep(MemoryName(number), memory.shareable_fd(), memory.bytes());
   };
@@ -227,7 +227,7 @@ void KeptPools::Release(PoolTable* table, const std::string& refused) {
   KVT_CHECK(pool != pools_.end());
   const uint32_t number = (*pool)->number;
   if (!refused.empty()) {
-    // It was counted as adopted when the cache was given it.
+    // The pool was counted as adopted when the cache was given it.
     const auto outcome = std::ranges::find_if(outcomes_, [&](const Outcome& each) {
       return each.adoption == "adopted" && each.bytes == (*pool)->description.memory_bytes;
     });

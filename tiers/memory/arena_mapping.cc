@@ -9,7 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "tiers/memory/kept_file.h"
+#include "base/memory_file.h"
+#include "tiers/memory/record_word.h"
 
 namespace kvtier {
 namespace {
@@ -110,8 +111,8 @@ Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, 
   std::string reason = "none";
   if (arena.valid() != table.valid()) reason = "incomplete";
   if (arena.valid() && table.valid()) {
-    std::optional<std::string> refusal = KeptFileRefusal(arena.get(), bytes);
-    if (!refusal) refusal = KeptFileRefusal(table.get(), table_bytes);
+    std::optional<std::string> refusal = MemoryFileRefusal(arena.get(), bytes);
+    if (!refusal) refusal = MemoryFileRefusal(table.get(), table_bytes);
     if (!refusal) {
       ArenaMapping kept;
       KVT_RETURN_IF_ERROR(kept.Reserve(bytes));
@@ -132,8 +133,8 @@ Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, 
   table.Reset();
   ArenaMapping mapping;
   KVT_RETURN_IF_ERROR(mapping.Reserve(bytes));
-  KVT_ASSIGN_OR_RETURN(mapping.arena_fd_, MakeKeptFile("kvtier-host-arena", bytes));
-  KVT_ASSIGN_OR_RETURN(mapping.table_fd_, MakeKeptFile("kvtier-host-table", table_bytes));
+  KVT_ASSIGN_OR_RETURN(mapping.arena_fd_, MakeMemoryFile("kvtier-host-arena", bytes));
+  KVT_ASSIGN_OR_RETURN(mapping.table_fd_, MakeMemoryFile("kvtier-host-table", table_bytes));
   KVT_RETURN_IF_ERROR(mapping.MapFiles(slab_bytes, true));
   mapping.adoption_ = std::move(reason);
   mapping.huge_pages_ = SharedHugePagesAllowed();

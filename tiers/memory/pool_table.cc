@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "tiers/memory/kept_file.h"
 #include "tiers/memory/record_word.h"
 
 namespace kvtier {

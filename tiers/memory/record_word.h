@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The word in which the record of a table in kept memory says what state it is in, so that a
-// process that dies between any two instructions leaves the old state or the new one.
+// What the tables in kept memory have in common: the word in which a record says what state it is
+// in, so that a process that dies between any two instructions leaves the old state or the new one.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,10 @@
 #include "base/ids.h"
 
 namespace kvtier {
+
+// Some deaths are chance. A daemon that dies of what it finds would do so for ever; this many are
+// fewer than systemd allows in a minute. A daemon that finds so many begins empty.
+inline constexpr uint32_t kMaxUnfinishedAdoptions = 5;
 
 // Of a record that was never used, in memory that is all zeros at first.
 inline constexpr uint32_t kEmptyRecordWord = 0;

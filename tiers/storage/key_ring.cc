@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/storage/key_ring.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory_file.h"
 #include "tiers/storage/header_page.h"
 
 namespace kvtier {
@@ -21,7 +20,6 @@ namespace {
 constexpr std::string_view kMagic = "KVTKEYS1";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kHeadBytes = 4096;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 // Far below what GCM allows for one key, and the counter is never near its end.
 constexpr uint32_t kMostNonces = UINT32_MAX - 1;
 
@@ -29,8 +27,8 @@ tl::unexpected<Error> Failed(const char* what) {
   return tl::unexpected<Error>(ErrnoError(ErrorCode::kResourceExhausted, errno, what));
 }
 
-tl::unexpected<Error> Refused(const char* reason) {
-  return MakeError(ErrorCode::kCorrupt, reason, "kept encryption keys");
+tl::unexpected<Error> Refused(std::string reason) {
+  return MakeError(ErrorCode::kCorrupt, std::move(reason), "kept encryption keys");
 }
 
 [[nodiscard]] Status FillRandom(std::span<std::byte> bytes) {
@@ -81,12 +79,7 @@ std::span<KeyRing::Record> KeyRing::records() const {
 
 Result<std::unique_ptr<KeyRing>> KeyRing::Map(UniqueFd memory_fd) {
   constexpr size_t kBytes = kHeadBytes + kMaxKeys * sizeof(Record);
-  const int seals = ::fcntl(memory_fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) return Refused("not_sealed");
-  struct stat info {};
-  if (::fstat(memory_fd.get(), &info) != 0 || static_cast<uint64_t>(info.st_size) != kBytes) {
-    return Refused("size_changed");
-  }
+  if (const auto refusal = MemoryFileRefusal(memory_fd.get(), kBytes)) return Refused(*refusal);
   void* const address =
       ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd.get(), 0);
   if (address == MAP_FAILED) return Failed("mmap of the encryption keys");
@@ -103,10 +96,7 @@ Result<std::unique_ptr<KeyRing>> KeyRing::Map(UniqueFd memory_fd) {
 
 Result<std::unique_ptr<KeyRing>> KeyRing::Create() {
   constexpr size_t kBytes = kHeadBytes + kMaxKeys * sizeof(Record);
-  UniqueFd fd(::memfd_create("kvtier-keys", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return Failed("memfd_create for the encryption keys");
-  if (::ftruncate(fd.get(), kBytes) != 0) return Failed("size of the encryption keys");
-  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Failed("seals of the encryption keys");
+  KVT_ASSIGN_OR_RETURN(UniqueFd fd, MakeMemoryFile("kvtier-keys", kBytes));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<KeyRing> ring, Map(std::move(fd)));
   ring->Format();
   return ring;
