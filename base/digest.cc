@@ -3,16 +3,11 @@
 
 #include <openssl/evp.h>
 
-#include <memory>
-
+#include "base/c_pointer.h"
 #include "base/result.h"
 
 namespace kvtier {
 namespace {
-
-struct ContextDeleter {
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-};
 
 // Fetching by name on every call costs more than hashing a block's tokens does.
 const EVP_MD* Algorithm() {
@@ -23,7 +18,7 @@ const EVP_MD* Algorithm() {
 }  // namespace
 
 Digest256 Sha256(std::span<const std::byte> data) {
-  thread_local const std::unique_ptr<EVP_MD_CTX, ContextDeleter> context(EVP_MD_CTX_new());
+  thread_local const CPointer<EVP_MD_CTX, EVP_MD_CTX_free> context(EVP_MD_CTX_new());
   Digest256 digest;
   unsigned int length = 0;
   KVT_CHECK(context != nullptr && Algorithm() != nullptr);

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 
+#include "base/c_pointer.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {
@@ -32,10 +32,6 @@ using InitFunction = int (*)();
 using FindDeviceFunction = int (*)(const char* bus_id, NvmlDevice** device);
 using ProcessesFunction = int (*)(NvmlDevice* device, unsigned* count, NvmlProcess* processes);
 
-struct CloseLibrary {
-  void operator()(void* library) const { ::dlclose(library); }
-};
-
 template <typename Function>
 Function Find(void* library, const char* name) {
   return reinterpret_cast<Function>(::dlsym(library, name));
@@ -46,8 +42,7 @@ Function Find(void* library, const char* name) {
 std::vector<VramHolder> VramHoldersOf(int ordinal) {
   char bus_id[32] = {};
   if (cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal) != cudaSuccess) return {};
-  const std::unique_ptr<void, CloseLibrary> library(
-      ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL));
+  const CPointer<void, ::dlclose> library(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL));
   if (!library) return {};
   const auto init = Find<InitFunction>(library.get(), "nvmlInit_v2");
   const auto shutdown = Find<InitFunction>(library.get(), "nvmlShutdown");

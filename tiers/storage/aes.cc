@@ -7,18 +7,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/c_pointer.h"
+
 namespace kvtier {
 namespace {
 
-struct FreeCipher {
-  void operator()(EVP_CIPHER* cipher) const { EVP_CIPHER_free(cipher); }
-};
-// Wipes the key's schedule.
-struct FreeContext {
-  void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
-};
-using CipherHandle = std::unique_ptr<EVP_CIPHER, FreeCipher>;
-using ContextHandle = std::unique_ptr<EVP_CIPHER_CTX, FreeContext>;
+using CipherHandle = CPointer<EVP_CIPHER, EVP_CIPHER_free>;
+// Freeing it wipes the key's schedule.
+using ContextHandle = CPointer<EVP_CIPHER_CTX, EVP_CIPHER_CTX_free>;
 
 // OpenSSL counts in int.
 constexpr size_t kMostBytesAtOnce = size_t{1} << 30;

@@ -10,11 +10,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <memory>
 #include <numeric>
 #include <span>
 #include <vector>
 
+#include "base/c_pointer.h"
 #include "base/posix.h"
 #include "base/units.h"
 #include "tools/bench/ceiling.h"
@@ -24,10 +24,6 @@ namespace {
 
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr uint64_t kMaxRegisteredBytes = 1 * kGiB;  // the kernel's bound on one buffer
-
-struct FreeDeleter {
-  void operator()(void* memory) const { std::free(memory); }
-};
 
 class Ring {
  public:
@@ -104,7 +100,7 @@ Result<double> ReadWithIoUring(const ReadWork& work) {
   const uint64_t memory_bytes = slots * work.request_bytes;
   const uint64_t rounded_bytes =
       (memory_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  const std::unique_ptr<std::byte[], FreeDeleter> memory(
+  const CPointer<std::byte, std::free> memory(
       static_cast<std::byte*>(std::aligned_alloc(kHugePageBytes, rounded_bytes)));
   // As the daemon's arena: fewer pieces for the disk to fill. Touched, so that no fault is timed.
   ::madvise(memory.get(), rounded_bytes, MADV_HUGEPAGE);

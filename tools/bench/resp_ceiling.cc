@@ -10,23 +10,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
 #include <string>
+
+#include "base/c_pointer.h"
 
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// As many as the library is measured with.
+// The library is measured with as many.
 constexpr uint64_t kObjects = 128;
 constexpr uint64_t kWrittenBytes = uint64_t{1} << 30;
-
-struct FreeContext {
-  void operator()(redisContext* context) const { redisFree(context); }
-};
-struct FreeReply {
-  void operator()(redisReply* reply) const { freeReplyObject(reply); }
-};
 
 void Append(redisContext* context, bool reads, uint64_t number, const std::string& object) {
   const uint64_t objects = reads ? kObjects : std::max(kObjects, kWrittenBytes / object.size());
@@ -42,7 +36,7 @@ void Append(redisContext* context, bool reads, uint64_t number, const std::strin
 bool Next(redisContext* context) {
   void* raw = nullptr;
   if (redisGetReply(context, &raw) != REDIS_OK) return false;
-  const std::unique_ptr<redisReply, FreeReply> reply(static_cast<redisReply*>(raw));
+  const kvtier::CPointer<redisReply, freeReplyObject> reply(static_cast<redisReply*>(raw));
   return reply->type != REDIS_REPLY_ERROR;
 }
 
@@ -53,7 +47,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: {} SOCKET put|get BYTES DEPTH SECONDS\n", argv[0]);
     return 2;
   }
-  const std::unique_ptr<redisContext, FreeContext> context(redisConnectUnix(argv[1]));
+  const kvtier::CPointer<redisContext, redisFree> context(redisConnectUnix(argv[1]));
   if (!context || context->err != 0) return 1;
   const bool reads = std::string(argv[2]) == "get";
   const std::string object(std::strtoull(argv[3], nullptr, 10), 'x');
