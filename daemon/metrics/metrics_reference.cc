@@ -144,20 +144,6 @@ MetricsSnapshot OneOfEach() {
   return snapshot;
 }
 
-std::string_view TypeName(MetricType type) {
-  switch (type) {
-    case MetricType::kCounter:
-      return "counter";
-    case MetricType::kGauge:
-      return "gauge";
-    case MetricType::kHistogram:
-      return "histogram";
-    case MetricType::kInfo:
-      return "info";
-  }
-  return "";
-}
-
 // Their values are those of the machine's devices.
 constexpr std::array<std::string_view, 4> kLabelsOfTheMachine = {"device", "kind", "name", "uuid"};
 
@@ -209,7 +195,7 @@ std::string MetricsReferenceMarkdown() {
       MetricFamily& family = one.Make(row.name, row.type, row.help);
       row.read({snapshot, loop, process}, family);
       text += fmt::format("| `{}{}` | {} | {} | {} | {} |\n", family.name, family.Suffix(),
-                          TypeName(family.type), LabelsOf(family), family.help,
+                          MetricTypeName(family.type), LabelsOf(family), family.help,
                           StatusPlace(row.status));
     }
   }

@@ -24,18 +24,10 @@ std::string_view UnitOf(std::string_view name) {
   return {};
 }
 
+// The older format knows no infos: they are gauges there, of value 1.
 std::string_view TypeName(MetricType type, MetricsFormat format) {
-  switch (type) {
-    case MetricType::kCounter:
-      return "counter";
-    case MetricType::kGauge:
-      return "gauge";
-    case MetricType::kHistogram:
-      return "histogram";
-    case MetricType::kInfo:
-      return format == MetricsFormat::kOpenMetrics ? "info" : "gauge";
-  }
-  return "unknown";
+  const bool unknown = type == MetricType::kInfo && format != MetricsFormat::kOpenMetrics;
+  return MetricTypeName(unknown ? MetricType::kGauge : type);
 }
 
 // The older format gives a family its samples' full name.
@@ -83,6 +75,20 @@ void AppendSample(const MetricFamily& family, const MetricSample& sample, std::s
 }
 
 }  // namespace
+
+std::string_view MetricTypeName(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter:
+      return "counter";
+    case MetricType::kGauge:
+      return "gauge";
+    case MetricType::kHistogram:
+      return "histogram";
+    case MetricType::kInfo:
+      return "info";
+  }
+  return "unknown";
+}
 
 std::string_view MetricFamily::Suffix() const {
   if (type == MetricType::kCounter) return "_total";

@@ -15,6 +15,8 @@
 namespace kvtier {
 
 enum class MetricType : uint8_t { kCounter, kGauge, kHistogram, kInfo };
+// As OpenMetrics calls it: "counter", "gauge", "histogram", "info".
+[[nodiscard]] std::string_view MetricTypeName(MetricType type);
 
 using MetricLabels = std::vector<std::pair<std::string_view, std::string>>;
 

@@ -14,10 +14,6 @@ namespace {
 
 namespace json = boost::json;
 
-struct ConfigArguments {
-  bool changed_only = false;
-};
-
 Result<json::object> Ask(const CommandContext& context, std::string_view operation) {
   KVT_ASSIGN_OR_RETURN(const std::string reply, context.CallAdmin(operation));
   json::error_code error;
@@ -28,7 +24,7 @@ Result<json::object> Ask(const CommandContext& context, std::string_view operati
   return document.get_object();
 }
 
-// Of one section: the keys to show, each with whether its value is not the default.
+// A key to show, and whether its value is not the default.
 struct Key {
   std::string name;
   json::value value;
@@ -109,14 +105,14 @@ std::string ToJson(const std::vector<Section>& sections, const json::object& con
                                       {"changed", std::move(changed)}});
 }
 
-void ShowConfig(const ConfigArguments& arguments, CommandContext* context) {
+void ShowConfig(bool changed_only, CommandContext* context) {
   const auto config = Ask(*context, "config");
   if (!config) return context->Fail(config.error());
   const auto defaults = Ask(*context, "config_defaults");
   if (!defaults) return context->Fail(defaults.error());
   const std::vector<Section> sections = SectionsOf(*config, *defaults);
   context->Print(context->json ? ToJson(sections, *config)
-                               : ToToml(sections, arguments.changed_only, Terminal(stdout)));
+                               : ToToml(sections, changed_only, Terminal(stdout)));
 }
 
 }  // namespace
@@ -124,13 +120,13 @@ void ShowConfig(const ConfigArguments& arguments, CommandContext* context) {
 void AddConfigCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
       "config", "Show the configuration in effect, and what in it is not the default.");
-  const auto arguments = std::make_shared<ConfigArguments>();
-  command->add_flag("--changed", arguments->changed_only, "Only what is not the default.");
+  const auto changed_only = std::make_shared<bool>(false);
+  command->add_flag("--changed", *changed_only, "Only what is not the default.");
   command->footer(
       "What is printed is a configuration file that kvtierd takes.\n"
       "Example:\n"
       "  kvtierctl config --changed");
-  command->callback([arguments, context] { ShowConfig(*arguments, context); });
+  command->callback([changed_only, context] { ShowConfig(*changed_only, context); });
 }
 
 }  // namespace kvtier
