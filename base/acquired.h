@@ -27,7 +27,11 @@ namespace kvtier {
   X(kIdentityMismatch, IDENTITY_MISMATCH, "identity_mismatch", "the slot held another block")      \
   X(kCopyFailed, COPY_FAILED, "copy_failed", "the device failed")                                  \
   X(kCancelled, CANCELLED, "cancelled", "the load was cancelled")                                  \
-  X(kErased, ERASED, "erased", "erased, or the key that it was encrypted with is gone")
+  X(kErased, ERASED, "erased", "erased, or the key that it was encrypted with is gone")            \
+  X(kSlowerThanComputing, SLOWER_THAN_COMPUTING, "slower_than_computing",                          \
+    "cached, but to compute it takes less time than to load it")                                   \
+  X(kAfterDeadline, AFTER_DEADLINE, "after_deadline",                                              \
+    "cached, but it would be loaded later than the request's deadline")
 
 enum class MissReason : uint8_t {
 #define KVT_X(enumerator, c_name, name, meaning) enumerator,

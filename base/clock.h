@@ -13,6 +13,9 @@ class Clock {
   virtual ~Clock() = default;
   // Milliseconds on a clock that never steps back; for time-outs and idle times.
   [[nodiscard]] virtual int64_t MonotonicMs() const = 0;
+  // Microseconds on such a clock, to measure how long something took. Its zero may be another than
+  // MonotonicMs'.
+  [[nodiscard]] virtual int64_t PreciseUs() const { return MonotonicMs() * 1000; }
   // Milliseconds since the Unix epoch; for what outlives the process. It steps, also backwards,
   // when an operator or NTP sets the machine's time.
   [[nodiscard]] virtual int64_t WallMs() const = 0;
@@ -33,6 +36,7 @@ inline int64_t MonotonicUs() { return ReadClockUs(CLOCK_MONOTONIC); }
 class SystemClock final : public Clock {
  public:
   [[nodiscard]] int64_t MonotonicMs() const override { return ReadClockMs(CLOCK_MONOTONIC); }
+  [[nodiscard]] int64_t PreciseUs() const override { return MonotonicUs(); }
   [[nodiscard]] int64_t WallMs() const override { return ReadClockMs(CLOCK_REALTIME); }
 };
 
@@ -41,6 +45,7 @@ class SystemClock final : public Clock {
 class CoarseClock final : public Clock {
  public:
   [[nodiscard]] int64_t MonotonicMs() const override { return ReadClockMs(CLOCK_MONOTONIC_COARSE); }
+  [[nodiscard]] int64_t PreciseUs() const override { return MonotonicUs(); }
   [[nodiscard]] int64_t WallMs() const override { return ReadClockMs(CLOCK_REALTIME_COARSE); }
 };
 

@@ -27,10 +27,26 @@ void ErrorFields(auto& io, auto& item) {
   io.CutText(item.reason, kMaxReasonBytes);
 }
 
+void CostFields(auto& io, auto& us) {
+  io.Number(us);
+  io.Check(us >= 0 && us <= ComputeCost::kMaxUs, "bad_cost", us);
+}
+
+void WishFields(auto& io, auto& wish) {
+  io.OneOf(wish.plan, HitPlan::kAll, HitPlan::kBothEnds);
+  io.Number(wish.deadline_ms);
+  io.Number(wish.tokens);
+  CostFields(io, wish.cost.per_token_us);
+  CostFields(io, wish.cost.per_pair_us);
+  CostFields(io, wish.cost.fixed_us);
+}
+
 }  // namespace
 
 void Fields(auto& io, Like<Acquire> auto& m) {
   io.OneOf(m.order, LoadOrder::kBlocks, LoadOrder::kLayers);
+  io.Presence(m.wish);
+  if (m.wish) WishFields(io, *m.wish);
   io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
     part_io.Number(part.pool);
     part_io.Count(part.new_blocks, kMaxBlocksPerCall, "too_many_blocks");
@@ -42,12 +58,18 @@ KVT_DEFINE_MESSAGE(Acquire);
 
 void AcquiredFields(auto& io, auto& part) {
   io.Number(part.load);
-  io.Presence(part.counter, part.partial_block);
+  io.Presence(part.counter, part.partial_block, part.forecast);
   if (part.counter) CounterFields(io, *part.counter);
   if (part.partial_block) {
     io.Number(*part.partial_block);
     io.Check(*part.partial_block < kMaxPartialBlocksPerCall, "bad_partial_block",
              *part.partial_block);
+  }
+  if (part.forecast) {
+    io.Number(part.forecast->gap_first);
+    io.Number(part.forecast->gap_blocks);
+    io.Number(part.forecast->load_us);
+    io.Number(part.forecast->ready_us);
   }
   io.OpenEnum(part.miss);
   io.Number(part.first_hit);
@@ -143,6 +165,11 @@ KVT_DEFINE_MESSAGE(PrefetchReply);
 void Fields(auto& io, Like<Lookup> auto& m) {
   io.Bool(m.all_ranks);
   io.Bool(m.every_prefix);
+  io.Presence(m.wish);
+  if (m.wish) {
+    WishFields(io, *m.wish);
+    io.Number(m.held_tokens);
+  }
   io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
     part_io.Number(part.pool);
     part_io.Hashes(part.hashes, kMaxHashesPerCall, "too_many_hashes");
@@ -153,6 +180,12 @@ KVT_DEFINE_MESSAGE(Lookup);
 void Fields(auto& io, Like<LookupReply> auto& m) {
   io.List(m.prefixes, kMaxHashesPerCall, "too_many_hashes",
           [](auto& item_io, auto& tokens) { item_io.Number(tokens); });
+  io.Presence(m.cut);
+  if (m.cut) {
+    io.Number(m.cut->tokens);
+    io.Number(m.cut->load_us);
+    io.Number(m.cut->ready_us);
+  }
   io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
     part_io.List(part.presence, kMaxHashesPerCall, "too_many_hashes",
                  [](auto& item_io, auto& bits) { item_io.Bits(bits, kPresenceBits); });

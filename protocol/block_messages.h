@@ -11,6 +11,7 @@
 
 #include "base/acquired.h"
 #include "base/digest.h"
+#include "base/hit_plan.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "protocol/limits.h"
@@ -37,6 +38,8 @@ struct Acquire {
   };
   LoadOrder order = LoadOrder::kBlocks;
   std::vector<Part> parts;  // at most kMaxModelGroups
+  // Its cost: 0 to ComputeCost::kMaxUs each; else Decode says "bad_cost".
+  std::optional<LoadWish> wish = std::nullopt;
 };
 
 // Where in the session's counter page a load is counted: a u32 that stands at `base` plus the steps
@@ -65,6 +68,8 @@ struct AcquireReply {
     uint32_t first_hit = 0;
     std::vector<AcquiredBlock> hits;
     std::vector<BlockHandle> new_blocks;
+    // If there was a wish.
+    std::optional<LoadForecast> forecast = std::nullopt;
   };
   std::vector<Part> parts;
 };
@@ -174,6 +179,9 @@ struct Lookup {
   bool all_ranks = false;
   bool every_prefix = false;  // else only the longest
   std::vector<Part> parts;
+  // As Acquire's, for a client that has the first `held_tokens` itself.
+  std::optional<LoadWish> wish = std::nullopt;
+  uint32_t held_tokens = 0;  // with a wish only
 };
 
 inline constexpr uint8_t kPresentInPool = 1 << 0;
@@ -191,6 +199,15 @@ struct LookupReply {
   // In tokens, the longest first: prefixes whose every needed block is cached.
   std::vector<uint64_t> prefixes;
   std::vector<Part> parts;
+  // Which prefix to load, if there was a wish. It is not in `prefixes` if only the longest was
+  // asked for and another is better.
+  struct Cut {
+    uint64_t tokens = 0;  // no less than the held ones
+    uint64_t load_us = 0;
+    uint64_t ready_us = 0;
+    friend bool operator==(const Cut&, const Cut&) = default;
+  };
+  std::optional<Cut> cut = std::nullopt;
 };
 
 struct Pin {

@@ -122,7 +122,8 @@ struct Stats {
 
 struct StatsReply {
   static constexpr MessageType kType = MessageType::kStatsReply;
-  // By all acquires since the daemon started: asked = pool + host + disk + miss.
+  // By all acquires since the daemon started: asked = pool + host + disk + miss, and what was
+  // declined.
   uint64_t blocks_asked = 0;
   uint64_t blocks_pool = 0;
   uint64_t blocks_host = 0;

@@ -17,6 +17,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "gpu/device.h"
+#include "tiers/policy/load_rates.h"
 #include "tiers/state/cache_environment.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/block_view.h"
@@ -104,6 +105,8 @@ class Cache {
   // What this pool and the tiers below it hold.
   [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
                                                   std::span<const BlockHash> hashes) const;
+  // What it costs from now on to bring blocks to the pool.
+  [[nodiscard]] LoadPrices PricesNow(PoolId pool) const;
   // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the
   // hashes are cached and now pinned. Errors: kLimitExceeded "pin_limit".
   [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,

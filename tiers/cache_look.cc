@@ -93,6 +93,11 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
   return presence;
 }
 
+LoadPrices Cache::PricesNow(PoolId pool_id) const {
+  const CachePool* const pool = impl_->state.FindPool(pool_id);
+  return pool == nullptr ? LoadPrices{} : impl_->loader.PricesNow(pool->device);
+}
+
 std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
                                          std::span<const BlockHash> hashes) const {
   std::vector<BlockPresence> presence(hashes.size());

@@ -81,9 +81,12 @@ CacheGauges Cache::Impl::Gauges() const {
     order_bytes += pool->victims.memory_bytes();
   }
   gauges.tenants = GaugesOf(state.tenants, host.allocator(), disk.allocator());
+  gauges.disk_read_bytes_per_s = state.load_rates.disk().bytes_per_s();
+  gauges.cold_read_bytes_per_s = state.load_rates.cold().bytes_per_s();
   for (uint32_t i = 0; i < state.env.devices.size(); ++i) {
     const DeviceIndex device(i);
-    gauges.devices.push_back({pools.capacity_bytes(device), pools.used_bytes(device)});
+    gauges.devices.push_back({pools.capacity_bytes(device), pools.used_bytes(device),
+                              state.load_rates.bus(device).bytes_per_s()});
     gauges.pool_capacity_bytes += pools.capacity_bytes(device);
     gauges.pool_used_bytes += pools.used_bytes(device);
   }
@@ -164,9 +167,11 @@ void Cache::Impl::CheckInvariants() const {
   KVT_CHECK(disk.allocator().used_bytes() <= state.env.geometry.bytes());
   CheckTenants();
   const CacheStats::Asked& blocks = state.stats.blocks;
-  KVT_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
+  KVT_CHECK(blocks.asked ==
+            blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss + blocks.declined);
   const CacheStats::Asked& tokens = state.stats.tokens;
-  KVT_CHECK(tokens.asked == tokens.hit[0] + tokens.hit[1] + tokens.hit[2] + tokens.miss);
+  KVT_CHECK(tokens.asked ==
+            tokens.hit[0] + tokens.hit[1] + tokens.hit[2] + tokens.miss + tokens.declined);
   CacheStats::AskedOf sums;
   for (const CacheStats::AskedOf& asked : state.stats.of_namespaces) {
     sums.blocks.Add(asked.blocks);

@@ -158,6 +158,23 @@ Status WithHashes(kvt_pool* pool, const kvt_hash* hashes, size_t count, Call&& c
   return call(*attachment, ToHashes(hashes, count), pool->pool->connection().RequestDeadline());
 }
 
+// Also of what is not a number.
+Result<float> ToCost(double us, const char* name) {
+  if (us >= 0 && us <= ComputeCost::kMaxUs) return static_cast<float>(us);
+  return MakeError(ErrorCode::kInvalidArgument, "bad_cost", fmt::format("{}: {}", name, us));
+}
+
+Status SetComputeCost(kvt_pool* pool, const kvt_compute_cost* cost) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckStruct(cost, "cost"));
+  ComputeCost known;
+  KVT_ASSIGN_OR_RETURN(known.per_token_us, ToCost(cost->per_token_us, "per_token_us"));
+  KVT_ASSIGN_OR_RETURN(known.per_pair_us, ToCost(cost->per_pair_us, "per_pair_us"));
+  KVT_ASSIGN_OR_RETURN(known.fixed_us, ToCost(cost->fixed_us, "fixed_us"));
+  pool->pool->SetComputeCost(known);
+  return {};
+}
+
 Status StoreCount(const Result<uint32_t>& count, uint32_t* target) {
   if (!count) return tl::unexpected(count.error());
   if (target != nullptr) *target = *count;
@@ -189,6 +206,10 @@ kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info) {
 
 kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void** address) {
   return client::Guard([&] { return client::BlockAddress(pool, block, address); });
+}
+
+kvt_status kvt_pool_set_compute_cost(kvt_pool* pool, const kvt_compute_cost* cost) {
+  return client::Guard([&] { return client::SetComputeCost(pool, cost); });
 }
 
 void kvt_pool_drop_stale_mappings(kvt_pool* pool) {

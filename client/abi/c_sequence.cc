@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -112,12 +113,18 @@ Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Conne
     return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
                      fmt::format("{}", options.retention));
   }
+  if (options.plan > KVT_PLAN_BOTH_ENDS) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_plan", fmt::format("{}", options.plan));
+  }
   KVT_ASSIGN_OR_RETURN(PromptIdentity identity, ToIdentity(options.identity));
-  SequenceOptions result{.identity = std::move(identity),
-                         .leave_tokens = options.leave_tokens,
-                         .reserve_tokens = options.reserve_tokens,
-                         .retention = static_cast<RetentionClass>(options.retention),
-                         .request_timeout_ms = connection.options().request_timeout_ms};
+  SequenceOptions result{
+      .identity = std::move(identity),
+      .leave_tokens = options.leave_tokens,
+      .reserve_tokens = options.reserve_tokens,
+      .retention = static_cast<RetentionClass>(options.retention),
+      .wish = {.plan = static_cast<HitPlan>(options.plan), .deadline_ms = options.deadline_ms},
+      .copier = {},
+      .request_timeout_ms = connection.options().request_timeout_ms};
   if (options.copy != nullptr) {
     result.copier = [copy = options.copy, user = options.copy_user](
                         uint64_t target, uint64_t source, uint64_t bytes) {
@@ -134,6 +141,7 @@ Status Open(kvt_pool* pool, const kvt_sequence_options* options, const uint32_t*
   *sequence = nullptr;
   KVT_RETURN_IF_ERROR(CheckArray(tokens, token_count, "tokens"));
   KVT_ASSIGN_OR_RETURN(SequenceOptions checked, ToOptions(options, pool->pool->connection()));
+  checked.wish.cost = pool->pool->compute_cost();
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<const Attachment> attachment, pool->pool->Attached());
   auto handle = std::make_unique<kvt_sequence>();
   handle->connection = &pool->pool->connection();
@@ -156,23 +164,26 @@ void FillInfo(const Sequence& sequence, kvt_sequence_info* info) {
   info->base = sequence.attachment().mapping()->base();
   info->ready = sequence.ready() ? 1 : 0;
   info->miss = static_cast<kvt_miss>(sequence.miss());
+  info->load_us = sequence.forecast().load_us;
+  info->ready_us = sequence.forecast().ready_us;
 }
 
 Status CheckTableReady(const Sequence& sequence) {
-  if (sequence.ready()) return {};
+  if (sequence.ready() || sequence.usable_blocks() > 0) return {};
   return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
 }
 
 Status BlockTable(const Sequence& sequence, int32_t* indices, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckTableReady(sequence));
-  *count = sequence.blocks();
+  const size_t blocks = sequence.usable_blocks();
+  *count = blocks;
   if (indices == nullptr && capacity == 0) return {};
-  if (capacity < sequence.blocks()) {
+  if (capacity < blocks) {
     return MakeError(ErrorCode::kInvalidArgument, "capacity_too_small",
-                     fmt::format("{} of {}", capacity, sequence.blocks()));
+                     fmt::format("{} of {}", capacity, blocks));
   }
-  KVT_RETURN_IF_ERROR(CheckArray(indices, sequence.blocks(), "indices"));
-  for (size_t i = 0; i < sequence.blocks(); ++i) {
+  KVT_RETURN_IF_ERROR(CheckArray(indices, blocks, "indices"));
+  for (size_t i = 0; i < blocks; ++i) {
     indices[i] = static_cast<int32_t>(sequence.block(i).value);
   }
   return {};
@@ -186,11 +197,29 @@ Status SlotMapping(const Sequence& sequence, uint64_t first, size_t count, int64
                      fmt::format("{} tokens from {} on of {}", count, first, sequence.tokens()));
   }
   const uint64_t block_tokens = sequence.attachment().block_tokens();
+  if (!sequence.ready() && first + count > sequence.usable_blocks() * block_tokens) {
+    return MakeError(ErrorCode::kWrongState, "not_ready",
+                     "what follows the gap must be waited for");
+  }
   for (size_t i = 0; i < count; ++i) {
     const uint64_t token = first + i;
     slots[i] = static_cast<int64_t>(sequence.block(token / block_tokens).value * block_tokens +
                                     token % block_tokens);
   }
+  return {};
+}
+
+Status ComputeRanges(const Sequence& sequence, kvt_token_range* ranges, size_t capacity,
+                     size_t* count) {
+  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
+  const std::vector<TokenRange> found = sequence.ComputeRanges();
+  *count = found.size();
+  KVT_RETURN_IF_ERROR(CheckArray(ranges, std::min(capacity, found.size()), "ranges"));
+  if (capacity < found.size()) {
+    return MakeError(ErrorCode::kInvalidArgument, "capacity_too_small",
+                     fmt::format("{} of {}", capacity, found.size()));
+  }
+  for (size_t i = 0; i < found.size(); ++i) ranges[i] = {found[i].first, found[i].end};
   return {};
 }
 
@@ -289,6 +318,13 @@ kvt_status kvt_sequence_slot_mapping(const kvt_sequence* sequence, uint64_t firs
                                      int64_t* slots) {
   return client::WithSequence(
       sequence, [&] { return client::SlotMapping(*sequence->sequence, first, count, slots); });
+}
+
+kvt_status kvt_sequence_compute_ranges(const kvt_sequence* sequence, kvt_token_range* ranges,
+                                       size_t capacity, size_t* count) {
+  return client::WithSequence(sequence, [&] {
+    return client::ComputeRanges(*sequence->sequence, ranges, capacity, count);
+  });
 }
 
 kvt_status kvt_sequence_append(kvt_sequence* sequence, const uint32_t* tokens, size_t count) {

@@ -86,10 +86,10 @@ Status Attachment::CheckHashCount(size_t count) const {
 Result<AcquiredPart> Attachment::Acquire(std::span<const BlockHash> hashes,
                                          std::span<const BlockHash> partial_blocks,
                                          uint32_t new_blocks, Deadline deadline,
-                                         wire::LoadOrder order) const {
+                                         wire::LoadOrder order, const LoadWish& wish) const {
   const GroupRequest request{this, hashes, partial_blocks, new_blocks};
   KVT_ASSIGN_OR_RETURN(std::vector<AcquiredPart> parts,
-                       AcquireGroups(std::span(&request, 1), order, deadline));
+                       AcquireGroups(std::span(&request, 1), order, deadline, wish));
   return std::move(parts.front());
 }
 

@@ -66,10 +66,11 @@ class Attachment {
   [[nodiscard]] uint64_t block_bytes() const { return group().BlockBytes(); }
   [[nodiscard]] uint32_t block_tokens() const { return group().block_tokens; }
   // AcquireGroups of this one group.
-  [[nodiscard]] Result<AcquiredPart> Acquire(
-      std::span<const BlockHash> hashes, std::span<const BlockHash> partial_blocks,
-      uint32_t new_blocks, Deadline deadline,
-      wire::LoadOrder order = wire::LoadOrder::kBlocks) const;
+  [[nodiscard]] Result<AcquiredPart> Acquire(std::span<const BlockHash> hashes,
+                                             std::span<const BlockHash> partial_blocks,
+                                             uint32_t new_blocks, Deadline deadline,
+                                             wire::LoadOrder order = wire::LoadOrder::kBlocks,
+                                             const LoadWish& wish = {}) const;
   // See WaitForLoad.
   [[nodiscard]] Result<LoadState> Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const;
   // Has a stream of the pool's GPU wait until the first `steps` hits, or layers if the load comes

@@ -67,10 +67,21 @@ Status CheckRequest(std::span<const GroupRequest> groups, const Links& links) {
                    fmt::format("{} bytes, at most {}", bytes, limits.max_frame_bytes));
 }
 
-// Whether the hits are hashes that were asked for, without a gap.
-Status CheckHits(const GroupRequest& group, const AcquiredPart& part) {
+// Whether the hits are hashes that were asked for, without a gap but for the one of the forecast,
+// before which all are usable.
+Status CheckHits(const GroupRequest& group, const LoadWish& wish, const AcquiredPart& part) {
   const uint64_t asked = group.hashes.size();
-  const uint64_t full_hits = part.hits.size() - (part.partial_block ? 1 : 0);
+  if (part.forecast.has_value() != wish.any()) return BadReply("an answer to another wish");
+  const LoadForecast forecast = part.forecast.value_or(LoadForecast{});
+  const uint64_t gap = forecast.gap_blocks;
+  if (gap > asked || (gap > 0 && wish.plan != HitPlan::kBothEnds) ||
+      (gap > 0 && forecast.gap_first >= part.hits.size())) {
+    return BadReply("a gap where none can be");
+  }
+  for (size_t i = 0; gap > 0 && i < forecast.gap_first; ++i) {
+    if (part.hits[i].tier != Tier::kPool) return BadReply("a gap behind what is to be loaded");
+  }
+  const uint64_t full_hits = part.hits.size() - (part.partial_block ? 1 : 0) + gap;
   if (part.partial_block) {
     if (*part.partial_block >= group.partial_blocks.size() || part.hits.empty() ||
         full_hits != asked) {
@@ -80,7 +91,7 @@ Status CheckHits(const GroupRequest& group, const AcquiredPart& part) {
   if (part.first_hit > asked || full_hits > asked - part.first_hit) {
     return BadReply("more hits than hashes");
   }
-  if (part.new_blocks.size() != group.new_blocks) {
+  if (part.new_blocks.size() != group.new_blocks + gap) {
     return BadReply("a wrong number of private blocks");
   }
   return {};
@@ -88,8 +99,8 @@ Status CheckHits(const GroupRequest& group, const AcquiredPart& part) {
 
 // The engine indexes memory with what comes back.
 Status CheckPart(const GroupRequest& group, const LoadCounters& counters, const AcquiredPart& part,
-                 wire::LoadOrder order) {
-  KVT_RETURN_IF_ERROR(CheckHits(group, part));
+                 wire::LoadOrder order, const LoadWish& wish) {
+  KVT_RETURN_IF_ERROR(CheckHits(group, wish, part));
   const Attachment& attachment = *group.attachment;
   bool below_pool = false;
   for (const AcquiredBlock& hit : part.hits) {
@@ -114,11 +125,13 @@ Status CheckPart(const GroupRequest& group, const LoadCounters& counters, const 
 
 // Checks what came and registers the loads.
 Status TakeAcquired(std::span<const GroupRequest> groups, DaemonSession* session,
-                    wire::LoadOrder order, const wire::AcquireReply& reply) {
+                    const wire::Acquire& request, const wire::AcquireReply& reply) {
+  const wire::LoadOrder order = request.order;
   if (reply.parts.size() != groups.size()) return BadReply("a wrong number of groups");
   for (size_t i = 0; i < groups.size(); ++i) {
     const AcquiredPart& part = reply.parts[i];
-    KVT_RETURN_IF_ERROR(CheckPart(groups[i], *session->counters(), part, order));
+    KVT_RETURN_IF_ERROR(
+        CheckPart(groups[i], *session->counters(), part, order, request.wish.value_or(LoadWish{})));
     if (part.load.value == 0) continue;
     KVT_RETURN_IF_ERROR(
         session->loads().Add(part.load, {.hits = static_cast<uint32_t>(part.hits.size()),
@@ -148,9 +161,11 @@ Status HoldAcquired(std::span<const GroupRequest> groups, const Links& links,
 
 Result<std::vector<AcquiredPart>> AcquireOver(const Links& links,
                                               std::span<const GroupRequest> groups,
-                                              wire::LoadOrder order, Deadline deadline) {
+                                              wire::LoadOrder order, Deadline deadline,
+                                              const LoadWish& wish) {
   KVT_RETURN_IF_ERROR(CheckRequest(groups, links));
   wire::Acquire request{.order = order, .parts = {}};
+  if (wish.any()) request.wish = wish;
   std::vector<PoolId> pools;
   bool asks = false;
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -165,7 +180,7 @@ Result<std::vector<AcquiredPart>> AcquireOver(const Links& links,
   const Channel::Hooks<wire::AcquireReply> hooks{
       .on_reply =
           [&](const wire::AcquireReply& reply) {
-            return TakeAcquired(groups, &session, order, reply);
+            return TakeAcquired(groups, &session, request, reply);
           },
       .on_cancelled = [&](uint64_t request_id) { session.CancelAcquire(request_id, pools); }};
   KVT_ASSIGN_OR_RETURN(wire::AcquireReply reply,
@@ -177,8 +192,11 @@ Result<std::vector<AcquiredPart>> AcquireOver(const Links& links,
 Result<wire::LookupReply> LookUpOver(const Links& links, std::span<const GroupRequest> groups,
                                      const LookupOptions& options, Deadline deadline) {
   KVT_RETURN_IF_ERROR(CheckRequest(groups, links));
-  wire::Lookup request{
-      .all_ranks = options.all_ranks, .every_prefix = options.every_prefix, .parts = {}};
+  wire::Lookup request{.all_ranks = options.all_ranks,
+                       .every_prefix = options.every_prefix,
+                       .parts = {},
+                       .wish = options.wish,
+                       .held_tokens = options.held_tokens};
   bool asks = false;
   for (size_t i = 0; i < groups.size(); ++i) {
     request.parts.push_back({links[i]->pool, groups[i].hashes});
@@ -188,7 +206,8 @@ Result<wire::LookupReply> LookUpOver(const Links& links, std::span<const GroupRe
     return wire::LookupReply{.prefixes = {},
                              .parts = std::vector<wire::LookupReply::Part>(groups.size())};
   const auto check = [&](const wire::LookupReply& reply) -> Status {
-    bool fits = reply.parts.size() == groups.size();
+    bool fits =
+        reply.parts.size() == groups.size() && reply.cut.has_value() == options.wish.has_value();
     for (size_t i = 0; fits && i < groups.size(); ++i) {
       fits = reply.parts[i].presence.size() == groups[i].hashes.size();
     }
@@ -202,10 +221,11 @@ Result<wire::LookupReply> LookUpOver(const Links& links, std::span<const GroupRe
 }  // namespace
 
 Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> groups,
-                                                wire::LoadOrder order, Deadline deadline) {
+                                                wire::LoadOrder order, Deadline deadline,
+                                                const LoadWish& wish) {
   while (true) {
     const Links links = LinksOf(groups);
-    Result<std::vector<AcquiredPart>> acquired = AcquireOver(links, groups, order, deadline);
+    Result<std::vector<AcquiredPart>> acquired = AcquireOver(links, groups, order, deadline, wish);
     if (acquired || !ResumeAll(groups, links, acquired.error())) return acquired;
   }
 }

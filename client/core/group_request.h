@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/digest.h"
+#include "base/hit_plan.h"
 #include "base/result.h"
 #include "client/core/unix_socket.h"
 #include "protocol/block_messages.h"
@@ -29,17 +31,21 @@ struct GroupRequest {
 struct LookupOptions {
   bool all_ranks = false;     // what every tensor-parallel rank of the model has
   bool every_prefix = false;  // else only the longest
+  // Which prefix is worth loading, for an engine that has the first held_tokens itself.
+  std::optional<LoadWish> wish;
+  uint32_t held_tokens = 0;
 };
 
 // Thread-safe, as the attachments. One round trip; the reply is checked against the request. The
-// answer has a part for each group asked. See Cache::Acquire and daemon/session/group_acquire.h.
-// Errors: the daemon's; kInvalidArgument "no_group"; kStaleHandle "other_session" (an attachment
-// was made over another connection, or before it was lost); kLimitExceeded "too_many_hashes",
-// "too_many_partial_blocks", "frame_too_long"; kUnavailable; kTimeout (what is granted later is
-// released).
+// answer has a part for each group asked; with a wish, which one group alone can have, it tells
+// what is expected. See Cache::Acquire and daemon/session/group_acquire.h. Errors: the daemon's;
+// kInvalidArgument "no_group"; kStaleHandle "other_session" (an attachment was made over another
+// connection, or before it was lost); kLimitExceeded "too_many_hashes", "too_many_partial_blocks",
+// "frame_too_long"; kUnavailable; kTimeout (what is granted later is released).
 [[nodiscard]] Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> groups,
                                                               wire::LoadOrder order,
-                                                              Deadline deadline);
+                                                              Deadline deadline,
+                                                              const LoadWish& wish = {});
 // Errors: as AcquireGroups.
 [[nodiscard]] Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
                                                      const LookupOptions& options,

@@ -137,6 +137,16 @@ Result<std::shared_ptr<PoolMapping>> Pool::MappingOf(uint64_t attachment) const 
   return std::prev(next)->second;
 }
 
+void Pool::SetComputeCost(const ComputeCost& cost) {
+  const std::lock_guard lock(mutex_);
+  compute_cost_ = cost;
+}
+
+ComputeCost Pool::compute_cost() const {
+  const std::lock_guard lock(mutex_);
+  return compute_cost_;
+}
+
 void Pool::UnmapDevice() {
   const std::lock_guard lock(mutex_);
   for (const auto& [attachment, mapping] : mappings_) mapping->Unmap();

@@ -55,6 +55,10 @@ class Pool {
   // Gives back all CUDA memory, of the current generation too. REQUIRES: nothing uses it.
   void UnmapDevice();
 
+  // Of sequences that are opened from now on.
+  void SetComputeCost(const ComputeCost& cost);
+  [[nodiscard]] ComputeCost compute_cost() const;
+
   [[nodiscard]] Connection& connection() { return *connection_; }
   [[nodiscard]] uint32_t model() const { return model_; }
   [[nodiscard]] uint32_t group() const { return group_; }
@@ -89,6 +93,7 @@ class Pool {
   std::mutex attach_mutex_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Attachment> latest_;
+  ComputeCost compute_cost_;
   // Each under the first attachment that used it, so that pointers into them stay good.
   std::map<uint64_t, std::shared_ptr<PoolMapping>> mappings_;
 };

@@ -117,8 +117,9 @@ double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) /
 uint64_t IsReady(const AttentionReport& report) { return report.state == AttentionState::kReady; }
 
 constexpr MetricRow kRequestRows[] = {
-    {kCounter, "kvtier_asked_blocks", "Blocks asked for: those hit and those missed.",
-     "stats.blocks.asked", "blocks.asked",
+    {kCounter, "kvtier_asked_blocks",
+     "Blocks asked for: those hit, those missed and those declined.", "stats.blocks.asked",
+     "blocks.asked",
      [](From from, Family family) { family.Add(from.snapshot.stats.blocks.asked); }},
     {kCounter, "kvtier_hit_blocks", "Blocks asked for that a tier held.", "stats.blocks.{}",
      "blocks.{}", [](From from, Family family) { AddHits(family, from.snapshot.stats.blocks); }},
@@ -133,6 +134,18 @@ constexpr MetricRow kRequestRows[] = {
                     from.snapshot.stats.misses_by_reason[i]);
        }
      }},
+    {kCounter, "kvtier_declined_blocks",
+     "Cached blocks asked for that were not loaded, as the request wished, by why: no misses.",
+     "stats.declined.{}", "",
+     [](From from, Family family) {
+       for (const MissReason reason :
+            {MissReason::kSlowerThanComputing, MissReason::kAfterDeadline}) {
+         family.Add({{"reason", std::string(MissReasonName(reason))}},
+                    from.snapshot.stats.declined_by_reason[static_cast<size_t>(reason)]);
+       }
+     }},
+    {kCounter, "kvtier_declined_tokens", "Tokens of those blocks.", "", "tokens.declined",
+     [](From from, Family family) { family.Add(from.snapshot.stats.tokens.declined); }},
     {kCounter, "kvtier_asked_tokens", "Tokens of the blocks asked for.", "", "tokens.asked",
      [](From from, Family family) { family.Add(from.snapshot.stats.tokens.asked); }},
     {kCounter, "kvtier_hit_tokens", "Tokens of the blocks that a tier held.", "", "tokens.{}",
@@ -335,6 +348,19 @@ constexpr MetricRow kMovementRows[] = {
        const CacheGauges& gauges = from.snapshot.gauges;
        AddPerLane<uint64_t>(family, {gauges.offloads_queued, gauges.onload_copies_queued,
                                      gauges.disk_writes_queued, gauges.disk_reads_queued});
+     }},
+    {kGauge, "kvtier_load_bytes_per_second",
+     "What reads from disk and from the cold store bring, as last measured; 0 before.", "", "",
+     [](From from, Family family) {
+       const CacheGauges& gauges = from.snapshot.gauges;
+       family.Add({{"tier", "disk"}}, gauges.disk_read_bytes_per_s)
+           .Add({{"tier", "cold"}}, gauges.cold_read_bytes_per_s);
+     }},
+    {kGauge, "kvtier_device_load_bytes_per_second",
+     "What copies from host memory to a device's pools bring, as last measured; 0 before.", "", "",
+     [](From from, Family family) {
+       AddPerDevice(family, from.snapshot.gauges.devices,
+                    [](const DeviceGauges& device) { return device.load_bytes_per_s; });
      }},
     {kGauge, "kvtier_waiting_acquires", "Acquires that wait for blocks to become free.",
      "in_flight.acquires_waiting", "",

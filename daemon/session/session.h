@@ -184,7 +184,9 @@ class Session final : public ConnectionListener {
   void AcquireGroups(const Call& call, const wire::Acquire& request);
   // The answer of the cache, for one group or several. It may come after the session has ended, and
   // then only the trace is completed.
-  void OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired);
+  // `wished`: the request says which hits are worth loading, and the answer what is expected.
+  void OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
+                  bool wished);
   // A lookup that takes several turns at the loop, and its state between them.
   struct LookupSteps;
   [[nodiscard]] bool LookUpSome(LookupSteps* steps);

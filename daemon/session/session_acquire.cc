@@ -14,13 +14,14 @@
 namespace kvtier {
 namespace {
 
-wire::AcquireReply::Part ToWire(AcquireReply acquired, uint32_t first_hit) {
+wire::AcquireReply::Part ToWire(AcquireReply acquired, uint32_t first_hit, bool wished) {
   wire::AcquireReply::Part part{.load = acquired.load,
                                 .partial_block = acquired.partial_block,
                                 .miss = acquired.miss,
                                 .first_hit = first_hit,
                                 .hits = std::move(acquired.hits),
                                 .new_blocks = std::move(acquired.new_blocks)};
+  if (wished) part.forecast = acquired.forecast;
   if (const StepCounter* const counter = acquired.counter.get()) {
     part.counter = {
         .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
@@ -77,6 +78,12 @@ Status Session::CheckAcquire(const wire::Acquire& request) const {
   KVT_RETURN_IF_ERROR(CheckCount(hashes, "too_many_hashes"));
   // Hashes, partial blocks and new blocks may each be asked for alone.
   if (std::ranges::all_of(request.parts, AsksForNothing)) return tl::unexpected(EmptyRequest());
+  if (request.wish && request.wish->any() && !model->record.IsPlain()) {
+    return MakeError(
+        ErrorCode::kUnsupported, "wish_of_groups",
+        "what is worth loading is said only of a model whose one group is found by all "
+        "of its blocks");
+  }
   if (partial_blocks > 0 && !model->record.IsPlain()) {
     return MakeError(ErrorCode::kUnsupported, "partial_blocks",
                      "only a model whose one group is found by all of its blocks has them");
@@ -87,15 +94,19 @@ Status Session::CheckAcquire(const wire::Acquire& request) const {
 AcquireRequest Session::ToCache(const Call& call, const wire::Acquire& request,
                                 const wire::Acquire::Part& part) const {
   const KvGroup& group = pools_.at(part.pool).kv_group();
-  return {.session = id_,
-          .pool = part.pool,
-          .hashes = {part.hashes.begin(), part.hashes.end()},
-          .partial_blocks = {part.partial_blocks.begin(), part.partial_blocks.end()},
-          .new_blocks = part.new_blocks,
-          .block_tokens = static_cast<uint16_t>(group.block_tokens),
-          .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
-          .counters = counters_,
-          .request_id = call.request_id};
+  return {
+      .session = id_,
+      .pool = part.pool,
+      .hashes = {part.hashes.begin(), part.hashes.end()},
+      .partial_blocks = {part.partial_blocks.begin(), part.partial_blocks.end()},
+      .new_blocks = part.new_blocks,
+      .block_tokens = static_cast<uint16_t>(group.block_tokens),
+      .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
+      .counters = counters_,
+      .wish = request.wish.value_or(LoadWish{}),
+      .most_gap_blocks = services_.config->server.max_hashes_per_call -
+                         std::min(services_.config->server.max_hashes_per_call, part.new_blocks),
+      .request_id = call.request_id};
 }
 
 Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
@@ -108,13 +119,15 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
     AcquireGroups(call, request);
     return {};
   }
+  const bool wished = request.wish.has_value();
   services_.cache->Acquire(ToCache(call, request, first),
-                           gate_.WhileOpen([this, call](Result<AcquireReply> acquired) {
+                           gate_.WhileOpen([this, call, wished](Result<AcquireReply> acquired) {
                              if (!acquired)
-                               return OnAcquired(call, tl::unexpected(std::move(acquired).error()));
+                               return OnAcquired(call, tl::unexpected(std::move(acquired).error()),
+                                                 wished);
                              std::vector<GroupAcquire::AcquiredPart> parts;
                              parts.push_back({0, *std::move(acquired)});
-                             OnAcquired(call, std::move(parts));
+                             OnAcquired(call, std::move(parts), wished);
                            }));
   return {};
 }
@@ -133,16 +146,17 @@ void Session::AcquireGroups(const Call& call, const wire::Acquire& request) {
       .on_load = [this](LoadId load) { load_events_.Withhold(load); },
       .on_load_dropped = [this](LoadId load) { load_events_.Drop(load); },
       .on_done =
-          [this, call](Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
-            OnAcquired(call, std::move(acquired));
+          [this, call, wished = request.wish.has_value()](
+              Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
+            OnAcquired(call, std::move(acquired), wished);
           }};
   std::make_shared<GroupAcquire>(services_.cache, services_.loop, &gate_, std::move(parts),
                                  listener)
       ->Start();
 }
 
-void Session::OnAcquired(const Call& call,
-                         Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
+void Session::OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
+                         bool wished) {
   // Counted before anything else, because an answer to an ended session counts as well.
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
   if (!acquired) {
@@ -155,7 +169,7 @@ void Session::OnAcquired(const Call& call,
   for (GroupAcquire::AcquiredPart& part : *acquired) {
     references += part.reply.hits.size() + part.reply.new_blocks.size();
     had_private_blocks_ |= !part.reply.new_blocks.empty();
-    reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit));
+    reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit, wished));
   }
   trace_.EndAcquire(call.request_id, reply);
   if (ended_) return;
@@ -184,9 +198,12 @@ Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
   }
   if (hashes == 0) return tl::unexpected(EmptyRequest());
   KVT_RETURN_IF_ERROR(CheckCount(hashes, "too_many_hashes"));
-  const auto steps = std::make_shared<LookupSteps>(LookupSteps{
-      call, GroupLookup(services_.cache, tenant_, model, std::move(parts),
-                        {.all_ranks = request.all_ranks, .every_prefix = request.every_prefix})});
+  const auto steps = std::make_shared<LookupSteps>(
+      LookupSteps{call, GroupLookup(services_.cache, tenant_, model, std::move(parts),
+                                    {.all_ranks = request.all_ranks,
+                                     .every_prefix = request.every_prefix,
+                                     .wish = request.wish,
+                                     .held_tokens = request.held_tokens})});
   if (LookUpSome(steps.get())) {
     connection_.WorkInSteps([this, steps] { return LookUpSome(steps.get()); });
   }

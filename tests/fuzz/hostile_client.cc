@@ -121,6 +121,16 @@ void HostileClient::Acquire() {
                                    .new_blocks = input_.Below(world_.setup().pool_blocks + 2),
                                    .hashes = hashes,
                                    .partial_blocks = partial_blocks}}};
+  // Drawn only with a partial block, so that inputs which are kept still mean what they did.
+  if (!partial_blocks.empty() && input_.Flag()) {
+    acquire.wish =
+        LoadWish{.plan = input_.OneOf({HitPlan::kAll, HitPlan::kCut, HitPlan::kBothEnds}),
+                 .deadline_ms = input_.Below(3),
+                 .tokens = input_.Below(500),
+                 .cost = {.per_token_us = static_cast<float>(input_.Below(3)),
+                          .per_pair_us = static_cast<float>(input_.Below(2)),
+                          .fixed_us = static_cast<float>(input_.Below(9))}};
+  }
   if ((loads_in_layers_ || input_.Below(16) == 15) && input_.Flag()) {
     acquire.order = wire::LoadOrder::kLayers;
   }
@@ -341,7 +351,10 @@ void HostileClient::Ask() {
   const std::vector<BlockHash> hashes = PickHashes();
   switch (input_.Below(4)) {
     case 0:
-      return Send(wire::Lookup{.parts = {{.pool = PickPool(), .hashes = hashes}}});
+      return Send(wire::Lookup{
+          .parts = {{.pool = PickPool(), .hashes = hashes}},
+          .wish = LoadWish{.plan = HitPlan::kCut, .tokens = 500, .cost = {.per_token_us = 1}},
+          .held_tokens = 16});
     case 1:
       return Send(wire::Stats{});
     case 2:

@@ -79,6 +79,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     uint32_t ready = 0;  // of the hits, as reported
     bool load_finished = true;
     uint32_t good = 0;  // blocks of the prefix that can be built upon
+    uint32_t most_good = UINT32_MAX;
     std::optional<Counter> counter;
     std::vector<Held> held;
     std::vector<BlockHandle> new_blocks;

@@ -232,9 +232,10 @@ void SimOracle::CheckGauges() const {
   }
   CheckQuotas(gauges);
   const CacheStats::Asked& blocks = world_.cache().stats().blocks;
-  SIM_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss,
-            fmt::format("asked {} pool {} host {} disk {} miss {}", blocks.asked, blocks.hit[0],
-                        blocks.hit[1], blocks.hit[2], blocks.miss));
+  SIM_CHECK(
+      blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss + blocks.declined,
+      fmt::format("asked {} pool {} host {} disk {} miss {} declined {}", blocks.asked,
+                  blocks.hit[0], blocks.hit[1], blocks.hit[2], blocks.miss, blocks.declined));
 }
 
 void SimOracle::CheckQuotas(const CacheGauges& gauges) const {

@@ -147,6 +147,7 @@ constexpr uint64_t kEraseStream = 0x65726173;
 constexpr uint64_t kKeepPoolsStream = 0x6b706f6c;
 constexpr uint64_t kEvictionStream = 0x65766963;
 constexpr uint64_t kAdmissionStream = 0x61646d69;
+constexpr uint64_t kWishStream = 0x77697368;
 
 }  // namespace
 
@@ -171,6 +172,7 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   plan.sizes.keep_pools = SeededRandom(seed ^ kKeepPoolsStream).Chance(0.5);
   plan.options.pool_eviction =
       SeededRandom(seed ^ kEvictionStream).Chance(0.5) ? PoolEviction::kCls : PoolEviction::kLru;
+  plan.wish_rate = SeededRandom(seed ^ kWishStream).Chance(0.5) ? 0.5 : 0;
   plan.options.disk_admission = SeededRandom(seed ^ kAdmissionStream).Chance(0.5) ? 0.4 : 0;
   KVT_CHECK(plan.options.Validate().has_value());
   return plan;
@@ -180,7 +182,8 @@ std::string Describe(const SimPlan& plan) {
   return fmt::format(
       "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} slabs of {}, disk {} "
       "slabs in {} files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with "
-      "quotas, host memory {}, pools {}, pool eviction {}, disk admission {}, erasures {}",
+      "quotas, host memory {}, pools {}, pool eviction {}, disk admission {}, wishes {}, erasures "
+      "{}",
       plan.seed, plan.steps, plan.namespaces.size(), plan.sizes.devices, plan.sessions,
       plan.sizes.host_slabs_ready, plan.sizes.host_slabs - plan.sizes.host_slabs_ready,
       FormatByteSize(plan.sizes.slab_bytes), plan.sizes.disk_slabs, plan.sizes.disk_files,
@@ -188,7 +191,7 @@ std::string Describe(const SimPlan& plan) {
       plan.index_tail_loss_rate, plan.crash_rate, plan.options.tenants.size(),
       plan.sizes.keep_host ? "kept" : "not kept", plan.sizes.keep_pools ? "kept" : "not kept",
       plan.options.pool_eviction == PoolEviction::kCls ? "cls" : "lru", plan.options.disk_admission,
-      plan.erases ? "yes" : "no");
+      plan.wish_rate, plan.erases ? "yes" : "no");
 }
 
 }  // namespace kvtier

@@ -39,6 +39,7 @@ struct SimPlan {
   double crash_rate = 0;            // per step
   uint32_t sessions = 1;            // at most so many at once
   bool erases = false;              // a tenant's blocks, now and then
+  double wish_rate = 0;             // of acquires that say what is worth loading
 };
 
 [[nodiscard]] SimPlan MakeSimPlan(uint64_t seed, uint32_t steps);

@@ -39,6 +39,7 @@
 #include "tiers/policy/disk_admission.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/infinite_cache.h"
+#include "tiers/policy/load_rates.h"
 #include "tiers/policy/tenant_orders.h"
 #include "tiers/policy/tenant_table.h"
 #include "tiers/policy/write_budget.h"
@@ -151,6 +152,7 @@ class CacheState {
   WriteBudget write_budget;
   TenantTable tenants;
   DiskAdmission disk_admission;
+  LoadRates load_rates;
   Directory directory;
   std::vector<Namespace> namespaces;              // by NamespaceId
   std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId; null: one that was closed
@@ -214,6 +216,8 @@ class CacheState {
   // Tenths of seconds of the monotonic clock. Differences of two are right for 13 years.
   [[nodiscard]] uint32_t NowDs() const;
   [[nodiscard]] int64_t NowMs() const { return env.clock->MonotonicMs(); }
+  // To measure how long something takes.
+  [[nodiscard]] int64_t PreciseUs() const { return env.clock->PreciseUs(); }
   [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return directory[entry]; }
 
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;

@@ -98,7 +98,13 @@ class InFlightBytes {
   }
   InFlightBytes(InFlightBytes&& other) noexcept
       : total_(std::exchange(other.total_, nullptr)), bytes_(other.bytes_), items_(other.items_) {}
-  InFlightBytes& operator=(InFlightBytes&&) = delete;
+  // What this had been counts until `other` ends.
+  InFlightBytes& operator=(InFlightBytes&& other) noexcept {
+    std::swap(total_, other.total_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(items_, other.items_);
+    return *this;
+  }
   ~InFlightBytes() {
     if (total_ == nullptr) return;
     total_->bytes -= bytes_;

@@ -90,6 +90,10 @@ bool Acquirer::Begin(CachePool* pool, Operation* operation) {
     return false;
   }
   CutLoads(pool, operation, PoolSpace::Obtainable(*pool) - operation->request.new_blocks);
+  if (!operation->request.wish.any()) return true;
+  if (planner_.Apply(*pool, operation->request, PoolSpace::Obtainable(*pool), &operation->found)) {
+    taker_.Hold(pool, operation);
+  }
   return true;
 }
 
@@ -147,10 +151,9 @@ Acquirer::Outcome Acquirer::MakeRoom(CachePool* pool, Operation* operation, bool
 }
 
 bool Acquirer::FitInto(CachePool* pool, Operation* operation, uint64_t obtainable) {
-  const uint64_t fresh = operation->request.new_blocks;
+  const uint64_t fresh = operation->new_blocks();
   if (fresh > obtainable) {
-    Refuse(pool, operation,
-           PoolFull(operation->request.new_blocks, obtainable, pool->blocks.size()));
+    Refuse(pool, operation, PoolFull(fresh, obtainable, pool->blocks.size()));
     return false;
   }
   uint32_t& to_load = operation->found.to_load;
@@ -191,6 +194,7 @@ void Acquirer::CountAsked(const Operation& operation) {
   CacheStats& stats = state_.stats;
   const AcquireRequest& request = operation.request;
   const AcquireReply& reply = operation.reply;
+  const FoundPrefix& found = operation.found;
   const uint64_t asked = request.hashes.size() + (reply.partial_block ? 1 : 0);
   CachePool* const pool = state_.FindPool(request.pool);
   if (!request.hashes.empty()) {
@@ -198,11 +202,15 @@ void Acquirer::CountAsked(const Operation& operation) {
     if (state_.Admits()) state_.disk_admission.NoteRequest(state_.NowS());
   }
   const NamespaceId namespace_id = pool->namespace_id;
-  if (reply.hits.size() < request.hashes.size()) {
-    state_.history.NoteMiss({namespace_id, request.hashes[reply.hits.size()]},
+  if (const size_t first = found.HashOf(reply.hits.size()); first < request.hashes.size()) {
+    state_.history.NoteMiss({namespace_id, request.hashes[first]},
                             {state_.ToWallS(state_.NowS()), reply.miss});
   }
-  stats.CountMisses(namespace_id, reply.miss, asked - reply.hits.size(), request.block_tokens);
+  if (found.declined > 0) {
+    stats.CountDeclined(namespace_id, found.declined_for, found.declined, request.block_tokens);
+  }
+  stats.CountMisses(namespace_id, found.miss, asked - found.declined - reply.hits.size(),
+                    request.block_tokens);
   stats.CountMisses(namespace_id, request.missed_reason, request.missed_blocks,
                     request.block_tokens);
   state_.infinite_cache.Ask(namespace_id, request.hashes);

@@ -20,6 +20,7 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/state/session_table.h"
 #include "tiers/transfer/block_taker.h"
+#include "tiers/transfer/load_planner.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/loader.h"
 
@@ -38,6 +39,7 @@ class Acquirer {
         loads_(*loads),
         sessions_(*sessions),
         finder_(state),
+        planner_(state, loader),
         taker_(state, &finder_, loader, loads, sessions) {}
 
   // See Cache::Acquire. REQUIRES: the session is open.
@@ -112,6 +114,7 @@ class Acquirer {
   LoadTable& loads_;
   SessionTable& sessions_;
   PrefixFinder finder_;
+  LoadPlanner planner_;
   BlockTaker taker_;
   std::map<PoolId, Line> lines_;             // first come, first served
   Line cancelled_;                           // answered; they hold references yet

@@ -39,9 +39,12 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
   KVT_CHECK(!batch.empty());
   CopyRequest request = std::move(batch.request_);
   const auto flight = flights_.insert(
-      flights_.end(),
-      {InFlightBytes(&in_flight_, batch.bytes_, request.copies.size()), std::move(done)});
+      flights_.end(), {InFlightBytes(&in_flight_, batch.bytes_, request.copies.size()),
+                       std::move(done), batch.bytes_, batch.pool_->device});
   meter().Begin(state_.NowMs());
+  if (RateMeter* const rate = RateOf(batch.pool_->device)) {
+    rate->Begin(batch.bytes_, state_.PreciseUs());
+  }
   request.pool = batch.pool_->memory.get();
   request.done = [this, flight](const Status& status) { OnCopied(flight, status); };
   batch.pool_->copier->Copy(std::move(request));
@@ -51,11 +54,18 @@ void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& sta
   // The flight is gone before `done` runs, so that the bytes in flight are right when it starts the
   // next copy.
   const std::function<void(const Status&)> done = std::move(flight->done);
+  if (RateMeter* const rate = RateOf(flight->device)) {
+    rate->End(flight->copied_bytes, status.has_value(), state_.PreciseUs());
+  }
   flights_.erase(flight);
   meter().End(state_.NowMs());
   // The pump runs at the end of the event, and starts the next copies for all that ended in it.
   state_.SchedulePump();
   done(status);
+}
+
+RateMeter* CopyLimiter::RateOf(DeviceIndex device) {
+  return lane_ == CopyLane::kHostToPool ? &state_.load_rates.bus(device) : nullptr;
 }
 
 bool HostSlotIsOf(CacheState& state, const BlockEntry& entry) {

@@ -80,9 +80,13 @@ class CopyLimiter {
   struct Flight {
     InFlightBytes bytes;
     std::function<void(const Status&)> done;
+    uint64_t copied_bytes = 0;
+    DeviceIndex device;
   };
   void OnCopied(std::list<Flight>::iterator flight, const Status& status);
   [[nodiscard]] CopyMeter& meter() { return state_.stats.Lane(lane_); }
+  // What a load over the device's bus costs is learned from these copies; null: not from others.
+  [[nodiscard]] RateMeter* RateOf(DeviceIndex device);
 
   CacheState& state_;
   const CopyLane lane_;

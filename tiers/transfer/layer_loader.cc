@@ -29,6 +29,7 @@ void LayerLoader::Add(std::shared_ptr<LayerCount> count, CachePool* pool,
   group->pool = pool;
   group->layers = layers;
   group->layer_bytes = pool->block_bytes / layers;
+  group->device = pool->device;
   group->pieces_left.assign(layers, 0);
   group->members.reserve(blocks.size());
   for (PinnedEntry& block : blocks) {
@@ -41,6 +42,16 @@ uint64_t LayerLoader::queued() const {
   uint64_t blocks = 0;
   for (const auto& group : groups_) blocks += group->members.size();
   return blocks;
+}
+
+// Few loads come at once, and one is gone through in a step.
+uint64_t LayerLoader::queued_bytes(DeviceIndex device) const {
+  uint64_t bytes = 0;
+  for (const auto& group : groups_) {
+    if (group->device != device) continue;
+    bytes += group->layer_bytes * (group->layers - group->layer) * group->members.size();
+  }
+  return bytes;
 }
 
 bool LayerLoader::StartOne() {

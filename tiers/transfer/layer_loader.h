@@ -35,6 +35,8 @@ class LayerLoader {
 
   // Blocks of which something has not been started.
   [[nodiscard]] uint64_t queued() const;
+  // What of them has not been started, over that device's bus.
+  [[nodiscard]] uint64_t queued_bytes(DeviceIndex device) const;
 
  private:
   struct Member {
@@ -52,6 +54,7 @@ class LayerLoader {
     uint32_t layers = 0;
     // Kept here, since the pool of a region may go with the last block of the group that fails.
     uint64_t layer_bytes = 0;
+    DeviceIndex device;
     std::vector<Member> members;
     uint32_t layer = 0;
     size_t member = 0;

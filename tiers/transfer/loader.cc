@@ -18,6 +18,9 @@ constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
 
+// What a read brings of a block, in which all rates are counted.
+uint64_t PayloadOf(std::span<const std::byte> slot) { return slot.size() - kSlotHeaderBytes; }
+
 }  // namespace
 
 Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlots* disk,
@@ -114,25 +117,46 @@ void Loader::Wake(EntryIndex index) {
 }
 
 void Loader::PromoteReferenced() {
-  read_queues_.Promote([this](const Arrival& arrival) { return !CanWait(arrival); });
+  read_queues_.Promote([this](const QueuedRead& read) { return !CanWait(read.arrival); });
   copy_queue_.Promote([this](const Loadable& block) { return !CanWait(block.arrival); });
 }
 
 void Loader::QueueRead(const Arrival& arrival) {
   const TenantId tenant = state_.TenantOf(state_[arrival.entry]);
+  QueuedRead read{arrival, Ahead(&reads_ahead_, arrival)};
   if (CanWait(arrival)) {
-    read_queues_.PushLater(tenant, arrival);
+    read_queues_.PushLater(tenant, std::move(read));
   } else {
-    read_queues_.Push(tenant, arrival);
+    read_queues_.Push(tenant, std::move(read));
   }
+}
+
+InFlightBytes Loader::Ahead(InFlight* line, const Arrival& arrival) const {
+  if (CanWait(arrival)) return {};
+  return {line, arrival.pool->block_bytes, 1};
+}
+
+// What is under way counts as well, see RateMeter::PriceNow.
+LoadPrices Loader::PricesNow(DeviceIndex device) const {
+  const int64_t now_us = state_.PreciseUs();
+  const uint64_t copies =
+      copies_ahead_[LoadRates::SlotOf(device)].bytes + layers_.queued_bytes(device);
+  LoadPrices prices;
+  prices[static_cast<size_t>(LoadWay::kDisk)] =
+      state_.load_rates.disk().PriceNow(reads_ahead_.bytes, now_us);
+  prices[static_cast<size_t>(LoadWay::kCold)] =
+      state_.load_rates.cold().PriceNow(fetches_ahead_.bytes, now_us);
+  prices[static_cast<size_t>(LoadWay::kBus)] =
+      state_.load_rates.bus(device).PriceNow(copies, now_us);
+  return prices;
 }
 
 bool Loader::PumpReads() {
   const int64_t waited_since_ms = std::exchange(host_wait_since_ms_, kNoWait);
-  const bool progressed = read_queues_.TakeTurns([this](std::deque<Arrival>* line) {
+  const bool progressed = read_queues_.TakeTurns([this](std::deque<QueuedRead>* line) {
     uint64_t most_bytes = state_.options.max_disk_read_bytes;
-    if (CanWait(line->front())) most_bytes /= kPrefetchShare;
-    if (in_flight_.bytes >= most_bytes || !TryRead(line->front())) return false;
+    if (CanWait(line->front().arrival)) most_bytes /= kPrefetchShare;
+    if (in_flight_.bytes >= most_bytes || !TryRead(line->front().arrival)) return false;
     line->pop_front();
     return true;
   });
@@ -156,7 +180,7 @@ bool Loader::TryRead(Arrival arrival) {
     waiting_[index].push_back(arrival);
   } else if (!entry.on_disk() && entry.offered()) {
     // A line of its own, so that no read from disk stands behind a store that does not answer.
-    fetch_queue_.push_back(arrival);
+    fetch_queue_.push_back({arrival, Ahead(&fetches_ahead_, arrival)});
   } else if (!entry.on_disk()) {
     // If a pool has it still, host had no room for its copy.
     Fail(arrival, state_.ReadyPool(entry) ? MissReason::kHostFull : MissReason::kUnknown);
@@ -184,6 +208,7 @@ void Loader::StartRead(const Arrival& arrival) {
                                                  .slot = slot,
                                                  .in_flight = {&in_flight_, slot.size(), 1}});
   state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.NowMs());
+  state_.load_rates.disk().Begin(PayloadOf(slot), state_.PreciseUs());
   IssueRead(read);
 }
 
@@ -191,7 +216,7 @@ bool Loader::PumpFetches() {
   bool progressed = false;
   const uint64_t most_bytes = state_.options.max_disk_read_bytes;
   while (!fetch_queue_.empty() && kFetchShare * fetching_.bytes < most_bytes &&
-         TryFetch(fetch_queue_.front())) {
+         TryFetch(fetch_queue_.front().arrival)) {
     fetch_queue_.pop_front();
     progressed = true;
   }
@@ -230,6 +255,7 @@ void Loader::StartFetch(const Arrival& arrival) {
                                                  .expected = state_.ExpectationOf(entry),
                                                  .slot = slot,
                                                  .in_flight = {&fetching_, slot.size(), 1}});
+  state_.load_rates.cold().Begin(PayloadOf(slot), state_.PreciseUs());
   fetch_.Begin(read->expected, slot,
                [this, read](const ColdVerdict& verdict) { OnFetched(read, verdict); });
 }
@@ -238,6 +264,8 @@ void Loader::OnFetched(Reads::iterator read, const ColdVerdict& verdict) {
   const uint64_t bytes = read->slot.size();
   const EntryIndex index = read->arrival.entry;
   const MissReason miss = fetch_.Accept(index, verdict, bytes);
+  state_.load_rates.cold().End(PayloadOf(read->slot), miss == MissReason::kNone,
+                               state_.PreciseUs());
   const Arrival arrival = EndRead(read);
   if (miss == MissReason::kNone) return OnInHost(arrival);
   host_.RollBack(index);
@@ -282,6 +310,7 @@ void Loader::OnVerified(Reads::iterator read) {
   state_.stats.disk_read_bytes += read->slot.size();
   if (read->attempt > 1) ++state_.stats.disk_read_repaired;
   state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
+  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/true, state_.PreciseUs());
   const Arrival arrival = EndRead(read);
   disk_.MarkVerified(arrival.entry);
   OnInHost(arrival);
@@ -307,6 +336,7 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
   }
   const DiskLocation location = read->expected.location;
   state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
+  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.PreciseUs());
   const Arrival arrival = EndRead(read);
   const EntryIndex index = arrival.entry;
   host_.RollBack(index);
@@ -336,7 +366,8 @@ Loader::Arrival Loader::EndRead(Reads::iterator read) {
 
 // The pin keeps the host slot while the block waits in the line, where host might need the space.
 void Loader::QueueCopy(const Arrival& arrival) {
-  Loadable block{arrival, HostPin(&state_, arrival.entry)};
+  Loadable block{arrival, HostPin(&state_, arrival.entry),
+                 Ahead(&copies_ahead_[LoadRates::SlotOf(arrival.pool->device)], arrival)};
   if (CanWait(arrival)) {
     copy_queue_.PushLater(std::move(block));
   } else {
@@ -500,15 +531,15 @@ void Loader::Tick() {
   const auto late = [&](const Arrival& arrival) {
     return now_ms - arrival.since_ms > kHostSlotWaitMs;
   };
-  read_queues_.ForEachLine([&](std::deque<Arrival>* line) {
-    while (!line->empty() && late(line->front())) {
-      const Arrival arrival = line->front();
+  read_queues_.ForEachLine([&](std::deque<QueuedRead>* line) {
+    while (!line->empty() && late(line->front().arrival)) {
+      const Arrival arrival = line->front().arrival;
       line->pop_front();
       Fail(arrival, MissReason::kHostFull);
     }
   });
-  while (!fetch_queue_.empty() && late(fetch_queue_.front())) {
-    const Arrival arrival = fetch_queue_.front();
+  while (!fetch_queue_.empty() && late(fetch_queue_.front().arrival)) {
+    const Arrival arrival = fetch_queue_.front().arrival;
     fetch_queue_.pop_front();
     Fail(arrival, MissReason::kHostFull);
   }

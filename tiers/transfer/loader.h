@@ -8,6 +8,7 @@
 // takes one event to be verified and one to arrive.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -71,6 +72,8 @@ class Loader {
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size() + fetch_queue_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
+  // What it costs from now on to bring blocks to a pool of the device.
+  [[nodiscard]] LoadPrices PricesNow(DeviceIndex device) const;
 
  private:
   // A block that some pool awaits.
@@ -80,6 +83,11 @@ class Loader {
     int64_t since_ms = 0;
     // The pool that held it was asked for a copy already.
     bool asked_pool = false;
+  };
+  // One in the line for a read; `ahead` counts it for those that come behind it.
+  struct QueuedRead {
+    Arrival arrival;
+    InFlightBytes ahead;
   };
   // One block on its way from disk. The thread that checks it sets the verdict and the time at
   // which it began; the loop looks at them when the read has ended.
@@ -97,6 +105,7 @@ class Loader {
   struct Loadable {
     Arrival arrival;
     HostPin pin;
+    InFlightBytes ahead;
   };
   // Whole blocks that are copied together.
   struct Batch {
@@ -148,6 +157,8 @@ class Loader {
   [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
   // It was prefetched, and no client has asked for it since.
   [[nodiscard]] bool CanWait(const Arrival& arrival) const;
+  // The block as part of `line`, unless a demand load overtakes it.
+  [[nodiscard]] InFlightBytes Ahead(InFlight* line, const Arrival& arrival) const;
   // No client waits for the block any more.
   [[nodiscard]] bool Cancelled(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
@@ -164,7 +175,11 @@ class Loader {
   ColdFetch fetch_;
   CopyLimiter copies_;
   LayerLoader layers_;
-  TenantQueues<Arrival> read_queues_;
+  // What demand loads behind these have to wait for. Declared above the lines, whose items count
+  // themselves off when they end.
+  InFlight reads_ahead_, fetches_ahead_;
+  std::array<InFlight, LoadRates::kBuses> copies_ahead_;
+  TenantQueues<QueuedRead> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
   PriorityQueue<Loadable> copy_queue_;
@@ -173,7 +188,7 @@ class Loader {
   int64_t host_wait_since_ms_ = kNoWait;
   InFlight in_flight_;  // of reads from disk
   InFlight fetching_;   // from the cold store
-  std::deque<Arrival> fetch_queue_;
+  std::deque<QueuedRead> fetch_queue_;
   Reads reads_;
   uint64_t loading_ = 0;
 };

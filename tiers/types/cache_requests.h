@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/acquired.h"
+#include "base/hit_plan.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "gpu/counter_page.h"
@@ -42,6 +43,8 @@ struct AcquireRequest {
   uint32_t layers = 0;
   // Where the load is to be counted, if anywhere.
   std::shared_ptr<CounterPage> counters;
+  LoadWish wish;
+  uint32_t most_gap_blocks = UINT32_MAX;
   // The caller's number for the request, for the tracer.
   uint64_t request_id = 0;
 };
@@ -50,6 +53,7 @@ struct AcquireReply {
   // The longest cached prefix, in order, each with one reference for the session. A block found
   // below the pool may be used once the load has reached it.
   std::vector<AcquiredBlock> hits;
+  LoadForecast forecast;  // nothing of a request without a wish
   // Which of `partial_blocks` hit; it is then the last of `hits`.
   std::optional<uint32_t> partial_block;
   std::vector<BlockHandle> new_blocks;

@@ -80,13 +80,22 @@ struct CacheStats {
     drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)] += count;
   }
 
-  // What acquires asked for; asked = pool + host + disk + miss. What belongs to an acquire that has
-  // to load is counted when the load ends.
+  void CountDeclined(NamespaceId asked_of, MissReason reason, uint64_t count,
+                     uint64_t block_tokens) {
+    AskedOf& own = Of(asked_of);
+    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddDeclined(count);
+    for (Asked* const counted : {&tokens, &own.tokens}) counted->AddDeclined(count * block_tokens);
+    declined_by_reason[static_cast<size_t>(reason)] += count;
+  }
+
+  // What acquires asked for; asked = pool + host + disk + miss + declined. What belongs to an
+  // acquire that has to load is counted when the load ends.
   struct Asked {
     uint64_t asked = 0;
     std::array<uint64_t, kTierCount> hit{};
     uint64_t cold = 0;  // those of the disk's hits that came from the cold store
     uint64_t miss = 0;
+    uint64_t declined = 0;  // cached, but not worth loading
 
     void AddHit(Tier tier, uint64_t count, bool from_cold) {
       asked += count;
@@ -97,12 +106,17 @@ struct CacheStats {
       asked += count;
       miss += count;
     }
+    void AddDeclined(uint64_t count) {
+      asked += count;
+      declined += count;
+    }
     bool operator==(const Asked&) const = default;
     void Add(const Asked& other) {
       asked += other.asked;
       for (size_t tier = 0; tier < kTierCount; ++tier) hit[tier] += other.hit[tier];
       cold += other.cold;
       miss += other.miss;
+      declined += other.declined;
     }
   };
   Asked blocks;
@@ -123,6 +137,7 @@ struct CacheStats {
   // Loads told by events alone, for all counters that their session shares were in use.
   uint64_t loads_without_counter = 0;
   std::array<uint64_t, kMissReasonCount> misses_by_reason{};
+  std::array<uint64_t, kMissReasonCount> declined_by_reason{};
   std::array<std::array<uint64_t, kDropReasonCount>, kTierCount> drops{};
 
   uint64_t commits = 0;
@@ -179,6 +194,7 @@ struct PoolGauges {
 
 struct DeviceGauges {
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
+  uint64_t load_bytes_per_s = 0;  // host to pool, as measured; 0: nothing was
 };
 
 // Of a tenant with quotas, by tier.
@@ -212,6 +228,8 @@ struct CacheGauges {
   // Waiting to be started; acquires_waiting is the acquires' own.
   uint64_t offloads_queued = 0, onload_copies_queued = 0, disk_reads_queued = 0,
            disk_writes_queued = 0;
+  // Measured; 0: nothing was yet.
+  uint64_t disk_read_bytes_per_s = 0, cold_read_bytes_per_s = 0;
   uint64_t write_budget_left_bytes = 0;   // UINT64_MAX: no limit
   uint64_t write_budget_spent_bytes = 0;  // today
   // Estimate for a cache that never forgets; see infinite_cache.h.

@@ -51,7 +51,7 @@ constexpr std::array<Explanation, 23> kDropExplanations = {{
     {"erased", "erased, or the key that it was encrypted with is gone"},
 }};
 
-constexpr std::array<Explanation, 10> kMissExplanations = {{
+constexpr std::array<Explanation, 12> kMissExplanations = {{
     {"unknown", "it was not cached"},
     {"expired", "its time to live had passed"},
     {"pool_full", "the pool had no room to load it"},
@@ -62,6 +62,8 @@ constexpr std::array<Explanation, 10> kMissExplanations = {{
     {"copy_failed", "the device failed to copy it"},
     {"cancelled", "the load was given up"},
     {"erased", "erased, or the key that it was encrypted with is gone"},
+    {"slower_than_computing", "to load it would have taken longer than to compute it"},
+    {"after_deadline", "it would have been loaded later than the request's deadline"},
 }};
 
 template <size_t kCount>

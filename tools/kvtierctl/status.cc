@@ -238,19 +238,22 @@ std::string Activity(JsonView status) {
   const JsonView asked = stats["blocks"];
   const JsonView in_flight = status["in_flight"];
   const JsonView unusable = status["unusable_blocks"];
-  const uint64_t hits = asked["asked"].Count() - asked["miss"].Count();
+  const JsonView declined_for = stats["declined"];
+  const uint64_t declined =
+      declined_for["slower_than_computing"].Count() + declined_for["after_deadline"].Count();
+  const uint64_t hits = asked["asked"].Count() - asked["miss"].Count() - declined;
   return fmt::format(
       "\nsessions {}  shared blocks in use {}  pinned {}  not yet on disk {}  unusable {}\n"
-      "asked {} blocks, {} hit  misses {}\n"
+      "asked {} blocks, {} hit  misses {}  not worth loading {}\n"
       "in flight: loads {}  offloads {}  disk reads {}  disk writes {}  waiting {}\n",
       status["sessions"]["count"].Count(), FormatCount(status["references"].Count()),
       FormatCount(status["pinned_blocks"].Count()),
       FormatCount(status["unpersisted_blocks"].Count()),
       FormatCount(unusable["pool"].Count() + unusable["host"].Count() + unusable["disk"].Count()),
       FormatCount(asked["asked"].Count()), Share(hits, asked["asked"].Count()),
-      FormatCount(asked["miss"].Count()), in_flight["loads"].Count(), in_flight["offloads"].Count(),
-      in_flight["disk_reads"].Count(), in_flight["disk_writes"].Count(),
-      in_flight["acquires_waiting"].Count());
+      FormatCount(asked["miss"].Count()), FormatCount(declined), in_flight["loads"].Count(),
+      in_flight["offloads"].Count(), in_flight["disk_reads"].Count(),
+      in_flight["disk_writes"].Count(), in_flight["acquires_waiting"].Count());
 }
 
 // Nothing of a tier that was never used.

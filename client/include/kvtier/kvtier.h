@@ -137,8 +137,10 @@ enum {
   KVT_MISS_IDENTITY_MISMATCH = 7,
   KVT_MISS_COPY_FAILED = 8,
   KVT_MISS_CANCELLED = 9,
-  KVT_MISS_ERASED = 10, /* erased, or the key that it was encrypted with is gone */
-  KVT_MISS_UNAVAILABLE = 255 /* no daemon was asked; only the library says this */
+  KVT_MISS_ERASED = 10,                /* erased, or the key that it was encrypted with is gone */
+  KVT_MISS_SLOWER_THAN_COMPUTING = 11, /* cached, but computed sooner; see kvtier_hit_plan.h */
+  KVT_MISS_AFTER_DEADLINE = 12,        /* cached, but not in time */
+  KVT_MISS_UNAVAILABLE = 255           /* no daemon was asked; only the library says this */
 };
 /* "checksum_mismatch" for KVT_MISS_CHECKSUM_MISMATCH, and so on; never NULL. */
 KVT_API const char* kvt_miss_name(kvt_miss miss);
@@ -177,7 +179,7 @@ KVT_API kvt_status kvt_ping(kvt_connection* connection, double* round_trip_us);
 
 typedef struct kvt_stats {
   size_t size;
-  /* By all acquires since the daemon started; asked = pool + host + disk + miss. */
+  /* By all acquires since the daemon started; asked = pool + host + disk + miss + declined. */
   uint64_t blocks_asked;
   uint64_t blocks_pool;
   uint64_t blocks_host;
@@ -389,8 +391,7 @@ typedef struct kvt_acquire_request {
   size_t size;
   const kvt_hash* hashes; /* of the sequence's full blocks, from block 0 */
   size_t hash_count;
-  const kvt_hash*
-      partial_blocks; /* partial blocks that would do after all of `hashes`, longest first */
+  const kvt_hash* partial_blocks; /* that would do after all of `hashes`, the longest first */
   size_t partial_count;
   uint32_t new_blocks; /* private blocks to allocate: all of them or the call fails */
   uint32_t reserved;
@@ -410,15 +411,13 @@ typedef struct kvt_acquired_block {
 
 typedef struct kvt_acquire_reply {
   size_t size;
-  kvt_acquired_block*
-      hits; /* in: an array of hash_count blocks, one more if there are partial_blocks */
+  kvt_acquired_block* hits;  /* in: an array of hash_count blocks, one more for partial ones */
   size_t hits_capacity;      /* in */
   kvt_block* new_blocks;     /* in: an array of new_blocks blocks */
   size_t new_block_capacity; /* in */
   size_t hit_count;          /* the longest cached prefix, each block referenced once */
   size_t new_block_count;    /* new_blocks */
-  uint32_t partial_block;    /* which of `partial_blocks` hit (it is the last of `hits`), or
-                                KVT_NO_PARTIAL_BLOCK */
+  uint32_t partial_block;    /* of partial_blocks, the last of `hits`, or KVT_NO_PARTIAL_BLOCK */
   kvt_load load;             /* for kvt_wait; id 0: all hits are usable now */
   uint32_t first_hit;        /* which of `hashes` is the first of `hits`: not 0 only where a prefix
                                 needs the last blocks alone */
@@ -593,6 +592,7 @@ KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_
 #include "kvtier_attention.h"
 #include "kvtier_groups.h"
 #include "kvtier_hints.h"
+#include "kvtier_hit_plan.h"
 #include "kvtier_kept_memory.h"
 #include "kvtier_region.h"
 #include "kvtier_sequence.h"

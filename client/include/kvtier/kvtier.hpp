@@ -103,6 +103,7 @@ class Sequence {
     std::vector<int32_t> table(Info().blocks);
     size_t count = 0;
     if (kvt_sequence_block_table(get(), table.data(), table.size(), &count)) return Error::Last();
+    table.resize(count);
     return table;
   }
   // The first `count` logical blocks, for Workspace::Attend.
@@ -121,6 +122,15 @@ class Sequence {
   }
   Status MarkComputed(uint64_t tokens) {
     return ToStatus(kvt_sequence_mark_computed(get(), tokens));
+  }
+  // What is to be computed, in order; see kvtier_hit_plan.h.
+  Result<std::vector<kvt_token_range>> ComputeRanges() const {
+    std::vector<kvt_token_range> ranges(KVT_MAX_COMPUTE_RANGES);
+    size_t count = 0;
+    if (kvt_sequence_compute_ranges(get(), ranges.data(), ranges.size(), &count))
+      return Error::Last();
+    ranges.resize(count);
+    return ranges;
   }
   Status Finish() { return ToStatus(kvt_sequence_finish(get())); }
   // Tells what is known of the sequence; see kvtier_hints.h. Returns of how many blocks the hint
@@ -195,6 +205,11 @@ class Pool {
     void* address = nullptr;
     if (kvt_pool_block_address(get(), block, &address)) return Error::Last();
     return std::span(static_cast<std::byte*>(address), block_bytes_);
+  }
+  // See kvtier_hit_plan.h.
+  Status SetComputeCost(double per_token_us, double per_pair_us, double fixed_us) {
+    const kvt_compute_cost cost{sizeof(cost), per_token_us, per_pair_us, fixed_us};
+    return ToStatus(kvt_pool_set_compute_cost(get(), &cost));
   }
   void DropStaleMappings() { kvt_pool_drop_stale_mappings(get()); }
 

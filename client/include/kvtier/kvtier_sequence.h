@@ -49,6 +49,14 @@ extern "C" {
 typedef int32_t (*kvt_copy_block)(void* user, uint64_t target_offset, uint64_t source_offset,
                                   uint64_t bytes);
 
+/* Which hits are worth loading; see kvtier_hit_plan.h. */
+typedef uint8_t kvt_hit_plan;
+enum {
+  KVT_PLAN_ALL = 0, /* every hit */
+  KVT_PLAN_CUT = 1, /* hits as far as loading them and computing the rest takes the least time */
+  KVT_PLAN_BOTH_ENDS = 2 /* or a gap is computed while what follows it is loaded */
+};
+
 typedef struct kvt_sequence_options {
   size_t size;
   const kvt_prompt_identity* identity; /* NULL: tokens alone; read at open only */
@@ -56,10 +64,12 @@ typedef struct kvt_sequence_options {
                               engine needs the logits of the last one */
   uint32_t reserve_tokens; /* blocks for so many, to append without a round trip; default 0 */
   kvt_retention retention; /* of the blocks this sequence commits; default KVT_RETENTION_EXTENDED */
-  uint8_t reserved[7];
-  kvt_copy_block copy; /* for copy-on-write; NULL: memcpy in host memory, a copy on the GPU (on a
-                          stream of the library's, waited for) in a CUDA pool, which is mapped as by
-                          kvt_pool_map_device when the first copy is due */
+  kvt_hit_plan plan;       /* default KVT_PLAN_ALL; see kvtier_hit_plan.h */
+  uint8_t reserved[2];
+  uint32_t deadline_ms; /* hits that would be loaded later are left out; default 0: none */
+  kvt_copy_block copy;  /* for copy-on-write; NULL: memcpy in host memory, a copy on the GPU (on a
+                           stream of the library's, waited for) in a CUDA pool, which is mapped as by
+                           kvt_pool_map_device when the first copy is due */
   void* copy_user;
 } kvt_sequence_options;
 KVT_API void kvt_sequence_options_init(kvt_sequence_options* options);
@@ -84,7 +94,8 @@ KVT_API kvt_status kvt_sequence_wait(kvt_sequence* sequence, int64_t timeout_ms)
 typedef struct kvt_sequence_info {
   size_t size;
   uint64_t tokens;          /* so far */
-  uint64_t cached_tokens;   /* of the first ones: came from the cache, need not be computed */
+  uint64_t cached_tokens;   /* of the first ones: came from the cache, need not be computed; see
+                               kvt_sequence_compute_ranges for a prefix with a gap */
   uint64_t computed_tokens; /* at least cached_tokens */
   uint64_t blocks;          /* in the block table; more than tokens need if some are reserved */
   uint64_t pool_tokens;     /* of cached_tokens: found in the pool, in host memory, on disk */
@@ -94,6 +105,10 @@ typedef struct kvt_sequence_info {
   void* base;          /* of the pool these block numbers belong to; NULL unless host memory */
   int32_t ready;       /* 0: kvt_sequence_wait is due */
   kvt_miss miss;       /* why the cached prefix ended, KVT_MISS_NONE if all asked for was found */
+  uint8_t reserved[3];
+  uint64_t
+      load_us; /* expected when it was opened, with a plan or a deadline: until the prefix is */
+  uint64_t ready_us; /* there; until the rest is computed as well, if that cost is known */
 } kvt_sequence_info;
 KVT_API kvt_status kvt_sequence_get_info(const kvt_sequence* sequence, kvt_sequence_info* info);
 
@@ -101,7 +116,8 @@ KVT_API kvt_status kvt_sequence_get_info(const kvt_sequence* sequence, kvt_seque
  * trip. Errors: KVT_STALE_HANDLE. */
 KVT_API kvt_status kvt_sequence_check(kvt_sequence* sequence);
 
-/* Writes the pool block of each logical block and their number. Errors: KVT_INVALID_ARGUMENT
+/* Writes the pool block of each logical block and their number; before the wait those up to the end
+ * of a gap, if there is one. Errors: KVT_INVALID_ARGUMENT
  * (capacity too small; `*count` is set), KVT_WRONG_STATE (wait is due). `indices` may be NULL with
  * capacity 0 to ask for the number. */
 KVT_API kvt_status kvt_sequence_block_table(const kvt_sequence* sequence, int32_t* indices,

@@ -65,6 +65,8 @@ TEST(CApi, EveryStatusAndMissHasAName) {
   EXPECT_STREQ(kvt_status_name(999), "unknown");
   EXPECT_STREQ(kvt_miss_name(KVT_MISS_CANCELLED), "cancelled");
   EXPECT_STREQ(kvt_miss_name(KVT_MISS_ERASED), "erased");
+  EXPECT_STREQ(kvt_miss_name(KVT_MISS_SLOWER_THAN_COMPUTING), "slower_than_computing");
+  EXPECT_STREQ(kvt_miss_name(KVT_MISS_AFTER_DEADLINE), "after_deadline");
   EXPECT_STREQ(kvt_miss_name(KVT_MISS_UNAVAILABLE), "unavailable");
   EXPECT_STREQ(kvt_miss_name(200), "other");
 }

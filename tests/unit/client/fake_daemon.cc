@@ -165,6 +165,7 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
     wire::LookupReply reply;
     const auto request = wire::Decode<wire::Lookup>(frame.payload);
     reply.parts.resize(1);
+    if (request->wish) reply.cut.emplace();
     for (const BlockHash& hash : request->parts.at(0).hashes) {
       reply.parts[0].presence.push_back(cache_->Holds(hash) ? wire::kPresentInPool : 0);
     }
@@ -242,7 +243,7 @@ std::vector<std::byte> FakeDaemon::RegionMemory() {
 
 void FakeDaemon::AnswerAcquire(const wire::Frame& frame) {
   const auto request = wire::Decode<wire::Acquire>(frame.payload);
-  auto reply = cache_->Acquire(request->parts.at(0));
+  auto reply = cache_->Acquire(request->parts.at(0), request->wish);
   if (!reply) return Reply(frame, wire::ErrorReply{reply.error()});
   if (options_.counters && reply->load.value != 0) {
     const bool in_layers = request->order == wire::LoadOrder::kLayers;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <set>
 
 #include "base/bytes.h"
@@ -416,6 +417,20 @@ TEST(Hint, OnlyOneThatReturnsHasATimeAndThatIsNotNegative) {
   EXPECT_EQ(reason(SequenceHint::kClosed, 0), "");
   EXPECT_EQ(reason(SequenceHint::kClosed, 1), "bad_returns_in");
   EXPECT_EQ(reason(SequenceHint::kOnce, 1), "bad_returns_in");
+}
+
+TEST(Acquire, ACostThatIsNoneIsRefused) {
+  const auto reason = [](ComputeCost cost) -> std::string {
+    const Acquire acquire{LoadOrder::kBlocks, {{PoolId{1}, 1, {}, {}}}, LoadWish{.cost = cost}};
+    const auto decoded = Decode<Acquire>(PayloadOf(acquire));
+    return decoded ? "" : decoded.error().reason;
+  };
+  EXPECT_EQ(reason({}), "");
+  EXPECT_EQ(reason({.per_token_us = ComputeCost::kMaxUs}), "");
+  EXPECT_EQ(reason({.per_token_us = 2 * ComputeCost::kMaxUs}), "bad_cost");
+  EXPECT_EQ(reason({.per_pair_us = -1}), "bad_cost");
+  EXPECT_EQ(reason({.fixed_us = std::numeric_limits<float>::quiet_NaN()}), "bad_cost");
+  EXPECT_EQ(reason({.fixed_us = std::numeric_limits<float>::infinity()}), "bad_cost");
 }
 
 TEST(LookupReply, UnknownTiersAreRefused) {

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leaves out of a prefix that was found what is not worth loading now: see load_plan.h for which
+// blocks those are, and load_rates.h for what loading costs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tiers/policy/load_plan.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/transfer/block_taker.h"
+#include "tiers/transfer/loader.h"
+#include "tiers/types/cache_requests.h"
+
+namespace kvtier {
+
+// Event loop only.
+class LoadPlanner {
+ public:
+  LoadPlanner(CacheState* state, Loader* loader) : state_(*state), loader_(*loader) {}
+
+  // Leaves hits out as request.wish says, and touches them where they are: they were asked for.
+  // True if any was. `obtainable`: blocks of the pool that can become free. REQUIRES: the wish asks
+  // for something; nothing of `found` was taken or left out.
+  [[nodiscard]] bool Apply(const CachePool& pool, const AcquireRequest& request,
+                           uint64_t obtainable, FoundPrefix* found);
+
+ private:
+  [[nodiscard]] BlockSource SourceOf(const CachePool& pool, EntryIndex entry) const;
+  void LeaveOut(const CachePool& pool, const LoadAnswer& answer, FoundPrefix* found);
+  void TouchDeclined(std::span<const EntryIndex> entries);
+
+  CacheState& state_;
+  Loader& loader_;
+};
+
+}  // namespace kvtier
