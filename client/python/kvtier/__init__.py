@@ -52,6 +52,7 @@ from .errors import (
 )
 from .groups import GroupRequest, PrefixLookup, acquire_groups, lookup_groups
 from .hashing import RECIPES, MultimodalItem, PromptIdentity, hash_blocks
+from .hit_plan import ComputeCost
 from .kept_memory import KeptBlocks, KeptMemory, KeptTable
 from .memory import PoolInfo, PoolMemory
 from .model import KvGroup, KvView, Layout, Model, ModelRecord
@@ -68,6 +69,7 @@ from .types import (
     DType,
     Hint,
     Hit,
+    HitPlan,
     HitRule,
     KvLayout,
     Load,
@@ -94,6 +96,7 @@ __all__ = [
     "Blocks",
     "CancelledError",
     "CommitEntry",
+    "ComputeCost",
     "Connection",
     "CopyFunction",
     "CorruptError",
@@ -105,6 +108,7 @@ __all__ = [
     "Hashes",
     "Hint",
     "Hit",
+    "HitPlan",
     "HitRule",
     "Hits",
     "InternalError",

@@ -32,7 +32,7 @@ _ERRORS_KEPT = 1024
 @dataclass(frozen=True)
 class Stats:
     """blocks_*: by all acquires of all clients since the daemon started; asked = pool + host + disk
-    + miss. pool_blocks_*: now, over the pools this connection has attached. session_references:
+    + miss, and what was declined. pool_blocks_*: now, over the pools this connection has attached. session_references:
     held by this connection, private blocks included."""
 
     blocks_asked: int

@@ -18,7 +18,7 @@ from .errors import Status, error_of, invalid, last_error
 from .hashing import PromptIdentity, identity_to_abi
 from .memory import AttachedPool, PoolMemory
 from .sequence import Copier, CopyFunction, Sequence, SequenceInfo
-from .types import Hint, Miss, Retention
+from .types import Hint, HitPlan, Miss, Retention
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class SequenceSettings:
     reserve_tokens: int
     retention: Retention
     copy: CopyFunction | None
+    plan: HitPlan
+    deadline_ms: int
 
 
 def open_sequence(pool: AttachedPool, settings: SequenceSettings, tokens: Tokens) -> Sequence:
@@ -45,9 +47,10 @@ def _options(settings: SequenceSettings, copier: Copier | None) -> Any:
     _library.load().kvt_sequence_options_init(ctypes.byref(options))
     options.kept = identity_to_abi(settings.identity)
     options.identity = ctypes.addressof(options.kept)
-    for name in ("leave_tokens", "reserve_tokens"):
+    for name in ("leave_tokens", "reserve_tokens", "deadline_ms"):
         setattr(options, name, _native.unsigned(getattr(settings, name), 32, name))
     options.retention = settings.retention
+    options.plan = settings.plan
     if copier is not None:
         options.copy = copier.thunk
     return options
@@ -104,7 +107,14 @@ class MissedSequence(Sequence):
             attachment=0,
             ready=True,
             miss=Miss.UNAVAILABLE,
+            load_ms=0.0,
+            ready_ms=0.0,
         )
+
+    def compute_ranges(self) -> list[tuple[int, int]]:
+        self._require_open()
+        rest = (self._computed_tokens, self._tokens)
+        return [rest] if rest[0] < rest[1] else []
 
     def wait(self, timeout_ms: int | None = None) -> bool:
         _native.timeout(timeout_ms)

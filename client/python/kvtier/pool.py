@@ -26,11 +26,12 @@ from .blocks import (
 from .cuda import stream_pointer
 from .errors import Status, check, check_available, invalid
 from .hashing import PromptIdentity, hash_blocks
+from .hit_plan import ComputeCost
 from .memory import AttachedPool
 from .model import Model
 from .opening import SequenceSettings, open_sequence
 from .sequence import CopyFunction, Sequence
-from .types import CommitEntry, Hint, Load, LoadProgress, Miss, Presence, Retention
+from .types import CommitEntry, Hint, HitPlan, Load, LoadProgress, Miss, Presence, Retention
 
 _ALL_HITS = 0xFFFFFFFF
 
@@ -334,6 +335,14 @@ class Pool(AttachedPool):
 
     # ---------------------------------------------------------------- sequences
 
+    def set_compute_cost(self, cost: ComputeCost) -> None:
+        """Says what computing takes with this model, for sequences that are opened later with a
+        plan. No round trip. Raises InvalidArgumentError "bad_cost"."""
+        given = _library.sized(abi.kvt_compute_cost)
+        for name in ("per_token_us", "per_pair_us", "fixed_us"):
+            setattr(given, name, getattr(cost, name))
+        check(self._library.kvt_pool_set_compute_cost(self._handle.get(), ctypes.byref(given)))
+
     def open_sequence(
         self,
         tokens: Tokens = (),
@@ -343,6 +352,8 @@ class Pool(AttachedPool):
         reserve_tokens: int = 0,
         retention: Retention = Retention.EXTENDED,
         copy: CopyFunction | None = None,
+        plan: HitPlan = HitPlan.ALL,
+        deadline_ms: int = 0,
     ) -> Sequence:
         """Opens a sequence with its first tokens: hashes them by the model's recipe, references
         their longest cached prefix and reserves blocks for the rest.
@@ -350,14 +361,18 @@ class Pool(AttachedPool):
         leave_tokens: at least so many are left to compute; an engine needs the logits of the last.
         reserve_tokens: blocks for so many, to append without another round trip. retention: of the
         blocks that the sequence commits. copy: for copy-on-write in place of the built-in copy; see
-        CopyFunction.
+        CopyFunction. plan: which hits are worth loading, by what the daemon knows of loading and
+        `set_compute_cost` says of computing; with BOTH_ENDS see Sequence.compute_ranges.
+        deadline_ms: hits that would be loaded later are left out; 0: no deadline.
 
         Without a daemon: a sequence that is a miss, see Sequence.available; compute without the
         cache. Raises ResourceExhaustedError (nothing is held),
         InvalidArgumentError, LimitExceededError, TimedOutError; UnsupportedError (GPU memory, and
         no driver here).
         """
-        settings = SequenceSettings(identity, leave_tokens, reserve_tokens, retention, copy)
+        settings = SequenceSettings(
+            identity, leave_tokens, reserve_tokens, retention, copy, plan, deadline_ms
+        )
         return open_sequence(self, settings, tokens)
 
 

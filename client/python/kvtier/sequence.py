@@ -68,7 +68,9 @@ class SequenceInfo:
     computed_tokens: at least cached_tokens. blocks: in the block table; more than the tokens need
     if some are reserved. pool_tokens, host_tokens, disk_tokens: where the cached ones were found.
     attachment: PoolInfo.attachment when it was opened. ready: False if `wait` is due. miss: why the
-    cached prefix ended, NONE if all asked for was found.
+    cached prefix ended, NONE if all asked for was found. load_ms, ready_ms: of one with a plan or a
+    deadline, what the daemon expected when it was opened: until the prefix is loaded, and until the
+    rest is computed as well.
     """
 
     tokens: int
@@ -81,6 +83,8 @@ class SequenceInfo:
     attachment: int
     ready: bool
     miss: Miss
+    load_ms: float
+    ready_ms: float
 
 
 class Sequence(Scoped):
@@ -130,6 +134,8 @@ class Sequence(Scoped):
             attachment=info.attachment,
             ready=bool(info.ready),
             miss=Miss(info.miss),
+            load_ms=info.load_us / 1e3,
+            ready_ms=info.ready_us / 1e3,
         )
 
     def __len__(self) -> int:
@@ -140,6 +146,24 @@ class Sequence(Scoped):
     def cached_tokens(self) -> int:
         """Of the first tokens: came from the cache. May shrink in `wait`."""
         return self.info().cached_tokens
+
+    def compute_ranges(self) -> list[tuple[int, int]]:
+        """Which tokens are to be computed, as (first, end), in order; no round trip.
+
+        With HitPlan.BOTH_ENDS there may be two ranges. The first then is a gap in the cached prefix,
+        behind blocks that are usable at once: it can be computed before `wait`, while what follows
+        it is loaded, into its slots and with the block table as it is then. `mark_computed` up to
+        its end is due, before or after the wait. What cannot be loaded is computed as well: ask
+        again after the wait.
+        """
+        ranges = (abi.kvt_token_range * abi.KVT_MAX_COMPUTE_RANGES)()
+        count = ctypes.c_size_t()
+        check(
+            self._library.kvt_sequence_compute_ranges(
+                self._handle.get(), ranges, len(ranges), ctypes.byref(count)
+            )
+        )
+        return [(one.first, one.end) for one in ranges[: count.value]]
 
     @property
     def closed(self) -> bool:
@@ -187,8 +211,8 @@ class Sequence(Scoped):
         return self._memory
 
     def block_table(self) -> npt.NDArray[np.int32]:
-        """The pool block of each logical block, int32 [blocks]. Raises WrongStateError (a wait is
-        due)."""
+        """The pool block of each logical block, int32 [blocks]; before the wait those up to the end
+        of a gap, see `compute_ranges`. Raises WrongStateError (a wait is due)."""
         blocks = self.info().blocks
         table: npt.NDArray[np.int32] = np.empty(blocks, dtype=np.int32)
         count = ctypes.c_size_t()
@@ -197,7 +221,7 @@ class Sequence(Scoped):
                 self._handle.get(), address(table), blocks, ctypes.byref(count)
             )
         )
-        return table
+        return table[: count.value]
 
     def block_handles(self, count: int | None = None) -> Blocks:
         """The handles of the first `count` logical blocks (None: all), for Workspace.attend. Raises

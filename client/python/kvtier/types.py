@@ -57,6 +57,13 @@ class Hint(HeaderEnum):
     disprove it. RETURNS: it goes on after a known time."""
 
 
+@enum_of(abi, "KVT_PLAN_ALL")
+class HitPlan(HeaderEnum):
+    """Which hits are worth loading. ALL: every one. CUT: as far as loading them and computing the
+    rest takes the least time. BOTH_ENDS: or a gap in the prefix is computed while what follows it
+    is loaded."""
+
+
 @enum_of(abi, "KVT_MISS_NONE")
 class Miss(HeaderEnum):
     """Why the block after the hits was not served; NONE if all were. UNAVAILABLE: no daemon was
