@@ -35,6 +35,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int)
     parser.add_argument("--shared-tokens", type=int, help="that all prompts begin with")
     parser.add_argument("--chunk-tokens", type=int, help="prompts are computed in such parts")
+    parser.add_argument(
+        "--hit-plans",
+        action="store_true",
+        help="the price of a hit: every hit against what is worth loading, at 2k, 10k and 32k tokens",
+    )
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kvtierd", default=os.environ.get("KVTIERD", "kvtierd"))
@@ -115,6 +120,56 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if holds else 1
 
 
+def run_hit_plans(arguments: argparse.Namespace) -> int:
+    """For each size cold, all, cut and both ends, from each tier."""
+    import torch
+    from decoder import LLAMA_8B, SMALL
+    from hit_plans import PlanRow, PlanTrial, table
+    from trial import Load, Yardstick, make_prompts
+
+    on_cpu = arguments.cpu or arguments.small
+    if not on_cpu and not torch.cuda.is_available():
+        print("warm_start: skipped: no GPU; --small runs on the CPU")
+        return MISSING
+    device = torch.device("cpu") if on_cpu else torch.device("cuda", 0)
+    geometry = SMALL if arguments.small else LLAMA_8B
+    sizes = (192, 400) if arguments.small else (2_000, 10_000, 32_000)
+    if arguments.prompt_tokens:
+        sizes = (arguments.prompt_tokens,)
+    if arguments.small:
+        torch.set_num_threads(1)
+    kind, _ = decoder_kind()
+    decoder = kind(geometry, device, torch.float32 if on_cpu else torch.bfloat16)
+    rows: list[PlanRow] = []
+    for tokens in sizes:
+        chunk = arguments.chunk_tokens or max(tokens // 4 // 16 * 16, 16)
+        load = Load(tokens, tokens // 32 * 16, chunk, arguments.new_tokens, arguments.repeats)
+        prompts = make_prompts(load, geometry.vocabulary)
+        # What they share would be found before it is published.
+        prompts = [[(token + i) % geometry.vocabulary for token in one] for i, one in enumerate(prompts)]
+        yardstick = Yardstick(decoder, prompts[:1], load)
+        trial = PlanTrial(
+            decoder, "in-place", yardstick, load, arguments.kvtierd, arguments.directory
+        )
+        rows += trial.run(prompts)
+        print(table(rows), flush=True)
+    holds = all(row.holds for row in rows)
+    equal = all(row.comparison.holds for row in rows)
+    if arguments.json:
+        document = {
+            "schema": "kvtier.hit-plans/1",
+            "commit": arguments.commit,
+            "device": "CPU" if on_cpu else torch.cuda.get_device_name(device),
+            "model": geometry.name,
+            "rows": [row.as_json() for row in rows],
+            "holds": holds,
+        }
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"\nhit plans: {'ok' if holds else 'MISSED the bar' if equal else 'FAILED: answers differ'}")
+    # A tiny model on a CPU computes in no time: there only the answers count.
+    return 0 if equal and (holds or arguments.small) else 1
+
+
 def transformers_version() -> str:
     """ "" if there is none that this program can use."""
     try:
@@ -157,4 +212,4 @@ if __name__ == "__main__":
     if reason:
         print(f"warm_start: skipped: {reason}")
         sys.exit(MISSING)
-    sys.exit(main(parsed))
+    sys.exit(run_hit_plans(parsed) if parsed.hit_plans else main(parsed))

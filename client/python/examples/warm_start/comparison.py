@@ -38,9 +38,11 @@ class Comparison:
         return f"{self.agreed}/{self.asked}" if self.asked > 0 else "-"
 
 
-def compare(got: Answer, expected: Answer, tolerance: float, block_sums: list[bytes]) -> Comparison:
-    """`got` followed the tokens of `expected`. block_sums: of the blocks that were published, from
-    the prompt's first on."""
+def compare(
+    got: Answer, expected: Answer, tolerance: float, block_sums: dict[int, bytes]
+) -> Comparison:
+    """`got` followed the tokens of `expected`. block_sums: of the blocks that were published, by
+    their numbers in the prompt."""
     steps = list(zip(got.logits, expected.logits))
     asked = len(expected.followed_by)
     return Comparison(
@@ -48,5 +50,5 @@ def compare(got: Answer, expected: Answer, tolerance: float, block_sums: list[by
         tolerance=tolerance,
         agreed=sum(bool(a.argmax() == b.argmax()) for a, b in steps[:asked]),
         asked=asked,
-        blocks_equal=got.block_sums == block_sums[: len(got.block_sums)],
+        blocks_equal=all(block_sums.get(i) == one for i, one in got.block_sums.items()),
     )

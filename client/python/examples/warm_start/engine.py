@@ -21,7 +21,8 @@ class Answer:
     logits: float32 [1 + continuation, vocabulary], after the prompt and after each token that
     followed it, which are in `followed_by`.
     open_ms, wait_ms, compute_ms: of first_token_ms, the time from the tokens to the first logits.
-    block_sums: checksum of each full block that came from the cache, or of all if none did.
+    block_sums: checksum of each full block that came from the cache, or of all if none did and all
+    hits were to be loaded; by its number in the prompt.
     """
 
     prompt: list[int]
@@ -32,7 +33,7 @@ class Answer:
     wait_ms: float
     compute_ms: float
     info: kvtier.SequenceInfo
-    block_sums: list[bytes]
+    block_sums: dict[int, bytes]
 
 
 class Engine:
@@ -55,26 +56,32 @@ class Engine:
         new_tokens: int,
         publish: bool = False,
         follow: list[int] | None = None,
+        plan: kvtier.HitPlan = kvtier.HitPlan.ALL,
     ) -> Answer:
         """Continues the prompt greedily, or with the tokens of `follow`. publish: its blocks can be
-        found by others. Raises RuntimeError (the daemon is gone)."""
+        found by others. plan: which hits are loaded; BOTH_ENDS only where the pool is the engine's
+        cache. Raises RuntimeError (the daemon is gone)."""
         started = time.perf_counter()
-        sequence = self._pool.open_sequence(prompt, reserve_tokens=new_tokens, copy=self._copy)
+        sequence = self._pool.open_sequence(
+            prompt, reserve_tokens=new_tokens, copy=self._copy, plan=plan
+        )
         with sequence:
             if not sequence.available:
                 raise RuntimeError("no daemon")
             opened = time.perf_counter()
+            gap = self._compute_gap(sequence, prompt)
             while not sequence.wait():
                 pass
             waited = time.perf_counter()
             info = sequence.info()
-            first = info.cached_tokens
+            ((first, end),) = sequence.compute_ranges()
             self._path.begin(sequence)
-            logits = [self._prefill(prompt, first)]
+            logits = [self._prefill(prompt, first, end)]
             self._finish_queue()
             done = time.perf_counter()
-            full = (first or len(prompt)) // self._block_tokens
-            sums = self._block_sums(sequence, full)
+            whole = plan is kvtier.HitPlan.ALL and info.cached_tokens == 0
+            full = (end if whole else first) // self._block_tokens
+            sums = self._block_sums(sequence, [i for i in range(full) if i not in gap])
             if publish:
                 sequence.mark_computed(len(prompt))
             followed_by = self._continue(sequence, logits, new_tokens, follow)
@@ -92,11 +99,24 @@ class Engine:
             block_sums=sums,
         )
 
-    def _prefill(self, prompt: list[int], first: int) -> torch.Tensor:
+    def _compute_gap(self, sequence: kvtier.Sequence, prompt: list[int]) -> range:
+        """Computes the head of the prompt while its tail is loaded, if the daemon says so. Returns
+        which blocks were computed."""
+        ranges = sequence.compute_ranges()
+        if len(ranges) < 2:
+            return range(0)
+        first, end = ranges[0]
+        self._path.begin(sequence)
+        self._prefill(prompt, first, end)
+        self._finish_queue()
+        sequence.mark_computed(end)
+        return range(first // self._block_tokens, end // self._block_tokens)
+
+    def _prefill(self, prompt: list[int], first: int, last: int) -> torch.Tensor:
         while True:
-            end = min(len(prompt), (first // self._chunk_tokens + 1) * self._chunk_tokens)
+            end = min(last, (first // self._chunk_tokens + 1) * self._chunk_tokens)
             logits = self._path.forward(prompt[first:end], first)
-            if end == len(prompt):
+            if end == last:
                 return logits
             first = end
 
@@ -125,17 +145,18 @@ class Engine:
         pool[target_offset : target_offset + byte_count].copy_(source)
         self._finish_queue()
 
-    def _block_sums(self, sequence: kvtier.Sequence, full_blocks: int) -> list[bytes]:
-        table = sequence.block_table()[:full_blocks]
+    def _block_sums(self, sequence: kvtier.Sequence, numbers: list[int]) -> dict[int, bytes]:
+        table = sequence.block_table()[numbers]
         memory = sequence.memory()
         if memory.device_kind == kvtier.DeviceKind.CUDA:
             from kvtier import kernels
 
             ids = torch.from_numpy(table).to(self._decoder.device)
             rows = kernels.checksum_blocks(memory.torch_blocks(), ids).cpu().numpy()
-            return [row.tobytes() for row in rows]
+            return dict(zip(numbers, (row.tobytes() for row in rows)))
         blocks = memory.block_bytes()
-        return [hashlib.blake2b(blocks[i].tobytes()).digest() for i in table]
+        sums = (hashlib.blake2b(blocks[i].tobytes()).digest() for i in table)
+        return dict(zip(numbers, sums))
 
     def _finish_queue(self) -> None:
         if self._decoder.device.type == "cuda":

@@ -83,6 +83,12 @@ class PrivateDaemon:
         while kvtier.admin(request, self.admin_socket)["moving"] > 0:
             kvtier.admin({"op": "settle"}, self.admin_socket)
 
+    def push_to_disk(self, hashes: list[bytes]) -> None:
+        """Drops blocks from host memory that the disk holds. None may be in the pool."""
+        request = {"op": "evict", "tier": "host", "hashes": [one.hex() for one in hashes]}
+        while kvtier.admin(request, self.admin_socket)["moving"] > 0:
+            kvtier.admin({"op": "settle"}, self.admin_socket)
+
     def _is_complete(self) -> bool:
         try:
             kvtier.connect(self.socket, client_name="start check").close()
