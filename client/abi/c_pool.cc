@@ -149,6 +149,22 @@ Status Release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status
   return {};
 }
 
+Status CheckBlocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
+  if (count == 0) return {};
+  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Latest());
+  std::vector<BlockHandle> handles;
+  handles.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    KVT_RETURN_IF_ERROR(CheckAttachment(blocks[i].attachment, attachment->id()));
+    handles.push_back(ToHandle(blocks[i]));
+  }
+  const Status held = attachment->CheckHeld(handles);
+  if (held || held.error().code != ErrorCode::kUnavailable) return held;
+  return MakeError(ErrorCode::kStaleHandle, "connection_lost", held.error().ToString());
+}
+
 // A call that names blocks by hash: `call(attachment, hashes, deadline)`.
 template <typename Call>
 Status WithHashes(kvt_pool* pool, const kvt_hash* hashes, size_t count, Call&& call) {
@@ -223,6 +239,10 @@ kvt_status kvt_commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t co
 
 kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status* results) {
   return client::Guard([&] { return client::Release(pool, blocks, count, results); });
+}
+
+kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
+  return client::Guard([&] { return client::CheckBlocks(pool, blocks, count); });
 }
 
 kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count, uint32_t* accepted) {

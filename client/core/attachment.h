@@ -52,6 +52,10 @@ class Attachment {
   // One that stands: see PoolLink::Live.
   [[nodiscard]] Result<LinkPtr> Live() const { return link_->Live(); }
   [[nodiscard]] bool MayResume() const { return link_->MayResume(); }
+  // See PoolLink::CheckHeld.
+  [[nodiscard]] Status CheckHeld(std::span<const BlockHandle> blocks) const {
+    return link_->CheckHeld(blocks);
+  }
   // See PoolLink::Hold and OutcomeSince.
   [[nodiscard]] bool Hold(const LinkPtr& link, const AcquiredPart& acquired) const {
     return link_->Hold(link, acquired);

@@ -82,6 +82,16 @@ Result<LinkPtr> PoolLink::Live() {
   return tl::unexpected(Lost("what was held is lost"));
 }
 
+// The bytes of a block that is held change only after its session has ended, and what the next
+// daemon did not give back is held no longer: so the link is looked at first.
+Status PoolLink::CheckHeld(std::span<const BlockHandle> blocks) {
+  if (const Result<LinkPtr> link = Live(); !link) return tl::unexpected(link.error());
+  const std::lock_guard lock(mutex_);
+  const auto is_held = [this](const BlockHandle& block) { return held_.CountOf(block) > 0; };
+  if (std::ranges::all_of(blocks, is_held)) return {};
+  return MakeError(ErrorCode::kStaleHandle, kLostBlock, "a block is not held any more");
+}
+
 Result<LinkPtr> PoolLink::Resume(const Link& lost, Deadline deadline) {
   const Former former{lost.session->limits().session, lost.session->limits().secret};
   if (formers_.empty()) formers_.push_back(former);

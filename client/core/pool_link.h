@@ -57,6 +57,11 @@ class PoolLink {
   // holds back from the next one; if it holds any, waits for that one up to `resume_wait_ms`.
   // Errors: kUnavailable, if something was held for good: it is lost.
   [[nodiscard]] Result<LinkPtr> Live();
+  // Whether the application has held all these blocks without a break until now, so that what it
+  // read of them before this call is theirs. A session that is gone is resumed first, as by Live.
+  // Errors: kUnavailable (everything is lost), kStaleHandle "lost_at_restart" (one of them is not
+  // held).
+  [[nodiscard]] Status CheckHeld(std::span<const BlockHandle> blocks);
   // Whether something is held that Live would try to take back.
   [[nodiscard]] bool MayResume() const;
 

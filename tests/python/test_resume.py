@@ -48,19 +48,24 @@ class ResumeTest(DaemonTestCase):
         pool = self.patient_pool()
         got = pool.acquire(new_blocks=2)
         self.restart()
+        self.assertTrue(pool.check(got.new_blocks))
         hashes = [bytes([i]) * 32 for i in range(2)]
         entries = kvtier.chain_entries(hashes, got.new_blocks, BLOCK_TOKENS)
         self.assertEqual(pool.commit_and_wait(entries), [Status.OK] * 2)
+        blocks = got.blocks
         got.release()
+        self.assertFalse(pool.check(blocks))
         self.assertEqual(pool.connection.take_errors().errors, [])
 
     def test_without_patience_what_is_held_is_lost(self):
         connection = kvtier.connect(self.daemon.socket, resume_wait_ms=0, reconnect_min_ms=0)
         self.addCleanup(connection.close)
         pool = connection.attach(connection.register_model(RECORD))
+        got = pool.acquire(new_blocks=1)
         with pool.open_sequence(prompt(1)) as sequence:
             self.restart()
             self.assertFalse(sequence.check())
+            self.assertFalse(pool.check(got.blocks))
 
 
 if __name__ == "__main__":

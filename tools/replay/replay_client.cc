@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 #include <span>
+#include <string_view>
 
 #include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"
@@ -166,8 +167,8 @@ size_t ReplayClient::CheckHits(const std::vector<kvt_hash>& hashes, const kvt::A
     const auto bytes = Look(acquired.hits[i]);
     if (!bytes || !BlockMatches(FromWire(hashes[i]), *bytes)) ++wrong;
   }
-  // Bytes read while the references stood count; without the connection nothing protected them.
-  if (!acquired.hits.empty() && !connection_.IsConnected()) {
+  // Bytes read while the references stood count; nothing protected those of a lost block.
+  if (!pool_.Check(acquired.hits.blocks())) {
     ++report_.requests_without_daemon;
     return 0;
   }
@@ -232,6 +233,8 @@ void ReplayClient::CountAsyncErrors() {
   do {
     count = kvt_take_errors(connection_.get(), errors.data(), errors.size(), nullptr);
     for (const kvt_async_error& error : std::span(errors).first(count)) {
+      // What a daemon's death has taken was counted where it was missed.
+      if (std::string_view(error.reason) == "lost_at_restart") continue;
       const bool duplicate = error.code == KVT_ALREADY_EXISTS;
       ++(duplicate ? report_.blocks_committed_twice : report_.errors);
     }

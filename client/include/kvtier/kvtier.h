@@ -171,8 +171,8 @@ KVT_API kvt_status kvt_connect(const char* socket_path, const kvt_connect_option
 /* Closes and frees it; the daemon drops all its references. REQUIRES: its pools are closed. */
 KVT_API void kvt_disconnect(kvt_connection* connection);
 /* Nonzero while the connection stands, without a round trip: looks whether the daemon hung up. Does
- * not reconnect. After reading pool memory, a positive answer confirms that the references held
- * while reading still protected it. */
+ * not reconnect. Does not say whether blocks are still held: any call, of any thread, may have
+ * reconnected since they were acquired. For that: kvt_check_blocks, kvt_sequence_check. */
 KVT_API int kvt_is_connected(kvt_connection* connection);
 /* One empty round trip. `round_trip_us` may be NULL. */
 KVT_API kvt_status kvt_ping(kvt_connection* connection, double* round_trip_us);
@@ -449,7 +449,7 @@ typedef struct kvt_load_progress {
  * is first; KVT_OK says that one of them holds: look at `progress`. May be called any number of
  * times; of finished loads the latest KVT_FINISHED_LOADS_KEPT are known. Errors: KVT_TIMEOUT
  * (progress is filled in), KVT_NOT_FOUND, KVT_STALE_HANDLE and KVT_UNAVAILABLE (the connection it
- * belongs to is gone, and the blocks with it). */
+ * belongs to is gone, and the blocks are of no use: release them, as some may be held still). */
 KVT_API kvt_status kvt_wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64_t timeout_ms,
                             kvt_load_progress* progress);
 /* The same until the first `layers` layers of all hits are usable. A load by blocks has them when

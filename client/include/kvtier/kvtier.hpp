@@ -280,6 +280,10 @@ class Pool {
   Status Release(std::span<const kvt_block> blocks) {
     return ToStatus(kvt_release(get(), blocks.data(), blocks.size(), nullptr));
   }
+  // Whether what was read of these blocks before is theirs; see kvt_check_blocks.
+  Status Check(std::span<const kvt_block> blocks) const {
+    return ToStatus(kvt_check_blocks(get(), blocks.data(), blocks.size()));
+  }
   Result<uint32_t> Prefetch(std::span<const kvt_hash> hashes) {
     uint32_t accepted = 0;
     if (kvt_prefetch(get(), hashes.data(), hashes.size(), &accepted)) return Error::Last();

@@ -24,7 +24,10 @@
  * prefix that was being loaded becomes shorter. What concerns those who use handles themselves:
  *  - Loads are lost: kvt_wait returns KVT_UNAVAILABLE for them.
  *  - A block that cannot be had again is reported by kvt_take_errors, KVT_STALE_HANDLE
- *    "lost_at_restart". What was read is good if kvt_is_connected says yes and no error names it.
+ *    "lost_at_restart", and kvt_check_blocks says KVT_STALE_HANDLE of it from then on. That also
+ *    happens to blocks whose load kvt_wait had reported as complete: the daemon died before it had
+ *    noted that. From the call that resumes on, other blocks may come where these were. So what was
+ *    read counts only if kvt_check_blocks, called after reading, returns KVT_OK.
  *  - A commit that was only sent, and not flushed, may not have been heard: the block is private.
  * If there is no daemon in time, or the pool is new memory, everything that was held is lost.
  * Regions and workspaces end with the connection.
@@ -43,6 +46,14 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* KVT_OK if the caller has held all these blocks without a break since it acquired them: what it
+ * has read of them before this call is then theirs, and nothing else says so. Ask after reading,
+ * and before the blocks are released. Does no round trip while the connection stands. If the daemon
+ * was lost, takes back what is held from the next one first, as above. Errors: KVT_STALE_HANDLE
+ * "lost_at_restart", "connection_lost" or "attachment_lost" (one of the blocks is not held, or none
+ * is: throw away what was read of them). */
+KVT_API kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, size_t count);
 
 /* Copies one block within the pool: `bytes` from `source_offset` to `target_offset`, both counted
  * from the pool's first byte. Returns after the copy is complete, 0 if it succeeded. */

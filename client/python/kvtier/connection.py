@@ -140,8 +140,9 @@ class Connection(Scoped):
     def is_connected(self) -> bool:
         """Whether the connection stands, without a round trip. Does not reconnect.
 
-        After reading pool memory, True confirms that the references held while reading still
-        protected it.
+        Says nothing of blocks that were acquired before: any call, of any thread, may have
+        connected to another daemon meanwhile. After reading pool memory ask Pool.check or
+        Sequence.check.
         """
         return bool(self._library.kvt_is_connected(self._handle.get()))
 

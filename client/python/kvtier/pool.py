@@ -271,6 +271,18 @@ class Pool(AttachedPool):
         )
         return _statuses(results) if check_available(status) else _all_unavailable(results)
 
+    def check(self, blocks: AnyBlocks) -> bool:
+        """True if these blocks have been held without a break since they were acquired: what was
+        read of them before this call is then theirs, and nothing else says so. Ask after reading,
+        and before they are released.
+
+        No round trip while the connection stands. If the daemon was lost, takes back what is held
+        from the next one first, for which it may wait (connect's resume_wait_ms).
+        """
+        array = block_array(blocks)
+        status = self._library.kvt_check_blocks(self._handle.get(), address(array), len(array))
+        return _unless_lost(status)
+
     # ---------------------------------------------------------------- asking about blocks
 
     def prefetch(self, hashes: Hashes) -> int:

@@ -153,6 +153,81 @@ TEST_F(ResumeTest, HandlesStayGood) {
   EXPECT_EQ(References(), 0u);
 }
 
+// What other code does with a block that is lost: its bytes change as soon as the client has
+// claimed it in vain.
+class LostBlockTest : public ResumeTest {
+ protected:
+  static constexpr std::byte kOther{0xEE};
+  // Dies, has lost the block, and is asked for it by the client, as by any call of any thread.
+  void LoseAtRestart(uint32_t block) {
+    Lose(block);
+    daemon_->DieAndAdopt();
+    (void)pool_->Info();
+    daemon_->WithCache([&](FakeCache* cache) { std::ranges::fill(cache->Bytes(block), kOther); });
+  }
+};
+
+TEST_F(LostBlockTest, ALoadThatWasCompleteCanBeLostAndTheCheckSaysSo) {
+  Begin({.counters = true});
+  daemon_->WithCache([](FakeCache* cache) {
+    cache->PutBelow(WireHash(1), Tier::kHost, kBlockTokens, std::byte{1});
+  });
+  auto acquired = pool_->Acquire(Hashes(1, 1), {}, 0);
+  ASSERT_TRUE(acquired);
+  // Counted, and the daemon dies before it notes that the load has ended.
+  daemon_->Count(LoadId{acquired->load.id}, 1);
+  ASSERT_TRUE(pool_->Wait(&*acquired, 1));
+  ASSERT_EQ(acquired->hits.size(), 1u);
+  ASSERT_TRUE(pool_->Check(acquired->hits.blocks()));
+  const uint64_t attachment = pool_->Info().attachment;
+  LoseAtRestart(acquired->hits[0].index);
+  EXPECT_EQ((*pool_->Bytes(acquired->hits[0]))[0], kOther) << "the next daemon has reused it";
+  EXPECT_TRUE(connection_->IsConnected());
+  EXPECT_EQ(pool_->Info().attachment, attachment);
+  const auto checked = pool_->Check(acquired->hits.blocks());
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, KVT_STALE_HANDLE);
+  EXPECT_STREQ(checked.error().reason.c_str(), "lost_at_restart");
+  const auto errors = connection_->TakeErrors();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].block.index, acquired->hits[0].index);
+}
+
+TEST_F(LostBlockTest, ABlockIsCheckedByItsPoolAlsoAfterAnotherCallHasReconnected) {
+  Fill({Hash(1)});
+  const auto acquired = pool_->Acquire(Hashes(1, 1), {}, 0);
+  ASSERT_TRUE(acquired);
+  Lose(acquired->hits[0].index);
+  daemon_->DieAndAdopt();
+  while (!connection_->Ping()) {
+  }
+  EXPECT_TRUE(connection_->IsConnected());
+  EXPECT_THAT(connection_->TakeErrors(), IsEmpty()) << "the pool has not been resumed";
+  EXPECT_FALSE(pool_->Check(acquired->hits.blocks()));
+}
+
+TEST_F(LostBlockTest, BlocksOfADaemonThatHasCutTheConnectionAreNotHeld) {
+  Fill({Hash(1)});
+  const auto acquired = pool_->Acquire(Hashes(1, 1), {}, 0);
+  ASSERT_TRUE(acquired);
+  EXPECT_TRUE(pool_->Check(acquired->hits.blocks()));
+  daemon_->DropClient();
+  while (!connection_->Ping()) {
+  }
+  EXPECT_TRUE(connection_->IsConnected());
+  EXPECT_EQ(pool_->Check(acquired->hits.blocks()).error().code, KVT_STALE_HANDLE);
+}
+
+TEST_F(LostBlockTest, BlocksThatAreKeptStayGoodAndThoseGivenBackDoNot) {
+  const std::vector<kvt_block> blocks = AcquireNew(2);
+  daemon_->DieAndAdopt();
+  EXPECT_TRUE(pool_->Check(blocks));
+  EXPECT_TRUE(pool_->Check({}));
+  ASSERT_TRUE(pool_->Release(std::vector{blocks[1]}));
+  EXPECT_TRUE(pool_->Check(std::vector{blocks[0]}));
+  EXPECT_EQ(pool_->Check(blocks).error().code, KVT_STALE_HANDLE);
+}
+
 TEST_F(ResumeTest, ManyBlocksAreClaimedInSeveralMessages) {
   Begin({.blocks = 10'000});
   const std::vector<kvt_block> blocks = AcquireNew(wire::kMaxClaimsPerResume + 10);
