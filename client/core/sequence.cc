@@ -201,11 +201,25 @@ Status Sequence::Settle() {
   KVT_RETURN_IF_ERROR(GrowTo(BlocksOf(tokens_.size() + options_.reserve_tokens, block_tokens())));
   if (copy_source_) {
     KVT_RETURN_IF_ERROR(CopyBlock(blocks_[cached_blocks_], *copy_source_));
-    ReleaseBlocks({*std::exchange(copy_source_, std::nullopt)});
+    KVT_RETURN_IF_ERROR(EndCopy());
   }
   ready_ = true;
   // A gap may have been computed before the rest had come.
   if (gap_blocks_ > 0 && !gap_open_) CloseGap();
+  return {};
+}
+
+// The bytes of a source that is not held any more may have been another block's when they were
+// copied. It is the last hit.
+Status Sequence::EndCopy() {
+  const Status held = attachment_->CheckHeld({&*copy_source_, 1});
+  if (held) {
+    ReleaseBlocks({*std::exchange(copy_source_, std::nullopt)});
+    return {};
+  }
+  if (held.error().code == ErrorCode::kUnavailable) return held;
+  miss_ = kMissUnavailable;
+  LoseHitsFrom(static_cast<uint32_t>(cached_tiers_.size() - 1));
   return {};
 }
 
@@ -253,7 +267,10 @@ Status Sequence::Append(std::span<const uint32_t> tokens) {
     return tl::unexpected(LostIfUnavailable(grown.error()));
   }
   if (partial_committed_) {
-    if (const Status copied = CopyBlock(copy[0], blocks_[shared_blocks_ - 1]); !copied) {
+    Status copied = CopyBlock(copy[0], blocks_[shared_blocks_ - 1]);
+    // What was copied is the block's only if it was held all the while.
+    if (copied) copied = Check();
+    if (!copied) {
       ReleaseBlocks(std::move(copy));
       return copied;
     }
@@ -342,6 +359,8 @@ Result<std::unique_ptr<Sequence>> Sequence::Fork() {
   if (const Status shared = fork->ShareBlocksOf(*this); !shared) {
     return tl::unexpected(LostIfUnavailable(shared.error()));
   }
+  // What was copied is this sequence's only if its blocks were held all the while.
+  KVT_RETURN_IF_ERROR(Check());
   return fork;
 }
 

@@ -120,6 +120,9 @@ class Sequence {
   void CloseGap();
   // Makes the block table as long as the tokens need and the first writable block private.
   [[nodiscard]] Status Settle();
+  // The source was copied; it is given back. If it was lost meanwhile, so is the copy, and what it
+  // would have held is to be computed. Errors: kUnavailable.
+  [[nodiscard]] Status EndCopy();
   // Allocates private blocks until there are `count`; `spare` receives `spare_count` more.
   [[nodiscard]] Status GrowTo(size_t count, size_t spare_count = 0,
                               std::vector<BlockHandle>* spare = nullptr);

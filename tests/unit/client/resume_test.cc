@@ -165,6 +165,29 @@ class LostBlockTest : public ResumeTest {
     (void)pool_->Info();
     daemon_->WithCache([&](FakeCache* cache) { std::ranges::fill(cache->Bytes(block), kOther); });
   }
+  // The same while a copy of the block is under way.
+  kvt_sequence_options LosesWhatItCopies() {
+    kvt_sequence_options options;
+    kvt_sequence_options_init(&options);
+    options.copy = [](void* test, uint64_t target, uint64_t source, uint64_t bytes) {
+      static_cast<LostBlockTest*>(test)->LoseAndCopy(target, source, bytes);
+      return int32_t{0};
+    };
+    options.copy_user = this;
+    return options;
+  }
+  void LoseAndCopy(uint64_t target, uint64_t source, uint64_t bytes) {
+    LoseAtRestart(static_cast<uint32_t>(source / bytes));
+    auto* const base = static_cast<std::byte*>(pool_->Info().base);
+    std::copy_n(base + source, bytes, base + target);
+  }
+  // Commits all of the tokens, the last of them in a partial block.
+  void FillWithPartialBlock(uint32_t tokens) {
+    auto sequence = pool_->OpenSequence(Tokens(tokens));
+    ASSERT_TRUE(sequence);
+    ASSERT_TRUE(sequence->MarkComputed(tokens));
+    ASSERT_TRUE(sequence->Finish());
+  }
 };
 
 TEST_F(LostBlockTest, ALoadThatWasCompleteCanBeLostAndTheCheckSaysSo) {
@@ -226,6 +249,39 @@ TEST_F(LostBlockTest, BlocksThatAreKeptStayGoodAndThoseGivenBackDoNot) {
   ASSERT_TRUE(pool_->Release(std::vector{blocks[1]}));
   EXPECT_TRUE(pool_->Check(std::vector{blocks[0]}));
   EXPECT_EQ(pool_->Check(blocks).error().code, KVT_STALE_HANDLE);
+}
+
+TEST_F(LostBlockTest, APartialBlockThatIsLostWhileItIsCopiedIsNotCached) {
+  FillWithPartialBlock(10);
+  const kvt_sequence_options options = LosesWhatItCopies();
+  auto sequence = pool_->OpenSequence(Tokens(11), &options);
+  ASSERT_TRUE(sequence) << sequence.error().ToString();
+  EXPECT_EQ(sequence->cached_tokens(), 8u);
+  EXPECT_EQ(sequence->Info().miss, KVT_MISS_UNAVAILABLE);
+  EXPECT_EQ(sequence->BlockTable()->size(), 3u);
+  EXPECT_TRUE(sequence->Check());
+}
+
+TEST_F(LostBlockTest, ASequenceWhosePartialBlockIsLostWhileItIsCopiedIsStale) {
+  const kvt_sequence_options options = LosesWhatItCopies();
+  auto sequence = pool_->OpenSequence(Tokens(10), &options);
+  ASSERT_TRUE(sequence);
+  ASSERT_TRUE(sequence->MarkComputed(10));
+  ASSERT_TRUE(sequence->Finish());
+  const auto appended = sequence->Append(Tokens(1, 2000));
+  ASSERT_FALSE(appended);
+  EXPECT_EQ(appended.error().code, KVT_STALE_HANDLE);
+  ExpectStale(*sequence);
+}
+
+TEST_F(LostBlockTest, AForkOfBlocksThatAreLostWhileTheyAreCopiedFails) {
+  const kvt_sequence_options options = LosesWhatItCopies();
+  auto sequence = pool_->OpenSequence(Tokens(10), &options);
+  ASSERT_TRUE(sequence);
+  ASSERT_TRUE(sequence->MarkComputed(10));
+  const auto fork = sequence->Fork();
+  ASSERT_FALSE(fork);
+  EXPECT_EQ(fork.error().code, KVT_STALE_HANDLE);
 }
 
 TEST_F(ResumeTest, ManyBlocksAreClaimedInSeveralMessages) {
