@@ -67,6 +67,32 @@ class ResumeTest(DaemonTestCase):
             self.assertFalse(sequence.check())
             self.assertFalse(pool.check(got.blocks))
 
+    def test_what_came_with_a_load_that_was_lost_is_given_back(self):
+        class LosesLoads:
+            """A pool whose session was resumed, without its loads."""
+
+            closed = False
+
+            def __init__(self):
+                self.released = []
+
+            def wait(self, load, up_to=None, timeout_ms=None):
+                return kvtier.LoadProgress(0, True, kvtier.Miss.UNAVAILABLE)
+
+            def release(self, blocks):
+                self.released += list(blocks)
+
+        found = self.patient_pool().acquire(new_blocks=2)
+        pool = LosesLoads()
+        got = kvtier.AcquireResult(
+            pool, b"", kvtier.Miss.NONE, new_blocks=found.new_blocks, load=kvtier.Load(1, 1)
+        )
+        got.wait()
+        self.assertFalse(got.available)
+        self.assertEqual(len(got.blocks), 0)
+        self.assertEqual(pool.released, list(found.new_blocks))
+        found.release()
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -201,15 +201,15 @@ class AcquireResult(Scoped):
         """Waits until the first `up_to` hits (None: all) are usable or the load has finished.
 
         Hits that could not be loaded are then taken out of `hits` and released; after the loss of
-        the connection nothing is held any more. When the time is up, what is so far is returned.
+        the connection everything is. When the time is up, what is so far is returned.
         Raises as Pool.wait.
         """
         if self.load is None:
             return LoadProgress(len(self.hits), True, Miss.NONE)
         progress = self._pool.wait(self.load, up_to, timeout_ms)
         if progress.miss == Miss.UNAVAILABLE:
-            # The blocks went with the connection, the private ones too.
-            self.hits, self.new_blocks = Hits(), Blocks()
+            # Of a session that was resumed, some may be held still.
+            self.release()
             self.partial_block, self.miss = None, progress.miss
         elif progress.finished and progress.ready < len(self.hits):
             lost = self.hits[progress.ready :]
