@@ -2,6 +2,8 @@
 // Sessions that go on in the next process: what they are given of what they held, and what not.
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "tests/unit/tiers/cache_fixture.h"
 
@@ -10,6 +12,27 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+
+// Says of copies that they are done only in a later event, as a device does whose copies are
+// counted by threads of its own.
+class LateToTell final : public Device {
+ public:
+  LateToTell(Device* device, EventQueue* loop) : device_(*device), loop_(*loop) {}
+  [[nodiscard]] DeviceInfo info() const override { return device_.info(); }
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override {
+    return device_.CreatePool(bytes);
+  }
+  void Copy(CopyRequest request) override {
+    request.done = [this, done = std::move(request.done)](const Status& status) {
+      loop_.Post([done, status] { done(status); });
+    };
+    device_.Copy(std::move(request));
+  }
+
+ private:
+  Device& device_;
+  EventQueue& loop_;
+};
 
 class CacheResumeTest : public CacheTest {
  protected:
@@ -172,6 +195,37 @@ TEST_F(CacheResumeTest, ABlockThatWasBeingLoadedIsLost) {
   }
   Die();
   EXPECT_THAT(Resume(kAlice, loading), Each(ResumeOutcome::kLost));
+}
+
+// Its client may be reading what the counter said to be there.
+TEST_F(CacheResumeTest, ALoadThatWasCountedAndNotNotedIsLostAndStaysUntilItsReadersHaveCome) {
+  std::unique_ptr<LateToTell> late;
+  change_environment_ = [&](CacheEnvironment* environment, IndexSnapshot*) {
+    late = std::make_unique<LateToTell>(environment->devices[0].device, &machine_->loop);
+    environment->devices[0].device = late.get();
+  };
+  Start({.pool_blocks = 16, .keep_host = true, .keep_pools = true, .disk_slots = 0});
+  cache_->UsePool(kAlice, pool_.id, {.process = {71, 5}, .session = kAlice});
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  const AcquireReply reply = BeginCounted(kAlice, Sequence(1, 4)).reply();
+  ASSERT_TRUE(machine_->loop.RunOneOf(machine_->device->source()));
+  ASSERT_EQ(Counted(reply), 4u);
+  const auto still_there = [&] {
+    const Hashes hashes = Sequence(1, 4);
+    return std::ranges::equal(hashes, HandlesOf(reply), [&](const auto& hash, const auto& block) {
+      return MatchesHash(hash, Bytes(block));
+    });
+  };
+  ASSERT_TRUE(still_there());
+  Die();
+  EXPECT_THAT(Resume(kAlice, HandlesOf(reply)), Each(ResumeOutcome::kLost));
+  Put(Sequence(2, 12));
+  EXPECT_TRUE(still_there());
+  ReleaseReaders();
+  Put(Sequence(3, 16));
+  EXPECT_FALSE(still_there());
+  cache_.reset();
 }
 
 TEST_F(CacheResumeTest, WhatIsNotClaimedIsFreeOnceTheSessionIsGivenBack) {
