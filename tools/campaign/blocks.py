@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -63,6 +63,9 @@ class Player:
         self.wrong: list[str] = []
         self.errors: list[str] = []
         self.miss = kvtier.Miss.NONE
+        #: Called when blocks have been loaded and, again, when their memory has been looked up: a
+        #: client that takes its time there sees more of what happens between.
+        self.before_reading: Callable[[], None] = lambda: None
         self.connection = kvtier.connect(
             socket,
             client_name=name,
@@ -146,13 +149,6 @@ class Player:
     def report(self) -> dict:
         return {"counts": dict(self.counts), "wrong": self.wrong, "errors": self.errors}
 
-    def _holds(self, blocks: kvtier.Blocks) -> bool:
-        """False: the connection that the blocks came from is gone, and nothing protects them."""
-        return (
-            self.connection.is_connected()
-            and self.pool.info().attachment == blocks[0].attachment
-        )
-
     def _check(self, hashes: Sequence[bytes], got: kvtier.AcquireResult) -> int:
         if not got.available:
             return -1
@@ -162,24 +158,31 @@ class Player:
         if not got.hits:
             return 0
         blocks, tiers = got.hits.blocks, got.hits.sources
-        wrong = []
+        self.before_reading()
+        wrong = {}
         memory = self.pool.memory().block_bytes()
+        self.before_reading()
         for place, index in enumerate(blocks.indices):
             differs = memory[index] != bytes_of(hashes[place])
             if differs.any():
-                wrong.append(
+                wrong[place] = (
                     f"block {hashes[place].hex()[:16]} from {kvtier.Tier(tiers[place]).name}: "
                     f"{int(differs.sum())} bytes, the first at {int(differs.argmax())}"
                 )
-        # What was read counts only if the references stood all the while.
-        if not self._holds(blocks):
-            return -1
-        # A block that did not outlive the daemon is named by an error, and what was read of it is void.
-        if self._take_errors():
-            return -1
-        for text in wrong:
+        # What was read of a block counts only if the block was held all the while.
+        whole = self.pool.check(blocks)
+        if not whole:
+            lost = [place for place in wrong if not self.pool.check(blocks[place : place + 1])]
+            # Where all was lost, the memory that was read may be another pool's.
+            if self.pool.info().attachment == blocks[0].attachment:
+                self.counts["lost blocks with other bytes"] += len(lost)
+            for place in lost:
+                del wrong[place]
+        for text in wrong.values():
             self._note(self.wrong, text)
         self.counts["wrong blocks"] += len(wrong)
+        if not whole:
+            return -1
         self.counts["bytes checked"] += BLOCK_BYTES * len(blocks)
         for tier in tiers:
             self.counts[f"hits in {kvtier.Tier(tier).name.lower()}"] += 1
@@ -190,7 +193,7 @@ class Player:
             if not got.available:
                 return
             memory = self.pool.memory().block_bytes()
-            if not self._holds(got.new_blocks):
+            if not self.pool.check(got.new_blocks):
                 return
             for block, index in zip(hashes[first:], got.new_blocks.indices):
                 memory[index] = bytes_of(block)
@@ -202,17 +205,13 @@ class Player:
             ]
             self.pool.commit(entries)
 
-    def _take_errors(self) -> int:
-        """How many blocks were lost at a restart."""
-        lost = 0
+    def _take_errors(self) -> None:
         for error in self.connection.take_errors().errors:
             # A load ends with its daemon, and its blocks are not held by the next one.
             expected = error.reason == "lost_at_restart"
-            lost += expected
+            self.counts["blocks lost at a restart"] += expected
             if error.status != kvtier.Status.ALREADY_EXISTS and not expected:
                 self._note(self.errors, f"{error.status.name}: {error.reason}")
-        self.counts["blocks lost at a restart"] += lost
-        return lost
 
     def _note(self, notes: list[str], text: str) -> None:
         if len(notes) < 20:

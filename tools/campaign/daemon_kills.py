@@ -132,7 +132,8 @@ class DaemonKills:
 
     def _add(self, report: dict[str, Any]) -> None:
         for what in ("requests", "requests without a daemon", "requests timed out",
-                     "bytes checked", "wrong blocks", "blocks lost at a restart"):
+                     "bytes checked", "wrong blocks", "blocks lost at a restart",
+                     "lost blocks with other bytes"):
             self._job.count(what, report["counts"].get(what, 0))
         for tier in ("pool", "host", "disk"):
             self._job.count(f"hits in {tier}", report["counts"].get(f"hits in {tier}", 0))

@@ -19,11 +19,20 @@ from blocks import Player, conversations, random_prefix
 from world import die_with_parent
 
 RETRY_S = 0.002
+#: In how many of its requests a client lets time go by between a load and the look at its bytes.
+LINGERS_IN = 1 / 32
+LONGEST_LINGER_S = 0.05
 
 
 def play(socket, seed, prompts, is_over):
     player = Player(socket, f"campaign {seed}")
     random_numbers = random.Random(seed)
+
+    def linger():
+        if random_numbers.random() < LINGERS_IN:
+            time.sleep(random_numbers.uniform(0, LONGEST_LINGER_S))
+
+    player.before_reading = linger
     while not is_over():
         # Without a daemon there is nothing to load.
         if player.play(random_prefix(prompts, random_numbers)) < 0:
