@@ -62,7 +62,9 @@ class LibraryTest(unittest.TestCase):
             self.assertEqual(done.stdout.strip(), str(copy / _library.LIBRARY_NAME), done.stderr)
 
     def test_every_function_of_the_headers_is_declared(self):
-        names = ("", "_attention", "_groups", "_hints", "_kept_memory", "_region", "_sequence")
+        names = (
+            "", "_attention", "_groups", "_hints", "_hit_plan", "_kept_memory", "_region", "_sequence"
+        )
         headers = [SOURCE / f"client/include/kvtier/kvtier{name}.h" for name in names]
         functions = declared_functions([header.read_text() for header in headers], "KVT_API")
         self.assertEqual(functions, set(_library.abi.functions))
