@@ -155,6 +155,7 @@ TEST_F(SessionErrors, CountThatTheMessageCannotHoldIsRefused) {
   const auto client = Attached();
   ByteWriter writer;
   writer.Write(uint16_t{0});  // this rank, the longest prefix
+  writer.Write(uint8_t{0});   // no wish
   writer.Write(uint32_t{1});  // group
   writer.Write(pool_.value);
   writer.Write(uint32_t{10'000});  // hashes, none of which follows
@@ -167,7 +168,7 @@ TEST_F(SessionErrors, CountThatTheMessageCannotHoldIsRefused) {
 TEST_F(SessionErrors, FourBillionNewBlocksAreRefused) {
   const auto client = Attached();
   ByteWriter writer;
-  writer.Write(uint8_t{0});
+  writer.Write(uint16_t{0});  // block by block, no wish
   writer.Write(uint32_t{1});  // group
   writer.Write(pool_.value);
   writer.Write(uint32_t{0xffffffff});

@@ -177,7 +177,7 @@ TEST(Acquire, HashesAreReadInPlace) {
   EXPECT_EQ(part.new_blocks, 9u);
   EXPECT_TRUE(std::ranges::equal(part.hashes, hashes));
   EXPECT_TRUE(std::ranges::equal(part.partial_blocks, partial_blocks));
-  EXPECT_EQ(static_cast<const void*>(part.hashes.data()), payload.data() + 17);
+  EXPECT_EQ(static_cast<const void*>(part.hashes.data()), payload.data() + 18);
   EXPECT_EQ(acquire->order, LoadOrder::kLayers);
 }
 
@@ -191,11 +191,11 @@ TEST(Acquire, LargestCallFitsAFrame) {
   EXPECT_TRUE(Reencode(FrameIn(bytes)).has_value());
 }
 
-// order, one group: pool, new_blocks, count of hashes, no hashes, no partial_blocks.
+// order, no wish, one group: pool, new_blocks, count of hashes, no hashes, no partial_blocks.
 std::vector<std::byte> AcquireClaiming(uint32_t new_blocks, uint32_t hashes,
                                        uint32_t partial_blocks) {
   ByteWriter payload;
-  payload.Write(uint8_t{0});
+  payload.Write(uint16_t{0});
   payload.Write(uint32_t{1});
   payload.Write(uint32_t{1});
   payload.Write(new_blocks);
@@ -215,7 +215,7 @@ TEST(Acquire, CountsAreBoundedBeforeAnythingElse) {
 
 TEST(Acquire, GroupsAreBounded) {
   ByteWriter payload;
-  payload.Write(uint8_t{0});
+  payload.Write(uint16_t{0});  // order, no wish
   payload.Write(uint32_t{kMaxModelGroups + 1});
   EXPECT_EQ(Decode<Acquire>(payload.data()).error().reason, "too_many_groups");
 }
@@ -228,7 +228,7 @@ TEST(Acquire, CountsAreComparedWithWhatIsThere) {
 
 TEST(Acquire, HashesOfTheWrongSizeAreRefused) {
   ByteWriter payload;
-  payload.Write(uint8_t{0});
+  payload.Write(uint16_t{0});                                          // order, no wish
   for (const uint32_t field : {1u, 1u, 0u, 2u}) payload.Write(field);  // of one group two hashes
   payload.WriteBytes(std::vector<std::byte>(2 * 20));  // 20 bytes each, as SHA-1 gives
   payload.Write(uint32_t{0});

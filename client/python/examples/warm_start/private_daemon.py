@@ -13,6 +13,7 @@ import kvtier
 
 _START_TIMEOUT_S = 120
 _START_POLL_S = 0.01
+_HASHES_PER_REQUEST = 512
 _PR_SET_PDEATHSIG = 1
 
 
@@ -78,16 +79,20 @@ class PrivateDaemon:
     def push_to_host(self, hashes: list[bytes]) -> None:
         """Drops blocks from the pool that lower tiers hold."""
         self.drain()
-        request = {"op": "evict", "tier": "pool", "hashes": [one.hex() for one in hashes]}
-        # What is on the move is dropped at a later try.
-        while kvtier.admin(request, self.admin_socket)["moving"] > 0:
-            kvtier.admin({"op": "settle"}, self.admin_socket)
+        self._evict("pool", hashes)
 
     def push_to_disk(self, hashes: list[bytes]) -> None:
         """Drops blocks from host memory that the disk holds. None may be in the pool."""
-        request = {"op": "evict", "tier": "host", "hashes": [one.hex() for one in hashes]}
-        while kvtier.admin(request, self.admin_socket)["moving"] > 0:
-            kvtier.admin({"op": "settle"}, self.admin_socket)
+        self._evict("host", hashes)
+
+    def _evict(self, tier: str, hashes: list[bytes]) -> None:
+        """In requests that are short enough for the admin socket."""
+        for first in range(0, len(hashes), _HASHES_PER_REQUEST):
+            some = [one.hex() for one in hashes[first : first + _HASHES_PER_REQUEST]]
+            request = {"op": "evict", "tier": tier, "hashes": some}
+            # What is on the move is dropped at a later try.
+            while kvtier.admin(request, self.admin_socket)["moving"] > 0:
+                kvtier.admin({"op": "settle"}, self.admin_socket)
 
     def _is_complete(self) -> bool:
         try:
