@@ -188,6 +188,14 @@ inline constexpr uint8_t kPresentInPool = 1 << 0;
 inline constexpr uint8_t kPresentInHost = 1 << 1;
 inline constexpr uint8_t kPersistedOnDisk = 1 << 2;
 
+// A prefix that is worth loading, and what that is expected to take.
+struct LookupCut {
+  uint64_t tokens = 0;  // no less than the held ones
+  uint64_t load_us = 0;
+  uint64_t ready_us = 0;
+  friend bool operator==(const LookupCut&, const LookupCut&) = default;
+};
+
 struct LookupReply {
   static constexpr MessageType kType = MessageType::kLookupReply;
   struct Part {
@@ -201,13 +209,7 @@ struct LookupReply {
   std::vector<Part> parts;
   // Which prefix to load, if there was a wish. It is not in `prefixes` if only the longest was
   // asked for and another is better.
-  struct Cut {
-    uint64_t tokens = 0;  // no less than the held ones
-    uint64_t load_us = 0;
-    uint64_t ready_us = 0;
-    friend bool operator==(const Cut&, const Cut&) = default;
-  };
-  std::optional<Cut> cut = std::nullopt;
+  std::optional<LookupCut> cut = std::nullopt;
 };
 
 struct Pin {

@@ -125,7 +125,7 @@ bool GroupLookup::Step(size_t max_blocks, size_t* looked) {
   return false;
 }
 
-wire::LookupReply::Cut GroupLookup::ChooseCut(std::span<const uint64_t> prefixes) const {
+wire::LookupCut GroupLookup::ChooseCut(std::span<const uint64_t> prefixes) const {
   std::vector<PrefixOffer> offers{{.tokens = options_.held_tokens}};
   for (size_t i = prefixes.size(); i > 0; --i) {
     if (prefixes[i - 1] > options_.held_tokens) offers.push_back({.tokens = prefixes[i - 1]});

@@ -57,7 +57,7 @@ class GroupLookup {
   // How many ranks have blocks of their own of the part's group.
   [[nodiscard]] uint32_t RanksOf(const Part& part) const;
   // Which prefix is worth loading, of those that can be restored, the longest first.
-  [[nodiscard]] wire::LookupReply::Cut ChooseCut(std::span<const uint64_t> prefixes) const;
+  [[nodiscard]] wire::LookupCut ChooseCut(std::span<const uint64_t> prefixes) const;
   // What the current part and rank have of the hashes.
   [[nodiscard]] std::vector<BlockPresence> Look(std::span<const BlockHash> hashes);
 

@@ -121,7 +121,7 @@ void AddLookups(SampleList* list) {
             Lookup{false, false, {{PoolId{1}, hashes}}, LoadWish{.plan = HitPlan::kCut}, 16});
   list->Add(
       "lookup_reply_with_cut", 8,
-      LookupReply{{32}, {{{kPersistedOnDisk, kPersistedOnDisk}}}, LookupReply::Cut{16, 0, 700}});
+      LookupReply{{32}, {{{kPersistedOnDisk, kPersistedOnDisk}}}, LookupCut{16, 0, 700}});
   list->Add("pin", 9, Pin{PoolId{1}, 60000, hashes});
   list->Add("pin_reply", 9, PinReply{1});
   list->Add("hint", 30, Hint{PoolId{1}, SequenceHint::kReturns, 30000, hashes});

@@ -193,7 +193,7 @@ TEST(Session, ALookupWithAWishTellsWhichPrefixToLoad) {
   lookup.wish = LoadWish{.plan = HitPlan::kCut, .tokens = 48, .cost = {.per_token_us = 100}};
   const auto reply = client.Call<wire::LookupReply>(lookup);
   ASSERT_TRUE(reply.cut);
-  EXPECT_EQ(*reply.cut, (wire::LookupReply::Cut{.tokens = 32, .load_us = 0, .ready_us = 1600}));
+  EXPECT_EQ(*reply.cut, (wire::LookupCut{.tokens = 32, .load_us = 0, .ready_us = 1600}));
   lookup.held_tokens = 40;
   EXPECT_EQ(client.Call<wire::LookupReply>(lookup).cut->tokens, 40u) << "nothing is beyond those";
 }
