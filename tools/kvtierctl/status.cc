@@ -244,7 +244,7 @@ std::string Activity(JsonView status) {
   const uint64_t hits = asked["asked"].Count() - asked["miss"].Count() - declined;
   return fmt::format(
       "\nsessions {}  shared blocks in use {}  pinned {}  not yet on disk {}  unusable {}\n"
-      "asked {} blocks, {} hit  misses {}  not worth loading {}\n"
+      "asked {} blocks, {} hit  misses {}  declined {}\n"
       "in flight: loads {}  offloads {}  disk reads {}  disk writes {}  waiting {}\n",
       status["sessions"]["count"].Count(), FormatCount(status["references"].Count()),
       FormatCount(status["pinned_blocks"].Count()),

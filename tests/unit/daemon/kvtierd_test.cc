@@ -83,6 +83,7 @@ TEST(Kvtierd, AnyNumberOfDescriptorsIsEnoughOrIsNamed) {
     Kvtierd kvtierd(SmallArguments(directory.path()), {.descriptors = descriptors});
     if (kvtierd.ReadUntil("READY socket=")) continue;
     const int code = kvtierd.Wait();
+    if (code == 127) continue;  // too few for the dynamic loader, which says so
     EXPECT_TRUE(code == 1 || code == 78) << descriptors << ": " << code;
     EXPECT_NE(kvtierd.output().find("descriptor"), std::string::npos)
         << descriptors << ": " << kvtierd.output();

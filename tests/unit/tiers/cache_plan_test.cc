@@ -164,7 +164,7 @@ TEST_F(CachePlanTest, ALoadThatFailsBehindAGapEndsThePrefixThere) {
   StartWithBlocksOnDisk();
   LearnThatABlockTakes5Ms();
   file().ScriptReads({ReadFault::kEio, ReadFault::kEio});
-  const AcquireReply reply = AcquireAs(Wish(HitPlan::kBothEnds, 6), Sequence(1, 8), 20);
+  const AcquireReply reply = AcquireAs(Wish(HitPlan::kBothEnds, 12), Sequence(1, 8), 20);
   ASSERT_GT(reply.forecast.gap_blocks, 0u);
   const LoadProgress progress = LastProgress(reply.load);
   EXPECT_TRUE(progress.finished);
@@ -175,7 +175,7 @@ TEST_F(CachePlanTest, ALoadThatFailsBehindAGapEndsThePrefixThere) {
 TEST_F(CachePlanTest, AGapNeverTakesMoreThanThePoolHas) {
   StartWithBlocksOnDisk({.pool_blocks = 16, .host_slots = 32});
   LearnThatABlockTakes5Ms();  // and holds eight of the pool's blocks
-  const AcquireReply reply = AcquireAs(Wish(HitPlan::kBothEnds, 6), Sequence(1, 8), 20);
+  const AcquireReply reply = AcquireAs(Wish(HitPlan::kBothEnds, 12), Sequence(1, 8), 20);
   EXPECT_LE(reply.hits.size() + reply.new_blocks.size(), 8u);
 }
 
