@@ -35,6 +35,7 @@ bool HostAdoption::Pump() {
   }
   if (!end_noted_ && Ended()) {
     end_noted_ = true;
+    evicted_.clear();
     if (HostTable* const table = state_.env.arena->table()) table->EndAdoption();
   }
   return started;
@@ -46,7 +47,7 @@ bool HostAdoption::Ended() const {
 }
 
 void HostAdoption::NoteEvicted(const BlockKey& key) {
-  if (waiting() > 0) evicted_.insert(key);
+  if (!Ended()) evicted_.insert(key);
 }
 
 void HostAdoption::StartBatch() {
@@ -142,7 +143,6 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
 
 void HostAdoption::BeginOrdering() {
   stage_ = Stage::kOrdering;
-  evicted_.clear();
   const auto order = std::make_shared<std::vector<Adopted>>(std::move(adopted_));
   adopted_.clear();
   // There may be a million.

@@ -29,7 +29,7 @@ class HostAdoption {
   // parts. True if anything was started.
   bool Pump();
   // An administrator has evicted the block: it must not come back from a slot that has not been
-  // looked at yet.
+  // looked at yet, also of a part of the arena that is not ready.
   void NoteEvicted(const BlockKey& key);
 
   // Nothing is left to be verified of what is ready of the arena, and nothing to be put in order.

@@ -64,6 +64,33 @@ TEST_F(CacheErasureTest, BlocksThatAreErasedBeforeTheyAreVerifiedAreNotAdopted) 
   EXPECT_EQ(cache_->stats().adopted_blocks, 0u);
 }
 
+// Of a large arena much is not ready for minutes.
+TEST_F(CacheErasureTest, WhatIsEvictedWhileTheArenaGrowsDoesNotComeBack) {
+  Start({.pool_blocks = 16,
+         .host_slots = 16,
+         .host_slots_ready = 8,
+         .keep_host = true,
+         .disk_slots = 32});
+  machine_->arena->Grow(kSlabBytes);
+  Put(Sequence(1, 10));
+  Drain();
+  EvictFromPool();
+  DieAndBegin();
+  Settle();
+  ASSERT_EQ(cache_->Gauges().adoption_waiting, 0u);
+  const uint64_t adopted = cache_->stats().adopted_blocks;
+  ASSERT_LT(adopted, 10u) << "some lie in what is not ready";
+  for (const BlockHash& hash : Sequence(1, 10)) {
+    EXPECT_EQ(cache_->Evict({pool_.namespace_id, hash}, std::nullopt), EvictOutcome::kEvicted);
+  }
+  machine_->arena->Grow(kSlabBytes);
+  Settle();
+  EXPECT_TRUE(cache_->AdoptionEnded());
+  EXPECT_EQ(cache_->stats().adopted_blocks, adopted);
+  EXPECT_EQ(Of(AdoptionDrop::kEvictedByHand, cache_->stats().adoption_drops), 10 - adopted);
+  for (const BlockHash& hash : Sequence(1, 10)) EXPECT_FALSE(Presence(hash).anywhere());
+}
+
 TEST_F(CacheErasureTest, AnErasureEndsAfterAdoptionAndLeavesOtherTenantsBlocks) {
   Start({.keep_host = true, .disk_slots = 0});
   Put(Sequence(1, 4));
