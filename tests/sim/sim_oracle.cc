@@ -165,6 +165,15 @@ void SimOracle::OnQuiet() {
   for (auto& [key, truth] : truths_) truth.recorded_use_ms = truth.ticked_use_ms;
 }
 
+void SimOracle::OnLeft(const BlockKey& key) {
+  const auto copy = copy_use_ms_.find(key);
+  if (copy == copy_use_ms_.end()) return;
+  Truth& truth = truths_[key];
+  truth.recorded_use_ms = std::min(truth.recorded_use_ms, copy->second);
+  truth.ticked_use_ms = std::min(truth.ticked_use_ms, copy->second);
+  truth.last_use_ms = std::min(truth.last_use_ms, copy->second);
+}
+
 const TenantQuota* SimOracle::QuotaOf(uint32_t name_space) const {
   const auto& tenants = world_.options().tenants;
   const auto found =
@@ -324,10 +333,20 @@ std::vector<BlockKey> SimOracle::OnDisk(Proof proof) const {
 void SimOracle::BeforeCrash() {
   erasure_cut_ = false;
   closing_.clear();
+  copy_use_ms_.clear();
   persisted_ = OnDisk(Proof::kRead);
-  std::unordered_set<BlockKey> still_doubtful;
-  for (const BlockKey& key : persisted_) {
-    if (doubtful_.contains(key)) still_doubtful.insert(key);
+  KeepDoubts();
+}
+
+// A record that is not verified proves nothing: what is read and right by then is not in doubt.
+void SimOracle::KeepDoubts() {
+  const std::unordered_set<BlockKey> persisted(persisted_.begin(), persisted_.end());
+  std::unordered_map<BlockKey, Doubt> still_doubtful;
+  for (const IndexRecord& record : IndexRecords()) {
+    const auto doubt = doubtful_.find(record.key);
+    if (doubt == doubtful_.end()) continue;
+    if (doubt->second != Doubt{record.location, record.generation}) continue;
+    if (record.verified || persisted.contains(record.key)) still_doubtful.insert(*doubt);
   }
   doubtful_ = std::move(still_doubtful);
 }
@@ -359,19 +378,29 @@ std::optional<uint32_t> SimOracle::NamespaceOf(const std::string& tenant,
   return std::nullopt;
 }
 
-SimOracle::Readable SimOracle::ReadIndex() {
-  // Recency may be written this coarsely.
-  constexpr int64_t kCoarseness = 10;
-  Readable found;
+std::vector<IndexRecord> SimOracle::IndexRecords() {
   const IndexSnapshot snapshot = world_.machine().Snapshot();
   std::unordered_map<NamespaceId, uint32_t> namespaces;
   for (const auto& [id, identity] : snapshot.namespaces) {
     if (const auto name_space = NamespaceOf(identity.tenant, identity.model))
       namespaces[id] = *name_space;
   }
-  for (const IndexRecord& record : snapshot.records) {
-    if (!namespaces.contains(record.key.namespace_id)) continue;
-    const BlockKey key{NamespaceId(namespaces.at(record.key.namespace_id)), record.key.hash};
+  std::vector<IndexRecord> records;
+  for (IndexRecord record : snapshot.records) {
+    const auto name_space = namespaces.find(record.key.namespace_id);
+    if (name_space == namespaces.end()) continue;
+    record.key.namespace_id = NamespaceId(name_space->second);
+    records.push_back(record);
+  }
+  return records;
+}
+
+SimOracle::Readable SimOracle::ReadIndex() {
+  // Recency may be written this coarsely.
+  constexpr int64_t kCoarseness = 10;
+  Readable found;
+  for (const IndexRecord& record : IndexRecords()) {
+    const BlockKey& key = record.key;
     const int64_t behind_ms = TruthOf(key.namespace_id.value, key.hash).recorded_use_ms -
                               int64_t{record.last_use_s} * 1000;
     SIM_CHECK(plan_.index_failure_rate > 0 || plan_.disk_faulty ||
@@ -416,9 +445,12 @@ void SimOracle::AfterRestart(Source source) {
     }
     truth.last_use_ms = truth.ticked_use_ms = truth.recorded_use_ms;
   }
-  copy_use_ms_.clear();
   const std::vector<BlockKey> now = OnDisk(Proof::kNone);
-  if (source == Source::kNothingSure) doubtful_.insert(now.begin(), now.end());
+  if (source == Source::kNothingSure) {
+    for (const IndexRecord& record : IndexRecords()) {
+      doubtful_[record.key] = {record.location, record.generation};
+    }
+  }
   const std::unordered_set<BlockKey> there(now.begin(), now.end());
   std::erase_if(persisted_, [&](const BlockKey& key) {
     return !there.contains(key) || doubtful_.contains(key);

@@ -73,6 +73,9 @@ class SimOracle {
   void OnCapsChanged() { caps_changed_ = host_caps_changed_ = true; }
   // Nothing is under way: the index has heard of all uses before the last tick.
   void OnQuiet();
+  // No tier has the block any more. What the daemon may find later is a copy that an earlier life
+  // has left in host memory, which is no younger than that life knew it to be.
+  void OnLeft(const BlockKey& key);
 
   // One of the blocks that some client owns, if there are any: for clients that do not.
   [[nodiscard]] std::optional<SimBlock> AnyOwned(SeededRandom& random) const;
@@ -136,6 +139,17 @@ class SimOracle {
   using Readable = std::unordered_map<BlockKey, bool>;
   void CheckRestored(const Readable& readable, Source source) const;
   [[nodiscard]] Readable ReadIndex();
+  // The records of the index, with the space's number here.
+  [[nodiscard]] std::vector<IndexRecord> IndexRecords();
+  // The record's block may have been overwritten: it is of an index older than the files. The doubt
+  // lasts for as long as the index has this record, and may bring it back: also when the daemon has
+  // given the block up, because its deletion may have failed.
+  struct Doubt {
+    DiskLocation location;
+    uint32_t generation = 0;
+    friend bool operator==(const Doubt&, const Doubt&) = default;
+  };
+  void KeepDoubts();
   [[nodiscard]] Readable ReadHeaders();
   [[nodiscard]] bool Alive(uint32_t name_space, const BlockHash& hash, uint32_t created_s,
                            uint32_t last_use_s);
@@ -151,9 +165,8 @@ class SimOracle {
   std::unordered_map<BlockKey, Truth> truths_;
   std::map<Place, Owned> owned_;
   std::vector<BlockKey> persisted_;
-  // Listed, but perhaps overwritten: named by an index older than the files.
-  std::unordered_set<BlockKey> doubtful_;
-  // The use that the oldest copy in kept memory tells of, until the next daemon has begun.
+  std::unordered_map<BlockKey, Doubt> doubtful_;
+  // The use that the oldest copy in memory that was kept over the last crash tells of.
   std::unordered_map<BlockKey, int64_t> copy_use_ms_;
   std::vector<std::pair<uint32_t, BlockHash>> closing_;
   uint64_t references_ = 0;

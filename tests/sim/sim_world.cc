@@ -21,7 +21,9 @@ void SimView::BlockRemoved(const BlockKey& key, Tier tier) {
   SIM_CHECK(known != tiers_.end() && known->second[static_cast<size_t>(tier)],
             "a block was removed that was not stored");
   known->second[static_cast<size_t>(tier)] = false;
-  if (known->second == std::array<bool, kTierCount>{}) tiers_.erase(known);
+  if (known->second != std::array<bool, kTierCount>{}) return;
+  tiers_.erase(known);
+  left_(key);
 }
 
 // The cache does not list blocks past their time, though they are there until the next tick.
@@ -84,6 +86,16 @@ std::span<std::byte> SimWorld::Bytes(SimPool in, BlockHandle block) {
   SIM_CHECK(block.index.value < info.blocks, "handle outside the pool");
   FakeDevicePool* const memory = machine_.devices[in.device]->PoolByFd(info.fd);
   return {memory->data() + block.index.value * info.block_bytes, info.block_bytes};
+}
+
+void SimWorld::OnLeft(std::function<void(const BlockKey&)> left) {
+  view_.OnLeft([this, left = std::move(left)](const BlockKey& key) {
+    // Before the first pools are attached, at a start, nothing has been used in this life.
+    for (uint32_t i = 0; i < pools_.size(); i += plan_.sizes.devices) {
+      if (pools_[i].namespace_id != key.namespace_id) continue;
+      left({NamespaceId(i / plan_.sizes.devices), key.hash});
+    }
+  });
 }
 
 Status SimWorld::Reconfigure(const CacheOptions& options) {

@@ -26,8 +26,11 @@ class SimView final : public BlockEventSink {
   // Checks that it is what the cache says of itself. REQUIRES: no event is pending.
   void Check(const Cache& cache) const;
   void Clear() { tiers_.clear(); }
+  // Calls `left` when no tier has the block any more.
+  void OnLeft(std::function<void(const BlockKey&)> left) { left_ = std::move(left); }
 
  private:
+  std::function<void(const BlockKey&)> left_ = [](const BlockKey&) {};
   std::unordered_map<BlockKey, std::array<bool, kTierCount>> tiers_;
 };
 
@@ -61,6 +64,8 @@ class SimWorld {
   // Of what a later daemon finishes; see CacheEnvironment.
   using ErasureResumed = std::function<void(const std::string&, const EraseReport&, const Status&)>;
   void OnErasureResumed(ErasureResumed resumed) { erasure_resumed_ = std::move(resumed); }
+  // The block, by the number of its space here, has left its last tier.
+  void OnLeft(std::function<void(const BlockKey&)> left);
 
   // Turns every fault off, or on again as planned.
   void SetFaults(bool on);

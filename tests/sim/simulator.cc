@@ -31,6 +31,7 @@ Simulator::Simulator(const SimPlan& plan, bool verbose)
       kept_host_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed).Fork()),
       kept_pools_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kPoolsStream)),
       erasures_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kErasuresStream)) {
+  world_.OnLeft([this](const BlockKey& key) { oracle_.OnLeft(key); });
   OpenClient();
 }
 
@@ -314,6 +315,8 @@ void Simulator::GrowArena() {
 
 void Simulator::MaybeCrash() {
   if (!random_.Chance(plan_.crash_rate)) return;
+  // What waits for its answer may have used its blocks already.
+  for (const auto& client : clients_) client->TouchAwaited();
   oracle_.BeforeCrash();
   const FakeMachine::HostMemory host = kept_host_.BeforeDeath();
   kept_pools_.BeforeDeath();
