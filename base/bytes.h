@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -102,13 +103,14 @@ class ByteWriter {
   std::vector<std::byte> data_;
 };
 
-// Memory for direct I/O: zeroed, aligned to 4 KiB. Move-only.
+// Memory for direct I/O: zeroed, aligned to 4 KiB. Move-only. Without memory it throws as `new`
+// does.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(size_t bytes) : bytes_(bytes) {
     data_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)));
-    KVT_CHECK(data_ != nullptr);
+    if (data_ == nullptr) throw std::bad_alloc();
     std::fill_n(data_.get(), bytes, std::byte{0});
   }
 

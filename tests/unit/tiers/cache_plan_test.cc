@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <vector>
+
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {
@@ -163,7 +165,8 @@ TEST_F(CachePlanTest, AGapIsLeftWhereTheHeadIsComputedWhileTheTailLoads) {
 TEST_F(CachePlanTest, ALoadThatFailsBehindAGapEndsThePrefixThere) {
   StartWithBlocksOnDisk();
   LearnThatABlockTakes5Ms();
-  file().ScriptReads({ReadFault::kEio, ReadFault::kEio});
+  // Every read fails, and its retry as well.
+  file().ScriptReads(std::vector<ReadFault>(16, ReadFault::kEio));
   const AcquireReply reply = AcquireAs(Wish(HitPlan::kBothEnds, 12), Sequence(1, 8), 20);
   ASSERT_GT(reply.forecast.gap_blocks, 0u);
   const LoadProgress progress = LastProgress(reply.load);
