@@ -31,7 +31,8 @@ class DocumentationTest(DaemonTestCase):
         contexts.enter_context(model_cache("meta-llama/Llama-3.1-8B"))
         text = (SOURCE / "docs" / "PYTHON.md").read_text()
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        self.example, self.compute, self.decode, self.groups, self.region, self.layers, *_ = blocks
+        self.example, self.compute, self.decode, self.plan, *others = blocks
+        self.groups, self.region, self.layers, *_ = others
 
     def test_the_ten_lines_compute_once_what_a_second_run_finds(self):
         computed = []
@@ -73,6 +74,17 @@ class DocumentationTest(DaemonTestCase):
         with mock.patch.object(kvtier.Connection, "attach", attach_and_die):
             exec(self.example, names)
         self.assertEqual(computed, [(0, 50)])
+
+    def test_the_lines_of_hit_plans_compute_what_no_tier_has(self):
+        computed = []
+        names = {
+            "kvtier": kvtier,
+            "pool": self.attach(),
+            "prompt": prompt(blocks=3, extra_tokens=2),
+            "compute": lambda sequence, first, end: computed.append((first, end)),
+        }
+        exec(self.plan, names)
+        self.assertEqual(computed, [(0, 3 * BLOCK_TOKENS + 2)])
 
     def test_the_groups_lines_acquire_of_both_groups(self):
         hashes = [bytes([i]) * 32 for i in range(4)]
