@@ -159,6 +159,21 @@ class CacheTests(EngineCase):
         self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
         self.assertGreater(self.counted("lookup:disk", before), 0)
 
+    def test_a_restart_of_the_daemon_between_two_requests_costs_no_hit(self):
+        """Neither the scheduler nor the worker has noticed when the next request comes."""
+        self.store()
+        self.daemon.drain()
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
+
+    def test_what_is_computed_after_a_restart_that_no_step_has_noticed_is_stored(self):
+        self.engine.forget()  # nothing is left to be stored by which the worker would notice
+        self.daemon.kill()
+        self.daemon.start()
+        self.store()
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
+
     def test_without_a_daemon_every_block_is_a_miss(self):
         self.store()
         self.daemon.kill()

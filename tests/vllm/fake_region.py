@@ -51,6 +51,11 @@ class FakeDaemon:
         assert self.region is not None
         self.region.lose()
 
+    def restart(self) -> None:
+        """It dies, and the next one is there before a client has noticed."""
+        self.die()
+        self.reachable = True
+
 
 class FakeRegion:
     def __init__(self, daemon: FakeDaemon, rows: np.ndarray) -> None:

@@ -389,7 +389,7 @@ class LinkTest(LinkCase):
         old = self.daemon.region
         self.daemon.die()
         link.lost(borrowed)
-        self.assertIs(link.state, LinkState.DOWN)
+        self.assertIsNone(link.borrow())
         self.daemon.reachable = True
         self.ask_until(link, [Presence(0)])
         self.assertEqual(link.connections, 2)
@@ -404,6 +404,21 @@ class LinkTest(LinkCase):
         self.daemon.die()
         self.ask_until(link, None)
         self.assertIs(link.state, LinkState.DOWN)
+
+    def test_a_question_that_finds_the_daemon_gone_is_asked_of_the_next_one(self):
+        link = self.open_link()
+        self.ask_until(link, [Presence(0)])
+        self.daemon.blocks[block_hash(key(2))] = b""
+        self.daemon.restart()
+        self.assertEqual(self.ask(link, 1, 2), [Presence(0), Presence.HOST])
+
+    def test_a_question_that_each_daemon_dies_of_is_answered(self):
+        def attach():
+            attachment = self.daemon.attach(self.rows)
+            self.daemon.region.lose()
+            return attachment
+
+        self.assertIsNone(self.ask(self.open_link(attach), 1))
 
     def test_it_waits_for_what_is_not_known_yet(self):
         ready = []
@@ -477,6 +492,44 @@ class TransfersTest(LinkCase):
         (ended,) = self.transfers.take_ended()
         self.assertEqual(ended.failed, {0: "unavailable"})
 
+    def test_a_load_that_finds_the_daemon_gone_is_begun_by_the_next_one(self):
+        """Or a worker that has not looked since the restart would compute what its scheduler was
+        promised."""
+        self.store(1, 1)
+        self.transfers.take_ended()
+        self.daemon.restart()
+        self.load(2, 1, into=(3,))
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual((ended.job.number, ended.copied_keys()), (2, [key(1)]))
+
+    def test_a_store_that_finds_the_daemon_gone_is_begun_by_the_next_one(self):
+        self.daemon.restart()
+        self.store(1, 1)
+        self.transfers.drain()
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual((ended.job.number, ended.copied_keys()), (1, [key(1)]))
+        self.assertEqual(set(self.daemon.blocks), {block_hash(key(1))})
+
+    def test_stores_of_the_first_step_begin_when_the_region_is_open(self):
+        too_early = [None, None, None]
+
+        def attach():
+            return too_early.pop() if too_early else self.daemon.attach(self.rows)
+
+        self.transfers = Transfers(self.open_link(attach), settle_s=0)
+        self.store(1, 1)
+        self.transfers.drain()
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual(ended.copied_keys(), [key(1)])
+
+    def test_a_store_does_not_wait_for_ever_for_a_daemon_that_does_not_answer(self):
+        self.transfers = Transfers(self.open_link(lambda: None), settle_s=0)
+        self.store(1, 1)
+        self.assertEqual(self.transfers.take_ended(), [])
+        self.transfers.drain()
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual(ended.failed, {0: "unavailable"})
+
     def test_a_job_is_reported_only_when_its_transfer_has_ended(self):
         self.daemon.region.hold = True
         self.store(1, 1)
@@ -501,6 +554,7 @@ class TransfersTest(LinkCase):
         (ended,) = self.transfers.take_ended()
         self.assertEqual(ended.failed, {0: "unavailable", 1: "unavailable"})
         self.store(2, 1)
+        self.transfers.drain()
         (ended,) = self.transfers.take_ended()
         self.assertEqual((ended.job.number, ended.failed), (2, {0: "unavailable"}))
         self.assertIs(self.link.state, LinkState.DOWN)

@@ -24,8 +24,8 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 class LinkState(enum.Enum):
-    """CONNECTING: the first try is under way; READY: there is a region; DOWN: there is none, and
-    the thread tries again; CLOSED: for good."""
+    """CONNECTING: the first try is under way, or the first one after the daemon was lost; READY:
+    there is a region; DOWN: there is none, and the thread tries again; CLOSED: for good."""
 
     CONNECTING = 0
     READY = 1
@@ -149,9 +149,10 @@ class Link:
         with self._wake:
             if self._current is attachment:
                 self._current = None
-                self._state = LinkState.DOWN
+                # Another daemon may have taken its place, which the thread finds out at once.
+                self._state = LinkState.CONNECTING
                 attachment.retire()
-                self._wake.notify()
+                self._wake.notify_all()
 
     def close(self) -> None:
         """Ends the thread once nothing touches the memory any more, within ten seconds."""

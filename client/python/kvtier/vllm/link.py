@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +24,9 @@ logger = logging.getLogger("vllm.kvtier")
 
 _IN_MEMORY = int(Presence.POOL | Presence.HOST)
 
-#: So long the first requests of an engine wait for its first try to reach the daemon, which takes
-#: some milliseconds, or the time to open a large KV cache. A daemon that is absent refuses at once.
+#: So long requests wait altogether for the first try to reach the daemon, at an engine's start or
+#: after the daemon was lost. It takes some milliseconds, or the time to open a large KV cache. A
+#: daemon that is absent refuses at once.
 FIRST_CONNECT_S = 1.0
 
 # Half of what the daemon takes in one call by default.
@@ -84,15 +86,23 @@ class LookupLink(Link):
     ) -> None:
         self._on_answer = on_answer
         self._questions: collections.deque[Sequence[bytes]] = collections.deque()
+        self._asking_again = False
+        self._patience_s = FIRST_CONNECT_S
         # Starts the thread, which uses the members above.
         super().__init__(open_attachment, logger, retry_min_s, retry_max_s)
 
-    def wait_for_first_try(self, timeout_s: float = FIRST_CONNECT_S) -> None:
-        """Returns once it is known whether the daemon can be reached, at the latest after
-        `timeout_s`."""
-        if self._state is LinkState.CONNECTING:
-            with self._wake:
-                self._wake.wait_for(lambda: self._state is not LinkState.CONNECTING, timeout_s)
+    def wait_for_first_try(self) -> None:
+        """Returns once it is known whether the daemon can be reached, or when those who wait have
+        waited for FIRST_CONNECT_S altogether."""
+        if self._state is not LinkState.CONNECTING:
+            self._patience_s = FIRST_CONNECT_S
+            return
+        began = time.monotonic()
+        with self._wake:
+            self._wake.wait_for(
+                lambda: self._state is not LinkState.CONNECTING, max(0.0, self._patience_s)
+            )
+        self._patience_s -= time.monotonic() - began
 
     def ask(self, keys: Sequence[bytes]) -> None:
         """Asks which tiers have these blocks; the answer comes to `on_answer`."""
@@ -106,12 +116,26 @@ class LookupLink(Link):
                 self._wait(attachment)
             questions = list(self._questions)
             self._questions.clear()
-        for keys in questions:
-            self._on_answer((keys, self._look_up(attachment, keys)))
+        while questions:
+            try:
+                answer = self._look_up(attachment, questions[0])
+            except UnavailableError:
+                assert attachment is not None
+                self.lost(attachment)
+                if not self._asking_again:
+                    # Of the daemon that has taken its place, if there is one.
+                    self._asking_again = True
+                    with self._wake:
+                        self._questions.extendleft(reversed(questions))
+                    return
+                attachment, answer = None, None
+            self._asking_again = False
+            self._on_answer((questions.pop(0), answer))
 
     def _look_up(
         self, attachment: Attachment | None, keys: Sequence[bytes]
     ) -> Sequence[int] | None:
+        """None: there is no daemon, or it refused. Raises UnavailableError when it was lost."""
         if attachment is None:
             return None
         try:
@@ -120,7 +144,7 @@ class LookupLink(Link):
                 presence += _look_up(attachment, keys[first : first + _KEYS_PER_LOOKUP])
             return presence
         except UnavailableError:
-            self.lost(attachment)
+            raise
         except KvtierError as error:
             self._report(f"a lookup failed: {error}")
         return None

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .._link import Attachment
+from .._link import Attachment, LinkState
 from ..errors import KvtierError, UnavailableError
-from .link import LookupLink, logger
+from .link import FIRST_CONNECT_S, LookupLink, logger
 from .lookups import NO_DAEMON
 from .rows import StoreRows
 
@@ -62,28 +62,45 @@ class Transfers:
     def __init__(self, link: LookupLink, settle_s: float = SETTLE_S) -> None:
         self._link = link
         self._settle_s = settle_s
+        # Stores that begin when the link knows whether there is a daemon.
+        self._held: list[tuple[Job, Callable[[Any], int]]] = []
         # By region and transfer.
         self._under_way: dict[Attachment, dict[tuple[int, int], Job]] = {}
         self._cut_off: list[tuple[float, EndedJob]] = []  # with the time from which to report it
         self._ended: list[EndedJob] = []
 
     def store(self, job: Job, rows: npt.NDArray[Any], what: StoreRows) -> None:
-        """Begins to copy rows of the host memory to the daemon."""
-        self._submit(
-            job,
-            lambda region: region.store_many(
+        """Begins to copy rows of the host memory to the daemon; a little later if the link is about
+        to reach it, for the rows stay as they are until the job has ended."""
+
+        def begin(region: Any) -> int:
+            return region.store_many(
                 rows, what.hashes, what.parents, what.tokens, what.depths, what.retention
-            ),
-        )
+            )
+
+        if not self._submit(job, begin):
+            if self._link.state is LinkState.CONNECTING:
+                self._held.append((job, begin))
+            else:
+                self._fail(job, NO_DAEMON)
 
     def load(self, job: Job, rows: npt.NDArray[Any], hashes: Sequence[bytes]) -> None:
-        """Begins to copy blocks of the daemon to rows of the host memory."""
-        self._link.wait_for_first_try()
-        self._submit(job, lambda region: region.load_many(rows, hashes))
+        """Begins to copy blocks of the daemon to rows of the host memory. If the daemon turns out to
+        be lost before it begins, of the one that takes its place at once, if one does."""
+
+        def begin(region: Any) -> int:
+            return region.load_many(rows, hashes)
+
+        for _ in range(2):
+            self._link.wait_for_first_try()
+            if self._submit(job, begin):
+                return
+        self._fail(job, NO_DAEMON)
 
     def take_ended(self) -> list[EndedJob]:
         """The jobs that have ended since the last call; never waits."""
         now = time.monotonic()
+        self._begin_held(now)
         for attachment, jobs in list(self._under_way.items()):
             for group, region in enumerate(attachment.regions):
                 for end in region.poll():
@@ -101,7 +118,7 @@ class Transfers:
     def drain(self) -> None:
         """Returns when no job is under way; what has ended is for `take_ended`."""
         ended = self.take_ended()
-        while self._under_way or self._cut_off:
+        while self._held or self._under_way or self._cut_off:
             time.sleep(_DRAIN_PAUSE_S)
             ended += self.take_ended()
         self._ended = ended + self._ended
@@ -116,29 +133,40 @@ class Transfers:
         else:
             self._ended.append(ended)
 
-    def _submit(self, job: Job, begin: Callable[[Any], int]) -> None:
+    def _begin_held(self, now: float) -> None:
+        """Begins the stores that waited for the link, once each, or reports them as failed."""
+        connecting = self._link.state is LinkState.CONNECTING
+        held, self._held = self._held, []
+        for job, begin in held:
+            if connecting and now - job.began < FIRST_CONNECT_S:
+                self._held.append((job, begin))
+            elif not self._submit(job, begin):
+                self._fail(job, NO_DAEMON)
+
+    def _submit(self, job: Job, begin: Callable[[Any], int]) -> bool:
+        """False: there is no daemon, or it was just found lost; otherwise the job is under way or has
+        been refused."""
         attachment = self._link.borrow()
         if attachment is None:
-            self._fail(job, NO_DAEMON)
-            return
+            return False
         try:
             transfer = begin(attachment.regions[job.group])
         except UnavailableError:
             self._link.lost(attachment)
             attachment.give_back()
-            self._fail(job, NO_DAEMON)
-            return
+            return False
         except (KvtierError, ValueError) as error:
             logger.warning("kvtier: a transfer was refused: %s", error)
             attachment.give_back()
             self._fail(job, getattr(error, "reason", "refused"))
-            return
+            return True
         jobs = self._under_way.get(attachment)
         if jobs is None:
             self._under_way[attachment] = {(job.group, transfer): job}
         else:
             jobs[job.group, transfer] = job
             attachment.give_back()  # one borrowing for all jobs of a region
+        return True
 
     def _fail(self, job: Job, reason: str) -> None:
         failed = dict.fromkeys(range(len(job.keys)), reason)
