@@ -33,7 +33,8 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       pools(&state, &offloader),
       loader(&state, &host, &offloader, &disk, &loads),
       finder(&state),
-      regions(&state, &finder, &loader, &offloader),
+      touches(&state, &host),
+      regions(&state, &finder, &loader, &offloader, &touches),
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk),
@@ -59,6 +60,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     acquirer.CancelSome();
     sessions.CloseSome();
     retention.GoOn();
+    touches.GoOn();
     if (loads.CloseSome()) state.SchedulePart();
     Pump();
   };

@@ -25,6 +25,7 @@
 #include "tiers/transfer/offloader.h"
 #include "tiers/transfer/persister.h"
 #include "tiers/transfer/pool_adoption.h"
+#include "tiers/transfer/prefix_touches.h"
 #include "tiers/transfer/region_transfers.h"
 #include "tiers/transfer/retention.h"
 #include "tiers/transfer/sequence_hints.h"
@@ -68,6 +69,7 @@ class Cache::Impl {
   PoolSpace pools;
   Loader loader;
   PrefixFinder finder;
+  PrefixTouches touches;
   RegionTransfers regions;
   Acquirer acquirer;
   std::optional<ColdLookup> cold_lookup;  // nothing without a cold store

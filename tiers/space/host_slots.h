@@ -133,10 +133,10 @@ class HostSlots {
     kBlocked,  // a block is pinned or in flight, for an unknown time: another slab has to go
   };
   [[nodiscard]] SlabEviction EvictSlab(EntryIndex coldest);
-  // The block may leave host: at no cost, or because an acquire has waited for long enough.
+  // The block may leave host: at no cost, or because others have waited for long enough.
   [[nodiscard]] bool MayLeave(const BlockEntry& entry) const {
     return entry.EvictableFromHost(state_.has_disk()) ||
-           (state_.acquire_late && entry.DroppableFromHost());
+           (state_.host_is_late() && entry.DroppableFromHost());
   }
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry, Search* search);

@@ -189,17 +189,22 @@ class CacheState {
   PagedArray<uint32_t> returns_s;
   // How many lost blocks have come back.
   uint64_t returned = 0;
-  // Until then, on the monotonic clock, acquires have lately waited for space in host that the disk
-  // could not make in time: what is written is written from the start of its sequence on, because
-  // not all of it will be.
+  // Until then, on the monotonic clock, acquires and stores have lately waited for space in host
+  // that the disk could not make in time: what is written is written from the start of its sequence
+  // on, because not all of it will be.
+  static constexpr int64_t kPrefixesFirstMs = 10'000;
   int64_t prefixes_first_until_ms = 0;
-  // An acquire has waited for half of its time: host gives up its coldest blocks, written or not,
-  // so that younger blocks of a pool need not be dropped for want of space below.
+  // An acquire, or a store of a region, has waited for half of its time: host gives up its coldest
+  // blocks, written or not, so that younger blocks need not be dropped for want of space in it.
   bool acquire_late = false;
+  bool store_late = false;
   // Host has no slot to give, because blocks in it wait for their writes to disk.
   bool host_awaits_disk = false;
 
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
+  [[nodiscard]] bool host_is_late() const { return acquire_late || store_late; }
+  // The disk could not make space in host in time.
+  void WritePrefixesFirst() { prefixes_first_until_ms = NowMs() + kPrefixesFirstMs; }
   // The time by which blocks age: Unix time as it was when the cache was made, and from then on the
   // monotonic clock's. A step of the wall clock makes no block older or younger, so that it neither
   // expires what is in use nor keeps idle blocks from being written to disk.

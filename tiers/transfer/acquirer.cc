@@ -10,9 +10,6 @@
 namespace kvtier {
 namespace {
 
-// So long after an acquire was late, writes to disk begin with the starts of sequences.
-constexpr int64_t kPrefixesFirstMs = 10'000;
-
 Error PoolFull(uint64_t asked, uint64_t obtainable, uint64_t blocks) {
   return {ErrorCode::kResourceExhausted, "pool_full",
           fmt::format("{} new blocks asked for, {} of {} are free or can be evicted", asked,
@@ -347,7 +344,7 @@ void Acquirer::Tick() {
             (AsksHost(&line.front(), now_ms) || line.front().host_asked);
   }
   state_.acquire_late = late;
-  if (late) state_.prefixes_first_until_ms = now_ms + kPrefixesFirstMs;
+  if (late) state_.WritePrefixesFirst();
 }
 
 bool Acquirer::AsksHost(Operation* operation, int64_t now_ms) const {

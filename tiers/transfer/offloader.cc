@@ -17,6 +17,11 @@ void Offloader::Want(EntryIndex index) {
   Queue(index);
 }
 
+void Offloader::WantAnew(EntryIndex index) {
+  state_.Apply(index, BlockEvent::kAllowOffload);
+  Want(index);
+}
+
 void Offloader::Queue(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.in_host() || entry.offload_queued() || entry.offloading()) return;

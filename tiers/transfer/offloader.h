@@ -27,7 +27,9 @@ class Offloader final : public CopyDown {
 
   // Asks for a copy of a pool's block in host; touches the one there is.
   void Want(EntryIndex entry) override;
-  // The same before everything else, because another pool's load waits for it
+  // The same for bytes that come anew, although a copy of the block has failed before.
+  void WantAnew(EntryIndex entry);
+  // The same as Want before everything else, because another pool's load waits for it
   // (BlockEntry::loading). False if there is nothing to copy from, or if the copy is in host
   // already.
   [[nodiscard]] bool WantNow(EntryIndex entry);

@@ -13,6 +13,8 @@ namespace {
 
 // Late stores that one tick ends at most.
 constexpr size_t kLateStoresPerTick = 4096;
+// Of blocks that are stored one by one, each so many-th makes all before it young.
+constexpr uint32_t kGeneratedBlocksPerWalk = 64;
 
 tl::unexpected<Error> BadMemory(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory", std::move(context));
@@ -176,16 +178,6 @@ BlockIndex RegionTransfers::GiveBack(CachePool* pool, EntryIndex entry) {
 
 // --- stores ---
 
-EntryIndex RegionTransfers::EntryForStore(CachePool* pool, const StoreRequest& request) {
-  const BlockKey key{pool->namespace_id, request.hash};
-  const EntryIndex known = state_.Find(key);
-  if (known == kNoEntry) {
-    return state_.AddEntry(key, request.tokens, request.depth, request.retention);
-  }
-  state_.UseComputedAnew(pool, known, request.retention);
-  return kNoEntry;
-}
-
 void RegionTransfers::CancelBlocks(PoolId id, std::span<const BlockIndex> blocks) {
   Region& region = regions_.at(id);
   // Their hashes are not known here.
@@ -197,44 +189,81 @@ void RegionTransfers::CancelBlocks(PoolId id, std::span<const BlockIndex> blocks
 
 void RegionTransfers::Store(PoolId id, std::span<const StoreRequest> blocks) {
   Region& region = regions_.at(id);
-  for (const StoreRequest& block : blocks) StoreOne(&region, block);
+  while (!blocks.empty()) {
+    size_t length = 1;
+    while (length < blocks.size() && blocks[length].parent == blocks[length - 1].hash) ++length;
+    StoreRun(&region, blocks.first(length));
+    blocks = blocks.subspan(length);
+  }
 }
 
-void RegionTransfers::StoreOne(Region* region, const StoreRequest& request) {
+// The deepest of them is the oldest, and all before them are younger. A block that comes alone is
+// one that was generated: walking the whole sequence for each would take longer than storing it.
+void RegionTransfers::StoreRun(Region* region, std::span<const StoreRequest> run) {
+  std::vector<EntryIndex> entries;
+  for (const StoreRequest& block : run) entries.push_back(StoreOne(region, block));
+  for (const EntryIndex entry : entries | std::views::reverse) touches_.Touch(entry);
+  if (run.size() > 1 || run.front().depth % kGeneratedBlocksPerWalk == 0) {
+    touches_.TouchPrefix(state_.lineage.ParentOf(entries.front()));
+  }
+}
+
+// A block that only the disk has was computed because that was faster than to read it, and would be
+// computed each time that it is wanted if it stayed there alone.
+EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request) {
   CachePool* const pool = region->pool;
-  const EntryIndex index = EntryForStore(pool, request);
-  if (index == kNoEntry) {
-    ++state_.stats.commit_duplicates;
-    return End(region, request.block, Outcome::kSkipped);
+  const BlockKey key{pool->namespace_id, request.hash};
+  EntryIndex index = state_.Find(key);
+  if (index != kNoEntry) {
+    state_.UseComputedAnew(pool, index, request.retention);
+    if (InMemory(index)) {
+      ++state_.stats.commit_duplicates;
+      End(region, request.block, Outcome::kSkipped);
+      return index;
+    }
+  } else {
+    index = state_.AddEntry(key, request.tokens, request.depth, request.retention);
   }
   ++state_.stats.commits;
   Take(pool, request.block, index);
   state_.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.parent) state_.LinkToParent(index, *request.parent);
-  if (state_.NeedsPersist(state_[index])) state_.unpersisted.PushHot(index);
+  if (state_.NeedsPersist(state_[index]) && !state_.unpersisted.Contains(index)) {
+    state_.unpersisted.PushHot(index);
+  }
   // Those that have ended leave faster than others come, so that the list stays short.
   for (int i = 0; i < 2 && !stores_.empty() && UnderWay(stores_.front()) == nullptr; ++i) {
     stores_.pop_front();
   }
   stores_.push_back({state_.NowMs() + state_.options.max_wait_ms, pool->id,
                      pool->blocks.HandleOf(request.block)});
-  offloader_.Want(index);
+  offloader_.WantAnew(index);
+  return index;
+}
+
+bool RegionTransfers::InMemory(EntryIndex index) const {
+  const BlockEntry& entry = state_[index];
+  return entry.in_pool() || entry.has_host_slot() || entry.expected_in_host();
 }
 
 void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reason) {
   const bool stored = state_[index].in_host();
+  const bool on_disk = state_[index].on_disk();
   const BlockIndex block = GiveBack(region->pool, index);
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);
-  End(region, block, stored ? Outcome::kCopied : Outcome::kFailed,
-      stored ? MissReason::kNone : reason);
+  if (stored) return End(region, block, Outcome::kCopied);
+  if (on_disk) return End(region, block, Outcome::kSkipped);
+  End(region, block, Outcome::kFailed, reason);
 }
 
 void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason reason) {
   const BlockIndex block = GiveBack(region->pool, index);
   if (state_.ReadyPool(state_[index]) == nullptr) offloader_.SourceGone(index);
+  const bool on_disk = state_[index].on_disk();
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);
+  if (on_disk) return End(region, block, Outcome::kSkipped);
   End(region, block, Outcome::kFailed, reason);
 }
 
@@ -246,9 +275,20 @@ PoolBlock* RegionTransfers::UnderWay(const Queued& store) {
   return blocks.Current(store.block) ? &blocks[store.block.index] : nullptr;
 }
 
-// In the order in which they began, which is that of their deadlines.
 void RegionTransfers::Tick() {
   const int64_t now_ms = state_.NowMs();
+  EndLateStores(now_ms);
+  const int64_t asked_ms = now_ms + state_.options.max_wait_ms / 2;
+  const PoolBlock* const oldest = stores_.empty() ? nullptr : UnderWay(stores_.front());
+  state_.store_late = oldest != nullptr && state_[oldest->entry].offload_queued() &&
+                      state_.host_awaits_disk && asked_ms >= stores_.front().deadline_ms;
+  if (!state_.store_late) return;
+  state_.WritePrefixesFirst();
+  state_.SchedulePump();
+}
+
+// In the order in which they began, which is that of their deadlines.
+void RegionTransfers::EndLateStores(int64_t now_ms) {
   for (size_t i = 0; i < kLateStoresPerTick && !stores_.empty(); ++i) {
     const Queued store = stores_.front();
     const PoolBlock* const block = UnderWay(store);
@@ -287,6 +327,7 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
   for (const EntryIndex index : begun | std::views::reverse) {
     loader_.TouchLoading(*region.pool, index);
   }
+  if (!begun.empty()) touches_.TouchPrefix(state_.lineage.ParentOf(begun.front()));
   // It has ended if all of its blocks have failed.
   const auto found = region.transfers.find(number);
   if (found != region.transfers.end() && found->second.not_begun == 0) {

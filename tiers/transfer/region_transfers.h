@@ -26,6 +26,7 @@
 #include "tiers/transfer/block_taker.h"
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/offloader.h"
+#include "tiers/transfer/prefix_touches.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
@@ -33,8 +34,13 @@ namespace kvtier {
 // Event loop only.
 class RegionTransfers final : public RegionEvents {
  public:
-  RegionTransfers(CacheState* state, PrefixFinder* finder, Loader* loader, Offloader* offloader)
-      : state_(*state), finder_(*finder), loader_(*loader), offloader_(*offloader) {}
+  RegionTransfers(CacheState* state, PrefixFinder* finder, Loader* loader, Offloader* offloader,
+                  PrefixTouches* touches)
+      : state_(*state),
+        finder_(*finder),
+        loader_(*loader),
+        offloader_(*offloader),
+        touches_(*touches) {}
 
   // See Cache for the calls. REQUIRES, for those that name a region: it is open.
   [[nodiscard]] Result<CachePool*> Open(SessionId session, NamespaceId namespace_id,
@@ -53,7 +59,8 @@ class RegionTransfers final : public RegionEvents {
   // Takes in which stores have ended, and begins the loads that waited for that. True if anything
   // was done.
   bool Pump();
-  // Ends stores that have waited for space in host for longer than an acquire may wait.
+  // Has host make space for stores that have waited for half of the time that an acquire may wait,
+  // and ends those that have waited for all of it.
   void Tick();
   // Blocks that transfers use at present.
   [[nodiscard]] uint64_t in_flight() const { return in_flight_; }
@@ -102,10 +109,12 @@ class RegionTransfers final : public RegionEvents {
   enum class Outcome : uint8_t { kCopied, kSkipped, kFailed };
 
   [[nodiscard]] Region& RegionOf(const CachePool& pool) { return regions_.at(pool.id); }
-  // The entry of a block that no tier has, now being stored from the region's block; kNoEntry if
-  // some tier has it.
-  [[nodiscard]] EntryIndex EntryForStore(CachePool* pool, const StoreRequest& request);
-  void StoreOne(Region* region, const StoreRequest& request);
+  // Of a block that is known: a tier in memory has it, or is about to have it.
+  [[nodiscard]] bool InMemory(EntryIndex entry) const;
+  // Returns the block's entry, which may have ended, if no tier has the block then.
+  EntryIndex StoreOne(Region* region, const StoreRequest& request);
+  // Stores blocks that follow each other in one sequence.
+  void StoreRun(Region* region, std::span<const StoreRequest> run);
   // The block's entry, to be loaded; kNoEntry if it waits for another transfer, or has failed.
   [[nodiscard]] EntryIndex TakeForLoad(Region* region, const LoadRequest& request);
   // Loads a block for which another transfer had to end first.
@@ -122,6 +131,7 @@ class RegionTransfers final : public RegionEvents {
   void CancelStore(Region* region, EntryIndex entry, MissReason reason);
   // Loads of the same block that waited are looked at again with the next pump.
   void WakeWaiting(Region* region, EntryIndex entry);
+  void EndLateStores(int64_t now_ms);
   // The block that is being stored; null if that has ended.
   [[nodiscard]] PoolBlock* UnderWay(const Queued& store);
   // One block of a transfer has ended; with the last, the transfer has.
@@ -134,6 +144,7 @@ class RegionTransfers final : public RegionEvents {
   PrefixFinder& finder_;
   Loader& loader_;
   Offloader& offloader_;
+  PrefixTouches& touches_;
   Regions regions_;
   std::unordered_map<SessionId, std::vector<PoolId>> of_session_;
   std::vector<std::pair<PoolId, LoadRequest>> retries_;

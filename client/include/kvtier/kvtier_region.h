@@ -103,11 +103,12 @@ typedef struct kvt_load_block {
 } kvt_load_block;
 
 /* Begins a transfer, of up to KVT_MAX_REGION_BLOCKS blocks; many go out as several messages, but
- * stay one transfer. A hash that any tier has already is not copied again. Only sends: what the
- * daemon refuses is told at the transfer's end. `*transfer` differs from that of every other
- * transfer of the region and is never 0. Errors (nothing was begun): KVT_INVALID_ARGUMENT
- * "empty_request", "block_out_of_range", "bad_token_count", "bad_retention"; KVT_LIMIT_EXCEEDED;
- * KVT_UNAVAILABLE. */
+ * stay one transfer. A hash that a pool or host memory has already is not copied again; one that is
+ * on disk only comes to host memory. A store is also a use of the blocks before it in its sequence.
+ * Only sends: what the daemon refuses is told at the transfer's end. `*transfer` differs from that
+ * of every other transfer of the region and is never 0. Errors (nothing was begun):
+ * KVT_INVALID_ARGUMENT "empty_request", "block_out_of_range", "bad_token_count", "bad_retention";
+ * KVT_LIMIT_EXCEEDED; KVT_UNAVAILABLE. */
 KVT_API kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
                                     uint64_t* transfer);
 /* The same for blocks whose bytes are not complete yet: the daemon holds the store and reads none
@@ -136,7 +137,7 @@ KVT_API kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blo
 typedef struct kvt_transfer_end {
   uint64_t transfer;
   uint32_t copied;
-  uint32_t skipped; /* of a store: some tier had the hash already */
+  uint32_t skipped; /* of a store: the daemon had the hash already */
   uint32_t failed;  /* kvt_region_failures tells which and why */
   /* KVT_OK; KVT_UNAVAILABLE: the connection was lost before the transfer ended; else why the daemon
    * refused it (or one of its messages) as a whole. */

@@ -74,7 +74,7 @@ class StoreBlock(NamedTuple):
 class TransferEnd(NamedTuple):
     """How a transfer has ended: copied, skipped and failed blocks are together all that it named.
 
-    skipped: of a store, blocks that some tier had already. failed: why, by their positions in the
+    skipped: of a store, blocks that the daemon had already. failed: why, by their positions in the
     call; the bytes of a block whose load failed are undefined. error: None; UnavailableError if the
     connection was lost before the transfer ended (its blocks failed as UNAVAILABLE); what the daemon
     refused the transfer with as a whole (they failed as CANCELLED).
@@ -150,7 +150,8 @@ class Region(Scoped):
         """Begins to copy blocks of the region into the cache; only sends. Returns the transfer's
         number, which is not 0 and differs from all others of the region.
 
-        A hash that any tier has already is not copied again. Raises InvalidArgumentError ("empty_request",
+        A hash that a pool or host memory has already is not copied again; one that is on disk only
+        comes to host memory. A store is also a use of the blocks before it in its sequence. Raises InvalidArgumentError ("empty_request",
         "block_out_of_range", "bad_token_count", ...), UnavailableError; nothing was begun then.
         What the daemon refuses is told by the transfer's end.
         """

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a region's sequences stays in host memory when there is not enough of it.
+#include <algorithm>
+
+#include "tests/unit/tiers/region_fixture.h"
+
+namespace kvtier {
+namespace {
+
+using CacheRegionSpaceTest = CacheRegionsTest;
+
+TEST_F(CacheRegionSpaceTest, WhatOnlyTheDiskHasComesToHostWhenItIsStoredAgain) {
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 3));
+  DrainAndRestart();
+  const PoolId region = OpenRegion();
+  const uint64_t writes = cache_->stats().disk_write_bytes;
+  EXPECT_EQ(StoreAll(region, Sequence(1, 3))->copied, 3u);
+  for (const BlockPresence& block : cache_->Lookup(region, Sequence(1, 3))) {
+    EXPECT_TRUE(block.host);
+    EXPECT_TRUE(block.disk);
+  }
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 3), 8);
+  Settle();
+  EXPECT_EQ(loaded->copied, 3u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 2), RegionBytes(10)));
+  Drain();
+  EXPECT_EQ(cache_->stats().disk_write_bytes, writes) << "the disk had them";
+}
+
+TEST_F(CacheRegionSpaceTest, WhatTheDiskHasIsNoFailedStoreWhenItsCopyFails) {
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 1));
+  DrainAndRestart();
+  const PoolId region = OpenRegion();
+  machine_->device->FailNextCopies(1);
+  EXPECT_EQ(StoreAll(region, Sequence(1, 1))->skipped, 1u);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+  EXPECT_EQ(StoreAll(region, Sequence(1, 1))->copied, 1u) << "the next one is tried";
+}
+
+TEST_F(CacheRegionSpaceTest, ALateStoreTakesTheSpaceOfTheColdestBlockInHost) {
+  CacheSetup setup;
+  setup.host_slots = kSlotsPerSlab;
+  setup.options.max_wait_ms = 1000;
+  setup.options.max_disk_write_bytes = 1;  // one write at a time
+  Start(setup);
+  const PoolId region = OpenRegion();
+  file().HoldWrites();
+  (void)StoreAll(region, Sequence(1, kSlotsPerSlab));
+  const PendingTransfer late = BeginStore(region, Sequence(2, 2), kSlotsPerSlab);
+  Settle();
+  EXPECT_FALSE(late.ended());
+  AdvanceAndTick(501);
+  Settle();
+  ASSERT_TRUE(late.ended());
+  EXPECT_EQ(late->copied, 2u);
+  // One of the last three is being written.
+  for (const BlockHash& hash : Sequence(1, kSlotsPerSlab - 3)) EXPECT_TRUE(Presence(hash).host);
+  EXPECT_EQ(Drops(Tier::kHost, DropReason::kPoolPressure), 2u);
+  file().LetWritesGo(kSlotsPerSlab);
+  Settle();
+}
+
+// What is left of a sequence in host when others have taken some of its slots.
+class CacheRegionOrderTest : public CacheRegionsTest {
+ protected:
+  static constexpr uint32_t kSlots = 2 * kSlotsPerSlab;
+
+  void SetUp() override {
+    CacheSetup setup;
+    setup.disk_slots = 0;
+    setup.host_slots = kSlots;
+    setup.options.search_part_blocks = 2;  // prefixes are walked in parts of two
+    Start(setup);
+    region_ = OpenRegion();
+  }
+  [[nodiscard]] uint32_t PrefixInHost(uint64_t sequence, uint32_t blocks) {
+    const Hashes hashes = Sequence(sequence, blocks);
+    const auto presence = cache_->Lookup(region_, hashes);
+    const auto end = std::ranges::find_if(presence, [](const auto& one) { return !one.host; });
+    return static_cast<uint32_t>(end - presence.begin());
+  }
+  void Store(const Hashes& hashes, uint32_t known = 0) {
+    (void)BeginStore(region_, hashes, 0, known);
+    Settle();
+  }
+
+  PoolId region_;
+};
+
+TEST_F(CacheRegionOrderTest, ASequenceLosesItsEndFirst) {
+  Store(Sequence(1, kSlots));
+  Store(Sequence(2, 4));
+  EXPECT_EQ(PrefixInHost(1, kSlots), kSlots - 4);
+}
+
+TEST_F(CacheRegionOrderTest, WhatIsStoredBehindAPrefixKeepsAllOfItYoung) {
+  Store(Sequence(1, 4));
+  Store(Sequence(2, 4));
+  Store(Sequence(1, 8), 4);
+  Store(Sequence(3, kSlots - 8));
+  EXPECT_EQ(PrefixInHost(1, 8), 8u);
+  EXPECT_EQ(PrefixInHost(2, 4), 0u);
+}
+
+TEST_F(CacheRegionOrderTest, WhatIsLoadedBehindAPrefixKeepsAllOfItYoung) {
+  Store(Sequence(1, 4));
+  Store(Sequence(2, 4));
+  const Hashes all = Sequence(1, 4);
+  (void)BeginLoad(region_, {all.begin() + 2, all.end()}, 8);
+  Settle();
+  Store(Sequence(3, kSlots - 4));
+  EXPECT_EQ(PrefixInHost(1, 4), 4u);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The uses of prefixes of which a region's transfers name the end only.
+//
+// An engine with a region keeps what it uses in its own memory, and the cache hears of a sequence
+// when blocks behind it are stored or loaded: all blocks before them are used as well. They become
+// the youngest in each order of eviction, the first of the sequence last, so that a sequence that
+// is idle loses its end before its start, and one that is worked on loses neither.
+//
+// The blocks are walked in parts, since a sequence may have hundreds of thousands. Event loop only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "tiers/space/host_slots.h"
+#include "tiers/state/cache_state.h"
+
+namespace kvtier {
+
+class PrefixTouches {
+ public:
+  PrefixTouches(CacheState* state, HostSlots* host) : state_(*state), host_(*host) {}
+
+  // The block is the youngest, wherever it is.
+  void Touch(EntryIndex entry);
+  // The same for this block and all before it in its sequence, in parts that follow. Does nothing
+  // for kNoEntry.
+  void TouchPrefix(EntryIndex last);
+  // The next part.
+  void GoOn();
+
+ private:
+  CacheState& state_;
+  HostSlots& host_;
+  std::deque<EntryIndex> walks_;  // of each, the block that is next
+};
+
+}  // namespace kvtier
