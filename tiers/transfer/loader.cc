@@ -17,6 +17,9 @@ constexpr uint64_t kFetchShare = 2;
 constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
+// More blocks than may be read at once arrive within `read_slot_wait_ms` only if that is set high,
+// for host to keep what arrives.
+constexpr size_t kMostInWait = 4096;
 
 // What a read brings of a block, in which all rates are counted.
 uint64_t PayloadOf(std::span<const std::byte> slot) { return slot.size() - kSlotHeaderBytes; }
@@ -152,6 +155,7 @@ LoadPrices Loader::PricesNow(DeviceIndex device) const {
 }
 
 bool Loader::PumpReads() {
+  PassSlotsOn();
   const int64_t waited_since_ms = std::exchange(host_wait_since_ms_, kNoWait);
   const bool progressed = read_queues_.TakeTurns([this](std::deque<QueuedRead>* line) {
     uint64_t most_bytes = state_.options.max_disk_read_bytes;
@@ -161,9 +165,11 @@ bool Loader::PumpReads() {
     return true;
   });
   // If some reads got slots meanwhile while others still wait, the wait counts from its beginning.
-  if (host_wait_since_ms_ != kNoWait) {
-    host_wait_since_ms_ = std::min(host_wait_since_ms_, waited_since_ms);
+  if (host_wait_since_ms_ == kNoWait) {
+    arrived_in_wait_.clear();
+    return progressed;
   }
+  host_wait_since_ms_ = std::min(host_wait_since_ms_, waited_since_ms);
   return progressed;
 }
 
@@ -447,15 +453,13 @@ std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, OnInvali
 void Loader::OnCopied(Batch* batch, const Status& status) {
   const CacheTrace::Together together(&state_.trace);
   CachePool* const pool = batch->copies.pool();
-  // The copies have ended: host may evict the slots again, LeaveHost among others.
+  // The copies have ended: host may give the slots away again.
   batch->pins.clear();
   for (const EntryIndex entry : batch->entries) {
     state_.trace.End(TraceKind::kCopyUp, entry, !status);
   }
   if (status) {
     Arrived(pool, batch->entries);
-    if (host_wait_since_ms_ <= state_.NowMs() - state_.options.read_slot_wait_ms)
-      LeaveHost(batch->entries);
     return;
   }
   for (const EntryIndex entry : batch->entries) Fail({pool, entry}, MissReason::kCopyFailed);
@@ -466,6 +470,9 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   for (const EntryIndex entry : entries) {
     StopLoading({pool, entry});
     state_.trace.BlockLoadEnd(entry, MissReason::kNone);
+    if (host_wait_since_ms_ != kNoWait && arrived_in_wait_.size() < kMostInWait) {
+      arrived_in_wait_.push_back({state_[entry].namespace_id, state_[entry].hash});
+    }
     if (pool->region != nullptr) continue;
     PoolBlock& block = BlockOf({pool, entry});
     block.since_ds = now_ds;
@@ -481,12 +488,15 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   }
 }
 
-void Loader::LeaveHost(std::span<const EntryIndex> entries) {
-  // Reads wait for slots while host is full of blocks that have to be written first. Left at that,
-  // they would go at the speed of those writes and share the drive with them. So the slots that
-  // reads have got go round among them: what arrived is in the pool and on disk, and loses nothing.
-  for (const EntryIndex index : entries) {
-    if (!state_.directory.Live(index)) continue;
+// Reads wait for slots while host is full of blocks that have to be written first. Left at that,
+// they would go at the speed of those writes and share the drive with them. So the slots that reads
+// have got go round among them: what arrived is in the pool and on disk, and loses nothing. That
+// includes what arrived before the wait was long: a fast drive fills all slots within that time.
+void Loader::PassSlotsOn() {
+  if (host_wait_since_ms_ > state_.NowMs() - state_.options.read_slot_wait_ms) return;
+  for (const BlockKey& key : std::exchange(arrived_in_wait_, {})) {
+    const EntryIndex index = state_.Find(key);
+    if (index == kNoEntry) continue;
     const BlockEntry& entry = state_[index];
     if (entry.on_disk() && entry.EvictableFromHost(state_.has_disk())) {
       host_.Drop(index, DropReason::kCleanCopyBelow);

@@ -151,8 +151,9 @@ class Loader {
   [[nodiscard]] std::shared_ptr<Batch> NextBatch(CopyPriority priority, OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
-  // Gives the slots of blocks that have arrived to reads that have waited long for some.
-  void LeaveHost(std::span<const EntryIndex> entries);
+  // Gives the slots of blocks that have arrived since the reads in line began to wait for some to
+  // these reads, once they have waited long.
+  void PassSlotsOn();
 
   [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
   // It was prefetched, and no client has asked for it since.
@@ -186,6 +187,8 @@ class Loader {
   // Since when some read in line has waited for a host slot without a break; kNoWait: none does.
   static constexpr int64_t kNoWait = INT64_MAX;
   int64_t host_wait_since_ms_ = kNoWait;
+  // What has arrived since then.
+  std::vector<BlockKey> arrived_in_wait_;
   InFlight in_flight_;  // of reads from disk
   InFlight fetching_;   // from the cold store
   std::deque<QueuedRead> fetch_queue_;

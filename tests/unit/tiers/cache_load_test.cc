@@ -306,6 +306,35 @@ TEST_F(CacheLoadTest, ReadsDoNotWaitForTheWritesOfAHostThatIsFullOfUnwrittenBloc
   EXPECT_EQ(in_host(), 15);
 }
 
+// A drive is faster than the wait: without these slots, all but one would be lost to the reads.
+TEST_F(CacheLoadTest, SlotsOfBlocksThatArrivedBeforeTheWaitWasLongGoRoundAmongReads) {
+  CacheSetup setup{.pool_blocks = 48, .host_slots = 16, .disk_slots = 64};
+  setup.options.pool_clean_fraction = 0.9;
+  setup.options.host_clean_fraction = 0;
+  Start(setup);
+  PutOnDisk(Sequence(1, 12));
+  file().HoldWrites();
+  Put(Sequence(2, 24));
+  const auto read_blocks_in_host = [this] {
+    const Hashes hashes = Sequence(1, 12);
+    return std::ranges::count_if(hashes, [this](const auto& hash) { return Presence(hash).host; });
+  };
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 12));
+  Settle();
+  ASSERT_EQ(PoolGaugesNow().loading, 12u);
+  // Four blocks, whose slots the first four reads fill at once.
+  for (int i = 0; i < 4; ++i) {
+    file().LetWritesGo(1);
+    Settle();
+  }
+  EXPECT_EQ(read_blocks_in_host(), 4);
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 4u);
+  AdvanceAndTick(10);
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 12u) << "no more writes had to end";
+  EXPECT_EQ(read_blocks_in_host(), 4) << "no read waited for the slots of the last ones";
+  for (const BlockHash& first : Sequence(1, 8)) EXPECT_FALSE(Presence(first).host);
+}
+
 TEST_F(CacheLoadTest, FewWritesAreInFlightWhileClientsWaitForReads) {
   CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
   setup.options.max_disk_write_bytes = 8 * 2 * kBlockBytes;
