@@ -18,7 +18,8 @@ static_assert(kFrameHeaderBytes + 8 + kMaxCommitsPerCall * kMaxCommitItemBytes <
 constexpr size_t kMaxItemErrorBytes = 4 + 1 + 2 + 2 + kMaxReasonBytes;
 static_assert(kFrameHeaderBytes + 4 + kMaxBlocksPerCall * kMaxItemErrorBytes <= kMaxFrameBytes);
 
-constexpr uint8_t kPresenceBits = kPresentInPool | kPresentInHost | kPersistedOnDisk;
+constexpr uint8_t kPresenceBits =
+    kPresentInPool | kPresentInHost | kPersistedOnDisk | kInColdStore;
 
 constexpr auto kHandleFields = [](auto& io, auto& handle) { io.Handle(handle); };
 

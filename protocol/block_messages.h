@@ -187,6 +187,7 @@ struct Lookup {
 inline constexpr uint8_t kPresentInPool = 1 << 0;
 inline constexpr uint8_t kPresentInHost = 1 << 1;
 inline constexpr uint8_t kPersistedOnDisk = 1 << 2;
+inline constexpr uint8_t kInColdStore = 1 << 3;  // asked for only of what no other tier has
 
 // A prefix that is worth loading, and what that is expected to take.
 struct LookupCut {

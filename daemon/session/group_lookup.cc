@@ -41,8 +41,9 @@ class WayCounts {
     for (const uint8_t bits : presence) {
       const bool here = (bits & wire::kPresentInPool) != 0;
       const bool in_host = (bits & wire::kPresentInHost) != 0;
+      const bool cold = bits == wire::kInColdStore;
       if (!here) ++sum[static_cast<size_t>(LoadWay::kBus)];
-      if (!here && !in_host) ++sum[static_cast<size_t>(LoadWay::kDisk)];
+      if (!here && !in_host) ++sum[static_cast<size_t>(cold ? LoadWay::kCold : LoadWay::kDisk)];
       up_to_.push_back(sum);
     }
   }
@@ -123,6 +124,33 @@ bool GroupLookup::Step(size_t max_blocks, size_t* looked) {
     if (*looked >= max_blocks && part_ < parts_.size()) return true;
   }
   return false;
+}
+
+// If this host has the last block, it has nearly always all of them. A store tells of a prefix only
+// up to the first block that it lacks, so that it cannot be asked for what is behind a gap.
+std::vector<GroupLookup::ColdQuestion> GroupLookup::ColdQuestions() const {
+  std::vector<ColdQuestion> questions;
+  if (options_.all_ranks) return questions;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    const std::vector<uint8_t>& presence = reply_.parts[i].presence;
+    const bool by_all = model_.record.groups[part.group].rule().rule == HitRule::kAll;
+    if (!by_all || presence.empty() || presence.back() != 0) continue;
+    ColdQuestion question{.pool = part.pool, .part = i, .positions = {}, .hashes = {}};
+    for (size_t block = 0; block < presence.size(); ++block) {
+      if (presence[block] != 0) continue;
+      question.positions.push_back(block);
+      question.hashes.push_back(part.hashes[block]);
+    }
+    questions.push_back(std::move(question));
+  }
+  return questions;
+}
+
+void GroupLookup::AddAnswer(const ColdQuestion& question, const std::vector<bool>& present) {
+  for (size_t i = 0; i < question.positions.size() && present[i]; ++i) {
+    reply_.parts[question.part].presence[question.positions[i]] = wire::kInColdStore;
+  }
 }
 
 wire::LookupCut GroupLookup::ChooseCut(std::span<const uint64_t> prefixes) const {

@@ -50,6 +50,17 @@ class GroupLookup {
   // Looks for at most `max_blocks` more blocks, adding to `*looked` how many they were. True if
   // there is more to do.
   [[nodiscard]] bool Step(size_t max_blocks, size_t* looked);
+  // What the cold store is to be asked for, of one part: blocks that no tier here has, from the
+  // prefix's first on.
+  struct ColdQuestion {
+    PoolId pool;
+    size_t part = 0;
+    std::vector<size_t> positions;
+    std::vector<BlockHash> hashes;
+  };
+  // REQUIRES: Step returned false. Of groups that are found by all their blocks, and of this rank.
+  [[nodiscard]] std::vector<ColdQuestion> ColdQuestions() const;
+  void AddAnswer(const ColdQuestion& question, const std::vector<bool>& present);
   // REQUIRES: Step returned false.
   [[nodiscard]] wire::LookupReply TakeReply();
 

@@ -189,7 +189,9 @@ class Session final : public ConnectionListener {
                   bool wished);
   // A lookup that takes several turns at the loop, and its state between them.
   struct LookupSteps;
-  [[nodiscard]] bool LookUpSome(LookupSteps* steps);
+  [[nodiscard]] bool LookUpSome(const std::shared_ptr<LookupSteps>& steps);
+  void AskColdStore(const std::shared_ptr<LookupSteps>& steps);
+  void AnswerLookup(LookupSteps* steps);
   // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off".
   [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
   // Memory shared with the client, on one device. The client can write to it at any time, also

@@ -185,6 +185,7 @@ void Session::OnAcquired(const Call& call, Result<std::vector<GroupAcquire::Acqu
 struct Session::LookupSteps {
   Call call;
   GroupLookup lookup;
+  size_t questions = 0;  // that the cold store has not answered yet
 };
 
 Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
@@ -204,22 +205,49 @@ Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
                                      .every_prefix = request.every_prefix,
                                      .wish = request.wish,
                                      .held_tokens = request.held_tokens})});
-  if (LookUpSome(steps.get())) {
-    connection_.WorkInSteps([this, steps] { return LookUpSome(steps.get()); });
+  if (LookUpSome(steps)) {
+    connection_.WorkInSteps([this, steps] { return LookUpSome(steps); });
   }
   return {};
 }
 
 // A lookup over all ranks of a large model may look for a hundred thousand blocks; in one go it
 // would hold up every other client.
-bool Session::LookUpSome(LookupSteps* steps) {
+bool Session::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
   size_t looked = 0;
   const bool more = steps->lookup.Step(connection_.budget(), &looked);
   connection_.Spend(looked);
   if (more) return true;
-  Reply(steps->call, steps->lookup.TakeReply());
-  trace_.End(wire::Lookup::kType, steps->call.request_id, /*failed=*/false);
+  if (services_.cache->has_cold_store()) {
+    AskColdStore(steps);
+  } else {
+    AnswerLookup(steps.get());
+  }
   return false;
+}
+
+// Such a lookup waits for others as an acquire does, and counts as one.
+void Session::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
+  const std::vector<GroupLookup::ColdQuestion> questions = steps->lookup.ColdQuestions();
+  if (questions.empty()) return AnswerLookup(steps.get());
+  if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
+  // An answer may come within the call.
+  steps->questions = questions.size();
+  for (const GroupLookup::ColdQuestion& question : questions) {
+    services_.cache->AskColdStore(
+        question.pool, question.hashes,
+        gate_.WhileOpen([this, steps, question](const std::vector<bool>& present) {
+          steps->lookup.AddAnswer(question, present);
+          if (--steps->questions > 0) return;
+          if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+          AnswerLookup(steps.get());
+        }));
+  }
+}
+
+void Session::AnswerLookup(LookupSteps* steps) {
+  trace_.End(wire::Lookup::kType, steps->call.request_id, /*failed=*/false);
+  if (!ended_) Reply(steps->call, steps->lookup.TakeReply());
 }
 
 }  // namespace kvtier

@@ -75,7 +75,10 @@ Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) 
   // A record is made for each block.
   connection_.Spend(request.blocks / kRegionBlocksPerItem);
   RegionMemory memory{
-      .lent = std::move(lent), .device = DeviceIndex(request.device), .blocks = request.blocks};
+      .lent = std::move(lent),
+      .device = DeviceIndex(request.device),
+      .blocks = request.blocks,
+      .block_tokens = static_cast<uint16_t>(model->record.groups[request.group].block_tokens)};
   for (const wire::RegionPiece& piece : request.pieces) {
     memory.pieces.push_back({piece.offset, piece.block_stride, piece.bytes});
   }

@@ -270,6 +270,14 @@ class LookupsTest(unittest.TestCase):
         self.assertEqual(self.look_up(1, 2, 3), [Verdict.HIT, Verdict.HIT, Verdict.MISS])
         self.assertEqual(self.counts, ["host", "disk", "miss"])
 
+    def test_what_the_shared_store_has_is_a_hit_that_is_as_slow_as_a_disk(self):
+        self.look_up(1, 2)
+        self.lookups.flush()
+        self.answer(Presence.COLD, Presence(0))
+        self.assertEqual(self.look_up(1, 2), [Verdict.HIT, Verdict.MISS])
+        self.assertEqual(self.lookups.are_on_disk([key(1)]), [True])
+        self.assertTrue(self.lookups.is_hit(key(1)))
+
     def test_steps_make_way_for_the_answer_until_it_is_there(self):
         self.lookups.flush()
         self.assertEqual(len(self.yields), 0)

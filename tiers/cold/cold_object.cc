@@ -53,7 +53,10 @@ ColdVerdict CheckColdObject(const SlotExpectation& expected, std::span<const std
   if (!header || header->retention != RetentionClass::kExtended) {
     return {.miss = MissReason::kIdentityMismatch};
   }
-  return {.created_s = header->created_s, .last_use_s = header->last_use_s};
+  return {.created_s = header->created_s,
+          .last_use_s = header->last_use_s,
+          .depth = header->depth,
+          .parent = header->parent};
 }
 
 }  // namespace kvtier

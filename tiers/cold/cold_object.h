@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +34,8 @@ struct ColdVerdict {
   MissReason miss = MissReason::kNone;  // kNone: header and payload are the expected block's
   uint32_t created_s = 0;               // Unix time, as the writer knew them
   uint32_t last_use_s = 0;
+  uint32_t depth = 0;
+  std::optional<BlockHash> parent;
 };
 
 // Checks what a store returned for the block; any bytes will do. Pure, for any thread.

@@ -49,6 +49,7 @@ MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint6
     return miss;
   }
   entry.created_s = std::min(entry.created_s, state_.FromWallS(verdict.created_s));
+  if (verdict.parent) LearnPlace(index, verdict.depth, *verdict.parent);
   state_.Apply(index, BlockEvent::kNoteColdCopy);
   if (state_.NeedsPersist(entry) && !state_.unpersisted.Contains(index)) {
     state_.unpersisted.PushHot(index);
@@ -56,6 +57,16 @@ MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint6
   ++state_.stats.cold.read_blocks;
   state_.stats.cold.read_bytes += bytes;
   return MissReason::kNone;
+}
+
+// An acquire knows where in its sequence a block stands, a load of a region does not. A parent that
+// this host does not know is not waited for: the engine may have it in its own memory.
+void ColdFetch::LearnPlace(EntryIndex index, uint32_t depth, const BlockHash& parent) {
+  BlockEntry& entry = state_[index];
+  const bool unplaced = entry.depth == 0 && !state_.lineage.HasChildren(index);
+  if (unplaced) entry.depth = depth;
+  const bool is_known = state_.Find({entry.namespace_id, parent}) != kNoEntry;
+  if (is_known) state_.LinkToParent(index, parent);
 }
 
 }  // namespace kvtier

@@ -28,6 +28,8 @@ class ColdFetch {
   [[nodiscard]] MissReason Accept(EntryIndex entry, const ColdVerdict& verdict, uint64_t bytes);
 
  private:
+  void LearnPlace(EntryIndex entry, uint32_t depth, const BlockHash& parent);
+
   CacheState& state_;
   Gate gate_;
 };

@@ -2,6 +2,8 @@
 #include "tiers/transfer/cold_lookup.h"
 
 #include <algorithm>
+#include <ranges>
+#include <utility>
 
 #include "base/result.h"
 #include "tiers/cold/cold_object.h"
@@ -28,12 +30,44 @@ void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
   for (const uint32_t position : asked) {
     names.push_back(ColdName(identity, request.hashes[position]));
   }
-  state_.stats.cold.lookup_blocks += names.size();
   const uint64_t number = next_number_++;
   waiting_.push_back({std::move(request), std::move(done), std::move(asked), number});
+  Exists(std::move(names),
+         [this, number](const Result<std::vector<bool>>& answer) { OnAnswer(number, answer); });
+}
+
+void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes,
+                     std::function<void(std::vector<bool>)> done) {
+  const NamespaceIdentity& identity = state_.namespaces[namespace_id.value].identity;
+  std::vector<std::string> names;
+  for (const BlockHash& hash : hashes | std::views::take(kMostAsked)) {
+    // What was erased here is not to come back from elsewhere.
+    MissReason miss = MissReason::kNone;
+    (void)finder_.Servable(kNoEntry, {namespace_id, hash}, &miss);
+    if (miss == MissReason::kErased) break;
+    names.push_back(ColdName(identity, hash));
+  }
+  std::vector<bool> present(hashes.size());
+  if (names.empty()) return done(std::move(present));
+  if (!state_.env.cold->Available()) {
+    state_.stats.cold.CountLookup(ColdAnswer::kSkipped);
+    return done(std::move(present));
+  }
+  Exists(std::move(names), [present = std::move(present), done = std::move(done)](
+                               const Result<std::vector<bool>>& answer) mutable {
+    if (answer)
+      std::copy_n(answer->begin(), std::min(answer->size(), present.size()), present.begin());
+    done(std::move(present));
+  });
+}
+
+void ColdLookup::Exists(std::vector<std::string> names, ColdStore::ExistsDone done) {
+  state_.stats.cold.lookup_blocks += names.size();
   state_.env.cold->Exists(std::move(names), state_.options.cold_lookup_deadline_ms,
-                          gate_.WhileOpen([this, number](const Result<std::vector<bool>>& answer) {
-                            OnAnswer(number, answer);
+                          gate_.WhileOpen([this, done = std::move(done)](
+                                              const Result<std::vector<bool>>& answer) mutable {
+                            Count(answer);
+                            done(answer);
                           }));
 }
 
@@ -60,7 +94,6 @@ std::vector<uint32_t> ColdLookup::Missing(const AcquireRequest& request) {
 }
 
 void ColdLookup::OnAnswer(uint64_t number, const Result<std::vector<bool>>& answer) {
-  Count(answer);
   const auto found = std::ranges::find(waiting_, number, &Waiting::number);
   if (found == waiting_.end()) return;
   Waiting waiting = std::move(*found);

@@ -31,6 +31,11 @@ class ColdLookup {
   // otherwise when the store has answered, at the latest after options.cold_lookup_deadline_ms.
   // REQUIRES: its session is open and its pool is known.
   void Acquire(AcquireRequest request, Acquirer::Done done);
+  // Asks which of these blocks the store has, a prefix's from its first on. `done` gets a value for
+  // each: from a later event, or within the call if the store is away. What was erased here, and
+  // what the store does not tell in time, counts as absent.
+  void Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes,
+           std::function<void(std::vector<bool>)> done);
   // Answers those of the session that wait: kCancelled.
   void CancelSession(SessionId session);
   [[nodiscard]] size_t waiting() const { return waiting_.size(); }
@@ -44,6 +49,8 @@ class ColdLookup {
   };
   using Offers = std::vector<BlockKey>;
 
+  // Begins the question, counted. REQUIRES: the store is available.
+  void Exists(std::vector<std::string> names, ColdStore::ExistsDone done);
   // The hashes to be asked for: those that this host does not have, from the first on.
   [[nodiscard]] std::vector<uint32_t> Missing(const AcquireRequest& request);
   void OnAnswer(uint64_t number, const Result<std::vector<bool>>& answer);

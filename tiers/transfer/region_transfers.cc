@@ -50,7 +50,8 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                 .victims = VictimQueue(MakeLruPolicy()),
                 .pieces = std::move(memory.pieces),
                 .region = this}));
-  regions_.emplace(pool->id, Region{.session = session, .pool = pool});
+  regions_.emplace(pool->id,
+                   Region{.session = session, .pool = pool, .block_tokens = memory.block_tokens});
   of_session_[session].push_back(pool->id);
   return pool;
 }
@@ -351,10 +352,21 @@ void RegionTransfers::QueueLayers(CachePool* pool, Transfer* transfer) {
   }
 }
 
+EntryIndex RegionTransfers::OfferFromColdStore(const Region& region, const BlockHash& hash) {
+  const BlockKey key{region.pool->namespace_id, hash};
+  const bool may_ask = state_.env.cold != nullptr && region.block_tokens > 0;
+  // It may be known, and on its way to or from a tier.
+  if (!may_ask || state_.Find(key) != kNoEntry || !state_.env.cold->Available()) return kNoEntry;
+  const EntryIndex index = state_.AddEntry(key, region.block_tokens, 0, RetentionClass::kExtended);
+  state_.Apply(index, BlockEvent::kOffer);
+  return index;
+}
+
 EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& request) {
   CachePool* const pool = region->pool;
   MissReason miss = MissReason::kNone;
-  const EntryIndex index = finder_.Servable(kNoEntry, {pool->namespace_id, request.hash}, &miss);
+  EntryIndex index = finder_.Servable(kNoEntry, {pool->namespace_id, request.hash}, &miss);
+  if (miss == MissReason::kUnknown) index = OfferFromColdStore(*region, request.hash);
   if (index == kNoEntry) {
     state_.stats.CountMisses(pool->namespace_id, miss, 1, 0);
     End(region, request.block, Outcome::kFailed, miss);
@@ -366,6 +378,7 @@ EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& reque
   }
   Use& use = region->uses.at(request.block);
   use.tier = loader_.SourceOf(state_[index]);
+  use.from_cold = loader_.FromCold(state_[index]);
   use.tokens = state_[index].tokens;
   state_.Use(pool, index);
   Take(pool, request.block, index);
@@ -377,7 +390,7 @@ void RegionTransfers::OnLoaded(CachePool* pool, std::span<const EntryIndex> entr
   for (const EntryIndex index : entries) {
     const BlockIndex block = GiveBack(pool, index);
     const Use& use = region->second.uses.at(block);
-    state_.stats.CountHit(pool->namespace_id, use.tier, use.tokens);
+    state_.stats.CountHit(pool->namespace_id, use.tier, use.tokens, use.from_cold);
     WakeWaiting(&region->second, index);
     state_.ForgetIfGone(index);
     End(&region->second, block, Outcome::kCopied);

@@ -85,12 +85,14 @@ class RegionTransfers final : public RegionEvents {
     TransferId transfer;
     uint32_t position = 0;
     Tier tier = Tier::kHost;  // a load's: where it was found
+    bool from_cold = false;
     uint16_t tokens = 0;
     bool in_layers = false;  // a load's: it comes layer by layer
   };
   struct Region {
     SessionId session;
     CachePool* pool = nullptr;
+    uint16_t block_tokens = 0;
     std::unordered_map<TransferId, Transfer> transfers;
     std::unordered_map<BlockIndex, Use> uses;
     // Loads of blocks that another transfer of this region is moving: an entry has one block in a
@@ -117,6 +119,9 @@ class RegionTransfers final : public RegionEvents {
   void StoreRun(Region* region, std::span<const StoreRequest> run);
   // The block's entry, to be loaded; kNoEntry if it waits for another transfer, or has failed.
   [[nodiscard]] EntryIndex TakeForLoad(Region* region, const LoadRequest& request);
+  // The entry of a block that no tier of this host has, offered for a load by the cold store;
+  // kNoEntry without one. That it has no such block is found out by asking for it.
+  [[nodiscard]] EntryIndex OfferFromColdStore(const Region& region, const BlockHash& hash);
   // Loads a block for which another transfer had to end first.
   void LoadWhole(Region* region, const LoadRequest& request);
   // All blocks of the load have been named, or it is given up.

@@ -110,6 +110,7 @@ struct RegionMemory {
   LentMemory lent;
   DeviceIndex device;  // unless it is host memory
   uint32_t blocks = 0;
+  uint16_t block_tokens = 0;  // of a full block
   std::vector<RegionPiece> pieces;
 };
 

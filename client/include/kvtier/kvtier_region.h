@@ -188,7 +188,7 @@ KVT_API kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, ui
                                        kvt_miss* reasons, size_t capacity, size_t* count);
 
 /* Fills presence[0..count) with the tiers that hold each block now, as kvt_lookup. One round trip.
- * KVT_PRESENT_POOL is never about the region itself. */
+ * KVT_PRESENT_POOL is never about the region itself. What is KVT_PRESENT_COLD can be loaded. */
 KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t count,
                                      uint8_t* presence);
 

@@ -347,7 +347,7 @@ class Region(Scoped):
     def lookup(self, hashes: HashArray) -> npt.NDArray[np.uint8]:
         """The tiers that hold each block now: uint8 [count], bits of Presence. One round trip.
 
-        Presence.POOL is never about the region itself. Raises UnavailableError,
+        Presence.POOL is never about the region itself; what is Presence.COLD can be loaded. Raises UnavailableError,
         LimitExceededError, TimedOutError.
         """
         joined = _hash_rows(hashes)

@@ -31,7 +31,8 @@ class Tier(HeaderEnum):
 
 @enum_of(abi, "KVT_PRESENT_POOL")
 class Presence(HeaderFlag):
-    """The tiers that hold a block now: POOL, HOST, DISK, which means durably. 0: none."""
+    """The tiers that hold a block now: POOL, HOST, DISK, which means durably, or COLD, the store that
+    hosts share, if no tier of this one does. 0: none."""
 
 
 @enum_of(abi, "KVT_LAYOUT_BLOCK_FIRST")

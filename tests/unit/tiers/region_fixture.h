@@ -31,6 +31,7 @@ class CacheRegionsTest : public CacheTest {
     if (pieces.empty()) pieces = {{0, kBlockBytes, kBlockBytes}};
     RegionMemory memory{.lent = {.bytes = kRegionBlocks * kBlockBytes},
                         .blocks = kRegionBlocks,
+                        .block_tokens = kBlockTokens,
                         .pieces = std::move(pieces)};
     const auto region = cache_->OpenRegion(session, Identity("tenant", 1), std::move(memory));
     EXPECT_TRUE(region) << region.error().ToString();

@@ -168,5 +168,6 @@ def _look_up(attachment: Attachment, keys: Sequence[bytes]) -> list[int]:
             region = attachment.regions[rank * groups + group]
             presence[rank, places] = region.lookup(hashes)
     in_memory = (presence & _IN_MEMORY) != 0
+    # What a rank has in the store only is as far away as a disk.
     somewhere = np.where((presence != 0).all(axis=0), int(Presence.DISK), 0)
     return np.where(in_memory.all(axis=0), int(Presence.HOST), somewhere).tolist()

@@ -21,11 +21,11 @@ from ..types import Presence
 from .link import FIRST_CONNECT_S, Answer
 
 #: Names of outcomes, for the counters: where a block was found, or why it was not.
-FOUND_IN_HOST, FOUND_ON_DISK = "host", "disk"
+FOUND_IN_HOST, FOUND_ON_DISK, FOUND_COLD = "host", "disk", "cold"
 NOT_FOUND, TOO_LATE, NO_DAEMON = "miss", "timeout", "unavailable"
 
 _IN_MEMORY = int(Presence.POOL | Presence.HOST)
-_ON_DISK = int(Presence.DISK)
+_ON_DISK, _COLD_BIT = int(Presence.DISK), int(Presence.COLD)
 
 # An engine with nothing else to do steps on and on in Python, and a thread that wants the
 # interpreter waits 5 ms for it each time. So a step that ends while a question is open lets go of
@@ -54,12 +54,15 @@ class _State:
 
 
 _MEMORY, _DISK, _MISS = _State(FOUND_IN_HOST), _State(FOUND_ON_DISK), _State(NOT_FOUND)
+_COLD = _State(FOUND_COLD)
 
 
 def _state_of(presence: int) -> _State:
     if presence & _IN_MEMORY:
         return _MEMORY
-    return _DISK if presence & _ON_DISK else _MISS
+    if presence & _ON_DISK:
+        return _DISK
+    return _COLD if presence & _COLD_BIT else _MISS
 
 
 # Of each byte that an answer can have.
@@ -145,11 +148,12 @@ class Lookups:
 
     def is_hit(self, key: bytes) -> bool:
         """Whether it is known that the daemon has the block."""
-        return self._states.get(key) in (_MEMORY, _DISK)
+        return self._states.get(key) in (_MEMORY, _DISK, _COLD)
 
     def are_on_disk(self, keys: Sequence[bytes]) -> list[bool]:
-        """Whether the blocks were found on disk only."""
-        return [state is _DISK for state in map(self._states.get, keys)]
+        """Whether the blocks were found on disk only, or in the store that hosts share, which is
+        taken to be as slow."""
+        return [state is _DISK or state is _COLD for state in map(self._states.get, keys)]
 
     def has_unasked(self) -> bool:
         """Whether something has come up since the last `flush` or `wait`."""
