@@ -178,8 +178,8 @@ wire::LookupCut GroupLookup::ChooseCut(std::span<const uint64_t> prefixes) const
   const PrefixChoice choice =
       ChoosePrefix(*options_.wish, offers, block_bytes, cache_.PricesNow(parts_.front().pool));
   return {.tokens = offers[choice.index].tokens,
-          .load_us = static_cast<uint64_t>(choice.load_us),
-          .ready_us = static_cast<uint64_t>(choice.ready_us)};
+          .load_us = ForecastUs(choice.load_us),
+          .ready_us = ForecastUs(choice.ready_us)};
 }
 
 wire::LookupReply GroupLookup::TakeReply() {

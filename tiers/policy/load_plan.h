@@ -61,6 +61,14 @@ struct LoadAnswer {
 
 [[nodiscard]] LoadAnswer PlanLoad(const LoadQuestion& question);
 
+// What a forecast says, in whole microseconds. A client may name costs and tokens that come to more
+// than any integer holds: such a time is told as the longest.
+inline constexpr uint64_t kLongestForecastUs = uint64_t{1} << 62;
+[[nodiscard]] inline uint64_t ForecastUs(double us) {
+  constexpr auto kLongest = static_cast<double>(kLongestForecastUs);
+  return us < kLongest ? static_cast<uint64_t>(us) : kLongestForecastUs;
+}
+
 // The same where only a whole prefix can be taken, for an engine that loads into memory of its own:
 // one of several, each of which needs so many bytes over each way.
 struct PrefixOffer {

@@ -148,6 +148,12 @@ Acquirer::Outcome Acquirer::MakeRoom(CachePool* pool, Operation* operation, bool
 }
 
 bool Acquirer::FitInto(CachePool* pool, Operation* operation, uint64_t obtainable) {
+  // Without blocks for its gap, an acquire is served what comes before it.
+  const LoadForecast& forecast = operation->found.forecast;
+  if (operation->new_blocks() > obtainable && forecast.gap_blocks > 0 &&
+      operation->taken() <= forecast.gap_first) {
+    BlockTaker::Cut(operation, forecast.gap_first, MissReason::kPoolFull);
+  }
   const uint64_t fresh = operation->new_blocks();
   if (fresh > obtainable) {
     Refuse(pool, operation, PoolFull(fresh, obtainable, pool->blocks.size()));

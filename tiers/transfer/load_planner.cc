@@ -22,7 +22,9 @@ bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request, ui
   for (const EntryIndex hit : found->hits) sources.push_back(SourceOf(pool, hit));
   const uint64_t block_tokens = request.block_tokens;
   LoadQuestion question{
-      .plan = wish.plan,
+      // A gap takes blocks of the pool. Where loading takes none, the acquire needs no place in the
+      // line of those that wait for some.
+      .plan = found->to_load > 0 ? wish.plan : std::min(wish.plan, HitPlan::kCut),
       .deadline_us = wish.deadline_ms * 1000.0,
       .tokens = std::max<uint64_t>(wish.tokens, request.hashes.size() * block_tokens),
       .cost = wish.cost,
@@ -36,17 +38,18 @@ bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request, ui
     question.covered_tokens -= block_tokens - state_[found->hits.back()].tokens;
   }
   LoadAnswer answer = PlanLoad(question);
-  const auto resident =
-      std::count(sources.begin() + static_cast<ptrdiff_t>(answer.gap_first),
-                 sources.begin() + static_cast<ptrdiff_t>(answer.gap_end), BlockSource::kHere);
   // A gap takes a block of the pool for each of its own, and so more than loading it did where the
-  // pool has one already.
-  if (request.new_blocks + found->to_load + static_cast<uint64_t>(resident) > obtainable) {
+  // pool has one already, be it on its way.
+  uint64_t in_pool = 0;
+  for (size_t i = answer.gap_first; i < answer.gap_end; ++i) {
+    if (state_.BlockIn(pool, state_[found->hits[i]]) != kNoBlock) ++in_pool;
+  }
+  if (uint64_t{request.new_blocks} + found->to_load + in_pool > obtainable) {
     question.plan = std::min(question.plan, HitPlan::kCut);
     answer = PlanLoad(question);
   }
-  found->forecast = {.load_us = static_cast<uint64_t>(answer.load_us),
-                     .ready_us = static_cast<uint64_t>(answer.ready_us)};
+  found->forecast = {.load_us = ForecastUs(answer.load_us),
+                     .ready_us = ForecastUs(answer.ready_us)};
   if (answer.declined_for == MissReason::kNone) return false;
   LeaveOut(pool, answer, found);
   return true;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/unit/tiers/cache_fixture.h"
+#include "tiers/policy/load_plan.h"
 
 namespace kvtier {
 namespace {
@@ -180,6 +181,45 @@ TEST_F(CachePlanTest, AGapNeverTakesMoreThanThePoolHas) {
   LearnThatABlockTakes5Ms();  // and holds eight of the pool's blocks
   const AcquireReply reply = AcquireAs(Wish(HitPlan::kBothEnds, 12), Sequence(1, 8), 20);
   EXPECT_LE(reply.hits.size() + reply.new_blocks.size(), 8u);
+}
+
+TEST_F(CachePlanTest, NoGapIsMadeOfBlocksOnTheirWayThatTakesMoreThanThePoolHas) {
+  StartWithBlocksOnDisk({.pool_blocks = 20, .host_slots = 32});
+  LearnThatABlockTakes5Ms();  // and holds eight of the pool's blocks
+  cache_->Acquire(
+      {.session = kBob, .pool = pool_.id, .hashes = Sequence(1, 8), .block_tokens = kBlockTokens},
+      [](const Result<AcquireReply>&) {});
+  // Loading takes none of the four blocks that are left, computing would.
+  const AcquireReply reply = AcquireAs(Wish(HitPlan::kBothEnds, 12), Sequence(1, 8), 20, 4);
+  EXPECT_EQ(reply.forecast.gap_blocks, 0u);
+  EXPECT_THAT(reply.new_blocks, SizeIs(4));
+}
+
+TEST_F(CachePlanTest, AGapWhoseBlocksCannotBeHadIsGivenUpAndNotTheAcquire) {
+  StartWithBlocksOnDisk({.pool_blocks = 16, .host_slots = 32});
+  LearnThatABlockTakes5Ms();
+  // The other blocks can leave the pool only after copies that do not end.
+  const Handles written = Store(kBob, Sequence(9, 8));
+  machine_->loop.Hold(machine_->device->source());
+  Release(kBob, written);
+  std::optional<Result<AcquireReply>> answer;
+  cache_->Acquire({.session = kAlice,
+                   .pool = pool_.id,
+                   .hashes = Sequence(1, 8),
+                   .block_tokens = kBlockTokens,
+                   .wish = Wish(HitPlan::kBothEnds, 12)},
+                  [&](Result<AcquireReply> result) { answer.emplace(std::move(result)); });
+  AdvanceAndTick(setup_.options.max_wait_ms + 1000);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_TRUE(answer->has_value());
+  machine_->loop.LetGo(machine_->device->source());
+}
+
+TEST_F(CachePlanTest, AForecastThatIsBeyondAllTimeIsTheLongestThereIs) {
+  StartWithBlocksOnDisk();
+  const LoadWish wish{
+      .plan = HitPlan::kCut, .tokens = UINT32_MAX, .cost = {.per_pair_us = ComputeCost::kMaxUs}};
+  EXPECT_EQ(AcquireAs(wish, Sequence(1, 8)).forecast.ready_us, kLongestForecastUs);
 }
 
 }  // namespace
