@@ -436,6 +436,31 @@ class LinkTest(LinkCase):
         ready.append(True)
         self.ask_until(link, [Presence(0)])
 
+    def test_a_daemon_that_is_lost_while_the_link_is_closed_does_not_open_it_again(self):
+        dying = threading.Event()
+
+        def alive():
+            if not dying.is_set():
+                return True
+            dying.clear()
+            threading.Thread(target=link.close).start()
+            while link.state is not LinkState.CLOSED:
+                pass
+            return False
+
+        def attach():
+            attachment = self.daemon.attach(self.rows)
+            attachment.alive = alive
+            return attachment
+
+        link = self.open_link(attach)
+        self.ask_until(link, [Presence(0)])
+        dying.set()
+        link.ask([key(1)])
+        link._thread.join(PATIENCE_S)
+        self.assertFalse(link._thread.is_alive())
+        self.assertIs(link.state, LinkState.CLOSED)
+
     def test_what_can_never_work_turns_the_tier_off(self):
         def attach():
             raise ValueError("hashes are too short")

@@ -149,8 +149,9 @@ class Link:
         with self._wake:
             if self._current is attachment:
                 self._current = None
-                # Another daemon may have taken its place, which the thread finds out at once.
-                self._state = LinkState.CONNECTING
+                if self._state is not LinkState.CLOSED:
+                    # Another daemon may have taken its place, which the thread finds out at once.
+                    self._state = LinkState.CONNECTING
                 attachment.retire()
                 self._wake.notify_all()
 
