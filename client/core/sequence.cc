@@ -155,9 +155,11 @@ Status Sequence::Wait(Deadline deadline) {
   return settled ? settled : tl::unexpected(LostIfUnavailable(settled.error()));
 }
 
-// The hits before a gap are usable from the start, and so not among the lost. Where all behind it
-// are lost, the gap's blocks are the first of those that follow the cached prefix, computed or not.
+// The hits before a gap are usable from the start, and so not among the lost, whatever the daemon
+// says. Where all behind it are lost, the gap's blocks are the first of those that follow the
+// cached prefix, computed or not.
 void Sequence::LoseHitsFrom(uint32_t ready) {
+  ready = std::max(ready, static_cast<uint32_t>(gap_first_));
   std::vector<BlockHandle> lost;
   if (copy_source_) lost.push_back(*std::exchange(copy_source_, std::nullopt));
   const size_t first_lost = BlockOfHit(ready);

@@ -154,6 +154,18 @@ TEST_F(SequenceGapTest, AComputedGapStaysWhereAllBehindItFails) {
   ExpectBytes(sequence, 12);
 }
 
+TEST_F(SequenceGapTest, WhatComesBeforeTheGapIsNotTakenBack) {
+  kvt::Sequence sequence = Open();
+  daemon_->Progress(LoadId{1}, 0, true, KVT_MISS_READ_ERROR);
+  ASSERT_TRUE(sequence.Wait());
+  EXPECT_THAT(*sequence.ComputeRanges(), ElementsAre(Range(4, kTokens)));
+  EXPECT_EQ(sequence.cached_tokens(), 4u);
+  Compute(sequence, 4, kTokens);
+  ExpectBytes(sequence, kTokens);
+  EXPECT_TRUE(sequence.MarkComputed(kTokens));
+  EXPECT_EQ(References(), 7u);
+}
+
 TEST_F(SequenceGapTest, ClosingGivesEverythingBack) {
   (void)Open();
   ASSERT_TRUE(connection_->Flush());
