@@ -108,12 +108,12 @@ Status DiskSetFile::Empty() {
   return {};
 }
 
-// A size that has grown is durable before a superblock speaks of it: a power loss may keep the
-// superblock, which overwrites bytes that were there, and not the size, which is metadata.
+// The size is durable before a superblock speaks of it: a power loss may keep the superblock, which
+// overwrites bytes that were there, and not the size, which is metadata. A size that is there
+// already may have come with an attempt that found the file system full, and not be durable yet.
 Result<bool> DiskSetFile::Preallocate(uint64_t bytes) {
-  KVT_ASSIGN_OR_RETURN(const uint64_t size_before, GetSize());
   KVT_ASSIGN_OR_RETURN(const bool set_aside, Allocate(bytes));
-  if (size_before < bytes && ::fsync(fd_.get()) != 0) return Failed("fsync");
+  if (::fsync(fd_.get()) != 0) return Failed("fsync");
   return set_aside;
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a power loss may leave of files that are made or grow. The file system is not asked to
 // forget anything: it is enough to see what has been synced when.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -28,6 +30,8 @@ using SyncWatcher = std::function<void(int fd)>;
 
 // Null but in the tests below. This program's fsync is called instead of the C library's.
 SyncWatcher* sync_watcher = nullptr;
+// Which fallocate from now on finds the file system full; 0: none. Likewise this program's.
+int allocation_that_fails = 0;
 
 }  // namespace
 }  // namespace kvtier
@@ -35,6 +39,16 @@ SyncWatcher* sync_watcher = nullptr;
 extern "C" int fsync(int fd) {
   if (kvtier::sync_watcher != nullptr) (*kvtier::sync_watcher)(fd);
   return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+
+// What there was room for stays in the file, as ext4 does it.
+extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  const bool fails = kvtier::allocation_that_fails > 0 && --kvtier::allocation_that_fails == 0;
+  const off_t room = fails ? bytes - 1 : bytes;
+  const auto outcome = static_cast<int>(::syscall(SYS_fallocate, fd, mode, offset, room));
+  if (!fails || outcome != 0) return outcome;
+  errno = ENOSPC;
+  return -1;
 }
 
 namespace kvtier {
@@ -108,6 +122,15 @@ TEST_F(DiskGrowthTest, NoSuperblockSpeaksOfASizeThatAPowerLossMayTakeBack) {
   Open(6);
   Open(12);
   EXPECT_GE(superblocks_seen_, 8);
+  EXPECT_EQ(superblocks_ahead_, 0);
+}
+
+TEST_F(DiskGrowthTest, NorDoesOneAfterTheFileSystemWasFull) {
+  Open(4);
+  allocation_that_fails = 2;
+  Open(10);
+  EXPECT_EQ(allocation_that_fails, 0);
+  EXPECT_GE(superblocks_seen_, 4);
   EXPECT_EQ(superblocks_ahead_, 0);
 }
 
