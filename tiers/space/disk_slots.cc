@@ -21,7 +21,8 @@ constexpr size_t kSlabsTriedPerSearch = 16;
 constexpr uint32_t kUnheardWrites = 1 << 16;
 
 // An index that has lost its end knows of few generations, or none. The files have counted their
-// starts, so that those of a later start are higher nevertheless, up to this one.
+// starts, so that those of a later start are higher nevertheless, up to this one, unless earlier
+// starts have written more blocks each than are left out for one.
 constexpr uint64_t kMaxEpochCounted = (1 << 15) - 1;
 
 }  // namespace
