@@ -155,6 +155,7 @@ bool RespConnection::Receive(std::span<std::byte> into, RespReply* received) {
   if (context_ == nullptr) return false;
   redisReader* const reader = context_->reader;
   if (!into.empty() && reader->pos == reader->len) {
+    if (!AwaitBytes()) return false;
     if (const std::optional<size_t> bytes = TextAhead(into.size())) {
       *received = {.kind = RespReply::Kind::kText, .integer = 0, .bytes = *bytes};
       return ReceiveText(into.first(*bytes));
@@ -186,10 +187,13 @@ bool RespConnection::Read(std::span<std::byte> first, size_t* received) {
   return true;
 }
 
+bool RespConnection::AwaitBytes() {
+  size_t none = 0;
+  return chunk_begin_ < chunk_end_ || Read({}, &none);
+}
+
 // "$LENGTH\r\n". A line that has not come whole is hiredis's, which is rare.
 std::optional<size_t> RespConnection::TextAhead(size_t most) {
-  size_t unused = 0;
-  if (chunk_begin_ == chunk_end_ && !Read({}, &unused)) return std::nullopt;
   const std::string_view ahead(chunk_.data() + chunk_begin_, chunk_end_ - chunk_begin_);
   const size_t line_end = ahead.substr(0, kMostLineBytes).find("\r\n");
   if (!ahead.starts_with('$') || line_end == std::string_view::npos) return std::nullopt;
@@ -210,8 +214,7 @@ bool RespConnection::ReceiveText(std::span<std::byte> text) {
     if (!Read(text, &received)) return false;
   }
   for (const char expected : {'\r', '\n'}) {
-    if (chunk_begin_ == chunk_end_ && !Read({}, &received)) return false;
-    if (chunk_[chunk_begin_++] != expected) return false;
+    if (!AwaitBytes() || chunk_[chunk_begin_++] != expected) return false;
   }
   return true;
 }
@@ -220,8 +223,7 @@ bool RespConnection::ReceiveText(std::span<std::byte> text) {
 bool RespConnection::FeedReader() {
   redisReader* const reader = context_->reader;
   if (reader->len > incoming_.into.size() + 2 * kChunkBytes) return false;
-  size_t unused = 0;
-  if (chunk_begin_ == chunk_end_ && !Read({}, &unused)) return false;
+  if (!AwaitBytes()) return false;
   const size_t bytes = chunk_end_ - chunk_begin_;
   const char* const begin = chunk_.data() + std::exchange(chunk_begin_, chunk_end_);
   return redisReaderFeed(reader, begin, bytes) == REDIS_OK;

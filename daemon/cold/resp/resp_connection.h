@@ -69,7 +69,10 @@ class RespConnection {
   // Receives into `first`, and what goes beyond it into the chunk; `received` bytes went to
   // `first`. REQUIRES: the chunk has been used up.
   [[nodiscard]] bool Read(std::span<std::byte> first, size_t* received);
-  // Whether a text of 1 to `most` bytes is next; then its length, and its bytes are next.
+  // Receives if the chunk has been used up. False if nothing has come.
+  [[nodiscard]] bool AwaitBytes();
+  // Whether a text of 1 to `most` bytes is next; then its length, and its bytes are next. REQUIRES:
+  // the chunk has not been used up.
   [[nodiscard]] std::optional<size_t> TextAhead(size_t most);
   [[nodiscard]] bool ReceiveText(std::span<std::byte> text);
   [[nodiscard]] bool FeedReader();
