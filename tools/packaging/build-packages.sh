@@ -12,20 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# What the parts may ask of glibc.
-readonly floor=2.34
-
-die() {
-  printf 'build-packages: %s\n' "$*" >&2
-  exit 1
-}
-[[ $# == 1 ]] || die 'usage: tools/packaging/build-packages.sh OUTPUT_DIRECTORY'
-mkdir -p "$1"
-readonly output=$(realpath "$1")
-readonly build=$(realpath -m "${KVTIER_BUILD_DIRECTORY:-build/wheel}")
-readonly work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
+source tools/packaging/packing.sh
 
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
   cmake --preset release -B "$build" -DKVTIER_STATIC=ON -DKVTIER_BUILD_TESTS=OFF
@@ -38,8 +25,7 @@ fi
 for package in "$work"/*.deb; do
   # dpkg-shlibdeps knows what each part asks for.
   needed=$(dpkg-deb --field "$package" Depends | { grep -o 'libc6 (>= [0-9.]*' || true; } | sed 's/.* //')
-  [[ $(printf '%s\n' "$needed" "$floor" | sort -V | tail -n 1) == "$floor" ]] ||
-    die "${package##*/} needs glibc $needed, more than $floor"
+  check_floor "${package##*/}" "$needed"
   cp "$package" "$output"
 done
 ls "$output"/*.deb

@@ -11,8 +11,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# What the parts may ask of glibc.
-readonly floor=2.34
+source tools/packaging/packing.sh
+
 readonly tag=manylinux_${floor/./_}_x86_64
 # Libraries that every system has, and that must be its own.
 readonly system_libraries='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s)\.so'
@@ -20,17 +20,6 @@ readonly system_libraries='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|li
 readonly linked_packages=(librocksdb-dev libsnappy-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev
   liburing-dev libssl-dev libboost-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev libstdc++-12-dev)
-
-die() {
-  printf 'build-wheel: %s\n' "$*" >&2
-  exit 1
-}
-[[ $# == 1 ]] || die 'usage: tools/packaging/build-wheel.sh OUTPUT_DIRECTORY'
-mkdir -p "$1"
-readonly output=$(realpath "$1")
-readonly build=$(realpath -m "${KVTIER_BUILD_DIRECTORY:-build/wheel}")
-readonly work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 build_programs() {
   [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]] || return 0
@@ -49,13 +38,6 @@ carried_libraries() {
 
 # The newest version of glibc that FILE asks for; nothing for a static program.
 glibc_of() { { objdump -T "$1" 2>&1 || true; } | { grep -o 'GLIBC_[0-9.]*' || true; } | sort -uV | tail -n 1 | cut -d_ -f2; }
-
-check_glibc() {
-  local needed
-  needed=$(glibc_of "$1")
-  [[ $(printf '%s\n' "$needed" "$floor" | sort -V | tail -n 1) == "$floor" ]] ||
-    die "${1##*/} needs glibc $needed, more than $floor"
-}
 
 # copy_stripped FILE DIRECTORY [RUNPATH]
 copy_stripped() {
@@ -109,7 +91,7 @@ copy_licences "$package/licenses"
 # An engine loads the library beside libraries of its own: it must bring nothing but itself.
 [[ -z $(carried_libraries "$package/libkvtier.so.0") ]] ||
   die "libkvtier needs $(carried_libraries "$package/libkvtier.so.0")"
-while read -r file; do check_glibc "$file"; done \
+while read -r file; do check_floor "${file##*/}" "$(glibc_of "$file")"; done \
   < <(find "$package" -type f \( -path '*/bin/*' -o -name '*.so*' \))
 
 version=$("$package/bin/kvtierd" --version | awk '{print $2}')
@@ -138,7 +120,6 @@ class PlatformWheel(bdist_wheel):
 
 setup(cmdclass={"bdist_wheel": PlatformWheel})
 PYTHON
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
 "$work/tools/bin/pip" wheel -q --disable-pip-version-check --no-deps --no-build-isolation \
   --wheel-dir "$output" "$work/stage"
 readonly wheel=$output/kvtier-$version-py3-none-$tag.whl

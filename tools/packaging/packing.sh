@@ -1,0 +1,27 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by what packs a build, which is called with the directory for what it makes: sets `output`, that
+# directory; `build`, KVTIER_BUILD_DIRECTORY or build/wheel; and `work`, which is gone when the script ends.
+# Files that are packed have the time of the commit, or SOURCE_DATE_EPOCH.
+
+# What the parts may ask of glibc.
+readonly floor=2.34
+
+die() {
+  printf '%s: %s\n' "$(basename "$0" .sh)" "$*" >&2
+  exit 1
+}
+[[ $# == 1 ]] || die "usage: tools/packaging/${0##*/} OUTPUT_DIRECTORY"
+mkdir -p "$1"
+output=$(realpath "$1")
+build=$(realpath -m "${KVTIER_BUILD_DIRECTORY:-build/wheel}")
+work=$(mktemp -d)
+readonly output build work
+trap 'rm -rf "$work"' EXIT
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
+
+# check_floor NAME VERSION: VERSION of glibc, or nothing, is what NAME asks for.
+check_floor() {
+  [[ $(printf '%s\n' "$2" "$floor" | sort -V | tail -n 1) == "$floor" ]] ||
+    die "$1 needs glibc $2, more than $floor"
+}
