@@ -351,10 +351,12 @@ void HostileClient::Ask() {
   const std::vector<BlockHash> hashes = PickHashes();
   switch (input_.Below(4)) {
     case 0:
-      return Send(wire::Lookup{
-          .parts = {{.pool = PickPool(), .hashes = hashes}},
-          .wish = LoadWish{.plan = HitPlan::kCut, .tokens = 500, .cost = {.per_token_us = 1}},
-          .held_tokens = 16});
+      return Send(wire::Lookup{.parts = {{.pool = PickPool(), .hashes = hashes}},
+                               // More microseconds than an integer holds.
+                               .wish = LoadWish{.plan = HitPlan::kCut,
+                                                .tokens = UINT32_MAX,
+                                                .cost = {.per_pair_us = ComputeCost::kMaxUs}},
+                               .held_tokens = 16});
     case 1:
       return Send(wire::Stats{});
     case 2:
