@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is worth loading: costs of computing, and sequences with a plan on a real daemon."""
 
+import math
 import unittest
 
 import numpy as np
@@ -26,9 +27,11 @@ class ComputeCostTest(unittest.TestCase):
 
     def test_one_sample_is_enough_and_none_is_not(self):
         self.assertAlmostEqual(ComputeCost.fit([(1000, 0, 50.0)]).ms(1000), 50.0)
-        for wrong in ([], [(0, 0, 1.0)], [(1, 0, 0.0)], [(1, -1, 1.0)]):
-            with self.assertRaises(ValueError):
-                ComputeCost.fit(wrong)
+        for wrong in ((0, 0, 1.0), (1, 0, 0.0), (1, -1, 1.0), (1, 0, math.nan), (1, 0, math.inf)):
+            with self.subTest(wrong), self.assertRaises(ValueError):
+                ComputeCost.fit([(1000, 0, 50.0), wrong])
+        with self.assertRaises(ValueError):
+            ComputeCost.fit([])
 
     def test_nothing_takes_no_time(self):
         self.assertEqual(ComputeCost(1.0, 1.0, 1.0).ms(0, 500), 0.0)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,10 +33,10 @@ class ComputeCost:
         how far it is off in proportion; no coefficient is negative. A few samples do, at least of
         short and long prompts, some of them behind cached tokens.
 
-        Raises ValueError (there are none, or one is not positive).
+        Raises ValueError (there are none, or one is not positive and finite).
         """
         rows = [(n, m, 1e3 * ms) for n, m, ms in samples]
-        if not rows or any(n <= 0 or m < 0 or us <= 0 for n, m, us in rows):
+        if not rows or not all(n > 0 and m >= 0 and 0 < us < math.inf for n, m, us in rows):
             raise ValueError("samples are (new_tokens > 0, cached_tokens >= 0, ms > 0), one at least")
         terms = np.array([[n, n * (m + n / 2), 1.0] for n, m, _ in rows])
         terms /= np.array([us for _, _, us in rows])[:, None]
