@@ -519,13 +519,8 @@ KVT_API kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t c
 KVT_API kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
                            uint32_t* pinned);
 
-enum {
-  KVT_PRESENT_POOL = 1,
-  KVT_PRESENT_HOST = 2,
-  KVT_PRESENT_DISK = 4, /* durably */
-  KVT_PRESENT_COLD = 8  /* in the store that hosts share, and in no tier of this one */
-};
-/* Fills presence[0..count) with the tiers that have each block (KVT_PRESENT_*). */
+enum { KVT_PRESENT_POOL = 1, KVT_PRESENT_HOST = 2, KVT_PRESENT_DISK = 4, KVT_PRESENT_COLD = 8 };
+/* Fills presence[0..count) with the tiers that have each block (disk: durably; cold: it alone). */
 KVT_API kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count,
                               uint8_t* presence);
 
