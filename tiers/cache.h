@@ -118,11 +118,13 @@ class Cache {
   [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,
                                      int64_t ttl_ms);
   // What the client knows of a sequence, whose hashes these are from its first block on; see
-  // SequenceHints for what it does. `returns_in_ms` is of kReturns. Returns of how many blocks the
+  // SequenceHints for what it does, and ReturnPrefetch. `returns_in_ms` is of kReturns; what is
+  // prefetched for it, is as long as the session is open. Returns of how many blocks the
   // hint was taken: not of what is not cached, nor, unless it is kReturns, of blocks from which
   // other sequences go on. Errors: kNotFound "unknown_pool".
-  [[nodiscard]] Result<uint32_t> Hint(PoolId pool, std::span<const BlockHash> hashes,
-                                      SequenceHint hint, int64_t returns_in_ms = 0);
+  [[nodiscard]] Result<uint32_t> Hint(SessionId session, PoolId pool,
+                                      std::span<const BlockHash> hashes, SequenceHint hint,
+                                      int64_t returns_in_ms = 0);
 
   // --- regions: memory of engines that choose the block numbers in it themselves ---
   // Memory that the session lends, for blocks of the namespace. It is given back with the session,

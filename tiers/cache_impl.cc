@@ -36,6 +36,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       touches(&state, &host),
       regions(&state, &finder, &loader, &offloader, &touches),
       acquirer(&state, &pools, &loader, &loads, &sessions),
+      returns(&state, &pools, &acquirer, &loader),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk),
       key_expiry(&state),
@@ -104,6 +105,7 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
 // From the top of the stack down: an acquire that is served makes victims, victims make copies, and
 // copies make writes. What a lower part has freed lets a higher one go on in the next round.
 void Cache::Impl::Pump() {
+  if (!draining_stopped) returns.Pump();
   bool progressed = true;
   while (progressed) {
     progressed = acquirer.Pump();
@@ -270,6 +272,7 @@ void Cache::CloseSession(SessionId session) {
   // cancelled, and no load reports to a session that is gone.
   if (impl_->cold_lookup) impl_->cold_lookup->CancelSession(session);
   impl_->acquirer.CancelSession(session);
+  impl_->returns.ForgetSession(session);
   impl_->regions.CloseSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);
@@ -431,11 +434,14 @@ Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, i
   return impl_->retention.Pin(pool->namespace_id, hashes, ttl_ms);
 }
 
-Result<uint32_t> Cache::Hint(PoolId pool_id, std::span<const BlockHash> hashes, SequenceHint hint,
-                             int64_t returns_in_ms) {
+Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
+                             SequenceHint hint, int64_t returns_in_ms) {
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   const uint32_t taken = impl_->hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
+  if (hint == SequenceHint::kReturns) {
+    impl_->returns.Expect(session, *pool, hashes, returns_in_ms);
+  }
   impl_->Pump();
   return taken;
 }
@@ -486,6 +492,7 @@ void Cache::Tick() {
   impl_->host.Tick();
   impl_->loader.Tick();
   impl_->acquirer.Tick();
+  impl_->returns.Tick();
   impl_->regions.Tick();
   impl_->retention.Tick();
   impl_->erasure.Tick();

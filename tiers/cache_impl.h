@@ -28,6 +28,7 @@
 #include "tiers/transfer/prefix_touches.h"
 #include "tiers/transfer/region_transfers.h"
 #include "tiers/transfer/retention.h"
+#include "tiers/transfer/return_prefetch.h"
 #include "tiers/transfer/sequence_hints.h"
 #include "tiers/transfer/verifier.h"
 
@@ -72,6 +73,7 @@ class Cache::Impl {
   PrefixTouches touches;
   RegionTransfers regions;
   Acquirer acquirer;
+  ReturnPrefetch returns;
   std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
   std::optional<ColdVerifier> cold_verifier;
   Retention retention;

@@ -158,6 +158,21 @@ constexpr MetricRow kRequestRows[] = {
      "missed.",
      "", "compulsory_missed_blocks",
      [](From from, Family family) { family.Add(from.snapshot.gauges.infinite_missed_blocks); }},
+    {kCounter, "kvtier_returning_sequences",
+     "Sequences of which a client said when they go on, by what came of bringing them up before.",
+     "stats.returns.{}", "",
+     [](From from, Family family) {
+       for (int i = 0; i < kReturnOutcomeCount; ++i) {
+         family.Add({{"outcome", std::string(ReturnOutcomeName(static_cast<ReturnOutcome>(i)))}},
+                    from.snapshot.stats.returns[i]);
+       }
+     }},
+    {kCounter, "kvtier_returning_loaded_blocks", "Blocks that were loaded for that.",
+     "stats.return_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.return_blocks); }},
+    {kCounter, "kvtier_returning_loaded_bytes", "Bytes that were loaded for that.",
+     "stats.return_bytes", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.return_bytes); }},
     {kCounter, "kvtier_acquires", "Acquires received, one for each group of a model that is asked.",
      "stats.acquires", "",
      [](From from, Family family) { family.Add(from.snapshot.stats.acquires); }},

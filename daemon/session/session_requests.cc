@@ -421,9 +421,9 @@ Status Session::OnHint(const Call& call, const wire::Hint& request) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_returns_in",
                      fmt::format("{} ms; {} are allowed", request.returns_in_ms, kMaxReturnsInMs));
   }
-  KVT_ASSIGN_OR_RETURN(
-      const uint32_t taken,
-      services_.cache->Hint(request.pool, request.hashes, request.hint, request.returns_in_ms));
+  KVT_ASSIGN_OR_RETURN(const uint32_t taken,
+                       services_.cache->Hint(id_, request.pool, request.hashes, request.hint,
+                                             request.returns_in_ms));
   Reply(call, wire::HintReply{taken});
   return {};
 }

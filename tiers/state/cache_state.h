@@ -318,10 +318,17 @@ class CacheState {
   // The block is of use after all, and so are those before it: what clients said of them counts no
   // more. Does nothing if it said nothing.
   void ForgetHint(EntryIndex entry);
-  // A client expects to use the block again, and the time for that has not passed.
-  [[nodiscard]] bool Awaited(EntryIndex entry) const {
+  // Until when a client expects to have used the block again, as it said last; 0: it has said
+  // nothing, or the block has been used since.
+  [[nodiscard]] uint32_t ReturnsAtS(EntryIndex entry) const {
     const uint32_t* until_s = returns_s.Find(entry.value);
-    return until_s != nullptr && *until_s > NowS();
+    return until_s == nullptr ? 0 : *until_s;
+  }
+  // A client expects to use the block again, and the time for that has not passed.
+  [[nodiscard]] bool Awaited(EntryIndex entry) const { return ReturnsAtS(entry) > NowS(); }
+  // The block is used, or will not be, or is no block any more: none waits for its return.
+  void ForgetReturn(EntryIndex entry) {
+    if (returns_s.Find(entry.value) != nullptr) returns_s[entry.value] = 0;
   }
   // The block is one of those that are to be erased.
   [[nodiscard]] bool IsErased(const Erasing& scope, const BlockEntry& entry) const;
@@ -421,10 +428,6 @@ class CacheState {
   void QueueIfUndecided(EntryIndex entry);
   // Of an entry that no tier holds, and that nothing follows.
   void Erase(EntryIndex entry);
-  // The block is used, or is no block any more: none waits for its return.
-  void ForgetReturn(EntryIndex entry) {
-    if (returns_s.Find(entry.value) != nullptr) returns_s[entry.value] = 0;
-  }
   // The tables beside host memory and pools learn of the entry's times and uses, where they are.
   void UpdateTables(EntryIndex entry);
   [[nodiscard]] PoolEntryFacts PoolFactsOf(const CachePool& pool, EntryIndex entry) const;

@@ -477,7 +477,8 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
     PoolBlock& block = BlockOf({pool, entry});
     block.since_ds = now_ds;
     state_.EnterPoolTable(pool, entry);
-    if (block.references == 0) state_.EnterEvictionOrder(pool, entry);
+    // No session has given it back yet: its copy in host keeps its place.
+    if (block.references == 0) pool->victims.Insert(entry, state_.FactsOf(entry));
   }
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;

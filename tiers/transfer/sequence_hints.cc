@@ -35,6 +35,7 @@ bool SequenceHints::EndUse(EntryIndex index, SequenceHint hint) {
   if (FollowedByOthers(index)) return false;
   const bool once = hint == SequenceHint::kOnce;
   state_.Apply(index, once ? BlockEvent::kHintOnce : BlockEvent::kHintClosed);
+  state_.ForgetReturn(index);
   const BlockEntry& entry = state_[index];
   if (!entry.LeavesFirst()) return true;
   state_.unpersisted.Remove(index);

@@ -53,6 +53,20 @@ std::string_view AdoptionDropName(AdoptionDrop reason) {
   return "invalid";
 }
 
+std::string_view ReturnOutcomeName(ReturnOutcome outcome) {
+  switch (outcome) {
+    case ReturnOutcome::kComplete:
+      return "complete";
+    case ReturnOutcome::kShort:
+      return "short";
+    case ReturnOutcome::kCancelled:
+      return "cancelled";
+    case ReturnOutcome::kForgotten:
+      return "forgotten";
+  }
+  return "invalid";
+}
+
 std::string_view DropReasonName(DropReason reason) {
   switch (reason) {
     case DropReason::kCleanCopyBelow:

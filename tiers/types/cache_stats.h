@@ -60,6 +60,16 @@ enum class AdoptionDrop : uint8_t {
 inline constexpr int kAdoptionDropCount = 7;
 [[nodiscard]] std::string_view AdoptionDropName(AdoptionDrop reason);
 
+// What came of bringing a sequence up before its client is back (ReturnPrefetch).
+enum class ReturnOutcome : uint8_t {
+  kComplete = 0,  // all that is cached of it was in the pool, or on its way there, in time
+  kShort,         // the time was up, or there was no room
+  kCancelled,     // it was used or expected at another time, it ended, or its client went
+  kForgotten,     // its tenant expects more sequences than are remembered
+};
+inline constexpr int kReturnOutcomeCount = 4;
+[[nodiscard]] std::string_view ReturnOutcomeName(ReturnOutcome outcome);
+
 struct CacheStats {
   void CountHit(NamespaceId asked_of, Tier tier, uint64_t block_tokens, bool from_cold = false) {
     AskedOf& own = Of(asked_of);
@@ -134,6 +144,11 @@ struct CacheStats {
   uint64_t acquires = 0;
   uint64_t acquires_refused = 0;
   uint64_t acquires_waited = 0;
+  // Of sequences that clients expected to go on: what came of bringing them up before that, and
+  // what was loaded for it.
+  std::array<uint64_t, kReturnOutcomeCount> returns{};
+  void CountReturn(ReturnOutcome outcome) { ++returns[static_cast<size_t>(outcome)]; }
+  uint64_t return_blocks = 0, return_bytes = 0;
   // Loads told by events alone, for all counters that their session shares were in use.
   uint64_t loads_without_counter = 0;
   std::array<uint64_t, kMissReasonCount> misses_by_reason{};

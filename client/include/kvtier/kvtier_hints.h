@@ -28,7 +28,8 @@ enum {
   KVT_HINT_CLOSED = 1, /* the conversation has ended; a later use of a block disproves it */
   KVT_HINT_ONCE = 2,   /* the same, and uses do not disprove it: a job that runs once */
   KVT_HINT_RETURNS = 3 /* it goes on in `returns_in_ms`, as after a call of a tool: its blocks are
-                          passed over until then when space is needed */
+                          passed over until then when space is needed, and those that are not in the
+                          pool are brought up shortly before, unless the client has gone */
 };
 
 /* `hashes`: of the sequence, from its first block on. */
