@@ -81,7 +81,7 @@ constexpr auto kCache = &At<&Config::cache, kMember>;
 
 constexpr double kYearMs = 366.0 * kDayMs;
 // Bounds that several keys share, far above any use; sums of values stay within 64 bits.
-constexpr double kMaxBytes = 0x1p50;  // 1024 TiB
+constexpr double kMaxBytes = 0x1p50;       // 1024 TiB
 constexpr double kMaxIds = 4096;
 constexpr double kMaxPathBytes = 4095;
 constexpr double kMaxSocketPathBytes = 107;  // sockaddr_un::sun_path less its terminator
@@ -349,10 +349,12 @@ std::vector<ConfigKey> DiskKeys() {
                "A block is written only if it is at least so likely to be used again before it "
                "expires, as the daemon learns from its own blocks, or if one that follows it is "
                "written; pinned blocks always are. 0: all `extended` blocks are written."),
-      Size("disk.write_budget_per_day", kCache<&CacheOptions::disk_write_budget_bytes_per_day>, 0,
-           kMaxBytes,
-           "Bytes written per UTC day, to spare the disk; `0B`: no limit. Blocks refused for "
-           "it are counted."),
+      Size(
+          "disk.write_budget_per_day", kCache<&CacheOptions::disk_write_budget_bytes_per_day>, 0,
+          kMaxBytes,
+          "Bytes written per UTC day, to spare the disk; `0B`: no limit. Blocks refused for "
+          "it are counted. While more has been written than the day's share by now, blocks must be "
+          "likelier to be used again than `disk.admission` says, so that it lasts for the day."),
   };
 }
 

@@ -34,7 +34,10 @@ void Persister::Want(EntryIndex index) {
 bool Persister::WantIfAdmitted(EntryIndex index) {
   state_.unpersisted.Remove(index);
   const bool undecided = admission_.Undecided(index);
-  if (undecided && !admission_.Admits(index)) return false;
+  if (undecided) {
+    state_.write_budget.NoteDecision(state_.options.disk_admission);
+    if (!admission_.Admits(index)) return false;
+  }
   Ask(index);
   if (!undecided) return true;
   for (const EntryIndex parent : admission_.DeclinedParents(index)) {

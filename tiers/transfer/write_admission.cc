@@ -14,7 +14,8 @@ constexpr size_t kMostChildren = 64;
 bool WriteAdmission::Admits(EntryIndex index) const {
   const BlockEntry& entry = state_[index];
   if (!state_.Admits() || entry.pinned() || ChildIsWritten(index)) return true;
-  return ParentsCanBeWritten(index) && ChanceOfUse(index) >= state_.options.disk_admission;
+  const double least = std::max(state_.options.disk_admission, state_.write_budget.least_chance());
+  return ParentsCanBeWritten(index) && ChanceOfUse(index) >= least;
 }
 
 bool WriteAdmission::ChildIsWritten(EntryIndex index) const {

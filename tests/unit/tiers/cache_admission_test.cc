@@ -145,5 +145,25 @@ TEST_F(CacheAdmissionTest, AsLongAsLittleHasBeenLearnedEverythingIsWritten) {
   EXPECT_EQ(OnDisk(Sequence(1, 4)), 4u);
 }
 
+// As long as no more is written than the day's share, every block here is worth it; then only those
+// that are likely to be used are, and the rest of the day has something left.
+TEST_F(CacheAdmissionTest, WritesAheadOfTheDayAreKeptForBlocksThatAreLikelyToBeUsed) {
+  constexpr uint64_t kBlocksAnHour = 100;
+  CacheSetup setup{.pool_blocks = 16, .host_slots = 16};
+  setup.options.disk_admission = kUnlikely / 2;
+  setup.options.disk_write_budget_bytes_per_day = 24 * kBlocksAnHour * 2 * kBlockBytes;
+  Start(setup);
+  for (uint64_t stream = 100; stream < 400; ++stream) PutLinked(Sequence(stream, 8));
+  EXPECT_GT(cache_->stats().disk_declined_blocks, 0u);
+  EXPECT_GT(cache_->Gauges().write_budget_left_bytes, 0u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kWriteBudget), 0u);
+  MakeLikely(Sequence(2, 4));
+  PutLinked(Sequence(1, 4));
+  PutLinked(Sequence(2, 4));
+  TurnHostOver();
+  EXPECT_EQ(OnDisk(Sequence(1, 4)), 0u);
+  EXPECT_EQ(OnDisk(Sequence(2, 4)), 4u);
+}
+
 }  // namespace
 }  // namespace kvtier

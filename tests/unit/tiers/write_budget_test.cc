@@ -107,5 +107,81 @@ TEST(WriteBudgetTest, AClockBeforeTheEpochIsDayZero) {
   EXPECT_EQ(WriteBudget(&clock, 100).state().day, 0u);
 }
 
+// --- pacing ---
+
+constexpr double kAdmission = 0.15;
+
+void Decide(int times, WriteBudget* budget) {
+  for (int i = 0; i < times; ++i) budget->NoteDecision(kAdmission);
+}
+
+TEST(WriteBudgetTest, IsAheadOfTheDayOnceMoreThanItsShareAndAnHoursIsSpent) {
+  FakeClock clock;  // stands at midnight
+  WriteBudget budget(&clock, 2400);
+  EXPECT_TRUE(budget.TrySpend(100));
+  EXPECT_FALSE(budget.IsAhead()) << "an hour's worth";
+  EXPECT_TRUE(budget.TrySpend(1));
+  EXPECT_TRUE(budget.IsAhead());
+  clock.Advance(kHourMs);
+  EXPECT_FALSE(budget.IsAhead());
+  EXPECT_TRUE(budget.TrySpend(100));
+  EXPECT_TRUE(budget.IsAhead());
+  clock.Advance(kDayMs - kHourMs - 1);
+  EXPECT_TRUE(budget.TrySpend(2199));
+  EXPECT_FALSE(budget.IsAhead()) << "the whole day's worth at the end of the day";
+}
+
+TEST(WriteBudgetTest, AsksNothingOfABlockWhileWritesKeepToTheDay) {
+  FakeClock clock;
+  WriteBudget budget(&clock, 2400);
+  Decide(10'000, &budget);
+  EXPECT_EQ(budget.least_chance(), 0);
+}
+
+TEST(WriteBudgetTest, WithoutLimitAsksNothingOfABlock) {
+  FakeClock clock;
+  WriteBudget budget(&clock, 0);
+  EXPECT_TRUE(budget.TrySpend(UINT64_MAX));
+  Decide(10'000, &budget);
+  EXPECT_FALSE(budget.IsAhead());
+  EXPECT_EQ(budget.least_chance(), 0);
+}
+
+TEST(WriteBudgetTest, AsksMoreAndMoreOfABlockWhileWritesAreAheadAndNeverMoreThanCertainty) {
+  FakeClock clock;
+  WriteBudget budget(&clock, 2400);
+  EXPECT_TRUE(budget.TrySpend(200));
+  Decide(255, &budget);
+  EXPECT_EQ(budget.least_chance(), 0);
+  Decide(1, &budget);
+  EXPECT_DOUBLE_EQ(budget.least_chance(), kAdmission * 1.15);
+  Decide(256, &budget);
+  EXPECT_DOUBLE_EQ(budget.least_chance(), kAdmission * 1.15 * 1.15);
+  Decide(100'000, &budget);
+  EXPECT_EQ(budget.least_chance(), 1);
+}
+
+TEST(WriteBudgetTest, AsksLessAndLessOfABlockOnceWritesAreWithinTheDayAgain) {
+  FakeClock clock;
+  WriteBudget budget(&clock, 2400);
+  EXPECT_TRUE(budget.TrySpend(200));
+  Decide(100'000, &budget);
+  clock.Advance(kHourMs);
+  Decide(256, &budget);
+  EXPECT_DOUBLE_EQ(budget.least_chance(), 0.9);
+  Decide(100'000, &budget);
+  EXPECT_EQ(budget.least_chance(), 0);
+}
+
+TEST(WriteBudgetTest, ALimitThatIsTakenBackAsksNothingOfABlock) {
+  FakeClock clock;
+  WriteBudget budget(&clock, 2400);
+  EXPECT_TRUE(budget.TrySpend(200));
+  Decide(1000, &budget);
+  ASSERT_GT(budget.least_chance(), 0);
+  budget.SetBytesPerDay(0);
+  EXPECT_EQ(budget.least_chance(), 0);
+}
+
 }  // namespace
 }  // namespace kvtier
