@@ -296,13 +296,16 @@ void CacheState::QueueIfUndecided(EntryIndex index) {
 // The index and the table beside host learn of other uses once in a while, but of this one now: the
 // block may be at the end of its maximum age. An encrypted slot on disk can be read for as long as
 // there is the key of the hour in which it was made, and no hour but that of the block's age is
-// known of it: with such a slot the block grows no younger.
+// known of it: with such a slot the block grows no younger. One that only lower tiers had counts
+// its uses anew, as it would if it had been read from there.
 void CacheState::UseComputedAnew(CachePool* pool, EntryIndex index, RetentionClass retention) {
   BlockEntry& entry = directory[index];
   if (retention == RetentionClass::kExtended) Extend(index);
   if (env.keys == nullptr || !entry.has_disk_slot()) entry.created_s = NowS();
   ForgetHint(index);
+  const bool in_memory = entry.in_pool() || entry.in_host();
   Use(pool, index);
+  if (!in_memory) CountUsesAnew(index);
   UpdateTables(index);
   QueueRecencyUpdate(index);
 }

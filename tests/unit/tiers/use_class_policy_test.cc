@@ -199,6 +199,25 @@ TEST_F(CacheUseClassTest, UsesAreCountedAnewWhenABlockIsReadFromDisk) {
   EXPECT_TRUE(InPool(2));
 }
 
+// As where a client takes computing for quicker than a read.
+TEST_F(CacheUseClassTest, UsesAreCountedAnewWhenABlockThatOnlyTheDiskHasIsComputedAgain) {
+  StartWithClasses({.pool_blocks = 2});
+  Put(Sequence(1, 1));
+  for (int i = 0; i < 5; ++i) Use(Sequence(1, 1));
+  Drain();
+  EvictFrom(1, Tier::kPool);
+  EvictFrom(1, Tier::kHost);
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
+  Commit(kAlice, block, TestHash(1, 0));
+  Release(kAlice, {block});
+  Settle();
+  Put(Sequence(2, 1));
+  Use(Sequence(2, 1));
+  TakeBlocks(1);
+  EXPECT_FALSE(InPool(1));
+  EXPECT_TRUE(InPool(2));
+}
+
 // --- against LRU, on whole traces ---
 
 class UseClassPatternTest : public ::testing::TestWithParam<std::string_view> {};
