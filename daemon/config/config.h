@@ -94,6 +94,7 @@ struct DiskConfig {
   std::string root_key;
   std::string previous_root_key;
   uint64_t free_floor_bytes = 1 * kGiB;
+  uint64_t rated_write_bytes = 0;  // over the drives' life; 0: not known
 };
 
 enum class ColdKind : uint8_t { kNone, kResp, kRados };

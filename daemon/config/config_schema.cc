@@ -82,6 +82,7 @@ constexpr auto kCache = &At<&Config::cache, kMember>;
 constexpr double kYearMs = 366.0 * kDayMs;
 // Bounds that several keys share, far above any use; sums of values stay within 64 bits.
 constexpr double kMaxBytes = 0x1p50;       // 1024 TiB
+constexpr double kMaxRatedBytes = 0x1p62;  // many drives of many PiB; summed with nothing
 constexpr double kMaxIds = 4096;
 constexpr double kMaxPathBytes = 4095;
 constexpr double kMaxSocketPathBytes = 107;  // sockaddr_un::sun_path less its terminator
@@ -345,6 +346,9 @@ std::vector<ConfigKey> DiskKeys() {
       Size("disk.free_floor_bytes", kDisk<&DiskConfig::free_floor_bytes>, 0, kMaxBytes,
            "The file system keeps at least this much free: the files are made smaller than "
            "`disk.bytes` if it must be, and the log and `status` say so."),
+      Size("disk.rated_writes", kDisk<&DiskConfig::rated_write_bytes>, 0, kMaxRatedBytes,
+           "Bytes that the drive may be written in its life, as its maker says (TBW); of several "
+           "drives, all together. For a metric alone; `0B`: not known."),
       Fraction("disk.admission", kCache<&CacheOptions::disk_admission>, 0, 0.9,
                "A block is written only if it is at least so likely to be used again before it "
                "expires, as the daemon learns from its own blocks, or if one that follows it is "

@@ -110,7 +110,11 @@ struct BlockEntry {
   uint32_t uses = 0;
   uint16_t tokens = 0;
   RetentionClass retention = RetentionClass::kExtended;
-  uint8_t recent_uses = 1;  // since its bytes were computed or read from disk; 255: or more
+  static constexpr uint8_t kMostRecentUses = 127;
+  // Since its bytes were computed or read from disk; the largest stands for more, too.
+  uint8_t recent_uses : 7 = 1;
+  // Its slot on disk has been read for a load, or may have been before this process.
+  uint8_t was_read_from_disk : 1 = 0;
 
   // --- states ---
   [[nodiscard]] bool loading() const { return Has(EntryBits::kLoading); }

@@ -121,6 +121,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   }
   entry.disk = record.location;
   entry.disk_generation = record.generation;
+  entry.was_read_from_disk = 1;
   state_.Apply(index, BlockEvent::kRestore);
   if (record.verified) state_.Apply(index, BlockEvent::kTrust);
   slab_headers_.Assume(state_.env.geometry.SlabOf(record.location), name_space.slot_bytes);
@@ -291,6 +292,10 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   // The slot stays taken until the deletion is durable.
   allocator_.SetOwner(entry.disk.offset, kNoEntry);
   const Namespace& name_space = state_.NamespaceOf(entry);
+  if (!entry.was_read_from_disk) {
+    state_.stats.disk_never_read.Add(int64_t{state_.NowS()} - entry.created_s,
+                                     name_space.slot_bytes);
+  }
   if (slot != IndexCommitter::Slot::kKeep) {
     BeginLeaving(name_space.tenant, entry.disk);
   } else {
@@ -357,6 +362,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   if (status) {
     ++state_.stats.disk_write_blocks;
     state_.stats.disk_write_bytes += bytes;
+    entry.was_read_from_disk = 0;
     ++blocks_;
     committer_.Put(index);
     return;

@@ -257,7 +257,7 @@ void CacheState::Extend(EntryIndex index) {
 void CacheState::Use(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = directory[index];
   ++entry.uses;
-  if (entry.recent_uses < UINT8_MAX) ++entry.recent_uses;
+  if (entry.recent_uses < BlockEntry::kMostRecentUses) ++entry.recent_uses;
   Apply(index, BlockEvent::kAllowPersist);
   if (!entry.once()) ForgetHint(index);
   ForgetReturn(index);

@@ -319,6 +319,7 @@ void Loader::OnVerified(Reads::iterator read) {
   state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/true, state_.PreciseUs());
   const Arrival arrival = EndRead(read);
   disk_.MarkVerified(arrival.entry);
+  state_[arrival.entry].was_read_from_disk = 1;
   OnInHost(arrival);
 }
 

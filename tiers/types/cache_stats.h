@@ -15,6 +15,7 @@
 #include "tiers/types/cache_options.h"
 #include "tiers/types/cold_stats.h"
 #include "tiers/types/meters.h"
+#include "tiers/types/never_read.h"
 
 namespace kvtier {
 
@@ -164,6 +165,7 @@ struct CacheStats {
   uint64_t disk_write_blocks = 0, disk_write_bytes = 0, disk_write_errors = 0;
   // Writes that were spared, because the blocks were unlikely to be used again.
   uint64_t disk_declined_blocks = 0, disk_declined_bytes = 0;
+  NeverRead disk_never_read;  // of what this process wrote
   uint64_t disk_read_blocks = 0, disk_read_bytes = 0, disk_read_errors = 0;
   uint64_t disk_read_retries = 0, disk_read_repaired = 0;
   uint64_t index_batches = 0, index_errors = 0;

@@ -174,6 +174,15 @@ TEST(Config, SizeWithoutUnitIsRefused) {
   EXPECT_EQ(ReasonOf("[pool]\nbytes = \"12 parsecs\"\n"), "config_out_of_range");
 }
 
+TEST(Config, RatedWritesOfManyDrivesAreMoreThanAPebibyte) {
+  const Result<Config> config = Parse("[disk]\nrated_writes = \"1.5TB\"\n");
+  ASSERT_TRUE(config) << config.error().context;
+  EXPECT_EQ(config->disk.rated_write_bytes, 1'500'000'000'000u);
+  const Result<Config> large = Parse("[disk]\nrated_writes = \"70000TB\"\n");
+  ASSERT_TRUE(large) << large.error().context;
+  EXPECT_EQ(large->disk.rated_write_bytes, 70'000'000'000'000'000u);
+}
+
 TEST(Config, DurationWithoutUnitIsRefused) {
   EXPECT_EQ(ReasonOf("[retention]\nmemory_ttl = 600\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[retention]\nmemory_ttl = \"600\"\n"), "config_out_of_range");

@@ -368,6 +368,47 @@ TEST_F(CacheDiskTest, RightChecksumAtCommitIsAccepted) {
   EXPECT_TRUE(Presence(TestHash(1, 0)).host);
 }
 
+TEST_F(CacheDiskTest, WhatLeavesTheDiskUnreadIsCountedByItsAge) {
+  CacheSetup setup;
+  setup.options.extended_ttl_ms = 7 * kHourMs;
+  Start(setup);
+  Put(Sequence(1, 4));
+  Drain();
+  AdvanceAndTick(8 * kHourMs);
+  ASSERT_FALSE(Presence(TestHash(1, 0)).disk);
+  EXPECT_THAT(cache_->stats().disk_never_read.bytes,
+              testing::ElementsAre(0, 0, 4 * 2 * kBlockBytes, 0));
+}
+
+TEST_F(CacheDiskTest, WhatWasLoadedFromDiskIsNotCountedAsUnread) {
+  CacheSetup setup;
+  setup.options.extended_ttl_ms = kHourMs / 2;
+  Start(setup);
+  Put(Sequence(1, 4));
+  Drain();
+  for (const BlockHash& hash : Sequence(1, 4)) {
+    for (const Tier tier : {Tier::kPool, Tier::kHost}) {
+      cache_->Evict({pool_.namespace_id, hash}, tier);
+    }
+  }
+  Use(Sequence(1, 4));
+  ASSERT_EQ(cache_->stats().disk_read_blocks, 4u);
+  AdvanceAndTick(kHourMs);
+  ASSERT_FALSE(Presence(TestHash(1, 0)).disk);
+  EXPECT_EQ(cache_->stats().disk_never_read.bytes[0], 0u);
+}
+
+TEST_F(CacheDiskTest, OfWhatAnEarlierProcessWroteIsNotKnownWhetherItWasRead) {
+  CacheSetup setup;
+  setup.options.extended_ttl_ms = kHourMs / 2;
+  Start(setup);
+  Put(Sequence(1, 4));
+  DrainAndRestart();
+  AdvanceAndTick(kHourMs);
+  ASSERT_FALSE(Presence(TestHash(1, 0)).disk);
+  EXPECT_EQ(cache_->stats().disk_never_read.bytes[0], 0u);
+}
+
 TEST_F(CacheDiskTest, VerifyFindsDamageAndQuarantinesIt) {
   Start();
   PutOnDisk(Sequence(1, 4));
