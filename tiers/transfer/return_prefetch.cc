@@ -104,17 +104,19 @@ void ReturnPrefetch::Tick() {
   }
 }
 
+// One sequence of each pool in an event, also where it ends at once: to see that all of it is in
+// the pool takes as long as to begin loads.
 void ReturnPrefetch::Pump() {
-  std::vector<const CachePool*> waited_for;
+  std::vector<const CachePool*> seen_to;
   for (auto next = due_.begin(); next != due_.end();) {
     const auto awaited = next++;
     CachePool* const pool = state_.FindPool(awaited->pool);
-    if (std::ranges::find(waited_for, pool) != waited_for.end()) continue;
-    if (const std::optional<ReturnOutcome> outcome = BringUp(pool, &*awaited)) {
-      End(awaited, *outcome);
-    } else {
-      waited_for.push_back(pool);
-    }
+    if (std::ranges::find(seen_to, pool) != seen_to.end()) continue;
+    seen_to.push_back(pool);
+    const std::optional<ReturnOutcome> outcome = BringUp(pool, &*awaited);
+    if (!outcome) continue;
+    End(awaited, *outcome);
+    if (!due_.empty()) state_.SchedulePart();
   }
 }
 

@@ -55,6 +55,17 @@ TEST_F(CacheReturnTest, ASequenceThatGoesOnAtOnceIsBroughtUpAtTheNextTick) {
   EXPECT_EQ(InPool(Sequence(1, 8)), 8u);
 }
 
+TEST_F(CacheReturnTest, OneEventSeesToOneSequenceOfAPoolAlsoWhereNothingIsToBeLoaded) {
+  Start({.pool_blocks = 32, .host_slots = 32});
+  for (uint64_t stream = 1; stream <= 3; ++stream) Put(Sequence(stream, 8));
+  for (uint64_t stream = 1; stream <= 3; ++stream) Expect(Sequence(stream, 8), 200);
+  machine_->clock.Advance(100);
+  cache_->Tick();
+  EXPECT_EQ(Ended(ReturnOutcome::kComplete), 1u);
+  Settle();
+  EXPECT_EQ(Ended(ReturnOutcome::kComplete), 3u);
+}
+
 TEST_F(CacheReturnTest, OnlyTheCachedPrefixIsBroughtUp) {
   StartWithBlocksOnDisk();
   Hashes hashes = Sequence(1, 4);
