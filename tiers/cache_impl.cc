@@ -494,6 +494,7 @@ void Cache::Tick() {
   impl_->acquirer.Tick();
   impl_->returns.Tick();
   impl_->regions.Tick();
+  impl_->touches.Tick();
   impl_->retention.Tick();
   impl_->erasure.Tick();
   if (impl_->cold_writer) impl_->cold_writer->Tick();

@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/prefix_touches.h"
 
+#include <algorithm>
+
 namespace kvtier {
 namespace {
 
 // A client that names more prefixes than can be walked loses some of their uses, and nothing else.
 constexpr size_t kMostWalks = 1024;
+constexpr uint32_t kPartsPerTick = 8;
 
 }  // namespace
+
+PrefixTouches::PrefixTouches(CacheState* state, HostSlots* host)
+    : state_(*state),
+      host_(*host),
+      left_until_tick_(kPartsPerTick * state->options.search_part_blocks) {}
 
 void PrefixTouches::TouchPrefix(EntryIndex last) {
   if (last == kNoEntry || walks_.size() == kMostWalks) return;
@@ -18,7 +26,8 @@ void PrefixTouches::TouchPrefix(EntryIndex last) {
 // One after the other. A row may have been forgotten between two parts, and given to another block:
 // then that one is touched, which serves as well as any.
 void PrefixTouches::GoOn() {
-  uint32_t left = state_.options.search_part_blocks;
+  const uint32_t most = std::min(state_.options.search_part_blocks, left_until_tick_);
+  uint32_t left = most;
   while (!walks_.empty() && left > 0) {
     EntryIndex next = walks_.front();
     for (; next != kNoEntry && state_.directory.Live(next) && left > 0; --left) {
@@ -31,6 +40,12 @@ void PrefixTouches::GoOn() {
       walks_.pop_front();
     }
   }
+  left_until_tick_ -= most - left;
+  if (!walks_.empty() && left_until_tick_ > 0) state_.SchedulePart();
+}
+
+void PrefixTouches::Tick() {
+  left_until_tick_ = kPartsPerTick * state_.options.search_part_blocks;
   if (!walks_.empty()) state_.SchedulePart();
 }
 

@@ -6,7 +6,9 @@
 // the youngest in each order of eviction, the first of the sequence last, so that a sequence that
 // is idle loses its end before its start, and one that is worked on loses neither.
 //
-// The blocks are walked in parts, since a sequence may have hundreds of thousands. Event loop only.
+// The blocks are walked in parts, since a sequence may have hundreds of thousands, and only so many
+// of them from one tick to the next: a client names a long walk with a short message. Event loop
+// only.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@ namespace kvtier {
 
 class PrefixTouches {
  public:
-  PrefixTouches(CacheState* state, HostSlots* host) : state_(*state), host_(*host) {}
+  PrefixTouches(CacheState* state, HostSlots* host);
 
   // The block is the youngest, wherever it is.
   void Touch(EntryIndex entry);
@@ -28,11 +30,14 @@ class PrefixTouches {
   void TouchPrefix(EntryIndex last);
   // The next part.
   void GoOn();
+  // More may be walked.
+  void Tick();
 
  private:
   CacheState& state_;
   HostSlots& host_;
   std::deque<EntryIndex> walks_;  // of each, the block that is next
+  uint32_t left_until_tick_;
 };
 
 }  // namespace kvtier

@@ -114,5 +114,21 @@ TEST_F(CacheRegionOrderTest, WhatIsLoadedBehindAPrefixKeepsAllOfItYoung) {
   EXPECT_EQ(PrefixInHost(1, 4), 4u);
 }
 
+// Sixteen blocks are walked from one tick to the next, and there are eighteen.
+TEST_F(CacheRegionOrderTest, LongWalksWaitForTheNextTick) {
+  const auto store_in_turns = [this] {
+    Store(Sequence(1, 4));
+    for (const uint32_t known : {4, 6, 8}) Store(Sequence(1, known + 2), known);
+  };
+  store_in_turns();
+  Store(Sequence(2, kSlots - 9));
+  EXPECT_LT(PrefixInHost(1, 10), 2u) << "its start had not been touched";
+  AdvanceAndTick(100);
+  store_in_turns();
+  AdvanceAndTick(100);
+  Store(Sequence(3, kSlots - 9));
+  EXPECT_EQ(PrefixInHost(1, 10), 9u);
+}
+
 }  // namespace
 }  // namespace kvtier
