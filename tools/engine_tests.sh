@@ -53,7 +53,7 @@ install_vllm() {
 prepare_engine_tests() {
   ./tools/setup.sh
   build=${KVTIER_BUILD_DIRECTORY:-build/release}
-  [[ -n ${KVTIER_BUILD_DIRECTORY-} ]] || build_preset release kvtierd kvtier
+  [[ -n ${KVTIER_BUILD_DIRECTORY-} ]] || build_preset release kvtierd kvtier kvtier-cold-resp
   build=$(cd "$build" && pwd)
   locked install_vllm
 }

@@ -2,8 +2,6 @@
 """Engines of two hosts, each with a region of its own daemon, and a store that both daemons share."""
 
 import pathlib
-import shutil
-import subprocess
 import tempfile
 import unittest
 
@@ -12,10 +10,10 @@ import numpy as np
 import kvtier
 from harness.daemon_test_case import RECORD
 from harness.private_daemon import PrivateDaemon, settings
+from harness.redis_server import SERVER, RedisServer
 from kvtier import Miss, Presence
 from test_regions import ROWS, SharedRows, hashes_of
 
-SERVER = shutil.which("redis-server")
 BLOCKS = 8
 
 
@@ -24,9 +22,8 @@ class Host:
 
     def __init__(self, test, directory, store):
         directory.mkdir()
-        cold = ["cold.kind=resp", f"cold.endpoint={store}", "cold.after=0s"]
-        cold += ["cold.lookup_deadline_ms=5000", "cold.read_deadline_ms=10000"]
-        self.daemon = PrivateDaemon(str(directory), [*settings(64, 128, 0, "host"), *cold])
+        sizes = settings(64, 128, 0, "host")
+        self.daemon = PrivateDaemon(str(directory), [*sizes, *store.settings()])
         test.addCleanup(self.daemon.kill)
         self.daemon.start()
         connection = kvtier.connect(self.daemon.socket, request_timeout_ms=30_000)
@@ -49,14 +46,7 @@ class ColdRegionsTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory(prefix="kvtier-cold-")
         self.addCleanup(directory.cleanup)
         self.directory = pathlib.Path(directory.name)
-        self.store = self.directory / "store.sock"
-        command = [SERVER, "--port", "0", "--unixsocket", str(self.store), "--save", ""]
-        process = subprocess.Popen([*command, "--daemonize", "no"], stdout=subprocess.PIPE)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        while b"ready to accept connections at" not in (line := process.stdout.readline()).lower():
-            self.assertTrue(line, "redis-server has ended")
+        self.store = RedisServer(directory.name, self.addCleanup)
 
     def host(self, name):
         return Host(self, self.directory / name, self.store)

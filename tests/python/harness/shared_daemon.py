@@ -17,11 +17,9 @@ class SharedDaemonCase:
     host_bytes = "64MiB"
 
     @classmethod
-    def setUpClass(cls: Any) -> None:
-        directory = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.directory = pathlib.Path(directory.name)
-        settings = [
+    def settings(cls) -> list[str]:
+        """Of its daemon."""
+        return [
             "pool.bytes=16MiB",
             "pool.device=host",
             f"host.bytes={cls.host_bytes}",
@@ -29,6 +27,12 @@ class SharedDaemonCase:
             "cache.slab_bytes=1MiB",
             "disk.free_floor_bytes=0B",
         ]
-        cls.daemon = PrivateDaemon(directory.name, settings)
+
+    @classmethod
+    def setUpClass(cls: Any) -> None:
+        directory = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = pathlib.Path(directory.name)
+        cls.daemon = PrivateDaemon(directory.name, cls.settings())
         cls.addClassCleanup(cls.daemon.kill)
         cls.daemon.start()
