@@ -435,7 +435,7 @@ TEST(Acquire, ACostThatIsNoneIsRefused) {
 
 TEST(LookupReply, UnknownTiersAreRefused) {
   EXPECT_EQ(
-      Decode<LookupReply>(PayloadOf(LookupReply{.parts = {{.presence = {7, 8}}}})).error().reason,
+      Decode<LookupReply>(PayloadOf(LookupReply{.parts = {{.presence = {15, 16}}}})).error().reason,
       "unknown_bits");
 }
 
