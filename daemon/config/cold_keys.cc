@@ -87,8 +87,9 @@ std::vector<ConfigKey> ColdKeys() {
           "reads what others wrote."),
       Key(kMilliseconds, "lookup_deadline_ms", &Cache<&CacheOptions::cold_lookup_deadline_ms>, 1,
           kMaxDeadlineMs,
-          "How long an acquire waits at most to hear which of the blocks that this host misses the "
-          "store has."),
+          "How long an acquire or a lookup waits at most to hear which of the blocks that this "
+          "host "
+          "misses the store has."),
       Key(kMilliseconds, "read_deadline_ms", &Cache<&CacheOptions::cold_read_deadline_ms>, 1,
           kMaxDeadlineMs, "How long a load waits at most for one block of the store."),
   };

@@ -151,9 +151,11 @@ class Region(Scoped):
         number, which is not 0 and differs from all others of the region.
 
         A hash that a pool or host memory has already is not copied again; one that is on disk only
-        comes to host memory. A store is also a use of the blocks before it in its sequence. Raises InvalidArgumentError ("empty_request",
-        "block_out_of_range", "bad_token_count", ...), UnavailableError; nothing was begun then.
-        What the daemon refuses is told by the transfer's end.
+        comes to host memory. A store is also a use of the blocks before it in its sequence.
+
+        Raises InvalidArgumentError ("empty_request", "block_out_of_range", "bad_token_count", ...),
+        UnavailableError; nothing was begun then. What the daemon refuses is told by the transfer's
+        end.
         """
         items = list(blocks)
         if not items:
@@ -347,8 +349,8 @@ class Region(Scoped):
     def lookup(self, hashes: HashArray) -> npt.NDArray[np.uint8]:
         """The tiers that hold each block now: uint8 [count], bits of Presence. One round trip.
 
-        Presence.POOL is never about the region itself; what is Presence.COLD can be loaded. Raises UnavailableError,
-        LimitExceededError, TimedOutError.
+        Presence.POOL is never about the region itself; what is Presence.COLD can be loaded. Raises
+        UnavailableError, LimitExceededError, TimedOutError.
         """
         joined = _hash_rows(hashes)
         presence = np.zeros(len(joined), np.uint8)
