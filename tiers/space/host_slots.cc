@@ -224,7 +224,7 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     if (!MayLeave(entry)) to_disk_.Want(coldest);
     if (!MayLeave(entry)) {
       state_.host_awaits_disk = true;
-      if (!state_.host_is_late()) return Outcome::kWait;
+      if (!state_.host_space_is_overdue()) return Outcome::kWait;
       // It is being written: it leaves as soon as it is on disk.
       search.passing = true;
       PassOver(coldest, &search);

@@ -136,7 +136,7 @@ class HostSlots {
   // The block may leave host: at no cost, or because others have waited for long enough.
   [[nodiscard]] bool MayLeave(const BlockEntry& entry) const {
     return entry.EvictableFromHost(state_.has_disk()) ||
-           (state_.host_is_late() && entry.DroppableFromHost());
+           (state_.host_space_is_overdue() && entry.DroppableFromHost());
   }
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry, Search* search);

@@ -202,7 +202,7 @@ class CacheState {
   bool host_awaits_disk = false;
 
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
-  [[nodiscard]] bool host_is_late() const { return acquire_late || store_late; }
+  [[nodiscard]] bool host_space_is_overdue() const { return acquire_late || store_late; }
   // The disk could not make space in host in time.
   void WritePrefixesFirst() { prefixes_first_until_ms = NowMs() + kPrefixesFirstMs; }
   // The time by which blocks age: Unix time as it was when the cache was made, and from then on the

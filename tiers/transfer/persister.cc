@@ -75,10 +75,10 @@ bool Persister::Pump() {
   });
 }
 
-// A client waits for what is read, and none waits for what is written until host is late: the
-// drive divides its time by what is in flight, and reads may be few where host has few slots for
-// them. A share of the bytes that were read, unlike one of the bytes in flight, is small however
-// few the reads and however large the blocks are.
+// A client waits for what is read, and none waits for what is written until space in host is
+// overdue: the drive divides its time by what is in flight, and reads may be few where host has few
+// slots for them. A share of the bytes that were read, unlike one of the bytes in flight, is small
+// however few the reads and however large the blocks are.
 bool Persister::MayWrite(EntryIndex next) const {
   const uint64_t most_bytes = state_.options.max_disk_write_bytes;
   const uint64_t reads = state_.stats.Lane(CopyLane::kDiskToHost).under_way();
@@ -86,7 +86,7 @@ bool Persister::MayWrite(EntryIndex next) const {
   // A row that is no block's any more costs nothing: it only leaves the line.
   if (!state_.directory.Live(next)) return true;
   const uint64_t slot_bytes = state_.NamespaceOf(state_[next]).slot_bytes;
-  if (state_.host_is_late() || reads * slot_bytes < kManyReadBytes) {
+  if (state_.host_space_is_overdue() || reads * slot_bytes < kManyReadBytes) {
     return in_flight_.bytes < most_bytes / kShareBesideReads;
   }
   const uint64_t read_bytes = state_.stats.disk_read_bytes - read_bytes_before_write_;
