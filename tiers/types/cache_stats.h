@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,7 +16,6 @@
 #include "tiers/types/cache_options.h"
 #include "tiers/types/cold_stats.h"
 #include "tiers/types/meters.h"
-#include "tiers/types/never_read.h"
 
 namespace kvtier {
 
@@ -60,6 +60,25 @@ enum class AdoptionDrop : uint8_t {
 };
 inline constexpr int kAdoptionDropCount = 7;
 [[nodiscard]] std::string_view AdoptionDropName(AdoptionDrop reason);
+
+// Bytes of blocks that left the disk without having been loaded from there, by the blocks' age.
+struct NeverRead {
+  struct Age {
+    const char* name;
+    int64_t below_s;
+  };
+  static constexpr std::array<Age, 4> kAges{{{"under_1h", 3'600},
+                                             {"under_6h", 6 * 3'600},
+                                             {"under_24h", 24 * 3'600},
+                                             {"over_24h", INT64_MAX}}};
+  std::array<uint64_t, kAges.size()> bytes{};
+
+  void Add(int64_t age_s, uint64_t block_bytes) {
+    size_t age = 0;
+    while (age + 1 < kAges.size() && age_s >= kAges[age].below_s) ++age;
+    bytes[age] += block_bytes;
+  }
+};
 
 // What came of bringing a sequence up before its client is back (ReturnPrefetch).
 enum class ReturnOutcome : uint8_t {
