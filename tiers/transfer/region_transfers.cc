@@ -276,13 +276,31 @@ PoolBlock* RegionTransfers::UnderWay(const Queued& store) {
   return blocks.Current(store.block) ? &blocks[store.block.index] : nullptr;
 }
 
+const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
+  for (; !stores_.empty(); stores_.pop_front()) {
+    const PoolBlock* const block = UnderWay(stores_.front());
+    if (block == nullptr || block->pins() > 0 || state_[block->entry].offloading()) continue;
+    return &stores_.front();
+  }
+  return nullptr;
+}
+
+// Between two ticks host has the time to give up what it can, so a store fails only if not one got
+// a slot in that time: a store that begins right after a tick has waited for less than its half at
+// the next one, and for all of its time at the one after.
 void RegionTransfers::Tick() {
   const int64_t now_ms = state_.NowMs();
-  EndLateStores(now_ms);
+  const Queued* oldest = OldestWaiting();
+  const bool was_late = state_.store_late;
+  const bool none_began = oldest != nullptr && oldest_at_last_tick_ == *oldest;
+  if (none_began && (was_late || !state_.host_awaits_disk)) {
+    EndLateStores(now_ms);
+    oldest = OldestWaiting();
+  }
+  oldest_at_last_tick_ = oldest != nullptr ? std::optional(*oldest) : std::nullopt;
   const int64_t asked_ms = now_ms + state_.options.max_wait_ms / 2;
-  const PoolBlock* const oldest = stores_.empty() ? nullptr : UnderWay(stores_.front());
-  state_.store_late = oldest != nullptr && state_[oldest->entry].offload_queued() &&
-                      state_.host_awaits_disk && asked_ms >= stores_.front().deadline_ms;
+  state_.store_late =
+      oldest != nullptr && asked_ms >= oldest->deadline_ms && (was_late || state_.host_awaits_disk);
   if (!state_.store_late) return;
   state_.WritePrefixesFirst();
   state_.SchedulePump();
@@ -290,15 +308,14 @@ void RegionTransfers::Tick() {
 
 // In the order in which they began, which is that of their deadlines.
 void RegionTransfers::EndLateStores(int64_t now_ms) {
-  for (size_t i = 0; i < kLateStoresPerTick && !stores_.empty(); ++i) {
-    const Queued store = stores_.front();
-    const PoolBlock* const block = UnderWay(store);
-    if (block != nullptr && now_ms < store.deadline_ms) return;
+  for (size_t i = 0; i < kLateStoresPerTick; ++i) {
+    const Queued* const oldest = OldestWaiting();
+    if (oldest == nullptr || now_ms < oldest->deadline_ms) return;
+    const EntryIndex entry = UnderWay(*oldest)->entry;
+    const auto region = regions_.find(oldest->region);
     stores_.pop_front();
-    if (block == nullptr || block->pins() > 0 || state_[block->entry].offloading()) continue;
-    const auto region = regions_.find(store.region);
-    state_.CountDrop(block->entry, Tier::kHost, DropReason::kHostFull);
-    CancelStore(&region->second, block->entry, MissReason::kHostFull);
+    state_.CountDrop(entry, Tier::kHost, DropReason::kHostFull);
+    CancelStore(&region->second, entry, MissReason::kHostFull);
     ForgetIfClosed(region);
   }
 }

@@ -106,6 +106,7 @@ class RegionTransfers final : public RegionEvents {
     int64_t deadline_ms = 0;
     PoolId region;
     BlockHandle block;
+    friend bool operator==(const Queued&, const Queued&) = default;
   };
   using Regions = std::unordered_map<PoolId, Region>;
   enum class Outcome : uint8_t { kCopied, kSkipped, kFailed };
@@ -136,6 +137,8 @@ class RegionTransfers final : public RegionEvents {
   void CancelStore(Region* region, EntryIndex entry, MissReason reason);
   // Loads of the same block that waited are looked at again with the next pump.
   void WakeWaiting(Region* region, EntryIndex entry);
+  // The oldest store whose copy has not begun; null if there is none. Forgets those before it.
+  [[nodiscard]] const Queued* OldestWaiting();
   void EndLateStores(int64_t now_ms);
   // The block that is being stored; null if that has ended.
   [[nodiscard]] PoolBlock* UnderWay(const Queued& store);
@@ -154,6 +157,7 @@ class RegionTransfers final : public RegionEvents {
   std::unordered_map<SessionId, std::vector<PoolId>> of_session_;
   std::vector<std::pair<PoolId, LoadRequest>> retries_;
   std::deque<Queued> stores_;  // in the order in which they began
+  std::optional<Queued> oldest_at_last_tick_;
   uint64_t in_flight_ = 0;
 };
 

@@ -62,6 +62,26 @@ TEST_F(CacheRegionSpaceTest, ALateStoreTakesTheSpaceOfTheColdestBlockInHost) {
   Settle();
 }
 
+TEST_F(CacheRegionSpaceTest, AStoreThatBeginsRightAfterATickIsGivenTheColdestBlocksSpaceToo) {
+  CacheSetup setup;
+  setup.host_slots = kSlotsPerSlab;
+  setup.options.max_wait_ms = 100;
+  setup.options.max_disk_write_bytes = 1;
+  Start(setup);
+  const PoolId region = OpenRegion();
+  file().HoldWrites();
+  (void)StoreAll(region, Sequence(1, kSlotsPerSlab));
+  const PendingTransfer stored = BeginStore(region, Sequence(2, 2), kSlotsPerSlab);
+  AdvanceAndTick(40);
+  EXPECT_FALSE(stored.ended());
+  AdvanceAndTick(100);
+  Settle();
+  ASSERT_TRUE(stored.ended());
+  EXPECT_EQ(stored->copied, 2u);
+  file().LetWritesGo(kSlotsPerSlab);
+  Settle();
+}
+
 // What is left of a sequence in host when others have taken some of its slots.
 class CacheRegionOrderTest : public CacheRegionsTest {
  protected:
