@@ -22,13 +22,20 @@ namespace {
 constexpr uint64_t kHeaderBytes = 4 * kKiB;
 constexpr uint64_t kSparePoolBlocks = 2;
 
-// Host memory that is too small for a set after the other set has been pushed through it.
+// Host memory that a set which is pushed through it leaves without anything older.
 uint64_t HostBytesForDisk(const BenchOptions& options, uint64_t block_bytes) {
   return options.set_bytes / block_bytes * (block_bytes + kHeaderBytes) / 2;
 }
 
-// Two sets take turns in a pool that holds one. For the host tier both lie in host memory; for the
-// disk tier host memory is too small to serve a set that the other has pushed through it.
+// For the host tier two sets, both of which lie in host memory, take turns in a pool that holds
+// one. Of a set that came from disk host memory keeps a part when the next one comes, so for the
+// disk tier each load has a set of its own; those that are stored last push the others out of host
+// memory.
+uint64_t SetCount(const BenchOptions& options, Tier tier) {
+  constexpr uint64_t kSetsStoredLast = 2;
+  return tier == Tier::kDisk ? options.repetitions + kSetsStoredLast : 2;
+}
+
 Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64_t block_bytes) {
   const bool from_disk = tier == Tier::kDisk;
   const uint64_t slots = options.set_bytes / block_bytes;
@@ -40,7 +47,7 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
       fmt::format("pool.copy_threads={}", options.copy_threads),
       fmt::format("host.bytes={}B",
                   from_disk ? HostBytesForDisk(options, block_bytes) : 3 * set_slot_bytes),
-      fmt::format("disk.bytes={}B", from_disk ? 3 * set_slot_bytes : 0),
+      fmt::format("disk.bytes={}B", from_disk ? (SetCount(options, tier) + 1) * set_slot_bytes : 0),
       fmt::format("cache.slab_bytes={}B", 16 * kMiB),
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
@@ -105,11 +112,11 @@ Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
 
 double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; }
 
-// The first turns leave copies of both sets below the pool, so that making room costs nothing
-// later.
+// Leaves copies of all sets below the pool, so that making room costs nothing later. Of two sets
+// that take turns the first turn alone does not.
 Status WarmUp(BenchClient& client, std::span<const std::vector<BlockHash>> sets) {
-  constexpr int kTurns = 4;
-  for (int i = 0; i < kTurns; ++i) {
+  const int turns = sets.size() == 2 ? 4 : 1;
+  for (int i = 0; i < turns; ++i) {
     for (const auto& set : sets) KVT_RETURN_IF_ERROR(client.Store(set));
   }
   return {};
@@ -172,7 +179,9 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
   KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, StartDaemon(options, tier, block_bytes));
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, block_bytes));
   const size_t blocks = options.set_bytes / block_bytes;
-  const std::vector<BlockHash> sets[] = {BenchClient::Set(1, blocks), BenchClient::Set(2, blocks)};
+  std::vector<std::vector<BlockHash>> sets;
+  for (uint64_t i = 1; i <= SetCount(options, tier); ++i)
+    sets.push_back(BenchClient::Set(i, blocks));
   KVT_RETURN_IF_ERROR(WarmUp(client, sets));
   if (tier == Tier::kDisk) KVT_RETURN_IF_ERROR(client.Drain());
   KVT_ASSIGN_OR_RETURN(const Ceiling ceiling,
@@ -182,7 +191,7 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
 
   Samples samples(ceiling);
   for (uint32_t i = 0; i < options.repetitions; ++i) {
-    KVT_RETURN_IF_ERROR(samples.TakeOne(client, sets[i % 2], tier));
+    KVT_RETURN_IF_ERROR(samples.TakeOne(client, sets[i % sets.size()], tier));
   }
   return samples.Summary(tier, block_bytes, blocks);
 }
