@@ -183,7 +183,8 @@ class Cache {
   // Forgets a block in one tier, or in all of them. What is held, pinned or on the move stays.
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
   // Calls `done` when nothing of what Evict took from the disk can come back at a restart, even if
-  // the index is lost: within this call if that is so already. With an error, kIoError, if the
+  // the index is lost: within this call if that is so already. Blocks that had left the disk before
+  // for other reasons cannot come back with the index then, either. With an error, kIoError, if the
   // index refuses, or if the disk has refused for seconds.
   void WhenEvictionsAreDurable(std::function<void(Status)> done);
 

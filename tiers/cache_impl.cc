@@ -477,7 +477,7 @@ EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {
 }
 
 void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
-  impl_->disk.committer().WhenVoided(std::move(done));
+  impl_->disk.committer().WhenDeleted(std::move(done));
 }
 
 void Cache::Erase(const EraseRequest& request,

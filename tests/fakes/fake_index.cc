@@ -18,6 +18,10 @@ void FakeIndex::Apply(IndexBatch batch, std::function<void(Status)> done) {
 void FakeIndex::CompleteFirst(const std::function<void(Status)>& done) {
   IndexBatch batch = std::move(under_way_.front());
   under_way_.pop_front();
+  if (refuse_next_ > 0) {
+    --refuse_next_;
+    return done(MakeError(ErrorCode::kIoError, "index_write", "injected"));
+  }
   const bool failed = fail_next_ > 0 || random_.Chance(failure_rate_);
   if (fail_next_ > 0) --fail_next_;
   if (!failed || random_.Chance(0.5)) log_.push_back(std::move(batch));

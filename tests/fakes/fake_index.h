@@ -23,6 +23,8 @@ class FakeIndex final : public Index {
 
   // The next `count` batches are reported as failed; each is applied all the same, or not.
   void FailNextBatches(int count) { fail_next_ = count; }
+  // The same, and none of them is applied.
+  void RefuseNextBatches(int count) { refuse_next_ = count; }
   void FailBatchesAtRate(double rate) { failure_rate_ = rate; }
 
   // The process died: of the batches under way a prefix is applied. The loop's events must be
@@ -49,6 +51,7 @@ class FakeIndex final : public Index {
   std::vector<IndexBatch> log_;
   std::deque<IndexBatch> under_way_;
   int fail_next_ = 0;
+  int refuse_next_ = 0;
   double failure_rate_ = 0;
 };
 

@@ -27,6 +27,14 @@ void IndexCommitter::Delete(const BlockKey& key, DiskLocation location, Slot slo
   if (slot == Slot::kVoid) voider_.Expect();
 }
 
+// All deletions count, whatever their reason: the record of a block that a read error or its age
+// took from the disk brings the block back as well.
+void IndexCommitter::WhenDeleted(std::function<void(Status)> done) {
+  if (!deletes_.empty()) return waiters_.push_back(std::move(done));
+  if (!deletes_under_way_.empty()) return waiters_under_way_.push_back(std::move(done));
+  voider_.WhenVoided(std::move(done));
+}
+
 // Data before index: files are synced before an entry may name what was written to them. Deletions
 // alone need no sync.
 bool IndexCommitter::Pump() {
@@ -35,6 +43,7 @@ bool IndexCommitter::Pump() {
   busy_ = true;
   puts_under_way_.swap(puts_);
   deletes_under_way_.swap(deletes_);
+  waiters_under_way_.swap(waiters_);
   state_.trace.IndexCommitBegin(puts_under_way_.size(), deletes_under_way_.size());
   if (puts_under_way_.empty()) {
     ApplyBatch();
@@ -151,11 +160,18 @@ void IndexCommitter::FinishDeletes(const Status& status) {
       if (deletion.slot == Slot::kVoid) voider_.Void(deletion.location);
     }
   } else {
-    voider_.OnIndexFailed(status);
     // The slots stay taken until their entries are gone.
     deletes_.insert(deletes_.begin(), deletes_under_way_.begin(), deletes_under_way_.end());
   }
   deletes_under_way_.clear();
+  if (!status) return FailWaiters(status);
+  for (auto& done : std::exchange(waiters_under_way_, {})) voider_.WhenVoided(std::move(done));
+}
+
+void IndexCommitter::FailWaiters(const Status& status) {
+  voider_.OnIndexFailed(status);
+  for (const auto& done : std::exchange(waiters_under_way_, {})) done(status);
+  for (const auto& done : std::exchange(waiters_, {})) done(status);
 }
 
 }  // namespace kvtier

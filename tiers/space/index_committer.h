@@ -34,10 +34,10 @@ class IndexCommitter {
   // The block is no longer at `location`.
   void Delete(const BlockKey& key, DiskLocation location, Slot slot);
 
-  // Calls `done` when all evictions so far that void their slots are durable, in index and header:
-  // at once if they are. With an error if the index refuses, which is asked again, or if a file has
-  // refused a header too often.
-  void WhenVoided(std::function<void(Status)> done) { voider_.WhenVoided(std::move(done)); }
+  // Calls `done` when no block deleted so far can come back with the index, and all headers to be
+  // voided are void: at once if that is so. With an error if the index refuses, which is asked
+  // again, or if a file has refused a header too often.
+  void WhenDeleted(std::function<void(Status)> done);
 
   // Starts a commit if there is anything to commit and none is under way. True if it did.
   bool Pump();
@@ -69,6 +69,7 @@ class IndexCommitter {
   void FinishPuts(const Status& status);
   void FinishUpdates(const Status& status);
   void FinishDeletes(const Status& status);
+  void FailWaiters(const Status& status);
 
   CacheState& state_;
   const SlotEnd end_;
@@ -77,6 +78,8 @@ class IndexCommitter {
   std::vector<Deletion> deletes_;
   std::vector<EntryIndex> puts_under_way_;
   std::vector<Deletion> deletes_under_way_;
+  std::vector<std::function<void(Status)>> waiters_;  // for `deletes_`
+  std::vector<std::function<void(Status)>> waiters_under_way_;
   std::vector<EntryIndex> updates_under_way_;
   std::vector<NamespaceId> namespaces_under_way_;
   bool busy_ = false;

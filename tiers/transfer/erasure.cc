@@ -101,7 +101,7 @@ void Erasure::GoOn() {
     }
   }
   state_.SchedulePump();
-  disk_.committer().WhenVoided(gate_.WhileOpen([this](const Status& status) {
+  disk_.committer().WhenDeleted(gate_.WhileOpen([this](const Status& status) {
     if (!status) jobs_.front().status = status;
     state_.env.loop->Post(gate_.WhileOpen([this] {
       if (next_row_ < state_.directory.end()) return GoOn();

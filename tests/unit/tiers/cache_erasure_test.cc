@@ -3,6 +3,7 @@
 // What encryption adds to it: cache_encryption_test.cc.
 
 #include <algorithm>
+#include <optional>
 
 #include "tests/unit/tiers/cache_fixture.h"
 
@@ -36,6 +37,18 @@ class CacheErasureTest : public CacheTest {
     Settle();
     for (int ticks = 0; ticks < 5 && !ended_; ++ticks) AdvanceAndTick(1);
     return ended_;
+  }
+  // A read error takes the tenant's only block from the disk, and the index refuses to forget it.
+  void LoseFromDiskButNotFromIndex() {
+    Put(Sequence(1, 1));
+    DrainAndRestart();
+    file().ScriptReads({ReadFault::kEio, ReadFault::kEio});
+    machine_->index->RefuseNextBatches(1);
+    (void)BeginAcquire(kAlice, Sequence(1, 1));
+    Settle();
+    ASSERT_EQ(Drops(Tier::kDisk, DropReason::kReadError), 1u);
+    ASSERT_EQ(machine_->Snapshot().records.size(), 1u);
+    ASSERT_FALSE(Presence(TestHash(1, 0)).anywhere());
   }
   [[nodiscard]] uint32_t InHost(const Hashes& hashes) const {
     const auto present = cache_->Lookup(pool_.id, hashes);
@@ -127,6 +140,52 @@ TEST_F(CacheErasureTest, WhatADaemonBeganToEraseTheNextOneErasesFromAPlainDisk) 
   EXPECT_TRUE(machine_->Snapshot().erasures.empty());
   LoseIndexAndRestart();
   EXPECT_EQ(cache_->stats().restored_blocks, 0u);
+}
+
+TEST_F(CacheErasureTest, WhatHadLeftTheDiskBeforeAnErasureDoesNotComeBackWithTheIndex) {
+  Start();
+  LoseFromDiskButNotFromIndex();
+  BeginErasure("tenant");
+  Settle();
+  EXPECT_FALSE(ended_) << "the index is asked again with the next tick";
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_TRUE(machine_->Snapshot().records.empty());
+  CrashAndRestart();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheErasureTest, AnErasureFailsWhileTheIndexRefusesToForgetWhatHadLeftTheDiskBefore) {
+  Start();
+  LoseFromDiskButNotFromIndex();
+  std::optional<Status> told;
+  cache_->Erase({.tenant = "tenant"},
+                [&](const EraseReport&, const Status& status) { told = status; });
+  ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
+  Settle();
+  machine_->index->RefuseNextBatches(1);
+  AdvanceAndTick(1);
+  ASSERT_TRUE(told);
+  EXPECT_THAT(*told, IsErrorOf(ErrorCode::kIoError, "index_write"));
+  CrashAndRestart();
+  Settle();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere()) << "a start finishes what failed";
+  EXPECT_TRUE(machine_->Snapshot().records.empty());
+  EXPECT_TRUE(machine_->Snapshot().erasures.empty());
+}
+
+TEST_F(CacheErasureTest, AnEvictionByHandWaitsForTheIndexToForgetAnEarlierCopy) {
+  Start();
+  LoseFromDiskButNotFromIndex();
+  Put(Sequence(1, 1));
+  ASSERT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 0)}, std::nullopt), EvictOutcome::kEvicted);
+  std::optional<Status> durable;
+  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status; });
+  Settle();
+  EXPECT_FALSE(durable);
+  AdvanceAndTick(1);
+  ASSERT_TRUE(durable && *durable);
+  CrashAndRestart();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
 }
 
 TEST_F(CacheErasureTest, AClockThatWasSetBackKeepsNothingFromBeingErased) {
