@@ -7,13 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/system/system_error.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <functional>
-#include <new>
-#include <system_error>
+#include <optional>
 #include <utility>
 
 #include "base/units.h"
@@ -57,17 +56,10 @@ std::string DescriptorHint() {
 Status WithResources(const std::function<Status()>& start) {
   try {
     return start();
-  } catch (const boost::system::system_error& error) {
-    return MakeError(
-        ErrorCode::kResourceExhausted, "no_descriptor",
-        fmt::format("a descriptor cannot be had: {}; {}", error.what(), ResourceLimitsText()));
-  } catch (const std::system_error& error) {
-    return MakeError(
-        ErrorCode::kResourceExhausted, "no_thread",
-        fmt::format("a thread cannot be started: {}; {}", error.what(), ResourceLimitsText()));
-  } catch (const std::bad_alloc&) {
-    return MakeError(ErrorCode::kResourceExhausted, "no_memory",
-                     fmt::format("memory cannot be had; {}", ResourceLimitsText()));
+  } catch (...) {
+    const std::exception_ptr thrown = std::current_exception();
+    if (std::optional<Error> error = ErrorOf(thrown)) return tl::unexpected(*std::move(error));
+    std::rethrow_exception(thrown);
   }
 }
 

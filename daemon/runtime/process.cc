@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <boost/system/system_error.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -17,10 +18,13 @@
 #include <fstream>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
+#include "base/posix.h"
 #include "base/units.h"
 
 namespace kvtier {
@@ -43,27 +47,20 @@ std::string LimitText(int resource, bool in_bytes) {
 }
 
 // _Exit and not exit: destructors of a process in this state could wait for threads for ever.
-[[noreturn]] void EndWithout(std::string_view what, const std::exception& error) {
-  fmt::print(stderr, "kvtierd: {} cannot be had: {}; {}\n", what, error.what(),
-             ResourceLimitsText());
-  std::_Exit(kExitNoResources);
-}
-
 [[noreturn]] void EndForUncaughtException() {
   if (const std::exception_ptr current = std::current_exception()) {
     try {
-      std::rethrow_exception(current);
-    } catch (const std::system_error& error) {
-      EndWithout("a thread", error);
-    } catch (const boost::system::system_error& error) {
-      EndWithout("a descriptor", error);
+      // An error of the program has none: the core file that abort leaves tells more than a text
+      // could.
+      if (const std::optional<Error> error = ErrorOf(current)) {
+        fmt::print(stderr, "kvtierd: {}\n", error->ToString());
+        std::_Exit(kExitNoResources);
+      }
     } catch (const std::bad_alloc&) {
-      // A plain text, because formatting one needs memory.
+      // Writing the text needs memory, too.
       std::fputs("kvtierd: memory cannot be had (see ulimit -v and the machine's memory)\n",
                  stderr);
       std::_Exit(kExitNoResources);
-    } catch (...) {
-      // An error of the program: the core file that abort leaves tells more than a text could.
     }
   } else if (std::uncaught_exceptions() > 0) {
     // Unwinding met an object that cannot go, such as a thread that a library has started before
@@ -74,7 +71,42 @@ std::string LimitText(int resource, bool in_bytes) {
   std::abort();
 }
 
+Error Exhausted(std::string reason, std::string_view what, const char* told) {
+  return {ErrorCode::kResourceExhausted, std::move(reason),
+          fmt::format("{} cannot be had: {}; {}", what, told, ResourceLimitsText())};
+}
+
+Error ErrorOfCode(const std::error_code& code, const char* told) {
+  const std::error_condition condition = code.default_error_condition();
+  const bool is_errno = condition.category() == std::generic_category();
+  switch (is_errno ? condition.value() : 0) {
+    case EAGAIN:
+      return Exhausted("no_thread", "a thread", told);
+    case EMFILE:
+    case ENFILE:
+      return Exhausted("no_descriptor", "a descriptor", told);
+    case ENOMEM:
+      return Exhausted("no_memory", "memory", told);
+    default:
+      return {ErrorCode::kIoError, is_errno ? ErrnoName(condition.value()) : "system_error", told};
+  }
+}
+
 }  // namespace
+
+std::optional<Error> ErrorOf(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::system_error& error) {
+    return ErrorOfCode(error.code(), error.what());
+  } catch (const boost::system::system_error& error) {
+    return ErrorOfCode(error.code(), error.what());
+  } catch (const std::bad_alloc& error) {
+    return Exhausted("no_memory", "memory", error.what());
+  } catch (...) {
+    return std::nullopt;
+  }
+}
 
 std::string ResourceLimitsText() {
   return fmt::format("limits: address space {}, processes and threads {}, descriptors {}",

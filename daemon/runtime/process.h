@@ -7,8 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "base/result.h"
 
 namespace kvtier {
 
@@ -18,6 +22,11 @@ namespace kvtier {
 // "limits: address space 128.0 MiB, processes and threads 512, descriptors 1024", with "unlimited"
 // where so. For error messages about threads, memory and descriptors that cannot be had.
 [[nodiscard]] std::string ResourceLimitsText();
+
+// What `thrown`, of the standard library or of Boost, says of the system: kResourceExhausted
+// "no_thread", "no_descriptor" or "no_memory", with the limits in the context, or kIoError with the
+// errno's name. Nothing for what is no error of the system.
+[[nodiscard]] std::optional<Error> ErrorOf(const std::exception_ptr& thrown);
 
 // From now on, an uncaught exception that says that a thread, memory or a descriptor cannot be had
 // ends the process with a line on standard error that names it and the limits, and with exit code
