@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import pathlib
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -237,8 +238,9 @@ class Stream:
         self.bytes += write_stream.pack(event)
         return self._requests
 
-    def answer(self, request):
-        self.bytes += write_stream.pack(write_stream.Event(write_stream.ANSWER, request, 0, 0, b""))
+    def answer(self, request, failed=0):
+        event = write_stream.Event(write_stream.ANSWER, request, failed, 0, b"")
+        self.bytes += write_stream.pack(event)
 
     def do(self, *request):
         self.answer(self.ask(*request))
@@ -274,6 +276,17 @@ class PowerLossTest(unittest.TestCase):
         self.stream.do(write_stream.SYNC, 0, 1)
         self.stream.do(write_stream.WRITE, 0, 1, b"new")
         self.assertEqual(self.stream.contents("/a"), {b"old", b"new"})
+
+    def test_a_write_that_failed_is_what_was_written_of_it(self):
+        self.stream.create(1, b"/a")
+        for failed, offset in ((3, 0), (5, 90)):  # the second one as a whole
+            write = self.stream.ask(write_stream.WRITE, offset, 1, b"bytes")
+            self.stream.answer(write, failed)
+        self.stream.answer(self.stream.ask(write_stream.TRUNCATE, 0, 1), 1)
+        self.stream.answer(self.stream.ask(write_stream.ALLOCATE, 50, 1), 1)
+        self.assertEqual({len(one) for one in self.stream.contents("/a")}, {0, 2})
+        self.stream.do(write_stream.SYNC, 0, 1)
+        self.assertEqual(self.stream.contents("/a"), {b"by"})
 
     def test_a_sync_that_was_not_answered_promises_nothing(self):
         self.stream.create(1, b"/a")
@@ -490,6 +503,35 @@ class MountTest(unittest.TestCase):
         self.assertEqual(left, {"/d": None, "/d/b": b"x" * 5 + b"y" + b"x" * 8_994})
         notes = [bytes(event.content) for event in events if event.kind == write_stream.NOTE]
         self.assertEqual(notes, [b'{"seen": "all"}'])
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounts a full disk as root only")
+    def test_what_a_full_disk_did_not_take_is_not_recorded_as_written(self):
+        with recorder.Mount() as mount:
+            full = mount.root.parent / "backing"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", full], check=True)
+            try:
+                file = os.open(mount.root / "a", os.O_WRONLY | os.O_CREAT, 0o600)
+                written = 0
+                with self.assertRaises(OSError):
+                    for _ in range(40):
+                        written += os.write(file, b"x" * 5_000)
+                with self.assertRaises(OSError):
+                    os.posix_fallocate(file, 0, 1 << 20)
+                os.fsync(file)
+                os.close(file)
+                directory = os.open(mount.root, os.O_RDONLY)
+                os.fsync(directory)
+                os.close(directory)
+                mount.end()
+                there = (full / "a").read_bytes()
+                disk = write_stream.Disk()
+                for event in write_stream.unpack(mount.stream.read_bytes()):
+                    disk.advance(event)
+            finally:
+                mount.end()
+                subprocess.run(["umount", full], check=True)
+        self.assertEqual(len(there), written)
+        self.assertEqual(bytes(disk.cut(random.Random(1))["/a"]), there)
 
 
 class SoakTest(unittest.TestCase):

@@ -5,9 +5,9 @@
 // with FUSE; runs until it is unmounted. Exit: 0, or 1 with a message.
 //
 // A request that changes something is written down twice: when it arrives, with its bytes, and just
-// before it is answered. A sync therefore promises what was answered before the sync arrived, and
-// nothing else. Syncs, and some writes, are answered late, since on a disk they take their time and
-// overlap. Nothing is cached: each write() above is a write here.
+// before it is answered, with how much of it failed. A sync therefore promises what was answered
+// before the sync arrived, and nothing else. Syncs, and some writes, are answered late, since on a
+// disk they take their time and overlap. Nothing is cached: each write() above is a write here.
 //
 // STREAM is a sequence of events, in little-endian integers:
 //   kind (1 byte, see Kind) zero (3) request (4) value (8) file (8) bytes (4), and the bytes.
@@ -20,6 +20,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -48,7 +49,8 @@ enum class Kind : char {
   kAllocate = 'A',       // file; value: the size that it has at least
   kSync = 'S',           // file
   kSyncDirectory = 'Y',  // bytes: the name
-  kAnswer = 'E',         // of the request
+  kAnswer = 'E',         // of the request; value: bytes at its end that were not written, 1 if it
+                         // has none and failed
   kNote = 'N',           // bytes: what was written to /.note
 };
 
@@ -84,9 +86,9 @@ class Recorder {
     return request;
   }
 
-  void Answer(uint32_t request) {
+  void Answer(uint32_t request, uint64_t failed = 0) {
     const std::lock_guard lock(stream_mutex_);
-    Append({Kind::kAnswer, {}, request, 0, 0, 0}, {});
+    Append({Kind::kAnswer, {}, request, failed, 0, 0}, {});
   }
 
   std::mutex& names_mutex() { return names_mutex_; }
@@ -201,7 +203,7 @@ int Write(const char*, const char* data, size_t bytes, off_t offset, fuse_file_i
   const ssize_t count = ::pwrite(file.fd, data, bytes, offset);
   const int error = errno;
   if (request % kWritesToASlowOne == 0) Pause(kSlowestWriteUs);
-  self.Answer(request);
+  self.Answer(request, bytes - static_cast<size_t>(std::max<ssize_t>(count, 0)));
   return count < 0 ? -error : static_cast<int>(count);
 }
 
@@ -212,7 +214,7 @@ int Truncate(const char* path, off_t size, fuse_file_info* info) {
   const uint64_t number = info != nullptr ? Handle(info).number : self.NumberOf(path);
   const uint32_t request = self.Note(Kind::kTruncate, static_cast<uint64_t>(size), number, {});
   const int outcome = Outcome(::truncate(self.Backing(path).c_str(), size));
-  self.Answer(request);
+  self.Answer(request, outcome == 0 ? 0 : 1);
   return outcome;
 }
 
@@ -223,7 +225,7 @@ int Allocate(const char*, int mode, off_t offset, off_t bytes, fuse_file_info* i
   const auto size = static_cast<uint64_t>(offset + bytes);
   const uint32_t request = Self().Note(Kind::kAllocate, size, file.number, {});
   const int outcome = Outcome(::fallocate(file.fd, mode, offset, bytes));
-  Self().Answer(request);
+  Self().Answer(request, outcome == 0 ? 0 : 1);
   return outcome;
 }
 

@@ -14,6 +14,8 @@ The model, by which any file system that journals its metadata must be covered:
 * Sizes (writes beyond the end, truncate, fallocate) of one file are kept in order, up to any point,
   whatever happened to the bytes and to other files. A truncate that was lost gives back the old bytes.
 
+A request that failed has changed what it did change, such as the first bytes of a write, and counts as that.
+
 It is harsher than ext4 and XFS, which also keep the name of a file that was synced, and write bytes
 before the size that covers them. It is milder than a file system that loses the order of names
 between directories, and than a drive that lies about its flush or tears a sector of 512 bytes: other
@@ -104,6 +106,14 @@ def _overwrite(content: bytearray, offset: int, piece: bytes | memoryview) -> No
     content[offset : offset + len(piece)] = piece
 
 
+def _done(event: Event, failed: int) -> Event:
+    """What it came to, where that many bytes at its end were not written."""
+    written = event.content[: max(0, len(event.content) - failed)]
+    if event.kind == WRITE and written:
+        return event._replace(content=written)
+    return event._replace(kind=WRITE, value=0, content=b"")
+
+
 def _apply(content: bytearray, event: Event) -> None:
     if event.kind == WRITE:
         _overwrite(content, event.value, event.content)
@@ -141,7 +151,7 @@ class Disk:
 
     def advance(self, event: Event) -> None:
         if event.kind == ANSWER:
-            self._answer(event.request)
+            self._answer(event.request, event.value)
         elif event.kind in _NAMES or event.kind in _CONTENTS:
             change = _Change(event)
             if event.kind in _CONTENTS:
@@ -153,10 +163,12 @@ class Disk:
             self._asked[event.request] = (self.events, event, None)
         self.events += 1
 
-    def _answer(self, request: int) -> None:
+    def _answer(self, request: int, failed: int) -> None:
         arrived, event, change = self._asked.pop(request)
         if change is not None:
             change.answered = self.events
+            if failed:
+                change.event = _done(event, failed)
         elif event.kind == SYNC:
             if event.file in self._files:
                 self._files[event.file].keep(arrived)
