@@ -68,6 +68,12 @@ Status TakeDtype(JsonView config, std::string_view wanted, ModelSize* size) {
   return {};
 }
 
+// Configs that list no layers' kinds name the window alone. Some name one that is switched off.
+bool NamesAWindow(JsonView config) {
+  return config["sliding_window"].Count() > 0 &&
+         (!config["use_sliding_window"].present() || config["use_sliding_window"].IsTrue());
+}
+
 // Layers that keep K and V of every token; others keep a state of fixed size, or nothing.
 uint64_t AttentionLayers(JsonView config, ModelSize* size) {
   uint64_t keeping = 0;
@@ -77,12 +83,17 @@ uint64_t AttentionLayers(JsonView config, ModelSize* size) {
     keeping += kind.find("attention") != std::string::npos && !kind.starts_with("linear");
     sliding += kind.starts_with("sliding") || kind.starts_with("chunked");
   });
+  if (keeping == 0 && NamesAWindow(config)) {
+    size->notes.emplace_back("some or all layers look at a window only; counted in full");
+  }
   const uint64_t every = FirstOf(config, {"full_attention_interval", "attn_layer_period"});
   if (keeping == 0 && every > 0) keeping = size->all_layers / every;
   if (keeping == 0) return size->all_layers;
   if (keeping < size->all_layers) {
-    size->notes.push_back(fmt::format("{} of {} layers keep no KV; their state is not cached",
-                                      size->all_layers - keeping, size->all_layers));
+    size->notes.push_back(
+        fmt::format("{} of {} layers keep a state instead of K and V; its copies, without which "
+                    "there are no hits, are not counted",
+                    size->all_layers - keeping, size->all_layers));
   }
   if (sliding > 0) {
     size->notes.push_back(fmt::format("{} layers look at a window only; counted in full", sliding));
@@ -119,6 +130,10 @@ Status Divide(uint64_t tensor_parallel, ModelSize* size) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_tensor_parallel",
                      fmt::format("{} KV heads cannot be shared out to {} ranks", size->kv_heads,
                                  tensor_parallel));
+  }
+  if (size->kv_heads < tensor_parallel) {
+    size->notes.push_back(fmt::format("{} K and V heads for {} ranks: several keep the same one",
+                                      size->kv_heads, tensor_parallel));
   }
   size->kv_heads = std::max<uint64_t>(1, size->kv_heads / tensor_parallel);
   return {};

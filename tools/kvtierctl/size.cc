@@ -27,6 +27,7 @@ namespace json = boost::json;
 
 // The most that cache.slab_bytes may be.
 constexpr uint64_t kMostSlabBytes = 1 * kGiB;
+constexpr double kEmptyWorthANote = 0.02;
 
 struct SizeArguments {
   std::string path;
@@ -101,6 +102,18 @@ Result<Plan> MakePlan(const SizeArguments& arguments) {
         fmt::format("a token takes {} on the host: its {} ranks share host memory and disk, each "
                     "GPU has a pool",
                     FormatByteSize(plan.model.BytesPerToken() * sharers), sharers));
+  } else if (arguments.tensor_parallel > 1) {
+    plan.model.notes.emplace_back(
+        "each GPU's pool has the vectors of all tokens; host memory and disk keep them once");
+  }
+  const uint64_t slab_blocks = plan.slab_bytes / SlotBytes(plan.block_bytes);
+  const double empty = 1 - static_cast<double>(slab_blocks * SlotBytes(plan.block_bytes)) /
+                               static_cast<double>(plan.slab_bytes);
+  if (empty >= kEmptyWorthANote) {
+    plan.model.notes.push_back(
+        fmt::format("{:.1f} % of host memory and disk stay empty: a slab of {} takes {} blocks; "
+                    "less with larger slabs (cache.slab_bytes)",
+                    100 * empty, FormatByteSize(plan.slab_bytes), slab_blocks));
   }
   plan.tiers = {
       {{"pool", arguments.pool_bytes, arguments.pool_bytes / plan.block_bytes},

@@ -94,6 +94,26 @@ TEST(ModelSizeTest, WindowsAreCountedInFullAndMentioned) {
   EXPECT_EQ(size.notes.size(), 1u);
 }
 
+TEST(ModelSizeTest, AWindowWithoutAListOfLayersIsMentionedUnlessItIsSwitchedOff) {
+  const auto notes = [](const std::string& more) {
+    return Measure(R"({"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32,
+        "torch_dtype": "bfloat16", "sliding_window": )" +
+                   more + "}")
+        .notes.size();
+  };
+  EXPECT_EQ(notes("4096"), 1u);
+  EXPECT_EQ(notes("4096, \"use_sliding_window\": true"), 1u);
+  EXPECT_EQ(notes("4096, \"use_sliding_window\": false"), 0u);
+  EXPECT_EQ(notes("null"), 0u);
+}
+
+TEST(ModelSizeTest, HeadsThatSeveralRanksKeepAreMentioned) {
+  EXPECT_TRUE(Measure(kLlama, "", 8).notes.empty());
+  ASSERT_EQ(Measure(kLlama, "", 16).notes.size(), 1u);
+  EXPECT_EQ(Measure(kLlama, "", 16).notes[0],
+            "8 K and V heads for 16 ranks: several keep the same one");
+}
+
 TEST(ModelSizeTest, WhatIsNoModelIsRefused) {
   EXPECT_EQ(ReasonOf("nonsense"), "bad_json");
   EXPECT_EQ(ReasonOf("[]"), "bad_model_config");
