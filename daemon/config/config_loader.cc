@@ -249,8 +249,10 @@ void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments) {
   app->add_flag("--version", arguments->print_version, "Print the version and end.");
   app->add_flag("--print-config-example", arguments->print_example,
                 "Print a configuration file with every key explained, and end.");
-  app->add_flag("--print-config-reference", arguments->print_reference)->group("");
-  app->add_flag("--print-metrics-reference", arguments->print_metrics_reference)->group("");
+  app->add_flag("--print-config-reference", arguments->print_reference,
+                "Print docs/CONFIGURATION.md, and end.");
+  app->add_flag("--print-metrics-reference", arguments->print_metrics_reference,
+                "Print docs/METRICS.md, and end.");
 }
 
 }  // namespace kvtier

@@ -76,6 +76,14 @@ TEST(ManualContentTest, EveryCommandOfTheHelpHasItsPlaceInThePage) {
   EXPECT_GE(found, 15);
 }
 
+TEST(ManualContentTest, OptionsThatDocumentsNameHaveTheirPlaceInThePage) {
+  REQUIRE_PAGES();
+  const std::string page = ReadFile(PathOf("man/man8/kvtierd.8"));
+  for (const char* option : {"config", "metrics"}) {
+    EXPECT_NE(page.find(std::string("print\\-") + option + "\\-reference"), std::string::npos);
+  }
+}
+
 TEST(ManualContentTest, EveryConfigurationKeyHasItsPlaceInThePage) {
   REQUIRE_PAGES();
   const std::string page = ReadFile(PathOf("man/man5/kvtierd.toml.5"));
