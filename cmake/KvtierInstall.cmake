@@ -64,7 +64,7 @@ foreach(library kvtier-cold-resp kvtier-cold-rados)
 endforeach()
 
 # --- kvtier-tools ---
-install(TARGETS kvtierctl kvtier-bench
+install(TARGETS kvtierctl
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT kvtier-tools)
 
 # --- manual pages and completions, each with its program ---

@@ -58,6 +58,12 @@ for library in kvtier-cold-resp kvtier-cold-rados; do
   fi
 done
 lacks libkvtier0 'include|\.so$'
+# What users start has a manual page.
+for package in kvtierd kvtier-tools; do
+  for program in $(dpkg-deb --contents "$(deb_of $package)" | sed -n 's|.* \./usr/s\?bin/\(.\+\)|\1|p'); do
+    has $package "/usr/share/man/man[18]/$program\.[18]\.gz"
+  done
+done
 lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
 # Those that are not linked into it.
