@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """manifests.py SOURCE KVTIERD: the Kubernetes manifests name what there is, fit together, and hold a
 configuration that the daemon accepts. Checked against the schemas where kubernetes-validate is
-installed (PyPI). Exit code 77: skipped."""
+installed, and the Helm chart is rendered where helm-python-sdk is (both from PyPI). Exit code 77:
+skipped."""
 
 import json
 import pathlib
@@ -16,6 +17,10 @@ try:
 except ImportError:
     print("skipped: there is no PyYAML")
     sys.exit(77)
+try:
+    import helm_python
+except ImportError:
+    helm_python = None
 
 SOURCE = pathlib.Path(sys.argv[1])
 KVTIERD = sys.argv[2]
@@ -28,8 +33,35 @@ def expect(held: bool, what: str) -> None:
         sys.exit(f"FAILED: {what}")
 
 
+def by_kind(text: str) -> dict[str, dict]:
+    return {one["kind"]: one for one in yaml.safe_load_all(text) if one}
+
+
 def documents(name: str) -> dict[str, dict]:
-    return {one["kind"]: one for one in yaml.safe_load_all((DIRECTORY / name).read_text())}
+    return by_kind((DIRECTORY / name).read_text())
+
+
+def expect_accepted(config: str) -> None:
+    """The daemon would read it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(config)
+        file.flush()
+        checked = subprocess.run(
+            [KVTIERD, "--check-config", "--config", file.name], capture_output=True, text=True
+        )
+    expect(checked.returncode == 0, f"the configuration: {checked.stderr}")
+
+
+def expect_valid(*paths: pathlib.Path) -> None:
+    if validator := shutil.which("kubernetes-validate"):
+        subprocess.run([validator, "--strict", "--quiet", *map(str, paths)], check=True)
+    else:
+        print("not checked against the schemas: kubernetes-validate is not installed")
+
+
+def rendered(values: dict) -> dict[str, dict]:
+    with helm_python.Chart.load(DIRECTORY / "chart") as chart:
+        return by_kind("\n---\n".join(chart.render(values, name="kvtierd", namespace="kvtier").values()))
 
 
 def size(text: str) -> int:
@@ -56,13 +88,7 @@ for one in [*pod["initContainers"], container]:
     expect(one["image"] == f"kvtier:{version}", f"the image {one['image']}")
 
 # The configuration is what the daemon would read, at the path that it is told.
-with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-    file.write(config)
-    file.flush()
-    checked = subprocess.run(
-        [KVTIERD, "--check-config", "--config", file.name], capture_output=True, text=True
-    )
-expect(checked.returncode == 0, f"the configuration: {checked.stderr}")
+expect_accepted(config)
 expect(container["args"][1].startswith(mounts(container)["config"] + "/"), "the file's path")
 for key in ("socket", "admin_socket"):
     path = re.search(rf'^{key} = "(.*)"', config, re.M)[1]
@@ -99,9 +125,43 @@ options = json.loads(engine["args"][engine["args"].index("--kv-transfer-config")
 module = SOURCE / "client/python" / options["kv_connector_module_path"].replace(".", "/")
 expect(options["kv_connector"] in (module / "__init__.py").read_text(), "the connector's name")
 
-if validator := shutil.which("kubernetes-validate"):
-    files = sorted(str(path) for path in DIRECTORY.glob("*.yaml"))
-    subprocess.run([validator, "--strict", "--quiet", *files], check=True)
+expect_valid(*sorted(DIRECTORY.glob("*.yaml")))
+
+# The chart with its defaults is the manifest.
+about = yaml.safe_load((DIRECTORY / "chart/Chart.yaml").read_text())
+expect(about["version"] == about["appVersion"] == version, "the chart has another version")
+if helm_python is None:
+    print("the chart was not rendered: helm-python-sdk is not installed")
 else:
-    print("not checked against the schemas: kubernetes-validate is not installed")
+    report = helm_python.lint(DIRECTORY / "chart", strict=True)
+    expect(not report["errors"], f"the chart: {report}")
+    chart = rendered({})
+    expect(chart.keys() == {"ConfigMap", "DaemonSet"}, f"the chart's kinds: {chart.keys()}")
+    uncommented = re.sub(r" *#.*", "", config)
+    expect(chart["ConfigMap"]["data"]["kvtierd.toml"].split() == uncommented.split(),
+           f"the chart's configuration: {chart['ConfigMap']['data']['kvtierd.toml']}")
+    template = chart["DaemonSet"]["spec"]["template"]
+    del template["metadata"]["annotations"]
+    for one in [*template["spec"]["initContainers"], *template["spec"]["containers"]]:
+        expect(one.pop("imagePullPolicy") == "IfNotPresent", "the pull policy")
+    expect(chart["DaemonSet"] == daemon["DaemonSet"], "the chart's DaemonSet is another")
+
+    chart = rendered({
+        "metrics": {"enabled": True, "serviceMonitor": {"enabled": True, "labels": {"release": "x"}}},
+        "pool": {"device": ["cuda:0", "cuda:1"], "bytes": "1GiB"},
+        "tenants": [{"name": "a", "uids": [0]}, {"name": "b", "uids": [1000660000], "gids": [5]}],
+        "extraConfig": "[retention]\npersist_after = \"1s\"\n",
+        "imagePullSecrets": [{"name": "secret"}], "runtimeClassName": "",
+    })
+    expect_accepted(chart["ConfigMap"]["data"]["kvtierd.toml"])
+    pod = chart["DaemonSet"]["spec"]["template"]
+    ports = [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
+    service, monitor = chart["Service"], chart.pop("ServiceMonitor")
+    expect(service["spec"]["selector"] == pod["metadata"]["labels"], "the service's pods")
+    expect([port["targetPort"] for port in service["spec"]["ports"]] == ports, "the service's port")
+    expect(monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"], "the monitor")
+    expect("runtimeClassName" not in pod["spec"], "the runtime class")
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump_all(chart.values(), file)
+        expect_valid(pathlib.Path(file.name))
 print("ok")
