@@ -1,8 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-# Shared by the scripts of this directory; sourced with the repository root as working directory.
+# Shared by the scripts of this directory; sourced, under `set -o pipefail`, with the repository root as working
+# directory.
 
-# build_preset PRESET [TARGET...]: configures and builds, quietly unless it fails, but for what the
-# build says that it leaves out.
+# log_steps LOG: appends what a build says to LOG, and at each tenth of its steps tells how far it is; a first
+# build takes minutes. Short ones pass in silence.
+log_steps() {
+  local line tenths=0
+  while IFS= read -r line; do
+    printf '%s\n' "$line" >>"$1"
+    if [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] &&
+      ((BASH_REMATCH[2] >= 50 && BASH_REMATCH[1] * 10 / BASH_REMATCH[2] > tenths)); then
+      tenths=$((BASH_REMATCH[1] * 10 / BASH_REMATCH[2]))
+      echo "   step ${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}"
+    fi
+  done
+}
+
+# build_preset PRESET [TARGET...]: configures and builds. Tells how far it is, what the build leaves out, and, if
+# it fails, the end of its output.
 build_preset() {
   local preset=$1
   shift
@@ -13,7 +28,7 @@ build_preset() {
   cmake --preset "$preset" >"$log" 2>&1 || configured=''
   grep '^kvtier: ' "$log" || true
   if [[ -z $configured ]] ||
-    ! cmake --build --preset "$preset" ${1:+--target "$@"} >>"$log" 2>&1; then
+    ! cmake --build --preset "$preset" ${1:+--target "$@"} 2>&1 | log_steps "$log"; then
     tail -n 60 "$log" >&2
     rm -f "$log"
     echo "$preset: build failed" >&2
