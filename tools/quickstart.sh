@@ -16,6 +16,8 @@ readonly new_tokens=48
 # What one other client may hold: the model's longest sequence, less a little.
 readonly crowd_blocks=250 block_tokens=16
 readonly runs=(cold pool host disk)
+# The longest that the model may take for one run, on a machine that is busy.
+readonly generate_s=300
 
 readonly build=${KVTIER_BUILD_DIRECTORY:-build/release}
 readonly bin=$build/bin
@@ -60,6 +62,27 @@ for name in sys.argv[2:]:
 print(value)' "$@"
 }
 
+# wait_for WHAT SECONDS COMMAND...: tries the command again and again, for so long at most; if it takes
+# time, says what is waited for.
+wait_for() {
+  local what=$1 limit_s=$2 began=$SECONDS said=''
+  shift 2
+  until "$@"; do
+    ((SECONDS - began < limit_s)) || return 1
+    if [[ -z $said ]] && ((SECONDS - began >= 3)); then
+      say "   waiting for $what, $limit_s s at most"
+      said=yes
+    fi
+    sleep 0.1
+  done
+}
+
+answers() {
+  ctl --timeout 5 status >/dev/null 2>&1 && return
+  kill -0 "$daemon" 2>/dev/null || die 'kvtierd ended; its log says:'
+  return 1
+}
+
 start_daemon() {
   "$bin/kvtierd" \
     --set "server.socket=$work/kvtier.sock" --set "server.admin_socket=$work/admin.sock" \
@@ -67,13 +90,7 @@ start_daemon() {
     --set disk.bytes=4GiB --set "disk.directory=$work/disk" \
     --set cache.max_wait_ms=60000 --set restart.keep_for=0s >>"$work/kvtierd.log" 2>&1 &
   daemon=$!
-  local tries
-  for ((tries = 0; tries < 300; tries++)); do
-    ctl status >/dev/null 2>&1 && return
-    kill -0 "$daemon" 2>/dev/null || die 'kvtierd ended; its log says:'
-    sleep 0.1
-  done
-  die 'kvtierd does not answer; its log says:'
+  wait_for 'kvtierd to serve' 60 answers || die 'kvtierd does not answer; its log says:'
 }
 
 # A GPU counts if there is a driver for it and a compiler for the kernels, or they are there already.
@@ -106,9 +123,9 @@ kill_daemon() {
 
 # generate RUN: continues the prompt and keeps the report.
 generate() {
-  "$bin/kvtier-generate" --socket "$work/kvtier.sock" --device "${device%%:*}" \
+  timeout --foreground "$generate_s" "$bin/kvtier-generate" --socket "$work/kvtier.sock" --device "${device%%:*}" \
     --prompt-file "$prompt_file" --tokens "$new_tokens" --json >"$work/$1.json" ||
-    die "kvtier-generate failed ($1)"
+    die "kvtier-generate failed, or took longer than $generate_s s ($1)"
   local report
   report=$(<"$work/$1.json")
   say "   first token after $(printf '%.0f' "$(field "$report" ttft_ms)") ms"
@@ -127,24 +144,26 @@ take() {
   done
 }
 
+# Sets the caller's `status`.
+is_taken() {
+  status=$(ctl --timeout 5 status --json) || die 'kvtierd does not answer; its log says:'
+  [[ $(field "$status" pools 0 cached) == 0 ]]
+}
+
 # Other clients take the whole pool, each for a long text of its own, so that what no client references
 # has to move down to host memory; then they are gone again. A client that is refused, because another
 # took its blocks or the offloads did not keep up, computes on without the cache: as long as blocks are
 # left, others are started for them.
 crowd_out() {
-  local status round tries
+  local status round
+  status=$(ctl status --json)
   for ((round = 0; round < 10; round++)); do
-    status=$(ctl status --json)
     take $(($(field "$status" pools 0 free) + $(field "$status" pools 0 cached)))
-    for ((tries = 0; tries < 100; tries++)); do
-      status=$(ctl status --json)
-      if [[ $(field "$status" pools 0 cached) == 0 ]]; then
-        say "   ${#crowd[@]} clients took the pool; killing them"
-        disperse
-        return
-      fi
-      sleep 0.1
-    done
+    if wait_for 'other clients to take the pool' 15 is_taken; then
+      say "   ${#crowd[@]} clients took the pool; killing them"
+      disperse
+      return
+    fi
     say "   $(field "$status" pools 0 cached) blocks are still cached; more clients come"
   done
   die 'other clients could not fill the pool; the daemon says:'
@@ -194,7 +213,7 @@ say '== host: after other clients crowded it out of the pool'
 crowd_out
 generate host
 say '== disk: after kill -9 and restart of the daemon'
-ctl drain >/dev/null
+ctl drain >/dev/null || die 'what is cached could not be written to disk; the daemon says:'
 kill_daemon
 start_daemon
 generate disk
