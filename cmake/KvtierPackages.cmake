@@ -62,11 +62,13 @@ foreach(library_and_store "resp:servers that speak RESP, as Valkey and Redis do"
   set(CPACK_DEBIAN_KVTIER-COLD-${upper}_PACKAGE_DEPENDS "kvtierd ${same_version}")
   set(CPACK_COMPONENT_KVTIER-COLD-${upper}_DESCRIPTION
     "KV cache of LLM inference in three tiers: cold tier
- Lets kvtierd keep blocks in a store that hosts share: ${store}.")
+ Lets kvtierd keep blocks in a store that hosts share:
+ ${store}.")
 endforeach()
 
 set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_NAME libkvtier0)
 set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_CONTROL_EXTRA ${packaging}/triggers)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_COMPONENT_LIBKVTIER0_DESCRIPTION

@@ -64,6 +64,8 @@ for package in kvtierd kvtier-tools; do
     has $package "/usr/share/man/man[18]/$program\.[18]\.gz"
   done
 done
+dpkg-deb --ctrl-tarfile "$(deb_of libkvtier0)" | tar --extract --to-stdout ./triggers |
+  grep -qx 'activate-noawait ldconfig' || fail "libkvtier0 has no trigger of ldconfig"
 lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
 # Those that are not linked into it.
