@@ -414,6 +414,10 @@ Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {
   if (remedy != nullptr && !remedy->advice.empty()) {
     context += fmt::format("; {}", remedy->advice);
   }
+  // Probably a user who wants to try it out.
+  if (error.reason == "EACCES" && key.ends_with("socket") && !config.places.contains(key)) {
+    context += "; a daemon for yourself: kvtierd --dev";
+  }
   error.context = std::move(context);
   return error;
 }

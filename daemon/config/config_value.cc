@@ -225,6 +225,21 @@ std::string FormatSizeList(const ConfigKey& key, const Config& config) {
   return FormatList(sizes);
 }
 
+// Of names that count up behind a colon ("cuda:0", "cuda:1" and so on) the first and the last.
+std::string ChoicesText(const std::vector<std::string_view>& choices) {
+  std::vector<std::string> parts;
+  for (auto first = choices.begin(); first != choices.end();) {
+    const size_t colon = first->find(':');
+    const auto end = std::find_if_not(first + 1, choices.end(), [&](std::string_view name) {
+      return colon != std::string_view::npos && name.starts_with(first->substr(0, colon + 1));
+    });
+    const bool counts = end - first > 1;
+    parts.push_back(counts ? fmt::format("\"{}\" to \"{}\"", *first, *(end - 1)) : Quoted(*first));
+    first = end;
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 }  // namespace
 
 Status AssignConfigValue(const ConfigKey& key, const TomlValue& value, Config* config) {
@@ -320,7 +335,7 @@ std::string DescribeAllowed(const ConfigKey& key) {
     case ConfigType::kPath:
       return fmt::format("a string of {} to {} bytes", whole(key.min), whole(key.max));
     case ConfigType::kChoice:
-      return fmt::format("one of \"{}\"", fmt::join(key.choices, "\", \""));
+      return "one of " + ChoicesText(key.choices);
     case ConfigType::kIdList:
       return "a list of numeric ids";
     case ConfigType::kNameList:
@@ -330,8 +345,8 @@ std::string DescribeAllowed(const ConfigKey& key) {
                          FormatExactByteSize(static_cast<uint64_t>(key.min)),
                          FormatExactByteSize(static_cast<uint64_t>(key.max)));
     case ConfigType::kChoiceList:
-      return fmt::format("one of \"{}\", or a list of up to {} of them",
-                         fmt::join(key.choices, "\", \""), whole(key.max));
+      return fmt::format("one of {}, or a list of up to {} of them", ChoicesText(key.choices),
+                         whole(key.max));
   }
   KVT_CHECK(false);
 }

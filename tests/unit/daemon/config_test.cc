@@ -447,6 +447,12 @@ TEST(Config, UnitsAreNamedWhereAValueCannotBeRead) {
   EXPECT_TRUE(ContextOf("[drain]\ndeadline = \"10m\"\n").ends_with("; units are ms, s, min, h, d"));
 }
 
+TEST(Config, NamesThatCountUpAreToldByTheFirstAndTheLast) {
+  EXPECT_THAT(
+      ContextOf("[pool]\ndevice = \"gpu\"\n"),
+      testing::HasSubstr("must be one of \"auto\", \"host\", \"cuda:0\" to \"cuda:15\", or"));
+}
+
 TEST(Config, WhatAMachinesMemoryCannotGiveIsSaid) {
   const Config config =
       *Parse("[pool]\ndevice = \"host\"\nbytes = \"20GiB\"\n[host]\nbytes = \"20GiB\"\n");

@@ -35,6 +35,18 @@ TEST(StartError, KeyLeftToItsDefaultIsNamedToo) {
   EXPECT_EQ(error.context.substr(0, 43), "(default): server.socket: bind /run/kvtier;");
 }
 
+TEST(StartError, WhoMayNotMakeTheServicesSocketsIsToldOfADaemonForOneself) {
+  const auto told = [](const Config& config) {
+    return AnnotateWithKey(config, "server.admin_socket",
+                           Error{ErrorCode::kIoError, "EACCES", "bind"})
+        .context;
+  };
+  EXPECT_TRUE(told(Config{}).ends_with("; a daemon for yourself: kvtierd --dev"));
+  const Result<Config> own = ParseConfig("[server]\nadmin_socket = \"/a\"\n", "test.toml", {});
+  ASSERT_TRUE(own);
+  EXPECT_EQ(told(*own).find("--dev"), std::string::npos) << "it was not left to its default";
+}
+
 TEST(StartError, APortThatAnotherProcessHasIsAnsweredWithWhatToDo) {
   const Error error = AnnotateWithKey(Config{}, "metrics.listen",
                                       Error{ErrorCode::kIoError, "EADDRINUSE", "listening"});
