@@ -77,7 +77,8 @@ std::vector<ConfigKey> ColdKeys() {
           "has "
           "ended in between."),
       Key(kDuration, "after", &Cache<&CacheOptions::cold_after_ms>, 0, 366.0 * kDayMs,
-          "An `extended` block that has been idle this long is written to the store."),
+          "An `extended` block that has been idle this long is written to the store; earlier if "
+          "the disk is about to evict it for space."),
       Key(kCount, "min_uses", &Cache<&CacheOptions::cold_min_uses>, 0, 1 << 20,
           "Only blocks that were hit so often are written."),
       Key(kSize, "write_bytes_per_s", &Cache<&CacheOptions::cold_write_bytes_per_s>, 0,

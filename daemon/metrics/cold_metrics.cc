@@ -51,6 +51,18 @@ constexpr MetricRow kColdRows[] = {
     {kCounter, "kvtier_cold_write_errors",
      "Writes that the store did not take; they are tried again.", "cold.write_errors", "",
      [](From from, Family family) { family.Add(StatsOf(from).write_errors); }},
+    {kCounter, "kvtier_cold_unwritten_blocks",
+     "Blocks that were worth writing to the store and that the disk evicted for space without, by "
+     "reason. budget: `cold.write_bytes_per_s`, or what may be under way at once; away: the store "
+     "has lately been late or away; early: evicted before their turn; failed: the store did not "
+     "take them.",
+     "cold.unwritten_blocks.{}", "",
+     [](From from, Family family) {
+       for (int i = 0; i < kColdLossCount; ++i) {
+         family.Add({{"reason", std::string(ColdLossName(static_cast<ColdLoss>(i)))}},
+                    StatsOf(from).losses[i]);
+       }
+     }},
     {kGauge, "kvtier_cold_available",
      "1 while requests go to the store of the cold tier, 0 without one or while it is away.",
      "cold.available", "",

@@ -25,6 +25,12 @@ constexpr uint32_t kUnheardWrites = 1 << 16;
 // starts have written more blocks each than are left out for one.
 constexpr uint64_t kMaxEpochCounted = (1 << 15) - 1;
 
+// Whether a block leaves the disk for another.
+bool IsForSpace(DropReason reason) {
+  return reason == DropReason::kLru || reason == DropReason::kTenantCap ||
+         reason == DropReason::kSlabReclaimed;
+}
+
 }  // namespace
 
 DiskSlots::DiskSlots(CacheState* state)
@@ -168,36 +174,42 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   return Outcome::kReserved;
 }
 
-void DiskSlots::KeepFree(const Namespace& name_space) {
-  const SlotClass slots = ClassOf(name_space);
-  // A tenant with slabs of its own keeps a share of these free, not of the whole tier.
+uint64_t DiskSlots::ComingSlots(const SlotClass& slots) const {
+  const auto freeing = freeing_.find(slots);
+  return allocator_.FreeSlots(slots) + (freeing == freeing_.end() ? 0 : freeing->second) +
+         allocator_.closing_slabs() * allocator_.SlotsPerSlab(slots.slot_bytes);
+}
+
+// A tenant with slabs of its own keeps a share of these free, not of the whole tier.
+uint64_t DiskSlots::WantedSlots(const SlotClass& slots) const {
   const uint64_t total = slots.group == 0 ? allocator_.TotalSlots(slots.slot_bytes)
                                           : allocator_.GroupSlabs(slots.group) *
                                                 allocator_.SlotsPerSlab(slots.slot_bytes);
-  const auto target = static_cast<uint64_t>(
+  return static_cast<uint64_t>(
       std::ceil(state_.options.disk_free_fraction * static_cast<double>(total)));
-  const auto coming = [&] {
-    return allocator_.FreeSlots(slots) + freeing_[slots] +
-           allocator_.closing_slabs() * allocator_.SlotsPerSlab(slots.slot_bytes);
-  };
-  while (coming() < target) {
+}
+
+void DiskSlots::KeepFree(const Namespace& name_space) {
+  const SlotClass slots = ClassOf(name_space);
+  while (ComingSlots(slots) < WantedSlots(slots)) {
     if (!EvictFor(name_space)) return;
   }
+}
+
+uint64_t DiskSlots::AllowedBytes(TenantId tenant, uint64_t bytes) const {
+  const uint64_t cap = state_.tenants.cap_bytes(Tier::kDisk, tenant);
+  if (cap == UINT64_MAX) return cap;
+  const auto share =
+      static_cast<uint64_t>(state_.options.disk_free_fraction * static_cast<double>(cap));
+  return cap - std::min(cap, std::max(bytes, share));
 }
 
 // Counts what is leaving already as gone, or one block too many would be evicted for each commit
 // that is under way.
 void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
-  const uint64_t cap = state_.tenants.cap_bytes(Tier::kDisk, tenant);
-  if (cap == UINT64_MAX) return;
-  const auto share =
-      static_cast<uint64_t>(state_.options.disk_free_fraction * static_cast<double>(cap));
-  const uint64_t allowed = cap - std::min(cap, std::max(bytes, share));
-  const auto staying = [&] {
-    return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_bytes_[tenant.value];
-  };
+  const uint64_t allowed = AllowedBytes(tenant, bytes);
   for (uint32_t evictions = state_.options.search_part_blocks; evictions > 0; --evictions) {
-    if (staying() <= allowed) return;
+    if (StayingBytes(tenant) <= allowed) return;
     if (!EvictOwn(tenant)) return;
   }
 }
@@ -218,6 +230,43 @@ void DiskSlots::TrimToCaps() {
   for (uint32_t i = 1; i < state_.tenants.rows(); ++i) {
     if (!state_.tenants.OverCap(Tier::kDisk, TenantId(i))) continue;
     KeepUnderCap(TenantId(i), 0);
+  }
+}
+
+uint64_t DiskSlots::SpareBytes(const SlotClass& slots) const {
+  const uint64_t coming = ComingSlots(slots);
+  return (coming - std::min(coming, WantedSlots(slots))) * slots.slot_bytes;
+}
+
+uint64_t DiskSlots::SpareBytes(TenantId tenant) const {
+  const uint64_t allowed = AllowedBytes(tenant, 0);
+  return allowed - std::min(allowed, StayingBytes(tenant));
+}
+
+// The order has blocks, too, whose writes have not ended. That another class may take a whole slab
+// of this one is not foreseen.
+void DiskSlots::ForEachLeavingSoon(uint64_t bytes,
+                                   const std::function<void(EntryIndex)>& visit) const {
+  // What is still to leave for other blocks of the class, and for the tenant's cap.
+  std::unordered_map<SlotClass, uint64_t, SlotClassHash> for_class;
+  std::unordered_map<uint32_t, uint64_t> for_cap;
+  const auto beyond = [bytes](uint64_t spare) { return bytes - std::min(bytes, spare); };
+  TenantRecency::Walk walk(state_.disk_recency, [](TenantId) { return true; });
+  for (uint32_t steps = state_.options.search_part_blocks; steps > 0; --steps) {
+    const EntryIndex index = walk.Next();
+    if (index == kNoEntry) return;
+    const BlockEntry& entry = state_.directory[index];
+    if (!entry.on_disk()) continue;
+    const SlotClass slots = allocator_.ClassAt(entry.disk.offset);
+    const TenantId tenant = state_.TenantOf(entry);
+    if (!for_class.contains(slots)) for_class[slots] = beyond(SpareBytes(slots));
+    if (!for_cap.contains(tenant.value)) for_cap[tenant.value] = beyond(SpareBytes(tenant));
+    uint64_t& of_class = for_class[slots];
+    uint64_t& of_cap = for_cap[tenant.value];
+    if (of_class == 0 && of_cap == 0) continue;
+    of_class -= std::min(of_class, slots.slot_bytes);
+    of_cap -= std::min(of_cap, slots.slot_bytes);
+    visit(index);
   }
 }
 
@@ -283,6 +332,7 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   // What an operator evicts is not to come back with an index that is rebuilt from the headers.
   const bool by_hand = reason == DropReason::kEvictedByHand;
   if (by_hand && slot == IndexCommitter::Slot::kFree) slot = IndexCommitter::Slot::kVoid;
+  if (on_eviction_ && IsForSpace(reason)) on_eviction_(index);
   state_.CountDrop(index, Tier::kDisk, reason);
   // Written soon after its commit; no more exact time is kept, across restarts least of all.
   state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(

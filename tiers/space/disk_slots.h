@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tiers/memory/slab_allocator.h"
@@ -47,6 +48,13 @@ class DiskSlots {
   void Drop(EntryIndex entry, DropReason reason,
             IndexCommitter::Slot slot = IndexCommitter::Slot::kFree);
 
+  // Calls `visit` for the blocks, the coldest first, that would be evicted if the tier had to make
+  // room for `bytes` more; for none while so much is free. Looks at options.search_part_blocks at
+  // most. `visit` must not change the order on disk.
+  void ForEachLeavingSoon(uint64_t bytes, const std::function<void(EntryIndex)>& visit) const;
+  // `heard` is called for each block just before it is evicted for space.
+  void OnEviction(std::function<void(EntryIndex)> heard) { on_eviction_ = std::move(heard); }
+
   [[nodiscard]] IndexCommitter& committer() { return committer_; }
   [[nodiscard]] const IndexCommitter& committer() const { return committer_; }
   [[nodiscard]] uint64_t blocks() const { return blocks_; }
@@ -86,11 +94,23 @@ class DiskSlots {
   void RestoreParent(const IndexRecord& record);
   // Whether the tenant's blocks may be evicted for others.
   [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
+  // Slots of the class that are free or being freed, and as many as are wanted.
+  [[nodiscard]] uint64_t ComingSlots(const SlotClass& slots) const;
+  [[nodiscard]] uint64_t WantedSlots(const SlotClass& slots) const;
   // Evicts until the wanted share of slots of this class is free or being freed.
   void KeepFree(const Namespace& name_space);
   [[nodiscard]] bool EvictFor(const Namespace& name_space);
   [[nodiscard]] bool EvictFrom(const SpaceRequest& request);
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
+  // What may come before blocks of the class are evicted, or the tenant's for its cap.
+  [[nodiscard]] uint64_t SpareBytes(const SlotClass& slots) const;
+  [[nodiscard]] uint64_t SpareBytes(TenantId tenant) const;
+  // What the tenant may have of its cap, so that the wanted share of it and `bytes` stay free; and
+  // what it will have.
+  [[nodiscard]] uint64_t AllowedBytes(TenantId tenant, uint64_t bytes) const;
+  [[nodiscard]] uint64_t StayingBytes(TenantId tenant) const {
+    return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_bytes_[tenant.value];
+  }
   // Evicts the tenant's own until what it will have leaves the wanted share of its cap, and at
   // least `bytes`. At most `limit` blocks.
   void KeepUnderCap(TenantId tenant, uint64_t bytes);
@@ -116,6 +136,7 @@ class DiskSlots {
   std::unordered_map<uint64_t, TenantId> leaving_;
   SlabHeaders slab_headers_;
   int64_t write_pause_until_ms_ = 0;
+  std::function<void(EntryIndex)> on_eviction_;  // may be null
 };
 
 }  // namespace kvtier

@@ -14,8 +14,18 @@ namespace {
 constexpr uint64_t kMostInFlightBytes = 16 * kMiB;
 // Nothing waits for a write, but a store that needs longer is not keeping up.
 constexpr int64_t kWriteTimeoutMs = 5'000;
+// How far before its eviction from disk a block is written: what the store may be given in this
+// time, but no more than this share of the disk, so that evictions find blocks that are not being
+// read.
+constexpr int64_t kAheadS = 2;
+constexpr uint64_t kAheadShare = 16;
 
 }  // namespace
+
+ColdWriter::ColdWriter(CacheState* state, DiskSlots* disk, CopyDown* to_disk)
+    : state_(*state), disk_(*disk), to_disk_(*to_disk) {
+  disk_.OnEviction([this](EntryIndex index) { NoteEviction(index); });
+}
 
 void ColdWriter::SourceReady(EntryIndex index) {
   to_disk_.SourceReady(index);
@@ -26,12 +36,28 @@ void ColdWriter::SourceReady(EntryIndex index) {
 
 void ColdWriter::Tick() {
   Refill();
-  if (line_.empty() || !state_.env.cold->Available()) return;
+  away_ = !state_.env.cold->Available();
+  if (away_) return;
+  WriteLeaving();
+  WriteIdle();
+}
+
+void ColdWriter::WriteLeaving() {
+  if (!MayStart()) return;
+  const uint64_t disk_bytes = disk_.allocator().slabs() * disk_.allocator().slab_bytes();
+  const uint64_t ahead_bytes =
+      std::min(state_.options.cold_write_bytes_per_s * kAheadS, disk_bytes / kAheadShare);
+  disk_.ForEachLeavingSoon(ahead_bytes, [this](EntryIndex index) {
+    if (MayStart() && LookAt(index, true) == Look::kWrite) Start(index);
+  });
+}
+
+void ColdWriter::WriteIdle() {
   uint64_t left = std::min<uint64_t>(line_.size(), state_.options.close_part_blocks);
   for (; left > 0 && MayStart(); --left) {
     const EntryIndex index = line_.coldest();
     line_.Remove(index);
-    switch (LookAt(index)) {
+    switch (LookAt(index, false)) {
       case Look::kWrite:
         Start(index);
         break;
@@ -56,7 +82,7 @@ bool ColdWriter::MayStart() const {
   return allowance_bytes_ > 0 && in_flight_bytes_ < kMostInFlightBytes;
 }
 
-ColdWriter::Look ColdWriter::LookAt(EntryIndex index) const {
+ColdWriter::Look ColdWriter::LookAt(EntryIndex index, bool leaving) const {
   if (!state_.directory.Live(index)) return Look::kNever;
   const BlockEntry& entry = state_.directory[index];
   if (entry.cold_copy() || entry.retention != RetentionClass::kExtended || entry.LeavesFirst() ||
@@ -65,10 +91,20 @@ ColdWriter::Look ColdWriter::LookAt(EntryIndex index) const {
   }
   const int64_t now_ms = state_.AgeClockMs();
   if (now_ms + 1000 > state_.ExpiryMs(entry)) return Look::kNever;
-  const bool idle = now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
-  const bool readable = entry.in_host() || !entry.busy();
-  return idle && readable && entry.uses >= state_.options.cold_min_uses ? Look::kWrite
-                                                                        : Look::kNotYet;
+  const bool due =
+      leaving || now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
+  const bool readable = (entry.in_host() || !entry.busy()) && !under_way_.contains(index);
+  return due && readable && entry.uses >= state_.options.cold_min_uses ? Look::kWrite
+                                                                       : Look::kNotYet;
+}
+
+// What a pool has comes to host once more.
+void ColdWriter::NoteEviction(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  if (state_.options.cold_write_bytes_per_s == 0 || entry.in_host() || entry.in_pool()) return;
+  if (LookAt(index, true) != Look::kWrite) return;
+  const ColdLoss loss = !MayStart() ? ColdLoss::kBudget : ColdLoss::kEarly;
+  state_.stats.cold.CountLoss(away_ ? ColdLoss::kAway : loss);
 }
 
 void ColdWriter::Start(EntryIndex index) {
@@ -78,6 +114,7 @@ void ColdWriter::Start(EntryIndex index) {
   in_flight_bytes_ += bytes;
   const auto write = writes_.insert(writes_.end(), Write{});
   write->entry = index;
+  under_way_.insert(index);
   write->key = {entry.namespace_id, entry.hash};
   write->placement = {.created_s = state_.ToWallS(entry.created_s),
                       .last_use_s = state_.ToWallS(entry.last_use_s)};
@@ -141,8 +178,7 @@ void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
     disk_.Drop(index, DropReason::kCorrupt, IndexCommitter::Slot::kKeep);
   }
   state_.ForgetIfGone(index);
-  in_flight_bytes_ -= write->object->size();
-  writes_.erase(write);
+  End(write);
 }
 
 void ColdWriter::Put(Writes::iterator write) {
@@ -157,13 +193,18 @@ void ColdWriter::Forget(const BlockKey& key) {
   state_.env.cold->Delete({ColdName(identity, key.hash)}, kWriteTimeoutMs, [](const Status&) {});
 }
 
+void ColdWriter::End(Writes::iterator write) {
+  in_flight_bytes_ -= write->object->size();
+  under_way_.erase(write->entry);
+  writes_.erase(write);
+}
+
 // The block may be gone from this host by now, or its row another's.
 void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ColdStats& stats = state_.stats.cold;
   const uint64_t bytes = write->object->size();
   const EntryIndex index = state_.Find(write->key);
-  in_flight_bytes_ -= bytes;
-  writes_.erase(write);
+  End(write);
   if (status) {
     ++stats.write_blocks;
     stats.write_bytes += bytes;
@@ -171,6 +212,7 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
     return;
   }
   ++stats.write_errors;
+  if (index == kNoEntry) stats.CountLoss(ColdLoss::kFailed);
   if (index != kNoEntry && !line_.Contains(index)) line_.PushHot(index);
 }
 

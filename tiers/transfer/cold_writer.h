@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host or disk to the cold store: blocks that have been idle for some time and that were worth
-// keeping.
+// Host or disk to the cold store: blocks that were worth keeping, when they have been idle for some
+// time or are about to be evicted from disk.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "base/bytes.h"
@@ -18,18 +19,22 @@
 namespace kvtier {
 
 // It hears of what comes to host and passes that on to `to_disk`, so that without a cold store
-// nothing stands between host and disk. Event loop only.
+// nothing stands between host and disk.
+//
+// An eviction from disk neither reads nor waits for the store: with each tick the blocks that come
+// next at the cold end of the disk's order are written, as far as the bytes of a second allow.
+// What is evicted without is counted with its reason. Event loop only.
 class ColdWriter final : public CopyDown {
  public:
   // All are borrowed.
-  ColdWriter(CacheState* state, DiskSlots* disk, CopyDown* to_disk)
-      : state_(*state), disk_(*disk), to_disk_(*to_disk) {}
+  ColdWriter(CacheState* state, DiskSlots* disk, CopyDown* to_disk);
 
   void Want(EntryIndex entry) override { to_disk_.Want(entry); }
   void SourceReady(EntryIndex entry) override;
   void SourceGone(EntryIndex entry) override { to_disk_.SourceGone(entry); }
 
-  // Looks at the blocks that have waited longest and starts what may be written by now.
+  // Starts what may be written by now: first what the disk evicts next, then what has waited
+  // longest.
   void Tick();
 
   // Deletes the block's object, if the store is there to hear it. Another host may write it again.
@@ -56,8 +61,13 @@ class ColdWriter final : public CopyDown {
   using Writes = std::list<Write>;
   enum class Look : uint8_t { kWrite, kNotYet, kNever };
 
-  // Whether the block in this row should be written now.
-  [[nodiscard]] Look LookAt(EntryIndex entry) const;
+  // Whether the block in this row should be written now; one that is about to leave the disk need
+  // not have been idle.
+  [[nodiscard]] Look LookAt(EntryIndex entry, bool leaving) const;
+  void WriteLeaving();
+  void WriteIdle();
+  // The block is being evicted from disk.
+  void NoteEviction(EntryIndex entry);
   void Refill();
   [[nodiscard]] bool MayStart() const;
   void Start(EntryIndex entry);
@@ -65,6 +75,7 @@ class ColdWriter final : public CopyDown {
   void ReadFromDisk(Writes::iterator write);
   void OnDiskRead(Writes::iterator write, const Status& status);
   void Put(Writes::iterator write);
+  void End(Writes::iterator write);
   void OnPut(Writes::iterator write, const Status& status);
 
   CacheState& state_;
@@ -74,6 +85,10 @@ class ColdWriter final : public CopyDown {
   // now: that one is then looked at like any other.
   EntryList line_;
   Writes writes_;
+  // Their rows, one of which may be another block's by the time the store has answered: that one
+  // waits.
+  std::unordered_set<EntryIndex> under_way_;
+  bool away_ = false;  // the store, at the last tick
   uint64_t in_flight_bytes_ = 0;
   uint64_t disk_reads_ = 0;
   // What may be written at once; below zero after a block that was larger than what was left.

@@ -33,6 +33,20 @@ std::string_view ColdAnswerName(ColdAnswer answer) {
   return "invalid";
 }
 
+std::string_view ColdLossName(ColdLoss loss) {
+  switch (loss) {
+    case ColdLoss::kBudget:
+      return "budget";
+    case ColdLoss::kAway:
+      return "away";
+    case ColdLoss::kEarly:
+      return "early";
+    case ColdLoss::kFailed:
+      return "failed";
+  }
+  return "invalid";
+}
+
 std::string_view AdoptionDropName(AdoptionDrop reason) {
   switch (reason) {
     case AdoptionDrop::kCorrupt:

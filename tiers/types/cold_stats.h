@@ -22,6 +22,16 @@ enum class ColdAnswer : uint8_t {
 inline constexpr int kColdAnswerCount = 5;
 [[nodiscard]] std::string_view ColdAnswerName(ColdAnswer answer);
 
+// Why a block that the disk evicted for space, and that was worth it, is not in the cold store.
+enum class ColdLoss : uint8_t {
+  kBudget = 0,  // more was to be written than may be at once, or in a second
+  kAway,        // the store was not asked, because it has lately been late or has failed
+  kEarly,       // it was evicted before it was its turn
+  kFailed,      // the store did not take it
+};
+inline constexpr int kColdLossCount = 4;
+[[nodiscard]] std::string_view ColdLossName(ColdLoss loss);
+
 // Event loop only; copies are snapshots.
 struct ColdStats {
   std::array<uint64_t, kColdAnswerCount> lookups{};
@@ -30,8 +40,10 @@ struct ColdStats {
   // Blocks that the store named and that could not be served, by MissReason.
   std::array<uint64_t, kMissReasonCount> failed_reads{};
   uint64_t write_blocks = 0, write_bytes = 0, write_errors = 0;
+  std::array<uint64_t, kColdLossCount> losses{};
 
   void CountLookup(ColdAnswer answer) { ++lookups[static_cast<size_t>(answer)]; }
+  void CountLoss(ColdLoss loss) { ++losses[static_cast<size_t>(loss)]; }
   void CountFailedRead(MissReason reason) { ++failed_reads[static_cast<size_t>(reason)]; }
 };
 
