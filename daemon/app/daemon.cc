@@ -167,8 +167,9 @@ Status Daemon::OpenDisk() {
 }
 
 Status Daemon::OpenCold() {
-  KVT_ASSIGN_OR_RETURN(
-      cold_, AnnotateWithKey(config_, "cold.kind", ColdTier::Open(config_.cold, &clock_, loop_)));
+  KVT_ASSIGN_OR_RETURN(cold_,
+                       AnnotateWithKey(config_, "cold.kind",
+                                       ColdTier::Open(config_, &clock_, loop_, executor_.get())));
   return {};
 }
 

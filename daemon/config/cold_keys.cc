@@ -44,8 +44,9 @@ ConfigKey KindKey() {
                       "`rados`: a pool of a Ceph cluster; needs the library "
                       "`kvtier-cold-rados.so`. `resp`: a server that speaks RESP, as Valkey and "
                       "Redis do; needs the library `kvtier-cold-resp.so`. `none`: no cold tier. "
-                      "Blocks lie in the store as plain bytes, so that `disk.encryption` has to be "
-                      "`none`.");
+                      "With `disk.encryption` objects are encrypted, too, by keys derived from "
+                      "`disk.root_key`: hosts that are to share them need the same one, and "
+                      "`disk.keys` has to be `persist`. Otherwise they are plain bytes.");
   key.choices = {"none", "resp", "rados"};
   return key;
 }

@@ -215,17 +215,19 @@ Status CheckMetrics(const Config& config) {
   return {};
 }
 
-// Keys never leave their host: what one host encrypts, no other could read.
+// Keys of memory alone are one host's, and end with it: in a store that hosts share, what they
+// encrypt could be read by none.
 Status CheckCold(const Config& config) {
   const ColdConfig& cold = config.cold;
   if (cold.kind == ColdKind::kNone) return {};
   if (cold.endpoint.empty()) {
     return Conflict(config, {"cold.kind"}, "cold.kind needs a cold.endpoint");
   }
-  if (config.disk.encryption != DiskEncryption::kNone) {
-    return Conflict(config, {"cold.kind", "disk.encryption"},
-                    "disk.encryption does not reach the cold tier, which would hold the same "
-                    "blocks as plain bytes; set cold.kind or disk.encryption to \"none\"");
+  if (config.disk.encryption != DiskEncryption::kNone && config.disk.keys == DiskKeys::kMemory) {
+    return Conflict(config, {"cold.kind", "disk.keys"},
+                    "keys that are in memory only cannot encrypt what hosts share: set disk.keys "
+                    "to \"persist\" and disk.root_key to the same key on all hosts, or "
+                    "disk.encryption or cold.kind to \"none\"");
   }
   // What is read and what is written at once have to fit together.
   const uint64_t least_bytes = config.cache.max_disk_read_bytes / 2 + 32 * kMiB;

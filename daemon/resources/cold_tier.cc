@@ -5,6 +5,9 @@
 #include <fstream>
 #include <string>
 #include <system_error>
+#include <utility>
+
+#include "daemon/resources/root_key.h"
 
 namespace kvtier {
 namespace {
@@ -36,20 +39,29 @@ Result<std::string> ReadPassword(const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<ColdTier>> ColdTier::Open(const ColdConfig& config, const Clock* clock,
-                                                 EventLoop* loop) {
-  if (config.kind == ColdKind::kNone) return nullptr;
-  KVT_ASSIGN_OR_RETURN(std::string password, ReadPassword(config.password_file));
+// Not with the keys of the disk tier, which are this host's alone, and end with it.
+Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clock* clock,
+                                                 EventLoop* loop, Executor* executor) {
+  const ColdConfig& cold = config.cold;
+  if (cold.kind == ColdKind::kNone) return nullptr;
+  KVT_ASSIGN_OR_RETURN(std::string password, ReadPassword(cold.password_file));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
-                       LoadedStore::Open({.library = LibraryPath(config),
-                                          .endpoint = config.endpoint,
-                                          .user = config.user,
+                       LoadedStore::Open({.library = LibraryPath(cold),
+                                          .endpoint = cold.endpoint,
+                                          .user = cold.user,
                                           .password = std::move(password),
-                                          .delete_from_hour = config.delete_from_hour,
-                                          .delete_hours = config.delete_hours,
-                                          .max_bytes_in_flight = config.max_bytes_in_flight},
+                                          .delete_from_hour = cold.delete_from_hour,
+                                          .delete_hours = cold.delete_hours,
+                                          .max_bytes_in_flight = cold.max_bytes_in_flight},
                                          loop));
-  return std::unique_ptr<ColdTier>(new ColdTier(std::move(loaded), clock, loop));
+  std::unique_ptr<ColdTier> tier(new ColdTier(std::move(loaded), clock, loop));
+  if (config.disk.encryption != DiskEncryption::kNone) {
+    KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(config.disk.root_key));
+    KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
+    tier->encrypted_ = std::make_unique<EncryptedStore>(&tier->guarded_, executor, loop,
+                                                        std::move(root), std::move(aes));
+  }
+  return tier;
 }
 
 }  // namespace kvtier

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cold tier as it is configured: its library, and the circuit breaker in front of it.
+// The cold tier as it is configured: its library, the circuit breaker in front of it and, if blocks
+// are encrypted, what encrypts its objects.
 #pragma once
 
 #include <memory>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/executor.h"
 #include "base/result.h"
 #include "daemon/cold/loaded_store.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
+#include "tiers/cold/encrypted_store.h"
 #include "tiers/cold/guarded_store.h"
 
 namespace kvtier {
@@ -18,11 +21,15 @@ namespace kvtier {
 class ColdTier {
  public:
   // Null if none is configured. Connects later: a store that is away is no reason not to start.
-  // Both are borrowed. Errors: those of LoadedStore::Open; kUnavailable "cold_password".
-  [[nodiscard]] static Result<std::unique_ptr<ColdTier>> Open(const ColdConfig& config,
-                                                              const Clock* clock, EventLoop* loop);
+  // `executor` encrypts and decrypts. All are borrowed. Errors: those of LoadedStore::Open,
+  // LoadRootKey and AesAlgorithms::Fetch; kUnavailable "cold_password".
+  [[nodiscard]] static Result<std::unique_ptr<ColdTier>> Open(const Config& config,
+                                                              const Clock* clock, EventLoop* loop,
+                                                              Executor* executor);
 
-  [[nodiscard]] ColdStore* store() { return &guarded_; }
+  [[nodiscard]] ColdStore* store() {
+    return encrypted_ ? static_cast<ColdStore*>(encrypted_.get()) : &guarded_;
+  }
 
  private:
   ColdTier(std::unique_ptr<LoadedStore> loaded, const Clock* clock, EventLoop* loop)
@@ -30,6 +37,7 @@ class ColdTier {
 
   std::unique_ptr<LoadedStore> loaded_;
   GuardedStore guarded_;
+  std::unique_ptr<EncryptedStore> encrypted_;  // null: objects are plain
 };
 
 }  // namespace kvtier

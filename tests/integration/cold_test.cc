@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -78,11 +79,21 @@ class ColdTest : public TwoHostsTest {
     server_.reset();
   }
   [[nodiscard]] std::vector<std::string> StoreSettings() const override {
-    return {"cold.kind=resp", "cold.endpoint=" + server_->socket()};
+    std::vector<std::string> settings = {"cold.kind=resp", "cold.endpoint=" + server_->socket()};
+    settings.insert(settings.end(), encryption_.begin(), encryption_.end());
+    return settings;
+  }
+  // From now on daemons encrypt, with a root key of these bytes.
+  void Encrypt(char byte) {
+    const std::string path = directory() + "/root." + byte;
+    std::ofstream(path, std::ios::binary) << std::string(32, byte);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+    encryption_ = {"disk.encryption=aes-256-gcm", "disk.keys=persist", "disk.root_key=" + path};
   }
   [[nodiscard]] size_t CountObjects() override { return server_->Names().size(); }
 
   std::unique_ptr<Server> server_;
+  std::vector<std::string> encryption_;
 };
 
 TEST_F(ColdTest, WhatOneHostComputedAnotherServesByteForByte) {
@@ -148,6 +159,24 @@ TEST_F(ColdTest, DamagedAndForeignObjectsAreMissesWithTheirReasons) {
   const ReplayReport report = PlayOnOther(Prompt("shared", kBlocks));
   EXPECT_EQ(report.wrong_blocks, 0u);
   EXPECT_GT(FailedReads("identity_mismatch") + FailedReads("checksum_mismatch"), 0u);
+}
+
+TEST_F(ColdTest, HostsWithOneRootKeyReadWhatTheOthersEncrypted) {
+  Encrypt('k');
+  WriteByFirstHost();
+  StartOtherHost();
+  const ReplayReport report = PlayOnOther(Prompt("shared", kBlocks));
+  EXPECT_EQ(report.blocks.miss, 0u) << report.ToJson();
+  EXPECT_EQ(report.wrong_blocks, 0u);
+  EXPECT_EQ(Cold(other().admin_socket()).at("read_blocks").to_number<uint64_t>(), kBlocks);
+  const ProgramResult verified = RunProgram(
+      {KvtierctlPath(), "--admin-socket", other().admin_socket(), "verify", "--tier", "cold"});
+  EXPECT_NE(verified.output.find("verified 12 blocks"), std::string::npos) << verified.output;
+  StopOtherHost();
+  Encrypt('o');
+  StartOtherHost();
+  EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).blocks.miss, kBlocks) << "another root key";
+  EXPECT_EQ(Cold(other().admin_socket()).at("lookups").at("absent").to_number<uint64_t>(), 1u);
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "tiers/storage/slot_header.h"
 #include "tiers/storage/header_page.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {
@@ -58,6 +58,8 @@ std::string_view TenantOf(const Fields& fields) {
   return {fields.tenant, std::min<size_t>(fields.tenant_bytes, sizeof(fields.tenant))};
 }
 
+uint32_t HourOf(const Fields& fields) { return fields.created_s / kSecondsPerHour; }
+
 DecryptOutcome Damaged(std::span<std::byte, kSlotHeaderBytes> page) {
   std::ranges::fill(page, std::byte{0});
   return DecryptOutcome::kDamaged;
@@ -67,65 +69,17 @@ tl::unexpected<Error> Failed() {
   return MakeError(ErrorCode::kIoError, "encryption", "OpenSSL failed");
 }
 
-}  // namespace
-
-Result<std::unique_ptr<SlotCipher>> SlotCipher::Create(std::unique_ptr<KeyRing> keys) {
-  KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
-  return std::unique_ptr<SlotCipher>(new SlotCipher(std::move(keys), std::move(aes)));
-}
-
-Status SlotCipher::Encrypt(std::span<const std::byte> slot, std::span<std::byte> out) const {
-  KVT_CHECK(slot.size() > kSlotHeaderBytes && out.size() == slot.size());
-  Fields fields;
-  std::memcpy(&fields, slot.data(), sizeof(fields));
-  const auto payload = slot.subspan(kSlotHeaderBytes);
-  if (fields.prefix.version != kSlotFormatVersion ||
-      fields.payload_bytes > slot.size() - kSlotHeaderBytes) {
-    return MakeError(ErrorCode::kCorrupt, "slot_header", "a slot in host memory was damaged");
-  }
-  KVT_ASSIGN_OR_RETURN(const SlotKey key,
-                       keys_->ForSlot(TenantOf(fields), fields.created_s / kSecondsPerHour));
-  AesAlgorithms::Gcm gcm = aes_.WithKey(Direction::kEncrypt, key.key.gcm());
-
-  const Secrets plain = SecretsOf(fields);
-  fields.prefix.version = kEncryptedSlotVersion;
-  fields.prefix.checksum = 0;
-  fields.encryption_algorithm = kEncryptionAes256Gcm;
-  fields.key_id = key.id;
-  fields.nonce = key.nonce;
-  const Fields associated = AssociatedData(fields);
-  Secrets secrets;
-  const auto out_payload = out.subspan(kSlotHeaderBytes);
-  const bool encrypted =
-      gcm.Encrypt(key.nonce, BytesOf(associated), plain, secrets, &fields.header_tag) &&
-      gcm.Encrypt(NonceAfter(key.nonce), BytesOf(associated), payload.first(fields.payload_bytes),
-                  out_payload.first(fields.payload_bytes), &fields.payload_tag);
-  if (!encrypted) return Failed();
-  // What fills the slot is not the payload's, and may be what an earlier one left.
-  std::ranges::fill(out_payload.subspan(fields.payload_bytes), std::byte{0});
-  PutSecrets(secrets, &fields);
-  SealHeaderPage(BytesOf(fields), out.first<kSlotHeaderBytes>());
-  return {};
-}
-
-DecryptOutcome SlotCipher::Decrypt(std::span<std::byte> slot) const {
-  KVT_CHECK(slot.size() > kSlotHeaderBytes);
-  return DecryptParts(slot.first<kSlotHeaderBytes>(), slot.subspan(kSlotHeaderBytes), true);
-}
-
-DecryptOutcome SlotCipher::DecryptHeader(std::span<std::byte, kSlotHeaderBytes> page) const {
-  return DecryptParts(page, {}, false);
-}
-
-DecryptOutcome SlotCipher::DecryptParts(std::span<std::byte, kSlotHeaderBytes> page,
-                                        std::span<std::byte> payload, bool with_payload) const {
+// `payload` is empty for a header alone.
+DecryptOutcome DecryptParts(const AesAlgorithms& aes, const FindSlotKey& find,
+                            std::span<std::byte, kSlotHeaderBytes> page,
+                            std::span<std::byte> payload, bool with_payload) {
   if (!DecodeEncryptedSlotHeader(page)) return Damaged(page);
   Fields fields;
   std::memcpy(&fields, page.data(), sizeof(fields));
   if (with_payload && fields.payload_bytes > payload.size()) return Damaged(page);
-  const std::optional<SecretKey> key = keys_->Find(TenantOf(fields), fields.key_id);
+  const std::optional<SecretKey> key = find(TenantOf(fields), HourOf(fields), fields.key_id);
   if (!key) return DecryptOutcome::kNoKey;
-  AesAlgorithms::Gcm gcm = aes_.WithKey(Direction::kDecrypt, key->gcm());
+  AesAlgorithms::Gcm gcm = aes.WithKey(Direction::kDecrypt, key->gcm());
   const Fields associated = AssociatedData(fields);
   Secrets plain;
   if (!gcm.Decrypt(fields.nonce, BytesOf(associated), SecretsOf(fields), plain,
@@ -149,6 +103,74 @@ DecryptOutcome SlotCipher::DecryptParts(std::span<std::byte, kSlotHeaderBytes> p
   fields.header_tag = {};
   SealHeaderPage(BytesOf(fields), page);
   return DecryptOutcome::kDecrypted;
+}
+
+}  // namespace
+
+Status EncryptSlot(const AesAlgorithms& aes, const ObtainSlotKey& obtain,
+                   std::span<const std::byte> slot, std::span<std::byte> out) {
+  KVT_CHECK(slot.size() > kSlotHeaderBytes && out.size() == slot.size());
+  Fields fields;
+  std::memcpy(&fields, slot.data(), sizeof(fields));
+  const auto payload = slot.subspan(kSlotHeaderBytes);
+  if (fields.prefix.version != kSlotFormatVersion ||
+      fields.payload_bytes > slot.size() - kSlotHeaderBytes) {
+    return MakeError(ErrorCode::kCorrupt, "slot_header", "a slot in host memory was damaged");
+  }
+  KVT_ASSIGN_OR_RETURN(const SlotKey key, obtain(TenantOf(fields), HourOf(fields)));
+  AesAlgorithms::Gcm gcm = aes.WithKey(Direction::kEncrypt, key.key.gcm());
+
+  const Secrets plain = SecretsOf(fields);
+  fields.prefix.version = kEncryptedSlotVersion;
+  fields.prefix.checksum = 0;
+  fields.encryption_algorithm = kEncryptionAes256Gcm;
+  fields.key_id = key.id;
+  fields.nonce = key.nonce;
+  const Fields associated = AssociatedData(fields);
+  Secrets secrets;
+  const auto out_payload = out.subspan(kSlotHeaderBytes);
+  const bool encrypted =
+      gcm.Encrypt(key.nonce, BytesOf(associated), plain, secrets, &fields.header_tag) &&
+      gcm.Encrypt(NonceAfter(key.nonce), BytesOf(associated), payload.first(fields.payload_bytes),
+                  out_payload.first(fields.payload_bytes), &fields.payload_tag);
+  if (!encrypted) return Failed();
+  // What fills the slot is not the payload's, and may be what an earlier one left.
+  std::ranges::fill(out_payload.subspan(fields.payload_bytes), std::byte{0});
+  PutSecrets(secrets, &fields);
+  SealHeaderPage(BytesOf(fields), out.first<kSlotHeaderBytes>());
+  return {};
+}
+
+DecryptOutcome DecryptSlot(const AesAlgorithms& aes, const FindSlotKey& find,
+                           std::span<std::byte> slot) {
+  KVT_CHECK(slot.size() > kSlotHeaderBytes);
+  return DecryptParts(aes, find, slot.first<kSlotHeaderBytes>(), slot.subspan(kSlotHeaderBytes),
+                      true);
+}
+
+Result<std::unique_ptr<SlotCipher>> SlotCipher::Create(std::unique_ptr<KeyRing> keys) {
+  KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
+  return std::unique_ptr<SlotCipher>(new SlotCipher(std::move(keys), std::move(aes)));
+}
+
+Status SlotCipher::Encrypt(std::span<const std::byte> slot, std::span<std::byte> out) const {
+  const auto obtain = [this](std::string_view tenant, uint32_t hour) {
+    return keys_->ForSlot(tenant, hour);
+  };
+  return EncryptSlot(aes_, obtain, slot, out);
+}
+
+// The id alone says which key it is.
+FindSlotKey SlotCipher::Find() const {
+  return [this](std::string_view tenant, uint32_t, uint64_t id) { return keys_->Find(tenant, id); };
+}
+
+DecryptOutcome SlotCipher::Decrypt(std::span<std::byte> slot) const {
+  return DecryptSlot(aes_, Find(), slot);
+}
+
+DecryptOutcome SlotCipher::DecryptHeader(std::span<std::byte, kSlotHeaderBytes> page) const {
+  return DecryptParts(aes_, Find(), page, {}, false);
 }
 
 Status SlotCipher::EncryptHashes(std::string_view tenant, BlockHash* hash,

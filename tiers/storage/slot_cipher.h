@@ -11,7 +11,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -28,6 +30,19 @@ enum class DecryptOutcome : uint8_t {
   kNoKey,      // whole as far as can be told, but its key is gone; the bytes are as they were
   kDamaged,    // not what was encrypted; the header is now zeros
 };
+
+// Where keys come from: that for a slot of this tenant and hour, and that of one whose header has
+// the id; nothing if it is gone.
+using ObtainSlotKey = std::function<Result<SlotKey>(std::string_view tenant, uint32_t hour)>;
+using FindSlotKey =
+    std::function<std::optional<SecretKey>(std::string_view tenant, uint32_t hour, uint64_t id)>;
+
+// What SlotCipher does, with keys of any origin. `slot` and `out` as there; errors also those of
+// `obtain`. Any thread.
+[[nodiscard]] Status EncryptSlot(const AesAlgorithms& aes, const ObtainSlotKey& obtain,
+                                 std::span<const std::byte> slot, std::span<std::byte> out);
+[[nodiscard]] DecryptOutcome DecryptSlot(const AesAlgorithms& aes, const FindSlotKey& find,
+                                         std::span<std::byte> slot);
 
 // Any thread. Owns the keys.
 class SlotCipher {
@@ -59,9 +74,7 @@ class SlotCipher {
  private:
   SlotCipher(std::unique_ptr<KeyRing> keys, AesAlgorithms aes)
       : keys_(std::move(keys)), aes_(std::move(aes)) {}
-  // `payload` is empty for a header alone.
-  [[nodiscard]] DecryptOutcome DecryptParts(std::span<std::byte, kSlotHeaderBytes> page,
-                                            std::span<std::byte> payload, bool with_payload) const;
+  [[nodiscard]] FindSlotKey Find() const;
   [[nodiscard]] bool Xts(AesAlgorithms::Direction direction, const SecretKey& key, BlockHash* hash,
                          BlockHash* parent) const;
 

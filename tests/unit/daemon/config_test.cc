@@ -535,7 +535,9 @@ TEST(Config, AColdTierNeedsAnEndpointPlainBytesAndRoomForWhatMoves) {
   EXPECT_EQ(ReasonOf("[cold]\nkind = \"resp\"\n"), "config_conflict");
   const std::string cold = "[cold]\nkind = \"resp\"\nendpoint = \"127.0.0.1:6379\"\n";
   EXPECT_EQ(ReasonOf(cold), "");
-  EXPECT_EQ(ReasonOf(cold + "[disk]\nencryption = \"aes-256-gcm\"\n"), "config_conflict");
+  const std::string encrypted = cold + "[disk]\nencryption = \"aes-256-gcm\"\n";
+  EXPECT_EQ(ReasonOf(encrypted), "config_conflict") << "no other host could read them";
+  EXPECT_EQ(ReasonOf(encrypted + "keys = \"persist\"\nroot_key = \"/etc/kvtier/root.key\"\n"), "");
   EXPECT_EQ(ReasonOf(cold + "max_bytes_in_flight = \"16MiB\"\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[cold]\nkind = \"tape\"\n"), "config_out_of_range");
 }
