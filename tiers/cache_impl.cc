@@ -42,7 +42,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       key_expiry(&state),
       pool_adoption(&state, &pools, &sessions),
       adoption(&state, &host),
-      erasure(&state, &pools, &host, &disk, &adoption) {
+      erasure(&state, &pools, &host, &disk, &adoption, cold_writer ? &*cold_writer : nullptr) {
   if (state.env.cold != nullptr) {
     cold_verifier.emplace(&state);
     cold_lookup.emplace(&state, &finder, [this](AcquireRequest request, Acquirer::Done done) {

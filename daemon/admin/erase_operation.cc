@@ -26,7 +26,9 @@ bool HasUnencryptedDisk(const Config& config) {
   return config.disk.bytes > 0 && config.disk.encryption == DiskEncryption::kNone;
 }
 
-bool HasColdTier(const Config& config) { return config.cold.kind != ColdKind::kNone; }
+bool HasPlainColdTier(const Config& config) {
+  return config.cold.kind != ColdKind::kNone && config.disk.encryption == DiskEncryption::kNone;
+}
 
 // An erasure goes on when its caller has gone, because half of one is of no use. Its lines in the
 // log are warnings, so that no usual level leaves them out.
@@ -59,17 +61,17 @@ class Erase final : public AdminOperation {
                       "referenced, {} in use stay",
                       request_.tenant, report.keys, report.blocks[0], report.blocks[1],
                       report.blocks[2], report.referenced, report.moving);
-    Reply(json::serialize(
-        json::object{{"schema", "kvtier.erase/1"},
-                     {"tenant", request_.tenant},
-                     {"before_ms", request_.before_ms},
-                     {"proven", !HasUnencryptedDisk(*env_.config) && !HasColdTier(*env_.config)},
-                     {"keys", report.keys},
-                     {"blocks", ByTier(report.blocks)},
-                     {"bytes", ByTier(report.bytes)},
-                     {"referenced", report.referenced},
-                     {"moving", report.moving},
-                     {"seconds", Seconds()}}));
+    Reply(json::serialize(json::object{
+        {"schema", "kvtier.erase/1"},
+        {"tenant", request_.tenant},
+        {"before_ms", request_.before_ms},
+        {"proven", !HasUnencryptedDisk(*env_.config) && !HasPlainColdTier(*env_.config)},
+        {"keys", report.keys},
+        {"blocks", ByTier(report.blocks)},
+        {"bytes", ByTier(report.bytes)},
+        {"referenced", report.referenced},
+        {"moving", report.moving},
+        {"seconds", Seconds()}}));
   }
 
   void ReportForever() {
@@ -93,12 +95,11 @@ Result<std::unique_ptr<AdminOperation>> MakeErasure(const ServiceContext& contex
   if (request.before_ms > context.clock->WallMs()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"before_ms\" is in the future");
   }
-  if (HasColdTier(*context.config) && !request.without_proof) {
-    return MakeError(
-        ErrorCode::kUnsupported, "cold_tier",
-        "the store of the cold tier may have the tenant's blocks, written by any host: "
-        "delete what it has under kvtier/1/TENANT/; --without-proof drops the blocks "
-        "of this host nevertheless");
+  if (HasPlainColdTier(*context.config) && !request.without_proof) {
+    return MakeError(ErrorCode::kUnsupported, "cold_tier",
+                     "the store of the cold tier has the tenant's blocks as plain bytes, and none "
+                     "can prove that its drives lose them when they are deleted; --without-proof "
+                     "deletes them and drops the blocks of this host nevertheless");
   }
   if (HasUnencryptedDisk(*context.config) && !request.without_proof) {
     return MakeError(ErrorCode::kUnsupported, "not_encrypted",

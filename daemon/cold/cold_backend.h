@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 2u
+#define KVT_COLD_ABI 3u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
@@ -67,6 +67,11 @@ typedef struct kvt_cold_backend {
               int64_t ttl_s, int64_t timeout_ms);
   void (*remove)(void* store, uint64_t call, const kvt_cold_name* names, size_t count,
                  int64_t timeout_ms);
+  /* Deletes some of the objects of a tenant, whose names begin with `prefix`. Ends with the
+     cursor of the next call as 8 bytes of the machine's byte order; 0, as at first: none is left of
+     those that were there at the first call. */
+  void (*remove_some)(void* store, uint64_t call, kvt_cold_name prefix, uint64_t cursor,
+                      int64_t timeout_ms);
 } kvt_cold_backend;
 
 /* Null if the library has no table of this version. */

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "base/units.h"
@@ -178,6 +179,22 @@ void LoadedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Don
   const uint64_t call = Begin(BytesOf(names), timeout_ms, WithoutBytes(std::move(done)));
   if (call == 0) return;
   backend_.remove(store_, call, Views(names).data(), names.size(), timeout_ms);
+}
+
+void LoadedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
+                             DeletedDone done) {
+  const uint64_t call =
+      Begin(prefix.size(), timeout_ms, [done = std::move(done)](const Result<Answer>& got) {
+        if (!got) return done(tl::unexpected(got.error()));
+        uint64_t next = 0;
+        if (got->data.size() != sizeof(next)) {
+          return done(MakeError(ErrorCode::kIoError, "bad_answer"));
+        }
+        std::memcpy(&next, got->data.data(), sizeof(next));
+        done(next);
+      });
+  if (call == 0) return;
+  backend_.remove_some(store_, call, {prefix.data(), prefix.size()}, cursor, timeout_ms);
 }
 
 LoadedStore::Ended LoadedStore::WithoutBytes(Done done) {

@@ -75,6 +75,21 @@ class FakeColdStore final : public ColdStore {
     });
   }
 
+  // Two at a time.
+  void DeleteSome(std::string prefix, uint64_t cursor, int64_t /*timeout_ms*/,
+                  DeletedDone done) override {
+    Reply<Result<uint64_t>>(std::move(done), [this, prefix = std::move(prefix), cursor] {
+      for (int left = 2; left > 0; --left) {
+        const auto found = objects.lower_bound(prefix);
+        if (found == objects.end() || !found->first.starts_with(prefix)) {
+          return Result<uint64_t>(uint64_t{0});
+        }
+        objects.erase(found);
+      }
+      return Result<uint64_t>(cursor + 1);
+    });
+  }
+
  private:
   template <typename Answer>
   void Reply(std::function<void(Answer)> done, std::function<Answer()> work) {

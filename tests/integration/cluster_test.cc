@@ -229,6 +229,26 @@ TEST_F(ClusterTest, PeriodsThatHaveEndedAreDeletedAndOthersStay) {
             std::string::npos);
 }
 
+TEST_F(ClusterTest, AnErasureDeletesTheTenantsObjectsAndOthersCanBeWrittenAfterIt) {
+  WriteByFirstHost();
+  const Place foreign{"kvtier/1/default2/00000007", "model/hash"};
+  Put(foreign, "bytes");
+  StartOtherHost();
+  const ProgramResult erased =
+      RunProgram({KvtierctlPath(), "--admin-socket", other().admin_socket(), "erase", "--tenant",
+                  "default", "--yes", "--without-proof"});
+  EXPECT_EQ(erased.exit_code, 0) << erased.output;
+  ASSERT_EQ(CountObjects(), 1u);
+  EXPECT_EQ(Objects()[0].name_space, foreign.name_space);
+  // By the first host, which knows nothing of it.
+  EXPECT_EQ(Play(Prompt("later", kBlocks)).wrong_blocks, 0u);
+  EXPECT_EQ(Play(Prompt("later", kBlocks)).blocks.miss, 0u);
+  EXPECT_EQ(Play(Prompt("others again", 60)).wrong_blocks, 0u);
+  EXPECT_EQ(Play(Prompt("more again", 60)).wrong_blocks, 0u);
+  EXPECT_TRUE(Eventually([this] { return CountObjects() > kBlocks; }));
+  EXPECT_EQ(PlayOnOther(Prompt("later", kBlocks)).blocks.miss, 0u);
+}
+
 TEST_F(ClusterTest, ADaemonStartsWithoutItsCluster) {
   const std::string file = directory() + "/nothing.conf";
   WriteWhole(file,

@@ -179,5 +179,18 @@ TEST_F(ColdTest, HostsWithOneRootKeyReadWhatTheOthersEncrypted) {
   EXPECT_EQ(Cold(other().admin_socket()).at("lookups").at("absent").to_number<uint64_t>(), 1u);
 }
 
+TEST_F(ColdTest, AnErasureDeletesTheTenantsObjects) {
+  Encrypt('k');
+  WriteByFirstHost();
+  (void)server_->Ask({"SET", "kvtier/1/default2/other", "x"});
+  StartOtherHost();
+  const ProgramResult erased =
+      RunProgram({KvtierctlPath(), "--admin-socket", other().admin_socket(), "erase", "--tenant",
+                  "default", "--yes", "--json"});
+  EXPECT_EQ(erased.exit_code, 0) << erased.output;
+  EXPECT_NE(erased.output.find("\"proven\":true"), std::string::npos) << erased.output;
+  EXPECT_EQ(server_->Names(), std::vector<std::string>{"kvtier/1/default2/other"});
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -15,16 +15,21 @@ bool IsPlain(char c) {
 
 }  // namespace
 
-std::string ColdName(const NamespaceIdentity& identity, const BlockHash& hash) {
-  std::string name(kColdNamePrefix);
-  for (const char c : identity.tenant) {
+std::string ColdPrefix(std::string_view tenant) {
+  std::string prefix(kColdNamePrefix);
+  for (const char c : tenant) {
     if (IsPlain(c)) {
-      name += c;
+      prefix += c;
     } else {
-      fmt::format_to(std::back_inserter(name), "%{:02X}", static_cast<unsigned char>(c));
+      fmt::format_to(std::back_inserter(prefix), "%{:02X}", static_cast<unsigned char>(c));
     }
   }
-  fmt::format_to(std::back_inserter(name), "/{}-{}/{}", identity.model.Hex(), identity.block_bytes,
+  return prefix + '/';
+}
+
+std::string ColdName(const NamespaceIdentity& identity, const BlockHash& hash) {
+  std::string name = ColdPrefix(identity.tenant);
+  fmt::format_to(std::back_inserter(name), "{}-{}/{}", identity.model.Hex(), identity.block_bytes,
                  hash.Hex());
   return name;
 }

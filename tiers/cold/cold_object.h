@@ -23,6 +23,8 @@ inline constexpr std::string_view kColdNamePrefix = "kvtier/1/";
 // "kvtier/1/TENANT/FINGERPRINT-BYTES/HASH". A tenant's name in it has `%XX` for what is neither
 // letter nor digit nor one of "-_.", so that no two tenants' names meet.
 [[nodiscard]] std::string ColdName(const NamespaceIdentity& identity, const BlockHash& hash);
+// What all names of the tenant's objects begin with, and no other's.
+[[nodiscard]] std::string ColdPrefix(std::string_view tenant);
 
 // Bytes of an object: header and payload, without what a slot adds behind them.
 [[nodiscard]] constexpr uint64_t ColdObjectBytes(uint64_t payload_bytes) {

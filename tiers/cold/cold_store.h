@@ -28,6 +28,7 @@ class ColdStore {
   using ExistsDone = std::function<void(Result<std::vector<bool>>)>;
   using GetDone = std::function<void(Result<ColdBytes>)>;
   using Done = std::function<void(Status)>;
+  using DeletedDone = std::function<void(Result<uint64_t>)>;
 
   virtual ~ColdStore() = default;
 
@@ -44,6 +45,11 @@ class ColdStore {
                    Done done) = 0;
   // Objects that are not there are no error.
   virtual void Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) = 0;
+  // Deletes some of the tenant's objects, of all hosts; `prefix` is what its names begin with
+  // (ColdPrefix). `cursor` is 0 at first; the answer is that of the next call, or 0 when none is
+  // left of the objects that were there at the first.
+  virtual void DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
+                          DeletedDone done) = 0;
 };
 
 }  // namespace kvtier

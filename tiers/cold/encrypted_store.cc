@@ -157,4 +157,10 @@ void EncryptedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, 
   store_.Delete(std::move(names), timeout_ms, std::move(done));
 }
 
+// Tenants' names are not hidden.
+void EncryptedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
+                                DeletedDone done) {
+  store_.DeleteSome(std::move(prefix), cursor, timeout_ms, std::move(done));
+}
+
 }  // namespace kvtier

@@ -62,4 +62,10 @@ void GuardedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Do
   store_.Delete(std::move(names), timeout_ms, Watch(std::move(done)));
 }
 
+void GuardedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
+                              DeletedDone done) {
+  if (Refuse(done)) return;
+  store_.DeleteSome(std::move(prefix), cursor, timeout_ms, Watch(std::move(done)));
+}
+
 }  // namespace kvtier

@@ -30,6 +30,8 @@ class GuardedStore final : public ColdStore {
   void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
            Done done) override;
   void Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) override;
+  void DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
+                  DeletedDone done) override;
 
   [[nodiscard]] const CircuitBreaker& breaker() const { return breaker_; }
 

@@ -415,7 +415,7 @@ inline constexpr std::array<Transition, 47> kBlockTransitions = {{
      .clears = EntryBits::kColdCopy,
      .fired_by = "Loader"},
     {.event = "NoteColdCopy", .sets = EntryBits::kColdCopy, .fired_by = "ColdWriter, ColdFetch"},
-    {.event = "ForgetColdCopy", .clears = EntryBits::kColdCopy, .fired_by = "ColdVerifier"},
+    {.event = "ForgetColdCopy", .clears = EntryBits::kColdCopy, .fired_by = "ColdVerifier, Erasure"},
     {.event = "Forget",
      .unless = EntryBits::kInFlight | EntryBits::kHostSlot | EntryBits::kDiskSlot |
                EntryBits::kOffloadQueued | EntryBits::kWriteQueued | EntryBits::kPersistWanted |

@@ -93,7 +93,12 @@ ColdWriter::Look ColdWriter::LookAt(EntryIndex index, bool leaving) const {
   if (now_ms + 1000 > state_.ExpiryMs(entry)) return Look::kNever;
   const bool due =
       leaving || now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
-  const bool readable = (entry.in_host() || !entry.busy()) && !under_way_.contains(index);
+  // What is erased goes from the store at last; none of the tenant's comes there meanwhile.
+  const bool erased = std::ranges::any_of(state_.erasing, [&](const CacheState::Erasing& scope) {
+    return scope.request.tenant == state_.NamespaceOf(entry).identity.tenant;
+  });
+  const bool readable =
+      (entry.in_host() || !entry.busy()) && !under_way_.contains(index) && !erased;
   return due && readable && entry.uses >= state_.options.cold_min_uses ? Look::kWrite
                                                                        : Look::kNotYet;
 }
@@ -186,6 +191,16 @@ void ColdWriter::Put(Writes::iterator write) {
   state_.env.cold->Put(
       ColdName(identity, write->key.hash), write->object, write->ttl_s, kWriteTimeoutMs,
       gate_.WhileOpen([this, write](const Status& status) { OnPut(write, status); }));
+}
+
+void ColdWriter::LookAgain(EntryIndex index) {
+  if (!line_.Contains(index)) line_.PushHot(index);
+}
+
+bool ColdWriter::IsWriting(std::string_view tenant) const {
+  return std::ranges::any_of(writes_, [&](const Write& write) {
+    return state_.namespaces[write.key.namespace_id.value].identity.tenant == tenant;
+  });
 }
 
 void ColdWriter::Forget(const BlockKey& key) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -40,6 +41,10 @@ class ColdWriter final : public CopyDown {
   // Deletes the block's object, if the store is there to hear it. Another host may write it again.
   void Forget(const BlockKey& key);
 
+  // The block's object is gone, or will be.
+  void LookAgain(EntryIndex entry);
+  // Blocks of the tenant are on their way to the store.
+  [[nodiscard]] bool IsWriting(std::string_view tenant) const;
   [[nodiscard]] uint64_t waiting() const { return line_.size(); }
   [[nodiscard]] uint64_t in_flight() const { return writes_.size(); }
   // Nothing is being read from disk into memory of this part.

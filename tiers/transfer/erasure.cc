@@ -5,10 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/cold/cold_object.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/space/pool_space.h"
 #include "tiers/storage/key_ring.h"
+#include "tiers/transfer/cold_writer.h"
 #include "tiers/transfer/host_adoption.h"
 
 namespace kvtier {
@@ -16,6 +18,11 @@ namespace {
 
 // A block that is loaded again and again is given up after so many ticks, and counted.
 constexpr uint32_t kMostPasses = 200;
+
+// Of one part of the objects. A store that does not answer, or is away, is asked again with a tick,
+// so many times: after a start it may not be connected yet.
+constexpr int64_t kDeleteTimeoutMs = 5'000;
+constexpr uint32_t kMostStoreTries = 100;
 
 }  // namespace
 
@@ -81,6 +88,7 @@ void Erasure::BeginPass() {
 
 void Erasure::Tick() {
   if (waiting_) BeginPass();
+  if (std::exchange(store_waits_, false)) DeleteObjects();
 }
 
 // The slots' headers are voided, with keys or without: they tell the tenant's name in the open.
@@ -93,7 +101,10 @@ void Erasure::GoOn() {
   for (; next_row_ < end && dropped < state_.options.close_part_blocks; ++next_row_) {
     const EntryIndex index(static_cast<uint32_t>(next_row_));
     if (!state_.directory.Live(index) || state_.lost.Contains(index)) continue;
-    if (!state_.IsErased(scope, state_[index])) continue;
+    if (!state_.IsErased(scope, state_[index])) {
+      ForgetColdCopy(index);
+      continue;
+    }
     if (Drop(index, &job.report)) {
       ++dropped;
     } else {
@@ -120,11 +131,45 @@ void Erasure::EndPass() {
 // A write that was being encrypted at the beginning may have made a new key for an old hour.
 void Erasure::Finish() {
   DestroyKeys(&jobs_.front());
-  if (state_.env.keys == nullptr) return Answer();
+  if (state_.env.keys == nullptr) return DeleteObjects();
   state_.env.keys->WhenStored(gate_.WhileOpen([this](const Status& status) {
     if (!status) jobs_.front().status = status;
-    Answer();
+    DeleteObjects();
   }));
+}
+
+void Erasure::ForgetColdCopy(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  if (!entry.cold_copy()) return;
+  if (state_.NamespaceOf(entry).identity.tenant != jobs_.front().request.tenant) return;
+  state_.Apply(index, BlockEvent::kForgetColdCopy);
+  cold_writer_->LookAgain(index);
+}
+
+// What is on its way there arrives before, or a deletion would miss it.
+void Erasure::DeleteObjects() {
+  if (cold_writer_ == nullptr) return Answer();
+  const Job& job = jobs_.front();
+  if (cold_writer_->IsWriting(job.request.tenant)) {
+    store_waits_ = true;
+    return;
+  }
+  state_.env.cold->DeleteSome(
+      ColdPrefix(job.request.tenant), job.cursor, kDeleteTimeoutMs,
+      gate_.WhileOpen([this](const Result<uint64_t>& next) { OnDeleted(next); }));
+}
+
+void Erasure::OnDeleted(const Result<uint64_t>& next) {
+  Job& job = jobs_.front();
+  if (!next) {
+    store_waits_ = ++job.store_tries < kMostStoreTries;
+    if (store_waits_) return;
+    job.status = tl::unexpected(next.error());
+    return Answer();
+  }
+  job.store_tries = 0;
+  job.cursor = *next;
+  job.cursor == 0 ? Answer() : DeleteObjects();
 }
 
 void Erasure::Answer() {

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Erases a tenant's blocks for good: first the keys of what is encrypted on disk, then the blocks
-// themselves in every tier.
+// themselves in every tier, and at last its objects in the cold store.
 //
 // The index remembers the erasure before the first key goes, so that the next start finishes what a
 // daemon that dies has begun. Then the keys go, so that nothing that happens later brings bytes on
 // disk back. The directory is then walked in parts. A block that something moves is looked at again
 // at the next tick. A reference does not keep a block: no lookup finds it any more, and its memory
 // is free when the last session lets go of it.
+//
+// Keys of objects can be made by every host that has the root key, so that objects are deleted
+// instead: all of the tenant's, those of other hosts and of later hours, too, since names tell no
+// time. What other hosts hold they may write again.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +25,7 @@
 
 namespace kvtier {
 
+class ColdWriter;
 class DiskSlots;
 class HostAdoption;
 class HostSlots;
@@ -29,12 +34,18 @@ class PoolSpace;
 // Event loop only. Several erasures wait for one another.
 class Erasure {
  public:
-  // With the error of the disk or the index if they refuse to forget the blocks.
+  // With the error of the disk, the index or the cold store if they refuse to forget the blocks.
   using Done = std::function<void(const EraseReport&, const Status&)>;
 
+  // All are borrowed; `cold_writer` is null without a cold store.
   Erasure(CacheState* state, PoolSpace* pools, HostSlots* host, DiskSlots* disk,
-          const HostAdoption* adoption)
-      : state_(*state), pools_(*pools), host_(*host), disk_(*disk), adoption_(*adoption) {}
+          const HostAdoption* adoption, ColdWriter* cold_writer)
+      : state_(*state),
+        pools_(*pools),
+        host_(*host),
+        disk_(*disk),
+        adoption_(*adoption),
+        cold_writer_(cold_writer) {}
 
   // See Cache::Erase.
   void Begin(const EraseRequest& request, Done done);
@@ -52,7 +63,9 @@ class Erasure {
     EraseReport report;
     Status status;
     uint32_t passes = 0;
-    bool noted = false;  // the index has heard of it, or refused to
+    bool noted = false;        // the index has heard of it, or refused to
+    uint64_t cursor = 0;       // in the cold store
+    uint32_t store_tries = 0;  // since it last deleted some
   };
 
   // `begun_s` is a time of the age clock.
@@ -64,7 +77,11 @@ class Erasure {
   void GoOn();
   void EndPass();
   void Finish();
+  void DeleteObjects();
+  void OnDeleted(const Result<uint64_t>& next);
   void Answer();
+  // The tenant's objects, if it is one of a block that stays, are about to be deleted.
+  void ForgetColdCopy(EntryIndex entry);
   // False if something moves the block.
   [[nodiscard]] bool Drop(EntryIndex entry, EraseReport* report);
   [[nodiscard]] bool InRegion(const BlockEntry& entry) const;
@@ -75,12 +92,14 @@ class Erasure {
   HostSlots& host_;
   DiskSlots& disk_;
   const HostAdoption& adoption_;
+  ColdWriter* const cold_writer_;
   std::deque<Job> jobs_;  // the first is under way; in the order of CacheState::erasing
   uint32_t next_number_ = 0;
   uint64_t next_row_ = 0;
   uint64_t moving_ = 0;           // blocks of this pass
   bool all_was_adopted_ = false;  // when this pass began
   bool waiting_ = false;          // for a tick
+  bool store_waits_ = false;      // likewise, with the deletion of objects
   Gate gate_;
 };
 

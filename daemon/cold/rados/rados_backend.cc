@@ -54,6 +54,10 @@ constexpr kvt_cold_backend kBackend = {
     .remove =
         [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
            int64_t timeout_ms) { StoreOf(store)->Remove(call, Texts(names, count), timeout_ms); },
+    .remove_some =
+        [](void* store, uint64_t call, kvt_cold_name prefix, uint64_t cursor, int64_t timeout_ms) {
+          StoreOf(store)->RemoveSome(call, Text(prefix), cursor, timeout_ms);
+        },
 };
 
 }  // namespace

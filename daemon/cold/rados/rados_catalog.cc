@@ -151,6 +151,10 @@ void RadosCatalog::Periods(const RadosModel& model, const GotPeriods& got) {
   });
 }
 
+void RadosCatalog::AllPeriods(const std::string& tenant, const GotModels& got) {
+  Refresh(tenant, true, [this, tenant, got](int error) { got(error, tenants_[tenant].periods); });
+}
+
 std::vector<std::string> RadosCatalog::Tenants() const {
   std::vector<std::string> names;
   for (const auto& [name, tenant] : tenants_) names.push_back(name);

@@ -35,6 +35,11 @@ class RadosCatalog {
   // Those of the model that have not been deleted, as the pool says now.
   void Periods(const RadosModel& model, const GotPeriods& got);
 
+  // The periods of all the tenant's models, as the pool says now.
+  using GotModels =
+      std::function<void(int error, const std::map<std::string, std::set<RadosPeriod>>& periods)>;
+  void AllPeriods(const std::string& tenant, const GotModels& got);
+
   // Tenants that were spoken of since the start.
   [[nodiscard]] std::vector<std::string> Tenants() const;
 

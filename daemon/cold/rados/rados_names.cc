@@ -37,6 +37,13 @@ std::optional<RadosName> RadosName::Parse(std::string_view name) {
   return parts;
 }
 
+std::optional<std::string> RadosTenantOf(std::string_view prefix) {
+  if (!prefix.starts_with(kRoot) || !prefix.ends_with('/')) return std::nullopt;
+  prefix.remove_prefix(kRoot.size());
+  if (prefix.find('/') + 1 != prefix.size() || prefix.size() < 2) return std::nullopt;
+  return std::string(prefix.substr(0, prefix.size() - 1));
+}
+
 std::optional<RadosEndpoint> RadosEndpoint::Parse(std::string_view text) {
   RadosEndpoint endpoint;
   const size_t at = text.find('@');

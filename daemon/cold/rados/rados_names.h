@@ -36,6 +36,9 @@ struct RadosName {
   [[nodiscard]] static std::optional<RadosName> Parse(std::string_view name);
 };
 
+// The tenant's name in "kvtier/1/TENANT/"; nothing if the text is not that.
+[[nodiscard]] std::optional<std::string> RadosTenantOf(std::string_view prefix);
+
 // The pool and the cluster's configuration, "POOL" or "POOL@/PATH/ceph.conf".
 struct RadosEndpoint {
   std::string pool;

@@ -79,6 +79,7 @@ bool RadosStore::Connected() {
   if (!cluster_) return false;
   catalog_ = std::make_unique<RadosCatalog>(cluster_.get(), &thread_);
   cleaner_ = std::make_unique<RadosCleaner>(cluster_.get(), &thread_, options_.hours);
+  eraser_ = std::make_unique<RadosEraser>(cluster_.get(), catalog_.get(), &thread_);
   return true;
 }
 
@@ -251,6 +252,18 @@ void RadosStore::RemoveOne(const std::shared_ptr<Removal>& removal, const RadosN
           cluster_->Remove(RadosObject(name, period), on_removed);
         }
       });
+}
+
+void RadosStore::RemoveSome(uint64_t call, std::string prefix, uint64_t cursor,
+                            int64_t timeout_ms) {
+  Begin(call, timeout_ms, [this, call, prefix = std::move(prefix), cursor] {
+    const std::optional<std::string> tenant = RadosTenantOf(prefix);
+    if (!tenant) return End(call, -EINVAL);
+    locations_.clear();
+    eraser_->DeletePart(*tenant, cursor, [this, call](int error, uint64_t next) {
+      End(call, error, &next, error == 0 ? sizeof(next) : 0);
+    });
+  });
 }
 
 void RadosStore::NoteLocation(const RadosName& name, RadosPeriod period) {

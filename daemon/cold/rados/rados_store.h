@@ -16,6 +16,7 @@
 #include "daemon/cold/rados/rados_catalog.h"
 #include "daemon/cold/rados/rados_cleaner.h"
 #include "daemon/cold/rados/rados_cluster.h"
+#include "daemon/cold/rados/rados_eraser.h"
 #include "daemon/cold/rados/rados_names.h"
 #include "daemon/cold/rados/rados_thread.h"
 
@@ -41,6 +42,7 @@ class RadosStore {
   void Put(uint64_t call, std::string name, const void* data, size_t bytes, int64_t ttl_s,
            int64_t timeout_ms);
   void Remove(uint64_t call, std::vector<std::string> names, int64_t timeout_ms);
+  void RemoveSome(uint64_t call, std::string prefix, uint64_t cursor, int64_t timeout_ms);
 
  private:
   using SteadyClock = std::chrono::steady_clock;
@@ -74,6 +76,7 @@ class RadosStore {
   std::unique_ptr<RadosCluster> cluster_;
   std::unique_ptr<RadosCatalog> catalog_;
   std::unique_ptr<RadosCleaner> cleaner_;
+  std::unique_ptr<RadosEraser> eraser_;
   RadosThread thread_;
 };
 

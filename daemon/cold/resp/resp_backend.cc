@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library for servers that speak RESP. Questions, reads and writes have a connection each, so
 // that a short answer does not stand behind a long one.
+#include <charconv>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,9 @@
 
 namespace kvtier {
 namespace {
+
+// Names that the server looks at for one answer; few of them may be the tenant's.
+constexpr const char* kListedAtOnce = "512";
 
 // How a call ends; its lane's thread alone touches it.
 struct Outcome {
@@ -87,7 +92,45 @@ class RespStore {
     writes_.Add(std::move(call));
   }
 
+  // Two calls: the names that the server lists next, and their deletion.
+  void RemoveSome(uint64_t number, kvt_cold_name prefix, uint64_t cursor, int64_t timeout_ms) {
+    const auto outcome = std::make_shared<Outcome>();
+    const auto names = std::make_shared<std::vector<std::string>>();
+    RespCall call = Begin(number, timeout_ms, outcome);
+    AddCommand(&call, {"SCAN", std::to_string(cursor), "MATCH", Text(prefix) + '*', "COUNT",
+                       kListedAtOnce});
+    call.answered = [outcome, names](size_t, const RespReply& reply) {
+      if (reply.kind != RespReply::Kind::kList || !SetCursor(reply.texts, outcome.get())) {
+        outcome->status = KVT_COLD_REFUSED;
+        return;
+      }
+      names->assign(reply.texts.begin() + 1, reply.texts.end());
+    };
+    call.ended = [this, number, timeout_ms, outcome, names,
+                  end = std::move(call.ended)](bool complete) {
+      if (!complete || outcome->status != KVT_COLD_OK) return end(complete);
+      RespCall removal = Begin(number, timeout_ms, outcome);
+      for (const std::string& name : *names) AddCommand(&removal, {"UNLINK", name});
+      removal.answered = [outcome](size_t, const RespReply& reply) {
+        if (reply.kind != RespReply::Kind::kInteger) outcome->status = KVT_COLD_REFUSED;
+      };
+      writes_.Add(std::move(removal));
+    };
+    // After all writes that were sent before.
+    writes_.Add(std::move(call));
+  }
+
  private:
+  // Makes the first text, a number, the call's data.
+  [[nodiscard]] static bool SetCursor(const std::vector<std::string>& texts, Outcome* outcome) {
+    if (texts.empty()) return false;
+    const std::string& text = texts.front();
+    uint64_t cursor = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), cursor);
+    if (error != std::errc() || end != text.data() + text.size()) return false;
+    outcome->data.assign(reinterpret_cast<const char*>(&cursor), sizeof(cursor));
+    return true;
+  }
   [[nodiscard]] static std::string Text(const kvt_cold_name& name) {
     return {name.data, name.bytes};
   }
@@ -148,6 +191,10 @@ constexpr kvt_cold_backend kBackend = {
         },
     .remove = [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
                  int64_t timeout_ms) { StoreOf(store)->Remove(call, names, count, timeout_ms); },
+    .remove_some =
+        [](void* store, uint64_t call, kvt_cold_name prefix, uint64_t cursor, int64_t timeout_ms) {
+          StoreOf(store)->RemoveSome(call, prefix, cursor, timeout_ms);
+        },
 };
 
 }  // namespace

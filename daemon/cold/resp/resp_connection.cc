@@ -22,15 +22,25 @@ constexpr size_t kChunkBytes = size_t{64} << 10;
 // "$" and a length.
 constexpr size_t kMostLineBytes = 24;
 
+// A list that has more is refused as a whole.
+constexpr size_t kMostTexts = size_t{64} << 10;
+
 // hiredis makes an object of each reply; here the one that is expected is filled in, without
-// memory of its own. Of arrays, which are never asked for, nothing is kept.
+// memory of its own but for a list's texts.
 RespConnection::Incoming* IncomingOf(const redisReadTask* task) {
   auto* const incoming = static_cast<RespConnection::Incoming*>(task->privdata);
   if (task->parent != nullptr) return nullptr;
   return incoming;
 }
 
+void TakeTextOfList(const redisReadTask* task, const char* text, size_t bytes) {
+  RespReply& reply = static_cast<RespConnection::Incoming*>(task->privdata)->reply;
+  if (reply.texts.size() == kMostTexts) reply.kind = RespReply::Kind::kError;
+  if (reply.kind == RespReply::Kind::kList) reply.texts.emplace_back(text, bytes);
+}
+
 void* TakeText(const redisReadTask* task, char* text, size_t bytes) {
+  if (task->parent != nullptr) TakeTextOfList(task, text, bytes);
   if (RespConnection::Incoming* const incoming = IncomingOf(task)) {
     const bool is_error = task->type == REDIS_REPLY_ERROR;
     incoming->reply.kind = is_error ? RespReply::Kind::kError : RespReply::Kind::kText;
@@ -53,6 +63,9 @@ void* TakeInteger(const redisReadTask* task, long long value) {
 // The count is of another type from hiredis 1.0 on.
 template <typename Count>
 void* TakeArray(const redisReadTask* task, Count /*elements*/) {
+  if (RespConnection::Incoming* const incoming = IncomingOf(task)) {
+    incoming->reply.kind = RespReply::Kind::kList;
+  }
   return task->privdata;
 }
 

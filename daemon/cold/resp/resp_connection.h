@@ -31,10 +31,12 @@ struct RespEndpoint {
 using RespCommand = std::vector<std::string_view>;
 
 struct RespReply {
-  enum class Kind { kError, kInteger, kText, kNothing };
+  enum class Kind { kError, kInteger, kText, kList, kNothing };
   Kind kind = Kind::kNothing;
   int64_t integer = 0;
   size_t bytes = 0;  // of a text, as many as were asked for at most
+  // Of a list: its texts, with those of lists in it, in their order.
+  std::vector<std::string> texts;
 };
 
 // One thread, but for Interrupt. Once a call has failed, replies that were not received will not

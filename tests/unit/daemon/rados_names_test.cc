@@ -69,5 +69,13 @@ TEST(RadosEndpoint, OfAServerOrWithARelativePathIsRefused) {
   }
 }
 
+TEST(RadosNames, FindsTheTenantInAPrefixAndInNothingElse) {
+  EXPECT_EQ(RadosTenantOf("kvtier/1/acme%2F/"), "acme%2F");
+  for (const char* const text : {"", "kvtier/1/", "kvtier/1//", "kvtier/1/acme", "kvtier/1/a/b/",
+                                 "kvtier/2/acme/", "acme/"}) {
+    EXPECT_EQ(RadosTenantOf(text), std::nullopt) << text;
+  }
+}
+
 }  // namespace
 }  // namespace kvtier

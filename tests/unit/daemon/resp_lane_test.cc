@@ -213,7 +213,7 @@ TEST_F(RespLaneTest, RepliesOfAllKindsAreToldApart) {
   EXPECT_EQ(ended.replies[1].kind, RespReply::Kind::kText);
   EXPECT_EQ(ended.replies[2].kind, RespReply::Kind::kError);
   EXPECT_EQ(ended.replies[3].kind, RespReply::Kind::kNothing);
-  EXPECT_EQ(ended.replies[4].kind, RespReply::Kind::kNothing);
+  EXPECT_EQ(ended.replies[4].kind, RespReply::Kind::kList);
 }
 
 TEST_F(RespLaneTest, AnErrorOfTheServerIsNotTakenForBytes) {
@@ -279,6 +279,27 @@ TEST_F(RespLaneTest, ACallThatIsNotAnsweredEndsWithTheLane) {
   over.set_value();
   EXPECT_FALSE(call.get().complete);
   EXPECT_FALSE(waiting.get().complete);
+}
+
+TEST_F(RespLaneTest, AListHasTheTextsOfTheListsInIt) {
+  Start([](std::string_view) { return "*2\r\n$2\r\n17\r\n*2\r\n$1\r\na\r\n$2\r\nbc\r\n*0\r\n"; });
+  const Ended ended = Ask(2).get();
+  ASSERT_TRUE(ended.complete);
+  EXPECT_EQ(ended.replies[0].kind, RespReply::Kind::kList);
+  EXPECT_EQ(ended.replies[0].texts, (std::vector<std::string>{"17", "a", "bc"}));
+  EXPECT_EQ(ended.replies[1].kind, RespReply::Kind::kList);
+  EXPECT_EQ(ended.replies[1].texts, std::vector<std::string>());
+}
+
+TEST_F(RespLaneTest, AListOfTooManyTextsIsAnError) {
+  Start([](std::string_view) {
+    std::string text = "*70000\r\n";
+    for (int i = 0; i < 70'000; ++i) text += "$1\r\nx\r\n";
+    return text;
+  });
+  const Ended ended = Ask(1).get();
+  ASSERT_TRUE(ended.complete);
+  EXPECT_EQ(ended.replies[0].kind, RespReply::Kind::kError);
 }
 
 }  // namespace

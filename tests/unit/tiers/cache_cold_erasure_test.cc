@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Erasures and the store that hosts share.
+#include <vector>
+
+#include "tests/unit/tiers/cache_cold_fixture.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class CacheColdErasureTest : public CacheColdTest {
+ protected:
+  void WriteToStore(const Hashes& hashes) {
+    Put(hashes);
+    Use(hashes);
+    EvictFromPool();
+    AdvanceAndTick(kAfterMs);
+  }
+  void BeginErasure(const std::string& tenant = "tenant",
+                    uint32_t end_hour = EraseRequest().end_hour) {
+    ended_ = false;
+    cache_->Erase({.tenant = tenant, .end_hour = end_hour},
+                  [this](const EraseReport&, const Status& status) {
+                    ended_ = true;
+                    status_ = status;
+                  });
+    Settle();
+  }
+  [[nodiscard]] std::vector<bool> Ask(const Hashes& hashes) {
+    std::vector<bool> told;
+    cache_->AskColdStore(pool_.id, hashes, [&](std::vector<bool> present) { told = present; });
+    Settle();
+    return told;
+  }
+
+  bool ended_ = false;
+  Status status_;
+};
+
+TEST_F(CacheColdErasureTest, DeletesTheTenantsObjectsAndNoOthers) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  // Of a host that this one knows nothing of.
+  store_.objects[ColdName(Identity("tenant", 9), hashes_[0])] = {};
+  const std::string other = ColdName(Identity("tenant2", 1), hashes_[0]);
+  store_.objects[other] = {};
+  BeginErasure();
+  EXPECT_TRUE(ended_);
+  EXPECT_TRUE(status_);
+  ASSERT_THAT(store_.objects, SizeIs(1));
+  EXPECT_TRUE(store_.objects.contains(other));
+}
+
+TEST_F(CacheColdErasureTest, WaitsForWhatIsOnItsWayToTheStore) {
+  Start(ColdSetup());
+  store_.holds = true;
+  store_.available = false;
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  store_.available = true;
+  AdvanceAndTick(kAfterMs);
+  ASSERT_EQ(store_.held(), 4u);
+  store_.holds = false;
+  BeginErasure();
+  AdvanceAndTick(100);
+  EXPECT_FALSE(ended_);
+  store_.Answer();
+  Settle();
+  AdvanceAndTick(100);
+  EXPECT_TRUE(ended_);
+  EXPECT_THAT(store_.objects, IsEmpty());
+}
+
+TEST_F(CacheColdErasureTest, TriesAgainWhileTheStoreDoesNotAnswer) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  store_.refuses = true;
+  BeginErasure();
+  for (int ticks = 0; ticks < 20; ++ticks) AdvanceAndTick(100);
+  EXPECT_FALSE(ended_);
+  store_.refuses = false;
+  AdvanceAndTick(100);
+  EXPECT_TRUE(ended_);
+  EXPECT_TRUE(status_);
+  EXPECT_THAT(store_.objects, IsEmpty());
+}
+
+TEST_F(CacheColdErasureTest, FailsWhenTheStoreStaysAwayAndIsFinishedByTheNextDaemon) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  store_.refuses = true;
+  BeginErasure();
+  for (int ticks = 0; ticks < 200; ++ticks) AdvanceAndTick(100);
+  EXPECT_TRUE(ended_);
+  EXPECT_FALSE(status_);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+  store_.refuses = false;
+  CrashAndRestart();
+  Settle();
+  for (int ticks = 0; ticks < 5; ++ticks) AdvanceAndTick(100);
+  EXPECT_THAT(store_.objects, IsEmpty());
+}
+
+// Names tell no time: the objects of later hours go as well, and their blocks are written again.
+TEST_F(CacheColdErasureTest, OfOlderHoursDeletesWhatIsYoungerToo) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  BeginErasure("tenant", /*end_hour=*/1);
+  EXPECT_TRUE(ended_);
+  EXPECT_THAT(store_.objects, IsEmpty());
+  EXPECT_TRUE(Presence(hashes_[0]).anywhere());
+  AdvanceAndTick(100);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+}
+
+// Another host may have written it again since.
+TEST_F(CacheColdErasureTest, TheStoreIsNotAskedForWhatWasErasedHere) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  const auto objects = store_.objects;
+  BeginErasure();
+  ASSERT_TRUE(ended_);
+  store_.objects = objects;
+  store_.questions = 0;
+  EXPECT_THAT(Ask(hashes_), ElementsAre(false, false, false, false));
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  EXPECT_THAT(reply.hits, IsEmpty());
+  EXPECT_EQ(reply.miss, MissReason::kErased);
+  EXPECT_EQ(store_.questions, 0u);
+  EXPECT_EQ(store_.gets, 0u);
+}
+
+// A prefix that goes on with blocks that were not erased ends before them.
+TEST_F(CacheColdErasureTest, TheStoreIsAskedForNothingBehindWhatWasErased) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  BeginErasure();
+  Hashes longer = Sequence(2, 2);
+  longer.insert(longer.end(), hashes_.begin(), hashes_.end());
+  store_.questions = 0;
+  const uint64_t asked = stats().lookup_blocks;
+  EXPECT_THAT(Ask(longer), ElementsAre(false, false, false, false, false, false));
+  EXPECT_EQ(store_.questions, 1u);
+  EXPECT_EQ(stats().lookup_blocks - asked, 2u) << "those before it";
+}
+
+}  // namespace
+}  // namespace kvtier
