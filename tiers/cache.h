@@ -102,10 +102,11 @@ class Cache {
   // Brings the cached prefix into the pool without referencing it; returns how many blocks are
   // there or on their way. `tag` is for the tracer.
   uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes, RequestTag tag = {});
-  // Asks the store that hosts share, of blocks that no tier here holds, a prefix's from its first
-  // on; `done` gets whether it has each, at the latest after options.cold_lookup_deadline_ms, and
-  // within the call where there is no such store. What is absent, late or erased here: false.
-  void AskColdStore(PoolId pool, const std::vector<BlockHash>& hashes,
+  // Asks the store that hosts share, of blocks that no tier here holds: those of a prefix from its
+  // first on, or each for itself. `done` gets whether it has each, at the latest after
+  // options.cold_lookup_deadline_ms, and within the call where there is no such store. What is
+  // absent, late or erased here: false.
+  void AskColdStore(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
                     std::function<void(std::vector<bool>)> done);
   [[nodiscard]] bool has_cold_store() const;
   // What this pool and the tiers below it hold.

@@ -95,11 +95,11 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
 
 bool Cache::has_cold_store() const { return impl_->cold_lookup.has_value(); }
 
-void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes,
+void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                          std::function<void(std::vector<bool>)> done) {
   const CachePool* const pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr || !impl_->cold_lookup) return done(std::vector<bool>(hashes.size()));
-  impl_->cold_lookup->Ask(pool->namespace_id, hashes, std::move(done));
+  impl_->cold_lookup->Ask(pool->namespace_id, hashes, ask, std::move(done));
 }
 
 LoadPrices Cache::PricesNow(PoolId pool_id) const {

@@ -54,9 +54,10 @@ typedef struct kvt_cold_backend {
   void* (*open)(const kvt_cold_config* config, kvt_cold_done done, void* context);
   /* `done` is not called any more when this has returned, which may take some seconds. */
   void (*close)(void* store);
-  /* Ends with one byte for each name, 1 if the object is there and else 0. The names are those of a
-     prefix in its order: what follows an object that is not there may be 0, too. */
-  void (*exists)(void* store, uint64_t call, const kvt_cold_name* names, size_t count,
+  /* Ends with one byte for each name, 1 if the object is there and else 0. The names are of one
+     tenant and model. Unless `each` is 1, they are those of a prefix in its order: what follows an
+     object that is not there may be 0, too. */
+  void (*exists)(void* store, uint64_t call, const kvt_cold_name* names, size_t count, int each,
                  int64_t timeout_ms);
   /* Ends with the object's bytes in `into`, of a longer one with `bytes` + 1 of them: there is room
      for so many, which is the library's until the call has ended. */

@@ -138,7 +138,8 @@ void LoadedStore::End(uint64_t number, int status, Answer answer) {
   }
 }
 
-void LoadedStore::Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) {
+void LoadedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
+                         ExistsDone done) {
   const size_t count = names.size();
   const uint64_t call =
       Begin(BytesOf(names), timeout_ms, [count, done = std::move(done)](const Result<Answer>& got) {
@@ -148,7 +149,9 @@ void LoadedStore::Exists(std::vector<std::string> names, int64_t timeout_ms, Exi
         for (const std::byte byte : got->data) present.push_back(byte != std::byte{0});
         done(std::move(present));
       });
-  if (call != 0) backend_.exists(store_, call, Views(names).data(), count, timeout_ms);
+  if (call == 0) return;
+  const int each = ask == ColdAsk::kEach ? 1 : 0;
+  backend_.exists(store_, call, Views(names).data(), count, each, timeout_ms);
 }
 
 // The buffer goes on from the library to the caller without a copy of what it received.

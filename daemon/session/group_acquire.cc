@@ -20,12 +20,25 @@ uint32_t MissedBlocks(const GroupAcquire::Part& part, const BlockRange& needed) 
 }  // namespace
 
 // The first try may hope for everything that was asked for.
-void GroupAcquire::Start() { Try(FindPrefix(std::numeric_limits<uint64_t>::max())); }
+void GroupAcquire::Start() {
+  constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
+  std::vector<ColdQuestion> questions;
+  if (cache_.has_cold_store()) {
+    const std::vector<std::vector<uint8_t>> present = LookUp(kAll);
+    questions = ColdQuestions(Groups(present));
+  }
+  if (questions.empty()) return Try(FindPrefix(kAll));
+  std::vector<ColdSubject> subjects;
+  for (const Part& part : parts_) subjects.push_back({part.request.pool, part.hashes});
+  AskColdStore(&cache_, subjects, std::move(questions),
+               gate_.WhileOpen([self = shared_from_this()](const ColdPresence& present) {
+                 self->cold_ = present;
+                 self->Try(self->FindPrefix(kAll));
+               }));
+}
 
-uint64_t GroupAcquire::FindPrefix(uint64_t most_tokens) const {
+std::vector<std::vector<uint8_t>> GroupAcquire::LookUp(uint64_t most_tokens) const {
   std::vector<std::vector<uint8_t>> present(parts_.size());
-  std::vector<GroupPresence> groups;
-  groups.reserve(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i) {
     const uint64_t reach = most_tokens / parts_[i].rule.block_tokens;
     const auto hashes =
@@ -33,10 +46,38 @@ uint64_t GroupAcquire::FindPrefix(uint64_t most_tokens) const {
     for (const BlockPresence& block : cache_.Lookup(parts_[i].namespace_id, hashes)) {
       present[i].push_back(block.pool || block.host || block.disk ? 1 : 0);
     }
-    groups.push_back({parts_[i].rule, present[i]});
   }
-  const std::vector<uint64_t> longest = RestorablePrefixes(groups, 1);
+  return present;
+}
+
+std::vector<GroupPresence> GroupAcquire::Groups(
+    const std::vector<std::vector<uint8_t>>& present) const {
+  std::vector<GroupPresence> groups;
+  groups.reserve(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) groups.push_back({parts_[i].rule, present[i]});
+  return groups;
+}
+
+uint64_t GroupAcquire::FindPrefix(uint64_t most_tokens) const {
+  std::vector<std::vector<uint8_t>> present = LookUp(most_tokens);
+  for (size_t part = 0; part < cold_.size(); ++part) {
+    for (size_t block = 0; block < present[part].size(); ++block) {
+      present[part][block] |= cold_[part][block];
+    }
+  }
+  const std::vector<uint64_t> longest = RestorablePrefixes(Groups(present), 1);
   return longest.empty() ? 0 : longest.front();
+}
+
+ColdHits GroupAcquire::ColdHitsOf(size_t part, const BlockRange& needed) const {
+  ColdHits hits;
+  if (cold_.empty()) return hits;
+  for (uint64_t block = needed.first; block < needed.end; ++block) {
+    if (cold_[part][block] == 0) continue;
+    hits.positions.push_back(static_cast<uint32_t>(block - needed.first));
+    hits.depths.push_back(EvictionDepth(parts_[part].rule.rule, static_cast<uint32_t>(block)));
+  }
+  return hits;
 }
 
 // A prefix of 0 tokens needs no cached block, so that such a try asks for new blocks only. It
@@ -54,6 +95,7 @@ void GroupAcquire::Try(uint64_t prefix_tokens) {
     AcquireRequest request = parts_[i].request;
     const auto hashes = std::span(parts_[i].hashes).subspan(needed.first, needed.size());
     request.hashes.assign(hashes.begin(), hashes.end());
+    request.cold = ColdHitsOf(i, needed);
     request.missed_blocks = MissedBlocks(parts_[i], needed);
     request.missed_reason = miss_;
     cache_.Acquire(std::move(request),

@@ -2,6 +2,9 @@
 // An acquire over the groups of a model: the longest prefix that every group can restore, and of
 // each group the blocks that this prefix needs; or none of them.
 //
+// A prefix that ends early on this host may go on in the store that hosts share, which is asked
+// about all groups at once, and only once.
+//
 // The groups' blocks are acquired from the cache in one event, one acquire each. If one of them
 // turns out to lack a block (it was dropped while the acquire waited for free blocks, or its pool
 // cannot hold them all), everything is given back and a shorter prefix is tried.
@@ -17,6 +20,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/runtime/event_loop.h"
+#include "daemon/session/cold_questions.h"
 #include "protocol/restorable_prefix.h"
 #include "tiers/cache.h"
 
@@ -61,14 +65,21 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
         parts_(std::move(parts)),
         listener_(std::move(listener)) {}
 
-  // Begins the first try. REQUIRES: called once, on an object that a shared_ptr owns. `on_done` may
-  // be called within this call. Its errors are those of Cache::Acquire.
+  // Asks the store, if there is one and this host does not have all, and begins the first try.
+  // REQUIRES: called once, on an object that a shared_ptr owns. `on_done` may be called within this
+  // call. Its errors are those of Cache::Acquire.
   void Start();
 
  private:
   // The longest prefix of at most `most_tokens` that every group can restore from any tier, or 0.
   // It costs one lookup per block, which is bounded by the session's max_hashes_per_call.
   [[nodiscard]] uint64_t FindPrefix(uint64_t most_tokens) const;
+  // What this host's tiers have of each part's first blocks, as many as `most_tokens` reach.
+  [[nodiscard]] std::vector<std::vector<uint8_t>> LookUp(uint64_t most_tokens) const;
+  [[nodiscard]] std::vector<GroupPresence> Groups(
+      const std::vector<std::vector<uint8_t>>& present) const;
+  // Of the needed blocks of a part, those that the store has.
+  [[nodiscard]] ColdHits ColdHitsOf(size_t part, const BlockRange& needed) const;
   // Asks the cache, one acquire per group, for what this prefix needs. The cache may answer within
   // the call.
   void Try(uint64_t prefix_tokens);
@@ -88,6 +99,7 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
   Gate& gate_;
   const std::vector<Part> parts_;
   const Listener listener_;
+  ColdPresence cold_;  // by part; empty if the store was not asked
   int tries_ = 0;
   uint64_t prefix_tokens_ = 0;
   // Why the block after the prefix is not served: what the last try that was rolled back met.

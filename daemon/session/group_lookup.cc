@@ -126,30 +126,31 @@ bool GroupLookup::Step(size_t max_blocks, size_t* looked) {
   return false;
 }
 
-// If this host has the last block, it has nearly always all of them. A store tells of a prefix only
-// up to the first block that it lacks, so that it cannot be asked for what is behind a gap.
-std::vector<GroupLookup::ColdQuestion> GroupLookup::ColdQuestions() const {
-  std::vector<ColdQuestion> questions;
-  if (options_.all_ranks) return questions;
+std::vector<GroupPresence> GroupLookup::Presence() const {
+  std::vector<GroupPresence> groups;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const Part& part = parts_[i];
-    const std::vector<uint8_t>& presence = reply_.parts[i].presence;
-    const bool by_all = model_.record.groups[part.group].rule().rule == HitRule::kAll;
-    if (!by_all || presence.empty() || presence.back() != 0) continue;
-    ColdQuestion question{.pool = part.pool, .part = i, .positions = {}, .hashes = {}};
-    for (size_t block = 0; block < presence.size(); ++block) {
-      if (presence[block] != 0) continue;
-      question.positions.push_back(block);
-      question.hashes.push_back(part.hashes[block]);
-    }
-    questions.push_back(std::move(question));
+    groups.push_back({model_.record.groups[parts_[i].group].rule(), reply_.parts[i].presence});
   }
-  return questions;
+  return groups;
 }
 
-void GroupLookup::AddAnswer(const ColdQuestion& question, const std::vector<bool>& present) {
-  for (size_t i = 0; i < question.positions.size() && present[i]; ++i) {
-    reply_.parts[question.part].presence[question.positions[i]] = wire::kInColdStore;
+// The other ranks' names in the store could be told, but not what this host's clients may load of
+// them.
+std::vector<ColdQuestion> GroupLookup::Questions() const {
+  return options_.all_ranks ? std::vector<ColdQuestion>() : ColdQuestions(Presence());
+}
+
+std::vector<ColdSubject> GroupLookup::Subjects() const {
+  std::vector<ColdSubject> subjects;
+  for (const Part& part : parts_) subjects.push_back({part.pool, part.hashes});
+  return subjects;
+}
+
+void GroupLookup::AddAnswers(const ColdPresence& present) {
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    for (size_t block = 0; block < present[part].size(); ++block) {
+      if (present[part][block] != 0) reply_.parts[part].presence[block] = wire::kInColdStore;
+    }
   }
 }
 
@@ -183,10 +184,7 @@ wire::LookupCut GroupLookup::ChooseCut(std::span<const uint64_t> prefixes) const
 }
 
 wire::LookupReply GroupLookup::TakeReply() {
-  std::vector<GroupPresence> groups;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    groups.push_back({model_.record.groups[parts_[i].group].rule(), reply_.parts[i].presence});
-  }
+  const std::vector<GroupPresence> groups = Presence();
   const bool all = options_.every_prefix || options_.wish;
   reply_.prefixes = RestorablePrefixes(groups, all ? SIZE_MAX : 1);
   if (options_.wish) reply_.cut = ChooseCut(reply_.prefixes);

@@ -14,6 +14,7 @@
 
 #include "base/digest.h"
 #include "base/ids.h"
+#include "daemon/session/cold_questions.h"
 #include "daemon/session/models.h"
 #include "protocol/block_messages.h"
 #include "tiers/cache.h"
@@ -50,21 +51,16 @@ class GroupLookup {
   // Looks for at most `max_blocks` more blocks, adding to `*looked` how many they were. True if
   // there is more to do.
   [[nodiscard]] bool Step(size_t max_blocks, size_t* looked);
-  // What the cold store is to be asked for, of one part: blocks that no tier here has, from the
-  // prefix's first on.
-  struct ColdQuestion {
-    PoolId pool;
-    size_t part = 0;
-    std::vector<size_t> positions;
-    std::vector<BlockHash> hashes;
-  };
-  // REQUIRES: Step returned false. Of groups that are found by all their blocks, and of this rank.
-  [[nodiscard]] std::vector<ColdQuestion> ColdQuestions() const;
-  void AddAnswer(const ColdQuestion& question, const std::vector<bool>& present);
+  // What the cold store is to be asked, of this rank; nothing with `all_ranks`. Groups are the
+  // parts. REQUIRES: Step returned false.
+  [[nodiscard]] std::vector<ColdQuestion> Questions() const;
+  [[nodiscard]] std::vector<ColdSubject> Subjects() const;
+  void AddAnswers(const ColdPresence& present);
   // REQUIRES: Step returned false.
   [[nodiscard]] wire::LookupReply TakeReply();
 
  private:
+  [[nodiscard]] std::vector<GroupPresence> Presence() const;
   // How many ranks have blocks of their own of the part's group.
   [[nodiscard]] uint32_t RanksOf(const Part& part) const;
   // Which prefix is worth loading, of those that can be restored, the longest first.

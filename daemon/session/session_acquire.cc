@@ -185,7 +185,6 @@ void Session::OnAcquired(const Call& call, Result<std::vector<GroupAcquire::Acqu
 struct Session::LookupSteps {
   Call call;
   GroupLookup lookup;
-  size_t questions = 0;  // that the cold store has not answered yet
 };
 
 Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
@@ -228,21 +227,15 @@ bool Session::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
 
 // Such a lookup waits for others as an acquire does, and counts as one.
 void Session::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
-  const std::vector<GroupLookup::ColdQuestion> questions = steps->lookup.ColdQuestions();
+  std::vector<ColdQuestion> questions = steps->lookup.Questions();
   if (questions.empty()) return AnswerLookup(steps.get());
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
-  // An answer may come within the call.
-  steps->questions = questions.size();
-  for (const GroupLookup::ColdQuestion& question : questions) {
-    services_.cache->AskColdStore(
-        question.pool, question.hashes,
-        gate_.WhileOpen([this, steps, question](const std::vector<bool>& present) {
-          steps->lookup.AddAnswer(question, present);
-          if (--steps->questions > 0) return;
-          if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
-          AnswerLookup(steps.get());
-        }));
-  }
+  kvtier::AskColdStore(services_.cache, steps->lookup.Subjects(), std::move(questions),
+                       gate_.WhileOpen([this, steps](const ColdPresence& present) {
+                         steps->lookup.AddAnswers(present);
+                         if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+                         AnswerLookup(steps.get());
+                       }));
 }
 
 void Session::AnswerLookup(LookupSteps* steps) {

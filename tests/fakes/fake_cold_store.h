@@ -40,11 +40,16 @@ class FakeColdStore final : public ColdStore {
   void TimeOut() { EndHeld(true); }
 
   [[nodiscard]] bool Available() override { return available; }
-  void Exists(std::vector<std::string> names, int64_t /*timeout_ms*/, ExistsDone done) override {
+  // As a store that looks no further than a prefix goes.
+  void Exists(std::vector<std::string> names, ColdAsk ask, int64_t /*timeout_ms*/,
+              ExistsDone done) override {
     ++questions;
-    Reply<Result<std::vector<bool>>>(std::move(done), [this, names = std::move(names)] {
+    Reply<Result<std::vector<bool>>>(std::move(done), [this, names = std::move(names), ask] {
       std::vector<bool> present;
-      for (const std::string& name : names) present.push_back(objects.contains(name));
+      for (const std::string& name : names) {
+        const bool reached = ask == ColdAsk::kEach || present.empty() || present.back();
+        present.push_back(reached && objects.contains(name));
+      }
       return Result<std::vector<bool>>(std::move(present));
     });
   }

@@ -17,6 +17,13 @@ namespace kvtier {
 // An object's bytes. Shared, because a call that was given up may still read them.
 using ColdBytes = std::shared_ptr<const std::vector<std::byte>>;
 
+// What a question is about.
+enum class ColdAsk : uint8_t {
+  kPrefix,  // blocks of one sequence in its order: what follows the first that is absent is of no
+            // use
+  kEach,    // each object for itself
+};
+
 // Calls return at once and belong to the event loop's thread. Each `done` is called exactly once,
 // as an event of its own on that thread, and at the latest when the call's `timeout_ms` has passed:
 // with kTimeout "cold_store_late" then, whatever becomes of the request. Other errors:
@@ -34,9 +41,10 @@ class ColdStore {
 
   // Whether calls are worth making: false while the store is known to be slow or gone.
   [[nodiscard]] virtual bool Available() = 0;
-  // Which of the objects are there. The answer has one value for each name; what follows the first
-  // that is absent may be told as absent, too, since no prefix reaches it.
-  virtual void Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) = 0;
+  // Which of the objects are there, all of one tenant and model. The answer has one value for each
+  // name; of a prefix, what follows the first that is absent may be told as absent, too.
+  virtual void Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
+                      ExistsDone done) = 0;
   // Error beside those above: kNotFound "cold_object_absent"; kCorrupt "cold_object_size" if it
   // does not have `bytes` bytes.
   virtual void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) = 0;

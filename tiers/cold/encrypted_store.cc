@@ -105,10 +105,11 @@ Status EncryptedStore::Hide(std::vector<std::string>* names) {
 
 // On the loop, as are the names' making and the search for their blocks: a question must not wait
 // behind what the executor does.
-void EncryptedStore::Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) {
+void EncryptedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
+                            ExistsDone done) {
   const Status hidden = Hide(&names);
   if (!hidden) return Fail(std::move(done), hidden.error());
-  store_.Exists(std::move(names), timeout_ms, std::move(done));
+  store_.Exists(std::move(names), ask, timeout_ms, std::move(done));
 }
 
 void EncryptedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {

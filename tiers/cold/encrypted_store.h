@@ -33,7 +33,8 @@ class EncryptedStore final : public ColdStore {
                  AesAlgorithms aes);
 
   [[nodiscard]] bool Available() override { return store_.Available(); }
-  void Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) override;
+  void Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
+              ExistsDone done) override;
   void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;
   // Errors besides the store's: those of DerivedKeys; kIoError "encryption".
   void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,

@@ -17,7 +17,7 @@ bool IsFault(const Error& error) {
 
 bool GuardedStore::Available() {
   if (breaker_.TakeProbe()) {
-    store_.Exists({"kvtier/probe"}, kProbeTimeoutMs,
+    store_.Exists({"kvtier/probe"}, ColdAsk::kPrefix, kProbeTimeoutMs,
                   gate_.WhileOpen([this](const Result<std::vector<bool>>& answer) {
                     breaker_.ProbeEnded(answer.has_value());
                   }));
@@ -41,9 +41,10 @@ bool GuardedStore::Refuse(const std::function<void(Answer)>& done) {
   return true;
 }
 
-void GuardedStore::Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) {
+void GuardedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
+                          ExistsDone done) {
   if (Refuse(done)) return;
-  store_.Exists(std::move(names), timeout_ms, Watch(std::move(done)));
+  store_.Exists(std::move(names), ask, timeout_ms, Watch(std::move(done)));
 }
 
 void GuardedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {

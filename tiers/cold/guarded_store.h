@@ -25,7 +25,8 @@ class GuardedStore final : public ColdStore {
 
   // Sends a probe when it is time for one.
   [[nodiscard]] bool Available() override;
-  void Exists(std::vector<std::string> names, int64_t timeout_ms, ExistsDone done) override;
+  void Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
+              ExistsDone done) override;
   void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;
   void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
            Done done) override;

@@ -2,7 +2,7 @@
 #include "tiers/transfer/cold_lookup.h"
 
 #include <algorithm>
-#include <ranges>
+#include <optional>
 #include <utility>
 
 #include "base/result.h"
@@ -17,6 +17,10 @@ constexpr size_t kMostAsked = 4096;
 }  // namespace
 
 void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
+  if (request.cold) {
+    const ColdHits hits = *std::exchange(request.cold, std::nullopt);
+    return ServeWith(hits, std::move(request), std::move(done));
+  }
   std::vector<uint32_t> asked = Missing(request);
   if (asked.empty()) return serve_(std::move(request), std::move(done));
   if (!state_.env.cold->Available()) {
@@ -32,20 +36,23 @@ void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
   }
   const uint64_t number = next_number_++;
   waiting_.push_back({std::move(request), std::move(done), std::move(asked), number});
-  Exists(std::move(names),
+  Exists(std::move(names), ColdAsk::kPrefix,
          [this, number](const Result<std::vector<bool>>& answer) { OnAnswer(number, answer); });
 }
 
-void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes,
+void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                      std::function<void(std::vector<bool>)> done) {
   const NamespaceIdentity& identity = state_.namespaces[namespace_id.value].identity;
   std::vector<std::string> names;
-  for (const BlockHash& hash : hashes | std::views::take(kMostAsked)) {
+  std::vector<size_t> asked;  // positions among the hashes
+  for (size_t i = 0; i < std::min(hashes.size(), kMostAsked); ++i) {
     // What was erased here is not to come back from elsewhere.
     MissReason miss = MissReason::kNone;
-    (void)finder_.Servable(kNoEntry, {namespace_id, hash}, &miss);
-    if (miss == MissReason::kErased) break;
-    names.push_back(ColdName(identity, hash));
+    (void)finder_.Servable(kNoEntry, {namespace_id, hashes[i]}, &miss);
+    if (miss == MissReason::kErased && ask == ColdAsk::kPrefix) break;
+    if (miss == MissReason::kErased) continue;
+    names.push_back(ColdName(identity, hashes[i]));
+    asked.push_back(i);
   }
   std::vector<bool> present(hashes.size());
   if (names.empty()) return done(std::move(present));
@@ -53,20 +60,22 @@ void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& has
     state_.stats.cold.CountLookup(ColdAnswer::kSkipped);
     return done(std::move(present));
   }
-  Exists(std::move(names), [present = std::move(present), done = std::move(done)](
-                               const Result<std::vector<bool>>& answer) mutable {
-    if (answer)
-      std::copy_n(answer->begin(), std::min(answer->size(), present.size()), present.begin());
-    done(std::move(present));
-  });
+  Exists(std::move(names), ask,
+         [present = std::move(present), asked = std::move(asked),
+          done = std::move(done)](const Result<std::vector<bool>>& answer) mutable {
+           for (size_t i = 0; answer && i < std::min(answer->size(), asked.size()); ++i) {
+             present[asked[i]] = (*answer)[i];
+           }
+           done(std::move(present));
+         });
 }
 
-void ColdLookup::Exists(std::vector<std::string> names, ColdStore::ExistsDone done) {
+void ColdLookup::Exists(std::vector<std::string> names, ColdAsk ask, ColdStore::ExistsDone done) {
   state_.stats.cold.lookup_blocks += names.size();
-  state_.env.cold->Exists(std::move(names), state_.options.cold_lookup_deadline_ms,
-                          gate_.WhileOpen([this, done = std::move(done)](
+  state_.env.cold->Exists(std::move(names), ask, state_.options.cold_lookup_deadline_ms,
+                          gate_.WhileOpen([this, ask, done = std::move(done)](
                                               const Result<std::vector<bool>>& answer) mutable {
-                            Count(answer);
+                            Count(ask, answer);
                             done(answer);
                           }));
 }
@@ -103,46 +112,57 @@ void ColdLookup::OnAnswer(uint64_t number, const Result<std::vector<bool>>& answ
   if (state_.FindPool(waiting.request.pool) == nullptr) {
     return done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
   }
-  if (answer) {
-    Offers offers = Offer(waiting, *answer);
-    if (!offers.empty()) {
-      // Not within `done`, which the acquirer calls in the midst of its own work.
-      done = [this, offers = std::move(offers), done = std::move(done),
-              pass = gate_.MakePass()](Result<AcquireReply> reply) {
-        done(std::move(reply));
-        if (!pass.open()) return;
-        state_.env.loop->Post(gate_.WhileOpen([this, offers] { CancelOffers(offers); }));
-      };
-    }
-  }
-  serve_(std::move(waiting.request), std::move(done));
+  const ColdHits hits = answer ? HitsOf(waiting, *answer) : ColdHits();
+  ServeWith(hits, std::move(waiting.request), std::move(done));
   state_.SchedulePump();
 }
 
-void ColdLookup::Count(const Result<std::vector<bool>>& answer) {
+void ColdLookup::ServeWith(const ColdHits& hits, AcquireRequest request, Acquirer::Done done) {
+  Offers offers = Offer(hits, request);
+  if (!offers.empty()) {
+    // Not within `done`, which the acquirer calls in the midst of its own work.
+    done = [this, offers = std::move(offers), done = std::move(done),
+            pass = gate_.MakePass()](Result<AcquireReply> reply) {
+      done(std::move(reply));
+      if (!pass.open()) return;
+      state_.env.loop->Post(gate_.WhileOpen([this, offers] { CancelOffers(offers); }));
+    };
+  }
+  serve_(std::move(request), std::move(done));
+}
+
+void ColdLookup::Count(ColdAsk ask, const Result<std::vector<bool>>& answer) {
   ColdStats& stats = state_.stats.cold;
   if (!answer) {
     const bool late = answer.error().code == ErrorCode::kTimeout;
     return stats.CountLookup(late ? ColdAnswer::kLate : ColdAnswer::kFailed);
   }
-  const bool found = !answer->empty() && answer->front();
+  const auto first = std::ranges::find(*answer, true);
+  const bool found = first != answer->end() && (ask == ColdAsk::kEach || first == answer->begin());
   stats.CountLookup(found ? ColdAnswer::kFound : ColdAnswer::kAbsent);
 }
 
 // The names were asked for in the prefix's order, and what lies between them this host has, or had:
 // if it is gone by now, the acquire ends there and the offers behind it are cancelled.
-ColdLookup::Offers ColdLookup::Offer(const Waiting& waiting, const std::vector<bool>& present) {
-  Offers offers;
-  const AcquireRequest& request = waiting.request;
-  const CachePool& pool = *state_.FindPool(request.pool);
+ColdHits ColdLookup::HitsOf(const Waiting& waiting, const std::vector<bool>& present) {
+  ColdHits hits;
   const size_t answered = std::min(present.size(), waiting.asked.size());
   for (size_t i = 0; i < answered && present[i]; ++i) {
-    const uint32_t position = waiting.asked[i];
-    const BlockKey key{pool.namespace_id, request.hashes[position]};
+    hits.positions.push_back(waiting.asked[i]);
+    hits.depths.push_back(waiting.asked[i]);
+  }
+  return hits;
+}
+
+ColdLookup::Offers ColdLookup::Offer(const ColdHits& hits, const AcquireRequest& request) {
+  Offers offers;
+  const CachePool& pool = *state_.FindPool(request.pool);
+  for (size_t i = 0; i < hits.positions.size(); ++i) {
+    const BlockKey key{pool.namespace_id, request.hashes[hits.positions[i]]};
     // It may have come by another way since.
     if (state_.Find(key) != kNoEntry) continue;
     const EntryIndex added =
-        state_.AddEntry(key, request.block_tokens, position, RetentionClass::kExtended);
+        state_.AddEntry(key, request.block_tokens, hits.depths[i], RetentionClass::kExtended);
     state_.Apply(added, BlockEvent::kOffer);
     offers.push_back(key);
   }

@@ -27,14 +27,15 @@ class ColdLookup {
   ColdLookup(CacheState* state, PrefixFinder* finder, Serve serve)
       : state_(*state), finder_(*finder), serve_(std::move(serve)) {}
 
-  // Serves the acquire now if this host has all that it asks for, or if the store is away;
+  // Serves the acquire now if this host has all that it asks for, if its caller has asked the store
+  // (AcquireRequest::cold), or if the store is away;
   // otherwise when the store has answered, at the latest after options.cold_lookup_deadline_ms.
   // REQUIRES: its session is open and its pool is known.
   void Acquire(AcquireRequest request, Acquirer::Done done);
-  // Asks which of these blocks the store has, a prefix's from its first on. `done` gets a value for
-  // each: from a later event, or within the call if the store is away. What was erased here, and
-  // what the store does not tell in time, counts as absent.
-  void Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes,
+  // Asks which of these blocks the store has, a prefix's from its first on or each for itself.
+  // `done` gets a value for each: from a later event, or within the call if the store is away. What
+  // was erased here, and what the store does not tell in time, counts as absent.
+  void Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
            std::function<void(std::vector<bool>)> done);
   // Answers those of the session that wait: kCancelled.
   void CancelSession(SessionId session);
@@ -50,13 +51,16 @@ class ColdLookup {
   using Offers = std::vector<BlockKey>;
 
   // Begins the question, counted. REQUIRES: the store is available.
-  void Exists(std::vector<std::string> names, ColdStore::ExistsDone done);
+  void Exists(std::vector<std::string> names, ColdAsk ask, ColdStore::ExistsDone done);
   // The hashes to be asked for: those that this host does not have, from the first on.
   [[nodiscard]] std::vector<uint32_t> Missing(const AcquireRequest& request);
   void OnAnswer(uint64_t number, const Result<std::vector<bool>>& answer);
-  void Count(const Result<std::vector<bool>>& answer);
-  // Makes entries of the blocks that the store has without a gap.
-  [[nodiscard]] Offers Offer(const Waiting& waiting, const std::vector<bool>& present);
+  void Count(ColdAsk ask, const Result<std::vector<bool>>& answer);
+  // What the store has of what was asked for, without a gap.
+  [[nodiscard]] static ColdHits HitsOf(const Waiting& waiting, const std::vector<bool>& present);
+  // Serves the acquire, with entries for these blocks until its loads have taken them.
+  void ServeWith(const ColdHits& hits, AcquireRequest request, Acquirer::Done done);
+  [[nodiscard]] Offers Offer(const ColdHits& hits, const AcquireRequest& request);
   // Ends the offers that no load of the acquire has taken, and their entries.
   void CancelOffers(const Offers& offers);
 

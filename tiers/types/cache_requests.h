@@ -23,6 +23,13 @@ namespace kvtier {
 
 // --- acquire ---
 
+// What the store that hosts share has of the blocks of an acquire whose caller has asked it.
+struct ColdHits {
+  std::vector<uint32_t> positions;  // among the acquire's hashes
+  // By position, as CommitRequest::depth.
+  std::vector<uint32_t> depths;
+};
+
 struct AcquireRequest {
   SessionId session;
   PoolId pool;
@@ -43,6 +50,8 @@ struct AcquireRequest {
   uint32_t layers = 0;
   // Where the load is to be counted, if anywhere.
   std::shared_ptr<CounterPage> counters;
+  // If given, the store is not asked again.
+  std::optional<ColdHits> cold;
   LoadWish wish;
   uint32_t most_gap_blocks = UINT32_MAX;
   // The caller's number for the request, for the tracer.

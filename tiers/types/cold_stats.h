@@ -13,7 +13,7 @@ namespace kvtier {
 
 // How the cold store answered an acquire that asked it.
 enum class ColdAnswer : uint8_t {
-  kFound = 0,  // the next block of the prefix, at least
+  kFound = 0,  // the next block of the prefix, at least; of windows and states any block
   kAbsent,
   kLate,     // not within the deadline
   kFailed,   // with an error

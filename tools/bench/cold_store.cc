@@ -111,12 +111,13 @@ class Run {
     asking_ = true;
     std::vector<std::string> names;
     for (size_t i = 0; i < kAsked; ++i) names.push_back(NameOf(next_asked_++ % kObjects));
-    store_.Exists(std::move(names), kTimeoutMs, [this](const Result<std::vector<bool>>& answer) {
-      asking_ = false;
-      found_ += kAsked;
-      if (!answer) ++failed_;
-      for (size_t parked = std::exchange(parked_, 0); parked > 0; --parked) Get();
-    });
+    store_.Exists(std::move(names), ColdAsk::kPrefix, kTimeoutMs,
+                  [this](const Result<std::vector<bool>>& answer) {
+                    asking_ = false;
+                    found_ += kAsked;
+                    if (!answer) ++failed_;
+                    for (size_t parked = std::exchange(parked_, 0); parked > 0; --parked) Get();
+                  });
   }
 
   ColdStore& store_;

@@ -41,8 +41,10 @@ constexpr kvt_cold_backend kBackend = {
     .open = Open,
     .close = Close,
     .exists =
-        [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
-           int64_t timeout_ms) { StoreOf(store)->Exists(call, Texts(names, count), timeout_ms); },
+        [](void* store, uint64_t call, const kvt_cold_name* names, size_t count, int each,
+           int64_t timeout_ms) {
+          StoreOf(store)->Exists(call, Texts(names, count), each != 0, timeout_ms);
+        },
     .get =
         [](void* store, uint64_t call, kvt_cold_name name, void* into, uint64_t bytes,
            int64_t timeout_ms) { StoreOf(store)->Get(call, Text(name), into, bytes, timeout_ms); },

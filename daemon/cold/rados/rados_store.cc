@@ -33,9 +33,10 @@ int StatusOf(int error) {
 
 }  // namespace
 
-// Names of one model, as the cache asks for a prefix.
+// Names of one model, of a prefix unless each is wanted for itself.
 struct RadosStore::Question {
   uint64_t call = 0;
+  bool each = false;
   RadosModel model;
   std::vector<std::string> hashes;
   size_t answered = 0;
@@ -95,10 +96,12 @@ void RadosStore::End(uint64_t call, int error, const void* data, size_t bytes) c
   done_(context_, call, StatusOf(error), data, bytes);
 }
 
-void RadosStore::Exists(uint64_t call, std::vector<std::string> names, int64_t timeout_ms) {
-  Begin(call, timeout_ms, [this, call, names = std::move(names)] {
+void RadosStore::Exists(uint64_t call, std::vector<std::string> names, bool each,
+                        int64_t timeout_ms) {
+  Begin(call, timeout_ms, [this, call, names = std::move(names), each] {
     const auto question = std::make_shared<Question>();
     question->call = call;
+    question->each = each;
     question->answer.resize(names.size());
     for (const std::string& name : names) {
       std::optional<RadosName> parsed = RadosName::Parse(name);
@@ -123,8 +126,9 @@ void RadosStore::Probe(uint64_t call, const std::string& name) {
 
 void RadosStore::Ask(const std::shared_ptr<Question>& question) {
   const size_t begin = question->answered;
+  const bool some = begin == 0 && !question->each;
   const size_t end =
-      begin == 0 ? std::min(kFirstNames, question->hashes.size()) : question->hashes.size();
+      some ? std::min(kFirstNames, question->hashes.size()) : question->hashes.size();
   const auto first = question->hashes.begin();
   catalog_->Locate(question->model,
                    std::vector<std::string>(first + static_cast<std::ptrdiff_t>(begin),
@@ -134,13 +138,14 @@ void RadosStore::Ask(const std::shared_ptr<Question>& question) {
                    });
 }
 
-// What follows an object that is absent counts as absent: no prefix reaches it.
+// In a prefix, what follows an object that is absent counts as absent.
 void RadosStore::OnLocated(const std::shared_ptr<Question>& question, int error,
                            const std::vector<RadosPeriod>& periods) {
   if (error != 0) return End(question->call, error == -ENOENT ? -EIO : error);
   for (const RadosPeriod period : periods) {
-    if (period == 0) break;
+    if (period == 0 && !question->each) break;
     const size_t position = question->answered++;
+    if (period == 0) continue;
     NoteLocation({question->model, question->hashes[position]}, period);
     question->answer[position] = 1;
   }

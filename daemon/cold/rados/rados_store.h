@@ -37,7 +37,7 @@ class RadosStore {
   RadosStore(const RadosStore&) = delete;
   RadosStore& operator=(const RadosStore&) = delete;
 
-  void Exists(uint64_t call, std::vector<std::string> names, int64_t timeout_ms);
+  void Exists(uint64_t call, std::vector<std::string> names, bool each, int64_t timeout_ms);
   void Get(uint64_t call, std::string name, void* into, uint64_t bytes, int64_t timeout_ms);
   void Put(uint64_t call, std::string name, const void* data, size_t bytes, int64_t ttl_s,
            int64_t timeout_ms);

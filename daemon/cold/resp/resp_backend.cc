@@ -179,7 +179,7 @@ constexpr kvt_cold_backend kBackend = {
     .table_bytes = sizeof(kvt_cold_backend),
     .open = Open,
     .close = Close,
-    .exists = [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
+    .exists = [](void* store, uint64_t call, const kvt_cold_name* names, size_t count, int /*each*/,
                  int64_t timeout_ms) { StoreOf(store)->Exists(call, names, count, timeout_ms); },
     .get = [](void* store, uint64_t call, kvt_cold_name name, void* into, uint64_t bytes,
               int64_t timeout_ms) { StoreOf(store)->Get(call, name, into, bytes, timeout_ms); },

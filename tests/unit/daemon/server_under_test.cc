@@ -41,6 +41,11 @@ wire::DevicesReply WireDevicesOf(const Config& config) {
   return reply;
 }
 
+FakeColdStore* Joined(FakeColdStore* cold, EventQueue* loop) {
+  if (cold != nullptr) cold->loop = loop;
+  return cold;
+}
+
 }  // namespace
 
 Config SmallConfig(const std::filesystem::path& directory) {
@@ -58,7 +63,7 @@ Config SmallConfig(const std::filesystem::path& directory) {
   return config;
 }
 
-ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
+ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, FakeColdStore* cold)
     : config_(Adjusted(SmallConfig(directory_.path()), adjust)),
       log_(config_.log),
       arena_(MappedArena::Create(
@@ -77,7 +82,8 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                                       .executor = &executor_,
                                                       .devices = pool_devices_,
                                                       .lent_host_memory = &lent_host_memory_,
-                                                      .arena = arena_.get()},
+                                                      .arena = arena_.get(),
+                                                      .cold = Joined(cold, &loop_)},
                                      IndexSnapshot{})),
       wire_devices_(WireDevicesOf(config_)),
       models_(config_.server.max_models_per_tenant, config_.metrics.models_per_tenant),

@@ -21,6 +21,7 @@
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "protocol/message_type.h"
+#include "tests/fakes/fake_cold_store.h"
 #include "tests/fakes/late_device.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/bystander.h"
@@ -61,7 +62,9 @@ class DisguisedPeers final : public PeerInspector {
 
 class ServerUnderTest {
  public:
-  explicit ServerUnderTest(const std::function<void(Config*)>& adjust = {});
+  // `cold` may be null; its answers become events of the loop.
+  explicit ServerUnderTest(const std::function<void(Config*)>& adjust = {},
+                           FakeColdStore* cold = nullptr);
   // Checks the cache's invariants.
   ~ServerUnderTest();
   ServerUnderTest(const ServerUnderTest&) = delete;

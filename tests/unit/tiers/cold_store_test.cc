@@ -67,7 +67,7 @@ TEST(CircuitBreaker, TakesNoNoticeOfLateAnswersWhenItIsOpen) {
 class GuardedStoreTest : public ::testing::Test {
  protected:
   void Ask() {
-    guarded_.Exists({"a"}, 5, [this](const Result<std::vector<bool>>& answer) {
+    guarded_.Exists({"a"}, ColdAsk::kPrefix, 5, [this](const Result<std::vector<bool>>& answer) {
       last_ = answer ? "ok" : answer.error().reason;
     });
     loop_.RunAll();

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models of several groups, and a store that has what another host computed of them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/fake_cold_store.h"
+#include "tests/unit/daemon/grouped_engine.h"
+#include "tests/unit/daemon/server_under_test.h"
+
+namespace kvtier {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class SessionColdGroups : public testing::Test {
+ protected:
+  // Another host has computed six blocks of each group that `groups` has, and written them to the
+  // store; then one that has nothing starts.
+  void WriteByAnotherHost() {
+    StartHost();
+    {
+      GroupedEngine engine(daemon_->socket());
+      engine.Cache(0, 0, 6);
+      engine.Cache(1, 0, 6);
+      engine.Cache(2, 0, 3);
+      for (uint32_t group = 0; group < 3; ++group) PushOut(&engine, group);
+      daemon_->WaitUntil([this] { return store_.objects.size() >= 15; });
+    }
+    daemon_.reset();
+    StartHost();
+  }
+  void StartHost() {
+    daemon_ = std::make_unique<ServerUnderTest>(
+        [](Config* config) {
+          config->cache.cold_after_ms = 0;
+          config->cache.cold_min_uses = 0;
+        },
+        &store_);
+  }
+  // Fills the group's pool, so that what is in it goes to host.
+  static void PushOut(GroupedEngine* engine, uint32_t group) {
+    const auto blocks = Acquire(&engine->client, engine->pools[group], {}, 16).new_blocks;
+    ASSERT_EQ(blocks.size(), 16u);
+    engine->client.Send(wire::Release{engine->pools[group], blocks}, /*want_reply=*/true);
+    (void)engine->client.Expect<wire::ReleaseReply>();
+  }
+  // Removes from the store what it has of the group's block.
+  void Lose(uint32_t group, uint64_t hash) {
+    const std::string model = GroupedModel().GroupFingerprint(group).Hex();
+    std::erase_if(store_.objects, [&](const auto& object) {
+      return object.first.find(model) != std::string::npos &&
+             object.first.ends_with(TestHash(hash).Hex());
+    });
+  }
+
+  FakeColdStore store_;
+  std::unique_ptr<ServerUnderTest> daemon_;
+};
+
+TEST_F(SessionColdGroups, AnAcquireRestoresWhatTheStoreHasOfAllGroups) {
+  WriteByAnotherHost();
+  GroupedEngine engine(daemon_->socket());
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  const uint64_t questions = store_.questions;
+  const auto reply = engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  ASSERT_EQ(reply.parts.size(), 3u);
+  EXPECT_EQ(reply.parts[0].hits.size(), 6u);
+  EXPECT_EQ(reply.parts[1].first_hit, 4u);
+  EXPECT_EQ(reply.parts[1].hits.size(), 2u);
+  EXPECT_EQ(reply.parts[2].first_hit, 2u);
+  EXPECT_EQ(reply.parts[2].hits.size(), 1u);
+  for (const auto& part : reply.parts) EXPECT_EQ(part.miss, MissReason::kNone);
+  daemon_->WaitUntil([this] { return daemon_->cache().stats().cold.read_blocks == 9; });
+  daemon_->OnLoop([&] { EXPECT_EQ(store_.questions - questions, 3u) << "one for each group"; });
+}
+
+TEST_F(SessionColdGroups, ABoundaryThatOneGroupLacksIsNotRestored) {
+  WriteByAnotherHost();
+  Lose(2, 3);  // the state after six blocks
+  Lose(1, 2);  // of the window after two
+  GroupedEngine engine(daemon_->socket());
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  const auto reply = engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  EXPECT_EQ(reply.parts[0].hits.size(), 4u);
+  EXPECT_EQ(reply.parts[1].first_hit, 2u);
+  EXPECT_EQ(reply.parts[1].hits.size(), 2u);
+  EXPECT_EQ(reply.parts[2].first_hit, 1u);
+  EXPECT_EQ(reply.parts[0].miss, MissReason::kUnknown);
+}
+
+TEST_F(SessionColdGroups, WhatThisHostHasIsNotAskedFor) {
+  WriteByAnotherHost();
+  GroupedEngine engine(daemon_->socket());
+  engine.Cache(0, 0, 6);
+  engine.Cache(1, 4, 2);
+  engine.Cache(2, 2, 1);
+  const uint64_t questions = store_.questions;
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  const auto reply = engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  EXPECT_EQ(reply.parts[0].hits.size(), 6u);
+  daemon_->OnLoop([&] { EXPECT_EQ(store_.questions, questions); });
+}
+
+TEST_F(SessionColdGroups, AGroupThatOnlyTheStoreHasCompletesTheOthers) {
+  WriteByAnotherHost();
+  GroupedEngine engine(daemon_->socket());
+  daemon_->OnLoop([this] { store_.available = false; });
+  engine.Cache(0, 0, 6);
+  engine.Cache(1, 0, 6);
+  daemon_->OnLoop([this] { store_.available = true; });
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  const auto reply = engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  EXPECT_EQ(reply.parts[0].hits.size(), 6u);
+  EXPECT_EQ(reply.parts[2].first_hit, 2u);
+  daemon_->WaitUntil([this] { return daemon_->cache().stats().cold.read_blocks == 1; });
+}
+
+TEST_F(SessionColdGroups, AStoreThatFailsCostsTheBoundaryAndNoMore) {
+  WriteByAnotherHost();
+  GroupedEngine engine(daemon_->socket());
+  daemon_->OnLoop([this] { store_.refuses = true; });
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  const auto reply = engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  for (const auto& part : reply.parts) EXPECT_THAT(part.hits, IsEmpty());
+  EXPECT_EQ(reply.parts[1].new_blocks.size(), 2u);
+}
+
+TEST_F(SessionColdGroups, ALookupTellsWhatTheStoreHasOfWindowsAndStates) {
+  WriteByAnotherHost();
+  Lose(2, 2);
+  GroupedEngine engine(daemon_->socket());
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  wire::Lookup lookup = engine.LookupOf(hashes);
+  lookup.every_prefix = true;
+  const auto reply = engine.client.Call<wire::LookupReply>(lookup);
+  EXPECT_THAT(reply.parts[0].presence, Each(wire::kInColdStore));
+  EXPECT_THAT(reply.parts[1].presence, Each(wire::kInColdStore));
+  EXPECT_THAT(reply.parts[2].presence, ElementsAre(wire::kInColdStore, 0, wire::kInColdStore));
+  EXPECT_THAT(reply.prefixes, ElementsAre(96, 32));
+}
+
+TEST_F(SessionColdGroups, ALookupOverAllRanksDoesNotAsk) {
+  WriteByAnotherHost();
+  GroupedEngine engine(daemon_->socket());
+  const uint64_t questions = store_.questions;
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  wire::Lookup lookup = engine.LookupOf(hashes);
+  lookup.all_ranks = true;
+  EXPECT_THAT(engine.client.Call<wire::LookupReply>(lookup).prefixes, IsEmpty());
+  daemon_->OnLoop([&] { EXPECT_EQ(store_.questions, questions); });
+}
+
+}  // namespace
+}  // namespace kvtier
