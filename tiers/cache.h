@@ -213,7 +213,8 @@ class Cache {
   // Writes every `extended` block that is not on disk yet and is worth it (disk_admission). `done`
   // is called when none is left to write or the rest cannot be written.
   void Drain(std::function<void()> done);
-  // For a process that is about to end: starts no more copies to host and no more writes to disk.
+  // For a process that is about to end: starts no more copies to host and no more writes to disk or
+  // to the cold store.
   // What is under way ends; then the cache is idle, whatever still waits.
   void StopDraining();
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.

@@ -497,7 +497,7 @@ void Cache::Tick() {
   impl_->touches.Tick();
   impl_->retention.Tick();
   impl_->erasure.Tick();
-  if (impl_->cold_writer) impl_->cold_writer->Tick();
+  if (impl_->cold_writer && !impl_->draining_stopped) impl_->cold_writer->Tick();
   impl_->Pump();
 }
 

@@ -32,6 +32,17 @@ TEST_F(CacheColdTest, WritesIdleBlocksOnce) {
   EXPECT_EQ(stats().write_bytes, 4 * ColdObjectBytes(kBlockBytes));
 }
 
+TEST_F(CacheColdTest, BeginsNoWriteWhenTheProcessIsAboutToEnd) {
+  Start(ColdSetup());
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  cache_->StopDraining();
+  AdvanceAndTick(kAfterMs);
+  EXPECT_THAT(store_.objects, IsEmpty());
+  EXPECT_TRUE(cache_->Idle());
+}
+
 TEST_F(CacheColdTest, CountsWhatComesFromTheStoreAsCold) {
   WriteByAnotherHost(hashes_);
   ExpectBytes(hashes_, Acquire(kAlice, hashes_));
