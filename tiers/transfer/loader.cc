@@ -347,10 +347,13 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
   const Arrival arrival = EndRead(read);
   const EntryIndex index = arrival.entry;
   host_.RollBack(index);
-  // A verification that failed meanwhile may have dropped it already.
   // Nothing is wrong with the place of one that was erased.
   const auto slot = erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep;
-  if (state_[index].disk == location) disk_.Drop(index, drop, slot);
+  // A verification that failed meanwhile may have dropped it already. One that has just succeeded
+  // has its record on the way to the index, and the block cannot leave before that has arrived: the
+  // next read finds out again that it is of no use.
+  const BlockEntry& entry = state_[index];
+  if (entry.disk == location && !entry.committing()) disk_.Drop(index, drop, slot);
   FailAll(arrival, miss);
 }
 

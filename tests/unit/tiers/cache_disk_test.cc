@@ -518,6 +518,36 @@ TEST_F(CacheDiskTest, ADrainWritesWhatIsCommittedMeanwhileWithoutWaitingForItToB
   for (const BlockHash& hash : Sequence(2, 4)) EXPECT_TRUE(Presence(hash).disk);
 }
 
+TEST_F(CacheDiskTest, ABlockThatCannotBeReadStaysUntilItsRecordIsInTheIndex) {
+  Start({.host_slots = kSlotsPerSlab});
+  machine_->index->RefuseNextBatches(100);
+  Put(Sequence(1, 1));
+  cache_->Drain([] {});
+  Settle();
+  EvictFromPool();
+  Put(Sequence(2, kSlotsPerSlab));
+  EvictFromPool();
+  ASSERT_EQ(cache_->Gauges().disk_persisted, 0u);
+  // A check finds it whole, and its record is on the way to the index.
+  machine_->index->RefuseNextBatches(0);
+  AdvanceAndTick(1000);
+  machine_->loop.Hold(machine_->index->source());
+  cache_->VerifyStep(0, 100, [](const Cache::VerifyResult&) {});
+  Settle();
+  ASSERT_FALSE(Presence(TestHash(1, 0)).host);
+  file().ScriptReads({ReadFault::kEio, ReadFault::kEio});
+  const PendingAcquire failed = BeginAcquire(kAlice, Sequence(1, 1));
+  Settle();
+  EXPECT_TRUE(failed.succeeded());
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kReadError), 0u);
+  machine_->loop.LetGo(machine_->index->source());
+  Settle();
+  file().ScriptReads({ReadFault::kEio, ReadFault::kEio});
+  (void)BeginAcquire(kBob, Sequence(1, 1));
+  Settle();
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kReadError), 1u);
+}
+
 TEST_F(CacheDiskTest, SlotIsNotGivenToAnotherBlockBeforeItsDeletionIsDurable) {
   Start({.disk_slots = 16});
   Put(Sequence(1, 16));
