@@ -18,8 +18,11 @@ static_assert(kFrameHeaderBytes + 8 + kMaxCommitsPerCall * kMaxCommitItemBytes <
 constexpr size_t kMaxItemErrorBytes = 4 + 1 + 2 + 2 + kMaxReasonBytes;
 static_assert(kFrameHeaderBytes + 4 + kMaxBlocksPerCall * kMaxItemErrorBytes <= kMaxFrameBytes);
 
-constexpr uint8_t kPresenceBits =
-    kPresentInPool | kPresentInHost | kPersistedOnDisk | kInColdStore;
+static_assert(kFrameHeaderBytes + 12 + kMaxTokenBlocksPerCall * (32 + 2) +
+                  kMaxTokenIdsPerCall * sizeof(uint32_t) <=
+              kMaxFrameBytes);
+
+constexpr uint8_t kPresenceBits = kPresentInPool | kPresentInHost | kPersistedOnDisk | kInColdStore;
 
 constexpr auto kHandleFields = [](auto& io, auto& handle) { io.Handle(handle); };
 
@@ -217,5 +220,27 @@ KVT_DEFINE_MESSAGE(Hint);
 
 void Fields(auto& io, Like<HintReply> auto& m) { io.Number(m.count); }
 KVT_DEFINE_MESSAGE(HintReply);
+
+void Fields(auto& io, Like<Tokens> auto& m) {
+  io.Number(m.pool);
+  io.List(m.blocks, kMaxTokenBlocksPerCall, "too_many_blocks", [](auto& item_io, auto& block) {
+    item_io.Bytes(block.hash.bytes);
+    item_io.Number(block.tokens);
+  });
+  uint64_t tokens = 0;
+  for (const Tokens::Block& block : m.blocks) {
+    io.Check(block.tokens > 0, "bad_token_count", 0);
+    tokens += block.tokens;
+  }
+  io.Numbers(m.ids, kMaxTokenIdsPerCall, "too_many_tokens");
+  io.Check(tokens == m.ids.size(), "bad_token_count", m.ids.size());
+}
+KVT_DEFINE_MESSAGE(Tokens);
+
+void Fields(auto& io, Like<TokensReply> auto& m) {
+  io.Bool(m.wanted);
+  io.Number(m.taken);
+}
+KVT_DEFINE_MESSAGE(TokensReply);
 
 }  // namespace kvtier::wire

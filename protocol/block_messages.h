@@ -240,4 +240,27 @@ struct HintReply {
   uint32_t count = 0;  // of the hashes, those of which the hint was taken
 };
 
+// Tells which tokens blocks hold, for the events that routers get. Of blocks that are cached, or
+// will be within half a minute: so it comes before the COMMIT or STORE whose events should carry
+// them. Fire and forget, as COMMIT. One without blocks asks whether ids are wanted at all.
+struct Tokens {
+  static constexpr MessageType kType = MessageType::kTokens;
+  struct Block {
+    BlockHash hash;
+    uint16_t tokens = 0;  // how many of `ids` are its own: not 0
+    friend bool operator==(const Block&, const Block&) = default;
+  };
+  PoolId pool;                // or a region
+  std::vector<Block> blocks;  // at most kMaxTokenBlocksPerCall
+  // Of one block after the other, at most kMaxTokenIdsPerCall. As many as the blocks have tokens:
+  // else Decode says "bad_token_count".
+  std::vector<uint32_t> ids;
+};
+
+struct TokensReply {
+  static constexpr MessageType kType = MessageType::kTokensReply;
+  bool wanted = false;  // else they are not looked at, and need not be sent
+  uint32_t taken = 0;   // blocks that have ids now, or will have
+};
+
 }  // namespace kvtier::wire

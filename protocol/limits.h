@@ -36,6 +36,9 @@ inline constexpr uint32_t kMaxCommitsPerCall = 8192;
 inline constexpr uint32_t kMaxClaimsPerResume = 4096;
 // Likewise of a STORE.
 inline constexpr uint32_t kMaxStoresPerCall = 8192;
+// Blocks of one TOKENS, and the ids of all of them: few enough to be taken in within one event.
+inline constexpr uint32_t kMaxTokenBlocksPerCall = 4096;
+inline constexpr uint32_t kMaxTokenIdsPerCall = 131072;
 
 // Blocks of all regions of a session, and the parts of which each is made: more than layers times K
 // and V of any model.

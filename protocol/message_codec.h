@@ -84,6 +84,11 @@ class FieldOutput {
     CountOf(hashes, max_count, too_many);
     Put(hashes.data(), hashes.size_bytes());
   }
+  template <PlainNumber T>
+  void Numbers(const std::vector<T>& numbers, uint32_t max_count, const char* too_many) {
+    CountOf(numbers, max_count, too_many);
+    Put(numbers.data(), numbers.size() * sizeof(T));
+  }
   template <typename Item, typename ItemFields>
   void List(const std::vector<Item>& items, uint32_t max_count, const char* too_many,
             const ItemFields& fields) {
@@ -193,6 +198,14 @@ class FieldReader {
   void Count(uint32_t& count, uint32_t max_count, const char* too_many);
   // A u32 count, then hashes, as a view into the payload.
   void Hashes(std::span<const BlockHash>& hashes, uint32_t max_count, const char* too_many);
+  // A u32 count, then numbers, as they lie in memory.
+  template <PlainNumber T>
+  void Numbers(std::vector<T>& numbers, uint32_t max_count, const char* too_many) {
+    const std::span<const std::byte> bytes =
+        Take(CountOf(max_count, sizeof(T), too_many) * sizeof(T));
+    numbers.resize(bytes.size() / sizeof(T));
+    if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  }
   // A u32 count of items, each with its own fields. Memory is allocated only for as many items as
   // the rest of the payload can hold: else "truncated_message".
   template <typename Item, typename ItemFields>

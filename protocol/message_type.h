@@ -66,7 +66,9 @@ namespace kvtier::wire {
   X(kHint, 48, "HINT")                               \
   X(kHintReply, 49, "HINT_REPLY")                    \
   X(kResume, 50, "RESUME")                           \
-  X(kResumeReply, 51, "RESUME_REPLY")
+  X(kResumeReply, 51, "RESUME_REPLY")                \
+  X(kTokens, 52, "TOKENS")                           \
+  X(kTokensReply, 53, "TOKENS_REPLY")
 
 enum class MessageType : uint16_t {
 #define KVT_X(enumerator, number, name) enumerator = number,

@@ -13,9 +13,10 @@ template <typename Message>
 Result<std::vector<std::byte>> ReencodeAs(const Frame& frame) {
   KVT_ASSIGN_OR_RETURN(const Message message, Decode<Message>(frame.payload));
   std::vector<std::byte> bytes;
-  // Only COMMIT and RELEASE give the flag a meaning.
-  constexpr bool kFireAndForget =
-      std::is_same_v<Message, Commit> || std::is_same_v<Message, Release>;
+  // Only COMMIT, RELEASE and TOKENS give the flag a meaning.
+  constexpr bool kFireAndForget = std::is_same_v<Message, Commit> ||
+                                  std::is_same_v<Message, Release> ||
+                                  std::is_same_v<Message, Tokens>;
   Encode(message, frame.request_id, &bytes, kFireAndForget ? frame.flags : 0);
   return bytes;
 }
@@ -42,7 +43,8 @@ Result<std::vector<std::byte>> Reencode(const Frame& frame) {
       StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
       WorkspaceReply, WorkspaceClose, Attend, AttendReply, OpenRegion, OpenRegionReply, CloseRegion,
       CloseRegionReply, Store, Load, TransferDone, KeepMemory, KeepMemoryReply, TakeMemory,
-      TakeMemoryReply, ReleaseMemory, ReleaseMemoryReply, Resume, ResumeReply>(frame);
+      TakeMemoryReply, ReleaseMemory, ReleaseMemoryReply, Resume, ResumeReply, Tokens, TokensReply>(
+      frame);
 }
 
 }  // namespace kvtier::wire

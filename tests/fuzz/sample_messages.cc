@@ -119,13 +119,16 @@ void AddLookups(SampleList* list) {
   list->Add("lookup_reply", 8, LookupReply{{16}, {{{kPresentInPool | kPersistedOnDisk, 0}}}});
   list->Add("lookup_with_wish", 8,
             Lookup{false, false, {{PoolId{1}, hashes}}, LoadWish{.plan = HitPlan::kCut}, 16});
-  list->Add(
-      "lookup_reply_with_cut", 8,
-      LookupReply{{32}, {{{kPersistedOnDisk, kPersistedOnDisk}}}, LookupCut{16, 0, 700}});
+  list->Add("lookup_reply_with_cut", 8,
+            LookupReply{{32}, {{{kPersistedOnDisk, kPersistedOnDisk}}}, LookupCut{16, 0, 700}});
   list->Add("pin", 9, Pin{PoolId{1}, 60000, hashes});
   list->Add("pin_reply", 9, PinReply{1});
   list->Add("hint", 30, Hint{PoolId{1}, SequenceHint::kReturns, 30000, hashes});
   list->Add("hint_reply", 30, HintReply{2});
+  list->AddFireAndForget("tokens", 32, true,
+                         Tokens{PoolId{1}, {{hashes[0], 3}, {hashes[1], 1}}, {9906, 1917, 11, 7}});
+  list->Add("tokens_question", 33, Tokens{PoolId{1}, {}, {}});
+  list->Add("tokens_reply", 32, TokensReply{true, 2});
   Resume resume{.pool = PoolId{1}, .session = SessionId{7}, .more = true, .claims = {}};
   resume.secret.bytes.fill(9);
   resume.claims = {{{BlockIndex{4}, 2}, 1}, {{BlockIndex{5}, 3}, 12}};

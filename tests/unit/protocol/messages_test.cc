@@ -419,6 +419,69 @@ TEST(Hint, OnlyOneThatReturnsHasATimeAndThatIsNotNegative) {
   EXPECT_EQ(reason(SequenceHint::kOnce, 1), "bad_returns_in");
 }
 
+TEST(Tokens, IdsAreThoseOfItsBlocksOneAfterTheOther) {
+  const Tokens tokens{PoolId{7}, {{BlockHash{}, 2}, {BlockHash{}, 1}}, {5, UINT32_MAX, 0}};
+  const std::vector<std::byte> payload = PayloadOf(tokens);
+  EXPECT_EQ(payload.size(), 4u + 4 + 2 * (32 + 2) + 4 + 3 * 4);
+  const auto decoded = Decode<Tokens>(payload);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->blocks, tokens.blocks);
+  EXPECT_EQ(decoded->ids, tokens.ids);
+}
+
+TEST(Tokens, WithoutBlocksItOnlyAsks) {
+  const auto decoded = Decode<Tokens>(PayloadOf(Tokens{PoolId{7}, {}, {}}));
+  ASSERT_TRUE(decoded);
+  EXPECT_TRUE(decoded->blocks.empty());
+  EXPECT_EQ(Decode<Tokens>(PayloadOf(Tokens{PoolId{7}, {}, {1}})).error().reason,
+            "bad_token_count");
+}
+
+TEST(Tokens, IdsOfMoreOrFewerTokensThanTheBlocksHaveAreRefused) {
+  const auto reason = [](std::vector<Tokens::Block> blocks, std::vector<uint32_t> ids) {
+    return Decode<Tokens>(PayloadOf(Tokens{PoolId{1}, std::move(blocks), std::move(ids)}))
+        .error()
+        .reason;
+  };
+  EXPECT_EQ(reason({{BlockHash{}, 2}}, {1}), "bad_token_count");
+  EXPECT_EQ(reason({{BlockHash{}, 2}}, {1, 2, 3}), "bad_token_count");
+  EXPECT_EQ(reason({{BlockHash{}, 0}, {BlockHash{}, 1}}, {1}), "bad_token_count");
+}
+
+TEST(Tokens, WhatIsClaimedIsBoundedAndComparedWithWhatIsThere) {
+  const auto error = [](uint32_t blocks, uint32_t ids) {
+    ByteWriter payload;
+    payload.Write(uint32_t{1});
+    payload.Write(blocks);
+    if (blocks == 0) payload.Write(ids);
+    return Decode<Tokens>(payload.data()).error();
+  };
+  EXPECT_EQ(error(kMaxTokenBlocksPerCall, 0).reason, "truncated_message");
+  EXPECT_EQ(error(kMaxTokenBlocksPerCall + 1, 0).code, ErrorCode::kLimitExceeded);
+  EXPECT_EQ(error(0, kMaxTokenIdsPerCall).reason, "truncated_message");
+  EXPECT_EQ(error(0, kMaxTokenIdsPerCall + 1).reason, "too_many_tokens");
+}
+
+TEST(Tokens, LargestCallFitsAFrame) {
+  Tokens tokens{PoolId{1}, std::vector<Tokens::Block>(kMaxTokenBlocksPerCall),
+                std::vector<uint32_t>(kMaxTokenIdsPerCall, 77)};
+  for (Tokens::Block& block : tokens.blocks) {
+    block.tokens = kMaxTokenIdsPerCall / kMaxTokenBlocksPerCall;
+  }
+  std::vector<std::byte> bytes;
+  Encode(tokens, 1, &bytes, kFlagWantReply);
+  EXPECT_LE(bytes.size(), kMaxFrameBytes);
+  EXPECT_EQ(*Reencode(FrameIn(bytes)), bytes);
+}
+
+TEST(TokensReply, WhetherIdsAreWantedIsYesOrNo) {
+  std::vector<std::byte> payload = PayloadOf(TokensReply{true, 3});
+  EXPECT_EQ(payload.size(), 5u);
+  EXPECT_TRUE(Decode<TokensReply>(payload)->wanted);
+  payload[0] = std::byte{2};
+  EXPECT_EQ(Decode<TokensReply>(payload).error().reason, "unknown_bits");
+}
+
 TEST(Acquire, ACostThatIsNoneIsRefused) {
   const auto reason = [](ComputeCost cost) -> std::string {
     const Acquire acquire{LoadOrder::kBlocks, {{PoolId{1}, 1, {}, {}}}, LoadWish{.cost = cost}};
