@@ -127,6 +127,12 @@ class Cache {
                                       std::span<const BlockHash> hashes, SequenceHint hint,
                                       int64_t returns_in_ms = 0);
 
+  // Which tokens a block holds, for events: of one that is cached, or will be within half a minute.
+  // The first ids stay. Returns whether it has ids, or will have; never if the tenant is none of
+  // options.token_tenants. REQUIRES: there is such a pool or region, as for the other.
+  bool GiveTokenIds(PoolId pool, const BlockHash& hash, std::span<const uint32_t> ids);
+  [[nodiscard]] bool KeepsTokenIds(PoolId pool) const;
+
   // --- regions: memory of engines that choose the block numbers in it themselves ---
   // Memory that the session lends, for blocks of the namespace. It is given back with the session,
   // once nothing moves to or from it. LOOKUP and Pin take its number as a pool's. Errors:

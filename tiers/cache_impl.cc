@@ -486,7 +486,16 @@ void Cache::Erase(const EraseRequest& request,
 }
 
 // The disk first: what it can take again after a failure is wanted by all others.
+bool Cache::GiveTokenIds(PoolId pool, const BlockHash& hash, std::span<const uint32_t> ids) {
+  return impl_->state.token_ids.Give({impl_->state.FindPool(pool)->namespace_id, hash}, ids);
+}
+
+bool Cache::KeepsTokenIds(PoolId pool) const {
+  return impl_->state.token_ids.Keeps(impl_->state.FindPool(pool)->namespace_id);
+}
+
 void Cache::Tick() {
+  impl_->state.token_ids.Tick();
   impl_->disk.Tick();
   impl_->key_expiry.Tick();
   impl_->host.Tick();

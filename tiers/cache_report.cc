@@ -107,6 +107,8 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.unpersisted_blocks =
       state.unpersisted.size() + state.persist_wanted_blocks() + persister.writes_in_flight();
   gauges.pinned_blocks = state.pins.size();
+  gauges.token_blocks = state.token_ids.blocks();
+  gauges.token_bytes = state.token_ids.bytes();
   gauges.sessions = sessions.size();
   gauges.sessions_closing = sessions.closing();
   gauges.references = sessions.references();

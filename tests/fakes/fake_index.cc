@@ -40,7 +40,8 @@ void FakeIndex::LoseTail(size_t batches) {
 }
 
 void FakeIndex::ReplaceWith(const IndexSnapshot& snapshot) {
-  log_ = {IndexBatch{.namespaces = snapshot.namespaces, .puts = snapshot.records}};
+  log_ = {IndexBatch{
+      .namespaces = snapshot.namespaces, .puts = snapshot.records, .token_puts = snapshot.tokens}};
 }
 
 IndexSnapshot FakeIndex::Snapshot() const {
@@ -48,6 +49,7 @@ IndexSnapshot FakeIndex::Snapshot() const {
   std::map<uint32_t, NamespaceIdentity> namespaces;
   std::map<std::pair<uint32_t, BlockHash>, IndexRecord> records;
   std::map<uint32_t, ErasureRecord> erasures;
+  std::map<std::pair<uint32_t, BlockHash>, TokensRecord> tokens;
   for (const IndexBatch& batch : log_) {
     for (const auto& [id, identity] : batch.namespaces) namespaces[id.value] = identity;
     for (const BlockKey& key : batch.deletes) records.erase({key.namespace_id.value, key.hash});
@@ -56,11 +58,16 @@ IndexSnapshot FakeIndex::Snapshot() const {
     if (batch.budget) snapshot.budget = *batch.budget;
     for (const ErasureRecord& erasure : batch.erasures) erasures[erasure.number] = erasure;
     for (const uint32_t number : batch.ended_erasures) erasures.erase(number);
+    for (const BlockKey& key : batch.token_deletes)
+      tokens.erase({key.namespace_id.value, key.hash});
+    for (const TokensRecord& put : batch.token_puts)
+      tokens[{put.key.namespace_id.value, put.key.hash}] = put;
   }
   for (auto& [id, identity] : namespaces)
     snapshot.namespaces.emplace_back(NamespaceId(id), identity);
   for (auto& [key, record] : records) snapshot.records.push_back(record);
   for (auto& [number, erasure] : erasures) snapshot.erasures.push_back(erasure);
+  for (auto& [key, record] : tokens) snapshot.tokens.push_back(record);
   return snapshot;
 }
 

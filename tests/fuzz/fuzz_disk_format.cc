@@ -36,7 +36,8 @@ enum class Kind : uint8_t {
   kNamespace,
   kRecord,
   kAnyKey,
-  kErasure
+  kErasure,
+  kTokens
 };
 constexpr uint8_t kKindMask = 15;
 constexpr uint8_t kRightChecksum = 0x80;
@@ -84,6 +85,7 @@ size_t KeyBytes(Kind kind) {
     case Kind::kNamespace:
       return sizeof(NamespaceKey);
     case Kind::kRecord:
+    case Kind::kTokens:
       return sizeof(RecordKey);
     case Kind::kErasure:
       return sizeof(ErasureKey);
@@ -113,6 +115,14 @@ void CheckEntry(Kind kind, Bytes key, Bytes value) {
     if (!name_space.has_value()) return;
     KVT_CHECK(std::ranges::equal(EncodeNamespaceKey(name_space->first), key));
     KVT_CHECK(std::ranges::equal(EncodeNamespace(name_space->first, name_space->second), value));
+  } else if (kind == Kind::kTokens) {
+    const auto tokens = DecodeTokens(key, value);
+    if (!tokens.has_value()) return;
+    const RecordKey again = EncodeTokensKey(tokens->key);
+    KVT_CHECK(std::ranges::equal(again, key));
+    KVT_CHECK(std::ranges::equal(EncodeTokens(again, *tokens), value));
+    const auto ids = TokenIdsOf(tokens->ids);
+    KVT_CHECK(!ids || BytesOfTokenIds(*ids) == tokens->ids);
   } else if (kind == Kind::kErasure) {
     const auto erasure = DecodeErasure(key, value);
     if (!erasure.has_value()) return;

@@ -14,6 +14,8 @@ Tenants TenantsOf(const IndexSnapshot& snapshot) {
   return tenants;
 }
 
+constexpr uint32_t kSecondsPerHour = 3600;
+
 BlockHash* ParentOf(IndexRecord* record) { return record->parent ? &*record->parent : nullptr; }
 
 tl::unexpected<Error> NoTenant() {
@@ -29,6 +31,8 @@ Status EncryptSnapshot(const SlotCipher& cipher, IndexSnapshot* snapshot) {
     if (tenant == tenants.end()) return NoTenant();
     KVT_RETURN_IF_ERROR(cipher.EncryptHashes(tenant->second, &record.key.hash, ParentOf(&record)));
   }
+  // A rebuild, which is what needs this, knows of none.
+  snapshot->tokens.clear();
   return {};
 }
 
@@ -38,6 +42,13 @@ bool DecryptSnapshot(const SlotCipher& cipher, IndexSnapshot* snapshot) {
     const auto tenant = tenants.find(record.key.namespace_id);
     if (tenant == tenants.end()) return false;
     if (!cipher.DecryptHashes(tenant->second, &record.key.hash, ParentOf(&record))) return false;
+  }
+  for (TokensRecord& tokens : snapshot->tokens) {
+    const auto tenant = tenants.find(tokens.key.namespace_id);
+    if (tenant == tenants.end()) return false;
+    if (!cipher.DecryptHashes(tenant->second, &tokens.key.hash, nullptr)) return false;
+    // Without its key a block's ids are as good as none, and the cache has them deleted.
+    tokens.ids = cipher.DecryptIds(tenant->second, tokens.key.hash, tokens.ids);
   }
   return true;
 }
@@ -74,11 +85,22 @@ Status EncryptedIndex::Encrypt(IndexBatch* batch) {
     KVT_RETURN_IF_ERROR(
         cipher_->EncryptHashes(tenant->second, &record.key.hash, ParentOf(&record)));
   }
-  // Of a namespace that was never written there is nothing to delete.
-  std::erase_if(batch->deletes,
-                [&](const BlockKey& key) { return !tenants_.contains(key.namespace_id); });
-  for (BlockKey& key : batch->deletes) {
-    KVT_RETURN_IF_ERROR(cipher_->EncryptHashes(tenants_.at(key.namespace_id), &key.hash, nullptr));
+  for (TokensRecord& tokens : batch->token_puts) {
+    const auto tenant = tenants_.find(tokens.key.namespace_id);
+    if (tenant == tenants_.end()) return NoTenant();
+    KVT_ASSIGN_OR_RETURN(tokens.ids,
+                         cipher_->EncryptIds(tenant->second, tokens.created_s / kSecondsPerHour,
+                                             tokens.key.hash, tokens.ids));
+    KVT_RETURN_IF_ERROR(cipher_->EncryptHashes(tenant->second, &tokens.key.hash, nullptr));
+  }
+  for (std::vector<BlockKey>* const deletes : {&batch->deletes, &batch->token_deletes}) {
+    // Of a namespace that was never written there is nothing to delete.
+    std::erase_if(*deletes,
+                  [&](const BlockKey& key) { return !tenants_.contains(key.namespace_id); });
+    for (BlockKey& key : *deletes) {
+      KVT_RETURN_IF_ERROR(
+          cipher_->EncryptHashes(tenants_.at(key.namespace_id), &key.hash, nullptr));
+    }
   }
   return {};
 }

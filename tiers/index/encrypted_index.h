@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An index whose hashes are encrypted on their way to another index: what lies on disk does not
-// tell which prefixes are cached. Everything else of a record is as it was: places, times and
-// lengths.
+// An index whose hashes, and token ids, are encrypted on their way to another index: what lies on
+// disk does not tell which prefixes are cached. Everything else of a record is as it was: places,
+// times and lengths.
 #pragma once
 
 #include <functional>

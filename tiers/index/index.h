@@ -3,6 +3,7 @@
 // than they are.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -34,6 +35,14 @@ struct IndexRecord {
   std::optional<BlockHash> parent = {};
 };
 
+// Which tokens a block holds that has a record.
+struct TokensRecord {
+  BlockKey key;
+  uint32_t created_s = 0;  // as IndexRecord's; not stored
+  // Their ids, four bytes each; in an encrypted index what only its keys can read.
+  std::vector<std::byte> ids;
+};
+
 // An erasure of a tenant's blocks that has begun: a start that finds it finishes it.
 struct ErasureRecord {
   uint32_t number = 0;  // tells it from others
@@ -51,6 +60,10 @@ struct IndexBatch {
   std::optional<WriteBudgetState> budget;  // if given, remembered for the next start
   std::vector<ErasureRecord> erasures;     // that begin
   std::vector<uint32_t> ended_erasures;    // their numbers
+  std::vector<TokensRecord> token_puts;
+  std::vector<BlockKey> token_deletes;
+  // The bytes of deleted ids are to be gone from the index's files, too, when it is durable.
+  bool purge_tokens = false;
 };
 
 // Everything the disk holds, as read at start-up from the index or from the headers.
@@ -59,6 +72,7 @@ struct IndexSnapshot {
   std::vector<IndexRecord> records;
   WriteBudgetState budget;              // nothing spent when the headers had to be read
   std::vector<ErasureRecord> erasures;  // that have not ended; none when the headers had to be read
+  std::vector<TokensRecord> tokens;     // none when the headers had to be read
 };
 
 class Index {

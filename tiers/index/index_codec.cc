@@ -16,10 +16,8 @@ namespace {
 using Bytes = std::span<const std::byte>;
 
 constexpr size_t kChecksumBytes = sizeof(uint32_t);
-// The longest is a record, or a space's: version, block bytes, model, length and tenant.
-constexpr size_t kMaxCheckedBytes =
-    std::max(sizeof(NamespaceKey) + 1 + 8 + 32 + 2 + kMaxTenantBytes,
-             sizeof(RecordKey) + sizeof(RecordValue));
+// The longest are a block's token ids.
+constexpr size_t kMaxCheckedBytes = sizeof(RecordKey) + 1 + kMaxTokensBytes;
 
 // The key is part of the sum, so that a value under another block's key is found to be wrong.
 uint32_t Checksum(Bytes key, Bytes body) {
@@ -80,6 +78,13 @@ bool IsKey(Bytes key, IndexKeyKind kind) {
   return key.size() == sizeof(Key) && key[0] == static_cast<std::byte>(kind);
 }
 
+RecordKey EncodeBlockKey(IndexKeyKind kind, const BlockKey& block) {
+  RecordKey key{static_cast<std::byte>(kind)};
+  PutBigEndian(block.namespace_id.value, &key[1]);
+  std::memcpy(&key[5], block.hash.bytes.data(), block.hash.bytes.size());
+  return key;
+}
+
 constexpr uint8_t kFlagExtended = 1;
 constexpr uint8_t kFlagVerified = 2;
 constexpr uint8_t kFlagParent = 4;
@@ -109,7 +114,7 @@ T Take(const std::byte*& in) {
 Result<IndexKeyKind> DecodeKeyKind(Bytes key) {
   if (key.empty()) return BadKey();
   const auto kind = static_cast<IndexKeyKind>(key[0]);
-  if (kind < IndexKeyKind::kMeta || kind > IndexKeyKind::kErasure) return BadKey();
+  if (kind < IndexKeyKind::kMeta || kind > IndexKeyKind::kTokens) return BadKey();
   return kind;
 }
 
@@ -120,10 +125,11 @@ NamespaceKey EncodeNamespaceKey(NamespaceId namespace_id) {
 }
 
 RecordKey EncodeRecordKey(const BlockKey& block) {
-  RecordKey key{static_cast<std::byte>(IndexKeyKind::kRecord)};
-  PutBigEndian(block.namespace_id.value, &key[1]);
-  std::memcpy(&key[5], block.hash.bytes.data(), block.hash.bytes.size());
-  return key;
+  return EncodeBlockKey(IndexKeyKind::kRecord, block);
+}
+
+RecordKey EncodeTokensKey(const BlockKey& block) {
+  return EncodeBlockKey(IndexKeyKind::kTokens, block);
 }
 
 ErasureKey EncodeErasureKey(uint32_t number) {
@@ -261,6 +267,37 @@ Result<ErasureRecord> DecodeErasure(Bytes key, Bytes value) {
   erasure.tenant = reader.ReadString(kMaxTenantBytes);
   if (!reader.AtEnd()) return BadValue();
   return erasure;
+}
+
+std::vector<std::byte> EncodeTokens(const RecordKey& key, const TokensRecord& record) {
+  KVT_CHECK(!record.ids.empty() && record.ids.size() <= kMaxTokensBytes);
+  ByteWriter body;
+  body.Write(kIndexVersion);
+  body.WriteBytes(record.ids);
+  return Seal(key, &body);
+}
+
+Result<TokensRecord> DecodeTokens(Bytes key, Bytes value) {
+  if (!IsKey<RecordKey>(key, IndexKeyKind::kTokens)) return BadKey();
+  KVT_ASSIGN_OR_RETURN(const Bytes body, Unseal(key, value));
+  if (body.empty() || body.size() > kMaxTokensBytes) return BadValue();
+  TokensRecord record;
+  record.key.namespace_id = NamespaceId(GetBigEndian(&key[1]));
+  std::memcpy(record.key.hash.bytes.data(), &key[5], record.key.hash.bytes.size());
+  record.ids.assign(body.begin(), body.end());
+  return record;
+}
+
+std::vector<std::byte> BytesOfTokenIds(std::span<const uint32_t> ids) {
+  const Bytes bytes = std::as_bytes(ids);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::optional<std::vector<uint32_t>> TokenIdsOf(Bytes bytes) {
+  if (bytes.empty() || bytes.size() % sizeof(uint32_t) != 0) return std::nullopt;
+  std::vector<uint32_t> ids(bytes.size() / sizeof(uint32_t));
+  std::memcpy(ids.data(), bytes.data(), bytes.size());
+  return ids;
 }
 
 }  // namespace kvtier

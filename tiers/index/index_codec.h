@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys and values of the persistent index as bytes. Integers are little-endian, except that the
 // number in a key is big-endian, so that iteration yields meta, budget, spaces, records by space,
-// erasures.
+// erasures, tokens by space.
 //
 //   kind    key                 value
 //   meta    01                  version 1, file_set 16, epoch 8, checksum 4
@@ -10,6 +10,7 @@
 //   record  04 space 4 hash 32  version 1, flags 1, tokens 2, generation 4, address 8,
 //                               depth 4, created_s 4, last_use_s 4, parent 32, checksum 4
 //   erasure 05 number 4         version 1, end_hour 4, begun_s 4, length 2, tenant, checksum 4
+//   tokens  06 space 4 hash 32  version 1, ids, checksum 4
 //
 // Flags: bit 0 retention `extended`, bit 1 payload verified, bit 2 the parent is known (else 0).
 //
@@ -23,6 +24,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -49,7 +51,8 @@ enum class IndexKeyKind : uint8_t {
   kBudget = 2,
   kNamespace = 3,
   kRecord = 4,
-  kErasure = 5
+  kErasure = 5,
+  kTokens = 6
 };
 
 // An empty key or an unknown kind is an error.
@@ -61,11 +64,15 @@ using RecordKey = std::array<std::byte, 1 + 4 + 32>;
 using ErasureKey = std::array<std::byte, 1 + 4>;
 using RecordValue = std::array<std::byte, 64>;
 
+// Of the ids of one block: those of the largest, and what encryption adds.
+inline constexpr size_t kMaxTokensBytes = 1024 * sizeof(uint32_t) + 64;
+
 inline constexpr SingleKey kMetaKey{std::byte{1}};
 inline constexpr SingleKey kBudgetKey{std::byte{2}};
 [[nodiscard]] NamespaceKey EncodeNamespaceKey(NamespaceId namespace_id);
 [[nodiscard]] RecordKey EncodeRecordKey(const BlockKey& key);
 [[nodiscard]] ErasureKey EncodeErasureKey(uint32_t number);
+[[nodiscard]] RecordKey EncodeTokensKey(const BlockKey& key);
 
 [[nodiscard]] std::vector<std::byte> EncodeMeta(const IndexMeta& meta);
 [[nodiscard]] Result<IndexMeta> DecodeMeta(std::span<const std::byte> value);
@@ -88,5 +95,14 @@ inline constexpr SingleKey kBudgetKey{std::byte{2}};
 [[nodiscard]] std::vector<std::byte> EncodeErasure(const ErasureRecord& erasure);
 [[nodiscard]] Result<ErasureRecord> DecodeErasure(std::span<const std::byte> key,
                                                   std::span<const std::byte> value);
+
+// `key` is EncodeTokensKey(record.key). REQUIRES: record.ids.size() <= kMaxTokensBytes, and some.
+[[nodiscard]] std::vector<std::byte> EncodeTokens(const RecordKey& key, const TokensRecord& record);
+[[nodiscard]] Result<TokensRecord> DecodeTokens(std::span<const std::byte> key,
+                                                std::span<const std::byte> value);
+
+// Ids as TokensRecord has them, and back; nothing if the bytes are no such.
+[[nodiscard]] std::vector<std::byte> BytesOfTokenIds(std::span<const uint32_t> ids);
+[[nodiscard]] std::optional<std::vector<uint32_t>> TokenIdsOf(std::span<const std::byte> bytes);
 
 }  // namespace kvtier

@@ -130,7 +130,8 @@ Result<std::optional<IndexContents>> CheckDirectory(const fs::path& directory) {
   return std::nullopt;
 }
 
-// Reads the whole database in order of keys, which is: meta, budget, spaces, records, erasures.
+// Reads the whole database in order of keys, which is: meta, budget, spaces, records, erasures,
+// tokens.
 // Any fault rejects the index as a whole, and its records with it: half an index would free the
 // slots of the other half, and the headers can replace all of it.
 class Loader {
@@ -178,6 +179,8 @@ class Loader {
         return TakeRecord(key, value);
       case IndexKeyKind::kErasure:
         return TakeErasure(key, value);
+      case IndexKeyKind::kTokens:
+        return TakeTokens(key, value);
     }
     return {};
   }
@@ -231,6 +234,13 @@ class Loader {
     return {};
   }
 
+  // Whether the block has a record is for the cache to find out: ids without one are of no use.
+  Status TakeTokens(std::span<const std::byte> key, std::span<const std::byte> value) {
+    KVT_ASSIGN_OR_RETURN(TokensRecord tokens, DecodeTokens(key, value));
+    contents_.snapshot.tokens.push_back(std::move(tokens));
+    return {};
+  }
+
   const IndexMeta start_;
   const uint64_t mark_;
   IndexContents contents_;
@@ -253,6 +263,11 @@ void AddErasure(const ErasureRecord& erasure, rocksdb::WriteBatch* out) {
   out->Put(AsSlice(EncodeErasureKey(erasure.number)), AsSlice(EncodeErasure(erasure)));
 }
 
+void AddTokens(const TokensRecord& tokens, rocksdb::WriteBatch* out) {
+  const RecordKey key = EncodeTokensKey(tokens.key);
+  out->Put(AsSlice(key), AsSlice(EncodeTokens(key, tokens)));
+}
+
 void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
   for (const auto& [name_space, identity] : batch.namespaces)
     AddNamespace(name_space, identity, out);
@@ -261,6 +276,8 @@ void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
   if (batch.budget) out->Put(AsSlice(kBudgetKey), AsSlice(EncodeBudget(*batch.budget)));
   for (const ErasureRecord& erasure : batch.erasures) AddErasure(erasure, out);
   for (const uint32_t number : batch.ended_erasures) out->Delete(AsSlice(EncodeErasureKey(number)));
+  for (const BlockKey& key : batch.token_deletes) out->Delete(AsSlice(EncodeTokensKey(key)));
+  for (const TokensRecord& tokens : batch.token_puts) AddTokens(tokens, out);
 }
 
 tl::unexpected<Error> ReplaceError(std::string context) {
@@ -290,6 +307,7 @@ Status Fill(rocksdb::DB* db, const IndexMeta& meta, const IndexSnapshot& snapsho
   for (const auto& [name_space, identity] : snapshot.namespaces)
     AddNamespace(name_space, identity, &batch);
   for (const ErasureRecord& erasure : snapshot.erasures) AddErasure(erasure, &batch);
+  for (const TokensRecord& tokens : snapshot.tokens) AddTokens(tokens, &batch);
 
   std::vector<uint32_t> order(snapshot.records.size());
   std::iota(order.begin(), order.end(), 0);
@@ -364,6 +382,19 @@ class RocksdbIndex::Database {
 
   // REQUIRES: Open succeeded and no Commit has failed since.
   [[nodiscard]] rocksdb::DB* get() { return db_.get(); }
+
+  // Writes out the log and all files that may hold deleted token ids anew.
+  Status PurgeTokens() {
+    const SingleKey first{static_cast<std::byte>(IndexKeyKind::kTokens)};
+    const SingleKey end{static_cast<std::byte>(static_cast<int>(IndexKeyKind::kTokens) + 1)};
+    const rocksdb::Slice range[] = {AsSlice(first), AsSlice(end)};
+    rocksdb::CompactRangeOptions options;
+    options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+    rocksdb::Status status = db_->Flush(rocksdb::FlushOptions());
+    if (status.ok()) status = db_->CompactRange(options, &range[0], &range[1]);
+    if (status.ok()) return {};
+    return MakeError(ErrorCode::kIoError, "index_write", status.ToString());
+  }
 
   // After a failed write the database is in no state to be written to, not even to be flushed. The
   // next commit opens it again, which keeps what was acknowledged.
@@ -507,7 +538,10 @@ void RocksdbIndex::Work() {
     if (group.empty()) return;
     rocksdb::WriteBatch batch;
     for (const Queued& queued : group) AddBatch(queued.batch, &batch);
-    const Status status = database_->Commit(&batch);
+    Status status = database_->Commit(&batch);
+    const bool purge =
+        std::ranges::any_of(group, [](const Queued& queued) { return queued.batch.purge_tokens; });
+    if (status && purge) status = database_->PurgeTokens();
     // One status for all: RocksDB applies the joined batch as a whole or not at all.
     std::vector<std::function<void(Status)>> callbacks;
     callbacks.reserve(group.size());

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/result.h"
+#include "tiers/index/index_codec.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
 
@@ -93,6 +94,15 @@ void DiskSlots::Restore(IndexSnapshot snapshot) {
   next_generation_ =
       std::max(next_generation_ + kUnheardWrites, static_cast<uint32_t>(epoch) * kUnheardWrites);
   for (const IndexRecord& record : snapshot.records) RestoreParent(record);
+  for (const TokensRecord& tokens : snapshot.tokens) RestoreTokens(tokens);
+}
+
+// Ids of a tenant of which none are kept any more leave the index's files, too.
+void DiskSlots::RestoreTokens(const TokensRecord& tokens) {
+  const auto ids = TokenIdsOf(tokens.ids);
+  if (ids && state_.token_ids.Restore(tokens.key, *ids)) return;
+  committer_.DeleteTokens(tokens.key);
+  if (!state_.token_ids.Keeps(tokens.key.namespace_id)) committer_.PurgeTokens();
 }
 
 // Once all are restored, so that a parent that has no record is known to be in no tier: what

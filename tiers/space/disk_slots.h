@@ -92,6 +92,7 @@ class DiskSlots {
   [[nodiscard]] std::vector<uint32_t> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
   void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);
   void RestoreParent(const IndexRecord& record);
+  void RestoreTokens(const TokensRecord& tokens);
   // Whether the tenant's blocks may be evicted for others.
   [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
   // Slots of the class that are free or being freed, and as many as are wanted.

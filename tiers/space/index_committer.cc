@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "tiers/index/index_codec.h"
 #include "tiers/storage/sync_files.h"
 
 namespace kvtier {
@@ -24,14 +25,17 @@ void IndexCommitter::Put(EntryIndex entry) {
 
 void IndexCommitter::Delete(const BlockKey& key, DiskLocation location, Slot slot) {
   deletes_.push_back({key, location, slot});
+  if (state_.token_ids.TakeStored(key)) token_deletes_.push_back(key);
   if (slot == Slot::kVoid) voider_.Expect();
 }
 
 // All deletions count, whatever their reason: the record of a block that a read error or its age
 // took from the disk brings the block back as well.
 void IndexCommitter::WhenDeleted(std::function<void(Status)> done) {
-  if (!deletes_.empty()) return waiters_.push_back(std::move(done));
-  if (!deletes_under_way_.empty()) return waiters_under_way_.push_back(std::move(done));
+  if (!deletes_.empty() || !token_deletes_.empty()) return waiters_.push_back(std::move(done));
+  if (!deletes_under_way_.empty() || !token_deletes_under_way_.empty()) {
+    return waiters_under_way_.push_back(std::move(done));
+  }
   voider_.WhenVoided(std::move(done));
 }
 
@@ -44,6 +48,7 @@ bool IndexCommitter::Pump() {
   puts_under_way_.swap(puts_);
   deletes_under_way_.swap(deletes_);
   waiters_under_way_.swap(waiters_);
+  token_deletes_under_way_.swap(token_deletes_);
   state_.trace.IndexCommitBegin(puts_under_way_.size(), deletes_under_way_.size());
   if (puts_under_way_.empty()) {
     ApplyBatch();
@@ -81,6 +86,8 @@ IndexBatch IndexCommitter::BuildBatch() {
     // A block deleted and written again within one batch: its new entry replaces the old one.
     if (!rewritten.contains(deletion.key)) batch.deletes.push_back(deletion.key);
   }
+  batch.token_deletes = token_deletes_under_way_;
+  batch.purge_tokens = std::exchange(purge_tokens_, false);
   if (!puts_under_way_.empty()) batch.budget = state_.write_budget.state();
   return batch;
 }
@@ -98,6 +105,11 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
                          entry.retention,
                          entry.verified(),
                          state_.ParentHashOf(index)});
+  const std::span<const uint32_t> token_ids = state_.token_ids.TakeUnstored(index);
+  if (token_ids.empty()) return;
+  batch->token_puts.push_back({{entry.namespace_id, entry.hash},
+                               state_.ToWallS(entry.created_s),
+                               BytesOfTokenIds(token_ids)});
 }
 
 void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
@@ -139,6 +151,7 @@ void IndexCommitter::FinishPuts(const Status& status) {
     state_.Apply(index, status ? BlockEvent::kEndCommit : BlockEvent::kFailCommit);
     // It may have been used, much later, while its record was being written.
     state_.QueueUpdateIfBehind(index);
+    if (status) NoteTokensStored(index);
     state_.ForgetIfGone(index);
   }
   puts_under_way_.clear();
@@ -146,11 +159,21 @@ void IndexCommitter::FinishPuts(const Status& status) {
 
 void IndexCommitter::FinishUpdates(const Status& status) {
   for (const EntryIndex index : updates_under_way_) {
-    if (status || !state_.directory.Live(index)) continue;
+    if (!state_.directory.Live(index)) continue;
+    if (status) {
+      NoteTokensStored(index);
+      continue;
+    }
     state_[index].indexed_use_s = 0;
     state_.QueueRecencyUpdate(index);
   }
   updates_under_way_.clear();
+}
+
+// They may have come while the record was being written without them.
+void IndexCommitter::NoteTokensStored(EntryIndex index) {
+  state_.token_ids.NoteStored(index);
+  if (state_.token_ids.Unstored(index)) state_.QueueRecencyUpdate(index);
 }
 
 void IndexCommitter::FinishDeletes(const Status& status) {
@@ -162,8 +185,11 @@ void IndexCommitter::FinishDeletes(const Status& status) {
   } else {
     // The slots stay taken until their entries are gone.
     deletes_.insert(deletes_.begin(), deletes_under_way_.begin(), deletes_under_way_.end());
+    token_deletes_.insert(token_deletes_.begin(), token_deletes_under_way_.begin(),
+                          token_deletes_under_way_.end());
   }
   deletes_under_way_.clear();
+  token_deletes_under_way_.clear();
   if (!status) return FailWaiters(status);
   for (auto& done : std::exchange(waiters_under_way_, {})) voider_.WhenVoided(std::move(done));
 }

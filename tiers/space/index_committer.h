@@ -34,9 +34,14 @@ class IndexCommitter {
   // The block is no longer at `location`.
   void Delete(const BlockKey& key, DiskLocation location, Slot slot);
 
-  // Calls `done` when no block deleted so far can come back with the index, and all headers to be
-  // voided are void: at once if that is so. With an error if the index refuses, which is asked
-  // again, or if a file has refused a header too often.
+  // The index forgets the token ids of the block, whose record may stay.
+  void DeleteTokens(const BlockKey& key) { token_deletes_.push_back(key); }
+  // With those that were deleted before, their bytes leave the index's files.
+  void PurgeTokens() { purge_tokens_ = true; }
+
+  // Calls `done` when no block, and no token ids, deleted so far can come back with the index, and
+  // all headers to be voided are void: at once if that is so. With an error if the index refuses,
+  // which is asked again, or if a file has refused a header too often.
   void WhenDeleted(std::function<void(Status)> done);
 
   // Starts a commit if there is anything to commit and none is under way. True if it did.
@@ -59,7 +64,8 @@ class IndexCommitter {
   };
 
   [[nodiscard]] bool Pending() const {
-    return !puts_.empty() || !deletes_.empty() || !state_.recency_updates.empty();
+    return !puts_.empty() || !deletes_.empty() || !token_deletes_.empty() ||
+           !state_.recency_updates.empty();
   }
   void ApplyBatch();
   [[nodiscard]] IndexBatch BuildBatch();
@@ -70,18 +76,22 @@ class IndexCommitter {
   void FinishUpdates(const Status& status);
   void FinishDeletes(const Status& status);
   void FailWaiters(const Status& status);
+  void NoteTokensStored(EntryIndex entry);
 
   CacheState& state_;
   const SlotEnd end_;
   HeaderVoider voider_;
   std::vector<EntryIndex> puts_;  // gathering
   std::vector<Deletion> deletes_;
+  std::vector<BlockKey> token_deletes_;
   std::vector<EntryIndex> puts_under_way_;
   std::vector<Deletion> deletes_under_way_;
-  std::vector<std::function<void(Status)>> waiters_;  // for `deletes_`
+  std::vector<std::function<void(Status)>> waiters_;  // for `deletes_`, `token_deletes_`
   std::vector<std::function<void(Status)>> waiters_under_way_;
+  std::vector<BlockKey> token_deletes_under_way_;
   std::vector<EntryIndex> updates_under_way_;
   std::vector<NamespaceId> namespaces_under_way_;
+  bool purge_tokens_ = false;
   bool busy_ = false;
   bool failed_ = false;
 };

@@ -88,7 +88,8 @@ Result<NamespaceId> CacheState::InternNamespace(const NamespaceIdentity& identit
 Namespace CacheState::MakeNamespace(const NamespaceIdentity& identity) const {
   return {.identity = identity,
           .slot_bytes = SlotBytes(identity.block_bytes),
-          .tenant = tenants.Find(identity.tenant)};
+          .tenant = tenants.Find(identity.tenant),
+          .token_share = token_ids.ShareOf(identity.tenant)};
 }
 
 CachePool* CacheState::FindPool(PoolId id) {
@@ -210,6 +211,7 @@ EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t d
   entry.retention = retention;
   entry.created_s = entry.last_use_s = NowS();
   AgesOf(entry).PushHot(index);
+  token_ids.NoteAdded(index);
   return index;
 }
 
@@ -432,6 +434,7 @@ void CacheState::ForgetIfGone(EntryIndex index) {
   Apply(index, BlockEvent::kUnwantPersist);
   Apply(index, BlockEvent::kForgetHint);
   ForgetReturn(index);
+  token_ids.Forget(index);
   const EntryIndex parent = lineage.ParentOf(index);
   lineage.Unlink(index);
   if (lineage.HasChildren(index)) {

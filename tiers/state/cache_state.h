@@ -46,6 +46,7 @@
 #include "tiers/state/cache_environment.h"
 #include "tiers/state/cache_trace.h"
 #include "tiers/state/presence_feed.h"
+#include "tiers/state/token_ids.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/types/block_view.h"
 #include "tiers/types/cache_options.h"
@@ -62,6 +63,7 @@ struct Namespace {
   TenantId tenant;
   std::array<CachePool*, kMaxPoolSlots> pools{};  // by PoolSlot; null: none there
   bool indexed = false;  // the index knows what the space's number stands for
+  uint32_t token_share = TokenIds::kNoShare;
 };
 
 // How a region's blocks end their loads. Event loop only; RegionTransfers implements it.
@@ -149,6 +151,7 @@ class CacheState {
   BlockHistory history;
   CacheTrace trace{this};
   PresenceFeed presence{this};
+  TokenIds token_ids{this, options.token_tenants, options.token_bytes};
   WriteBudget write_budget;
   TenantTable tenants;
   DiskAdmission disk_admission;

@@ -12,6 +12,10 @@ namespace {
 // More are told in an event of their own: at a start all blocks on disk come at once.
 constexpr size_t kMaxTold = 4096;
 
+// Token ids that one step of a replay tells, a block's more at most: about a millisecond of
+// encoding. Blocks of 16 tokens come in steps of as many rows as were asked for.
+constexpr size_t kMaxReplayedIds = 65'536;
+
 constexpr uint8_t BitOf(Tier tier) { return static_cast<uint8_t>(1 << static_cast<int>(tier)); }
 
 }  // namespace
@@ -73,10 +77,29 @@ void PresenceFeed::Tell(EntryIndex index) {
   for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
     if ((changed & BitOf(tier)) == 0) continue;
     if ((tiers & BitOf(tier)) != 0) {
-      state_.env.events->BlockStored({key, state_.ParentHashOf(index), entry.tokens, tier});
+      state_.env.events->BlockStored(Describe(index, tier));
     } else {
       state_.env.events->BlockRemoved(key, tier);
     }
+  }
+}
+
+// What a router does with ids whose place in the sequence it does not know would be wrong.
+StoredBlock PresenceFeed::Describe(EntryIndex index, Tier tier) const {
+  const BlockEntry& entry = state_.directory[index];
+  StoredBlock block{.key = {entry.namespace_id, entry.hash},
+                    .parent = state_.ParentHashOf(index),
+                    .tokens = entry.tokens,
+                    .tier = tier};
+  if (block.parent || entry.depth == 0) block.token_ids = state_.token_ids.Of(index);
+  return block;
+}
+
+void PresenceFeed::TellAgain(EntryIndex index) {
+  if (index.value >= told_.size()) return;
+  for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+    if ((told_[index.value] & BitOf(tier)) == 0) continue;
+    state_.env.events->BlockStored(Describe(index, tier));
   }
 }
 
@@ -88,14 +111,15 @@ void PresenceFeed::Forget(EntryIndex entry) {
 
 uint64_t PresenceFeed::Replay(uint64_t cursor, uint32_t rows, BlockEventSink* sink) const {
   const uint64_t end = std::min<uint64_t>(cursor + rows, told_.size());
-  for (; cursor < end; ++cursor) {
+  size_t token_ids = 0;
+  for (; cursor < end && token_ids < kMaxReplayedIds; ++cursor) {
     const EntryIndex index(static_cast<uint32_t>(cursor));
     if ((told_[cursor] & ~kMarked) == 0) continue;
-    const BlockEntry& entry = state_.directory[index];
     for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
       if ((told_[cursor] & BitOf(tier)) == 0) continue;
-      sink->BlockStored(
-          {{entry.namespace_id, entry.hash}, state_.ParentHashOf(index), entry.tokens, tier});
+      const StoredBlock block = Describe(index, tier);
+      token_ids += block.token_ids.size();
+      sink->BlockStored(block);
     }
   }
   return cursor < told_.size() ? cursor : kEnd;

@@ -23,8 +23,11 @@ class PresenceFeed {
   // `state` is borrowed and outlives the feed.
   explicit PresenceFeed(CacheState* state) : state_(*state) {}
 
-  // The block may have come to a tier or left one. REQUIRES: there is a sink, as for Forget.
+  // The block may have come to a tier or left one. REQUIRES: there is a sink, as for
+  // TellAgain and Forget.
   void Note(EntryIndex entry);
+  // The block's token ids are known now: where it was told of, it is told of once more.
+  void TellAgain(EntryIndex entry);
   // The entry's row becomes another block's. REQUIRES: no tier holds the block.
   void Forget(EntryIndex entry);
 
@@ -45,6 +48,7 @@ class PresenceFeed {
   void Schedule();
   void TellMarked();
   void Tell(EntryIndex entry);
+  [[nodiscard]] StoredBlock Describe(EntryIndex entry, Tier tier) const;
 
   CacheState& state_;
   std::vector<uint8_t> told_;  // by the row of the directory

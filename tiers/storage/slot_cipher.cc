@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/bytes.h"
 #include "tiers/storage/header_page.h"
 #include "tiers/storage/slot_header.h"
 
@@ -48,6 +49,30 @@ Fields AssociatedData(const Fields& fields) {
   associated.payload_tag = {};
   associated.header_tag = {};
   return associated;
+}
+
+// Of token ids. The label keeps them apart from slots under the same key.
+std::vector<std::byte> AssociatedData(std::string_view tenant, const BlockHash& hash) {
+  ByteWriter associated;
+  associated.WriteString("token ids");
+  associated.WriteString(tenant);
+  associated.WriteDigest(hash);
+  return associated.Take();
+}
+
+struct SealedIds {
+  std::span<std::byte> key;
+  std::span<std::byte> nonce;
+  std::span<std::byte> tag;
+  std::span<std::byte> ids;
+};
+
+// REQUIRES: sealed.size() >= SlotCipher::kSealedIdsBytes.
+SealedIds PartsOf(std::span<std::byte> sealed) {
+  constexpr size_t kKey = sizeof(uint64_t), kNonce = sizeof(GcmNonce), kTag = sizeof(GcmTag);
+  static_assert(kKey + kNonce + kTag == SlotCipher::kSealedIdsBytes);
+  return {sealed.first(kKey), sealed.subspan(kKey, kNonce), sealed.subspan(kKey + kNonce, kTag),
+          sealed.subspan(kKey + kNonce + kTag)};
 }
 
 std::span<const std::byte> BytesOf(const Fields& fields) {
@@ -183,6 +208,41 @@ Status SlotCipher::EncryptHashes(std::string_view tenant, BlockHash* hash,
 bool SlotCipher::DecryptHashes(std::string_view tenant, BlockHash* hash, BlockHash* parent) const {
   const std::optional<SecretKey> key = keys_->FindForIndex(tenant);
   return key.has_value() && Xts(Direction::kDecrypt, *key, hash, parent);
+}
+
+Result<std::vector<std::byte>> SlotCipher::EncryptIds(std::string_view tenant, uint32_t hour,
+                                                      const BlockHash& hash,
+                                                      std::span<const std::byte> ids) const {
+  KVT_ASSIGN_OR_RETURN(const SlotKey key, keys_->ForSlot(tenant, hour));
+  const std::vector<std::byte> associated = AssociatedData(tenant, hash);
+  std::vector<std::byte> sealed(kSealedIdsBytes + ids.size());
+  const SealedIds parts = PartsOf(std::span(sealed));
+  GcmTag tag{};
+  AesAlgorithms::Gcm gcm = aes_.WithKey(Direction::kEncrypt, key.key.gcm());
+  if (!gcm.Encrypt(key.nonce, associated, ids, parts.ids, &tag)) return Failed();
+  std::memcpy(parts.key.data(), &key.id, sizeof(key.id));
+  std::ranges::copy(key.nonce, parts.nonce.begin());
+  std::ranges::copy(tag, parts.tag.begin());
+  return sealed;
+}
+
+std::vector<std::byte> SlotCipher::DecryptIds(std::string_view tenant, const BlockHash& hash,
+                                              std::span<const std::byte> sealed) const {
+  if (sealed.size() <= kSealedIdsBytes) return {};
+  std::vector<std::byte> copy(sealed.begin(), sealed.end());
+  const SealedIds parts = PartsOf(std::span(copy));
+  uint64_t id = 0;
+  std::memcpy(&id, parts.key.data(), sizeof(id));
+  const std::optional<SecretKey> key = keys_->Find(tenant, id);
+  if (!key) return {};
+  GcmNonce nonce{};
+  GcmTag tag{};
+  std::ranges::copy(parts.nonce, nonce.begin());
+  std::ranges::copy(parts.tag, tag.begin());
+  std::vector<std::byte> ids(parts.ids.size());
+  AesAlgorithms::Gcm gcm = aes_.WithKey(Direction::kDecrypt, key->gcm());
+  if (!gcm.Decrypt(nonce, AssociatedData(tenant, hash), parts.ids, ids, tag)) return {};
+  return ids;
 }
 
 bool SlotCipher::Xts(Direction direction, const SecretKey& key, BlockHash* hash,

@@ -6,7 +6,7 @@
 // under the key of its tenant and of the hour in which its block was made. The header's other
 // fields are associated data of both: a slot of another block, place or write does not decrypt. In
 // the index a hash must be found again, so that one hash is always the same bytes there
-// (AES-256-XTS).
+// (AES-256-XTS). Token ids there are a message of AES-256-GCM as well.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/result.h"
@@ -68,6 +69,17 @@ class SlotCipher {
   // False if there is no key.
   [[nodiscard]] bool DecryptHashes(std::string_view tenant, BlockHash* hash,
                                    BlockHash* parent) const;
+
+  // Of a block's tokens, for the index: under the key that a slot of that hour has, so that the ids
+  // go with it. What comes back is bound to tenant and hash, and longer by kSealedIdsBytes. Errors:
+  // those of KeyRing::ForSlot; kIoError "encryption".
+  static constexpr size_t kSealedIdsBytes = 8 + 12 + 16;  // key, nonce, tag
+  [[nodiscard]] Result<std::vector<std::byte>> EncryptIds(std::string_view tenant, uint32_t hour,
+                                                          const BlockHash& hash,
+                                                          std::span<const std::byte> ids) const;
+  // Empty if the key is gone, or the bytes are not what was encrypted.
+  [[nodiscard]] std::vector<std::byte> DecryptIds(std::string_view tenant, const BlockHash& hash,
+                                                  std::span<const std::byte> sealed) const;
 
   [[nodiscard]] KeyRing& keys() const { return *keys_; }
 

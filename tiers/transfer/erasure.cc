@@ -59,6 +59,9 @@ void Erasure::Add(const ErasureRecord& record, uint32_t begun_s, Done done) {
   const EraseRequest request{.tenant = record.tenant, .end_hour = record.end_hour};
   jobs_.push_back({.number = record.number, .request = request, .done = std::move(done)});
   state_.erasing.push_back({request, begun_s});
+  if (!KeepsTokens(record.tenant)) return;
+  state_.token_ids.EraseExpected(record.tenant);
+  if (state_.env.events != nullptr) state_.env.events->TokenIdsErased();
 }
 
 // What the index refuses to remember is erased all the same, and the error told at the end.
@@ -105,6 +108,7 @@ void Erasure::GoOn() {
       ForgetColdCopy(index);
       continue;
     }
+    EraseTokens(index);
     if (Drop(index, &job.report)) {
       ++dropped;
     } else {
@@ -121,6 +125,12 @@ void Erasure::GoOn() {
   }));
 }
 
+// Also of a block that something moves, and that may stay for it.
+void Erasure::EraseTokens(EntryIndex index) {
+  if (!state_.token_ids.Erase(index)) return;
+  disk_.committer().DeleteTokens({state_[index].namespace_id, state_[index].hash});
+}
+
 void Erasure::EndPass() {
   Job& job = jobs_.front();
   const bool complete = moving_ == 0 && all_was_adopted_;
@@ -131,11 +141,25 @@ void Erasure::EndPass() {
 // A write that was being encrypted at the beginning may have made a new key for an old hour.
 void Erasure::Finish() {
   DestroyKeys(&jobs_.front());
-  if (state_.env.keys == nullptr) return DeleteObjects();
+  if (state_.env.keys == nullptr) return PurgeTokens();
   state_.env.keys->WhenStored(gate_.WhileOpen([this](const Status& status) {
+    if (!status) jobs_.front().status = status;
+    PurgeTokens();
+  }));
+}
+
+// What was deleted from the index lies in its files for a while; ids are prompts, and may be there
+// in the open.
+void Erasure::PurgeTokens() {
+  if (!state_.has_disk() || !KeepsTokens(jobs_.front().request.tenant)) return DeleteObjects();
+  state_.env.index->Apply({.purge_tokens = true}, gate_.WhileOpen([this](const Status& status) {
     if (!status) jobs_.front().status = status;
     DeleteObjects();
   }));
+}
+
+bool Erasure::KeepsTokens(const std::string& tenant) const {
+  return state_.token_ids.ShareOf(tenant) != TokenIds::kNoShare;
 }
 
 void Erasure::ForgetColdCopy(EntryIndex index) {

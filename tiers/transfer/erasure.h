@@ -77,6 +77,8 @@ class Erasure {
   void GoOn();
   void EndPass();
   void Finish();
+  void PurgeTokens();
+  [[nodiscard]] bool KeepsTokens(const std::string& tenant) const;
   void DeleteObjects();
   void OnDeleted(const Result<uint64_t>& next);
   void Answer();
@@ -86,6 +88,7 @@ class Erasure {
   [[nodiscard]] bool Drop(EntryIndex entry, EraseReport* report);
   [[nodiscard]] bool InRegion(const BlockEntry& entry) const;
   void DropFromPools(EntryIndex entry, EraseReport* report);
+  void EraseTokens(EntryIndex entry);
 
   CacheState& state_;
   PoolSpace& pools_;

@@ -99,6 +99,10 @@ struct CacheOptions {
 
   uint32_t max_references_per_session = 1u << 20;
 
+  // Tenants of whose blocks token ids are kept, for events, in so many bytes of memory together.
+  std::vector<std::string> token_tenants;
+  uint64_t token_bytes = 256 * kMiB;
+
   // --- how much one event does; more takes several, so that nothing holds the event loop for long
   // Blocks for which one acquire makes room.
   uint32_t acquire_part_blocks = 1024;

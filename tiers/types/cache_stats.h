@@ -177,6 +177,7 @@ struct CacheStats {
 
   uint64_t commits = 0;
   uint64_t commit_duplicates = 0;
+  uint64_t token_ids_refused = 0;  // blocks whose ids came when there was no room left for them
   uint64_t allocated = 0;
 
   uint64_t offload_blocks = 0, offload_bytes = 0;
@@ -275,6 +276,8 @@ struct CacheGauges {
   ColdGauges cold;
   // Slots that an earlier daemon left in host and that have not been looked at yet.
   uint64_t adoption_waiting = 0;
+  // Blocks whose token ids are kept, and what all ids take in memory.
+  uint64_t token_blocks = 0, token_bytes = 0;
 };
 
 }  // namespace kvtier

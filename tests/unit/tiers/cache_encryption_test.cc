@@ -190,6 +190,29 @@ TEST_F(CacheEncryptionTest, NeitherHashesNorBytesLieOnDiskOrInTheIndex) {
   }
 }
 
+TEST_F(CacheEncryptionTest, TokenIdsInTheIndexAreReadWithTheKeysAndDeletedWithoutThem) {
+  CacheSetup setup;
+  setup.options.token_tenants = {"tenant"};
+  Start(setup);
+  const std::vector<uint32_t> ids(kBlockTokens, 0x12345678);
+  ASSERT_TRUE(cache_->GiveTokenIds(pool_.id, Sequence(1, 1)[0], ids));
+  Put(Sequence(1, 1));
+  Drain();
+  const IndexSnapshot stored = machine_->Snapshot();
+  ASSERT_EQ(stored.tokens.size(), 1u);
+  EXPECT_NE(stored.tokens[0].key.hash, Sequence(1, 1)[0]);
+  const auto plain = std::as_bytes(std::span(ids)).first(8);
+  EXPECT_EQ(std::ranges::search(stored.tokens[0].ids, plain).size(), 0u);
+  AdoptKeys();
+  CrashAndRestart();
+  EXPECT_EQ(cache_->Gauges().token_blocks, 1u);
+  cipher_->keys().Destroy("tenant", KeyRing::kNoHour);
+  CrashAndRestart();
+  Settle();
+  EXPECT_EQ(cache_->Gauges().token_blocks, 0u);
+  EXPECT_TRUE(machine_->Snapshot().tokens.empty());
+}
+
 TEST_F(CacheEncryptionTest, AnIndexThatIsLostIsRebuiltFromEncryptedHeaders) {
   Start();
   Put(Sequence(1, 10));

@@ -205,6 +205,39 @@ TEST(IndexCodecTest, BudgetSurvivesTheRoundTripAndNoFlippedByte) {
                               [](const Bytes&, const Bytes& v) { return DecodeBudget(v); });
 }
 
+TEST(IndexCodecTest, TokenIdsSurviveTheRoundTripAndNoFlippedByte) {
+  const std::vector<uint32_t> ids{0, 9906, UINT32_MAX};
+  const TokensRecord record{.key = SomeRecord().key, .ids = BytesOfTokenIds(ids)};
+  const RecordKey key = EncodeTokensKey(record.key);
+  const Bytes value = EncodeTokens(key, record);
+  EXPECT_EQ(value.size(), 1u + 3 * 4 + 4);
+  const auto decoded = DecodeTokens(key, value);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->key, record.key);
+  EXPECT_EQ(TokenIdsOf(decoded->ids), ids);
+  ExpectEveryChangeIsRejected(ToBytes(key), value,
+                              [](const Bytes& k, const Bytes& v) { return DecodeTokens(k, v); });
+}
+
+TEST(IndexCodecTest, TokenIdsOfTheLargestBlockFitAndMoreAreRejected) {
+  TokensRecord record{.key = SomeRecord().key, .ids = Bytes(kMaxTokensBytes, std::byte{1})};
+  const RecordKey key = EncodeTokensKey(record.key);
+  Bytes value = EncodeTokens(key, record);
+  EXPECT_TRUE(DecodeTokens(key, value));
+  value.push_back(std::byte{1});
+  EXPECT_FALSE(DecodeTokens(key, value));
+  record.ids = Bytes(1, std::byte{1});
+  value = EncodeTokens(key, record);
+  value.erase(value.begin() + 1);
+  EXPECT_FALSE(DecodeTokens(key, value));
+}
+
+TEST(IndexCodecTest, BytesThatAreNoTokenIdsAreNone) {
+  EXPECT_EQ(TokenIdsOf({}), std::nullopt);
+  EXPECT_EQ(TokenIdsOf(Bytes(6)), std::nullopt);
+  EXPECT_EQ(TokenIdsOf(Bytes(8)), (std::vector<uint32_t>{0, 0}));
+}
+
 TEST(IndexCodecTest, ValuesOfOneKindAreNotTakenForAnother) {
   EXPECT_FALSE(DecodeBudget(EncodeMeta(SomeMeta())));
   EXPECT_FALSE(DecodeMeta(EncodeBudget({})));
@@ -223,6 +256,8 @@ TEST(IndexCodecTest, KeysAreOrderedByKindThenSpaceThenHash) {
       as_bytes(EncodeRecordKey({NamespaceId(256), TestHash(0, 0)})),
       as_bytes(EncodeErasureKey(255)),
       as_bytes(EncodeErasureKey(256)),
+      as_bytes(EncodeTokensKey({NamespaceId(0), BlockHash{}})),
+      as_bytes(EncodeTokensKey({NamespaceId(1), TestHash(0, 0)})),
   };
   EXPECT_TRUE(std::ranges::is_sorted(keys));
   for (const Bytes& key : keys) EXPECT_TRUE(DecodeKeyKind(key));
@@ -230,7 +265,7 @@ TEST(IndexCodecTest, KeysAreOrderedByKindThenSpaceThenHash) {
 
 TEST(IndexCodecTest, UnknownKindsOfKeysAreRejected) {
   EXPECT_FALSE(DecodeKeyKind({}));
-  for (const int kind : {0, 6, 255}) {
+  for (const int kind : {0, 7, 255}) {
     const Bytes key = {static_cast<std::byte>(kind)};
     EXPECT_FALSE(DecodeKeyKind(key)) << kind;
   }
@@ -243,7 +278,8 @@ TEST(IndexCodecTest, RandomBytesAreRejectedWithoutHarm) {
     Bytes value(random.Below(300));
     for (std::byte& byte : key) byte = static_cast<std::byte>(random.Next());
     for (std::byte& byte : value) byte = static_cast<std::byte>(random.Next());
-    if (!key.empty()) key[0] = static_cast<std::byte>(random.Below(6));
+    if (!key.empty()) key[0] = static_cast<std::byte>(random.Below(7));
+    EXPECT_FALSE(DecodeTokens(key, value));
     EXPECT_FALSE(DecodeRecord(key, value));
     EXPECT_FALSE(DecodeNamespace(key, value));
     EXPECT_FALSE(DecodeMeta(value));

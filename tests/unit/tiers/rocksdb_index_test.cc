@@ -139,6 +139,53 @@ TEST_F(RocksdbIndexTest, GivesBackExactlyWhatReplaceWasGiven) {
   ExpectSame(Open(1).contents.snapshot, snapshot);
 }
 
+TokensRecord TokensOf(uint64_t number) {
+  std::vector<uint32_t> ids(16);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint32_t>(0xABCD0000 + number + i);
+  return {.key = Record(0, number).key, .ids = BytesOfTokenIds(ids)};
+}
+
+TEST_F(RocksdbIndexTest, TokenIdsAreThereAfterReopeningUnlessTheyWereDeleted) {
+  IndexSnapshot snapshot = SnapshotOf(4);
+  snapshot.tokens = {TokensOf(0)};
+  Replace(snapshot);
+  {
+    const OpenedIndex opened = Open(1);
+    ASSERT_TRUE(opened.index);
+    ApplyAll(opened.index.get(),
+             {{.token_puts = {TokensOf(1), TokensOf(2)}},
+              // The deletes first, then the puts.
+              {.token_puts = {TokensOf(2)}, .token_deletes = {TokensOf(1).key, TokensOf(2).key}}});
+  }
+  const IndexSnapshot found = Open(2).contents.snapshot;
+  ExpectSame(found, snapshot);
+  std::map<BlockHash, std::vector<std::byte>> tokens;
+  for (const TokensRecord& record : found.tokens) tokens[record.key.hash] = record.ids;
+  EXPECT_EQ(tokens,
+            (std::map<BlockHash, std::vector<std::byte>>{{TokensOf(0).key.hash, TokensOf(0).ids},
+                                                         {TokensOf(2).key.hash, TokensOf(2).ids}}));
+}
+
+TEST_F(RocksdbIndexTest, APurgeLeavesNoByteOfDeletedTokenIdsInItsFiles) {
+  const auto lies_there = [&](const std::vector<std::byte>& bytes) {
+    const std::string what(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return std::ranges::any_of(fs::directory_iterator(place_.index), [&](const auto& entry) {
+      std::ifstream file(entry.path(), std::ios::binary);
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      return text.find(what) != std::string::npos;
+    });
+  };
+  Replace(SnapshotOf(4));
+  const OpenedIndex opened = Open(1);
+  ASSERT_TRUE(opened.index);
+  ApplyAll(opened.index.get(), {{.token_puts = {TokensOf(1), TokensOf(2)}}});
+  ASSERT_TRUE(lies_there(TokensOf(1).ids));
+  ApplyAll(opened.index.get(), {{.token_deletes = {TokensOf(1).key}}});
+  ApplyAll(opened.index.get(), {{.purge_tokens = true}});
+  EXPECT_FALSE(lies_there(TokensOf(1).ids));
+  EXPECT_TRUE(lies_there(TokensOf(2).ids));
+}
+
 TEST_F(RocksdbIndexTest, AnEmptyIndexIsGood) {
   Replace({});
   const OpenedIndex opened = Open(1);

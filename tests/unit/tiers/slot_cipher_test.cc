@@ -10,8 +10,8 @@
 
 #include "base/bytes.h"
 #include "tests/fakes/seeded_random.h"
-#include "tiers/storage/slot_header.h"
 #include "tiers/storage/header_page.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {
@@ -134,8 +134,8 @@ TEST_F(SlotCipherTest, EveryForgedBitOfTheHeaderIsNoticed) {
       EXPECT_NE(cipher_->Decrypt(slot), DecryptOutcome::kDecrypted) << byte << "." << bit;
       EXPECT_NE(Check(slot, true), SlotVerdict::kGood);
       std::vector<std::byte> again = Forge(byte, static_cast<std::byte>(1 << bit));
-      const bool in_payload_tag = byte >= offsetof(SlotFields, payload_tag) &&
-                                  byte < offsetof(SlotFields, zero_end);
+      const bool in_payload_tag =
+          byte >= offsetof(SlotFields, payload_tag) && byte < offsetof(SlotFields, zero_end);
       const auto outcome = cipher_->DecryptHeader(std::span(again).first<kSlotHeaderBytes>());
       // That one tells of the payload, which a header alone does not have.
       EXPECT_EQ(outcome == DecryptOutcome::kDecrypted, in_payload_tag) << byte << "." << bit;
@@ -188,8 +188,7 @@ TEST_F(SlotCipherTest, AnyBytesAreReadWithoutHarm) {
   SeededRandom random(3);
   for (int round = 0; round < 2000; ++round) {
     std::vector<std::byte> slot = Copy();
-    const size_t end =
-        random.Chance(0.5) ? sizeof(SlotFields) : kSlotHeaderBytes + kPayloadBytes;
+    const size_t end = random.Chance(0.5) ? sizeof(SlotFields) : kSlotHeaderBytes + kPayloadBytes;
     for (uint64_t i = random.Below(40) + 1; i > 0; --i) {
       slot[random.Below(end)] = static_cast<std::byte>(random.Next());
     }
@@ -219,6 +218,32 @@ TEST_F(SlotCipherTest, HashesOfTheIndexComeBackAndDifferByTenantAndPlace) {
   EXPECT_EQ(hash, header_.hash);
   EXPECT_EQ(parent, header_.hash);
   EXPECT_FALSE(cipher_->DecryptHashes("unknown", &hash, nullptr));
+}
+
+TEST_F(SlotCipherTest, TokenIdsComeBackUnderTheirOwnBlockAndTenantAlone) {
+  const std::vector<std::byte> ids(64, std::byte{0x5a});
+  const auto sealed = cipher_->EncryptIds("tenant", 100, header_.hash, ids);
+  ASSERT_TRUE(sealed.has_value());
+  EXPECT_EQ(sealed->size(), ids.size() + SlotCipher::kSealedIdsBytes);
+  EXPECT_EQ(std::ranges::search(*sealed, std::span(ids).first(8)).size(), 0u);
+  EXPECT_EQ(cipher_->DecryptIds("tenant", header_.hash, *sealed), ids);
+  EXPECT_TRUE(cipher_->DecryptIds("tenant", *header_.parent, *sealed).empty());
+  EXPECT_TRUE(cipher_->DecryptIds("other", header_.hash, *sealed).empty());
+  EXPECT_NE(*cipher_->EncryptIds("tenant", 100, header_.hash, ids), *sealed);
+  cipher_->keys().Destroy("tenant", 101);
+  EXPECT_TRUE(cipher_->DecryptIds("tenant", header_.hash, *sealed).empty());
+}
+
+TEST_F(SlotCipherTest, TokenIdsOfWhichAnyByteWasChangedAreNone) {
+  const std::vector<std::byte> ids(8, std::byte{1});
+  const std::vector<std::byte> sealed = *cipher_->EncryptIds("tenant", 100, header_.hash, ids);
+  for (size_t i = 0; i < sealed.size(); ++i) {
+    std::vector<std::byte> changed = sealed;
+    changed[i] ^= std::byte{4};
+    EXPECT_TRUE(cipher_->DecryptIds("tenant", header_.hash, changed).empty()) << i;
+    changed.resize(i);
+    EXPECT_TRUE(cipher_->DecryptIds("tenant", header_.hash, changed).empty()) << i;
+  }
 }
 
 }  // namespace

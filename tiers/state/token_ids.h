@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tokens cached blocks hold, for events (docs/EVENTS.md): in memory for blocks of all tiers,
+// and in the index for those that are on disk.
+//
+// Ids are prompts. They are kept for no tenant but those that the configuration names, they go with
+// the block's last tier, and an erasure takes them at once. On disk they are where the block's own
+// record is and nowhere else, so that a block of the class `memory` leaves none there: what memory
+// alone holds has lost its ids after a restart, until a client tells them again.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tiers/policy/eviction_policy.h"
+#include "tiers/state/expected_tokens.h"
+#include "tiers/types/block_key.h"
+
+namespace kvtier {
+
+class CacheState;
+
+// Part of CacheState. Event loop only. Where no tenant is named, it holds nothing and costs
+// nothing.
+class TokenIds {
+ public:
+  static constexpr uint32_t kNoShare = UINT32_MAX;
+
+  // `bytes` are shared equally among the tenants. `state` is borrowed and outlives this.
+  TokenIds(CacheState* state, std::vector<std::string> tenants, uint64_t bytes);
+
+  // The tenant's number here; kNoShare: no ids of its blocks are kept.
+  [[nodiscard]] uint32_t ShareOf(const std::string& tenant) const;
+  [[nodiscard]] bool Keeps(NamespaceId namespace_id) const;
+
+  // A client tells the ids of a block, cached or about to be. The first ones stay; a block that was
+  // told of without them is told of again. Returns whether it has ids, or will.
+  bool Give(const BlockKey& key, std::span<const uint32_t> ids);
+  // The block is cached from now on.
+  void NoteAdded(EntryIndex entry);
+  // What the index has of a block that it names. False if it is not to be kept.
+  bool Restore(const BlockKey& key, std::span<const uint32_t> ids);
+
+  // For events: empty if they are not known, or the block is being erased.
+  [[nodiscard]] std::span<const uint32_t> Of(EntryIndex entry) const;
+  // The row becomes another block's, or its block is lost.
+  void Forget(EntryIndex entry);
+  // Forgets the ids of a block that is being erased. Returns whether the index may have them.
+  [[nodiscard]] bool Erase(EntryIndex entry);
+  // Forgets what is told of blocks of the tenant that are not cached.
+  void EraseExpected(const std::string& tenant);
+  void Tick();
+
+  // For the index, whose record of the block is being written. The ids that it does not have yet,
+  // and from now on may have; NoteStored says that it does. Empty if there are none.
+  [[nodiscard]] std::span<const uint32_t> TakeUnstored(EntryIndex entry);
+  [[nodiscard]] bool Unstored(EntryIndex entry) const;
+  void NoteStored(EntryIndex entry);
+  // The index's record of the block goes: whether it may have ids to go with it.
+  [[nodiscard]] bool TakeStored(const BlockKey& key);
+
+  [[nodiscard]] uint64_t blocks() const { return blocks_; }
+  [[nodiscard]] uint64_t bytes() const;
+
+ private:
+  enum class Stored : uint8_t { kNo, kMaybe, kYes };
+  struct Row {
+    std::unique_ptr<uint32_t[]> ids;
+    uint16_t count = 0;
+    Stored stored = Stored::kNo;
+  };
+  struct Share {
+    std::string tenant;
+    uint64_t bytes = 0;
+    ExpectedTokens expected;
+  };
+
+  // False if the tenant has no room left for them, or they are not the block's.
+  bool Add(EntryIndex entry, std::span<const uint32_t> ids);
+  [[nodiscard]] Share& ShareOf(EntryIndex entry);
+  [[nodiscard]] const Row* Find(EntryIndex entry) const;
+  void Drop(EntryIndex entry);
+
+  CacheState& state_;
+  std::vector<Share> shares_;
+  const uint64_t share_bytes_;
+  PagedArray<Row> rows_;  // by the row of the directory
+  uint64_t blocks_ = 0;
+};
+
+}  // namespace kvtier
