@@ -309,7 +309,10 @@ void Daemon::MakeCache() {
   }
   IndexSnapshot snapshot = disk_->Join(&environment);
   WarnOfReserves(environment);
-  cache_ = std::make_unique<Cache>(config_.cache, std::move(environment), std::move(snapshot));
+  CacheOptions options = config_.cache;
+  options.token_tenants = config_.events.token_ids;
+  options.token_bytes = config_.events.token_bytes;
+  cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
 }
 
 // The configuration was checked against itself only. The disk may be smaller than configured, and

@@ -146,8 +146,10 @@ struct EventsConfig {
   std::string replay_endpoint;  // empty: none
   bool listen_beyond_loopback = false;
   std::string topic = "kv@<pod>@<model>";
-  std::string pod;                   // empty: the host's name
-  std::vector<std::string> tenants;  // beside the tenant "default"
+  std::string pod;                     // empty: the host's name
+  std::vector<std::string> tenants;    // beside the tenant "default"
+  std::vector<std::string> token_ids;  // tenants of whose blocks ids are kept and told
+  uint64_t token_bytes = 256 * kMiB;
   EventMedia media = EventMedia::kVllm;
   EventEncoding encoding = EventEncoding::kMap;
   EventHash hash = EventHash::kInt64;

@@ -254,6 +254,18 @@ Status CheckEvents(const Config& config) {
     return Conflict(config, {"events.replay_endpoint"},
                     "events.replay_endpoint has nothing to replay without events.endpoint");
   }
+  if (events.endpoint.empty() && !events.token_ids.empty()) {
+    return Conflict(config, {"events.token_ids"},
+                    "events.token_ids is of no use without events.endpoint");
+  }
+  for (const std::string& tenant : events.token_ids) {
+    const auto& told = events.tenants;
+    if (tenant == "default" || std::ranges::find(told, tenant) != told.end()) continue;
+    return Conflict(config, {"events.token_ids", "events.tenants"},
+                    "events.token_ids names the tenant {}, of whose blocks events.tenants lets "
+                    "nothing be told",
+                    tenant);
+  }
   return {};
 }
 

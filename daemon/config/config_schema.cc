@@ -516,6 +516,13 @@ std::vector<ConfigKey> EventsKeys() {
              "What routers call this daemon. Empty: the host's name."),
       NameList("events.tenants", kEvents<&EventsConfig::tenants>,
                "Tenants whose blocks are told of, beside `default`."),
+      NameList("events.token_ids", kEvents<&EventsConfig::token_ids>,
+               "Tenants of whose blocks clients may tell which tokens they hold, and whose events "
+               "then say it. Ids are prompts: they are kept in memory, and on disk with the index. "
+               "Empty: no ids are taken."),
+      Size("events.token_bytes", kEvents<&EventsConfig::token_bytes>, 1 * kMiB, kMaxBytes,
+           "Memory for ids, shared equally among those tenants: 96 bytes for a block of 16 tokens. "
+           "Blocks beyond it are told of without ids."),
       Choice("events.media", &ChoiceAt<&Config::events, &EventsConfig::media>, {"vllm", "sglang"},
              "How tiers are called: GPU, CPU, STORAGE or GPU, CPU_PINNED, DISK."),
       Choice("events.encoding", &ChoiceAt<&Config::events, &EventsConfig::encoding>,

@@ -33,6 +33,7 @@ void EventBatch::AddStored(const StoredBlock& block, std::optional<uint32_t> gro
   const Event* const last = events_.empty() ? nullptr : &events_.back();
   const bool joins = last != nullptr && last->kind == Kind::kStored && last->tier == block.tier &&
                      last->tokens == block.tokens && last->group == group &&
+                     (last->token_ids > 0) == !block.token_ids.empty() &&
                      block.parent == hashes_.back();
   if (!joins) {
     events_.push_back({.kind = Kind::kStored,
@@ -43,6 +44,8 @@ void EventBatch::AddStored(const StoredBlock& block, std::optional<uint32_t> gro
   }
   ++events_.back().hashes;
   hashes_.push_back(block.key.hash);
+  events_.back().token_ids += static_cast<uint32_t>(block.token_ids.size());
+  token_ids_.insert(token_ids_.end(), block.token_ids.begin(), block.token_ids.end());
 }
 
 void EventBatch::AddRemoved(const BlockHash& hash, Tier tier, std::optional<uint32_t> group) {
@@ -60,19 +63,21 @@ class EventBatch::Encoder {
   Encoder(const EventsConfig& format, std::string* out)
       : format_(format), map_(format.encoding == EventEncoding::kMap), writer_(out) {}
 
-  void Write(const Event& event, std::span<const BlockHash> hashes) {
+  void Write(const Event& event, std::span<const BlockHash> hashes,
+             std::span<const uint32_t> token_ids) {
     switch (event.kind) {
       case Kind::kCleared:
         return Begin("AllBlocksCleared", 0);
       case Kind::kStored:
-        return WriteStored(event, hashes);
+        return WriteStored(event, hashes, token_ids);
       case Kind::kRemoved:
         return WriteRemoved(event, hashes);
     }
   }
 
  private:
-  void WriteStored(const Event& event, std::span<const BlockHash> hashes) {
+  void WriteStored(const Event& event, std::span<const BlockHash> hashes,
+                   std::span<const uint32_t> token_ids) {
     // In an array a field can be left out only together with all behind it.
     Begin("BlockStored", map_ ? 7 + event.group.has_value() : event.group ? 9 : 6);
     WriteHashes(hashes);
@@ -82,9 +87,9 @@ class EventBatch::Encoder {
     } else {
       writer_.WriteNull();
     }
-    // The daemon is told how many tokens a block has, not which.
     Name("token_ids");
-    writer_.WriteArray(0);
+    writer_.WriteArray(static_cast<uint32_t>(token_ids.size()));
+    for (const uint32_t id : token_ids) writer_.WriteUnsigned(id);
     Name("block_size");
     writer_.WriteUnsigned(event.tokens);
     Name("lora_id");
@@ -151,20 +156,23 @@ class EventBatch::Encoder {
 std::string EventBatch::Take(const EventsConfig& format, int64_t now_ms) {
   KVT_CHECK(!empty());
   std::string payload;
-  payload.reserve(64 + 96 * events_.size() + 34 * hashes_.size());
+  payload.reserve(64 + 96 * events_.size() + 34 * hashes_.size() + 5 * token_ids_.size());
   MsgpackWriter writer(&payload);
   writer.WriteArray(3);
   writer.WriteDouble(static_cast<double>(now_ms) / 1000);
   writer.WriteArray(static_cast<uint32_t>(events_.size()));
   Encoder encoder(format, &payload);
-  std::span<const BlockHash> rest = hashes_;
+  std::span<const BlockHash> hashes = hashes_;
+  std::span<const uint32_t> token_ids = token_ids_;
   for (const Event& event : events_) {
-    encoder.Write(event, rest.first(event.hashes));
-    rest = rest.subspan(event.hashes);
+    encoder.Write(event, hashes.first(event.hashes), token_ids.first(event.token_ids));
+    hashes = hashes.subspan(event.hashes);
+    token_ids = token_ids.subspan(event.token_ids);
   }
   writer.WriteUnsigned(0);  // the rank: one daemon has one
   events_.clear();
   hashes_.clear();
+  token_ids_.clear();
   cleared_ = 0;
   return payload;
 }

@@ -24,17 +24,23 @@ class EventBatch {
  public:
   // Blocks in one batch; its owner ends a batch that has so many.
   static constexpr size_t kMaxBlocks = 1024;
+  // Likewise token ids.
+  static constexpr size_t kMaxTokenIds = 65'536;
 
   // Of all blocks of the topic, in all tiers.
   void AddCleared();
   // `group`: which of a model's groups of layers the block is of; none if it has but one. A block
-  // that follows the last one added joins its event, and so does a removal a removal.
+  // that follows the last one added joins its event, unless one of them has token ids and the other
+  // has none; and so does a removal a removal.
   void AddStored(const StoredBlock& block, std::optional<uint32_t> group);
   void AddRemoved(const BlockHash& hash, Tier tier, std::optional<uint32_t> group);
 
   // Blocks and clearances.
   [[nodiscard]] size_t size() const { return hashes_.size() + cleared_; }
   [[nodiscard]] bool empty() const { return size() == 0; }
+  [[nodiscard]] bool full() const {
+    return size() >= kMaxBlocks || token_ids_.size() >= kMaxTokenIds;
+  }
 
   // The payload of the batch, which is empty afterwards. REQUIRES: not empty.
   [[nodiscard]] std::string Take(const EventsConfig& format, int64_t now_ms);
@@ -48,11 +54,13 @@ class EventBatch {
     std::optional<uint32_t> group;
     std::optional<BlockHash> parent;
     uint32_t hashes = 0;
+    uint32_t token_ids = 0;
   };
   class Encoder;
 
   std::vector<Event> events_;
-  std::vector<BlockHash> hashes_;  // of one event after the other
+  std::vector<BlockHash> hashes_;    // of one event after the other
+  std::vector<uint32_t> token_ids_;  // likewise
   size_t cleared_ = 0;
 };
 

@@ -36,6 +36,11 @@ class EventRing {
     }
   }
 
+  void Clear() {
+    kept_.clear();
+    bytes_ = 0;
+  }
+
   // The number of the oldest batch that is kept; next() if none is.
   [[nodiscard]] uint64_t first() const { return next_ - kept_.size(); }
   // The number that the next batch will have.

@@ -93,8 +93,13 @@ void EventStream::BlockRemoved(const BlockKey& key, Tier tier) {
   NoteAdded(space->topic);
 }
 
+void EventStream::TokenIdsErased() {
+  for (auto& [text, topic] : topics_) Publish(&topic);
+  ring_.Clear();
+}
+
 void EventStream::NoteAdded(Topic* topic) {
-  if (topic->batch.size() >= EventBatch::kMaxBlocks) return Publish(topic);
+  if (topic->batch.full()) return Publish(topic);
   if (topic->batch.size() == 1) changed_();
 }
 

@@ -49,6 +49,8 @@ class EventStream final : public BlockEventSink {
 
   void BlockStored(const StoredBlock& block) override;
   void BlockRemoved(const BlockKey& key, Tier tier) override;
+  // Nothing that was published before can be had again: a router that is behind gets a snapshot.
+  void TokenIdsErased() override;
 
   // Publishes what has happened, and a part of what is cached of models that have got their names.
   // Returns whether there is more to publish now. Call soon after something has happened, and now

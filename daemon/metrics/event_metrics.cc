@@ -39,6 +39,17 @@ constexpr MetricRow kEventRows[] = {
     {MetricType::kGauge, "kvtier_event_subscribers", "Routers that have subscribed.",
      "events.subscribers", "",
      [](From from, Family family) { family.Add(from.snapshot.events.subscribers); }},
+    {MetricType::kGauge, "kvtier_event_token_blocks", "Blocks whose token ids are known.",
+     "events.token_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.gauges.token_blocks); }},
+    {MetricType::kGauge, "kvtier_event_token_bytes", "Memory that token ids take.",
+     "events.token_bytes", "",
+     [](From from, Family family) { family.Add(from.snapshot.gauges.token_bytes); }},
+    {kCounter, "kvtier_event_token_refusals",
+     "Blocks whose token ids found no room in their tenant's share of `events.token_bytes`, and "
+     "are told of without them.",
+     "events.token_refusals", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.token_ids_refused); }},
 };
 
 }  // namespace

@@ -161,6 +161,7 @@ class Session final : public ConnectionListener {
   Status OnTakeMemory(const Call& call, const wire::TakeMemory& request);
   Status OnReleaseMemory(const Call& call, const wire::ReleaseMemory& request);
   Status OnResume(const Call& call, const wire::Resume& request);
+  Status OnTokens(const Call& call, const wire::Tokens& request);
 
   // OnAttach's work. until_ms: when to stop waiting for memory; nothing: it is the first try.
   [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request,

@@ -122,6 +122,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnReleaseMemory);
     case Type::kResume:
       return Handle(frame, &Session::OnResume);
+    case Type::kTokens:
+      return Handle(frame, &Session::OnTokens);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -425,6 +427,22 @@ Status Session::OnHint(const Call& call, const wire::Hint& request) {
                        services_.cache->Hint(id_, request.pool, request.hashes, request.hint,
                                              request.returns_in_ms));
   Reply(call, wire::HintReply{taken});
+  return {};
+}
+
+// Where they are not wanted they are neither looked at nor kept.
+Status Session::OnTokens(const Call& call, const wire::Tokens& request) {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const pool, FindPoolOrRegion(request.pool));
+  wire::TokensReply reply{.wanted = services_.cache->KeepsTokenIds(request.pool)};
+  std::span<const uint32_t> rest = request.ids;
+  for (const wire::Tokens::Block& block : request.blocks) {
+    if (!reply.wanted) break;
+    const auto ids = rest.first(block.tokens);
+    rest = rest.subspan(block.tokens);
+    if (block.tokens > pool->kv_group().block_tokens) continue;
+    reply.taken += services_.cache->GiveTokenIds(request.pool, block.hash, ids) ? 1 : 0;
+  }
+  if (call.want_reply) Reply(call, reply);
   return {};
 }
 

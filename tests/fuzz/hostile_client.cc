@@ -197,6 +197,26 @@ void HostileClient::Prefetch() {
   Send(wire::Prefetch{.pool = PickPool(), .hashes = hashes});
 }
 
+void HostileClient::Tell() {
+  switch (input_.Below(4)) {
+    case 0:
+      return Pin();
+    case 1:
+      return Hint();
+    default:
+      return Tokens();
+  }
+}
+
+void HostileClient::Tokens() {
+  wire::Tokens tokens{.pool = PickPool(), .blocks = {}, .ids = {}};
+  for (const BlockHash& hash : PickHashes()) {
+    tokens.blocks.push_back({hash, input_.OneOf({uint16_t{4}, uint16_t{16}, uint16_t{1}})});
+    tokens.ids.resize(tokens.ids.size() + tokens.blocks.back().tokens, input_.Below(100));
+  }
+  Send(tokens);
+}
+
 void HostileClient::Pin() {
   const std::vector<BlockHash> hashes = PickHashes();
   Send(wire::Pin{.pool = PickPool(),

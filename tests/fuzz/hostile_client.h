@@ -43,8 +43,8 @@ class HostileClient {
   // A stretch of what it knows, one of them several times.
   void ReleaseStretch();
   void Prefetch();
-  void Pin();
-  void Hint();
+  // A pin, a hint or token ids.
+  void Tell();
   void Ask();
   void Attach();
   // A few requests about regions: mostly of memory that fits the model, and blocks that it has.
@@ -71,6 +71,9 @@ class HostileClient {
   void OnAcquired(const wire::AcquireReply& reply);
   [[nodiscard]] PoolId PickPool();
   [[nodiscard]] Pool PickRegion();
+  void Pin();
+  void Hint();
+  void Tokens();
   void OpenRegion();
   void UseKeptMemory();
   void Store();

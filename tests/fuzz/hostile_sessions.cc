@@ -113,7 +113,7 @@ void HostileGame::ClientStep(uint32_t choice) {
   if (choice < 11) return client->Release(other);
   if (choice < 14) return client->ReleaseStretch();
   if (choice < 15) return client->Prefetch();
-  if (choice < 16) return input_.Below(2) == 0 ? client->Pin() : client->Hint();
+  if (choice < 16) return client->Tell();
   if (choice < 17) return client->Ask();
   if (choice < 18) return client->Attach();
   switch (input_.Below(4)) {

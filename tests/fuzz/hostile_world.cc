@@ -52,6 +52,7 @@ void DrawCacheOptions(FuzzInput* input, CacheOptions* options) {
   options->max_load_bytes = options->max_offload_bytes = in_flight;
   options->max_disk_read_bytes = options->max_disk_write_bytes = in_flight;
   options->layer_piece_bytes = 1;
+  options->token_bytes = 1 * kKiB;
 }
 
 }  // namespace
@@ -81,6 +82,8 @@ HostileSetup::HostileSetup(FuzzInput* input) {
   sizes.disk_slabs = sizes.disk_files == 0 ? 0 : 1 + input->Below(4);
   for (uint32_t tenant = 1; tenant <= tenants; ++tenant) {
     config.tenants.push_back({.name = "tenant-" + std::to_string(tenant), .uids = {tenant}});
+    // Of the second nothing is kept.
+    if (tenant == 1) config.cache.token_tenants = {config.tenants.back().name};
     if (!input->Flag()) continue;
     TenantQuota quota = DrawQuota(input, config.cache.slab_bytes);
     quota.name = config.tenants.back().name;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <vector>
+
 #include "tests/unit/daemon/event_reader.h"
 
 namespace kvtier {
@@ -51,6 +54,53 @@ TEST(EventBatchTest, WritesTaggedArraysForRoutersThatReadNoMaps) {
     ["BlockStored", [2], null, [], 16, null, "CPU"],
     ["BlockRemoved", [2], "CPU"],
     ["AllBlocksCleared"]])"));
+}
+
+TEST(EventBatchTest, WritesTheTokenIdsOfAllBlocksOfAnEventOneAfterTheOther) {
+  const std::array<uint32_t, 2> first{7, 70'000}, second{0, UINT32_MAX};
+  StoredBlock head = Stored(HashOf(0, 1), Tier::kPool);
+  StoredBlock tail = Stored(HashOf(0, 2), Tier::kPool, HashOf(0, 1));
+  head.tokens = tail.tokens = 2;
+  head.token_ids = first;
+  tail.token_ids = second;
+  EventBatch batch;
+  batch.AddStored(head, std::nullopt);
+  batch.AddStored(tail, std::nullopt);
+  EventBatch again = batch;
+  const json::value ids = json::parse("[7, 70000, 0, 4294967295]");
+  const json::value event = Taken(&batch, {}).at(1).at(0);
+  EXPECT_EQ(event.at("block_hashes"), json::parse("[1, 2]"));
+  EXPECT_EQ(event.at("token_ids"), ids);
+  EXPECT_EQ(Taken(&again, {.encoding = EventEncoding::kArray}).at(1).at(0).at(3), ids);
+}
+
+TEST(EventBatchTest, ABlockWithoutTokenIdsHasAnEventOfItsOwn) {
+  const std::array<uint32_t, 1> ids{7};
+  EventBatch batch;
+  for (uint8_t i = 1; i <= 3; ++i) {
+    StoredBlock block = Stored(HashOf(0, i), Tier::kPool);
+    if (i > 1) block.parent = HashOf(0, static_cast<uint8_t>(i - 1));
+    block.tokens = 1;
+    if (i != 2) block.token_ids = ids;
+    batch.AddStored(block, std::nullopt);
+  }
+  const json::value events = Taken(&batch, {}).at(1);
+  ASSERT_EQ(events.as_array().size(), 3u);
+  EXPECT_EQ(events.at(0).at("token_ids"), json::parse("[7]"));
+  EXPECT_EQ(events.at(1).at("token_ids"), json::parse("[]"));
+  EXPECT_EQ(events.at(2).at("token_ids"), json::parse("[7]"));
+}
+
+TEST(EventBatchTest, IsFullWithFewBlocksOfManyTokens) {
+  const std::vector<uint32_t> ids(1024, 1);
+  StoredBlock block = Stored(HashOf(0, 1), Tier::kPool);
+  block.tokens = 1024;
+  block.token_ids = ids;
+  EventBatch batch;
+  for (int i = 0; i < 63; ++i) batch.AddStored(block, std::nullopt);
+  EXPECT_FALSE(batch.full());
+  batch.AddStored(block, std::nullopt);
+  EXPECT_TRUE(batch.full());
 }
 
 TEST(EventBatchTest, NamesTheGroupOfAModelThatHasSeveral) {

@@ -134,7 +134,7 @@ TEST_F(SessionErrors, TruncatedMessageIsRefused) {
   for (const MessageType type :
        {MessageType::kRegisterModel, MessageType::kAttach, MessageType::kAcquire,
         MessageType::kCommit, MessageType::kRelease, MessageType::kPrefetch, MessageType::kLookup,
-        MessageType::kPin, MessageType::kHint}) {
+        MessageType::kPin, MessageType::kHint, MessageType::kTokens}) {
     const uint64_t request =
         client->SendFrame(static_cast<uint16_t>(type), 0, std::vector<std::byte>(1));
     EXPECT_EQ(client->ExpectError(request), "truncated_message") << wire::MessageTypeName(type);
@@ -205,6 +205,8 @@ TEST_F(SessionErrors, PoolThatWasNotAttachedIsRefused) {
   EXPECT_EQ(client.ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = 1000, .hashes = hashes}),
             "pool_not_attached");
   EXPECT_EQ(client.ErrorOf(wire::Hint{.pool = pool_, .hashes = hashes}), "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Tokens{.pool = pool_, .blocks = {}, .ids = {}}),
+            "pool_not_attached");
   EXPECT_EQ(client.ExpectError(client.Send(CommitOf(pool_, kept_, hashes), false)),
             "pool_not_attached");
   EXPECT_EQ(client.ExpectError(client.Send(wire::Release{.pool = pool_, .blocks = kept_}, false)),

@@ -226,6 +226,44 @@ TEST(Session, HintCountsTheBlocksOfWhichItWasTaken) {
   EXPECT_EQ(taken(SequenceHint::kOnce, 0), 2u);
 }
 
+wire::Tokens TokensOf(PoolId pool, const std::vector<BlockHash>& hashes, uint16_t tokens) {
+  wire::Tokens message{.pool = pool, .blocks = {}, .ids = {}};
+  for (const BlockHash& hash : hashes) message.blocks.push_back({hash, tokens});
+  message.ids.resize(hashes.size() * tokens, 7);
+  return message;
+}
+
+TEST(Session, TokenIdsAreTakenWhereTheConfigurationNamesTheTenant) {
+  ServerUnderTest daemon([](Config* config) { config->cache.token_tenants = {"default"}; });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  const auto tell = [&](const wire::Tokens& tokens) {
+    client.Send(tokens, /*want_reply=*/true);
+    return client.Expect<wire::TokensReply>();
+  };
+  EXPECT_TRUE(tell(TokensOf(pool, {}, 0)).wanted);
+  (void)Fill(&client, pool, Hashes(0, 2));
+  EXPECT_EQ(tell(TokensOf(pool, Hashes(0, 3), 16)).taken, 3u);
+  // More tokens than a block of the model has.
+  EXPECT_EQ(tell(TokensOf(pool, Hashes(5, 1), 17)).taken, 0u);
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().token_blocks, 2u); });
+  // Without the flag nothing is answered.
+  client.Send(TokensOf(pool, Hashes(7, 1), 16));
+  (void)client.Call<wire::Pong>(wire::Ping{});
+}
+
+TEST(Session, TokenIdsThatNoConfigurationAsksForAreNotLookedAt) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, 2));
+  client.Send(TokensOf(pool, Hashes(0, 2), 16), /*want_reply=*/true);
+  const auto reply = client.Expect<wire::TokensReply>();
+  EXPECT_FALSE(reply.wanted);
+  EXPECT_EQ(reply.taken, 0u);
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().token_bytes, 0u); });
+}
+
 TEST(Session, StatsCountWhatWasAsked) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());
