@@ -72,6 +72,11 @@ struct PromptIdentity {
   std::vector<MediaItem> media;            // by first_token
   std::vector<BlockHash> prompt_embeds{};  // digests of each block's prompt embeddings
 
+  // Whether something besides tokens, and the root, tells blocks apart.
+  [[nodiscard]] bool HasKeys() const {
+    return lora_name || lora_path || cache_salt || extra_key || !media.empty() ||
+           !prompt_embeds.empty();
+  }
   // Whether the recipe hashes all that is given here; for /1 the LoRA's path may be given, and is
   // passed over. Errors: kInvalidArgument naming the field: "bad_seed", "bad_lora", "bad_items",
   // "bad_prompt_embeds", "bad_extra_key", ...

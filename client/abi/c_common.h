@@ -91,6 +91,11 @@ static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alig
   return {reinterpret_cast<const BlockHash*>(hashes), count};
 }
 
+// Of kvt_give_tokens; null: none.
+[[nodiscard]] inline std::span<const uint16_t> ToCounts(const uint16_t* counts, size_t count) {
+  return {counts, counts == nullptr ? 0 : count};
+}
+
 [[nodiscard]] inline BlockHandle ToHandle(const kvt_block& block) {
   return {BlockIndex{block.index}, block.generation};
 }

@@ -279,4 +279,31 @@ kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t
   });
 }
 
+kvt_status kvt_tokens_wanted(kvt_pool* pool, int* wanted) {
+  return client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckPointer(wanted, "wanted"));
+    *wanted = 0;
+    return client::WithHashes(
+        pool, nullptr, 0,
+        [&](const Attachment& attachment, std::span<const BlockHash>, Deadline deadline) -> Status {
+          KVT_ASSIGN_OR_RETURN(const bool is_wanted, attachment.WantsTokenIds(deadline));
+          *wanted = is_wanted ? 1 : 0;
+          return {};
+        });
+  });
+}
+
+kvt_status kvt_give_tokens(kvt_pool* pool, const kvt_hash* hashes, const uint16_t* counts,
+                           size_t count, const uint32_t* ids, size_t id_count) {
+  return client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckArray(ids, id_count, "ids"));
+    return client::WithHashes(
+        pool, hashes, count,
+        [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
+          return attachment.TellTokenIds(span, client::ToCounts(counts, count), {ids, id_count},
+                                         deadline);
+        });
+  });
+}
+
 }  // extern "C"

@@ -217,6 +217,24 @@ Status Hint(kvt_region* region, const kvt_hash* hashes, size_t count, kvt_hint h
   return {};
 }
 
+Status TokensWanted(kvt_region* region, int* wanted) {
+  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  KVT_RETURN_IF_ERROR(CheckPointer(wanted, "wanted"));
+  *wanted = 0;
+  KVT_ASSIGN_OR_RETURN(const bool is_wanted, region->region->WantsTokenIds());
+  *wanted = is_wanted ? 1 : 0;
+  return {};
+}
+
+Status GiveTokens(kvt_region* region, const kvt_hash* hashes, const uint16_t* counts, size_t count,
+                  const uint32_t* ids, size_t id_count) {
+  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+  KVT_RETURN_IF_ERROR(CheckArray(ids, id_count, "ids"));
+  return region->region->TellTokenIds(ToHashes(hashes, count), ToCounts(counts, count),
+                                      {ids, id_count});
+}
+
 }  // namespace
 }  // namespace kvtier::client
 
@@ -315,6 +333,17 @@ kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t co
                            int64_t returns_in_ms, uint32_t* taken) {
   return client::Guard(
       [&] { return client::Hint(region, hashes, count, hint, returns_in_ms, taken); });
+}
+
+kvt_status kvt_region_tokens_wanted(kvt_region* region, int* wanted) {
+  return client::Guard([&] { return client::TokensWanted(region, wanted); });
+}
+
+kvt_status kvt_region_give_tokens(kvt_region* region, const kvt_hash* hashes,
+                                  const uint16_t* counts, size_t count, const uint32_t* ids,
+                                  size_t id_count) {
+  return client::Guard(
+      [&] { return client::GiveTokens(region, hashes, counts, count, ids, id_count); });
 }
 
 }  // extern "C"

@@ -8,6 +8,8 @@
 #include <climits>
 #include <utility>
 
+#include "client/core/token_ids.h"
+
 namespace kvtier::client {
 namespace {
 
@@ -305,6 +307,26 @@ Result<uint32_t> Attachment::Hint(std::span<const BlockHash> hashes, SequenceHin
     KVT_ASSIGN_OR_RETURN(const wire::HintReply reply,
                          link.session->channel().Call<wire::HintReply>(request, deadline));
     return reply.count;
+  });
+}
+
+Result<bool> Attachment::WantsTokenIds(Deadline deadline) const {
+  return OverLink([&](const Link& link) -> Result<bool> {
+    const std::lock_guard lock(asked_mutex_);
+    if (!asked_ || asked_->resumes != link.resumes) {
+      KVT_ASSIGN_OR_RETURN(const bool wanted,
+                           AskForTokenIds(link.session.get(), link.pool, deadline));
+      asked_ = Asked{link.resumes, wanted};
+    }
+    return asked_->wants_token_ids;
+  });
+}
+
+Status Attachment::TellTokenIds(std::span<const BlockHash> hashes, std::span<const uint16_t> counts,
+                                std::span<const uint32_t> ids, Deadline deadline) const {
+  return OverLink([&](const Link& link) {
+    return client::TellTokenIds(link.session.get(), link.pool, block_tokens(), hashes, counts, ids,
+                                deadline);
   });
 }
 

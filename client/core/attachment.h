@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -97,6 +98,13 @@ class Attachment {
                                      Deadline deadline) const;
   [[nodiscard]] Result<uint32_t> Hint(std::span<const BlockHash> hashes, SequenceHint hint,
                                       int64_t returns_in_ms, Deadline deadline) const;
+  // Whether the daemon keeps ids of the blocks' tokens: asks once over each link. Errors: as
+  // AskForTokenIds.
+  [[nodiscard]] Result<bool> WantsTokenIds(Deadline deadline) const;
+  // See TellTokenIds.
+  [[nodiscard]] Status TellTokenIds(std::span<const BlockHash> hashes,
+                                    std::span<const uint16_t> counts, std::span<const uint32_t> ids,
+                                    Deadline deadline) const;
   [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes,
                                                     Deadline deadline) const;
 
@@ -127,6 +135,13 @@ class Attachment {
   uint32_t blocks_ = 0;
   ModelRecord record_;
   uint32_t group_ = 0;  // of the record's groups
+  // What a daemon has said, and over which link, by Link::resumes.
+  struct Asked {
+    uint64_t resumes = 0;
+    bool wants_token_ids = false;
+  };
+  mutable std::mutex asked_mutex_;
+  mutable std::optional<Asked> asked_;  // guarded by asked_mutex_
 };
 
 }  // namespace kvtier::client

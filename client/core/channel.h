@@ -156,8 +156,9 @@ class Channel {
 template <typename Reply, typename Request>
 Result<Reply> Channel::Call(const Request& request, Deadline deadline, const Hooks<Reply>& hooks,
                             std::span<UniqueFd> received, std::span<const int> to_send) {
-  constexpr bool kOnDemand =
-      std::is_same_v<Request, wire::Commit> || std::is_same_v<Request, wire::Release>;
+  constexpr bool kOnDemand = std::is_same_v<Request, wire::Commit> ||
+                             std::is_same_v<Request, wire::Release> ||
+                             std::is_same_v<Request, wire::Tokens>;
   Reply reply;
   Pending pending;
   pending.type = Reply::kType;

@@ -137,6 +137,7 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
     case wire::MessageType::kPinReply:
     case wire::MessageType::kHintReply:
     case wire::MessageType::kResumeReply:
+    case wire::MessageType::kTokensReply:
     case wire::MessageType::kStatsReply:
     case wire::MessageType::kKeepMemoryReply:
     case wire::MessageType::kTakeMemoryReply:

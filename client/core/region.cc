@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "client/core/pool.h"
+#include "client/core/token_ids.h"
 #include "client/cuda/cuda_mapping.h"
 
 namespace kvtier::client {
@@ -302,6 +303,16 @@ Result<uint32_t> Region::Hint(std::span<const BlockHash> hashes, SequenceHint hi
   KVT_ASSIGN_OR_RETURN(const wire::HintReply reply, session_->channel().Call<wire::HintReply>(
                                                         request, connection_.RequestDeadline()));
   return reply.count;
+}
+
+Result<bool> Region::WantsTokenIds() const {
+  return AskForTokenIds(session_.get(), id_, connection_.RequestDeadline());
+}
+
+Status Region::TellTokenIds(std::span<const BlockHash> hashes, std::span<const uint16_t> counts,
+                            std::span<const uint32_t> ids) const {
+  return client::TellTokenIds(session_.get(), id_, group_.block_tokens, hashes, counts, ids,
+                              connection_.RequestDeadline());
 }
 
 Result<std::vector<uint8_t>> Region::Lookup(std::span<const BlockHash> hashes) const {

@@ -87,6 +87,11 @@ class Region {
   // See Attachment::Hint.
   [[nodiscard]] Result<uint32_t> Hint(std::span<const BlockHash> hashes, SequenceHint hint,
                                       int64_t returns_in_ms) const;
+  // See AskForTokenIds and TellTokenIds.
+  [[nodiscard]] Result<bool> WantsTokenIds() const;
+  [[nodiscard]] Status TellTokenIds(std::span<const BlockHash> hashes,
+                                    std::span<const uint16_t> counts,
+                                    std::span<const uint32_t> ids) const;
   // Which tiers hold each block now, one byte of kPresent* bits each. Errors: the daemon's;
   // kLimitExceeded "too_many_hashes"; kUnavailable; kTimeout.
   [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes) const;

@@ -50,12 +50,18 @@ Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachmen
     return MakeError(ErrorCode::kInvalidArgument, "bad_prompt_embeds",
                      "a sequence grows by tokens: hash its blocks with kvt_hash_blocks");
   }
+  // With a LoRA, say, the ids alone would speak of another block.
+  const bool by_tokens_alone = !options.identity.HasKeys();
   BlockHasher hasher(attachment->block_tokens(), recipe, std::exchange(options.identity, {}));
   std::unique_ptr<Sequence> sequence(
       new Sequence(std::move(attachment), std::move(options), std::move(hasher)));
   sequence->tokens_.assign(tokens.begin(), tokens.end());
   sequence->hasher_.Extend(sequence->tokens_);
   KVT_RETURN_IF_ERROR(sequence->AcquirePrefix());
+  if (by_tokens_alone) {
+    const Result<bool> wanted = sequence->attachment_->WantsTokenIds(sequence->RequestDeadline());
+    sequence->tells_tokens_ = wanted && *wanted;
+  }
   return sequence;
 }
 
@@ -342,10 +348,20 @@ Status Sequence::CommitBlocks(size_t first, size_t end, std::optional<uint16_t> 
   for (size_t block = first; block < end; ++block) {
     items.push_back(ItemOf(block, partial_tokens.value_or(static_cast<uint16_t>(block_tokens()))));
   }
+  TellTokens(first, end, partial_tokens.value_or(static_cast<uint16_t>(block_tokens())));
   const Status sent = attachment_->Commit(std::move(items), nullptr, RequestDeadline());
   if (!sent) return tl::unexpected(LostIfUnavailable(sent.error()));
   shared_blocks_ = end;
   return {};
+}
+
+void Sequence::TellTokens(size_t first, size_t end, uint16_t tokens) const {
+  if (!tells_tokens_ || first == end) return;
+  std::vector<BlockHash> hashes;
+  for (size_t block = first; block < end; ++block) hashes.push_back(ItemOf(block, tokens).hash);
+  const std::vector<uint16_t> counts(hashes.size(), tokens);
+  const auto ids = std::span(tokens_).subspan(first * block_tokens(), hashes.size() * tokens);
+  (void)attachment_->TellTokenIds(hashes, counts, ids, RequestDeadline());
 }
 
 Result<std::unique_ptr<Sequence>> Sequence::Fork() {
@@ -358,6 +374,7 @@ Result<std::unique_ptr<Sequence>> Sequence::Fork() {
   options.reserve_tokens = 0;
   std::unique_ptr<Sequence> fork(new Sequence(attachment_, std::move(options), hasher_));
   fork->tokens_ = tokens_;
+  fork->tells_tokens_ = tells_tokens_;
   if (const Status shared = fork->ShareBlocksOf(*this); !shared) {
     return tl::unexpected(LostIfUnavailable(shared.error()));
   }
@@ -448,6 +465,9 @@ Status Sequence::Resume(uint64_t resumes) {
     return tl::unexpected(LostBlocks("a block was lost when the daemon was started anew"));
   }
   KVT_RETURN_IF_ERROR(CommitAgain());
+  // The next daemon has none of blocks that memory alone brought over.
+  TellTokens(0, shared_blocks_ - (partial_committed_ ? 1 : 0),
+             static_cast<uint16_t>(block_tokens()));
   resumes_ = resumes;
   return {};
 }

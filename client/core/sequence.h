@@ -129,6 +129,9 @@ class Sequence {
   [[nodiscard]] Status CopyBlock(BlockHandle target, BlockHandle source) const;
   [[nodiscard]] Status CommitBlocks(size_t first, size_t end,
                                     std::optional<uint16_t> partial_tokens);
+  // Tells the ids of the blocks [first, end), which have so many tokens each, if they are wanted.
+  // They are no part of what the sequence is: errors are passed over.
+  void TellTokens(size_t first, size_t end, uint16_t tokens) const;
   [[nodiscard]] wire::CommitItem ItemOf(size_t block, uint16_t tokens) const;
   void ReleaseBlocks(std::vector<BlockHandle> blocks) const;
   // The attachment has been resumed so many times: sees what of this sequence is there again.
@@ -158,6 +161,7 @@ class Sequence {
   const SequenceOptions options_;
   std::vector<uint32_t> tokens_;
   BlockHasher hasher_;
+  bool tells_tokens_ = false;
 
   // The block table: shared_blocks_ immutable ones, then private ones. But if there is a gap that
   // is not computed yet, the blocks from its end up to cached_blocks_ are immutable, too.

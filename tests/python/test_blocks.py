@@ -188,6 +188,19 @@ class BlocksTest(DaemonTestCase):
         self.assertEqual(pool.hint([*hashes, bytes(32)], Hint.CLOSED), 3)
         self.assertEqual(pool.hint(hashes, Hint.ONCE), 3)
 
+    def test_a_daemon_that_keeps_no_token_ids_says_so_and_passes_over_them(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=2), fill=1)
+        self.assertFalse(pool.wants_tokens())
+        pool.give_tokens(hashes, prompt(blocks=2))
+        pool.give_tokens(hashes, [1, 2, 3], counts=[1, 2])
+        for arguments in (([1, 2, 3],), ([1, 2, 3], [1, 1]), ([1, 2, 3], [3]), ([1, 70_000], [1, 70_000])):
+            with self.assertRaisesRegex(kvtier.InvalidArgumentError, "bad_token_count"):
+                pool.give_tokens(hashes, *arguments)
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "bad_tokens"):
+            pool.give_tokens(hashes, [-1, 2], [1, 1])
+        self.assertEqual(pool.connection.take_errors().errors, [])
+
     def test_stats_count_what_was_asked_and_what_is_held(self):
         pool = self.attach()
         hashes = self.commit_prefix(pool, prompt(blocks=2), fill=1)

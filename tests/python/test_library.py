@@ -63,7 +63,8 @@ class LibraryTest(unittest.TestCase):
 
     def test_every_function_of_the_headers_is_declared(self):
         names = (
-            "", "_attention", "_groups", "_hints", "_hit_plan", "_kept_memory", "_region", "_sequence"
+            "", "_attention", "_groups", "_hints", "_hit_plan", "_kept_memory", "_region", "_sequence",
+            "_tokens",
         )
         headers = [SOURCE / f"client/include/kvtier/kvtier{name}.h" for name in names]
         functions = declared_functions([header.read_text() for header in headers], "KVT_API")

@@ -91,6 +91,8 @@ class LostDaemonTest(DaemonTestCase):
         self.assertEqual(pool.prefetch(hashes), 0)
         self.assertEqual(pool.pin(hashes, ttl_ms=1000), 0)
         self.assertEqual(pool.hint(hashes, Hint.CLOSED), 0)
+        self.assertFalse(pool.wants_tokens())
+        pool.give_tokens(hashes[:1], range(BLOCK_TOKENS))
         self.assertFalse(pool.commit(entries))
         self.assertEqual(pool.commit_and_wait(entries), [Status.UNAVAILABLE] * 2)
         self.assertEqual(pool.release_and_wait(got.new_blocks), [Status.UNAVAILABLE] * 2)

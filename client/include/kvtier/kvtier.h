@@ -539,8 +539,7 @@ typedef struct kvt_multimodal_item {
 #define KVT_HASH_SGLANG_1 "sglang/1"         /* SGLang's storage hashes */
 
 /* What the hashes of a prompt cover beside its tokens. A text that is NULL is absent; vLLM takes an
- * empty one for absent, too. A recipe refuses what it does not hash, but /1 passes over lora_path.
- */
+ * empty one for absent, too. A recipe refuses what it does not hash; /1 passes over lora_path. */
 typedef struct kvt_prompt_identity {
   size_t size;
   const char* seed;                 /* vLLM's, of the first parent; NULL: "vllm-none-hash" */
@@ -596,5 +595,6 @@ KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_
 #include "kvtier_kept_memory.h"
 #include "kvtier_region.h"
 #include "kvtier_sequence.h"
+#include "kvtier_tokens.h"
 
 #endif /* KVTIER_CLIENT_KVTIER_H_ */

@@ -195,6 +195,11 @@ KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes,
 /* As kvt_hint_blocks; `hint` is one of KVT_HINT_*. */
 KVT_API kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t count,
                                    uint8_t hint, int64_t returns_in_ms, uint32_t* taken);
+/* As kvt_tokens_wanted and kvt_give_tokens. */
+KVT_API kvt_status kvt_region_tokens_wanted(kvt_region* region, int* wanted);
+KVT_API kvt_status kvt_region_give_tokens(kvt_region* region, const kvt_hash* hashes,
+                                          const uint16_t* counts, size_t count, const uint32_t* ids,
+                                          size_t id_count);
 /* Keeps blocks from being forgotten until `ttl_ms` from now, as kvt_pin; 0 unpins. */
 KVT_API kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, size_t count,
                                   int64_t ttl_ms, uint32_t* pinned);

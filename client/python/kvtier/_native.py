@@ -172,6 +172,20 @@ def token_array(tokens: Tokens) -> npt.NDArray[np.uint32]:
     return np.ascontiguousarray(array, dtype=np.uint32)
 
 
+def token_arrays(
+    tokens: Tokens, counts: Tokens | None, blocks: int
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16] | None]:
+    """The ids of several blocks, and how many each has; None: all are full. Raises
+    InvalidArgumentError."""
+    ids = token_array(tokens)
+    if counts is None:
+        return ids, None
+    column = token_array(counts)
+    if len(column) != blocks or np.any(column > 0xFFFF):
+        raise invalid("bad_token_count", f"{len(column)} counts of {blocks} blocks")
+    return ids, column.astype(np.uint16)
+
+
 def hash_bytes(hashes: Hashes) -> bytes:
     """All hashes one behind the other. Raises InvalidArgumentError unless each has 32 bytes."""
     if isinstance(hashes, (bytes, bytearray, memoryview)):

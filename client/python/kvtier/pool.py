@@ -328,6 +328,38 @@ class Pool(AttachedPool):
         )
         return taken.value
 
+    def wants_tokens(self) -> bool:
+        """Whether the daemon keeps ids of which tokens blocks hold, for the events that routers get;
+        without a daemon False. One round trip."""
+        wanted = ctypes.c_int()
+        check_available(
+            self._library.kvt_tokens_wanted(self._handle.get(), ctypes.byref(wanted))
+        )
+        return bool(wanted.value)
+
+    def give_tokens(
+        self, hashes: Hashes, tokens: Tokens, counts: Tokens | None = None
+    ) -> None:
+        """Tells which tokens blocks hold, before they are committed; only sends. Sequences do so by
+        themselves.
+
+        tokens: ids of one block's after the other's. counts: how many each block has; None: all
+        blocks are full. Only of blocks whose hash depends on nothing but tokens. Raises
+        InvalidArgumentError ("bad_token_count", ...).
+        """
+        joined, count = _joined(hashes)
+        ids, ends = _native.token_arrays(tokens, counts, count)
+        check_available(
+            self._library.kvt_give_tokens(
+                self._handle.get(),
+                joined,
+                None if ends is None else _native.address(ends),
+                count,
+                _native.address(ids),
+                len(ids),
+            )
+        )
+
     def lookup(self, hashes: Hashes) -> list[Presence]:
         """The tiers that hold each block now; without a daemon none."""
         joined, count = _joined(hashes)

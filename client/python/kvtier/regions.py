@@ -377,6 +377,41 @@ class Region(Scoped):
         )
         return pinned.value
 
+    def wants_tokens(self) -> bool:
+        """Whether the daemon keeps ids of which tokens blocks hold, for the events that routers get;
+        the answer holds as long as the connection. One round trip. Raises UnavailableError,
+        TimedOutError."""
+        wanted = ctypes.c_int()
+        check(
+            self._library.kvt_region_tokens_wanted(self._handle.get(), ctypes.byref(wanted))
+        )
+        return bool(wanted.value)
+
+    def give_tokens(
+        self,
+        hashes: HashArray,
+        tokens: _native.Tokens,
+        counts: _native.Tokens | None = None,
+    ) -> None:
+        """Tells which tokens blocks hold, before they are stored; only sends.
+
+        tokens: ids of one block's after the other's. counts: how many each block has; None: all
+        blocks are full. Only of blocks whose hash depends on nothing but tokens. Raises
+        InvalidArgumentError ("bad_token_count", ...), UnavailableError.
+        """
+        joined = _hash_rows(hashes)
+        ids, ends = _native.token_arrays(tokens, counts, len(joined))
+        check(
+            self._library.kvt_region_give_tokens(
+                self._handle.get(),
+                address(joined),
+                None if ends is None else address(ends),
+                len(joined),
+                address(ids),
+                len(ids),
+            )
+        )
+
     def hint(self, hashes: HashArray, hint: Hint, returns_in_ms: int = 0) -> int:
         """As Pool.hint. Raises besides UnavailableError, TimedOutError."""
         joined = _hash_rows(hashes)

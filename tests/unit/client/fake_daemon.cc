@@ -183,7 +183,30 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
   } else if (Is(frame, wire::MessageType::kHint)) {
     const auto count = wire::Decode<wire::Hint>(frame.payload)->hashes.size();
     Reply(frame, wire::HintReply{static_cast<uint32_t>(count)});
+  } else if (Is(frame, wire::MessageType::kTokens)) {
+    AnswerTokens(frame);
   }
+}
+
+void FakeDaemon::AnswerTokens(const wire::Frame& frame) {
+  if (!options_.token_ids) {
+    return Reply(frame, wire::ErrorReply{{ErrorCode::kUnsupported, "unknown_message", "fake"}});
+  }
+  const auto tokens = wire::Decode<wire::Tokens>(frame.payload);
+  std::span<const uint32_t> rest = tokens->ids;
+  for (const wire::Tokens::Block& block : tokens->blocks) {
+    const auto ids = rest.first(block.tokens);
+    rest = rest.subspan(block.tokens);
+    token_ids_[block.hash].assign(ids.begin(), ids.end());
+  }
+  if ((frame.flags & wire::kFlagWantReply) != 0) {
+    Reply(frame, wire::TokensReply{true, static_cast<uint32_t>(tokens->blocks.size())});
+  }
+}
+
+std::map<BlockHash, std::vector<uint32_t>> FakeDaemon::TokenIds() {
+  const std::lock_guard lock(mutex_);
+  return token_ids_;
 }
 
 void FakeDaemon::AnswerResume(const wire::Frame& frame) {

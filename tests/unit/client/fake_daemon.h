@@ -34,6 +34,8 @@ struct FakeDaemonOptions {
   // Counts loads; else only events tell of them, as when the counter page is full.
   bool counters = false;
   uint32_t layers = 8;  // counted of a load in layers
+  // Wants token ids; else does not know the message.
+  bool token_ids = false;
 };
 
 // All methods may be called from any thread. One client at a time.
@@ -87,6 +89,8 @@ class FakeDaemon {
   [[nodiscard]] int Requests(wire::MessageType type);
   [[nodiscard]] int requests();
   [[nodiscard]] uint32_t references();
+  // That it was told.
+  [[nodiscard]] std::map<BlockHash, std::vector<uint32_t>> TokenIds();
 
  private:
   void Run();
@@ -96,6 +100,7 @@ class FakeDaemon {
   void Answer(const wire::Frame& frame);
   void AnswerBlocks(const wire::Frame& frame);
   void AnswerResume(const wire::Frame& frame);
+  void AnswerTokens(const wire::Frame& frame);
   void AnswerAttach(const wire::Frame& frame);
   void AnswerAcquire(const wire::Frame& frame);
   void AnswerOpenRegion(const wire::Frame& frame);
@@ -122,6 +127,7 @@ class FakeDaemon {
   UniqueFd region_memory_;
   std::map<wire::KeptMemoryName, Kept> kept_;
   bool refuse_kept_memory_ = false;
+  std::map<BlockHash, std::vector<uint32_t>> token_ids_;
   int client_ = -1;
   uint64_t lives_ = 0;
   uint64_t block_bytes_ = 0;
