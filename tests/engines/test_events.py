@@ -138,6 +138,105 @@ class EventsTest(unittest.TestCase):
                 self.assertEqual((event.block_size, event.token_ids), (BLOCK_TOKENS, []))
         self.check_replay(decoder)
 
+    def stored_events(self, socket, decoder, blocks, medium="GPU"):
+        """Of the medium, until so many blocks with ids were told: by hash, the ids and the hash
+        before it."""
+        told = {}
+
+        def seen(payload):
+            for event in decoder.decode(payload).events:
+                if type(event).__name__ != "BlockStored" or event.medium != medium:
+                    continue
+                if not event.token_ids:
+                    continue
+                self.assertEqual(
+                    len(event.token_ids), event.block_size * len(event.block_hashes)
+                )
+                parent = event.parent_block_hash
+                for i, block_hash in enumerate(event.block_hashes):
+                    ids = event.token_ids[i * event.block_size : (i + 1) * event.block_size]
+                    told[block_hash] = (ids, parent)
+                    parent = block_hash
+            return len(told) >= blocks
+
+        self.payloads(socket, seen)
+        return told
+
+    def check_recipe(self, told, blocks=BLOCKS):
+        """The ids are those that the hashes were made of, by vLLM's recipe."""
+        chain, parent = [], None
+        while len(chain) < blocks * BLOCK_TOKENS:
+            block_hash, ids = next((one, ids) for one, (ids, of) in told.items() if of == parent)
+            chain += ids
+            parent = block_hash
+            hashes = kvtier.hash_blocks(chain, BLOCK_TOKENS)
+            self.assertEqual(int.from_bytes(hashes[-1][-8:], "big"), block_hash)
+        return chain
+
+    def test_token_ids_hash_to_the_hashes_by_vllms_recipe(self):
+        decoder = msgspec.msgpack.Decoder(type=vllm_events().KVEventBatch)
+        self.start('events.token_ids=["default"]')
+
+        socket = self.subscribe()
+        self.compute_prompt(seed=3)
+        told = self.stored_events(socket, decoder, BLOCKS)
+        chain = self.check_recipe(told)
+        self.assertEqual(chain, [3000 + i for i in range(BLOCKS * BLOCK_TOKENS)])
+        # A router that comes late learns the same.
+        late = self.stored_events(self.subscribe(), decoder, BLOCKS)
+        self.assertEqual(late, told)
+
+    def test_llmds_and_dynamos_decoders_read_token_ids(self):
+        self.start("events.encoding=array", 'events.token_ids=["default"]')
+
+        socket = self.subscribe()
+        self.compute_prompt()
+        payloads, _ = self.payloads(socket, self.counts_pool_blocks(llmd_blocks_on_device))
+        ids = []
+        for payload in payloads:
+            for llmd, dynamo in zip(decode_llmd(payload), decode_dynamo(payload), strict=True):
+                if llmd["tag"] == "BlockStored" and llmd["medium"] == "GPU":
+                    self.assertEqual(llmd["tokens"], dynamo["token_ids"])
+                    ids += llmd["tokens"]
+        self.assertEqual(ids, list(range(BLOCKS * BLOCK_TOKENS)))
+
+    def test_a_daemon_that_is_started_again_tells_the_ids_of_what_is_on_disk(self):
+        decoder = msgspec.msgpack.Decoder(type=vllm_events().KVEventBatch)
+        self.start(
+            "disk.bytes=4MiB",
+            "disk.free_floor_bytes=0B",
+            "disk.admission=0",
+            'events.token_ids=["default"]',
+        )
+        self.compute_prompt()
+        self.daemon.stop()
+        self.daemon.start()
+        socket = self.subscribe()
+        # Its model is told of once an engine has named it.
+        with kvtier.connect(self.daemon.socket) as connection:
+            connection.register_model(RECORD)
+            told = self.stored_events(socket, decoder, BLOCKS, "STORAGE")
+            self.check_recipe(told)
+
+    def test_an_erasure_leaves_no_ids_to_be_told(self):
+        decoder = msgspec.msgpack.Decoder(type=vllm_events().KVEventBatch)
+        self.start('events.token_ids=["default"]')
+        socket = self.subscribe()
+        self.compute_prompt()
+        self.stored_events(socket, decoder, BLOCKS)
+        request = {"op": "erase", "tenant": "default", "without_proof": True}
+        kvtier.admin(request, self.daemon.admin_socket)
+
+        asker = self.socket(zmq.DEALER)
+        asker.connect(self.replay_endpoint)
+        asker.send_multipart((b"", (0).to_bytes(8, "big")))
+        while True:
+            _, _, number, payload = asker.recv_multipart()
+            if number == (-1).to_bytes(8, "big", signed=True):
+                break
+            for event in decoder.decode(payload).events:
+                self.assertFalse(getattr(event, "token_ids", []))
+
     def check_replay(self, decoder):
         """What vLLM's subscribers do after a gap, with the same answer."""
         asker = self.socket(zmq.DEALER)
