@@ -97,6 +97,10 @@ def make_engine(model, options):
     }
     if options is not None:
         arguments.update(options.pop("engine", {}))
+        if "kv_events_config" in arguments:
+            from vllm.config import KVEventsConfig
+
+            arguments["kv_events_config"] = KVEventsConfig(**arguments["kv_events_config"])
         if options:
             arguments["kv_transfer_config"] = transfer_config(options)
     return LLM(**arguments)
@@ -109,7 +113,8 @@ def generate(engine, request):
     parameters = SamplingParams(
         temperature=0.0, max_tokens=request.get("tokens", 16), ignore_eos=True, detokenize=False
     )
-    prompts = [{"prompt_token_ids": prompt} for prompt in request["prompts"]]
+    salt = {"cache_salt": request["cache_salt"]} if "cache_salt" in request else {}
+    prompts = [{"prompt_token_ids": prompt, **salt} for prompt in request["prompts"]]
     outputs = engine.generate(prompts, parameters, use_tqdm=False)
     return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],

@@ -40,6 +40,7 @@ from .kept_cache import KeptCacheScheduler, KeptCacheWorker, why_not_kept
 from .kv_memory import SharedAllocation, block_pieces
 from .link import LookupLink, logger
 from .lookups import Lookups
+from .token_ids import TokenTeller
 from .transfers import Transfers
 
 if TYPE_CHECKING:
@@ -362,6 +363,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             lambda answer: answers[0].receive(answer),
             self._blocks.lookup_memories(),
             list(range(self._ranks)),
+            tells_tokens=True,
         )
         lookups = Lookups(
             link.ask,
@@ -373,7 +375,10 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._link = link
         kept = KeptCacheScheduler(self._cache_groups) if self._keeps else None
         always_load = bool(self._options.get("always_load", False))
-        return SchedulerSide(lookups, self._cache_groups, self._ranks, always_load, kept)
+        tokens = TokenTeller(lambda: link.wants_tokens, link.tell)
+        return SchedulerSide(
+            lookups, self._cache_groups, self._ranks, always_load, kept, tokens=tokens
+        )
 
     def _count_lookup(self, outcome: str, count: int) -> None:
         self._lookup_counts["lookup", outcome] += count

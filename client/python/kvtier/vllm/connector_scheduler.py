@@ -21,6 +21,7 @@ from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler, KeptChanges
 from .lookups import Lookups
 from .rows import key_of, keys_of
+from .token_ids import TokenTeller
 
 #: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
 #: instead of waiting for the blocks of stores.
@@ -127,7 +128,7 @@ class _Store:
 class SchedulerSide:
     """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
     with its part of every block. always_load: also what takes longer to load than to compute. kept:
-    None if the KV cache is not kept."""
+    None if the KV cache is not kept. tokens: None if the daemon is told no token ids."""
 
     def __init__(
         self,
@@ -137,8 +138,10 @@ class SchedulerSide:
         always_load: bool = False,
         kept: KeptCacheScheduler | None = None,
         clock: Callable[[], float] = time.monotonic,
+        tokens: TokenTeller | None = None,
     ) -> None:
         self._lookups = lookups
+        self._tokens = tokens
         self._groups = groups
         self._workers = workers
         self._always_load = always_load
@@ -201,6 +204,10 @@ class SchedulerSide:
             end = tokens // group.block_tokens
             names = group.hashes(request.block_hashes, begin, end)
             targets = list(blocks[group.number][begin:end])
+            if self._tokens is not None:
+                # Those that memory alone brought over the daemon's restart have lost theirs.
+                depths = range(begin, end)
+                self._tokens.tell(index, group.block_tokens, request, depths, names)
             if any(block.is_null for block in targets):
                 wanted = [not block.is_null for block in targets]
                 names = list(itertools.compress(names, wanted))
@@ -355,6 +362,8 @@ class SchedulerSide:
             if not blocks:
                 return
         store = self._store_of_step(run.index)
+        if self._tokens is not None:
+            self._tokens.tell(run.index, group.block_tokens, request, depths, hashes)
         self._stores[store.number].blocks += blocks
         store.blocks += [block.block_id for block in blocks]
         store.hashes += hashes

@@ -65,16 +65,17 @@ class EngineBlocks:
         memories: Memories | None,
         ranks: Sequence[int | None],
         on_connection: Callable[[Connection], None] | None = None,
+        tells_tokens: bool = False,
     ) -> LookupLink:
         """memories: None if there are none to be opened. ranks: whose blocks the regions have; None:
         this process's. on_connection: gets each new one before its regions are opened, on the
-        link's thread."""
+        link's thread. tells_tokens: as LookupLink's."""
         pauses = [
             float(self._options.get(name, default)) / 1000
             for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
         ]
         attach = functools.partial(self._attach, memories, ranks, on_connection)
-        return LookupLink(attach, on_answer, *pauses)
+        return LookupLink(attach, on_answer, *pauses, tells_tokens=tells_tokens)
 
     def kept_allocation(self, likely_written: int, device: str) -> KeptAllocation:
         """Of the worker. likely_written: as there."""

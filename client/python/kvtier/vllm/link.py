@@ -19,6 +19,7 @@ from ..errors import KvtierError, UnavailableError
 from ..model import ModelRecord
 from ..types import Presence
 from .rows import block_hashes, group_of, hash_of
+from .token_ids import ToldBlocks
 
 logger = logging.getLogger("vllm.kvtier")
 
@@ -31,6 +32,9 @@ FIRST_CONNECT_S = 1.0
 
 # Half of what the daemon takes in one call by default.
 _KEYS_PER_LOOKUP = 8192
+
+# Told blocks that wait for the link's thread: beyond them the oldest are not told.
+_MOST_TOLD = 4096
 
 #: What a lookup brings for each key: the tiers that have it (kvtier.Presence), 0 for none; None: no
 #: daemon was asked.
@@ -75,6 +79,7 @@ class LookupLink(Link):
     never wait.
 
     open_attachment: as Link's. on_answer: gets the answers to `ask`, on the link's thread.
+    tells_tokens: whether the daemon is asked if it keeps token ids, and told them.
     """
 
     def __init__(
@@ -83,8 +88,13 @@ class LookupLink(Link):
         on_answer: Callable[[Answer], None],
         retry_min_s: float = 0.05,
         retry_max_s: float = 2.0,
+        tells_tokens: bool = False,
     ) -> None:
         self._on_answer = on_answer
+        self._tells_tokens = tells_tokens
+        self._asked_for_tokens: Attachment | None = None  # the last one over which it was
+        self.wants_tokens = False
+        self._told: collections.deque[ToldBlocks] = collections.deque(maxlen=_MOST_TOLD)
         self._questions: collections.deque[Sequence[bytes]] = collections.deque()
         self._asking_again = False
         self._patience_s = FIRST_CONNECT_S
@@ -110,12 +120,50 @@ class LookupLink(Link):
             self._questions.append(keys)
             self._wake.notify()
 
-    def _work(self, attachment: Attachment | None) -> None:
+    def tell(self, blocks: ToldBlocks) -> None:
+        """Tells which tokens these hold, if the daemon wants to know: nothing comes of it else."""
         with self._wake:
-            if not self._questions:
+            self._told.append(blocks)
+            self._wake.notify()
+
+    def _work(self, attachment: Attachment | None) -> None:
+        self._ask_for_tokens(attachment)
+        with self._wake:
+            if not self._questions and not self._told:
                 self._wait(attachment)
-            questions = list(self._questions)
+            questions, told = list(self._questions), list(self._told)
             self._questions.clear()
+            self._told.clear()
+        self._answer(attachment, questions)
+        if told:
+            self._tell(attachment, told)
+
+    def _ask_for_tokens(self, attachment: Attachment | None) -> None:
+        """Once over each attachment."""
+        if not self._tells_tokens or attachment is self._asked_for_tokens:
+            return
+        self._asked_for_tokens = attachment
+        try:
+            self.wants_tokens = attachment is not None and attachment.regions[0].wants_tokens()
+        except KvtierError:
+            self.wants_tokens = False
+
+    def _tell(self, attachment: Attachment | None, told: Sequence[ToldBlocks]) -> None:
+        """To all ranks, each of which has blocks of its own. What is lost with a daemon is told again
+        when the blocks are stored or loaded again."""
+        if attachment is None or not self.wants_tokens:
+            return
+        groups = len(attachment.regions) // attachment.ranks
+        try:
+            for blocks in told:
+                for region in attachment.regions[blocks.group :: groups]:
+                    region.give_tokens(blocks.hashes, blocks.tokens)
+        except UnavailableError:
+            self.lost(attachment)
+        except KvtierError as error:
+            self._report(f"token ids were refused: {error}")
+
+    def _answer(self, attachment: Attachment | None, questions: list[Sequence[bytes]]) -> None:
         while questions:
             try:
                 answer = self._look_up(attachment, questions[0])
