@@ -430,10 +430,12 @@ Status Session::OnHint(const Call& call, const wire::Hint& request) {
   return {};
 }
 
-// Where they are not wanted they are neither looked at nor kept.
+// Where they are not wanted they are neither looked at nor kept. Blocks of windows and states are
+// cached without what is before them, so that events could not say where in a prompt ids stand.
 Status Session::OnTokens(const Call& call, const wire::Tokens& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const pool, FindPoolOrRegion(request.pool));
-  wire::TokensReply reply{.wanted = services_.cache->KeepsTokenIds(request.pool)};
+  wire::TokensReply reply{.wanted = pool->kv_group().hit_rule == HitRule::kAll &&
+                                    services_.cache->KeepsTokenIds(request.pool)};
   std::span<const uint32_t> rest = request.ids;
   for (const wire::Tokens::Block& block : request.blocks) {
     if (!reply.wanted) break;

@@ -34,12 +34,12 @@ def prompt(tokens, **facts):
 
 class SchedulerTellsTest(SchedulerCase):
     groups = [FULL, WIDE]
-    wanted = True
+    wanted = frozenset({0, 1})
 
     def setUp(self):
         super().setUp()
         self.told = []
-        teller = TokenTeller(lambda: self.wanted, self.told.append)
+        teller = TokenTeller(lambda group: group in self.wanted, self.told.append)
         self.side = SchedulerSide(
             self.lookups, self.groups, clock=lambda: self.now, tokens=teller
         )
@@ -80,9 +80,14 @@ class SchedulerTellsTest(SchedulerCase):
         self.assertNotIn((1, hash_of(1)), self.told_blocks())
 
     def test_a_daemon_that_wants_none_is_told_none(self):
-        self.wanted = False
+        self.wanted = frozenset()
         self.compute(prompt(40), [1, 2, 3], [11, 12])
         self.assertEqual(self.told, [])
+
+    def test_groups_of_which_the_daemon_wants_none_are_not_told(self):
+        self.wanted = frozenset({0})
+        self.compute(prompt(40), [1, 2, 3], [11, 12])
+        self.assertEqual({group for group, _ in self.told_blocks()}, {0})
 
     def test_requests_that_more_than_tokens_tells_apart_are_told_without_them(self):
         for facts in (
@@ -165,23 +170,23 @@ class LinkTellsTest(LinkCase):
     def test_it_tells_the_group_s_region_of_each_rank(self):
         link = self.open_link(True)
         self.settle(link)
-        self.assertTrue(link.wants_tokens)
+        self.assertTrue(link.wants_tokens(1))
         link.tell(ToldBlocks(1, [hash_of(1)], np.array([4, 5], np.uint32)))
         self.settle(link)
         told = [([hash_of(1)], [4, 5])]
         self.assertEqual([region.told for region in self.regions], [[], told, [], told])
-        self.assertEqual(sum(region.asked for region in self.regions), 1)
+        self.assertEqual([region.asked for region in self.regions], [1, 1, 0, 0])
 
     def test_a_daemon_that_wants_none_or_does_not_say_is_told_none(self):
         for wants in (False, None):
             link = self.open_link(wants)
             link.tell(ToldBlocks(0, [hash_of(1)], np.array([4, 5], np.uint32)))
             self.settle(link)
-            self.assertFalse(link.wants_tokens)
+            self.assertFalse(link.wants_tokens(0))
             self.assertEqual([region.told for region in self.regions], [[]] * 4)
 
     def test_a_link_that_tells_none_does_not_ask(self):
         link = self.open_link(True, tells=False)
         self.settle(link)
-        self.assertFalse(link.wants_tokens)
+        self.assertFalse(link.wants_tokens(0))
         self.assertEqual(sum(region.asked for region in self.regions), 0)

@@ -252,6 +252,17 @@ TEST(Session, TokenIdsAreTakenWhereTheConfigurationNamesTheTenant) {
   (void)client.Call<wire::Pong>(wire::Ping{});
 }
 
+TEST(Session, TokenIdsOfWindowsAreNotTaken) {
+  ServerUnderTest daemon([](Config* config) { config->cache.token_tenants = {"default"}; });
+  WireClient client(daemon.socket());
+  ModelRecord record = TestModel();
+  record.groups[0].hit_rule = HitRule::kTrailing;
+  record.groups[0].window_tokens = 32;
+  const PoolId pool = client.Attach(record, 0).pool;
+  client.Send(TokensOf(pool, Hashes(0, 1), 16), /*want_reply=*/true);
+  EXPECT_FALSE(client.Expect<wire::TokensReply>().wanted);
+}
+
 TEST(Session, TokenIdsThatNoConfigurationAsksForAreNotLookedAt) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());

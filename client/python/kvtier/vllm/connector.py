@@ -375,7 +375,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._link = link
         kept = KeptCacheScheduler(self._cache_groups) if self._keeps else None
         always_load = bool(self._options.get("always_load", False))
-        tokens = TokenTeller(lambda: link.wants_tokens, link.tell)
+        tokens = TokenTeller(link.wants_tokens, link.tell)
         return SchedulerSide(
             lookups, self._cache_groups, self._ranks, always_load, kept, tokens=tokens
         )

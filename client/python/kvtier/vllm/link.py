@@ -93,7 +93,7 @@ class LookupLink(Link):
         self._on_answer = on_answer
         self._tells_tokens = tells_tokens
         self._asked_for_tokens: Attachment | None = None  # the last one over which it was
-        self.wants_tokens = False
+        self._wanted: frozenset[int] = frozenset()  # groups of which it wants them
         self._told: collections.deque[ToldBlocks] = collections.deque(maxlen=_MOST_TOLD)
         self._questions: collections.deque[Sequence[bytes]] = collections.deque()
         self._asking_again = False
@@ -120,6 +120,10 @@ class LookupLink(Link):
             self._questions.append(keys)
             self._wake.notify()
 
+    def wants_tokens(self, group: int) -> bool:
+        """Whether the daemon keeps ids of the tokens of this group's blocks."""
+        return group in self._wanted
+
     def tell(self, blocks: ToldBlocks) -> None:
         """Tells which tokens these hold, if the daemon wants to know: nothing comes of it else."""
         with self._wake:
@@ -143,19 +147,26 @@ class LookupLink(Link):
         if not self._tells_tokens or attachment is self._asked_for_tokens:
             return
         self._asked_for_tokens = attachment
+        self._wanted = frozenset()
+        if attachment is None:
+            return
+        groups = len(attachment.regions) // attachment.ranks
         try:
-            self.wants_tokens = attachment is not None and attachment.regions[0].wants_tokens()
-        except KvtierError:
-            self.wants_tokens = False
+            regions = enumerate(attachment.regions[:groups])
+            self._wanted = frozenset(group for group, one in regions if one.wants_tokens())
+        except KvtierError as error:
+            self._report(f"a question was refused: {error}")
 
     def _tell(self, attachment: Attachment | None, told: Sequence[ToldBlocks]) -> None:
         """To all ranks, each of which has blocks of its own. What is lost with a daemon is told again
         when the blocks are stored or loaded again."""
-        if attachment is None or not self.wants_tokens:
+        if attachment is None:
             return
         groups = len(attachment.regions) // attachment.ranks
         try:
             for blocks in told:
+                if not self.wants_tokens(blocks.group):
+                    continue
                 for region in attachment.regions[blocks.group :: groups]:
                     region.give_tokens(blocks.hashes, blocks.tokens)
         except UnavailableError:

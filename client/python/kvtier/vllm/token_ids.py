@@ -35,10 +35,10 @@ def are_told_apart_by_tokens(request: Any) -> bool:
 
 
 class TokenTeller:
-    """Of the scheduler's thread. wanted: whether the daemon keeps ids. tell: sends without
-    waiting."""
+    """Of the scheduler's thread. wanted: whether the daemon keeps ids of a group's blocks. tell: sends
+    without waiting."""
 
-    def __init__(self, wanted: Callable[[], bool], tell: Callable[[ToldBlocks], None]) -> None:
+    def __init__(self, wanted: Callable[[int], bool], tell: Callable[[ToldBlocks], None]) -> None:
         self._wanted = wanted
         self._tell = tell
 
@@ -51,7 +51,7 @@ class TokenTeller:
         hashes: Sequence[bytes],
     ) -> None:
         """depths: of the blocks in vLLM's request."""
-        if not depths or not self._wanted() or not are_told_apart_by_tokens(request):
+        if not depths or not self._wanted(group) or not are_told_apart_by_tokens(request):
             return
         tokens = request.all_token_ids
         if depths[-1] - depths[0] == len(depths) - 1:
