@@ -337,6 +337,21 @@ TEST(Config, MetricsAndEventsAreForThisMachineOnly) {
       << open.error().context;
 }
 
+TEST(Config, TokenIdsAreOfTenantsThatEventsTellOf) {
+  const auto load = [](const std::string& tenants, const std::string& token_ids) {
+    return LoadConfig("", {"events.endpoint=tcp://127.0.0.1:5557", "events.tenants=" + tenants,
+                           "events.token_ids=" + token_ids});
+  };
+  EXPECT_TRUE(LoadConfig("", {}).value().events.token_ids.empty());
+  EXPECT_TRUE(load("[]", R"(["default"])"));
+  EXPECT_TRUE(load(R"(["research"])", R"(["research"])"));
+  const Result<Config> untold = load(R"(["research"])", R"(["default", "other"])");
+  ASSERT_FALSE(untold);
+  EXPECT_NE(untold.error().context.find("the tenant other"), std::string::npos)
+      << untold.error().context;
+  EXPECT_FALSE(LoadConfig("", {R"(events.token_ids=["default"])"})) << "nothing tells them";
+}
+
 TEST(Config, EveryKeyIsExplained) {
   for (const ConfigKey& key : ConfigKeys()) {
     EXPECT_FALSE(key.help.empty()) << key.section << "." << key.name;

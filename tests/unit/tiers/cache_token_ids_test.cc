@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fakes/seeded_random.h"
 #include "tests/unit/tiers/cache_fixture.h"
+#include "tiers/index/index_codec.h"
 #include "tiers/state/expected_tokens.h"
 
 namespace kvtier {
@@ -73,7 +75,7 @@ class CacheTokenIdsTest : public CacheTest {
     return cache_->GiveTokenIds(pool_.id, hash, ids);
   }
   void GiveAll(const Hashes& hashes) {
-    for (const BlockHash& hash : hashes) EXPECT_TRUE(Give(hash, IdsOf(hash)));
+    for (const BlockHash& hash : hashes) (void)Give(hash, IdsOf(hash));
   }
   // Nothing: it was not told of there.
   [[nodiscard]] std::optional<Ids> Told(const BlockHash& hash, Tier tier) const {
@@ -88,11 +90,51 @@ class CacheTokenIdsTest : public CacheTest {
     }
     return late.ids;
   }
+  void RandomStep(SeededRandom* random);
+  void ExpectIdsAreTheBlocks() const {
+    for (const auto& [block, ids] : Replayed()) {
+      EXPECT_TRUE(ids.empty() || ids == IdsOf(block.first)) << block.first.Hex();
+    }
+  }
+  void ExpectIndexAgrees() const {
+    const IndexSnapshot snapshot = machine_->Snapshot();
+    for (const TokensRecord& tokens : snapshot.tokens) {
+      EXPECT_EQ(tokens.ids, BytesOfTokenIds(IdsOf(tokens.key.hash)));
+      EXPECT_TRUE(std::ranges::any_of(
+          snapshot.records, [&](const IndexRecord& record) { return record.key == tokens.key; }));
+    }
+  }
   [[nodiscard]] size_t InIndex() const { return machine_->Snapshot().tokens.size(); }
 
   IdSink sink_;
   uint64_t token_bytes_ = 1 * kMiB;
 };
+
+void CacheTokenIdsTest::RandomStep(SeededRandom* random) {
+  const Hashes hashes = Sequence(random->Below(8), static_cast<uint32_t>(random->Between(1, 4)));
+  const uint64_t choice = random->Below(100);
+  if (choice < 30) {
+    (void)Give(hashes.back(), IdsOf(hashes.back()));
+  } else if (choice < 60) {
+    if (random->Chance(0.5)) GiveAll(hashes);
+    if (cache_->Gauges().pools.front().free >= hashes.size()) PutChain(hashes);
+  } else if (choice < 70) {
+    const uint64_t tier = random->Below(4);
+    cache_->Evict({pool_.namespace_id, hashes.back()},
+                  tier == 3 ? std::nullopt : std::optional(static_cast<Tier>(tier)));
+  } else if (choice < 80) {
+    cache_->Drain([] {});
+    for (uint64_t events = random->Below(20); events > 0; --events) machine_->loop.RunOne();
+  } else if (choice < 90) {
+    AdvanceAndTick(static_cast<int64_t>(random->Below(3000)));
+  } else if (choice < 95) {
+    machine_->index->FailBatchesAtRate(random->Chance(0.5) ? 0.3 : 0);
+  } else if (choice < 98) {
+    CrashAndRestart();
+  } else {
+    cache_->Erase({.tenant = "tenant"}, [](const EraseReport&, const Status&) {});
+  }
+}
 
 TEST_F(CacheTokenIdsTest, EventsOfAllTiersSayWhichTokensABlockHolds) {
   Open();
@@ -342,6 +384,26 @@ TEST_F(CacheTokenIdsTest, IdsInTheIndexThatAreNoneAreDeleted) {
   EXPECT_EQ(Replayed().at({odd, Tier::kDisk}), Ids());
   EXPECT_EQ(Replayed().at({few, Tier::kDisk}), Ids());
   EXPECT_EQ(InIndex(), 1u);
+}
+
+// Whatever fails, dies or is evicted: ids in the index are those of a record, and ids that are told
+// are the block's.
+TEST_F(CacheTokenIdsTest, NoOrderOfEventsTellsIdsOfAnotherBlockOrLeavesThemBehind) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE(seed);
+    SeededRandom random(seed);
+    cache_.reset();
+    sink_.ids.clear();
+    Open({.pool_blocks = 16, .host_slots = 16, .disk_slots = 32});
+    for (int step = 0; step < 300 && !HasFailure(); ++step) RandomStep(&random);
+    machine_->index->FailBatchesAtRate(0);
+    for (int ticks = 0; ticks < 5; ++ticks) AdvanceAndTick(1000);
+    ExpectIdsAreTheBlocks();
+    CrashAndRestart();
+    for (int ticks = 0; ticks < 5; ++ticks) AdvanceAndTick(1000);
+    ExpectIdsAreTheBlocks();
+    ExpectIndexAgrees();
+  }
 }
 
 }  // namespace
