@@ -6,7 +6,8 @@
 // daemon that dies has begun. Then the keys go, so that nothing that happens later brings bytes on
 // disk back. The directory is then walked in parts. A block that something moves is looked at again
 // at the next tick. A reference does not keep a block: no lookup finds it any more, and its memory
-// is free when the last session lets go of it.
+// is free when the last session lets go of it. Token ids go at once, also those of a block that
+// stays for a while.
 //
 // Keys of objects can be made by every host that has the root key, so that objects are deleted
 // instead: all of the tenant's, those of other hosts and of later hours, too, since names tell no
