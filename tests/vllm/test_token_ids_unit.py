@@ -157,8 +157,7 @@ class LinkTellsTest(LinkCase):
         return link
 
     def settle(self, link):
-        """Returns when the link has done what it was given before: it answers after it has asked, and
-        before it tells."""
+        """Returns when the link has done what it was given before: it answers, asks, and then tells."""
         for _ in range(2):
             count = len(self.answers)
             link.ask([bytes(36)])
@@ -176,6 +175,29 @@ class LinkTellsTest(LinkCase):
         told = [([hash_of(1)], [4, 5])]
         self.assertEqual([region.told for region in self.regions], [[], told, [], told])
         self.assertEqual([region.asked for region in self.regions], [1, 1, 0, 0])
+
+    def test_lookups_are_answered_before_it_asks(self):
+        """A step waits for them for some milliseconds, also when the daemon is a new one."""
+        answers_when_asked = []
+
+        class Region(TellingRegion):
+            def wants_tokens(region):
+                answers_when_asked.append(len(self.answers))
+                return super().wants_tokens()
+
+        attachment = Attachment([Region(True)], lambda: None, lambda: True, 1)
+        looked_up = threading.Event()
+
+        def attach():
+            self.assertTrue(looked_up.wait(PATIENCE_S))
+            return attachment
+
+        link = LookupLink(attach, self.on_answer, tells_tokens=True)
+        self.addCleanup(link.close)
+        link.ask([bytes(36)])
+        looked_up.set()
+        self.settle(link)
+        self.assertGreater(answers_when_asked[0], 0)
 
     def test_a_daemon_that_wants_none_or_does_not_say_is_told_none(self):
         for wants in (False, None):

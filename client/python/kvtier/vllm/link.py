@@ -131,29 +131,32 @@ class LookupLink(Link):
             self._wake.notify()
 
     def _work(self, attachment: Attachment | None) -> None:
-        self._ask_for_tokens(attachment)
         with self._wake:
-            if not self._questions and not self._told:
+            if not self._questions and not self._told and attachment is self._asked_for_tokens:
                 self._wait(attachment)
             questions, told = list(self._questions), list(self._told)
             self._questions.clear()
             self._told.clear()
         self._answer(attachment, questions)
+        # Behind the lookups: a step waits for their answers, and some milliseconds only.
+        self._ask_for_tokens(attachment)
         if told:
             self._tell(attachment, told)
 
     def _ask_for_tokens(self, attachment: Attachment | None) -> None:
         """Once over each attachment."""
-        if not self._tells_tokens or attachment is self._asked_for_tokens:
+        if attachment is self._asked_for_tokens:
             return
         self._asked_for_tokens = attachment
         self._wanted = frozenset()
-        if attachment is None:
+        if attachment is None or attachment is not self._current or not self._tells_tokens:
             return
         groups = len(attachment.regions) // attachment.ranks
         try:
             regions = enumerate(attachment.regions[:groups])
             self._wanted = frozenset(group for group, one in regions if one.wants_tokens())
+        except UnavailableError:
+            self.lost(attachment)
         except KvtierError as error:
             self._report(f"a question was refused: {error}")
 
