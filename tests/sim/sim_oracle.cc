@@ -72,9 +72,15 @@ void SimOracle::OnErased(const std::string& tenant, uint64_t commits) {
 
 void SimOracle::OnErasureCut(const std::string& tenant, uint32_t begun_s) {
   erasure_cut_ = true;
+  // A block that was computed anew since is younger in its record, too, but not while the index
+  // refuses what is written: the next daemon, which knows the record alone, erases the block.
+  std::unordered_set<BlockKey> recorded_before;
+  for (const IndexRecord& record : IndexRecords()) {
+    if (record.created_s <= begun_s) recorded_before.insert(record.key);
+  }
   std::erase_if(persisted_, [&](const BlockKey& key) {
     return plan_.namespaces[key.namespace_id.value].identity.tenant == tenant &&
-           truths_[key].computed_ms / 1000 <= begun_s;
+           (truths_[key].computed_ms / 1000 <= begun_s || recorded_before.contains(key));
   });
 }
 
