@@ -89,8 +89,8 @@ TEST_F(SharedPrefixTest, ManyClientsOnOneTraceSeeNoWrongByte) {
   EXPECT_EQ(report->requests, 240u);
   EXPECT_EQ(blocks.asked, blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
   EXPECT_GT(blocks.hit[0], 0u);
-  EXPECT_GT(blocks.hit[1], 0u);
-  EXPECT_GT(blocks.hit[2], 0u);
+  // How soon it was written decides in which of the two a block is found that has left the pool.
+  EXPECT_GT(blocks.hit[1] + blocks.hit[2], 0u);
 }
 
 }  // namespace
