@@ -39,6 +39,10 @@ void FakeIndex::LoseTail(size_t batches) {
   log_.resize(log_.size() - std::min(batches, log_.size()));
 }
 
+size_t FakeIndex::purges() const {
+  return static_cast<size_t>(std::ranges::count(log_, true, &IndexBatch::purge_tokens));
+}
+
 void FakeIndex::ReplaceWith(const IndexSnapshot& snapshot) {
   log_ = {IndexBatch{
       .namespaces = snapshot.namespaces, .puts = snapshot.records, .token_puts = snapshot.tokens}};

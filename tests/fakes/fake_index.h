@@ -41,6 +41,8 @@ class FakeIndex final : public Index {
 
   [[nodiscard]] EventSource source() const { return source_; }
   [[nodiscard]] size_t batches_applied() const { return log_.size(); }
+  // Of them, those that took deleted token ids out of the files.
+  [[nodiscard]] size_t purges() const;
 
  private:
   void CompleteFirst(const std::function<void(Status)>& done);

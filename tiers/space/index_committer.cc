@@ -87,7 +87,8 @@ IndexBatch IndexCommitter::BuildBatch() {
     if (!rewritten.contains(deletion.key)) batch.deletes.push_back(deletion.key);
   }
   batch.token_deletes = token_deletes_under_way_;
-  batch.purge_tokens = std::exchange(purge_tokens_, false);
+  purge_under_way_ = std::exchange(purge_tokens_, false);
+  batch.purge_tokens = purge_under_way_;
   if (!puts_under_way_.empty()) batch.budget = state_.write_budget.state();
   return batch;
 }
@@ -187,6 +188,7 @@ void IndexCommitter::FinishDeletes(const Status& status) {
     deletes_.insert(deletes_.begin(), deletes_under_way_.begin(), deletes_under_way_.end());
     token_deletes_.insert(token_deletes_.begin(), token_deletes_under_way_.begin(),
                           token_deletes_under_way_.end());
+    purge_tokens_ |= purge_under_way_;
   }
   deletes_under_way_.clear();
   token_deletes_under_way_.clear();

@@ -92,6 +92,7 @@ class IndexCommitter {
   std::vector<EntryIndex> updates_under_way_;
   std::vector<NamespaceId> namespaces_under_way_;
   bool purge_tokens_ = false;
+  bool purge_under_way_ = false;
   bool busy_ = false;
   bool failed_ = false;
 };

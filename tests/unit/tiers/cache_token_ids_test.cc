@@ -329,6 +329,25 @@ TEST_F(CacheTokenIdsTest, ADaemonThatKeepsThemNoMoreDeletesThem) {
   EXPECT_EQ(InIndex(), 0u);
 }
 
+TEST_F(CacheTokenIdsTest, WhatIsDeletedLeavesTheFilesAlsoWhenTheIndexRefusedFirst) {
+  Open();
+  const Hashes hashes = Sequence(1, 2);
+  GiveAll(hashes);
+  PutChain(hashes);
+  Drain();
+  Settle();
+  setup_.options.token_tenants = {};
+  machine_->index->RefuseNextBatches(1);
+  CrashAndRestart();
+  Settle();
+  ASSERT_EQ(InIndex(), 2u);
+  EXPECT_EQ(machine_->index->purges(), 0u);
+  AdvanceAndTick(1000);
+  Settle();
+  EXPECT_EQ(InIndex(), 0u);
+  EXPECT_EQ(machine_->index->purges(), 1u);
+}
+
 TEST_F(CacheTokenIdsTest, AnErasureTakesThemAtOnce) {
   Open();
   const Hashes hashes = Sequence(1, 4);
