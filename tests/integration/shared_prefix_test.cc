@@ -89,8 +89,17 @@ TEST_F(SharedPrefixTest, ManyClientsOnOneTraceSeeNoWrongByte) {
   EXPECT_EQ(report->requests, 240u);
   EXPECT_EQ(blocks.asked, blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
   EXPECT_GT(blocks.hit[0], 0u);
-  // How soon it was written decides in which of the two a block is found that has left the pool.
-  EXPECT_GT(blocks.hit[1] + blocks.hit[2], 0u);
+  EXPECT_GT(blocks.hit[2], 0u);
+  // Beside other programs a replay may find all that has left the pool on disk: then once more.
+  uint64_t from_host = blocks.hit[1];
+  options.on_progress = {};
+  for (int more = 0; more < 10 && from_host == 0; ++more) {
+    const auto again = Replay(trace, options);
+    ASSERT_TRUE(again) << again.error().ToString();
+    EXPECT_EQ(again->wrong_blocks, 0u);
+    from_host = again->blocks.hit[1];
+  }
+  EXPECT_GT(from_host, 0u);
 }
 
 }  // namespace
