@@ -23,7 +23,7 @@ namespace kvtier {
 // nothing stands between host and disk.
 //
 // An eviction from disk neither reads nor waits for the store: with each tick the blocks that come
-// next at the cold end of the disk's order are written, as far as the bytes of a second allow.
+// next at the cold end of the disk's order are written, as far as cold_write_bytes_per_s allows.
 // What is evicted without is counted with its reason. Event loop only.
 class ColdWriter final : public CopyDown {
  public:
