@@ -5,6 +5,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <numeric>
 #include <thread>
 
@@ -31,6 +33,7 @@ class Engine {
 
   [[nodiscard]] bool Open(std::vector<uint32_t> tokens) {
     tokens_ = std::move(tokens);
+    written_ = 0;
     auto opened = pool_.OpenSequence(tokens_);
     EXPECT_TRUE(opened) << opened.error().ToString();
     if (!opened) return false;
@@ -67,6 +70,7 @@ class Engine {
   [[nodiscard]] kvt::Sequence& sequence() { return *sequence_; }
   [[nodiscard]] kvt::Pool& pool() { return pool_; }
   [[nodiscard]] kvt::Connection& connection() { return connection_; }
+  [[nodiscard]] size_t tokens() const { return tokens_.size(); }
   [[nodiscard]] std::vector<int32_t> Table() { return *sequence_->BlockTable(); }
   void Close() { sequence_.reset(); }
 
@@ -196,6 +200,77 @@ TEST_F(ResumedSequencesTest, ManyDeathsInARowLoseNothing) {
     // Every other death comes before the engine has noticed the one before.
     if (deaths % 2 == 1) ExpectGoesOn(engine.get());
   }
+  EXPECT_EQ(Restart("former_clients"), 0u);
+}
+
+// One that computes without a pause, and opens another sequence whenever one is long enough, so
+// that a death comes in the midst of any of its calls. Each of them has to succeed, without a loss.
+class BusyEngine {
+ public:
+  explicit BusyEngine(std::unique_ptr<Engine> engine)
+      : engine_(std::move(engine)), thread_([this] { Work(); }) {}
+  ~BusyEngine() { Stop(); }
+  void Stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  // Until it has done so many more steps, or has failed.
+  void AwaitSteps(uint64_t steps) const {
+    const uint64_t until = steps_ + steps;
+    while (steps_ < until && !failed_) std::this_thread::yield();
+  }
+  [[nodiscard]] bool failed() const { return failed_; }
+
+ private:
+  void Work() {
+    for (; !stopping_ && !failed_; ++steps_) failed_ = !Step();
+  }
+  [[nodiscard]] bool Step() {
+    constexpr uint64_t kMostTokens = uint64_t{20} * kTestBlockTokens;
+    if (engine_->sequence().Info().computed_tokens >= kMostTokens) {
+      first_token_ += 100'000;
+      // The last one is held until then: a client that holds nothing does not wait for a daemon.
+      if (!engine_->Open(Tokens(first_token_, 3))) return false;
+    }
+    return Succeeds(engine_->Append(kTestBlockTokens / 2 + 1)) && Succeeds(engine_->Compute()) &&
+           Succeeds(engine_->sequence().Check()) && Has(engine_->Wrong() == 0, "wrong bytes") &&
+           Has(engine_->sequence().Info().computed_tokens == engine_->tokens(), "lost tokens");
+  }
+  [[nodiscard]] static bool Succeeds(const kvt::Status& status) {
+    EXPECT_TRUE(status) << status.error().ToString();
+    return static_cast<bool>(status);
+  }
+  [[nodiscard]] static bool Has(bool holds, const char* otherwise) {
+    EXPECT_TRUE(holds) << otherwise;
+    return holds;
+  }
+
+  const std::unique_ptr<Engine> engine_;
+  uint32_t first_token_ = 1'000'000;
+  std::atomic<uint64_t> steps_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+// $KVTIER_DEATHS of them, 12 if it is not set.
+TEST_F(ResumedSequencesTest, DeathsInTheMidstOfItsCallsCostAnEngineNothing) {
+  const char* const configured = std::getenv("KVTIER_DEATHS");
+  const int deaths = configured != nullptr ? std::atoi(configured) : 12;
+  Start();
+  BusyEngine engine(EngineAtWork());
+  for (int death = 0; death < deaths; ++death) {
+    // Neither a whole number of sequences nor of steps.
+    engine.AwaitSteps(static_cast<uint64_t>(death % 37));
+    KillAndRestart();
+    ASSERT_FALSE(engine.failed()) << "after death " << death;
+  }
+  // The first of them may have begun before the last death.
+  engine.AwaitSteps(2);
+  engine.Stop();
+  EXPECT_FALSE(engine.failed());
+  EXPECT_GT(Restart("resumed_blocks"), 0u);
+  EXPECT_EQ(Restart("resume_lost_blocks"), 0u);
   EXPECT_EQ(Restart("former_clients"), 0u);
 }
 
