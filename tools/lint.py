@@ -7,7 +7,8 @@
 * words that the project does not use, in code, comments and documents; WORDS says what to write;
 * sources without an SPDX line among their first three lines;
 * sources of more than 600 lines, and comments of C and C++ wider than 100 columns;
-* tests of the cache that tests/README.md does not name.
+* tests of the cache that tests/README.md does not name;
+* kernels that nvcc would name by the directory of the source, so that no two builds were the same bytes.
 
 tools/lint_allow.txt names files and folders ("tiers/") that may be so for the time being, one a line.
 `--all` goes by nothing but the files, as if that list were empty. Exit: 0 clean, 1 something was found.
@@ -27,6 +28,9 @@ COMMENT_LINE = re.compile(r" *(//|/?\*)")
 C_SUFFIXES = {".c", ".cc", ".cu", ".cuh", ".h", ".hpp"}
 SOURCE_SUFFIXES = C_SUFFIXES | {".cmake", ".py", ".sh", ".toml", ".yml"}
 TEXT_SUFFIXES = SOURCE_SUFFIXES | {".html", ".in", ".json", ".md", ".service", ".txt"}
+# Of those that packages bring; kernels/CMakeLists.txt says why not.
+KERNELS = re.compile(r"^kernels/(?!bench/|reference/).*\.cuh?$")
+INTERNAL_TO_FILE = re.compile(r"namespace \{|(static )?__(constant|device)__ (static )?const |static __global__")
 # Bytes that are compared, texts that others wrote, and this program, which names the words.
 NOT_READ = re.compile(
     r"^(tests/fuzz/corpus|tests/data/|docs/benchmarks/|client/examples/model/|LICENSE$"
@@ -105,6 +109,8 @@ def main():
         for number, line in enumerate(lines, 1):
             if path.suffix in C_SUFFIXES and len(line) > MAX_COLUMNS and COMMENT_LINE.match(line):
                 report(name, f"{number}: a comment of {len(line)} columns, {MAX_COLUMNS} at most")
+            if KERNELS.match(name) and INTERNAL_TO_FILE.match(line):
+                report(name, f"{number}: internal to the file, so that nvcc names it by its directory")
         for number, word, better in words_in(lines):
             report(name, f'{number}: "{word}" ({better})')
     for name in unmapped_tests():

@@ -24,8 +24,8 @@ constexpr uint64_t kPrime64_1 = 0x9E3779B185EBCA87, kPrime64_2 = 0xC2B2AE3D27D4E
                    kPrime64_3 = 0x165667B19E3779F9, kPrime64_4 = 0x85EBCA77C2B2AE63,
                    kPrime64_5 = 0x27D4EB2F165667C5;
 
-// The default secret as little-endian words.
-__constant__ const uint64_t kSecret[kSecretBytes / 8] = {
+// The default secret as little-endian words. Not const, and so external: CMakeLists.txt says why.
+__constant__ uint64_t kSecret[kSecretBytes / 8] = {
     0xbe4ba423396cfeb8, 0x1cad21f72c81017c, 0xdb979083e96dd4de, 0x1f67b3b7a4a44072,
     0x78e5c0cc4ee679cb, 0x2172ffcc7dd05a82, 0x8e2443f7744608b8, 0x4c263a81e69035e0,
     0xcb00c391bb52283c, 0xa32e531b8b65d088, 0x4ef90da297486471, 0xd8acdea946ef1938,
@@ -83,7 +83,8 @@ __device__ __forceinline__ uint64_t HighHalf(const uint64_t* lanes, uint64_t len
 
 }  // namespace xxh3
 
-namespace {
+// Named: CMakeLists.txt says why.
+inline namespace checksum_blocks {
 
 constexpr int kSumWarps = 8;
 constexpr int kThreads = 32 * (kSumWarps + 1);
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 1) StoreBigEndian(out + 8, xxh3::LowHalf(lanes, list.block_bytes));
 }
 
-}  // namespace
+}  // namespace checksum_blocks
 }  // namespace kvtier::kernels
 
 extern "C" kvt_kernel_status kvt_checksum_blocks(const kvt_block_list* list, uint8_t* checksums,

@@ -13,7 +13,8 @@
 #include "kvtier/block_ops.h"
 
 namespace kvtier::kernels {
-namespace {
+// Named: CMakeLists.txt says why.
+inline namespace copy_blocks {
 
 constexpr int kThreads = 256;
 constexpr int kWarpsPerCta = kThreads / 32;
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
+}  // namespace copy_blocks
 }  // namespace kvtier::kernels
 
 extern "C" kvt_kernel_status kvt_copy_blocks(const kvt_copy_blocks_params* params, void* stream) {

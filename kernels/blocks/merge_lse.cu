@@ -14,7 +14,8 @@
 #include "kernels/hopper/math.cuh"
 
 namespace kvtier::kernels {
-namespace {
+// Named: CMakeLists.txt says why.
+inline namespace merge_lse {
 
 constexpr int kThreads = 128;
 constexpr int kCtasPerProcessor = 8;
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, kPartsAtOnce == kFewParts ? kCtasPer
   }
 }
 
-}  // namespace
+}  // namespace merge_lse
 
 template <Family kFamily>
 cudaError_t LaunchMerge(const MergePlan& plan, cudaStream_t stream) {

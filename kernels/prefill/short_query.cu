@@ -8,7 +8,8 @@
 #include "kernels/prefill/short_widener.cuh"
 
 namespace kvtier::kernels {
-namespace {
+// Named: CMakeLists.txt says why.
+inline namespace short_query {
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1)
@@ -124,7 +125,7 @@ cudaError_t LaunchHeadDims(const PrefillPlan& plan, int clusters, int cluster_ct
              : LaunchTraits<ShortTraits<Element, kFp8, 64>>(plan, clusters, cluster_ctas, stream);
 }
 
-}  // namespace
+}  // namespace short_query
 
 int ShortClustersAtOnce(int cluster_ctas) {
   return ClustersAtOnce<ShortTraits<__half, false, 128>>(cluster_ctas);
