@@ -16,6 +16,7 @@
 #include "daemon/config/config_loader.h"
 #include "daemon/keeper/descriptor_store.h"
 #include "daemon/keeper/keeper_link.h"
+#include "daemon/resources/kept_pools.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {
@@ -43,6 +44,7 @@ uint64_t HostBytes(const DevFacts& facts) {
 }
 
 uint64_t PoolBytes(const DevFacts& facts) {
+  if (facts.kept_pool_bytes > 0) return facts.kept_pool_bytes;
   const uint64_t share = facts.memory.available_bytes / kPoolShare;
   return std::clamp(share - share % (64 * kMiB), kMinPoolBytes, kMaxPoolBytes);
 }
@@ -102,21 +104,33 @@ void LookAtDisk(DevFacts* facts) {
 }
 
 // The connection ends here: the daemon's own comes later.
-uint64_t KeptHostBytes(const std::string& socket) {
+void LookAtKeptMemory(DevFacts* facts) {
+  const std::string socket = fmt::format("{}/{}", facts->socket_directory, kSocketName);
   Result<std::optional<KeeperLink>> keeper =
       KeeperLink::Find(KeeperPlace::Beside(socket, ""), RestartConfig{}.keep_for_ms);
-  if (!keeper || !*keeper) return 0;
+  if (!keeper || !*keeper) return;
   const Result<std::optional<UniqueFd>> arena = (*keeper)->Take(kHostArenaName);
-  return arena && *arena ? FileBytes((*arena)->get()) : 0;
+  if (arena && *arena) facts->kept_host_bytes = FileBytes((*arena)->get());
+  facts->kept_pool_bytes = KeptPools::HostCap(&**keeper);
 }
 
-std::string PoolNote(const DevFacts& facts) {
-  if (!facts.has_gpu) return "in host memory: " + facts.why_no_gpu;
+// Of memory that the last daemon has left, which is given back if another size was asked for.
+std::string KeptNote(uint64_t kept_bytes, uint64_t bytes) {
+  if (bytes == kept_bytes) return "as the last daemon has left it";
+  return fmt::format("begins empty: the last daemon has left {}", FormatByteSize(kept_bytes));
+}
+
+std::string PoolNote(const DevFacts& facts, const Config& config) {
+  if (!facts.has_gpu) {
+    std::string note = "in host memory: " + facts.why_no_gpu;
+    if (facts.kept_pool_bytes == 0) return note;
+    return note + "; " + KeptNote(facts.kept_pool_bytes, config.cache.pool_bytes);
+  }
   return fmt::format("{:.0f} % of the free memory of the first GPU", kVramShare * 100);
 }
 
-std::string MemoryNote(const DevFacts& facts) {
-  if (facts.kept_host_bytes > 0) return "as the last daemon has left it";
+std::string MemoryNote(const DevFacts& facts, const Config& config) {
+  if (facts.kept_host_bytes > 0) return KeptNote(facts.kept_host_bytes, config.host.bytes);
   std::string note = fmt::format("{} of memory were free",  //
                                  FormatByteSize(facts.memory.available_bytes));
   if (!facts.memory.limited_by.empty()) {
@@ -163,7 +177,7 @@ Result<DevFacts> GatherDevFacts() {
   DevFacts facts;
   facts.memory = ReadMachineMemory();
   KVT_ASSIGN_OR_RETURN(facts.socket_directory, MakeUserSocketDirectory());
-  facts.kept_host_bytes = KeptHostBytes(fmt::format("{}/{}", facts.socket_directory, kSocketName));
+  LookAtKeptMemory(&facts);
   LookAtDisk(&facts);
   // A driver that does not work is as good as none here: the screen says why.
   const Result<CudaPresence> gpus = FindCudaDevices();
@@ -215,8 +229,8 @@ Next, in another terminal:
   kvtierctl status
   python3 -m kvtier.demo
 )",
-      ::geteuid(), pool, PoolNote(facts), FormatByteSize(config.host.bytes), MemoryNote(facts),
-      disk, DiskNote(facts, config), config.server.socket,
+      ::geteuid(), pool, PoolNote(facts, config), FormatByteSize(config.host.bytes),
+      MemoryNote(facts, config), disk, DiskNote(facts, config), config.server.socket,
       found ? "Clients of this user find it by themselves: kvtier.connect() needs no arguments."
             : fmt::format("Clients do not find it by themselves: export {}={}", kSocketVariable,
                           config.server.socket),

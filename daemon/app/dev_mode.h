@@ -25,9 +25,11 @@ struct DevFacts {
   // Free bytes there, those of the disk tier's own files included: the choice must not shrink from
   // start to start.
   uint64_t disk_free_bytes = 0;
-  // Host memory that an earlier daemon left with a keeper; 0: none. It is taken as it is, since
-  // memory of another size would not be adopted, and is not among what is available.
+  // Host memory that an earlier daemon left with a keeper, and the cap of the pools in host memory
+  // that it left; 0: none. They are taken as they are, since those of another size would not be
+  // adopted, and are not among what is available.
   uint64_t kept_host_bytes = 0;
+  uint64_t kept_pool_bytes = 0;
   std::string why_no_disk;  // empty: the directory can be used
   bool has_gpu = false;
   std::string why_no_gpu;

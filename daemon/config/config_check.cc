@@ -162,8 +162,9 @@ Status CheckServer(const Config& config) {
   if (server.max_frame_bytes < needed) {
     return Conflict(config, {"server.max_frame_bytes", "server.max_hashes_per_call"},
                     "server.max_frame_bytes {} is too small for server.max_hashes_per_call {}: at "
-                    "least {} bytes",
-                    server.max_frame_bytes, server.max_hashes_per_call, needed);
+                    "least {}",
+                    FormatExactByteSize(server.max_frame_bytes), server.max_hashes_per_call,
+                    FormatExactByteSize(needed));
   }
   return {};
 }
@@ -172,13 +173,13 @@ Status CheckTiers(const Config& config) {
   const uint64_t slab = config.cache.slab_bytes;
   if (slab % (4 * kKiB) != 0) {
     return Conflict(config, {"cache.slab_bytes"}, "cache.slab_bytes {} must be a multiple of 4KiB",
-                    slab);
+                    FormatExactByteSize(slab));
   }
   if (config.host.bytes < slab) {
     return Conflict(config, {"host.bytes", "cache.slab_bytes"},
                     "host.bytes {} is less than one slab (cache.slab_bytes {}); raise the one or "
                     "lower the other",
-                    config.host.bytes, slab);
+                    FormatExactByteSize(config.host.bytes), FormatExactByteSize(slab));
   }
   if (config.disk.bytes == 0) return {};
   // Each file loses a part of its share to its superblocks, and must hold one slab besides.
@@ -186,8 +187,9 @@ Status CheckTiers(const Config& config) {
   if (config.disk.bytes < needed) {
     return Conflict(config, {"disk.bytes", "cache.slab_bytes", "disk.files"},
                     "disk.bytes {} is too small for one slab (cache.slab_bytes {}) in each of {} "
-                    "files (disk.files): at least {} bytes",
-                    config.disk.bytes, slab, config.disk.files, needed);
+                    "files (disk.files): at least {}",
+                    FormatExactByteSize(config.disk.bytes), FormatExactByteSize(slab),
+                    config.disk.files, FormatExactByteSize(needed));
   }
   return {};
 }

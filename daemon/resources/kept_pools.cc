@@ -72,6 +72,18 @@ struct KeptPools::Pool {
     mapped = {static_cast<std::byte*>(address), bytes};
     return {};
   }
+  // Maps the table and reads what it says. Errors: of Map and PoolTable::Read; kCorrupt.
+  [[nodiscard]] Status OpenTable(const Digest128& boot_id) {
+    const uint64_t bytes = FileBytes(table_fd.get());
+    if (const auto refusal = MemoryFileRefusal(table_fd.get(), bytes)) {
+      return MakeError(ErrorCode::kCorrupt, *refusal);
+    }
+    if (bytes == 0) return MakeError(ErrorCode::kCorrupt, "damaged");
+    KVT_RETURN_IF_ERROR(Map(bytes));
+    KVT_ASSIGN_OR_RETURN(description, PoolTable::Read(mapped, boot_id));
+    table = std::make_unique<PoolTable>(mapped);
+    return {};
+  }
 
   const uint32_t number;
   UniqueFd memory_fd;  // until the pool has it
@@ -102,15 +114,7 @@ void KeptPools::Look(uint32_t number) {
     if (!pool->memory_fd.valid() || !pool->table_fd.valid()) {
       return MakeError(ErrorCode::kCorrupt, "incomplete");
     }
-    const uint64_t bytes = FileBytes(pool->table_fd.get());
-    if (const auto refusal = MemoryFileRefusal(pool->table_fd.get(), bytes)) {
-      return MakeError(ErrorCode::kCorrupt, *refusal);
-    }
-    if (bytes == 0) return MakeError(ErrorCode::kCorrupt, "damaged");
-    KVT_RETURN_IF_ERROR(pool->Map(bytes));
-    KVT_ASSIGN_OR_RETURN(pool->description, PoolTable::Read(pool->mapped, boot_id_));
-    pool->table = std::make_unique<PoolTable>(pool->mapped);
-    return {};
+    return pool->OpenTable(boot_id_);
   };
   if (const Status looked = look(); !looked) return Refuse(*pool, looked.error().reason);
   free_numbers_.erase(number);
@@ -135,6 +139,20 @@ uint64_t KeptPools::BytesOn(const DeviceInfo& device) const {
     if (IsOn(pool->description, device)) bytes += pool->description.memory_bytes;
   }
   return bytes;
+}
+
+uint64_t KeptPools::HostCap(KeeperLink* keeper) {
+  const Digest128 boot_id = ReadBootId();
+  for (uint32_t number = 0; number < kMaxKeptPools; ++number) {
+    Pool pool(number);
+    Result<std::optional<UniqueFd>> table = keeper->Take(TableName(number));
+    if (!table || !*table) continue;
+    pool.table_fd = **std::move(table);
+    if (pool.OpenTable(boot_id) && pool.description.device_uuid == DeviceInfo{}.uuid) {
+      return pool.description.device_bytes;
+    }
+  }
+  return 0;
 }
 
 void KeptPools::SetDevices(const std::vector<OpenedDevice>* devices, bool same_size) {

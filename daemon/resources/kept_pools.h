@@ -14,6 +14,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/keeper/descriptor_store.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/runtime/log.h"
 #include "tiers/state/pool_keeper.h"
 
@@ -40,6 +41,9 @@ class KeptPools final : public PoolKeeper {
   // What pools of an earlier daemon have of the device's memory: it is free for pools, though the
   // device does not say so.
   [[nodiscard]] uint64_t BytesOn(const DeviceInfo& device) const;
+  // The cap that pools in host memory had which an earlier daemon left with the keeper; 0 if there
+  // are none. Any thread.
+  [[nodiscard]] static uint64_t HostCap(KeeperLink* keeper);
   // Before the cache is made. `same_size` says that a pool is taken over only if the cap of its
   // device has not changed.
   void SetDevices(const std::vector<OpenedDevice>* devices, bool same_size);

@@ -10,6 +10,8 @@
 #include <filesystem>
 
 #include "base/posix.h"
+#include "base/user_paths.h"
+#include "tests/fakes/environment.h"
 #include "tests/integration/harness/daemon_test.h"
 
 namespace kvtier {
@@ -187,6 +189,26 @@ TEST_F(KeptHostTest, StoppingLeavesItAndReleasingGivesItBack) {
   EXPECT_NE(released.output.find("what it had left was given back"), std::string::npos);
   EXPECT_TRUE(EndsSoon(keeper));
   EXPECT_EQ(Ctl({"stop", "--release"}).exit_code, 3) << "neither daemon nor keeper is there";
+}
+
+TEST_F(KeptHostTest, WhatAUsersOwnDaemonHasLeftIsReleasedWithoutNamingIt) {
+  if (std::filesystem::exists(kSystemSocket)) GTEST_SKIP() << "a daemon serves this machine";
+  Start();
+  const int32_t keeper = KeeperPid();
+  EXPECT_EQ(daemon().Terminate(), 0);
+  auto made = TemporaryDirectory::Create();
+  ASSERT_TRUE(made) << made.error().ToString();
+  const std::filesystem::path runtime = made->path();
+  std::filesystem::create_directory_symlink(directory(), runtime / "kvtier");
+  const ScopedVariable runtime_variable("XDG_RUNTIME_DIR", runtime);
+  const ScopedVariable temporary_variable("TMPDIR", runtime);
+  const ScopedVariable unnamed(kSocketVariable, std::nullopt);
+  const std::string absent = runtime / "kvtier.sock";
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "--socket", absent, "stop", "--release"}).exit_code, 3)
+      << "another one was named";
+  const ProgramResult released = RunProgram({KvtierctlPath(), "stop", "--release"});
+  EXPECT_EQ(released.exit_code, 0) << released.errors;
+  EXPECT_TRUE(EndsSoon(keeper));
 }
 
 TEST_F(KeptHostTest, StoppingWithReleaseEndsTheKeeperToo) {

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "base/posix.h"
+#include "base/user_paths.h"
 #include "daemon/keeper/keeper_link.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
@@ -57,12 +58,17 @@ class StopProgress {
   UniqueFd process_;
 };
 
-// Releases what a daemon that has ended has kept. Returns whether there was anything.
-Result<bool> ReleaseKept(const CommandContext& context) {
-  return KeeperLink::End(KeeperPlace::Beside(context.AdminSocket(), ""));
+// Releases what a daemon that has ended has kept: the one whose socket was named, or else this
+// user's own, whose socket is found no more. Returns whether there was anything.
+Result<bool> ReleaseKept(const CommandContext& context, bool named) {
+  KVT_ASSIGN_OR_RETURN(const bool released,
+                       KeeperLink::End(KeeperPlace::Beside(context.AdminSocket(), "")));
+  if (released || named || context.socket != kSystemSocket) return released;
+  const std::string own = fmt::format("{}/{}", UserSocketDirectory(), kSocketName);
+  return KeeperLink::End(KeeperPlace::Beside(own, ""));
 }
 
-void Stop(bool release, CommandContext* context) {
+void Stop(bool release, bool named, CommandContext* context) {
   StopProgress progress;
   const boost::json::object request{{"op", "stop"}, {"release", release}};
   const auto reply =
@@ -77,7 +83,7 @@ void Stop(bool release, CommandContext* context) {
   }
   bool released = stopped && release;
   if (!stopped && release && error.code == ErrorCode::kUnavailable) {
-    const Result<bool> given_back = ReleaseKept(*context);
+    const Result<bool> given_back = ReleaseKept(*context, named);
     if (!given_back) return context->Fail(given_back.error());
     released = *given_back;
   }
@@ -103,7 +109,10 @@ void AddStopCommand(CLI::App* app, CommandContext* context) {
       "Waits for the end. Under systemd use systemctl stop, which gives everything back.\n"
       "Example:\n"
       "  kvtierctl stop --release");
-  command->callback([release, context] { Stop(*release, context); });
+  command->callback([release, app, context] {
+    const bool named = app->count("--socket") > 0 || !context->admin_socket.empty();
+    Stop(*release, named, context);
+  });
 }
 
 }  // namespace kvtier

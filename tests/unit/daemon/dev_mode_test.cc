@@ -74,7 +74,17 @@ TEST(DevMode, TakesTheHostMemoryThatTheLastDaemonLeft) {
   EXPECT_EQ(config.host.bytes, 5 * kGiB) << "memory of another size would begin empty";
   EXPECT_THAT(DevScreen(facts, config), HasSubstr("as the last daemon has left it"));
   EXPECT_THAT(DevScreen(facts, config), HasSubstr("kvtierctl stop --release gives it back"));
-  EXPECT_EQ(ConfigFor(facts, {"host.bytes=1GiB"}).host.bytes, 1 * kGiB);
+  const Config other = ConfigFor(facts, {"host.bytes=1GiB"});
+  EXPECT_EQ(other.host.bytes, 1 * kGiB);
+  EXPECT_THAT(DevScreen(facts, other), HasSubstr("begins empty: the last daemon has left 5.0 GiB"));
+}
+
+TEST(DevMode, GivesThePoolsThatTheLastDaemonLeftTheirSizeAgain) {
+  DevFacts facts = Workstation();
+  facts.kept_pool_bytes = 3 * kGiB;
+  const Config config = ConfigFor(facts);
+  EXPECT_EQ(config.cache.pool_bytes, 3 * kGiB) << "pools of another cap would begin empty";
+  EXPECT_THAT(DevScreen(facts, config), HasSubstr("no driver; as the last daemon has left it"));
 }
 
 TEST(DevMode, GoesWithoutADiskThatCannotBeUsed) {

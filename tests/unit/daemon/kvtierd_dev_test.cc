@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/user_paths.h"
+#include "daemon/keeper/keeper_link.h"
 #include "tests/fakes/environment.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/kvtierd_process.h"
@@ -52,6 +53,23 @@ TEST_F(KvtierdDevTest, ServesWhereClientsLookAndSaysWhatToTypeNext) {
   (void)client.Attach();
   kvtierd.Signal(SIGTERM);
   EXPECT_EQ(kvtierd.Wait(), 0);
+}
+
+TEST_F(KvtierdDevTest, TheNextOneHasItsPoolsAgainThoughLessMemoryIsFree) {
+  std::vector<std::string> arguments{"--dev",         "--set", "host.bytes=128MiB", "--set",
+                                     "disk.bytes=0B", "--set", "pool.device=host"};
+  const std::string screen = "as the last daemon has left it";
+  for (const bool again : {false, true}) {
+    Kvtierd kvtierd(arguments);
+    ASSERT_TRUE(kvtierd.ReadUntil("kvtier.demo\n")) << kvtierd.output();
+    EXPECT_EQ(kvtierd.output().find("size_changed"), std::string::npos) << kvtierd.output();
+    EXPECT_EQ(kvtierd.output().find(screen) != std::string::npos, again) << kvtierd.output();
+    WireClient client(FindSocket());
+    (void)client.Attach();
+    kvtierd.Signal(SIGTERM);
+    EXPECT_EQ(kvtierd.Wait(), 0);
+  }
+  EXPECT_TRUE(KeeperLink::End(KeeperPlace::Beside(directory_.path() / "kvtier/kvtier.sock", "")));
 }
 
 TEST_F(KvtierdDevTest, RefusesAConfigurationFileBesides) {
