@@ -126,6 +126,12 @@ TEST(Config, SeveralDevicesAreAListEachWithItsSize) {
   EXPECT_TRUE(Parse("[pool]\ndevice = [\"host\", \"host\"]\n"));
 }
 
+TEST(Config, SizesInAConflictAreToldWithUnits) {
+  EXPECT_THAT(
+      ContextOf("[host]\nbytes = \"33MiB\"\n"),
+      testing::HasSubstr("host.bytes 33MiB is less than one slab (cache.slab_bytes 64MiB)"));
+}
+
 TEST(Config, DevicesThatContradictEachOtherAreRefused) {
   EXPECT_EQ(ReasonOf("[pool]\ndevice = []\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", 1]\n"), "config_wrong_type");
