@@ -84,6 +84,7 @@ void SimClient::Acquire(Sequence sequence) {
   sequence.request.session = session_;
   sequence.request.pool = context_.world.pool(sequence.pool).id;
   sequence.erasures = context_.oracle.erasures();
+  sequence.asked_ms = context_.oracle.NowMs();
   if (random_.Chance(0.7)) sequence.request.counters = counters_;
   if (random_.Chance(0.4)) sequence.request.layers = random_.Chance(0.5) ? 2 : 8;
   const uint64_t id = next_sequence_++;
@@ -126,6 +127,7 @@ void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
   }
   CheckReply(sequence, *result);
   sequence.answered = true;
+  sequence.answered_ms = context_.oracle.NowMs();
   TakeHits(&sequence, *result);
   TakeNewBlocks(&sequence, *result);
   TouchRequested(sequence);
@@ -240,7 +242,12 @@ void SimClient::OnProgress(const LoadProgress& progress) {
   }
   if (!progress.finished) return;
   sequence.good = std::min(progress.ready, sequence.most_good);
-  if (progress.ready < sequence.hits) sequence.ended = false;
+  if (progress.ready == sequence.hits) return;
+  sequence.ended = false;
+  for (uint32_t i = progress.ready; i < sequence.held.size(); ++i) {
+    context_.oracle.OnNotArrived(sequence.pool.name_space, sequence.held[i].hash, sequence.asked_ms,
+                                 sequence.answered_ms);
+  }
 }
 
 SimClient::Sequence* SimClient::PickAnswered() {

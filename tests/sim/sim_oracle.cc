@@ -126,6 +126,15 @@ void SimOracle::OnUsed(uint32_t name_space, const BlockHash& hash) {
   TruthOf(name_space, hash).last_use_ms = NowMs();
 }
 
+// Its blocks were taken when it was asked for; what is lost on the way is not used again.
+void SimOracle::OnNotArrived(uint32_t name_space, const BlockHash& hash, int64_t asked_ms,
+                             int64_t answered_ms) {
+  Truth& truth = TruthOf(name_space, hash);
+  for (int64_t* const use_ms : {&truth.last_use_ms, &truth.ticked_use_ms, &truth.recorded_use_ms}) {
+    if (*use_ms == answered_ms) *use_ms = asked_ms;
+  }
+}
+
 void SimOracle::OnTouched(uint32_t name_space, const BlockHash& hash) {
   TruthOf(name_space, hash).last_touch_ms = NowMs();
 }

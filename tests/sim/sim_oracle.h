@@ -45,6 +45,11 @@ class SimOracle {
   void OnComputed(uint32_t name_space, const BlockHash& hash);
   // An acquire served the hash with this block.
   void OnHit(const SimBlock& block, const BlockHash& hash);
+  // A hit of an acquire whose load has failed before it: it is certain to have been used when the
+  // client asked, and not when the answer came.
+  void OnNotArrived(uint32_t name_space, const BlockHash& hash, int64_t asked_ms,
+                    int64_t answered_ms);
+  [[nodiscard]] int64_t NowMs() { return world_.machine().clock.WallMs(); }
   void OnReferenceDropped(const SimBlock& block);
   // How often a block was computed, and how often something was erased.
   [[nodiscard]] uint64_t commits() const { return commits_; }
@@ -123,7 +128,6 @@ class SimOracle {
   };
   using Place = std::pair<SimPool, BlockIndex>;
 
-  [[nodiscard]] int64_t NowMs() { return world_.machine().clock.WallMs(); }
   [[nodiscard]] Truth& TruthOf(uint32_t name_space, const BlockHash& hash) {
     return truths_[BlockKey{NamespaceId(name_space), hash}];
   }
