@@ -11,6 +11,7 @@
 
 #include "base/memory_file.h"
 #include "base/units.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/net/peer.h"
 #include "daemon/resources/device_opening.h"
 

@@ -14,12 +14,12 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/keeper/descriptor_store.h"
-#include "daemon/keeper/keeper_link.h"
 #include "daemon/runtime/log.h"
 #include "tiers/state/pool_keeper.h"
 
 namespace kvtier {
 
+class KeeperLink;
 struct OpenedDevice;
 
 // Pools beyond these end with the daemon.

@@ -192,6 +192,7 @@ TEST_F(KeptHostTest, StoppingLeavesItAndReleasingGivesItBack) {
 }
 
 TEST_F(KeptHostTest, WhatAUsersOwnDaemonHasLeftIsReleasedWithoutNamingIt) {
+  // The command that names none would find that daemon first, and stop it.
   if (std::filesystem::exists(kSystemSocket)) GTEST_SKIP() << "a daemon serves this machine";
   Start();
   const int32_t keeper = KeeperPid();
