@@ -5,12 +5,22 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
+# How the sources of tests are optimised; what they test is built as always. Compiling them takes most of a
+# first build, and their own loops are short. Measured for one file: 10 s of 16 in release, 20 of 42 under
+# the address sanitizer.
+if(KVTIER_SANITIZE MATCHES "address")
+  set(KVTIER_TEST_OPTIMISATION -O0)
+elseif(NOT KVTIER_SANITIZE AND CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+  set(KVTIER_TEST_OPTIMISATION -O1)
+endif()
+
 function(kvtier_test)
   cmake_parse_arguments(T "ALONE" "NAME;TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
   add_executable(${T_NAME} ${T_SOURCES})
+  target_compile_options(${T_NAME} PRIVATE ${KVTIER_TEST_OPTIMISATION})
   target_link_libraries(${T_NAME} PRIVATE ${T_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${T_NAME}
     DISCOVERY_MODE PRE_TEST
