@@ -281,6 +281,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.prices.computed(*step)
             for load in metadata.disk_loads:
                 self._scheduler.prices.loaded_from_disk(*load)
+        self._scheduler.loaded(connector_output.finished_recving or ())
         if self._scheduler.kept is not None:
             self._scheduler.kept.loaded(connector_output.finished_recving or ())
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..types import HitRule
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
+from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler, KeptChanges
 from .lookups import Lookups
@@ -93,14 +94,35 @@ def _runs(index: int, first: int, blocks: Sequence[Any]) -> list[_Run]:
 
 
 @dataclass
+class _DiskPlan:
+    """Two prefixes that a request may load: with blocks on disk, of so many tokens, and without.
+    saved_s: how much sooner it is there with them, if they need not wait."""
+
+    tokens: int
+    tokens_in_memory: int
+    disk_tokens: int
+    saved_s: float
+
+
+@dataclass
 class _Request:
     """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
-    pinned: the blocks that steps complete which were planned before."""
+    waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
+    is scheduled. pinned: the blocks that steps complete which were planned before."""
 
     request: Any
     keys: list[list[bytes]] = field(default_factory=list)
     local_tokens: int = 0
+    waits_for: _DiskPlan | None = None
+    scheduled_from: int | None = None
     pinned: list[_Run] = field(default_factory=list)
+
+    def tokens_to_compute(self) -> int:
+        """Of a request that is scheduled."""
+        if self.scheduled_from is None:
+            return 0
+        first = max(self.scheduled_from, self.request.num_computed_tokens)
+        return max(0, self.request.num_tokens - first)
 
     def add_keys(self, index: int, group: CacheGroup) -> None:
         """Those of blocks that became full since the last call."""
@@ -148,6 +170,8 @@ class SchedulerSide:
         self.kept = kept
         self._clock = clock
         self.prices = HitPrices(clock)
+        self._turns = DiskTurns(self.prices.disk_s, clock)
+        self._backlog_tokens: int | None = None  # to be computed, counted when a step first asks
         self._manager: Any = None
         self._requests: dict[str, _Request] = {}
         self._with_pins: dict[str, _Request] = {}
@@ -167,7 +191,10 @@ class SchedulerSide:
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens after the first `local_tokens` the daemon has; None: ask again."""
         known = self._requests.setdefault(request.request_id, _Request(request))
-        known.local_tokens = local_tokens
+        if known.waits_for is not None and known.local_tokens == local_tokens:
+            tokens = self._at_turn(known, known.waits_for)
+            return None if tokens is None else tokens - local_tokens
+        known.local_tokens, known.waits_for = local_tokens, None
         if local_tokens % prefix_unit(self._groups) != 0:
             return 0
         for index, group in enumerate(self._groups):
@@ -184,20 +211,28 @@ class SchedulerSide:
             found = longest_prefix(self._groups, local_tokens, limit, look_up)
         if found is None:
             return None
-        if not self._always_load:
-            found = self._worthwhile(known, local_tokens, found)
-        return found - local_tokens
+        if self._always_load:
+            return found - local_tokens
+        plan = self._plan_load(known, local_tokens, found)
+        tokens = self._at_turn(known, plan) if plan.disk_tokens else plan.tokens
+        return None if tokens is None else tokens - local_tokens
 
     def allocated(
         self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int
     ) -> None:
         """The request has its blocks, by vLLM's groups; those that it needs of the external tokens
         are to be loaded."""
-        if external_tokens == 0:
+        known = self._requests.get(request.request_id)
+        if known is None:
             return
-        known = self._requests[request.request_id]
         first = known.local_tokens
         tokens = first + external_tokens
+        known.scheduled_from = tokens
+        if self._backlog_tokens is not None:
+            self._backlog_tokens += known.tokens_to_compute()
+        if external_tokens == 0:
+            self._turns.leave(request.request_id)
+            return
         loads = self._plan.loads[request.request_id] = []
         for index, group in enumerate(self._groups):
             begin = max(first // group.block_tokens, group.first_needed(tokens))
@@ -220,6 +255,11 @@ class SchedulerSide:
                 on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
                 load.disk_tokens = sum(on_disk) * group.block_tokens
                 loads.append(load)
+        disk_tokens = max((load.disk_tokens for load in loads), default=0)
+        if disk_tokens:
+            self._turns.begin(request.request_id, disk_tokens)
+        else:
+            self._turns.leave(request.request_id)
 
     def plan_step(self, output: Any) -> StepPlan:
         """The loads of this step, and stores of what the steps before it have computed."""
@@ -231,6 +271,7 @@ class SchedulerSide:
                 self._pin(known, tokens)
         self._lookups.flush()
         self._step_wait_s = STEP_WAIT_S
+        self._backlog_tokens = None
         plan, self._plan = self._plan, StepPlan()
         if self.kept is not None:
             plan.kept = self.kept.take_changes()
@@ -239,6 +280,7 @@ class SchedulerSide:
     def finished(self, request: Any) -> None:
         """The request has ended; vLLM frees its blocks, but for those that are pinned."""
         self._lookups.forget(request.request_id)
+        self._turns.leave(request.request_id)
         known = self._requests.pop(request.request_id, None)
         if known is not None:
             self._store(known)
@@ -252,6 +294,10 @@ class SchedulerSide:
         self._lookups.refuse(keys)
         if self.kept is not None:
             self.kept.failed(keys)
+
+    def loaded(self, requests: Collection[str]) -> None:
+        """The loads of these have ended, whether all of their blocks came or not."""
+        self._turns.ended(requests)
 
     def stored(self, workers: Mapping[int, int]) -> None:
         """By the numbers of stores, how many workers have ended them since the last call."""
@@ -272,17 +318,59 @@ class SchedulerSide:
         oldest = next(iter(self._stores.values()), None)
         return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
 
-    def _worthwhile(self, known: _Request, first: int, found: int) -> int:
+    def _plan_load(self, known: _Request, first: int, found: int) -> _DiskPlan:
         """The prefix, not longer than `found`, that takes less time to load than to compute. Groups
         without full attention have few blocks, and follow."""
         for index, group in enumerate(self._groups):
-            if group.rule is HitRule.ALL and found > first:
-                begin, end = first // group.block_tokens, found // group.block_tokens
-                on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
-                blocks = self.prices.worthwhile_blocks(on_disk, group.block_tokens)
-                if blocks < len(on_disk):
-                    return self._shortened(known, first, (begin + blocks) * group.block_tokens)
-        return found
+            if group.rule is not HitRule.ALL or found == first:
+                continue
+            begin, end = first // group.block_tokens, found // group.block_tokens
+            on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
+            if True not in on_disk:
+                continue
+            spare_s = self._backlog_s() - self._turns.wait_s(known.request.request_id)
+            blocks = self.prices.worthwhile_blocks(on_disk, group.block_tokens, spare_s)
+            tokens = found
+            if blocks < len(on_disk):
+                tokens = self._shortened(known, first, (begin + blocks) * group.block_tokens)
+            memory_blocks = on_disk.index(True)
+            disk_blocks = sum(on_disk[: max(0, tokens // group.block_tokens - begin)])
+            if disk_blocks == 0:
+                return _DiskPlan(tokens, tokens, 0, 0.0)
+            return _DiskPlan(
+                tokens,
+                self._shortened(known, first, (begin + memory_blocks) * group.block_tokens),
+                disk_blocks * group.block_tokens,
+                self.prices.saved_s(blocks - memory_blocks, disk_blocks, group.block_tokens),
+            )
+        return _DiskPlan(found, found, 0, 0.0)
+
+    def _at_turn(self, known: _Request, plan: _DiskPlan) -> int | None:
+        """The prefix to load: the plan's with blocks on disk when it is the request's turn to load
+        them; the one without where waiting for the turn would take longer than computing, which waits
+        for what is computed before; None: wait."""
+        name = known.request.request_id
+        known.waits_for = None
+        if self._turns.may_begin(name):
+            self._turns.wait(name, plan.disk_tokens)  # keeps its turn until it has its blocks
+            return plan.tokens
+        is_stuck = self._turns.is_stuck()
+        wait_s = self._turns.wait_s(name) - self._backlog_s()
+        if is_stuck or wait_s > plan.saved_s:
+            if is_stuck:
+                self._lookups.count_stuck(plan.disk_tokens // self._groups[0].block_tokens)
+            self._turns.leave(name)
+            return plan.tokens_in_memory
+        known.waits_for = plan
+        self._turns.wait(name, plan.disk_tokens)
+        return None
+
+    def _backlog_s(self) -> float:
+        """How long what is scheduled takes to be computed."""
+        if self._backlog_tokens is None:
+            requests = self._requests.values()
+            self._backlog_tokens = sum(known.tokens_to_compute() for known in requests)
+        return self.prices.compute_s(self._backlog_tokens) or 0.0
 
     def _shortened(self, known: _Request, first: int, limit: int) -> int:
         """The longest prefix of at most `limit` tokens of which all is known to be there."""

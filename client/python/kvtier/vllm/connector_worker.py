@@ -48,6 +48,8 @@ class WorkerSide:
         self._failed_keys: set[bytes] = set()
         self._stored: collections.Counter[int] = collections.Counter()
         self._disk_loads: list[tuple[int, float]] = []
+        self._disk_tokens: dict[str, int] = {}  # of requests whose loads are under way
+        self._disk_busy_until = 0.0  # the end of the last load from disk
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def begin(self, plan: StepPlan) -> None:
@@ -114,9 +116,10 @@ class WorkerSide:
         return failed
 
     def take_disk_loads(self) -> list[tuple[int, float]]:
-        """Of the loads with blocks on disk that have ended, the tokens of those and the seconds."""
+        """Of the requests with blocks on disk whose loads have ended, the tokens on disk and the
+        seconds that they took, of all together: loads of the same time share the disk."""
         loads, self._disk_loads = self._disk_loads, []
-        return loads
+        return [(sum(tokens), sum(seconds)) for tokens, seconds in [zip(*loads)]] if loads else []
 
     def take_stored(self) -> collections.Counter[int]:
         """The numbers of the stores that have ended."""
@@ -139,13 +142,26 @@ class WorkerSide:
         if not ended.job.is_load:
             self._stored[blocks.number] += 1
             return
-        if blocks.disk_tokens and not ended.failed:
-            self._disk_loads.append((blocks.disk_tokens, ended.seconds))
         if ended.failed:
             self._failed_requests.add(blocks.request)
             self._failed_blocks.update(blocks.blocks[i] for i in ended.failed)
             self._failed_keys.update(key_of(blocks.hashes[i], blocks.group) for i in ended.failed)
+        if blocks.disk_tokens:
+            # The groups of a request are loaded at once.
+            most = max(blocks.disk_tokens, self._disk_tokens.get(blocks.request, 0))
+            self._disk_tokens[blocks.request] = most
         self._loads_of[blocks.request] -= 1
         if self._loads_of[blocks.request] == 0:
             del self._loads_of[blocks.request]
             self._loaded.add(blocks.request)
+            self._count_disk_load(blocks.request, ended.seconds)
+
+    def _count_disk_load(self, request: str, seconds: float) -> None:
+        """All of the request's loads have ended, the last of which took so long."""
+        tokens = self._disk_tokens.pop(request, 0)
+        if tokens:
+            now = self._clock()
+            began = max(now - seconds, self._disk_busy_until)
+            self._disk_busy_until = now
+            if request not in self._failed_requests:
+                self._disk_loads.append((tokens, now - began))

@@ -6,6 +6,7 @@ Blocks in memory always are: the bus is far faster than any model computes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -38,18 +39,42 @@ class HitPrices:
             self._disk_s = _mixed(self._disk_s, seconds / tokens)
             self._disk_known_until = self._clock() + BELIEVED_S
 
-    def worthwhile_blocks(self, on_disk: Sequence[bool], block_tokens: int) -> int:
+    def compute_s(self, tokens: int) -> float | None:
+        """How long computing so many tokens takes; None if that is not known."""
+        return None if self._compute_s is None else tokens * self._compute_s
+
+    def disk_s(self, tokens: int) -> float | None:
+        """How long loading so many tokens from disk takes; None if that is not known, or known of
+        old only."""
+        if self._disk_s is None or self._clock() >= self._disk_known_until:
+            return None
+        return tokens * self._disk_s
+
+    def saved_s(self, blocks: int, on_disk: int, block_tokens: int) -> float:
+        """How much less loading so many blocks takes than computing them, if `on_disk` of them
+        are on disk; endless if a price is not known."""
+        compute_s = self.compute_s(blocks * block_tokens)
+        disk_s = self.disk_s(on_disk * block_tokens)
+        return math.inf if compute_s is None or disk_s is None else compute_s - disk_s
+
+    def worthwhile_blocks(
+        self, on_disk: Sequence[bool], block_tokens: int, spare_s: float = 0.0
+    ) -> int:
         """How many of a prefix's blocks to load, the others to be computed: the number for which
-        both together take the least time. on_disk: of each block."""
+        both together take the least time. on_disk: of each block. spare_s: how much later than
+        loading from disk computing could begin; negative if loading would have to wait."""
         if True not in on_disk or self._compute_s is None:
             return len(on_disk)
-        if self._disk_s is None or self._clock() >= self._disk_known_until:
+        if self._disk_s is None or self.disk_s(0) is None:
             return self._trial(on_disk, block_tokens)
-        saved_s, most_s, best = 0.0, 0.0, 0
+        computed_s, disk_s, most_s, best = 0.0, 0.0, 0.0, 0
         for number, is_on_disk in enumerate(on_disk, 1):
-            saved_s += block_tokens * (self._compute_s - (self._disk_s if is_on_disk else 0.0))
-            if saved_s >= most_s:
-                most_s, best = saved_s, number
+            computed_s += block_tokens * self._compute_s
+            if is_on_disk:
+                disk_s += block_tokens * self._disk_s
+            late_s = max(0.0, disk_s - spare_s) if disk_s else 0.0
+            if computed_s - late_s >= most_s:
+                most_s, best = computed_s - late_s, number
         return best
 
     def _trial(self, on_disk: Sequence[bool], block_tokens: int) -> int:

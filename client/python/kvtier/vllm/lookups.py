@@ -23,6 +23,8 @@ from .link import FIRST_CONNECT_S, Answer
 #: Names of outcomes, for the counters: where a block was found, or why it was not.
 FOUND_IN_HOST, FOUND_ON_DISK, FOUND_COLD = "host", "disk", "cold"
 NOT_FOUND, TOO_LATE, NO_DAEMON = "miss", "timeout", "unavailable"
+#: Of blocks that a disk has which answers no more.
+DISK_STUCK = "disk_stuck"
 
 _IN_MEMORY = int(Presence.POOL | Presence.HOST)
 _ON_DISK, _COLD_BIT = int(Presence.DISK), int(Presence.COLD)
@@ -154,6 +156,10 @@ class Lookups:
         """Whether the blocks were found on disk only, or in the store that hosts share, which is
         taken to be as slow."""
         return [state is _DISK or state is _COLD for state in map(self._states.get, keys)]
+
+    def count_stuck(self, blocks: int) -> None:
+        """So many blocks are computed although a disk has them."""
+        self._count(DISK_STUCK, blocks)
 
     def has_unasked(self) -> bool:
         """Whether something has come up since the last `flush` or `wait`."""
