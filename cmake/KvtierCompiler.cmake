@@ -13,6 +13,12 @@ add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers
 add_compile_options(-fno-omit-frame-pointer -g1)
 include_directories(${CMAKE_SOURCE_DIR})
 
+# kvtier_compile_apart(SOURCE...): where CMAKE_UNITY_BUILD makes the compiler read several sources as one, to
+# read their headers once, these stay by themselves, because names that are theirs alone occur in others.
+function(kvtier_compile_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 if(KVTIER_SANITIZE)
   add_compile_options(-fsanitize=${KVTIER_SANITIZE} -fno-sanitize-recover=all -O1)
   add_link_options(-fsanitize=${KVTIER_SANITIZE})

@@ -5,7 +5,7 @@
 namespace kvtier {
 namespace {
 
-constexpr auto kCounter = MetricType::kCounter;
+using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
 

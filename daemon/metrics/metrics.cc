@@ -10,10 +10,7 @@
 namespace kvtier {
 namespace {
 
-constexpr auto kCounter = MetricType::kCounter;
-constexpr auto kGauge = MetricType::kGauge;
-constexpr auto kHistogram = MetricType::kHistogram;
-constexpr auto kInfo = MetricType::kInfo;
+using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
 

@@ -5,8 +5,7 @@
 namespace kvtier {
 namespace {
 
-constexpr auto kCounter = MetricType::kCounter;
-constexpr auto kGauge = MetricType::kGauge;
+using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
 

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/seeded_random.h"
 
 namespace kvtier {
 namespace {
 
-constexpr int64_t kSecondMs = 1000;
 constexpr int64_t kPhaseMs = 5 * 60 * kSecondMs;
 constexpr int64_t kEndMs = 12 * kPhaseMs;
 

@@ -19,12 +19,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-BlockHash HashOf(uint32_t number) {
-  BlockHash hash;
-  std::memcpy(hash.bytes.data(), &number, sizeof(number));
-  return hash;
-}
-
 std::vector<BlockHash> ManyHashes(uint32_t count) {
   std::vector<BlockHash> hashes;
   for (uint32_t i = 0; i < count; ++i) hashes.push_back(HashOf(i));

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,13 @@
 #include "protocol/messages.h"
 
 namespace kvtier::wire {
+
+// A hash for each number.
+inline BlockHash HashOf(uint32_t number) {
+  BlockHash hash;
+  std::memcpy(hash.bytes.data(), &number, sizeof(number));
+  return hash;
+}
 
 // What stands behind the frame's header.
 template <typename Message>

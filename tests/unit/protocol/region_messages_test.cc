@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -14,12 +13,6 @@
 
 namespace kvtier::wire {
 namespace {
-
-BlockHash HashOf(uint32_t number) {
-  BlockHash hash;
-  std::memcpy(hash.bytes.data(), &number, sizeof(number));
-  return hash;
-}
 
 // Ten blocks of 64 bytes in two pieces: the first halves lie together, then the second ones.
 OpenRegion TwoHalves() {
