@@ -112,6 +112,10 @@ class Cache {
   // What this pool and the tiers below it hold.
   [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
                                                   std::span<const BlockHash> hashes) const;
+  // An engine with a region was told that it can load a prefix that ends with this block, and will
+  // do so in a moment: the prefix becomes the youngest, so that it is still there. Does nothing for
+  // other pools, whose engines acquire at once what they find.
+  void KeepForRegion(PoolId region, const BlockHash& last);
   // What it costs from now on to bring blocks to the pool.
   [[nodiscard]] LoadPrices PricesNow(PoolId pool) const;
   // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the

@@ -93,6 +93,12 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
   return presence;
 }
 
+void Cache::KeepForRegion(PoolId region, const BlockHash& last) {
+  const CachePool* const pool = impl_->state.FindPool(region);
+  if (pool == nullptr || pool->region == nullptr) return;
+  impl_->touches.TouchPrefix(impl_->state.Find({pool->namespace_id, last}));
+}
+
 bool Cache::has_cold_store() const { return impl_->cold_lookup.has_value(); }
 
 void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, ColdAsk ask,

@@ -183,6 +183,16 @@ wire::LookupCut GroupLookup::ChooseCut(std::span<const uint64_t> prefixes) const
           .ready_us = ForecastUs(choice.ready_us)};
 }
 
+std::vector<std::pair<PoolId, BlockHash>> GroupLookup::PrefixEnds() const {
+  std::vector<std::pair<PoolId, BlockHash>> ends;
+  for (size_t i = 0; i < parts_.size() && !options_.all_ranks; ++i) {
+    const std::vector<uint8_t>& presence = reply_.parts[i].presence;
+    const size_t found = std::ranges::find(presence, 0) - presence.begin();
+    if (found > 0) ends.emplace_back(parts_[i].pool, parts_[i].hashes[found - 1]);
+  }
+  return ends;
+}
+
 wire::LookupReply GroupLookup::TakeReply() {
   const std::vector<GroupPresence> groups = Presence();
   const bool all = options_.every_prefix || options_.wish;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -56,6 +57,9 @@ class GroupLookup {
   [[nodiscard]] std::vector<ColdQuestion> Questions() const;
   [[nodiscard]] std::vector<ColdSubject> Subjects() const;
   void AddAnswers(const ColdPresence& present);
+  // Of each part the last block before the first that is in no tier, of this rank; nothing with
+  // `all_ranks`. REQUIRES: Step returned false.
+  [[nodiscard]] std::vector<std::pair<PoolId, BlockHash>> PrefixEnds() const;
   // REQUIRES: Step returned false.
   [[nodiscard]] wire::LookupReply TakeReply();
 

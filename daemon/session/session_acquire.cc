@@ -240,6 +240,9 @@ void Session::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
 
 void Session::AnswerLookup(LookupSteps* steps) {
   trace_.End(wire::Lookup::kType, steps->call.request_id, /*failed=*/false);
+  for (const auto& [pool, last] : steps->lookup.PrefixEnds()) {
+    services_.cache->KeepForRegion(pool, last);
+  }
   if (!ended_) Reply(steps->call, steps->lookup.TakeReply());
 }
 

@@ -315,6 +315,30 @@ TEST_F(SessionRegions, ARegionIsLookedUpAndPinnedAsAPool) {
   EXPECT_EQ(client_.Call<wire::PinReply>(wire::Pin{region, 1000, hashes}).count, 1u);
 }
 
+// Of the two oldest blocks the one that was found stays when host memory is full.
+TEST_F(SessionRegions, WhatALookupFoundIsStillThereToBeLoaded) {
+  constexpr uint32_t kHostBlocks = 512;
+  const PoolId region = Open();
+  const auto store = [&](uint32_t number) {
+    wire::Store one = StoreMessage(region, number + 1, 1);
+    one.items[0].hash = Hashes(number, 1)[0];
+    client_.Send(one);
+    (void)ExpectDone();
+  };
+  const auto in_host = [&](uint32_t number) {
+    const std::vector<BlockHash> hashes = Hashes(number, 1);
+    return client_.Call<wire::LookupReply>(wire::Lookup{.parts = {{region, hashes}}})
+               .parts.at(0)
+               .presence.at(0) == wire::kPresentInHost;
+  };
+  store(0);
+  store(1);
+  EXPECT_TRUE(in_host(0));
+  for (uint32_t number = 2; number <= kHostBlocks; ++number) store(number);
+  EXPECT_TRUE(in_host(0));
+  EXPECT_FALSE(in_host(1));
+}
+
 TEST_F(SessionRegions, CallsThatAllocateBlocksRefuseARegion) {
   const PoolId region = Open();
   const std::vector<BlockHash> hashes = Hashes(0, 1);

@@ -134,6 +134,25 @@ TEST_F(CacheRegionOrderTest, WhatIsLoadedBehindAPrefixKeepsAllOfItYoung) {
   EXPECT_EQ(PrefixInHost(1, 4), 4u);
 }
 
+TEST_F(CacheRegionOrderTest, WhatAnEngineIsAboutToLoadIsKept) {
+  Store(Sequence(1, 4));
+  Store(Sequence(2, 4));
+  cache_->KeepForRegion(region_, Sequence(1, 4).back());
+  Settle();
+  Store(Sequence(3, kSlots - 4));
+  EXPECT_EQ(PrefixInHost(1, 4), 4u);
+  EXPECT_EQ(PrefixInHost(2, 4), 0u);
+}
+
+TEST_F(CacheRegionOrderTest, ABlockThatIsNotCachedKeepsNothing) {
+  Store(Sequence(1, 4));
+  cache_->KeepForRegion(region_, Sequence(2, 4).back());
+  cache_->KeepForRegion(PoolId{1000}, Sequence(1, 4).back());
+  Settle();
+  Store(Sequence(3, kSlots));
+  EXPECT_EQ(PrefixInHost(1, 4), 0u);
+}
+
 // Sixteen blocks are walked from one tick to the next, and there are eighteen.
 TEST_F(CacheRegionOrderTest, LongWalksWaitForTheNextTick) {
   const auto store_in_turns = [this] {
