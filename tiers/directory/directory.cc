@@ -1,46 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/directory/directory.h"
 
-#include <array>
 #include <boost/unordered/unordered_flat_set.hpp>
-#include <cstring>
-#include <random>
 #include <vector>
 
 #include "base/result.h"
+#include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
-namespace {
-
-// Block hashes come from clients, who could choose many with equal prefixes: the table's hash is
-// keyed with secrets of this process, so that no client can aim at one bucket.
-struct HashSecrets {
-  std::array<uint64_t, 4> words;
-};
-
-HashSecrets MakeSecrets() {
-  std::random_device random;
-  HashSecrets secrets;
-  for (uint64_t& word : secrets.words) word = uint64_t{random()} << 32 | random() | 1;
-  return secrets;
-}
-
-// 64 x 64 -> 128 bits, folded.
-uint64_t Mix(uint64_t a, uint64_t b) {
-  __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(a) * b;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-uint64_t HashOf(const HashSecrets& secrets, NamespaceId namespace_id, const BlockHash& hash) {
-  std::array<uint64_t, 4> words;
-  std::memcpy(words.data(), hash.bytes.data(), sizeof(words));
-  const uint64_t low = Mix(words[0] ^ secrets.words[0], words[1] ^ secrets.words[1]);
-  const uint64_t high = Mix(words[2] ^ secrets.words[2], words[3] ^ secrets.words[3]);
-  return Mix(low ^ namespace_id.value, high ^ secrets.words[0]);
-}
-
-}  // namespace
 
 // The set holds 4-byte indices and hashes through the array: 1/8 of what keys by value would take.
 struct Directory::Table {
@@ -50,11 +17,9 @@ struct Directory::Table {
     const Table* table;
     size_t operator()(EntryIndex index) const {
       const BlockEntry& entry = table->entries[index.value];
-      return HashOf(table->secrets, entry.namespace_id, entry.hash);
+      return table->hash({entry.namespace_id, entry.hash});
     }
-    size_t operator()(const BlockKey& key) const {
-      return HashOf(table->secrets, key.namespace_id, key.hash);
-    }
+    size_t operator()(const BlockKey& key) const { return table->hash(key); }
   };
   struct Equal {
     using is_transparent = void;
@@ -67,7 +32,7 @@ struct Directory::Table {
     bool operator()(EntryIndex index, const BlockKey& key) const { return (*this)(key, index); }
   };
 
-  const HashSecrets secrets = MakeSecrets();
+  const BlockKeyHash hash;
   PagedArray<BlockEntry> entries;
   std::vector<uint32_t> free;
   uint32_t end = 0;

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
 #include "tiers/storage/sync_files.h"
+#include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
 namespace {
@@ -78,14 +79,7 @@ IndexBatch IndexCommitter::BuildBatch() {
     AddPut(index, &batch);
   }
   AddRecencyUpdates(&batch);
-  std::unordered_set<BlockKey> rewritten;
-  if (!deletes_under_way_.empty()) {
-    for (const IndexRecord& put : batch.puts) rewritten.insert(put.key);
-  }
-  for (const Deletion& deletion : deletes_under_way_) {
-    // A block deleted and written again within one batch: its new entry replaces the old one.
-    if (!rewritten.contains(deletion.key)) batch.deletes.push_back(deletion.key);
-  }
+  AddDeletes(&batch);
   batch.token_deletes = token_deletes_under_way_;
   purge_under_way_ = std::exchange(purge_tokens_, false);
   batch.purge_tokens = purge_under_way_;
@@ -111,6 +105,17 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
   batch->token_puts.push_back({{entry.namespace_id, entry.hash},
                                state_.ToWallS(entry.created_s),
                                BytesOfTokenIds(token_ids)});
+}
+
+// A block that is deleted and written again within one batch stays: its new entry replaces the old
+// one.
+void IndexCommitter::AddDeletes(IndexBatch* batch) {
+  if (deletes_under_way_.empty()) return;
+  std::unordered_set<BlockKey, BlockKeyHash> rewritten;
+  for (const IndexRecord& put : batch->puts) rewritten.insert(put.key);
+  for (const Deletion& deletion : deletes_under_way_) {
+    if (!rewritten.contains(deletion.key)) batch->deletes.push_back(deletion.key);
+  }
 }
 
 void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {

@@ -70,6 +70,7 @@ class IndexCommitter {
   void ApplyBatch();
   [[nodiscard]] IndexBatch BuildBatch();
   void AddPut(EntryIndex entry, IndexBatch* batch);
+  void AddDeletes(IndexBatch* batch);
   void AddRecencyUpdates(IndexBatch* batch);
   void Finish(const Status& status);
   void FinishPuts(const Status& status);

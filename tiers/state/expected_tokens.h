@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tiers/types/block_key.h"
+#include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
 
@@ -41,7 +42,7 @@ class ExpectedTokens {
 
   static constexpr size_t kBytesPerBlock = 160;  // of map and queue, rounded up
 
-  std::unordered_map<BlockKey, std::vector<uint32_t>> ids_;
+  std::unordered_map<BlockKey, std::vector<uint32_t>, BlockKeyHash> ids_;
   // In the order in which they came, those that were taken among them.
   std::deque<Turn> turns_;
   size_t bytes_ = 0;

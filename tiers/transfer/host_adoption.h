@@ -17,6 +17,7 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/transfer/adopted_entries.h"
+#include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
 
@@ -71,7 +72,7 @@ class HostAdoption {
   uint64_t slots_in_flight_ = 0;
   AdoptedEntries entries_;
   std::vector<Adopted> adopted_;
-  std::unordered_set<BlockKey> evicted_;
+  std::unordered_set<BlockKey, BlockKeyHash> evicted_;
   // kNone: nothing was found so far. kDone: everything has been looked at, and the rest was said.
   enum class Stage : uint8_t { kNone, kVerifying, kOrdering, kDone };
   Stage stage_ = Stage::kNone;

@@ -28,6 +28,7 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/transfer/acquirer.h"
 #include "tiers/transfer/loader.h"
+#include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
 
@@ -97,7 +98,7 @@ class ReturnPrefetch {
   PrefixFinder finder_;
   Returns waiting_;  // for their time
   Returns due_;
-  std::unordered_map<BlockKey, Returns::iterator> by_last_block_;  // of both
+  std::unordered_map<BlockKey, Returns::iterator, BlockKeyHash> by_last_block_;  // of both
   std::vector<Share> shares_;                                      // by tenant
 };
 

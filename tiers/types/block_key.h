@@ -82,6 +82,7 @@ struct DiskLocation {
 
 }  // namespace kvtier
 
+// For tables that no client fills; for others see BlockKeyHash.
 template <>
 struct std::hash<kvtier::BlockKey> {
   size_t operator()(const kvtier::BlockKey& key) const noexcept {
