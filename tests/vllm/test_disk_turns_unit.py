@@ -138,6 +138,12 @@ class DiskTurnsTest(SchedulerCase):
         self.assertEqual(self.found(waiting), 0)
         self.assertEqual(stuck, [(DISK_STUCK, BLOCKS)])
 
+    def test_nothing_is_begun_behind_a_load_that_is_stuck(self):
+        self.prices(compute_s=100.0, disk_s=1.0)
+        self.begin_load()
+        self.now += 1.1 + STUCK_S
+        self.assertEqual(self.found(self.new_request()), 0)
+
     def test_waiting_costs_no_lookups(self):
         self.prices(compute_s=100.0, disk_s=1.0)
         self.begin_loads()
@@ -154,6 +160,15 @@ class DiskTurnsTest(SchedulerCase):
         self.side.loaded({loading[0].request_id})
         local_tokens = 2 * BLOCK_TOKENS
         self.assertEqual(self.side.matched_tokens(waiting, local_tokens), TOKENS - local_tokens)
+
+    def test_a_turn_that_is_needed_no_more_is_the_next_one_s(self):
+        """vLLM found no room for the request, and meanwhile computed its prefix for another."""
+        self.prices(compute_s=100.0, disk_s=1.0)
+        first, second = self.new_request(), self.new_request()
+        self.assertEqual(self.found(first), TOKENS)
+        self.assertIsNone(self.found(second))
+        self.assertEqual(self.side.matched_tokens(first, TOKENS), 0)
+        self.assertEqual(self.found(second), TOKENS)
 
     def test_blocks_in_memory_wait_for_no_turn(self):
         self.prices(compute_s=100.0, disk_s=1.0)

@@ -194,7 +194,7 @@ class SchedulerSide:
         if known.waits_for is not None and known.local_tokens == local_tokens:
             tokens = self._at_turn(known, known.waits_for)
             return None if tokens is None else tokens - local_tokens
-        known.local_tokens, known.waits_for = local_tokens, None
+        known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
         if local_tokens % prefix_unit(self._groups) != 0:
             return 0
         for index, group in enumerate(self._groups):
@@ -214,7 +214,10 @@ class SchedulerSide:
         if self._always_load:
             return found - local_tokens
         plan = self._plan_load(known, local_tokens, found)
-        tokens = self._at_turn(known, plan) if plan.disk_tokens else plan.tokens
+        if plan.disk_tokens == 0:
+            self._turns.leave(request.request_id)
+            return plan.tokens - local_tokens
+        tokens = self._at_turn(known, plan)
         return None if tokens is None else tokens - local_tokens
 
     def allocated(
@@ -227,8 +230,8 @@ class SchedulerSide:
             return
         first = known.local_tokens
         tokens = first + external_tokens
-        known.scheduled_from = tokens
-        if self._backlog_tokens is not None:
+        is_new, known.scheduled_from = known.scheduled_from is None, tokens
+        if is_new and self._backlog_tokens is not None:
             self._backlog_tokens += known.tokens_to_compute()
         if external_tokens == 0:
             self._turns.leave(request.request_id)
@@ -346,24 +349,22 @@ class SchedulerSide:
         return _DiskPlan(found, found, 0, 0.0)
 
     def _at_turn(self, known: _Request, plan: _DiskPlan) -> int | None:
-        """The prefix to load: the plan's with blocks on disk when it is the request's turn to load
-        them; the one without where waiting for the turn would take longer than computing, which waits
+        """The prefix to load: with blocks on disk when it is the request's turn to load them; without
+        where the disk is stuck, or waiting for the turn would take longer than computing, which waits
         for what is computed before; None: wait."""
-        name = known.request.request_id
+        name, disk_blocks = known.request.request_id, plan.disk_tokens // self._groups[0].block_tokens
         known.waits_for = None
-        if self._turns.may_begin(name):
+        if self._turns.is_stuck():
+            self._lookups.count_stuck(disk_blocks)
+        elif self._turns.may_begin(name):
             self._turns.wait(name, plan.disk_tokens)  # keeps its turn until it has its blocks
             return plan.tokens
-        is_stuck = self._turns.is_stuck()
-        wait_s = self._turns.wait_s(name) - self._backlog_s()
-        if is_stuck or wait_s > plan.saved_s:
-            if is_stuck:
-                self._lookups.count_stuck(plan.disk_tokens // self._groups[0].block_tokens)
-            self._turns.leave(name)
-            return plan.tokens_in_memory
-        known.waits_for = plan
-        self._turns.wait(name, plan.disk_tokens)
-        return None
+        elif self._turns.wait_s(name) - self._backlog_s() <= plan.saved_s:
+            known.waits_for = plan
+            self._turns.wait(name, plan.disk_tokens)
+            return None
+        self._turns.leave(name)
+        return plan.tokens_in_memory
 
     def _backlog_s(self) -> float:
         """How long what is scheduled takes to be computed."""
