@@ -84,7 +84,7 @@ void DiskTest::WriteBlockAt(DiskLocation location, const SlotHeader& header) {
   WriteBytes(location, slot);
 }
 
-StoredBlock DiskTest::WriteBlock(uint64_t slab, uint64_t slot, uint64_t number) {
+DiskBlock DiskTest::WriteBlock(uint64_t slab, uint64_t slot, uint64_t number) {
   const SlotHeader header = Header(slab, slot, number);
   WriteBlockAt(header.address, header);
   return {.header = header,
@@ -98,25 +98,25 @@ StoredBlock DiskTest::WriteBlock(uint64_t slab, uint64_t slot, uint64_t number) 
                      .retention = header.retention}};
 }
 
-std::vector<StoredBlock> DiskTest::Fill(uint64_t blocks) {
+std::vector<DiskBlock> DiskTest::Fill(uint64_t blocks) {
   for (uint64_t slab = 0; slab < kSlabs; ++slab) WriteSlabHeader(slab);
-  std::vector<StoredBlock> stored;
+  std::vector<DiskBlock> stored;
   for (uint64_t i = 0; i < blocks; ++i) {
     stored.push_back(WriteBlock(i / kSlotsPerSlab, i % kSlotsPerSlab, i));
   }
   return stored;
 }
 
-IndexSnapshot DiskTest::SnapshotOf(const std::vector<StoredBlock>& blocks) {
+IndexSnapshot DiskTest::SnapshotOf(const std::vector<DiskBlock>& blocks) {
   IndexSnapshot snapshot;
   snapshot.namespaces = {
       {NamespaceId(0),
        {.tenant = "uid:0", .model = TestHash(100, 0), .block_bytes = kPayloadBytes}}};
-  for (const StoredBlock& block : blocks) snapshot.records.push_back(block.record);
+  for (const DiskBlock& block : blocks) snapshot.records.push_back(block.record);
   return snapshot;
 }
 
-void DiskTest::WriteIndex(const std::vector<StoredBlock>& blocks) {
+void DiskTest::WriteIndex(const std::vector<DiskBlock>& blocks) {
   const Status status = RocksdbIndex::Replace(
       IndexPlaceIn(directory_), {.file_set = set_uuid_, .epoch = epoch_ + 1}, SnapshotOf(blocks));
   ASSERT_TRUE(status) << status.error().ToString();

@@ -21,7 +21,7 @@
 namespace kvtier {
 
 // A block on disk, and what the index should know of it.
-struct StoredBlock {
+struct DiskBlock {
   SlotHeader header;
   IndexRecord record;
 };
@@ -54,9 +54,9 @@ class DiskTest : public ::testing::Test {
   // Writes header and payload at `location`, wherever the header says it lies.
   void WriteBlockAt(DiskLocation location, const SlotHeader& header);
   // Both, where they belong. The record is of space 0.
-  StoredBlock WriteBlock(uint64_t slab, uint64_t slot, uint64_t number);
+  DiskBlock WriteBlock(uint64_t slab, uint64_t slot, uint64_t number);
   // Cuts every slab and fills the first `blocks` slots with blocks 0, 1, ...
-  std::vector<StoredBlock> Fill(uint64_t blocks);
+  std::vector<DiskBlock> Fill(uint64_t blocks);
 
   [[nodiscard]] DiskLocation Slot(uint64_t slab, uint64_t slot) const {
     return geometry_.SlotStart(slab, slot, kSlotBytes);
@@ -66,8 +66,8 @@ class DiskTest : public ::testing::Test {
   void WriteBytes(DiskLocation location, std::span<const std::byte> bytes);
 
   // An index of exactly these blocks for the next start.
-  void WriteIndex(const std::vector<StoredBlock>& blocks);
-  [[nodiscard]] static IndexSnapshot SnapshotOf(const std::vector<StoredBlock>& blocks);
+  void WriteIndex(const std::vector<DiskBlock>& blocks);
+  [[nodiscard]] static IndexSnapshot SnapshotOf(const std::vector<DiskBlock>& blocks);
 
   TemporaryDirectory temporary_;
   const std::filesystem::path directory_ = temporary_.path() / "disk";

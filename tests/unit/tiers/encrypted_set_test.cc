@@ -46,7 +46,7 @@ class EncryptedSetTest : public DiskTest {
     IndexBatch batch;
     std::vector<std::pair<NamespaceId, NamespaceIdentity>> namespaces;
     for (uint64_t i = 0; i < count; ++i) {
-      StoredBlock block = WriteBlock(0, i, i);
+      DiskBlock block = WriteBlock(0, i, i);
       Encrypt(block);
       if (namespaces.empty()) {
         namespaces.emplace_back(
@@ -65,7 +65,7 @@ class EncryptedSetTest : public DiskTest {
     loop_.RunUntil([&] { return done; });
   }
   // In place of the plain slot.
-  void Encrypt(const StoredBlock& block) {
+  void Encrypt(const DiskBlock& block) {
     AlignedBuffer plain(kSlotBytes);
     AlignedBuffer encrypted(kSlotBytes);
     EncodeSlotHeader(block.header, plain.span().first<kSlotHeaderBytes>());

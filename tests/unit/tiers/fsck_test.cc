@@ -55,7 +55,7 @@ class FsckTest : public DiskTest {
 };
 
 TEST_F(FsckTest, AHealthyDiskIsClean) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   WriteIndex(blocks);
   const FsckReport report = Run(true);
   EXPECT_TRUE(report.clean());
@@ -108,8 +108,8 @@ TEST_F(FsckTest, AMissingIndexIsOneFaultAndNotManyOrphans) {
 }
 
 TEST_F(FsckTest, AnEntryWhoseSlotIsEmptyIsMissing) {
-  std::vector<StoredBlock> blocks = Fill(20);
-  StoredBlock ghost = blocks[0];
+  std::vector<DiskBlock> blocks = Fill(20);
+  DiskBlock ghost = blocks[0];
   ghost.record.key.hash = TestHash(2, 2);
   ghost.record.location = Slot(7, 7);
   blocks.push_back(ghost);
@@ -121,14 +121,14 @@ TEST_F(FsckTest, AnEntryWhoseSlotIsEmptyIsMissing) {
 }
 
 TEST_F(FsckTest, AnEntryWhoseHeaderIsDamagedIsMissing) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   WriteIndex(blocks);
   Flip(blocks[3].header.address, 100);
   ExpectOnly(Run(), FsckFault::kEntryMissing);
 }
 
 TEST_F(FsckTest, AnEntryWhoseSlotHoldsAnotherBlockIsAMismatch) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   WriteIndex(blocks);
   SlotHeader other_hash = blocks[3].header;
   other_hash.hash = TestHash(2, 2);
@@ -143,7 +143,7 @@ TEST_F(FsckTest, AnEntryWhoseSlotHoldsAnotherBlockIsAMismatch) {
 }
 
 TEST_F(FsckTest, AnEntryOfAnEarlierWriteIsStale) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   WriteIndex(blocks);
   SlotHeader rewritten = blocks[3].header;
   rewritten.generation += 10;
@@ -152,10 +152,10 @@ TEST_F(FsckTest, AnEntryOfAnEarlierWriteIsStale) {
 }
 
 TEST_F(FsckTest, EntriesThatNoSlotBeginsAtAreOutOfPlace) {
-  std::vector<StoredBlock> blocks = Fill(20);
+  std::vector<DiskBlock> blocks = Fill(20);
   for (const uint64_t offset :
        {geometry_.SlabStart(2).offset, Slot(2, 3).offset + 4096, geometry_.bytes() + 4096}) {
-    StoredBlock lost = blocks[0];
+    DiskBlock lost = blocks[0];
     lost.record.key.hash = TestHash(3, offset);
     lost.record.location = DiskLocation{offset};
     blocks.push_back(lost);
@@ -165,8 +165,8 @@ TEST_F(FsckTest, EntriesThatNoSlotBeginsAtAreOutOfPlace) {
 }
 
 TEST_F(FsckTest, TwoEntriesOfOneSlotCollide) {
-  std::vector<StoredBlock> blocks = Fill(20);
-  StoredBlock second = blocks[5];
+  std::vector<DiskBlock> blocks = Fill(20);
+  DiskBlock second = blocks[5];
   second.record.key.hash = TestHash(2, 2);
   blocks.push_back(second);
   WriteIndex(blocks);
@@ -176,7 +176,7 @@ TEST_F(FsckTest, TwoEntriesOfOneSlotCollide) {
 }
 
 TEST_F(FsckTest, ABlockThatTheIndexDoesNotNameIsAHarmlessOrphan) {
-  std::vector<StoredBlock> blocks = Fill(20);
+  std::vector<DiskBlock> blocks = Fill(20);
   blocks.erase(blocks.begin() + 5);
   WriteIndex(blocks);
   const FsckReport report = Run();
@@ -196,7 +196,7 @@ TEST_F(FsckTest, AnExpiredBlockIsNoOrphan) {
 }
 
 TEST_F(FsckTest, AHalfWrittenSlotThatTheIndexDoesNotNameIsHarmless) {
-  std::vector<StoredBlock> blocks = Fill(20);
+  std::vector<DiskBlock> blocks = Fill(20);
   Flip(blocks[19].header.address, 100);
   blocks.pop_back();
   WriteIndex(blocks);
@@ -204,14 +204,14 @@ TEST_F(FsckTest, AHalfWrittenSlotThatTheIndexDoesNotNameIsHarmless) {
 }
 
 TEST_F(FsckTest, ADamagedSlabHeaderIsAFault) {
-  std::vector<StoredBlock> blocks = Fill(20);
+  std::vector<DiskBlock> blocks = Fill(20);
   Flip(geometry_.SlabStart(7), 40);
   WriteIndex(blocks);
   ExpectOnly(Run(), FsckFault::kSlabHeader);
 }
 
 TEST_F(FsckTest, ACorruptPayloadIsFoundOnlyWhenPayloadsAreVerified) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   WriteIndex(blocks);
   Flip(blocks[11].header.address, kSlotHeaderBytes + kPayloadBytes - 1);
   EXPECT_TRUE(Run().clean());
@@ -221,9 +221,9 @@ TEST_F(FsckTest, ACorruptPayloadIsFoundOnlyWhenPayloadsAreVerified) {
 }
 
 TEST_F(FsckTest, ManyFaultsAreAllCountedAndTheFirstDescribed) {
-  const std::vector<StoredBlock> blocks = Fill(60);
+  const std::vector<DiskBlock> blocks = Fill(60);
   WriteIndex(blocks);
-  for (const StoredBlock& block : blocks) Flip(block.header.address, 100);
+  for (const DiskBlock& block : blocks) Flip(block.header.address, 100);
   const FsckReport report = Run();
   EXPECT_EQ(report.count(FsckFault::kEntryMissing), 60u);
   EXPECT_EQ(report.findings.size(), FsckReport::kMaxFindingsPerFault);
@@ -270,7 +270,7 @@ TEST_F(FsckTest, ATruncatedFileIsAFaultAndTheRestIsChecked) {
 }
 
 TEST_F(FsckTest, RebuildMakesAnIndexThatTheNextStartTakes) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   const FsckReport report = Run(false, true);
   EXPECT_EQ(report.index_state, IndexState::kMissing);
   ASSERT_TRUE(report.rebuilt);
@@ -285,8 +285,8 @@ TEST_F(FsckTest, RebuildMakesAnIndexThatTheNextStartTakes) {
 }
 
 TEST_F(FsckTest, RebuildCuresEveryFaultOfTheIndex) {
-  std::vector<StoredBlock> blocks = Fill(20);
-  std::vector<StoredBlock> wrong = blocks;
+  std::vector<DiskBlock> blocks = Fill(20);
+  std::vector<DiskBlock> wrong = blocks;
   wrong[1].record.location = Slot(7, 7);
   wrong[2].record.generation += 1;
   wrong[3].record.key.hash = TestHash(9, 9);

@@ -55,7 +55,7 @@ TEST_F(IndexRebuildTest, ANewDiskHoldsNothing) {
 }
 
 TEST_F(IndexRebuildTest, EqualsTheOriginal) {
-  const std::vector<StoredBlock> blocks = Fill(50);
+  const std::vector<DiskBlock> blocks = Fill(50);
   const RebuiltIndex rebuilt = Rebuild();
   ExpectSameContents(rebuilt.snapshot, SnapshotOf(blocks));
   EXPECT_EQ(rebuilt.slots, kSlabs * kSlotsPerSlab);
@@ -85,7 +85,7 @@ TEST_F(IndexRebuildTest, TenantsAndModelsGetSpacesOfTheirOwn) {
 }
 
 TEST_F(IndexRebuildTest, AFlippedHeaderIsSkippedAndCounted) {
-  std::vector<StoredBlock> blocks = Fill(10);
+  std::vector<DiskBlock> blocks = Fill(10);
   Flip(blocks[4].header.address, 300);
   blocks.erase(blocks.begin() + 4);
   const RebuiltIndex rebuilt = Rebuild();
@@ -95,7 +95,7 @@ TEST_F(IndexRebuildTest, AFlippedHeaderIsSkippedAndCounted) {
 }
 
 TEST_F(IndexRebuildTest, AnUnreadableHeaderIsSkippedAndCounted) {
-  std::vector<StoredBlock> blocks = Fill(10);
+  std::vector<DiskBlock> blocks = Fill(10);
   unreadable_ = blocks[7].header.address;
   blocks.erase(blocks.begin() + 7);
   const RebuiltIndex rebuilt = Rebuild();
@@ -104,7 +104,7 @@ TEST_F(IndexRebuildTest, AnUnreadableHeaderIsSkippedAndCounted) {
 }
 
 TEST_F(IndexRebuildTest, AHeaderOfAnotherPlaceIsSkippedAndCounted) {
-  const std::vector<StoredBlock> blocks = Fill(10);
+  const std::vector<DiskBlock> blocks = Fill(10);
   WriteBlockAt(Slot(3, 3), Header(5, 5, 77));
   const RebuiltIndex rebuilt = Rebuild();
   ExpectSameContents(rebuilt.snapshot, SnapshotOf(blocks));
@@ -203,13 +203,13 @@ TEST_F(IndexRebuildTest, BlocksThatMustNotBeOnDiskAreNotServed) {
 }
 
 TEST_F(IndexRebuildTest, ASlabWithABadHeaderIsForgottenAlone) {
-  const std::vector<StoredBlock> all = Fill(kSlabs * kSlotsPerSlab);
+  const std::vector<DiskBlock> all = Fill(kSlabs * kSlotsPerSlab);
   Flip(geometry_.SlabStart(0), 40);
   WriteSlabHeader(1, {.slab = 2});
   WriteSlabHeader(2, {.slab = 2, .slot_bytes = kSlabBytes});
   unreadable_ = geometry_.SlabStart(3);
   const RebuiltIndex rebuilt = Rebuild();
-  const std::vector<StoredBlock> left(all.begin() + 4 * kSlotsPerSlab, all.end());
+  const std::vector<DiskBlock> left(all.begin() + 4 * kSlotsPerSlab, all.end());
   ExpectSameContents(rebuilt.snapshot, SnapshotOf(left));
   EXPECT_EQ(rebuilt.slabs_bad, 4u);
 }

@@ -39,7 +39,7 @@ TEST_F(IndexStartTest, ANewDiskGetsAnEmptyIndexThatTheNextStartFindsGood) {
 }
 
 TEST_F(IndexStartTest, WhatWasAppliedIsThereAtTheNextStart) {
-  const std::vector<StoredBlock> blocks = Fill(3);
+  const std::vector<DiskBlock> blocks = Fill(3);
   {
     std::filesystem::remove_all(directory_ / "index");
     const StartedIndex started = Start();
@@ -53,7 +53,7 @@ TEST_F(IndexStartTest, WhatWasAppliedIsThereAtTheNextStart) {
 }
 
 TEST_F(IndexStartTest, AMissingIndexIsRebuiltFromTheHeaders) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   const StartedIndex started = Start();
   EXPECT_EQ(started.found, IndexState::kMissing);
   ASSERT_TRUE(started.rebuilt);
@@ -62,7 +62,7 @@ TEST_F(IndexStartTest, AMissingIndexIsRebuiltFromTheHeaders) {
 }
 
 TEST_F(IndexStartTest, ADamagedIndexIsRebuiltFromTheHeaders) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   WriteIndex({});
   std::ofstream(directory_ / "index" / "CURRENT") << "nonsense";
   const StartedIndex started = Start();
@@ -72,7 +72,7 @@ TEST_F(IndexStartTest, ADamagedIndexIsRebuiltFromTheHeaders) {
 }
 
 TEST_F(IndexStartTest, AnIndexFromABackupIsRebuiltFromTheHeaders) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   Start();
   std::filesystem::copy(directory_ / "index", temporary_.path() / "backup",
                         std::filesystem::copy_options::recursive);
@@ -98,7 +98,7 @@ TEST_F(IndexStartTest, AnIndexOfOtherFilesIsRebuiltFromTheHeaders) {
 }
 
 TEST_F(IndexStartTest, StartsThatDiedBeforeTheIndexLoseNothing) {
-  const std::vector<StoredBlock> blocks = Fill(20);
+  const std::vector<DiskBlock> blocks = Fill(20);
   Start();
   for (int i = 0; i < 3; ++i) OpenFiles();
   const StartedIndex started = Start();
