@@ -326,7 +326,7 @@ class FailureTest(LinkerTestCase):
         self.assertTrue(equal(self.loaded(engine, prompt_again), kv))
 
     def test_a_daemon_that_hangs_holds_a_forward_for_a_limited_time(self):
-        engine, prompt = self.engine(load_timeout_ms=300), prompt_of()
+        engine, prompt = self.engine(load_timeout_ms=2000), prompt_of()
         kv = self.stored(engine, prompt)
         first, second = (engine.match(prompt)[0] for _ in range(2))
         self.daemon.pause()

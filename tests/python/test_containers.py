@@ -11,7 +11,7 @@ from harness.contained import ContainedClient, command_in_container, why_not
 from harness.private_daemon import PrivateDaemon, settings
 
 POOL_BLOCKS = 16
-PATIENCE_S = 20
+PATIENCE_S = 60
 ENGINE_USER = 12345
 OTHER_USER = 12346
 

@@ -25,6 +25,7 @@ SEEDS = 12
 PATIENT = {"lookup_timeout_ms": 30_000, "retry_max_ms": 50}
 # Of tests that wait for something by steps of the engine.
 MANY_STEPS = 4_000
+AN_HOUR_S = 3600
 
 
 def prompts_of(seed, tokens=PROMPT_TOKENS):
@@ -99,13 +100,21 @@ class EngineCase(SharedDaemonCase):
         self.generate()
         self.engine.forget()
 
-    def wait_for_connection(self):
+    def wait_for_connection(self, engine=None):
         """Steps the engine until the tier has said that it is connected."""
+        engine = engine or self.engine
         for prompt in range(MANY_STEPS):
-            self.engine.generate([[prompt % 1000 + 3] * 40], tokens=1)
-            if self.engine.metrics().get("connected"):
+            engine.generate([[prompt % 1000 + 3] * 40], tokens=1)
+            if engine.metrics().get("connected"):
                 return
-        self.fail(f"no connection:\n{self.engine.log[-3000:]}")
+        self.fail(f"no connection:\n{engine.log[-3000:]}")
+
+    def start_engine_that_notices_by_use(self):
+        """A connected one, which learns by a request alone that the daemon was restarted: between
+        requests its links do not look."""
+        engine = self.start_engine(idle_check_s=AN_HOUR_S)
+        self.wait_for_connection(engine)
+        return engine
 
     def restart_daemon(self):
         self.daemon.kill()
@@ -161,18 +170,24 @@ class CacheTests(EngineCase):
 
     def test_a_restart_of_the_daemon_between_two_requests_costs_no_hit(self):
         """Neither the scheduler nor the worker has noticed when the next request comes."""
-        self.store()
+        engine = self.start_engine_that_notices_by_use()
+        self.generate(engine)
+        engine.forget()
         self.daemon.drain()
         self.daemon.kill()
         self.daemon.start()
-        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
+        self.assertEqual(self.generate(engine), [CACHED_TOKENS] * PROMPTS)
+        engine.stop()
 
     def test_what_is_computed_after_a_restart_that_no_step_has_noticed_is_stored(self):
-        self.engine.forget()  # nothing is left to be stored by which the worker would notice
+        engine = self.start_engine_that_notices_by_use()
+        engine.forget()  # nothing is left to be stored by which the worker would notice
         self.daemon.kill()
         self.daemon.start()
-        self.store()
-        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
+        self.generate(engine)
+        engine.forget()
+        self.assertEqual(self.generate(engine), [CACHED_TOKENS] * PROMPTS)
+        engine.stop()
 
     def test_without_a_daemon_every_block_is_a_miss(self):
         self.store()

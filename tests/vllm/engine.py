@@ -9,8 +9,8 @@ replies and log; the answer is the engine's process id. {"wait": id} is answered
 status of one that ends.
 
 options: of KvtierTier, or of KvtierConnector if they have "connector": true; null: vLLM has no
-connector; "engine": {...}: more arguments of vllm.LLM, which are no reason for a connector. Each
-line of the requests is one, for example {"op": "generate", "prompts": [[3, 4, 5]]}; the reply is
+connector; "engine": {...}: more arguments of vllm.LLM, which are no reason for a connector;
+"idle_check_s": how often links to the daemon that nothing uses look whether it is there. Each line of the requests is one, for example {"op": "generate", "prompts": [[3, 4, 5]]}; the reply is
 one line, too.
 """
 
@@ -152,6 +152,10 @@ def metrics(engine, request):
 
 
 def run_engine(model, options, requests, replies):
+    if options is not None and "idle_check_s" in options:
+        from kvtier import _link
+
+        _link._IDLE_CHECK_S = options.pop("idle_check_s")
     engine = make_engine(model, options)
     operations = {"generate": generate, "forget": forget, "metrics": metrics}
     print(json.dumps({"ready": True}), file=replies, flush=True)

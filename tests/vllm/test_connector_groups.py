@@ -102,11 +102,13 @@ class WindowsTest(GroupTests, unittest.TestCase):
 
 
 class StatesTest(GroupTests, unittest.TestCase):
-    """Of a model with experts. By default vLLM keeps no states but the last of a prompt."""
+    """Of a model with experts. By default vLLM keeps no states but the last of a prompt, and their
+    numbers are those that the processor is quick at, so that a state is as large as it likes."""
 
     options = {
         "connector": True,
         "engine": {
+            "mamba_ssm_cache_dtype": "float32",
             "prefix_cache_retention_interval": STATE_BLOCK_TOKENS,
             "max_num_batched_tokens": STATE_BLOCK_TOKENS + 32,
         },

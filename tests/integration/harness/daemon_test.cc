@@ -28,6 +28,7 @@ std::vector<std::string> SettingsOf(const TierSizes& sizes) {
       fmt::format("disk.bytes={}B", TierBytes(sizes.disk_blocks)),
       fmt::format("cache.slab_bytes={}B", kTestSlabBytes),
       "disk.free_floor_bytes=0B",
+      fmt::format("cache.max_wait_ms={}", kTestMaxWaitMs),
   };
 }
 

@@ -7,7 +7,7 @@ import pathlib
 import tempfile
 from typing import Any
 
-from .private_daemon import PrivateDaemon
+from .private_daemon import MAX_WAIT_MS, PrivateDaemon
 
 
 class SharedDaemonCase:
@@ -26,6 +26,7 @@ class SharedDaemonCase:
             "disk.bytes=128MiB",
             "cache.slab_bytes=1MiB",
             "disk.free_floor_bytes=0B",
+            f"cache.max_wait_ms={MAX_WAIT_MS}",
         ]
 
     @classmethod

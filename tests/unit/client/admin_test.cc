@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "tests/unit/client/client_fixture.h"
 
 namespace kvtier::client {
@@ -14,7 +18,7 @@ using Bytes = FakeDaemon::Bytes;
 
 class AdminTest : public ClientFixture {
  protected:
-  kvt_status Call(const std::string& request, int64_t timeout_ms = 5000) {
+  kvt_status Call(const std::string& request, int64_t timeout_ms = 60'000) {
     char* text = nullptr;
     const auto collect = [](void* user, const char* json) {
       static_cast<std::vector<std::string>*>(user)->push_back(json);
@@ -31,9 +35,9 @@ class AdminTest : public ClientFixture {
 };
 
 TEST_F(AdminTest, ProgressComesInOrderAndTheReplyLast) {
-  std::string asked;
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
-    asked = wire::Decode<wire::AdminRequest>(frame.payload)->json;
+  const auto asked = std::make_shared<std::string>();
+  daemon_->Intercept([asked](const wire::Frame& frame) -> std::optional<Bytes> {
+    *asked = wire::Decode<wire::AdminRequest>(frame.payload)->json;
     Bytes bytes = FrameOf(wire::AdminProgress{.json = "{\"n\":1}"}, frame.request_id);
     wire::Encode(wire::AdminProgress{.json = "{\"n\":2}"}, frame.request_id, &bytes);
     // Longer than any frame of the data socket.
@@ -42,7 +46,7 @@ TEST_F(AdminTest, ProgressComesInOrderAndTheReplyLast) {
     return bytes;
   });
   ASSERT_EQ(Call("{\"op\":\"verify\"}"), KVT_OK) << kvt_last_error()->reason;
-  EXPECT_EQ(asked, "{\"op\":\"verify\"}");
+  EXPECT_EQ(*asked, "{\"op\":\"verify\"}");
   EXPECT_THAT(progress_, ElementsAre("{\"n\":1}", "{\"n\":2}"));
   EXPECT_EQ(reply_.size(), (2u << 20) + 2);
 }

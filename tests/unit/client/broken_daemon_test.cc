@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <future>
 #include <thread>
 
@@ -104,10 +103,8 @@ TEST_F(BrokenDaemonTest, ADaemonThatUnderstandsTheModelOtherwiseIsNotUsed) {
 }
 
 TEST_F(BrokenDaemonTest, ASilentDaemonIsATimeout) {
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  Attach(options);
-  AnswerAcquires([](uint64_t) { return Bytes(); });
+  Attach(ImpatientOptions());
+  daemon_->HoldBack(wire::MessageType::kAcquire);
   const auto acquired = pool_->Acquire(Hashes(1, 2), {}, 1);
   ASSERT_FALSE(acquired);
   EXPECT_EQ(acquired.error().code, KVT_TIMEOUT);
@@ -115,51 +112,40 @@ TEST_F(BrokenDaemonTest, ASilentDaemonIsATimeout) {
 }
 
 TEST_F(BrokenDaemonTest, WhatIsGrantedTooLateIsReleased) {
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  Attach(options);
+  Attach(ImpatientOptions());
   Fill(Hashes(1, 2));
   ASSERT_EQ(References(), 0u);
-  // Holds the request back until the client has given up.
-  wire::AcquireReply held;
-  uint64_t held_id = 0;
+  wire::AcquireReply granted;
   daemon_->WithCache([&](FakeCache* cache) {
     const std::vector<BlockHash> hashes = {WireHash(1), WireHash(2)};
-    held.parts = {*cache->Acquire({.new_blocks = 3, .hashes = hashes})};
+    granted.parts = {*cache->Acquire({.new_blocks = 3, .hashes = hashes})};
   });
-  AnswerAcquires([&](uint64_t request_id) {
-    held_id = request_id;
-    return Bytes();
-  });
+  daemon_->HoldBack(wire::MessageType::kAcquire);
   EXPECT_EQ(pool_->Acquire(Hashes(1, 2), {}, 3).error().code, KVT_TIMEOUT);
   EXPECT_EQ(daemon_->references(), 5u);
-  daemon_->Send(FrameOf(held, held_id));
+  daemon_->Send(FrameOf(granted, daemon_->WaitForHeldBack()));
   ASSERT_TRUE(connection_->IsConnected());
   EXPECT_EQ(References(), 0u);
 }
 
 TEST_F(BrokenDaemonTest, AnswersThatComeTooLateAreLetGo) {
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  Attach(options);
-  std::atomic<uint64_t> held_id = 0;  // written by the daemon's thread
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
-    held_id = frame.request_id;
-    return Bytes();
-  });
+  Attach(ImpatientOptions());
+  daemon_->HoldBack(wire::MessageType::kDevices);
   EXPECT_EQ(connection_->Devices().error().code, KVT_TIMEOUT);
-  daemon_->Send(FrameOf(wire::DevicesReply{.devices = {{.name = "late"}}}, held_id));
+  daemon_->Send(
+      FrameOf(wire::DevicesReply{.devices = {{.name = "late"}}}, daemon_->WaitForHeldBack()));
   EXPECT_TRUE(connection_->IsConnected());
+  daemon_->HoldBack(wire::MessageType::kLookup);
   EXPECT_EQ(pool_->Lookup(Hashes(1, 1)).error().code, KVT_TIMEOUT);
-  daemon_->Send(FrameOf(wire::LookupReply{.parts = {{.presence = {0}}}}, held_id));
+  daemon_->Send(
+      FrameOf(wire::LookupReply{.parts = {{.presence = {0}}}}, daemon_->WaitForHeldBack()));
   EXPECT_TRUE(connection_->IsConnected());
 }
 
 TEST_F(BrokenDaemonTest, ADaemonThatTakesNothingInEndsTheConnection) {
   StartDaemon({});
   kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  options.connect_timeout_ms = 20;
+  options.connect_timeout_ms = 2000;
   Attach(options);
   StartDaemon({.deaf = true});
   // The connection to the deaf daemon is made, but HELLO stays unanswered.
@@ -183,9 +169,7 @@ class BackPressureTest : public BrokenDaemonTest {
 };
 
 TEST_F(BackPressureTest, ADaemonThatStopsReadingEndsTheConnection) {
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  Attach(options);
+  Attach(ImpatientOptions());
   std::promise<void> gate;
   daemon_->Intercept(
       [opened = gate.get_future().share()](const wire::Frame& frame) -> std::optional<Bytes> {

@@ -376,6 +376,20 @@ void FakeDaemon::Intercept(Interceptor interceptor) {
   interceptor_ = std::move(interceptor);
 }
 
+void FakeDaemon::HoldBack(wire::MessageType type) {
+  Intercept([this, type](const wire::Frame& frame) -> std::optional<Bytes> {
+    if (!Is(frame, type)) return std::nullopt;
+    held_back_ = frame.request_id;
+    return Bytes();
+  });
+}
+
+uint64_t FakeDaemon::WaitForHeldBack() {
+  std::unique_lock lock(mutex_);
+  received_.wait(lock, [&] { return held_back_.has_value(); });
+  return *std::exchange(held_back_, std::nullopt);
+}
+
 void FakeDaemon::Progress(LoadId load, uint32_t ready, bool finished, uint8_t miss_reason) {
   const std::lock_guard lock(mutex_);
   cache_->Load(load, ready);

@@ -59,7 +59,13 @@ class FakeDaemon {
   void DieAndAdopt();
   // Of an interceptor.
   void DieAndAdoptLocked();
+  // Called by the daemon's thread until another is set or the daemon ends, which may be after the
+  // test's body has returned: what an interceptor looks at outlives the daemon, or is shared.
   void Intercept(Interceptor interceptor);
+  // Intercepts requests of the type: they are received, and neither served nor answered.
+  void HoldBack(wire::MessageType type);
+  // Blocks until a request is held back; the number of the last one. Each is told once.
+  [[nodiscard]] uint64_t WaitForHeldBack();
   // Loads up to `ready` and tells the client.
   void Progress(LoadId load, uint32_t ready, bool finished, uint8_t miss_reason = 0);
   // Tells the client that transfers of the region are done.
@@ -133,6 +139,7 @@ class FakeDaemon {
   uint64_t block_bytes_ = 0;
   uint32_t block_tokens_ = 0;
   Interceptor interceptor_;
+  std::optional<uint64_t> held_back_;
   std::map<uint16_t, int> counts_;
 
   std::thread thread_;

@@ -131,11 +131,11 @@ TEST_F(PooledKvTest, PoolThatIsTooSmallIsDoneWithout) {
 }
 
 TEST_F(PooledKvTest, OtherWeightsAreAnotherModel) {
-  std::vector<std::string> revisions;
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+  const auto revisions = std::make_shared<std::vector<std::string>>();
+  daemon_->Intercept([revisions](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
     if (frame.type == static_cast<uint16_t>(wire::MessageType::kRegisterModel)) {
       const auto request = wire::Decode<wire::RegisterModel>(frame.payload);
-      if (request) revisions.push_back(request->record.revision);
+      if (request) revisions->push_back(request->record.revision);
     }
     return std::nullopt;
   });
@@ -145,8 +145,8 @@ TEST_F(PooledKvTest, OtherWeightsAreAnotherModel) {
     EXPECT_TRUE(SharedPool::Attach(socket_path(), Model(std::move(weights), 1)));
   }
   daemon_->WithCache([&](FakeCache*) {
-    ASSERT_EQ(revisions.size(), 2u);
-    EXPECT_NE(revisions[0], revisions[1]);
+    ASSERT_EQ(revisions->size(), 2u);
+    EXPECT_NE(revisions->front(), revisions->back());
   });
 }
 

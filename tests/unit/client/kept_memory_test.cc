@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -227,15 +228,15 @@ TEST_F(KeptMemoryTest, AnotherProcesssMemoryIsRefused) {
 
 TEST_F(KeptMemoryTest, AnOwnerThatIsEndingIsWaitedFor) {
   (void)Open();
-  int takes = 0;
-  daemon_->Intercept([&takes](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+  const auto takes = std::make_shared<std::atomic<int>>(0);
+  daemon_->Intercept([takes](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
     if (frame.type != static_cast<uint16_t>(wire::MessageType::kTakeMemory)) return std::nullopt;
-    if (++takes > 2) return std::nullopt;
+    if (++*takes > 2) return std::nullopt;
     return FrameOf(wire::ErrorReply{{ErrorCode::kWrongState, "memory_in_use", "by another"}},
                    frame.request_id);
   });
   EXPECT_EQ(kvt_kept_memory_was_kept(Open().get()), 1);
-  EXPECT_EQ(takes, 3);
+  EXPECT_EQ(*takes, 3);
 }
 
 TEST_F(KeptMemoryTest, MemoryOfAnotherShapeIsGivenBackAndMadeAnew) {

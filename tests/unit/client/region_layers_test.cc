@@ -22,8 +22,10 @@ constexpr PoolId kRegion{5};
 
 class RegionLayersTest : public ClientFixture {
  protected:
-  void SetUp() override {
-    ClientFixture::SetUp();
+  void SetUp() override { Begin(); }
+  void Begin() {
+    region_.reset();
+    StartDaemon({});
     Attach();
     kvt_model_record record = Record();
     record.groups[0].layers = kLayers;
@@ -100,7 +102,7 @@ TEST_F(RegionLayersTest, ALoadThatHasEndedHasAllLayers) {
 TEST_F(RegionLayersTest, ALoadThatTheDaemonDoesNotCountIsSeenToEndByLookingAlone) {
   const uint64_t transfer = Load();
   Done(transfer);
-  const auto give_up = SteadyClock::now() + std::chrono::seconds(30);
+  const auto give_up = SteadyClock::now() + std::chrono::seconds(60);
   while (Loaded(transfer) < kLayers && SteadyClock::now() < give_up) {
   }
   EXPECT_EQ(Loaded(transfer), kLayers);
@@ -176,18 +178,20 @@ TEST_F(RegionLayersTest, ARefusedLoadEndsTheWait) {
 }
 
 TEST_F(RegionLayersTest, WhoLooksAtMemoryAloneNoticesTheEndOfTheDaemon) {
-  const uint64_t transfer = Load();
-  Count(1);
-  EXPECT_EQ(Loaded(transfer), 1u);
-  const auto start = SteadyClock::now();
-  daemon_->DropClient();
-  // As an engine does that waits for a layer.
-  auto layers = region_->LayersLoaded(transfer);
-  while (layers && *layers < 2) layers = region_->LayersLoaded(transfer);
-  ASSERT_FALSE(layers);
-  EXPECT_EQ(layers.error().code, KVT_UNAVAILABLE);
-  EXPECT_EQ(region_->WaitLayers(transfer, 2).error().code, KVT_UNAVAILABLE);
-  EXPECT_LT(SteadyClock::now() - start, std::chrono::seconds(1));
+  EXPECT_TRUE(CanBeWithin(std::chrono::seconds(1), [&]() -> std::chrono::nanoseconds {
+    Begin();
+    const uint64_t transfer = Load();
+    Count(1);
+    EXPECT_EQ(Loaded(transfer), 1u);
+    daemon_->DropClient();
+    const auto dropped = SteadyClock::now();
+    // As an engine does that waits for a layer.
+    auto layers = region_->LayersLoaded(transfer);
+    while (layers && *layers < 2) layers = region_->LayersLoaded(transfer);
+    EXPECT_EQ(layers ? KVT_OK : layers.error().code, KVT_UNAVAILABLE);
+    EXPECT_EQ(region_->WaitLayers(transfer, 2).error().code, KVT_UNAVAILABLE);
+    return SteadyClock::now() - dropped;
+  }));
 }
 
 TEST_F(RegionLayersTest, WithoutAFreeCounterTheEndTells) {

@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <future>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "tests/unit/client/client_fixture.h"
 
@@ -61,16 +64,19 @@ class RegionTest : public ClientFixture {
     return options;
   }
 
-  // What the daemon is sent from now on; nothing of these is answered.
+  // What the daemon is sent from now on; nothing of these is answered, unless with `answer`.
   template <typename Message>
-  void Record(std::vector<Message>* messages) {
-    daemon_->Intercept([messages](const wire::Frame& frame) -> std::optional<Bytes> {
+  std::shared_ptr<std::vector<Message>> Record(const std::optional<Error>& answer = std::nullopt) {
+    auto messages = std::make_shared<std::vector<Message>>();
+    daemon_->Intercept([messages, answer](const wire::Frame& frame) -> std::optional<Bytes> {
       if (frame.type != static_cast<uint16_t>(Message::kType)) return std::nullopt;
       messages->push_back(*wire::Decode<Message>(frame.payload));
-      return Bytes();
+      return answer ? FrameOf(wire::ErrorReply{*answer}, frame.request_id) : Bytes();
     });
+    return messages;
   }
   using ClientFixture::Record;
+  [[nodiscard]] static Error Refusal() { return {ErrorCode::kUnsupported, "not_here", ""}; }
 
   [[nodiscard]] static kvt_store_block Stored(uint32_t block, uint8_t hash) {
     kvt_store_block stored{};
@@ -124,27 +130,19 @@ TEST_F(RegionTest, TheMemorysDescriptorIsSentAndStaysTheCallers) {
 }
 
 TEST_F(RegionTest, ADescriptorGoesWithItsOwnRequestBehindWhatWasPutOff) {
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  Connect(options);
+  Connect(ImpatientOptions());
   Fill(Hashes(1, 1));
   ASSERT_TRUE(connection_->Ping()) << "the block is in the cache now";
   // An acquire that is granted too late has its release sent ahead of the next request.
-  wire::AcquireReply held;
-  uint64_t held_id = 0;
+  wire::AcquireReply granted;
   daemon_->WithCache([&](FakeCache* cache) {
     const std::vector<BlockHash> hashes = {WireHash(1)};
-    held.parts = {*cache->Acquire({.hashes = hashes})};
+    granted.parts = {*cache->Acquire({.hashes = hashes})};
   });
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
-    if (frame.type != static_cast<uint16_t>(wire::MessageType::kAcquire)) return std::nullopt;
-    held_id = frame.request_id;
-    return Bytes();
-  });
+  daemon_->HoldBack(wire::MessageType::kAcquire);
   EXPECT_EQ(pool_->Acquire(Hashes(1, 1)).error().code, KVT_TIMEOUT);
-  daemon_->WaitForRequests(wire::MessageType::kAcquire, 2);
   const int releases = daemon_->Requests(wire::MessageType::kRelease);
-  daemon_->Send(FrameOf(held, held_id));
+  daemon_->Send(FrameOf(granted, daemon_->WaitForHeldBack()));
   ASSERT_TRUE(connection_->IsConnected());
   Open();
   EXPECT_EQ(daemon_->Requests(wire::MessageType::kRelease), releases + 1);
@@ -152,26 +150,18 @@ TEST_F(RegionTest, ADescriptorGoesWithItsOwnRequestBehindWhatWasPutOff) {
 }
 
 TEST_F(RegionTest, WithoutPiecesBlocksAreWholeAndFollowEachOther) {
-  std::vector<wire::OpenRegion> asked;
-  Record(&asked);
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  Connect(options);
-  EXPECT_EQ(connection_->OpenRegion(model_, SharedMemory()).error().code, KVT_TIMEOUT);
-  daemon_->WaitForRequests(wire::MessageType::kOpenRegion, 1);
-  ASSERT_EQ(asked.size(), 1u);
-  EXPECT_THAT(asked[0].pieces, ElementsAre(wire::RegionPiece{0, kBlockBytes, kBlockBytes}));
-  EXPECT_EQ(asked[0].blocks, kBlocks);
-  EXPECT_EQ(asked[0].bytes, kBlocks * kBlockBytes);
-  EXPECT_EQ(asked[0].memory, wire::RegionMemory::kSharedMemory);
+  const auto asked = Record<wire::OpenRegion>(Refusal());
+  EXPECT_EQ(connection_->OpenRegion(model_, SharedMemory()).error().reason, Refusal().reason);
+  ASSERT_EQ(asked->size(), 1u);
+  const wire::OpenRegion& request = asked->front();
+  EXPECT_THAT(request.pieces, ElementsAre(wire::RegionPiece{0, kBlockBytes, kBlockBytes}));
+  EXPECT_EQ(request.blocks, kBlocks);
+  EXPECT_EQ(request.bytes, kBlocks * kBlockBytes);
+  EXPECT_EQ(request.memory, wire::RegionMemory::kSharedMemory);
 }
 
 TEST_F(RegionTest, PiecesAndAHandleAreToldAsGiven) {
-  std::vector<wire::OpenRegion> asked;
-  Record(&asked);
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  Connect(options);
+  const auto asked = Record<wire::OpenRegion>(Refusal());
   const kvt_region_piece pieces[] = {{0, 64, 64}, {512, 128, 64}};
   kvt_region_options region;
   kvt_region_options_init(&region);
@@ -182,12 +172,11 @@ TEST_F(RegionTest, PiecesAndAHandleAreToldAsGiven) {
   region.pieces = pieces;
   region.piece_count = 2;
   std::fill(std::begin(region.ipc_handle), std::end(region.ipc_handle), uint8_t{7});
-  EXPECT_EQ(connection_->OpenRegion(model_, region).error().code, KVT_TIMEOUT);
-  daemon_->WaitForRequests(wire::MessageType::kOpenRegion, 1);
-  ASSERT_EQ(asked.size(), 1u);
-  EXPECT_EQ(asked[0].device, 2u);
-  EXPECT_EQ(asked[0].ipc_handle[63], 7);
-  EXPECT_THAT(asked[0].pieces,
+  EXPECT_EQ(connection_->OpenRegion(model_, region).error().reason, Refusal().reason);
+  ASSERT_EQ(asked->size(), 1u);
+  EXPECT_EQ(asked->front().device, 2u);
+  EXPECT_EQ(asked->front().ipc_handle[63], 7);
+  EXPECT_THAT(asked->front().pieces,
               ElementsAre(wire::RegionPiece{0, 64, 64}, wire::RegionPiece{512, 128, 64}));
   EXPECT_THAT(daemon_->RegionMemory(), IsEmpty());
 }
@@ -202,18 +191,10 @@ TEST_F(RegionTest, TheDaemonsRefusalIsTheCallsError) {
 }
 
 TEST_F(RegionTest, ARegionThatIsOpenedTooLateIsClosed) {
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 20;
-  Connect(options);
-  uint64_t held_id = 0;
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
-    if (frame.type != static_cast<uint16_t>(wire::MessageType::kOpenRegion)) return std::nullopt;
-    held_id = frame.request_id;
-    return Bytes();
-  });
+  Connect(ImpatientOptions());
+  daemon_->HoldBack(wire::MessageType::kOpenRegion);
   EXPECT_EQ(connection_->OpenRegion(model_, SharedMemory()).error().code, KVT_TIMEOUT);
-  daemon_->WaitForRequests(wire::MessageType::kOpenRegion, 1);
-  daemon_->Send(FrameOf(wire::OpenRegionReply{kRegion, kBlockBytes}, held_id));
+  daemon_->Send(FrameOf(wire::OpenRegionReply{kRegion, kBlockBytes}, daemon_->WaitForHeldBack()));
   ASSERT_TRUE(connection_->IsConnected());
   EXPECT_TRUE(connection_->Ping());
   EXPECT_EQ(daemon_->Requests(wire::MessageType::kCloseRegion), 1);
@@ -221,14 +202,9 @@ TEST_F(RegionTest, ARegionThatIsOpenedTooLateIsClosed) {
 
 TEST_F(RegionTest, ClosingWaitsUntilTheDaemonSaysThatNothingTouchesTheMemory) {
   Open();
-  std::promise<uint64_t> asked;
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
-    if (frame.type != static_cast<uint16_t>(wire::MessageType::kCloseRegion)) return std::nullopt;
-    asked.set_value(frame.request_id);
-    return Bytes();
-  });
+  daemon_->HoldBack(wire::MessageType::kCloseRegion);
   std::future<void> closed = std::async(std::launch::async, [&] { region_.reset(); });
-  const uint64_t request_id = asked.get_future().get();
+  const uint64_t request_id = daemon_->WaitForHeldBack();
   EXPECT_EQ(closed.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   daemon_->Send(FrameOf(wire::CloseRegionReply{}, request_id));
   closed.get();
@@ -236,12 +212,9 @@ TEST_F(RegionTest, ClosingWaitsUntilTheDaemonSaysThatNothingTouchesTheMemory) {
 
 TEST_F(RegionTest, ClosingEndsWithTheConnection) {
   Open();
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
-    if (frame.type != static_cast<uint16_t>(wire::MessageType::kCloseRegion)) return std::nullopt;
-    return Bytes();
-  });
+  daemon_->HoldBack(wire::MessageType::kCloseRegion);
   std::future<void> closed = std::async(std::launch::async, [&] { region_.reset(); });
-  daemon_->WaitForRequests(wire::MessageType::kCloseRegion, 1);
+  (void)daemon_->WaitForHeldBack();
   daemon_->DropClient();
   closed.get();
 }
@@ -275,8 +248,7 @@ TEST_F(RegionTest, BadOptionsAreRefusedWithTheirReason) {
 
 TEST_F(RegionTest, AStoreTellsOfEachBlockAllThatACommitDoes) {
   Open();
-  std::vector<wire::Store> sent;
-  Record(&sent);
+  const auto sent = Record<wire::Store>();
   kvt_store_block second = Stored(0, 2);
   second.has_parent = 1;
   second.parent = Hash(1);
@@ -285,27 +257,26 @@ TEST_F(RegionTest, AStoreTellsOfEachBlockAllThatACommitDoes) {
   second.retention = KVT_RETENTION_MEMORY;
   const uint64_t transfer = Store({Stored(7, 1), second});
   ASSERT_TRUE(connection_->Ping());
-  ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].region, kRegion);
-  EXPECT_EQ(sent[0].transfer, transfer);
+  ASSERT_EQ(sent->size(), 1u);
+  EXPECT_EQ(sent->front().region, kRegion);
+  EXPECT_EQ(sent->front().transfer, transfer);
   EXPECT_THAT(
-      sent[0].items,
+      sent->front().items,
       ElementsAre(wire::StoreItem{7, WireHash(1), {}, kBlockTokens, 0, RetentionClass::kExtended},
                   wire::StoreItem{0, WireHash(2), WireHash(1), 3, 1, RetentionClass::kMemory}));
 }
 
 TEST_F(RegionTest, ALoadNamesBlocksAndTheirOrder) {
   Open();
-  std::vector<wire::Load> sent;
-  Record(&sent);
+  const auto sent = Record<wire::Load>();
   const std::vector<kvt_load_block> blocks = {{Hash(1), 6}, {Hash(9), 2}};
   const auto transfer = region_->Load(blocks, KVT_LOAD_LAYERS);
   ASSERT_TRUE(transfer);
   ASSERT_TRUE(connection_->Ping());
-  ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].transfer, *transfer);
-  EXPECT_EQ(sent[0].order, wire::LoadOrder::kLayers);
-  EXPECT_THAT(sent[0].items,
+  ASSERT_EQ(sent->size(), 1u);
+  EXPECT_EQ(sent->front().transfer, *transfer);
+  EXPECT_EQ(sent->front().order, wire::LoadOrder::kLayers);
+  EXPECT_THAT(sent->front().items,
               ElementsAre(wire::LoadItem{6, WireHash(1)}, wire::LoadItem{2, WireHash(9)}));
 }
 
@@ -388,11 +359,7 @@ TEST_F(RegionTest, FailuresAreToldByPositionAndReasonOnce) {
 
 TEST_F(RegionTest, ATransferThatTheDaemonRefusesEndsWithItsReason) {
   Open();
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
-    if (frame.type != static_cast<uint16_t>(wire::MessageType::kStore)) return std::nullopt;
-    return FrameOf(wire::ErrorReply{{ErrorCode::kWrongState, "block_busy", "block 1"}},
-                   frame.request_id);
-  });
+  (void)Record<wire::Store>(Error{ErrorCode::kWrongState, "block_busy", "block 1"});
   const uint64_t transfer = Store({Stored(1, 1), Stored(1, 2)});
   const auto end = region_->Wait(transfer);
   ASSERT_TRUE(end);
@@ -407,18 +374,17 @@ TEST_F(RegionTest, ATransferThatTheDaemonRefusesEndsWithItsReason) {
 TEST_F(RegionTest, ManyBlocksAreSeveralMessagesAndOneTransfer) {
   constexpr uint32_t kMany = wire::kMaxStoresPerCall + 10;
   Open(kMany);
-  std::vector<wire::Store> sent;
-  Record(&sent);
+  const auto sent = Record<wire::Store>();
   std::vector<kvt_store_block> blocks;
   for (uint32_t i = 0; i < kMany; ++i) blocks.push_back(Stored(i, 1));
   const uint64_t transfer = Store(blocks);
   ASSERT_TRUE(connection_->Ping());
-  ASSERT_EQ(sent.size(), 2u);
-  EXPECT_EQ(sent[0].items.size(), wire::kMaxStoresPerCall);
-  EXPECT_EQ(sent[1].items.back().block, kMany - 1);
-  daemon_->Done({kRegion, sent[1].transfer, 9, 0, {{3, MissReason::kHostFull}}});
+  ASSERT_EQ(sent->size(), 2u);
+  EXPECT_EQ(sent->front().items.size(), wire::kMaxStoresPerCall);
+  EXPECT_EQ(sent->back().items.back().block, kMany - 1);
+  daemon_->Done({kRegion, sent->back().transfer, 9, 0, {{3, MissReason::kHostFull}}});
   EXPECT_THAT(Ended(), IsEmpty());
-  daemon_->Done({kRegion, sent[0].transfer, wire::kMaxStoresPerCall - 1, 1, {}});
+  daemon_->Done({kRegion, sent->front().transfer, wire::kMaxStoresPerCall - 1, 1, {}});
   const std::vector<kvt_transfer_end> ended = Ended();
   ASSERT_THAT(NumbersOf(ended), ElementsAre(transfer));
   EXPECT_EQ(ended[0].copied, kMany - 2);

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <vector>
 
 #include "tests/unit/client/client_fixture.h"
@@ -383,17 +385,18 @@ TEST_F(ResumeTest, AnAnswerThatDoesNotFitTheClaimsIsRefused) {
 TEST_F(ResumeTest, ADaemonThatDiesAgainMeanwhileIsFollowedByTheNext) {
   auto sequence = pool_->OpenSequence(Tokens(6));
   ASSERT_TRUE(sequence);
-  int asked = 0;
-  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+  const auto asked = std::make_shared<std::atomic<int>>(0);
+  FakeDaemon* const daemon = daemon_.get();
+  daemon_->Intercept([asked, daemon](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
     const bool resume = frame.type == static_cast<uint16_t>(wire::MessageType::kResume);
-    if (!resume || ++asked > 1) return std::nullopt;
+    if (!resume || ++*asked > 1) return std::nullopt;
     // Says nothing any more.
-    daemon_->DieAndAdoptLocked();
+    daemon->DieAndAdoptLocked();
     return FakeDaemon::Bytes{};
   });
   daemon_->DieAndAdopt();
   EXPECT_TRUE(sequence->Check());
-  EXPECT_GE(asked, 2);
+  EXPECT_GE(*asked, 2);
 }
 
 TEST_F(ResumeTest, WithoutPatienceNothingIsWaitedFor) {

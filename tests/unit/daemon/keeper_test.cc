@@ -43,7 +43,7 @@ std::string TextOf(const std::optional<UniqueFd>& memory) {
 bool EndsSoon(int32_t pid) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd waiting{.fd = process.get(), .events = POLLIN, .revents = 0};
-  return !process.valid() || ::poll(&waiting, 1, 10'000) == 1;
+  return !process.valid() || ::poll(&waiting, 1, static_cast<int>(kLongMs)) == 1;
 }
 
 class KeeperTest : public testing::Test {

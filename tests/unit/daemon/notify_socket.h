@@ -18,7 +18,7 @@ class NotifySocket {
   NotifySocket& operator=(const NotifySocket&) = delete;
 
   // The next message; empty if none comes within `timeout_ms`.
-  [[nodiscard]] std::string Receive(int timeout_ms = 10'000);
+  [[nodiscard]] std::string Receive(int timeout_ms = 60'000);
   // Messages up to the first that contains `text`, which it returns; empty if none comes.
   [[nodiscard]] std::string ReceiveUntil(const std::string& text);
 

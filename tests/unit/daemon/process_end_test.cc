@@ -19,7 +19,7 @@
 namespace kvtier {
 namespace {
 
-constexpr int kPatienceMs = 10'000;
+constexpr int kPatienceMs = 60'000;
 
 // The only child of the process's main thread; 0 if it has none.
 pid_t ChildOf(pid_t pid) {

@@ -55,6 +55,8 @@ Config SmallConfig(const std::filesystem::path& directory) {
   config.pool.devices = {DeviceChoice::kHost};
   config.cache.pool_bytes = 256 * kKiB;
   config.cache.slab_bytes = 128 * kKiB;
+  // What must leave the pool for an acquire is copied first, however busy the machine is.
+  config.cache.max_wait_ms = kMinuteMs / 2;
   config.host.bytes = 2 * kMiB;
   config.disk.directory = directory / "disk";
   config.disk.free_floor_bytes = 0;

@@ -46,7 +46,7 @@ int Failures(std::initializer_list<bool> expected) {
 }
 
 // systemd has read all that this process has sent.
-bool IsThrough() { return ::sd_notify_barrier(0, 5'000'000) > 0; }
+bool IsThrough() { return ::sd_notify_barrier(0, 60'000'000) > 0; }
 
 int KeepBoth() {
   const auto store = SystemdStore::Open(/*probe=*/true);
