@@ -14,9 +14,11 @@ add_compile_options(-fno-omit-frame-pointer -g1)
 include_directories(${CMAKE_SOURCE_DIR})
 
 # kvtier_compile_apart(SOURCE...): where CMAKE_UNITY_BUILD makes the compiler read several sources as one, to
-# read their headers once, these stay by themselves, because names that are theirs alone occur in others.
+# read their headers once, these stay by themselves, because names or templates that are theirs alone occur in others.
 function(kvtier_compile_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_property(GLOBAL APPEND PROPERTY kvtier_compiled_apart ${ARGN})
 endfunction()
 
 if(KVTIER_SANITIZE)
