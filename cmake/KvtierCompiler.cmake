@@ -21,6 +21,20 @@ function(kvtier_compile_apart)
   set_property(GLOBAL APPEND PROPERTY kvtier_compiled_apart ${ARGN})
 endfunction()
 
+# kvtier_unite_folders(TARGET SOURCE...): of these sources of a library only those of the same folder are read
+# as one, so that a program that links its own copies of a folder does not meet the library's.
+function(kvtier_unite_folders target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  foreach(source IN LISTS ARGN)
+    cmake_path(GET source PARENT_PATH folder)
+    cmake_path(GET folder FILENAME folder)
+    list(APPEND ${folder}_sources ${source})
+    list(LENGTH ${folder}_sources count)
+    math(EXPR batch "(${count} - 1) / 8")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${batch})
+  endforeach()
+endfunction()
+
 if(KVTIER_SANITIZE)
   add_compile_options(-fsanitize=${KVTIER_SANITIZE} -fno-sanitize-recover=all -O1)
   add_link_options(-fsanitize=${KVTIER_SANITIZE})
