@@ -174,7 +174,8 @@ PoolId FillWithUnsavedBlocks(WireClient* client) {
 }
 
 TEST(Server, MoreAcquiresThanMayWaitAreAllAnswered) {
-  ServerUnderTest daemon;
+  // Those for which there is no room are refused at the end of their wait.
+  ServerUnderTest daemon([](Config* config) { config->cache.max_wait_ms = 100; });
   WireClient client(daemon.socket());
   const PoolId pool = FillWithUnsavedBlocks(&client);
   std::set<uint64_t> unanswered;
