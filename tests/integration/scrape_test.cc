@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What scrapes and listings cost when there are many blocks, and clients that want theirs.
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -35,12 +36,17 @@ uint64_t BlocksToStore() {
 
 class ScrapeTest : public DaemonTest {
  protected:
+  // The daemon goes before the machine's other programs, whose turns would count as its own. Where
+  // the system refuses that, it is one of all.
   void StartLargeDaemon(uint64_t blocks) {
+    const int nice = ::getpriority(PRIO_PROCESS, 0);
+    (void)::setpriority(PRIO_PROCESS, 0, -15);
     StartDaemon({}, {fmt::format("pool.bytes={}B", 4 * kPromptBlocks * kBlockBytes),
                      "host.bytes=512MiB", "cache.slab_bytes=64MiB", "cache.max_wait_ms=60000",
                      // Three per cent more than the blocks need: headers, and the share kept free.
                      fmt::format("disk.bytes={}B", blocks * kSlotBytes / 100 * 103 + 512 * kMiB),
                      kMetricsSetting});
+    (void)::setpriority(PRIO_PROCESS, 0, nice);
   }
   std::unique_ptr<ReplayClient> ConnectSmallBlocks() {
     ReplayTarget target;

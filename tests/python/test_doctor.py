@@ -20,7 +20,7 @@ def run_doctor(directory, *arguments, **environment):
         env={**os.environ, "KVTIER_SOCKET": "", "XDG_RUNTIME_DIR": str(directory), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -317,7 +317,7 @@ TEST_F(SessionRegions, ARegionIsLookedUpAndPinnedAsAPool) {
 
 // Of the two oldest blocks the one that was found stays when host memory is full.
 TEST_F(SessionRegions, WhatALookupFoundIsStillThereToBeLoaded) {
-  constexpr uint32_t kHostBlocks = 512;
+  constexpr uint32_t kHostBlocks = 256;
   const PoolId region = Open();
   const auto store = [&](uint32_t number) {
     wire::Store one = StoreMessage(region, number + 1, 1);
