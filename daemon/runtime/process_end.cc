@@ -48,7 +48,8 @@ struct Task {
   // Descriptors of the GPU's driver, in rising order.
   std::array<int, kMostSpared> spared{};
   size_t spared_count = 0;
-  // A mapped ring would hold its files, and with them the lock of the disk directory.
+  // Requests that were under way give their files back, and with them the locks of the disk tier's
+  // files, when the ring ends. A mapped one does not.
   std::array<MappedRange, kMostRings> rings{};
   size_t ring_count = 0;
 };

@@ -56,10 +56,6 @@ class BlockFile {
 struct IoEngineOptions {
   // Threads of the pread engine; the io_uring engine always has one.
   int threads = 8;
-  // If not -1, this open file stays open, and with it a flock(2) on it, until the engine's last I/O
-  // has ended, even if the process is killed: the kernel finishes a dead process's requests on its
-  // own time, and until then no other process may write to the files. Borrowed.
-  int held_fd = -1;
   // Runs the checks of reads. Borrowed; outlives the files. Null: the engine's own threads do.
   Executor* executor = nullptr;
   // Called on the event loop with what an operator should know, for example that memory could not
@@ -77,9 +73,10 @@ struct EngineFile {
 // last of them cancels what still waits (kCancelled "closed") and finishes what has begun; every
 // callback is posted before the destructor returns.
 //
-// On io_uring: one ring and one thread for all files, registered files and memory. Takes `*files`
-// only on success. Errors: kUnsupported "io_uring_refused" when the kernel or its policy denies a
-// ring.
+// On io_uring: one ring and one thread for all files, and registered memory. Files are not
+// registered: the ring holds each, and a flock(2) on it, exactly as long as a request uses it, also
+// after the process was killed (see LockDataFile). Takes `*files` only on success. Errors:
+// kUnsupported "io_uring_refused" when the kernel or its policy denies a ring.
 [[nodiscard]] Result<std::vector<std::unique_ptr<BlockFile>>> MakeUringBlockFiles(
     std::vector<EngineFile>* files, const IoEngineOptions& options, EventQueue* loop);
 // On pread and pwrite by a small pool of threads, for where io_uring is not to be had.

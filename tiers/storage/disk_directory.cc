@@ -27,11 +27,11 @@ namespace {
 constexpr const char* kLockName = "lock";
 // How long the lock is waited for while its holder lives: it may be about to end.
 constexpr auto kHolderPatience = std::chrono::milliseconds(500);
-// A killed daemon's lock lasts until the kernel has ended its last disk I/O (see
-// IoEngineOptions::held_fd): seconds as a rule, more on a machine that is short of disk or
+// How long the locks of a process that has ended are waited for. That of a data file lasts until
+// the kernel has ended the last I/O: seconds as a rule, more on a machine that is short of disk or
 // processor. It is less than systemd's start time-out of 120 s, so that the error is told.
 constexpr auto kLastIoPatience = std::chrono::seconds(90);
-constexpr auto kLockPoll = std::chrono::milliseconds(10);
+constexpr auto kLockPoll = std::chrono::milliseconds(1);
 constexpr mode_t kPrivateDirectory = 0700;
 constexpr mode_t kPrivateFile = 0600;
 
@@ -83,14 +83,15 @@ Status CheckOwner(const struct stat& status, const std::filesystem::path& path) 
                                status.st_uid, ::geteuid()));
 }
 
-// False if another open file has the lock to the end.
-Result<bool> WaitForLock(int fd, const std::filesystem::path& path) {
+// False if another open file has the lock of the file `path` until `is_enough` says so of the time
+// waited.
+template <typename IsEnough>
+Result<bool> WaitForLock(int fd, const std::filesystem::path& path, IsEnough is_enough) {
   const auto start = std::chrono::steady_clock::now();
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return Failed("flock", path / kLockName);
+    if (errno != EWOULDBLOCK) return Failed("flock", path);
     const auto waited = std::chrono::steady_clock::now() - start;
-    if (waited >= kLastIoPatience) return false;
-    if (waited >= kHolderPatience && !IsGone(HolderOf(fd))) return false;
+    if (waited >= kLastIoPatience || is_enough(waited)) return false;
     std::this_thread::sleep_for(kLockPoll);
   }
   return true;
@@ -102,7 +103,10 @@ Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path) {
   const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   UniqueFd fd(::openat(directory->fd.get(), kLockName, flags, kPrivateFile));
   if (!fd.valid()) return Failed("open", path / kLockName);
-  KVT_ASSIGN_OR_RETURN(const bool locked, WaitForLock(fd.get(), path));
+  const auto is_enough = [&](std::chrono::nanoseconds waited) {
+    return waited >= kHolderPatience && !IsGone(HolderOf(fd.get()));
+  };
+  KVT_ASSIGN_OR_RETURN(const bool locked, WaitForLock(fd.get(), path / kLockName, is_enough));
   const pid_t holder = HolderOf(fd.get());
   if (!locked && IsGone(holder)) {
     // An error of I/O, because it passes by itself: the service is started again.
@@ -135,7 +139,7 @@ DirectoryLock& DirectoryLock::operator=(DirectoryLock&& other) noexcept {
 
 DirectoryLock::~DirectoryLock() { Unlock(); }
 
-// Closing would not do while a ring that is being torn down still holds the open file.
+// Closing would not do while a child that is about to become another program has the open file.
 void DirectoryLock::Unlock() {
   if (fd_.valid()) ::flock(fd_.get(), LOCK_UN);
   fd_.Reset();
@@ -168,6 +172,21 @@ Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path) {
   }
   KVT_RETURN_IF_ERROR(TakeLock(&directory, path));
   return directory;
+}
+
+// A lock of flock(2) belongs to the open file, which the kernel lets go of when the last descriptor
+// is closed and the last request that uses it has ended. So whatever is read or written through
+// `fd`, by either engine, holds the lock exactly as long as it can still arrive. No io_uring may
+// have registered the file: a ring keeps such files until it has unpinned all memory that it knows,
+// which for tens of GiB takes up to a second after the last request.
+Status LockDataFile(int fd, const std::filesystem::path& path) {
+  const auto until_the_end = [](std::chrono::nanoseconds) { return false; };
+  KVT_ASSIGN_OR_RETURN(const bool locked, WaitForLock(fd, path, until_the_end));
+  if (locked) return {};
+  return MakeError(ErrorCode::kIoError, "last_io_under_way",
+                   fmt::format("the process that used {} has ended, but the kernel is still busy "
+                               "with its last disk I/O after {} s",
+                               path.native(), kLastIoPatience.count()));
 }
 
 namespace {

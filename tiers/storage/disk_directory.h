@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory of the disk tier: its lock, which one process holds at a time, and its epoch mark.
+// The directory of the disk tier: its lock, which one process holds at a time, the locks of its
+// data files, which I/O under way holds for longer, and its epoch mark.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,6 @@ class DirectoryLock {
   DirectoryLock& operator=(DirectoryLock&& other) noexcept;
   ~DirectoryLock();
 
-  // For IoEngineOptions::held_fd. Owned by this object; -1 if there is no lock.
-  [[nodiscard]] int fd() const { return fd_.get(); }
-
  private:
   void Unlock();
   UniqueFd fd_;
@@ -44,6 +42,13 @@ struct DiskDirectory {
 // "last_io_under_way" (of a process that has ended), after a minute and a half; kIoError by errno
 // name.
 [[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path);
+
+// Locks the open file `fd`, a data file at `path`, until all its descriptors are closed and its
+// last I/O has ended. REQUIRES: its directory is locked. So the lock is free, unless the kernel is
+// still at what a killed daemon has asked of this file, which is waited for: what is written then
+// could arrive in a slot that another block has been given, and what is read, in such host memory.
+// Errors: kIoError "last_io_under_way" after a minute and a half; kIoError by errno name.
+[[nodiscard]] Status LockDataFile(int fd, const std::filesystem::path& path);
 
 // The disk files' side of the handshake with the index: a small file beside them that names the
 // start in which the index was last opened. Without it a copy of the index from a backup could not

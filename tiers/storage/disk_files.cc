@@ -91,16 +91,12 @@ std::vector<EngineFile> TakeEngineFiles(DiskSet* set) {
   return files;
 }
 
-// An io_uring holds the lock's descriptor as well: after a kill, the lock lasts until the kernel
-// has ended the last write, so that no second daemon begins while writes of the first arrive.
 Status StartEngine(const DiskFilesOptions& options, std::vector<EngineFile> files, EventQueue* loop,
                    DiskFiles* result) {
-  IoEngineOptions io = options.io;
-  io.held_fd = result->lock.fd();
   if (options.engine != DiskEngine::kPread) {
     Error refusal{ErrorCode::kUnsupported, "io_uring_refused", "refused for a test"};
     if (!options.refuse_uring) {
-      auto made = MakeUringBlockFiles(&files, io, loop);
+      auto made = MakeUringBlockFiles(&files, options.io, loop);
       if (made) {
         result->files = std::move(*made);
         return {};
@@ -110,13 +106,15 @@ Status StartEngine(const DiskFilesOptions& options, std::vector<EngineFile> file
     if (options.engine == DiskEngine::kUring) return tl::unexpected<Error>(std::move(refusal));
     result->notes.push_back("disk I/O by pread threads instead of io_uring: " + refusal.ToString());
   }
-  result->files = MakePreadBlockFiles(std::move(files), io, loop);
+  result->files = MakePreadBlockFiles(std::move(files), options.io, loop);
   return {};
 }
 
 }  // namespace
 
-// The lock comes before the first look at the files, so that no other daemon changes them between.
+// The directory's lock comes before the first look at the files, so that no other daemon changes
+// them between; each file's own before its superblock is read, so that the kernel does not either,
+// on behalf of a daemon that was killed.
 Result<DiskFiles> OpenDiskFiles(const DiskFilesOptions& options, EventQueue* loop) {
   KVT_RETURN_IF_ERROR(Validate(options));
   DiskFiles result;

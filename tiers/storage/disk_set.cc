@@ -54,8 +54,9 @@ tl::unexpected<Error> Unusable(std::string reason, std::string what) {
 }  // namespace
 
 // Looks for every number that a set could have, not only for those configured: files beyond the
-// configured number show that `files` was lowered, and their blocks must not be lost unasked.
-// Nothing is created or changed here.
+// configured number show that `files` was lowered, and their blocks must not be lost unasked. All
+// are locked, since a killed daemon's I/O may be under way in any of them. Nothing is created or
+// changed here.
 Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
                                  const DiskSetShape& shape) {
   DiskSet set(directory, shape);
@@ -72,6 +73,7 @@ Status DiskSet::InspectFile(uint32_t number) {
   found_.emplace_back();
   if (!file && file.error().code == ErrorCode::kNotFound) return {};
   if (!file) return tl::unexpected<Error>(file.error());
+  KVT_RETURN_IF_ERROR(file->Lock());
   Result<std::optional<Superblock>> superblock = file->ReadSuperblock();
   if (superblock) {
     found_.back().superblock = *superblock;
@@ -187,6 +189,7 @@ Status DiskSet::Reset() {
     }
     if (!found.file) {
       KVT_ASSIGN_OR_RETURN(found.file, DiskSetFile::Open(path, true));
+      KVT_RETURN_IF_ERROR(found.file->Lock());
     }
     KVT_RETURN_IF_ERROR(found.file->Empty());
   }

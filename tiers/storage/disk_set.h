@@ -24,8 +24,8 @@ struct DiskSetShape {
   bool encrypted = false;
 };
 
-// Move-only. Call in this order: Inspect, then CheckUsable (and on its error either give up or
-// Reset), SizeAndBegin, TakeFiles.
+// Move-only. Call in this order, with the directory locked: Inspect, then CheckUsable (and on its
+// error either give up or Reset), SizeAndBegin, TakeFiles. The files are locked; see LockDataFile.
 class DiskSet {
  public:
   [[nodiscard]] static Result<DiskSet> Inspect(const std::filesystem::path& directory,

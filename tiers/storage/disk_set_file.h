@@ -9,6 +9,7 @@
 
 #include "base/posix.h"
 #include "base/result.h"
+#include "tiers/storage/disk_directory.h"
 #include "tiers/storage/superblock.h"
 
 namespace kvtier {
@@ -23,6 +24,9 @@ class DiskSetFile {
   // disks. Errors: kPermissionDenied "file_owner", kWrongState "not_a_file", kIoError by errno
   // name.
   [[nodiscard]] static Result<DiskSetFile> Open(const std::filesystem::path& path, bool create);
+  // See LockDataFile. Blocks for as long as a killed daemon's I/O is under way. A file that is only
+  // looked at beside a daemon's own descriptors is not locked.
+  [[nodiscard]] Status Lock() const { return LockDataFile(fd_.get(), path_); }
 
   // The newer valid superblock; nothing if neither page was ever written. Errors: kCorrupt
   // "bad_superblock" if there is something else; kIoError.

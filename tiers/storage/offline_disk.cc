@@ -29,6 +29,7 @@ Result<std::vector<FoundFile>> FindFiles(const std::filesystem::path& directory,
     Result<DiskSetFile> file = DiskSetFile::Open(directory / name, false);
     if (!file && file.error().code == ErrorCode::kNotFound) break;
     if (!file) return tl::unexpected<Error>(std::move(file).error());
+    KVT_RETURN_IF_ERROR(file->Lock());
     found.push_back({.name = name});
     KVT_ASSIGN_OR_RETURN(found.back().bytes, file->GetSize());
     Result<std::optional<Superblock>> superblock = file->ReadSuperblock();

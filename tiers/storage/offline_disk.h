@@ -30,7 +30,7 @@ struct OfflineDisk {
 };
 
 // Errors: kNotFound "no_disk_directory", "no_disk_files"; kAlreadyExists "directory_locked" while a
-// daemon runs; others of OpenDiskDirectory and DiskSetFile::Open.
+// daemon runs; others of OpenDiskDirectory, and of DiskSetFile's Open and Lock.
 [[nodiscard]] Result<OfflineDisk> OpenOfflineDisk(const std::filesystem::path& directory);
 
 }  // namespace kvtier

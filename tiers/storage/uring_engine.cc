@@ -79,7 +79,7 @@ class UringEngine final : public IoEngine {
     std::promise<Status> started;
     std::future<Status> outcome = started.get_future();
     thread_ = std::thread([this, files, started = std::move(started)]() mutable {
-      const Status status = Open(*files);
+      const Status status = Open();
       if (status) files_ = std::move(*files);
       started.set_value(status);
       if (status) Serve();
@@ -127,21 +127,13 @@ class UringEngine final : public IoEngine {
 
   // An error here is no fault of the disk: kernels and sandboxes refuse io_uring, and the caller
   // may go on with the pread engine. Nothing of the ring is left behind then.
-  Status Open(const std::vector<EngineFile>& files) {
+  Status Open() {
     if (const int outcome = InitRing(&ring_); outcome < 0) {
       return tl::unexpected<Error>(Refused(outcome, "io_uring_setup"));
     }
-    std::vector<int> fds;
-    for (const EngineFile& file : files) fds.push_back(file.fd.get());
-    // A ring lets go of its files when its last request has ended.
-    if (options_.held_fd >= 0) fds.push_back(options_.held_fd);
-    int outcome = HasNeededOperations(&ring_) ? 0 : -EOPNOTSUPP;
-    if (outcome == 0) {
-      outcome = ::io_uring_register_files(&ring_, fds.data(), static_cast<unsigned>(fds.size()));
-    }
-    if (outcome < 0) {
+    if (!HasNeededOperations(&ring_)) {
       ::io_uring_queue_exit(&ring_);
-      return tl::unexpected<Error>(Refused(outcome, "io_uring_register"));
+      return tl::unexpected<Error>(Refused(-EOPNOTSUPP, "io_uring_probe"));
     }
     may_register_ = ::io_uring_register_buffers_sparse(&ring_, kMaxRegisteredEntries) == 0;
     slots_.resize(kMaxRequests);
@@ -240,7 +232,7 @@ class UringEngine final : public IoEngine {
     const uint64_t offset = r.offset + r.moved_bytes;
     const uint64_t asked = std::min(r.bytes - r.moved_bytes, kMaxTransferBytes);
     const auto length = static_cast<unsigned>(asked);
-    const auto file = static_cast<int>(r.file);
+    const int file = files_[r.file].fd.get();
     slots_[slot].asked_bytes = asked;
     const int buffer = asked > 0 ? registered_.Find(data, asked) : kNotRegistered;
     io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
@@ -256,7 +248,6 @@ class UringEngine final : public IoEngine {
     } else {
       ::io_uring_prep_write(sqe, file, data, length, offset);
     }
-    sqe->flags |= IOSQE_FIXED_FILE;
     ::io_uring_sqe_set_data64(sqe, slot);
   }
 

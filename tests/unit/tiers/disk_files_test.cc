@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -14,12 +15,17 @@
 #include <fstream>
 #include <future>
 #include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "base/executor.h"
 #include "base/posix.h"
 #include "base/result.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
+#include "tiers/storage/offline_disk.h"
 #include "tiers/storage/superblock.h"
 
 namespace kvtier {
@@ -75,6 +81,52 @@ class DiskFilesTest : public ::testing::Test {
         [&](Status status) { outcome = std::move(status); });
     loop_.RunUntil([&] { return outcome.has_value(); });
     return *outcome ? static_cast<int>(bytes.data()[0]) : -1;
+  }
+
+  // What is left of a daemon that was killed: a process that has some of its open files.
+  class KilledDaemon {
+   public:
+    // `stay`: the end of a pipe at whose other end the process waits.
+    explicit KilledDaemon(UniqueFd stay) : stay_(std::move(stay)) {}
+    void End() { stay_.Reset(); }
+
+   private:
+    UniqueFd stay_;
+  };
+
+  // Closes all but `kept` and the open files whose names in /proc end so.
+  static void CloseAllBut(const std::string& name_end, int kept) {
+    std::vector<int> others;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+      const int fd = std::stoi(entry.path().filename().string());
+      if (fd > 2 && fd != kept && !target.ends_with(name_end)) others.push_back(fd);
+    }
+    for (const int fd : others) ::close(fd);
+  }
+
+  // Of a daemon that has opened the disk tier. The process left has the open files named, and no
+  // other one has them.
+  KilledDaemon KillDaemonBut(const std::string& name_end) {
+    int pair[2];
+    KVT_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    UniqueFd stay(pair[0]);
+    char byte = 'x';
+    const pid_t daemon = ::fork();
+    if (daemon == 0) {
+      const DiskFiles files = OpenOrDie();
+      while (::fork() != 0) ::pause();
+      CloseAllBut(name_end, pair[1]);
+      KVT_CHECK(::write(pair[1], &byte, 1) == 1);
+      (void)!::read(pair[1], &byte, 1);
+      ::_exit(0);
+    }
+    ::close(pair[1]);
+    KVT_CHECK(::read(stay.get(), &byte, 1) == 1);
+    ::kill(daemon, SIGKILL);
+    KVT_CHECK(::waitpid(daemon, nullptr, 0) == daemon);
+    return KilledDaemon(std::move(stay));
   }
 
   TemporaryDirectory directory_;
@@ -175,6 +227,46 @@ TEST_F(DiskFilesTest, TheLockOfAKilledProcessIsWaitedForBeforeItsParentHasAsked)
   ASSERT_EQ(::flock(lock.get(), LOCK_UN), 0);
   EXPECT_EQ(opened.get(), 2u);
   ::waitpid(killed, nullptr, 0);
+}
+
+// The process left of the daemon is the kernel's stand-in: an open file that a request uses lasts
+// as long as the request, and is the one that the daemon has locked.
+TEST_F(DiskFilesTest, TheLastIoOfAKilledDaemonIsWaitedFor) {
+  KilledDaemon io = KillDaemonBut("blocks-01.kvt");
+  auto opened = std::async(std::launch::async, [this] { return OpenOrDie().epoch; });
+  // Twice as long as a living process is waited for.
+  EXPECT_EQ(opened.wait_for(std::chrono::seconds(1)), std::future_status::timeout);
+  io.End();
+  EXPECT_EQ(opened.get(), 2u);
+}
+
+// Such as a read into host memory that the next daemon has from this one.
+TEST_F(DiskFilesTest, SoIsIoInAFileThatTheNextDaemonDoesNotUse) {
+  KilledDaemon io = KillDaemonBut("blocks-01.kvt");
+  options_.files = 1;
+  options_.reformat = true;
+  auto opened = std::async(std::launch::async, [this] { return OpenOrDie().geometry.files; });
+  EXPECT_EQ(opened.wait_for(std::chrono::seconds(1)), std::future_status::timeout);
+  io.End();
+  EXPECT_EQ(opened.get(), 1u);
+}
+
+TEST_F(DiskFilesTest, SoIsItBeforeTheFilesAreCheckedWithoutADaemon) {
+  KilledDaemon io = KillDaemonBut("blocks-01.kvt");
+  auto opened = std::async(std::launch::async,
+                           [this] { return OpenOfflineDisk(options_.directory)->geometry.files; });
+  EXPECT_EQ(opened.wait_for(std::chrono::seconds(1)), std::future_status::timeout);
+  io.End();
+  EXPECT_EQ(opened.get(), 2u);
+}
+
+// It may take a second and more to unpin what is registered with it.
+TEST_F(DiskFilesTest, TheRingOfAKilledDaemonIsNotWaitedFor) {
+  options_.engine = DiskEngine::kUring;
+  const KilledDaemon ring = KillDaemonBut("anon_inode:[io_uring]");
+  const Result<DiskFiles> files = OpenDiskFiles(options_, &loop_);
+  ASSERT_TRUE(files) << files.error().ToString();
+  EXPECT_EQ(files->epoch, 2u);
 }
 
 TEST_F(DiskFilesTest, TheLockGoesWithItsHolder) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -362,37 +364,54 @@ TEST(UringBlockFileTest, RefusedRegistrationIsToldOnceAndIoGoesOn) {
   ::munmap(forbidden, kMiB);
 }
 
-TEST(UringBlockFileTest, TheRingHoldsALockThatItsOwnerHasClosed) {
+// Descriptors of the rings that this process has.
+std::vector<UniqueFd> DuplicateRings() {
+  std::vector<UniqueFd> rings;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone) != "anon_inode:[io_uring]") continue;
+    rings.emplace_back(::dup(std::stoi(entry.path().filename().string())));
+  }
+  return rings;
+}
+
+// The kernel takes a killed process's ring down when it has unpinned what is registered with it.
+TEST(UringBlockFileTest, ARingThatOutlivesItsEngineDoesNotHoldTheFilesLocks) {
   const TemporaryDirectory directory;
-  const std::filesystem::path path = directory.path() / "lock";
-  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
+  const std::filesystem::path path = directory.path() / "locked";
+  UniqueFd locked(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::flock(locked.get(), LOCK_EX | LOCK_NB), 0);
   BlockingLoop loop;
-  IoEngineOptions options;
-  options.held_fd = lock.get();
   std::vector<EngineFile> opened;
-  opened.push_back({UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC)), kMiB});
-  auto files = MakeUringBlockFiles(&opened, options, &loop);
+  opened.push_back({std::move(locked), kMiB});
+  auto files = MakeUringBlockFiles(&opened, {}, &loop);
   ASSERT_TRUE(files) << files.error().ToString();
-  lock.Reset();
+  const std::vector<UniqueFd> rings = DuplicateRings();
+  ASSERT_FALSE(rings.empty());
   const UniqueFd other(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_NE(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
   files->clear();
-  EXPECT_EQ(::flock(other.get(), LOCK_EX), 0);
+  EXPECT_EQ(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
 }
 
 TEST(UringBlockFileTest, RefusalLeavesTheFilesToTheCaller) {
   BlockingLoop loop;
   std::vector<EngineFile> opened;
-  opened.push_back({UniqueFd(), kMiB});
-  // A descriptor that is none cannot be registered, as a ring that is refused.
-  opened[0].fd = UniqueFd(1 << 20);
+  opened.push_back({UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)), kMiB});
+  // The engine's eventfd takes the last descriptor, so that there is none for the ring.
+  const int next = ::dup(opened[0].fd.get());
+  ::close(next);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit one_more{.rlim_cur = static_cast<rlim_t>(next) + 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one_more), 0);
   const auto files = MakeUringBlockFiles(&opened, {}, &loop);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   ASSERT_FALSE(files);
   EXPECT_EQ(files.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(files.error().reason, "io_uring_refused");
-  EXPECT_EQ(opened.size(), 1u);
-  (void)opened[0].fd.Release();
+  ASSERT_EQ(opened.size(), 1u);
+  EXPECT_TRUE(opened[0].fd.valid());
 }
 
 }  // namespace
