@@ -5,9 +5,9 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# How the sources of tests are optimised; what they test is built as always. Compiling them takes most of a
-# first build, and their own loops are short. Measured for one file: 10 s of 16 in release, 20 of 42 under
-# the address sanitizer.
+# How the sources of tests are optimised; what they test is built as always. Compiling them takes much of a
+# first build, and their own loops are short. Measured for one file under the address sanitizer: 20 s
+# instead of 42.
 if(KVTIER_SANITIZE MATCHES "address")
   set(KVTIER_TEST_OPTIMISATION -O0)
 elseif(NOT KVTIER_SANITIZE AND CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")

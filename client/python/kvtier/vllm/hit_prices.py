@@ -52,7 +52,7 @@ class HitPrices:
 
     def saved_s(self, blocks: int, on_disk: int, block_tokens: int) -> float:
         """How much less loading so many blocks takes than computing them, if `on_disk` of them
-        are on disk; endless if a price is not known."""
+        are on disk; infinite if a price is not known."""
         compute_s = self.compute_s(blocks * block_tokens)
         disk_s = self.disk_s(on_disk * block_tokens)
         return math.inf if compute_s is None or disk_s is None else compute_s - disk_s
