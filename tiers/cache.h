@@ -102,6 +102,12 @@ class Cache {
   // Brings the cached prefix into the pool without referencing it; returns how many blocks are
   // there or on their way. `tag` is for the tracer.
   uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes, RequestTag tag = {});
+  // The same for an engine with a region: brings the prefix that the disk has to host memory, see
+  // HostPrefetch. `done` gets how many blocks are in memory when nothing of it is on its way any
+  // more, within this call if that is so already; it is not called if the session closes before,
+  // and must not call the cache.
+  void PrefetchToHost(SessionId session, PoolId region, std::vector<BlockHash> hashes,
+                      std::function<void(uint32_t in_memory)> done);
   // Asks the store that hosts share, of blocks that no tier here holds: those of a prefix from its
   // first on, or each for itself. `done` gets whether it has each, at the latest after
   // options.cold_lookup_deadline_ms, and within the call where there is no such store. What is

@@ -37,6 +37,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       regions(&state, &finder, &loader, &offloader, &touches),
       acquirer(&state, &pools, &loader, &loads, &sessions),
       returns(&state, &pools, &acquirer, &loader),
+      prefetch(&state, &finder, &host, &loader, &offloader),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk),
       key_expiry(&state),
@@ -124,6 +125,7 @@ void Cache::Impl::Pump() {
     progressed |= regions.Pump();
     progressed |= disk.committer().Pump();
   }
+  if (!draining_stopped) prefetch.Pump();
   FinishDrains();
 }
 
@@ -273,6 +275,7 @@ void Cache::CloseSession(SessionId session) {
   if (impl_->cold_lookup) impl_->cold_lookup->CancelSession(session);
   impl_->acquirer.CancelSession(session);
   impl_->returns.ForgetSession(session);
+  impl_->prefetch.ForgetSession(session);
   impl_->regions.CloseSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);
@@ -428,6 +431,14 @@ uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, Requ
   return count;
 }
 
+void Cache::PrefetchToHost(SessionId session, PoolId region, std::vector<BlockHash> hashes,
+                           std::function<void(uint32_t in_memory)> done) {
+  const CachePool* const pool = impl_->state.FindPool(region);
+  if (pool == nullptr) return done(0);
+  impl_->prefetch.Begin(session, pool->namespace_id, std::move(hashes), std::move(done));
+  impl_->Pump();
+}
+
 Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, int64_t ttl_ms) {
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
@@ -503,6 +514,7 @@ void Cache::Tick() {
   impl_->acquirer.Tick();
   impl_->returns.Tick();
   impl_->regions.Tick();
+  impl_->prefetch.Tick();
   impl_->touches.Tick();
   impl_->retention.Tick();
   impl_->erasure.Tick();
@@ -523,6 +535,7 @@ bool Cache::Idle() const {
          impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
          (!impl_->cold_lookup || impl_->cold_lookup->waiting() == 0) &&
          (!impl_->cold_writer || impl_->cold_writer->Idle()) && impl_->regions.in_flight() == 0 &&
+         (impl_->draining_stopped || impl_->prefetch.Idle()) &&
          impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
 }
 

@@ -20,6 +20,7 @@
 #include "tiers/transfer/cold_writer.h"
 #include "tiers/transfer/erasure.h"
 #include "tiers/transfer/host_adoption.h"
+#include "tiers/transfer/host_prefetch.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/offloader.h"
@@ -74,6 +75,7 @@ class Cache::Impl {
   RegionTransfers regions;
   Acquirer acquirer;
   ReturnPrefetch returns;
+  HostPrefetch prefetch;
   std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
   std::optional<ColdVerifier> cold_verifier;
   Retention retention;

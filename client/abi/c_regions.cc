@@ -217,6 +217,17 @@ Status Hint(kvt_region* region, const kvt_hash* hashes, size_t count, kvt_hint h
   return {};
 }
 
+Status Prefetch(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t timeout_ms,
+                uint32_t* in_memory) {
+  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+  const Deadline deadline = ToDeadline(timeout_ms, *region->connection);
+  KVT_ASSIGN_OR_RETURN(const uint32_t known,
+                       region->region->Prefetch(ToHashes(hashes, count), deadline));
+  if (in_memory != nullptr) *in_memory = known;
+  return {};
+}
+
 Status TokensWanted(kvt_region* region, int* wanted) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
   KVT_RETURN_IF_ERROR(CheckPointer(wanted, "wanted"));
@@ -333,6 +344,12 @@ kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t co
                            int64_t returns_in_ms, uint32_t* taken) {
   return client::Guard(
       [&] { return client::Hint(region, hashes, count, hint, returns_in_ms, taken); });
+}
+
+kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashes, size_t count,
+                               int64_t timeout_ms, uint32_t* in_memory) {
+  return client::Guard(
+      [&] { return client::Prefetch(region, hashes, count, timeout_ms, in_memory); });
 }
 
 kvt_status kvt_region_tokens_wanted(kvt_region* region, int* wanted) {

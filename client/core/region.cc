@@ -305,6 +305,15 @@ Result<uint32_t> Region::Hint(std::span<const BlockHash> hashes, SequenceHint hi
   return reply.count;
 }
 
+Result<uint32_t> Region::Prefetch(std::span<const BlockHash> hashes, Deadline deadline) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
+  if (hashes.empty()) return 0;
+  const wire::Prefetch request{.pool = id_, .hashes = hashes};
+  KVT_ASSIGN_OR_RETURN(const wire::PrefetchReply reply,
+                       session_->channel().Call<wire::PrefetchReply>(request, deadline));
+  return reply.count;
+}
+
 Result<bool> Region::WantsTokenIds() const {
   return AskForTokenIds(session_.get(), id_, connection_.RequestDeadline());
 }

@@ -87,6 +87,10 @@ class Region {
   // See Attachment::Hint.
   [[nodiscard]] Result<uint32_t> Hint(std::span<const BlockHash> hashes, SequenceHint hint,
                                       int64_t returns_in_ms) const;
+  // Has what only the disk has of a prefix brought to host memory, and waits for that; returns how
+  // many blocks of it are in memory. Errors: as Attachment::Prefetch.
+  [[nodiscard]] Result<uint32_t> Prefetch(std::span<const BlockHash> hashes,
+                                          Deadline deadline) const;
   // See AskForTokenIds and TellTokenIds.
   [[nodiscard]] Result<bool> WantsTokenIds() const;
   [[nodiscard]] Status TellTokenIds(std::span<const BlockHash> hashes,

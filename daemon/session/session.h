@@ -253,6 +253,8 @@ class Session final : public ConnectionListener {
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>
   [[nodiscard]] Status BeginTransfer(const Message& request, const LayerOrder& order);
+  // PREFETCH of a region, which an event of the cache answers. REQUIRES: it was checked.
+  void PrefetchToHost(const Call& call, const wire::Prefetch& request);
   // The order of a load of a group with so many layers. Errors: kInvalidArgument "bad_counter".
   [[nodiscard]] Result<LayerOrder> OrderOf(const wire::Load& request, uint32_t layers) const;
   void OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks, TransferEnd end);

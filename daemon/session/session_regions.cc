@@ -202,6 +202,16 @@ Status Session::OnStore(const Call& call, const wire::Store& request) {
   return {};
 }
 
+void Session::PrefetchToHost(const Call& call, const wire::Prefetch& request) {
+  connection_.Spend(request.hashes.size());
+  const auto done = gate_.WhileOpen([this, call](uint32_t in_memory) {
+    trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/false);
+    if (!ended_) Reply(call, wire::PrefetchReply{.count = in_memory});
+  });
+  services_.cache->PrefetchToHost(id_, request.pool,
+                                  {request.hashes.begin(), request.hashes.end()}, done);
+}
+
 Result<LayerOrder> Session::OrderOf(const wire::Load& request, uint32_t layers) const {
   LayerOrder order;
   if (request.order == wire::LoadOrder::kLayers) order.layers = layers;

@@ -382,8 +382,12 @@ bool Session::ReleaseSome(ReleaseSteps* steps) {
 }
 
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
-  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const pool, FindPoolOrRegion(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
+  if (pool->region_blocks > 0) {
+    PrefetchToHost(call, request);
+    return {};
+  }
   WorkInSteps(PrefetchSteps{.call = call, .pool = request.pool, .items = request.hashes},
               &Session::PrefetchSome);
   return {};

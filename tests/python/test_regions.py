@@ -190,6 +190,23 @@ class RegionTest(RegionTestCase):
         self.assertEqual((end.copied, end.failed), (12, {}))
         np.testing.assert_array_equal(self.memory.rows[:12], before[:12])
 
+    def test_a_prefetch_brings_what_is_on_disk_to_host_memory_for_the_load(self):
+        region, hashes = self.open_region(), hashes_of(12)
+        before = self.memory.fill(13)
+        self.store_all(region, hashes)
+        self.daemon.drain()
+        self.daemon.kill()
+        self.daemon.start()
+        self.memory.rows[:] = 0
+        region = self.open_region()
+        self.assertFalse(any(region.lookup(hashes) & Presence.HOST))
+        self.assertEqual(region.prefetch([*hashes, hashes_of(1, seed=14)[0]]), 12)
+        self.assertTrue(all(region.lookup(hashes) & Presence.HOST))
+        self.assertEqual(region.prefetch(hashes), 12)
+        self.assertEqual(region.prefetch([]), 0)
+        self.finish(region, region.load_many(np.arange(12), hashes))
+        np.testing.assert_array_equal(self.memory.rows[:12], before[:12])
+
     def test_transfers_end_with_the_daemon_and_the_next_one_takes_the_memory(self):
         region, hashes = self.open_region(), hashes_of(4)
         self.memory.fill(11)
@@ -201,6 +218,7 @@ class RegionTest(RegionTestCase):
             lambda: region.store([StoreBlock(0, hashes[0])]),
             lambda: region.load([(0, hashes[0])]),
             lambda: region.lookup(hashes),
+            lambda: region.prefetch(hashes),
         ):
             with self.assertRaises(kvtier.UnavailableError):
                 call()

@@ -3,11 +3,32 @@
 
 import unittest
 
-from cache_tests import CacheTests
+from cache_tests import CACHED_TOKENS, PROMPTS, CacheTests, EngineCase
 
 
 class ConnectorTest(CacheTests, unittest.TestCase):
     options = {"connector": True}
+
+
+class WaitingRequestsTest(EngineCase, unittest.TestCase):
+    """A step computes so few tokens that vLLM does not look at the requests behind a long prompt."""
+
+    options = {
+        "connector": True,
+        "engine": {"max_num_batched_tokens": 64, "max_num_seqs": 8, "enable_chunked_prefill": True},
+    }
+
+    def test_blocks_on_disk_come_to_host_memory_while_requests_wait(self):
+        self.store()
+        self.daemon.drain()
+        self.restart_daemon()
+        before = self.engine.metrics()
+        long_prompt = list(range(3, 1903))
+        reply = self.engine.generate([long_prompt, *self.prompts])
+        self.assertEqual(reply["tokens"][1:], self.expected[self.seed])
+        self.assertEqual(reply["cached"][1:], [CACHED_TOKENS] * PROMPTS)
+        self.assertGreater(self.daemon.status()["stats"]["host_prefetched_blocks"], 0)
+        self.assertGreater(self.counted("lookup:host", before), 0)
 
 
 if __name__ == "__main__":

@@ -160,7 +160,8 @@ struct BlockEntry {
   [[nodiscard]] bool busy() const { return Has(EntryBits::kInFlight) || host_pins() > 0; }
   // Some movement will fill a host slot with it, now or when its turn has come.
   [[nodiscard]] bool expected_in_host() const {
-    return Has(EntryBits::kLoading | EntryBits::kOffloadQueued | EntryBits::kOffloading);
+    return Has(EntryBits::kLoading | EntryBits::kOffloadQueued | EntryBits::kOffloading |
+               EntryBits::kReading);
   }
 
   // --- queries: what may be done with it ---
@@ -193,7 +194,7 @@ struct BlockEntry {
   }
   // Its host slot is yet to be taken, or in use for a load: it is not the coldest after all.
   [[nodiscard]] bool PassesThroughHost() const {
-    return !has_host_slot() || (loading() && (!in_host() || host_pins() > 0));
+    return !has_host_slot() || reading() || (loading() && (!in_host() || host_pins() > 0));
   }
   [[nodiscard]] bool EvictableFromDisk() const {
     return on_disk() && !pinned() &&

@@ -205,6 +205,20 @@ bool Loader::TryRead(Arrival arrival) {
   return true;
 }
 
+Loader::HostRead Loader::ReadToHost(EntryIndex index) {
+  if (in_flight_.bytes >= state_.options.max_disk_read_bytes / kPrefetchShare) {
+    return HostRead::kLater;
+  }
+  host_.Touch(index);
+  const HostSlots::Outcome outcome = host_.Allocate(index);
+  if (outcome == HostSlots::Outcome::kAllocated) {
+    StartRead({.entry = index});
+    return HostRead::kBegun;
+  }
+  host_.CancelArrival(index);
+  return outcome == HostSlots::Outcome::kWait ? HostRead::kLater : HostRead::kRefused;
+}
+
 void Loader::StartRead(const Arrival& arrival) {
   const BlockEntry& entry = state_[arrival.entry];
   state_.Apply(arrival.entry, BlockEvent::kBeginRead);
@@ -326,8 +340,16 @@ void Loader::OnVerified(Reads::iterator read) {
 void Loader::OnInHost(const Arrival& arrival) {
   state_.CountUsesAnew(arrival.entry);
   host_.Ready(arrival.entry);
-  QueueCopy(arrival);
+  if (arrival.pool != nullptr) {
+    QueueCopy(arrival);
+  } else {
+    EndHostRead(arrival.entry, /*in_host=*/true);
+  }
   Wake(arrival.entry);
+}
+
+void Loader::EndHostRead(EntryIndex index, bool in_host) {
+  ended_host_reads_.push_back({{state_[index].namespace_id, state_[index].hash}, in_host});
 }
 
 // Read once more, for a fault may lie on the way (cable, controller) and not in the medium. A
@@ -346,6 +368,7 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
   state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.PreciseUs());
   const Arrival arrival = EndRead(read);
   const EntryIndex index = arrival.entry;
+  if (arrival.pool == nullptr) EndHostRead(index, /*in_host=*/false);
   host_.RollBack(index);
   // Nothing is wrong with the place of one that was erased.
   const auto slot = erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep;
@@ -353,14 +376,18 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
   // has its record on the way to the index, and the block cannot leave before that has arrived: the
   // next read finds out again that it is of no use.
   const BlockEntry& entry = state_[index];
-  if (entry.disk == location && !entry.committing()) disk_.Drop(index, drop, slot);
+  if (entry.disk == location && !entry.committing()) {
+    disk_.Drop(index, drop, slot);
+  } else {
+    state_.ForgetIfGone(index);
+  }
   FailAll(arrival, miss);
 }
 
 // Other pools' loads waited for the same bytes.
 void Loader::FailAll(const Arrival& arrival, MissReason miss) {
   auto others = waiting_.extract(arrival.entry);
-  Fail(arrival, miss);
+  if (arrival.pool != nullptr) Fail(arrival, miss);
   if (others.empty()) return;
   for (const Arrival& other : others.mapped()) Fail(other, miss);
 }

@@ -56,6 +56,22 @@ class Loader {
   // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
   // out not to be what it should be: no load fails from within this call.
   void StartVerifiedCopies();
+  // What came of asking for a read to host alone, for a load that has not been asked for yet.
+  enum class HostRead : uint8_t {
+    kBegun,    // TakeEndedHostReads will tell of its end
+    kLater,    // as much is being read as prefetches may, or space in host has to be waited for
+    kRefused,  // host has no space, and will have none soon
+  };
+  struct EndedHostRead {
+    BlockKey block;
+    bool in_host = false;
+  };
+  // Reads the block from disk to host, for no pool; a load that comes meanwhile waits for this read
+  // as for another's. REQUIRES: it is on disk, and no pool and not host has it or is about to.
+  [[nodiscard]] HostRead ReadToHost(EntryIndex entry);
+  [[nodiscard]] std::vector<EndedHostRead> TakeEndedHostReads() {
+    return std::exchange(ended_host_reads_, {});
+  }
   // Touches the block in host's order of eviction; once for each block started, deepest first. Does
   // nothing for a block that is not being loaded into the pool.
   void TouchLoading(const CachePool& pool, EntryIndex entry);
@@ -76,7 +92,7 @@ class Loader {
   [[nodiscard]] LoadPrices PricesNow(DeviceIndex device) const;
 
  private:
-  // A block that some pool awaits.
+  // A block that some pool awaits, or with a null pool host alone, which stands in no line.
   struct Arrival {
     CachePool* pool = nullptr;
     EntryIndex entry;
@@ -163,6 +179,8 @@ class Loader {
   // No client waits for the block any more.
   [[nodiscard]] bool Cancelled(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
+  // A read for host alone has ended.
+  void EndHostRead(EntryIndex entry, bool in_host);
   // For all pools that await the block.
   void FailAll(const Arrival& arrival, MissReason reason);
   void StartLoading(const Arrival& arrival);
@@ -193,6 +211,7 @@ class Loader {
   InFlight fetching_;   // from the cold store
   std::deque<QueuedRead> fetch_queue_;
   Reads reads_;
+  std::vector<EndedHostRead> ended_host_reads_;
   uint64_t loading_ = 0;
 };
 

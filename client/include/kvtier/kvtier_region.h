@@ -192,6 +192,16 @@ KVT_API kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, ui
 KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t count,
                                      uint8_t* presence);
 
+/* Has what only the disk has of a sequence brought to host memory, for a load that comes later, and
+ * waits for that: `timeout_ms` as kvt_region_wait's. `hashes` are the sequence's from its first
+ * block on, or go on where an earlier call ended. `*in_memory` (may be NULL): how many of them are
+ * in memory then, up to the first that is not cached or could not come. Prefetches come behind all
+ * loads and stores; what was not loaded yet of all that they brought takes half of host memory at
+ * most, and if no block comes for 5 s, for that reason or another, the call ends with what came.
+ * The blocks are not used by this, and may leave again. KVT_TIMEOUT: they still come. */
+KVT_API kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashes, size_t count,
+                                       int64_t timeout_ms, uint32_t* in_memory);
+
 /* As kvt_hint_blocks; `hint` is one of KVT_HINT_*. */
 KVT_API kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t count,
                                    uint8_t hint, int64_t returns_in_ms, uint32_t* taken);

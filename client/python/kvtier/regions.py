@@ -377,6 +377,30 @@ class Region(Scoped):
         )
         return pinned.value
 
+    def prefetch(self, hashes: HashArray, timeout_ms: int | None = None) -> int:
+        """Has what only the disk has of a sequence brought to host memory, for a load that comes
+        later, and waits for that, other threads running meanwhile.
+
+        hashes: the sequence's from its first block on, or going on where an earlier call ended.
+        timeout_ms: as `wait`'s. Returns how many of them are in memory then, up to the first that is
+        not cached or could not come: what was not loaded yet of all that prefetches brought takes
+        half of host memory at most, and if no block comes for 5 s, the call ends with what there is.
+        The blocks are not used by this, and may leave again. Raises UnavailableError,
+        LimitExceededError, TimedOutError (they still come).
+        """
+        joined = _hash_rows(hashes)
+        in_memory = ctypes.c_uint32()
+        check(
+            self._library.kvt_region_prefetch(
+                self._handle.get(),
+                address(joined),
+                len(joined),
+                _native.timeout(timeout_ms),
+                ctypes.byref(in_memory),
+            )
+        )
+        return in_memory.value
+
     def wants_tokens(self) -> bool:
         """Whether the daemon keeps ids of which tokens blocks hold, for the events that routers get;
         the answer holds as long as the connection. One round trip. Raises UnavailableError,

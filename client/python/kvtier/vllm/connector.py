@@ -32,6 +32,7 @@ from .connector_metadata import KvtierHandshake, KvtierMetadata, KvtierWorkerMet
 from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide
 from .connector_worker import WorkerSide
+from .disk_prefetch import DiskPrefetch
 from .engine_blocks import EngineBlocks
 from .gpu_order import AfterKernels, StepTimer
 from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
@@ -115,6 +116,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
         self._scheduler: SchedulerSide | None = None
+        self._prefetch: DiskPrefetch | None = None  # the scheduler's
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = self._make_scheduler()
@@ -250,6 +252,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     def on_new_request(self, request: Any) -> None:
         self._restore()
+        if self._scheduler is not None and self._engine.cache_config.enable_prefix_caching:
+            self._scheduler.came(request)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
@@ -334,6 +338,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def shutdown(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.close()
         if self._link is not None:
             self._link.close()
 
@@ -376,9 +382,15 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._link = link
         kept = KeptCacheScheduler(self._cache_groups) if self._keeps else None
         always_load = bool(self._options.get("always_load", False))
-        tokens = TokenTeller(link.wants_tokens, link.tell)
+        self._prefetch = DiskPrefetch(link.borrow, link.lost)
         return SchedulerSide(
-            lookups, self._cache_groups, self._ranks, always_load, kept, tokens=tokens
+            lookups,
+            self._cache_groups,
+            self._ranks,
+            always_load,
+            kept,
+            tokens=TokenTeller(link.wants_tokens, link.tell),
+            prefetch=self._prefetch,
         )
 
     def _count_lookup(self, outcome: str, count: int) -> None:

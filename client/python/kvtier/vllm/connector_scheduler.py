@@ -17,6 +17,7 @@ from typing import Any
 
 from ..types import HitRule
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
+from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler, KeptChanges
@@ -150,7 +151,8 @@ class _Store:
 class SchedulerSide:
     """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
     with its part of every block. always_load: also what takes longer to load than to compute. kept:
-    None if the KV cache is not kept. tokens: None if the daemon is told no token ids."""
+    None if the KV cache is not kept. tokens: None if the daemon is told no token ids. prefetch: None
+    if blocks on disk stay there until their requests begin."""
 
     def __init__(
         self,
@@ -161,6 +163,7 @@ class SchedulerSide:
         kept: KeptCacheScheduler | None = None,
         clock: Callable[[], float] = time.monotonic,
         tokens: TokenTeller | None = None,
+        prefetch: DiskPrefetch | None = None,
     ) -> None:
         self._lookups = lookups
         self._tokens = tokens
@@ -172,6 +175,8 @@ class SchedulerSide:
         self.prices = HitPrices(clock)
         self._turns = DiskTurns(self.prices.disk_s, clock)
         self._backlog_tokens: int | None = None  # to be computed, counted when a step first asks
+        self._prefetch = prefetch
+        self._new: list[Any] = []  # requests that came since the last step was planned
         self._manager: Any = None
         self._requests: dict[str, _Request] = {}
         self._with_pins: dict[str, _Request] = {}
@@ -188,17 +193,21 @@ class SchedulerSide:
         else:
             self.kept = None  # vLLM may have turned caching off since the workers started
 
+    def came(self, request: Any) -> None:
+        """vLLM has a new request, and will ask about it when it could begin."""
+        if self._prefetch is not None:
+            self._new.append(request)
+
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens after the first `local_tokens` the daemon has; None: ask again."""
-        known = self._requests.setdefault(request.request_id, _Request(request))
+        self._take_prefetched()
+        known = self._known(request)
         if known.waits_for is not None and known.local_tokens == local_tokens:
             tokens = self._at_turn(known, known.waits_for)
             return None if tokens is None else tokens - local_tokens
         known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
         if local_tokens % prefix_unit(self._groups) != 0:
             return 0
-        for index, group in enumerate(self._groups):
-            known.add_keys(index, group)
 
         def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
             return self._lookups.look_up_run(known.keys[index][begin:end], request.request_id)
@@ -228,6 +237,8 @@ class SchedulerSide:
         known = self._requests.get(request.request_id)
         if known is None:
             return
+        if self._prefetch is not None:
+            self._prefetch.drop(request.request_id)
         first = known.local_tokens
         tokens = first + external_tokens
         is_new, known.scheduled_from = known.scheduled_from is None, tokens
@@ -273,6 +284,7 @@ class SchedulerSide:
             if known is not None:
                 self._pin(known, tokens)
         self._lookups.flush()
+        self._prefetch_new()
         self._step_wait_s = STEP_WAIT_S
         self._backlog_tokens = None
         plan, self._plan = self._plan, StepPlan()
@@ -284,6 +296,8 @@ class SchedulerSide:
         """The request has ended; vLLM frees its blocks, but for those that are pinned."""
         self._lookups.forget(request.request_id)
         self._turns.leave(request.request_id)
+        if self._prefetch is not None:
+            self._prefetch.drop(request.request_id)
         known = self._requests.pop(request.request_id, None)
         if known is not None:
             self._store(known)
@@ -320,6 +334,51 @@ class SchedulerSide:
         """Whether blocks are pinned that will be free in a moment."""
         oldest = next(iter(self._stores.values()), None)
         return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
+
+    def _known(self, request: Any) -> _Request:
+        known = self._requests.setdefault(request.request_id, _Request(request))
+        for index, group in enumerate(self._groups):
+            known.add_keys(index, group)
+        return known
+
+    def _prefetch_new(self) -> None:
+        """Those that a step was planned without: they wait, if only for the next one. Groups without
+        full attention need few blocks, which depend on where the prefix ends."""
+        new, self._new = self._new, []
+        for request in new:
+            if request.is_finished() or request.skip_reading_prefix_cache:
+                continue
+            known = self._known(request)
+            if known.scheduled_from is not None:
+                continue
+            assert self._prefetch is not None
+            self._prefetch.want(
+                request.request_id,
+                [
+                    (index, known.keys[index][self._first_lacking(known, index, group) :])
+                    for index, group in enumerate(self._groups)
+                    if group.rule is HitRule.ALL
+                ],
+            )
+
+    def _first_lacking(self, known: _Request, index: int, group: CacheGroup) -> int:
+        """The position of the first block that vLLM's own cache has not."""
+        hashes = group.hashes(known.request.block_hashes, 0, len(known.keys[index]))
+        pool = self._manager.block_pool
+        for position, one in enumerate(hashes):
+            if pool.get_cached_block(one, [group.number]) is None:
+                return position
+        return len(hashes)
+
+    def _take_prefetched(self) -> None:
+        """Requests that wait for a turn to load these from disk are planned anew."""
+        if self._prefetch is None:
+            return
+        for name, keys in self._prefetch.take_arrived():
+            self._lookups.came_to_memory(keys)
+            known = self._requests.get(name)
+            if known is not None:
+                known.waits_for = None
 
     def _plan_load(self, known: _Request, first: int, found: int) -> _DiskPlan:
         """The prefix, not longer than `found`, that takes less time to load than to compute. Groups

@@ -157,6 +157,10 @@ class Lookups:
         taken to be as slow."""
         return [state is _DISK or state is _COLD for state in map(self._states.get, keys)]
 
+    def came_to_memory(self, keys: Iterable[bytes]) -> None:
+        """These were found on disk, if at all, and host memory has them now."""
+        self._states.update((key, _MEMORY) for key in keys if self._states.get(key) is _DISK)
+
     def count_stuck(self, blocks: int) -> None:
         """So many blocks are computed although a disk has them."""
         self._count(DISK_STUCK, blocks)

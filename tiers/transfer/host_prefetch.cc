@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/host_prefetch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+// How long a tenant's requests wait while none gets on: for a disk that hangs, or until what was
+// brought before is used.
+constexpr int64_t kPatienceMs = 5'000;
+// How long what was brought counts unless it is used.
+constexpr int64_t kUnusedMs = 60'000;
+// Prefetched blocks may take one part of so many of host, and of the tenant's cap there.
+constexpr uint64_t kHostShare = 2;
+constexpr size_t kBroughtPerTick = 4096;
+
+}  // namespace
+
+HostPrefetch::HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* host, Loader* loader,
+                           Offloader* offloader)
+    : state_(*state),
+      finder_(*finder),
+      host_(*host),
+      loader_(*loader),
+      offloader_(*offloader),
+      lines_(state->tenants.rows()),
+      shares_(state->tenants.rows()) {}
+
+void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id,
+                         std::vector<BlockHash> hashes, Done done) {
+  const TenantId tenant = state_.namespaces[namespace_id.value].tenant;
+  Share& share = shares_[tenant.value];
+  if (!state_.has_disk() || hashes.empty() ||
+      share.waiting_blocks + hashes.size() > kMostBlocks) {
+    return done(0);
+  }
+  if (share.waiting_blocks == 0) share.moved_ms = state_.NowMs();
+  share.waiting_blocks += hashes.size();
+  const size_t end = hashes.size();
+  requests_.emplace(++last_request_, Request{.session = session,
+                                             .namespace_id = namespace_id,
+                                             .tenant = tenant,
+                                             .hashes = std::move(hashes),
+                                             .done = std::move(done),
+                                             .end = end});
+  lines_.Push(tenant, last_request_);
+}
+
+// Its reads still arrive, for no one.
+void HostPrefetch::ForgetSession(SessionId session) {
+  std::erase_if(requests_, [&](const auto& item) {
+    const Request& request = item.second;
+    if (request.session != session) return false;
+    shares_[request.tenant.value].waiting_blocks -= request.hashes.size();
+    return true;
+  });
+}
+
+void HostPrefetch::Pump() {
+  TakeEndedReads();
+  if (requests_.empty()) return;
+  looks_left_ = state_.options.acquire_part_blocks;
+  (void)lines_.TakeTurns([this](std::deque<RequestId>* line) { return Step(line); });
+  if (looks_left_ == 0) state_.SchedulePart();
+}
+
+void HostPrefetch::TakeEndedReads() {
+  for (const Loader::EndedHostRead& ended : loader_.TakeEndedHostReads()) {
+    const auto node = reads_.extract(ended.block);
+    if (node.empty()) continue;
+    const Read read = node.mapped();
+    const EntryIndex index = state_.Find(ended.block);
+    if (ended.in_host && index != kNoEntry) {
+      ++state_.stats.host_prefetched_blocks;
+      state_.stats.host_prefetched_bytes += state_.NamespaceOf(state_[index]).slot_bytes;
+    }
+    const auto request = requests_.find(read.request);
+    if (request == requests_.end()) continue;
+    --request->second.reading;
+    shares_[request->second.tenant.value].moved_ms = state_.NowMs();
+    if (!ended.in_host) request->second.end = std::min(request->second.end, read.position);
+    EndIfDone(request);
+  }
+}
+
+bool HostPrefetch::Step(std::deque<RequestId>* line) {
+  const RequestId id = line->front();
+  const auto found = requests_.find(id);
+  if (found != requests_.end()) {
+    Request& request = found->second;
+    if (request.next < request.end && !SeeToNext(id, &request)) return false;
+    if (request.next < request.end) return true;
+  }
+  line->pop_front();
+  if (found != requests_.end()) EndIfDone(found);
+  return true;
+}
+
+// What no tier here has ends the prefix: nothing behind it could be hit.
+bool HostPrefetch::SeeToNext(RequestId id, Request* request) {
+  if (looks_left_ == 0) return false;
+  --looks_left_;
+  const BlockKey key{request->namespace_id, request->hashes[request->next]};
+  MissReason miss = MissReason::kNone;
+  const EntryIndex index = finder_.Servable(kNoEntry, key, &miss);
+  if (index == kNoEntry) {
+    request->end = request->next;
+    return true;
+  }
+  const BlockEntry& entry = state_[index];
+  const bool in_memory = entry.in_pool() || entry.has_host_slot() || entry.expected_in_host();
+  Loader::HostRead read = in_memory ? Loader::HostRead::kBegun : Loader::HostRead::kRefused;
+  if (!in_memory && entry.on_disk()) read = ReadFromDisk(id, request, index);
+  if (read == Loader::HostRead::kLater) return false;
+  shares_[request->tenant.value].moved_ms = state_.NowMs();
+  if (read == Loader::HostRead::kRefused) {
+    request->end = request->next;
+  } else {
+    ++request->next;
+  }
+  return true;
+}
+
+Loader::HostRead HostPrefetch::ReadFromDisk(RequestId id, Request* request, EntryIndex index) {
+  const uint64_t slot_bytes = state_.NamespaceOf(state_[index]).slot_bytes;
+  const TenantId tenant = request->tenant;
+  const bool others_wait = loader_.reads_queued() > 0 || offloader_.queued() > 0;
+  if (others_wait || !HasRoom(tenant, slot_bytes)) return Loader::HostRead::kLater;
+  const BlockKey key{request->namespace_id, request->hashes[request->next]};
+  const uint32_t uses = state_[index].uses;
+  const Loader::HostRead read = loader_.ReadToHost(index);
+  if (read != Loader::HostRead::kBegun) return read;
+  ++request->reading;
+  reads_[key] = {id, request->next};
+  brought_.push_back({.block = key,
+                      .tenant = tenant,
+                      .bytes = slot_bytes,
+                      .uses = uses,
+                      .until_ms = state_.NowMs() + kUnusedMs});
+  shares_[tenant.value].brought_bytes += slot_bytes;
+  brought_bytes_ += slot_bytes;
+  return read;
+}
+
+bool HostPrefetch::HasRoom(TenantId tenant, uint64_t slot_bytes) const {
+  const uint64_t host_bytes = host_.allocator().TotalSlots(slot_bytes) * slot_bytes;
+  const uint64_t cap_bytes = state_.tenants.cap_bytes(Tier::kHost, tenant);
+  return brought_bytes_ + slot_bytes <= host_bytes / kHostShare &&
+         shares_[tenant.value].brought_bytes + slot_bytes <= cap_bytes / kHostShare;
+}
+
+// Those that still count go behind the others, so that all are looked at in turn.
+void HostPrefetch::Tick() {
+  const int64_t now_ms = state_.NowMs();
+  for (size_t looks = std::min(brought_.size(), kBroughtPerTick); looks > 0; --looks) {
+    const Brought brought = brought_.front();
+    brought_.pop_front();
+    if (!IsSettled(brought, now_ms)) {
+      brought_.push_back(brought);
+      continue;
+    }
+    shares_[brought.tenant.value].brought_bytes -= brought.bytes;
+    brought_bytes_ -= brought.bytes;
+  }
+  for (auto next = requests_.begin(); next != requests_.end();) {
+    const auto request = next++;
+    if (now_ms - shares_[request->second.tenant.value].moved_ms < kPatienceMs) continue;
+    request->second.end = std::min(request->second.end, request->second.next);
+    EndIfDone(request);
+  }
+}
+
+bool HostPrefetch::IsSettled(const Brought& brought, int64_t now_ms) const {
+  if (now_ms >= brought.until_ms) return true;
+  const EntryIndex index = state_.Find(brought.block);
+  if (index == kNoEntry) return true;
+  const BlockEntry& entry = state_[index];
+  return entry.uses != brought.uses || !entry.has_host_slot();
+}
+
+void HostPrefetch::EndIfDone(Requests::iterator request) {
+  if (request->second.next < request->second.end || request->second.reading > 0) return;
+  shares_[request->second.tenant.value].waiting_blocks -= request->second.hashes.size();
+  const Done done = std::move(request->second.done);
+  const auto in_memory = static_cast<uint32_t>(request->second.end);
+  requests_.erase(request);
+  done(in_memory);
+}
+
+}  // namespace kvtier

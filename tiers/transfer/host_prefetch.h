@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings blocks from disk to host memory for engines that will load them into their regions soon.
+//
+// An engine knows of requests that wait for their turn seconds before it has blocks for them, and
+// the disk could read meanwhile. A prefetch must cost no one else more than it can be worth:
+//
+//  * A read begins only while no load and no store waits for the disk or for space in host, and
+//    while the disk has less than half of CacheOptions::max_disk_read_bytes to read.
+//  * What was brought and has not been used yet is at most half of host, and of what the tenant may
+//    have there. It counts for a minute: an engine may have given the request up.
+//  * Tenants with quotas take turns; the requests of one tenant are served in their order.
+//  * It counts as no use of the blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/digest.h"
+#include "tiers/policy/tenant_queues.h"
+#include "tiers/space/host_slots.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/transfer/block_taker.h"
+#include "tiers/transfer/loader.h"
+#include "tiers/transfer/offloader.h"
+#include "tiers/types/block_key_hash.h"
+
+namespace kvtier {
+
+// Event loop only.
+class HostPrefetch {
+ public:
+  // Of the requests of one tenant that have not ended; more are answered at once.
+  static constexpr size_t kMostBlocks = 1u << 18;
+  // `in_memory`: as many blocks of the prefix are in memory now, or on their way for another.
+  using Done = std::function<void(uint32_t in_memory)>;
+
+  HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* host, Loader* loader,
+               Offloader* offloader);
+
+  // Brings the prefix of the sequence that tiers of this machine have; these hashes are its first,
+  // or follow others that were asked for before. `done` is called once, from this call or a later
+  // event, and not if the session closes before. It must not call the cache.
+  void Begin(SessionId session, NamespaceId namespace_id, std::vector<BlockHash> hashes, Done done);
+  void ForgetSession(SessionId session);
+  // Takes in which reads have ended, and begins others. Looks at CacheOptions::acquire_part_blocks
+  // blocks; once for each event that the cache schedules, behind all that clients wait for.
+  void Pump();
+  // Ends requests that could not go on for long, and finds out what has been used of what came.
+  void Tick();
+
+  [[nodiscard]] bool Idle() const { return requests_.empty(); }
+
+ private:
+  using RequestId = uint64_t;
+  struct Request {
+    SessionId session;
+    NamespaceId namespace_id;
+    TenantId tenant;
+    std::vector<BlockHash> hashes;
+    Done done;
+    size_t next = 0;       // before it all has been seen to
+    size_t end = 0;        // where the prefix ends, as far as that is known
+    uint32_t reading = 0;  // blocks
+  };
+  struct Share {
+    size_t waiting_blocks = 0;   // of requests that have not ended
+    uint64_t brought_bytes = 0;  // that count
+    int64_t moved_ms = 0;        // when a request last got on, or the first came
+  };
+  using Requests = std::unordered_map<RequestId, Request>;
+  // A block that was brought, or is being read.
+  struct Brought {
+    BlockKey block;
+    TenantId tenant;
+    uint64_t bytes = 0;
+    uint32_t uses = 0;  // of the block, before
+    int64_t until_ms = 0;
+  };
+  struct Read {
+    RequestId request = 0;
+    size_t position = 0;
+  };
+
+  void TakeEndedReads();
+  // Sees to the next block of the first request in the line. False if it has to wait.
+  [[nodiscard]] bool Step(std::deque<RequestId>* line);
+  [[nodiscard]] bool SeeToNext(RequestId id, Request* request);
+  // Reads a block that only the disk has.
+  [[nodiscard]] Loader::HostRead ReadFromDisk(RequestId id, Request* request, EntryIndex entry);
+  // The tenant may bring so much more.
+  [[nodiscard]] bool HasRoom(TenantId tenant, uint64_t slot_bytes) const;
+  // The block counts no more: it was used, has left host, or has been there for long.
+  [[nodiscard]] bool IsSettled(const Brought& brought, int64_t now_ms) const;
+  void EndIfDone(Requests::iterator request);
+
+  CacheState& state_;
+  PrefixFinder& finder_;
+  HostSlots& host_;
+  Loader& loader_;
+  Offloader& offloader_;
+  Requests requests_;
+  RequestId last_request_ = 0;
+  TenantQueues<RequestId> lines_;  // of requests that have blocks to be seen to; some have ended
+  std::unordered_map<BlockKey, Read, BlockKeyHash> reads_;
+  std::deque<Brought> brought_;
+  uint64_t brought_bytes_ = 0;  // of all tenants
+  std::vector<Share> shares_;   // by tenant
+  uint32_t looks_left_ = 0;     // in this event
+};
+
+}  // namespace kvtier
