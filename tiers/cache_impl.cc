@@ -37,7 +37,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       regions(&state, &finder, &loader, &offloader, &touches),
       acquirer(&state, &pools, &loader, &loads, &sessions),
       returns(&state, &pools, &acquirer, &loader),
-      prefetch(&state, &finder, &host, &loader, &offloader),
+      prefetch(&state, &finder, &host, &loader, &offloader, &touches),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk),
       key_expiry(&state),

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes from disk to host memory while requests wait in vLLM's queue, without vLLM."""
 
+import queue
 import threading
 import unittest
+
+import numpy as np
 
 import kvtier
 from kvtier import HitRule, Presence
@@ -25,7 +28,7 @@ class FakeRegion:
 
     def __init__(self, answers=()):
         self.answers = list(answers)
-        self.calls = []
+        self.calls, self.lookups = [], queue.SimpleQueue()
         self.answering = threading.Event()
         self.answering.set()
 
@@ -38,16 +41,21 @@ class FakeRegion:
         return answer
 
 
+    def lookup(self, hashes):
+        self.lookups.put(list(hashes))
+        return np.ones(len(hashes), np.uint8)
+
+
 def error(kind, status):
     return kind(status, "reason")
 
 
 class DiskPrefetchTest(unittest.TestCase):
-    def start(self, *regions, ranks=1):
+    def start(self, *regions, ranks=1, keep_s=DEADLINE_S):
         self.regions = regions or (FakeRegion(),)
         self.attachment = Attachment(self.regions, lambda: None, lambda: True, ranks)
         self.lost = []
-        self.prefetch = DiskPrefetch(self.borrow, self.lost.append)
+        self.prefetch = DiskPrefetch(self.borrow, self.lost.append, keep_s)
         self.addCleanup(self.prefetch.close)
         return self.prefetch
 
@@ -131,6 +139,30 @@ class DiskPrefetchTest(unittest.TestCase):
             self.prefetch.want("c", [(0, self.keys(20, 2))])
             self.assertEqual(self.wait_for("a", "b", "c"), [[], [], self.keys(20, 2)])
         self.assertEqual(self.lost, [self.attachment])
+
+    def test_requests_that_wait_are_looked_up_now_and_then_the_first_of_them_last(self):
+        region = FakeRegion([2])
+        region.answering.clear()
+        self.start(region, keep_s=0.0)
+        self.prefetch.want("a", [(0, self.keys(0, 3))])
+        self.prefetch.want("b", [(0, self.keys(10, 4))])
+        region.answering.set()
+        self.wait_for()
+        looked_up = [region.lookups.get(timeout=DEADLINE_S) for _ in range(20)]
+        both = looked_up[looked_up.index([hash_of(10 + i) for i in range(4)]) :]
+        self.assertEqual([one[0] for one in both[:4]], [hash_of(10), hash_of(0)] * 2)
+
+    def test_a_request_that_has_begun_is_looked_up_no_more(self):
+        region = FakeRegion()
+        self.start(region, keep_s=0.0)
+        self.prefetch.want("a", [(0, self.keys(0, 3))])
+        self.wait_for()
+        self.prefetch.drop("a")
+        self.prefetch.want("b", [(0, self.keys(10, 4))])
+        while region.lookups.get(timeout=DEADLINE_S)[0] != hash_of(10):
+            pass
+        for _ in range(10):
+            self.assertEqual(region.lookups.get(timeout=DEADLINE_S)[0], hash_of(10))
 
     def test_without_a_daemon_nothing_comes(self):
         self.start()

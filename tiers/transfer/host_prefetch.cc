@@ -19,12 +19,13 @@ constexpr size_t kBroughtPerTick = 4096;
 }  // namespace
 
 HostPrefetch::HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* host, Loader* loader,
-                           Offloader* offloader)
+                           Offloader* offloader, PrefixTouches* touches)
     : state_(*state),
       finder_(*finder),
       host_(*host),
       loader_(*loader),
       offloader_(*offloader),
+      touches_(*touches),
       lines_(state->tenants.rows()),
       shares_(state->tenants.rows()) {}
 
@@ -180,13 +181,15 @@ bool HostPrefetch::IsSettled(const Brought& brought, int64_t now_ms) const {
   return entry.uses != brought.uses || !entry.has_host_slot();
 }
 
-void HostPrefetch::EndIfDone(Requests::iterator request) {
-  if (request->second.next < request->second.end || request->second.reading > 0) return;
-  shares_[request->second.tenant.value].waiting_blocks -= request->second.hashes.size();
-  const Done done = std::move(request->second.done);
-  const auto in_memory = static_cast<uint32_t>(request->second.end);
-  requests_.erase(request);
-  done(in_memory);
+void HostPrefetch::EndIfDone(Requests::iterator found) {
+  if (found->second.next < found->second.end || found->second.reading > 0) return;
+  const Request request = std::move(found->second);
+  requests_.erase(found);
+  shares_[request.tenant.value].waiting_blocks -= request.hashes.size();
+  if (request.end > 0) {
+    touches_.TouchPrefix(state_.Find({request.namespace_id, request.hashes[request.end - 1]}));
+  }
+  request.done(static_cast<uint32_t>(request.end));
 }
 
 }  // namespace kvtier

@@ -9,7 +9,8 @@
 //  * What was brought and has not been used yet is at most half of host, and of what the tenant may
 //    have there. It counts for a minute: an engine may have given the request up.
 //  * Tenants with quotas take turns; the requests of one tenant are served in their order.
-//  * It counts as no use of the blocks.
+//  * It counts as no use of the blocks. But the prefix becomes the youngest in host, so that it is
+//    there when its request begins.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,7 @@
 #include "tiers/transfer/block_taker.h"
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/offloader.h"
+#include "tiers/transfer/prefix_touches.h"
 #include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
@@ -40,7 +42,7 @@ class HostPrefetch {
   using Done = std::function<void(uint32_t in_memory)>;
 
   HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* host, Loader* loader,
-               Offloader* offloader);
+               Offloader* offloader, PrefixTouches* touches);
 
   // Brings the prefix of the sequence that tiers of this machine have; these hashes are its first,
   // or follow others that were asked for before. `done` is called once, from this call or a later
@@ -103,6 +105,7 @@ class HostPrefetch {
   HostSlots& host_;
   Loader& loader_;
   Offloader& offloader_;
+  PrefixTouches& touches_;
   Requests requests_;
   RequestId last_request_ = 0;
   TenantQueues<RequestId> lines_;  // of requests that have blocks to be seen to; some have ended

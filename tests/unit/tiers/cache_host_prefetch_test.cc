@@ -75,6 +75,18 @@ TEST_F(CacheHostPrefetchTest, WhatIsInMemoryIsAnsweredAtOnceAndReadsNothing) {
   EXPECT_EQ(cache_->stats().disk_read_blocks, reads);
 }
 
+TEST_F(CacheHostPrefetchTest, WhatIsInMemoryAlreadyIsKeptThere) {
+  Start({.host_slots = 16});
+  region_ = OpenRegion();
+  (void)StoreAll(region_, Sequence(1, 4));
+  (void)StoreAll(region_, Sequence(2, 4));
+  EXPECT_THAT(Prefetch(Sequence(1, 4)).in_memory(), Optional(4u));
+  Settle();
+  (void)StoreAll(region_, Sequence(3, 12));
+  EXPECT_EQ(InHost(Sequence(1, 4)), 4u);
+  EXPECT_EQ(InHost(Sequence(2, 4)), 0u);
+}
+
 TEST_F(CacheHostPrefetchTest, OnlyTheCachedPrefixComes) {
   StartWithBlocksOnDisk();
   Hashes hashes = Sequence(1, 4);

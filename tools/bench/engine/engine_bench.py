@@ -35,6 +35,7 @@ import sys
 import tempfile
 import threading
 import time
+from typing import Any
 
 import connectors
 from engine_handle import EngineProcess
@@ -49,6 +50,8 @@ STORE_S = 1.0
 # vLLM hands blocks to the tier below its host memory as it steps.
 STEPS_TO_TIER, STEP_TO_TIER_S = 20, 0.15
 WITH_DAEMON = ("kvtier", "kept", "pair", "tier")
+# Of the daemon, beside sessions of agents.
+_SHOWN_STATS = ("drops.", "disk_", "host_prefetched_", "tiers.", "misses.")
 WITHOUT_SESSIONS = {"kept", "pair", "fs", "tier"}
 
 
@@ -57,6 +60,7 @@ class Run:
 
     def __init__(self, settings: Settings, results: Results, name: str) -> None:
         self.settings, self.name = settings, name
+        self.daemon: Any = None
         self._results = results
         self._engines: list[EngineProcess] = []
 
@@ -129,8 +133,25 @@ class Run:
 
     def converse(self, engine: EngineProcess) -> None:
         for seed in self.settings.seeds:
+            before = self.daemon_stats()
             row = engine.call("converse", seed=seed, **self.settings.converse)
-            self.add("conversation", {"seed": seed, **row})
+            after = self.daemon_stats()
+            changed = {name: after[name] - before.get(name, 0) for name in after}
+            changed = {name: change for name, change in changed.items() if change}
+            self.add("conversation", {"seed": seed, **row, "daemon": changed})
+
+    def daemon_stats(self) -> dict[str, int]:
+        """Its counters of blocks and bytes, by their paths in its status; none without a daemon."""
+        if self.daemon is None:
+            return {}
+        stats, flat = [("", self.daemon.status()["stats"])], {}
+        while stats:
+            path, value = stats.pop()
+            if isinstance(value, dict):
+                stats += [(f"{path}.{key}".lstrip("."), one) for key, one in value.items()]
+            elif isinstance(value, int) and path.startswith(_SHOWN_STATS):
+                flat[path] = value
+        return flat
 
 
 def run_plain(run: Run, connector: dict | None, environment: dict[str, str] | None = None) -> None:
@@ -211,10 +232,11 @@ def run_with_daemon(run: Run) -> None:
     daemon = PrivateDaemon(
         str(settings.work),
         [f"pool.device={device}", "pool.bytes=256MiB", f"host.bytes={settings.host_bytes}B",
-         f"disk.bytes={settings.disk_bytes}B", "disk.free_floor_bytes=0B"],
+         f"disk.bytes={settings.disk_bytes}B", "disk.free_floor_bytes=0B", *settings.daemon],
     )  # fmt: skip
     try:
         daemon.start()
+        run.daemon = daemon
         functions = {"kvtier": run_kvtier, "kept": run_kept, "pair": run_pair, "tier": run_tier}
         functions[run.name](run, daemon)
     finally:
@@ -254,6 +276,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--host-gib", type=float, default=36, help="of the connectors, each")
     parser.add_argument("--disk-gib", type=float, default=40, help="kvtierd's")
+    parser.add_argument("--set", action="append", default=[], help="another of its settings, KEY=VALUE")
     parser.add_argument("--kv-gib", type=float, default=40, help="vLLM's KV cache on the GPU")
     parser.add_argument("--requests", type=int, default=32, help="at once, in the load")
     parser.add_argument("--request-length", type=int, default=1000)

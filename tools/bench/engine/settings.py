@@ -48,6 +48,7 @@ class Settings:
         self.trials: int = arguments.trials
         self.host_bytes = int(arguments.host_gib * GIB)
         self.disk_bytes = int(arguments.disk_gib * GIB)
+        self.daemon: list[str] = arguments.set
         self.kv_bytes = int(arguments.kv_gib * GIB)
         self.eager: bool = not arguments.graphs
         self.load = dict(

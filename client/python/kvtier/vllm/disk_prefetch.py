@@ -3,16 +3,20 @@
 
 vLLM asks the connector about a request only when it could begin it, often seconds after it came, and
 the disk would be idle meanwhile. Requests are served in the order in which they came, piece by
-piece, so that one that begins or ends gives way to the next.
+piece, so that one that begins or ends gives way to the next. The first of those that wait are looked
+up now and then, by which the daemon keeps what it has of them in host memory.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .._link import Attachment
 from ..errors import KvtierError, TimedOutError, UnavailableError
@@ -23,9 +27,24 @@ logger = logging.getLogger("vllm.kvtier")
 #: Blocks that one call asks for: some tenths of a second of a fast disk.
 PIECE_BLOCKS = 256
 
+#: How often requests that wait are looked up, and how many of them, the first.
+KEEP_S = 1.0
+KEPT_REQUESTS = 16
+
+# Half of what the daemon takes in one call by default.
+_KEYS_PER_LOOKUP = 8192
+
 # How long one call waits. The daemon ends those that do not get on after 5 s.
 _WAIT_MS = 1000
 _CLOSE_TIMEOUT_S = 2 * _WAIT_MS / 1000
+
+
+def _look_up(region: Any, hashes: list[bytes]) -> int:
+    return len(region.lookup(hashes))
+
+
+def _prefetch(region: Any, hashes: list[bytes]) -> int:
+    return int(region.prefetch(hashes, _WAIT_MS))
 
 
 @dataclass
@@ -40,19 +59,24 @@ class DiskPrefetch:
     """Of the scheduler's thread, which never waits here: a thread of its own, begun with the first
     request, waits for the daemon.
 
-    borrow, lost: as the link's, whose attachments have regions of all ranks.
+    borrow, lost: as the link's, whose attachments have regions of all ranks. keep_s: how often
+    requests that wait are looked up.
     """
 
     def __init__(
         self,
         borrow: Callable[[], Attachment | None],
         lost: Callable[[Attachment], None],
+        keep_s: float = KEEP_S,
     ) -> None:
         self._borrow = borrow
         self._lost = lost
+        self._keep_s = keep_s
         self._changed = threading.Condition()
         # The following are guarded by it. By request, in the order in which they are served.
         self._waiting: collections.OrderedDict[str, list[_Waiting]] = collections.OrderedDict()
+        # Those that wait, whether they have been served or not, with all of their keys.
+        self._kept: dict[str, Sequence[tuple[int, Sequence[bytes]]]] = {}
         self._arrived: list[tuple[str, Sequence[bytes]]] = []
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -68,6 +92,7 @@ class DiskPrefetch:
             if self._closed:
                 return
             self._waiting[request] = waiting
+            self._kept[request] = keys
             self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -77,9 +102,10 @@ class DiskPrefetch:
 
     def drop(self, request: str) -> None:
         """The request has begun, or ended. What is asked for already still comes."""
-        if request in self._waiting:
+        if request in self._kept:
             with self._changed:
                 self._waiting.pop(request, None)
+                self._kept.pop(request, None)
 
     def take_arrived(self) -> list[tuple[str, Sequence[bytes]]]:
         """Since the last call: requests, and keys of theirs that are in host memory."""
@@ -94,21 +120,43 @@ class DiskPrefetch:
         with self._changed:
             self._closed = True
             self._waiting.clear()
+            self._kept.clear()
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
+        keep_at = 0.0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._waiting)
+                self._changed.wait_for(
+                    lambda: self._closed or self._waiting,
+                    max(0.0, keep_at - time.monotonic()) if self._kept else None,
+                )
                 if self._closed:
                     return
-                request, waiting = next(iter(self._waiting.items()))
-                group, piece = waiting[0].group, waiting[0].keys[:PIECE_BLOCKS]
-            count = self._prefetch(group, piece)
-            if count is not None:
-                self._take(request, waiting, piece, count)
+                first = next(iter(self._waiting.items()), None)
+            if time.monotonic() >= keep_at:
+                self._keep()
+                keep_at = time.monotonic() + self._keep_s
+            if first is not None:
+                self._serve(*first)
+
+    def _keep(self) -> None:
+        """The first of the requests is looked up last: it is the one that is needed first."""
+        with self._changed:
+            kept = list(itertools.islice(self._kept.values(), KEPT_REQUESTS))
+        for keys in reversed(kept):
+            for group, of_group in keys:
+                if of_group:
+                    self._ask(_look_up, group, of_group[:_KEYS_PER_LOOKUP])
+
+    def _serve(self, request: str, waiting: list[_Waiting]) -> None:
+        """Its next piece."""
+        group, piece = waiting[0].group, waiting[0].keys[:PIECE_BLOCKS]
+        count = self._ask(_prefetch, group, piece)
+        if count is not None:
+            self._take(request, waiting, piece, count)
 
     def _take(
         self, request: str, waiting: list[_Waiting], piece: Sequence[bytes], count: int
@@ -125,8 +173,10 @@ class DiskPrefetch:
                 del self._waiting[request]
             self._changed.notify_all()
 
-    def _prefetch(self, group: int, keys: Sequence[bytes]) -> int | None:
-        """How many of them all ranks have in memory then; None: not known yet."""
+    def _ask(
+        self, call: Callable[[Any, list[bytes]], int], group: int, keys: Sequence[bytes]
+    ) -> int | None:
+        """The least of what the regions of all ranks answer; 0 without a daemon; None: too late."""
         attachment = self._borrow()
         if attachment is None:
             return 0
@@ -134,7 +184,7 @@ class DiskPrefetch:
             groups = len(attachment.regions) // attachment.ranks
             hashes = [hash_of(key) for key in keys]
             regions = attachment.regions[group::groups]
-            return min(region.prefetch(hashes, _WAIT_MS) for region in regions)
+            return min(call(region, hashes) for region in regions)
         except TimedOutError:
             return None
         except UnavailableError:
