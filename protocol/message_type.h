@@ -68,7 +68,8 @@ namespace kvtier::wire {
   X(kResume, 50, "RESUME")                           \
   X(kResumeReply, 51, "RESUME_REPLY")                \
   X(kTokens, 52, "TOKENS")                           \
-  X(kTokensReply, 53, "TOKENS_REPLY")
+  X(kTokensReply, 53, "TOKENS_REPLY")                \
+  X(kDetach, 54, "DETACH")
 
 enum class MessageType : uint16_t {
 #define KVT_X(enumerator, number, name) enumerator = number,

@@ -84,6 +84,9 @@ void Fields(auto& io, Like<AttachReply> auto& m) {
 }
 KVT_DEFINE_MESSAGE(AttachReply);
 
+void Fields(auto& io, Like<Detach> auto& m) { io.Number(m.pool); }
+KVT_DEFINE_MESSAGE(Detach);
+
 void Fields(auto&, Like<Stats> auto&) {}
 KVT_DEFINE_MESSAGE(Stats);
 

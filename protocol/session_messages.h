@@ -116,6 +116,13 @@ struct AttachReply {
   DeviceKind device_kind = DeviceKind::kHost;
 };
 
+// Takes one Attach back, and with the last one all that the session holds in the pool. Nothing of
+// the client's process uses the pool's memory any more. Answered only if it is refused.
+struct Detach {
+  static constexpr MessageType kType = MessageType::kDetach;
+  PoolId pool;
+};
+
 struct Stats {
   static constexpr MessageType kType = MessageType::kStats;
 };

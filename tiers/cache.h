@@ -48,6 +48,12 @@ class Cache {
   // ReleaseQuarantine(session), because the process could still write to them.
   void CloseSession(SessionId session);
   void ReleaseQuarantine(SessionId session);
+  // Gives back all that the session holds in the pool: references are dropped, private blocks free,
+  // for nothing may write to them any more. It happens in parts, the first of them within the call;
+  // what the session gets after the call is its own. Its loads there end, its waiting acquires are
+  // answered as cancelled within the call, and what it expects to use again is forgotten. REQUIRES:
+  // the session is open and uses the pool.
+  void LeavePool(SessionId session, PoolId pool);
 
   // --- pools ---
   // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: of what is
@@ -62,11 +68,11 @@ class Cache {
                                             DeviceIndex device = DeviceIndex(0),
                                             uint32_t shares = 1, uint32_t groups = 1);
   [[nodiscard]] bool HasPool(const NamespaceIdentity& identity, DeviceIndex device) const;
-  // The session uses the pool until it is closed and all that it held there is free or evictable.
-  // A pool that no session uses keeps its blocks, until an AttachPool needs its memory: what is in
-  // no other tier is dropped then. One that no session ever used is not closed. REQUIRES: the
-  // session is open; there is such a pool.
-  // `identity` is for the table beside memory that is kept.
+  // The session uses the pool until it leaves it or is closed, and all that it held there is free
+  // or evictable. A pool that no session uses keeps its blocks, until an AttachPool needs its
+  // memory: what is in no other tier is dropped then. One that no session ever used is not closed.
+  // REQUIRES: the session is open; there is such a pool. `identity` is for the table beside memory
+  // that is kept.
   void UsePool(SessionId session, PoolId pool, const SessionIdentity& identity = {});
   // Who had the pools that were taken over from an earlier daemon when that died; once.
   [[nodiscard]] std::vector<AbsentClients> TakeAbsentClients();
@@ -85,7 +91,8 @@ class Cache {
   // --- blocks ---
   // `done` is called exactly once, now or later, and must not call the cache: allocation may wait,
   // up to options.max_wait_ms, for offloads that free blocks. Errors: kResourceExhausted
-  // "pool_full", kLimitExceeded "session_references", kCancelled when the session closed meanwhile.
+  // "pool_full", kLimitExceeded "session_references", kCancelled when the session closed or left
+  // the pool meanwhile.
   void Acquire(AcquireRequest request, std::function<void(Result<AcquireReply>)> done);
   // Errors: kStaleHandle, kNotOwner, kWrongState "not_private", kInvalidArgument.
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,

@@ -205,7 +205,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
     return MakeError(ErrorCode::kWrongState, "not_private",
                      fmt::format("block {} is committed already", request.block.index.value));
   }
-  if (block.owner != session) {
+  if (!sessions.OwnsPrivate(session, *pool, request.block.index)) {
     return MakeError(
         ErrorCode::kNotOwner, "foreign_block",
         fmt::format("block {} is private to another session", request.block.index.value));
@@ -243,7 +243,7 @@ Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle hand
   }
   const PoolBlock& block = pool->blocks[handle.index];
   const bool private_block = block.state() == PoolBlockState::kPrivate;
-  if (private_block && block.owner == session) {
+  if (private_block && sessions.OwnsPrivate(session, *pool, handle.index)) {
     sessions.FreePrivate(session, pool, handle.index);
     return {};
   }
@@ -272,13 +272,25 @@ void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
   // In this order: the loads of operations that were not answered are forgotten, not counted as
   // cancelled, and no load reports to a session that is gone.
-  if (impl_->cold_lookup) impl_->cold_lookup->CancelSession(session);
-  impl_->acquirer.CancelSession(session);
-  impl_->returns.ForgetSession(session);
+  if (impl_->cold_lookup) impl_->cold_lookup->Cancel(session, std::nullopt);
+  impl_->acquirer.Cancel(session, std::nullopt);
+  impl_->returns.Forget(session, std::nullopt);
   impl_->prefetch.ForgetSession(session);
   impl_->regions.CloseSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);
+  impl_->Pump();
+}
+
+void Cache::LeavePool(SessionId session, PoolId pool_id) {
+  CachePool* const pool = impl_->state.FindPool(pool_id);
+  KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
+  // In the order of CloseSession, for its reasons.
+  if (impl_->cold_lookup) impl_->cold_lookup->Cancel(session, pool_id);
+  impl_->acquirer.Cancel(session, pool_id);
+  impl_->returns.Forget(session, pool_id);
+  if (impl_->loads.LeavePool(session, pool_id)) impl_->state.SchedulePart();
+  impl_->sessions.LeavePool(session, pool);
   impl_->Pump();
 }
 

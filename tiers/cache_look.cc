@@ -32,7 +32,7 @@ Status CheckReadable(const SessionTable& sessions, SessionId session, const Cach
                      fmt::format("block {} generation {}", handle.index.value, handle.generation));
   }
   const PoolBlock& block = pool.blocks[handle.index];
-  if (block.state() == PoolBlockState::kPrivate && block.owner == session) return {};
+  if (sessions.OwnsPrivate(session, pool, handle.index)) return {};
   const bool shared =
       block.state() == PoolBlockState::kCommitted || block.state() == PoolBlockState::kOrphaned;
   if (!shared || !sessions.Holds(session, pool, handle.index)) {

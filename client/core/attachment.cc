@@ -48,9 +48,13 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
   if (known && known->Serves(reply.generation, reply.pool_bytes)) {
     attachment->mapping_ = known;
   } else {
-    KVT_ASSIGN_OR_RETURN(
-        attachment->mapping_,
-        PoolMapping::Map(std::move(fd), reply.generation, reply.pool_bytes, reply.device_kind));
+    auto mapping =
+        PoolMapping::Map(std::move(fd), reply.generation, reply.pool_bytes, reply.device_kind);
+    if (!mapping) {
+      session->Detach(reply.pool, connection->RequestDeadline());
+      return tl::unexpected(std::move(mapping).error());
+    }
+    attachment->mapping_ = *std::move(mapping);
   }
   attachment->id_ = NextAttachmentId();
   attachment->link_ =

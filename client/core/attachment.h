@@ -34,7 +34,8 @@ struct EntryOutcome {
 
 // Thread-safe. A call that finds the session lost resumes it, if it can (PoolLink::Live), and is
 // made again. If it cannot, every call fails with kUnavailable, for good: what was acquired here is
-// lost.
+// lost. When the last that has it lets go of it, the memory is unmapped and all that is held is
+// given back; with the connection gone, that has happened.
 class Attachment {
  public:
   // Attaches over `session`, one of `connection`'s, to the pool of `request.group`, one of the
@@ -130,7 +131,7 @@ class Attachment {
                                    Deadline deadline) const;
 
   uint64_t id_ = 0;
-  std::unique_ptr<PoolLink> link_;
+  std::unique_ptr<PoolLink> link_;  // ends after the mapping
   std::shared_ptr<PoolMapping> mapping_;
   uint32_t blocks_ = 0;
   ModelRecord record_;

@@ -86,6 +86,10 @@ void DaemonSession::GiveBackWorkspaceNumber(uint32_t number) {
   workspaces_[number] = false;
 }
 
+void DaemonSession::Detach(PoolId pool, Deadline deadline) {
+  (void)channel_.Post(wire::Detach{.pool = pool}, deadline);
+}
+
 Status DaemonSession::AddRegion(PoolId region, std::shared_ptr<Transfers> transfers) {
   if (regions_.emplace(region, std::move(transfers)).second) return {};
   return MakeError(ErrorCode::kCorrupt, "region_id_reused", fmt::format("{}", region.value));
@@ -122,13 +126,14 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
       return OnTransferDone(frame);
     case wire::MessageType::kOpenRegionReply:
       return OnLateOpenRegion(frame);
+    case wire::MessageType::kAttachReply:
+      return OnLateAttach(frame);
     case wire::MessageType::kError:
       return OnError(frame);
     // Replies that came after their callers had given up.
     case wire::MessageType::kHelloReply:
     case wire::MessageType::kRegisterModelReply:
     case wire::MessageType::kDevicesReply:
-    case wire::MessageType::kAttachReply:
     case wire::MessageType::kCloseRegionReply:
     case wire::MessageType::kWorkspaceReply:
     case wire::MessageType::kAttendReply:
@@ -204,6 +209,14 @@ Status DaemonSession::OnLateOpenRegion(const wire::Frame& frame) {
   KVT_ASSIGN_OR_RETURN(const wire::OpenRegionReply reply,
                        wire::Decode<wire::OpenRegionReply>(frame.payload));
   channel_.Defer(wire::CloseRegion{.region = reply.region});
+  return {};
+}
+
+// The same of a pool.
+Status DaemonSession::OnLateAttach(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::AttachReply reply,
+                       wire::Decode<wire::AttachReply>(frame.payload));
+  channel_.Defer(wire::Detach{.pool = reply.pool});
   return {};
 }
 

@@ -54,6 +54,11 @@ class DaemonSession {
   [[nodiscard]] Status AddRegion(PoolId region, std::shared_ptr<Transfers> transfers);
   void RemoveRegion(PoolId region) { regions_.erase(region); }
 
+  // One ATTACH of the pool is taken back: with the last, the session holds nothing there any more.
+  // Waits for no answer. Without a connection, or with a daemon that does not know the message,
+  // there is nothing to do: what is held goes with the session.
+  void Detach(PoolId pool, Deadline deadline);
+
   // REQUIRES: the channel's lock is held.
   [[nodiscard]] LoadStates& loads() { return loads_; }
   // The caller of an acquire waits no longer: should it still be granted, everything is released.
@@ -79,6 +84,7 @@ class DaemonSession {
   [[nodiscard]] Status OnCommitReply(const wire::Frame& frame);
   [[nodiscard]] Status OnReleaseReply(const wire::Frame& frame);
   [[nodiscard]] Status OnLateOpenRegion(const wire::Frame& frame);
+  [[nodiscard]] Status OnLateAttach(const wire::Frame& frame);
   [[nodiscard]] Status OnTransferDone(const wire::Frame& frame);
   [[nodiscard]] Status OnError(const wire::Frame& frame);
   // The channel's on_lost.

@@ -43,6 +43,12 @@ PoolLink::PoolLink(const Target& target, std::shared_ptr<PoolMapping> mapping, L
       mapping_(std::move(mapping)),
       link_(std::make_shared<const Link>(std::move(first))) {}
 
+// The memory goes first: with the message the daemon may give blocks that were private to others.
+PoolLink::~PoolLink() {
+  mapping_.reset();
+  link_->session->Detach(link_->pool, target_.connection->RequestDeadline());
+}
+
 LinkPtr PoolLink::Current() const {
   const std::lock_guard lock(mutex_);
   return link_;
@@ -134,7 +140,12 @@ Result<LinkPtr> PoolLink::ResumeIn(const std::shared_ptr<DaemonSession>& session
     }
     known |= claimed.has_value();
   }
-  if (!known) return MakeError(ErrorCode::kStaleHandle, "unknown_session");
+  if (!known) {
+    // Only here is it certain that the session was given no block, to which kernels of this process
+    // may still write.
+    session->Detach(pool, target_.connection->RequestDeadline());
+    return MakeError(ErrorCode::kStaleHandle, "unknown_session");
+  }
   std::vector<BlockHandle> surplus;
   LinkPtr link = Finish({session, pool, lost.resumes + 1}, claims, outcomes, &surplus);
   if (!surplus.empty()) {
@@ -153,6 +164,7 @@ Result<PoolId> PoolLink::Attach(const std::shared_ptr<DaemonSession>& session) c
                        session->channel().Call<wire::AttachReply>(
                            request, target_.connection->RequestDeadline(), {}, {&fd, 1}));
   if (mapping_->Serves(reply.generation, reply.pool_bytes)) return reply.pool;
+  session->Detach(reply.pool, target_.connection->RequestDeadline());
   return MakeError(ErrorCode::kStaleHandle, "pool_replaced");
 }
 

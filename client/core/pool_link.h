@@ -50,6 +50,11 @@ class PoolLink {
     uint64_t attachment = 0;           // for errors that name blocks
   };
   PoolLink(const Target& target, std::shared_ptr<PoolMapping> mapping, Link first);
+  // Gives back all that the application holds. REQUIRES: nothing of the process uses the memory,
+  // which is unmapped here unless others have the mapping.
+  ~PoolLink();
+  PoolLink(const PoolLink&) = delete;
+  PoolLink& operator=(const PoolLink&) = delete;
 
   // Alive or not.
   [[nodiscard]] LinkPtr Current() const;
@@ -106,7 +111,7 @@ class PoolLink {
                                std::vector<BlockHandle>* surplus);
 
   const Target target_;
-  const std::shared_ptr<PoolMapping> mapping_;
+  std::shared_ptr<PoolMapping> mapping_;  // constant but for the end
 
   // One thread resumes; taken before mutex_.
   std::mutex resume_mutex_;

@@ -37,6 +37,10 @@ void GroupAcquire::Start() {
                }));
 }
 
+bool GroupAcquire::Detached() const {
+  return std::ranges::any_of(parts_, [](const Part& part) { return !part.attachment.open(); });
+}
+
 std::vector<std::vector<uint8_t>> GroupAcquire::LookUp(uint64_t most_tokens) const {
   std::vector<std::vector<uint8_t>> present(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -83,6 +87,9 @@ ColdHits GroupAcquire::ColdHitsOf(size_t part, const BlockRange& needed) const {
 // A prefix of 0 tokens needs no cached block, so that such a try asks for new blocks only. It
 // therefore either succeeds or is refused, and the sequence of tries ends.
 void GroupAcquire::Try(uint64_t prefix_tokens) {
+  if (Detached()) {
+    return listener_.on_done(MakeError(ErrorCode::kCancelled, "pool_detached"));
+  }
   ++tries_;
   prefix_tokens_ = prefix_tokens;
   needed_.clear();
@@ -119,7 +126,7 @@ void GroupAcquire::OnPartAcquired(size_t part, Result<AcquireReply> acquired) {
 }
 
 void GroupAcquire::Finish() {
-  const bool complete = !refusal_ && ReachableTokens() >= prefix_tokens_;
+  const bool complete = !refusal_ && !Detached() && ReachableTokens() >= prefix_tokens_;
   if (!complete) {
     // The cache may have called us, and must not be called from there.
     return loop_.Post(gate_.WhileOpen([self = shared_from_this()] { self->RollBack(); }));
@@ -129,7 +136,8 @@ void GroupAcquire::Finish() {
     AcquireReply& reply = replies_[i];
     const bool whole = needed_[i].end == parts_[i].hashes.size();
     reply.miss = whole ? MissReason::kNone : miss_;
-    acquired.push_back({static_cast<uint32_t>(needed_[i].first), std::move(reply)});
+    acquired.push_back(
+        {parts_[i].request.pool, static_cast<uint32_t>(needed_[i].first), std::move(reply)});
   }
   listener_.on_done(std::move(acquired));
 }
@@ -159,7 +167,8 @@ void GroupAcquire::RollBack() {
     if (reply.miss != MissReason::kNone) miss_ = reply.miss;
     std::vector<BlockHandle> blocks = reply.new_blocks;
     for (const AcquiredBlock& hit : reply.hits) blocks.push_back(hit.handle);
-    if (blocks.empty()) continue;
+    // Of a pool that was left, the handles may name what a new attachment holds.
+    if (blocks.empty() || !parts_[i].attachment.open()) continue;
     (void)cache_.Release(parts_[i].request.session, parts_[i].request.pool, blocks);
   }
   // A refusal (the pool is full, or the session holds too many references) would meet a shorter

@@ -7,7 +7,9 @@
 //
 // The groups' blocks are acquired from the cache in one event, one acquire each. If one of them
 // turns out to lack a block (it was dropped while the acquire waited for free blocks, or its pool
-// cannot hold them all), everything is given back and a shorter prefix is tried.
+// cannot hold them all), everything is given back and a shorter prefix is tried. When the session
+// leaves one of the pools, what was acquired there has gone with it; the rest is given back, and
+// the acquire has ended.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +44,10 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
     std::vector<BlockHash> hashes;  // the group's blocks, from block 0 on
     NamespaceId namespace_id;       // of the request's pool
     GroupRule rule;
+    Gate::Pass attachment;  // of the request's pool; closed: the session has left that
   };
   struct AcquiredPart {
+    PoolId pool;
     uint32_t first_hit = 0;  // its place in the part's hashes
     AcquireReply reply;
   };
@@ -67,10 +71,12 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
 
   // Asks the store, if there is one and this host does not have all, and begins the first try.
   // REQUIRES: called once, on an object that a shared_ptr owns. `on_done` may be called within this
-  // call. Its errors are those of Cache::Acquire.
+  // call. Its errors are those of Cache::Acquire; on success all pools are attached.
   void Start();
 
  private:
+  // The session has left the pool of a part, and may have attached it anew.
+  [[nodiscard]] bool Detached() const;
   // The longest prefix of at most `most_tokens` that every group can restore from any tier, or 0.
   // It costs one lookup per block, which is bounded by the session's max_hashes_per_call.
   [[nodiscard]] uint64_t FindPrefix(uint64_t most_tokens) const;

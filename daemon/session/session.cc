@@ -70,7 +70,13 @@ void Session::OnProcessEnded() {
 }
 
 Session::Summary Session::summary() const {
-  return {id_, tenant_, client_name_, peer_.pid, peer_.uid, references_};
+  return {id_, tenant_, client_name_, peer_.pid, peer_.uid, HeldBlocks()};
+}
+
+uint64_t Session::HeldBlocks() const {
+  uint64_t held = 0;
+  for (const auto& [pool, attached] : pools_) held += attached.held;
+  return held;
 }
 
 void Session::OnFrame(const wire::Frame& frame) {

@@ -110,6 +110,12 @@ class Session final : public ConnectionListener {
     uint32_t device = 0;
     NamespaceId namespace_id;
     uint32_t region_blocks = 0;  // not 0: a region, and no pool
+    uint32_t attaches = 0;       // of a pool, that DETACH has not taken back
+    // Blocks that the client holds there, as this session has counted them. For status only; the
+    // cache counts for itself and enforces the limit.
+    uint64_t held = 0;
+    // Of a pool: closes with the last DETACH, so that a later attachment is told from this one.
+    std::shared_ptr<Gate> attachment = nullptr;
 
     [[nodiscard]] const KvGroup& kv_group() const { return model->record.groups[group]; }
   };
@@ -141,6 +147,7 @@ class Session final : public ConnectionListener {
   Status OnRegisterModel(const Call& call, const wire::RegisterModel& request);
   Status OnDevices(const Call& call, const wire::Devices& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
+  Status OnDetach(const Call& call, const wire::Detach& request);
   Status OnAcquire(const Call& call, const wire::Acquire& request);
   Status OnCommit(const Call& call, const wire::Commit& request);
   Status OnRelease(const Call& call, const wire::Release& request);
@@ -268,6 +275,9 @@ class Session final : public ConnectionListener {
   // Errors: also kInvalidArgument "empty_request".
   [[nodiscard]] Status CheckHashes(std::span<const BlockHash> hashes) const;
 
+  // AttachedPool::held of all pools.
+  [[nodiscard]] uint64_t HeldBlocks() const;
+
   // Under which the next daemon knows this session.
   [[nodiscard]] SessionIdentity Identity() const;
 
@@ -283,9 +293,6 @@ class Session final : public ConnectionListener {
   bool ended_ = false;
   bool had_private_blocks_ = false;
   std::unordered_map<PoolId, AttachedPool> pools_;
-  // Blocks that the client holds, of all pools, as this session has counted them. For status only;
-  // the cache counts for itself and enforces the limit.
-  uint64_t references_ = 0;
   uint32_t acquires_in_flight_ = 0;
   uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer
   uint64_t region_blocks_ = 0;        // of all regions

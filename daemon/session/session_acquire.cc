@@ -120,15 +120,14 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
     return {};
   }
   const bool wished = request.wish.has_value();
-  services_.cache->Acquire(ToCache(call, request, first),
-                           gate_.WhileOpen([this, call, wished](Result<AcquireReply> acquired) {
-                             if (!acquired)
-                               return OnAcquired(call, tl::unexpected(std::move(acquired).error()),
-                                                 wished);
-                             std::vector<GroupAcquire::AcquiredPart> parts;
-                             parts.push_back({0, *std::move(acquired)});
-                             OnAcquired(call, std::move(parts), wished);
-                           }));
+  services_.cache->Acquire(
+      ToCache(call, request, first),
+      gate_.WhileOpen([this, call, pool = first.pool, wished](Result<AcquireReply> acquired) {
+        if (!acquired) return OnAcquired(call, tl::unexpected(std::move(acquired).error()), wished);
+        std::vector<GroupAcquire::AcquiredPart> parts;
+        parts.push_back({pool, 0, *std::move(acquired)});
+        OnAcquired(call, std::move(parts), wished);
+      }));
   return {};
 }
 
@@ -138,8 +137,8 @@ void Session::AcquireGroups(const Call& call, const wire::Acquire& request) {
     const AttachedPool& attached = pools_.at(part.pool);
     AcquireRequest of_part = ToCache(call, request, part);
     std::vector<BlockHash> hashes = std::exchange(of_part.hashes, {});
-    parts.push_back(
-        {std::move(of_part), std::move(hashes), attached.namespace_id, attached.kv_group().rule()});
+    parts.push_back({std::move(of_part), std::move(hashes), attached.namespace_id,
+                     attached.kv_group().rule(), attached.attachment->MakePass()});
   }
   // The session outlives whatever the gate lets through.
   const GroupAcquire::Listener listener{
@@ -165,17 +164,16 @@ void Session::OnAcquired(const Call& call, Result<std::vector<GroupAcquire::Acqu
     return;
   }
   wire::AcquireReply reply;
-  uint64_t references = 0;
   for (GroupAcquire::AcquiredPart& part : *acquired) {
-    references += part.reply.hits.size() + part.reply.new_blocks.size();
+    // The cache has taken these references already. They are told to the client by the reply below,
+    // and are dropped with the session if that reply never arrives. The pool is attached: a DETACH
+    // would have ended the acquire.
+    pools_.at(part.pool).held += part.reply.hits.size() + part.reply.new_blocks.size();
     had_private_blocks_ |= !part.reply.new_blocks.empty();
     reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit, wished));
   }
   trace_.EndAcquire(call.request_id, reply);
   if (ended_) return;
-  // The cache has taken these references already. They are told to the client by the reply below,
-  // and are dropped with the session if that reply never arrives.
-  references_ += references;
   // The reply comes first and the loads' events after it, so that a client never sees an event of a
   // load that it does not know.
   Reply(call, reply);

@@ -82,6 +82,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnDevices);
     case Type::kAttach:
       return Handle(frame, &Session::OnAttach);
+    case Type::kDetach:
+      return Handle(frame, &Session::OnDetach);
     case Type::kAcquire:
       return Handle(frame, &Session::OnAcquire);
     case Type::kCommit:
@@ -259,7 +261,8 @@ Status Session::TryAttach(const Call& call, const wire::Attach& request,
 void Session::OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached) {
   trace_.End(wire::MessageType::kAttach, call.request_id, /*failed=*/false);
   if (ended_) return;
-  pools_[pool.id] = attached;
+  AttachedPool& known = pools_.try_emplace(pool.id, attached).first->second;
+  if (known.attaches++ == 0) known.attachment = std::make_shared<Gate>();
   connection_.SendWithDescriptors(
       call.request_id,
       wire::AttachReply{.pool = pool.id,
@@ -269,6 +272,19 @@ void Session::OnAttached(const Call& call, const PoolInfo& pool, const AttachedP
                         .blocks = pool.blocks,
                         .device_kind = services_.wire_devices->devices[attached.device].kind},
       {pool.fd});
+}
+
+// No ATTACH of the pool is waiting: its memory is ready since the first was answered, and any other
+// is answered within its call from then on.
+Status Session::OnDetach(const Call&, const wire::Detach& request) {
+  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  const auto attached = pools_.find(request.pool);
+  if (--attached->second.attaches > 0) return {};
+  connection_.Spend(attached->second.held);
+  // First, so that what the cache cancels finds the pool detached.
+  pools_.erase(attached);
+  services_.cache->LeavePool(id_, request.pool);
+  return {};
 }
 
 // An item that is refused leaves its block as it was, so that the client may repeat it or release
@@ -328,8 +344,8 @@ Status Session::OnCommit(const Call& call, const wire::Commit& request) {
   return {};
 }
 
-// The pool stays in `pools_` as long as the session, and steps end with the session, so that at()
-// finds it. The reply lists only what did not go as asked; with nothing to list and no reply
+// No other request of the session is handed out between steps, a DETACH neither, so that at() finds
+// the pool. The reply lists only what did not go as asked; with nothing to list and no reply
 // wanted, nothing is sent.
 bool Session::CommitSome(CommitSteps* steps) {
   const AttachedPool& attached = pools_.at(steps->pool);
@@ -373,7 +389,7 @@ bool Session::ReleaseSome(ReleaseSteps* steps) {
                                    .reason = failed.error.reason});
   }
   // Each handle that was accepted gave back exactly one reference that an acquire had counted.
-  references_ -= part.size() - failures.size();
+  pools_.at(steps->pool).held -= part.size() - failures.size();
   steps->done += static_cast<uint32_t>(part.size());
   if (steps->done < steps->items.size()) return true;
   if (!steps->reply.errors.empty() || steps->call.want_reply) Reply(steps->call, steps->reply);
@@ -469,7 +485,7 @@ Status Session::OnStats(const Call& call, const wire::Stats&) {
     reply.pool_blocks_private += pool.private_blocks;
     reply.pool_blocks_cached += pool.cached;
   }
-  reply.session_references = references_;
+  reply.session_references = HeldBlocks();
   Reply(call, reply);
   return {};
 }

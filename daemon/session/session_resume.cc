@@ -35,7 +35,8 @@ Status Session::OnResume(const Call& call, const wire::Resume& request) {
   for (size_t i = 0; i < reply.outcomes.size(); ++i) {
     if (reply.outcomes[i] == ResumeOutcome::kPrivate) had_private_blocks_ = true;
     if (reply.outcomes[i] == ResumeOutcome::kLost) continue;
-    references_ += reply.outcomes[i] == ResumeOutcome::kPrivate ? 1 : request.claims[i].references;
+    pools_.at(request.pool).held +=
+        reply.outcomes[i] == ResumeOutcome::kPrivate ? 1 : request.claims[i].references;
   }
   if (!request.more) {
     services_.former_clients->OnResumed(*holdings);

@@ -380,9 +380,12 @@ void HostileClient::Ask() {
     case 1:
       return Send(wire::Stats{});
     case 2:
-      return Send(wire::Devices{});
-    default:
       return Send(wire::Ping{});
+    default:
+      // Leaves a pool and attaches one while it is still given back. Without a choice, so that
+      // inputs which are kept still mean what they did.
+      Send(wire::Detach{.pool = pools_.empty() ? PoolId(1) : pools_.back().id});
+      return Send(wire::Attach{.model = wire::ModelId(1)});
   }
 }
 

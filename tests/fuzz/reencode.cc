@@ -36,14 +36,15 @@ Result<std::vector<std::byte>> ReencodeAsOneOf(const Frame& frame) {
 }  // namespace
 
 Result<std::vector<std::byte>> Reencode(const Frame& frame) {
-  return ReencodeAsOneOf<
-      Hello, HelloReply, RegisterModel, RegisterModelReply, Devices, DevicesReply, Attach,
-      AttachReply, Acquire, AcquireReply, LoadProgress, Commit, CommitReply, Release, ReleaseReply,
-      Prefetch, PrefetchReply, Lookup, LookupReply, Pin, PinReply, Hint, HintReply, Stats,
-      StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
-      WorkspaceReply, WorkspaceClose, Attend, AttendReply, OpenRegion, OpenRegionReply, CloseRegion,
-      CloseRegionReply, Store, Load, TransferDone, KeepMemory, KeepMemoryReply, TakeMemory,
-      TakeMemoryReply, ReleaseMemory, ReleaseMemoryReply, Resume, ResumeReply, Tokens, TokensReply>(
+  return ReencodeAsOneOf<Hello, HelloReply, RegisterModel, RegisterModelReply, Devices,
+                         DevicesReply, Attach, AttachReply, Acquire, AcquireReply, LoadProgress,
+                         Commit, CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply,
+                         Lookup, LookupReply, Pin, PinReply, Hint, HintReply, Stats, StatsReply,
+                         Ping, Pong, ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
+                         WorkspaceReply, WorkspaceClose, Attend, AttendReply, OpenRegion,
+                         OpenRegionReply, CloseRegion, CloseRegionReply, Store, Load, TransferDone,
+                         KeepMemory, KeepMemoryReply, TakeMemory, TakeMemoryReply, ReleaseMemory,
+                         ReleaseMemoryReply, Resume, ResumeReply, Tokens, TokensReply, Detach>(
       frame);
 }
 

@@ -56,6 +56,7 @@ void AddSession(SampleList* list) {
   list->Add("devices_reply", 12, devices);
   list->Add("attach", 3, Attach{ModelId{1}, 0, 0, 0});
   list->Add("attach_reply", 3, AttachReply{PoolId{1}, 9, 4096, 1024, 4, DeviceKind::kHost});
+  list->Add("detach", 34, Detach{PoolId{1}});
 }
 
 void AddBlocks(SampleList* list) {

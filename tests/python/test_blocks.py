@@ -63,6 +63,26 @@ class BlocksTest(DaemonTestCase):
             self.assertEqual(pool.release_and_wait(kept), [Status.OK] * 2)
         self.assertEqual(pool.release_and_wait(hits), [Status.NOT_OWNER] * 4)
 
+    def test_a_pool_that_is_closed_gives_back_what_the_connection_holds_there(self):
+        connection = self.connect()
+        first = connection.attach(connection.register_model(RECORD), pool_bytes=32 * BLOCK_BYTES)
+        other = dataclasses.replace(RECORD, name="other")
+        second = connection.attach(connection.register_model(other), pool_bytes=16 * BLOCK_BYTES)
+        hashes = self.commit_prefix(first, prompt(blocks=4), fill=1)
+        got = first.acquire(hashes, new_blocks=3)
+        kept = second.acquire(new_blocks=2)
+        self.assertEqual(connection.stats().session_references, 4 + 3 + 2)
+        first.close()
+        self.assertEqual(connection.stats().session_references, 2)
+        with self.assertRaises(kvtier.InvalidArgumentError):
+            first.release(list(got.new_blocks))
+        self.assertEqual(second.release_and_wait(kept.blocks), [Status.OK] * 2)
+        again = connection.attach(first.model)
+        self.assertEqual(connection.stats().pool_blocks_private, 0)
+        with again.acquire(hashes, new_blocks=28) as found:
+            self.assertEqual(len(found.hits), 4)
+            self.assertEqual(len(found.new_blocks), 28)
+
     def test_values_that_do_not_fit_their_field_are_refused_by_name(self):
         pool, block = self.attach(), kvtier.Block(0, 0, 0)
         for reason, call in (

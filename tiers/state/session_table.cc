@@ -20,24 +20,49 @@ void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
   node.mapped().on_progress = nullptr;
-  for (const Use& use : node.mapped().used) {
-    CachePool* const pool = state_.FindPool(use.pool);
-    ++pool->ended_sessions;
-    if (--pool->sessions == 0) pool->unused_since_ms = state_.NowMs();
-  }
+  for (const Use& use : node.mapped().used) EndUse(use.pool);
   closed_.insert(std::move(node));
-  if (keeps_holdings_) return;
-  closing_.push_back(session);
+  if (!keeps_holdings_) BeginToGiveBack(session);
+}
+
+void SessionTable::EndUse(PoolId pool_id) {
+  CachePool* const pool = state_.FindPool(pool_id);
+  ++pool->ended_sessions;
+  if (--pool->sessions == 0) pool->unused_since_ms = state_.NowMs();
+}
+
+void SessionTable::BeginToGiveBack(SessionId closed) {
+  closing_.push_back(closed);
   if (closing_.size() == 1) CloseSome();
 }
 
+// As if a session of its own, which has used this pool alone, were closed and its process had
+// ended. The blocks that are still private to that one keep their owner; so the session's next ones
+// get another, and a late COMMIT or RELEASE finds none of the former.
+void SessionTable::LeavePool(SessionId session, CachePool* pool) {
+  Session& leaver = sessions_.at(session);
+  const auto use = std::ranges::find(leaver.used, pool->id, &Use::pool);
+  KVT_CHECK(use != leaver.used.end());
+  const SessionId number = NewNumber();
+  Session& left = closed_[number];
+  left.process_gone = true;
+  left.used.push_back(std::move(*use));
+  leaver.used.erase(use);
+  if (auto holdings = leaver.pools.extract(pool->id)) left.pools.insert(std::move(holdings));
+  leaver.owners[pool->id] = NewNumber();
+  EndUse(pool->id);
+  BeginToGiveBack(number);
+}
+
+// Those that hold nothing count as a block: a client may attach and leave a pool again and again.
 void SessionTable::CloseSome() {
-  if (closing_.empty()) return;
-  const SessionId session = closing_.front();
-  const auto closed = closed_.find(session);
-  // The acquirer drops what cancelled operations hold in the same parts (Acquirer::CancelSome).
-  if (GiveBack(&closed->second, state_.options.close_part_blocks) && closed->second.held == 0) {
+  uint32_t most = state_.options.close_part_blocks;
+  while (most > 0 && !closing_.empty()) {
+    const auto closed = closed_.find(closing_.front());
+    // The acquirer drops what cancelled operations hold in the same parts (Acquirer::CancelSome).
+    if (!GiveBack(&closed->second, &most) || closed->second.held > 0) break;
     closing_.pop_front();
+    most -= std::min(most, 1u);
     // Without private blocks there is nothing to wait for.
     if (closed->second.process_gone || closed->second.quarantined.empty()) Forget(closed);
   }
@@ -84,7 +109,7 @@ ResumeOutcome SessionTable::Resume(SessionId absent, SessionId session, CachePoo
   if (record.state() == PoolBlockState::kQuarantined && record.owner == absent) {
     const auto closed = closed_.find(absent);
     if (closed == closed_.end() || closed->second.process_gone) return ResumeOutcome::kLost;
-    pool->blocks.Resume(block, session, NumberOf(session, *pool),
+    pool->blocks.Resume(block, OwnerIn(session, *pool), NumberOf(session, *pool),
                         &closed->second.quarantined.at(pool->id), &holdings.private_blocks);
     return ResumeOutcome::kPrivate;
   }
@@ -120,14 +145,15 @@ void SessionTable::Forget(Sessions::iterator closed) {
 
 // Pool by pool, references before private blocks; what is left stands where it was when the next
 // part begins.
-bool SessionTable::GiveBack(Session* closed, uint32_t most) {
+bool SessionTable::GiveBack(Session* closed, uint32_t* most) {
   for (auto& [pool_id, holdings] : closed->pools) {
     CachePool* pool = state_.FindPool(pool_id);
     std::vector<EntryIndex> cached;
-    most -= holdings.references.TakeOut(
-        most, [&](BlockIndex block, uint32_t count) { Unreference(pool, block, count, &cached); });
+    *most -= holdings.references.TakeOut(
+        *most, [&](BlockIndex block, uint32_t count) { Unreference(pool, block, count, &cached); });
     EnterEvictionOrder(pool, std::move(cached));
-    most -= pool->blocks.Quarantine(&holdings.private_blocks, &closed->quarantined[pool_id], most);
+    *most -=
+        pool->blocks.Quarantine(&holdings.private_blocks, &closed->quarantined[pool_id], *most);
     if (holdings.references.total() > 0 || holdings.private_blocks.size > 0) return false;
   }
   closed->pools.clear();
@@ -135,7 +161,7 @@ bool SessionTable::GiveBack(Session* closed, uint32_t most) {
   if (!closed->process_gone) return true;
   for (auto& [pool_id, list] : closed->quarantined) {
     CachePool* pool = state_.FindPool(pool_id);
-    for (; most > 0 && list.size > 0; --most) pool->blocks.Free(list.first, &list);
+    for (; *most > 0 && list.size > 0; --*most) pool->blocks.Free(list.first, &list);
     if (list.size > 0) return false;
   }
   return true;
@@ -148,9 +174,7 @@ void SessionTable::ReleaseQuarantine(SessionId session) {
   if (closed == closed_.end()) return;
   if (keeps_holdings_) return;
   closed->second.process_gone = true;
-  if (std::ranges::find(closing_, session) != closing_.end()) return;
-  closing_.push_back(session);
-  if (closing_.size() == 1) CloseSome();
+  if (std::ranges::find(closing_, session) == closing_.end()) BeginToGiveBack(session);
 }
 
 // A load may end after its session: then there is nothing to tell.
@@ -159,9 +183,20 @@ void SessionTable::Report(SessionId session, const LoadProgress& progress) {
   if (found != sessions_.end() && found->second.on_progress) found->second.on_progress(progress);
 }
 
+SessionId SessionTable::OwnerIn(SessionId session, const CachePool& pool) const {
+  const Session& holder = sessions_.at(session);
+  const auto other = holder.owners.find(pool.id);
+  return other == holder.owners.end() ? session : other->second;
+}
+
+bool SessionTable::OwnsPrivate(SessionId session, const CachePool& pool, BlockIndex block) const {
+  const PoolBlock& record = pool.blocks[block];
+  return record.state() == PoolBlockState::kPrivate && record.owner == OwnerIn(session, pool);
+}
+
 BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
-  const BlockIndex block = pool->blocks.TakePrivate(session, NumberOf(session, *pool),
-                                                    &Of(session, *pool).private_blocks);
+  const BlockIndex block = pool->blocks.TakePrivate(
+      OwnerIn(session, *pool), NumberOf(session, *pool), &Of(session, *pool).private_blocks);
   return pool->blocks.HandleOf(block);
 }
 

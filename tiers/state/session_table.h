@@ -93,11 +93,17 @@ class SessionTable {
   void Close(SessionId session);
   // The next part of what closed sessions held; once for each event that the cache schedules.
   void CloseSome();
+  // The session gives back all that it holds in the pool, and the use of it, in the same parts as a
+  // closed session does; but its private blocks become free, because its client says that nothing
+  // writes to them any more. The session may use the pool again before the last part: what it then
+  // gets is not given back. What operations hold there on its behalf is theirs to drop. REQUIRES:
+  // the session is open and uses the pool.
+  void LeavePool(SessionId session, CachePool* pool);
   // From now on what closing sessions hold stays as it is, for the next daemon to resume them.
   void KeepHoldings() { keeps_holdings_ = true; }
-  // The pool stays until the session is closed, all that it held has been given back, and its
-  // process can no longer write to blocks that were private to it. The table beside the pool's
-  // memory names the session for as long; `identity` is what it says. REQUIRES: open.
+  // The pool stays until the session has left it or is closed, all that it held has been given
+  // back, and its process can no longer write to blocks that were private to it. The table beside
+  // the pool's memory names the session for as long; `identity` is what it says. REQUIRES: open.
   void UsePool(SessionId session, CachePool* pool, const SessionIdentity& identity);
   // What sessions of an earlier daemon hold in a pool that was taken over.
   struct AbsentHoldings {
@@ -118,6 +124,9 @@ class SessionTable {
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
   void Report(SessionId session, const LoadProgress& progress);
 
+  // Whether the block is private to the session, and not among what it gives back since it left the
+  // pool. REQUIRES: open.
+  [[nodiscard]] bool OwnsPrivate(SessionId session, const CachePool& pool, BlockIndex block) const;
   // Turns one free block of the pool into a private one. REQUIRES: open; a block is free.
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);
   // Drops one reference; if the block thereby became cached, its entry is appended to `cached`, to
@@ -137,7 +146,7 @@ class SessionTable {
   [[nodiscard]] uint64_t references(SessionId session) const;
   [[nodiscard]] uint64_t references() const;
   [[nodiscard]] size_t size() const { return sessions_.size(); }
-  // Closed sessions that are not given back completely.
+  // Closed sessions that are not given back completely, and pools that sessions have left.
   [[nodiscard]] size_t closing() const { return closing_.size(); }
 
  private:
@@ -157,6 +166,8 @@ class SessionTable {
     HoldingsByPool pools;
     std::vector<Use> used;  // see UsePool
     uint64_t held = 0;      // references of HeldReferences
+    // The owner of its private blocks in pools that it has left before; in others it is itself.
+    std::map<PoolId, SessionId> owners;
     // Once it is closed:
     std::map<PoolId, PoolBlockList> quarantined;
     bool process_gone = false;  // the private blocks may be freed
@@ -170,10 +181,19 @@ class SessionTable {
   void Unreference(CachePool* pool, BlockIndex block, uint32_t count,
                    std::vector<EntryIndex>* cached);
 
+  // Under which the session's private blocks in the pool stand now.
+  [[nodiscard]] SessionId OwnerIn(SessionId session, const CachePool& pool) const;
+  // A number that no session has.
+  [[nodiscard]] SessionId NewNumber() { return SessionId(next_number_++); }
+  // A session that was closed, or a part of one, stands in closed_ under this number.
+  void BeginToGiveBack(SessionId closed);
+  // One session less uses the pool, and has not given back all.
+  void EndUse(PoolId pool);
   // The session's number in the pool's table, if it has one.
   [[nodiscard]] std::optional<uint32_t> NumberOf(SessionId session, const CachePool& pool) const;
-  // Gives back at most `most` blocks of a closed session; true if nothing is left to give back.
-  bool GiveBack(Session* closed, uint32_t most);
+  // Gives back at most `*most` blocks of a closed session, and takes them off it; true if nothing
+  // is left to give back.
+  bool GiveBack(Session* closed, uint32_t* most);
   // Nothing of the closed session is left, so that its pools may be closed.
   void Forget(Sessions::iterator closed);
 
@@ -182,6 +202,9 @@ class SessionTable {
   Sessions closed_;
   bool keeps_holdings_ = false;
   std::deque<SessionId> closing_;  // of the closed, those not given back completely, in order
+  // Sessions count from 1 on, those that stand for an earlier daemon's from the largest number
+  // down.
+  uint64_t next_number_ = uint64_t{1} << 63;
 };
 
 // The references that an operation holds on blocks of one pool until it is answered, by position.

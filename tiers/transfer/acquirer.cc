@@ -256,9 +256,10 @@ void Acquirer::StartPrefetch(CachePool* pool, EntryIndex index, RequestTag tag) 
 
 // The operations are taken out of all lines before the first is answered: an answer may call back
 // into the cache, which must not meet half of them.
-void Acquirer::CancelSession(SessionId session) {
+void Acquirer::Cancel(SessionId session, std::optional<PoolId> pool) {
   Line cancelled;
   for (auto& [pool_id, line] : lines_) {
+    if (pool && pool_id != *pool) continue;
     for (auto next = line.begin(); next != line.end();) {
       const auto operation = next++;
       if (operation->request.session != session) continue;
@@ -267,7 +268,7 @@ void Acquirer::CancelSession(SessionId session) {
     }
   }
   for (Operation& operation : cancelled) {
-    Answer(&operation, MakeError(ErrorCode::kCancelled, "session_closed"));
+    Answer(&operation, MakeError(ErrorCode::kCancelled, pool ? "pool_detached" : "session_closed"));
   }
   cancelled_.splice(cancelled_.end(), cancelled);
   CancelSome();

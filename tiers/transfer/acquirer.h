@@ -14,6 +14,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "tiers/space/pool_space.h"
@@ -51,10 +52,11 @@ class Acquirer {
   void StartPrefetch(CachePool* pool, EntryIndex entry, RequestTag tag);
   // Some acquire of the pool has not been answered yet.
   [[nodiscard]] bool AnyWaits(PoolId pool) const { return !LineIsEmpty(pool); }
-  // Answers the acquires of a session that closes; call before its loads are closed. What they held
-  // is dropped in parts (CacheOptions::close_part_blocks), the first of them at once and the others
-  // by CancelSome.
-  void CancelSession(SessionId session);
+  // Answers the acquires of a session that closes or, with `pool`, leaves that pool: kCancelled
+  // "session_closed", "pool_detached". Call before its loads are closed. What they held is dropped
+  // in parts (CacheOptions::close_part_blocks), the first of them at once and the others by
+  // CancelSome.
+  void Cancel(SessionId session, std::optional<PoolId> pool);
   // The next part of what cancelled acquires held; once for each event that the cache schedules.
   void CancelSome();
   // Serves those waiting whose blocks have become free. True if any was served.

@@ -179,14 +179,16 @@ void ColdLookup::CancelOffers(const Offers& offers) {
   }
 }
 
-void ColdLookup::CancelSession(SessionId session) {
+void ColdLookup::Cancel(SessionId session, std::optional<PoolId> pool) {
   std::list<Waiting> cancelled;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     const auto waiting = next++;
-    if (waiting->request.session == session) cancelled.splice(cancelled.end(), waiting_, waiting);
+    const AcquireRequest& request = waiting->request;
+    if (request.session != session || (pool && request.pool != *pool)) continue;
+    cancelled.splice(cancelled.end(), waiting_, waiting);
   }
   for (Waiting& waiting : cancelled) {
-    waiting.done(MakeError(ErrorCode::kCancelled, "session_closed"));
+    waiting.done(MakeError(ErrorCode::kCancelled, pool ? "pool_detached" : "session_closed"));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,8 +38,8 @@ class ColdLookup {
   // was erased here, and what the store does not tell in time, counts as absent.
   void Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
            std::function<void(std::vector<bool>)> done);
-  // Answers those of the session that wait: kCancelled.
-  void CancelSession(SessionId session);
+  // Answers those of the session that wait, or only those for `pool`. Errors: as Acquirer::Cancel.
+  void Cancel(SessionId session, std::optional<PoolId> pool);
   [[nodiscard]] size_t waiting() const { return waiting_.size(); }
 
  private:

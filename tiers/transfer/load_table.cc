@@ -50,8 +50,9 @@ LoadId LoadTable::Open(Start start) {
   const LoadId id(next_id_++);
   Load& load = loads_[id];
   load.session = start.session;
-  of_session_[start.session].insert(id);
+  of_session_[start.session][start.pool->id].insert(id);
   load.pool = start.pool;
+  load.pool_id = start.pool->id;
   load.namespace_id = start.pool->namespace_id;
   load.counter = std::move(start.counter);
   if (load.counter && start.layers > 0) {
@@ -107,7 +108,11 @@ void LoadTable::Discard(LoadId id) {
 void LoadTable::Forget(Loads::iterator load) {
   const auto siblings = of_session_.find(load->second.session);
   if (siblings != of_session_.end()) {
-    siblings->second.erase(load->first);
+    const auto in_pool = siblings->second.find(load->second.pool_id);
+    if (in_pool != siblings->second.end()) {
+      in_pool->second.erase(load->first);
+      if (in_pool->second.empty()) siblings->second.erase(in_pool);
+    }
     if (siblings->second.empty()) of_session_.erase(siblings);
   }
   loads_.erase(load);
@@ -180,7 +185,19 @@ void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason 
 }
 
 bool LoadTable::CloseSession(SessionId session) {
-  if (auto loads = of_session_.extract(session)) closing_.push_back(std::move(loads.mapped()));
+  if (auto pools = of_session_.extract(session)) {
+    for (auto& [pool, loads] : pools.mapped()) closing_.push_back({std::move(loads)});
+  }
+  return CloseSome();
+}
+
+bool LoadTable::LeavePool(SessionId session, PoolId pool) {
+  const auto pools = of_session_.find(session);
+  if (pools == of_session_.end()) return CloseSome();
+  if (auto loads = pools->second.extract(pool)) {
+    closing_.push_back({std::move(loads.mapped()), /*tells=*/true});
+  }
+  if (pools->second.empty()) of_session_.erase(pools);
   return CloseSome();
 }
 
@@ -189,7 +206,8 @@ bool LoadTable::CloseSession(SessionId session) {
 bool LoadTable::CloseSome() {
   size_t looked_at = 0;
   while (!closing_.empty() && looked_at < close_part_blocks_) {
-    std::unordered_set<LoadId>& ids = closing_.front();
+    std::unordered_set<LoadId>& ids = closing_.front().loads;
+    const bool tells = closing_.front().tells;
     const LoadId id = *ids.begin();
     ids.erase(ids.begin());
     if (ids.empty()) closing_.pop_front();
@@ -200,7 +218,10 @@ bool LoadTable::CloseSome() {
     looked_at += load.hits.size();
     if (load.counter) load.counter->End();
     Count(load, MissReason::kCancelled);
+    const SessionId session = load.session;
+    const LoadProgress progress{id, load.ready, /*finished=*/true, MissReason::kCancelled};
     Forget(found);
+    if (tells) report_(session, progress);
   }
   return !closing_.empty();
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -79,9 +80,9 @@ class LoadWaiters {
 class LoadTable {
  public:
   using Report = std::function<void(SessionId, const LoadProgress&)>;
-  // `report` is called from BlocksReady and BlockFailed, and from Close if one of these was called
-  // for the load while it was open. How each load ended is counted in `stats`.
-  // Closing a session looks at `close_part_blocks` hits in one call.
+  // `report` is called from BlocksReady, BlockFailed, LeavePool and CloseSome, and from Close if
+  // one of the first two was called for the load while it was open. How each load ended is counted
+  // in `stats`. Closing a session looks at `close_part_blocks` hits in one call.
   LoadTable(CacheStats* stats, uint32_t close_part_blocks, Report report)
       : stats_(*stats), close_part_blocks_(close_part_blocks), report_(std::move(report)) {}
 
@@ -129,6 +130,9 @@ class LoadTable {
   // Only a part of their hits is looked at in one call, each load counting as one more: true if
   // CloseSome has to go on.
   [[nodiscard]] bool CloseSession(SessionId session);
+  // The same for those into one pool; each is reported as finished, kCancelled. REQUIRES: none of
+  // them is open.
+  [[nodiscard]] bool LeavePool(SessionId session, PoolId pool);
   [[nodiscard]] bool CloseSome();
 
   [[nodiscard]] size_t size() const { return loads_.size(); }
@@ -136,8 +140,9 @@ class LoadTable {
  private:
   struct Load {
     SessionId session;
-    const CachePool* pool = nullptr;
-    NamespaceId namespace_id;  // the pool's, which may be gone when the load is counted
+    const CachePool* pool = nullptr;  // may be gone when the load is counted and forgotten
+    PoolId pool_id;
+    NamespaceId namespace_id;  // the pool's
     bool open = true;
     bool news = false;  // to be reported when it is closed
     std::vector<Hit> hits;
@@ -170,10 +175,15 @@ class LoadTable {
   const uint32_t close_part_blocks_;
   Report report_;
   Loads loads_;
-  // Of sessions that are open, so that closing one need not look at the loads of all.
-  std::unordered_map<SessionId, std::unordered_set<LoadId>> of_session_;
-  // Of closed sessions, to be forgotten; some may have ended by themselves.
-  std::deque<std::unordered_set<LoadId>> closing_;
+  // Of sessions that are open, by pool, so that closing one need not look at the loads of all.
+  std::unordered_map<SessionId, std::map<PoolId, std::unordered_set<LoadId>>> of_session_;
+  // To be forgotten, since their session was closed or has left their pool; some may have ended by
+  // themselves. Never empty.
+  struct Closing {
+    std::unordered_set<LoadId> loads;
+    bool tells = false;  // there is a session that hears of it
+  };
+  std::deque<Closing> closing_;
   LoadWaiters waiters_;
   uint64_t next_id_ = 1;
 };

@@ -61,11 +61,12 @@ void ReturnPrefetch::Expect(SessionId session, const CachePool& pool,
   by_last_block_[last_block] = std::prev(waiting_.end());
 }
 
-void ReturnPrefetch::ForgetSession(SessionId session) {
+void ReturnPrefetch::Forget(SessionId session, std::optional<PoolId> pool) {
   for (Returns* list : {&waiting_, &due_}) {
     for (auto next = list->begin(); next != list->end();) {
       const auto awaited = next++;
-      if (awaited->session == session) End(awaited, ReturnOutcome::kCancelled);
+      const bool meant = awaited->session == session && (!pool || awaited->pool == *pool);
+      if (meant) End(awaited, ReturnOutcome::kCancelled);
     }
   }
 }

@@ -11,7 +11,8 @@
 //  * It takes free blocks, and those whose turn to be evicted has come, but none that is itself
 //    awaited: there it ends.
 //  * It counts as no use, so that a client that never comes back keeps no block alive.
-//  * It is dropped when the session that gave the hint ends, and when the sequence is used before
+//  * It is dropped when the session that gave the hint ends or leaves the pool, and when the
+//  sequence is used before
 //    its time, ends, or is expected at another time. What is on its way then still arrives.
 #pragma once
 
@@ -46,7 +47,8 @@ class ReturnPrefetch {
   // SequenceHints has been told.
   void Expect(SessionId session, const CachePool& pool, std::span<const BlockHash> hashes,
               int64_t returns_in_ms);
-  void ForgetSession(SessionId session);
+  // What the session expects, or only in `pool`.
+  void Forget(SessionId session, std::optional<PoolId> pool);
   // Finds what is due. Looks at some thousand sequences.
   void Tick();
   // Begins what is due, at most CacheOptions::acquire_part_blocks for each pool; once for each
@@ -99,7 +101,7 @@ class ReturnPrefetch {
   Returns waiting_;  // for their time
   Returns due_;
   std::unordered_map<BlockKey, Returns::iterator, BlockKeyHash> by_last_block_;  // of both
-  std::vector<Share> shares_;                                      // by tenant
+  std::vector<Share> shares_;                                                    // by tenant
 };
 
 }  // namespace kvtier

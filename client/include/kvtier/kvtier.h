@@ -11,8 +11,7 @@
  * codes below; its particulars are in `kvt_last_error()` of the same thread. Two kinds matter:
  *   KVT_UNAVAILABLE   no daemon, or the connection was lost (or closed by the library, because the
  *                     daemon sent what the protocol does not allow). Not an error of the caller:
- *                     treat it as a miss, compute without the cache and call again; the library
- *                     reconnects.
+ *                     treat it as a miss, compute without the cache and call again.
  *   everything else   what was asked for cannot be done, for the stated reason.
  *
  * Ownership. Objects (`kvt_connection`, `kvt_pool`) belong to the caller, which frees them with the
@@ -84,8 +83,7 @@ typedef struct kvt_error {
   const char* context; /* the particulars, for people; may be empty */
 } kvt_error;
 
-/* The error of this thread's last kvt_ call that failed. Never NULL; the strings live until this
- * thread's next failing call. */
+/* Of this thread's last kvt_ call that failed. Never NULL; its strings live until the next such. */
 KVT_API const kvt_error* kvt_last_error(void);
 /* "stale_handle" for KVT_STALE_HANDLE, and so on; never NULL. */
 KVT_API const char* kvt_status_name(kvt_status status);
@@ -326,7 +324,10 @@ KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devic
  * "device_not_served": no pools on this GPU; "device_ambiguous": several, none is current here). */
 KVT_API kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t group,
                               uint32_t device, uint64_t pool_bytes, kvt_pool** pool);
-/* Unmaps the pool, old mappings included. What was acquired from it must have been released. */
+/* Unmaps the pool, old mappings included. The last of a connection's that are attached to one pool
+ * also gives back what is held there: references are dropped, blocks that were not committed are
+ * free for others at once. REQUIRES: no thread and no kernel of the process uses the memory, by
+ * whatever mapping; the pool's sequences and workspaces are closed. Waits for no answer. */
 KVT_API void kvt_pool_close(kvt_pool* pool);
 
 typedef struct kvt_pool_info {
@@ -510,8 +511,7 @@ typedef struct kvt_async_error {
 KVT_API size_t kvt_take_errors(kvt_connection* connection, kvt_async_error* errors, size_t capacity,
                                uint64_t* dropped);
 
-/* Brings the cached prefix into the pool without referencing it. `accepted` (may be NULL): how many
- * blocks are there or on their way. */
+/* Brings the cached prefix into the pool, unreferenced; `accepted` (may be NULL) of its blocks. */
 KVT_API kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count,
                                 uint32_t* accepted);
 /* Keeps blocks from being forgotten until `ttl_ms` from now; 0 unpins. `pinned` (may be NULL): how

@@ -215,8 +215,10 @@ class AttachedPool(Scoped):
         return self._handle.closed
 
     def close(self) -> None:
-        """Gives back the pool and closes its sequences. Arrays made from it stay valid memory. What
-        was acquired should have been released. Not while another thread uses it."""
+        """Closes its sequences and gives back all that the connection holds in the pool, unless
+        another Pool of it is attached to the same one; on a GPU once its last array is gone. Arrays
+        made from it stay valid memory, whose contents are others' from now on: no thread and no
+        kernel may write there. Not while another thread uses it. Idempotent."""
         self._handle.close()
 
     def info(self) -> PoolInfo:

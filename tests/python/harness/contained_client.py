@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import socket
 import sys
 from typing import Any, Callable
 
@@ -93,9 +94,20 @@ class Client:
                 return np.unique(rows[BLOCK_BYTES:]).tolist()
 
     def disconnect(self) -> bool:
-        """The process lives on, with what it had mapped."""
-        self._connection.close()
-        return True
+        """Breaks off, without giving anything back first. The process lives on, with what it had
+        mapped."""
+        broken = 0
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    continue
+            except FileNotFoundError:  # the listing's own
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connected:
+                if connected.getpeername() == self._socket:
+                    connected.shutdown(socket.SHUT_RDWR)
+                    broken += 1
+        return broken == 1
 
 
 def main() -> None:

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What survives a lost connection, and what must not.
+// What survives a lost connection, and what must not. What the daemon hears of the end of an
+// attachment.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <atomic>
+#include <cerrno>
+#include <memory>
 #include <thread>
 
 #include "tests/unit/client/client_fixture.h"
@@ -12,6 +17,7 @@ namespace kvtier::client {
 namespace {
 
 using ::testing::Each;
+using ::testing::IsEmpty;
 
 class ReconnectTest : public ClientFixture {
  protected:
@@ -200,6 +206,91 @@ TEST_F(ReconnectTest, AThreadThatWaitsLearnsOfTheLoss) {
   ASSERT_FALSE(acquired);
   EXPECT_EQ(acquired.error().code, KVT_UNAVAILABLE);
   EXPECT_EQ(acquired.error().reason, "connection_lost");
+}
+
+constexpr auto kDetach = wire::MessageType::kDetach;
+
+class DetachTest : public ClientFixture {
+ protected:
+  void SetUp() override {
+    ClientFixture::SetUp();
+    Attach();
+  }
+  // What Intercept takes: `look` sees each DETACH, which is then served.
+  static FakeDaemon::Interceptor WithDetach(std::function<void(const wire::Detach&)> look) {
+    return [look = std::move(look)](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+      if (frame.type == static_cast<uint16_t>(kDetach)) {
+        look(*wire::Decode<wire::Detach>(frame.payload));
+      }
+      return std::nullopt;
+    };
+  }
+};
+
+TEST_F(DetachTest, ClosingAPoolUnmapsItAndTellsTheDaemon) {
+  struct Seen {
+    std::atomic<uint32_t> pool = 0;
+    std::atomic<bool> unmapped = false;
+  };
+  const auto seen = std::make_shared<Seen>();
+  void* const base = pool_->Info().base;
+  daemon_->Intercept(WithDetach([seen, base](const wire::Detach& detach) {
+    unsigned char resident = 0;
+    seen->unmapped = ::mincore(base, 1, &resident) != 0 && errno == ENOMEM;
+    seen->pool = detach.pool.value;
+  }));
+  pool_.reset();
+  daemon_->WaitForRequests(kDetach, 1);
+  EXPECT_EQ(seen->pool, 3u);
+  EXPECT_TRUE(seen->unmapped);
+  EXPECT_TRUE(connection_->Ping());
+}
+
+TEST_F(DetachTest, NothingIsWaitedFor) {
+  daemon_->HoldBack(kDetach);
+  pool_.reset();
+  (void)daemon_->WaitForHeldBack();
+  EXPECT_TRUE(connection_->Ping());
+}
+
+TEST_F(DetachTest, ADaemonThatDoesNotKnowTheMessageIsPassedOver) {
+  daemon_->Intercept([](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type != static_cast<uint16_t>(kDetach)) return std::nullopt;
+    return FrameOf(wire::ErrorReply{{ErrorCode::kUnsupported, "unknown_message", "fake"}},
+                   frame.request_id);
+  });
+  pool_.reset();
+  EXPECT_TRUE(connection_->Ping());
+  EXPECT_THAT(connection_->TakeErrors(), IsEmpty());
+  const auto model = connection_->RegisterModel(Record());
+  ASSERT_TRUE(model);
+  auto again = connection_->Attach(model->model);
+  ASSERT_TRUE(again) << again.error().ToString();
+  EXPECT_TRUE(again->Acquire({}, {}, 1));
+}
+
+TEST_F(DetachTest, WithoutAConnectionThereIsNothingToTell) {
+  daemon_->DropClient();
+  pool_.reset();
+  EXPECT_TRUE(connection_->Ping()) << "it has reconnected";
+  EXPECT_EQ(daemon_->Requests(kDetach), 0);
+}
+
+TEST_F(DetachTest, AnAttachmentThatComesTooLateIsTakenBack) {
+  Attach(ImpatientOptions());
+  daemon_->WaitForRequests(kDetach, 1);
+  const auto model = connection_->RegisterModel(Record());
+  ASSERT_TRUE(model);
+  daemon_->HoldBack(wire::MessageType::kAttach);
+  ASSERT_FALSE(connection_->Attach(model->model));
+  const uint64_t request = daemon_->WaitForHeldBack();
+  daemon_->Intercept({});
+  daemon_->Send(
+      FrameOf(wire::AttachReply{.pool = PoolId{9}, .block_bytes = 1, .blocks = 1}, request));
+  // The first takes the reply in, and the second goes behind what follows from it.
+  EXPECT_TRUE(connection_->Ping());
+  EXPECT_TRUE(connection_->Ping());
+  daemon_->WaitForRequests(kDetach, 2);
 }
 
 }  // namespace

@@ -364,6 +364,18 @@ TEST_F(ResumeTest, InOtherMemoryNothingIsClaimed) {
   ExpectStale(*sequence);
   EXPECT_EQ(daemon_->Requests(wire::MessageType::kResume), 0);
   EXPECT_TRUE(pool_->Acquire({}, {}, 1)) << "the pool serves what comes next";
+  // Of the two that were made, the one in which nothing could be claimed was taken back.
+  EXPECT_EQ(daemon_->Requests(wire::MessageType::kAttach), 2);
+  daemon_->WaitForRequests(wire::MessageType::kDetach, 1);
+}
+
+TEST_F(ResumeTest, APoolThatWasClosedIsNotResumed) {
+  (void)AcquireNew(2);
+  pool_.reset();
+  daemon_->DieAndAdopt();
+  EXPECT_TRUE(connection_->Ping());
+  EXPECT_THAT(resumes_, IsEmpty());
+  EXPECT_EQ(daemon_->Requests(wire::MessageType::kAttach), 1);
 }
 
 TEST_F(ResumeTest, AnAnswerThatDoesNotFitTheClaimsIsRefused) {

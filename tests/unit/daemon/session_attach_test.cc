@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ATTACH of pools that take their time: the client waits, and no other.
+// ATTACH of pools that take their time: the client waits, and no other. DETACH: what a client that
+// goes on gives back of one pool, and in which states it may say so.
 
 #include <gtest/gtest.h>
 
+#include "tests/fakes/fake_cold_store.h"
+#include "tests/unit/daemon/grouped_engine.h"
 #include "tests/unit/daemon/server_under_test.h"
 #include "tests/unit/daemon/verbs.h"
 #include "tests/unit/daemon/wire_client.h"
@@ -138,6 +141,210 @@ TEST_F(SessionAttachOther, GetsThePoolOfAClientThatHasGone) {
   WireClient second(daemon_.socket());
   EXPECT_EQ(AttachOther(&second), "");
   EXPECT_EQ(daemon_.Traced(wire::MessageType::kAttach, TracePhase::kEnd).size(), 2u);
+}
+
+constexpr uint32_t kPoolBlocks = 64;
+
+wire::StatsReply StatsOf(WireClient* client) {
+  return client->Call<wire::StatsReply>(wire::Stats{});
+}
+
+TEST(SessionDetach, GivesBackWhatIsHeldAndTheSessionGoesOn) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, 8));
+  (void)Acquire(&client, pool, Hashes(0, 4), 5);
+  ASSERT_EQ(StatsOf(&client).session_references, 8u + 4u + 5u);
+  client.Send(wire::Detach{pool});
+  EXPECT_EQ(StatsOf(&client).session_references, 0u);
+  WireClient other(daemon.socket());
+  (void)other.Attach();
+  const auto stats = StatsOf(&other);
+  EXPECT_EQ(stats.pool_blocks_free, kPoolBlocks - 8);
+  EXPECT_EQ(stats.pool_blocks_private, 0u);
+  EXPECT_EQ(stats.pool_blocks_cached, 8u);
+  EXPECT_EQ(Acquire(&other, pool, Hashes(0, 8), 56).hits.size(), 8u);
+}
+
+TEST(SessionDetach, ThePoolIsThenOneThatWasNeverAttached) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  const auto blocks = Fill(&client, pool, Hashes(0, 2));
+  const auto hashes = Hashes(0, 2);
+  client.Send(wire::Detach{pool});
+  const auto refused = [&](const auto& message) {
+    EXPECT_EQ(client.ErrorOf(message), "pool_not_attached");
+  };
+  refused(wire::Acquire{.parts = {{.pool = pool, .new_blocks = 1}}});
+  refused(CommitOf(pool, blocks, hashes));
+  refused(wire::Release{.pool = pool, .blocks = blocks});
+  refused(wire::Prefetch{pool, hashes});
+  refused(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}});
+  refused(wire::Pin{.pool = pool, .ttl_ms = 1, .hashes = hashes});
+  refused(wire::Resume{.pool = pool, .session = SessionId{1}, .claims = {{blocks[0], 1}}});
+  refused(wire::Detach{pool});
+  (void)client.Call<wire::Pong>(wire::Ping{});
+}
+
+TEST(SessionDetach, EachAttachIsTakenBackOnce) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  ASSERT_EQ(client.AttachPool(0).pool, pool);
+  (void)Fill(&client, pool, Hashes(0, 2));
+  client.Send(wire::Detach{pool});
+  EXPECT_EQ(StatsOf(&client).session_references, 2u);
+  EXPECT_EQ(Acquire(&client, pool, Hashes(0, 2), 0).hits.size(), 2u);
+  client.Send(wire::Detach{pool});
+  EXPECT_EQ(StatsOf(&client).session_references, 0u);
+  EXPECT_EQ(client.ErrorOf(wire::Detach{pool}), "pool_not_attached");
+}
+
+TEST(SessionDetach, OfWhatIsNotAttachedIsRefused) {
+  ServerUnderTest daemon;
+  WireClient owner(daemon.socket());
+  const PoolId pool = owner.Attach().pool;
+  (void)Fill(&owner, pool, Hashes(0, 2));
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  // Another session's pool, and one that there is not.
+  EXPECT_EQ(client.ErrorOf(wire::Detach{pool}), "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Detach{PoolId(77)}), "pool_not_attached");
+  EXPECT_EQ(StatsOf(&owner).session_references, 2u);
+}
+
+TEST(SessionDetach, BeforeThePoolIsReadyIsRefused) {
+  ServerUnderTest daemon;
+  daemon.OnLoop([&] { daemon.device().HoldPools(); });
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  const auto model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()}).model;
+  client.Send(wire::Attach{.model = model});
+  client.Send(wire::Attach{.model = model});
+  EXPECT_EQ(client.ErrorOf(wire::Detach{PoolId(0)}), "pool_not_attached");
+  daemon.OnLoop([&] { daemon.device().LetPoolsBeReady(); });
+  PoolId pool;
+  for (int i = 0; i < 2; ++i) {
+    const auto received = client.Receive();
+    ASSERT_TRUE(received && received->Is(wire::MessageType::kAttachReply));
+    pool = wire::Decode<wire::AttachReply>(received->payload)->pool;
+  }
+  client.Send(wire::Detach{pool});
+  EXPECT_EQ(Acquire(&client, pool, {}, 1).new_blocks.size(), 1u);
+}
+
+TEST(SessionDetach, AnAcquireThatWaitsEndsAndTakesNoBlocksLater) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  daemon.OnLoop([&] { daemon.device().HoldCopies(); });
+  const auto blocks = Fill(&client, pool, Hashes(0, kPoolBlocks));
+  client.Send(wire::Release{.pool = pool, .blocks = blocks});
+  const uint64_t waits = client.Send(
+      wire::Acquire{.parts = {{.pool = pool, .new_blocks = kPoolBlocks, .hashes = {}}}});
+  client.Send(wire::Detach{pool});
+  EXPECT_EQ(client.ExpectError(waits), "pool_detached");
+  daemon.OnLoop([&] { daemon.device().LetCopiesGo(); });
+  daemon.WaitUntil([&] { return daemon.cache().Idle(); });
+  ASSERT_EQ(client.AttachPool(0).pool, pool);
+  const auto stats = StatsOf(&client);
+  EXPECT_EQ(stats.pool_blocks_private, 0u);
+  EXPECT_EQ(stats.session_references, 0u);
+}
+
+// So many blocks are given back in several events.
+TEST(SessionDetach, WhatIsAcquiredAfterANewAttachIsKept) {
+  constexpr uint32_t kBlocks = 40'000;
+  constexpr uint32_t kPerCall = 16'000;
+  ServerUnderTest daemon([](Config* config) { config->cache.pool_bytes = kBlocks * 4 * kKiB; });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  const auto blocks = Fill(&client, pool, Hashes(0, 100));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(Acquire(&client, pool, {}, kPerCall).new_blocks.size(), kPerCall);
+  }
+  const auto hashes = Hashes(0, 100);
+  client.Send(wire::Detach{pool});
+  ASSERT_EQ(client.AttachPool(0).pool, pool);
+  const auto again = Acquire(&client, pool, hashes, 50);
+  ASSERT_EQ(again.hits.size(), 100u);
+  daemon.WaitUntil([&] { return daemon.cache().Gauges().sessions_closing == 0; });
+  const auto stats = StatsOf(&client);
+  EXPECT_EQ(stats.session_references, 150u);
+  EXPECT_EQ(stats.pool_blocks_private, 50u);
+  EXPECT_EQ(stats.pool_blocks_free, kBlocks - 150);
+  client.Send(CommitOf(pool, again.new_blocks, Hashes(1000, 50)), /*want_reply=*/true);
+  EXPECT_TRUE(client.Expect<wire::CommitReply>().items.empty());
+}
+
+TEST(SessionDetach, OtherPoolsOfTheSessionGoOn) {
+  ServerUnderTest daemon;
+  GroupedEngine engine(daemon.socket());
+  WireClient& client = engine.client;
+  const auto kept = Acquire(&client, engine.pools[1], {}, 3).new_blocks;
+  (void)Acquire(&client, engine.pools[0], {}, 2);
+  client.Send(wire::Detach{engine.pools[0]});
+  EXPECT_EQ(StatsOf(&client).session_references, 3u);
+  client.Send(CommitOf(engine.pools[1], kept, Hashes(0, 3)), /*want_reply=*/true);
+  EXPECT_TRUE(client.Expect<wire::CommitReply>().items.empty());
+}
+
+// --- acquires over several groups ---
+
+// One group has its blocks and another waits for room when the first one's pool is detached, and
+// attached anew: what is acquired there then must not be taken for what the acquire had.
+TEST(SessionDetach, AnAcquireOfGroupsEndsAndLeavesWhatIsAcquiredAnew) {
+  ServerUnderTest daemon;
+  GroupedEngine engine(daemon.socket());
+  WireClient& client = engine.client;
+  for (uint32_t group = 0; group < 3; ++group) engine.Cache(group, 0, 4);
+  daemon.OnLoop([&] { daemon.device().HoldCopies(); });
+  engine.Cache(1, 100, 12);
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  wire::Acquire acquire = engine.AcquireOf(hashes);
+  acquire.parts[1].new_blocks = 14;
+  const uint64_t waits = client.Send(acquire);
+  (void)client.Call<wire::Pong>(wire::Ping{});
+  client.Send(wire::Detach{engine.pools[0]});
+  client.Send(wire::Attach{.model = engine.model, .group = 0, .pool_bytes = kPoolBytes});
+  const auto attached = client.Receive();
+  ASSERT_TRUE(attached && attached->Is(wire::MessageType::kAttachReply));
+  // The same blocks, for which nothing has to make room.
+  wire::Acquire again = engine.AcquireOf(hashes);
+  for (auto& part : again.parts) part.new_blocks = 0;
+  const auto held = client.Call<wire::AcquireReply>(again);
+  ASSERT_EQ(held.parts.at(0).hits.size(), 4u);
+  daemon.OnLoop([&] { daemon.device().LetCopiesGo(); });
+  EXPECT_EQ(client.ExpectError(waits), "pool_detached");
+  for (size_t group = 0; group < 3; ++group) {
+    wire::Release release{.pool = engine.pools[group], .blocks = {}};
+    for (const AcquiredBlock& hit : held.parts.at(group).hits) release.blocks.push_back(hit.handle);
+    client.Send(release, /*want_reply=*/true);
+    EXPECT_TRUE(client.Expect<wire::ReleaseReply>().errors.empty()) << group;
+  }
+  EXPECT_EQ(StatsOf(&client).session_references, 0u);
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().references, 0u); });
+}
+
+TEST(SessionDetach, AnAcquireOfGroupsThatAsksTheColdStoreEnds) {
+  FakeColdStore store;
+  ServerUnderTest daemon({}, &store);
+  GroupedEngine engine(daemon.socket());
+  WireClient& client = engine.client;
+  daemon.OnLoop([&] { store.holds = true; });
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  const uint64_t waits = client.Send(engine.AcquireOf(hashes));
+  (void)client.Call<wire::Pong>(wire::Ping{});
+  client.Send(wire::Detach{engine.pools[2]});
+  (void)client.Call<wire::Pong>(wire::Ping{});
+  daemon.OnLoop([&] {
+    store.holds = false;
+    store.Answer();
+  });
+  EXPECT_EQ(client.ExpectError(waits), "pool_detached");
+  EXPECT_EQ(StatsOf(&client).session_references, 0u);
 }
 
 }  // namespace

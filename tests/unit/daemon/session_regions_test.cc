@@ -344,6 +344,7 @@ TEST_F(SessionRegions, CallsThatAllocateBlocksRefuseARegion) {
   const std::vector<BlockHash> hashes = Hashes(0, 1);
   EXPECT_EQ(client_.ErrorOf(wire::Acquire{.parts = {{.pool = region, .new_blocks = 1}}}),
             "pool_is_region");
+  EXPECT_EQ(client_.ErrorOf(wire::Detach{region}), "pool_is_region");
   EXPECT_EQ(client_.ErrorOf(wire::Release{region, {BlockHandle{BlockIndex(0), 1}}}),
             "pool_is_region");
   EXPECT_EQ(client_.ErrorOf(wire::Commit{region, {{.hash = hashes[0], .tokens = 16}}}),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the end of a session gives back, and when.
+// What the end of a session gives back, and when; and a session that leaves a pool and goes on.
 
 #include "tests/unit/tiers/cache_fixture.h"
 
@@ -280,6 +280,238 @@ TEST_F(CacheCloseInPartsTest, PrivateBlocksAreWithheldAndFreedInSeveralEvents) {
   Settle();
   EXPECT_EQ(PoolGaugesNow().quarantined, 0u);
   EXPECT_EQ(PoolGaugesNow().free, kBlocks);
+}
+
+class CacheLeavePoolTest : public CacheTest {
+ protected:
+  void StartUsed(const CacheSetup& setup = {}) {
+    Start(setup);
+    UsePool();
+  }
+  void UsePool() { cache_->UsePool(kAlice, pool_.id, {.process = {71, 5}, .session = kAlice}); }
+  [[nodiscard]] Status CommitOf(BlockHandle block, const BlockHash& hash) {
+    const Result<CommitReply> committed = TryCommit(kAlice, block, {.hash = hash});
+    return committed ? Status() : tl::unexpected(committed.error());
+  }
+};
+
+TEST_F(CacheLeavePoolTest, ReferencesAreDroppedAndPrivateBlocksFree) {
+  StartUsed();
+  (void)Store(kAlice, Sequence(1, 3));
+  (void)Acquire(kAlice, Sequence(1, 2), 4);
+  cache_->LeavePool(kAlice, pool_.id);
+  const PoolGauges pool = PoolGaugesNow();
+  EXPECT_EQ(pool.referenced, 0u);
+  EXPECT_EQ(pool.cached, 3u);
+  EXPECT_EQ(pool.private_blocks, 0u);
+  EXPECT_EQ(pool.quarantined, 0u);
+  EXPECT_EQ(pool.free, pool.blocks - 3);
+  EXPECT_EQ(cache_->Gauges().references, 0u);
+  EXPECT_EQ(cache_->Gauges().sessions, 2u);
+  EXPECT_EQ(Acquire(kBob, Sequence(1, 3)).hits.size(), 3u) << "what was committed stays";
+}
+
+TEST_F(CacheLeavePoolTest, AnotherSessionHasTheRoom) {
+  StartUsed({.pool_blocks = 4});
+  (void)Store(kAlice, Sequence(1, 2));
+  (void)Acquire(kAlice, {}, 2);
+  ASSERT_FALSE(TryAcquire(kBob, {}, 4));
+  cache_->LeavePool(kAlice, pool_.id);
+  EXPECT_EQ(Acquire(kBob, {}, 4).new_blocks.size(), 4u);
+}
+
+TEST_F(CacheLeavePoolTest, WhatOtherSessionsHoldStays) {
+  StartUsed();
+  const Handles held = Store(kBob, Sequence(1, 2));
+  (void)Acquire(kBob, {}, 1);
+  (void)Acquire(kAlice, Sequence(1, 2), 1);
+  cache_->LeavePool(kAlice, pool_.id);
+  EXPECT_EQ(PoolGaugesNow().referenced, 2u);
+  EXPECT_EQ(PoolGaugesNow().private_blocks, 1u);
+  Release(kBob, held);
+}
+
+TEST_F(CacheLeavePoolTest, WhatIsHeldInAnotherPoolStays) {
+  StartUsed({.devices = 2});
+  (void)Store(kAlice, Sequence(1, 2));
+  const PoolId left = pool_.id;
+  UseDevice(1);
+  UsePool();
+  const Handles held = Store(kAlice, Sequence(2, 3));
+  (void)Acquire(kAlice, {}, 1);
+  cache_->LeavePool(kAlice, left);
+  Settle();
+  const CacheGauges gauges = cache_->Gauges();
+  EXPECT_EQ(gauges.pools.at(1).referenced, 3u);
+  EXPECT_EQ(gauges.pools.at(1).private_blocks, 1u);
+  EXPECT_EQ(gauges.references, 3u);
+  Release(kAlice, held);
+}
+
+TEST_F(CacheLeavePoolTest, WhatIsAcquiredAnewMeanwhileIsTheSessionsOwn) {
+  CacheSetup setup;
+  setup.options.close_part_blocks = 2;
+  StartUsed(setup);
+  (void)Store(kAlice, Sequence(1, 4));
+  (void)Acquire(kAlice, {}, 6);
+  cache_->LeavePool(kAlice, pool_.id);
+  ASSERT_EQ(PoolGaugesNow().private_blocks, 6u) << "only the first part is given back";
+  UsePool();
+  const PendingAcquire again = BeginAcquire(kAlice, Sequence(1, 4), 2);
+  ASSERT_TRUE(again.succeeded());
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().referenced, 4u);
+  EXPECT_EQ(PoolGaugesNow().private_blocks, 2u);
+  EXPECT_EQ(PoolGaugesNow().free, 10u);
+  EXPECT_EQ(cache_->Gauges().references, 4u);
+  Commit(kAlice, again.reply().new_blocks[0], TestHash(1, 4), 4);
+  Release(kAlice, HandlesOf(again.reply()));
+  Release(kAlice, again.reply().new_blocks);
+}
+
+// A client that sends messages out of order must not reach what is being given back: those blocks
+// are in a list that is not the session's any more.
+TEST_F(CacheLeavePoolTest, LateMessagesAboutFormerBlocksAreRefused) {
+  CacheSetup setup;
+  setup.options.close_part_blocks = 2;
+  StartUsed(setup);
+  const Handles committed = Store(kAlice, Sequence(1, 4));
+  const Handles former = Acquire(kAlice, {}, 6).new_blocks;
+  cache_->LeavePool(kAlice, pool_.id);
+  UsePool();
+  const Handles own = BeginAcquire(kAlice, {}, 1).reply().new_blocks;
+  EXPECT_THAT(CommitOf(former.back(), TestHash(3, 0)),
+              IsErrorOf(ErrorCode::kNotOwner, "foreign_block"));
+  EXPECT_EQ(TryRelease(kAlice, former.back())->reason, "not_held");
+  EXPECT_EQ(TryRelease(kAlice, committed.back())->reason, "not_held");
+  EXPECT_FALSE(cache_->ReadableMemory(kAlice, pool_.id, former));
+  EXPECT_TRUE(CommitOf(own.front(), TestHash(4, 0)));
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().private_blocks, 0u);
+  EXPECT_EQ(PoolGaugesNow().referenced, 1u);
+  EXPECT_EQ(TryRelease(kAlice, former.back())->reason, "stale_generation");
+}
+
+TEST_F(CacheLeavePoolTest, ASessionThatClosesMeanwhileLeavesNothingBehind) {
+  CacheSetup setup;
+  setup.options.close_part_blocks = 2;
+  StartUsed(setup);
+  (void)Store(kAlice, Sequence(1, 4));
+  (void)Acquire(kAlice, {}, 3);
+  cache_->LeavePool(kAlice, pool_.id);
+  UsePool();
+  (void)BeginAcquire(kAlice, Sequence(1, 2), 2);
+  cache_->CloseSession(kAlice);
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+  EXPECT_EQ(PoolGaugesNow().quarantined, 2u) << "those that it had after it came back";
+  cache_->ReleaseQuarantine(kAlice);
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().free, 12u);
+  EXPECT_EQ(cache_->Gauges().sessions_closing, 0u);
+}
+
+TEST_F(CacheLeavePoolTest, AnAcquireThatWaitsIsCancelledAndTakesNothingLater) {
+  StartUsed({.pool_blocks = 4});
+  machine_->loop.Hold(machine_->device->source());
+  Put(Sequence(1, 4));
+  const PendingAcquire waits = BeginAcquire(kAlice, Sequence(1, 1), 3);
+  ASSERT_FALSE(waits.answered());
+  cache_->LeavePool(kAlice, pool_.id);
+  ASSERT_TRUE(waits.answered());
+  EXPECT_THAT(waits.result(), IsErrorOf(ErrorCode::kCancelled, "pool_detached"));
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().private_blocks, 0u);
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+  EXPECT_EQ(Acquire(kBob, {}, 4).new_blocks.size(), 4u);
+}
+
+TEST_F(CacheLeavePoolTest, AnAcquireOfAnotherSessionThatWaitsIsServed) {
+  StartUsed({.pool_blocks = 4});
+  (void)Acquire(kAlice, {}, 2);
+  machine_->loop.Hold(machine_->device->source());
+  Put(Sequence(1, 2));
+  const PendingAcquire waits = BeginAcquire(kBob, {}, 2);
+  ASSERT_FALSE(waits.answered());
+  cache_->LeavePool(kAlice, pool_.id);
+  EXPECT_TRUE(waits.succeeded());
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+}
+
+TEST_F(CacheLeavePoolTest, LoadsEndAsCancelledAndTheirBlocksArrive) {
+  StartUsed({.pool_blocks = 4});
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  const PendingAcquire loads = BeginCounted(kAlice, Sequence(1, 4));
+  ASSERT_TRUE(loads.succeeded());
+  const LoadId load = loads.reply().load;
+  ASSERT_NE(load.value, 0u);
+  progress_.clear();
+  cache_->LeavePool(kAlice, pool_.id);
+  EXPECT_TRUE(LastProgress(load).finished);
+  EXPECT_EQ(LastProgress(load).miss, MissReason::kCancelled);
+  EXPECT_GT(Counted(loads.reply()), 4u) << "who waits on the counter sees that the load has ended";
+  Settle();
+  EXPECT_EQ(progress_.size(), 1u) << "nothing follows the end";
+  EXPECT_EQ(PoolGaugesNow().loading, 0u);
+  EXPECT_EQ(PoolGaugesNow().cached, 4u);
+  EXPECT_EQ(Acquire(kBob, Sequence(1, 4)).hits.size(), 4u);
+}
+
+TEST_F(CacheLeavePoolTest, LoadsIntoAnotherPoolGoOn) {
+  StartUsed({.devices = 2, .pool_blocks = 4});
+  const PoolId left = pool_.id;
+  UseDevice(1);
+  UsePool();
+  Put(Sequence(1, 2));
+  EvictFromPool();
+  const PendingAcquire loads = BeginAcquire(kAlice, Sequence(1, 2));
+  ASSERT_TRUE(loads.succeeded());
+  cache_->LeavePool(kAlice, left);
+  Settle();
+  EXPECT_EQ(LastProgress(loads.reply().load).ready, 2u);
+}
+
+TEST_F(CacheLeavePoolTest, WhatWasExpectedToGoOnThereIsForgotten) {
+  StartUsed();
+  Put(Sequence(1, 2));
+  ASSERT_TRUE(cache_->Hint(kAlice, pool_.id, Sequence(1, 2), SequenceHint::kReturns, 10'000));
+  const uint64_t& cancelled =
+      cache_->stats().returns[static_cast<size_t>(ReturnOutcome::kCancelled)];
+  ASSERT_EQ(cancelled, 0u);
+  cache_->LeavePool(kAlice, pool_.id);
+  EXPECT_EQ(cancelled, 1u);
+}
+
+TEST_F(CacheLeavePoolTest, APoolThatAllHaveLeftMakesWayForAnother) {
+  StartUsed();
+  Put(Sequence(1, 2));
+  (void)Acquire(kAlice, Sequence(1, 2), 2);
+  const auto attach_other = [this] { return cache_->AttachPool(Identity("tenant", 2), 0); };
+  EXPECT_THAT(attach_other(), IsErrorOf(ErrorCode::kResourceExhausted, "pool_bytes_exhausted"));
+  cache_->LeavePool(kAlice, pool_.id);
+  Result<PoolInfo> other = attach_other();
+  for (int tries = 0; tries < 10 && !other; ++tries) {
+    Settle();
+    other = attach_other();
+  }
+  EXPECT_TRUE(other) << other.error().ToString();
+}
+
+TEST_F(CacheLeavePoolTest, TheNextDaemonAwaitsNoneThatHadLeft) {
+  StartUsed({.pool_blocks = 16, .keep_pools = true, .disk_slots = 0});
+  (void)Store(kAlice, Sequence(1, 2));
+  (void)Acquire(kAlice, {}, 3);
+  cache_->LeavePool(kAlice, pool_.id);
+  Settle();
+  DieAndAdopt();
+  EXPECT_EQ(PoolGaugesNow().quarantined, 0u);
+  EXPECT_EQ(PoolGaugesNow().cached, 2u);
+  for (const AbsentClients& absent : cache_->TakeAbsentClients()) {
+    EXPECT_TRUE(absent.sessions.empty());
+  }
 }
 
 }  // namespace
