@@ -33,19 +33,19 @@ void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id,
                          std::vector<BlockHash> hashes, Done done) {
   const TenantId tenant = state_.namespaces[namespace_id.value].tenant;
   Share& share = shares_[tenant.value];
-  if (!state_.has_disk() || hashes.empty() ||
-      share.waiting_blocks + hashes.size() > kMostBlocks) {
-    return done(0);
+  const size_t end = hashes.size();
+  Request request{.session = session,
+                  .namespace_id = namespace_id,
+                  .tenant = tenant,
+                  .hashes = std::move(hashes),
+                  .done = std::move(done),
+                  .end = end};
+  if (!state_.has_disk() || end == 0 || share.waiting_blocks + request.price() > kMostBlocks) {
+    return request.done(0);
   }
   if (share.waiting_blocks == 0) share.moved_ms = state_.NowMs();
-  share.waiting_blocks += hashes.size();
-  const size_t end = hashes.size();
-  requests_.emplace(++last_request_, Request{.session = session,
-                                             .namespace_id = namespace_id,
-                                             .tenant = tenant,
-                                             .hashes = std::move(hashes),
-                                             .done = std::move(done),
-                                             .end = end});
+  share.waiting_blocks += request.price();
+  requests_.emplace(++last_request_, std::move(request));
   lines_.Push(tenant, last_request_);
 }
 
@@ -54,7 +54,7 @@ void HostPrefetch::ForgetSession(SessionId session) {
   std::erase_if(requests_, [&](const auto& item) {
     const Request& request = item.second;
     if (request.session != session) return false;
-    shares_[request.tenant.value].waiting_blocks -= request.hashes.size();
+    shares_[request.tenant.value].waiting_blocks -= request.price();
     return true;
   });
 }
@@ -185,7 +185,7 @@ void HostPrefetch::EndIfDone(Requests::iterator found) {
   if (found->second.next < found->second.end || found->second.reading > 0) return;
   const Request request = std::move(found->second);
   requests_.erase(found);
-  shares_[request.tenant.value].waiting_blocks -= request.hashes.size();
+  shares_[request.tenant.value].waiting_blocks -= request.price();
   if (request.end > 0) {
     touches_.TouchPrefix(state_.Find({request.namespace_id, request.hashes[request.end - 1]}));
   }

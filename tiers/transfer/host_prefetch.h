@@ -36,8 +36,10 @@ namespace kvtier {
 // Event loop only.
 class HostPrefetch {
  public:
-  // Of the requests of one tenant that have not ended; more are answered at once.
+  // Of the requests of one tenant that have not ended, each of which counts as kRequestPrice more,
+  // because ticks look at all requests; what comes beyond is answered at once.
   static constexpr size_t kMostBlocks = 1u << 18;
+  static constexpr size_t kRequestPrice = 64;
   // `in_memory`: as many blocks of the prefix are in memory now, or on their way for another.
   using Done = std::function<void(uint32_t in_memory)>;
 
@@ -68,9 +70,12 @@ class HostPrefetch {
     size_t next = 0;       // before it all has been seen to
     size_t end = 0;        // where the prefix ends, as far as that is known
     uint32_t reading = 0;  // blocks
+
+    // What it counts as among kMostBlocks.
+    [[nodiscard]] size_t price() const { return hashes.size() + kRequestPrice; }
   };
   struct Share {
-    size_t waiting_blocks = 0;   // of requests that have not ended
+    size_t waiting_blocks = 0;   // of requests that have not ended, with their prices
     uint64_t brought_bytes = 0;  // that count
     int64_t moved_ms = 0;        // when a request last got on, or the first came
   };

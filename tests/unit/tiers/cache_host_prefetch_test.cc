@@ -133,6 +133,16 @@ TEST_F(CacheHostPrefetchTest, ARequestThatCannotGoOnEndsAfterFiveSeconds) {
   EXPECT_THAT(second.in_memory(), Optional(0u));
 }
 
+TEST_F(CacheHostPrefetchTest, RequestsBeyondWhatATenantMayHaveWaitingAreAnsweredAtOnce) {
+  StartWithBlocksOnDisk({.pool_blocks = 32, .host_slots = 16});
+  (void)Prefetch(Sequence(1, 8));
+  constexpr size_t kMost = HostPrefetch::kMostBlocks / (HostPrefetch::kRequestPrice + 8);
+  std::vector<PendingPrefetch> waiting;
+  for (size_t i = 0; i < kMost; ++i) waiting.push_back(Prefetch(Sequence(2, 8)));
+  EXPECT_THAT(Prefetch(Sequence(3, 8)).in_memory(), Optional(0u));
+  EXPECT_EQ(waiting[kMost - 2].in_memory(), std::nullopt);
+}
+
 TEST_F(CacheHostPrefetchTest, WhatIsNeverLoadedCountsForAMinute) {
   StartWithBlocksOnDisk({.pool_blocks = 32, .host_slots = 16});
   (void)Prefetch(Sequence(1, 8));
