@@ -176,15 +176,19 @@ class RegionTest(RegionTestCase):
         np.testing.assert_array_equal(memory.rows[20:23, :BLOCK_BYTES], before[:3, :BLOCK_BYTES])
         self.assertFalse(memory.rows[:, BLOCK_BYTES:].any())
 
-    def test_what_a_region_stored_is_loaded_from_disk_by_the_next_daemon(self):
-        region, hashes = self.open_region(), hashes_of(12)
-        before = self.memory.fill(10)
+    def leave_on_disk(self, region, hashes):
+        """Stores the blocks and returns a region of the next daemon, which has them on disk alone."""
         self.store_all(region, hashes)
         self.daemon.drain()
         self.daemon.kill()
         self.daemon.start()
         self.memory.rows[:] = 0
-        region = self.open_region()
+        return self.open_region()
+
+    def test_what_a_region_stored_is_loaded_from_disk_by_the_next_daemon(self):
+        region, hashes = self.open_region(), hashes_of(12)
+        before = self.memory.fill(10)
+        region = self.leave_on_disk(region, hashes)
         self.assertTrue(all(region.lookup(hashes) & Presence.DISK))
         end = self.finish(region, region.load_many(np.arange(12), hashes))
         self.assertEqual((end.copied, end.failed), (12, {}))
@@ -193,12 +197,7 @@ class RegionTest(RegionTestCase):
     def test_a_prefetch_brings_what_is_on_disk_to_host_memory_for_the_load(self):
         region, hashes = self.open_region(), hashes_of(12)
         before = self.memory.fill(13)
-        self.store_all(region, hashes)
-        self.daemon.drain()
-        self.daemon.kill()
-        self.daemon.start()
-        self.memory.rows[:] = 0
-        region = self.open_region()
+        region = self.leave_on_disk(region, hashes)
         self.assertFalse(any(region.lookup(hashes) & Presence.HOST))
         self.assertEqual(region.prefetch([*hashes, hashes_of(1, seed=14)[0]]), 12)
         self.assertTrue(all(region.lookup(hashes) & Presence.HOST))
