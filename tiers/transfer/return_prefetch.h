@@ -12,8 +12,8 @@
 //    awaited: there it ends.
 //  * It counts as no use, so that a client that never comes back keeps no block alive.
 //  * It is dropped when the session that gave the hint ends or leaves the pool, and when the
-//  sequence is used before
-//    its time, ends, or is expected at another time. What is on its way then still arrives.
+//    sequence is used before its time, ends, or is expected at another time. What is on its way
+//    then still arrives.
 #pragma once
 
 #include <cstddef>

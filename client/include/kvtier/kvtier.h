@@ -11,7 +11,8 @@
  * codes below; its particulars are in `kvt_last_error()` of the same thread. Two kinds matter:
  *   KVT_UNAVAILABLE   no daemon, or the connection was lost (or closed by the library, because the
  *                     daemon sent what the protocol does not allow). Not an error of the caller:
- *                     treat it as a miss, compute without the cache and call again.
+ *                     treat it as a miss, compute without the cache and call again; the library
+ *                     reconnects.
  *   everything else   what was asked for cannot be done, for the stated reason.
  *
  * Ownership. Objects (`kvt_connection`, `kvt_pool`) belong to the caller, which frees them with the
@@ -83,7 +84,8 @@ typedef struct kvt_error {
   const char* context; /* the particulars, for people; may be empty */
 } kvt_error;
 
-/* Of this thread's last kvt_ call that failed. Never NULL; its strings live until the next such. */
+/* The error of this thread's last kvt_ call that failed. Never NULL; the strings live until this
+ * thread's next failing call. */
 KVT_API const kvt_error* kvt_last_error(void);
 /* "stale_handle" for KVT_STALE_HANDLE, and so on; never NULL. */
 KVT_API const char* kvt_status_name(kvt_status status);
@@ -510,14 +512,6 @@ typedef struct kvt_async_error {
  * the latest 1024; `*dropped` (may be NULL) is set to how many were lost since the last call. */
 KVT_API size_t kvt_take_errors(kvt_connection* connection, kvt_async_error* errors, size_t capacity,
                                uint64_t* dropped);
-
-/* Brings the cached prefix into the pool, unreferenced; `accepted` (may be NULL) of its blocks. */
-KVT_API kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count,
-                                uint32_t* accepted);
-/* Keeps blocks from being forgotten until `ttl_ms` from now; 0 unpins. `pinned` (may be NULL): how
- * many of them are cached and now pinned. */
-KVT_API kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
-                           uint32_t* pinned);
 
 enum { KVT_PRESENT_POOL = 1, KVT_PRESENT_HOST = 2, KVT_PRESENT_DISK = 4, KVT_PRESENT_COLD = 8 };
 /* Fills presence[0..count) with the tiers that have each block (disk: durably; cold: it alone). */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hints: what a client knows of a sequence that its blocks do not tell. They change which blocks
- * are kept, never what is served. A hint concerns blocks of the client's own tenant and model; the
- * daemon forgets it when it ends.
+ * Prefetches, pins and hints: what a client knows of a sequence that its blocks do not tell. They
+ * change which blocks are kept, never what is served. A hint concerns blocks of the client's own
+ * tenant and model; the daemon forgets it when it ends.
  *
  * Of blocks that will not be used again, those that only this sequence needs leave pool and host
  * memory before all others, and are not copied to host or disk any more, unless they are pinned. A
  * block that another cached sequence goes on from stays where its uses have put it. It does not
  * matter whether the hint comes before the blocks are released or after.
  *
- * All calls, also kvt_region_hint of kvtier_region.h, are one round trip, and none without a
+ * All hints, also kvt_region_hint of kvtier_region.h, are one round trip, and none without a
  * daemon. `taken` may be NULL; it is set to how many blocks the hint was taken of. Errors:
  * KVT_INVALID_ARGUMENT "bad_enum"; "bad_returns_in" (negative, more than a day, or not 0 with
  * another hint than KVT_HINT_RETURNS); KVT_LIMIT_EXCEEDED "too_many_hashes"; KVT_UNAVAILABLE;
@@ -22,6 +22,15 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Brings the cached prefix into the pool without referencing it. `accepted` (may be NULL): how many
+ * blocks are there or on their way. */
+KVT_API kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count,
+                                uint32_t* accepted);
+/* Keeps blocks from being forgotten until `ttl_ms` from now; 0 unpins. `pinned` (may be NULL): how
+ * many of them are cached and now pinned. */
+KVT_API kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
+                           uint32_t* pinned);
 
 typedef uint8_t kvt_hint;
 enum {
