@@ -177,6 +177,16 @@ constexpr MetricRow kRequestRows[] = {
     {kCounter, "kvtier_host_prefetched_bytes", "Bytes of these blocks' slots.",
      "stats.host_prefetched_bytes", "",
      [](From from, Family family) { family.Add(from.snapshot.stats.host_prefetched_bytes); }},
+    {kCounter, "kvtier_host_prefetched_unused_blocks",
+     "Of these, blocks that left host memory unused, or were not used within a minute.",
+     "stats.host_prefetched_unused_blocks", "",
+     [](From from, Family family) {
+       family.Add(from.snapshot.stats.host_prefetched_unused_blocks);
+     }},
+    {kCounter, "kvtier_cut_host_prefetches",
+     "Requests to bring blocks to host memory that ended because none came for 5 s.",
+     "stats.host_prefetches_cut", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.host_prefetches_cut); }},
     {kCounter, "kvtier_acquires", "Acquires received, one for each group of a model that is asked.",
      "stats.acquires", "",
      [](From from, Family family) { family.Add(from.snapshot.stats.acquires); }},

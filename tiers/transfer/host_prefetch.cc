@@ -158,27 +158,31 @@ void HostPrefetch::Tick() {
   for (size_t looks = std::min(brought_.size(), kBroughtPerTick); looks > 0; --looks) {
     const Brought brought = brought_.front();
     brought_.pop_front();
-    if (!IsSettled(brought, now_ms)) {
+    const Fate fate = FateOf(brought, now_ms);
+    if (fate == Fate::kWaits) {
       brought_.push_back(brought);
       continue;
     }
+    if (fate == Fate::kUnused) ++state_.stats.host_prefetched_unused_blocks;
     shares_[brought.tenant.value].brought_bytes -= brought.bytes;
     brought_bytes_ -= brought.bytes;
   }
   for (auto next = requests_.begin(); next != requests_.end();) {
     const auto request = next++;
     if (now_ms - shares_[request->second.tenant.value].moved_ms < kPatienceMs) continue;
-    request->second.end = std::min(request->second.end, request->second.next);
+    if (request->second.next < request->second.end) {
+      request->second.end = request->second.next;
+      ++state_.stats.host_prefetches_cut;
+    }
     EndIfDone(request);
   }
 }
 
-bool HostPrefetch::IsSettled(const Brought& brought, int64_t now_ms) const {
-  if (now_ms >= brought.until_ms) return true;
+HostPrefetch::Fate HostPrefetch::FateOf(const Brought& brought, int64_t now_ms) const {
   const EntryIndex index = state_.Find(brought.block);
-  if (index == kNoEntry) return true;
-  const BlockEntry& entry = state_[index];
-  return entry.uses != brought.uses || !entry.has_host_slot();
+  if (index != kNoEntry && state_[index].uses != brought.uses) return Fate::kUsed;
+  const bool in_host = index != kNoEntry && state_[index].has_host_slot();
+  return in_host && now_ms < brought.until_ms ? Fate::kWaits : Fate::kUnused;
 }
 
 void HostPrefetch::EndIfDone(Requests::iterator found) {

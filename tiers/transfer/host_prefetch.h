@@ -101,8 +101,9 @@ class HostPrefetch {
   [[nodiscard]] Loader::HostRead ReadFromDisk(RequestId id, Request* request, EntryIndex entry);
   // The tenant may bring so much more.
   [[nodiscard]] bool HasRoom(TenantId tenant, uint64_t slot_bytes) const;
-  // The block counts no more: it was used, has left host, or has been there for long.
-  [[nodiscard]] bool IsSettled(const Brought& brought, int64_t now_ms) const;
+  // What has become of a block: it was used, or has left host or been there for long before that.
+  enum class Fate : uint8_t { kWaits, kUsed, kUnused };
+  [[nodiscard]] Fate FateOf(const Brought& brought, int64_t now_ms) const;
   void EndIfDone(Requests::iterator request);
 
   CacheState& state_;

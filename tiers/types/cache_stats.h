@@ -169,8 +169,11 @@ struct CacheStats {
   std::array<uint64_t, kReturnOutcomeCount> returns{};
   void CountReturn(ReturnOutcome outcome) { ++returns[static_cast<size_t>(outcome)]; }
   uint64_t return_blocks = 0, return_bytes = 0;
-  // Brought from disk to host for engines with regions, before they asked for a load.
+  // Brought from disk to host for engines with regions, before they asked for a load; of these,
+  // blocks that left host unused, or were not used within a minute; and requests that were ended
+  // because they did not get on.
   uint64_t host_prefetched_blocks = 0, host_prefetched_bytes = 0;
+  uint64_t host_prefetched_unused_blocks = 0, host_prefetches_cut = 0;
   // Loads told by events alone, for all counters that their session shares were in use.
   uint64_t loads_without_counter = 0;
   std::array<uint64_t, kMissReasonCount> misses_by_reason{};

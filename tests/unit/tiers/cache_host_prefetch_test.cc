@@ -32,8 +32,12 @@ class CacheHostPrefetchTest : public CacheRegionsTest {
     region_ = OpenRegion();
   }
   PendingPrefetch Prefetch(const Hashes& hashes, SessionId session = kAlice) {
+    return PrefetchFor(region_, hashes, session);
+  }
+  // Another tenant's pool serves as well as a region: only its namespace is asked for.
+  PendingPrefetch PrefetchFor(PoolId region, const Hashes& hashes, SessionId session) {
     PendingPrefetch pending;
-    cache_->PrefetchToHost(session, region_, hashes,
+    cache_->PrefetchToHost(session, region, hashes,
                            [answer = pending.answer](uint32_t count) { *answer = count; });
     return pending;
   }
@@ -120,6 +124,28 @@ TEST_F(CacheHostPrefetchTest, WhatWasNotLoadedTakesHalfOfHostAtMost) {
   (void)BeginLoad(region_, Sequence(1, 8));
   PassTime(100);
   EXPECT_THAT(second.in_memory(), Optional(8u)) << "the first have been used";
+  EXPECT_EQ(cache_->stats().host_prefetched_unused_blocks, 0u);
+}
+
+TEST_F(CacheHostPrefetchTest, ATenantThatHasReachedItsShareHoldsUpNoOther) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
+  const TierQuota half_of_pool{16 * kBlockBytes, 0};
+  setup.options.tenants = {
+      {.name = "tenant", .tiers = {half_of_pool, TierQuota{.max_bytes = kSlabBytes}, {}}}};
+  StartWithBlocksOnDisk(setup);
+  const Result<PoolInfo> other = cache_->AttachPool(Identity("other", 1), 16 * kBlockBytes);
+  ASSERT_TRUE(other);
+  pool_ = *other;
+  Put(Sequence(4, 8));
+  DrainAndRestart();
+  region_ = OpenRegion();
+  pool_ = *cache_->AttachPool(Identity("other", 1), 16 * kBlockBytes);
+  const PendingPrefetch capped = Prefetch(Sequence(1, 8));
+  const PendingPrefetch others = PrefetchFor(pool_.id, Sequence(4, 8), kBob);
+  Settle();
+  EXPECT_EQ(capped.in_memory(), std::nullopt) << "half of its cap is four blocks";
+  EXPECT_EQ(cache_->stats().host_prefetched_blocks, 4u + 8u);
+  EXPECT_THAT(others.in_memory(), Optional(8u));
 }
 
 TEST_F(CacheHostPrefetchTest, ARequestThatCannotGoOnEndsAfterFiveSeconds) {
@@ -131,6 +157,7 @@ TEST_F(CacheHostPrefetchTest, ARequestThatCannotGoOnEndsAfterFiveSeconds) {
   EXPECT_EQ(second.in_memory(), std::nullopt);
   PassTime(200);
   EXPECT_THAT(second.in_memory(), Optional(0u));
+  EXPECT_EQ(cache_->stats().host_prefetches_cut, 1u);
 }
 
 TEST_F(CacheHostPrefetchTest, RequestsBeyondWhatATenantMayHaveWaitingAreAnsweredAtOnce) {
@@ -148,6 +175,7 @@ TEST_F(CacheHostPrefetchTest, WhatIsNeverLoadedCountsForAMinute) {
   (void)Prefetch(Sequence(1, 8));
   Settle();
   PassTime(60'000);
+  EXPECT_EQ(cache_->stats().host_prefetched_unused_blocks, 8u);
   const PendingPrefetch second = Prefetch(Sequence(2, 8));
   Settle();
   EXPECT_THAT(second.in_memory(), Optional(8u));
