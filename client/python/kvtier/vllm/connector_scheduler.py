@@ -22,7 +22,7 @@ from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler, KeptChanges
 from .lookups import Lookups
-from .rows import key_of, keys_of
+from .rows import hash_of, key_of, keys_of
 from .token_ids import TokenTeller
 
 #: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
@@ -355,20 +355,19 @@ class SchedulerSide:
             self._prefetch.want(
                 request.request_id,
                 [
-                    (index, known.keys[index][self._first_lacking(known, index, group) :])
+                    (index, self._lacking(group, known.keys[index]))
                     for index, group in enumerate(self._groups)
                     if group.rule is HitRule.ALL
                 ],
             )
 
-    def _first_lacking(self, known: _Request, index: int, group: CacheGroup) -> int:
-        """The position of the first block that vLLM's own cache has not."""
-        hashes = group.hashes(known.request.block_hashes, 0, len(known.keys[index]))
+    def _lacking(self, group: CacheGroup, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Those from the first on that vLLM's own cache has not."""
         pool = self._manager.block_pool
-        for position, one in enumerate(hashes):
-            if pool.get_cached_block(one, [group.number]) is None:
-                return position
-        return len(hashes)
+        for position, key in enumerate(keys):
+            if pool.get_cached_block(hash_of(key), [group.number]) is None:
+                return keys[position:]
+        return ()
 
     def _take_prefetched(self) -> None:
         """Requests that wait for a turn to load these from disk are planned anew."""
