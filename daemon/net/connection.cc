@@ -34,7 +34,7 @@ constexpr uint32_t kMinBudget = 16;
 // Descriptors of one tenant that wait to be closed. A client of the tenant that sends more is cut
 // off before they are received: each costs an entry of the process's descriptor table, and a client
 // could otherwise use up the table by sending descriptors whose close() hangs.
-constexpr size_t kMaxDescriptorsPending = 64;
+constexpr size_t kMaxDescriptorsPending = 256;
 
 // As many as a frame has use for.
 constexpr size_t kMaxDescriptorsOfFrame = 2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends the waits that a socket's owner can make of a close: a TCP socket with SO_LINGER and unsent
-// data holds up whoever drops its last reference, for as long as its owner has set. Such calls
-// are close(), and recvmsg() that discards a descriptor, with whatever flags.
+// data holds up the thread that drops its last reference, for as long as its owner has set. Such
+// calls are close(), and recvmsg() that discards a descriptor, with whatever flags.
 #pragma once
 
 #include <ctime>

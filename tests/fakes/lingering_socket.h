@@ -42,7 +42,8 @@ class LingeringSocket {
   }
 
   [[nodiscard]] UniqueFd Take() { return std::move(socket_); }
-  // Within a Unix socket, where nobody can set its options: the other end of that one is closed.
+  // Within a Unix socket, where no receiver can set its options; the other end of that one is
+  // closed.
   [[nodiscard]] UniqueFd TakeWithinAnother() {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
