@@ -43,6 +43,7 @@ Result<LentMemory> Session::TakeLentMemory(const wire::OpenRegion& request) {
   }
   lent.descriptor =
       LentDescriptor(*std::move(descriptor), services_.network->closer.CloseFor(tenant_));
+  lent.owner = tenant_;
   return lent;
 }
 
