@@ -142,7 +142,6 @@ void Daemon::OpenDescriptors() {
   descriptors_ = OpenDescriptorStore({.socket = config_.server.socket,
                                       .keep_for_ms = config_.restart.keep_for_ms,
                                       .loop = loop_,
-                                      .executor = executor_.get(),
                                       .log = log_});
 }
 
