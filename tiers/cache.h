@@ -154,7 +154,7 @@ class Cache {
   // Memory that the session lends, for blocks of the namespace. It is given back with the session,
   // once nothing moves to or from it. LOOKUP and Pin take its number as a pool's. Errors:
   // kInvalidArgument "bad_namespace_identity", "bad_region_memory", "block_too_large"; kUnsupported
-  // "region_memory_kind"; kLimitExceeded "too_many_regions".
+  // "region_memory_kind"; kLimitExceeded "too_many_regions", "pool_numbers_used_up".
   [[nodiscard]] Result<PoolId> OpenRegion(SessionId session, const NamespaceIdentity& identity,
                                           RegionMemory memory);
   // Transfers that have not begun to move are cancelled; the others end first. `closed` is called

@@ -75,8 +75,8 @@ std::array<uint64_t, kTierCount> UnusableBlocks(const CacheState& state) {
 CacheGauges Cache::Impl::Gauges() const {
   CacheGauges gauges;
   uint64_t order_bytes = 0;
-  for (const auto& pool : state.pools) {
-    if (!pool || pool->region != nullptr) continue;
+  for (const auto& [id, pool] : state.pools) {
+    if (pool->region != nullptr) continue;
     gauges.pools.push_back(GaugesOf(state, *pool));
     order_bytes += pool->victims.memory_bytes();
   }
@@ -154,8 +154,7 @@ void Cache::Impl::CheckInvariants() const {
   KVT_CHECK(live == state.directory.size());
   KVT_CHECK(persist_wanted == state.persist_wanted_blocks());
   std::array<uint64_t, kMaxDevices> pool_bytes{};
-  for (const auto& pool : state.pools) {
-    if (!pool) continue;
+  for (const auto& [id, pool] : state.pools) {
     CheckPool(*pool);
     if (pool->region != nullptr) continue;
     pool_bytes[pool->device.value] += pool->memory->bytes();

@@ -62,6 +62,7 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
                                      uint64_t pool_bytes, uint32_t shares, uint32_t groups) {
   Namespace& name_space = state_.namespaces[namespace_id.value];
   if (CachePool* const known = name_space.pools[device.value]) return known;
+  KVT_RETURN_IF_ERROR(state_.MayAddPool());
   const uint64_t block_bytes = name_space.identity.block_bytes;
   const bool sized = pool_bytes > 0;
   KVT_RETURN_IF_ERROR(
@@ -185,8 +186,8 @@ PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint
     if (memory.device == device) give_back(memory.tenant, memory.bytes);
   }
   std::vector<CachePool*> unused;
-  for (const auto& pool : state_.pools) {
-    const bool closable = pool && pool->region == nullptr && pool->unused_since_ms.has_value();
+  for (const auto& [id, pool] : state_.pools) {
+    const bool closable = pool->region == nullptr && pool->unused_since_ms.has_value();
     if (closable && pool->device == device) unused.push_back(pool.get());
   }
   // Those that can be closed now before those that a process may still write to.
@@ -333,8 +334,8 @@ void PoolSpace::DropAll(EntryIndex index, DropReason reason) {
 // Copies are asked for before the space is needed: an acquire that finds clean victims does not
 // wait for the copy engine.
 void PoolSpace::Prepare() {
-  for (const auto& pool : state_.pools) {
-    if (!pool || pool->region != nullptr) continue;
+  for (const auto& [id, pool] : state_.pools) {
+    if (pool->region != nullptr) continue;
     const double share = state_.options.pool_clean_fraction;
     const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
     if (wanted > pool->blocks.free())

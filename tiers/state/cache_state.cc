@@ -93,30 +93,31 @@ Namespace CacheState::MakeNamespace(const NamespaceIdentity& identity) const {
 }
 
 CachePool* CacheState::FindPool(PoolId id) {
-  return id.value < pools.size() ? pools[id.value].get() : nullptr;
+  const auto found = pools.find(id);
+  return found == pools.end() ? nullptr : found->second.get();
 }
 
-// The numbers of closed pools are used again, so that an engine that opens and closes regions does
-// not make the table grow. No session can name a region that is not its own, and a pool is closed
-// when no session can name it any more.
+// Lines, timers and messages name pools by their numbers, and some of them outlive the pool. So a
+// number is never given twice. Who opens regions without a pause uses all of them up in days; the
+// daemon then opens no more, and serves those that are open.
+Status CacheState::MayAddPool() const {
+  if (next_pool_ < UINT32_MAX) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "pool_numbers_used_up",
+                   "the daemon has to be started again");
+}
+
 CachePool* CacheState::AddPool(std::unique_ptr<CachePool> pool) {
   CachePool*& slot = namespaces[pool->namespace_id.value].pools[pool->slot.value];
-  KVT_CHECK(slot == nullptr);
-  const auto free = std::ranges::find_if(pools, [](const auto& known) { return !known; });
-  pool->id = PoolId(static_cast<uint32_t>(free - pools.begin()));
-  if (free == pools.end()) {
-    pools.push_back(std::move(pool));
-    return slot = pools.back().get();
-  }
-  *free = std::move(pool);
-  return slot = free->get();
+  KVT_CHECK(slot == nullptr && next_pool_ < UINT32_MAX);
+  pool->id = PoolId(next_pool_++);
+  return slot = pools.emplace(pool->id, std::move(pool)).first->second.get();
 }
 
 void CacheState::RemovePool(CachePool* pool) {
   KVT_CHECK(pool->blocks.free() == pool->blocks.size());
   KVT_CHECK(pool->sessions + pool->ended_sessions + pool->operations == 0);
   namespaces[pool->namespace_id.value].pools[pool->slot.value] = nullptr;
-  pools[pool->id.value].reset();
+  pools.erase(pool->id);
 }
 
 BlockIndex CacheState::BlockIn(const CachePool& pool, const BlockEntry& entry) const {

@@ -22,6 +22,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -157,8 +158,8 @@ class CacheState {
   DiskAdmission disk_admission;
   LoadRates load_rates;
   Directory directory;
-  std::vector<Namespace> namespaces;              // by NamespaceId
-  std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId; null: one that was closed
+  std::vector<Namespace> namespaces;                   // by NamespaceId
+  std::map<PoolId, std::unique_ptr<CachePool>> pools;  // regions among them
 
   // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
   // place when its write is decided: the order in which writes end does not matter.
@@ -261,7 +262,11 @@ class CacheState {
   }
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);
-  // The pool gets its number and stands in its namespace's slot. REQUIRES: the slot is free.
+  // Errors: kLimitExceeded "pool_numbers_used_up".
+  [[nodiscard]] Status MayAddPool() const;
+  // The pool gets a number that no pool has had before, so that what still names one that was
+  // closed finds none, and stands in its namespace's slot. REQUIRES: the slot is free;
+  // MayAddPool().
   CachePool* AddPool(std::unique_ptr<CachePool> pool);
   // The pool's memory goes with it. REQUIRES: no block is taken, and nothing uses the pool.
   void RemovePool(CachePool* pool);
@@ -444,6 +449,7 @@ class CacheState {
 
   uint64_t persisted_blocks_ = 0;
   uint64_t persist_wanted_blocks_ = 0;
+  uint32_t next_pool_ = 0;
   bool pump_scheduled_ = false;
   bool part_scheduled_ = false;
   // Last, so that what is posted does not outlive what it uses.

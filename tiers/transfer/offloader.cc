@@ -55,7 +55,7 @@ void Offloader::End(EntryIndex index, MissReason reason) {
   host_.CancelArrival(index);
   state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
     if (pool.region == nullptr || pool.blocks[block].loading()) return;
-    ended_stores_.push_back({pool.id, index, reason});
+    ended_stores_.push_back({pool.id, pool.blocks.HandleOf(block), reason});
     state_.SchedulePump();
   });
   if (!entry.loading()) return;

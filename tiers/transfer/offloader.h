@@ -42,7 +42,7 @@ class Offloader final : public CopyDown {
   // A region's block whose offload has ended. If host does not have it, `reason` says why.
   struct EndedStore {
     PoolId region;
-    EntryIndex entry;
+    BlockHandle block;
     MissReason reason = MissReason::kCancelled;
   };
   [[nodiscard]] std::vector<EndedStore> TakeEndedStores() {

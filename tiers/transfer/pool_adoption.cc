@@ -11,8 +11,8 @@ void PoolAdoption::Adopt() {
   for (LeftPool& left : state_.env.pool_keeper->TakeLeft()) AdoptPool(std::move(left));
   // A later event: what was found has not killed the daemon.
   state_.env.loop->Post(gate_.WhileOpen([this] {
-    for (const auto& pool : state_.pools) {
-      if (pool && pool->blocks.table() != nullptr) pool->blocks.table()->EndAdoption();
+    for (const auto& [id, pool] : state_.pools) {
+      if (pool->blocks.table() != nullptr) pool->blocks.table()->EndAdoption();
     }
   }));
 }

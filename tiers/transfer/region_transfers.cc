@@ -32,6 +32,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
   Device* const copier =
       in_host_memory ? state_.env.lent_host_memory : state_.env.devices[memory.device.value].device;
   if (copier == nullptr) return MakeError(ErrorCode::kUnsupported, "region_memory_kind");
+  KVT_RETURN_IF_ERROR(state_.MayAddPool());
   const auto regions = name_space.pools | std::views::drop(state_.env.devices.size());
   const auto slot = std::ranges::find(regions, nullptr);
   if (slot == regions.end()) {
@@ -233,7 +234,8 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
     state_.unpersisted.PushHot(index);
   }
   // Those that have ended leave faster than others come, so that the list stays short.
-  for (int i = 0; i < 2 && !stores_.empty() && UnderWay(stores_.front()) == nullptr; ++i) {
+  for (int i = 0; i < 2 && !stores_.empty(); ++i) {
+    if (UnderWay(stores_.front().region, stores_.front().block) != nullptr) break;
     stores_.pop_front();
   }
   stores_.push_back({state_.NowMs() + state_.options.max_wait_ms, pool->id,
@@ -268,17 +270,17 @@ void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason r
   End(region, block, Outcome::kFailed, reason);
 }
 
-// A handle whose store has ended names nothing any more.
-PoolBlock* RegionTransfers::UnderWay(const Queued& store) {
-  const auto region = regions_.find(store.region);
+// Neither a region that was closed nor a handle whose store has ended names anything any more.
+PoolBlock* RegionTransfers::UnderWay(PoolId id, BlockHandle block) {
+  const auto region = regions_.find(id);
   if (region == regions_.end()) return nullptr;
   PoolBlocks& blocks = region->second.pool->blocks;
-  return blocks.Current(store.block) ? &blocks[store.block.index] : nullptr;
+  return blocks.Current(block) ? &blocks[block.index] : nullptr;
 }
 
 const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
   for (; !stores_.empty(); stores_.pop_front()) {
-    const PoolBlock* const block = UnderWay(stores_.front());
+    const PoolBlock* const block = UnderWay(stores_.front().region, stores_.front().block);
     if (block == nullptr || block->pins() > 0 || state_[block->entry].offloading()) continue;
     return &stores_.front();
   }
@@ -311,7 +313,7 @@ void RegionTransfers::EndLateStores(int64_t now_ms) {
   for (size_t i = 0; i < kLateStoresPerTick; ++i) {
     const Queued* const oldest = OldestWaiting();
     if (oldest == nullptr || now_ms < oldest->deadline_ms) return;
-    const EntryIndex entry = UnderWay(*oldest)->entry;
+    const EntryIndex entry = UnderWay(oldest->region, oldest->block)->entry;
     const auto region = regions_.find(oldest->region);
     stores_.pop_front();
     state_.CountDrop(entry, Tier::kHost, DropReason::kHostFull);
@@ -436,14 +438,14 @@ void RegionTransfers::WakeWaiting(Region* region, EntryIndex index) {
 
 bool RegionTransfers::Pump() {
   const auto ended = offloader_.TakeEndedStores();
-  for (const auto& [id, index, reason] : ended) {
-    const auto region = regions_.find(id);
+  for (const auto& [id, block, reason] : ended) {
     // One that was cancelled has been given back already.
-    if (region == regions_.end() || !state_.directory.Live(index)) continue;
-    const BlockIndex block = state_.BlockIn(*region->second.pool, state_[index]);
-    if (block == kNoBlock || region->second.pool->blocks[block].loading()) continue;
-    // The row, or the block, is already being stored anew: that offload has an end of its own.
+    const PoolBlock* const stored = UnderWay(id, block);
+    if (stored == nullptr) continue;
+    // The block is being copied once more: that offload has an end of its own.
+    const EntryIndex index = stored->entry;
     if (state_[index].offload_queued() || state_[index].offloading()) continue;
+    const auto region = regions_.find(id);
     EndStore(&region->second, index, reason);
     ForgetIfClosed(region);
   }
