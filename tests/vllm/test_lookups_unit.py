@@ -40,6 +40,14 @@ class LookupsTest(unittest.TestCase):
         self.assertEqual(self.look_up(1, 2, 3), [Verdict.HIT, Verdict.HIT, Verdict.MISS])
         self.assertEqual(self.counts, ["host", "disk", "miss"])
 
+    def test_what_a_rebuilt_index_found_is_a_hit_on_disk(self):
+        self.look_up(1, 2)
+        self.lookups.flush()
+        self.answer(Presence.DISK_UNVERIFIED, Presence(0))
+        self.assertEqual(self.look_up(1, 2), [Verdict.HIT, Verdict.MISS])
+        self.assertEqual(self.counts, ["disk", "miss"])
+        self.assertEqual(self.lookups.are_on_disk([key(1)]), [True])
+
     def test_what_the_shared_store_has_is_a_hit_that_is_as_slow_as_a_disk(self):
         self.look_up(1, 2)
         self.lookups.flush()

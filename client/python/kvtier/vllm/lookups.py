@@ -27,7 +27,8 @@ NOT_FOUND, TOO_LATE, NO_DAEMON = "miss", "timeout", "unavailable"
 DISK_STUCK = "disk_stuck"
 
 _IN_MEMORY = int(Presence.POOL | Presence.HOST)
-_ON_DISK, _COLD_BIT = int(Presence.DISK), int(Presence.COLD)
+_ON_DISK = int(Presence.DISK | Presence.DISK_UNVERIFIED)
+_COLD_BIT = int(Presence.COLD)
 
 # An engine with nothing else to do steps on and on in Python, and a thread that wants the
 # interpreter waits 5 ms for it each time. So a step that ends while a question is open lets go of
