@@ -29,7 +29,6 @@ class Directory {
   EntryIndex Insert(const BlockKey& key);
   // The index may be given to another block from now on. REQUIRES: the entry lives.
   void Erase(EntryIndex entry);
-  void Reserve(size_t entries);
 
   [[nodiscard]] BlockEntry& operator[](EntryIndex entry);
   [[nodiscard]] const BlockEntry& operator[](EntryIndex entry) const;

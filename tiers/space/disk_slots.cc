@@ -87,7 +87,6 @@ void DiskSlots::Restore(IndexSnapshot snapshot) {
             [](const IndexRecord& a, const IndexRecord& b) {
               return a.last_use_s != b.last_use_s ? a.last_use_s < b.last_use_s : a.depth > b.depth;
             });
-  state_.directory.Reserve(snapshot.records.size());
   const std::vector<uint32_t> groups = GroupsOfSlabs(snapshot);
   for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
   const uint64_t epoch = std::min(state_.env.disk_epoch, kMaxEpochCounted);

@@ -14,7 +14,7 @@ constexpr int64_t kMarginMs = 500;
 // What a byte from disk is taken to need before that was measured: as of a slow drive.
 constexpr double kUnknownUsPerByte = 1.0 / 500;
 // Of the bytes that may be on their way to a pool, prefetches are begun up to one part of so many.
-constexpr uint64_t kPrefetchShare = 2;
+constexpr uint64_t kReturnShare = 2;
 constexpr size_t kLooksPerTick = 4096;
 
 }  // namespace
@@ -136,7 +136,7 @@ std::optional<ReturnOutcome> ReturnPrefetch::WhyNoMore(const CachePool* pool,
 std::optional<ReturnOutcome> ReturnPrefetch::BringUp(CachePool* pool, Return* awaited) {
   if (const std::optional<ReturnOutcome> end = WhyNoMore(pool, *awaited)) return end;
   const uint64_t most_blocks =
-      std::max<uint64_t>(state_.options.max_load_bytes / kPrefetchShare / pool->block_bytes, 1);
+      std::max<uint64_t>(state_.options.max_load_bytes / kReturnShare / pool->block_bytes, 1);
   const uint64_t loading = pool->blocks.loading();
   if (acquirer_.AnyWaits(pool->id) || loading >= most_blocks) return std::nullopt;
   if (awaited->part_end == awaited->next) {
