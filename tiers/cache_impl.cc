@@ -224,7 +224,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   pool->blocks[request.block.index].since_ds = state.NowDs();
   state.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.checksum && !entry.in_host()) {
-    state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
+    pool->checksums.At(request.block.index.value) = request.checksum;
   }
   if (request.parent) state.LinkToParent(index, *request.parent);
   if (state.NeedsPersist(entry) && !entry.writing() && !state.unpersisted.Contains(index)) {
@@ -547,8 +547,8 @@ bool Cache::Idle() const {
          impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
          (!impl_->cold_lookup || impl_->cold_lookup->waiting() == 0) &&
          (!impl_->cold_writer || impl_->cold_writer->Idle()) && impl_->regions.in_flight() == 0 &&
-         (impl_->draining_stopped || impl_->prefetch.Idle()) &&
-         impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
+         (impl_->draining_stopped || impl_->prefetch.Idle()) && impl_->drains_beginning == 0 &&
+         !impl_->state.pump_scheduled();
 }
 
 bool Cache::AdoptionEnded() const { return impl_->adoption.Ended(); }

@@ -15,7 +15,7 @@ namespace kvtier {
 namespace {
 
 // Recency updates in one index batch, so that one event does not gather those of all blocks.
-constexpr size_t kUpdatesPerBatch = 16'384;
+constexpr size_t kUpdatesPerBatch = 2048;
 
 }  // namespace
 
@@ -119,9 +119,10 @@ void IndexCommitter::AddDeletes(IndexBatch* batch) {
 }
 
 void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
-  std::vector<EntryIndex>& queue = state_.recency_updates;
-  const size_t taken = std::min(queue.size(), kUpdatesPerBatch);
-  for (const EntryIndex index : std::span(queue).last(taken)) {
+  std::deque<EntryIndex>& queue = state_.recency_updates;
+  for (size_t taken = 0; taken < kUpdatesPerBatch && !queue.empty(); ++taken) {
+    const EntryIndex index = queue.front();
+    queue.pop_front();
     if (!state_.directory.Live(index) || !state_[index].update_queued()) continue;
     state_.Apply(index, BlockEvent::kTakeUpdate);
     const BlockEntry& entry = state_[index];
@@ -130,7 +131,6 @@ void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
     AddPut(index, batch);
     updates_under_way_.push_back(index);
   }
-  queue.resize(queue.size() - taken);
 }
 
 // After a failure nothing is known of the batch: puts stay without entries until they are written

@@ -43,15 +43,13 @@ uint32_t CacheState::FromWallS(uint32_t wall_s) const { return std::min(wall_s, 
 // The later call replaces the earlier one, even if its end is nearer.
 void PinTable::Set(EntryIndex entry, int64_t until_ms) {
   Erase(entry);
-  until_ms_[entry] = until_ms;
+  pins_.At(entry.value).until_ms = until_ms;
   by_end_.emplace(until_ms, entry);
 }
 
 void PinTable::Erase(EntryIndex entry) {
-  const auto found = until_ms_.find(entry);
-  if (found == until_ms_.end()) return;
-  by_end_.erase({found->second, entry});
-  until_ms_.erase(found);
+  if (!Contains(entry)) return;
+  by_end_.erase({std::exchange(pins_[entry.value].until_ms, kNotPinned), entry});
 }
 
 std::vector<EntryIndex> PinTable::TakeEnded(int64_t now_ms, size_t most) {
@@ -98,8 +96,8 @@ CachePool* CacheState::FindPool(PoolId id) {
 }
 
 // Lines, timers and messages name pools by their numbers, and some of them outlive the pool. So a
-// number is never given twice. Who opens regions without a pause uses all of them up in days; the
-// daemon then opens no more, and serves those that are open.
+// number is never given twice. A client that opens regions without a pause uses all of them up in
+// days; the daemon then opens no more, and serves those that are open.
 Status CacheState::MayAddPool() const {
   if (next_pool_ < UINT32_MAX) return {};
   return MakeError(ErrorCode::kLimitExceeded, "pool_numbers_used_up",
@@ -185,7 +183,7 @@ BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
   KVT_CHECK(record.entry == index);
   *link = std::exchange(record.elsewhere, kNoPlace);
   if (!entry.in_pool()) Apply(index, BlockEvent::kAllowOffload);
-  commit_checksums.erase(ArrivalKey(*pool, index));
+  if (pool->checksums.Find(block.value) != nullptr) pool->checksums[block.value].reset();
   NotePresence(index);
   return block;
 }
@@ -505,9 +503,13 @@ PoolEntryFacts CacheState::PoolFactsOf(const CachePool& pool, EntryIndex index) 
                        .uses = entry.uses,
                        .last_use_s = ToWallS(entry.last_use_s),
                        .created_s = ToWallS(entry.created_s)};
-  const auto given = commit_checksums.find(ArrivalKey(pool, index));
-  if (given != commit_checksums.end()) facts.checksum = given->second;
+  if (const PayloadChecksum* const given = CommitChecksum(pool, index)) facts.checksum = *given;
   return facts;
+}
+
+const PayloadChecksum* CacheState::CommitChecksum(const CachePool& pool, EntryIndex index) const {
+  const auto* const given = pool.checksums.Find(BlockIn(pool, directory[index]).value);
+  return given != nullptr && *given ? &**given : nullptr;
 }
 
 void CacheState::EnterPoolTable(CachePool* pool, EntryIndex index) {

@@ -21,13 +21,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -87,6 +87,7 @@ struct CachePool {
   Device* copier = nullptr;  // copies between `memory` and host
   std::unique_ptr<DevicePool> memory;
   PoolBlocks blocks;
+  PagedArray<std::optional<PayloadChecksum>> checksums;  // given at commit, by block
   VictimQueue victims;  // cached blocks: committed, loaded, unreferenced; of a region none
   // The parts of a region's block, in the order of its payload; none: blocks lie one after the
   // other.
@@ -127,16 +128,23 @@ class PinTable {
   // Takes out at most `most` blocks whose pins have ended. Looks at no others.
   [[nodiscard]] std::vector<EntryIndex> TakeEnded(int64_t now_ms, size_t most);
   // REQUIRES: it is pinned.
-  [[nodiscard]] int64_t UntilMs(EntryIndex entry) const { return until_ms_.at(entry); }
-  [[nodiscard]] bool Contains(EntryIndex entry) const { return until_ms_.contains(entry); }
-  [[nodiscard]] size_t size() const { return until_ms_.size(); }
+  [[nodiscard]] int64_t UntilMs(EntryIndex entry) const { return pins_[entry.value].until_ms; }
+  [[nodiscard]] bool Contains(EntryIndex entry) const {
+    const Pinned* const pin = pins_.Find(entry.value);
+    return pin != nullptr && pin->until_ms != kNotPinned;
+  }
+  [[nodiscard]] size_t size() const { return by_end_.size(); }
   template <typename Visit>
   void ForEach(Visit visit) const {
     for (const auto& [until_ms, entry] : by_end_) visit(entry);
   }
 
  private:
-  std::unordered_map<EntryIndex, int64_t> until_ms_;
+  static constexpr int64_t kNotPinned = INT64_MIN;
+  struct Pinned {
+    int64_t until_ms = kNotPinned;
+  };
+  PagedArray<Pinned> pins_;  // by row
   std::set<std::pair<int64_t, EntryIndex>> by_end_;
 };
 
@@ -171,11 +179,9 @@ class CacheState {
   // Which blocks are pinned and until when, in milliseconds of the age clock.
   PinTable pins;
   // Blocks whose index records are older than they may be (entry.update_queued).
-  std::vector<EntryIndex> recency_updates;
+  std::deque<EntryIndex> recency_updates;
   // Blocks that a lookup found past their time; dropped at the next tick.
   std::vector<EntryIndex> seen_expired;
-  // Checksums given at commit, by ArrivalKey: what one pool holds, compared when it is offloaded.
-  std::unordered_map<uint64_t, PayloadChecksum> commit_checksums;
   // What is being erased (Erasure): nothing of it is written to disk any more.
   struct Erasing {
     EraseRequest request;
@@ -289,6 +295,10 @@ class CacheState {
   // The pool's block of the entry awaits its bytes, or no longer does.
   void BeginLoad(CachePool* pool, EntryIndex entry);
   void EndLoad(CachePool* pool, EntryIndex entry);
+  // What the client that committed the pool's block said its bytes sum up to: compared when it is
+  // offloaded. Null if it said nothing.
+  [[nodiscard]] const PayloadChecksum* CommitChecksum(const CachePool& pool,
+                                                      EntryIndex entry) const;
   // Takes the entry's block from the entry and leaves it to the caller.
   BlockIndex RemovePlace(CachePool* pool, EntryIndex entry);
 
@@ -471,11 +481,6 @@ class CopyDown {
   // The tier above no longer has the block: a copy that has not begun is wanted no more.
   virtual void SourceGone(EntryIndex entry) = 0;
 };
-
-// Names one pool's block of an entry.
-[[nodiscard]] inline uint64_t ArrivalKey(const CachePool& pool, EntryIndex entry) {
-  return uint64_t{pool.id.value} << 32 | entry.value;
-}
 
 template <typename Visit>
 void CacheState::ForEachPlace(const BlockEntry& entry, Visit visit) const {

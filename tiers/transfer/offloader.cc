@@ -204,8 +204,8 @@ void Offloader::Finish(Batches::iterator finished) {
 
 bool Offloader::MatchesCommit(const CachePool& pool, EntryIndex index,
                               const PayloadChecksum& checksum) {
-  const auto given = state_.commit_checksums.find(ArrivalKey(pool, index));
-  return given == state_.commit_checksums.end() || given->second == checksum;
+  const PayloadChecksum* const given = state_.CommitChecksum(pool, index);
+  return given == nullptr || *given == checksum;
 }
 
 // The header has no disk address yet; the persister fills it in when the block gets a slot on disk.

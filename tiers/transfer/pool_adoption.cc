@@ -158,7 +158,7 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   pool->blocks[found.block].since_ds = state_.NowDs();
   state_.AddPlace(pool, found.block);
   if (facts.checksum && !entry.in_host()) {
-    state_.commit_checksums[ArrivalKey(*pool, index)] = *facts.checksum;
+    pool->checksums.At(found.block.value) = facts.checksum;
   }
   return index;
 }
