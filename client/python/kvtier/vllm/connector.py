@@ -34,15 +34,17 @@ from .connector_scheduler import SchedulerSide
 from .connector_worker import WorkerSide
 from .disk_prefetch import DiskPrefetch
 from .engine_blocks import EngineBlocks
+from .epochs import WeightEpochs, find_weight_version
 from .gpu_order import AfterKernels, StepTimer
 from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
 from .kept_allocation import KeptAllocation, warm_up_blocks
-from .kept_cache import KeptCacheScheduler, KeptCacheWorker, why_not_kept
+from .kept_cache import KeptCacheScheduler, KeptCacheWorker, table_root, why_not_kept
 from .kv_memory import SharedAllocation, block_pieces
 from .link import LookupLink, logger
 from .lookups import Lookups
 from .token_ids import TokenTeller
 from .transfers import Transfers
+from .weight_watch import WeightWatch, find_model
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -63,6 +65,7 @@ _OPTIONS = frozenset(
         "retry_max_ms",
         "retry_min_ms",
         "socket",
+        "weights_run",
     }
 )
 
@@ -116,6 +119,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
         self._scheduler: SchedulerSide | None = None
+        self._epochs: WeightEpochs | None = None  # the scheduler's
         self._prefetch: DiskPrefetch | None = None  # the scheduler's
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -144,11 +148,21 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         # A layer of states has a tensor for each part of a state.
         cache = cache[0] if isinstance(cache, (list, tuple)) else cache
         memories = self._blocks.memories_of(cache, self._allocation)
+        # The scheduler will mostly say the same, and the first step then finds the regions open.
+        self._blocks.weights = self._blocks.loaded_weights()
         keep = None if self._kept is None else self._kept.keep
         self._link = self._blocks.open_link(lambda _: None, memories, [None], keep)
         retention = Retention[str(self._options.get("retention", "extended")).upper()]
         tokens = [group.group.block_tokens for group in self._blocks.groups]
-        self._worker = WorkerSide(Transfers(self._link), tokens, retention, self._kept)
+        transfers, watch = Transfers(self._link), self._make_watch()
+        self._worker = WorkerSide(transfers, tokens, retention, self._kept, watch=watch)
+
+    def _make_watch(self) -> WeightWatch | None:
+        model = find_model()
+        if model is None:
+            logger.warning("kvtier: weights that are updated without a reset will not be noticed")
+            return None
+        return WeightWatch(model, getattr(self._engine.parallel_config, "enable_eplb", False))
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """After the warm-up."""
@@ -160,11 +174,27 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """The first that a worker hears of a step. vLLM's first model runner clears and copies
         blocks between this and `bind_connector_metadata`."""
-        if self._kept is None or kv_connector_metadata is self._bound:
+        if self._worker is None or kv_connector_metadata is self._bound:
             return
         if isinstance(kv_connector_metadata, KvtierMetadata):
             self._bound = kv_connector_metadata
-            self._kept.apply(kv_connector_metadata.plan.kept, kv_connector_metadata.hash_root)
+            self._hear_of_weights(kv_connector_metadata)
+            if self._kept is not None:
+                root = kv_connector_metadata.hash_root
+                root = None if root is None else table_root(root, kv_connector_metadata.weights)
+                self._kept.apply(kv_connector_metadata.plan.kept, root)
+
+    def _hear_of_weights(self, metadata: KvtierMetadata) -> None:
+        """A worker's blocks are those of the weights that the scheduler names, from the first step on
+        and whenever it names others."""
+        if metadata.hash_root is None:
+            return
+        assert self._worker is not None and self._link is not None
+        self._blocks.hash_root = metadata.hash_root
+        if metadata.plan.epoch != self._worker.epoch or metadata.weights != self._blocks.weights:
+            self._blocks.weights = metadata.weights
+            self._worker.turn(metadata.plan.epoch)
+            self._link.reopen()
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Before the step's kernels are launched. The step's transfers are of blocks that earlier
@@ -173,7 +203,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self.handle_preemptions(connector_metadata)
         if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
             return
-        self._blocks.hash_root = connector_metadata.hash_root
+        self._worker.begin_step(connector_metadata.plan, connector_metadata.tokens)
         self._idle_steps = 0 if connector_metadata.tokens else self._idle_steps + 1
         self._plans_loads = bool(connector_metadata.plan.loads)
         if connector_metadata.tokens >= MIN_STEP_TOKENS:
@@ -232,9 +262,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             return None
         stored, failed = self._worker.take_stored(), self._worker.take_failed_keys()
         steps, disk_loads = self._timer.end(), self._worker.take_disk_loads()
-        if not (stored or failed or steps or disk_loads):
+        self._worker.end_step()
+        outdated = self._worker.take_outdated()
+        if not (stored or failed or steps or disk_loads) and outdated < 0:
             return None
-        return KvtierWorkerMetadata(stored, failed, steps, disk_loads)
+        return KvtierWorkerMetadata(stored, failed, steps, disk_loads, outdated)
 
     # ---------------------------------------------------------------- in the scheduler
 
@@ -258,7 +290,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        assert self._scheduler is not None
+        assert self._scheduler is not None and self._epochs is not None
+        if self._epochs.begin():
+            self._take_epoch()
         if not self._engine.cache_config.enable_prefix_caching:
             # vLLM turns it off for attention that cannot continue a prefix.
             return 0, False
@@ -270,10 +304,10 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler.allocated(request, blocks.blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        assert self._scheduler is not None
+        assert self._scheduler is not None and self._epochs is not None
         plan = self._scheduler.plan_step(scheduler_output)
         tokens = sum(scheduler_output.num_scheduled_tokens.values())
-        return KvtierMetadata(plan, identity.hash_root(), tokens)
+        return KvtierMetadata(plan, identity.hash_root(), self._epochs.current, tokens)
 
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler is not None
@@ -285,6 +319,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.prices.computed(*step)
             for load in metadata.disk_loads:
                 self._scheduler.prices.loaded_from_disk(*load)
+            self._hear_of_other_weights(metadata.outdated)
         self._scheduler.loaded(connector_output.finished_recving or ())
         if self._scheduler.kept is not None:
             self._scheduler.kept.loaded(connector_output.finished_recving or ())
@@ -332,9 +367,12 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return KvtierPromMetrics(*arguments)
 
     def reset_cache(self) -> bool | None:
-        """What the daemon has stays. What was kept for the next engine does not."""
-        if self._scheduler is not None and self._scheduler.kept is not None:
-            self._scheduler.kept.reset()
+        """The engine may have other weights. It finds none of the KV any more that was computed before,
+        whether the daemon has it, a load brings it or memory keeps it for the next engine. The daemon's
+        blocks stay for engines that still have those weights."""
+        if self._scheduler is not None and self._epochs is not None:
+            if self._epochs.turn(may_be_named=self._scheduler.holds_nothing()):
+                self._take_epoch()
         return True
 
     def shutdown(self) -> None:
@@ -360,11 +398,30 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             return
         root = identity.hash_root()
         if root is not None:
+            assert self._epochs is not None
             tables, self._tables = self._tables, None
+            root = table_root(root, self._epochs.current)
             self._lookup_counts["restore", "kept"] += kept.restore(tables, root)
+
+    def _take_epoch(self) -> None:
+        """The scheduler asks for blocks of the weights that the epoch names. The workers hear of them
+        with the next step."""
+        assert self._scheduler is not None and self._epochs is not None and self._link is not None
+        self._blocks.weights = self._epochs.current
+        self._scheduler.turn()
+        self._link.reopen()
 
     def _make_scheduler(self) -> SchedulerSide:
         """Asks through regions of one block, since the KV cache is the worker's."""
+        first = self._blocks.loaded_weights()
+        if first is None:
+            logger.warning(
+                "kvtier: it cannot be told which weights %s has: no other engine is served its blocks, "
+                "nor this one after a restart, unless the option `identity` names them",
+                self._engine.model_config.model,
+            )
+        self._epochs = self._make_epochs(first)
+        self._blocks.weights = self._epochs.current
         answers: list[Lookups] = []
         link = self._blocks.open_link(
             lambda answer: answers[0].receive(answer),
@@ -392,6 +449,22 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             tokens=TokenTeller(link.wants_tokens, link.tell),
             prefetch=self._prefetch,
         )
+
+    def _hear_of_other_weights(self, epoch: int) -> None:
+        """A worker has noticed them in this epoch. vLLM's own cache still has KV of those before."""
+        assert self._scheduler is not None and self._epochs is not None
+        if epoch == self._scheduler.epoch:
+            logger.warning("kvtier: the weights have changed, and the caches were not reset")
+            self._epochs.turn(may_be_named=False)
+            self._take_epoch()
+
+    def _make_epochs(self, first: str | None) -> WeightEpochs:
+        """Raises ValueError where vLLM has no versions of weights that could name them."""
+        run = str(self._options.get("weights_run", ""))
+        version = find_weight_version() if run else lambda: None
+        if version is None:
+            raise ValueError("weights_run needs a vLLM that has weight versions")
+        return WeightEpochs(first, run, version)
 
     def _count_lookup(self, outcome: str, count: int) -> None:
         self._lookup_counts["lookup", outcome] += count

@@ -57,10 +57,12 @@ class BlockList:
 
 @dataclass
 class StepPlan:
-    """What each worker is to do in one step. loads: by request, which is to be reported when all of
-    its lists are loaded, at once if there are none. stores: one list for each cache group. kept: of
-    its table of blocks that outlive the engine."""
+    """Tells each worker about one step. epoch: how often the weights had become others when it was
+    made. loads: by request, which is to be reported when all of its lists are loaded, at once if
+    there are none. stores: one list for each cache group. kept: of its table of blocks that outlive
+    the engine."""
 
+    epoch: int = 0
     loads: dict[str, list[BlockList]] = field(default_factory=dict)
     stores: list[BlockList] = field(default_factory=list)
     kept: KeptChanges = field(default_factory=lambda: KeptChanges(clear=True))
@@ -109,7 +111,8 @@ class _DiskPlan:
 class _Request:
     """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
     waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
-    is scheduled. pinned: the blocks that steps complete which were planned before."""
+    is scheduled. pinned: the blocks that steps complete which were planned before. is_mixed: some of
+    its blocks were computed with other weights, so that none of it may be stored."""
 
     request: Any
     keys: list[list[bytes]] = field(default_factory=list)
@@ -117,6 +120,7 @@ class _Request:
     waits_for: _DiskPlan | None = None
     scheduled_from: int | None = None
     pinned: list[_Run] = field(default_factory=list)
+    is_mixed: bool = False
 
     def tokens_to_compute(self) -> int:
         """Of a request that is scheduled."""
@@ -185,6 +189,11 @@ class SchedulerSide:
         self._last_store = 0
         self._step_wait_s = STEP_WAIT_S  # what is left of it in this step
 
+    @property
+    def epoch(self) -> int:
+        """How often the weights have become others."""
+        return self._plan.epoch
+
     def bind(self, manager: Any) -> None:
         """Gets vLLM's KVCacheManager, before the first step."""
         self._manager = manager
@@ -206,6 +215,7 @@ class SchedulerSide:
             tokens = self._at_turn(known, known.waits_for)
             return None if tokens is None else tokens - local_tokens
         known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
+        known.is_mixed = False  # it begins anew
         if local_tokens % prefix_unit(self._groups) != 0:
             return 0
 
@@ -287,7 +297,7 @@ class SchedulerSide:
         self._prefetch_new()
         self._step_wait_s = STEP_WAIT_S
         self._backlog_tokens = None
-        plan, self._plan = self._plan, StepPlan()
+        plan, self._plan = self._plan, StepPlan(self._plan.epoch)
         if self.kept is not None:
             plan.kept = self.kept.take_changes()
         return plan
@@ -324,6 +334,32 @@ class SchedulerSide:
             if store.workers == 0:
                 del self._stores[number]
                 self._unpin(reversed(store.blocks))
+
+    def turn(self) -> None:
+        """The engine has other weights: earlier answers and blocks that are not being stored yet are not
+        used any more. Between two steps."""
+        self._lookups.turn()
+        if self._prefetch is not None:
+            self._prefetch.drop_all()
+        if self.kept is not None:
+            self.kept.reset()
+        for known in self._requests.values():
+            known.waits_for = None
+            known.is_mixed = known.scheduled_from is not None
+            for run in known.pinned:
+                self._unpin(run.blocks)
+            known.pinned = []
+        self._with_pins.clear()
+        for store in self._plan.stores:
+            self._unpin(reversed(self._stores.pop(store.number).blocks))
+        self._plan = StepPlan(self._plan.epoch + 1)
+
+    def holds_nothing(self) -> bool:
+        """Whether vLLM's own cache is empty, and nothing uses its blocks, one of which stands for none
+        and is never free."""
+        pool = self._manager.block_pool
+        is_unused: bool = pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+        return is_unused and len(pool.cached_block_hash_to_block) == 0
 
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it has no request."""
@@ -460,6 +496,8 @@ class SchedulerSide:
     def _pin(self, known: _Request, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""
         computed = known.request.num_computed_tokens
+        if known.is_mixed:
+            return
         table = None
         for index, group in enumerate(self._groups):
             first = computed // group.block_tokens

@@ -28,6 +28,7 @@ from ..connection import DEFAULT_SOCKET
 from ..types import Retention
 from . import identity as model_identity
 from . import metrics
+from .epochs import unnamed_epoch
 from .link import LookupLink, attach_regions
 from .lookups import Lookups, Verdict
 from .rows import Chains, block_hash
@@ -84,6 +85,10 @@ class KvtierTier(SecondaryTierManager):
         self._retention = _RETENTIONS[retention]
         self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._chains = Chains(offloading_spec)
+        # Requests that are under way, and those of them with blocks of other weights.
+        self._requests: set[str] = set()
+        self._mixed: set[str] = set()
+        self._weights = ""
         self._connections_told = 0
         self._connected_told: bool | None = None
         self._view: HostView | None = None
@@ -102,6 +107,9 @@ class KvtierTier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         job = Job(job_metadata.job_id, False, [bytes(key) for key in job_metadata.keys])
+        if job_metadata.req_context.req_id in self._mixed:
+            self._transfers.refuse(job)
+            return
         rows = np.asarray(job_metadata.chunk_ids, dtype=np.uint32)
         self._transfers.store(
             job, rows, self._chains.store_rows(job.keys, job_metadata.req_context, self._retention)
@@ -116,9 +124,12 @@ class KvtierTier(SecondaryTierManager):
         return [self._result_of(ended) for ended in self._transfers.take_ended()]
 
     def on_new_request(self, req_context: Any) -> offload.RequestOffloadingContext:
+        self._requests.add(req_context.req_id)
         return offload.RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
+        self._requests.discard(req_context.req_id)
+        self._mixed.discard(req_context.req_id)
         self._lookups.forget(req_context.req_id)
         self._chains.forget(req_context.req_id)
 
@@ -126,7 +137,14 @@ class KvtierTier(SecondaryTierManager):
         self._lookups.flush()
 
     def drain_jobs(self) -> None:
+        """vLLM calls it when its caches are reset, as the weights may be others, and says nothing else
+        of that to a tier. This engine finds none of the KV any more that was computed before."""
         self._transfers.drain()
+        self._weights = unnamed_epoch()
+        self._mixed |= self._requests
+        self._transfers.turn()
+        self._lookups.turn()
+        self._link.reopen()
 
     def shutdown(self) -> None:
         self._link.close()
@@ -155,7 +173,12 @@ class KvtierTier(SecondaryTierManager):
         try:
             engine = model_identity.find_engine_config()
             view = self._view = find_host_view(self._primary_kv_view)
-        except (NotSharedError, ValueError, OSError) as error:
+            facts = model_identity.row_facts(
+                spec, engine, view.row_bytes, vllm.__version__, label
+            )
+            group = model_identity.row_group(spec, view.row_bytes)
+            self._weights = model_identity.loaded_weights(engine, label) or unnamed_epoch()
+        except (NotSharedError, ValueError, OSError, model_identity.UnknownModelError) as error:
             reason = error
             return lambda: _refuse(reason)
 
@@ -163,9 +186,7 @@ class KvtierTier(SecondaryTierManager):
             root = model_identity.hash_root()
             if root is None:
                 return None
-            record = model_identity.model_record(
-                spec, engine, view.row_bytes, root, vllm.__version__, label
-            )
+            record = facts.record(root, self._weights, [group])
             memory = {
                 "fd": view.fd,
                 "bytes": view.file_bytes,
@@ -205,4 +226,4 @@ class KvtierTier(SecondaryTierManager):
 
 
 def _refuse(reason: Exception) -> Attachment | None:
-    raise RuntimeError(f"vLLM's host memory cannot be passed on: {reason}")
+    raise RuntimeError(f"vLLM's rows cannot be passed on: {reason}")
