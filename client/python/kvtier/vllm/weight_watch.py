@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from .._weight_sample import piece
+
 #: Tensors of which a sample is compared, and the bytes of each.
 TENSORS = 64
 PIECE_BYTES = 2048
@@ -62,7 +64,7 @@ class WeightWatch:
             # Other memory has other weights, unless the epoch has only begun.
             self._changed = self._changed or self._expected is not None
             self._places = places
-            pieces = [_piece(parameter()) for parameter in self._parameters]
+            pieces = [piece(parameter(), PIECE_BYTES) for parameter in self._parameters]
             self._pieces = [one for one in pieces if one.device == pieces[0].device]
             self._expected = None
         if not self._pieces:
@@ -119,17 +121,6 @@ def _chosen(model: torch.nn.Module, moves_experts: bool) -> list[Callable[[], to
     step = max(1.0, len(found) / TENSORS)
     chosen = [found[int(number * step)] for number in range(min(len(found), TENSORS))]
     return [lambda module=module, name=name: getattr(module, name) for module, name in chosen]
-
-
-def _piece(parameter: torch.Tensor) -> torch.Tensor:
-    """Bytes from the middle of a parameter's memory, whatever its type and order."""
-    size = parameter.element_size()
-    last = sum((n - 1) * stride for n, stride in zip(parameter.shape, parameter.stride()))
-    length = (last + 1) * size
-    taken = min(length, PIECE_BYTES)
-    first = parameter.storage_offset() * size + (length - taken) // 2
-    raw = torch.empty(0, dtype=torch.uint8, device=parameter.device)
-    return raw.set_(parameter.untyped_storage(), first, (taken,))
 
 
 def _to_host(answer: torch.Tensor) -> tuple[torch.Tensor, Any]:
