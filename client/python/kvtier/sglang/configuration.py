@@ -14,6 +14,7 @@ from sglang.srt.mem_cache.hicache_storage import PoolName
 
 from .._facts import digest, record_name, short
 from .._model_config import weights
+from .._options import IDENTITY, RETRY_MAX_MS, RETRY_MIN_MS, SOCKET, Number, Option
 from ..connection import DEFAULT_SOCKET
 
 # Of SGLang's arguments, those that change what a page holds.
@@ -31,6 +32,20 @@ _ARGUMENTS = (
 )
 
 
+STORAGE_OPTIONS: dict[str, Option] = {
+    "identity": IDENTITY,
+    "retry_max_ms": RETRY_MAX_MS,
+    "retry_min_ms": RETRY_MIN_MS,
+    "socket": SOCKET,
+}
+LINKER_OPTIONS: dict[str, Option] = {
+    **STORAGE_OPTIONS,
+    "layer_parts": Number(4, 1, 1024, whole=True),
+    "load_timeout_ms": Number(30_000, 1, 3_600_000),
+    "staging_bytes": Number(256 << 20, 1, 1 << 40, whole=True),
+}
+
+
 @dataclass(frozen=True)
 class Options:
     """socket: where the daemon listens. identity: tells pages apart in addition to all else.
@@ -41,16 +56,10 @@ class Options:
     retry_s: tuple[float, float]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        """Raises ValueError for what is no number."""
-        return cls(
-            str(given.get("socket") or DEFAULT_SOCKET),
-            str(given.get("identity", "")),
-            (
-                float(given.get("retry_min_ms", 50)) / 1000,
-                float(given.get("retry_max_ms", 2000)) / 1000,
-            ),
-        )
+    def of(cls, values: Mapping[str, Any]) -> Options:
+        """values: as read."""
+        pauses = values["retry_min_ms"] / 1000, values["retry_max_ms"] / 1000
+        return cls(values["socket"] or DEFAULT_SOCKET, values["identity"], pauses)
 
 
 def record_options(model_name: str | None) -> dict[str, Any]:

@@ -20,17 +20,21 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
     UnifiedCacheLinker,
 )
 
+from .._options import read_options
 from ..model import ModelRecord
-from .configuration import Options, arguments_of, page_facts, record_options
+from .configuration import (
+    LINKER_OPTIONS,
+    Options,
+    arguments_of,
+    page_facts,
+    record_options,
+)
 from .copy_worker import CopyWorker
 from .device_pools import DevicePages, device_pool_group, split_layers
 from .device_transfers import DevicePool
 from .linker_pools import LinkerPools
 from .prefixes import logger
 
-_STAGING_BYTES = 256 << 20
-_LAYER_PARTS = 4
-_LOAD_TIMEOUT_MS = 30_000
 _CLOSE_TIMEOUT_S = 10.0
 
 
@@ -51,10 +55,10 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
         extra_config: Any = None,
         forward_stream: Any = None,
     ) -> None:
-        extra = extra_config or {}
-        options = Options.of(extra)
+        values = read_options("KvtierLinker", LINKER_OPTIONS, extra_config or {}, others=None)
+        options = Options.of(values)
         self.forward_stream = forward_stream
-        self._load_timeout_s = float(extra.get("load_timeout_ms", _LOAD_TIMEOUT_MS)) / 1000
+        self._load_timeout_s = values["load_timeout_ms"] / 1000
         kv_cache = params.token_to_kv_pool_allocator.get_kvcache()
         self._group = device_pool_group(kv_cache, params, components)
         self.pools = self._group.entry_map
@@ -62,10 +66,7 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
         # All ranks have the same pages of latent attention; one stores them.
         self._stores = not self._group.rank_replicated or config.tp_rank == 0
         arguments = arguments_of(server_args)
-        sizes = (
-            int(extra.get("layer_parts", _LAYER_PARTS)),
-            int(extra.get("staging_bytes", _STAGING_BYTES)),
-        )
+        sizes = values["layer_parts"], values["staging_bytes"]
         pools = {
             name: _parts_of(entry, config, arguments, options.identity, *sizes)
             for name, entry in self.pools.items()

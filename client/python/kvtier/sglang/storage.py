@@ -19,7 +19,14 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 from .._facts import short
-from .configuration import Options, page_facts, record_options, running_arguments
+from .._options import read_options
+from .configuration import (
+    STORAGE_OPTIONS,
+    Options,
+    page_facts,
+    record_options,
+    running_arguments,
+)
 from .pages import PagePool
 from .prefixes import leading, logger, page_hash, restorable_prefixes
 
@@ -54,7 +61,10 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         if storage_config.should_split_heads:
             raise ValueError("kvtier stores whole pages, not parts by heads (tp_lcm_size)")
         self._config = storage_config
-        self._options = Options.of(extra)
+        # SGLang has keys of its own there.
+        self._options = Options.of(
+            read_options("kvtier.sglang.KvtierStorage", STORAGE_OPTIONS, extra, others=None)
+        )
         self.registered_pools: dict[str, Any] = {}
         self.mem_pool_host: Any = None
         self._anchor_only = False

@@ -25,7 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
 from .._link import LinkState
-from ..types import Retention
+from .._options import read_options
 from . import identity
 from .cache_groups import cache_groups
 from .connector_metadata import KvtierHandshake, KvtierMetadata, KvtierWorkerMetadata
@@ -42,6 +42,7 @@ from .kept_cache import KeptCacheScheduler, KeptCacheWorker, table_root, why_not
 from .kv_memory import SharedAllocation, block_pieces
 from .link import LookupLink, logger
 from .lookups import Lookups
+from .options import CONNECTOR_OPTIONS
 from .token_ids import TokenTeller
 from .transfers import Transfers
 from .weight_watch import WeightWatch, find_model
@@ -51,39 +52,20 @@ if TYPE_CHECKING:
 
     import torch
 
-#: How long, at most, a worker that has nothing to compute waits for a load in one step.
-LOAD_WAIT_MS = 5
-
-_OPTIONS = frozenset(
-    {
-        "always_load",
-        "identity",
-        "keep_kv_cache",
-        "load_wait_ms",
-        "lookup_timeout_ms",
-        "retention",
-        "retry_max_ms",
-        "retry_min_ms",
-        "socket",
-        "weights_run",
-    }
-)
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
-    """The options of `kv_connector_extra_config` are KvtierTier's, `always_load`, `keep_kv_cache`
-    and `load_wait_ms`. Raises ValueError for others, and for models and devices that it does not
-    know."""
+    """options.py has the options of `kv_connector_extra_config`. Raises ValueError for others, and for
+    models and devices that it does not know."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        options = dict(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        unknown = set(options) - _OPTIONS
-        if unknown:
-            raise ValueError(f"not options of KvtierConnector: {sorted(unknown)}")
+        given = vllm_config.kv_transfer_config.kv_connector_extra_config
+        options = read_options("KvtierConnector", CONNECTOR_OPTIONS, given)
         parallel = vllm_config.parallel_config
-        if parallel.pipeline_parallel_size * parallel.decode_context_parallel_size != 1:
-            raise ValueError("KvtierConnector knows tensor parallelism only")
+        for kind in ("pipeline", "prefill_context", "decode_context"):
+            if getattr(parallel, f"{kind}_parallel_size", 1) != 1:
+                raise ValueError(f"KvtierConnector knows tensor parallelism, not {kind} parallelism")
         device = vllm_config.device_config.device_type
         if device not in ("cpu", "cuda"):
             raise ValueError(f"KvtierConnector serves CPUs and NVIDIA GPUs, not {device}")
@@ -99,7 +81,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._keeps = self._can_keep(kv_cache_config)
         self._kept: KeptCacheWorker | None = None
         self._bound: KvtierMetadata | None = None
-        self._load_wait_s = float(options.get("load_wait_ms", LOAD_WAIT_MS)) / 1000
+        self._load_wait_s = options["load_wait_ms"] / 1000
         self._idle_steps = 0  # in a row, without tokens to compute
         self._plans_loads = False  # in this step
         # On the CPU the KV cache is put where the daemon can map it; on a GPU it can open what
@@ -136,7 +118,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
         """What is kept does not move."""
-        return not kv_transfer_config.kv_connector_extra_config.get("keep_kv_cache", False)
+        given = kv_transfer_config.kv_connector_extra_config
+        return not read_options("KvtierConnector", CONNECTOR_OPTIONS, given)["keep_kv_cache"]
 
     def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
         return self._allocation
@@ -152,7 +135,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._blocks.weights = self._blocks.loaded_weights()
         keep = None if self._kept is None else self._kept.keep
         self._link = self._blocks.open_link(lambda _: None, memories, [None], keep)
-        retention = Retention[str(self._options.get("retention", "extended")).upper()]
+        retention = self._options["retention"]
         tokens = [group.group.block_tokens for group in self._blocks.groups]
         transfers, watch = Transfers(self._link), self._make_watch()
         self._worker = WorkerSide(transfers, tokens, retention, self._kept, watch=watch)
@@ -384,7 +367,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     # ---------------------------------------------------------------- both
 
     def _can_keep(self, kv_cache_config: Any) -> bool:
-        if not self._options.get("keep_kv_cache", False):
+        if not self._options["keep_kv_cache"]:
             return False
         why = why_not_kept(self._engine, kv_cache_config)
         if why is not None:
@@ -433,18 +416,17 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             link.ask,
             lambda: link.state,
             self._count_lookup,
-            float(self._options.get("lookup_timeout_ms", 50)) / 1000,
+            self._options["lookup_timeout_ms"] / 1000,
         )
         answers.append(lookups)
         self._link = link
         kept = KeptCacheScheduler(self._cache_groups) if self._keeps else None
-        always_load = bool(self._options.get("always_load", False))
         self._prefetch = DiskPrefetch(link.borrow, link.lost)
         return SchedulerSide(
             lookups,
             self._cache_groups,
             self._ranks,
-            always_load,
+            self._options["always_load"],
             kept,
             tokens=TokenTeller(link.wants_tokens, link.tell),
             prefetch=self._prefetch,
@@ -460,7 +442,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _make_epochs(self, first: str | None) -> WeightEpochs:
         """Raises ValueError where vLLM has no versions of weights that could name them."""
-        run = str(self._options.get("weights_run", ""))
+        run = self._options["weights_run"]
         version = find_weight_version() if run else lambda: None
         if version is None:
             raise ValueError("weights_run needs a vLLM that has weight versions")

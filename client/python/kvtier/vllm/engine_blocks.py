@@ -14,7 +14,7 @@ import vllm
 
 from .._gpu_memory import GpuMemory, gpu_uuid
 from .._link import Attachment
-from ..connection import DEFAULT_SOCKET, Connection
+from ..connection import Connection
 from ..model import ModelRecord
 from . import identity
 from .epochs import unnamed_epoch
@@ -27,8 +27,9 @@ Memories = Sequence[Mapping[str, Any]]
 
 
 class EngineBlocks:
-    """Belongs to one side of a connector. groups: one for each region. hash_root: of the engine's
-    hashes. weights: which it has. Both are set when they are known, and regions are opened then."""
+    """Belongs to one side of a connector. options: as read. groups: one for each region. hash_root: of
+    the engine's hashes. weights: which it has. Both are set when they are known, and regions are
+    opened then."""
 
     def __init__(self, engine: Any, options: Mapping[str, Any], groups: list[BlockPieces]) -> None:
         self._engine = engine
@@ -41,12 +42,13 @@ class EngineBlocks:
             engine,
             [[group.spec, group.layers] for group in groups],
             vllm.__version__,
-            str(options.get("identity", "")),
+            options["identity"],
         )
 
     def loaded_weights(self) -> str | None:
         """Names the weights that the engine has just loaded, if it can be told which they are."""
-        return identity.loaded_weights(self._engine, str(self._options.get("identity", "")))
+        label, whole = self._options["identity"], self._options["weights_digest"]
+        return identity.loaded_weights(self._engine, label, whole)
 
     def memories_of(
         self, cache: torch.Tensor, allocation: SharedAllocation | None
@@ -83,20 +85,13 @@ class EngineBlocks:
         """memories: None if there are none to be opened. ranks: whose blocks the regions have; None:
         this process's. on_connection: gets each new one before its regions are opened, on the
         link's thread. tells_tokens: as LookupLink's."""
-        pauses = [
-            float(self._options.get(name, default)) / 1000
-            for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
-        ]
+        pauses = [self._options[name] / 1000 for name in ("retry_min_ms", "retry_max_ms")]
         attach = functools.partial(self._attach, memories, ranks, on_connection)
         return LookupLink(attach, on_answer, *pauses, tells_tokens=tells_tokens)
 
     def kept_allocation(self, likely_written: int, device: str) -> KeptAllocation:
         """Of the worker. likely_written: as there."""
         return KeptAllocation(self.groups, self._open_memory, likely_written, device)
-
-    def _socket(self) -> str:
-        socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
-        return socket or DEFAULT_SOCKET
 
     def _record(self, root: bytes, weights: str, rank: int | None) -> ModelRecord:
         parallel = self._engine.parallel_config
@@ -114,7 +109,7 @@ class EngineBlocks:
         # memory it is.
         weights = self.loaded_weights() or unnamed_epoch()
         name = memory_name(self._record(bytes(32), weights, None), self.groups, uuid)
-        return open_memory(self._socket(), name, first.memory_bytes, first.blocks, gpu)
+        return open_memory(self._options["socket"], name, first.memory_bytes, first.blocks, gpu)
 
     def _attach(
         self,
@@ -129,4 +124,4 @@ class EngineBlocks:
         if root is None or weights is None:
             return None
         records = [self._record(root, weights, rank) for rank in ranks]
-        return attach_regions(self._socket(), records, memories, on_connection)
+        return attach_regions(self._options["socket"], records, memories, on_connection)

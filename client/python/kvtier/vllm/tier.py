@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import collections
 import functools
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,13 +23,13 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from .._host_view import HostView, NotSharedError, find_host_view
 from .._link import Attachment, LinkState
-from ..connection import DEFAULT_SOCKET
-from ..types import Retention
+from .._options import read_options
 from . import identity as model_identity
 from . import metrics
 from .epochs import unnamed_epoch
 from .link import LookupLink, attach_regions
 from .lookups import Lookups, Verdict
+from .options import TIER_OPTIONS
 from .rows import Chains, block_hash
 from .transfers import EndedJob, Job, Transfers
 
@@ -44,18 +43,10 @@ _VERDICTS = {
     Verdict.MISS: offload.LookupResult.MISS,
     Verdict.RETRY: offload.LookupResult.RETRY,
 }
-_RETENTIONS = {"extended": Retention.EXTENDED, "memory": Retention.MEMORY}
 
 
 class KvtierTier(SecondaryTierManager):
-    """socket: the daemon's; default $KVTIER_SOCKET, else where it listens by default.
-    lookup_timeout_ms: how long a request may wait to hear whether its blocks are cached.
-    retention: "extended" (host memory and disk) or "memory" (host memory only). identity: tells
-    weights apart where vLLM's configuration does not, such as weights that are updated in place.
-    retry_min_ms, retry_max_ms: pauses between tries to reach the daemon, doubling.
-
-    Raises ValueError for options that are not such; nothing else reaches vLLM.
-    """
+    """options.py has the options. Raises ValueError for others; nothing else reaches vLLM."""
 
     medium: ClassVar[offload.Medium] = offload.Medium.STORAGE
     # One tier for host memory and disk of the daemon; vLLM has no name for that.
@@ -68,21 +59,13 @@ class KvtierTier(SecondaryTierManager):
         primary_kv_view: memoryview,
         tier_type: str,
         backpressure_detector: Any = None,
-        *,
-        socket: str = "",
-        lookup_timeout_ms: float = 50,
-        retention: str = "extended",
-        identity: str = "",
-        retry_min_ms: float = 50,
-        retry_max_ms: float = 2000,
-        locality: str | None = None,
+        **given: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        if locality is not None:
-            self.locality = offload.Locality(locality)
-        if retention not in _RETENTIONS:
-            raise ValueError(f"retention is {retention!r}, not one of {sorted(_RETENTIONS)}")
-        self._retention = _RETENTIONS[retention]
+        options = read_options("KvtierTier", TIER_OPTIONS, given)
+        if options["locality"] is not None:
+            self.locality = offload.Locality(options["locality"])
+        self._retention = options["retention"]
         self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._chains = Chains(offloading_spec)
         # Requests that are under way, and those of them with blocks of other weights.
@@ -92,14 +75,14 @@ class KvtierTier(SecondaryTierManager):
         self._connections_told = 0
         self._connected_told: bool | None = None
         self._view: HostView | None = None
-        opener = self._make_opener(socket or os.environ.get("KVTIER_SOCKET", ""), identity)
-        self._link = LookupLink(opener, self._receive, retry_min_ms / 1000, retry_max_ms / 1000)
+        pauses = [options[name] / 1000 for name in ("retry_min_ms", "retry_max_ms")]
+        self._link = LookupLink(self._make_opener(options), self._receive, *pauses)
         self._transfers = Transfers(self._link)
         self._lookups = Lookups(
             self._link.ask,
             lambda: self._link.state,
             functools.partial(self._count, "lookup"),
-            lookup_timeout_ms / 1000,
+            options["lookup_timeout_ms"] / 1000,
         )
 
     def lookup(self, key: bytes, req_context: Any) -> offload.LookupResult:
@@ -166,10 +149,10 @@ class KvtierTier(SecondaryTierManager):
         counts, self._counts = self._counts, collections.Counter()
         return metrics.stats(counts, connected, connections)
 
-    def _make_opener(self, socket: str, label: str) -> Callable[[], Attachment | None]:
+    def _make_opener(self, options: Mapping[str, Any]) -> Callable[[], Attachment | None]:
         """What the link opens regions with: it finds out here, where vLLM's configuration can be
         found, all that does not depend on the daemon."""
-        spec = self._offloading_spec
+        spec, label = self._offloading_spec, options["identity"]
         try:
             engine = model_identity.find_engine_config()
             view = self._view = find_host_view(self._primary_kv_view)
@@ -177,7 +160,8 @@ class KvtierTier(SecondaryTierManager):
                 spec, engine, view.row_bytes, vllm.__version__, label
             )
             group = model_identity.row_group(spec, view.row_bytes)
-            self._weights = model_identity.loaded_weights(engine, label) or unnamed_epoch()
+            whole = options["weights_digest"]
+            self._weights = model_identity.loaded_weights(engine, label, whole) or unnamed_epoch()
         except (NotSharedError, ValueError, OSError, model_identity.UnknownModelError) as error:
             reason = error
             return lambda: _refuse(reason)
@@ -193,7 +177,7 @@ class KvtierTier(SecondaryTierManager):
                 "blocks": view.rows,
                 "pieces": [(view.offset, view.row_stride, view.row_bytes)],
             }
-            return attach_regions(socket or DEFAULT_SOCKET, [record], [memory])
+            return attach_regions(options["socket"], [record], [memory])
 
         return open_attachment
 
