@@ -120,6 +120,14 @@ class WeightsDigestTest(unittest.TestCase):
             self.digest()
             self.assertEqual(read.call_count, files + 1)
 
+    def test_a_file_that_is_written_in_place_with_its_old_times_is_read_again(self):
+        before = self.digest()
+        status = self.weights.stat()
+        write_safetensors(self.weights, {name: bytes(TENSOR_BYTES) for name in self.tensors})
+        os.utime(self.weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+        self.assertEqual(self.weights.stat().st_size, status.st_size)
+        self.assertNotEqual(self.digest(), before)
+
     def test_where_there_are_no_weights_there_is_no_digest(self):
         self.weights.unlink()
         self.assertIsNone(self.digest())

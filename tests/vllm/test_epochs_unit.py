@@ -5,9 +5,9 @@ import types
 import unittest
 
 from kvtier import Retention
+from kvtier._epochs import WeightEpochs
 from kvtier.vllm.connector_scheduler import StepPlan
 from kvtier.vllm.connector_worker import WorkerSide
-from kvtier.vllm.epochs import WeightEpochs
 from kvtier.vllm.kept_cache import table_root
 from kvtier.vllm.lookups import Verdict
 from kvtier.vllm.transfers import Transfers

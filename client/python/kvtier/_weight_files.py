@@ -28,12 +28,13 @@ _MOST_HEADER_BYTES = 100 << 20
 
 
 class _File(NamedTuple):
-    """A file is read again if any of these has changed."""
+    """A file is read again if any of these has changed. changed_ns: no user can set it back."""
 
     path: str
     name: str
     size: int
     modified_ns: int
+    changed_ns: int
     inode: int
 
 
@@ -64,7 +65,12 @@ def _files(path: str) -> Iterable[_File]:
             if entry.name.endswith(_TENSORS + _OTHERS) and entry.is_file():
                 status = entry.stat()
                 yield _File(
-                    entry.path, entry.name, status.st_size, status.st_mtime_ns, status.st_ino
+                    entry.path,
+                    entry.name,
+                    status.st_size,
+                    status.st_mtime_ns,
+                    status.st_ctime_ns,
+                    status.st_ino,
                 )
 
 

@@ -4,9 +4,25 @@ torch counts neither `p.data.copy_(x)` nor `p.data = x` as a write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+
+
+def spread(
+    model: torch.nn.Module, most: int, without: str | None = None
+) -> list[Callable[[], torch.Tensor]]:
+    """Functions that return parameters from all over a model, each time as the model has it. without:
+    the name of modules that are left out with all that is in them."""
+    found = [
+        (module, name)
+        for path, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.numel() > 0 and not parameter.is_meta and without not in path.split(".")
+    ]
+    step = max(1.0, len(found) / most)
+    chosen = [found[int(number * step)] for number in range(min(len(found), most))]
+    return [lambda module=module, name=name: getattr(module, name) for module, name in chosen]
 
 
 def piece(tensor: torch.Tensor, most_bytes: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ aborts it then.
 from __future__ import annotations
 
 import queue
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,14 +21,18 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
     UnifiedCacheLinker,
 )
 
+from .._epochs import WeightEpochs
+from .._facts import digest
 from .._options import read_options
 from ..model import ModelRecord
 from .configuration import (
     LINKER_OPTIONS,
     Options,
     arguments_of,
+    loaded_weights,
     page_facts,
     record_options,
+    weight_version,
 )
 from .copy_worker import CopyWorker
 from .device_pools import DevicePages, device_pool_group, split_layers
@@ -40,7 +45,8 @@ _CLOSE_TIMEOUT_S = 10.0
 
 class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
     """Options, in "linker_extra_config": "socket", "identity", "retry_min_ms", "retry_max_ms",
-    "staging_bytes" (of memory beside each pool), "layer_parts" (at most), "load_timeout_ms".
+    "staging_bytes" (of memory beside each pool), "layer_parts" (at most), "load_timeout_ms",
+    "weights_digest", "weights_run".
 
     All methods are called by SGLang's scheduler. The constructor raises ValueError and OSError for
     what cannot work; no method raises.
@@ -76,7 +82,12 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
         self._queued: dict[str, list[Any]] = {}
         self._results: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._pools = LinkerPools(pools, self._group.num_layers, options)
+        first = loaded_weights(config.model_name, arguments, options.identity, options.whole)
+        self._rank_group = params.attn_tp_cache_group or params.tp_cache_group
+        self._epochs = WeightEpochs(
+            first, values["weights_run"], lambda: weight_version(), self._unnamed_epoch
+        )
+        self._pools = LinkerPools(pools, self._group.num_layers, options, self._epochs.current)
         device = next(iter(pools.values()))[0].pages.device
         self._loader = CopyWorker("kvtier-load", device, self._load)
         self._storer = CopyWorker("kvtier-store", device, self._store)
@@ -179,13 +190,27 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
     # ---------------------------------------------------------------- life
 
     def reset(self) -> None:
-        """Waits until nothing is copied any more."""
+        """Called on all ranks when SGLang's caches are flushed, as they are after an update of the
+        weights. Waits until nothing is copied any more. This engine finds none of the pages any more
+        that were stored before."""
         self._queued.clear()
         self._loader.drain()
         self._storer.drain()
         while not self._results.empty():
             self._results.get_nowait()
         self.layer_done_counter.reset()
+        self._epochs.turn(may_be_named=True)  # nothing is left on the device
+        self._epochs.begin()
+        self._pools.turn(self._epochs.current)
+
+    def _unnamed_epoch(self) -> str:
+        """One name for all ranks, some of which load pages that another one stores."""
+        drawn = torch.tensor([secrets.randbits(62) for _ in range(4)])
+        if self._rank_group is not None:
+            torch.distributed.all_reduce(
+                drawn, op=torch.distributed.ReduceOp.MIN, group=self._rank_group
+            )
+        return f"unnamed:{digest(drawn.tolist())[:32]}"
 
     def close(self) -> None:
         """Ends also if the daemon hangs, within half a minute then."""

@@ -24,6 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
+from .._epochs import WeightEpochs
 from .._link import LinkState
 from .._options import read_options
 from . import identity
@@ -34,7 +35,6 @@ from .connector_scheduler import SchedulerSide
 from .connector_worker import WorkerSide
 from .disk_prefetch import DiskPrefetch
 from .engine_blocks import EngineBlocks
-from .epochs import WeightEpochs, find_weight_version
 from .gpu_order import AfterKernels, StepTimer
 from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
 from .kept_allocation import KeptAllocation, warm_up_blocks
@@ -45,6 +45,7 @@ from .lookups import Lookups
 from .options import CONNECTOR_OPTIONS
 from .token_ids import TokenTeller
 from .transfers import Transfers
+from .weight_version import find_weight_version
 from .weight_watch import WeightWatch, find_model
 
 if TYPE_CHECKING:

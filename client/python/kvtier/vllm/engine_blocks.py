@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import vllm
 
+from .._epochs import unnamed_epoch
 from .._gpu_memory import GpuMemory, gpu_uuid
 from .._link import Attachment
 from ..connection import Connection
 from ..model import ModelRecord
 from . import identity
-from .epochs import unnamed_epoch
 from .kept_allocation import KeptAllocation, memory_name, open_memory
 from .kv_memory import BlockPieces, SharedAllocation
 from .link import LookupLink, attach_regions

@@ -4,7 +4,7 @@
 Everything that decides the bytes of a row goes in: the configuration of the model, the types and the
 layout of its KV cache, how it is split over GPUs, how blocks are hashed, and the version of vLLM,
 whose layouts are its own affair. All of this is found out once, while the engine starts. The
-record's revision says which weights the engine has (epochs.py), which may change while it runs.
+record's revision says which weights the engine has (_epochs.py), which may change while it runs.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ import vllm
 from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
+from .._epochs import unnamed_epoch
 from .._host_view import HostView, NotSharedError, find_host_view
 from .._link import Attachment, LinkState
 from .._options import read_options
 from . import identity as model_identity
 from . import metrics
-from .epochs import unnamed_epoch
 from .link import LookupLink, attach_regions
 from .lookups import Lookups, Verdict
 from .options import TIER_OPTIONS

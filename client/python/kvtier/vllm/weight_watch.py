@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .._weight_sample import piece
+from .._weight_sample import piece, spread
 
 #: Tensors of which a sample is compared, and the bytes of each.
 TENSORS = 64
@@ -39,7 +39,7 @@ class WeightWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._parameters = _chosen(model, moves_experts)
+        self._parameters = spread(model, TENSORS, "experts" if moves_experts else None)
         self._pieces: list[torch.Tensor] = []
         self._places: list[int] = []
         self._expected: torch.Tensor | None = None
@@ -106,21 +106,6 @@ def find_model() -> torch.nn.Module | None:
             return model if isinstance(model, torch.nn.Module) else None
         frame = frame.f_back
     return None
-
-
-def _chosen(model: torch.nn.Module, moves_experts: bool) -> list[Callable[[], torch.Tensor]]:
-    """Functions that return parameters from all over the model, each time as the model has it."""
-    found = [
-        (module, name)
-        for path, module in model.named_modules()
-        for name, parameter in module.named_parameters(recurse=False)
-        if parameter.numel() > 0
-        and not parameter.is_meta
-        and not (moves_experts and "experts" in path.split("."))
-    ]
-    step = max(1.0, len(found) / TENSORS)
-    chosen = [found[int(number * step)] for number in range(min(len(found), TENSORS))]
-    return [lambda module=module, name=name: getattr(module, name) for module, name in chosen]
 
 
 def _to_host(answer: torch.Tensor) -> tuple[torch.Tensor, Any]:

@@ -2,7 +2,7 @@
 """Which weights an engine has, from one change of them to the next: the epoch, by which blocks of
 other weights are told apart.
 
-An engine begins in the epoch that its files name. A new one begins whenever vLLM says that the
+An engine begins in the epoch that its files name. A new one begins whenever the engine says that the
 weights may be others. Its name is random, so that no other engine has it, unless the caller names the
 weights. The daemon's blocks of an epoch stay for engines that are in it.
 """
@@ -10,12 +10,9 @@ weights. The daemon's blocks of an epoch stay for engines that are in it.
 from __future__ import annotations
 
 import secrets
-import sys
-import weakref
 from collections.abc import Callable
-from typing import Any
 
-from .._facts import short
+from ._facts import short
 
 
 def unnamed_epoch() -> str:
@@ -24,15 +21,20 @@ def unnamed_epoch() -> str:
 
 
 class WeightEpochs:
-    """Used by the scheduler's thread, which tells the workers with each step. first: the name of the
-    weights that were loaded; None: it is not known which they are. run: names the training run in
-    which vLLM's weight versions are unique; "": they name nothing. version: vLLM's, None if it has
-    none."""
+    """Used by the scheduler's thread. first: the name of the weights that were loaded; None: it is not
+    known which they are. run: names the training run in which the engine's weight versions are unique;
+    "": they name nothing. version: the engine's, None if it has none. unnamed: makes names that no
+    other engine has."""
 
     def __init__(
-        self, first: str | None, run: str = "", version: Callable[[], str | None] = lambda: None
+        self,
+        first: str | None,
+        run: str = "",
+        version: Callable[[], str | None] = lambda: None,
+        unnamed: Callable[[], str] = unnamed_epoch,
     ) -> None:
         self.current = unnamed_epoch() if first is None else first
+        self._unnamed = unnamed
         self._run = run
         self._version = version
         self._version_before = version()
@@ -47,7 +49,7 @@ class WeightEpochs:
         if self._is_new:
             return False
         self._is_new = True
-        self.current = unnamed_epoch()
+        self.current = self._unnamed()
         return True
 
     def begin(self) -> bool:
@@ -62,20 +64,3 @@ class WeightEpochs:
             return False
         self.current = f"named:{short(f'{self._run}/{version}')}"
         return True
-
-
-def find_weight_version() -> Callable[[], str | None] | None:
-    """Finds the engine core that is being made on this thread, which vLLM does not hand to a connector,
-    and returns a function that reads its weight version; None if it has no versions."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        core = frame.f_locals.get("self")
-        if callable(getattr(type(core), "get_weight_version", None)):
-            found = weakref.ref(core)
-            return lambda: _version_of(found())
-        frame = frame.f_back
-    return None
-
-
-def _version_of(core: Any) -> str | None:
-    return None if core is None else str(core.get_weight_version())
