@@ -121,8 +121,14 @@ def generate(engine, request):
         temperature=0.0, max_tokens=request.get("tokens", 16), ignore_eos=True, detokenize=False
     )
     salt = {"cache_salt": request["cache_salt"]} if "cache_salt" in request else {}
+    adapter = None
+    if "adapter" in request:
+        from vllm.lora.request import LoRARequest
+
+        name, number, path = request["adapter"]
+        adapter = LoRARequest(name, number, path)
     prompts = [{"prompt_token_ids": prompt, **salt} for prompt in request["prompts"]]
-    outputs = engine.generate(prompts, parameters, use_tqdm=False)
+    outputs = engine.generate(prompts, parameters, use_tqdm=False, lora_request=adapter)
     return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "cached": [output.num_cached_tokens for output in outputs],

@@ -74,8 +74,8 @@ class EngineProcess:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
-    def generate(self, prompts: list[list[int]], tokens: int = 16) -> dict:
-        return self.ask({"op": "generate", "prompts": prompts, "tokens": tokens})
+    def generate(self, prompts: list[list[int]], tokens: int = 16, **more: object) -> dict:
+        return self.ask({"op": "generate", "prompts": prompts, "tokens": tokens, **more})
 
     def forget(self) -> None:
         assert self.ask({"op": "forget"})["done"], self.log[-3000:]

@@ -7,7 +7,8 @@ import shutil
 import unittest
 
 from cache_tests import CACHED_TOKENS, PROMPTS, EngineCase
-from tiny_model import make_model, make_model_of_kind
+from engine_process import EngineProcess
+from tiny_model import ADAPTER_RANK, make_adapter, make_model, make_model_of_kind
 
 ALL = [CACHED_TOKENS] * PROMPTS
 NONE = [0] * PROMPTS
@@ -66,6 +67,46 @@ class FilesTest(EngineCase, unittest.TestCase):
             engine = self.start_engine(self.copy(self.model, name))
             self.assertEqual(self.generate(engine), ALL)
             engine.stop()
+
+
+class AdaptersTest(EngineCase, unittest.TestCase):
+    """Adapters are told apart by their tensors, beside the name and path that vLLM goes by."""
+
+    options = {
+        "connector": True,
+        "engine": {"enable_lora": True, "max_loras": 2, "max_lora_rank": ADAPTER_RANK},
+    }
+
+    def tokens_with(self, *adapter):
+        plain = EngineProcess(
+            self.model, self.directory / "plain.log", {"engine": dict(self.options["engine"])}
+        )
+        tokens = plain.generate(self.prompts, adapter=adapter)["tokens"]
+        plain.stop()
+        return tokens
+
+    def check_with(self, engine, adapter, expected, cached):
+        reply = engine.generate(self.prompts, adapter=adapter)
+        self.assertEqual(reply["tokens"], expected)
+        self.assertEqual(reply["cached"], cached)
+        engine.forget()
+
+    def test_an_adapter_that_is_replaced_at_its_path_is_another_one(self):
+        path = str(make_adapter(self.directory / "adapter", seed=1))
+        one = self.tokens_with("a", 1, path)
+        for cached in (NONE, ALL):
+            self.check_with(self.engine, ("a", 1, path), one, cached)
+        self.generate()  # without the adapter
+        make_adapter(self.directory / "adapter", seed=2)
+        other = self.tokens_with("a", 1, path)
+        self.assertNotEqual(one, other)
+        new = self.start_engine()
+        for cached in (NONE, ALL):
+            self.check_with(new, ("a", 1, path), other, cached)
+        new.stop()
+        # The running engine still has the first one, and no name for it.
+        self.check_with(self.engine, ("a", 1, path), one, NONE)
+        self.check_with(self.engine, ("a", 2, path), other, ALL)
 
 
 class UnsaidUpdateTest(EngineCase, unittest.TestCase):

@@ -27,7 +27,7 @@ _FILE_PIECES, _FILE_PIECE_BYTES = 256, 4096
 _MOST_HEADER_BYTES = 100 << 20
 
 
-class _File(NamedTuple):
+class File(NamedTuple):
     """A file is read again if any of these has changed. changed_ns: no user can set it back."""
 
     path: str
@@ -39,7 +39,7 @@ class _File(NamedTuple):
 
 
 # Digests of files that were read by this process.
-_known: dict[tuple[_File, bool], bytes] = {}
+_known: dict[tuple[File, bool], bytes] = {}
 
 
 def weights_digest(path: str | None, whole: bool = False) -> str | None:
@@ -47,7 +47,7 @@ def weights_digest(path: str | None, whole: bool = False) -> str | None:
     no directory, or has none. whole: reads all bytes. Raises OSError."""
     if not path or not os.path.isdir(path):
         return None
-    files = sorted(_files(path), key=lambda file: file.name)
+    files = list_files(path)
     if not any(file.name.endswith(_TENSORS) for file in files):
         return None
     digest = hashlib.sha256()
@@ -59,12 +59,17 @@ def weights_digest(path: str | None, whole: bool = False) -> str | None:
     return digest.hexdigest()[:32]
 
 
-def _files(path: str) -> Iterable[_File]:
+def list_files(path: str) -> tuple[File, ...]:
+    """The files of a directory that tell a model apart. Raises OSError."""
+    return tuple(sorted(_files(path), key=lambda file: file.name))
+
+
+def _files(path: str) -> Iterable[File]:
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.endswith(_TENSORS + _OTHERS) and entry.is_file():
                 status = entry.stat()
-                yield _File(
+                yield File(
                     entry.path,
                     entry.name,
                     status.st_size,
@@ -74,7 +79,7 @@ def _files(path: str) -> Iterable[_File]:
                 )
 
 
-def _file_digest(file: _File, whole: bool) -> bytes:
+def _file_digest(file: File, whole: bool) -> bytes:
     digest = hashlib.sha256(f"{file.size} ".encode())
     descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -93,7 +98,7 @@ def _file_digest(file: _File, whole: bool) -> bytes:
         os.close(descriptor)
 
 
-def _safetensors_header(descriptor: int, file: _File) -> bytes:
+def _safetensors_header(descriptor: int, file: File) -> bytes:
     """With its length before it; empty for files of another kind."""
     if not file.name.endswith(".safetensors"):
         return b""

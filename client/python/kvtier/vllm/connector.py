@@ -28,6 +28,7 @@ from .._epochs import WeightEpochs
 from .._link import LinkState
 from .._options import read_options
 from . import identity
+from .adapters import AdapterDigests
 from .cache_groups import cache_groups
 from .connector_metadata import KvtierHandshake, KvtierMetadata, KvtierWorkerMetadata
 from .connector_metrics import KvtierPromMetrics, KvtierStats
@@ -431,6 +432,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             kept,
             tokens=TokenTeller(link.wants_tokens, link.tell),
             prefetch=self._prefetch,
+            adapters=AdapterDigests(self._options["weights_digest"]),
         )
 
     def _hear_of_other_weights(self, epoch: int) -> None:
