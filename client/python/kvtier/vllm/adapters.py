@@ -18,7 +18,7 @@ class AdapterDigests:
 
     def __init__(self, whole: bool = False) -> None:
         self._whole = whole
-        # By vLLM's number of the adapter: what was there when it was first used, and its digest.
+        # By vLLM's number of the adapter, its files when it was first used, and their digest.
         self._known: dict[int, tuple[tuple[File, ...], bytes]] = {}
         self._told: set[int] = set()
 
