@@ -9,7 +9,7 @@ from kvtier.vllm.lookups import Lookups, Verdict
 from test_tier_unit import key
 
 
-class LookupsTest(unittest.TestCase):
+class LookupsCase(unittest.TestCase):
     def setUp(self):
         self.asked, self.counts, self.yields, self.now = [], [], [], 0.0
         self.state = LinkState.READY
@@ -28,6 +28,8 @@ class LookupsTest(unittest.TestCase):
     def answer(self, *presence):
         self.lookups.receive((self.asked[-1], presence))
 
+
+class LookupsTest(LookupsCase):
     def test_a_step_s_questions_are_one_and_answered_in_the_next(self):
         self.assertEqual(self.look_up(1, 2, 3), [Verdict.RETRY] * 3)
         self.assertEqual(self.asked, [])
