@@ -68,7 +68,7 @@ class CacheGrowth : public testing::Test {
       worst_event_ = std::max(worst_event_, TakeLargestPiece());
     } while (machine_.loop.RunOne());
   }
-  // A sequence of blocks that nobody has had before, cached and no longer in use.
+  // A sequence of blocks that no session has had before, cached and no longer in use.
   void Put(uint64_t sequence) {
     std::vector<BlockHandle> blocks;
     Events([&] {
