@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import unittest
 from unittest import mock
 
@@ -17,6 +18,30 @@ import kvtier
 from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
 from harness.model_cache import model_cache
 from harness.paths import SOURCE, daemon_program
+
+
+def first_python(path):
+    """The first block of Python in a file."""
+    return re.search(r"```python\n(.*?)```", path.read_text(), re.DOTALL).group(1)
+
+
+@contextlib.contextmanager
+def before_line(code, number, call):
+    """Calls `call` once, before the line of that number in `code` runs."""
+    pending = [call]
+
+    def trace(frame, event, _):
+        if frame.f_code is not code:
+            return None
+        if event == "line" and frame.f_lineno == number and pending:
+            pending.pop()()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
 
 
 class DocumentationTest(DaemonTestCase):
@@ -127,10 +152,10 @@ class DocumentationTest(DaemonTestCase):
 
     def run_example(self, path, **names):
         """The first Python of a file, with this test's daemon at the place where it looks."""
-        example = re.search(r"```python\n(.*?)```", path.read_text(), re.DOTALL).group(1)
+        example = first_python(path)
         connect = functools.partial(kvtier.connect, self.daemon.socket)
         out = io.StringIO()
-        with mock.patch.object(kvtier, "connect", lambda *_: connect()):
+        with mock.patch.object(kvtier, "connect", connect):
             with contextlib.redirect_stdout(out):
                 exec(example, names)
         return out.getvalue()
@@ -145,6 +170,25 @@ class DocumentationTest(DaemonTestCase):
             )
         # The partial block at the end is not finished there.
         self.assertEqual(computed, [(50, 50), (2, 2)])
+
+    def test_the_lines_of_the_readme_survive_a_daemon_that_dies_before_any_of_them(self):
+        example = first_python(SOURCE / "README.md")
+        lines = [i + 1 for i, line in enumerate(example.splitlines()) if line.strip()]
+        tokens = prompt(blocks=3, extra_tokens=2)
+        code = compile(example, "ten lines", "exec")
+        for dies_before in lines[1:]:
+            with self.subTest(line=example.splitlines()[dies_before - 1].strip()):
+                computed = []
+
+                def compute_kv(pool, slots, rest, computed=computed):
+                    computed.append(len(rest))
+
+                self.daemon.kill()
+                self.daemon.start()
+                with before_line(code, dies_before, self.daemon.kill):
+                    exec(code, {"prompt": tokens, "compute_kv": compute_kv})
+                # A prefix that was found before the death counts only if it is there until the end.
+                self.assertEqual(computed, [50])
 
     def test_the_program_of_the_readme_finds_what_its_first_run_computed(self):
         program = pathlib.Path(daemon_program()).parent / "readme_example"
