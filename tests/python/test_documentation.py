@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/PYTHON.md and of the README files run as printed, and do what they say."""
+"""The examples of docs/PYTHON.md, docs/CPP.md and of the README files run as printed, and do what they
+say; README itself stays short."""
 
 import contextlib
 import functools
@@ -42,6 +43,39 @@ def before_line(code, number, call):
         yield
     finally:
         sys.settrace(None)
+
+
+def sentences_of(text):
+    """The sentences of a page's prose: without code, tables, headings and the targets of links."""
+    prose = re.sub(r"```.*?```", "\n\n", text, flags=re.DOTALL)
+    prose = re.sub(r"^(#|\||!).*$", "", prose, flags=re.MULTILINE)
+    prose = re.sub(r"\]\([^)]*\)", "]", prose)
+    for paragraph in re.split(r"\n\s*\n", prose):
+        yield from re.split(r"(?<=[.:;!?])\s+", " ".join(paragraph.split()))
+
+
+def cells_of(text):
+    """The cells of a page's tables, without the targets of links."""
+    for row in re.findall(r"^\|(.*)\|$", text, re.MULTILINE):
+        yield from re.sub(r"\]\([^)]*\)", "]", row).split("|")
+
+
+class ReadmeTest(unittest.TestCase):
+    text = (SOURCE / "README.md").read_text()
+
+    def test_it_is_short_and_its_sentences_and_cells_are(self):
+        self.assertLessEqual(len(self.text.splitlines()), 120)
+        self.assertEqual([s for s in sentences_of(self.text) if len(s.split()) > 30], [])
+        self.assertEqual([cell for cell in cells_of(self.text) if len(cell.split()) > 10], [])
+
+    def test_its_first_screen_has_a_figure_an_install_line_and_a_server(self):
+        first_screen = "\n".join(self.text.splitlines()[:40])
+        for line in ("pip install", "vllm serve MODEL", "kvtierd --dev", "computed again"):
+            self.assertIn(line, first_screen)
+
+    def test_its_links_lead_to_files(self):
+        targets = re.findall(r"\]\(([^)#:]+)[^)]*\)", self.text)
+        self.assertEqual([one for one in targets if not (SOURCE / one).exists()], [])
 
 
 class DocumentationTest(DaemonTestCase):
@@ -190,8 +224,8 @@ class DocumentationTest(DaemonTestCase):
                 # A prefix that was found before the death counts only if it is there until the end.
                 self.assertEqual(computed, [50])
 
-    def test_the_program_of_the_readme_finds_what_its_first_run_computed(self):
-        program = pathlib.Path(daemon_program()).parent / "readme_example"
+    def test_the_program_of_the_cpp_page_finds_what_its_first_run_computed(self):
+        program = pathlib.Path(daemon_program()).parent / "cpp_page_example"
         if not program.exists():
             self.skipTest("not built")
         told = [
