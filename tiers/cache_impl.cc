@@ -299,6 +299,12 @@ void Cache::ReleaseQuarantine(SessionId session) {
   impl_->Pump();
 }
 
+void Cache::WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done) {
+  const std::vector<PoolDevice>& devices = impl_->state.env.devices;
+  if (device.value >= devices.size()) return done({});
+  devices[device.value].device->WhenOpen(std::move(done));
+}
+
 Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                    DeviceIndex device, uint32_t shares, uint32_t groups) {
   KVT_RETURN_IF_ERROR(CheckIdentity(identity));
@@ -547,8 +553,8 @@ bool Cache::Idle() const {
          impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
          (!impl_->cold_lookup || impl_->cold_lookup->waiting() == 0) &&
          (!impl_->cold_writer || impl_->cold_writer->Idle()) && impl_->regions.in_flight() == 0 &&
-         (impl_->draining_stopped || impl_->prefetch.Idle()) &&
-         impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
+         (impl_->draining_stopped || impl_->prefetch.Idle()) && impl_->drains_beginning == 0 &&
+         !impl_->state.pump_scheduled();
 }
 
 bool Cache::AdoptionEnded() const { return impl_->adoption.Ended(); }
