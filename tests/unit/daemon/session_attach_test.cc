@@ -132,6 +132,20 @@ TEST_F(SessionOpening, ADeviceThatCannotBeOpenedIsTheAttachsErrorAndTriedAgain) 
   EXPECT_TRUE(attached->Is(wire::MessageType::kAttachReply));
 }
 
+TEST(SessionAttachError, APoolThatIsTooLargeForAnEmptyDeviceIsNotBlamedOnOtherModels) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  const auto model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
+  client.Send(wire::Attach{.model = model.model, .pool_bytes = uint64_t{1} << 50});
+  const auto refused = client.Receive();
+  ASSERT_TRUE(refused);
+  const Error error = wire::Decode<wire::ErrorReply>(refused->payload).value().error;
+  EXPECT_EQ(error.reason, "pool_bytes_exhausted");
+  EXPECT_NE(error.context.find("raise pool.bytes"), std::string::npos) << error.context;
+  EXPECT_EQ(error.context.find("other models"), std::string::npos) << error.context;
+}
+
 TEST_F(SessionOpening, AClientThatGoesMeanwhileLeavesNothing) {
   {
     WireClient client(daemon_.socket());
