@@ -299,6 +299,12 @@ void Cache::ReleaseQuarantine(SessionId session) {
   impl_->Pump();
 }
 
+void Cache::WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done) {
+  const std::vector<PoolDevice>& devices = impl_->state.env.devices;
+  if (device.value >= devices.size()) return done({});
+  devices[device.value].device->WhenOpen(std::move(done));
+}
+
 Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                    DeviceIndex device, uint32_t shares, uint32_t groups) {
   KVT_RETURN_IF_ERROR(CheckIdentity(identity));

@@ -111,7 +111,10 @@ void AddKeptBytes(Family family, From from, std::optional<size_t> device) {
 
 double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
 
-uint64_t IsReady(const AttentionReport& report) { return report.state == AttentionState::kReady; }
+// A device that waits for its first pool lacks nothing.
+uint64_t IsReady(const AttentionReport& report) {
+  return report.state == AttentionState::kReady || report.state == AttentionState::kWaiting;
+}
 
 constexpr MetricRow kRequestRows[] = {
     {kCounter, "kvtier_asked_blocks",
@@ -414,8 +417,8 @@ constexpr MetricRow kMovementRows[] = {
 
 constexpr MetricRow kAttentionRows[] = {
     {kGauge, "kvtier_attention_ready",
-     "1 if attention is computed for clients on every device: the kernels passed their test at "
-     "the start.",
+     "1 if attention is computed for clients on every device: the kernels passed their test, or "
+     "the device waits for its first pool.",
      "", "", [](From from, Family family) { family.Add(IsReady(from.snapshot.attention.All())); }},
     {kCounter, "kvtier_attention_calls", "Calls of attention computed for clients.",
      "kernels.calls", "",

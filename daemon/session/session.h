@@ -171,6 +171,15 @@ class Session final : public ConnectionListener {
   Status OnTokens(const Call& call, const wire::Tokens& request);
 
   // OnAttach's work. until_ms: when to stop waiting for memory; nothing: it is the first try.
+  // Does what a request asks for once `when` has called back, which may be within this call; the
+  // client's next request waits for that. Errors: those of `when` and of the work, within this call
+  // or as the reply.
+  [[nodiscard]] Status After(const std::function<void(std::function<void(Status)>)>& when,
+                             wire::MessageType type, const Call& call,
+                             std::function<Status()> work);
+  [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request,
+                                  LentMemory lent);
+  [[nodiscard]] Status OpenWorkspace(const Call& call, const wire::Workspace& request);
   [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request,
                                  std::optional<int64_t> until_ms);
   // After the cache's `error`: tries again soon if memory is on its way back, else returns it.

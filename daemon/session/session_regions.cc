@@ -53,6 +53,18 @@ void Session::DropDescriptors(size_t count) {
 Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
   // Taken first, so that the descriptor of a message that is refused is not the next one's.
   KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
+  // Shared, because a function that is kept for later must be copyable.
+  const auto kept = std::make_shared<LentMemory>(std::move(lent));
+  return After(
+      [this, &request](std::function<void(Status)> open) {
+        if (request.memory == wire::RegionMemory::kSharedMemory) return open({});
+        services_.cache->WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+      },
+      wire::MessageType::kOpenRegion, call,
+      [this, call, request, kept] { return OpenRegion(call, request, std::move(*kept)); });
+}
+
+Status Session::OpenRegion(const Call& call, const wire::OpenRegion& request, LentMemory lent) {
   KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
                        services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
@@ -91,6 +103,7 @@ Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) 
                     .namespace_id = services_.cache->FindNamespace(identity).value(),
                     .region_blocks = request.blocks};
   region_blocks_ += request.blocks;
+  trace_.End(wire::MessageType::kOpenRegion, call.request_id, /*failed=*/false);
   Reply(call, wire::OpenRegionReply{.region = region, .block_bytes = group.block_bytes});
   return {};
 }
@@ -208,8 +221,8 @@ void Session::PrefetchToHost(const Call& call, const wire::Prefetch& request) {
     trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/false);
     if (!ended_) Reply(call, wire::PrefetchReply{.count = in_memory});
   });
-  services_.cache->PrefetchToHost(id_, request.pool,
-                                  {request.hashes.begin(), request.hashes.end()}, done);
+  services_.cache->PrefetchToHost(id_, request.pool, {request.hashes.begin(), request.hashes.end()},
+                                  done);
 }
 
 Result<LayerOrder> Session::OrderOf(const wire::Load& request, uint32_t layers) const {

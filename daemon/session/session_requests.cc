@@ -47,7 +47,8 @@ constexpr size_t DescriptorsOf(wire::MessageType message) {
 constexpr bool AnsweredLater(wire::MessageType message) {
   return WorkedInSteps(message) || message == wire::MessageType::kAttach ||
          message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend ||
-         message == wire::MessageType::kCloseRegion;
+         message == wire::MessageType::kCloseRegion || message == wire::MessageType::kOpenRegion ||
+         message == wire::MessageType::kWorkspace;
 }
 
 }  // namespace
@@ -188,8 +189,38 @@ Status Session::OnDevices(const Call& call, const wire::Devices&) {
   return {};
 }
 
+Status Session::After(const std::function<void(std::function<void(Status)>)>& when,
+                      wire::MessageType type, const Call& call, std::function<Status()> work) {
+  struct Wait {
+    std::optional<Status> within_call;
+    bool over = false;  // the call
+  };
+  const auto wait = std::make_shared<Wait>();
+  when(gate_.WhileOpen([this, wait, type, call, work = std::move(work)](const Status& came) {
+    if (!wait->over) {
+      wait->within_call = came ? work() : came;
+      return;
+    }
+    connection_.Resume();
+    if (ended_) return;
+    const Status done = came ? work() : came;
+    if (done) return;
+    trace_.End(type, call.request_id, /*failed=*/true);
+    Refuse(call, done.error());
+  }));
+  if (wait->within_call) return *wait->within_call;
+  wait->over = true;
+  connection_.Pause();
+  return {};
+}
+
 Status Session::OnAttach(const Call& call, const wire::Attach& request) {
-  return TryAttach(call, request, std::nullopt);
+  return After(
+      [this, &request](std::function<void(Status)> open) {
+        services_.cache->WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+      },
+      wire::MessageType::kAttach, call,
+      [this, call, request] { return TryAttach(call, request, std::nullopt); });
 }
 
 // Once the cache has begun to close pools, each call goes on with it.
@@ -240,6 +271,7 @@ Status Session::TryAttach(const Call& call, const wire::Attach& request,
   const PoolInfo& pool = *attached;
   // The pool is used from here on, so that no other attach takes its memory before the reply.
   services_.cache->UsePool(id_, pool.id, Identity());
+  if (services_.attention != nullptr) services_.attention->Prepare(request.device);
   if (until_ms) {
     services_.log->Info("pool.reclaimed",
                         "pools that no client used made way for \"{}\" of tenant {}",

@@ -265,9 +265,8 @@ class Engine:
                 request.tokens.append(token)
                 request.first_token_s = request.first_token_s or now_s
             # A daemon that is lost now is noticed by the next step.
-            with contextlib.suppress(kvtier.StaleHandleError):
-                if self._cache and request.sequence is not None:
-                    request.sequence.mark_computed(request.computed)
+            if self._cache and request.sequence is not None:
+                request.sequence.mark_computed(request.computed)
         finished = [request for request, _ in batch if request.is_finished]
         for request in finished:
             request.finished_s = now_s
