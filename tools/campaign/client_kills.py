@@ -58,7 +58,7 @@ class Kills:
             for text in witness.wrong + witness.errors:
                 self._fail(text)
             witness.close()
-        except (AssertionError, ValueError, kvtier.KvtierError) as error:
+        except (RuntimeError, ValueError, kvtier.KvtierError) as error:
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             nursery.close()

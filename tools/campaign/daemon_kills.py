@@ -59,7 +59,7 @@ class DaemonKills:
             observer.close()
             for client in clients:
                 self._add(client.finish())
-        except (AssertionError, RuntimeError, kvtier.KvtierError) as error:
+        except (RuntimeError, kvtier.KvtierError) as error:
             self._fail(str(error))
         finally:
             for client in clients:
