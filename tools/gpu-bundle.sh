@@ -54,6 +54,8 @@ cp README.md "$bundle/source"
 cp docs/PYTHON.md "$bundle/source/docs"
 cp --recursive --parents client/include client/python tests/python kernels/include \
   "$bundle/source"
+# The demonstration is not run there, and its weights are 8 MiB.
+rm -r "$bundle/source/client/python/kvtier/demo"
 find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec rm -rf {} +
 cp --dereference "$build/lib/libkvtier.so.0" "$bundle/lib/python"
 ln --symbolic --relative "$bundle/lib/libkvtier_kernels.so" "$bundle"/lib/libfmt.so.* \
