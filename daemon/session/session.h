@@ -11,6 +11,8 @@
 // session ends, however it ends.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -247,9 +249,15 @@ class Session final : public ConnectionListener {
   // Takes the first step, and sees to it that the others follow.
   template <typename SomeSteps>
   void WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*));
-  // The items that the next step works on; pays for them.
-  template <typename SomeSteps>
-  [[nodiscard]] auto NextItems(const SomeSteps& steps);
+  // The items that the next step works on, `done` of them being done; pays for them. As many as the
+  // turn's budget, which is never 0, so that every step makes progress.
+  template <typename Item>
+  [[nodiscard]] std::span<const Item> NextItems(std::span<const Item> items, size_t done) {
+    const std::span<const Item> part =
+        items.subspan(done, std::min<size_t>(items.size() - done, connection_.budget()));
+    connection_.Spend(part.size());
+    return part;
+  }
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
 

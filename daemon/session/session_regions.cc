@@ -156,20 +156,14 @@ void Session::OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks, T
 
 template <typename Block, typename Work>
 void Session::TransferInSteps(std::vector<Block> blocks, Work work) {
-  struct Steps {
-    std::vector<Block> blocks;
-    size_t done = 0;
-  };
-  const auto steps = std::make_shared<Steps>(Steps{.blocks = std::move(blocks)});
-  // An event tells of the transfer's end. A load in layers has host slots pinned until all blocks
+  // An event reports the transfer's end. A load in layers has host slots pinned until all blocks
   // are named.
-  const auto step = [this, steps, work = std::move(work)] {
-    const std::span<const Block> rest = std::span(steps->blocks).subspan(steps->done);
-    const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
-    connection_.Spend(part.size());
-    steps->done += part.size();
+  const auto step = [this, blocks = std::make_shared<const std::vector<Block>>(std::move(blocks)),
+                     done = size_t{0}, work = std::move(work)]() mutable {
+    const std::span<const Block> part = NextItems(std::span(*blocks), done);
+    done += part.size();
     work(part);
-    return steps->done < steps->blocks.size();
+    return done < blocks->size();
   };
   connection_.WorkInSteps(step, Connection::StepKind::kSendsNothing);
 }

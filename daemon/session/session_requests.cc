@@ -357,16 +357,6 @@ void Session::WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*)) {
   connection_.WorkInSteps([this, steps, some] { return (this->*some)(steps.get()); });
 }
 
-template <typename SomeSteps>
-// Takes as many items as the budget allows, at least one because the budget is never 0: every step
-// makes progress.
-auto Session::NextItems(const SomeSteps& steps) {
-  const auto rest = steps.items.subspan(steps.done);
-  const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
-  connection_.Spend(part.size());
-  return part;
-}
-
 Status Session::OnCommit(const Call& call, const wire::Commit& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   if (request.items.empty()) return tl::unexpected(EmptyRequest());
@@ -381,7 +371,7 @@ Status Session::OnCommit(const Call& call, const wire::Commit& request) {
 // wanted, nothing is sent.
 bool Session::CommitSome(CommitSteps* steps) {
   const AttachedPool& attached = pools_.at(steps->pool);
-  for (const wire::CommitItem& item : NextItems(*steps)) {
+  for (const wire::CommitItem& item : NextItems(steps->items, steps->done)) {
     bool duplicate = false;
     const uint32_t position = steps->done++;
     const Status committed = CommitOne(steps->pool, attached, item, &duplicate);
@@ -412,7 +402,7 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 }
 
 bool Session::ReleaseSome(ReleaseSteps* steps) {
-  const std::span<const BlockHandle> part = NextItems(*steps);
+  const std::span<const BlockHandle> part = NextItems(steps->items, steps->done);
   const auto failures = services_.cache->Release(id_, steps->pool, part);
   for (const Cache::ReleaseError& failed : failures) {
     services_.counters->CountRefusal(failed.error);
@@ -443,7 +433,7 @@ Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
 
 // Goes on as long as everything is found.
 bool Session::PrefetchSome(PrefetchSteps* steps) {
-  const std::span<const BlockHash> part = NextItems(*steps);
+  const std::span<const BlockHash> part = NextItems(steps->items, steps->done);
   const uint32_t found =
       services_.cache->Prefetch(steps->pool, part, {id_, steps->call.request_id});
   steps->done += found;
