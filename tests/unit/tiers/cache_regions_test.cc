@@ -510,6 +510,30 @@ TEST_F(CacheRegionsTest, AllRegionsOfASessionAreClosedTogether) {
   EXPECT_EQ(cache_->Gauges().regions, 0u);
 }
 
+TEST_F(CacheRegionsTest, ARegionThatIsBeingClosedIsWaitedForWithTheOthers) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)BeginStore(region, Sequence(1, 2));
+  int closed = 0;
+  cache_->CloseRegion(region, [&] { ++closed; });
+  cache_->CloseRegions(kAlice, [&] { ++closed; });
+  EXPECT_EQ(closed, 0) << "a copy is under way";
+  Settle();
+  EXPECT_EQ(closed, 2);
+}
+
+TEST_F(CacheRegionsTest, NothingIsReportedOfARegionThatWasBeingClosedWhenItsSessionEnded) {
+  Start();
+  const PoolId region = OpenRegion();
+  const PendingTransfer stored = BeginStore(region, Sequence(1, 2));
+  bool closed = false;
+  cache_->CloseRegion(region, [&] { closed = true; });
+  cache_->CloseSession(kAlice);
+  Settle();
+  EXPECT_FALSE(stored.ended() || closed);
+  EXPECT_THAT(machine_->device->lent(), IsEmpty());
+}
+
 TEST_F(CacheRegionsTest, ASessionMayEndBetweenTheStepsOfATransfer) {
   Start();
   const PoolId region = OpenRegion();
