@@ -135,6 +135,17 @@ TEST_F(CacheRegionsTest, OneBlockIsLoadedToTwoPlacesOfARegion) {
   EXPECT_TRUE(MatchesHash(TestHash(1, 0), RegionBytes(4)));
 }
 
+TEST_F(CacheRegionsTest, ABlockThatIsBeingStoredIsInNoTierYet) {
+  Start();
+  const PendingTransfer stored = BeginStore(OpenRegion(), Sequence(1, 1));
+  ASSERT_FALSE(stored.ended());
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_FALSE(cache_->Inspect({pool_.namespace_id, TestHash(1, 0)})->presence.anywhere());
+  EXPECT_FALSE(cache_->Lookup(pool_.namespace_id, Sequence(1, 1)).front().anywhere());
+  Settle();
+  EXPECT_TRUE(cache_->Lookup(pool_.namespace_id, Sequence(1, 1)).front().host);
+}
+
 TEST_F(CacheRegionsTest, ALoadWaitsForTheStoreOfItsBlock) {
   Start();
   const PoolId region = OpenRegion();
