@@ -63,6 +63,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     sessions.CloseSome();
     retention.GoOn();
     touches.GoOn();
+    regions.GoOn();
     if (loads.CloseSome()) state.SchedulePart();
     Pump();
   };
