@@ -269,10 +269,8 @@ class Session final : public ConnectionListener {
   // Errors: kNotFound "pool_not_attached"; kInvalidArgument "not_a_region".
   [[nodiscard]] Result<const AttachedPool*> FindRegion(PoolId region) const;
 
-  // What the client lends. Errors: kInvalidArgument "no_descriptor".
+  // What the client lends. Errors: kInvalidArgument "no_descriptor", "bad_region_memory".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
-  // Drops the descriptors that came with a message that cannot be read.
-  void DropDescriptors(size_t count);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>

@@ -37,21 +37,16 @@ Result<LentMemory> Session::TakeLentMemory(const wire::OpenRegion& request) {
   if (!descriptor) {
     return MakeError(ErrorCode::kInvalidArgument, "no_descriptor", "none came with the message");
   }
-  lent.descriptor = LentDescriptor(
-      *std::move(descriptor),
-      [closer = &services_.network->closer](UniqueFd fd) { closer->Close(std::move(fd)); });
+  if (!descriptor->valid()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory",
+                     "neither a file in memory nor memory of a GPU");
+  }
+  lent.descriptor =
+      LentDescriptor(*std::move(descriptor), services_.network->closer.CloseFor(tenant_));
   return lent;
 }
 
-void Session::DropDescriptors(size_t count) {
-  for (; count > 0; --count) {
-    std::optional<UniqueFd> descriptor = connection_.TakeDescriptor();
-    if (descriptor) services_.network->closer.Close(*std::move(descriptor));
-  }
-}
-
 Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
-  // Taken first, so that the descriptor of a message that is refused is not the next one's.
   KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
   // Shared, because a function that is kept for later must be copyable.
   const auto kept = std::make_shared<LentMemory>(std::move(lent));

@@ -36,13 +36,6 @@ constexpr bool WorkedInSteps(wire::MessageType message) {
          message == wire::MessageType::kStore || message == wire::MessageType::kLoad;
 }
 
-// How many descriptors a client sends along.
-constexpr size_t DescriptorsOf(wire::MessageType message) {
-  return message == wire::MessageType::kOpenRegion   ? 1
-         : message == wire::MessageType::kKeepMemory ? 2
-                                                     : 0;
-}
-
 // Whether the request is answered by an event of its own, where its trace ends as well.
 constexpr bool AnsweredLater(wire::MessageType message) {
   return WorkedInSteps(message) || message == wire::MessageType::kAttach ||
@@ -58,11 +51,7 @@ void Session::Handle(const wire::Frame& frame,
                      Status (Session::*handler)(const Call&, const Message&)) {
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = wire::Decode<Message>(frame.payload);
-  if (!message) {
-    // The memory that came with it must not become that of the session's next region.
-    DropDescriptors(DescriptorsOf(Message::kType));
-    return Refuse(call, message.error());
-  }
+  if (!message) return Refuse(call, message.error());
   const RequestTrace::Asked asked = RequestTrace::AskedBy(*message);
   // A request that is worked on in steps spends in each of them.
   if (!WorkedInSteps(Message::kType)) connection_.Spend(asked.blocks + asked.new_blocks);
