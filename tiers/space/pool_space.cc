@@ -218,7 +218,7 @@ void PoolSpace::Empty(CachePool* pool) {
     pool->next_to_close = (pool->next_to_close + 1) % blocks;
     const PoolBlock& block = pool->blocks[index];
     if (block.state() != PoolBlockState::kCommitted || block.loading() || block.pins() > 0 ||
-        block.references > 0) {
+        block.references() > 0) {
       continue;
     }
     const EntryIndex entry = block.entry;

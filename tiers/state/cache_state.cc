@@ -140,7 +140,7 @@ CachePool* CacheState::ReadyPool(const BlockEntry& entry) const {
 uint32_t CacheState::References(const BlockEntry& entry) const {
   uint32_t references = 0;
   ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
-    references += pool.blocks[block].references;
+    references += pool.blocks[block].references();
   });
   return references;
 }
@@ -414,7 +414,7 @@ int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
 void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
   pool->victims.Remove(index);
   const BlockIndex block = RemovePlace(pool, index);
-  if (pool->blocks[block].references > 0) {
+  if (pool->blocks[block].references() > 0) {
     pool->blocks.Orphan(block);
   } else {
     pool->blocks.Free(block, nullptr);

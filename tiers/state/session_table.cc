@@ -88,8 +88,7 @@ void SessionTable::AddAbsent(SessionId session, CachePool* pool, AbsentHoldings 
   held.used.push_back({pool->id, std::move(holdings.sessions)});
   ReferenceCounts& references = held.pools[pool->id].references;
   for (const BlockIndex block : holdings.referenced) {
-    ++pool->blocks[block].references;
-    pool->blocks.RecordReferences(block);
+    pool->blocks.Reference(block);
     references.Add(block);
   }
   PoolBlockList& withheld = held.quarantined[pool->id];
@@ -104,7 +103,7 @@ ResumeOutcome SessionTable::Resume(SessionId absent, SessionId session, CachePoo
                                    const ResumeClaim& claim) {
   if (!pool->blocks.Current(claim.block)) return ResumeOutcome::kLost;
   const BlockIndex block = claim.block.index;
-  PoolBlock& record = pool->blocks[block];
+  const PoolBlock& record = pool->blocks[block];
   Holdings& holdings = Of(session, *pool);
   if (record.state() == PoolBlockState::kQuarantined && record.owner == absent) {
     const auto closed = closed_.find(absent);
@@ -120,9 +119,7 @@ ResumeOutcome SessionTable::Resume(SessionId absent, SessionId session, CachePoo
   }
   // Its session has been using it all the time.
   state_.Touch(record.entry);
-  if (record.references == 0) pool->victims.Remove(record.entry);
-  record.references += claim.references;
-  pool->blocks.RecordReferences(block);
+  if (pool->blocks.Reference(block, claim.references)) pool->victims.Remove(record.entry);
   for (uint32_t i = 0; i < claim.references; ++i) holdings.references.Add(block);
   return ResumeOutcome::kReferenced;
 }
@@ -210,11 +207,8 @@ void SessionTable::DropReference(SessionId session, CachePool* pool, BlockIndex 
 
 void SessionTable::Unreference(CachePool* pool, BlockIndex block, uint32_t count,
                                std::vector<EntryIndex>* cached) {
-  PoolBlock& record = pool->blocks[block];
-  KVT_CHECK(record.references >= count);
-  record.references -= count;
-  if (record.references > 0) return;
-  pool->blocks.RecordReferences(block);
+  if (!pool->blocks.Unreference(block, count)) return;
+  const PoolBlock& record = pool->blocks[block];
   if (record.state() == PoolBlockState::kOrphaned) {
     pool->blocks.Free(block, nullptr);
   } else if (!record.loading()) {
@@ -316,11 +310,9 @@ void HeldReferences::Add(size_t position, BlockIndex block) {
 }
 
 void HeldReferences::Reference(BlockIndex block) {
-  PoolBlock& record = pool_->blocks[block];
-  if (record.references++ == 0) {
-    pool_->blocks.RecordReferences(block);
-    if (!record.loading()) pool_->victims.Remove(record.entry);
-  }
+  const PoolBlock& record = pool_->blocks[block];
+  const bool first = pool_->blocks.Reference(block);
+  if (first && !record.loading()) pool_->victims.Remove(record.entry);
   ++count_;
   ++session_->held;
 }

@@ -247,7 +247,7 @@ void Erasure::DropFromPools(EntryIndex index, EraseReport* report) {
   state_.ForEachPlace(state_[index], [&](CachePool& pool, BlockIndex block) {
     ++report->blocks[static_cast<size_t>(Tier::kPool)];
     report->bytes[static_cast<size_t>(Tier::kPool)] += pool.block_bytes;
-    (pool.blocks[block].references > 0 ? referenced : unused).push_back(&pool);
+    (pool.blocks[block].references() > 0 ? referenced : unused).push_back(&pool);
   });
   // These first: they leave the entry, which the others may forget.
   for (CachePool* const pool : referenced) {

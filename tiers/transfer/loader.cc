@@ -509,7 +509,7 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
     block.since_ds = now_ds;
     state_.EnterPoolTable(pool, entry);
     // No session has given it back yet: its copy in host keeps its place.
-    if (block.references == 0) pool->victims.Insert(entry, state_.FactsOf(entry));
+    if (block.references() == 0) pool->victims.Insert(entry, state_.FactsOf(entry));
   }
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;

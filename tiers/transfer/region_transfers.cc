@@ -102,11 +102,11 @@ void RegionTransfers::CancelAll(Region* region) {
   std::vector<BlockIndex> not_begun;
   std::vector<EntryIndex> queued;
   for (const auto& [block, use] : region->uses) {
-    PoolBlock& record = pool->blocks[block];
+    const PoolBlock& record = pool->blocks[block];
     if (record.state() == PoolBlockState::kFree) {
       not_begun.push_back(block);
     } else if (record.loading()) {
-      record.references = 0;
+      if (record.references() > 0) pool->blocks.Unreference(block);
     } else if (record.pins() == 0 && !state_[record.entry].offloading()) {
       queued.push_back(record.entry);
     }
@@ -166,13 +166,14 @@ Status RegionTransfers::Begin(PoolId id, TransferId number, std::span<const Bloc
 
 void RegionTransfers::Take(CachePool* pool, BlockIndex block, EntryIndex entry) {
   pool->blocks.TakeCommitted(block, entry);
-  pool->blocks[block].references = 1;
+  pool->blocks.Reference(block);
   state_.AddPlace(pool, block);
 }
 
 BlockIndex RegionTransfers::GiveBack(CachePool* pool, EntryIndex entry) {
   const BlockIndex block = state_.RemovePlace(pool, entry);
-  pool->blocks[block].references = 0;
+  // One that was cancelled while it was loading has lost its reference before.
+  if (pool->blocks[block].references() > 0) pool->blocks.Unreference(block);
   pool->blocks.Free(block, nullptr);
   return block;
 }
