@@ -227,9 +227,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
     state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
   }
   if (request.parent) state.LinkToParent(index, *request.parent);
-  if (state.NeedsPersist(entry) && !entry.writing() && !state.unpersisted.Contains(index)) {
-    state.unpersisted.PushHot(index);
-  }
+  state.QueueIfUndecided(index);
   state.EnterPoolTable(pool, index);
   return CommitReply{};
 }
@@ -547,8 +545,8 @@ bool Cache::Idle() const {
          impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
          (!impl_->cold_lookup || impl_->cold_lookup->waiting() == 0) &&
          (!impl_->cold_writer || impl_->cold_writer->Idle()) && impl_->regions.in_flight() == 0 &&
-         (impl_->draining_stopped || impl_->prefetch.Idle()) &&
-         impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
+         (impl_->draining_stopped || impl_->prefetch.Idle()) && impl_->drains_beginning == 0 &&
+         !impl_->state.pump_scheduled();
 }
 
 bool Cache::AdoptionEnded() const { return impl_->adoption.Ended(); }

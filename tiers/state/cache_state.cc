@@ -287,12 +287,14 @@ void CacheState::QueuePersist(EntryIndex index) {
   QueueIfUndecided(index);
 }
 
-void CacheState::QueueIfUndecided(EntryIndex index) {
+// While a block is being written it is not on disk yet, so that NeedsPersist alone would have it
+// written twice.
+bool CacheState::QueueIfUndecided(EntryIndex index, EntryIndex hotter) {
   const BlockEntry& entry = directory[index];
-  if (NeedsPersist(entry) && !entry.persist_wanted() && !entry.writing() &&
-      !unpersisted.Contains(index)) {
-    unpersisted.PushHot(index);
-  }
+  const bool undecided = NeedsPersist(entry) && !entry.persist_wanted() && !entry.writing();
+  if (!undecided || unpersisted.Contains(index)) return false;
+  unpersisted.PushColderThan(hotter, index);
+  return true;
 }
 
 // The index and the table beside host learn of other uses once in a while, but of this one now: the

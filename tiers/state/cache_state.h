@@ -314,6 +314,11 @@ class CacheState {
   [[nodiscard]] bool Admits() const { return has_disk() && options.disk_admission > 0; }
   // The block is to be decided on again, however that went before.
   void QueuePersist(EntryIndex entry);
+  // The block waits from now on for the decision whether it is written to disk, as the youngest of
+  // those that do or, with `hotter`, as the next colder than that one. Does nothing if it waits
+  // already, if its write has been decided or is under way, or if it need not be on disk. True if
+  // it has begun to wait.
+  bool QueueIfUndecided(EntryIndex entry, EntryIndex hotter = kNoEntry);
   // Admission learns from the block's uses, and from how long it is idle between them: it is used
   // now; it was in use until its last use.
   void NoteUse(EntryIndex entry);
@@ -428,7 +433,6 @@ class CacheState {
   }
 
  private:
-  void QueueIfUndecided(EntryIndex entry);
   // Of an entry that no tier holds, and that nothing follows.
   void Erase(EntryIndex entry);
   // The tables beside host memory and pools learn of the entry's times and uses, where they are.

@@ -51,9 +51,7 @@ MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint6
   entry.created_s = std::min(entry.created_s, state_.FromWallS(verdict.created_s));
   if (verdict.parent) LearnPlace(index, verdict.depth, *verdict.parent);
   state_.Apply(index, BlockEvent::kNoteColdCopy);
-  if (state_.NeedsPersist(entry) && !state_.unpersisted.Contains(index)) {
-    state_.unpersisted.PushHot(index);
-  }
+  state_.QueueIfUndecided(index);
   ++state_.stats.cold.read_blocks;
   state_.stats.cold.read_bytes += bytes;
   return MissReason::kNone;

@@ -230,9 +230,7 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
   Take(pool, request.block, index);
   state_.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.parent) state_.LinkToParent(index, *request.parent);
-  if (state_.NeedsPersist(state_[index]) && !state_.unpersisted.Contains(index)) {
-    state_.unpersisted.PushHot(index);
-  }
+  state_.QueueIfUndecided(index);
   // Those that have ended leave faster than others come, so that the list stays short.
   for (int i = 0; i < 2 && !stores_.empty() && UnderWay(stores_.front()) == nullptr; ++i) {
     stores_.pop_front();
