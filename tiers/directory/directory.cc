@@ -34,6 +34,8 @@ struct Directory::Table {
 
   const BlockKeyHash hash;
   PagedArray<BlockEntry> entries;
+  // How often each row has been freed, in pages that are allocated when one of their rows is.
+  PagedArray<uint32_t> generations;
   std::vector<uint32_t> free;
   uint32_t end = 0;
   boost::unordered_flat_set<EntryIndex, Hasher, Equal> set{0, Hasher{this}, Equal{this}};
@@ -83,6 +85,16 @@ void Directory::Erase(EntryIndex entry) {
   KVT_CHECK(erased == 1);
   table_->entries[entry.value].namespace_id = kFreeRow;
   table_->free.push_back(entry.value);
+  ++table_->generations.At(entry.value);
+}
+
+EntryRef Directory::RefOf(EntryIndex entry) const {
+  const uint32_t* const generation = table_->generations.Find(entry.value);
+  return {entry, generation == nullptr ? 0 : *generation};
+}
+
+EntryIndex Directory::Resolve(EntryRef ref) const {
+  return ref.row != kNoEntry && RefOf(ref.row) == ref ? ref.row : kNoEntry;
 }
 
 void Directory::Reserve(size_t entries) { table_->set.reserve(entries); }
@@ -101,8 +113,9 @@ bool Directory::Live(EntryIndex entry) const {
 size_t Directory::memory_bytes() const {
   // The flat set stores 15 elements a group of 16 bytes of metadata.
   const size_t buckets = table_->set.bucket_count();
-  return table_->entries.memory_bytes() + table_->free.capacity() * sizeof(uint32_t) +
-         buckets * (sizeof(EntryIndex) + 1) + buckets / 15;
+  return table_->entries.memory_bytes() + table_->generations.memory_bytes() +
+         table_->free.capacity() * sizeof(uint32_t) + buckets * (sizeof(EntryIndex) + 1) +
+         buckets / 15;
 }
 
 }  // namespace kvtier

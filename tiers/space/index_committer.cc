@@ -119,16 +119,17 @@ void IndexCommitter::AddDeletes(IndexBatch* batch) {
 }
 
 void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
-  std::vector<EntryIndex>& queue = state_.recency_updates;
+  std::vector<EntryRef>& queue = state_.recency_updates;
   const size_t taken = std::min(queue.size(), kUpdatesPerBatch);
-  for (const EntryIndex index : std::span(queue).last(taken)) {
-    if (!state_.directory.Live(index) || !state_[index].update_queued()) continue;
+  for (const EntryRef ref : std::span(queue).last(taken)) {
+    const EntryIndex index = state_.directory.Resolve(ref);
+    if (index == kNoEntry || !state_[index].update_queued()) continue;
     state_.Apply(index, BlockEvent::kTakeUpdate);
     const BlockEntry& entry = state_[index];
     // What is being committed carries its times anyway.
     if (!entry.on_disk() || entry.committing()) continue;
     AddPut(index, batch);
-    updates_under_way_.push_back(index);
+    updates_under_way_.push_back(ref);
   }
   queue.resize(queue.size() - taken);
 }
@@ -164,8 +165,9 @@ void IndexCommitter::FinishPuts(const Status& status) {
 }
 
 void IndexCommitter::FinishUpdates(const Status& status) {
-  for (const EntryIndex index : updates_under_way_) {
-    if (!state_.directory.Live(index)) continue;
+  for (const EntryRef ref : updates_under_way_) {
+    const EntryIndex index = state_.directory.Resolve(ref);
+    if (index == kNoEntry) continue;
     if (status) {
       NoteTokensStored(index);
       continue;

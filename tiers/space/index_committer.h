@@ -90,7 +90,7 @@ class IndexCommitter {
   std::vector<std::function<void(Status)>> waiters_;  // for `deletes_`, `token_deletes_`
   std::vector<std::function<void(Status)>> waiters_under_way_;
   std::vector<BlockKey> token_deletes_under_way_;
-  std::vector<EntryIndex> updates_under_way_;
+  std::vector<EntryRef> updates_under_way_;
   std::vector<NamespaceId> namespaces_under_way_;
   bool purge_tokens_ = false;
   bool purge_under_way_ = false;

@@ -393,7 +393,7 @@ void CacheState::QueueRecencyUpdate(EntryIndex index) {
   const BlockEntry& entry = directory[index];
   if (entry.update_queued() || !entry.in_index() || entry.committing()) return;
   Apply(index, BlockEvent::kQueueUpdate);
-  recency_updates.push_back(index);
+  recency_updates.push_back(directory.RefOf(index));
 }
 
 // Times are compared on the age clock, so that setting the wall clock expires nothing. What is

@@ -170,9 +170,9 @@ class CacheState {
   // Which blocks are pinned and until when, in milliseconds of the age clock.
   PinTable pins;
   // Blocks whose index records are older than they may be (entry.update_queued).
-  std::vector<EntryIndex> recency_updates;
+  std::vector<EntryRef> recency_updates;
   // Blocks that a lookup found past their time; dropped at the next tick.
-  std::vector<EntryIndex> seen_expired;
+  std::vector<EntryRef> seen_expired;
   // Checksums given at commit, by ArrivalKey: what one pool holds, compared when it is offloaded.
   std::unordered_map<uint64_t, PayloadChecksum> commit_checksums;
   // What is being erased (Erasure): nothing of it is written to disk any more.

@@ -35,8 +35,8 @@ void ColdVerifier::Next(const StepPointer& step) {
   step->done(step->result);
 }
 
-// The expectation is a copy, since the check runs on another thread and the row may be another
-// block's by then.
+// The expectation is a copy, since the check runs on another thread. An object is the block's by
+// its key: the block may be forgotten before the check has ended.
 void ColdVerifier::Read(EntryIndex index, const StepPointer& step) {
   const BlockEntry& entry = state_[index];
   step->key = {entry.namespace_id, entry.hash};

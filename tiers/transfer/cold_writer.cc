@@ -97,8 +97,8 @@ ColdWriter::Look ColdWriter::LookAt(EntryIndex index, bool leaving) const {
   const bool erased = std::ranges::any_of(state_.erasing, [&](const CacheState::Erasing& scope) {
     return scope.request.tenant == state_.NamespaceOf(entry).identity.tenant;
   });
-  const bool readable =
-      (entry.in_host() || !entry.busy()) && !under_way_.contains(index) && !erased;
+  const bool readable = (entry.in_host() || !entry.busy()) &&
+                        !under_way_.contains(state_.directory.RefOf(index)) && !erased;
   return due && readable && entry.uses >= state_.options.cold_min_uses ? Look::kWrite
                                                                        : Look::kNotYet;
 }
@@ -118,8 +118,8 @@ void ColdWriter::Start(EntryIndex index) {
   allowance_bytes_ -= static_cast<int64_t>(bytes);
   in_flight_bytes_ += bytes;
   const auto write = writes_.insert(writes_.end(), Write{});
-  write->entry = index;
-  under_way_.insert(index);
+  write->entry = state_.directory.RefOf(index);
+  under_way_.insert(write->entry);
   write->key = {entry.namespace_id, entry.hash};
   write->placement = {.created_s = state_.ToWallS(entry.created_s),
                       .last_use_s = state_.ToWallS(entry.last_use_s)};
@@ -131,8 +131,8 @@ void ColdWriter::Start(EntryIndex index) {
 // The header is copied here, because a write to disk may change it meanwhile; the payload stays as
 // it is while the pin holds.
 void ColdWriter::ReadFromHost(Writes::iterator write) {
-  const BlockEntry& entry = state_[write->entry];
-  write->pin = HostPin(&state_, write->entry);
+  const BlockEntry& entry = state_[write->entry.row];
+  write->pin = HostPin(&state_, write->entry.row);
   const std::span<const std::byte> slot = state_.HostBytes(entry).first(write->object->size());
   const std::span<std::byte> object = *write->object;
   std::ranges::copy(slot.first<kSlotHeaderBytes>(), object.begin());
@@ -150,10 +150,10 @@ void ColdWriter::ReadFromHost(Writes::iterator write) {
 
 // As a verification reads it: beside the normal traffic, and without taking space in host.
 void ColdWriter::ReadFromDisk(Writes::iterator write) {
-  const BlockEntry& entry = state_[write->entry];
+  const BlockEntry& entry = state_[write->entry.row];
   write->expected = state_.ExpectationOf(entry);
   write->buffer = AlignedBuffer(state_.NamespaceOf(entry).slot_bytes);
-  state_.Apply(write->entry, BlockEvent::kBeginVerify);
+  state_.Apply(write->entry.row, BlockEvent::kBeginVerify);
   ++disk_reads_;
   const auto check = [write] {
     const std::span<std::byte> slot = write->buffer.span();
@@ -169,7 +169,7 @@ void ColdWriter::ReadFromDisk(Writes::iterator write) {
 void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
   --disk_reads_;
   state_.SchedulePump();
-  const EntryIndex index = write->entry;
+  const EntryIndex index = write->entry.row;
   const bool same_slot = state_[index].disk == write->expected.location;
   state_.Apply(index, BlockEvent::kEndVerify);
   write->buffer = {};
@@ -214,7 +214,7 @@ void ColdWriter::End(Writes::iterator write) {
   writes_.erase(write);
 }
 
-// The block may be gone from this host by now, or its row another's.
+// The object is the block's by its key, whether this host still has the block or has it anew.
 void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ColdStats& stats = state_.stats.cold;
   const uint64_t bytes = write->object->size();

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <set>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "base/bytes.h"
@@ -52,7 +52,7 @@ class ColdWriter final : public CopyDown {
 
  private:
   struct Write {
-    EntryIndex entry;
+    EntryRef entry;
     BlockKey key;
     SlotPlacement placement;  // what the object's header says of times
     int64_t ttl_s = 0;
@@ -90,10 +90,8 @@ class ColdWriter final : public CopyDown {
   // now: that one is then looked at like any other.
   EntryList line_;
   Writes writes_;
-  // Their rows, one of which may be another block's by the time the store has answered: that one
-  // waits.
-  std::unordered_set<EntryIndex> under_way_;
-  bool away_ = false;  // the store, at the last tick
+  std::set<EntryRef> under_way_;  // their blocks, which may be forgotten meanwhile
+  bool away_ = false;             // the store, at the last tick
   uint64_t in_flight_bytes_ = 0;
   uint64_t disk_reads_ = 0;
   // What may be written at once; below zero after a block that was larger than what was left.

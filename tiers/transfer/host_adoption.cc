@@ -137,7 +137,7 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   entry.uses = std::max(entry.uses, found->uses);
   entry.last_use_s = std::max(entry.last_use_s, found->last_use_s);
   host_.Adopt(index, slot.address);
-  adopted_.push_back({index, entry.last_use_s});
+  adopted_.push_back({state_.directory.RefOf(index), entry.last_use_s});
   return std::nullopt;
 }
 
@@ -169,18 +169,18 @@ void HostAdoption::OrderFrom(const Order& order, size_t next) {
 }
 
 // Slabs became ready one after the other, so that older blocks may have been adopted before younger
-// ones. The row may be another block's by now, or the block may have been used: then it stands
-// where it should. Parents are looked for now, since they may have been adopted after their
-// children; one that is not there, because only a pool had it, is not counted as lost.
+// ones. The block may have been used since, and then it stands where it should. Parents are looked
+// for now, since they may have been adopted after their children; one that is not there, because
+// only a pool had it, is not counted as lost.
 void HostAdoption::PutInOrder(const Adopted& adopted) {
-  if (!state_.directory.Live(adopted.entry)) return;
-  const BlockEntry& entry = state_[adopted.entry];
-  if (!entry.in_host()) return;
-  if (entry.last_use_s == adopted.last_use_s) host_.MakeColdest(adopted.entry);
+  const EntryIndex index = state_.directory.Resolve(adopted.entry);
+  if (index == kNoEntry || !state_[index].in_host()) return;
+  const BlockEntry& entry = state_[index];
+  if (entry.last_use_s == adopted.last_use_s) host_.MakeColdest(index);
   const auto header = DecodeSlotHeader(state_.HostBytes(entry).first<kSlotHeaderBytes>());
   if (!header || !header->parent) return;
   const EntryIndex parent = state_.Find({entry.namespace_id, *header->parent});
-  if (parent != kNoEntry) state_.LinkToParent(adopted.entry, parent);
+  if (parent != kNoEntry) state_.LinkToParent(index, parent);
 }
 
 }  // namespace kvtier

@@ -101,8 +101,10 @@ bool Loader::ComesToHost(Arrival* arrival) {
 }
 
 bool Loader::WakeWaiting() {
-  const std::vector<EntryIndex> ended = offloader_.TakeEnded();
-  for (const EntryIndex index : ended) Wake(index);
+  const std::vector<EntryRef> ended = offloader_.TakeEnded();
+  for (const EntryRef block : ended) {
+    if (const EntryIndex index = state_.directory.Resolve(block); index != kNoEntry) Wake(index);
+  }
   return !ended.empty();
 }
 

@@ -27,7 +27,7 @@ void Offloader::Queue(EntryIndex index) {
   if (entry.in_host() || entry.offload_queued() || entry.offloading()) return;
   state_.Apply(index, BlockEvent::kQueueOffload);
   host_.Touch(index);
-  queues_.Push(state_.TenantOf(entry), index);
+  queues_.Push(state_.TenantOf(entry), state_.directory.RefOf(index));
 }
 
 // An offload that failed before is tried again, because a load waits for these bytes and would
@@ -39,7 +39,7 @@ bool Offloader::WantNow(EntryIndex index) {
   if (entry.offloading()) return true;
   state_.Apply(index, BlockEvent::kAllowOffload);
   Queue(index);
-  urgent_.Push(state_.TenantOf(entry), index);
+  urgent_.Push(state_.TenantOf(entry), state_.directory.RefOf(index));
   return true;
 }
 
@@ -55,11 +55,11 @@ void Offloader::End(EntryIndex index, MissReason reason) {
   host_.CancelArrival(index);
   state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
     if (pool.region == nullptr || pool.blocks[block].loading()) return;
-    ended_stores_.push_back({pool.id, index, reason});
+    ended_stores_.push_back({pool.id, state_.directory.RefOf(index), reason});
     state_.SchedulePump();
   });
   if (!entry.loading()) return;
-  ended_.push_back(index);
+  ended_.push_back(state_.directory.RefOf(index));
   state_.SchedulePump();
 }
 
@@ -67,7 +67,7 @@ void Offloader::End(EntryIndex index, MissReason reason) {
 // devices cannot take more of the link than the offloads are allowed.
 bool Offloader::Pump() {
   const auto starting = [this](CopyPriority priority) {
-    return [this, priority](std::deque<EntryIndex>* line) {
+    return [this, priority](std::deque<EntryRef>* line) {
       const bool may_start = in_flight_.bytes < state_.options.max_offload_bytes &&
                              in_flight_.items < kCopyPiecesInFlight;
       return may_start && StartBatch(line, priority);
@@ -78,11 +78,12 @@ bool Offloader::Pump() {
   return urgent || queued;
 }
 
-// The lines name entries by row, and a row may have been forgotten, given to another block or
-// copied since it was queued. A block that has a host slot by now is on its way from disk or is
-// there already, so that a second copy would only waste a slot.
-CachePool* Offloader::SourceOf(EntryIndex index) {
-  if (!state_.directory.Live(index)) return nullptr;
+// A block in a line may have been forgotten, or copied, since it was queued. A block that has a
+// host slot by now is on its way from disk or is there already, so that a second copy would only
+// waste a slot.
+CachePool* Offloader::SourceOf(EntryRef block) {
+  const EntryIndex index = state_.directory.Resolve(block);
+  if (index == kNoEntry) return nullptr;
   const BlockEntry& entry = state_[index];
   if (!entry.offload_queued()) return nullptr;
   if (!entry.has_host_slot()) {
@@ -92,7 +93,7 @@ CachePool* Offloader::SourceOf(EntryIndex index) {
   return nullptr;
 }
 
-bool Offloader::StartBatch(std::deque<EntryIndex>* line, CopyPriority priority) {
+bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
   Batch batch{CopyBatch(&state_, CopyDirection::kPoolToHost, priority)};
   TakeBlocks(line, &batch);
   if (batch.entries.empty()) return false;
@@ -112,10 +113,10 @@ bool Offloader::StartBatch(std::deque<EntryIndex>* line, CopyPriority priority) 
 
 // When the first block of a line must wait for a host slot, the whole line waits: the blocks behind
 // it belong to the same tenant and would take the slot that the first one needs.
-void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
+void Offloader::TakeBlocks(std::deque<EntryRef>* line, Batch* batch) {
   while (!line->empty()) {
-    const EntryIndex index = line->front();
-    CachePool* const pool = SourceOf(index);
+    const EntryIndex index = line->front().row;
+    CachePool* const pool = SourceOf(line->front());
     if (pool == nullptr) {
       line->pop_front();
       continue;

@@ -61,12 +61,12 @@ void Persister::SourceReady(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.persist_wanted() || entry.write_queued() || entry.writing()) return;
   state_.Apply(index, BlockEvent::kQueueWrite);
-  queues_.Push(state_.TenantOf(entry), index);
+  queues_.Push(state_.TenantOf(entry), state_.directory.RefOf(index));
 }
 
 bool Persister::Pump() {
   climbed_ = 0;
-  return queues_.TakeTurns([this](std::deque<EntryIndex>* line) {
+  return queues_.TakeTurns([this](std::deque<EntryRef>* line) {
     if (!MayWrite(line->front())) return false;
     if (!PutPrefixFirst(line)) return false;
     if (TryWrite(line->front()) == Step::kWait) return false;
@@ -79,13 +79,14 @@ bool Persister::Pump() {
 // overdue: the drive divides its time by what is in flight, and reads may be few where host has few
 // slots for them. A share of the bytes that were read, unlike one of the bytes in flight, is small
 // however few the reads and however large the blocks are.
-bool Persister::MayWrite(EntryIndex next) const {
+bool Persister::MayWrite(EntryRef next) const {
   const uint64_t most_bytes = state_.options.max_disk_write_bytes;
   const uint64_t reads = state_.stats.Lane(CopyLane::kDiskToHost).under_way();
   if (reads == 0) return in_flight_.bytes < most_bytes;
-  // A row that is no block's any more costs nothing: it only leaves the line.
-  if (!state_.directory.Live(next)) return true;
-  const uint64_t slot_bytes = state_.NamespaceOf(state_[next]).slot_bytes;
+  // A block that has been forgotten costs nothing: it only leaves the line.
+  const EntryIndex index = state_.directory.Resolve(next);
+  if (index == kNoEntry) return true;
+  const uint64_t slot_bytes = state_.NamespaceOf(state_[index]).slot_bytes;
   if (state_.host_space_is_overdue() || reads * slot_bytes < kManyReadBytes) {
     return in_flight_.bytes < most_bytes / kShareBesideReads;
   }
@@ -93,14 +94,16 @@ bool Persister::MayWrite(EntryIndex next) const {
   return in_flight_.bytes == 0 && read_bytes >= kReadsPerWrite * slot_bytes;
 }
 
-bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
+bool Persister::PutPrefixFirst(std::deque<EntryRef>* line) {
   if (state_.NowMs() >= state_.prefixes_first_until_ms) return true;
   // A sequence may have hundreds of thousands of blocks.
   const uint64_t most_climbed = state_.options.search_part_blocks;
   for (size_t tries = std::min(line->size(), kLinesTried); tries > 0; --tries) {
     bool all_in_host = true;
-    std::vector<EntryIndex> ancestors;
-    for (EntryIndex parent = UnwrittenParent(line->front()); parent != kNoEntry;
+    std::vector<EntryRef> ancestors;
+    const EntryIndex next = state_.directory.Resolve(line->front());
+    if (next == kNoEntry) return true;
+    for (EntryIndex parent = UnwrittenParent(next); parent != kNoEntry;
          parent = UnwrittenParent(parent)) {
       if (climbed_++ == most_climbed) {
         // Several sequences were looked at: that is enough until something has ended.
@@ -110,13 +113,13 @@ bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
         state_.SchedulePart();
         return false;
       }
-      ancestors.push_back(parent);
+      ancestors.push_back(state_.directory.RefOf(parent));
       all_in_host &= state_[parent].in_host();
     }
     // The first of the sequence first, for there may not be slots in host for all.
-    for (const EntryIndex ancestor : std::views::reverse(ancestors)) {
-      Ask(ancestor);
-      if (!state_[ancestor].in_host()) state_.to_host->Want(ancestor);
+    for (const EntryRef ancestor : std::views::reverse(ancestors)) {
+      Ask(ancestor.row);
+      if (!state_[ancestor.row].in_host()) state_.to_host->Want(ancestor.row);
     }
     if (all_in_host) {
       // These stand in the line a second time from now on, and are skipped there.
@@ -140,12 +143,13 @@ EntryIndex Persister::UnwrittenParent(EntryIndex index) const {
   return entry.in_host() || comes ? parent : kNoEntry;
 }
 
-Persister::Step Persister::TryWrite(EntryIndex index) {
+Persister::Step Persister::TryWrite(EntryRef block) {
+  const EntryIndex index = state_.directory.Resolve(block);
+  if (index == kNoEntry) return Step::kSkipped;
   const BlockEntry& entry = state_[index];
-  // The row may be another block's by now, or the block may have been dropped from host.
-  if (!state_.directory.Live(index) || !entry.write_queued() || !entry.in_host() ||
-      !state_.NeedsPersist(entry)) {
-    if (state_.directory.Live(index)) Unqueue(index);
+  // The block may have been dropped from host.
+  if (!entry.write_queued() || !entry.in_host() || !state_.NeedsPersist(entry)) {
+    Unqueue(index);
     return Step::kSkipped;
   }
   if (state_.BeingErased(entry)) {

@@ -435,13 +435,14 @@ void RegionTransfers::WakeWaiting(Region* region, EntryIndex index) {
 
 bool RegionTransfers::Pump() {
   const auto ended = offloader_.TakeEndedStores();
-  for (const auto& [id, index, reason] : ended) {
+  for (const auto& [id, ref, reason] : ended) {
     const auto region = regions_.find(id);
+    const EntryIndex index = state_.directory.Resolve(ref);
     // One that was cancelled has been given back already.
-    if (region == regions_.end() || !state_.directory.Live(index)) continue;
+    if (region == regions_.end() || index == kNoEntry) continue;
     const BlockIndex block = state_.BlockIn(*region->second.pool, state_[index]);
     if (block == kNoBlock || region->second.pool->blocks[block].loading()) continue;
-    // The row, or the block, is already being stored anew: that offload has an end of its own.
+    // The block is already being stored anew: that offload has an end of its own.
     if (state_[index].offload_queued() || state_[index].offloading()) continue;
     EndStore(&region->second, index, reason);
     ForgetIfClosed(region);

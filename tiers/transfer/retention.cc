@@ -64,7 +64,9 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     } else {
       state_.pins.Erase(index);
       // Its time may have passed while it was pinned, and it may stand among the youngest.
-      if (state_.Expired(state_[index])) state_.seen_expired.push_back(index);
+      if (state_.Expired(state_[index])) {
+        state_.seen_expired.push_back(state_.directory.RefOf(index));
+      }
     }
   }
   return static_cast<uint32_t>(cached.size());
@@ -92,8 +94,9 @@ void Retention::UnpinExpired() {
 }
 
 void Retention::DropExpired() {
-  for (const EntryIndex index : state_.seen_expired) {
-    if (state_.directory.Live(index) && state_.Expired(state_[index])) DropIfUnused(index);
+  for (const EntryRef ref : state_.seen_expired) {
+    const EntryIndex index = state_.directory.Resolve(ref);
+    if (index != kNoEntry && state_.Expired(state_[index])) DropIfUnused(index);
   }
   state_.seen_expired.clear();
   // A day's worth of blocks may expire at once.
@@ -136,10 +139,9 @@ void Retention::GoOn() {
     if (!unwinding_.empty()) {
       const Unwinding next = unwinding_.back();
       unwinding_.pop_back();
-      // Its row may be another block's by now.
-      const bool same = state_.directory.Live(next.entry) &&
-                        state_[next.entry].hash.Prefix64() == next.hash_prefix;
-      if (same) DropFollowers(next.entry, next.next_child, &steps);
+      const EntryIndex index = state_.directory.Resolve(next.entry);
+      if (index == kNoEntry) continue;
+      DropFollowers(index, state_.directory.Resolve(next.next_child), &steps);
       continue;
     }
     const EntryIndex lost = state_.lost.coldest();
@@ -166,7 +168,7 @@ void Retention::DropFollowers(EntryIndex index, EntryIndex from, size_t* steps) 
     if (child == kNoEntry) break;
     const EntryIndex next = state_.lineage.NextSiblingOf(child);
     const BlockEntry& entry = state_[child];
-    const Unwinding unwinding{child, entry.hash.Prefix64()};
+    const Unwinding unwinding{state_.directory.RefOf(child), {}};
     if (!entry.busy() && !entry.pinned() && !Referenced(entry)) {
       // Forgets the lost block with the last that follows it.
       DropEverywhere(child, DropReason::kParentLost);
@@ -178,7 +180,7 @@ void Retention::DropFollowers(EntryIndex index, EntryIndex from, size_t* steps) 
   }
   if (child != kNoEntry) {
     // The next part begins where this one ends: the same blocks may stay again.
-    unwinding_.push_back({index, state_[index].hash.Prefix64(), child});
+    unwinding_.push_back({state_.directory.RefOf(index), state_.directory.RefOf(child)});
   } else if (*steps > 0) {
     --*steps;
   }
