@@ -51,11 +51,6 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     });
   }
   state.to_host = &offloader;
-  state.reorder = [this](EntryIndex index) { hints.Reorder(index); };
-  // While the bus is busy with copies to host, a copy that is there is worth more than its slot.
-  state.copy_is_spare = [this](EntryIndex index) {
-    if (!offloader.Busy()) host.GiveUpFirst(index);
-  };
   state.pump = [this] { Pump(); };
   state.next_part = [this] {
     acquirer.GoOn();
@@ -161,7 +156,7 @@ void Cache::Impl::FinishDrains() {
   if (drains.empty()) return;
   // What an earlier daemon left may be worth writing, too.
   if (!draining_stopped && adoption.waiting() > 0) return;
-  if (!state.unpersisted.empty()) {
+  if (!state.orders.unpersisted.empty()) {
     if (draining_stopped) return;
     (void)retention.PersistSome(state.options.drain_part_rows);
     return state.SchedulePump();
@@ -234,7 +229,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
 
 // The errors say what is wrong with the handle, never what another session does with the block.
 Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle handle,
-                            std::vector<EntryIndex>* cached) {
+                            ReleasedBlocks* released) {
   if (!pool->blocks.Current(handle)) {
     return MakeError(ErrorCode::kStaleHandle, "stale_generation",
                      fmt::format("block {} generation {}", handle.index.value, handle.generation));
@@ -250,7 +245,7 @@ Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle hand
     return MakeError(ErrorCode::kNotOwner, "not_held",
                      fmt::format("the session holds no reference to block {}", handle.index.value));
   }
-  sessions.DropReference(session, pool, handle.index, cached);
+  sessions.DropReference(session, pool, handle.index, released);
   return {};
 }
 
@@ -420,15 +415,16 @@ std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_i
                                                 std::span<const BlockHandle> blocks) {
   std::vector<ReleaseError> errors;
   CachePool* pool = impl_->state.FindPool(pool_id);
-  std::vector<EntryIndex> cached;
+  std::optional<ReleasedBlocks> released;
+  if (pool != nullptr) released.emplace(&impl_->state, pool);
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     Status status = MakeError(ErrorCode::kNotFound, "unknown_pool");
     if (pool != nullptr && impl_->sessions.IsOpen(session)) {
-      status = impl_->Release(session, pool, blocks[i], &cached);
+      status = impl_->Release(session, pool, blocks[i], &*released);
     }
     if (!status) errors.push_back({i, std::move(status).error()});
   }
-  if (pool != nullptr) impl_->sessions.EnterEvictionOrder(pool, std::move(cached));
+  released.reset();
   impl_->Pump();
   return errors;
 }
@@ -483,7 +479,7 @@ Status Cache::Reconfigure(const CacheOptions& options) {
 
 uint64_t Cache::PinnedBytes() const {
   uint64_t bytes = 0;
-  impl_->state.pins.ForEach(
+  impl_->state.orders.pins.ForEach(
       [&](EntryIndex index) { bytes += impl_->state.NamespaceOf(impl_->state[index]).slot_bytes; });
   return bytes;
 }

@@ -50,7 +50,7 @@ class Cache::Impl {
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
                                            const CommitRequest& request);
   [[nodiscard]] Status Release(SessionId session, CachePool* pool, BlockHandle handle,
-                               std::vector<EntryIndex>* cached);
+                               ReleasedBlocks* released);
   // Asks the cold store first, if there is one.
   void Acquire(AcquireRequest request, Acquirer::Done done);
   // Also in the cold store, if `tier` does not name another. Other hosts may still have the block.

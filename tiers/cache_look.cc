@@ -72,7 +72,8 @@ BlockRecord Cache::Impl::Describe(EntryIndex index) const {
                      .moving = entry.busy(),
                      .persist_failed = entry.persist_failed()};
   record.references = state.References(entry);
-  if (entry.pinned()) record.pinned_until_ms = state.pins.UntilMs(index) + state.WallStepMs();
+  if (entry.pinned())
+    record.pinned_until_ms = state.orders.pins.UntilMs(index) + state.WallStepMs();
   record.expires_ms = state.ExpiryMs(entry) + state.WallStepMs();
   if (entry.on_disk()) record.disk_offset = entry.disk.offset;
   return record;

@@ -100,13 +100,14 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.disk_persisted = state.persisted_blocks();
   gauges.unusable_blocks = UnusableBlocks(state);
   gauges.entries = state.directory.size();
-  for (const EntryList& list : state.by_age) order_bytes += list.memory_bytes();
-  gauges.entry_bytes = state.directory.memory_bytes() + state.unpersisted.memory_bytes() +
-                       state.returns_s.memory_bytes() + host.memory_bytes() + disk.memory_bytes() +
-                       order_bytes + state.lineage.memory_bytes() + state.lost.memory_bytes();
-  gauges.unpersisted_blocks =
-      state.unpersisted.size() + state.persist_wanted_blocks() + persister.writes_in_flight();
-  gauges.pinned_blocks = state.pins.size();
+  for (const EntryList& list : state.orders.by_age) order_bytes += list.memory_bytes();
+  gauges.entry_bytes = state.directory.memory_bytes() + state.orders.unpersisted.memory_bytes() +
+                       state.orders.returns_s.memory_bytes() + host.memory_bytes() +
+                       disk.memory_bytes() + order_bytes + state.lineage.memory_bytes() +
+                       state.lost.memory_bytes();
+  gauges.unpersisted_blocks = state.orders.unpersisted.size() + state.persist_wanted_blocks() +
+                              persister.writes_in_flight();
+  gauges.pinned_blocks = state.orders.pins.size();
   gauges.token_blocks = state.token_ids.blocks();
   gauges.token_bytes = state.token_ids.bytes();
   gauges.sessions = sessions.size();
@@ -252,10 +253,11 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   }
   KVT_CHECK(!entry.persisted() || entry.on_disk());
   KVT_CHECK(host.InOrder(index) == (entry.in_host() || entry.expected_in_host()));
-  KVT_CHECK(state.InDiskOrder(index) ==
+  KVT_CHECK(state.orders.disk.Contains(state.TenantOf(entry), index) ==
             (!entry.pinned() && (entry.has_disk_slot() || entry.persist_wanted())));
+  KVT_CHECK(!state.orders.unpersisted.Contains(index) || entry.Undecided(state.has_disk()));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.has_disk_slot());
-  KVT_CHECK(entry.pinned() == state.pins.Contains(index));
+  KVT_CHECK(entry.pinned() == state.orders.pins.Contains(index));
 }
 
 // Counts that are kept along with every change equal those that a walk finds.

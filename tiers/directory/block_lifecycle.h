@@ -172,6 +172,21 @@ struct BlockEntry {
                EntryBits::kReading);
   }
 
+  // --- queries: in which orders it stands ---
+  // It is on disk or is to be written there, and may be evicted from there some time.
+  [[nodiscard]] bool StandsOnDisk() const {
+    return !pinned() && Has(EntryBits::kDiskSlot | EntryBits::kPersistWanted);
+  }
+  // It is in host or on its way there.
+  [[nodiscard]] bool StandsInHost() const {
+    return expected_in_host() || Has(EntryBits::kHostSlot);
+  }
+  // It should be on disk, and no write has been decided on. While a block is being written it is
+  // not on disk yet, so that NeedsPersist alone would have it written twice.
+  [[nodiscard]] bool Undecided(bool has_disk) const {
+    return NeedsPersist(has_disk) && !persist_wanted() && !writing();
+  }
+
   // --- queries: what may be done with it ---
   // Its client has said that it will not be used again: no tier below is given a copy of it, and
   // where it is, it leaves before others.
@@ -217,13 +232,17 @@ struct BlockEntry {
 
   // True if any of `bits` holds.
   [[nodiscard]] bool Has(uint32_t bits) const { return (bits_ & bits) != 0; }
-  void Apply(BlockEvent event) {
+  // Returns which states have changed.
+  uint32_t Apply(BlockEvent event) {
     const Transition<BlockEvent>& row = kBlockTransitions[static_cast<size_t>(event)];
     if ((bits_ & row.from) != row.from || (bits_ & row.unless) != 0 || !Allows(row.guard)) {
       FailBlockTransition(event, bits_);
     }
+    const uint32_t before = bits_;
     bits_ = (bits_ & ~row.clears) | row.sets;
+    const uint32_t changed = before ^ bits_;
     bits_ += static_cast<uint32_t>(row.pins) << kPinShift;
+    return changed;
   }
   [[nodiscard]] bool Allows(TransitionGuard guard) const {
     switch (guard) {

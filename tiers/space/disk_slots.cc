@@ -144,7 +144,6 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   ++blocks_;
   state_.tenants.Restore(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
   state_.infinite_cache.Store(record.key.namespace_id, record.key.hash);
-  state_.TouchDisk(index);
   if (state_.Expired(entry)) {
     Drop(index, DropReason::kExpired);
   } else {
@@ -225,7 +224,7 @@ void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
 }
 
 bool DiskSlots::EvictOwn(TenantId tenant) {
-  TenantRecency::Walk walk(state_.disk_recency, [&](TenantId other) { return other == tenant; });
+  TenantRecency::Walk walk(state_.orders.disk, [&](TenantId other) { return other == tenant; });
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
@@ -261,7 +260,7 @@ void DiskSlots::ForEachLeavingSoon(uint64_t bytes,
   std::unordered_map<SlotClass, uint64_t, SlotClassHash> for_class;
   std::unordered_map<uint32_t, uint64_t> for_cap;
   const auto beyond = [bytes](uint64_t spare) { return bytes - std::min(bytes, spare); };
-  TenantRecency::Walk walk(state_.disk_recency, [](TenantId) { return true; });
+  TenantRecency::Walk walk(state_.orders.disk, [](TenantId) { return true; });
   for (uint32_t steps = state_.options.search_part_blocks; steps > 0; --steps) {
     const EntryIndex index = walk.Next();
     if (index == kNoEntry) return;
@@ -297,7 +296,7 @@ bool DiskSlots::EvictFor(const Namespace& name_space) {
 }
 
 bool DiskSlots::EvictFrom(const SpaceRequest& request) {
-  TenantRecency::Walk walk(state_.disk_recency, [&](TenantId tenant) {
+  TenantRecency::Walk walk(state_.orders.disk, [&](TenantId tenant) {
     return tenant == request.tenant ? request.own : EvictableForOthers(tenant);
   });
   std::vector<uint64_t> tried_slabs;
@@ -348,7 +347,6 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(
       (int64_t{state_.NowS()} - entry.created_s) * 1000);
   --blocks_;
-  state_.LeaveDiskOrder(index);
   // The slot stays taken until the deletion is durable.
   allocator_.SetOwner(entry.disk.offset, kNoEntry);
   const Namespace& name_space = state_.NamespaceOf(entry);

@@ -73,7 +73,7 @@ class DiskSlots {
   // time: from `row` on, returning the row to go on from, or the directory's end.
   [[nodiscard]] uint64_t FlushRecency(uint64_t row, uint64_t max_rows);
   [[nodiscard]] uint64_t memory_bytes() const {
-    return allocator_.memory_bytes() + state_.disk_recency.memory_bytes();
+    return allocator_.memory_bytes() + state_.orders.disk.memory_bytes();
   }
 
  private:

@@ -12,13 +12,10 @@ namespace kvtier {
 
 HostSlots::HostSlots(CacheState* state, CopyDown* to_disk)
     : state_(*state),
+      order_(state->orders.host),
       to_disk_(*to_disk),
       allocator_(state->options.slab_bytes, 0),
       kept_(state, &allocator_),
-      victims_(state->tenants.rows(),
-               [state](EntryIndex entry) {
-                 return state->Awaited(entry) && !state->IsShared(state->TenantOf((*state)[entry]));
-               }),
       shares_(state->tenants.rows()) {}
 
 void HostSlots::Grow() {
@@ -87,9 +84,10 @@ void HostSlots::GiveSlot(EntryIndex index, uint64_t address) {
 // A block that some movement expects keeps the place in the order that it took with that.
 void HostSlots::Adopt(EntryIndex index, uint64_t address) {
   KVT_CHECK(allocator_.ClassAt(address).slot_bytes == state_.NamespaceOf(state_[index]).slot_bytes);
+  const bool expected = InOrder(index);
   GiveSlot(index, address);
   allocator_.SetOwner(address, index);
-  if (!InOrder(index)) MakeColdest(index);
+  if (!expected) MakeColdest(index);
   // The table says that the slot is whole, as it did when the earlier daemon died.
   state_.BeginHostChange(state_[index]);
   Ready(index);
@@ -98,22 +96,6 @@ void HostSlots::Adopt(EntryIndex index, uint64_t address) {
 void HostSlots::FreeKept(uint64_t address) {
   kept_.Free(address);
   ++changes_;
-}
-
-void HostSlots::GiveUpFirst(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (!entry.in_host() || entry.loading() || entry.pinned()) return;
-  const bool belongs_on_disk =
-      state_.has_disk() && !entry.LeavesFirst() && entry.retention == RetentionClass::kExtended;
-  if (belongs_on_disk && !entry.on_disk()) return;
-  victims_.LeaveFirst(state_.TenantOf(entry), index);
-}
-
-void HostSlots::CancelArrival(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (!entry.has_host_slot() && !entry.expected_in_host()) {
-    victims_.Remove(state_.TenantOf(entry), index);
-  }
 }
 
 void HostSlots::Ready(EntryIndex index) {
@@ -140,7 +122,6 @@ void HostSlots::RollBack(EntryIndex index) {
   state_.tenants.Refund(Tier::kHost, name_space.tenant, name_space.slot_bytes);
   --shares_[name_space.tenant.value].slots;
   entry.host_slot = kNoHostSlot;
-  CancelArrival(index);
 }
 
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
@@ -186,8 +167,7 @@ bool HostSlots::Admits(const SpaceRequest& request, TenantId tenant) const {
 EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint64_t* steps) {
   const auto admits = [&](TenantId tenant) { return Admits(request, tenant); };
   for (; *steps > 0; --*steps) {
-    const EntryIndex front =
-        victims_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
+    const EntryIndex front = order_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
     if (front == kNoEntry) return kNoEntry;
     ++state_.stats.host_eviction_steps;
     if (!state_[front].PassesThroughHost()) return front;
@@ -204,8 +184,7 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint6
 HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   const bool own = request.from == SpaceRequest::From::kOwn;
   Search& search = shares_[request.tenant.value].searches[static_cast<size_t>(request.from)];
-  const uint64_t candidates =
-      victims_.size([&](TenantId tenant) { return Admits(request, tenant); });
+  const uint64_t candidates = order_.size([&](TenantId tenant) { return Admits(request, tenant); });
   // A tier may be full of pinned blocks, or of blocks that are being loaded.
   const uint64_t part = state_.options.search_part_blocks;
   std::vector<uint64_t> blocked_slabs;
@@ -321,7 +300,7 @@ void HostSlots::Prepare() {
   const auto wanted = static_cast<uint64_t>(std::ceil(share * total));
   const uint64_t free = allocator_.FreeSlots(last_slots_);
   if (wanted <= free) return;
-  victims_.PrepareColdest(
+  order_.PrepareColdest(
       wanted - free, [this](TenantId tenant) { return EvictableForOthers(tenant); },
       [this](EntryIndex entry) { PrepareOne(entry); });
 }
@@ -347,7 +326,7 @@ void HostSlots::PrepareOwn(TenantId tenant) {
   const uint64_t used = state_.tenants.used_bytes(Tier::kHost, tenant);
   const uint64_t free = (bound - std::min(bound, used)) / own.slot_bytes;
   if (wanted <= free) return;
-  victims_.PrepareTenant(tenant, wanted - free, [this](EntryIndex entry) { PrepareOne(entry); });
+  order_.PrepareTenant(tenant, wanted - free, [this](EntryIndex entry) { PrepareOne(entry); });
 }
 
 void HostSlots::PrepareOne(EntryIndex index) {

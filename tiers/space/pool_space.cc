@@ -313,7 +313,6 @@ bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
 
 void PoolSpace::Drop(CachePool* pool, EntryIndex index, DropReason reason) {
   state_.CountDrop(index, Tier::kPool, reason);
-  pool->victims.Remove(index);
   const BlockIndex block = state_.RemovePlace(pool, index);
   state_.CountResidence(Tier::kPool, pool->blocks[block].since_ds);
   pool->blocks.Free(block, nullptr);

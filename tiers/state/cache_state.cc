@@ -28,8 +28,10 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
       write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
       tenants(options),
       disk_admission(tenants.rows()),
-      disk_recency(tenants.rows()),
-      by_age(2 * tenants.rows()),
+      orders(tenants.rows(), has_disk(),
+             [this](EntryIndex entry) {
+               return Awaited(entry) && !IsShared(TenantOf(directory[entry]));
+             }),
       age_clock_offset_ms_(env.clock->WallMs() - env.clock->MonotonicMs()) {}
 
 uint32_t CacheState::ToWallS(uint32_t age_clock_s) const {
@@ -39,29 +41,6 @@ uint32_t CacheState::ToWallS(uint32_t age_clock_s) const {
 }
 
 uint32_t CacheState::FromWallS(uint32_t wall_s) const { return std::min(wall_s, NowS()); }
-
-// The later call replaces the earlier one, even if its end is nearer.
-void PinTable::Set(EntryIndex entry, int64_t until_ms) {
-  Erase(entry);
-  until_ms_[entry] = until_ms;
-  by_end_.emplace(until_ms, entry);
-}
-
-void PinTable::Erase(EntryIndex entry) {
-  const auto found = until_ms_.find(entry);
-  if (found == until_ms_.end()) return;
-  by_end_.erase({found->second, entry});
-  until_ms_.erase(found);
-}
-
-std::vector<EntryIndex> PinTable::TakeEnded(int64_t now_ms, size_t most) {
-  std::vector<EntryIndex> ended;
-  while (ended.size() < most && !by_end_.empty() && by_end_.begin()->first <= now_ms) {
-    ended.push_back(by_end_.begin()->second);
-    Erase(ended.back());
-  }
-  return ended;
-}
 
 uint32_t CacheState::NowDs() const { return static_cast<uint32_t>(env.clock->MonotonicMs() / 100); }
 
@@ -167,6 +146,8 @@ void CacheState::EndLoad(CachePool* pool, EntryIndex index) {
     awaited |= other.blocks[block].loading();
   });
   if (!awaited) Apply(index, BlockEvent::kEndLoad);
+  const bool evictable = pool->blocks[BlockIn(*pool, directory[index])].cached();
+  if (evictable && pool->region == nullptr) pool->victims.Insert(index, FactsOf(index));
   NotePresence(index);
 }
 
@@ -182,6 +163,7 @@ BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
   const BlockIndex block = link->block();
   PoolBlock& record = pool->blocks[block];
   KVT_CHECK(record.entry == index);
+  pool->victims.Remove(index);
   *link = std::exchange(record.elsewhere, kNoPlace);
   if (!entry.in_pool()) Apply(index, BlockEvent::kAllowOffload);
   commit_checksums.erase(ArrivalKey(*pool, index));
@@ -262,7 +244,7 @@ void CacheState::Use(CachePool* pool, EntryIndex index) {
   if (entry.recent_uses < BlockEntry::kMostRecentUses) ++entry.recent_uses;
   Apply(index, BlockEvent::kAllowPersist);
   if (!entry.once()) ForgetHint(index);
-  ForgetReturn(index);
+  orders.ForgetReturn(index);
   const uint32_t before_s = entry.last_use_s;
   NoteUse(index);
   Touch(index);
@@ -285,16 +267,6 @@ void CacheState::NoteIdle(EntryIndex index) {
 void CacheState::QueuePersist(EntryIndex index) {
   Apply(index, BlockEvent::kAllowPersist);
   QueueIfUndecided(index);
-}
-
-// While a block is being written it is not on disk yet, so that NeedsPersist alone would have it
-// written twice.
-bool CacheState::QueueIfUndecided(EntryIndex index, EntryIndex hotter) {
-  const BlockEntry& entry = directory[index];
-  const bool undecided = NeedsPersist(entry) && !entry.persist_wanted() && !entry.writing();
-  if (!undecided || unpersisted.Contains(index)) return false;
-  unpersisted.PushColderThan(hotter, index);
-  return true;
 }
 
 // The index and the table beside host learn of other uses once in a while, but of this one now: the
@@ -332,8 +304,17 @@ void CacheState::ForgetHint(EntryIndex index) {
   for (; index != kNoEntry && directory[index].hinted(); index = lineage.ParentOf(index)) {
     Apply(index, BlockEvent::kForgetHint);
     QueueIfUndecided(index);
-    reorder(index);
   }
+}
+
+// What is on its way to host or passes through it has the place that its movement gave it.
+void CacheState::Reorder(EntryIndex index) {
+  const BlockEntry& entry = directory[index];
+  if (entry.pinned()) return;
+  ForEachPlace(entry, [&](CachePool& pool, BlockIndex) {
+    if (pool.victims.Contains(index)) pool.victims.Touch(index, FactsOf(index));
+  });
+  if (entry.in_host() && !entry.loading()) orders.ReorderInHost(TenantOf(entry), index, entry);
 }
 
 std::optional<BlockFacts> CacheState::FactsIfAwaited(EntryIndex index) const {
@@ -364,7 +345,7 @@ void CacheState::Touch(EntryIndex index) {
   BlockEntry& entry = directory[index];
   const uint32_t before_s = std::exchange(entry.last_use_s, NowS());
   AgesOf(entry).Touch(index);
-  if (unpersisted.Contains(index)) unpersisted.Touch(index);
+  if (orders.unpersisted.Contains(index)) orders.unpersisted.Touch(index);
   NoteIdle(index);
   if (before_s / kTableRecencyS != entry.last_use_s / kTableRecencyS) UpdateTables(index);
   if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
@@ -372,14 +353,14 @@ void CacheState::Touch(EntryIndex index) {
   QueueUpdateIfBehind(index);
 }
 
-void CacheState::SetPinned(EntryIndex index, bool pinned) {
-  Apply(index, pinned ? BlockEvent::kPin : BlockEvent::kUnpin);
-  const BlockEntry& entry = directory[index];
-  if (pinned) {
-    LeaveDiskOrder(index);
-  } else if (entry.has_disk_slot() || entry.persist_wanted()) {
-    TouchDisk(index);
-  }
+void CacheState::Pin(EntryIndex index, int64_t until_ms) {
+  Apply(index, BlockEvent::kPin);
+  orders.pins.Set(index, until_ms);
+}
+
+void CacheState::Unpin(EntryIndex index) {
+  Apply(index, BlockEvent::kUnpin);
+  orders.pins.Erase(index);
 }
 
 void CacheState::QueueUpdateIfBehind(EntryIndex index) {
@@ -414,7 +395,6 @@ int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
 // Sessions may still hold the block, and it must not be given to others while they do: it is
 // orphaned then, and becomes free with its last reference.
 void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
-  pool->victims.Remove(index);
   const BlockIndex block = RemovePlace(pool, index);
   if (pool->blocks[block].references() > 0) {
     pool->blocks.Orphan(block);
@@ -427,15 +407,11 @@ void CacheState::ForgetIfGone(EntryIndex index) {
   const BlockEntry& entry = directory[index];
   if (!entry.gone() || lost.Contains(index)) return;
   AgesOf(entry).Remove(index);
-  unpersisted.Remove(index);
-  LeaveDiskOrder(index);
-  if (entry.pinned()) {
-    Apply(index, BlockEvent::kUnpin);
-    pins.Erase(index);
-  }
+  orders.unpersisted.Remove(index);
+  if (entry.pinned()) Unpin(index);
   Apply(index, BlockEvent::kUnwantPersist);
   Apply(index, BlockEvent::kForgetHint);
-  ForgetReturn(index);
+  orders.ForgetReturn(index);
   token_ids.Forget(index);
   const EntryIndex parent = lineage.ParentOf(index);
   lineage.Unlink(index);

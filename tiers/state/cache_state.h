@@ -24,7 +24,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -36,6 +35,7 @@
 #include "tiers/directory/lineage.h"
 #include "tiers/directory/pool_blocks.h"
 #include "tiers/memory/host_table.h"
+#include "tiers/orders/orders.h"
 #include "tiers/policy/disk_admission.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/infinite_cache.h"
@@ -116,29 +116,6 @@ struct CachePool {
   }
 };
 
-// The blocks that are pinned, by the end of their pins. Event loop only.
-class PinTable {
- public:
-  // The block is pinned until then, and no longer until an earlier Set.
-  void Set(EntryIndex entry, int64_t until_ms);
-  // Does nothing if it is not pinned.
-  void Erase(EntryIndex entry);
-  // Takes out at most `most` blocks whose pins have ended. Looks at no others.
-  [[nodiscard]] std::vector<EntryIndex> TakeEnded(int64_t now_ms, size_t most);
-  // REQUIRES: it is pinned.
-  [[nodiscard]] int64_t UntilMs(EntryIndex entry) const { return until_ms_.at(entry); }
-  [[nodiscard]] bool Contains(EntryIndex entry) const { return until_ms_.contains(entry); }
-  [[nodiscard]] size_t size() const { return until_ms_.size(); }
-  template <typename Visit>
-  void ForEach(Visit visit) const {
-    for (const auto& [until_ms, entry] : by_end_) visit(entry);
-  }
-
- private:
-  std::unordered_map<EntryIndex, int64_t> until_ms_;
-  std::set<std::pair<int64_t, EntryIndex>> by_end_;
-};
-
 class CacheState {
  public:
   CacheState(const CacheOptions& options, CacheEnvironment environment,
@@ -160,15 +137,7 @@ class CacheState {
   std::vector<Namespace> namespaces;              // by NamespaceId
   std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId; null: one that was closed
 
-  // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
-  // place when its write is decided: the order in which writes end does not matter.
-  TenantRecency disk_recency;
-  // All entries by last use, one list for those that live equally long; see AgesOf.
-  std::vector<EntryList> by_age;
-  // Extended entries that no write to disk has been asked for yet, by last use.
-  EntryList unpersisted;
-  // Which blocks are pinned and until when, in milliseconds of the age clock.
-  PinTable pins;
+  Orders orders;
   // Blocks whose index records are older than they may be (entry.update_queued).
   std::vector<EntryRef> recency_updates;
   // Blocks that a lookup found past their time; dropped at the next tick.
@@ -187,9 +156,6 @@ class CacheState {
   // their `last_use_s` says since when. Their entries stay, so that they are known again when they
   // are committed again. What follows them is unusable.
   EntryList lost;
-  // When blocks are expected to be used again, as clients say, in seconds of the age clock; by row.
-  // 0: nothing is known.
-  PagedArray<uint32_t> returns_s;
   // How many lost blocks have come back.
   uint64_t returned = 0;
   // Until then, on the monotonic clock, acquires and stores have lately waited for space in host
@@ -203,6 +169,8 @@ class CacheState {
   bool store_late = false;
   // Host has no slot to give, because blocks in it wait for their writes to disk.
   bool host_awaits_disk = false;
+  // As much is being copied from pools to host as may be, and more waits.
+  bool to_host_is_busy = false;
 
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
   [[nodiscard]] bool host_space_is_overdue() const { return acquire_late || store_late; }
@@ -239,26 +207,21 @@ class CacheState {
   }
   // A space for the identity that has no pool yet. REQUIRES: identity.block_bytes > 0.
   [[nodiscard]] Namespace MakeNamespace(const NamespaceIdentity& identity) const;
-  // The list in `by_age` of entries with this tenant and retention.
+  // The list of entries that live as long as this one, by last use.
   [[nodiscard]] EntryList& AgesOf(const BlockEntry& entry) {
-    return by_age[AgeList(TenantOf(entry), entry.retention)];
+    return orders.AgesOf(TenantOf(entry), entry.retention);
   }
   [[nodiscard]] const EntryList& AgesOf(const BlockEntry& entry) const {
-    return by_age[AgeList(TenantOf(entry), entry.retention)];
+    return orders.AgesOf(TenantOf(entry), entry.retention);
   }
-  // The block is the youngest on disk (or of what is to be written there). Pinned blocks stand
-  // outside this order, so that a search for a victim need not step over them.
+  // The block is the youngest on disk, if it is there or is to be.
   void TouchDisk(EntryIndex index) {
     const BlockEntry& entry = directory[index];
-    if (entry.pinned()) return;
-    disk_recency.Touch(TenantOf(entry), index);
+    orders.TouchDisk(TenantOf(entry), index, entry);
   }
-  // Sets or clears the pin, and keeps the order on disk as TouchDisk says.
-  void SetPinned(EntryIndex index, bool pinned);
-  void LeaveDiskOrder(EntryIndex index) { disk_recency.Remove(TenantOf(directory[index]), index); }
-  [[nodiscard]] bool InDiskOrder(EntryIndex index) const {
-    return disk_recency.Contains(TenantOf(directory[index]), index);
-  }
+  // The block is pinned until that time of the age clock, whatever was said before; or not at all.
+  void Pin(EntryIndex index, int64_t until_ms);
+  void Unpin(EntryIndex index);
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);
   // The pool gets its number and stands in its namespace's slot. REQUIRES: the slot is free.
@@ -281,10 +244,16 @@ class CacheState {
   void AddPlace(CachePool* pool, BlockIndex block);
   // The pool's block of the entry is whole: the table beside the pool's memory is to say so.
   void EnterPoolTable(CachePool* pool, EntryIndex entry);
-  // The pool's block of the entry awaits its bytes, or no longer does.
+  // So many more references are held on the pool's block: it cannot be evicted.
+  void Reference(CachePool* pool, BlockIndex block, uint32_t times = 1) {
+    if (pool->blocks.Reference(block, times)) pool->victims.Remove(pool->blocks[block].entry);
+  }
+  // The pool's block of the entry awaits its bytes, or no longer does. When they are there it can
+  // be evicted, unless a reference is held.
   void BeginLoad(CachePool* pool, EntryIndex entry);
   void EndLoad(CachePool* pool, EntryIndex entry);
-  // Takes the entry's block from the entry and leaves it to the caller.
+  // Takes the entry's block from the entry, so that it cannot be evicted, and leaves it to the
+  // caller.
   BlockIndex RemovePlace(CachePool* pool, EntryIndex entry);
 
   // The block's entry; kNoEntry if it is not known, or lost.
@@ -314,11 +283,10 @@ class CacheState {
   [[nodiscard]] bool Admits() const { return has_disk() && options.disk_admission > 0; }
   // The block is to be decided on again, however that went before.
   void QueuePersist(EntryIndex entry);
-  // The block waits from now on for the decision whether it is written to disk, as the youngest of
-  // those that do or, with `hotter`, as the next colder than that one. Does nothing if it waits
-  // already, if its write has been decided or is under way, or if it need not be on disk. True if
-  // it has begun to wait.
-  bool QueueIfUndecided(EntryIndex entry, EntryIndex hotter = kNoEntry);
+  // See Orders.
+  bool QueueIfUndecided(EntryIndex entry, EntryIndex hotter = kNoEntry) {
+    return orders.QueueIfUndecided(entry, directory[entry], hotter);
+  }
   // Admission learns from the block's uses, and from how long it is idle between them: it is used
   // now; it was in use until its last use.
   void NoteUse(EntryIndex entry);
@@ -326,18 +294,8 @@ class CacheState {
   // The block is of use after all, and so are those before it: what clients said of them counts no
   // more. Does nothing if it said nothing.
   void ForgetHint(EntryIndex entry);
-  // Until when a client expects to have used the block again, as it said last; 0: it has said
-  // nothing, or the block has been used since.
-  [[nodiscard]] uint32_t ReturnsAtS(EntryIndex entry) const {
-    const uint32_t* until_s = returns_s.Find(entry.value);
-    return until_s == nullptr ? 0 : *until_s;
-  }
   // A client expects to use the block again, and the time for that has not passed.
-  [[nodiscard]] bool Awaited(EntryIndex entry) const { return ReturnsAtS(entry) > NowS(); }
-  // The block is used, or will not be, or is no block any more: none waits for its return.
-  void ForgetReturn(EntryIndex entry) {
-    if (returns_s.Find(entry.value) != nullptr) returns_s[entry.value] = 0;
-  }
+  [[nodiscard]] bool Awaited(EntryIndex entry) const { return orders.ReturnsAtS(entry) > NowS(); }
   // The block is one of those that are to be erased.
   [[nodiscard]] bool IsErased(const Erasing& scope, const BlockEntry& entry) const;
   [[nodiscard]] bool BeingErased(const BlockEntry& entry) const {
@@ -353,10 +311,12 @@ class CacheState {
   void CountUsesAnew(EntryIndex index) { directory[index].recent_uses = 1; }
   // What the order of eviction of a pool is told of a block.
   [[nodiscard]] BlockFacts FactsOf(EntryIndex index) const;
-  // The block can be evicted from the pool from now on.
+  // The block can be evicted from the pool from now on. While the bus is busy with copies to host,
+  // one that is there is worth more than its slot.
   void EnterEvictionOrder(CachePool* pool, EntryIndex index) {
     pool->victims.Insert(index, FactsOf(index));
-    if (directory[index].in_host()) copy_is_spare(index);
+    const BlockEntry& entry = directory[index];
+    if (entry.in_host() && !to_host_is_busy) orders.GiveUpFirst(TenantOf(entry), index, entry);
   }
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
   // When the block expires unless it is used, in milliseconds of the age clock. A pin counts as use
@@ -382,15 +342,17 @@ class CacheState {
   // What a slot that holds the entry's block must say.
   [[nodiscard]] SlotExpectation ExpectationOf(const BlockEntry& entry);
 
-  // The block's state changes as kBlockTransitions says; see block_lifecycle.h. REQUIRES: the event
-  // is allowed in the state that the block is in.
+  // The block's state changes as kBlockTransitions says (block_lifecycle.h), and with it the
+  // block's places in all orders. REQUIRES: the event is allowed in the state that the block is in.
   void Apply(EntryIndex index, BlockEvent event) {
     BlockEntry& entry = directory[index];
     persisted_blocks_ -= entry.persisted();
     persist_wanted_blocks_ -= entry.persist_wanted();
-    entry.Apply(event);
+    const uint32_t changed = entry.Apply(event);
     persisted_blocks_ += entry.persisted();
     persist_wanted_blocks_ += entry.persist_wanted();
+    if (changed != 0) orders.Refile(TenantOf(entry), index, entry, changed);
+    if ((changed & (EntryBits::kClosed | EntryBits::kOnce)) != 0) Reorder(index);
     NotePresence(index);
   }
   // The block may have come to a tier or left one.
@@ -408,13 +370,9 @@ class CacheState {
   void SchedulePump();
   // There is more to do than one event should: the next part of it follows in an event of its own.
   void SchedulePart();
-  // These are set by the cache. `reorder` gives a block its places in the orders of eviction anew,
-  // after what is known of it has changed; `copy_is_spare` says that a pool keeps a block that host
-  // has, too; the last is the way from pools to host.
+  // These are set by the cache; the last is the way from pools to host.
   std::function<void()> pump;
   std::function<void()> next_part;
-  std::function<void(EntryIndex)> reorder;
-  std::function<void(EntryIndex)> copy_is_spare;
   CopyDown* to_host = nullptr;
   [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_ || part_scheduled_; }
 
@@ -433,6 +391,8 @@ class CacheState {
   }
 
  private:
+  // Gives the block its places in the orders of eviction anew, after its client's hint has changed.
+  void Reorder(EntryIndex entry);
   // Of an entry that no tier holds, and that nothing follows.
   void Erase(EntryIndex entry);
   // The tables beside host memory and pools learn of the entry's times and uses, where they are.
@@ -441,10 +401,6 @@ class CacheState {
   [[nodiscard]] HostSlotFacts HostFactsOf(const BlockEntry& entry) const;
 
   const int64_t age_clock_offset_ms_;
-
-  [[nodiscard]] static size_t AgeList(TenantId tenant, RetentionClass retention) {
-    return 2 * tenant.value + static_cast<size_t>(retention);
-  }
 
   uint64_t persisted_blocks_ = 0;
   uint64_t persist_wanted_blocks_ = 0;

@@ -88,7 +88,7 @@ void SessionTable::AddAbsent(SessionId session, CachePool* pool, AbsentHoldings 
   held.used.push_back({pool->id, std::move(holdings.sessions)});
   ReferenceCounts& references = held.pools[pool->id].references;
   for (const BlockIndex block : holdings.referenced) {
-    pool->blocks.Reference(block);
+    state_.Reference(pool, block);
     references.Add(block);
   }
   PoolBlockList& withheld = held.quarantined[pool->id];
@@ -119,7 +119,7 @@ ResumeOutcome SessionTable::Resume(SessionId absent, SessionId session, CachePoo
   }
   // Its session has been using it all the time.
   state_.Touch(record.entry);
-  if (pool->blocks.Reference(block, claim.references)) pool->victims.Remove(record.entry);
+  state_.Reference(pool, block, claim.references);
   for (uint32_t i = 0; i < claim.references; ++i) holdings.references.Add(block);
   return ResumeOutcome::kReferenced;
 }
@@ -145,10 +145,11 @@ void SessionTable::Forget(Sessions::iterator closed) {
 bool SessionTable::GiveBack(Session* closed, uint32_t* most) {
   for (auto& [pool_id, holdings] : closed->pools) {
     CachePool* pool = state_.FindPool(pool_id);
-    std::vector<EntryIndex> cached;
-    *most -= holdings.references.TakeOut(
-        *most, [&](BlockIndex block, uint32_t count) { Unreference(pool, block, count, &cached); });
-    EnterEvictionOrder(pool, std::move(cached));
+    {
+      ReleasedBlocks released(&state_, pool);
+      *most -= holdings.references.TakeOut(
+          *most, [&](BlockIndex block, uint32_t count) { released.Unreference(block, count); });
+    }
     *most -=
         pool->blocks.Quarantine(&holdings.private_blocks, &closed->quarantined[pool_id], *most);
     if (holdings.references.total() > 0 || holdings.private_blocks.size > 0) return false;
@@ -198,38 +199,37 @@ BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
 }
 
 void SessionTable::DropReference(SessionId session, CachePool* pool, BlockIndex block,
-                                 std::vector<EntryIndex>* cached) {
+                                 ReleasedBlocks* released) {
   ReferenceCounts& references = Of(session, *pool).references;
   KVT_CHECK(references.Get(block) > 0);
   references.Drop(block);
-  Unreference(pool, block, 1, cached);
+  released->Unreference(block);
 }
 
-void SessionTable::Unreference(CachePool* pool, BlockIndex block, uint32_t count,
-                               std::vector<EntryIndex>* cached) {
-  if (!pool->blocks.Unreference(block, count)) return;
-  const PoolBlock& record = pool->blocks[block];
+// A block that is still loading becomes evictable when it arrives.
+void ReleasedBlocks::Unreference(BlockIndex block, uint32_t times) {
+  if (!pool_->blocks.Unreference(block, times)) return;
+  const PoolBlock& record = pool_->blocks[block];
   if (record.state() == PoolBlockState::kOrphaned) {
-    pool->blocks.Free(block, nullptr);
+    pool_->blocks.Free(block, nullptr);
   } else if (!record.loading()) {
-    cached->push_back(record.entry);
+    cached_.push_back(record.entry);
   }
-  // A block that is still loading becomes cached when it arrives.
 }
 
-void SessionTable::EnterEvictionOrder(CachePool* pool, std::vector<EntryIndex> cached) {
+ReleasedBlocks::~ReleasedBlocks() {
   const auto deeper = [this](EntryIndex a, EntryIndex b) {
     return state_[a].depth > state_[b].depth;
   };
   // Sequences are mostly released in their order.
-  std::reverse(cached.begin(), cached.end());
-  if (!std::is_sorted(cached.begin(), cached.end(), deeper)) {
-    std::stable_sort(cached.begin(), cached.end(), deeper);
+  std::reverse(cached_.begin(), cached_.end());
+  if (!std::is_sorted(cached_.begin(), cached_.end(), deeper)) {
+    std::stable_sort(cached_.begin(), cached_.end(), deeper);
   }
-  for (const EntryIndex entry : cached) {
+  for (const EntryIndex entry : cached_) {
     // The session that held the block was using it until now.
     state_.Touch(entry);
-    state_.EnterEvictionOrder(pool, entry);
+    state_.EnterEvictionOrder(pool_, entry);
   }
 }
 
@@ -310,9 +310,7 @@ void HeldReferences::Add(size_t position, BlockIndex block) {
 }
 
 void HeldReferences::Reference(BlockIndex block) {
-  const PoolBlock& record = pool_->blocks[block];
-  const bool first = pool_->blocks.Reference(block);
-  if (first && !record.loading()) pool_->victims.Remove(record.entry);
+  table_->state_.Reference(pool_, block);
   ++count_;
   ++session_->held;
 }
@@ -329,14 +327,13 @@ void HeldReferences::Truncate(size_t size) {
 }
 
 void HeldReferences::DropAll(std::span<const BlockIndex> blocks) {
-  std::vector<EntryIndex> cached;
+  ReleasedBlocks released(&table_->state_, pool_);
   for (const BlockIndex block : blocks) {
     if (block == kNoBlock) continue;
     --count_;
     --session_->held;
-    table_->Unreference(pool_, block, 1, &cached);
+    released.Unreference(block);
   }
-  table_->EnterEvictionOrder(pool_, std::move(cached));
 }
 
 // The blocks' own counts stay: only whose the references are changes.

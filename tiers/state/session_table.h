@@ -80,6 +80,24 @@ class ReferenceCounts {
 
 class HeldReferences;
 
+// Blocks of one pool whose references are dropped together: with the end of this, those that none
+// holds any more become evictable together, the deepest first. Event loop only.
+class ReleasedBlocks {
+ public:
+  ReleasedBlocks(CacheState* state, CachePool* pool) : state_(*state), pool_(pool) {}
+  ~ReleasedBlocks();
+  ReleasedBlocks(const ReleasedBlocks&) = delete;
+  ReleasedBlocks& operator=(const ReleasedBlocks&) = delete;
+
+  // Drops so many references. REQUIRES: they are held.
+  void Unreference(BlockIndex block, uint32_t times = 1);
+
+ private:
+  CacheState& state_;
+  CachePool* const pool_;
+  std::vector<EntryIndex> cached_;
+};
+
 // Event loop only.
 class SessionTable {
  public:
@@ -129,12 +147,9 @@ class SessionTable {
   [[nodiscard]] bool OwnsPrivate(SessionId session, const CachePool& pool, BlockIndex block) const;
   // Turns one free block of the pool into a private one. REQUIRES: open; a block is free.
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);
-  // Drops one reference; if the block thereby became cached, its entry is appended to `cached`, to
-  // be given to EnterEvictionOrder. REQUIRES: the session holds one.
+  // Drops one reference. `released` is the pool's. REQUIRES: the session holds one.
   void DropReference(SessionId session, CachePool* pool, BlockIndex block,
-                     std::vector<EntryIndex>* cached);
-  // What was released together becomes evictable together, the deepest first.
-  void EnterEvictionOrder(CachePool* pool, std::vector<EntryIndex> cached);
+                     ReleasedBlocks* released);
   void FreePrivate(SessionId session, CachePool* pool, BlockIndex block);
   // A private block becomes committed, with the session's reference.
   void Publish(SessionId session, CachePool* pool, BlockIndex block, EntryIndex entry);
@@ -178,9 +193,6 @@ class SessionTable {
   [[nodiscard]] Holdings& Of(SessionId session, const CachePool& pool) {
     return sessions_.at(session).pools[pool.id];
   }
-  void Unreference(CachePool* pool, BlockIndex block, uint32_t count,
-                   std::vector<EntryIndex>* cached);
-
   // Under which the session's private blocks in the pool stand now.
   [[nodiscard]] SessionId OwnerIn(SessionId session, const CachePool& pool) const;
   // A number that no session has.

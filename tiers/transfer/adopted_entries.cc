@@ -13,11 +13,11 @@ EntryIndex AdoptedEntries::Add(const BlockEntry& found) {
   entry.created_s = found.created_s;
   entry.last_use_s = found.last_use_s;
   EntryList& ages = state_.AgesOf(entry);
-  EntryIndex& youngest = youngest_[static_cast<size_t>(&ages - state_.by_age.data())];
+  EntryIndex& youngest = youngest_[static_cast<size_t>(&ages - state_.orders.by_age.data())];
   ages.Remove(index);
   ages.PushColderThan(if_held(ages, youngest), index);
   youngest = index;
-  if (state_.QueueIfUndecided(index, if_held(state_.unpersisted, youngest_unpersisted_))) {
+  if (state_.QueueIfUndecided(index, if_held(state_.orders.unpersisted, youngest_unpersisted_))) {
     youngest_unpersisted_ = index;
   }
   state_.infinite_cache.Store(key.namespace_id, key.hash);

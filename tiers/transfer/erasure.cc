@@ -222,10 +222,7 @@ bool Erasure::Drop(EntryIndex index, EraseReport* report) {
   const BlockEntry& entry = state_[index];
   // What an engine stores from memory of its own or loads into it ends soon.
   if (entry.busy() || InRegion(entry)) return false;
-  if (entry.pinned()) {
-    state_.SetPinned(index, false);
-    state_.pins.Erase(index);
-  }
+  if (entry.pinned()) state_.Unpin(index);
   const bool in_host = entry.in_host();
   const bool on_disk = entry.on_disk();
   const uint64_t slot_bytes = state_.NamespaceOf(entry).slot_bytes;

@@ -211,13 +211,11 @@ Loader::HostRead Loader::ReadToHost(EntryIndex index) {
   if (in_flight_.bytes >= state_.options.max_disk_read_bytes / kPrefetchShare) {
     return HostRead::kLater;
   }
-  host_.Touch(index);
   const HostSlots::Outcome outcome = host_.Allocate(index);
   if (outcome == HostSlots::Outcome::kAllocated) {
     StartRead({.entry = index});
     return HostRead::kBegun;
   }
-  host_.CancelArrival(index);
   return outcome == HostSlots::Outcome::kWait ? HostRead::kLater : HostRead::kRefused;
 }
 
@@ -510,8 +508,6 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
     PoolBlock& block = BlockOf({pool, entry});
     block.since_ds = now_ds;
     state_.EnterPoolTable(pool, entry);
-    // No session has given it back yet: its copy in host keeps its place.
-    if (block.references() == 0) pool->victims.Insert(entry, state_.FactsOf(entry));
   }
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;
@@ -558,7 +554,6 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
   const EntryIndex index = arrival.entry;
   StopLoading(arrival);
   state_.trace.BlockLoadEnd(index, reason);
-  host_.CancelArrival(index);
   state_.history.NoteMiss({state_[index].namespace_id, state_[index].hash},
                           {state_.ToWallS(state_.NowS()), reason});
   if (arrival.pool->region != nullptr) {

@@ -26,8 +26,8 @@ void Offloader::Queue(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.in_host() || entry.offload_queued() || entry.offloading()) return;
   state_.Apply(index, BlockEvent::kQueueOffload);
-  host_.Touch(index);
   queues_.Push(state_.TenantOf(entry), state_.directory.RefOf(index));
+  NoteBusy();
 }
 
 // An offload that failed before is tried again, because a load waits for these bytes and would
@@ -40,6 +40,7 @@ bool Offloader::WantNow(EntryIndex index) {
   state_.Apply(index, BlockEvent::kAllowOffload);
   Queue(index);
   urgent_.Push(state_.TenantOf(entry), state_.directory.RefOf(index));
+  NoteBusy();
   return true;
 }
 
@@ -52,7 +53,6 @@ void Offloader::SourceGone(EntryIndex index) {
 void Offloader::End(EntryIndex index, MissReason reason) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, entry.offloading() ? BlockEvent::kEndOffload : BlockEvent::kCancelOffload);
-  host_.CancelArrival(index);
   state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
     if (pool.region == nullptr || pool.blocks[block].loading()) return;
     ended_stores_.push_back({pool.id, state_.directory.RefOf(index), reason});
@@ -75,6 +75,7 @@ bool Offloader::Pump() {
   };
   const bool urgent = urgent_.TakeTurns(starting(CopyPriority::kDemand));
   const bool queued = queues_.TakeTurns(starting(CopyPriority::kBackground));
+  NoteBusy();
   return urgent || queued;
 }
 
@@ -174,6 +175,8 @@ void Offloader::Finish(Batches::iterator finished) {
   // counts it.
   ended.splice(ended.end(), batches_, finished);
   Batch& batch = ended.front();
+  batch.in_flight = {};
+  NoteBusy();
   const bool copied = batch.checksums.size() == batch.entries.size();
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];

@@ -52,15 +52,15 @@ class Offloader final : public CopyDown {
   bool Pump();
 
   [[nodiscard]] bool Idle() const { return queued() == 0 && batches_.empty(); }
-  // As much is being copied as may be, and more waits.
-  [[nodiscard]] bool Busy() const {
-    return in_flight_.bytes >= state_.options.max_offload_bytes && queued() > 0;
-  }
   [[nodiscard]] uint64_t in_flight() const { return in_flight_.items; }
   // May count blocks that will turn out to need no copy any more.
   [[nodiscard]] uint64_t queued() const { return queues_.size() + urgent_.size(); }
 
  private:
+  // To be called whenever more or less waits or is being copied.
+  void NoteBusy() {
+    state_.to_host_is_busy = in_flight_.bytes >= state_.options.max_offload_bytes && queued() > 0;
+  }
   // Unless host has the block, or is about to get it. REQUIRES: some pool has its bytes.
   void Queue(EntryIndex entry);
   // Blocks that are copied, and then sealed, together. A thread of the executor makes the

@@ -32,7 +32,7 @@ void Persister::Want(EntryIndex index) {
 }
 
 bool Persister::WantIfAdmitted(EntryIndex index) {
-  state_.unpersisted.Remove(index);
+  state_.orders.unpersisted.Remove(index);
   const bool undecided = admission_.Undecided(index);
   if (undecided) {
     state_.write_budget.NoteDecision(state_.options.disk_admission);
@@ -50,10 +50,8 @@ bool Persister::WantIfAdmitted(EntryIndex index) {
 
 void Persister::Ask(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  state_.unpersisted.Remove(index);
   if (!state_.NeedsPersist(entry) || entry.write_queued() || entry.writing()) return;
   state_.Apply(index, BlockEvent::kWantPersist);
-  if (!state_.InDiskOrder(index)) state_.TouchDisk(index);
   if (entry.in_host()) SourceReady(index);
 }
 
@@ -181,17 +179,11 @@ Persister::Step Persister::TryWrite(EntryRef block) {
 void Persister::Unqueue(EntryIndex index) {
   if (!state_[index].write_queued()) return;
   state_.Apply(index, BlockEvent::kCancelWrite);
-  if (!state_.NeedsPersist(state_[index])) Unwant(index);
-}
-
-void Persister::Unwant(EntryIndex index) {
-  state_.Apply(index, BlockEvent::kUnwantPersist);
-  if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
+  if (!state_.NeedsPersist(state_[index])) state_.Apply(index, BlockEvent::kUnwantPersist);
 }
 
 void Persister::FailPersist(EntryIndex index, DropReason reason) {
   state_.Apply(index, BlockEvent::kFailPersist);
-  if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
   state_.CountDrop(index, Tier::kDisk, reason);
 }
 

@@ -57,7 +57,6 @@ class Persister final : public CopyDown {
   [[nodiscard]] EntryIndex UnwrittenParent(EntryIndex entry) const;
   void FailPersist(EntryIndex entry, DropReason reason);
   void Unqueue(EntryIndex entry);
-  void Unwant(EntryIndex entry);
   void StartWrite(EntryIndex entry);
   void OnWritten(EntryIndex entry, const Status& status);
 

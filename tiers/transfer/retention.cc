@@ -24,7 +24,7 @@ uint64_t Retention::PinLimit(NamespaceId namespace_id, double pin_fraction) cons
 }
 
 Status Retention::CheckPinFraction(double pin_fraction) const {
-  const uint64_t pinned = state_.pins.size();
+  const uint64_t pinned = state_.orders.pins.size();
   // What is pinned was allowed under the present fraction, whatever the sizes of its blocks.
   if (pinned == 0 || pin_fraction >= state_.options.pin_fraction) return {};
   // Models with blocks of several sizes have limits of their own; the blocks stay as long as one
@@ -49,20 +49,19 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     if (!state_[index].pinned()) ++added;
   }
   const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
-  if (ttl_ms > 0 && state_.pins.size() + added > limit) {
+  if (ttl_ms > 0 && state_.orders.pins.size() + added > limit) {
     return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
                      fmt::format("{} blocks pinned, {} more asked for, {} allowed",
-                                 state_.pins.size(), added, limit));
+                                 state_.orders.pins.size(), added, limit));
   }
   const int64_t until_ms = state_.AgeClockMs() + ttl_ms;
   for (const EntryIndex index : cached) {
-    state_.SetPinned(index, ttl_ms > 0);
-    // What was declined before is to be on disk now.
-    if (ttl_ms > 0 && state_.Admits()) state_.QueuePersist(index);
     if (ttl_ms > 0) {
-      state_.pins.Set(index, until_ms);
+      state_.Pin(index, until_ms);
+      // What was declined before is to be on disk now.
+      if (state_.Admits()) state_.QueuePersist(index);
     } else {
-      state_.pins.Erase(index);
+      state_.Unpin(index);
       // Its time may have passed while it was pinned, and it may stand among the youngest.
       if (state_.Expired(state_[index])) {
         state_.seen_expired.push_back(state_.directory.RefOf(index));
@@ -86,8 +85,8 @@ void Retention::Tick() {
 // Pins that ended beyond those of a part do so with the next ticks.
 void Retention::UnpinExpired() {
   const size_t most = state_.options.close_part_blocks;
-  for (const EntryIndex index : state_.pins.TakeEnded(state_.AgeClockMs(), most)) {
-    state_.SetPinned(index, false);
+  for (const EntryIndex index : state_.orders.pins.TakeEnded(state_.AgeClockMs(), most)) {
+    state_.Unpin(index);
     // A pin counts as use until it ends: the time to live starts now.
     state_.Touch(index);
   }
@@ -101,8 +100,9 @@ void Retention::DropExpired() {
   state_.seen_expired.clear();
   // A day's worth of blocks may expire at once.
   const size_t part = state_.options.close_part_blocks;
-  const size_t share = std::max(part / state_.by_age.size(), std::min(part, kLeastExpiriesPerTick));
-  for (const EntryList& list : state_.by_age) {
+  const size_t share =
+      std::max(part / state_.orders.by_age.size(), std::min(part, kLeastExpiriesPerTick));
+  for (const EntryList& list : state_.orders.by_age) {
     EntryIndex index = list.coldest();
     for (size_t looked_at = 0; index != kNoEntry && looked_at < share; ++looked_at) {
       const BlockEntry& entry = state_[index];
@@ -227,8 +227,8 @@ EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
 
 bool Retention::PersistIdleFor(int64_t idle_ms, uint64_t most) {
   const int64_t now_ms = state_.AgeClockMs();
-  for (; !state_.unpersisted.empty(); --most) {
-    const EntryIndex index = state_.unpersisted.coldest();
+  for (; !state_.orders.unpersisted.empty(); --most) {
+    const EntryIndex index = state_.orders.unpersisted.coldest();
     const BlockEntry& entry = state_[index];
     if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return true;
     if (most == 0) return false;

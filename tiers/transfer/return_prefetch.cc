@@ -57,7 +57,7 @@ void ReturnPrefetch::Expect(SessionId session, const CachePool& pool,
                       .hashes = {hashes.begin(), hashes.end()},
                       .last_block = last_block,
                       .due_ms = state_.NowMs() + returns_in_ms,
-                      .until_s = state_.ReturnsAtS(last)});
+                      .until_s = state_.orders.ReturnsAtS(last)});
   by_last_block_[last_block] = std::prev(waiting_.end());
 }
 
@@ -126,7 +126,7 @@ std::optional<ReturnOutcome> ReturnPrefetch::WhyNoMore(const CachePool* pool,
                                                        const Return& awaited) const {
   if (pool == nullptr) return ReturnOutcome::kCancelled;
   const EntryIndex last = state_.Find(awaited.last_block);
-  if (last != kNoEntry && state_.ReturnsAtS(last) != awaited.until_s) {
+  if (last != kNoEntry && state_.orders.ReturnsAtS(last) != awaited.until_s) {
     return ReturnOutcome::kCancelled;
   }
   if (state_.NowS() >= awaited.until_s) return ReturnOutcome::kShort;
@@ -184,8 +184,7 @@ std::vector<EntryIndex> ReturnPrefetch::ChoosePart(const CachePool& pool, Return
 void ReturnPrefetch::TouchLowerTiers(std::span<const EntryIndex> entries) {
   if (entries.empty() || state_.IsShared(state_.TenantOf(state_[entries.front()]))) return;
   for (const EntryIndex index : std::views::reverse(entries)) {
-    const BlockEntry& entry = state_[index];
-    if (entry.has_disk_slot() || entry.persist_wanted()) state_.TouchDisk(index);
+    state_.TouchDisk(index);
     loader_.TouchHost(index);
   }
 }

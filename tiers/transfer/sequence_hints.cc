@@ -35,21 +35,17 @@ bool SequenceHints::EndUse(EntryIndex index, SequenceHint hint) {
   if (FollowedByOthers(index)) return false;
   const bool once = hint == SequenceHint::kOnce;
   state_.Apply(index, once ? BlockEvent::kHintOnce : BlockEvent::kHintClosed);
-  state_.ForgetReturn(index);
+  state_.orders.ForgetReturn(index);
   const BlockEntry& entry = state_[index];
-  if (!entry.LeavesFirst()) return true;
-  state_.unpersisted.Remove(index);
-  if (entry.persist_wanted() && !entry.write_queued() && !entry.writing()) {
+  if (entry.LeavesFirst() && entry.persist_wanted() && !entry.write_queued() && !entry.writing()) {
     state_.Apply(index, BlockEvent::kUnwantPersist);
-    if (!entry.has_disk_slot()) state_.LeaveDiskOrder(index);
   }
-  Reorder(index);
   return true;
 }
 
 void SequenceHints::Expect(EntryIndex index, uint32_t until_s) {
   state_.ForgetHint(index);
-  state_.returns_s.At(index.value) = until_s;
+  state_.orders.returns_s.At(index.value) = until_s;
   const BlockEntry& entry = state_[index];
   const std::optional<BlockFacts> facts = state_.FactsIfAwaited(index);
   if (!facts) return;
@@ -57,15 +53,6 @@ void SequenceHints::Expect(EntryIndex index, uint32_t until_s) {
     if (pool.victims.Contains(index)) pool.victims.Touch(index, *facts);
   });
   if (entry.in_host() && !state_.IsShared(state_.TenantOf(entry))) host_.Touch(index);
-}
-
-// What is on its way to host or passes through it has the place that its movement gave it.
-void SequenceHints::Reorder(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex) {
-    if (pool.victims.Contains(index)) pool.victims.Touch(index, state_.FactsOf(index));
-  });
-  if (entry.in_host() && !entry.loading()) host_.Reorder(index);
 }
 
 }  // namespace kvtier
