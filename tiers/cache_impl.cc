@@ -18,7 +18,9 @@ Status CheckIdentity(const NamespaceIdentity& identity) {
 }  // namespace
 
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
-    : state(options, std::move(environment), snapshot.budget),
+    : pump(environment.loop, [this] { Pump(); }),
+      next_part(environment.loop, [this] { GoOn(); }),
+      state(options, std::move(environment), snapshot.budget, &pump, &next_part),
       loads(&state.stats, state.options.close_part_blocks,
             [this](SessionId session, const LoadProgress& progress) {
               if (progress.finished) state.trace.LoadEnd(session, progress);
@@ -51,16 +53,6 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     });
   }
   state.to_host = &offloader;
-  state.pump = [this] { Pump(); };
-  state.next_part = [this] {
-    acquirer.GoOn();
-    acquirer.CancelSome();
-    sessions.CloseSome();
-    retention.GoOn();
-    touches.GoOn();
-    if (loads.CloseSome()) state.SchedulePart();
-    Pump();
-  };
   // Before host grows for the first time: the index's blocks get their disk slots before any write
   // of a new block can take them.
   const std::vector<ErasureRecord> erasures = std::move(snapshot.erasures);
@@ -75,6 +67,16 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     Pump();
   });
   host.Grow();
+}
+
+void Cache::Impl::GoOn() {
+  acquirer.GoOn();
+  acquirer.CancelSome();
+  sessions.CloseSome();
+  retention.GoOn();
+  touches.GoOn();
+  if (loads.CloseSome()) state.SchedulePart();
+  Pump();
 }
 
 CopyDown* Cache::Impl::BelowHost() {
@@ -141,7 +143,7 @@ void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
   } else {
     state.SchedulePump();
   }
-  if (next >= state.directory.end()) {
+  if (next >= state.blocks.directory.end()) {
     state.SchedulePump();
     --drains_beginning;
     drains.push_back(std::move(done));
@@ -169,11 +171,11 @@ void Cache::Impl::FinishDrains() {
 
 EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& request) {
   const BlockKey key{pool->namespace_id, request.hash};
-  const EntryIndex known = state.Find(key);
+  const EntryIndex known = state.blocks.Find(key);
   if (known == kNoEntry) {
     const EntryIndex added = state.AddEntry(key, request.tokens, request.depth, request.retention);
     // It may be known to the pool from an earlier life.
-    pool->victims.NoteUse(state.FactsOf(added));
+    pool->victims.NoteUse(state.blocks.FactsOf(added));
     state.NoteUse(added);
     state.NoteIdle(added);
     return added;
@@ -181,12 +183,12 @@ EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& req
   // The content is known already. If this pool has a block of it, the answer is kNoEntry: the
   // client's own block stays private, and the commit is reported as a duplicate.
   state.UseComputedAnew(pool, known, request.retention);
-  return state.BlockIn(*pool, state[known]) == kNoBlock ? known : kNoEntry;
+  return state.blocks.BlockIn(*pool, state[known]) == kNoBlock ? known : kNoEntry;
 }
 
 Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
                                         const CommitRequest& request) {
-  CachePool* pool = state.FindPool(pool_id);
+  CachePool* pool = state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   if (!pool->blocks.Current(request.block)) {
     return MakeError(
@@ -216,14 +218,14 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   BlockEntry& entry = state[index];
   sessions.Publish(session, pool, request.block.index, index);
   state.AddPlace(pool, request.block.index);
-  pool->blocks[request.block.index].since_ds = state.NowDs();
+  pool->blocks[request.block.index].since_ds = state.clock.NowDs();
   state.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.checksum && !entry.in_host()) {
-    state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
+    state.blocks.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
   }
   if (request.parent) state.LinkToParent(index, *request.parent);
   state.QueueIfUndecided(index);
-  state.EnterPoolTable(pool, index);
+  state.tables.EnterPool(pool, index);
   return CommitReply{};
 }
 
@@ -276,7 +278,7 @@ void Cache::CloseSession(SessionId session) {
 }
 
 void Cache::LeavePool(SessionId session, PoolId pool_id) {
-  CachePool* const pool = impl_->state.FindPool(pool_id);
+  CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   // In the order of CloseSession, for its reasons.
   if (impl_->cold_lookup) impl_->cold_lookup->Cancel(session, pool_id);
@@ -300,7 +302,8 @@ Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t p
                      fmt::format("there is no device {}, but {} in all", device.value,
                                  impl_->state.env.devices.size()));
   }
-  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id, impl_->state.InternNamespace(identity));
+  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
+                       impl_->state.blocks.InternNamespace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* pool,
                        impl_->pools.Attach(namespace_id, device, pool_bytes, shares, groups));
   return PoolInfo{.id = pool->id,
@@ -317,14 +320,14 @@ std::vector<AbsentClients> Cache::TakeAbsentClients() {
 }
 
 void Cache::UsePool(SessionId session, PoolId pool_id, const SessionIdentity& identity) {
-  CachePool* const pool = impl_->state.FindPool(pool_id);
+  CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   impl_->sessions.UsePool(session, pool, identity);
 }
 
 std::vector<ResumeOutcome> Cache::Resume(SessionId absent, SessionId session, PoolId pool_id,
                                          std::span<const ResumeClaim> claims) {
-  CachePool* const pool = impl_->state.FindPool(pool_id);
+  CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   std::vector<ResumeOutcome> outcomes;
   outcomes.reserve(claims.size());
@@ -342,11 +345,11 @@ void Cache::KeepHoldings() { impl_->sessions.KeepHoldings(); }
 bool Cache::HasPool(const NamespaceIdentity& identity, DeviceIndex device) const {
   const std::optional<NamespaceId> namespace_id = FindNamespace(identity);
   return namespace_id && device.value < kMaxDevices &&
-         impl_->state.namespaces[namespace_id->value].pools[device.value] != nullptr;
+         impl_->state.blocks.namespaces[namespace_id->value].pools[device.value] != nullptr;
 }
 
 void Cache::WhenPoolReady(PoolId pool_id, std::function<void()> ready) {
-  const CachePool* pool = impl_->state.FindPool(pool_id);
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool != nullptr) pool->memory->WhenReady(std::move(ready));
 }
 
@@ -355,7 +358,7 @@ void Cache::Acquire(AcquireRequest request, std::function<void(Result<AcquireRep
     done(MakeError(ErrorCode::kCancelled, "session_closed"));
     return;
   }
-  if (impl_->state.FindPool(request.pool) == nullptr) {
+  if (impl_->state.blocks.FindPool(request.pool) == nullptr) {
     done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
     return;
   }
@@ -376,7 +379,8 @@ Result<PoolId> Cache::OpenRegion(SessionId session, const NamespaceIdentity& ide
   if (!impl_->sessions.IsOpen(session)) {
     return MakeError(ErrorCode::kCancelled, "session_closed");
   }
-  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id, impl_->state.InternNamespace(identity));
+  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
+                       impl_->state.blocks.InternNamespace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* region,
                        impl_->regions.Open(session, namespace_id, std::move(memory)));
   return region->id;
@@ -414,7 +418,7 @@ void Cache::Load(PoolId region, std::span<const LoadRequest> blocks) {
 std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_id,
                                                 std::span<const BlockHandle> blocks) {
   std::vector<ReleaseError> errors;
-  CachePool* pool = impl_->state.FindPool(pool_id);
+  CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   std::optional<ReleasedBlocks> released;
   if (pool != nullptr) released.emplace(&impl_->state, pool);
   for (uint32_t i = 0; i < blocks.size(); ++i) {
@@ -430,7 +434,7 @@ std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_i
 }
 
 uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, RequestTag tag) {
-  CachePool* pool = impl_->state.FindPool(pool_id);
+  CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return 0;
   const uint32_t count = impl_->acquirer.Prefetch(pool, hashes, tag);
   impl_->Pump();
@@ -439,21 +443,21 @@ uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, Requ
 
 void Cache::PrefetchToHost(SessionId session, PoolId region, std::vector<BlockHash> hashes,
                            std::function<void(uint32_t in_memory)> done) {
-  const CachePool* const pool = impl_->state.FindPool(region);
+  const CachePool* const pool = impl_->state.blocks.FindPool(region);
   if (pool == nullptr) return done(0);
   impl_->prefetch.Begin(session, pool->namespace_id, std::move(hashes), std::move(done));
   impl_->Pump();
 }
 
 Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, int64_t ttl_ms) {
-  const CachePool* pool = impl_->state.FindPool(pool_id);
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   return impl_->retention.Pin(pool->namespace_id, hashes, ttl_ms);
 }
 
 Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
                              SequenceHint hint, int64_t returns_in_ms) {
-  const CachePool* pool = impl_->state.FindPool(pool_id);
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   const uint32_t taken = impl_->hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
   if (hint == SequenceHint::kReturns) {
@@ -479,8 +483,9 @@ Status Cache::Reconfigure(const CacheOptions& options) {
 
 uint64_t Cache::PinnedBytes() const {
   uint64_t bytes = 0;
-  impl_->state.orders.pins.ForEach(
-      [&](EntryIndex index) { bytes += impl_->state.NamespaceOf(impl_->state[index]).slot_bytes; });
+  impl_->state.orders.pins.ForEach([&](EntryIndex index) {
+    bytes += impl_->state.blocks.NamespaceOf(impl_->state[index]).slot_bytes;
+  });
   return bytes;
 }
 
@@ -504,11 +509,11 @@ void Cache::Erase(const EraseRequest& request,
 
 // The disk first: what it can take again after a failure is wanted by all others.
 bool Cache::GiveTokenIds(PoolId pool, const BlockHash& hash, std::span<const uint32_t> ids) {
-  return impl_->state.token_ids.Give({impl_->state.FindPool(pool)->namespace_id, hash}, ids);
+  return impl_->state.token_ids.Give({impl_->state.blocks.FindPool(pool)->namespace_id, hash}, ids);
 }
 
 bool Cache::KeepsTokenIds(PoolId pool) const {
-  return impl_->state.token_ids.Keeps(impl_->state.FindPool(pool)->namespace_id);
+  return impl_->state.token_ids.Keeps(impl_->state.blocks.FindPool(pool)->namespace_id);
 }
 
 void Cache::Tick() {

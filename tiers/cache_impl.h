@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/gate.h"
+#include "base/loop_task.h"
 #include "tiers/cache.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
@@ -41,6 +42,8 @@ class Cache::Impl {
 
   // Lets every part start what it can, until none can.
   void Pump();
+  // Begins the next part of what was too much for one event.
+  void GoOn();
   void FinishDrains();
   // Tells the index of uses, from this row of the directory on, in parts of `drain_part_rows`;
   // then `done` waits for the writes.
@@ -59,6 +62,9 @@ class Cache::Impl {
   [[nodiscard]] BlockRecord Describe(EntryIndex index) const;
   void CheckInvariants() const;
 
+  // Before all that asks for them.
+  LoopTask pump;
+  LoopTask next_part;
   CacheState state;
   LoadTable loads;
   SessionTable sessions;

@@ -51,10 +51,18 @@ class Orders {
   // These states of the block have changed (EntryBits): it enters the orders that it belongs to
   // now, as the youngest, and leaves the others. Where it stays, it keeps its place.
   void Refile(TenantId tenant, EntryIndex index, const BlockEntry& entry, uint32_t changed) {
+    if ((changed & EntryBits::kPersisted) != 0) persisted_blocks_ += entry.persisted() ? 1 : -1;
     if ((changed & kDiskStates) != 0) RefileOnDisk(tenant, index, entry);
+    if ((changed & EntryBits::kPersistWanted) != 0) {
+      persist_wanted_blocks_ += entry.persist_wanted() ? 1 : -1;
+    }
     if ((changed & kHostStates) != 0) RefileInHost(tenant, index, entry);
     if ((changed & kDecidingStates) != 0 && !entry.Undecided(has_disk_)) unpersisted.Remove(index);
   }
+
+  // Blocks whose data and index entry are durable, and blocks that are to be written to disk.
+  [[nodiscard]] uint64_t persisted_blocks() const { return persisted_blocks_; }
+  [[nodiscard]] uint64_t persist_wanted_blocks() const { return persist_wanted_blocks_; }
 
   // The block waits from now on for the decision whether it is written to disk, as the youngest of
   // those that do or, with `hotter`, as the next colder than that one. Does nothing if it waits
@@ -99,6 +107,8 @@ class Orders {
   void RefileInHost(TenantId tenant, EntryIndex index, const BlockEntry& entry);
 
   const bool has_disk_;
+  uint64_t persisted_blocks_ = 0;
+  uint64_t persist_wanted_blocks_ = 0;
 };
 
 }  // namespace kvtier

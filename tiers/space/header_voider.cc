@@ -82,7 +82,7 @@ void HeaderVoider::Finish(const Status& synced) {
 }
 
 void HeaderVoider::OnRefused(Header header) {
-  const int64_t now_ms = state_.NowMs();
+  const int64_t now_ms = state_.clock.NowMs();
   int64_t& since_ms = refusing_since_ms_[state_.env.geometry.FileOf(header.location)];
   if (since_ms < 0) since_ms = now_ms;
   ++header.refusals;

@@ -39,7 +39,7 @@ HostSlots::SpaceRequest HostSlots::RequestFor(const Namespace& name_space) const
 }
 
 HostSlots::Outcome HostSlots::Allocate(EntryIndex index) {
-  const Namespace& name_space = state_.NamespaceOf(state_[index]);
+  const Namespace& name_space = state_.blocks.NamespaceOf(state_[index]);
   SpaceRequest request = RequestFor(name_space);
   last_slots_ = request.slots;
   shares_[request.tenant.value].slot_bytes = name_space.slot_bytes;
@@ -68,13 +68,13 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, const SpaceRequest& request) {
   const std::optional<uint64_t> address = allocator_.Allocate(request.slots, index);
   if (!address) return false;
   GiveSlot(index, *address);
-  state_.BeginHostChange(state_[index]);
-  state_.host_awaits_disk = false;
+  state_.tables.BeginHostChange(state_[index]);
+  state_.pressure.host_awaits_disk = false;
   return true;
 }
 
 void HostSlots::GiveSlot(EntryIndex index, uint64_t address) {
-  const Namespace& name_space = state_.NamespaceOf(state_[index]);
+  const Namespace& name_space = state_.blocks.NamespaceOf(state_[index]);
   state_.Apply(index, BlockEvent::kTakeHostSlot);
   state_[index].host_slot = HostSlot(static_cast<uint32_t>(address / kHostSlotUnit));
   state_.tenants.Charge(Tier::kHost, name_space.tenant, name_space.slot_bytes);
@@ -83,13 +83,14 @@ void HostSlots::GiveSlot(EntryIndex index, uint64_t address) {
 
 // A block that some movement expects keeps the place in the order that it took with that.
 void HostSlots::Adopt(EntryIndex index, uint64_t address) {
-  KVT_CHECK(allocator_.ClassAt(address).slot_bytes == state_.NamespaceOf(state_[index]).slot_bytes);
+  KVT_CHECK(allocator_.ClassAt(address).slot_bytes ==
+            state_.blocks.NamespaceOf(state_[index]).slot_bytes);
   const bool expected = InOrder(index);
   GiveSlot(index, address);
   allocator_.SetOwner(address, index);
   if (!expected) MakeColdest(index);
   // The table says that the slot is whole, as it did when the earlier daemon died.
-  state_.BeginHostChange(state_[index]);
+  state_.tables.BeginHostChange(state_[index]);
   Ready(index);
 }
 
@@ -102,18 +103,18 @@ void HostSlots::Ready(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(InOrder(index));
   state_.Apply(index, BlockEvent::kFillHostSlot);
-  state_.EndHostChange(entry);
-  entry.host_since_ds = state_.NowDs();
+  state_.tables.EndHostChange(entry);
+  entry.host_since_ds = state_.clock.NowDs();
   ++ready_blocks_;
   ++changes_;
-  ++shares_[state_.TenantOf(entry).value].ready;
+  ++shares_[state_.blocks.TenantOf(entry).value].ready;
   to_disk_.SourceReady(index);
 }
 
 void HostSlots::RollBack(EntryIndex index) {
   BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kFreeHostSlot);
-  const Namespace& name_space = state_.NamespaceOf(entry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   const uint64_t address = entry.host_slot.value * kHostSlotUnit;
   // Before the slot can be given to another block.
   if (HostTable* const table = state_.env.arena->table()) table->Clear(address);
@@ -127,10 +128,10 @@ void HostSlots::RollBack(EntryIndex index) {
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kDropFromHost);
-  state_.CountDrop(index, Tier::kHost, reason);
-  state_.CountResidence(Tier::kHost, entry.host_since_ds);
+  state_.drops.Count(index, Tier::kHost, reason);
+  state_.drops.CountResidence(Tier::kHost, entry.host_since_ds);
   --ready_blocks_;
-  --shares_[state_.TenantOf(entry).value].ready;
+  --shares_[state_.blocks.TenantOf(entry).value].ready;
   RollBack(index);
   state_.ForgetIfGone(index);
 }
@@ -202,8 +203,8 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     // The disk may decline it, and then it may leave.
     if (!MayLeave(entry)) to_disk_.Want(coldest);
     if (!MayLeave(entry)) {
-      state_.host_awaits_disk = true;
-      if (!state_.host_space_is_overdue()) return Outcome::kWait;
+      state_.pressure.host_awaits_disk = true;
+      if (!state_.pressure.host_space_is_overdue()) return Outcome::kWait;
       // It is being written: it leaves as soon as it is on disk.
       search.passing = true;
       PassOver(coldest, &search);
@@ -249,22 +250,22 @@ void HostSlots::PassOver(EntryIndex index, Search* search) {
 HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   SlabEviction outcome = SlabEviction::kDone;
   std::vector<EntryIndex> owners;
-  allocator_.ForEachInSlab(state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t,
-                                                                                EntryIndex owner) {
-    // What an earlier daemon left is no block's until it has been looked at.
-    if (owner == kNoEntry) {
-      outcome = SlabEviction::kBlocked;
-      return;
-    }
-    const BlockEntry& entry = state_[owner];
-    owners.push_back(owner);
-    if (MayLeave(entry) && !Kept(entry)) return;
-    // A write to disk ends soon, and then the block may go. Pins and loads may last.
-    const bool leaves_soon =
-        entry.in_host() && (state_.NeedsPersist(entry) || entry.writing() || entry.committing());
-    if (!leaves_soon) outcome = SlabEviction::kBlocked;
-    if (outcome == SlabEviction::kDone) outcome = SlabEviction::kWait;
-  });
+  allocator_.ForEachInSlab(
+      state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t, EntryIndex owner) {
+        // What an earlier daemon left is no block's until it has been looked at.
+        if (owner == kNoEntry) {
+          outcome = SlabEviction::kBlocked;
+          return;
+        }
+        const BlockEntry& entry = state_[owner];
+        owners.push_back(owner);
+        if (MayLeave(entry) && !Kept(entry)) return;
+        // A write to disk ends soon, and then the block may go. Pins and loads may last.
+        const bool leaves_soon = entry.in_host() && (entry.NeedsPersist(state_.has_disk()) ||
+                                                     entry.writing() || entry.committing());
+        if (!leaves_soon) outcome = SlabEviction::kBlocked;
+        if (outcome == SlabEviction::kDone) outcome = SlabEviction::kWait;
+      });
   if (outcome == SlabEviction::kBlocked) return outcome;
   if (outcome == SlabEviction::kWait) {
     for (const EntryIndex owner : owners) {
@@ -281,14 +282,14 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
 }
 
 bool HostSlots::Kept(const BlockEntry& entry) const {
-  return entry.KeptInHost(state_.has_disk(), state_.ReadyPool(entry) != nullptr);
+  return entry.KeptInHost(state_.has_disk(), state_.blocks.ReadyPool(entry) != nullptr);
 }
 
 DropReason HostSlots::ReasonFor(const BlockEntry& entry) const {
   if (entry.on_disk()) return DropReason::kCleanCopyBelow;
   if (entry.in_pool()) return DropReason::kCopyAbove;
   if (entry.retention == RetentionClass::kMemory) return DropReason::kMemoryClass;
-  if (state_.NeedsPersist(entry)) return DropReason::kPoolPressure;
+  if (entry.NeedsPersist(state_.has_disk())) return DropReason::kPoolPressure;
   return DropReason::kLru;
 }
 

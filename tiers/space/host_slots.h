@@ -32,7 +32,9 @@ class HostSlots {
   // The slot, which came from kept(), is empty.
   void FreeKept(uint64_t address);
   // The block was used before all others in host.
-  void MakeColdest(EntryIndex entry) { order_.MakeColdest(state_.TenantOf(state_[entry]), entry); }
+  void MakeColdest(EntryIndex entry) {
+    order_.MakeColdest(state_.blocks.TenantOf(state_[entry]), entry);
+  }
 
   enum class Outcome : uint8_t {
     kAllocated,  // entry.host_slot is set; not ready yet
@@ -41,10 +43,10 @@ class HostSlots {
     kOverCap,    // every slot of the tenant is pinned, and it is at its cap
   };
   // The block is used in host, or will arrive there: it is the youngest as of now.
-  void Touch(EntryIndex entry) { order_.Touch(state_.TenantOf(state_[entry]), entry); }
+  void Touch(EntryIndex entry) { order_.Touch(state_.blocks.TenantOf(state_[entry]), entry); }
   // The same for a block that is in host and not used there just now (Orders::ReorderInHost).
   void Reorder(EntryIndex entry) {
-    state_.orders.ReorderInHost(state_.TenantOf(state_[entry]), entry, state_[entry]);
+    state_.orders.ReorderInHost(state_.blocks.TenantOf(state_[entry]), entry, state_[entry]);
   }
   // A slot for the expected entry; evicts the coldest if need be, that of its tenant if the tenant
   // is at its cap.
@@ -68,7 +70,7 @@ class HostSlots {
   [[nodiscard]] uint64_t blocks() const { return ready_blocks_; }
   // In host or on its way there.
   [[nodiscard]] bool InOrder(EntryIndex entry) const {
-    return order_.Contains(state_.TenantOf(state_.directory[entry]), entry);
+    return order_.Contains(state_.blocks.TenantOf(state_.blocks.directory[entry]), entry);
   }
   [[nodiscard]] uint64_t memory_bytes() const {
     return allocator_.memory_bytes() + order_.memory_bytes();
@@ -125,7 +127,7 @@ class HostSlots {
   // The block may leave host: at no cost, or because others have waited for long enough.
   [[nodiscard]] bool MayLeave(const BlockEntry& entry) const {
     return entry.EvictableFromHost(state_.has_disk()) ||
-           (state_.host_space_is_overdue() && entry.DroppableFromHost());
+           (state_.pressure.host_space_is_overdue() && entry.DroppableFromHost());
   }
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry, Search* search);

@@ -70,7 +70,7 @@ IndexBatch IndexCommitter::BuildBatch() {
   namespaces_under_way_.clear();
   for (const EntryIndex index : puts_under_way_) {
     const BlockEntry& entry = state_[index];
-    Namespace& name_space = state_.NamespaceOf(entry);
+    Namespace& name_space = state_.blocks.NamespaceOf(entry);
     if (!name_space.indexed) {
       name_space.indexed = true;
       namespaces_under_way_.push_back(entry.namespace_id);
@@ -94,16 +94,16 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
                          entry.disk,
                          entry.disk_generation,
                          entry.depth,
-                         state_.ToWallS(entry.created_s),
-                         state_.ToWallS(entry.last_use_s),
+                         state_.clock.ToWallS(entry.created_s),
+                         state_.clock.ToWallS(entry.last_use_s),
                          entry.tokens,
                          entry.retention,
                          entry.verified(),
-                         state_.ParentHashOf(index)});
+                         state_.blocks.ParentHashOf(index)});
   const std::span<const uint32_t> token_ids = state_.token_ids.TakeUnstored(index);
   if (token_ids.empty()) return;
   batch->token_puts.push_back({{entry.namespace_id, entry.hash},
-                               state_.ToWallS(entry.created_s),
+                               state_.clock.ToWallS(entry.created_s),
                                BytesOfTokenIds(token_ids)});
 }
 
@@ -122,7 +122,7 @@ void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
   std::vector<EntryRef>& queue = state_.recency_updates;
   const size_t taken = std::min(queue.size(), kUpdatesPerBatch);
   for (const EntryRef ref : std::span(queue).last(taken)) {
-    const EntryIndex index = state_.directory.Resolve(ref);
+    const EntryIndex index = state_.blocks.directory.Resolve(ref);
     if (index == kNoEntry || !state_[index].update_queued()) continue;
     state_.Apply(index, BlockEvent::kTakeUpdate);
     const BlockEntry& entry = state_[index];
@@ -144,7 +144,7 @@ void IndexCommitter::Finish(const Status& status) {
     ++state_.stats.index_errors;
     failed_ = true;
     for (const NamespaceId namespace_id : namespaces_under_way_)
-      state_.namespaces[namespace_id.value].indexed = false;
+      state_.blocks.namespaces[namespace_id.value].indexed = false;
   }
   FinishPuts(status);
   FinishUpdates(status);
@@ -166,7 +166,7 @@ void IndexCommitter::FinishPuts(const Status& status) {
 
 void IndexCommitter::FinishUpdates(const Status& status) {
   for (const EntryRef ref : updates_under_way_) {
-    const EntryIndex index = state_.directory.Resolve(ref);
+    const EntryIndex index = state_.blocks.directory.Resolve(ref);
     if (index == kNoEntry) continue;
     if (status) {
       NoteTokensStored(index);

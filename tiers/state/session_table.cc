@@ -26,9 +26,9 @@ void SessionTable::Close(SessionId session) {
 }
 
 void SessionTable::EndUse(PoolId pool_id) {
-  CachePool* const pool = state_.FindPool(pool_id);
+  CachePool* const pool = state_.blocks.FindPool(pool_id);
   ++pool->ended_sessions;
-  if (--pool->sessions == 0) pool->unused_since_ms = state_.NowMs();
+  if (--pool->sessions == 0) pool->unused_since_ms = state_.clock.NowMs();
 }
 
 void SessionTable::BeginToGiveBack(SessionId closed) {
@@ -133,7 +133,7 @@ std::optional<uint32_t> SessionTable::NumberOf(SessionId session, const CachePoo
 
 void SessionTable::Forget(Sessions::iterator closed) {
   for (const Use& use : closed->second.used) {
-    CachePool* const pool = state_.FindPool(use.pool);
+    CachePool* const pool = state_.blocks.FindPool(use.pool);
     --pool->ended_sessions;
     for (const uint32_t number : use.numbers) pool->blocks.table()->RemoveSession(number);
   }
@@ -144,7 +144,7 @@ void SessionTable::Forget(Sessions::iterator closed) {
 // part begins.
 bool SessionTable::GiveBack(Session* closed, uint32_t* most) {
   for (auto& [pool_id, holdings] : closed->pools) {
-    CachePool* pool = state_.FindPool(pool_id);
+    CachePool* pool = state_.blocks.FindPool(pool_id);
     {
       ReleasedBlocks released(&state_, pool);
       *most -= holdings.references.TakeOut(
@@ -158,7 +158,7 @@ bool SessionTable::GiveBack(Session* closed, uint32_t* most) {
   std::erase_if(closed->quarantined, [](const auto& list) { return list.second.size == 0; });
   if (!closed->process_gone) return true;
   for (auto& [pool_id, list] : closed->quarantined) {
-    CachePool* pool = state_.FindPool(pool_id);
+    CachePool* pool = state_.blocks.FindPool(pool_id);
     for (; *most > 0 && list.size > 0; --*most) pool->blocks.Free(list.first, &list);
     if (list.size > 0) return false;
   }

@@ -12,7 +12,7 @@ EntryIndex AdoptedEntries::Add(const BlockEntry& found) {
   BlockEntry& entry = state_[index];
   entry.created_s = found.created_s;
   entry.last_use_s = found.last_use_s;
-  EntryList& ages = state_.AgesOf(entry);
+  EntryList& ages = state_.orders.AgesOf(state_.blocks.TenantOf(entry), entry.retention);
   EntryIndex& youngest = youngest_[static_cast<size_t>(&ages - state_.orders.by_age.data())];
   ages.Remove(index);
   ages.PushColderThan(if_held(ages, youngest), index);

@@ -73,8 +73,8 @@ void ColdWriter::WriteIdle() {
 // A second's worth can be saved up, so that ticks that come late cost nothing.
 void ColdWriter::Refill() {
   const auto per_s = static_cast<int64_t>(state_.options.cold_write_bytes_per_s);
-  const int64_t elapsed_ms = std::min<int64_t>(state_.NowMs() - refilled_ms_, 1000);
-  refilled_ms_ = state_.NowMs();
+  const int64_t elapsed_ms = std::min<int64_t>(state_.clock.NowMs() - refilled_ms_, 1000);
+  refilled_ms_ = state_.clock.NowMs();
   allowance_bytes_ = std::min(allowance_bytes_ + per_s / 1000 * elapsed_ms, per_s);
 }
 
@@ -83,22 +83,22 @@ bool ColdWriter::MayStart() const {
 }
 
 ColdWriter::Look ColdWriter::LookAt(EntryIndex index, bool leaving) const {
-  if (!state_.directory.Live(index)) return Look::kNever;
-  const BlockEntry& entry = state_.directory[index];
+  if (!state_.blocks.directory.Live(index)) return Look::kNever;
+  const BlockEntry& entry = state_.blocks.directory[index];
   if (entry.cold_copy() || entry.retention != RetentionClass::kExtended || entry.LeavesFirst() ||
-      state_.BeingErased(entry) || !(entry.in_host() || entry.on_disk())) {
+      state_.erasing.AnyCovers(entry) || !(entry.in_host() || entry.on_disk())) {
     return Look::kNever;
   }
-  const int64_t now_ms = state_.AgeClockMs();
+  const int64_t now_ms = state_.clock.AgeMs();
   if (now_ms + 1000 > state_.ExpiryMs(entry)) return Look::kNever;
   const bool due =
       leaving || now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
   // What is erased goes from the store at last; none of the tenant's comes there meanwhile.
-  const bool erased = std::ranges::any_of(state_.erasing, [&](const CacheState::Erasing& scope) {
-    return scope.request.tenant == state_.NamespaceOf(entry).identity.tenant;
+  const bool erased = std::ranges::any_of(state_.erasing.scopes, [&](const Erasures::Scope& scope) {
+    return scope.request.tenant == state_.blocks.NamespaceOf(entry).identity.tenant;
   });
   const bool readable = (entry.in_host() || !entry.busy()) &&
-                        !under_way_.contains(state_.directory.RefOf(index)) && !erased;
+                        !under_way_.contains(state_.blocks.directory.RefOf(index)) && !erased;
   return due && readable && entry.uses >= state_.options.cold_min_uses ? Look::kWrite
                                                                        : Look::kNotYet;
 }
@@ -114,16 +114,16 @@ void ColdWriter::NoteEviction(EntryIndex index) {
 
 void ColdWriter::Start(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  const uint64_t bytes = ColdObjectBytes(state_.NamespaceOf(entry).identity.block_bytes);
+  const uint64_t bytes = ColdObjectBytes(state_.blocks.NamespaceOf(entry).identity.block_bytes);
   allowance_bytes_ -= static_cast<int64_t>(bytes);
   in_flight_bytes_ += bytes;
   const auto write = writes_.insert(writes_.end(), Write{});
-  write->entry = state_.directory.RefOf(index);
+  write->entry = state_.blocks.directory.RefOf(index);
   under_way_.insert(write->entry);
   write->key = {entry.namespace_id, entry.hash};
-  write->placement = {.created_s = state_.ToWallS(entry.created_s),
-                      .last_use_s = state_.ToWallS(entry.last_use_s)};
-  write->ttl_s = (state_.ExpiryMs(entry) - state_.AgeClockMs()) / 1000;
+  write->placement = {.created_s = state_.clock.ToWallS(entry.created_s),
+                      .last_use_s = state_.clock.ToWallS(entry.last_use_s)};
+  write->ttl_s = (state_.ExpiryMs(entry) - state_.clock.AgeMs()) / 1000;
   write->object = std::make_shared<std::vector<std::byte>>(bytes);
   entry.in_host() ? ReadFromHost(write) : ReadFromDisk(write);
 }
@@ -133,7 +133,8 @@ void ColdWriter::Start(EntryIndex index) {
 void ColdWriter::ReadFromHost(Writes::iterator write) {
   const BlockEntry& entry = state_[write->entry.row];
   write->pin = HostPin(&state_, write->entry.row);
-  const std::span<const std::byte> slot = state_.HostBytes(entry).first(write->object->size());
+  const std::span<const std::byte> slot =
+      state_.tables.HostBytes(entry).first(write->object->size());
   const std::span<std::byte> object = *write->object;
   std::ranges::copy(slot.first<kSlotHeaderBytes>(), object.begin());
   PlaceSlotHeader(write->placement, object.first<kSlotHeaderBytes>());
@@ -151,8 +152,8 @@ void ColdWriter::ReadFromHost(Writes::iterator write) {
 // As a verification reads it: beside the normal traffic, and without taking space in host.
 void ColdWriter::ReadFromDisk(Writes::iterator write) {
   const BlockEntry& entry = state_[write->entry.row];
-  write->expected = state_.ExpectationOf(entry);
-  write->buffer = AlignedBuffer(state_.NamespaceOf(entry).slot_bytes);
+  write->expected = state_.tables.ExpectationOf(entry);
+  write->buffer = AlignedBuffer(state_.blocks.NamespaceOf(entry).slot_bytes);
   state_.Apply(write->entry.row, BlockEvent::kBeginVerify);
   ++disk_reads_;
   const auto check = [write] {
@@ -187,7 +188,8 @@ void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
 }
 
 void ColdWriter::Put(Writes::iterator write) {
-  const NamespaceIdentity& identity = state_.namespaces[write->key.namespace_id.value].identity;
+  const NamespaceIdentity& identity =
+      state_.blocks.namespaces[write->key.namespace_id.value].identity;
   state_.env.cold->Put(
       ColdName(identity, write->key.hash), write->object, write->ttl_s, kWriteTimeoutMs,
       gate_.WhileOpen([this, write](const Status& status) { OnPut(write, status); }));
@@ -199,12 +201,12 @@ void ColdWriter::LookAgain(EntryIndex index) {
 
 bool ColdWriter::IsWriting(std::string_view tenant) const {
   return std::ranges::any_of(writes_, [&](const Write& write) {
-    return state_.namespaces[write.key.namespace_id.value].identity.tenant == tenant;
+    return state_.blocks.namespaces[write.key.namespace_id.value].identity.tenant == tenant;
   });
 }
 
 void ColdWriter::Forget(const BlockKey& key) {
-  const NamespaceIdentity& identity = state_.namespaces[key.namespace_id.value].identity;
+  const NamespaceIdentity& identity = state_.blocks.namespaces[key.namespace_id.value].identity;
   state_.env.cold->Delete({ColdName(identity, key.hash)}, kWriteTimeoutMs, [](const Status&) {});
 }
 
@@ -218,7 +220,7 @@ void ColdWriter::End(Writes::iterator write) {
 void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ColdStats& stats = state_.stats.cold;
   const uint64_t bytes = write->object->size();
-  const EntryIndex index = state_.Find(write->key);
+  const EntryIndex index = state_.blocks.Find(write->key);
   End(write);
   if (status) {
     ++stats.write_blocks;

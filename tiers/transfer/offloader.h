@@ -59,7 +59,8 @@ class Offloader final : public CopyDown {
  private:
   // To be called whenever more or less waits or is being copied.
   void NoteBusy() {
-    state_.to_host_is_busy = in_flight_.bytes >= state_.options.max_offload_bytes && queued() > 0;
+    state_.pressure.to_host_is_busy =
+        in_flight_.bytes >= state_.options.max_offload_bytes && queued() > 0;
   }
   // Unless host has the block, or is about to get it. REQUIRES: some pool has its bytes.
   void Queue(EntryIndex entry);

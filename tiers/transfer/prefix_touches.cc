@@ -19,7 +19,7 @@ PrefixTouches::PrefixTouches(CacheState* state, HostSlots* host)
 
 void PrefixTouches::TouchPrefix(EntryIndex last) {
   if (last == kNoEntry || walks_.size() == kMostWalks) return;
-  walks_.push_back(state_.directory.RefOf(last));
+  walks_.push_back(state_.blocks.directory.RefOf(last));
   state_.SchedulePart();
 }
 
@@ -28,13 +28,13 @@ void PrefixTouches::GoOn() {
   const uint32_t most = std::min(state_.options.search_part_blocks, left_until_tick_);
   uint32_t left = most;
   while (!walks_.empty() && left > 0) {
-    EntryIndex next = state_.directory.Resolve(walks_.front());
+    EntryIndex next = state_.blocks.directory.Resolve(walks_.front());
     for (; next != kNoEntry && left > 0; --left) {
       Touch(next);
-      next = state_.lineage.ParentOf(next);
+      next = state_.blocks.lineage.ParentOf(next);
     }
     if (left == 0 && next != kNoEntry) {
-      walks_.front() = state_.directory.RefOf(next);
+      walks_.front() = state_.blocks.directory.RefOf(next);
     } else {
       walks_.pop_front();
     }
@@ -49,7 +49,7 @@ void PrefixTouches::Tick() {
 }
 
 void PrefixTouches::Touch(EntryIndex index) {
-  if (state_.lost.Contains(index)) return;
+  if (state_.blocks.lost.Contains(index)) return;
   state_.Touch(index);
   if (host_.InOrder(index)) host_.Reorder(index);
 }
