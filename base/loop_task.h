@@ -38,7 +38,7 @@ class LoopTask {
   EventQueue& loop_;
   const std::function<void()> run_;
   bool scheduled_ = false;
-  // Last, so that posted work does not outlive what it uses.
+  // Last: posted work ends before the members that it uses.
   Gate gate_;
 };
 

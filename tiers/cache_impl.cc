@@ -24,12 +24,13 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       loads(&state.stats, state.options.close_part_blocks,
             [this](SessionId session, const LoadProgress& progress) {
               if (progress.finished) state.trace.LoadEnd(session, progress);
-              sessions.Report(session, progress);
             }),
       sessions(&state),
-      disk(&state),
+      cold_choice(state.env.cold == nullptr ? std::nullopt : std::optional<ColdChoice>(&state)),
+      disk(&state, cold_choice ? &*cold_choice : nullptr),
       persister(&state, &disk),
-      host(&state, BelowHost()),
+      cold_writer(MakeColdWriter()),
+      host(&state, &persister),
       hints(&state, &host),
       offloader(&state, &host),
       pools(&state, &offloader),
@@ -45,7 +46,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       key_expiry(&state),
       pool_adoption(&state, &pools, &sessions),
       adoption(&state, &host),
-      erasure(&state, &pools, &host, &disk, &adoption, cold_writer ? &*cold_writer : nullptr) {
+      erasure(&state, &pools, &host, &disk, &adoption, cold_writer.get()) {
   if (state.env.cold != nullptr) {
     cold_verifier.emplace(&state);
     cold_lookup.emplace(&state, &finder, [this](AcquireRequest request, Acquirer::Done done) {
@@ -79,9 +80,9 @@ void Cache::Impl::GoOn() {
   Pump();
 }
 
-CopyDown* Cache::Impl::BelowHost() {
-  if (state.env.cold == nullptr) return &persister;
-  return &cold_writer.emplace(&state, &disk, &persister);
+std::unique_ptr<ColdWriter> Cache::Impl::MakeColdWriter() {
+  if (!cold_choice) return nullptr;
+  return std::make_unique<ColdWriter>(&state, &disk, &*cold_choice);
 }
 
 void Cache::Impl::Acquire(AcquireRequest request, Acquirer::Done done) {
@@ -260,7 +261,8 @@ Cache::Cache(const CacheOptions& options, CacheEnvironment environment, IndexSna
 Cache::~Cache() { impl_->state.env.arena->OnGrowth(nullptr); }
 
 void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
-  impl_->sessions.Open(session, std::move(on_progress));
+  impl_->sessions.Open(session);
+  impl_->loads.OpenSession(session, std::move(on_progress));
 }
 
 void Cache::CloseSession(SessionId session) {

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/gate.h"
 #include "base/loop_task.h"
 #include "tiers/cache.h"
+#include "tiers/space/cold_choice.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/space/key_expiry.h"
@@ -68,9 +70,10 @@ class Cache::Impl {
   CacheState state;
   LoadTable loads;
   SessionTable sessions;
+  std::optional<ColdChoice> cold_choice;  // nothing without a cold store
   DiskSlots disk;
   Persister persister;
-  std::optional<ColdWriter> cold_writer;  // nothing without a cold store
+  std::unique_ptr<ColdWriter> cold_writer;  // likewise
   HostSlots host;
   SequenceHints hints;
   Offloader offloader;
@@ -97,8 +100,7 @@ class Cache::Impl {
  private:
   // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
   [[nodiscard]] EntryIndex EntryForCommit(CachePool* pool, const CommitRequest& request);
-  // Where host sends what is to be copied down.
-  [[nodiscard]] CopyDown* BelowHost();
+  [[nodiscard]] std::unique_ptr<ColdWriter> MakeColdWriter();
   void CheckTenants() const;
   void CheckLineage(EntryIndex index) const;
   void CheckEntry(EntryIndex index) const;

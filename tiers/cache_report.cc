@@ -255,7 +255,7 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   KVT_CHECK(host.InOrder(index) == (entry.in_host() || entry.expected_in_host()));
   KVT_CHECK(state.orders.disk.Contains(state.blocks.TenantOf(entry), index) ==
             (!entry.pinned() && (entry.has_disk_slot() || entry.persist_wanted())));
-  KVT_CHECK(!state.orders.unpersisted.Contains(index) || entry.Undecided(state.has_disk()));
+  KVT_CHECK(!state.orders.unpersisted.Contains(index) || state.orders.Undecided(entry));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.has_disk_slot());
   KVT_CHECK(entry.pinned() == state.orders.pins.Contains(index));
 }

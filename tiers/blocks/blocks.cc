@@ -128,8 +128,8 @@ bool Blocks::Awaited(EntryIndex index) const {
   return awaited;
 }
 
-// Of the hash the first word is enough: two blocks that have it in common are one block in what a
-// policy learns, and nowhere else.
+// The hash's first word is enough: two blocks that have it in common are one block in the tables of
+// a policy that learns, and nowhere else.
 BlockFacts Blocks::FactsOf(EntryIndex index) const {
   const BlockEntry& entry = directory[index];
   return {.parent = lineage.ParentOf(index),

@@ -172,21 +172,6 @@ struct BlockEntry {
                EntryBits::kReading);
   }
 
-  // --- queries: in which orders it stands ---
-  // It is on disk or is to be written there, and may be evicted from there some time.
-  [[nodiscard]] bool StandsOnDisk() const {
-    return !pinned() && Has(EntryBits::kDiskSlot | EntryBits::kPersistWanted);
-  }
-  // It is in host or on its way there.
-  [[nodiscard]] bool StandsInHost() const {
-    return expected_in_host() || Has(EntryBits::kHostSlot);
-  }
-  // It should be on disk, and no write has been decided on. While a block is being written it is
-  // not on disk yet, so that NeedsPersist alone would have it written twice.
-  [[nodiscard]] bool Undecided(bool has_disk) const {
-    return NeedsPersist(has_disk) && !persist_wanted() && !writing();
-  }
-
   // --- queries: what may be done with it ---
   // Its client has said that it will not be used again: no tier below is given a copy of it, and
   // where it is, it leaves before others.

@@ -5,14 +5,14 @@
 
 namespace kvtier {
 
-Orders::Orders(uint32_t tenants, bool has_disk, TenantVictims::Spares host_spares)
+Orders::Orders(uint32_t tenants, Tiers tiers, TenantVictims::Spares host_spares)
     : by_age(size_t{2} * tenants),
       disk(tenants),
       host(tenants, std::move(host_spares)),
-      has_disk_(has_disk) {}
+      tiers_(tiers) {}
 
 void Orders::RefileOnDisk(TenantId tenant, EntryIndex index, const BlockEntry& entry) {
-  if (!entry.StandsOnDisk()) {
+  if (!StandsOnDisk(entry)) {
     disk.Remove(tenant, index);
   } else if (!disk.Contains(tenant, index)) {
     disk.Touch(tenant, index);
@@ -20,15 +20,20 @@ void Orders::RefileOnDisk(TenantId tenant, EntryIndex index, const BlockEntry& e
 }
 
 void Orders::RefileInHost(TenantId tenant, EntryIndex index, const BlockEntry& entry) {
-  if (!entry.StandsInHost()) {
+  if (!StandsInHost(entry)) {
     host.Remove(tenant, index);
   } else if (!host.Contains(tenant, index)) {
     host.Touch(tenant, index);
   }
 }
 
+void Orders::EnterColdLine(EntryIndex index, const BlockEntry& entry) {
+  if (!entry.in_host() || entry.cold_copy() || entry.retention != RetentionClass::kExtended) return;
+  if (!cold_line.Contains(index)) cold_line.PushHot(index);
+}
+
 bool Orders::QueueIfUndecided(EntryIndex index, const BlockEntry& entry, EntryIndex hotter) {
-  if (!entry.Undecided(has_disk_) || unpersisted.Contains(index)) return false;
+  if (!Undecided(entry) || unpersisted.Contains(index)) return false;
   unpersisted.PushColderThan(hotter, index);
   return true;
 }
@@ -44,7 +49,7 @@ void Orders::ReorderInHost(TenantId tenant, EntryIndex index, const BlockEntry& 
 void Orders::GiveUpFirst(TenantId tenant, EntryIndex index, const BlockEntry& entry) {
   if (!entry.in_host() || entry.loading() || entry.pinned()) return;
   const bool belongs_on_disk =
-      has_disk_ && !entry.LeavesFirst() && entry.retention == RetentionClass::kExtended;
+      tiers_.disk && !entry.LeavesFirst() && entry.retention == RetentionClass::kExtended;
   if (belongs_on_disk && !entry.on_disk()) return;
   host.LeaveFirst(tenant, index);
 }

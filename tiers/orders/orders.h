@@ -21,19 +21,27 @@ namespace kvtier {
 // Orders of pools stand beside their blocks (CachePool::victims). Event loop only.
 class Orders {
  public:
+  // Which tiers there are besides pools and host.
+  struct Tiers {
+    bool disk = false;
+    bool cold = false;
+  };
   // So many tenants have orders of their own. `host_spares` as of TenantVictims.
-  Orders(uint32_t tenants, bool has_disk, TenantVictims::Spares host_spares);
+  Orders(uint32_t tenants, Tiers tiers, TenantVictims::Spares host_spares);
 
   // All entries by last use, one list for those that live equally long.
   std::vector<EntryList> by_age;
-  // What is on disk or is to be written there, but for what is pinned: a search for a victim need
-  // not step over that. A use anywhere counts. A block takes its place when its write is decided:
-  // the order in which writes end does not matter.
+  // Blocks that are on disk or are to be written there, but for pinned ones, so that a search for a
+  // victim need not step over them. A use anywhere counts. A block takes its place when its write
+  // is decided: the order in which writes end does not matter.
   TenantRecency disk;
-  // What is in host or on its way there. A block takes its place when its arrival is decided.
+  // Blocks in host or on their way there. A block takes its place when its arrival is decided.
   TenantVictims host;
   // Blocks that should be on disk and whose write has not been decided, by last use.
   EntryList unpersisted;
+  // Blocks that came to host and have no copy in the cold store yet, those first that have not been
+  // looked at for longest. Empty without such a store.
+  EntryList cold_line;
   // Which blocks are pinned and until when, in milliseconds of the age clock.
   PinTable pins;
   // When blocks are expected to be used again, as clients say, in seconds of the age clock; by row.
@@ -57,7 +65,22 @@ class Orders {
       persist_wanted_blocks_ += entry.persist_wanted() ? 1 : -1;
     }
     if ((changed & kHostStates) != 0) RefileInHost(tenant, index, entry);
-    if ((changed & kDecidingStates) != 0 && !entry.Undecided(has_disk_)) unpersisted.Remove(index);
+    if (tiers_.cold && (changed & EntryBits::kInHost) != 0) EnterColdLine(index, entry);
+    if ((changed & kDecidingStates) != 0 && !Undecided(entry)) unpersisted.Remove(index);
+  }
+
+  // The block is on disk or is to be written there, and may be evicted from there some time.
+  [[nodiscard]] static bool StandsOnDisk(const BlockEntry& entry) {
+    return !entry.pinned() && (entry.has_disk_slot() || entry.persist_wanted());
+  }
+  // The block is in host or on its way there.
+  [[nodiscard]] static bool StandsInHost(const BlockEntry& entry) {
+    return entry.has_host_slot() || entry.expected_in_host();
+  }
+  // The block should be on disk, and no write has been decided on. While it is being written it is
+  // not on disk yet, so that NeedsPersist alone would have it written twice.
+  [[nodiscard]] bool Undecided(const BlockEntry& entry) const {
+    return entry.NeedsPersist(tiers_.disk) && !entry.persist_wanted() && !entry.writing();
   }
 
   // Blocks whose data and index entry are durable, and blocks that are to be written to disk.
@@ -71,10 +94,10 @@ class Orders {
   bool QueueIfUndecided(EntryIndex index, const BlockEntry& entry, EntryIndex hotter = kNoEntry);
   // The block has been used: it is the youngest on disk, if it stands there.
   void TouchDisk(TenantId tenant, EntryIndex index, const BlockEntry& entry) {
-    if (entry.StandsOnDisk()) disk.Touch(tenant, index);
+    if (StandsOnDisk(entry)) disk.Touch(tenant, index);
   }
-  // What is known of a block in host has changed: one that leaves first (BlockEntry::LeavesFirst)
-  // becomes the youngest of these only, any other the youngest of all.
+  // A block in host has got or lost a hint, or is about to leave a pool: one that leaves first
+  // (BlockEntry::LeavesFirst) becomes the youngest of these only, any other the youngest of all.
   void ReorderInHost(TenantId tenant, EntryIndex index, const BlockEntry& entry);
   // A pool has the block, and no session uses it there: when host is full, its copy in host goes
   // before those that host alone has. Does nothing if the copy is pinned, is being loaded from, or
@@ -105,8 +128,9 @@ class Orders {
 
   void RefileOnDisk(TenantId tenant, EntryIndex index, const BlockEntry& entry);
   void RefileInHost(TenantId tenant, EntryIndex index, const BlockEntry& entry);
+  void EnterColdLine(EntryIndex index, const BlockEntry& entry);
 
-  const bool has_disk_;
+  const Tiers tiers_;
   uint64_t persisted_blocks_ = 0;
   uint64_t persist_wanted_blocks_ = 0;
 };

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
+#include "tiers/space/cold_choice.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
 
@@ -34,13 +35,13 @@ bool IsForSpace(DropReason reason) {
 
 }  // namespace
 
-DiskSlots::DiskSlots(CacheState* state)
+DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
     : state_(*state),
       allocator_(state->options.slab_bytes, kSlabHeaderBytes),
-      committer_(state, {.free = [this](DiskLocation location) { FreeSlot(location); },
-                         .keep = [this](DiskLocation location) { KeepSlot(location); }}),
+      committer_(state, this),
       leaving_bytes_(state->tenants.rows()),
-      slab_headers_(&state->env) {
+      slab_headers_(&state->env),
+      cold_(cold) {
   allocator_.Grow(state_.env.geometry.slabs);
 }
 
@@ -343,7 +344,7 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   // What an operator evicts is not to come back with an index that is rebuilt from the headers.
   const bool by_hand = reason == DropReason::kEvictedByHand;
   if (by_hand && slot == IndexCommitter::Slot::kFree) slot = IndexCommitter::Slot::kVoid;
-  if (on_eviction_ && IsForSpace(reason)) on_eviction_(index);
+  if (cold_ != nullptr && IsForSpace(reason)) cold_->CountLoss(index);
   state_.drops.Count(index, Tier::kDisk, reason);
   // Written soon after its commit; no more exact time is kept, across restarts least of all.
   state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(

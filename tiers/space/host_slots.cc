@@ -333,7 +333,7 @@ void HostSlots::PrepareOwn(TenantId tenant) {
 void HostSlots::PrepareOne(EntryIndex index) {
   BlockEntry& entry = state_[index];
   if (entry.on_disk()) {
-    state_.TouchDisk(index);
+    state_.orders.TouchDisk(state_.blocks.TenantOf(state_[index]), index, state_[index]);
   } else {
     to_disk_.Want(index);
   }

@@ -187,7 +187,7 @@ void IndexCommitter::NoteTokensStored(EntryIndex index) {
 void IndexCommitter::FinishDeletes(const Status& status) {
   if (status) {
     for (const Deletion& deletion : deletes_under_way_) {
-      if (deletion.slot == Slot::kFree) end_.free(deletion.location);
+      if (deletion.slot == Slot::kFree) owner_.FreeSlot(deletion.location);
       if (deletion.slot == Slot::kVoid) voider_.Void(deletion.location);
     }
   } else {

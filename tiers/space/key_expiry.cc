@@ -50,7 +50,7 @@ void KeyExpiry::End() {
   under_way_ = false;
   next_pass_ms_ = state_.clock.NowMs() + kBetweenPassesMs;
   const uint64_t wiped = state_.env.keys->DestroyUnused(oldest_hours_);
-  if (wiped > 0 && state_.env.on_keys_expired) state_.env.on_keys_expired(wiped);
+  if (wiped > 0 && state_.env.owner != nullptr) state_.env.owner->OnKeysExpired(wiped);
   // The disk tier logs an error, and the next pass tries again.
   state_.env.keys->WhenStored([](const Status&) {});
 }

@@ -161,7 +161,7 @@ Status PoolSpace::MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted,
   // be closed, none is touched.
   const bool awaited = std::ranges::any_of(
       plan.pools, [](const CachePool* pool) { return pool->ended_sessions > 0; });
-  const bool read = state_.env.pools_read && state_.env.pools_read(device);
+  const bool read = state_.env.owner != nullptr && state_.env.owner->ReadsPools(device);
   for (CachePool* const pool : plan.pools) {
     if (!awaited && !read) Empty(pool);
   }

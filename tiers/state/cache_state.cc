@@ -29,7 +29,7 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
       write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
       tenants(options),
       disk_admission(tenants.rows()),
-      orders(tenants.rows(), has_disk(),
+      orders(tenants.rows(), {.disk = has_disk(), .cold = env.cold != nullptr},
              [this](EntryIndex entry) {
                return Awaited(entry) && !blocks.IsShared(blocks.TenantOf(blocks[entry]));
              }),
@@ -71,7 +71,7 @@ EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t d
     KVT_CHECK(blocks.lost.Contains(index));
     blocks.lost.Remove(index);
     ++blocks.returned;
-    // What was refused then concerns it no more.
+    // A refusal of then concerns it no more.
     Apply(index, BlockEvent::kAllowPersist);
   } else {
     index = blocks.directory.Insert(key);
@@ -144,15 +144,10 @@ void CacheState::NoteUse(EntryIndex index) {
                          clock.NowS());
 }
 
-// What was not worth writing may be now.
+// A block that was not worth writing may be now.
 void CacheState::NoteIdle(EntryIndex index) {
   if (!Admits()) return;
   disk_admission.NoteIdle(blocks.TenantOf(blocks.directory[index]), blocks.FactsOf(index));
-  QueueIfUndecided(index);
-}
-
-void CacheState::QueuePersist(EntryIndex index) {
-  Apply(index, BlockEvent::kAllowPersist);
   QueueIfUndecided(index);
 }
 
@@ -174,7 +169,7 @@ void CacheState::UseComputedAnew(CachePool* pool, EntryIndex index, RetentionCla
 }
 
 // Blocks after one that is of use may stay hinted, none before it: a block is nothing without those
-// before it. Each step takes back a hint, so that a client pays for what it has said.
+// before it. Each step takes back a hint, so that a client pays for its own hints.
 void CacheState::ForgetHint(EntryIndex index) {
   for (; index != kNoEntry && blocks.directory[index].hinted();
        index = blocks.lineage.ParentOf(index)) {
@@ -183,7 +178,7 @@ void CacheState::ForgetHint(EntryIndex index) {
   }
 }
 
-// What is on its way to host or passes through it has the place that its movement gave it.
+// A block on its way to host, or through it, has the place that its movement gave it.
 void CacheState::Reorder(EntryIndex index) {
   const BlockEntry& entry = blocks.directory[index];
   if (entry.pinned()) return;
@@ -209,7 +204,7 @@ void CacheState::Touch(EntryIndex index) {
   NoteIdle(index);
   if (before_s / kTableRecencyS != entry.last_use_s / kTableRecencyS) tables.Update(index);
   if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
-  TouchDisk(index);
+  orders.TouchDisk(blocks.TenantOf(entry), index, entry);
   QueueUpdateIfBehind(index);
 }
 
@@ -237,8 +232,8 @@ void CacheState::QueueRecencyUpdate(EntryIndex index) {
   recency_updates.push_back(blocks.directory.RefOf(index));
 }
 
-// Times are compared on the age clock, so that setting the wall clock expires nothing. What is
-// pinned does not expire.
+// Times are compared on the age clock, so that setting the wall clock expires nothing. Pinned
+// blocks do not expire.
 bool CacheState::Expired(const BlockEntry& entry) const {
   return !entry.pinned() && clock.AgeMs() > ExpiryMs(entry);
 }
@@ -268,6 +263,7 @@ void CacheState::ForgetIfGone(EntryIndex index) {
   if (!entry.gone() || blocks.lost.Contains(index)) return;
   orders.AgesOf(blocks.TenantOf(entry), entry.retention).Remove(index);
   orders.unpersisted.Remove(index);
+  orders.cold_line.Remove(index);
   if (entry.pinned()) Unpin(index);
   Apply(index, BlockEvent::kUnwantPersist);
   Apply(index, BlockEvent::kForgetHint);

@@ -59,7 +59,7 @@ class CopyDown;
 class CacheState {
  public:
   // The tasks are the cache's, and are borrowed: they let every part start what it can, and begin
-  // the next part of what was too much for one event.
+  // the next part of work that was too much for one event.
   CacheState(const CacheOptions& options, CacheEnvironment environment,
              const WriteBudgetState& spent, LoopTask* pump, LoopTask* next_part);
 
@@ -83,7 +83,7 @@ class CacheState {
   std::vector<EntryRef> recency_updates;
   // Blocks that a lookup found past their time; dropped at the next tick.
   std::vector<EntryRef> seen_expired;
-  Erasures erasing{&blocks, &clock};
+  Erasures erasing{&clock};
   HostPressure pressure;
   KeptTables tables{this};
   DropLog drops{this};
@@ -91,11 +91,6 @@ class CacheState {
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
   [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return blocks[entry]; }
 
-  // The block is the youngest on disk, if it is there or is to be.
-  void TouchDisk(EntryIndex index) {
-    const BlockEntry& entry = blocks.directory[index];
-    orders.TouchDisk(blocks.TenantOf(entry), index, entry);
-  }
   // The block is pinned until that time of the age clock, whatever was said before; or not at all.
   void Pin(EntryIndex index, int64_t until_ms);
   void Unpin(EntryIndex index);
@@ -125,6 +120,11 @@ class CacheState {
   void Extend(EntryIndex entry);
   // The entry is young again in every order that ages.
   void Touch(EntryIndex entry);
+  // The block is one of those that are being erased.
+  [[nodiscard]] bool BeingErased(const BlockEntry& entry) {
+    return !erasing.scopes.empty() &&
+           erasing.AnyCovers(blocks.NamespaceOf(entry).identity.tenant, entry.created_s);
+  }
   // Counts a use now, by way of the pool, and refreshes.
   void Use(CachePool* pool, EntryIndex index);
   // A client has computed the block, which is known, once more: that is a use, and its content is
@@ -132,8 +132,6 @@ class CacheState {
   void UseComputedAnew(CachePool* pool, EntryIndex entry, RetentionClass retention);
   // Not every block that could be is written to disk.
   [[nodiscard]] bool Admits() const { return has_disk() && options.disk_admission > 0; }
-  // The block is to be decided on again, however that went before.
-  void QueuePersist(EntryIndex entry);
   // See Orders.
   bool QueueIfUndecided(EntryIndex entry, EntryIndex hotter = kNoEntry) {
     return orders.QueueIfUndecided(entry, blocks.directory[entry], hotter);
@@ -149,7 +147,7 @@ class CacheState {
   [[nodiscard]] bool Awaited(EntryIndex entry) const {
     return orders.ReturnsAtS(entry) > clock.NowS();
   }
-  // What a pool's order is told of a block that it is to spare: nothing unless the block is
+  // Describes the block to a pool's order, which then spares it; nothing unless the block is
   // awaited.
   [[nodiscard]] std::optional<BlockFacts> FactsIfAwaited(EntryIndex entry) const;
   // The block's bytes have been computed or read from disk, for its first use as the pools' orders
@@ -186,12 +184,12 @@ class CacheState {
   void NotePresence(EntryIndex index) {
     if (env.events != nullptr) presence.Note(index);
   }
-  // The index learns of the entry's last use if what it knows is too old.
+  // The index learns of the entry's last use if its record is too old.
   void QueueUpdateIfBehind(EntryIndex entry);
   // The index should learn of the entry's times, soon.
   void QueueRecencyUpdate(EntryIndex entry);
 
-  // Something has completed: every part starts what it can, once, at the end of this event.
+  // Something has completed: every part goes on as far as it can, once, at the end of this event.
   void SchedulePump() { pump_.RunAfterEvent(); }
   // There is more to do than one event should: the next part of it follows in an event of its own.
   void SchedulePart() { next_part_.RunInOwnEvent(); }
@@ -202,7 +200,7 @@ class CacheState {
  private:
   // Gives the block its places in the orders of eviction anew, after its client's hint has changed.
   void Reorder(EntryIndex entry);
-  // Of an entry that no tier holds, and that nothing follows.
+  // REQUIRES: no tier holds the entry, and no block follows it.
   void Erase(EntryIndex entry);
 
   LoopTask& pump_;
@@ -216,7 +214,7 @@ class CacheState {
 class CopyDown {
  public:
   virtual ~CopyDown() = default;
-  // Asks for a copy of the block in the tier below, soon; what is there already is touched. Does
+  // Asks for a copy of the block in the tier below, soon; a copy that is there is touched. Does
   // nothing if the copy is being made, or cannot be.
   virtual void Want(EntryIndex entry) = 0;
   // The block's bytes have arrived in the tier above: a copy that was asked for can begin.

@@ -2,35 +2,34 @@
 // Which blocks are being erased.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "tiers/blocks/blocks.h"
 #include "tiers/policy/age_clock.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
 
-// What has to be erased (Erasure): nothing of it is written to disk any more. Event loop only.
+// Blocks that Erasure has to erase: none of them is written to disk any more. Event loop only.
 class Erasures {
  public:
   struct Scope {
     EraseRequest request;
     uint32_t begun_s = 0;  // of the age clock; blocks that are made later stay
   };
-  Erasures(const Blocks* blocks, const AgeClock* clock) : blocks_(*blocks), clock_(*clock) {}
+  // `clock` is borrowed and outlives this.
+  explicit Erasures(const AgeClock* clock) : clock_(*clock) {}
 
-  // Those under way, in the order in which they began.
+  // Erasures under way, in the order in which they began.
   std::vector<Scope> scopes;
 
-  [[nodiscard]] bool Covers(const Scope& scope, const BlockEntry& entry) const;
-  [[nodiscard]] bool AnyCovers(const BlockEntry& entry) const {
-    return std::ranges::any_of(scopes, [&](const Scope& scope) { return Covers(scope, entry); });
-  }
+  // Whether a block of the tenant that was created then, on the age clock, is to be erased.
+  [[nodiscard]] bool Covers(const Scope& scope, const std::string& tenant,
+                            uint32_t created_s) const;
+  [[nodiscard]] bool AnyCovers(const std::string& tenant, uint32_t created_s) const;
 
  private:
-  const Blocks& blocks_;
   const AgeClock& clock_;
 };
 

@@ -6,7 +6,7 @@
 
 namespace kvtier {
 
-// How far space in host falls short of what is asked for. Event loop only.
+// Says how far space in host falls short of the demand. Event loop only.
 struct HostPressure {
   // Until then, on the monotonic clock, acquires and stores have lately waited for space in host
   // that the disk could not make in time: blocks are written from the start of their sequences on,

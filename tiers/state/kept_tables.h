@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of host slots, and the tables beside host memory and pools that tell a later daemon
-// what is whole there.
+// which blocks are whole there.
 #pragma once
 
 #include <cstddef>
 #include <span>
 
-#include "tiers/blocks/cache_pool.h"
 #include "tiers/directory/block_lifecycle.h"
 #include "tiers/memory/host_table.h"
 #include "tiers/memory/pool_table.h"
@@ -15,6 +14,7 @@
 namespace kvtier {
 
 class CacheState;
+struct CachePool;
 
 // Part of CacheState. Event loop only.
 class KeptTables {

@@ -8,10 +8,9 @@
 
 namespace kvtier {
 
-void SessionTable::Open(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
-  const auto [opened, inserted] = sessions_.try_emplace(session);
+void SessionTable::Open(SessionId session) {
+  const bool inserted = sessions_.try_emplace(session).second;
   KVT_CHECK(inserted);
-  opened->second.on_progress = std::move(on_progress);
 }
 
 // References are given back in parts: a client may have held millions, and its death must not hold
@@ -19,7 +18,6 @@ void SessionTable::Open(SessionId session, std::function<void(const LoadProgress
 void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
-  node.mapped().on_progress = nullptr;
   for (const Use& use : node.mapped().used) EndUse(use.pool);
   closed_.insert(std::move(node));
   if (!keeps_holdings_) BeginToGiveBack(session);
@@ -54,7 +52,8 @@ void SessionTable::LeavePool(SessionId session, CachePool* pool) {
   BeginToGiveBack(number);
 }
 
-// Those that hold nothing count as a block: a client may attach and leave a pool again and again.
+// Sessions that hold nothing count as a block: a client may attach and leave a pool again and
+// again.
 void SessionTable::CloseSome() {
   uint32_t most = state_.options.close_part_blocks;
   while (most > 0 && !closing_.empty()) {
@@ -173,12 +172,6 @@ void SessionTable::ReleaseQuarantine(SessionId session) {
   if (keeps_holdings_) return;
   closed->second.process_gone = true;
   if (std::ranges::find(closing_, session) == closing_.end()) BeginToGiveBack(session);
-}
-
-// A load may end after its session: then there is nothing to tell.
-void SessionTable::Report(SessionId session, const LoadProgress& progress) {
-  const auto found = sessions_.find(session);
-  if (found != sessions_.end() && found->second.on_progress) found->second.on_progress(progress);
 }
 
 SessionId SessionTable::OwnerIn(SessionId session, const CachePool& pool) const {

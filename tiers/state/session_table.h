@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -103,7 +102,7 @@ class SessionTable {
  public:
   explicit SessionTable(CacheState* state) : state_(*state) {}
 
-  void Open(SessionId session, std::function<void(const LoadProgress&)> on_progress);
+  void Open(SessionId session);
   // From now on the session holds nothing that it could use. What it held is given back in
   // parts (CacheOptions::close_part_blocks), the first of them at once and the others by CloseSome:
   // references are dropped, private blocks quarantined. What operations hold on its behalf is
@@ -140,7 +139,6 @@ class SessionTable {
   // Frees what Close() quarantined, or will. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
-  void Report(SessionId session, const LoadProgress& progress);
 
   // Whether the block is private to the session, and not among what it gives back since it left the
   // pool. REQUIRES: open.
@@ -177,7 +175,6 @@ class SessionTable {
   };
   // Stays at its address, open or closed, for as long as HeldReferences may point to it.
   struct Session {
-    std::function<void(const LoadProgress&)> on_progress;
     HoldingsByPool pools;
     std::vector<Use> used;  // see UsePool
     uint64_t held = 0;      // references of HeldReferences

@@ -14,6 +14,8 @@ namespace {
 // What a block with ids takes besides them, rounded up.
 constexpr uint64_t kBytesPerBlock = 32;
 
+static_assert(TokenIds::kNoShare == Namespace::kNoTokenShare);
+
 uint64_t CostOf(size_t ids) { return kBytesPerBlock + ids * sizeof(uint32_t); }
 
 }  // namespace
@@ -49,7 +51,7 @@ bool TokenIds::Give(const BlockKey& key, std::span<const uint32_t> ids) {
   }
   const Row* const row = Find(entry);
   if (row != nullptr && row->count > 0) return true;
-  if (state_.erasing.AnyCovers(state_[entry]) || !Add(entry, ids)) return false;
+  if (state_.BeingErased(state_[entry]) || !Add(entry, ids)) return false;
   if (state_.env.events != nullptr) state_.presence.TellAgain(entry);
   state_.QueueRecencyUpdate(entry);
   return true;
@@ -92,7 +94,7 @@ bool TokenIds::Add(EntryIndex entry, std::span<const uint32_t> ids) {
 std::span<const uint32_t> TokenIds::Of(EntryIndex entry) const {
   const Row* const row = Find(entry);
   if (row == nullptr || row->count == 0) return {};
-  if (!state_.erasing.scopes.empty() && state_.erasing.AnyCovers(state_[entry])) return {};
+  if (state_.BeingErased(state_[entry])) return {};
   return {row->ids.get(), row->count};
 }
 

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "tiers/blocks/cache_pool.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/state/expected_tokens.h"
 #include "tiers/types/block_key.h"
@@ -27,7 +26,7 @@ class CacheState;
 // nothing.
 class TokenIds {
  public:
-  static constexpr uint32_t kNoShare = Namespace::kNoTokenShare;
+  static constexpr uint32_t kNoShare = UINT32_MAX;
 
   // `bytes` are shared equally among the tenants. `state` is borrowed and outlives this.
   TokenIds(CacheState* state, std::vector<std::string> tenants, uint64_t bytes);

@@ -16,7 +16,7 @@ constexpr size_t kMostAsked = 4096;
 
 }  // namespace
 
-void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
+void ColdLookup::Acquire(AcquireRequest request, Done done) {
   if (request.cold) {
     const ColdHits hits = *std::exchange(request.cold, std::nullopt);
     return ServeWith(hits, std::move(request), std::move(done));
@@ -107,7 +107,7 @@ void ColdLookup::OnAnswer(uint64_t number, const Result<std::vector<bool>>& answ
   if (found == waiting_.end()) return;
   Waiting waiting = std::move(*found);
   waiting_.erase(found);
-  Acquirer::Done done = std::move(waiting.done);
+  Done done = std::move(waiting.done);
   // The pool may have been closed meanwhile.
   if (state_.blocks.FindPool(waiting.request.pool) == nullptr) {
     return done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
@@ -117,7 +117,7 @@ void ColdLookup::OnAnswer(uint64_t number, const Result<std::vector<bool>>& answ
   state_.SchedulePump();
 }
 
-void ColdLookup::ServeWith(const ColdHits& hits, AcquireRequest request, Acquirer::Done done) {
+void ColdLookup::ServeWith(const ColdHits& hits, AcquireRequest request, Done done) {
   Offers offers = Offer(hits, request);
   if (!offers.empty()) {
     // Not within `done`, which the acquirer calls in the midst of its own work.

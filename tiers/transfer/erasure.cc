@@ -47,7 +47,8 @@ void Erasure::Resume(const std::vector<ErasureRecord>& begun) {
     next_number_ = std::max(next_number_, record.number + 1);
     const auto done = [this, tenant = record.tenant](const EraseReport& report,
                                                      const Status& status) {
-      if (state_.env.on_erasure_resumed) state_.env.on_erasure_resumed(tenant, report, status);
+      if (state_.env.owner == nullptr) return;
+      state_.env.owner->OnErasureResumed(tenant, report, status);
     };
     Add(record, state_.clock.FromWallS(record.begun_s), done);
     OnNoted(record.number, {});
@@ -104,7 +105,9 @@ void Erasure::GoOn() {
   for (; next_row_ < end && dropped < state_.options.close_part_blocks; ++next_row_) {
     const EntryIndex index(static_cast<uint32_t>(next_row_));
     if (!state_.blocks.directory.Live(index) || state_.blocks.lost.Contains(index)) continue;
-    if (!state_.erasing.Covers(scope, state_[index])) {
+    const BlockEntry& entry = state_[index];
+    if (!state_.erasing.Covers(scope, state_.blocks.NamespaceOf(entry).identity.tenant,
+                               entry.created_s)) {
       ForgetColdCopy(index);
       continue;
     }

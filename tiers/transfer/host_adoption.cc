@@ -122,8 +122,7 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   const Result<BlockEntry> found = Describe(slot);
   if (!found || found->tokens == 0) return AdoptionDrop::kMisplaced;
   const BlockKey key{found->namespace_id, found->hash};
-  if (evicted_.contains(key) || state_.erasing.AnyCovers(*found))
-    return AdoptionDrop::kEvictedByHand;
+  if (evicted_.contains(key) || state_.BeingErased(*found)) return AdoptionDrop::kEvictedByHand;
   EntryIndex index = state_.blocks.Find(key);
   if (index == kNoEntry && state_.Expired(*found)) return AdoptionDrop::kExpired;
   if (index != kNoEntry) {
@@ -162,12 +161,12 @@ void HostAdoption::OrderFrom(const Order& order, size_t next) {
   stage_ = Stage::kDone;
   state_.SchedulePump();
   const CacheStats& stats = state_.stats;
-  if (!state_.env.on_adopted) return;
-  state_.env.on_adopted({.blocks = stats.adopted_blocks,
-                         .bytes = stats.adopted_bytes,
-                         .dropped = std::accumulate(stats.adoption_drops.begin(),
-                                                    stats.adoption_drops.end(), uint64_t{0}),
-                         .ms = state_.clock.NowMs() - began_ms_});
+  if (state_.env.owner == nullptr) return;
+  state_.env.owner->OnAdopted({.blocks = stats.adopted_blocks,
+                               .bytes = stats.adopted_bytes,
+                               .dropped = std::accumulate(stats.adoption_drops.begin(),
+                                                          stats.adoption_drops.end(), uint64_t{0}),
+                               .ms = state_.clock.NowMs() - began_ms_});
 }
 
 // Slabs became ready one after the other, so that older blocks may have been adopted before younger

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "tiers/transfer/block_taker.h"
+#include "tiers/transfer/loader.h"
+
 namespace kvtier {
 
 BlockSource LoadPlanner::SourceOf(const CachePool& pool, EntryIndex index) const {

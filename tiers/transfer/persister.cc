@@ -150,7 +150,7 @@ Persister::Step Persister::TryWrite(EntryRef block) {
     Unqueue(index);
     return Step::kSkipped;
   }
-  if (state_.erasing.AnyCovers(entry)) {
+  if (state_.BeingErased(entry)) {
     FailPersist(index, DropReason::kErased);
     return Step::kSkipped;
   }

@@ -141,7 +141,7 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   described.retention = facts.retention;
   described.created_s = state_.clock.FromWallS(facts.created_s);
   described.last_use_s = state_.clock.FromWallS(facts.last_use_s);
-  if (state_.erasing.AnyCovers(described)) return tl::unexpected(AdoptionDrop::kEvictedByHand);
+  if (state_.BeingErased(described)) return tl::unexpected(AdoptionDrop::kEvictedByHand);
   EntryIndex index = state_.blocks.Find({pool->namespace_id, facts.hash});
   if (index == kNoEntry) {
     if (state_.Expired(described)) return tl::unexpected(AdoptionDrop::kExpired);

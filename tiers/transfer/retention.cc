@@ -59,7 +59,10 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     if (ttl_ms > 0) {
       state_.Pin(index, until_ms);
       // What was declined before is to be on disk now.
-      if (state_.Admits()) state_.QueuePersist(index);
+      if (state_.Admits()) {
+        state_.Apply(index, BlockEvent::kAllowPersist);
+        state_.QueueIfUndecided(index);
+      }
     } else {
       state_.Unpin(index);
       // Its time may have passed while it was pinned, and it may stand among the youngest.

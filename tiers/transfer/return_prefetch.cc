@@ -6,6 +6,8 @@
 #include <ranges>
 #include <utility>
 
+#include "tiers/transfer/acquirer.h"
+
 namespace kvtier {
 namespace {
 
@@ -185,7 +187,7 @@ void ReturnPrefetch::TouchLowerTiers(std::span<const EntryIndex> entries) {
   if (entries.empty() || state_.blocks.IsShared(state_.blocks.TenantOf(state_[entries.front()])))
     return;
   for (const EntryIndex index : std::views::reverse(entries)) {
-    state_.TouchDisk(index);
+    state_.orders.TouchDisk(state_.blocks.TenantOf(state_[index]), index, state_[index]);
     loader_.TouchHost(index);
   }
 }

@@ -60,7 +60,10 @@ std::vector<EntryIndex> WriteAdmission::DeclinedParents(EntryIndex index) const 
 
 double WriteAdmission::ChanceOfUse(EntryIndex index) const {
   const BlockEntry& entry = state_[index];
-  if (state_.env.chance_of_use) return state_.env.chance_of_use(state_.blocks.FactsOf(index));
+  if (state_.env.owner != nullptr) {
+    const auto chance = state_.env.owner->ChanceOfUse(state_.blocks.FactsOf(index));
+    if (chance) return *chance;
+  }
   const auto since_use_s = [&](int64_t now_s) {
     return static_cast<uint32_t>(std::max<int64_t>(now_s - entry.last_use_s, 0));
   };

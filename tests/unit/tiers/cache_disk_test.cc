@@ -101,24 +101,6 @@ TEST_F(CacheDiskTest, StoppedDrainEndsWhatIsUnderWayAndBeginsNoMore) {
   EXPECT_EQ(cache_->Gauges().disk_persisted, written);
 }
 
-TEST_F(CacheDiskTest, BlockThatIsComputedAnewWhileItWaitsForItsWriteIsCountedOnce) {
-  CacheSetup setup;
-  setup.options.max_disk_write_bytes = 1;  // one write at a time
-  Start(setup);
-  Put(Sequence(1, 2));
-  machine_->loop.Hold(file().source());
-  cache_->Drain([] {});
-  Settle();
-  EvictFromPool();
-  const Handles blocks = Acquire(kAlice, {}, 2).new_blocks;
-  const uint64_t before = cache_->Gauges().unpersisted_blocks;
-  Commit(kAlice, blocks[0], TestHash(1, 0), 0);
-  Commit(kAlice, blocks[1], TestHash(1, 1), 1);
-  EXPECT_EQ(cache_->Gauges().unpersisted_blocks, before);
-  machine_->loop.LetGo(file().source());
-  Settle();
-}
-
 TEST_F(CacheDiskTest, DrainWithoutADiskIsDone) {
   Start({.disk_slots = 0});
   Put(Sequence(1, 2));
