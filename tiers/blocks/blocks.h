@@ -159,8 +159,8 @@ class Blocks {
   [[nodiscard]] uint32_t References(const BlockEntry& entry) const;
   // Nothing if the block is the first of its sequence, or the one before it is not known.
   [[nodiscard]] std::optional<BlockHash> ParentHashOf(EntryIndex entry) const;
-  // The checksum that the client gave when it committed the pool's block: compared when the block is
-  // offloaded. Null if it gave none.
+  // The checksum that the client gave when it committed the pool's block: compared when the block
+  // is offloaded. Null if it gave none.
   [[nodiscard]] const PayloadChecksum* CommitChecksum(const CachePool& pool, EntryIndex entry) const;
   // Describes the block to orders of eviction and to admission.
   [[nodiscard]] BlockFacts FactsOf(EntryIndex index) const;
