@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// xxh3, apart from SHA-256: the client library needs the one alone, and must not depend on
-// libxxhash.
+// xxh3, apart from SHA-256: the client library needs the latter alone, and must not depend on
+// libxxhash. CMake therefore makes kvtier_checksum of this source, which libkvtier does not link.
 #define XXH_STATIC_LINKING_ONLY  // for a state on the stack
 #include <xxhash.h>
 #if defined(__x86_64__)

@@ -110,8 +110,8 @@ void HostPool::FillIn() {
   }
 }
 
-LentOwner::LentOwner(EventQueue* loop)
-    : threads("lent", kDefaultCopyThreads, loop, kLentPatience) {}
+LentOwner::LentOwner(EventQueue* loop, int copy_threads)
+    : threads("lent", copy_threads, loop, kLentPatience) {}
 
 Result<std::unique_ptr<LentFile>> LentFile::Open(LentMemory* memory,
                                                  std::shared_ptr<LentOwner> owner) {
@@ -151,7 +151,7 @@ void LentFile::Copy(CopyRequest request) {
 }
 
 HostDevice::HostDevice(EventQueue* loop, int copy_threads)
-    : loop_(loop), copier_("copy", copy_threads, loop) {}
+    : loop_(loop), copy_threads_(copy_threads), copier_("copy", copy_threads, loop) {}
 
 HostDevice::~HostDevice() {
   for (const auto& [name, owner] : owners_) {
@@ -188,7 +188,7 @@ Result<std::shared_ptr<LentOwner>> HostDevice::OwnerOf(const LentMemory& memory)
   std::shared_ptr<LentOwner> owner = known.lock();
   if (owner) return owner;
   try {
-    owner = std::make_shared<LentOwner>(loop_);
+    owner = std::make_shared<LentOwner>(loop_, copy_threads_);
   } catch (const std::system_error& error) {
     return MakeError(ErrorCode::kResourceExhausted, "threads", error.what());
   }

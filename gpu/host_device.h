@@ -64,7 +64,7 @@ class HostPool final : public DevicePool {
 
 // Shared by all memory of one owner.
 struct LentOwner {
-  explicit LentOwner(EventQueue* loop);
+  LentOwner(EventQueue* loop, int copy_threads);
 
   CopyThreads threads;
   const std::shared_ptr<MappedBytes> mapped = std::make_shared<MappedBytes>(0);
@@ -123,6 +123,7 @@ class HostDevice final : public Device {
   [[nodiscard]] Result<std::shared_ptr<LentOwner>> OwnerOf(const LentMemory& memory);
 
   EventQueue* const loop_;
+  const int copy_threads_;  // of its pools, and of each owner's memory
   CopyThreads copier_;
   // By name. They end with their last memory.
   std::map<std::string, std::weak_ptr<LentOwner>> owners_;

@@ -18,10 +18,12 @@ constexpr size_t kBlocksPerRank = 64;
 uint8_t BitsOf(const BlockPresence& block) {
   return static_cast<uint8_t>((block.pool ? wire::kPresentInPool : 0) |
                               (block.host ? wire::kPresentInHost : 0) |
-                              (block.disk ? wire::kPersistedOnDisk : 0));
+                              (block.disk ? wire::kPersistedOnDisk : 0) |
+                              (block.disk_unverified ? wire::kUnverifiedOnDisk : 0));
 }
 
-// The bits are in the order of the tiers, so the lowest one is the fastest tier.
+// The bits are in the order of the tiers, with what no read has checked yet last, so the lowest
+// one is the fastest tier.
 uint8_t FastestOf(uint8_t bits) { return static_cast<uint8_t>(bits & -bits); }
 
 // One rank has `bits` of a block, those before it `others` (at most one bit).

@@ -49,6 +49,18 @@ Result<LentMemory> Session::TakeLentMemory(const wire::OpenRegion& request) {
 
 Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
   KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
+  // Shared, because a function that is kept for later must be copyable.
+  const auto kept = std::make_shared<LentMemory>(std::move(lent));
+  return After(
+      [this, &request](std::function<void(Status)> open) {
+        if (request.memory == wire::RegionMemory::kSharedMemory) return open({});
+        services_.cache->WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+      },
+      wire::MessageType::kOpenRegion, call,
+      [this, call, request, kept] { return OpenRegion(call, request, std::move(*kept)); });
+}
+
+Status Session::OpenRegion(const Call& call, const wire::OpenRegion& request, LentMemory lent) {
   KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
                        services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
@@ -87,6 +99,7 @@ Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) 
                     .namespace_id = services_.cache->FindNamespace(identity).value(),
                     .region_blocks = request.blocks};
   region_blocks_ += request.blocks;
+  trace_.End(wire::MessageType::kOpenRegion, call.request_id, /*failed=*/false);
   Reply(call, wire::OpenRegionReply{.region = region, .block_bytes = group.block_bytes});
   return {};
 }
@@ -139,20 +152,14 @@ void Session::OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks, T
 
 template <typename Block, typename Work>
 void Session::TransferInSteps(std::vector<Block> blocks, Work work) {
-  struct Steps {
-    std::vector<Block> blocks;
-    size_t done = 0;
-  };
-  const auto steps = std::make_shared<Steps>(Steps{.blocks = std::move(blocks)});
-  // An event tells of the transfer's end. A load in layers has host slots pinned until all blocks
+  // An event reports the transfer's end. A load in layers has host slots pinned until all blocks
   // are named.
-  const auto step = [this, steps, work = std::move(work)] {
-    const std::span<const Block> rest = std::span(steps->blocks).subspan(steps->done);
-    const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
-    connection_.Spend(part.size());
-    steps->done += part.size();
+  const auto step = [this, blocks = std::make_shared<const std::vector<Block>>(std::move(blocks)),
+                     done = size_t{0}, work = std::move(work)]() mutable {
+    const std::span<const Block> part = NextItems(std::span(*blocks), done);
+    done += part.size();
     work(part);
-    return steps->done < steps->blocks.size();
+    return done < blocks->size();
   };
   connection_.WorkInSteps(step, Connection::StepKind::kSendsNothing);
 }

@@ -40,7 +40,8 @@ constexpr bool WorkedInSteps(wire::MessageType message) {
 constexpr bool AnsweredLater(wire::MessageType message) {
   return WorkedInSteps(message) || message == wire::MessageType::kAttach ||
          message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend ||
-         message == wire::MessageType::kCloseRegion;
+         message == wire::MessageType::kCloseRegion || message == wire::MessageType::kOpenRegion ||
+         message == wire::MessageType::kWorkspace;
 }
 
 }  // namespace
@@ -177,8 +178,38 @@ Status Session::OnDevices(const Call& call, const wire::Devices&) {
   return {};
 }
 
+Status Session::After(const std::function<void(std::function<void(Status)>)>& when,
+                      wire::MessageType type, const Call& call, std::function<Status()> work) {
+  struct Wait {
+    std::optional<Status> within_call;
+    bool over = false;  // the call
+  };
+  const auto wait = std::make_shared<Wait>();
+  when(gate_.WhileOpen([this, wait, type, call, work = std::move(work)](const Status& came) {
+    if (!wait->over) {
+      wait->within_call = came ? work() : came;
+      return;
+    }
+    connection_.Resume();
+    if (ended_) return;
+    const Status done = came ? work() : came;
+    if (done) return;
+    trace_.End(type, call.request_id, /*failed=*/true);
+    Refuse(call, done.error());
+  }));
+  if (wait->within_call) return *wait->within_call;
+  wait->over = true;
+  connection_.Pause();
+  return {};
+}
+
 Status Session::OnAttach(const Call& call, const wire::Attach& request) {
-  return TryAttach(call, request, std::nullopt);
+  return After(
+      [this, &request](std::function<void(Status)> open) {
+        services_.cache->WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+      },
+      wire::MessageType::kAttach, call,
+      [this, call, request] { return TryAttach(call, request, std::nullopt); });
 }
 
 // Once the cache has begun to close pools, each call goes on with it.
@@ -229,6 +260,7 @@ Status Session::TryAttach(const Call& call, const wire::Attach& request,
   const PoolInfo& pool = *attached;
   // The pool is used from here on, so that no other attach takes its memory before the reply.
   services_.cache->UsePool(id_, pool.id, Identity());
+  if (services_.attention != nullptr) services_.attention->Prepare(request.device);
   if (until_ms) {
     services_.log->Info("pool.reclaimed",
                         "pools that no client used made way for \"{}\" of tenant {}",
@@ -314,16 +346,6 @@ void Session::WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*)) {
   connection_.WorkInSteps([this, steps, some] { return (this->*some)(steps.get()); });
 }
 
-template <typename SomeSteps>
-// Takes as many items as the budget allows, at least one because the budget is never 0: every step
-// makes progress.
-auto Session::NextItems(const SomeSteps& steps) {
-  const auto rest = steps.items.subspan(steps.done);
-  const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
-  connection_.Spend(part.size());
-  return part;
-}
-
 Status Session::OnCommit(const Call& call, const wire::Commit& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   if (request.items.empty()) return tl::unexpected(EmptyRequest());
@@ -338,7 +360,7 @@ Status Session::OnCommit(const Call& call, const wire::Commit& request) {
 // wanted, nothing is sent.
 bool Session::CommitSome(CommitSteps* steps) {
   const AttachedPool& attached = pools_.at(steps->pool);
-  for (const wire::CommitItem& item : NextItems(*steps)) {
+  for (const wire::CommitItem& item : NextItems(steps->items, steps->done)) {
     bool duplicate = false;
     const uint32_t position = steps->done++;
     const Status committed = CommitOne(steps->pool, attached, item, &duplicate);
@@ -369,7 +391,7 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 }
 
 bool Session::ReleaseSome(ReleaseSteps* steps) {
-  const std::span<const BlockHandle> part = NextItems(*steps);
+  const std::span<const BlockHandle> part = NextItems(steps->items, steps->done);
   const auto failures = services_.cache->Release(id_, steps->pool, part);
   for (const Cache::ReleaseError& failed : failures) {
     services_.counters->CountRefusal(failed.error);
@@ -400,7 +422,7 @@ Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
 
 // Goes on as long as everything is found.
 bool Session::PrefetchSome(PrefetchSteps* steps) {
-  const std::span<const BlockHash> part = NextItems(*steps);
+  const std::span<const BlockHash> part = NextItems(steps->items, steps->done);
   const uint32_t found =
       services_.cache->Prefetch(steps->pool, part, {id_, steps->call.request_id});
   steps->done += found;

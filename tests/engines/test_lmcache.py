@@ -177,7 +177,7 @@ class TasksTest(LmcacheCase):
         self.assertEqual(self.look_up(self.adapter(), keys), [True] * 3)
 
     def test_wrong_options_are_refused_at_the_start(self):
-        for wrong in ({"sockett": "x"}, {"lock_ms": 0}, {"staging_bytes": "1"}):
+        for wrong in ({"sockett": "x"}, {"lock_ms": 0}, {"staging_bytes": "one"}):
             with self.subTest(**wrong), self.assertRaises(ValueError):
                 self.adapter(connected=False, **wrong)
 
