@@ -17,8 +17,7 @@ using Family = MetricFamily&;
 // A label without a value is none in Prometheus: what has no label of its own differs from every
 // model that has, whatever clients call theirs.
 MetricLabels LabelsOf(const ModelUse& use) {
-  return {
-      {"tenant", use.label.tenant}, {"model", use.label.name}, {"revision", use.label.revision}};
+  return {{"tenant", use.label.tenant}, {"model", use.label.name}};
 }
 
 // One sample per model.
@@ -80,9 +79,8 @@ std::vector<ModelUse> ModelUses(const ModelRegistry& models, const Cache& cache,
   std::vector<ModelUse> uses;
   for (const ModelLabel& label : models.labels()) uses.push_back({.label = label});
   const auto use_of = [&](NamespaceId id) -> ModelUse* {
-    const NamespaceIdentity& identity = cache.IdentityOf(id);
-    const auto group = models.FindGroup(identity.tenant, identity.model);
-    return group ? &uses[group->model->label] : nullptr;
+    const std::optional<uint32_t> label = models.LabelOf(id);
+    return label ? &uses[*label] : nullptr;
   };
   const std::vector<CacheStats::AskedOf>& asked = cache.stats().of_namespaces;
   for (uint32_t i = 0; i < asked.size(); ++i) {

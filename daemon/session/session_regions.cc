@@ -53,8 +53,7 @@ void Session::DropDescriptors(size_t count) {
 Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
   // Taken first, so that the descriptor of a message that is refused is not the next one's.
   KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
-                       services_.models->Find(tenant_, request.model));
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
                      fmt::format("group {} of {}", request.group, model->groups.size()));
@@ -85,10 +84,12 @@ Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) 
   const NamespaceIdentity identity{tenant_, group.fingerprint, group.block_bytes};
   KVT_ASSIGN_OR_RETURN(const PoolId region,
                        services_.cache->OpenRegion(id_, identity, std::move(memory)));
+  const NamespaceId namespace_id = services_.cache->FindNamespace(identity).value();
+  services_.models->NoteNamespace(namespace_id, *model);
   pools_[region] = {.model = model,
                     .group = request.group,
                     .device = request.device,
-                    .namespace_id = services_.cache->FindNamespace(identity).value(),
+                    .namespace_id = namespace_id,
                     .region_blocks = request.blocks};
   region_blocks_ += request.blocks;
   Reply(call, wire::OpenRegionReply{.region = region, .block_bytes = group.block_bytes});
