@@ -62,9 +62,10 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   for (const auto add :
        {AddStatusCommand, AddTopCommand,           AddLsCommand,    AddInspectCommand,
         AddLookupCommand, AddPinCommand,           AddUnpinCommand, AddEvictCommand,
-        AddEraseCommand,  AddReleaseMemoryCommand, AddDrainCommand, AddStopCommand,
-        AddVerifyCommand, AddFsckCommand,          AddTraceCommand, AddConfigCommand,
-        AddSizeCommand,   AddDoctorCommand,        AddBenchCommand, AddReplayCommand}) {
+        AddModelsCommand, AddForgetCommand,        AddEraseCommand, AddReleaseMemoryCommand,
+        AddDrainCommand,  AddStopCommand,          AddVerifyCommand, AddFsckCommand,
+        AddTraceCommand,  AddConfigCommand,        AddSizeCommand,  AddDoctorCommand,
+        AddBenchCommand,  AddReplayCommand}) {
     add(app.get(), context);
   }
   // Last: commands without a footer would take this one.
