@@ -132,6 +132,10 @@ class Device {
  public:
   virtual ~Device() = default;
   [[nodiscard]] virtual DeviceInfo info() const = 0;
+  [[nodiscard]] virtual bool is_open() const { return true; }
+  // Calls `done` on the event loop once the device can be used, within this call if it can be; with
+  // an error if it could not be opened. Before that it has no memory to give.
+  virtual void WhenOpen(std::function<void(Status)> done) { done({}); }
   // Errors: kResourceExhausted when the memory cannot be had.
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
   // The memory of a pool that an earlier process made, with what was left in it. `fd` is what that

@@ -63,6 +63,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     sessions.CloseSome();
     retention.GoOn();
     touches.GoOn();
+    regions.GoOn();
     if (loads.CloseSome()) state.SchedulePart();
     Pump();
   };
@@ -297,6 +298,12 @@ void Cache::LeavePool(SessionId session, PoolId pool_id) {
 void Cache::ReleaseQuarantine(SessionId session) {
   impl_->sessions.ReleaseQuarantine(session);
   impl_->Pump();
+}
+
+void Cache::WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done) {
+  const std::vector<PoolDevice>& devices = impl_->state.env.devices;
+  if (device.value >= devices.size()) return done({});
+  devices[device.value].device->WhenOpen(std::move(done));
 }
 
 Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,

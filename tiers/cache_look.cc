@@ -11,10 +11,14 @@
 namespace kvtier {
 namespace {
 
-// A block that is on its way to a tier is not there yet.
+// A block that is on its way to a tier is not there yet, and one that is being stored from a region
+// is the engine's.
 BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
-  return {state.ReadyPool(entry) != nullptr, entry.in_host(), entry.persisted(),
-          entry.unverified_on_disk()};
+  bool in_pool = false;
+  state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+    in_pool |= pool.region == nullptr && !pool.blocks[block].loading();
+  });
+  return {in_pool, entry.in_host(), entry.persisted(), entry.unverified_on_disk()};
 }
 
 bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry& entry) {

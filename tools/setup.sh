@@ -23,12 +23,14 @@ packages=(
   pandoc
   # the file system that records writes for the robustness campaign; the build works without
   libfuse3-dev fuse3
+  # the demonstration
+  python3 python3-numpy
   # tests that the build configures: GoogleTest, libFuzzer
-  libgtest-dev libgmock-dev "clang$clang" "libclang-rt$clang-dev" python3
+  libgtest-dev libgmock-dev "clang$clang" "libclang-rt$clang-dev"
 )
 test_packages=(
   # the Python package, its arrays and tensors, and its installation
-  python3-numpy python3-pip python3-setuptools python3-torch python3-wheel
+  python3-pip python3-setuptools python3-torch python3-wheel
   # packages, and tests of the unit and of them
   dpkg-dev file init-system-helpers procps systemd
   # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page

@@ -76,10 +76,13 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
     return MakeError(
         ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
         fmt::format("{} wanted in blocks of {}, {} of {} configured bytes are left to tenant "
-                    "\"{}\"; other models have the rest (kvtierctl status): attach them with fewer "
-                    "bytes, or raise pool.bytes",
+                    "\"{}\"; {}raise pool.bytes",
                     bytes == 0 ? "a pool of any size" : fmt::format("{} bytes", bytes), block_bytes,
-                    left, capacity_bytes(device), name_space.identity.tenant));
+                    left, capacity_bytes(device), name_space.identity.tenant,
+                    left == capacity_bytes(device)
+                        ? ""
+                        : "other models have the rest (kvtierctl status): attach them with fewer "
+                          "bytes, or "));
   };
   // Nothing has been charged up to here, so that a refused pool leaves no trace.
   if (wanted > left || blocks == 0) return exhausted(wanted);

@@ -11,8 +11,11 @@
 namespace kvtier {
 namespace {
 
-// Late stores that one tick ends at most.
+// Late stores that one tick ends at most, and those that it looks at, which mostly have ended.
 constexpr size_t kLateStoresPerTick = 4096;
+constexpr size_t kStoreLooksPerTick = 32'768;
+// Blocks that are cancelled, or loads that have waited, in one event.
+constexpr size_t kBlocksPerEvent = 1024;
 // Of blocks that are stored one by one, each so many-th makes all before it young.
 constexpr uint32_t kGeneratedBlocksPerWalk = 64;
 
@@ -59,9 +62,8 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
 
 void RegionTransfers::Close(PoolId id, std::function<void()> closed) {
   const auto region = regions_.find(id);
-  std::erase(of_session_[region->second.session], id);
-  region->second.closed = std::move(closed);
-  CancelAll(&region->second);
+  region->second.closed.push_back(std::move(closed));
+  if (!region->second.closing) CancelAll(&region->second);
   ForgetIfClosed(region);
 }
 
@@ -84,46 +86,57 @@ void RegionTransfers::CloseSession(SessionId session) {
     const auto region = regions_.find(id);
     // The session is gone: no client hears of these ends.
     for (auto& [number, transfer] : region->second.transfers) transfer.done = nullptr;
-    CancelAll(&region->second);
+    region->second.closed.clear();
+    if (!region->second.closing) CancelAll(&region->second);
     ForgetIfClosed(region);
   }
 }
 
-// What has not begun to move ends now; what moves, when it has landed. A load that waits in a line
-// is found to be abandoned when its turn comes.
+// A block that has not begun to move ends soon; one that moves, when it has landed. A load that
+// waits in a line is found to be abandoned when its turn comes.
 void RegionTransfers::CancelAll(Region* region) {
   region->closing = true;
-  CachePool* const pool = region->pool;
   region->waiting.clear();
+  region->woken.clear();
   // Only in the line is a block found to be abandoned.
   for (auto& [number, transfer] : region->transfers) {
-    if (!transfer.in_layers.empty()) QueueLayers(pool, &transfer);
+    if (!transfer.in_layers.empty()) QueueLayers(region->pool, &transfer);
   }
-  std::erase_if(retries_, [pool](const auto& retry) { return retry.first == pool->id; });
-  std::vector<BlockIndex> not_begun;
-  std::vector<EntryIndex> queued;
-  for (const auto& [block, use] : region->uses) {
-    PoolBlock& record = pool->blocks[block];
-    if (record.state() == PoolBlockState::kFree) {
-      not_begun.push_back(block);
-    } else if (record.loading()) {
-      record.references = 0;
-    } else if (record.pins() == 0 && !state_[record.entry].offloading()) {
-      queued.push_back(record.entry);
-    }
+  region->to_cancel.reserve(region->uses.size());
+  for (const auto& [block, use] : region->uses) region->to_cancel.push_back(block);
+  size_t most = kBlocksPerEvent;
+  CancelSome(region, &most);
+}
+
+void RegionTransfers::CancelSome(Region* region, size_t* most) {
+  for (; !region->to_cancel.empty() && *most > 0; --*most) {
+    const BlockIndex block = region->to_cancel.back();
+    region->to_cancel.pop_back();
+    // It may have ended meanwhile.
+    if (region->uses.contains(block)) CancelOne(region, block);
   }
-  for (const BlockIndex block : not_begun) {
+  if (!region->to_cancel.empty()) GoOnWith(region);
+}
+
+void RegionTransfers::CancelOne(Region* region, BlockIndex block) {
+  PoolBlock& record = region->pool->blocks[block];
+  if (record.state() == PoolBlockState::kFree) {
     End(region, block, Outcome::kFailed, MissReason::kCancelled);
+  } else if (record.loading()) {
+    record.references = 0;
+  } else if (record.pins() == 0 && !state_[record.entry].offloading()) {
+    CancelStore(region, record.entry, MissReason::kCancelled);
   }
-  for (const EntryIndex entry : queued) CancelStore(region, entry, MissReason::kCancelled);
 }
 
 void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
   if (!region->second.closing || !region->second.uses.empty()) return;
-  const std::function<void()> closed = std::move(region->second.closed);
+  const auto closed = std::move(region->second.closed);
+  const auto of_session = of_session_.find(region->second.session);
+  if (of_session != of_session_.end()) std::erase(of_session->second, region->first);
   state_.RemovePool(region->second.pool);
   regions_.erase(region);
-  if (closed) closed();
+  for (const std::function<void()>& call : closed) call();
 }
 
 Status RegionTransfers::Begin(PoolId id, TransferId number, std::span<const BlockIndex> blocks,
@@ -279,7 +292,8 @@ PoolBlock* RegionTransfers::UnderWay(PoolId id, BlockHandle block) {
 }
 
 const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
-  for (; !stores_.empty(); stores_.pop_front()) {
+  for (size_t looks = kStoreLooksPerTick; !stores_.empty() && looks > 0;
+       --looks, stores_.pop_front()) {
     const PoolBlock* const block = UnderWay(stores_.front().region, stores_.front().block);
     if (block == nullptr || block->pins() > 0 || state_[block->entry].offloading()) continue;
     return &stores_.front();
@@ -428,10 +442,54 @@ void RegionTransfers::OnLoadFailed(CachePool* pool, EntryIndex index, MissReason
 }
 
 void RegionTransfers::WakeWaiting(Region* region, EntryIndex index) {
-  const auto waiting = region->waiting.extract(index);
+  auto waiting = region->waiting.extract(index);
   if (waiting.empty()) return;
-  for (const LoadRequest& load : waiting.mapped()) retries_.emplace_back(region->pool->id, load);
-  state_.SchedulePump();
+  region->woken.push_back(std::move(waiting.mapped()));
+  GoOnWith(region);
+}
+
+void RegionTransfers::GoOnWith(Region* region) {
+  if (std::exchange(region->goes_on, true)) return;
+  going_on_.push_back(region->pool->id);
+  state_.SchedulePart();
+}
+
+// As many regions as there are now, so that one that stays has its next turn after all others.
+void RegionTransfers::GoOn() {
+  size_t most = kBlocksPerEvent;
+  for (size_t turns = going_on_.size(); turns > 0 && most > 0; --turns) {
+    const auto region = regions_.find(going_on_.front());
+    going_on_.pop_front();
+    if (region == regions_.end()) continue;
+    region->second.goes_on = false;
+    CancelSome(&region->second, &most);
+    LoadWoken(&region->second, &most);
+    ForgetIfClosed(region);
+  }
+  if (!going_on_.empty()) state_.SchedulePart();
+}
+
+// The first of those that wait for one block begins, or fails, and then the next is looked at; the
+// others wait for it, and not for one another.
+void RegionTransfers::LoadWoken(Region* region, size_t* most) {
+  for (; !region->woken.empty() && *most > 0; --*most) {
+    Waiting& woken = region->woken.front();
+    const LoadRequest first = woken.front();
+    woken.pop_front();
+    LoadWhole(region, first);
+    if (!woken.empty()) {
+      const EntryIndex index = state_.Find({region->pool->namespace_id, first.hash});
+      if (index == kNoEntry || state_.BlockIn(*region->pool, state_[index]) == kNoBlock) continue;
+      Waiting& waiting = region->waiting[index];
+      if (waiting.empty()) {
+        waiting = std::move(woken);
+      } else {
+        waiting.insert(waiting.end(), woken.begin(), woken.end());
+      }
+    }
+    region->woken.pop_front();
+  }
+  if (!region->woken.empty()) GoOnWith(region);
 }
 
 // --- both ---
@@ -449,9 +507,7 @@ bool RegionTransfers::Pump() {
     EndStore(&region->second, index, reason);
     ForgetIfClosed(region);
   }
-  const auto retries = std::exchange(retries_, {});
-  for (const auto& [id, load] : retries) LoadWhole(&regions_.at(id), load);
-  return !ended.empty() || !retries.empty();
+  return !ended.empty();
 }
 
 void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, MissReason reason) {
