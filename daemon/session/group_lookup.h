@@ -46,8 +46,8 @@ class GroupLookup {
   };
 
   // `cache` is borrowed. REQUIRES: at least one part, all of `model`.
-  GroupLookup(const Cache* cache, std::string tenant, ModelHold model,
-              std::vector<Part> parts, Options options);
+  GroupLookup(const Cache* cache, std::string tenant, ModelHold model, std::vector<Part> parts,
+              Options options);
 
   // Looks for at most `max_blocks` more blocks, adding to `*looked` how many they were. True if
   // there is more to do.

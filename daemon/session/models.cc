@@ -30,8 +30,8 @@ Result<ModelRegistry::Registration> ModelRegistry::Register(const std::string& t
   for (uint32_t i = 0; i < record.groups.size(); ++i) {
     model.groups.push_back({record.GroupFingerprint(i), record.groups[i].BlockBytes()});
   }
-  const auto place = own.models.insert(
-      own.models.end(), std::make_shared<const RegisteredModel>(std::move(model)));
+  const auto place = own.models.insert(own.models.end(),
+                                       std::make_shared<const RegisteredModel>(std::move(model)));
   const RegisteredModel& added = **place;
   own.by_id.emplace(added.id, place);
   own.ids.emplace(fingerprint, added.id);

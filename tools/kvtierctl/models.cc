@@ -63,8 +63,7 @@ void PrintModels(JsonView document) {
 }
 
 void Models(const ModelArguments& arguments, CommandContext* context) {
-  const auto document =
-      Ask({{"op", "models"}, {"tenant", arguments.tenant}}, "models", *context);
+  const auto document = Ask({{"op", "models"}, {"tenant", arguments.tenant}}, "models", *context);
   if (!document) return context->Fail(document.error());
   if (context->json) return context->Print(json::serialize(*document));
   PrintModels(JsonView(&*document));
@@ -87,9 +86,8 @@ json::object ForgetRequest(const ModelArguments& arguments) {
 
 void Forget(const ModelArguments& arguments, CommandContext* context) {
   const Terminal terminal(stderr);
-  const auto document = Ask(ForgetRequest(arguments), "evicted", *context, [&](std::string_view) {
-    terminal.ShowProgress("forgetting blocks");
-  });
+  const auto document = Ask(ForgetRequest(arguments), "evicted", *context,
+                            [&](std::string_view) { terminal.ShowProgress("forgetting blocks"); });
   terminal.ShowProgress("");
   if (!document) return context->Fail(document.error());
   const JsonView reply(&*document);
@@ -130,8 +128,9 @@ void AddForgetCommand(CLI::App* app, CommandContext* context) {
       "forget", "Forget all blocks of a model, of all its epochs or of one, in every tier.");
   const auto arguments = std::make_shared<ModelArguments>();
   command
-      ->add_option("model", arguments->model,
-                   "A name, or the first digits of a fingerprint; with @ and an epoch: of that one.")
+      ->add_option(
+          "model", arguments->model,
+          "A name, or the first digits of a fingerprint; with @ and an epoch: of that one.")
       ->required()
       ->check(NamesNoEmptyEpoch)
       ->type_name("MODEL[@EPOCH]");

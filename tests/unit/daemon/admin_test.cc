@@ -301,8 +301,7 @@ TEST_F(Admin, AnEpochIsForgottenAndItsModelsOthersStay) {
   EXPECT_EQ(ErrorOf(R"({"op":"forget"})"), "bad_request");
   EXPECT_EQ(ErrorOf(R"({"op":"forget","model":"other"})"), "unknown_model");
   EXPECT_EQ(ErrorOf(R"({"op":"forget","model":"test-model","epoch":"files:"})"), "unknown_model");
-  const json::value one =
-      Ask(R"({"op":"forget","model":"test-model","epoch":"files:2"})");
+  const json::value one = Ask(R"({"op":"forget","model":"test-model","epoch":"files:2"})");
   EXPECT_EQ(one.at("schema"), "kvtier.forget/1");
   EXPECT_EQ(one.at("evicted"), 3);
   const json::value left = Ask(R"({"op":"models"})");
