@@ -203,7 +203,8 @@ std::vector<ConfigKey> ServerKeys() {
       Count("server.max_references_per_session", kCache<&CacheOptions::max_references_per_session>,
             1, 1 << 30, "Blocks that one session may hold at once."),
       Count("server.max_models_per_tenant", kServer<&ServerConfig::max_models_per_tenant>, 1, 65536,
-            "Models that one tenant may register."),
+            "Models that the sessions of one tenant may use at once. Weights that change, and "
+            "each rank, are models of their own."),
       Size("server.max_outbound_bytes_per_client",
            kServer<&ServerConfig::max_outbound_bytes_per_client>, 64 * kKiB, 1 * kGiB,
            "Replies waiting for one client to read them. Above this the daemon stops reading that "
@@ -488,9 +489,8 @@ std::vector<ConfigKey> MetricsKeys() {
           "and `/healthz` without a password, and no other page."),
       Count("metrics.models_per_tenant", &At<&Config::metrics, &MetricsConfig::models_per_tenant>,
             0, 1024,
-            "Models of a tenant, by name and revision, that have metrics of their own, those "
-            "registered first; the others are summed up without a model's name. Each has 13 "
-            "series."),
+            "Models of a tenant, by name, that have metrics of their own, those registered first; "
+            "the others are summed up without a model's name. Each has 13 series."),
   };
 }
 

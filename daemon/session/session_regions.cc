@@ -61,8 +61,7 @@ Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) 
 }
 
 Status Session::OpenRegion(const Call& call, const wire::OpenRegion& request, LentMemory lent) {
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
-                       services_.models->Find(tenant_, request.model));
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
                      fmt::format("group {} of {}", request.group, model->groups.size()));
@@ -93,10 +92,12 @@ Status Session::OpenRegion(const Call& call, const wire::OpenRegion& request, Le
   const NamespaceIdentity identity{tenant_, group.fingerprint, group.block_bytes};
   KVT_ASSIGN_OR_RETURN(const PoolId region,
                        services_.cache->OpenRegion(id_, identity, std::move(memory)));
+  const NamespaceId namespace_id = services_.cache->FindNamespace(identity).value();
+  services_.models->NoteNamespace(namespace_id, *model);
   pools_[region] = {.model = model,
                     .group = request.group,
                     .device = request.device,
-                    .namespace_id = services_.cache->FindNamespace(identity).value(),
+                    .namespace_id = namespace_id,
                     .region_blocks = request.blocks};
   region_blocks_ += request.blocks;
   trace_.End(wire::MessageType::kOpenRegion, call.request_id, /*failed=*/false);

@@ -168,6 +168,33 @@ TEST(Server, TooManyModelsAreRefused) {
             first.model);
 }
 
+TEST(Server, ASessionThatHasEndedUsesNoModel) {
+  ServerUnderTest daemon([](Config* config) { config->server.max_models_per_tenant = 1; });
+  ModelRecord record = TestModel();
+  for (int i = 0; i < 200; ++i) {
+    {
+      WireClient client(daemon.socket());
+      (void)client.Hello();
+      record.revision = fmt::format("epoch {}", i);
+      const auto reply = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+      EXPECT_EQ(reply.model.value, static_cast<uint32_t>(i) + 1);
+    }
+    daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
+  }
+}
+
+TEST(Server, OneSessionMayRegisterModelAfterModelWithoutAnEnd) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  ModelRecord record = TestModel();
+  for (uint32_t i = 0; i < 10'000; ++i) {
+    record.revision = fmt::format("epoch {}", i);
+    const auto reply = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+    ASSERT_EQ(reply.model.value, i + 1);
+  }
+}
+
 // Keeps the loop busy from several connections of the user that connects now.
 class Flood {
  public:
