@@ -65,6 +65,7 @@ struct CachePool {
   std::unique_ptr<DevicePool> memory;
   PoolBlocks blocks;
   PagedArray<std::optional<PayloadChecksum>> checksums;  // given at commit, by block
+  PagedArray<uint32_t> load_waiters;                     // rows of LoadWaiters, by entry
   VictimQueue victims;  // cached blocks: committed, loaded, unreferenced; of a region none
   // The parts of a region's block, in the order of its payload; none: blocks lie one after the
   // other.

@@ -515,7 +515,7 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   if (pool->region != nullptr) {
     pool->region->OnLoaded(pool, entries);
   } else {
-    loads_.BlocksReady(*pool, entries);
+    loads_.BlocksReady(pool, entries);
   }
 }
 
@@ -561,7 +561,7 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
     arrival.pool->region->OnLoadFailed(arrival.pool, index, reason);
   } else {
     state_.LosePoolBlock(arrival.pool, index);
-    loads_.BlockFailed(*arrival.pool, index, reason);
+    loads_.BlockFailed(arrival.pool, index, reason);
   }
   state_.ForgetIfGone(index);
 }

@@ -39,6 +39,23 @@ class CacheRegionWorkTest : public CacheRegionsTest {
   }
 };
 
+// Numbers of regions and pools are never used twice.
+TEST_F(CacheRegionWorkTest, RegionsThatAreGoneCostLaterLoadsNothing) {
+  constexpr uint32_t kRegions = 100'000;
+  CacheSetup setup;
+  setup.devices = 2;
+  Start(setup);
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  for (uint32_t i = 0; i < kRegions; ++i) cache_->CloseRegion(OpenRegion(), [] {});
+  UseDevice(1);
+  (void)TakeMemoryTaken();
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
+  EXPECT_EQ(reply.hits.size(), 4u);
+  EXPECT_NE(reply.load.value, 0u);
+  EXPECT_LE(TakeMemoryTaken().largest, 128 * kKiB);
+}
+
 TEST_F(CacheRegionWorkTest, LoadsOfOneBlockToManyPlacesTakeWorkForEachOnce) {
   Start();
   (void)StoreAll(OpenRegion(), Sequence(1, 1));
