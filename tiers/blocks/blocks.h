@@ -144,8 +144,9 @@ class Blocks {
   // The pool gets a number that no pool has had before, so that a handle of a closed one finds
   // none, and stands in its namespace's slot. REQUIRES: the slot is free; MayAddPool().
   CachePool* AddPool(std::unique_ptr<CachePool> pool);
-  // The pool's memory goes with it. REQUIRES: no block is taken, and nothing uses the pool.
-  void RemovePool(CachePool* pool);
+  // The pool's memory and records go with what is returned. REQUIRES: no block is taken, and
+  // nothing uses the pool.
+  std::unique_ptr<CachePool> RemovePool(CachePool* pool);
 
   // The block of `pool` that is the entry's, loaded or not; kNoBlock if there is none. REQUIRES: a
   // pool of the entry's space.
@@ -162,7 +163,8 @@ class Blocks {
   [[nodiscard]] std::optional<BlockHash> ParentHashOf(EntryIndex entry) const;
   // The checksum that the client gave when it committed the pool's block: compared when the block
   // is offloaded. Null if it gave none.
-  [[nodiscard]] const PayloadChecksum* CommitChecksum(const CachePool& pool, EntryIndex entry) const;
+  [[nodiscard]] const PayloadChecksum* CommitChecksum(const CachePool& pool,
+                                                      EntryIndex entry) const;
   // Describes the block to orders of eviction and to admission.
   [[nodiscard]] BlockFacts FactsOf(EntryIndex index) const;
 

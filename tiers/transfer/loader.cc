@@ -43,7 +43,7 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
           }),
       read_queues_(state->tenants.rows()) {}
 
-PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
+const PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
   return arrival.pool->blocks[state_.blocks.BlockIn(*arrival.pool, state_[arrival.entry])];
 }
 
@@ -506,8 +506,7 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
       arrived_in_wait_.push_back({state_[entry].namespace_id, state_[entry].hash});
     }
     if (pool->region != nullptr) continue;
-    PoolBlock& block = BlockOf({pool, entry});
-    block.since_ds = now_ds;
+    pool->blocks.Taken(state_.blocks.BlockIn(*pool, state_[entry])).since_ds = now_ds;
     state_.tables.EnterPool(pool, entry);
   }
   state_.stats.onload_blocks += entries.size();

@@ -171,7 +171,7 @@ class Loader {
   // these reads, once they have waited long.
   void PassSlotsOn();
 
-  [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
+  [[nodiscard]] const PoolBlock& BlockOf(const Arrival& arrival) const;
   // It was prefetched, and no client has asked for it since.
   [[nodiscard]] bool CanWait(const Arrival& arrival) const;
   // The block as part of `line`, unless a demand load overtakes it.

@@ -39,6 +39,40 @@ class CacheRegionWorkTest : public CacheRegionsTest {
   }
 };
 
+TEST_F(CacheRegionWorkTest, AMillionBlocksTakeNoWorkBeforeTransfersNameThem) {
+  constexpr uint32_t kMillion = 1u << 20;
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 1));
+  // All in one place, so that the test needs little memory.
+  RegionMemory memory{.lent = {.bytes = kBlockBytes},
+                      .blocks = kMillion,
+                      .block_tokens = kBlockTokens,
+                      .pieces = {{0, 0, kBlockBytes}}};
+  (void)TakeMemoryTaken();
+  const auto region = cache_->OpenRegion(kBob, Identity("tenant", 1), std::move(memory));
+  ASSERT_TRUE(region);
+  EXPECT_LE(TakeMemoryTaken().bytes, kMillion / 16);
+  const PendingTransfer loaded = BeginLoad(*region, {TestHash(1, 0)}, kMillion - 1);
+  machine_->loop.RunAll();
+  EXPECT_LE(TakeMemoryTaken().bytes, kMillion / 16);
+  ASSERT_TRUE(loaded.ended());
+  EXPECT_EQ(loaded->copied, 1u);
+  cache_->CloseRegion(*region, [] {});
+}
+
+TEST_F(CacheRegionWorkTest, AMillionBlocksOfAPoolTakeNoWorkBeforeTheyAreUsed) {
+  constexpr uint32_t kMillion = 1u << 20;
+  CacheSetup setup;
+  setup.devices = 2;
+  setup.pool_blocks = 2 * kMillion / kBlockBytes;
+  Start(setup);
+  (void)TakeMemoryTaken();
+  const auto pool = cache_->AttachPool(Identity("tenant", 2, 1), kMillion, DeviceIndex(1));
+  ASSERT_TRUE(pool);
+  ASSERT_EQ(pool->blocks, kMillion);
+  EXPECT_LE(TakeMemoryTaken().bytes, kMillion + kMillion / 8);
+}
+
 // Numbers of regions and pools are never used twice.
 TEST_F(CacheRegionWorkTest, RegionsThatAreGoneCostLaterLoadsNothing) {
   constexpr uint32_t kRegions = 100'000;
