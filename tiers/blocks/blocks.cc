@@ -30,10 +30,12 @@ Result<NamespaceId> Blocks::InternNamespace(const NamespaceIdentity& identity) {
   return NamespaceId(static_cast<uint32_t>(namespaces.size() - 1));
 }
 
-Namespace Blocks::MakeNamespace(const NamespaceIdentity& identity) const {
+Namespace Blocks::MakeNamespace(const NamespaceIdentity& identity) {
+  const auto next_line = TenantLine(static_cast<uint32_t>(lines_.size()));
   Namespace name_space{.identity = identity,
                        .slot_bytes = SlotBytes(identity.block_bytes),
-                       .tenant = tenants_.Find(identity.tenant)};
+                       .tenant = tenants_.Find(identity.tenant),
+                       .line = lines_.try_emplace(identity.tenant, next_line).first->second};
   const auto keeps_ids = std::ranges::find(token_tenants_, identity.tenant);
   if (keeps_ids != token_tenants_.end()) {
     name_space.token_share = static_cast<uint32_t>(keeps_ids - token_tenants_.begin());

@@ -161,7 +161,7 @@ BlockIndex PoolBlocks::TakeFree() {
   return block;
 }
 
-// Those that are passed over come into the line in reverse, so that low numbers are taken first.
+// Blocks that are passed over come into the line in reverse, so that low numbers are taken first.
 void PoolBlocks::TakeFromLine(BlockIndex block) {
   if (!in_line_) return;
   if (block.value < untaken_) return Unlink(block, &free_);

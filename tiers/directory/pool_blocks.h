@@ -43,7 +43,7 @@ class PoolBlocks {
   // Committed blocks that await their bytes.
   [[nodiscard]] uint32_t loading() const { return loading_; }
   [[nodiscard]] const PoolBlock& operator[](BlockIndex block) const { return blocks_[block]; }
-  // What is no matter of states may be changed. REQUIRES: the block is not free.
+  // The record, to change all of it but the state. REQUIRES: the block is not free.
   [[nodiscard]] PoolBlock& Taken(BlockIndex block) { return blocks_.At(block); }
   [[nodiscard]] BlockHandle HandleOf(BlockIndex block) const {
     return {block, blocks_[block].generation};

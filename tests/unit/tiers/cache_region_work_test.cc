@@ -90,6 +90,44 @@ TEST_F(CacheRegionWorkTest, RegionsThatAreGoneCostLaterLoadsNothing) {
   EXPECT_LE(TakeMemoryTaken().largest, 128 * kKiB);
 }
 
+// Its memory may be slow, or its blocks of very many pieces.
+TEST_F(CacheRegionWorkTest, CopiesOfATenantThatDoNotEndHoldUpNoOther) {
+  CacheSetup setup;
+  setup.options.max_load_bytes = setup.options.max_offload_bytes = kBlockBytes;
+  Start(setup);
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 4));
+  RegionMemory memory{.lent = {.bytes = kRegionBlocks * kBlockBytes},
+                      .blocks = kRegionBlocks,
+                      .block_tokens = kBlockTokens,
+                      .pieces = {{0, kBlockBytes, kBlockBytes}}};
+  const auto other = cache_->OpenRegion(kBob, Identity("other", 1), std::move(memory));
+  ASSERT_TRUE(other);
+  memory_ = machine_->device->lent().back();
+  (void)StoreAll(*other, Sequence(2, 4));
+  FakeLoop& loop = machine_->loop;
+  const EventSource device = machine_->device->source();
+  loop.Hold(device);
+  const auto begins = [&](const auto& begin) {
+    const size_t before = loop.pending(device);
+    const PendingTransfer transfer = begin();
+    loop.RunAll();
+    EXPECT_GT(loop.pending(device), before);
+    return transfer;
+  };
+  const std::vector<PendingTransfer> transfers = {
+      begins([&] { return BeginLoad(region, Sequence(1, 4)); }),
+      begins([&] { return BeginLoad(*other, Sequence(2, 4)); }),
+      begins([&] { return BeginStore(region, Sequence(3, 4), 8); }),
+      begins([&] { return BeginStore(*other, Sequence(4, 4), 8); })};
+  loop.LetGo(device);
+  loop.RunAll();
+  for (const PendingTransfer& transfer : transfers) {
+    ASSERT_TRUE(transfer.ended());
+    EXPECT_EQ(transfer->copied, 4u);
+  }
+}
+
 TEST_F(CacheRegionWorkTest, LoadsOfOneBlockToManyPlacesTakeWorkForEachOnce) {
   Start();
   (void)StoreAll(OpenRegion(), Sequence(1, 1));
