@@ -386,7 +386,9 @@ std::vector<ConfigKey> CacheKeys() {
       Fraction("cache.disk_free_fraction", kCache<&CacheOptions::disk_free_fraction>, 0, 0.5,
                "The share of the disk's slots that is kept free."),
       Fraction("cache.pin_fraction", kCache<&CacheOptions::pin_fraction>, 0, 0.9,
-               "The share of the lowest tier's blocks that may be pinned."),
+               "The share of the lowest tier's blocks that may be pinned, and of a tier's slabs that "
+               "pins may keep from blocks of other sizes. Beyond it pins end that are spread over "
+               "many slabs."),
       Milliseconds("cache.max_wait_ms", kCache<&CacheOptions::max_wait_ms>, 0, kMinuteMs,
                    "How long an acquire may wait for blocks to be offloaded before unsaved "
                    "ones are dropped."),

@@ -104,6 +104,7 @@ class DiskSlots final : private SlotOwner {
   [[nodiscard]] bool EvictFor(const Namespace& name_space);
   [[nodiscard]] bool EvictFrom(const SpaceRequest& request);
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
+  [[nodiscard]] bool PinsKeep(uint64_t slab) const;
   // What may come before blocks of the class are evicted, or the tenant's for its cap.
   [[nodiscard]] uint64_t SpareBytes(const SlotClass& slots) const;
   [[nodiscard]] uint64_t SpareBytes(TenantId tenant) const;
