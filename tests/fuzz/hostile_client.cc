@@ -250,14 +250,12 @@ void HostileClient::UseRegions() {
   }
 }
 
-// Mostly with transfers under way, and followed by another whose blocks have the same numbers.
 void HostileClient::CloseRegion() {
   const Pool region = PickRegion();
-  const uint32_t choice = input_.Below(8);
+  const uint32_t choice = input_.Below(4);
   if ((choice & 1) != 0) Store();
   if ((choice & 2) != 0) Load();
   Send(wire::CloseRegion{.region = region.id});
-  if ((choice & 4) != 0) OpenRegion();
 }
 
 void HostileClient::OpenRegion() {
