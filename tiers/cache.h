@@ -243,6 +243,8 @@ class Cache {
   // to the cold store.
   // What is under way ends; then the cache is idle, whatever still waits.
   void StopDraining();
+  // Nothing is written to disk any more, because it would not last; what is there is served.
+  void StopDiskWrites();
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
   // True when all that an earlier daemon left in host memory has been looked at.

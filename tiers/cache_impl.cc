@@ -547,6 +547,8 @@ void Cache::Drain(std::function<void()> done) {
   impl_->DrainFrom(0, std::move(done));
 }
 
+void Cache::StopDiskWrites() { impl_->disk.StopWrites(); }
+
 void Cache::StopDraining() { impl_->draining_stopped = true; }
 
 // Something that is scheduled may start more: it counts as under way.

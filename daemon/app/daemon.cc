@@ -306,6 +306,7 @@ void Daemon::MakeCache() {
   options.token_tenants = config_.events.token_ids;
   options.token_bytes = config_.events.token_bytes;
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
+  disk_->Watch(clock_, executor_.get(), [this] { cache_->StopDiskWrites(); });
 }
 
 // The configuration was checked against itself only. The disk may be smaller than configured, and
@@ -448,6 +449,7 @@ void Daemon::TickForever() {
     loop_lag_.ObserveTick(kTickMs);
     history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
+    disk_->Tick();
     kept_memories_->Tick();
     if (events_) events_->Tick();
     if (clock_.MonotonicMs() >= trim_at_ms_) TrimHeap();

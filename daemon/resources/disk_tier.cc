@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "daemon/resources/root_key.h"
+#include "tiers/storage/disk_set_file.h"
 #include "tiers/storage/key_file.h"
 
 namespace kvtier {
@@ -197,6 +198,26 @@ void DiskTier::LogRebuild(const RebuiltIndex& rebuilt) const {
              "the index was {}{}{}; {} blocks were found in the headers of {} slabs in {:.3f} s{}",
              facts_.index_found, index_.found_detail.empty() ? "" : ": ", index_.found_detail,
              index_.snapshot.records.size(), rebuilt.slabs, facts_.index_seconds, rejected);
+}
+
+void DiskTier::Watch(const Clock& clock, Executor* executor, std::function<void()> on_gone) {
+  if (!facts_.enabled) return;
+  const std::filesystem::path directory = facts_.directory;
+  std::vector<std::filesystem::path> paths = {directory, IndexPlaceIn(directory).index};
+  for (uint32_t i = 0; i < files_.files.size(); ++i)
+    paths.push_back(directory / DiskSetFileName(i));
+  watch_.emplace(
+      std::move(paths), &clock, executor,
+      [this, on_gone = std::move(on_gone)](const std::filesystem::path& gone) {
+        facts_.degraded = true;
+        const std::string text = fmt::format(
+            "{} was deleted or replaced: no block is written to disk any more, and those "
+            "that are there end with this process",
+            gone.native());
+        log_->Error("disk.gone", "{}", text);
+        facts_.notes.push_back(text);
+        on_gone();
+      });
 }
 
 IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
