@@ -278,7 +278,8 @@ std::vector<ConfigKey> PoolKeys() {
           "rank by how often it was used and how long it has been idle, as the pool learns from "
           "its own blocks. Host memory and disk evict the least recently used."),
       Count("pool.copy_threads", kPool<&PoolConfig::copy_threads>, 1, 64,
-            "Threads that copy between pool and host memory on the host device."),
+            "Threads that copy between pool and host memory on the host device; regions of each "
+            "tenant in shared memory have as many of their own."),
       Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
            "How many bytes a second are copied from a GPU to host memory ahead of need; `0B`: no "
            "limit. What is waited for is never held back."),
