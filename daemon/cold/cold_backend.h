@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 3u
+#define KVT_COLD_ABI 4u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
@@ -27,9 +27,6 @@ typedef struct kvt_cold_config {
   const char* endpoint;
   const char* user;     /* empty: the store's default */
   const char* password; /* empty: none */
-  /* The hours of a day (UTC) in which a library deletes what has ended if the store does not. */
-  int delete_from_hour;
-  int delete_hours;
 } kvt_cold_config;
 
 /* Bytes that need not end with 0. */

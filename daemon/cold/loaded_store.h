@@ -24,8 +24,6 @@ struct LoadedStoreOptions {
   std::string endpoint;
   std::string user;
   std::string password;
-  uint32_t delete_from_hour = 0;  // UTC
-  uint32_t delete_hours = 24;
   // What may be under way at once, with what was given up and has not ended in the library yet.
   uint64_t max_bytes_in_flight = 0;
 };

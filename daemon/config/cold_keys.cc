@@ -41,13 +41,12 @@ ConfigField Kind(Config& config) {
 
 ConfigKey KindKey() {
   ConfigKey key = Key(ConfigType::kChoice, "kind", &Kind, 0, 0,
-                      "`rados`: a pool of a Ceph cluster; needs the library "
-                      "`kvtier-cold-rados.so`. `resp`: a server that speaks RESP, as Valkey and "
-                      "Redis do; needs the library `kvtier-cold-resp.so`. `none`: no cold tier. "
+                      "`resp`: a server that speaks RESP, as Valkey and Redis do; needs the "
+                      "library `kvtier-cold-resp.so`. `none`: no cold tier. "
                       "With `disk.encryption` objects are encrypted, too, by keys derived from "
                       "`disk.root_key`: hosts that are to share them need the same one, and "
                       "`disk.keys` has to be `persist`. Otherwise they are plain bytes.");
-  key.choices = {"none", "resp", "rados"};
+  key.choices = {"none", "resp"};
   return key;
 }
 
@@ -58,25 +57,15 @@ std::vector<ConfigKey> ColdKeys() {
   return {
       KindKey(),
       Key(kText, "endpoint", &Cold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
-          "Where the store is. `resp`: `HOST:PORT`, or the absolute path of a socket. `rados`: "
-          "`POOL`, or `POOL@` and the absolute path of the cluster's `ceph.conf`."),
+          "Where the store is: `HOST:PORT`, or the absolute path of a socket."),
       Key(kText, "user", &Cold<&ColdConfig::user>, 0, kMaxNameBytes,
-          "Who the daemon is to the store (`rados`: without `client.`). Empty: the store's default "
-          "user."),
+          "Who the daemon is to the store. Empty: the store's default user."),
       Key(kPath, "password_file", &Cold<&ColdConfig::password_file>, 0, kMaxPathBytes,
-          "A file whose first line is the password (`rados`: the key). Empty: none is sent; "
-          "`rados` "
-          "then looks into the keyring that `ceph.conf` names."),
+          "A file whose first line is the password. Empty: none is sent."),
       Key(kPath, "library", &Cold<&ColdConfig::library>, 0, kMaxPathBytes,
           "The library that speaks to the store. Empty: the one that was installed."),
       Key(kSize, "max_bytes_in_flight", &Cold<&ColdConfig::max_bytes_in_flight>, kMiB,
           kMaxBytesInFlight, "Bytes under way to and from the store at once."),
-      Key(kCount, "delete_from_hour", &Cold<&ColdConfig::delete_from_hour>, 0, 23,
-          "`rados`: the hour of the day (UTC) from which objects that have ended are deleted."),
-      Key(kCount, "delete_hours", &Cold<&ColdConfig::delete_hours>, 1, 24,
-          "`rados`: for how many hours of each day that goes on. The store needs space for what "
-          "has "
-          "ended in between."),
       Key(kDuration, "after", &Cache<&CacheOptions::cold_after_ms>, 0, 366.0 * kDayMs,
           "An `extended` block that has been idle this long is written to the store; earlier if "
           "the disk is about to evict it for space."),

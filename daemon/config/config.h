@@ -97,18 +97,16 @@ struct DiskConfig {
   uint64_t rated_write_bytes = 0;  // over the drives' life; 0: not known
 };
 
-enum class ColdKind : uint8_t { kNone, kResp, kRados };
+enum class ColdKind : uint8_t { kNone, kResp };
 
 // What is reached beyond this host; the cache's share is in CacheOptions.
 struct ColdConfig {
   ColdKind kind = ColdKind::kNone;
-  std::string endpoint;       // as the store's kind has it
+  std::string endpoint;       // HOST:PORT, or the path of a socket
   std::string user;           // empty: the store's default user
   std::string password_file;  // a path; empty: no password
   std::string library;        // empty: looked for
   uint64_t max_bytes_in_flight = 64 * kMiB;
-  uint32_t delete_from_hour = 0;  // UTC
-  uint32_t delete_hours = 24;
 };
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };

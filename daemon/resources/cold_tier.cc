@@ -12,11 +12,11 @@
 namespace kvtier {
 namespace {
 
-// Beside the program, where it is built, or where packages put it; else the dynamic linker looks.
+// Looks beside the program, where it is built, and where packages put it; otherwise the dynamic
+// linker searches its own directories.
 std::string LibraryPath(const ColdConfig& config) {
   if (!config.library.empty()) return config.library;
-  const char* const name =
-      config.kind == ColdKind::kRados ? "kvtier-cold-rados.so" : "kvtier-cold-resp.so";
+  constexpr const char* name = "kvtier-cold-resp.so";
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path directory = program.parent_path();
@@ -50,8 +50,6 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
                                           .endpoint = cold.endpoint,
                                           .user = cold.user,
                                           .password = std::move(password),
-                                          .delete_from_hour = cold.delete_from_hour,
-                                          .delete_hours = cold.delete_hours,
                                           .max_bytes_in_flight = cold.max_bytes_in_flight},
                                          loop));
   std::unique_ptr<ColdTier> tier(new ColdTier(std::move(loaded), clock, loop));
