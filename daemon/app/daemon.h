@@ -131,7 +131,7 @@ class Daemon {
   ServiceContext context_;
 
   // Destroyed from the last to the first: no part uses one that stands after it.
-  std::unique_ptr<TraceRing> trace_;          // null: nothing is recorded
+  TraceRing trace_;
   std::vector<OpenedDevice> devices_;         // by DeviceIndex
   std::unique_ptr<Device> lent_host_memory_;  // copies to and from regions in host memory
   std::unique_ptr<MappedArena> arena_;

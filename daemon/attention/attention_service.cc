@@ -19,6 +19,9 @@ constexpr const char* kCudaKind = "cuda";
 // A GPU hands memory out in this granularity. Workspaces are counted in it on every device, so that
 // limits mean the same everywhere.
 constexpr uint64_t kWorkspaceGranuleBytes = 2 * kMiB;
+// Threads that compute for pools in host memory; one call runs on one of them. The CPU is there for
+// tests and demonstrations, and engines need its cores.
+constexpr int kHostThreads = 2;
 // A session does not wait for a workspace: it must be all zeros when it has been made.
 static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
               kReadyAtOnceBytes % kWorkspaceGranuleBytes == 0);
@@ -99,7 +102,7 @@ Result<std::unique_ptr<AttentionEngine>> AttentionService::OpenEngine(uint32_t d
   if (environment_.open_engine) return environment_.open_engine(device);
   const DeviceInfo info = environment_.devices[device]->info();
   if (info.kind != kCudaKind) return MakeHostAttentionEngine();
-  const kernels::KernelLibrary library = kernels::OpenKernelLibrary(environment_.config->library);
+  const kernels::KernelLibrary library = kernels::OpenKernelLibrary();
   AttentionReport& report = workers_[device].report;
   report.library = library.path;
   if (library.table == nullptr) {
@@ -133,7 +136,7 @@ void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) 
   }
   // A GPU works through its jobs one after the other, so that one thread suffices to feed it.
   const int threads =
-      worker->engine->traits().concurrent ? static_cast<int>(environment_.config->threads) : 1;
+      worker->engine->traits().concurrent ? kHostThreads : 1;
   worker->executor = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
   report.state = AttentionState::kReady;
   report.reason.clear();

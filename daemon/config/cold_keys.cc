@@ -62,15 +62,9 @@ std::vector<ConfigKey> ColdKeys() {
           "Who the daemon is to the store. Empty: the store's default user."),
       Key(kPath, "password_file", &Cold<&ColdConfig::password_file>, 0, kMaxPathBytes,
           "A file whose first line is the password. Empty: none is sent."),
-      Key(kPath, "library", &Cold<&ColdConfig::library>, 0, kMaxPathBytes,
-          "The library that speaks to the store. Empty: the one that was installed."),
-      Key(kSize, "max_bytes_in_flight", &Cold<&ColdConfig::max_bytes_in_flight>, kMiB,
-          kMaxBytesInFlight, "Bytes under way to and from the store at once."),
       Key(kDuration, "after", &Cache<&CacheOptions::cold_after_ms>, 0, 366.0 * kDayMs,
           "An `extended` block that has been idle this long is written to the store; earlier if "
           "the disk is about to evict it for space."),
-      Key(kCount, "min_uses", &Cache<&CacheOptions::cold_min_uses>, 0, 1 << 20,
-          "Only blocks that were hit so often are written."),
       Key(kSize, "write_bytes_per_s", &Cache<&CacheOptions::cold_write_bytes_per_s>, 0,
           kMaxBytesInFlight,
           "The most that is written to the store in a second; `0B`: nothing, so that this host "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kvtierd is told: one value per key of docs/CONFIGURATION.md. Plain data; config_schema.h
-// says which keys exist, config_loader.h reads them.
+// What kvtierd is told: one value for each key of docs/CONFIGURATION.md, and some that no key sets,
+// because no second value has been measured: tests change these. Plain data; config_schema.h says
+// which keys exist, config_loader.h reads them.
 //
 // Values that were read are within their keys' ranges; CheckConfig says whether they go together.
 // Sizes are in bytes, times in milliseconds; 0 means "no limit" or "off" where a comment says so. A
@@ -20,15 +21,23 @@
 
 namespace kvtier {
 
+enum class DiskEngine : uint8_t;  // tiers/storage/disk_files.h
+
 // The sockets, and what one client may cost. The bounds apply to each connection alone.
 struct ServerConfig {
   std::string socket = "/run/kvtier/kvtier.sock";
   std::string admin_socket = "/run/kvtier/admin.sock";
   uint32_t max_clients = 256;
-  uint64_t max_frame_bytes = wire::kMaxFrameBytes;
+  // --- no keys: tests alone set them
+  // The protocol's own limit.
   uint32_t max_hashes_per_call = wire::kMaxHashesPerCall;
+  // An engine registers one model for each of its ranks; models are never removed.
   uint32_t max_models_per_tenant = 64;
+  // Replies waiting for one client to read them: sixteen of the longest. Above this the daemon
+  // stops reading that client's requests.
   uint64_t max_outbound_bytes_per_client = 4 * kMiB;
+  // A client that reads nothing or says nothing for so long hangs: an engine under load answers
+  // within a step, which takes some hundred milliseconds.
   int64_t slow_reader_timeout_ms = 5000;
   int64_t hello_timeout_ms = 5000;
 };
@@ -62,7 +71,6 @@ struct PoolConfig {
   std::vector<uint64_t> device_bytes;  // of each device; empty: cache.pool_bytes for all
   double free_fraction = 0;            // 0: bytes count
   VramHeldChoice when_vram_held = VramHeldChoice::kWait;
-  uint32_t copy_threads = 2;
   uint64_t offload_bytes_per_s = 0;  // 0: no limit
   bool keep = true;                  // over a restart, where something can keep it
 };
@@ -70,12 +78,7 @@ struct PoolConfig {
 struct HostConfig {
   uint64_t bytes = 1 * kGiB;
   bool keep = true;  // over a restart, where something can keep it
-  // 0: as many as fit the machine (WorkerThreads).
-  uint32_t touch_threads = 0;
-  uint32_t checksum_threads = 0;
 };
-
-enum class DiskEngineChoice : uint8_t { kAuto, kIoUring, kPread };
 
 enum class DiskEncryption : uint8_t { kNone, kAes256Gcm };
 enum class DiskKeys : uint8_t { kMemory, kPersist };
@@ -85,8 +88,8 @@ struct DiskConfig {
   uint64_t bytes = 0;  // 0: no disk tier
   // The bytes are shared out equally; symbolic links may put the files on several disks.
   uint32_t files = 1;
-  DiskEngineChoice engine = DiskEngineChoice::kAuto;
-  uint32_t pread_threads = 8;
+  // No key, tests alone set it: io_uring is the faster one wherever the kernel allows it.
+  DiskEngine engine{};  // kAuto
   bool reformat = false;
   DiskEncryption encryption = DiskEncryption::kNone;
   DiskKeys keys = DiskKeys::kMemory;
@@ -105,8 +108,6 @@ struct ColdConfig {
   std::string endpoint;       // HOST:PORT, or the path of a socket
   std::string user;           // empty: the store's default user
   std::string password_file;  // a path; empty: no password
-  std::string library;        // empty: looked for
-  uint64_t max_bytes_in_flight = 64 * kMiB;
 };
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
@@ -130,7 +131,6 @@ struct RestartConfig {
 struct MetricsConfig {
   std::string listen;  // empty: nowhere
   bool listen_beyond_loopback = false;
-  uint32_t models_per_tenant = 16;  // that have series of their own
 };
 
 // Named in this order in config_schema.cc. kVllm and kSglang call tiers and hashes differently.
@@ -155,16 +155,19 @@ struct EventsConfig {
   bool snapshots = true;
 };
 
+// What `kvtierctl trace` shows. No key, tests alone set it: as many events of 64 bytes reach back
+// some seconds on a busy host. Recording costs a request 57 ns, and to switch it off made loads no
+// faster.
 struct TraceConfig {
-  uint32_t events = 65536;  // 0: none are kept
+  uint32_t events = 65'536;
 };
 
-// Attention for clients that launch no kernels. `threads` are those of the CPU's engine, and
-// `workspace_bytes` bounds the workspaces of all sessions on all devices together.
+// Attention for clients that launch no kernels.
 struct KernelsConfig {
   bool enabled = true;
-  std::string library;  // empty: looked for
-  uint32_t threads = 2;
+  // Bounds the workspaces of all sessions on all devices together. No key, tests alone set it: 64
+  // sequences with 64 heads of 128 elements take 1 MiB for queries and as much for results, and the
+  // memory lies beside pool.bytes.
   uint64_t workspace_bytes = 256 * kMiB;
 };
 

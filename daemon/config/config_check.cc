@@ -153,22 +153,6 @@ Status CheckPools(const Config& config) {
   return {};
 }
 
-// The longest request that the other limit allows must fit a frame, or clients that keep to what
-// HELLO told them would be cut off.
-Status CheckServer(const Config& config) {
-  const ServerConfig& server = config.server;
-  // A call's fixed fields are far below one page.
-  const uint64_t needed = uint64_t{server.max_hashes_per_call} * sizeof(BlockHash) + 4 * kKiB;
-  if (server.max_frame_bytes < needed) {
-    return Conflict(config, {"server.max_frame_bytes", "server.max_hashes_per_call"},
-                    "server.max_frame_bytes {} is too small for server.max_hashes_per_call {}: at "
-                    "least {}",
-                    FormatExactByteSize(server.max_frame_bytes), server.max_hashes_per_call,
-                    FormatExactByteSize(needed));
-  }
-  return {};
-}
-
 Status CheckTiers(const Config& config) {
   const uint64_t slab = config.cache.slab_bytes;
   if (slab % (4 * kKiB) != 0) {
@@ -231,14 +215,6 @@ Status CheckCold(const Config& config) {
                     "to \"persist\" and disk.root_key to the same key on all hosts, or "
                     "disk.encryption or cold.kind to \"none\"");
   }
-  // What is read and what is written at once have to fit together.
-  const uint64_t least_bytes = config.cache.max_disk_read_bytes / 2 + 32 * kMiB;
-  if (cold.max_bytes_in_flight < least_bytes) {
-    return Conflict(config, {"cold.max_bytes_in_flight"},
-                    "cold.max_bytes_in_flight is below half of cache.max_disk_read_bytes and 32MiB "
-                    "more; raise it to {} at least",
-                    FormatByteSize(least_bytes));
-  }
   return {};
 }
 
@@ -280,7 +256,6 @@ std::string PlaceOfKey(const Config& config, std::string_view key) {
 
 Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckPaths(config));
-  KVT_RETURN_IF_ERROR(CheckServer(config));
   KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
   KVT_RETURN_IF_ERROR(CheckPools(config));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
@@ -319,12 +294,9 @@ constexpr std::array kRemedies = {
            "free space there, or lower disk.bytes or disk.free_floor_bytes"},
     Remedy{"slab_bytes_changed", "cache.slab_bytes", ""},
     Remedy{"files_changed", "disk.files", ""},
-    Remedy{"io_uring_refused", "disk.engine",
-           "set it to \"auto\" or \"pread\", or allow io_uring (sysctl kernel.io_uring_disabled)"},
     Remedy{"arena_too_small", "host.bytes", "raise host.bytes or lower cache.slab_bytes"},
     Remedy{"arena_exceeds_memory", "host.bytes", "lower it"},
     Remedy{"pool_exceeds_memory", "pool.bytes", "lower it"},
-    Remedy{"pinned", "cache.pin_fraction", "unpin blocks (kvtierctl unpin) or raise it"},
     Remedy{"no_cuda", "pool.device", "set it to \"host\" or \"auto\""},
     Remedy{"no_such_device", "pool.device", "name a GPU that is there, \"host\" or \"auto\""},
     Remedy{"cuda_driver_too_old", "pool.device", "update the driver, or set it to \"host\""},
@@ -332,7 +304,7 @@ constexpr std::array kRemedies = {
     Remedy{"pool_below_granule", "pool.bytes", "raise it to one piece at least"},
     Remedy{"vram_held", "pool.bytes", "end those processes, lower it, or see pool.when_vram_held",
            false},
-    Remedy{"cold_library", "cold.kind", "build or install its library, or set cold.library"},
+    Remedy{"cold_library", "cold.kind", "install its library"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
     Remedy{"cold_endpoint", "cold.endpoint", "name HOST:PORT or the absolute path of a socket"},
     Remedy{"socket_in_use", "", "stop that process, or name another path"},

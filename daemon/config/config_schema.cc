@@ -120,7 +120,6 @@ constexpr std::array kSections = {
                   "(`/`), for processes on this machine."},
     ConfigSection{"events", false,
                   "What the tiers hold, told to routers as engines tell it (docs/EVENTS.md)."},
-    ConfigSection{"trace", false, "What `kvtierctl trace` shows (docs/TRACING.md)."},
 };
 
 using FieldOf = ConfigField (*)(Config&);
@@ -195,23 +194,6 @@ std::vector<ConfigKey> ServerKeys() {
            "The Unix socket for `kvtierctl`; only root and the daemon's own user are served."),
       Count("server.max_clients", kServer<&ServerConfig::max_clients>, 1, 65536,
             "Connections at once; one more is told so and closed."),
-      Size("server.max_frame_bytes", kServer<&ServerConfig::max_frame_bytes>, 64 * kKiB,
-           wire::kMaxFrameBytes,
-           "The longest message taken from a client; a longer one ends its session."),
-      Count("server.max_hashes_per_call", kServer<&ServerConfig::max_hashes_per_call>, 1,
-            wire::kMaxHashesPerCall, "Block hashes or block handles in one message."),
-      Count("server.max_references_per_session", kCache<&CacheOptions::max_references_per_session>,
-            1, 1 << 30, "Blocks that one session may hold at once."),
-      Count("server.max_models_per_tenant", kServer<&ServerConfig::max_models_per_tenant>, 1, 65536,
-            "Models that one tenant may register."),
-      Size("server.max_outbound_bytes_per_client",
-           kServer<&ServerConfig::max_outbound_bytes_per_client>, 64 * kKiB, 1 * kGiB,
-           "Replies waiting for one client to read them. Above this the daemon stops reading that "
-           "client's requests."),
-      Milliseconds("server.slow_reader_timeout_ms", kServer<&ServerConfig::slow_reader_timeout_ms>,
-                   10, kHourMs, "A client that leaves replies unread for so long is disconnected."),
-      Milliseconds("server.hello_timeout_ms", kServer<&ServerConfig::hello_timeout_ms>, 10, kHourMs,
-                   "A connection that does not introduce itself within this time is closed."),
   };
 }
 
@@ -282,8 +264,6 @@ std::vector<ConfigKey> PoolKeys() {
           "Which block a pool evicts: `lru` the least recently used; `cls` the one of the lowest "
           "rank by how often it was used and how long it has been idle, as the pool learns from "
           "its own blocks. Host memory and disk evict the least recently used."),
-      Count("pool.copy_threads", kPool<&PoolConfig::copy_threads>, 1, 64,
-            "Threads that copy between pool and host memory on the host device."),
       Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
            "How many bytes a second are copied from a GPU to host memory ahead of need; `0B`: no "
            "limit. What is waited for is never held back."),
@@ -300,15 +280,6 @@ std::vector<ConfigKey> HostKeys() {
               "crash. systemd or `kvtier-keeper` holds it meanwhile; see `restart.keep_for`. It is "
               "shared memory then, which has huge pages only where the kernel gives them to it "
               "(`/sys/kernel/mm/transparent_hugepage/shmem_enabled`)."),
-      Count("host.touch_threads", kHost<&HostConfig::touch_threads>, 0, 64,
-            "Threads that allocate the arena's memory in the background after a start; it is "
-            "used from the first part on. `0`: two fewer than the cores that the daemon may use, "
-            "2 to 16."),
-      Count("host.checksum_threads", kHost<&HostConfig::checksum_threads>, 0, 64,
-            "Threads that compute checksums of payloads. They sleep when there is nothing to "
-            "check, and give way (nice 10) to others that want their cores. `0`: two fewer than "
-            "the cores that the daemon may use, 2 to 16. Where a quota of processor time is less "
-            "than these cores (CPUQuota=, a container's limit), say how many."),
   };
 }
 
@@ -322,12 +293,6 @@ std::vector<ConfigKey> DiskKeys() {
       Count("disk.files", kDisk<&DiskConfig::files>, 1, kMaxDiskFiles,
             "How many files (`blocks-00.kvt` and so on) the tier is striped over; symbolic links "
             "put them on several disks."),
-      Choice("disk.engine", &ChoiceAt<&Config::disk, &DiskConfig::engine>,
-             {"auto", "io_uring", "pread"},
-             "How the files are read and written. `auto` takes io_uring where the kernel "
-             "allows it, else a pool of threads, and says which."),
-      Count("disk.pread_threads", kDisk<&DiskConfig::pread_threads>, 1, 256,
-            "Threads of the `pread` engine."),
       Boolean("disk.reformat", kDisk<&DiskConfig::reformat>,
               "Allows files of another shape (`cache.slab_bytes`, `disk.files`) or with "
               "damaged superblocks to be emptied and made anew; otherwise the daemon refuses "
@@ -372,9 +337,6 @@ std::vector<ConfigKey> RetentionKeys() {
                "A block older than this is forgotten, however often it is used; `0s`: no limit."),
       Duration("retention.persist_after", kCache<&CacheOptions::persist_after_ms>, 0, kYearMs,
                "An `extended` block that was idle for so long is written to disk, pushed or not."),
-      Duration("retention.keep_unusable", kCache<&CacheOptions::keep_unusable_ms>, 0, kYearMs,
-               "Blocks that follow one that no tier holds any more cannot be hit; they are dropped "
-               "when it has not come back for so long."),
   };
 }
 
@@ -387,28 +349,14 @@ std::vector<ConfigKey> CacheKeys() {
                "The coldest share of the pool that is copied to host memory ahead of need."),
       Fraction("cache.host_clean_fraction", kCache<&CacheOptions::host_clean_fraction>, 0, 0.9,
                "The coldest share of host memory that is written to disk ahead of need."),
-      Fraction("cache.disk_free_fraction", kCache<&CacheOptions::disk_free_fraction>, 0, 0.5,
-               "The share of the disk's slots that is kept free."),
-      Fraction("cache.pin_fraction", kCache<&CacheOptions::pin_fraction>, 0, 0.9,
-               "The share of the lowest tier's blocks that may be pinned."),
       Milliseconds("cache.max_wait_ms", kCache<&CacheOptions::max_wait_ms>, 0, kMinuteMs,
                    "How long an acquire may wait for blocks to be offloaded before unsaved "
                    "ones are dropped."),
-      Milliseconds("cache.read_slot_wait_ms", kCache<&CacheOptions::read_slot_wait_ms>, 0,
-                   kMinuteMs,
-                   "A read from disk that has waited so long for host memory takes that of a block "
-                   "which has arrived in the pool; host then no longer holds that one."),
-      Size("cache.max_load_bytes", kCache<&CacheOptions::max_load_bytes>, 64 * kKiB, 64 * kGiB,
-           "Bytes being copied from host memory to the pool at once."),
-      Size("cache.max_offload_bytes", kCache<&CacheOptions::max_offload_bytes>, 64 * kKiB,
-           64 * kGiB, "Bytes being copied from the pool to host memory at once."),
       Size("cache.max_disk_read_bytes", kCache<&CacheOptions::max_disk_read_bytes>, 64 * kKiB,
            64 * kGiB,
            "Bytes being read from disk and checked at once, over all files; the only bound on "
            "reads. More keeps a fast drive busier, and takes as much of host memory while blocks "
            "are read."),
-      Size("cache.max_disk_write_bytes", kCache<&CacheOptions::max_disk_write_bytes>, 64 * kKiB,
-           64 * kGiB, "Bytes being written to disk at once."),
   };
 }
 
@@ -419,17 +367,6 @@ std::vector<ConfigKey> KernelsKeys() {
           "Whether the daemon computes attention. If so, it tries out what it computes with "
           "before it serves, and says in the log and in `status` whether all was right; if not, "
           "it goes on without."),
-      Ranged(kPath, "kernels.library", &At<&Config::kernels, &KernelsConfig::library>, 0,
-             kMaxPathBytes,
-             "The kernels for pools on a GPU. Empty: `libkvtier_kernels.so` beside the program, in "
-             "`lib` beside that, or where the dynamic linker finds it."),
-      Count("kernels.threads", &At<&Config::kernels, &KernelsConfig::threads>, 1, 64,
-            "Threads that compute for pools in host memory; one call runs on one of them."),
-      Size(
-          "kernels.workspace_bytes", &At<&Config::kernels, &KernelsConfig::workspace_bytes>, 0,
-          64 * kGiB,
-          "Memory for queries and results of all clients together, on the pool's device and beside "
-          "`pool.bytes`: a hard cap, counted in 2 MiB."),
   };
 }
 
@@ -491,11 +428,6 @@ std::vector<ConfigKey> MetricsKeys() {
           &At<&Config::metrics, &MetricsConfig::listen_beyond_loopback>,
           "`metrics.listen` may be any address, as `0.0.0.0:9400`: other machines get `/metrics` "
           "and `/healthz` without a password, and no other page."),
-      Count("metrics.models_per_tenant", &At<&Config::metrics, &MetricsConfig::models_per_tenant>,
-            0, 1024,
-            "Models of a tenant, by name and revision, that have metrics of their own, those "
-            "registered first; the others are summed up without a model's name. Each has 13 "
-            "series."),
   };
 }
 
@@ -537,20 +469,12 @@ std::vector<ConfigKey> EventsKeys() {
   };
 }
 
-std::vector<ConfigKey> TraceKeys() {
-  return {
-      Count("trace.events", &At<&Config::trace, &TraceConfig::events>, 0, 1 << 24,
-            "The latest events of requests and blocks are kept, so many, in 64 bytes each; 0: "
-            "none. A request that hits leaves two, a block that comes from disk eight."),
-  };
-}
-
 std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
   for (const auto& keys :
        {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), ColdKeys(), RetentionKeys(),
         CacheKeys(), KernelsKeys(), KeptMemoryKeys(), LogKeys(), DrainKeys(), RestartKeys(),
-        MetricsKeys(), EventsKeys(), TraceKeys()}) {
+        MetricsKeys(), EventsKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

@@ -10,11 +10,8 @@
 namespace kvtier {
 namespace {
 
-constexpr std::array<std::string_view, 35> kReloadable = {
+constexpr std::array<std::string_view, 25> kReloadable = {
     "server.max_clients",
-    "server.max_outbound_bytes_per_client",
-    "server.slow_reader_timeout_ms",
-    "server.hello_timeout_ms",
     "tenant.name",
     "tenant.uids",
     "tenant.gids",
@@ -31,17 +28,10 @@ constexpr std::array<std::string_view, 35> kReloadable = {
     "retention.extended_ttl",
     "retention.max_age",
     "retention.persist_after",
-    "retention.keep_unusable",
     "cache.pool_clean_fraction",
     "cache.host_clean_fraction",
-    "cache.disk_free_fraction",
-    "cache.pin_fraction",
     "cache.max_wait_ms",
-    "cache.read_slot_wait_ms",
-    "cache.max_load_bytes",
-    "cache.max_offload_bytes",
     "cache.max_disk_read_bytes",
-    "cache.max_disk_write_bytes",
     "kept_memory.keep_for",
     "kept_memory.max_bytes",
     "log.level",

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/units.h"
 #include "daemon/resources/root_key.h"
 
 namespace kvtier {
@@ -14,8 +15,7 @@ namespace {
 
 // Looks beside the program, where it is built, and where packages put it; otherwise the dynamic
 // linker searches its own directories.
-std::string LibraryPath(const ColdConfig& config) {
-  if (!config.library.empty()) return config.library;
+std::string LibraryPath() {
   constexpr const char* name = "kvtier-cold-resp.so";
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -25,6 +25,13 @@ std::string LibraryPath(const ColdConfig& config) {
     if (!error && std::filesystem::exists(path, error)) return path;
   }
   return name;
+}
+
+// Loads and writes of the store are under way together: the loader reads half as many bytes from it
+// at once as from disk, and the writer sends less than kMaxWriteBytes.
+uint64_t BytesInFlight(const CacheOptions& options) {
+  constexpr uint64_t kMaxWriteBytes = 32 * kMiB;
+  return options.max_disk_read_bytes / 2 + kMaxWriteBytes;
 }
 
 Result<std::string> ReadPassword(const std::string& path) {
@@ -46,11 +53,11 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
   if (cold.kind == ColdKind::kNone) return nullptr;
   KVT_ASSIGN_OR_RETURN(std::string password, ReadPassword(cold.password_file));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
-                       LoadedStore::Open({.library = LibraryPath(cold),
+                       LoadedStore::Open({.library = LibraryPath(),
                                           .endpoint = cold.endpoint,
                                           .user = cold.user,
                                           .password = std::move(password),
-                                          .max_bytes_in_flight = cold.max_bytes_in_flight},
+                                          .max_bytes_in_flight = BytesInFlight(config.cache)},
                                          loop));
   std::unique_ptr<ColdTier> tier(new ColdTier(std::move(loaded), clock, loop));
   if (config.disk.encryption != DiskEncryption::kNone) {

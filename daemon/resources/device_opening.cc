@@ -203,8 +203,7 @@ Result<std::vector<OpenedDevice>> OpenDevices(
                           kept_bytes);
       KVT_ASSIGN_OR_RETURN(opened, opening.Open());
     } else {
-      opened.device =
-          std::make_unique<HostDevice>(loop, static_cast<int>(config.pool.copy_threads));
+      opened.device = std::make_unique<HostDevice>(loop);
       opened.pool_bytes = WantedBytes(config, position, opened.device->info().free_bytes);
       host_pool_bytes += opened.pool_bytes;
     }

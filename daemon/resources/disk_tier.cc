@@ -16,18 +16,6 @@ constexpr int64_t kRebuildReportMs = 1000;
 // rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
 constexpr int64_t kStartPatienceMs = 60 * 1000;
 
-DiskEngine EngineOf(DiskEngineChoice choice) {
-  switch (choice) {
-    case DiskEngineChoice::kAuto:
-      return DiskEngine::kAuto;
-    case DiskEngineChoice::kIoUring:
-      return DiskEngine::kUring;
-    case DiskEngineChoice::kPread:
-      return DiskEngine::kPread;
-  }
-  return DiskEngine::kAuto;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Config& config, const Clock& clock,
@@ -125,9 +113,8 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                              .free_floor_bytes = disk.free_floor_bytes,
                              .reformat = disk.reformat,
                              .has_keys = std::move(has_keys),
-                             .engine = EngineOf(disk.engine),
-                             .io = {.threads = static_cast<int>(disk.pread_threads),
-                                    .executor = executor,
+                             .engine = disk.engine,
+                             .io = {.executor = executor,
                                     .log = [this](const std::string& note) { Note(note); }}},
                             loop));
   // Of a tier that was encrypted before.

@@ -59,7 +59,6 @@ bytes = "192MiB"
 [disk]
 bytes = "1.5GiB"
 files = 3
-engine = "pread"
 [retention]
 extended_ttl = "7d"
 persist_after = "500ms"
@@ -79,7 +78,6 @@ format = "json"
   EXPECT_EQ(config->cache.pool_bytes, 192 * kMiB);
   EXPECT_EQ(config->disk.bytes, 1536 * kMiB);
   EXPECT_EQ(config->disk.files, 3u);
-  EXPECT_EQ(config->disk.engine, DiskEngineChoice::kPread);
   EXPECT_EQ(config->cache.extended_ttl_ms, 7 * 24 * 3600 * 1000);
   EXPECT_EQ(config->cache.persist_after_ms, 500);
   EXPECT_EQ(config->cache.pool_clean_fraction, 0.25);
@@ -145,10 +143,9 @@ TEST(Config, DevicesThatContradictEachOtherAreRefused) {
 }
 
 TEST(Config, UnknownKeyNamesPlaceAndNearestKey) {
-  EXPECT_EQ(ContextOf("[pool]\nbytes = \"1GiB\"\n  copy_treads = 2\n"),
-            "test.toml:3:3: there is no key \"copy_treads\" in [pool]; the nearest is "
-            "\"copy_threads\"");
-  EXPECT_EQ(ReasonOf("[pool]\ncopy_treads = 2\n"), "config_unknown_key");
+  EXPECT_EQ(ContextOf("[pool]\nbytes = \"1GiB\"\n  evicton = \"lru\"\n"),
+            "test.toml:3:3: there is no key \"evicton\" in [pool]; the nearest is \"eviction\"");
+  EXPECT_EQ(ReasonOf("[pool]\nevicton = \"lru\"\n"), "config_unknown_key");
 }
 
 TEST(Config, KeyInTheWrongSectionNamesTheRightOne) {
@@ -199,7 +196,7 @@ TEST(Config, WrongTypesAreRefused) {
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = \"3\"\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = 3.5\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[disk]\nreformat = 1\n"), "config_wrong_type");
-  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = \"half\"\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[cache]\npool_clean_fraction = \"half\"\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[log]\nlevel = 1979-05-27\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("pool = 3\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[tenant]\nname = \"a\"\n"), "config_wrong_type");
@@ -211,14 +208,14 @@ TEST(Config, ValuesOutOfRangeSayWhatIsAllowed) {
             "test.toml:2:15: server.max_clients 0 is not allowed; must be an integer, 1 to 65536");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = -1\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = 9223372036854775807\n"), "config_out_of_range");
-  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = 1.5\n"), "config_out_of_range");
-  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = nan\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[cache]\npool_clean_fraction = 1.5\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[cache]\npool_clean_fraction = nan\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[retention]\nextended_ttl = \"0s\"\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[pool]\nbytes = \"1B\"\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[[tenant]]\nname = \"a\"\nuids = [4294967295]\n"), "config_out_of_range");
-  EXPECT_EQ(ContextOf("[disk]\nengine = \"uring\"\n"),
-            "test.toml:2:10: disk.engine \"uring\" is not allowed; must be one of \"auto\", "
-            "\"io_uring\", \"pread\"");
+  EXPECT_EQ(
+      ContextOf("[pool]\neviction = \"fifo\"\n"),
+      "test.toml:2:12: pool.eviction \"fifo\" is not allowed; must be one of \"cls\", \"lru\"");
 }
 
 TEST(Config, TruncatedFileIsASyntaxErrorWithItsPlace) {
@@ -283,11 +280,6 @@ TEST(Config, SocketPathTooLongForTheKernelIsRefused) {
   EXPECT_EQ(ContextOf("[server]\nsocket = \"" + longest + "x\"\n"),
             "test.toml:2:10: server.socket a string of 108 bytes is not allowed; must be a string "
             "of 1 to 107 bytes");
-}
-
-TEST(Config, FramesTooSmallForTheirHashesAreRefused) {
-  EXPECT_EQ(ReasonOf("[server]\nmax_frame_bytes = \"64KiB\"\n"), "config_conflict");
-  EXPECT_EQ(ReasonOf("[server]\nmax_frame_bytes = \"64KiB\"\nmax_hashes_per_call = 1024\n"), "");
 }
 
 TEST(Config, OverridesReplaceTheFile) {
@@ -457,8 +449,8 @@ TEST(Config, SectionsCanBeAppendedToTheExample) {
 }
 
 TEST(Config, AKeyOfTheExampleWithoutItsSectionIsToldWhereItBelongs) {
-  EXPECT_EQ(ContextOf("touch_threads = 1\n"),
-            "test.toml:1:1: \"touch_threads\" stands in no section; write [host] above it");
+  EXPECT_EQ(ContextOf("slab_bytes = \"1MiB\"\n"),
+            "test.toml:1:1: \"slab_bytes\" stands in no section; write [cache] above it");
 }
 
 TEST(Config, UnitsAreNamedWhereAValueCannotBeRead) {
@@ -552,14 +544,13 @@ TEST(Config, KeysPersistOnlyWithEncryptionAndARootKey) {
             "");
 }
 
-TEST(Config, AColdTierNeedsAnEndpointPlainBytesAndRoomForWhatMoves) {
+TEST(Config, AColdTierNeedsAnEndpointAndKeysThatOtherHostsHave) {
   EXPECT_EQ(ReasonOf("[cold]\nkind = \"resp\"\n"), "config_conflict");
   const std::string cold = "[cold]\nkind = \"resp\"\nendpoint = \"127.0.0.1:6379\"\n";
   EXPECT_EQ(ReasonOf(cold), "");
   const std::string encrypted = cold + "[disk]\nencryption = \"aes-256-gcm\"\n";
   EXPECT_EQ(ReasonOf(encrypted), "config_conflict") << "no other host could read them";
   EXPECT_EQ(ReasonOf(encrypted + "keys = \"persist\"\nroot_key = \"/etc/kvtier/root.key\"\n"), "");
-  EXPECT_EQ(ReasonOf(cold + "max_bytes_in_flight = \"16MiB\"\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[cold]\nkind = \"tape\"\n"), "config_out_of_range");
 }
 

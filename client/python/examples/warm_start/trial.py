@@ -197,8 +197,6 @@ class Trial:
             "pool.device": device if self._decoder.device.type == "cuda" else "host",
             "pool.bytes": f"{max(pool, 8 << 20)}B",
             "host.bytes": f"{tier}B",
-            "host.touch_threads": "8",
-            "host.checksum_threads": "8",
             "disk.bytes": f"{2 * tier}B",
             "cache.slab_bytes": f"{slab}B",
         }
