@@ -8,8 +8,6 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "daemon/config/cold_keys.h"
-#include "daemon/config/reloadable_keys.h"
 #include "tiers/storage/disk_files.h"
 #include "tiers/types/block_key.h"
 
@@ -75,6 +73,8 @@ constexpr auto kHost = &At<&Config::host, kMember>;
 template <auto kMember>
 constexpr auto kDisk = &At<&Config::disk, kMember>;
 template <auto kMember>
+constexpr auto kCold = &At<&Config::cold, kMember>;
+template <auto kMember>
 constexpr auto kEvents = &At<&Config::events, kMember>;
 template <auto kMember>
 constexpr auto kCache = &At<&Config::cache, kMember>;
@@ -83,6 +83,8 @@ constexpr double kYearMs = 366.0 * kDayMs;
 // Bounds that several keys share, far above any use; sums of values stay within 64 bits.
 constexpr double kMaxBytes = 0x1p50;       // 1024 TiB
 constexpr double kMaxRatedBytes = 0x1p62;  // many drives of many PiB; summed with nothing
+constexpr double kMaxColdBytes = 0x1p40;
+constexpr double kMaxNameBytes = 255;
 constexpr double kMaxIds = 4096;
 constexpr double kMaxPathBytes = 4095;
 constexpr double kMaxSocketPathBytes = 107;  // sockaddr_un::sun_path less its terminator
@@ -185,6 +187,14 @@ ConfigKey ChoiceList(std::string_view path, FieldOf field, std::vector<std::stri
   return key;
 }
 
+// Marks a key that a running daemon takes over: no part keeps a copy of its value, and no client
+// was told it. Sizes and paths are taken at the start, and clients learn of limits on their calls
+// when they connect.
+ConfigKey OnReload(ConfigKey key) {
+  key.reloadable = true;
+  return key;
+}
+
 std::vector<ConfigKey> ServerKeys() {
   return {
       Path("server.socket", kServer<&ServerConfig::socket>, kMaxSocketPathBytes,
@@ -192,45 +202,50 @@ std::vector<ConfigKey> ServerKeys() {
            "is decided by `[[tenant]]`."),
       Path("server.admin_socket", kServer<&ServerConfig::admin_socket>, kMaxSocketPathBytes,
            "The Unix socket for `kvtierctl`; only root and the daemon's own user are served."),
-      Count("server.max_clients", kServer<&ServerConfig::max_clients>, 1, 65536,
-            "Connections at once; one more is told so and closed."),
+      OnReload(Count("server.max_clients", kServer<&ServerConfig::max_clients>, 1, 65536,
+                     "Connections at once; one more is told so and closed.")),
   };
 }
 
 std::vector<ConfigKey> TenantKeys() {
   return {
-      Text("tenant.name", &TenantAt<&TenantConfig::name>, kMaxTenantBytes,
-           "The tenant's name: letters, digits, `.`, `_` and `-`. Kept with the blocks on disk."),
-      NameList("tenant.users", &TenantAt<&TenantConfig::users>,
-               "Users by name, looked up when the configuration is read. No user may belong to two "
-               "tenants."),
-      IdList("tenant.uids", &TenantAt<&TenantConfig::uids>,
-             "User ids. No user may belong to two tenants."),
-      IdList("tenant.gids", &TenantAt<&TenantConfig::gids>,
-             "Group ids (primary groups), for users that no tenant names. No group may belong to "
-             "two tenants."),
-      Size("tenant.pool_max_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::max_bytes>, 0, kMaxBytes,
-           "The tenant's pools together never take more; `0B`: no cap but `pool.bytes`."),
+      OnReload(Text(
+          "tenant.name", &TenantAt<&TenantConfig::name>, kMaxTenantBytes,
+          "The tenant's name: letters, digits, `.`, `_` and `-`. Kept with the blocks on disk.")),
+      OnReload(NameList(
+          "tenant.users", &TenantAt<&TenantConfig::users>,
+          "Users by name, looked up when the configuration is read. No user may belong to two "
+          "tenants.")),
+      OnReload(IdList("tenant.uids", &TenantAt<&TenantConfig::uids>,
+                      "User ids. No user may belong to two tenants.")),
+      OnReload(IdList(
+          "tenant.gids", &TenantAt<&TenantConfig::gids>,
+          "Group ids (primary groups), for users that no tenant names. No group may belong to "
+          "two tenants.")),
+      OnReload(Size("tenant.pool_max_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::max_bytes>, 0,
+                    kMaxBytes,
+                    "The tenant's pools together never take more; `0B`: no cap but `pool.bytes`.")),
       Size("tenant.pool_reserved_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::reserved_bytes>, 0,
            kMaxBytes, "Pools of other tenants leave this much of `pool.bytes` to the tenant's."),
-      Size("tenant.host_max_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::max_bytes>, 0, kMaxBytes,
-           "The tenant's blocks in host memory, with their headers, never take more: at its cap a "
-           "tenant evicts its own coldest. At least one slab; `0B`: no cap but `host.bytes`."),
+      OnReload(Size(
+          "tenant.host_max_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::max_bytes>, 0, kMaxBytes,
+          "The tenant's blocks in host memory, with their headers, never take more: at its cap a "
+          "tenant evicts its own coldest. At least one slab; `0B`: no cap but `host.bytes`.")),
       Size("tenant.host_reserved_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::reserved_bytes>, 0,
            kMaxBytes,
            "Blocks of the tenant are not evicted for others while it has no more than this of host "
            "memory, and it gets this much back from them. In whole slabs, rounded up, which the "
            "tenant has to itself."),
-      Size("tenant.disk_max_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::max_bytes>, 0, kMaxBytes,
-           "The same as `host_max_bytes`, on disk."),
+      OnReload(Size("tenant.disk_max_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::max_bytes>, 0,
+                    kMaxBytes, "The same as `host_max_bytes`, on disk.")),
       Size("tenant.disk_reserved_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::reserved_bytes>, 0,
            kMaxBytes, "The same as `host_reserved_bytes`, on disk."),
-      Duration("tenant.memory_ttl", &QuotaAt<&TenantQuota::memory_ttl_ms>, 0, kYearMs,
-               "In place of `retention.memory_ttl`; `0s`: the same."),
-      Duration("tenant.extended_ttl", &QuotaAt<&TenantQuota::extended_ttl_ms>, 0, kYearMs,
-               "In place of `retention.extended_ttl`; `0s`: the same."),
-      Duration("tenant.max_age", &QuotaAt<&TenantQuota::max_age_ms>, 0, kYearMs,
-               "In place of `retention.max_age`; `0s`: the same."),
+      OnReload(Duration("tenant.memory_ttl", &QuotaAt<&TenantQuota::memory_ttl_ms>, 0, kYearMs,
+                        "In place of `retention.memory_ttl`; `0s`: the same.")),
+      OnReload(Duration("tenant.extended_ttl", &QuotaAt<&TenantQuota::extended_ttl_ms>, 0, kYearMs,
+                        "In place of `retention.extended_ttl`; `0s`: the same.")),
+      OnReload(Duration("tenant.max_age", &QuotaAt<&TenantQuota::max_age_ms>, 0, kYearMs,
+                        "In place of `retention.max_age`; `0s`: the same.")),
   };
 }
 
@@ -314,29 +329,64 @@ std::vector<ConfigKey> DiskKeys() {
       Size("disk.rated_writes", kDisk<&DiskConfig::rated_write_bytes>, 0, kMaxRatedBytes,
            "Bytes that the drive may be written in its life, as its maker says (TBW); of several "
            "drives, all together. For a metric alone; `0B`: not known."),
-      Fraction("disk.admission", kCache<&CacheOptions::disk_admission>, 0, 0.9,
-               "A block is written only if it is at least so likely to be used again before it "
-               "expires, as the daemon learns from its own blocks, or if one that follows it is "
-               "written; pinned blocks always are. 0: all `extended` blocks are written."),
-      Size(
+      OnReload(Fraction(
+          "disk.admission", kCache<&CacheOptions::disk_admission>, 0, 0.9,
+          "A block is written only if it is at least so likely to be used again before it "
+          "expires, as the daemon learns from its own blocks, or if one that follows it is "
+          "written; pinned blocks always are. 0: all `extended` blocks are written.")),
+      OnReload(Size(
           "disk.write_budget_per_day", kCache<&CacheOptions::disk_write_budget_bytes_per_day>, 0,
           kMaxBytes,
           "Bytes written per UTC day, to spare the disk; `0B`: no limit. Blocks refused for "
           "it are counted. While more has been written than the day's share by now, blocks must be "
-          "likelier to be used again than `disk.admission` says, so that it lasts for the day."),
+          "likelier to be used again than `disk.admission` says, so that it lasts for the day.")),
+  };
+}
+
+std::vector<ConfigKey> ColdKeys() {
+  return {
+      Choice(
+          "cold.kind", &ChoiceAt<&Config::cold, &ColdConfig::kind>, {"none", "resp"},
+          "`resp`: a server that speaks RESP, as Valkey and Redis do; needs the library "
+          "`kvtier-cold-resp.so`. `none`: no cold tier. With `disk.encryption` objects are "
+          "encrypted, too, by keys derived from `disk.root_key`: hosts that are to share them need "
+          "the same one, and `disk.keys` has to be `persist`. Otherwise they are plain bytes."),
+      Ranged(kText, "cold.endpoint", kCold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
+             "Where the store is: `HOST:PORT`, or the absolute path of a socket."),
+      Ranged(kText, "cold.user", kCold<&ColdConfig::user>, 0, kMaxNameBytes,
+             "Who the daemon is to the store. Empty: the store's default user."),
+      Ranged(kPath, "cold.password_file", kCold<&ColdConfig::password_file>, 0, kMaxPathBytes,
+             "A file whose first line is the password. Empty: none is sent."),
+      Duration("cold.after", kCache<&CacheOptions::cold_after_ms>, 0, kYearMs,
+               "An `extended` block that has been idle this long is written to the store; earlier "
+               "if the disk is about to evict it for space."),
+      Size("cold.write_bytes_per_s", kCache<&CacheOptions::cold_write_bytes_per_s>, 0,
+           kMaxColdBytes,
+           "The most that is written to the store in a second; `0B`: nothing, so that this host "
+           "only reads what others wrote."),
+      Milliseconds("cold.lookup_deadline_ms", kCache<&CacheOptions::cold_lookup_deadline_ms>, 1,
+                   kMinuteMs,
+                   "How long an acquire or a lookup waits at most to hear which of the blocks that "
+                   "this host misses the store has."),
+      Milliseconds("cold.read_deadline_ms", kCache<&CacheOptions::cold_read_deadline_ms>, 1,
+                   kMinuteMs, "How long a load waits at most for one block of the store."),
   };
 }
 
 std::vector<ConfigKey> RetentionKeys() {
   return {
-      Duration("retention.memory_ttl", kCache<&CacheOptions::memory_ttl_ms>, kSecondMs, kYearMs,
-               "A block of class `memory` is forgotten when it was not used for so long."),
-      Duration("retention.extended_ttl", kCache<&CacheOptions::extended_ttl_ms>, kSecondMs, kYearMs,
-               "A block of class `extended` is forgotten when it was not used for so long."),
-      Duration("retention.max_age", kCache<&CacheOptions::max_age_ms>, 0, kYearMs,
-               "A block older than this is forgotten, however often it is used; `0s`: no limit."),
-      Duration("retention.persist_after", kCache<&CacheOptions::persist_after_ms>, 0, kYearMs,
-               "An `extended` block that was idle for so long is written to disk, pushed or not."),
+      OnReload(
+          Duration("retention.memory_ttl", kCache<&CacheOptions::memory_ttl_ms>, kSecondMs, kYearMs,
+                   "A block of class `memory` is forgotten when it was not used for so long.")),
+      OnReload(Duration(
+          "retention.extended_ttl", kCache<&CacheOptions::extended_ttl_ms>, kSecondMs, kYearMs,
+          "A block of class `extended` is forgotten when it was not used for so long.")),
+      OnReload(Duration(
+          "retention.max_age", kCache<&CacheOptions::max_age_ms>, 0, kYearMs,
+          "A block older than this is forgotten, however often it is used; `0s`: no limit.")),
+      OnReload(Duration(
+          "retention.persist_after", kCache<&CacheOptions::persist_after_ms>, 0, kYearMs,
+          "An `extended` block that was idle for so long is written to disk, pushed or not.")),
   };
 }
 
@@ -345,18 +395,22 @@ std::vector<ConfigKey> CacheKeys() {
       Size("cache.slab_bytes", kCache<&CacheOptions::slab_bytes>, 64 * kKiB, 1 * kGiB,
            "Host arena and disk are cut into slabs, a slab into equal slots for one model. "
            "The largest block and its 4 KiB header must fit into one."),
-      Fraction("cache.pool_clean_fraction", kCache<&CacheOptions::pool_clean_fraction>, 0, 0.9,
-               "The coldest share of the pool that is copied to host memory ahead of need."),
-      Fraction("cache.host_clean_fraction", kCache<&CacheOptions::host_clean_fraction>, 0, 0.9,
-               "The coldest share of host memory that is written to disk ahead of need."),
-      Milliseconds("cache.max_wait_ms", kCache<&CacheOptions::max_wait_ms>, 0, kMinuteMs,
-                   "How long an acquire may wait for blocks to be offloaded before unsaved "
-                   "ones are dropped."),
-      Size("cache.max_disk_read_bytes", kCache<&CacheOptions::max_disk_read_bytes>, 64 * kKiB,
-           64 * kGiB,
-           "Bytes being read from disk and checked at once, over all files; the only bound on "
-           "reads. More keeps a fast drive busier, and takes as much of host memory while blocks "
-           "are read."),
+      OnReload(
+          Fraction("cache.pool_clean_fraction", kCache<&CacheOptions::pool_clean_fraction>, 0, 0.9,
+                   "The coldest share of the pool that is copied to host memory ahead of need.")),
+      OnReload(Fraction("cache.host_clean_fraction", kCache<&CacheOptions::host_clean_fraction>, 0,
+                        0.9,
+                        "The coldest share of host memory that is written to disk ahead of need.")),
+      OnReload(
+          Milliseconds("cache.max_wait_ms", kCache<&CacheOptions::max_wait_ms>, 0, kMinuteMs,
+                       "How long an acquire may wait for blocks to be offloaded before unsaved "
+                       "ones are dropped.")),
+      OnReload(Size(
+          "cache.max_disk_read_bytes", kCache<&CacheOptions::max_disk_read_bytes>, 64 * kKiB,
+          64 * kGiB,
+          "Bytes being read from disk and checked at once, over all files; the only bound on "
+          "reads. More keeps a fast drive busier, and takes as much of host memory while blocks "
+          "are read.")),
   };
 }
 
@@ -372,23 +426,25 @@ std::vector<ConfigKey> KernelsKeys() {
 
 std::vector<ConfigKey> KeptMemoryKeys() {
   return {
-      Duration("kept_memory.keep_for", &At<&Config::kept_memory, &KeptMemoryConfig::keep_for_ms>, 0,
-               kYearMs,
-               "How long the memory of an engine that has ended is kept for the next; `0s`: not at "
-               "all. Until then no other process can use it: `kvtierctl release-memory` gives it "
-               "back at once."),
-      Size(
+      OnReload(Duration(
+          "kept_memory.keep_for", &At<&Config::kept_memory, &KeptMemoryConfig::keep_for_ms>, 0,
+          kYearMs,
+          "How long the memory of an engine that has ended is kept for the next; `0s`: not at "
+          "all. Until then no other process can use it: `kvtierctl release-memory` gives it "
+          "back at once.")),
+      OnReload(Size(
           "kept_memory.max_bytes", &At<&Config::kept_memory, &KeptMemoryConfig::max_bytes>, 0,
           kMaxBytes,
           "How much memory may be kept for all engines together, whether or not they run; `0B`: no "
-          "limit. Beside `pool.bytes` and `host.bytes`."),
+          "limit. Beside `pool.bytes` and `host.bytes`.")),
   };
 }
 
 std::vector<ConfigKey> LogKeys() {
   return {
-      Choice("log.level", &ChoiceAt<&Config::log, &LogConfig::level>,
-             {"debug", "info", "warning", "error"}, "The least important messages shown."),
+      OnReload(Choice("log.level", &ChoiceAt<&Config::log, &LogConfig::level>,
+                      {"debug", "info", "warning", "error"},
+                      "The least important messages shown.")),
       Choice("log.format", &ChoiceAt<&Config::log, &LogConfig::format>,
              {"auto", "text", "json", "journal"},
              "`text`: lines for people; `json`: one object per line; `journal`: entries of "
@@ -399,9 +455,10 @@ std::vector<ConfigKey> LogKeys() {
 
 std::vector<ConfigKey> DrainKeys() {
   return {
-      Duration("drain.deadline", &At<&Config::drain, &DrainConfig::deadline_ms>, 0, kDayMs,
-               "How long the daemon goes on writing `extended` blocks to disk before "
-               "it ends; `0s`: not at all. systemd's stop time-out is put off as needed."),
+      OnReload(
+          Duration("drain.deadline", &At<&Config::drain, &DrainConfig::deadline_ms>, 0, kDayMs,
+                   "How long the daemon goes on writing `extended` blocks to disk before "
+                   "it ends; `0s`: not at all. systemd's stop time-out is put off as needed.")),
   };
 }
 
@@ -477,7 +534,6 @@ std::vector<ConfigKey> AllKeys() {
         MetricsKeys(), EventsKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
-  MarkReloadable(&all);
   return all;
 }
 

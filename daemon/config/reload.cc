@@ -55,6 +55,33 @@ std::string FormatTenants(const std::vector<TenantConfig>& tenants) {
   return text.empty() ? "none" : text;
 }
 
+// What a running daemon has of `wanted`'s tenants: the reloadable keys of those that had quotas
+// when it started (`rows`, by name), the rest as it is `running`.
+std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
+                                      const std::vector<TenantQuota>& rows,
+                                      const std::vector<TenantConfig>& wanted) {
+  std::vector<TenantConfig> taken = wanted;
+  for (TenantConfig& tenant : taken) {
+    const auto row = std::ranges::find(rows, tenant.name, &TenantQuota::name);
+    if (row == rows.end()) {
+      const auto before = std::ranges::find(running, tenant.name, &TenantConfig::name);
+      tenant.quota = before == running.end() ? TenantQuota{} : before->quota;
+      continue;
+    }
+    // The schema's accessors look at the last tenant.
+    Config started;
+    started.tenants = {TenantConfig{.quota = *row}};
+    Config now;
+    now.tenants = {tenant};
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section != kTenantSection || key.reloadable) continue;
+      CopyField(key.field(started), key.field(now));
+    }
+    tenant.quota = now.tenants.back().quota;
+  }
+  return taken;
+}
+
 // What of the tenants' keys a running daemon cannot take.
 void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<TenantConfig>& wanted,
                     std::vector<ConfigDifference>* restart) {

@@ -19,6 +19,8 @@ struct TierQuota {
   // What the tenant has, up to this much, is not taken for others; 0: nothing. Host and disk
   // reserve whole slabs: the next multiple of CacheOptions::slab_bytes.
   uint64_t reserved_bytes = 0;
+
+  bool operator==(const TierQuota&) const = default;
 };
 
 // What one tenant may take of each tier, and how long its blocks live.
@@ -29,6 +31,8 @@ struct TenantQuota {
   int64_t memory_ttl_ms = 0;
   int64_t extended_ttl_ms = 0;
   int64_t max_age_ms = 0;
+
+  bool operator==(const TenantQuota&) const = default;
 };
 
 // How a pool chooses the block to evict. Host and disk evict the least recently used.

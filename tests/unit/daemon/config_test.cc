@@ -388,6 +388,21 @@ TEST(Config, QuotasOfTenantsAreRead) {
   EXPECT_EQ(quota.memory_ttl_ms, 0);
 }
 
+TEST(Config, EveryKeyOfATenantThatIsAQuotaCounts) {
+  int quotas = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const bool is_size = key.type == ConfigType::kSize;
+    if (key.section != kTenantSection || (!is_size && key.type != ConfigType::kDuration)) continue;
+    const std::string text = fmt::format("[disk]\nbytes = \"1GiB\"\n{}{} = \"{}\"\n", kTenantA,
+                                         key.name, is_size ? "64MiB" : "1h");
+    const Result<Config> config = Parse(text);
+    ASSERT_TRUE(config) << config.error().context;
+    EXPECT_EQ(config->cache.tenants.size(), 1u) << key.name;
+    ++quotas;
+  }
+  EXPECT_EQ(quotas, 9);
+}
+
 TEST(Config, UsersAreLookedUpByName) {
   const Result<Config> config = Parse("[[tenant]]\nname = \"a\"\nusers = [\"root\"]\n");
   ASSERT_TRUE(config) << config.error().context;
