@@ -157,9 +157,7 @@ std::string DevConfigToml(const DevFacts& facts) {
   std::string text = fmt::format("[server]\nsocket = {}\nadmin_socket = {}\n\n",
                                  socket(kSocketName), socket(kAdminSocketName));
   if (facts.has_gpu) {
-    text += fmt::format(
-        "[pool]\ndevice = \"auto\"\nfree_fraction = {}\nwhen_vram_held = \"shrink\"\n\n",
-        kVramShare);
+    text += fmt::format("[pool]\ndevice = \"auto\"\nbytes = \"{:g}%\"\n\n", kVramShare * 100);
   } else {
     text += fmt::format("[pool]\ndevice = \"host\"\nbytes = {}\n\n", InBytes(PoolBytes(facts)));
   }

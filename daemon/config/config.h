@@ -62,17 +62,12 @@ struct TenantConfig {
 enum class DeviceChoice : uint8_t { kAuto, kHost, kCuda };
 inline constexpr int kMaxCudaDevices = 16;
 
-// What to do when other processes hold the memory that pools want: end with an error, wait for a
-// minute and then end, or take what is free.
-enum class VramHeldChoice : uint8_t { kFail, kWait, kShrink };
-
 struct PoolConfig {
   std::vector<DeviceChoice> devices = {DeviceChoice::kAuto};
   std::vector<uint64_t> device_bytes;  // of each device; empty: cache.pool_bytes for all
   double free_fraction = 0;            // 0: bytes count
-  VramHeldChoice when_vram_held = VramHeldChoice::kWait;
-  uint64_t offload_bytes_per_s = 0;  // 0: no limit
-  bool keep = true;                  // over a restart, where something can keep it
+  uint64_t offload_bytes_per_s = 0;    // 0: no limit
+  bool keep = true;                    // over a restart, where something can keep it
 };
 
 struct HostConfig {

@@ -141,14 +141,9 @@ Status CheckPools(const Config& config) {
   }
   if (pool.device_bytes.empty()) return {};
   if (pool.device_bytes.size() != pool.devices.size()) {
-    return Conflict(config, {"pool.device_bytes", "pool.device"},
-                    "pool.device_bytes has {} sizes for the {} devices of pool.device; give one "
-                    "for each",
+    return Conflict(config, {"pool.bytes", "pool.device"},
+                    "pool.bytes has {} sizes for the {} devices of pool.device; give one for each",
                     pool.device_bytes.size(), pool.devices.size());
-  }
-  if (pool.free_fraction > 0) {
-    return Conflict(config, {"pool.device_bytes", "pool.free_fraction"},
-                    "pool.device_bytes and pool.free_fraction both size the pools; give one");
   }
   return {};
 }
@@ -302,8 +297,7 @@ constexpr std::array kRemedies = {
     Remedy{"cuda_driver_too_old", "pool.device", "update the driver, or set it to \"host\""},
     Remedy{"pool_exceeds_vram", "pool.bytes", "lower it"},
     Remedy{"pool_below_granule", "pool.bytes", "raise it to one piece at least"},
-    Remedy{"vram_held", "pool.bytes", "end those processes, lower it, or see pool.when_vram_held",
-           false},
+    Remedy{"vram_held", "pool.bytes", "end those processes, or lower it", false},
     Remedy{"cold_library", "cold.kind", "install its library"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
     Remedy{"cold_endpoint", "cold.endpoint", "name HOST:PORT or the absolute path of a socket"},

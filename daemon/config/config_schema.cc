@@ -49,6 +49,21 @@ ConfigField ChoiceListAt(Config& config) {
                          }};
 }
 
+// One size or share goes where all devices take theirs from, several sizes to the list.
+ConfigField PoolSizesAt(Config& config) {
+  return SizesField{
+      [&config] {
+        if (config.pool.free_fraction > 0) return SizesField::Value{{}, config.pool.free_fraction};
+        const std::vector<uint64_t>& each = config.pool.device_bytes;
+        return SizesField::Value{each.empty() ? std::vector{config.cache.pool_bytes} : each, 0};
+      },
+      [&config](const SizesField::Value& value) {
+        config.pool.free_fraction = value.share;
+        config.pool.device_bytes = value.bytes.size() > 1 ? value.bytes : std::vector<uint64_t>{};
+        if (value.bytes.size() == 1) config.cache.pool_bytes = value.bytes.front();
+      }};
+}
+
 template <auto kMember>
 ConfigField TenantAt(Config& config) {
   return &(config.tenants.back().*kMember);
@@ -258,22 +273,12 @@ std::vector<ConfigKey> PoolKeys() {
                  "host memory where there is none; it says in the log and in `status` what it "
                  "chose and why. A list, such as `[\"cuda:0\", \"cuda:1\"]`, makes pools on each: "
                  "clients attach to one of them by its position or by the GPU's UUID."),
-      Size("pool.bytes", kCache<&CacheOptions::pool_bytes>, 64 * kKiB, kMaxBytes,
-           "Memory of all pools of a device together: a hard cap. On a GPU it is rounded down to "
-           "whole 2 MiB."),
-      Ranged(kSizeList, "pool.device_bytes", kPool<&PoolConfig::device_bytes>, 64 * kKiB, kMaxBytes,
-             "If not empty, takes the place of `pool.bytes`: one size for each device of "
-             "`pool.device`, in their order."),
-      Fraction(
-          "pool.free_fraction", kPool<&PoolConfig::free_fraction>, 0, 0.99,
-          "If not 0, takes the place of `pool.bytes`: this share of the memory that each device "
-          "has free when the daemon starts."),
-      Choice(
-          "pool.when_vram_held", &ChoiceAt<&Config::pool, &PoolConfig::when_vram_held>,
-          {"fail", "wait", "shrink"},
-          "If less of the GPU's memory is free than `pool.bytes`, as when clients of an earlier "
-          "daemon still hold theirs: end with an error, wait for up to a minute and then end, or "
-          "start with what is free. The log names the processes that hold memory."),
+      Ranged(kSizes, "pool.bytes", &PoolSizesAt, 64 * kKiB, kMaxBytes,
+             "Memory of all pools of a device together: a hard cap, rounded down to whole 2 MiB on "
+             "a GPU. One size for all devices, a list of one for each of `pool.device`, or a share "
+             "of the memory that each device has free when the daemon starts. Where less is free, "
+             "as when clients of an earlier daemon still hold theirs, it waits for up to a minute "
+             "and then ends; the log names the processes that hold memory."),
       Choice(
           "pool.eviction", &ChoiceAt<&Config::cache, &CacheOptions::pool_eviction>, {"cls", "lru"},
           "Which block a pool evicts: `lru` the least recently used; `cls` the one of the lowest "

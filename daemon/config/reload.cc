@@ -21,8 +21,7 @@ void CopyField(const ConfigField& from, const ConfigField& to) {
   std::visit(
       [&to](const auto& source) {
         using Field = std::decay_t<decltype(source)>;
-        if constexpr (std::is_same_v<Field, ChoiceField> ||
-                      std::is_same_v<Field, ChoiceListField>) {
+        if constexpr (requires { source.get(); }) {
           std::get<Field>(to).set(source.get());
         } else {
           *std::get<Field>(to) = *source;

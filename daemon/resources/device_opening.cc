@@ -67,7 +67,7 @@ Result<Choice> Choose(DeviceChoice wanted) {
                 .reason = fmt::format("auto: the first of {} GPU(s)", presence.devices)};
 }
 
-// Opens a GPU, waits for enough free memory if told so, and settles how much of it pools may take.
+// Opens a GPU, waits until enough of its memory is free, and settles how much of it pools may take.
 class CudaOpening {
  public:
   CudaOpening(const Config& config, size_t position, const Clock& clock, EventQueue* loop, Log* log,
@@ -84,20 +84,13 @@ class CudaOpening {
   [[nodiscard]] Result<OpenedDevice> Open() {
     KVT_RETURN_IF_ERROR(Reopen());
     KVT_RETURN_IF_ERROR(WaitForMemory());
-    const uint64_t free_bytes = free_bytes_;
-    if (wanted_bytes_ > free_bytes) {
-      if (config_.pool.when_vram_held != VramHeldChoice::kShrink) return NotFree(free_bytes);
-      log_->Warning("device.degraded", "pools of cuda:{} get the {} that are free, not {}; {}",
-                    options_.ordinal, FormatByteSize(free_bytes), FormatByteSize(wanted_bytes_),
-                    HoldersText(options_.ordinal));
-    }
-    const uint64_t granted = std::min(wanted_bytes_, free_bytes);
-    opened_.pool_bytes = granted - granted % kVramGranuleBytes;
+    if (wanted_bytes_ > free_bytes_) return NotFree();
+    opened_.pool_bytes = wanted_bytes_ - wanted_bytes_ % kVramGranuleBytes;
     if (opened_.pool_bytes == 0) {
       return MakeError(
           ErrorCode::kInvalidArgument, "pool_below_granule",
           fmt::format("pool.bytes is {} on cuda:{}, a GPU's memory comes in pieces of {}",
-                      FormatByteSize(granted), options_.ordinal,
+                      FormatByteSize(wanted_bytes_), options_.ordinal,
                       FormatByteSize(kVramGranuleBytes)));
     }
     opened_.kind = wire::DeviceKind::kCuda;
@@ -121,7 +114,6 @@ class CudaOpening {
   }
 
   [[nodiscard]] Status WaitForMemory() {
-    if (config_.pool.when_vram_held != VramHeldChoice::kWait) return {};
     const int64_t give_up_ms = clock_.MonotonicMs() + kVramWaitMs;
     bool said = false;
     while (wanted_bytes_ > free_bytes_ && clock_.MonotonicMs() < give_up_ms) {
@@ -136,10 +128,10 @@ class CudaOpening {
     return {};
   }
 
-  [[nodiscard]] tl::unexpected<Error> NotFree(uint64_t free_bytes) const {
+  [[nodiscard]] tl::unexpected<Error> NotFree() const {
     return MakeError(ErrorCode::kIoError, "vram_held",
                      fmt::format("pool.bytes is {}, {} of the memory of cuda:{} are free; {}",
-                                 FormatByteSize(wanted_bytes_), FormatByteSize(free_bytes),
+                                 FormatByteSize(wanted_bytes_), FormatByteSize(free_bytes_),
                                  options_.ordinal, HoldersText(options_.ordinal)));
   }
 

@@ -35,9 +35,9 @@ struct OpenedDevice {
 };
 
 // Opens what `pool.device` names, in its order, and says in the log what it is, and whether pools
-// in host memory and the host tier together exceed `memory`. May wait for a GPU's memory that other
-// processes hold, if told so. `on_fatal` is called on the loop when only a new process helps. All
-// or nothing. `kept_bytes` tells how much of a device's memory pools of an earlier daemon have,
+// in host memory and the host tier together exceed `memory`. May wait for a minute for a GPU's
+// memory that other processes hold. `on_fatal` is called on the loop when only a new process helps.
+// All or nothing. `kept_bytes` tells how much of a device's memory pools of an earlier daemon have,
 // which counts as free; it may be empty. Errors: kUnsupported "no_cuda", "no_such_device",
 // "cuda_driver_too_old"; kInvalidArgument "pool_exceeds_vram" (more than the GPU has),
 // "pool_exceeds_memory", "pool_below_granule"; kIoError "vram_held" (more than is free), or CUDA's.

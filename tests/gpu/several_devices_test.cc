@@ -12,9 +12,13 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/executor.h"
 #include "base/units.h"
+#include "daemon/config/config.h"
+#include "daemon/resources/device_opening.h"
+#include "daemon/runtime/log.h"
 #include "gpu/cuda_device.h"
 #include "tests/gpu/gpu_daemon_fixture.h"
 #include "tests/gpu/seeded_bytes.h"
@@ -27,6 +31,20 @@ namespace {
 constexpr uint32_t kBlockTokens = 16;
 constexpr uint64_t kBlockBytes = 64 * kKiB;
 constexpr size_t kBlocks = 40;
+
+// A minute later each time it is looked at: who waits by it gives up at once.
+class ImpatientClock final : public Clock {
+ public:
+  [[nodiscard]] int64_t MonotonicMs() const override { return now_ms_ += kMinuteMs; }
+  [[nodiscard]] int64_t WallMs() const override { return MonotonicMs(); }
+
+ private:
+  mutable int64_t now_ms_ = 0;
+};
+
+DeviceChoice CudaChoice(int ordinal) {
+  return static_cast<DeviceChoice>(static_cast<int>(DeviceChoice::kCuda) + ordinal);
+}
 
 class SeveralDevicesTest : public GpuDaemonFixture {
  protected:
@@ -173,8 +191,8 @@ TEST_F(SeveralDevicesTest, HostMemoryPinnedOnceIsPinnedForEachGpu) {
 
 TEST_F(SeveralDevicesTest, APoolLargerThanItsGpuIsAnErrorThatNamesTheGpu) {
   const int last = gpus_ > 1 ? 1 : 0;
-  const auto daemon = PrivateDaemon::Start(
-      OptionsWith(Settings({GpuLast(), R"(pool.device_bytes=["24MiB", "100TiB"])"})));
+  const auto daemon =
+      PrivateDaemon::Start(OptionsWith(Settings({GpuLast(), R"(pool.bytes=["24MiB", "100TiB"])"})));
   ASSERT_FALSE(daemon);
   EXPECT_NE(daemon.error().context.find("pool_exceeds_vram"), std::string::npos)
       << daemon.error().context;
@@ -190,12 +208,16 @@ TEST_F(SeveralDevicesTest, MemoryHeldOnOneGpuIsToldOfThatGpu) {
   ASSERT_TRUE(device) << device.error().ToString();
   const auto others = (*device)->CreatePool((*device)->info().free_bytes - 4 * kGiB);
   ASSERT_TRUE(others) << others.error().ToString();
-  const auto daemon = PrivateDaemon::Start(OptionsWith(
-      Settings({GpuLast(), R"(pool.device_bytes=["24MiB", "8GiB"])", "pool.when_vram_held=fail"})));
-  ASSERT_FALSE(daemon);
-  EXPECT_NE(daemon.error().context.find("vram_held"), std::string::npos) << daemon.error().context;
-  EXPECT_NE(daemon.error().context.find(fmt::format("cuda:{}", last)), std::string::npos)
-      << daemon.error().context;
+  Config config;
+  config.pool.devices = {gpus_ > 1 ? DeviceChoice::kCuda : DeviceChoice::kHost, CudaChoice(last)};
+  config.pool.device_bytes = {24 * kMiB, 8 * kGiB};
+  Log log(config.log);
+  const ImpatientClock clock;
+  const auto opened = OpenDevices(config, clock, &loop, &log, {}, {});
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().reason, "vram_held") << opened.error().context;
+  EXPECT_NE(opened.error().context.find(fmt::format("cuda:{}", last)), std::string::npos)
+      << opened.error().context;
 }
 
 class DeviceSequenceTest : public SeveralDevicesTest {

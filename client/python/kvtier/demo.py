@@ -198,7 +198,6 @@ class OwnDaemon:
         """Returns when it serves. Raises DemoError with the end of its log."""
         settings = {
             "pool.device": "host",
-            "pool.free_fraction": "0",
             "pool.bytes": "64MiB",
             "host.bytes": "256MiB",
             "disk.bytes": "1GiB",

@@ -93,7 +93,7 @@ format = "json"
 TEST(Config, DevicesAreNamedAndNumbered) {
   EXPECT_EQ(Parse("[pool]\ndevice = \"auto\"\n")->pool.devices.front(), DeviceChoice::kAuto);
   EXPECT_EQ(Parse("[pool]\ndevice = \"cuda:0\"\n")->pool.devices.front(), DeviceChoice::kCuda);
-  const Result<Config> fourth = Parse("[pool]\ndevice = \"cuda:3\"\nfree_fraction = 0.5\n");
+  const Result<Config> fourth = Parse("[pool]\ndevice = \"cuda:3\"\nbytes = \"50%\"\n");
   ASSERT_TRUE(fourth) << fourth.error().context;
   EXPECT_EQ(static_cast<int>(fourth->pool.devices.front()),
             static_cast<int>(DeviceChoice::kCuda) + 3);
@@ -111,7 +111,7 @@ TEST(Config, PoolEvictionIsOneOfTwo) {
 
 TEST(Config, SeveralDevicesAreAListEachWithItsSize) {
   const Result<Config> two =
-      Parse("[pool]\ndevice = [\"cuda:0\", \"cuda:3\"]\ndevice_bytes = [\"16GiB\", \"8GiB\"]\n");
+      Parse("[pool]\ndevice = [\"cuda:0\", \"cuda:3\"]\nbytes = [\"16GiB\", \"8GiB\"]\n");
   ASSERT_TRUE(two) << two.error().context;
   const auto fourth = static_cast<DeviceChoice>(static_cast<int>(DeviceChoice::kCuda) + 3);
   EXPECT_EQ(two->pool.devices, (std::vector{DeviceChoice::kCuda, fourth}));
@@ -135,11 +135,27 @@ TEST(Config, DevicesThatContradictEachOtherAreRefused) {
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", 1]\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", \"cuda:0\"]\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"auto\", \"host\"]\n"), "config_conflict");
-  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\", \"1GiB\"]\n"),
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\nbytes = [\"1GiB\", \"1GiB\"]\n"),
             "config_conflict");
-  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\"]\nfree_fraction = 0.5\n"),
-            "config_conflict");
-  EXPECT_EQ(ReasonOf("[pool]\ndevice_bytes = [\"1B\"]\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\nbytes = [\"1B\"]\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\nbytes = []\n"), "config_out_of_range");
+}
+
+TEST(Config, APoolMayTakeAShareOfWhatIsFree) {
+  const Result<Config> share = Parse("[pool]\nbytes = \"12.5%\"\n");
+  ASSERT_TRUE(share) << share.error().context;
+  EXPECT_EQ(share->pool.free_fraction, 0.125);
+  const Result<Config> again = Parse(FormatConfig(*share));
+  ASSERT_TRUE(again) << again.error().context;
+  EXPECT_EQ(again->pool.free_fraction, 0.125);
+  const Result<Config> replaced =
+      ParseConfig("[pool]\nbytes = \"20%\"\n", "t", {"pool.bytes=1MiB"});
+  ASSERT_TRUE(replaced) << replaced.error().context;
+  EXPECT_EQ(replaced->pool.free_fraction, 0) << "the last value counts alone";
+  EXPECT_EQ(replaced->cache.pool_bytes, 1 * kMiB);
+  for (const char* text : {"\"100%\"", "\"0%\"", "\"-5%\"", "\"%\"", "\"half%\"", "[\"50%\"]"}) {
+    EXPECT_EQ(ReasonOf(fmt::format("[pool]\nbytes = {}\n", text)), "config_out_of_range") << text;
+  }
 }
 
 TEST(Config, UnknownKeyNamesPlaceAndNearestKey) {
@@ -169,9 +185,10 @@ TEST(Config, FirstMistakeInTheFileIsTold) {
 }
 
 TEST(Config, SizeWithoutUnitIsRefused) {
-  EXPECT_EQ(ContextOf("[pool]\nbytes = 1073741824\n"),
-            "test.toml:2:9: pool.bytes must be a size with a unit, \"64KiB\" to \"1024TiB\", not "
-            "an integer");
+  EXPECT_EQ(
+      ContextOf("[pool]\nbytes = 1073741824\n"),
+      "test.toml:2:9: pool.bytes must be a size with a unit, \"64KiB\" to \"1024TiB\", a list of "
+      "sizes, or a share up to \"99%\", not an integer");
   EXPECT_EQ(ReasonOf("[pool]\nbytes = 1073741824\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[pool]\nbytes = \"1073741824\"\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[pool]\nbytes = \"12 parsecs\"\n"), "config_out_of_range");
@@ -471,7 +488,8 @@ TEST(Config, AKeyOfTheExampleWithoutItsSectionIsToldWhereItBelongs) {
 TEST(Config, UnitsAreNamedWhereAValueCannotBeRead) {
   EXPECT_EQ(ContextOf("[pool]\nbytes = \"16G\"\n"),
             "test.toml:2:9: pool.bytes \"16G\" is not allowed; must be a size with a unit, "
-            "\"64KiB\" to \"1024TiB\"; units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB");
+            "\"64KiB\" to \"1024TiB\", a list of sizes, or a share up to \"99%\"; units are B, "
+            "KiB, MiB, GiB, TiB, kB, MB, GB, TB");
   EXPECT_TRUE(ContextOf("[drain]\ndeadline = \"10m\"\n").ends_with("; units are ms, s, min, h, d"));
 }
 

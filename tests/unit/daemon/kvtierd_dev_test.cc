@@ -33,8 +33,6 @@ class KvtierdDevTest : public testing::Test {
             "--set",
             "pool.device=host",
             "--set",
-            "pool.free_fraction=0",
-            "--set",
             "restart.keep_for=0s"};
   }
 
