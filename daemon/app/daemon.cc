@@ -188,8 +188,7 @@ Status Daemon::OpenDevices() {
 
 void Daemon::OpenKeptPools() {
   OpenDescriptors();
-  kept_pools_ = std::make_unique<KeptPools>(
-      descriptors_.get(), log_, config_.pool.keep && descriptors_->holder().name != "none");
+  kept_pools_ = std::make_unique<KeptPools>(descriptors_.get(), log_);
 }
 
 void Daemon::WatchFormerClients() {
@@ -223,7 +222,7 @@ Status Daemon::OpenArena() {
       .pinner = pinner,
       .numa_node = CommonNumaNode(devices_),
       // Without a holder the memory ends with the process, and anonymous memory is had sooner.
-      .keep = config_.host.keep && descriptors_->holder().name != "none",
+      .keep = KeepsMemory(),
       .log = [log = log_](const std::string& note) { log->Warning("host.degraded", "{}", note); },
       .on_complete =
           [this](const ArenaTimes& times) {
@@ -248,6 +247,8 @@ Status Daemon::OpenArena() {
   return {};
 }
 
+bool Daemon::KeepsMemory() const { return descriptors_->holder().name != "none"; }
+
 bool Daemon::MayUseCuda() const {
   return std::ranges::any_of(config_.pool.devices,
                              [](DeviceChoice asked) { return asked != DeviceChoice::kHost; });
@@ -259,9 +260,7 @@ bool Daemon::UsesCuda() const {
 }
 
 void Daemon::EndInBackground() {
-  const bool all_kept =
-      config_.host.keep && config_.pool.keep && descriptors_->holder().name != "none";
-  if (!all_kept) return;
+  if (!KeepsMemory()) return;
   const Status started = StartTeardownProcess();
   ends_in_background_ = started.has_value();
   if (!started) {

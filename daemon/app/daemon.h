@@ -98,7 +98,9 @@ class Daemon {
   [[nodiscard]] Status OpenArena();
   // Has its memory outlive this process.
   void KeepArena();
-  // Where all large memory outlives this process, it need not be waited for.
+  // Whether something holds host memory and pools over this process's end.
+  [[nodiscard]] bool KeepsMemory() const;
+  // Where large memory outlives this process, it need not be waited for.
   void EndInBackground();
   [[nodiscard]] bool MayUseCuda() const;
   [[nodiscard]] bool UsesCuda() const;

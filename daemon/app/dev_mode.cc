@@ -232,10 +232,10 @@ Next, in another terminal:
       found ? "Clients of this user find it by themselves: kvtier.connect() needs no arguments."
             : fmt::format("Clients do not find it by themselves: export {}={}", kSocketVariable,
                           config.server.socket),
-      config.host.keep && config.restart.keep_for_ms > 0
+      config.restart.keep_for_ms > 0
           ? fmt::format("Host memory is, too, for {}; kvtierctl stop --release gives it back.",
                         FormatDuration(config.restart.keep_for_ms))
-          : "Host memory is not (host.keep, restart.keep_for).");
+          : "Host memory is not (restart.keep_for).");
 }
 
 }  // namespace kvtier

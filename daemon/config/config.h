@@ -67,12 +67,10 @@ struct PoolConfig {
   std::vector<uint64_t> device_bytes;  // of each device; empty: cache.pool_bytes for all
   double free_fraction = 0;            // 0: bytes count
   uint64_t offload_bytes_per_s = 0;    // 0: no limit
-  bool keep = true;                    // over a restart, where something can keep it
 };
 
 struct HostConfig {
   uint64_t bytes = 1 * kGiB;
-  bool keep = true;  // over a restart, where something can keep it
 };
 
 enum class DiskEncryption : uint8_t { kNone, kAes256Gcm };

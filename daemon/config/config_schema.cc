@@ -287,7 +287,6 @@ std::vector<ConfigKey> PoolKeys() {
       Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
            "How many bytes a second are copied from a GPU to host memory ahead of need; `0B`: no "
            "limit. What is waited for is never held back."),
-      Boolean("pool.keep", kPool<&PoolConfig::keep>, "Whether pools outlive the daemon, too."),
   };
 }
 
@@ -295,11 +294,6 @@ std::vector<ConfigKey> HostKeys() {
   return {
       Size("host.bytes", kHost<&HostConfig::bytes>, 64 * kKiB, kMaxBytes,
            "Size of the arena: a hard cap. Rounded down to whole slabs (`cache.slab_bytes`)."),
-      Boolean("host.keep", kHost<&HostConfig::keep>,
-              "Whether host memory outlives the daemon: its blocks are hits after a restart or a "
-              "crash. systemd or `kvtier-keeper` holds it meanwhile; see `restart.keep_for`. It is "
-              "shared memory then, which has huge pages only where the kernel gives them to it "
-              "(`/sys/kernel/mm/transparent_hugepage/shmem_enabled`)."),
   };
 }
 
@@ -471,10 +465,15 @@ std::vector<ConfigKey> RestartKeys() {
   return {
       Duration(
           "restart.keep_for", &At<&Config::restart, &RestartConfig::keep_for_ms>, 0, kYearMs,
-          "How long `kvtier-keeper` holds what is kept when the daemon has ended, whether by a "
-          "crash or by SIGTERM; the memory is in use meanwhile. `0s`: nothing is kept. "
-          "systemd's store knows no time: it holds until the unit is stopped. `kvtierctl stop "
-          "--release` gives everything back at once."),
+          "How long `kvtier-keeper` holds host memory and pools when the daemon has ended, whether "
+          "by "
+          "a crash or by SIGTERM: their blocks are hits after the next start. The memory is in use "
+          "meanwhile. `0s`: nothing is kept. systemd's store knows no time: it holds until the "
+          "unit "
+          "is stopped. `kvtierctl stop --release` gives everything back at once. Host memory that "
+          "is "
+          "kept is shared memory, which has huge pages only where the kernel gives them to it "
+          "(`/sys/kernel/mm/transparent_hugepage/shmem_enabled`)."),
   };
 }
 

@@ -77,7 +77,7 @@ TEST_F(KvtierdService, ReloadTakesWhatItCanAndNamesWhatItCannot) {
   WriteConfig("[log]\nlevel = \"info\"\n");
   Kvtierd kvtierd(Arguments());
   ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
-  WriteConfig("[retention]\nextended_ttl = \"7d\"\n\n[host]\nkeep = false\n");
+  WriteConfig("[retention]\nextended_ttl = \"7d\"\n\n[kernels]\nenabled = false\n");
   kvtierd.Signal(SIGHUP);
   EXPECT_NE(systemd_.ReceiveUntil("RELOADING=1"), "");
   EXPECT_NE(systemd_.ReceiveUntil("READY=1"), "");
@@ -89,7 +89,7 @@ TEST_F(KvtierdService, ReloadTakesWhatItCanAndNamesWhatItCannot) {
             std::string::npos)
       << log;
   EXPECT_NE(log.find("config.needs_restart: " + ConfigPath() +
-                     ":5:8: host.keep: false is wanted, true stays until a restart"),
+                     ":5:11: kernels.enabled: false is wanted, true stays until a restart"),
             std::string::npos)
       << log;
 }
