@@ -159,7 +159,7 @@ Status Daemon::OpenDisk() {
                                             take_keys)));
   if (disk_->keys_descriptor() < 0) return {};
   const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
-  if (!kept && config_.disk.keys == DiskKeys::kMemory) {
+  if (!kept && config_.disk.root_key.empty()) {
     log_->Warning("disk.keys_not_kept",
                   "a restart will lose what is on disk, for the encryption keys end with this "
                   "process: {}",

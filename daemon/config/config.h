@@ -74,7 +74,6 @@ struct HostConfig {
 };
 
 enum class DiskEncryption : uint8_t { kNone, kAes256Gcm };
-enum class DiskKeys : uint8_t { kMemory, kPersist };
 
 struct DiskConfig {
   std::string directory = "/var/lib/kvtier";
@@ -83,14 +82,11 @@ struct DiskConfig {
   uint32_t files = 1;
   // No key, tests alone set it: io_uring is the faster one wherever the kernel allows it.
   DiskEngine engine{};  // kAuto
-  bool reformat = false;
   DiskEncryption encryption = DiskEncryption::kNone;
-  DiskKeys keys = DiskKeys::kMemory;
-  // Paths, or names of systemd's credentials.
+  // Paths, or names of systemd's credentials. Empty: encryption keys are in memory alone.
   std::string root_key;
   std::string previous_root_key;
   uint64_t free_floor_bytes = 1 * kGiB;
-  uint64_t rated_write_bytes = 0;  // over the drives' life; 0: not known
 };
 
 enum class ColdKind : uint8_t { kNone, kResp };

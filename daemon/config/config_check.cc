@@ -175,13 +175,13 @@ Status CheckTiers(const Config& config) {
 
 Status CheckDiskKeys(const Config& config) {
   const DiskConfig& disk = config.disk;
-  if (disk.keys == DiskKeys::kMemory) return {};
-  if (disk.encryption == DiskEncryption::kNone) {
-    return Conflict(config, {"disk.keys"},
-                    "disk.keys is \"persist\", but nothing is encrypted; set disk.encryption");
+  if (disk.encryption == DiskEncryption::kNone && !disk.root_key.empty()) {
+    return Conflict(config, {"disk.root_key"},
+                    "disk.root_key is given, but nothing is encrypted; set disk.encryption");
   }
-  if (disk.root_key.empty()) {
-    return Conflict(config, {"disk.keys"}, "disk.keys is \"persist\", which needs a disk.root_key");
+  if (disk.root_key.empty() && !disk.previous_root_key.empty()) {
+    return Conflict(config, {"disk.previous_root_key"},
+                    "disk.previous_root_key is given without a disk.root_key that follows it");
   }
   return {};
 }
@@ -204,10 +204,10 @@ Status CheckCold(const Config& config) {
   if (cold.endpoint.empty()) {
     return Conflict(config, {"cold.kind"}, "cold.kind needs a cold.endpoint");
   }
-  if (config.disk.encryption != DiskEncryption::kNone && config.disk.keys == DiskKeys::kMemory) {
-    return Conflict(config, {"cold.kind", "disk.keys"},
-                    "keys that are in memory only cannot encrypt what hosts share: set disk.keys "
-                    "to \"persist\" and disk.root_key to the same key on all hosts, or "
+  if (config.disk.encryption != DiskEncryption::kNone && config.disk.root_key.empty()) {
+    return Conflict(config, {"cold.kind", "disk.encryption"},
+                    "keys that are in memory only cannot encrypt what hosts share: set "
+                    "disk.root_key to the same key on all hosts, or "
                     "disk.encryption or cold.kind to \"none\"");
   }
   return {};

@@ -96,8 +96,7 @@ constexpr auto kCache = &At<&Config::cache, kMember>;
 
 constexpr double kYearMs = 366.0 * kDayMs;
 // Bounds that several keys share, far above any use; sums of values stay within 64 bits.
-constexpr double kMaxBytes = 0x1p50;       // 1024 TiB
-constexpr double kMaxRatedBytes = 0x1p62;  // many drives of many PiB; summed with nothing
+constexpr double kMaxBytes = 0x1p50;  // 1024 TiB
 constexpr double kMaxColdBytes = 0x1p40;
 constexpr double kMaxNameBytes = 255;
 constexpr double kMaxIds = 4096;
@@ -307,27 +306,21 @@ std::vector<ConfigKey> DiskKeys() {
       Count("disk.files", kDisk<&DiskConfig::files>, 1, kMaxDiskFiles,
             "How many files (`blocks-00.kvt` and so on) the tier is striped over; symbolic links "
             "put them on several disks."),
-      Boolean("disk.reformat", kDisk<&DiskConfig::reformat>,
-              "Allows files of another shape (`cache.slab_bytes`, `disk.files`) or with "
-              "damaged superblocks to be emptied and made anew; otherwise the daemon refuses "
-              "to start on them."),
-      Choice("disk.encryption", &ChoiceAt<&Config::disk, &DiskConfig::encryption>,
-             {"none", "aes-256-gcm"},
-             "What lies on disk can be read with keys in memory (`disk.keys`), one for each tenant "
-             "and hour, kept over a restart as host memory is (`restart.keep_for`). Without them, "
-             "and when this setting changes, the disk tier begins anew."),
-      Choice("disk.keys", &ChoiceAt<&Config::disk, &DiskConfig::keys>, {"memory", "persist"},
-             "`persist`: they are also in a file, wrapped by a root key, and survive a reboot."),
+      Choice(
+          "disk.encryption", &ChoiceAt<&Config::disk, &DiskConfig::encryption>,
+          {"none", "aes-256-gcm"},
+          "`aes-256-gcm`: what lies on disk is encrypted, by a key for each tenant and hour. Keys "
+          "are in memory, kept over a restart as host memory is (`restart.keep_for`), and with "
+          "`disk.root_key` in a file, too. Without its keys, and when this setting changes, the "
+          "disk tier begins anew."),
       Ranged(kText, "disk.root_key", kDisk<&DiskConfig::root_key>, 0, kMaxPathBytes,
-             "Wraps them, 32 bytes: a file closed to others, or the name of a credential."),
+             "If not empty, encryption keys are also in a file, wrapped by this key, and survive a "
+             "reboot: 32 bytes in a file closed to others, or the name of a credential."),
       Ranged(kText, "disk.previous_root_key", kDisk<&DiskConfig::previous_root_key>, 0,
              kMaxPathBytes, "Opens that file once, after a change of the root key."),
       Size("disk.free_floor_bytes", kDisk<&DiskConfig::free_floor_bytes>, 0, kMaxBytes,
            "The file system keeps at least this much free: the files are made smaller than "
            "`disk.bytes` if it must be, and the log and `status` say so."),
-      Size("disk.rated_writes", kDisk<&DiskConfig::rated_write_bytes>, 0, kMaxRatedBytes,
-           "Bytes that the drive may be written in its life, as its maker says (TBW); of several "
-           "drives, all together. For a metric alone; `0B`: not known."),
       OnReload(Fraction(
           "disk.admission", kCache<&CacheOptions::disk_admission>, 0, 0.9,
           "A block is written only if it is at least so likely to be used again before it "
@@ -349,7 +342,7 @@ std::vector<ConfigKey> ColdKeys() {
           "`resp`: a server that speaks RESP, as Valkey and Redis do; needs the library "
           "`kvtier-cold-resp.so`. `none`: no cold tier. With `disk.encryption` objects are "
           "encrypted, too, by keys derived from `disk.root_key`: hosts that are to share them need "
-          "the same one, and `disk.keys` has to be `persist`. Otherwise they are plain bytes."),
+          "the same one. Otherwise they are plain bytes."),
       Ranged(kText, "cold.endpoint", kCold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
              "Where the store is: `HOST:PORT`, or the absolute path of a socket."),
       Ranged(kText, "cold.user", kCold<&ColdConfig::user>, 0, kMaxNameBytes,

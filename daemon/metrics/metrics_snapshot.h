@@ -116,7 +116,6 @@ struct MetricsSnapshot {
   bool index_rebuilt = false;
   double index_load_seconds = 0;
   uint64_t write_budget_bytes = 0;  // a day; 0: no limit
-  uint64_t rated_write_bytes = 0;   // of the drives' life; 0: not known
   LoopDelayHistogram loop_delays{&kLoopDelayBoundsUs};
   LoopDelayHistogram event_times{&kLoopDelayBoundsUs};
   HitHistory history;

@@ -40,7 +40,7 @@ void DiskTier::Note(const std::string& note) {
 // What was destroyed in memory must not come back from the file: memory that an earlier daemon left
 // is newer, or as new.
 Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys) {
-  if (disk.keys == DiskKeys::kMemory) return KeyFile::Remove(disk.directory);
+  if (disk.root_key.empty()) return KeyFile::Remove(disk.directory);
   KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
   std::optional<RootKey> previous;
   if (!disk.previous_root_key.empty()) {
@@ -51,10 +51,6 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing
   const auto file = std::make_shared<KeyFile>(disk.directory, std::move(root), std::move(aes));
   if (!keys->adopted()) {
     Result<std::vector<StoredKey>> stored = file->Load(previous);
-    if (!stored && stored.error().reason == "key_file_damaged" && disk.reformat) {
-      Note("the stored encryption keys are damaged: " + stored.error().ToString());
-      stored = std::vector<StoredKey>{};
-    }
     if (!stored) return tl::unexpected<Error>(std::move(stored).error());
     keys->Load(*stored);
   }
@@ -111,7 +107,6 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                              .files = disk.files,
                              .slab_bytes = config.cache.slab_bytes,
                              .free_floor_bytes = disk.free_floor_bytes,
-                             .reformat = disk.reformat,
                              .has_keys = std::move(has_keys),
                              .engine = disk.engine,
                              .io = {.executor = executor,

@@ -88,7 +88,7 @@ class ColdTest : public TwoHostsTest {
     const std::string path = directory() + "/root." + byte;
     std::ofstream(path, std::ios::binary) << std::string(32, byte);
     std::filesystem::permissions(path, std::filesystem::perms::owner_read);
-    encryption_ = {"disk.encryption=aes-256-gcm", "disk.keys=persist", "disk.root_key=" + path};
+    encryption_ = {"disk.encryption=aes-256-gcm", "disk.root_key=" + path};
   }
   [[nodiscard]] size_t CountObjects() override { return server_->Names().size(); }
 

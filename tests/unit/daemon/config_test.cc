@@ -194,15 +194,6 @@ TEST(Config, SizeWithoutUnitIsRefused) {
   EXPECT_EQ(ReasonOf("[pool]\nbytes = \"12 parsecs\"\n"), "config_out_of_range");
 }
 
-TEST(Config, RatedWritesOfManyDrivesAreMoreThanAPebibyte) {
-  const Result<Config> config = Parse("[disk]\nrated_writes = \"1.5TB\"\n");
-  ASSERT_TRUE(config) << config.error().context;
-  EXPECT_EQ(config->disk.rated_write_bytes, 1'500'000'000'000u);
-  const Result<Config> large = Parse("[disk]\nrated_writes = \"70000TB\"\n");
-  ASSERT_TRUE(large) << large.error().context;
-  EXPECT_EQ(large->disk.rated_write_bytes, 70'000'000'000'000'000u);
-}
-
 TEST(Config, DurationWithoutUnitIsRefused) {
   EXPECT_EQ(ReasonOf("[retention]\nmemory_ttl = 600\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[retention]\nmemory_ttl = \"600\"\n"), "config_out_of_range");
@@ -212,7 +203,7 @@ TEST(Config, WrongTypesAreRefused) {
   EXPECT_EQ(ReasonOf("[server]\nsocket = 3\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = \"3\"\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = 3.5\n"), "config_wrong_type");
-  EXPECT_EQ(ReasonOf("[disk]\nreformat = 1\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[kernels]\nenabled = 1\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[cache]\npool_clean_fraction = \"half\"\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[log]\nlevel = 1979-05-27\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("pool = 3\n"), "config_wrong_type");
@@ -300,13 +291,13 @@ TEST(Config, SocketPathTooLongForTheKernelIsRefused) {
 }
 
 TEST(Config, OverridesReplaceTheFile) {
-  const Result<Config> config = ParseConfig(
-      "[pool]\nbytes = \"1GiB\"\n", "test.toml",
-      {"pool.bytes=256MiB", "server.max_clients=3", "disk.reformat=true", "disk.directory=/x/y"});
+  const Result<Config> config = ParseConfig("[pool]\nbytes = \"1GiB\"\n", "test.toml",
+                                            {"pool.bytes=256MiB", "server.max_clients=3",
+                                             "kernels.enabled=false", "disk.directory=/x/y"});
   ASSERT_TRUE(config) << config.error().context;
   EXPECT_EQ(config->cache.pool_bytes, 256 * kMiB);
   EXPECT_EQ(config->server.max_clients, 3u);
-  EXPECT_TRUE(config->disk.reformat);
+  EXPECT_FALSE(config->kernels.enabled);
   EXPECT_EQ(config->disk.directory, "/x/y");
 }
 
@@ -567,14 +558,12 @@ TEST(Config, ReferenceInTheDocumentationIsUpToDate) {
       << "run: kvtierd --print-config-reference > docs/CONFIGURATION.md";
 }
 
-TEST(Config, KeysPersistOnlyWithEncryptionAndARootKey) {
-  EXPECT_EQ(ReasonOf("[disk]\nkeys = \"persist\"\nroot_key = \"kvtier.root\"\n"),
-            "config_conflict");
-  EXPECT_EQ(ReasonOf("[disk]\nencryption = \"aes-256-gcm\"\nkeys = \"persist\"\n"),
-            "config_conflict");
-  EXPECT_EQ(ReasonOf("[disk]\nencryption = \"aes-256-gcm\"\nkeys = \"persist\"\n"
-                     "root_key = \"kvtier.root\"\n"),
-            "");
+TEST(Config, ARootKeyIsOfUseOnlyWithEncryption) {
+  const std::string encrypted = "[disk]\nencryption = \"aes-256-gcm\"\n";
+  EXPECT_EQ(ReasonOf(encrypted), "");
+  EXPECT_EQ(ReasonOf(encrypted + "root_key = \"kvtier.root\"\n"), "");
+  EXPECT_EQ(ReasonOf("[disk]\nroot_key = \"kvtier.root\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(encrypted + "previous_root_key = \"kvtier.root\"\n"), "config_conflict");
 }
 
 TEST(Config, AColdTierNeedsAnEndpointAndKeysThatOtherHostsHave) {
@@ -583,7 +572,7 @@ TEST(Config, AColdTierNeedsAnEndpointAndKeysThatOtherHostsHave) {
   EXPECT_EQ(ReasonOf(cold), "");
   const std::string encrypted = cold + "[disk]\nencryption = \"aes-256-gcm\"\n";
   EXPECT_EQ(ReasonOf(encrypted), "config_conflict") << "no other host could read them";
-  EXPECT_EQ(ReasonOf(encrypted + "keys = \"persist\"\nroot_key = \"/etc/kvtier/root.key\"\n"), "");
+  EXPECT_EQ(ReasonOf(encrypted + "root_key = \"/etc/kvtier/root.key\"\n"), "");
   EXPECT_EQ(ReasonOf("[cold]\nkind = \"tape\"\n"), "config_out_of_range");
 }
 

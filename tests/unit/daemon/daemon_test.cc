@@ -142,7 +142,6 @@ class StoredKeys : public testing::Test {
     return std::make_unique<DaemonUnderTest>(directory_.path(), [&](Config* config) {
       config->restart.keep_for_ms = 0;
       config->disk.encryption = DiskEncryption::kAes256Gcm;
-      config->disk.keys = root_key.empty() ? DiskKeys::kMemory : DiskKeys::kPersist;
       config->disk.root_key = root_key;
       config->disk.previous_root_key = previous;
     });
