@@ -89,13 +89,9 @@ struct DiskConfig {
   uint64_t free_floor_bytes = 1 * kGiB;
 };
 
-enum class ColdKind : uint8_t { kNone, kResp };
-
 // What is reached beyond this host; the cache's share is in CacheOptions.
 struct ColdConfig {
-  ColdKind kind = ColdKind::kNone;
-  std::string endpoint;       // HOST:PORT, or the path of a socket
-  std::string user;           // empty: the store's default user
+  std::string endpoint;       // as ParseColdEndpoint reads it; empty: no cold tier
   std::string password_file;  // a path; empty: no password
 };
 

@@ -16,7 +16,7 @@
 #include "base/digest.h"
 #include "base/units.h"
 #include "daemon/config/config_schema.h"
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 #include "daemon/config/tenants.h"
 #include "tiers/storage/disk_geometry.h"
 
@@ -200,15 +200,15 @@ Status CheckMetrics(const Config& config) {
 // encrypt could be read by none.
 Status CheckCold(const Config& config) {
   const ColdConfig& cold = config.cold;
-  if (cold.kind == ColdKind::kNone) return {};
-  if (cold.endpoint.empty()) {
-    return Conflict(config, {"cold.kind"}, "cold.kind needs a cold.endpoint");
+  if (cold.endpoint.empty()) return {};
+  if (const auto parsed = ParseColdEndpoint(cold.endpoint); !parsed) {
+    return Conflict(config, {"cold.endpoint"}, "cold.endpoint {}", parsed.error().context);
   }
   if (config.disk.encryption != DiskEncryption::kNone && config.disk.root_key.empty()) {
-    return Conflict(config, {"cold.kind", "disk.encryption"},
+    return Conflict(config, {"cold.endpoint", "disk.encryption"},
                     "keys that are in memory only cannot encrypt what hosts share: set "
                     "disk.root_key to the same key on all hosts, or "
-                    "disk.encryption or cold.kind to \"none\"");
+                    "turn disk.encryption or the cold tier off");
   }
   return {};
 }
@@ -298,9 +298,9 @@ constexpr std::array kRemedies = {
     Remedy{"pool_exceeds_vram", "pool.bytes", "lower it"},
     Remedy{"pool_below_granule", "pool.bytes", "raise it to one piece at least"},
     Remedy{"vram_held", "pool.bytes", "end those processes, or lower it", false},
-    Remedy{"cold_library", "cold.kind", "install its library"},
+    Remedy{"cold_library", "cold.endpoint", "install its library"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
-    Remedy{"cold_endpoint", "cold.endpoint", "name HOST:PORT or the absolute path of a socket"},
+    Remedy{"cold_endpoint", "cold.endpoint", "name resp://HOST:PORT or resp:///PATH"},
     Remedy{"socket_in_use", "", "stop that process, or name another path"},
     Remedy{"socket_path_taken", "", "remove what is there, or name another path"},
     Remedy{"socket_path_too_long", "", "name one of at most 107 bytes"},

@@ -98,7 +98,6 @@ constexpr double kYearMs = 366.0 * kDayMs;
 // Bounds that several keys share, far above any use; sums of values stay within 64 bits.
 constexpr double kMaxBytes = 0x1p50;  // 1024 TiB
 constexpr double kMaxColdBytes = 0x1p40;
-constexpr double kMaxNameBytes = 255;
 constexpr double kMaxIds = 4096;
 constexpr double kMaxPathBytes = 4095;
 constexpr double kMaxSocketPathBytes = 107;  // sockaddr_un::sun_path less its terminator
@@ -337,16 +336,13 @@ std::vector<ConfigKey> DiskKeys() {
 
 std::vector<ConfigKey> ColdKeys() {
   return {
-      Choice(
-          "cold.kind", &ChoiceAt<&Config::cold, &ColdConfig::kind>, {"none", "resp"},
-          "`resp`: a server that speaks RESP, as Valkey and Redis do; needs the library "
-          "`kvtier-cold-resp.so`. `none`: no cold tier. With `disk.encryption` objects are "
+      Ranged(
+          kText, "cold.endpoint", kCold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
+          "Where the store is: `resp://HOST:PORT` or `resp:///PATH` of a socket, for a server that "
+          "speaks RESP, as Valkey and Redis do; `resp://USER@HOST:PORT` names a user. Needs the "
+          "library `kvtier-cold-resp.so`. Empty: no cold tier. With `disk.encryption` objects are "
           "encrypted, too, by keys derived from `disk.root_key`: hosts that are to share them need "
           "the same one. Otherwise they are plain bytes."),
-      Ranged(kText, "cold.endpoint", kCold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
-             "Where the store is: `HOST:PORT`, or the absolute path of a socket."),
-      Ranged(kText, "cold.user", kCold<&ColdConfig::user>, 0, kMaxNameBytes,
-             "Who the daemon is to the store. Empty: the store's default user."),
       Ranged(kPath, "cold.password_file", kCold<&ColdConfig::password_file>, 0, kMaxPathBytes,
              "A file whose first line is the password. Empty: none is sent."),
       Duration("cold.after", kCache<&CacheOptions::cold_after_ms>, 0, kYearMs,

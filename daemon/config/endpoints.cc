@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -85,6 +85,19 @@ Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loop
       ParseListenAddress(text.substr(kTcp.size()), beyond_loopback,
                          "events.listen_beyond_loopback = true lets other machines subscribe"));
   return EventEndpoint{.path = {}, .address = std::move(address)};
+}
+
+Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
+  constexpr std::string_view kResp = "resp://";
+  const std::string_view rest = text.starts_with(kResp) ? text.substr(kResp.size()) : "";
+  // A path may have an @, a user has no slash.
+  const size_t at = rest.substr(0, rest.find('/')).rfind('@');
+  const bool has_user = at != std::string_view::npos;
+  ColdEndpoint endpoint{.user = std::string(has_user ? rest.substr(0, at) : ""),
+                        .address = std::string(has_user ? rest.substr(at + 1) : rest)};
+  if (!endpoint.address.empty() && (!has_user || at > 0)) return endpoint;
+  return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
+                   fmt::format("\"{}\" is neither resp://HOST:PORT nor resp:///PATH", text));
 }
 
 bool IsLoopbackHost(std::string_view host_header) {

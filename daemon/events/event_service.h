@@ -14,7 +14,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 #include "daemon/events/event_report.h"
 #include "daemon/events/event_stream.h"
 #include "daemon/events/tcp_acceptor.h"

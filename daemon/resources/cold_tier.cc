@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "daemon/config/endpoints.h"
 #include "daemon/resources/root_key.h"
 
 namespace kvtier {
@@ -50,12 +51,13 @@ Result<std::string> ReadPassword(const std::string& path) {
 Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clock* clock,
                                                  EventLoop* loop, Executor* executor) {
   const ColdConfig& cold = config.cold;
-  if (cold.kind == ColdKind::kNone) return nullptr;
+  if (cold.endpoint.empty()) return nullptr;
+  KVT_ASSIGN_OR_RETURN(ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
   KVT_ASSIGN_OR_RETURN(std::string password, ReadPassword(cold.password_file));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
                        LoadedStore::Open({.library = LibraryPath(),
-                                          .endpoint = cold.endpoint,
-                                          .user = cold.user,
+                                          .endpoint = std::move(endpoint.address),
+                                          .user = std::move(endpoint.user),
                                           .password = std::move(password),
                                           .max_bytes_in_flight = BytesInFlight(config.cache)},
                                          loop));

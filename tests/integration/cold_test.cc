@@ -79,7 +79,7 @@ class ColdTest : public TwoHostsTest {
     server_.reset();
   }
   [[nodiscard]] std::vector<std::string> StoreSettings() const override {
-    std::vector<std::string> settings = {"cold.kind=resp", "cold.endpoint=" + server_->socket()};
+    std::vector<std::string> settings = {"cold.endpoint=resp://" + server_->socket()};
     settings.insert(settings.end(), encryption_.begin(), encryption_.end());
     return settings;
   }

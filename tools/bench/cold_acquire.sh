@@ -36,7 +36,7 @@ measure() {
 }
 
 start_daemon without
-start_daemon with --set cold.kind=resp --set "cold.endpoint=$directory/redis.sock"
+start_daemon with --set "cold.endpoint=resp://$directory/redis.sock"
 for ((round = 0; round < rounds; round++)); do
   measure without none "$round"
   measure with healthy "$round"

@@ -567,13 +567,13 @@ TEST(Config, ARootKeyIsOfUseOnlyWithEncryption) {
 }
 
 TEST(Config, AColdTierNeedsAnEndpointAndKeysThatOtherHostsHave) {
-  EXPECT_EQ(ReasonOf("[cold]\nkind = \"resp\"\n"), "config_conflict");
-  const std::string cold = "[cold]\nkind = \"resp\"\nendpoint = \"127.0.0.1:6379\"\n";
+  const std::string cold = "[cold]\nendpoint = \"resp://127.0.0.1:6379\"\n";
   EXPECT_EQ(ReasonOf(cold), "");
   const std::string encrypted = cold + "[disk]\nencryption = \"aes-256-gcm\"\n";
   EXPECT_EQ(ReasonOf(encrypted), "config_conflict") << "no other host could read them";
   EXPECT_EQ(ReasonOf(encrypted + "root_key = \"/etc/kvtier/root.key\"\n"), "");
-  EXPECT_EQ(ReasonOf("[cold]\nkind = \"tape\"\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[cold]\nendpoint = \"127.0.0.1:6379\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[cold]\nendpoint = \"tape://9\"\n"), "config_conflict");
 }
 
 }  // namespace
