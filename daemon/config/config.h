@@ -28,6 +28,7 @@ struct ServerConfig {
   std::string socket = "/run/kvtier/kvtier.sock";
   std::string admin_socket = "/run/kvtier/admin.sock";
   uint32_t max_clients = 256;
+  bool listen_beyond_loopback = false;  // for metrics and events
   // --- no keys: tests alone set them
   // The protocol's own limit.
   uint32_t max_hashes_per_call = wire::kMaxHashesPerCall;
@@ -115,7 +116,6 @@ struct RestartConfig {
 
 struct MetricsConfig {
   std::string listen;  // empty: nowhere
-  bool listen_beyond_loopback = false;
 };
 
 // Named in this order in config_schema.cc. kVllm and kSglang call tiers and hashes differently.
@@ -127,7 +127,6 @@ enum class EventHash : uint8_t { kInt64, kBytes };
 struct EventsConfig {
   std::string endpoint;         // empty: no events
   std::string replay_endpoint;  // empty: none
-  bool listen_beyond_loopback = false;
   std::string topic = "kv@<pod>@<model>";
   std::string pod;                     // empty: the host's name
   std::vector<std::string> tenants;    // beside the tenant "default"

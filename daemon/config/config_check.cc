@@ -189,7 +189,7 @@ Status CheckDiskKeys(const Config& config) {
 Status CheckMetrics(const Config& config) {
   if (config.metrics.listen.empty()) return {};
   const Result<ListenAddress> address =
-      ParseListenAddress(config.metrics.listen, config.metrics.listen_beyond_loopback);
+      ParseListenAddress(config.metrics.listen, config.server.listen_beyond_loopback);
   if (!address) {
     return Conflict(config, {"metrics.listen"}, "metrics.listen {}", address.error().context);
   }
@@ -220,7 +220,7 @@ Status CheckEvents(const Config& config) {
         std::pair("events.replay_endpoint", &events.replay_endpoint)}) {
     if (endpoint->empty()) continue;
     const Result<EventEndpoint> parsed =
-        ParseEventEndpoint(*endpoint, events.listen_beyond_loopback);
+        ParseEventEndpoint(*endpoint, config.server.listen_beyond_loopback);
     if (!parsed) return Conflict(config, {key}, "{} {}", key, parsed.error().context);
   }
   if (events.endpoint.empty() && !events.replay_endpoint.empty()) {

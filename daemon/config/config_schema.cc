@@ -217,6 +217,11 @@ std::vector<ConfigKey> ServerKeys() {
            "The Unix socket for `kvtierctl`; only root and the daemon's own user are served."),
       OnReload(Count("server.max_clients", kServer<&ServerConfig::max_clients>, 1, 65536,
                      "Connections at once; one more is told so and closed.")),
+      Boolean(
+          "server.listen_beyond_loopback", kServer<&ServerConfig::listen_beyond_loopback>,
+          "`metrics.listen` and the endpoints of `[events]` may be any address, as `0.0.0.0:9400`: "
+          "other machines get events, `/metrics` and `/healthz` without a password, and no other "
+          "page."),
   };
 }
 
@@ -473,11 +478,6 @@ std::vector<ConfigKey> MetricsKeys() {
           "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
           "machine alone are allowed, port 0 takes a free one and logs it. Every process of this "
           "machine may read the pages. Empty: no pages."),
-      Boolean(
-          "metrics.listen_beyond_loopback",
-          &At<&Config::metrics, &MetricsConfig::listen_beyond_loopback>,
-          "`metrics.listen` may be any address, as `0.0.0.0:9400`: other machines get `/metrics` "
-          "and `/healthz` without a password, and no other page."),
   };
 }
 
@@ -488,9 +488,6 @@ std::vector<ConfigKey> EventsKeys() {
              "process that can reach it learns which hashes are cached. Empty: no events."),
       Ranged(kText, "events.replay_endpoint", kEvents<&EventsConfig::replay_endpoint>, 0,
              kMaxPathBytes, "Where routers ask for batches that they missed. Empty: nowhere."),
-      Boolean("events.listen_beyond_loopback", kEvents<&EventsConfig::listen_beyond_loopback>,
-              "Both may be any address, as `tcp://0.0.0.0:5557`: other machines get the events "
-              "without a password."),
       Text("events.topic", kEvents<&EventsConfig::topic>, 256,
            "The topic of a model's events; `<pod>`, `<model>`, `<tenant>` and `<fingerprint>` "
            "stand for what they say."),

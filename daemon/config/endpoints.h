@@ -20,14 +20,9 @@ struct ListenAddress {
   uint16_t port = 0;  // 0: any that is free
 };
 
-// What to change so that other machines are let in, for complaints.
-inline constexpr std::string_view kMetricsRemedy =
-    "metrics.listen_beyond_loopback = true lets other machines read the metrics";
-
 // "127.0.0.1:9400" (any of 127.0.0.0/8) or "[::1]:9400"; with `beyond_loopback` any literal
 // address, as "0.0.0.0:9400". Errors: kInvalidArgument "bad_listen".
-[[nodiscard]] Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback,
-                                                       std::string_view remedy = kMetricsRemedy);
+[[nodiscard]] Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback);
 
 // Where events are listened for: "tcp://" and a ListenAddress, or "ipc://" and an absolute path.
 struct EventEndpoint {

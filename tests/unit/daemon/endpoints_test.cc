@@ -47,7 +47,7 @@ TEST(ListenAddress, MayBeAnyWhereOtherMachinesMayAsk) {
   }
   EXPECT_NE(ParseListenAddress("0.0.0.0:9400", false)
                 .error()
-                .context.find("metrics.listen_beyond_loopback = true"),
+                .context.find("server.listen_beyond_loopback"),
             std::string::npos);
 }
 
@@ -72,7 +72,7 @@ TEST(EventEndpoint, OtherMachinesMayNotSubscribeUnlessTheyAreLetIn) {
   }
   EXPECT_NE(ParseEventEndpoint("tcp://0.0.0.0:5557", false)
                 .error()
-                .context.find("events.listen_beyond_loopback = true"),
+                .context.find("server.listen_beyond_loopback"),
             std::string::npos);
 }
 
