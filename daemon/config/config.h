@@ -118,25 +118,21 @@ struct MetricsConfig {
   std::string listen;  // empty: nowhere
 };
 
-// Named in this order in config_schema.cc. kVllm and kSglang call tiers and hashes differently.
-enum class EventMedia : uint8_t { kVllm, kSglang };
-enum class EventEncoding : uint8_t { kMap, kArray };
-enum class EventHash : uint8_t { kInt64, kBytes };
+// Named in this order in config_schema.cc.
+enum class EventFormat : uint8_t { kVllm, kVllmBytes, kLlmd, kLlmdBytes, kSglang };
 
 // What routers are told of the blocks that the tiers hold (docs/EVENTS.md).
 struct EventsConfig {
-  std::string endpoint;         // empty: no events
-  std::string replay_endpoint;  // empty: none
-  std::string topic = "kv@<pod>@<model>";
+  std::string endpoint;                // empty: no events
+  std::string replay_endpoint;         // empty: none
   std::string pod;                     // empty: the host's name
   std::vector<std::string> tenants;    // beside the tenant "default"
   std::vector<std::string> token_ids;  // tenants of whose blocks ids are kept and told
   uint64_t token_bytes = 256 * kMiB;
-  EventMedia media = EventMedia::kVllm;
-  EventEncoding encoding = EventEncoding::kMap;
-  EventHash hash = EventHash::kInt64;
+  EventFormat format = EventFormat::kVllm;
+  // Batches kept for routers that are behind, in 64 MiB at most. No key, tests alone set it: vLLM's
+  // publisher keeps as many.
   uint32_t buffer_steps = 10'000;
-  bool snapshots = true;
 };
 
 // What `kvtierctl trace` shows. No key, tests alone set it: as many events of 64 bytes reach back

@@ -488,9 +488,6 @@ std::vector<ConfigKey> EventsKeys() {
              "process that can reach it learns which hashes are cached. Empty: no events."),
       Ranged(kText, "events.replay_endpoint", kEvents<&EventsConfig::replay_endpoint>, 0,
              kMaxPathBytes, "Where routers ask for batches that they missed. Empty: nowhere."),
-      Text("events.topic", kEvents<&EventsConfig::topic>, 256,
-           "The topic of a model's events; `<pod>`, `<model>`, `<tenant>` and `<fingerprint>` "
-           "stand for what they say."),
       Ranged(kText, "events.pod", kEvents<&EventsConfig::pod>, 0, 253,
              "What routers call this daemon. Empty: the host's name."),
       NameList("events.tenants", kEvents<&EventsConfig::tenants>,
@@ -502,17 +499,11 @@ std::vector<ConfigKey> EventsKeys() {
       Size("events.token_bytes", kEvents<&EventsConfig::token_bytes>, 1 * kMiB, kMaxBytes,
            "Memory for ids, shared equally among those tenants: 96 bytes for a block of 16 tokens. "
            "Blocks beyond it are told of without ids."),
-      Choice("events.media", &ChoiceAt<&Config::events, &EventsConfig::media>, {"vllm", "sglang"},
-             "How tiers are called: GPU, CPU, STORAGE or GPU, CPU_PINNED, DISK."),
-      Choice("events.encoding", &ChoiceAt<&Config::events, &EventsConfig::encoding>,
-             {"map", "array"}, "The form of an event: `array` for llm-d-kv-cache and AIBrix."),
       Choice(
-          "events.hash", &ChoiceAt<&Config::events, &EventsConfig::hash>, {"int64", "bytes"},
-          "The form of a hash: 8 of its bytes, as the engine of `events.media` does, or all 32."),
-      Count("events.buffer_steps", kEvents<&EventsConfig::buffer_steps>, 1, 1 << 20,
-            "Batches kept for routers that are behind, in 64 MiB at most."),
-      Boolean("events.snapshots", kEvents<&EventsConfig::snapshots>,
-              "Whether a router that subscribes, or fell too far behind, is told all there is."),
+          "events.format", &ChoiceAt<&Config::events, &EventsConfig::format>,
+          {"vllm", "vllm-bytes", "llm-d", "llm-d-bytes", "sglang"},
+          "The form of events: as vLLM (maps) or SGLang sends them, or arrays, for llm-d-kv-cache "
+          "and AIBrix; hashes as 8 of their bytes, or with `-bytes` whole (docs/EVENTS.md)."),
   };
 }
 

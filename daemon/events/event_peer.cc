@@ -137,10 +137,7 @@ Status EventPeer::HandleSubscription(const ZmtpFrame& frame) {
 Status EventPeer::Subscribe(std::string_view topic) {
   if (topics_.size() >= kMaxTopics) return Breach("too_many_topics");
   const bool added = topics_.emplace(topic).second;
-  // Without snapshots the feed that there is goes on: a new one would leave out what it had before
-  // it.
-  if (!added || (feed_ && !environment_.snapshots)) return {};
-  feed_ = EventFeed::Live(environment_.stream, environment_.counters, environment_.snapshots);
+  if (added) feed_ = EventFeed::Live(environment_.stream, environment_.counters);
   return {};
 }
 

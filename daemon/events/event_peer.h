@@ -30,7 +30,6 @@ class EventPeer {
     EventLoop* loop = nullptr;
     EventStream* stream = nullptr;
     EventPeerCounters* counters = nullptr;
-    bool snapshots = true;
   };
 
   // `ended` is called once, when the connection is over; the peer is then to be destroyed, in a

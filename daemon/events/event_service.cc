@@ -79,7 +79,7 @@ void EventService::Accept(Socket* socket, UniqueFd connection) {
     return;
   }
   const EventPeer::Environment environment{
-      .loop = loop_, .stream = &stream_, .counters = &counters_, .snapshots = config_.snapshots};
+      .loop = loop_, .stream = &stream_, .counters = &counters_};
   socket->peers.push_back(
       {std::make_unique<EventPeer>(environment, socket->role, std::move(connection),
                                    [this] { RemoveEnded(); }),

@@ -97,8 +97,6 @@ class EventStream final : public BlockEventSink {
   void Publish(Topic* topic);
   void NoteAdded(Topic* topic);
   [[nodiscard]] bool MayTell(const std::string& tenant) const;
-  [[nodiscard]] std::string TopicText(const NamespaceIdentity& identity,
-                                      const std::string& model) const;
 
   const EventsConfig config_;
   const Clock& clock_;

@@ -23,7 +23,7 @@ constexpr MetricRow kEventRows[] = {
      "events.sent_batches", "",
      [](From from, Family family) { family.Add(from.snapshot.events.peers.sent); }},
     {kCounter, "kvtier_event_lost_batches",
-     "Batches that a router was too slow for; a snapshot makes them good unless these are off.",
+     "Batches that a router was too slow for; a snapshot makes them good.",
      "events.lost_batches", "",
      [](From from, Family family) { family.Add(from.snapshot.events.peers.lost); }},
     {kCounter, "kvtier_event_snapshots", "Snapshots of all that is cached, begun for a router.",
