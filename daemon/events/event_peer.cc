@@ -204,6 +204,7 @@ void EventPeer::Pump() {
 }
 
 void EventPeer::Flush() {
+  const size_t before = unsent();
   while (unsent() > 0 && !watch_.waiting_writable()) {
     const auto rest = std::as_bytes(std::span(out_)).subspan(sent_);
     const Result<std::optional<size_t>> sent = wire::Send(socket_.get(), rest);
@@ -216,6 +217,11 @@ void EventPeer::Flush() {
       break;
     }
     sent_ += **sent;
+  }
+  if (unsent() == 0) {
+    unread_since_ms_.reset();
+  } else if (unsent() < before || !unread_since_ms_) {
+    unread_since_ms_ = environment_.clock->MonotonicMs();
   }
   // Also of a peer that never has read all.
   if (unsent() > 0 && sent_ < kOutboxBytes) return;

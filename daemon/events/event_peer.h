@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "base/clock.h"
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/events/event_feed.h"
@@ -28,6 +29,7 @@ class EventPeer {
  public:
   struct Environment {
     EventLoop* loop = nullptr;
+    const Clock* clock = nullptr;
     EventStream* stream = nullptr;
     EventPeerCounters* counters = nullptr;
   };
@@ -47,6 +49,12 @@ class EventPeer {
   [[nodiscard]] bool ready() const { return ready_; }
   [[nodiscard]] bool over() const { return over_; }
   [[nodiscard]] bool subscribed() const { return !topics_.empty(); }
+  // Nothing is to be sent to it: it has subscribed to nothing, or asked for nothing.
+  [[nodiscard]] bool idle() const {
+    return role_ == EventPeerRole::kSubscriber ? !subscribed() : !feed_;
+  }
+  // Since when it has read nothing of what waits for it; none if nothing waits.
+  [[nodiscard]] std::optional<int64_t> unread_since_ms() const { return unread_since_ms_; }
   // Ends the connection.
   void End();
 
@@ -82,6 +90,7 @@ class EventPeer {
   std::optional<EventFeed> feed_;
   std::string out_;
   size_t sent_ = 0;  // of `out_`
+  std::optional<int64_t> unread_since_ms_;
   Timer later_;
   FdWatch watch_;
 };

@@ -20,7 +20,7 @@ struct EventPeerCounters {
   uint64_t lost = 0;       // batches that left the ring before a router took them
   uint64_t snapshots = 0;  // begun
   uint64_t replays = 0;    // requests answered
-  uint64_t refused = 0;    // connections ended for what they sent, or for being too many
+  uint64_t refused = 0;    // connections ended for what they sent, or because there were too many
 };
 
 struct EventReport {
