@@ -205,7 +205,6 @@ class EventsTest(unittest.TestCase):
         self.start(
             "disk.bytes=4MiB",
             "disk.free_floor_bytes=0B",
-            "disk.admission=0",
             'events.token_ids=["default"]',
         )
         self.compute_prompt()

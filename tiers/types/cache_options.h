@@ -79,7 +79,8 @@ struct CacheOptions {
   uint64_t disk_write_budget_bytes_per_day = 0;
   // A block is written to disk if it is at least so likely to be used again before it expires, as
   // far as that has been learned, or if a block that follows it is written; pinned ones always are.
-  // 0: every `extended` block is written.
+  // 0: every `extended` block is written. No key: at a persist_after of 30 s values up to 0.5 wrote
+  // 95 to 100 % of the same blocks. The write budget raises it when a day's share is spent.
   double disk_admission = 0.15;
   // At most this share of the lowest tier's blocks may be pinned. No key: half is left to what is
   // not pinned, so that pins cannot stop the cache.
