@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kvtierd is told: one value for each key of docs/CONFIGURATION.md, and some that no key sets,
-// because no second value has been measured: tests change these. Plain data; config_schema.h says
-// which keys exist, config_loader.h reads them.
+// The configuration of kvtierd: one value for each key of docs/CONFIGURATION.md, and some that no
+// key sets, because no second value has been measured: tests change these. Plain data;
+// config_schema.h says which keys exist, config_loader.h reads them.
 //
 // Values that were read are within their keys' ranges; CheckConfig says whether they go together.
 // Sizes are in bytes, times in milliseconds; 0 means "no limit" or "off" where a comment says so. A
@@ -49,7 +49,8 @@ struct TenantConfig {
   std::vector<std::string> users;  // by name
   std::vector<uint32_t> uids;
   std::vector<uint32_t> gids;
-  // What the tenant may take. Its name is left empty here; QuotasOf (tenants.h) fills it in.
+  // Bounds how much the tenant takes. Its name is left empty here; QuotasOf (tenants.h) fills it
+  // in.
   TenantQuota quota;
   std::string place;  // as in Config::places
   // The places of the tenant's keys, as in Config::places.
@@ -90,7 +91,7 @@ struct DiskConfig {
   uint64_t free_floor_bytes = 1 * kGiB;
 };
 
-// What is reached beyond this host; the cache's share is in CacheOptions.
+// How the store is reached; CacheOptions says what goes there.
 struct ColdConfig {
   std::string endpoint;       // as ParseColdEndpoint reads it; empty: no cold tier
   std::string password_file;  // a path; empty: no password
@@ -104,12 +105,12 @@ struct LogConfig {
   LogFormat format = LogFormat::kAuto;
 };
 
-// 0: nothing is written at the end; what is not on disk by then is lost with the process.
+// 0: nothing is written at the end, and blocks that are not on disk by then are lost.
 struct DrainConfig {
   int64_t deadline_ms = 60 * 1000;
 };
 
-// What holds memory between two daemons waits so long for the second; 0: nothing is kept.
+// The holder of memory between two daemons waits so long for the second; 0: nothing is kept.
 struct RestartConfig {
   int64_t keep_for_ms = 10 * kMinuteMs;
 };
@@ -121,7 +122,7 @@ struct MetricsConfig {
 // Named in this order in config_schema.cc.
 enum class EventFormat : uint8_t { kVllm, kVllmBytes, kLlmd, kLlmdBytes, kSglang };
 
-// What routers are told of the blocks that the tiers hold (docs/EVENTS.md).
+// The events that tell routers which blocks the tiers hold (docs/EVENTS.md).
 struct EventsConfig {
   std::string endpoint;                // empty: no events
   std::string replay_endpoint;         // empty: none
@@ -135,9 +136,9 @@ struct EventsConfig {
   uint32_t buffer_steps = 10'000;
 };
 
-// What `kvtierctl trace` shows. No key, tests alone set it: as many events of 64 bytes reach back
-// some seconds on a busy host. Recording costs a request 57 ns, and to switch it off made loads no
-// faster.
+// The events that `kvtierctl trace` shows. No key, tests alone set it: as many events of 64 bytes
+// reach back some seconds on a busy host. Recording costs a request 57 ns, and to switch it off
+// made loads no faster.
 struct TraceConfig {
   uint32_t events = 65'536;
 };

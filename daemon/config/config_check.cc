@@ -267,7 +267,7 @@ Status CheckConfig(const Config& config) {
 
 namespace {
 
-// What an operator can do about an error of the start, by the error's reason.
+// Advice to an operator about an error of the start, by the error's reason.
 struct Remedy {
   std::string_view reason;
   std::string_view key;  // empty: the caller's
@@ -378,7 +378,7 @@ std::vector<std::string> BeyondDisk(const Config& config) {
     return about("disk.directory", fmt::format("user {} may not write to {}: {}", ::geteuid(),
                                                there.string(), std::strerror(errno)));
   }
-  // All of the file system: what is free of it may be the tier's own files' already.
+  // The whole file system counts: the tier's own files may already take the part that is not free.
   const auto space = std::filesystem::space(there, ignored);
   // Several files may be links to several disks.
   const bool fits = config.disk.files > 1 || space.capacity >= config.disk.bytes;

@@ -111,11 +111,11 @@ constexpr std::array kSections = {
     ConfigSection{"server", false, "The sockets and what one client may cost."},
     ConfigSection{
         "tenant", true,
-        "Who may connect, and whose blocks are whose: the kernel tells the user and group "
+        "Users who may connect, and whose blocks are whose: the kernel tells the user and group "
         "of a connecting process, users are looked at first. Without any `[[tenant]]`, "
         "processes of the daemon's own user are the tenant `default` and no others may "
-        "connect. What a tenant may take and what is kept for it is explained in "
-        "docs/OPERATIONS.md; the first quota of a tenant and what is reserved take a restart."},
+        "connect. docs/OPERATIONS.md explains quotas and reserves; a tenant's first quota and its "
+        "reserves take a restart."},
     ConfigSection{"pool", false, "The tier in which inference processes use blocks in place."},
     ConfigSection{"host", false, "The tier in host memory; it is also the disk tier's buffer."},
     ConfigSection{"disk", false, "The tier on disk."},
@@ -128,13 +128,14 @@ constexpr std::array kSections = {
         "KV caches of engines that outlive their processes (docs/PROTOCOL.md): the daemon "
         "holds them for the engines' next start, on GPUs and in host memory."},
     ConfigSection{"log", false, "The log, on standard error or in the journal."},
-    ConfigSection{"drain", false, "What happens on SIGTERM."},
-    ConfigSection{"restart", false, "What is kept in memory over a restart (docs/OPERATIONS.md)."},
+    ConfigSection{"drain", false, "The end of the daemon on SIGTERM."},
+    ConfigSection{"restart", false, "Memory that is kept over a restart (docs/OPERATIONS.md)."},
     ConfigSection{"metrics", false,
                   "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
                   "(`/`), for processes on this machine."},
     ConfigSection{"events", false,
-                  "What the tiers hold, told to routers as engines tell it (docs/EVENTS.md)."},
+                  "Events that tell routers which blocks the tiers hold, as engines tell it "
+                  "(docs/EVENTS.md)."},
 };
 
 using FieldOf = ConfigField (*)(Config&);
@@ -289,7 +290,7 @@ std::vector<ConfigKey> PoolKeys() {
           "its own blocks. Host memory and disk evict the least recently used."),
       Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
            "How many bytes a second are copied from a GPU to host memory ahead of need; `0B`: no "
-           "limit. What is waited for is never held back."),
+           "limit. Copies that a client waits for are never held back."),
   };
 }
 
@@ -484,7 +485,7 @@ std::vector<ConfigKey> EventsKeys() {
       Ranged(kText, "events.replay_endpoint", kEvents<&EventsConfig::replay_endpoint>, 0,
              kMaxPathBytes, "Where routers ask for batches that they missed. Empty: nowhere."),
       Ranged(kText, "events.pod", kEvents<&EventsConfig::pod>, 0, 253,
-             "What routers call this daemon. Empty: the host's name."),
+             "The daemon's name among routers. Empty: the host's name."),
       NameList("events.tenants", kEvents<&EventsConfig::tenants>,
                "Tenants whose blocks are told of, beside `default`."),
       NameList("events.token_ids", kEvents<&EventsConfig::token_ids>,

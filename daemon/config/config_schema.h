@@ -33,7 +33,7 @@ struct ChoiceListField {
   std::function<void(std::vector<size_t>)> set;
 };
 
-// One size, a list of them, or a share of what is there.
+// One size, a list of them, or a share of the memory that is free.
 struct SizesField {
   struct Value {
     std::vector<uint64_t> bytes;  // empty: `share` counts
@@ -98,7 +98,7 @@ inline constexpr std::string_view kTenantSection = "tenant";
 [[nodiscard]] std::span<const ConfigKey> ConfigKeys();
 
 // Sets `key` in `config`. Errors: kInvalidArgument "config_wrong_type" or "config_out_of_range";
-// the context says what is allowed, but not where the value stood.
+// the context names the allowed values, but not the place in the file.
 [[nodiscard]] Status AssignConfigValue(const ConfigKey& key, const TomlValue& value,
                                        Config* config);
 

@@ -54,8 +54,8 @@ std::string FormatTenants(const std::vector<TenantConfig>& tenants) {
   return text.empty() ? "none" : text;
 }
 
-// What a running daemon has of `wanted`'s tenants: the reloadable keys of those that had quotas
-// when it started (`rows`, by name), the rest as it is `running`.
+// Takes from `wanted` the reloadable keys of tenants that had quotas when the daemon started
+// (`rows`, by name), and leaves the rest as it is `running`.
 std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
                                       const std::vector<TenantQuota>& rows,
                                       const std::vector<TenantConfig>& wanted) {
@@ -81,7 +81,7 @@ std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
   return taken;
 }
 
-// What of the tenants' keys a running daemon cannot take.
+// Lists the tenants' keys that a running daemon cannot take.
 void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<TenantConfig>& wanted,
                     std::vector<ConfigDifference>* restart) {
   for (size_t i = 0; i < wanted.size(); ++i) {

@@ -12,7 +12,7 @@
 
 namespace kvtier {
 
-// Whether some quota or time to live is the tenant's own. Tenants without any share what is left.
+// Whether some quota or time to live is the tenant's own. Tenants without any share the rest.
 [[nodiscard]] bool HasQuota(const TenantConfig& tenant);
 
 // The quotas of those tenants that have any, with their names, in the configuration's order.

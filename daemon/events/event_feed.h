@@ -12,7 +12,7 @@
 namespace kvtier {
 
 // A connection pulls batches as fast as its peer reads, so that a slow peer costs no memory: a
-// snapshot makes good what has left the ring meanwhile. Event loop only.
+// snapshot makes good the batches that have left the ring meanwhile. Event loop only.
 class EventFeed {
  public:
   // Begins with a snapshot, behind the last batch published. `stream` and `counters` are borrowed.

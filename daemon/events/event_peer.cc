@@ -11,8 +11,8 @@
 namespace kvtier {
 namespace {
 
-// Beyond this nothing is added before the peer reads: what it has not read waits in the ring, which
-// all peers share.
+// Beyond this nothing is added before the peer reads: the batches that it has not read wait in the
+// ring, which all peers share.
 constexpr size_t kOutboxBytes = 256 << 10;
 constexpr size_t kReceiveBytes = 4096;
 // Batches and steps of a snapshot in one event: less than a millisecond together.

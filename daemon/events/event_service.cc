@@ -17,10 +17,10 @@
 namespace kvtier {
 namespace {
 
-// So many milliseconds of events share a batch.
+// Events of as many milliseconds share a batch.
 constexpr int64_t kCollectMs = 5;
 constexpr int64_t kHandshakeTimeoutMs = 10'000;
-// Of a socket's file: routers run as the daemon's user, or as root.
+// The mode of a socket's file: routers run as the daemon's user, or as root.
 constexpr mode_t kSocketMode = 0600;
 
 EventsConfig WithPod(EventsConfig config) {
@@ -30,7 +30,7 @@ EventsConfig WithPod(EventsConfig config) {
   return config;
 }
 
-// Of a Unix socket the process, of TCP the address.
+// The process behind a Unix socket, or the address behind TCP.
 std::string OwnerOf(int socket) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof(address);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells routers what the tiers hold: what the cache's sink hears, as batches, over the sockets that
-// `[events]` names. docs/EVENTS.md says what routers see.
+// Tells routers which blocks the tiers hold: publishes the events that the cache's sink hears, as
+// batches, over the sockets that `[events]` names. docs/EVENTS.md describes them for routers.
 #pragma once
 
 #include <cstdint>
@@ -92,7 +92,7 @@ class EventService final : public EventReportSource {
   Socket replays_;
   bool removing_ = false;
   bool listening_ = false;
-  // Last, so that what is posted does not outlive what it uses.
+  // Last, so that no posted event outlives the members that it uses.
   Gate gate_;
 };
 

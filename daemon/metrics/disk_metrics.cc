@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of the disk tier: what it is written, what it refuses, and what was found at the start.
+// The rows of the disk tier: bytes written, writes refused, and blocks found at the start.
 #include <limits>
 
 #include "daemon/metrics/metrics.h"
@@ -11,7 +11,7 @@ using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
 
-// What is without limit is infinite, not a large number: a ratio of use to limit is then 0.
+// A missing limit is infinite, not a large number: a ratio of use to limit is then 0.
 double OrInfinity(uint64_t value, bool limited) {
   return limited ? static_cast<double>(value) : std::numeric_limits<double>::infinity();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of what is told to routers.
+// The rows of events for routers.
 #include "daemon/metrics/metrics.h"
 
 namespace kvtier {

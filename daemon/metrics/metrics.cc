@@ -87,12 +87,12 @@ void AddPoolTotalPerDevice(Family family, From from, uint64_t PoolTotals::*total
   }
 }
 
-// What is without limit is infinite, not a large number: a ratio of use to limit is then 0.
+// A missing limit is infinite, not a large number: a ratio of use to limit is then 0.
 double OrInfinity(uint64_t value, bool limited) {
   return limited ? static_cast<double>(value) : std::numeric_limits<double>::infinity();
 }
 
-// Of one device, or of host memory if none is given, that has an owner or waits for one.
+// Bytes of one device, or of host memory if none is given, that have an owner or wait for one.
 uint64_t KeptBytes(From from, std::optional<size_t> device, bool waiting) {
   uint64_t bytes = 0;
   for (const KeptMemories::Entry& kept : from.snapshot.kept_memories) {
@@ -230,7 +230,7 @@ constexpr MetricRow kTierRows[] = {
        AddPerTier<uint64_t>(
            family, {TotalsOf(from).in_use_bytes, gauges.host_used_bytes, gauges.disk_used_bytes});
      }},
-    // What the pools have taken from their devices, whether blocks are in it or not.
+    // Memory that the pools have taken from their devices, whether blocks are in it or not.
     {kGauge, "", "", "tiers.pool.allocated_bytes", "",
      [](From from, Family family) { family.Add(from.snapshot.gauges.pool_used_bytes); }},
     {kGauge, "kvtier_tier_blocks", "Blocks that a tier holds.", "tiers.{}.blocks",
@@ -403,7 +403,7 @@ constexpr MetricRow kMovementRows[] = {
     {kGauge, "kvtier_loading_blocks", "Blocks on their way to a pool, from host or from disk.",
      "in_flight.loads", "",
      [](From from, Family family) { family.Add(from.snapshot.gauges.loads_in_flight); }},
-    // Begun, by what is copied; loads are counted as a whole above.
+    // Copies that have begun, by kind; loads are counted as a whole above.
     {kGauge, "", "", "in_flight.{offloads||disk_writes|disk_reads}", "",
      [](From from, Family family) {
        const CacheGauges& gauges = from.snapshot.gauges;

@@ -5,7 +5,7 @@
 // it.
 //
 // All series exist from the start: labels take values of fixed lists only, the devices of the
-// configuration, and tenants with quotas; never names of clients. Those of models begin when the
+// configuration, and tenants with quotas; never names of clients. Series of models begin when the
 // first client registers one, and are as many as the configuration allows
 // (daemon/session/model_labels.h).
 #pragma once
@@ -21,13 +21,13 @@
 
 namespace kvtier {
 
-// What is known without the event loop, and therefore also while it hangs.
+// Facts that are known without the event loop, and therefore also while it hangs.
 struct LoopFacts {
   double silent_seconds = 0;    // since the loop's last sign of life
   double watchdog_seconds = 0;  // after how long a supervisor ends the process; 0: no supervisor
 };
 
-// What the rows are read from. Borrowed for one rendering.
+// The source of the rows. Borrowed for one rendering.
 struct MetricSource {
   const MetricsSnapshot& snapshot;
   const LoopFacts& loop;
@@ -40,9 +40,9 @@ struct MetricRow {
   MetricType type;
   std::string_view name;  // without the samples' suffixes; empty: in JSON only
   std::string_view help;  // one sentence
-  // Where the samples stand in a JSON document, "stats.misses.{}"; empty: nowhere. Of each sample,
-  // {} is the value of the next label, [] its position in an array, and {a|b|c} the one of the
-  // alternatives that has its position; a sample whose alternative is empty is left out.
+  // Where the samples stand in a JSON document, "stats.misses.{}"; empty: nowhere. For each
+  // sample {} is the value of the next label, [] its position in an array, and {a|b|c} the one of
+  // the alternatives that has its position; a sample whose alternative is empty is left out.
   std::string_view status;
   std::string_view live;
   void (*read)(const MetricSource& from, MetricFamily& family);
@@ -63,12 +63,12 @@ struct MetricSection {
 // Blocks or tokens by the tier that had them; the cold store counts as one of its own.
 void AddHits(MetricFamily& family, const CacheStats::Asked& asked);
 
-// What the page at /metrics holds. Any thread.
+// The page at /metrics. Any thread.
 [[nodiscard]] MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,
                                        const ProcessFacts& process);
 
 // Puts every row that has a `place` (&MetricRow::status or &MetricRow::live) into `document`,
-// beside what is there. Counts are integers, with UINT64_MAX for what is without limit. Any thread.
+// beside its members. Counts are integers, with UINT64_MAX where there is no limit. Any thread.
 void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*place,
                 boost::json::object* document);
 

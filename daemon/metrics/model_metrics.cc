@@ -14,8 +14,8 @@ using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
 
-// A label without a value is none in Prometheus: what has no label of its own differs from every
-// model that has, whatever clients call theirs.
+// A label without a value is none in Prometheus: the sum of models without labels of their own
+// differs from every model that has some, whatever clients call theirs.
 MetricLabels LabelsOf(const ModelUse& use) {
   return {
       {"tenant", use.label.tenant}, {"model", use.label.name}, {"revision", use.label.revision}};
