@@ -87,6 +87,9 @@ struct LentMemory {
   };
   Kind kind = Kind::kShared;
   LentDescriptor descriptor;
+  // A name for those who may hold each other up: copies of other owners' memory wait for none of
+  // this one's.
+  std::string owner;
   std::array<uint8_t, 64> ipc_handle{};
   uint64_t bytes = 0;
 };

@@ -144,7 +144,6 @@ void Daemon::OpenDescriptors() {
   descriptors_ = OpenDescriptorStore({.socket = config_.server.socket,
                                       .keep_for_ms = config_.restart.keep_for_ms,
                                       .loop = loop_,
-                                      .executor = executor_.get(),
                                       .log = log_});
 }
 
@@ -287,24 +286,17 @@ void Daemon::KeepArena() {
 }
 
 void Daemon::MakeCache() {
-  lent_host_memory_ = std::make_unique<HostDevice>(loop_);
-  CacheEnvironment environment{
-      .clock = &clock_,
-      .loop = loop_,
-      .executor = executor_.get(),
-      .lent_host_memory = lent_host_memory_.get(),
-      .arena = arena_.get(),
-      .pool_keeper = kept_pools_.get(),
-      .cold = cold_ ? cold_->store() : nullptr,
-      .tracer = &trace_,
-      .events = events_ ? events_->sink() : nullptr,
-      .pools_read = [this](DeviceIndex device) { return attention_->busy(device.value); },
-      .on_adopted =
-          [log = log_](const AdoptionReport& report) {
-            log->Info("host.blocks_adopted",
-                      "{} blocks of an earlier daemon, {}, verified in {} ms; {} dropped",
-                      report.blocks, FormatByteSize(report.bytes), report.ms, report.dropped);
-          }};
+  cache_owner_ = std::make_unique<DaemonCacheOwner>(loop_, log_, attention_.get());
+  CacheEnvironment environment{.clock = &clock_,
+                               .loop = loop_,
+                               .executor = executor_.get(),
+                               .lent_host_memory = cache_owner_->lent_host_memory(),
+                               .arena = arena_.get(),
+                               .pool_keeper = kept_pools_.get(),
+                               .cold = cold_ ? cold_->store() : nullptr,
+                               .tracer = &trace_,
+                               .events = events_ ? events_->sink() : nullptr,
+                               .owner = cache_owner_.get()};
   for (const OpenedDevice& opened : devices_) {
     environment.devices.push_back({opened.device.get(), opened.pool_bytes});
   }

@@ -13,6 +13,7 @@
 #include "daemon/admin/admin_operations.h"
 #include "daemon/admin/admin_server.h"
 #include "daemon/admin/trace_ring.h"
+#include "daemon/app/cache_owner.h"
 #include "daemon/app/shutdown.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"
@@ -138,6 +139,7 @@ class Daemon {
   std::unique_ptr<DeferredPinner> pinner_;    // null: no GPU
   std::vector<OpenedDevice> devices_;         // by DeviceIndex
   std::unique_ptr<Device> lent_host_memory_;  // copies to and from regions in host memory
+  std::unique_ptr<DaemonCacheOwner> cache_owner_;
   std::unique_ptr<MappedArena> arena_;
   // Checksums and other work that takes milliseconds; its answers arrive as events of the loop.
   std::unique_ptr<Executor> executor_;

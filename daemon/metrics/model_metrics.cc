@@ -17,8 +17,7 @@ using Family = MetricFamily&;
 // Prometheus drops a label without a value: models without a label of their own differ from every
 // model that has one, whatever names clients choose.
 MetricLabels LabelsOf(const ModelUse& use) {
-  return {
-      {"tenant", use.label.tenant}, {"model", use.label.name}, {"revision", use.label.revision}};
+  return {{"tenant", use.label.tenant}, {"model", use.label.name}};
 }
 
 // One sample per model, which the members lead to.
@@ -70,9 +69,8 @@ std::vector<ModelUse> ModelUses(const ModelRegistry& models, const Cache& cache,
   std::vector<ModelUse> uses;
   for (const ModelLabel& label : models.labels()) uses.push_back({.label = label});
   const auto use_of = [&](NamespaceId id) -> ModelUse* {
-    const NamespaceIdentity& identity = cache.IdentityOf(id);
-    const auto group = models.FindGroup(identity.tenant, identity.model);
-    return group ? &uses[group->model->label] : nullptr;
+    const std::optional<uint32_t> label = models.LabelOf(id);
+    return label ? &uses[*label] : nullptr;
   };
   const std::vector<CacheStats::AskedOf>& asked = cache.stats().of_namespaces;
   for (uint32_t i = 0; i < asked.size(); ++i) {

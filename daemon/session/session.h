@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -103,11 +104,10 @@ class Session final : public ConnectionListener {
   void OnClosed(const Error& why) override;
 
  private:
-  // A pool that this session may name in its requests. The model belongs to the registry and
-  // outlives the session. A pool id that is not in `pools_` is refused, even if the pool exists for
-  // another tenant.
+  // A pool that this session may name in its requests. A pool id that is not in `pools_` is
+  // refused, even if the pool exists for another tenant.
   struct AttachedPool {
-    const RegisteredModel* model = nullptr;
+    ModelHold model;
     uint32_t group = 0;
     uint32_t device = 0;
     NamespaceId namespace_id;
@@ -192,7 +192,7 @@ class Session final : public ConnectionListener {
   // What is asked of the groups of one model. Errors: those of FindPool; kInvalidArgument
   // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
   template <typename Part>
-  [[nodiscard]] Result<const RegisteredModel*> CheckParts(const std::vector<Part>& parts) const;
+  [[nodiscard]] Result<ModelHold> CheckParts(const std::vector<Part>& parts) const;
   // Everything that can be refused before the cache is asked. Errors: those of CheckParts;
   // kLimitExceeded "too_many_blocks", "too_many_hashes"; kInvalidArgument "empty_request";
   // kUnsupported "partial_blocks".
@@ -269,10 +269,8 @@ class Session final : public ConnectionListener {
   // Errors: kNotFound "pool_not_attached"; kInvalidArgument "not_a_region".
   [[nodiscard]] Result<const AttachedPool*> FindRegion(PoolId region) const;
 
-  // What the client lends. Errors: kInvalidArgument "no_descriptor".
+  // What the client lends. Errors: kInvalidArgument "no_descriptor", "bad_region_memory".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
-  // Drops the descriptors that came with a message that cannot be read.
-  void DropDescriptors(size_t count);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>
@@ -309,6 +307,8 @@ class Session final : public ConnectionListener {
   bool greeted_ = false;
   bool ended_ = false;
   bool had_private_blocks_ = false;
+  // Those that the client registered last, so that it can attach them.
+  std::deque<ModelHold> registered_;
   std::unordered_map<PoolId, AttachedPool> pools_;
   uint32_t acquires_in_flight_ = 0;
   uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer

@@ -37,21 +37,17 @@ Result<LentMemory> Session::TakeLentMemory(const wire::OpenRegion& request) {
   if (!descriptor) {
     return MakeError(ErrorCode::kInvalidArgument, "no_descriptor", "none came with the message");
   }
-  lent.descriptor = LentDescriptor(
-      *std::move(descriptor),
-      [closer = &services_.network->closer](UniqueFd fd) { closer->Close(std::move(fd)); });
+  if (!descriptor->valid()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory",
+                     "neither a file in memory nor memory of a GPU");
+  }
+  lent.descriptor =
+      LentDescriptor(*std::move(descriptor), services_.network->closer.CloseFor(tenant_));
+  lent.owner = tenant_;
   return lent;
 }
 
-void Session::DropDescriptors(size_t count) {
-  for (; count > 0; --count) {
-    std::optional<UniqueFd> descriptor = connection_.TakeDescriptor();
-    if (descriptor) services_.network->closer.Close(*std::move(descriptor));
-  }
-}
-
 Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
-  // Taken first, so that the descriptor of a message that is refused is not the next one's.
   KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
   // Shared, because a function that is kept for later must be copyable.
   const auto kept = std::make_shared<LentMemory>(std::move(lent));
@@ -65,8 +61,7 @@ Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) 
 }
 
 Status Session::OpenRegion(const Call& call, const wire::OpenRegion& request, LentMemory lent) {
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
-                       services_.models->Find(tenant_, request.model));
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
                      fmt::format("group {} of {}", request.group, model->groups.size()));
@@ -97,10 +92,12 @@ Status Session::OpenRegion(const Call& call, const wire::OpenRegion& request, Le
   const NamespaceIdentity identity{tenant_, group.fingerprint, group.block_bytes};
   KVT_ASSIGN_OR_RETURN(const PoolId region,
                        services_.cache->OpenRegion(id_, identity, std::move(memory)));
+  const NamespaceId namespace_id = services_.cache->FindNamespace(identity).value();
+  services_.models->NoteNamespace(namespace_id, *model);
   pools_[region] = {.model = model,
                     .group = request.group,
                     .device = request.device,
-                    .namespace_id = services_.cache->FindNamespace(identity).value(),
+                    .namespace_id = namespace_id,
                     .region_blocks = request.blocks};
   region_blocks_ += request.blocks;
   trace_.End(wire::MessageType::kOpenRegion, call.request_id, /*failed=*/false);

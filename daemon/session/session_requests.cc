@@ -27,6 +27,9 @@ constexpr int64_t kAttachAgainMs = 5;
 constexpr int64_t kAttachPatienceMs = 4000;
 // Attaches of one session that may wait so.
 constexpr uint32_t kMaxAttachesWaiting = 16;
+// Models that a session holds without a pool of theirs. A client may register model after model in
+// one session, one for each change of its weights, for ever.
+constexpr size_t kMaxRegisteredHeld = 16;
 
 // Requests that spend as they go, because they may name more items than one turn at the loop
 // allows.
@@ -34,13 +37,6 @@ constexpr bool WorkedInSteps(wire::MessageType message) {
   return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease ||
          message == wire::MessageType::kLookup || message == wire::MessageType::kPrefetch ||
          message == wire::MessageType::kStore || message == wire::MessageType::kLoad;
-}
-
-// How many descriptors a client sends along.
-constexpr size_t DescriptorsOf(wire::MessageType message) {
-  return message == wire::MessageType::kOpenRegion   ? 1
-         : message == wire::MessageType::kKeepMemory ? 2
-                                                     : 0;
 }
 
 // Whether the request is answered by an event of its own, where its trace ends as well.
@@ -58,11 +54,7 @@ void Session::Handle(const wire::Frame& frame,
                      Status (Session::*handler)(const Call&, const Message&)) {
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = wire::Decode<Message>(frame.payload);
-  if (!message) {
-    // The memory that came with it must not become that of the session's next region.
-    DropDescriptors(DescriptorsOf(Message::kType));
-    return Refuse(call, message.error());
-  }
+  if (!message) return Refuse(call, message.error());
   const RequestTrace::Asked asked = RequestTrace::AskedBy(*message);
   // A request that is worked on in steps spends in each of them.
   if (!WorkedInSteps(Message::kType)) connection_.Spend(asked.blocks + asked.new_blocks);
@@ -170,10 +162,13 @@ Status Session::CheckHashes(std::span<const BlockHash> hashes) const {
 }
 
 Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& request) {
-  const size_t before = services_.models->count(tenant_);
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
+  KVT_ASSIGN_OR_RETURN(const ModelRegistry::Registration registered,
                        services_.models->Register(tenant_, request.record));
-  if (services_.models->count(tenant_) > before && request.record.revision.empty()) {
+  const ModelHold& model = registered.model;
+  std::erase(registered_, model);
+  registered_.push_back(model);
+  if (registered_.size() > kMaxRegisteredHeld) registered_.pop_front();
+  if (registered.is_new && request.record.revision.empty()) {
     services_.log->Warning("model.no_revision",
                            "\"{}\" of tenant {} names no revision: other weights under this name "
                            "would be given its blocks",
@@ -247,8 +242,7 @@ Status Session::AttachLater(const Call& call, const wire::Attach& request, const
 
 Status Session::TryAttach(const Call& call, const wire::Attach& request,
                           std::optional<int64_t> until_ms) {
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
-                       services_.models->Find(tenant_, request.model));
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
                      fmt::format("group {} of {}", request.group, model->groups.size()));
@@ -269,6 +263,7 @@ Status Session::TryAttach(const Call& call, const wire::Attach& request,
                                   static_cast<uint32_t>(model->groups.size()));
   if (!attached) return AttachLater(call, request, attached.error(), until_ms);
   const PoolInfo& pool = *attached;
+  services_.models->NoteNamespace(pool.namespace_id, *model);
   // The pool is used from here on, so that no other attach takes its memory before the reply.
   services_.cache->UsePool(id_, pool.id, Identity());
   if (services_.attention != nullptr) services_.attention->Prepare(request.device);

@@ -226,6 +226,15 @@ class IdentityTest(LmcacheCase):
             weights.write_bytes(b"another")
             self.assertEqual(self.look_up(self.adapter(), keys), [False])
 
+    def test_a_model_that_nobody_names_the_weights_of_is_found_by_one_server(self):
+        with self.assertLogs("lmcache.kvtier", "WARNING"):
+            adapter = self.adapter(identity="")
+            keys, _ = self.stored(adapter, 1)
+            self.assertEqual(self.look_up(adapter, keys), [True])
+            self.assertEqual(self.load(adapter, keys, [memory_object()]), [True])
+            self.assertEqual(self.look_up(self.adapter(identity=""), keys), [False])
+        self.assertEqual(self.look_up(self.adapter(), keys), [False])
+
     def test_an_object_of_another_size_is_never_served(self):
         adapter = self.adapter()
         keys, _ = self.stored(adapter, 1)

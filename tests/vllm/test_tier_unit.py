@@ -193,9 +193,10 @@ class IdentityTest(unittest.TestCase):
 
     def test_weights_that_nobody_can_tell_have_no_name_but_the_user_s(self):
         in_a_bucket = engine(model=self.directory(b"w"), model_weights="s3://bucket/model")
-        for unknown in (engine(), in_a_bucket, engine(model=tempfile.gettempdir())):
-            self.assertIsNone(identity.loaded_weights(unknown, ""))
-            self.assertEqual(identity.loaded_weights(unknown, "mine"), "named:mine")
+        with tempfile.TemporaryDirectory() as empty:
+            for unknown in (engine(), in_a_bucket, engine(model=empty)):
+                self.assertIsNone(identity.loaded_weights(unknown, ""))
+                self.assertEqual(identity.loaded_weights(unknown, "mine"), "named:mine")
 
     def test_a_commit_of_the_hub_names_weights(self):
         config = types.SimpleNamespace(to_dict=dict, _commit_hash="c0ffee")

@@ -15,6 +15,8 @@ struct Directory::Table {
 
   const BlockKeyHash hash;
   PagedArray<BlockEntry> entries;
+  // How often each row has been freed, in pages that are allocated when one of their rows is.
+  PagedArray<uint32_t> generations;
   PagedArray<uint32_t> free;  // rows, the last to be used next
   uint32_t free_count = 0;
   uint32_t end = 0;
@@ -65,6 +67,16 @@ void Directory::Erase(EntryIndex entry) {
   KVT_CHECK(erased);
   table_->entries[entry.value].namespace_id = kFreeRow;
   table_->free.At(table_->free_count++) = entry.value;
+  ++table_->generations.At(entry.value);
+}
+
+EntryRef Directory::RefOf(EntryIndex entry) const {
+  const uint32_t* const generation = table_->generations.Find(entry.value);
+  return {entry, generation == nullptr ? 0 : *generation};
+}
+
+EntryIndex Directory::Resolve(EntryRef ref) const {
+  return ref.row != kNoEntry && RefOf(ref.row) == ref ? ref.row : kNoEntry;
 }
 
 BlockEntry& Directory::operator[](EntryIndex entry) { return table_->entries[entry.value]; }
@@ -79,7 +91,8 @@ bool Directory::Live(EntryIndex entry) const {
 }
 
 size_t Directory::memory_bytes() const {
-  return table_->entries.memory_bytes() + table_->free.memory_bytes() + table_->rows.memory_bytes();
+  return table_->entries.memory_bytes() + table_->generations.memory_bytes() +
+         table_->free.memory_bytes() + table_->rows.memory_bytes();
 }
 
 }  // namespace kvtier

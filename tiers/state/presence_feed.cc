@@ -21,9 +21,9 @@ constexpr uint8_t BitOf(Tier tier) { return static_cast<uint8_t>(1 << static_cas
 }  // namespace
 
 uint8_t PresenceFeed::TiersOf(EntryIndex index) const {
-  const BlockEntry& entry = state_.directory[index];
+  const BlockEntry& entry = state_.blocks.directory[index];
   uint8_t tiers = 0;
-  state_.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+  state_.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
     if (pool.region == nullptr && !pool.blocks[block].loading()) tiers |= BitOf(Tier::kPool);
   });
   if (entry.in_host()) tiers |= BitOf(Tier::kHost);
@@ -60,7 +60,7 @@ void PresenceFeed::TellMarked() {
     marked_.pop_front();
     told_[entry.value] &= static_cast<uint8_t>(~kMarked);
     // A row that is free now was told empty when it was erased.
-    if (state_.directory.Live(entry)) Tell(entry);
+    if (state_.blocks.directory.Live(entry)) Tell(entry);
   }
   goes_on_ = !marked_.empty();
   if (goes_on_) Schedule();
@@ -71,7 +71,7 @@ void PresenceFeed::Tell(EntryIndex index) {
   const uint8_t changed = (told_[index.value] ^ tiers) & static_cast<uint8_t>(~kMarked);
   if (changed == 0) return;
   told_[index.value] ^= changed;
-  const BlockEntry& entry = state_.directory[index];
+  const BlockEntry& entry = state_.blocks.directory[index];
   const BlockKey key{entry.namespace_id, entry.hash};
   for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
     if ((changed & BitOf(tier)) == 0) continue;
@@ -85,9 +85,9 @@ void PresenceFeed::Tell(EntryIndex index) {
 
 // What a router does with ids whose place in the sequence it does not know would be wrong.
 StoredBlock PresenceFeed::Describe(EntryIndex index, Tier tier) const {
-  const BlockEntry& entry = state_.directory[index];
+  const BlockEntry& entry = state_.blocks.directory[index];
   StoredBlock block{.key = {entry.namespace_id, entry.hash},
-                    .parent = state_.ParentHashOf(index),
+                    .parent = state_.blocks.ParentHashOf(index),
                     .tokens = entry.tokens,
                     .tier = tier};
   if (block.parent || entry.depth == 0) block.token_ids = state_.token_ids.Of(index);

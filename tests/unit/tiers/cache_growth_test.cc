@@ -14,7 +14,7 @@
 
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/fake_machine.h"
-#include "tests/unit/tiers/largest_piece.h"
+#include "tests/unit/tiers/memory_taken.h"
 #include "tiers/cache.h"
 
 namespace kvtier {
@@ -25,8 +25,8 @@ constexpr uint64_t kBlockBytes = 64;
 constexpr uint32_t kSequenceBlocks = 512;
 constexpr uint32_t kSequences = 2400;
 constexpr uint32_t kBlocks = kSequences * kSequenceBlocks;
-// A page of the directory's entries takes less; a vector that has doubled to hold one byte of each
-// of so many blocks, more.
+// A vector that has doubled to hold one byte of each of so many blocks takes more. The sample of
+// InfiniteCache, which is bounded, takes the most.
 constexpr size_t kMostBytes = 3 * kMiB / 2;
 
 class Listener final : public BlockEventSink {
@@ -62,13 +62,13 @@ class CacheGrowth : public testing::Test {
   // Runs what the caller begins and all that follows from it, one event after another.
   template <typename Begin>
   void Events(Begin begin) {
-    (void)TakeLargestPiece();
+    (void)TakeMemoryTaken();
     begin();
     do {
-      worst_event_ = std::max(worst_event_, TakeLargestPiece());
+      worst_event_ = std::max(worst_event_, TakeMemoryTaken().largest);
     } while (machine_.loop.RunOne());
   }
-  // A sequence of blocks that no session has had before, cached and no longer in use.
+  // A sequence of blocks that no client has had before, cached and no longer in use.
   void Put(uint64_t sequence) {
     std::vector<BlockHandle> blocks;
     Events([&] {

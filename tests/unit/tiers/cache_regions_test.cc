@@ -135,6 +135,17 @@ TEST_F(CacheRegionsTest, OneBlockIsLoadedToTwoPlacesOfARegion) {
   EXPECT_TRUE(MatchesHash(TestHash(1, 0), RegionBytes(4)));
 }
 
+TEST_F(CacheRegionsTest, ABlockThatIsBeingStoredIsInNoTierYet) {
+  Start();
+  const PendingTransfer stored = BeginStore(OpenRegion(), Sequence(1, 1));
+  ASSERT_FALSE(stored.ended());
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_FALSE(cache_->Inspect({pool_.namespace_id, TestHash(1, 0)})->presence.anywhere());
+  EXPECT_FALSE(cache_->Lookup(pool_.namespace_id, Sequence(1, 1)).front().anywhere());
+  Settle();
+  EXPECT_TRUE(cache_->Lookup(pool_.namespace_id, Sequence(1, 1)).front().host);
+}
+
 TEST_F(CacheRegionsTest, ALoadWaitsForTheStoreOfItsBlock) {
   Start();
   const PoolId region = OpenRegion();
@@ -508,6 +519,30 @@ TEST_F(CacheRegionsTest, AllRegionsOfASessionAreClosedTogether) {
   Settle();
   EXPECT_TRUE(closed);
   EXPECT_EQ(cache_->Gauges().regions, 0u);
+}
+
+TEST_F(CacheRegionsTest, ARegionThatIsBeingClosedIsWaitedForWithTheOthers) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)BeginStore(region, Sequence(1, 2));
+  int closed = 0;
+  cache_->CloseRegion(region, [&] { ++closed; });
+  cache_->CloseRegions(kAlice, [&] { ++closed; });
+  EXPECT_EQ(closed, 0) << "a copy is under way";
+  Settle();
+  EXPECT_EQ(closed, 2);
+}
+
+TEST_F(CacheRegionsTest, NothingIsReportedOfARegionThatWasBeingClosedWhenItsSessionEnded) {
+  Start();
+  const PoolId region = OpenRegion();
+  const PendingTransfer stored = BeginStore(region, Sequence(1, 2));
+  bool closed = false;
+  cache_->CloseRegion(region, [&] { closed = true; });
+  cache_->CloseSession(kAlice);
+  Settle();
+  EXPECT_FALSE(stored.ended() || closed);
+  EXPECT_THAT(machine_->device->lent(), IsEmpty());
 }
 
 TEST_F(CacheRegionsTest, ASessionMayEndBetweenTheStepsOfATransfer) {

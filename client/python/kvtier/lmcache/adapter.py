@@ -21,7 +21,9 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
+from .._epochs import unnamed_epoch
 from .._facts import short
+from .._model_config import weights
 from .._options import IDENTITY, RETRY_MAX_MS, RETRY_MIN_MS, SOCKET, Number, Option, read_options
 from ..connection import DEFAULT_SOCKET
 from .objects import Bytes, ObjectName, ObjectStore, SharedFile, logger, name_of
@@ -80,6 +82,25 @@ class _Worker:
             task()
 
 
+def _weights_of(label: str) -> Callable[[str], str]:
+    """Names the weights that lie under a model's name by their content. LMCache does not say which weights
+    an engine has: if this machine does not have them either and the user has named none, only this server
+    finds the objects that it stored. label: the user's name for them."""
+    unnamed = unnamed_epoch()
+
+    def weights_of(model: str) -> str:
+        found = weights(model)
+        if found is None and not label:
+            logger.warning(
+                "kvtier: it is not known which weights %s has: no other server is served its objects, nor "
+                "this one after a restart, unless the option `identity` names them",
+                model,
+            )
+        return found or (f"named:{short(label)}" if label else unnamed)
+
+    return weights_of
+
+
 class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     """Options, in "adapter_params": those of _OPTIONS; docs/engines/LMCACHE.md has a table.
 
@@ -98,10 +119,12 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         if given["identity"]:
             identity["label"] = short(given["identity"])
 
+        weights_of = _weights_of(given["identity"])
+
         def new_store(staging_bytes: int, shared: SharedFile | None) -> ObjectStore:
             socket = given["socket"] or DEFAULT_SOCKET
             retry_s = (given["retry_min_ms"] / 1e3, given["retry_max_ms"] / 1e3)
-            return ObjectStore(socket, identity, staging_bytes, shared, retry_s)
+            return ObjectStore(socket, identity, weights_of, staging_bytes, shared, retry_s)
 
         self._tasks = itertools.count(1)
         self._stored = new_store(given["staging_bytes"], self._l1_file)

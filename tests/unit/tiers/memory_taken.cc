@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/unit/tiers/largest_piece.h"
+#include "tests/unit/tiers/memory_taken.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -7,9 +7,11 @@
 
 namespace {
 
+std::atomic<size_t> all_bytes = 0;
 std::atomic<size_t> largest_piece = 0;
 
 void* Take(size_t bytes, size_t alignment) {
+  all_bytes += bytes;
   size_t known = largest_piece;
   while (known < bytes && !largest_piece.compare_exchange_weak(known, bytes)) {
   }
@@ -21,7 +23,9 @@ void* Take(size_t bytes, size_t alignment) {
 
 }  // namespace
 
-size_t kvtier::TakeLargestPiece() { return largest_piece.exchange(0); }
+kvtier::MemoryTaken kvtier::TakeMemoryTaken() {
+  return {all_bytes.exchange(0), largest_piece.exchange(0)};
+}
 
 void* operator new(size_t bytes) { return Take(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
