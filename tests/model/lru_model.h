@@ -29,8 +29,8 @@
 //     it is used again, wherever else it is.
 //  9. A block whose parent no tier holds is unusable, and so is all that follows it. It leaves
 //  every
-//     tier when its parent has not come back for `retention.keep_unusable`: DropUnusable() is the
-//     moment at which that time has passed for all of them.
+//     tier when its parent has not come back for CacheOptions::keep_unusable_ms: DropUnusable() is
+//     the moment at which that time has passed for all of them.
 // 10. A block that is released, and that host and disk have, becomes the last of those that leave
 // host
 //     before all that are not prepared: host is the first to give up what the pool has.
