@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <span>
 
 namespace kvtier {
@@ -67,8 +66,8 @@ std::string ConditionText(const Transition& row, Names names) {
 void AppendTable(std::span<const Transition> rows, Names names, std::string* out) {
   *out += "| event | allowed when | effect | fired by |\n|---|---|---|---|\n";
   for (const Transition& row : rows) {
-    fmt::format_to(std::back_inserter(*out), "| `{}` | {} | {} | {} |\n", row.event,
-                   ConditionText(row, names), EffectText(row, names), row.fired_by);
+    *out += fmt::format("| `{}` | {} | {} | {} |\n", row.event, ConditionText(row, names),
+                        EffectText(row, names), row.fired_by);
   }
 }
 
