@@ -19,8 +19,10 @@ readonly runs=(cold pool host disk)
 # The longest that the model may take for one run, on a machine that is busy.
 readonly generate_s=300
 
-readonly build=${KVTIER_BUILD_DIRECTORY:-build/release}
-readonly bin=$build/bin
+# Without tests, and without CUDA where there is no GPU; set below.
+preset=demo
+build=${KVTIER_BUILD_DIRECTORY:-build/$preset}
+bin=$build/bin
 device=host
 work=''
 daemon=''
@@ -97,7 +99,7 @@ start_daemon() {
 has_gpu() {
   [[ ${KVTIER_QUICKSTART_DEVICE:-} != host ]] || return 1
   nvidia-smi -L 2>/dev/null | grep '^GPU ' >/dev/null || return 1
-  [[ -e $build/lib/libkvtier_kernels.so ]] || command -v nvcc >/dev/null ||
+  [[ -e ${KVTIER_BUILD_DIRECTORY:-build/demo-gpu}/lib/libkvtier_kernels.so ]] || command -v nvcc >/dev/null ||
     [[ -x /usr/local/cuda/bin/nvcc ]]
 }
 
@@ -195,10 +197,13 @@ programs=(kvtierd kvtierctl kvtier-generate)
 if has_gpu; then
   device=cuda:0
   programs+=(kvtier_kernels)
+  preset=demo-gpu
 fi
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
-  ./tools/setup.sh --build
-  build_preset release "${programs[@]}"
+  build=build/$preset
+  bin=$build/bin
+  ./tools/setup.sh --demo
+  build_preset "$preset" "${programs[@]}"
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvtier-quickstart-XXXXXX")
 
