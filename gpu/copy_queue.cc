@@ -17,7 +17,7 @@ constexpr uint64_t kMinRatedChunkBytes = 2 * kMiB;
 
 }  // namespace
 
-CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool, int descriptor) {
+CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool, std::shared_ptr<LentMapping> lent) {
   std::erase_if(request.copies, [](const BlockCopy& copy) { return copy.bytes == 0; });
   KVT_CHECK(!request.copies.empty());
   const auto direction = static_cast<size_t>(request.direction);
@@ -25,7 +25,7 @@ CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool, int descriptor) {
   auto job = std::make_shared<CopyJob>();
   job->request = std::move(request);
   job->pool = pool;
-  job->descriptor = descriptor;
+  job->lent = std::move(lent);
   job->arrival = next_arrival_++;
   Jobs& jobs = jobs_[direction][priority];
   for (const BlockCopy& copy : job->request.copies) jobs.bytes += copy.bytes;
@@ -110,7 +110,7 @@ bool CopyQueue::TakePiece(CopyJob& job, uint32_t job_number, uint64_t most_bytes
   if (room == 0 || (left > room && !chunk->pieces.empty())) return false;
   const uint64_t bytes = std::min(left, room);
   const uint64_t pool_offset = copy.pool_offset + job.next_offset;
-  chunk->pieces.push_back({.pool = job.descriptor >= 0 ? nullptr : job.pool + pool_offset,
+  chunk->pieces.push_back({.pool = job.lent != nullptr ? nullptr : job.pool + pool_offset,
                            .host = copy.host + job.next_offset,
                            .bytes = bytes,
                            .pool_offset = pool_offset,

@@ -16,6 +16,8 @@
 
 namespace kvtier {
 
+class LentMapping;
+
 // Each costs the caller of the hardware a third of a microsecond.
 inline constexpr size_t kMaxChunkPieces = 4096;
 
@@ -36,10 +38,10 @@ struct CopyQueueOptions {
 
 // A request on its way. What follows `pool` is for the thread that performs the chunks, but for
 // the position and `arrival`, which are the queue's.
-struct CopyJob {
+struct CopyJob : std::enable_shared_from_this<CopyJob> {
   CopyRequest request;
   std::byte* pool = nullptr;
-  int descriptor = -1;  // of the pool that is a file; `pool` is null then
+  std::shared_ptr<LentMapping> lent;  // of a pool that is another process's; `pool` is null then
   size_t next_copy = 0;
   uint64_t next_offset = 0;  // within that copy
   uint64_t arrival = 0;      // grows with each request added
@@ -53,7 +55,7 @@ struct CopyJob {
 
 // One contiguous copy, or a part of one that is larger than a chunk.
 struct CopyPiece {
-  std::byte* pool = nullptr;  // null if the pool is a file
+  std::byte* pool = nullptr;  // null if the pool is lent host memory
   std::byte* host = nullptr;
   uint64_t bytes = 0;
   uint64_t pool_offset = 0;  // in the pool of the job, which may have no address
@@ -76,10 +78,10 @@ class CopyQueue {
  public:
   explicit CopyQueue(const CopyQueueOptions& options) : options_(options) {}
 
-  // `pool` is the address of `request.pool` for the engine, or null if it is reached by its
-  // `descriptor`. REQUIRES: some bytes to copy, all in bounds. The job stays valid for the caller
+  // `pool` is the address of `request.pool` for the engine, or null if it is reached as `lent`.
+  // REQUIRES: some bytes to copy, all in bounds. The job stays valid for the caller
   // until its last chunk has been taken.
-  CopyJob& Add(CopyRequest request, std::byte* pool, int descriptor = -1);
+  CopyJob& Add(CopyRequest request, std::byte* pool, std::shared_ptr<LentMapping> lent = nullptr);
   // See Device.
   void AwaitBackground(bool awaited) { background_awaited_ = awaited; }
   // The next chunk of a direction: pieces of one priority. Nothing if there is none, if it may not

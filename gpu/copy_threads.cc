@@ -2,18 +2,24 @@
 #include "gpu/copy_threads.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "gpu/copy_queue.h"
+#include "gpu/counter_page.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -83,33 +89,42 @@ void FastCopy(void* destination, const void* source, size_t bytes) {
 
 namespace {
 
-// Another process may make the file shorter at any time. A mapping of it would then end this
-// process with SIGBUS; a system call only comes back with less.
-bool CopyFile(int descriptor, const CopyPiece& piece, CopyDirection direction) {
-  for (uint64_t done = 0; done < piece.bytes;) {
-    const auto offset = static_cast<off_t>(piece.pool_offset + done);
-    const ssize_t copied =
-        direction == CopyDirection::kPoolToHost
-            ? ::pread(descriptor, piece.host + done, piece.bytes - done, offset)
-            : ::pwrite(descriptor, piece.host + done, piece.bytes - done, offset);
-    if (copied < 0 && errno == EINTR) continue;
-    if (copied <= 0) return false;
-    done += static_cast<uint64_t>(copied);
+// The pieces from `first` on that belong to the same job.
+std::span<const CopyPiece> OfOneJob(const CopyChunk& chunk, size_t first) {
+  const std::span<const CopyPiece> pieces = std::span(chunk.pieces).subspan(first);
+  const auto end = std::ranges::find_if(
+      pieces, [&](const CopyPiece& piece) { return piece.job != pieces.front().job; });
+  return pieces.first(static_cast<size_t>(end - pieces.begin()));
+}
+
+bool CopyLent(LentMapping* lent, std::span<const CopyPiece> pieces, CopyDirection direction) {
+  std::vector<LentMapping::Piece> lent_pieces;
+  lent_pieces.reserve(pieces.size());
+  for (const CopyPiece& piece : pieces) {
+    lent_pieces.push_back({piece.pool_offset, piece.host, piece.bytes});
   }
-  return true;
+  if (direction == CopyDirection::kHostToPool) return lent->Write(lent_pieces);
+  return std::ranges::all_of(lent_pieces,
+                             [lent](const LentMapping::Piece& piece) { return lent->Read(piece); });
 }
 
 // Returns the numbers of the chunk's jobs that failed.
 std::vector<uint32_t> Perform(const CopyChunk& chunk, CopyDirection direction) {
   std::vector<uint32_t> failed;
-  for (const CopyPiece& piece : chunk.pieces) {
-    const int descriptor = chunk.jobs[piece.job]->descriptor;
-    if (descriptor >= 0) {
-      if (!CopyFile(descriptor, piece, direction)) failed.push_back(piece.job);
-    } else if (direction == CopyDirection::kPoolToHost) {
-      FastCopy(piece.host, piece.pool, piece.bytes);
-    } else {
-      FastCopy(piece.pool, piece.host, piece.bytes);
+  for (size_t done = 0; done < chunk.pieces.size();) {
+    const std::span<const CopyPiece> pieces = OfOneJob(chunk, done);
+    done += pieces.size();
+    const uint32_t job = pieces.front().job;
+    if (LentMapping* const lent = chunk.jobs[job]->lent.get(); lent != nullptr) {
+      if (!CopyLent(lent, pieces, direction)) failed.push_back(job);
+      continue;
+    }
+    for (const CopyPiece& piece : pieces) {
+      if (direction == CopyDirection::kPoolToHost) {
+        FastCopy(piece.host, piece.pool, piece.bytes);
+      } else {
+        FastCopy(piece.pool, piece.host, piece.bytes);
+      }
     }
   }
   return failed;
@@ -123,91 +138,167 @@ uint64_t BytesOf(const CopyRequest& request) {
 
 }  // namespace
 
-CopyThreads::CopyThreads(int threads, EventQueue* loop)
-    : loop_(loop), queue_({.chunk_bytes = kCopyChunkBytes}) {
-  KVT_CHECK(threads > 0);
-  for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] { Work(); });
-    pthread_setname_np(threads_.back().native_handle(), ("copy-" + std::to_string(i)).c_str());
+// Shared with the threads, which may outlive the object.
+struct CopyThreads::State {
+  explicit State(EventQueue* event_loop) : loop(event_loop) {}
+
+  static void Run(const std::shared_ptr<State>& state);
+  // Copies a chunk, or lets go of something. Returns false if there is nothing to do.
+  bool Work(std::unique_lock<std::mutex>* lock);
+  // Takes in that the chunk was copied, but for the jobs that failed. Returns the jobs that are
+  // over. REQUIRES: the mutex is held.
+  std::vector<std::shared_ptr<CopyJob>> Land(const CopyChunk& chunk,
+                                             const std::vector<uint32_t>& failed);
+  // Tells of the job's end. REQUIRES: the mutex is not held, since a post may wait.
+  void PostEnd(const std::shared_ptr<CopyJob>& job) const;
+
+  EventQueue* const loop;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::condition_variable progress;
+  // Guarded by the mutex, as are the jobs, but for their requests, which are constant until they
+  // end.
+  CopyQueue queue{{.chunk_bytes = kCopyChunkBytes}};
+  CountingOrder counting;
+  std::set<std::shared_ptr<CopyJob>> unfinished;
+  std::vector<std::shared_ptr<LentMapping>> dropped;
+  int threads = 0;
+  int posting = 0;  // threads that tell of ends
+  bool stopping = false;
+  bool given_up = false;  // chunks that land now are of no interest any more
+};
+
+void CopyThreads::State::Run(const std::shared_ptr<State>& state) {
+  std::unique_lock lock(state->mutex);
+  while (state->Work(&lock) || !state->stopping) {
+    state->wake.wait(lock, [&] {
+      return state->stopping || state->queue.MostUrgent() || !state->dropped.empty();
+    });
   }
+  --state->threads;
+  state->progress.notify_all();
 }
 
-CopyThreads::~CopyThreads() {
-  std::vector<std::shared_ptr<CopyJob>> cancelled;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    cancelled = queue_.Clear();
-  }
-  wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  for (const auto& job : cancelled) {
-    Count(*job, false);
-    PostDone(std::move(job->request.done),
-             MakeError(ErrorCode::kCancelled, "device_closed", "the copy was not finished"));
-  }
-}
-
-void CopyThreads::Start(CopyRequest request, std::byte* pool, int descriptor) {
-  const uint64_t bytes = BytesOf(request);
-  if (bytes == 0) return PostDone(std::move(request.done), {});
-  {
-    const std::lock_guard lock(mutex_);
-    std::optional<uint64_t> counting;
-    if (!request.counted.empty()) counting = counting_.Add(std::move(request.counted));
-    queue_.Add(std::move(request), pool, descriptor).counting = counting;
-  }
-  if (bytes > kCopyChunkBytes) {
-    wake_.notify_all();
-  } else {
-    wake_.notify_one();
-  }
-}
-
-void CopyThreads::Work() {
+bool CopyThreads::State::Work(std::unique_lock<std::mutex>* lock) {
   // Host memory has no rate that holds copies back, so the time does not matter to the queue.
   constexpr int64_t kNoTime = 0;
-  std::vector<std::shared_ptr<CopyJob>> ended;
-  std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [this] { return stopping_ || queue_.MostUrgent().has_value(); });
-    if (stopping_) return;
-    const CopyDirection direction = *queue_.MostUrgent();
-    const std::optional<CopyChunk> chunk = queue_.Take(direction, kNoTime);
+  if (const std::optional<CopyDirection> direction = queue.MostUrgent()) {
+    const std::optional<CopyChunk> chunk = queue.Take(*direction, kNoTime);
     KVT_CHECK(chunk.has_value());
-    lock.unlock();
-    const std::vector<uint32_t> failed = Perform(*chunk, direction);
-    lock.lock();
-    for (const uint32_t job : failed) {
-      chunk->jobs[job]->outcome =
-          MakeError(ErrorCode::kIoError, "lent_memory_failed",
-                    "its owner has made it shorter, or it has no pages left");
-    }
-    Land(*chunk, &ended);
-    if (ended.empty()) continue;
-    lock.unlock();
-    for (const auto& job : ended) PostDone(std::move(job->request.done), job->outcome);
-    ended.clear();
-    lock.lock();
+    lock->unlock();
+    const std::vector<uint32_t> failed = Perform(*chunk, *direction);
+    lock->lock();
+    const auto ended = Land(*chunk, failed);
+    if (ended.empty()) return true;
+    ++posting;
+    lock->unlock();
+    for (const std::shared_ptr<CopyJob>& job : ended) PostEnd(job);
+    lock->lock();
+    --posting;
+    progress.notify_all();
+    return true;
   }
+  if (dropped.empty()) return false;
+  std::shared_ptr<LentMapping> lent = std::move(dropped.back());
+  dropped.pop_back();
+  lock->unlock();
+  lent.reset();
+  lock->lock();
+  return true;
 }
 
-void CopyThreads::Land(const CopyChunk& chunk, std::vector<std::shared_ptr<CopyJob>>* ended) {
+std::vector<std::shared_ptr<CopyJob>> CopyThreads::State::Land(
+    const CopyChunk& chunk, const std::vector<uint32_t>& failed) {
+  std::vector<std::shared_ptr<CopyJob>> ended;
+  if (given_up) return ended;
+  for (const uint32_t job : failed) {
+    chunk.jobs[job]->outcome =
+        MakeError(ErrorCode::kIoError, "lent_memory_failed",
+                  "its owner has made it shorter, or it has no pages left");
+  }
   for (const std::shared_ptr<CopyJob>& job : chunk.jobs) {
     job->chunks_under_way -= 1;
-    // A job cut off by the destructor is ended by it.
+    // A job that was cut off is ended by Stop.
     if (!job->AllTaken() || job->chunks_under_way > 0) continue;
-    Count(*job, job->outcome.has_value());
-    ended->push_back(job);
+    if (job->counting) counting.Landed(*job->counting, job->outcome.has_value());
+    unfinished.erase(job);
+    ended.push_back(job);
+  }
+  return ended;
+}
+
+void CopyThreads::State::PostEnd(const std::shared_ptr<CopyJob>& job) const {
+  loop->Post([done = std::move(job->request.done), outcome = job->outcome] { done(outcome); });
+}
+
+CopyThreads::CopyThreads(const std::string& name, int threads, EventQueue* loop,
+                         std::chrono::milliseconds patience)
+    : state_(std::make_shared<State>(loop)), patience_(patience) {
+  KVT_CHECK(threads > 0);
+  for (int i = 0; i < threads; ++i) {
+    try {
+      std::thread thread([state = state_] { State::Run(state); });
+      const std::lock_guard lock(state_->mutex);
+      ++state_->threads;
+      pthread_setname_np(thread.native_handle(), (name + "-" + std::to_string(i)).c_str());
+      thread.detach();
+    } catch (const std::system_error&) {
+      if (i == 0) throw;
+    }
   }
 }
 
-void CopyThreads::Count(const CopyJob& job, bool succeeded) {
-  if (job.counting) counting_.Landed(*job.counting, succeeded);
+CopyThreads::~CopyThreads() { Stop(); }
+
+void CopyThreads::Stop() {
+  std::unique_lock lock(state_->mutex);
+  state_->stopping = true;
+  (void)state_->queue.Clear();
+  state_->wake.notify_all();
+  // Threads that only let go of memory are not waited for where a patience is given.
+  const auto at_rest = [this] {
+    const bool all_ended = state_->unfinished.empty() && state_->posting == 0;
+    return state_->threads == 0 || (patience_ != kNoEnd && all_ended);
+  };
+  if (patience_ == kNoEnd) {
+    state_->progress.wait(lock, at_rest);
+  } else {
+    state_->given_up = !state_->progress.wait_for(lock, patience_, at_rest);
+    state_->progress.wait(lock, [this] { return state_->posting == 0; });
+  }
+  const auto cut_off = std::exchange(state_->unfinished, {});
+  for (const std::shared_ptr<CopyJob>& job : cut_off) {
+    job->outcome = MakeError(ErrorCode::kCancelled, "device_closed", "the copy was not finished");
+    if (job->counting) state_->counting.Landed(*job->counting, /*succeeded=*/false);
+  }
+  lock.unlock();
+  for (const std::shared_ptr<CopyJob>& job : cut_off) state_->PostEnd(job);
 }
 
-void CopyThreads::PostDone(std::function<void(Status)> done, Status status) {
-  loop_->Post([done = std::move(done), status = std::move(status)] { done(status); });
+void CopyThreads::Start(CopyRequest request, std::byte* pool, std::shared_ptr<LentMapping> lent) {
+  const uint64_t bytes = BytesOf(request);
+  if (bytes == 0) {
+    return state_->loop->Post([done = std::move(request.done)] { done({}); });
+  }
+  {
+    const std::lock_guard lock(state_->mutex);
+    std::optional<uint64_t> counting;
+    if (!request.counted.empty()) counting = state_->counting.Add(std::move(request.counted));
+    CopyJob& job = state_->queue.Add(std::move(request), pool, std::move(lent));
+    job.counting = counting;
+    state_->unfinished.insert(job.shared_from_this());
+  }
+  if (bytes > kCopyChunkBytes) {
+    state_->wake.notify_all();
+  } else {
+    state_->wake.notify_one();
+  }
+}
+
+void CopyThreads::Drop(std::shared_ptr<LentMapping> lent) {
+  const std::lock_guard lock(state_->mutex);
+  state_->dropped.push_back(std::move(lent));
+  state_->wake.notify_one();
 }
 
 }  // namespace kvtier

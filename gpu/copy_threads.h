@@ -3,18 +3,15 @@
 // and the memory copy that they use.
 #pragma once
 
-#include <condition_variable>
+#include <chrono>
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <string>
 
 #include "base/executor.h"
-#include "gpu/copy_queue.h"
-#include "gpu/counter_page.h"
 #include "gpu/device.h"
+#include "gpu/lent_mapping.h"
 
 namespace kvtier {
 
@@ -30,35 +27,33 @@ inline constexpr uint64_t kCopyChunkBytes = 1024 * 1024;
 
 class CopyThreads {
  public:
-  // `loop` must outlive this object.
-  CopyThreads(int threads, EventQueue* loop);
-  // Finishes the chunks being copied, fails the rest; all `done`s are posted on return.
+  // How long the end waits for chunks that are being copied: of memory that another process lends,
+  // they may take as long as that one likes.
+  static constexpr auto kNoEnd = std::chrono::milliseconds::max();
+
+  // `loop` must outlive this object. `name`, of at most 12 characters, shows in `top -H`. Throws
+  // std::system_error if no thread can be started.
+  CopyThreads(const std::string& name, int threads, EventQueue* loop,
+              std::chrono::milliseconds patience = kNoEnd);
+  // As Stop.
   ~CopyThreads();
   CopyThreads(const CopyThreads&) = delete;
   CopyThreads& operator=(const CopyThreads&) = delete;
 
   // `pool` is the mapping of `request.pool`, in whose bounds all copies lie; or null, and the bytes
-  // are read from and written to the file behind `descriptor`. Such copies fail, kIoError, if the
-  // file has become shorter.
-  void Start(CopyRequest request, std::byte* pool, int descriptor = -1);
+  // are read from and written to `lent`. Such copies fail, kIoError, if that has become shorter.
+  void Start(CopyRequest request, std::byte* pool, std::shared_ptr<LentMapping> lent = nullptr);
+  // Lets go of the memory on one of the threads, because that may take long.
+  void Drop(std::shared_ptr<LentMapping> lent);
+  // Finishes the chunks being copied, fails the rest; all `done`s are posted on return, and nothing
+  // is begun any more. Chunks that take longer than the patience are given up: their requests fail,
+  // and their threads end whenever they can.
+  void Stop();
 
  private:
-  void Work();
-  // Takes in that the chunk was copied. REQUIRES: mutex_ held.
-  void Land(const CopyChunk& chunk, std::vector<std::shared_ptr<CopyJob>>* ended);
-  // Sets the counters of a request that has ended. REQUIRES: mutex_ held.
-  void Count(const CopyJob& job, bool succeeded);
-  void PostDone(std::function<void(Status)> done, Status status);
-
-  EventQueue* const loop_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  // Guarded by mutex_, as are the jobs in the queue and in chunks, but for their requests, which
-  // are constant.
-  CopyQueue queue_;
-  CountingOrder counting_;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  struct State;
+  const std::shared_ptr<State> state_;
+  const std::chrono::milliseconds patience_;
 };
 
 }  // namespace kvtier

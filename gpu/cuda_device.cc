@@ -29,17 +29,15 @@ int NumaNodeOf(int ordinal) {
   return node;
 }
 
+// Asks for nothing that needs a context, as cudaMemGetInfo would.
 Result<DeviceInfo> InfoOf(int ordinal) {
   cudaDeviceProp properties{};
   KVT_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, ordinal), "asking for a device");
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  KVT_RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
   DeviceInfo info{.kind = "cuda",
                   .name = properties.name,
                   .ordinal = ordinal,
-                  .total_bytes = total_bytes,
-                  .free_bytes = free_bytes,
+                  .total_bytes = properties.totalGlobalMem,
+                  .free_bytes = FreeVramOf(ordinal).value_or(properties.totalGlobalMem),
                   .numa_node = NumaNodeOf(ordinal)};
   static_assert(sizeof(properties.uuid) == sizeof(info.uuid));
   std::memcpy(info.uuid.data(), &properties.uuid, sizeof(info.uuid));
@@ -143,26 +141,32 @@ Result<CudaPresence> FindCudaDevices() {
   return CudaPresence{.devices = devices, .why_none = devices == 0 ? "no GPU" : ""};
 }
 
-std::shared_ptr<HostPinner> MakeCudaHostPinner(int ordinal) {
-  return std::make_shared<CudaHostPinner>(ordinal);
-}
+std::shared_ptr<HostPinner> MakeCudaHostPinner() { return std::make_shared<CudaHostPinner>(); }
 
-Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options, EventQueue* loop) {
+Result<DeviceInfo> LookAtCudaDevice(int ordinal) {
   KVT_ASSIGN_OR_RETURN(const CudaPresence presence, FindCudaDevices());
   if (presence.devices == 0) {
     return MakeError(ErrorCode::kUnsupported, "no_cuda", presence.why_none);
   }
-  const int ordinal = options.ordinal;
   if (ordinal < 0 || ordinal >= presence.devices) {
     return MakeError(ErrorCode::kUnsupported, "no_such_device",
                      fmt::format("there is no GPU {}, but {} in all", ordinal, presence.devices));
   }
-  KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal), fmt::format("opening GPU {}", ordinal));
+  KVT_RETURN_IF_ERROR(CudaDriver::Load());
+  return InfoOf(ordinal);
+}
+
+Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options, EventQueue* loop) {
+  const int ordinal = options.ordinal;
+  KVT_ASSIGN_OR_RETURN(DeviceInfo info, LookAtCudaDevice(ordinal));
   KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
-  KVT_ASSIGN_OR_RETURN(DeviceInfo info, InfoOf(ordinal));
+  KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal), fmt::format("opening GPU {}", ordinal));
+  // It makes the context, which the next calls would do otherwise, in the middle of something.
+  KVT_RETURN_IF_CUDA_ERROR(cudaFree(nullptr), fmt::format("opening GPU {}", ordinal));
   // Nothing else makes pinners that come here.
-  auto pinner = std::static_pointer_cast<CudaHostPinner>(
-      options.pinner ? options.pinner : MakeCudaHostPinner(ordinal));
+  auto pinner = std::static_pointer_cast<CudaHostPinner>(options.pinner ? options.pinner
+                                                                        : MakeCudaHostPinner());
+  pinner->UseContextOf(ordinal);
   auto device = std::make_unique<CudaDevice>(std::move(info), driver, std::move(pinner), loop);
   KVT_RETURN_IF_ERROR(device->StartCopies(std::move(options)));
   return device;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct CudaPresence {
 
 // Looks without taking any memory. Errors: kIoError when there is a driver, but it does not work.
 [[nodiscard]] Result<CudaPresence> FindCudaDevices();
+// The facts of a device, without a context on it. Where the driver's management library is missing,
+// all of its memory counts as free. Errors: kUnsupported "no_cuda" (no device, no driver, or built
+// without CUDA), "no_such_device", "cuda_driver_too_old"; kIoError from CUDA.
+[[nodiscard]] Result<DeviceInfo> LookAtCudaDevice(int ordinal);
 
 struct CudaDeviceOptions {
   int ordinal = 0;
@@ -39,14 +44,14 @@ struct CudaDeviceOptions {
   uint32_t chunks_in_flight = 0;
 };
 
-// Pins for all devices through the context of one. Null in a build without CUDA.
-[[nodiscard]] std::shared_ptr<HostPinner> MakeCudaHostPinner(int ordinal);
+// Pins for all devices through the context of the first that is opened with it; before that it
+// fails. Null in a build without CUDA.
+[[nodiscard]] std::shared_ptr<HostPinner> MakeCudaHostPinner();
 
 // Takes the device's primary context, some 100 ms. `loop` outlives the device, and the device its
 // pools and what it pinned. Its destructor waits for the copies in flight and fails the rest
 // (kCancelled "device_closed"); every `done` is posted before it returns.
-// Errors: kUnsupported "no_cuda" (no device, no driver, or built without CUDA), "no_such_device",
-// "cuda_driver_too_old"; kIoError, kResourceExhausted from CUDA.
+// Errors: as LookAtCudaDevice; kResourceExhausted from CUDA. Any thread.
 [[nodiscard]] Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options,
                                                              EventQueue* loop);
 
@@ -58,6 +63,8 @@ struct VramHolder {
 
 // Every such process but this one, as far as the driver tells; empty if it does not.
 [[nodiscard]] std::vector<VramHolder> VramHoldersOf(int ordinal);
+// The bytes that no process holds; nothing if the driver does not tell.
+[[nodiscard]] std::optional<uint64_t> FreeVramOf(int ordinal);
 // Whether the process is one of them. It can be when it has ended: its kernels run on while a child
 // has inherited its files.
 [[nodiscard]] bool HoldsVramOf(int ordinal, int32_t pid);

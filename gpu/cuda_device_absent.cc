@@ -16,9 +16,14 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions /*options*/,
   return MakeError(ErrorCode::kUnsupported, "no_cuda", kWhy);
 }
 
-std::shared_ptr<HostPinner> MakeCudaHostPinner(int /*ordinal*/) { return nullptr; }
+Result<DeviceInfo> LookAtCudaDevice(int /*ordinal*/) {
+  return MakeError(ErrorCode::kUnsupported, "no_cuda", kWhy);
+}
+
+std::shared_ptr<HostPinner> MakeCudaHostPinner() { return nullptr; }
 
 std::vector<VramHolder> VramHoldersOf(int /*ordinal*/) { return {}; }
+std::optional<uint64_t> FreeVramOf(int /*ordinal*/) { return std::nullopt; }
 bool HoldsVramOf(int /*ordinal*/, int32_t /*pid*/) { return false; }
 
 }  // namespace kvtier

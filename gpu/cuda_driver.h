@@ -7,6 +7,7 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <string>
 
 #include "base/result.h"
@@ -47,8 +48,12 @@ struct CudaDriver {
 // Registers host memory with CUDA.
 class CudaHostPinner final : public HostPinner {
  public:
-  // The ordinal of the device whose context does the work; memory is pinned for all devices.
-  explicit CudaHostPinner(int ordinal) : ordinal_(ordinal) {}
+  // Whose context does the work: that of the device which is named first. Memory is pinned for all
+  // devices. Any thread.
+  void UseContextOf(int ordinal) {
+    int none = kNone;
+    (void)ordinal_.compare_exchange_strong(none, ordinal);
+  }
 
   [[nodiscard]] Status Pin(std::span<std::byte> memory) override;
   void Unpin(std::span<std::byte> memory) override;
@@ -58,7 +63,8 @@ class CudaHostPinner final : public HostPinner {
   [[nodiscard]] PinGate& gate() { return gate_; }
 
  private:
-  const int ordinal_;
+  static constexpr int kNone = -1;
+  std::atomic<int> ordinal_ = kNone;
   PinnedRanges ranges_;
   PinGate gate_;
 };

@@ -28,42 +28,82 @@ struct NvmlProcess {
   unsigned compute_instance_id;
 };
 
+// nvmlMemory_t.
+struct NvmlMemory {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
 using InitFunction = int (*)();
 using FindDeviceFunction = int (*)(const char* bus_id, NvmlDevice** device);
 using ProcessesFunction = int (*)(NvmlDevice* device, unsigned* count, NvmlProcess* processes);
 
-template <typename Function>
-Function Find(void* library, const char* name) {
-  return reinterpret_cast<Function>(::dlsym(library, name));
-}
+using MemoryFunction = int (*)(NvmlDevice* device, NvmlMemory* memory);
+
+// The library while it is in use for one device.
+class Nvml {
+ public:
+  explicit Nvml(int ordinal) {
+    char bus_id[32] = {};
+    if (!library_ || cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal) != cudaSuccess) return;
+    const auto init = Find<InitFunction>("nvmlInit_v2");
+    const auto find = Find<FindDeviceFunction>("nvmlDeviceGetHandleByPciBusId_v2");
+    shutdown_ = Find<InitFunction>("nvmlShutdown");
+    if (init == nullptr || find == nullptr || shutdown_ == nullptr) return;
+    ready_ = init() == kNvmlSuccess;
+    if (ready_ && find(bus_id, &device_) != kNvmlSuccess) device_ = nullptr;
+  }
+  ~Nvml() {
+    if (ready_) (void)shutdown_();
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  // Calls the function of that name for the device; false if that is not possible.
+  template <typename Function, typename... Arguments>
+  [[nodiscard]] bool Ask(const char* name, Arguments... arguments) const {
+    if (device_ == nullptr) return false;
+    const auto function = Find<Function>(name);
+    return function != nullptr && function(device_, arguments...) == kNvmlSuccess;
+  }
+
+ private:
+  template <typename Function>
+  [[nodiscard]] Function Find(const char* name) const {
+    return reinterpret_cast<Function>(::dlsym(library_.get(), name));
+  }
+
+  const CPointer<void, ::dlclose> library_{::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
+  InitFunction shutdown_ = nullptr;
+  bool ready_ = false;
+  NvmlDevice* device_ = nullptr;  // null: nothing can be asked
+};
 
 }  // namespace
 
 std::vector<VramHolder> VramHoldersOf(int ordinal) {
-  char bus_id[32] = {};
-  if (cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal) != cudaSuccess) return {};
-  const CPointer<void, ::dlclose> library(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL));
-  if (!library) return {};
-  const auto init = Find<InitFunction>(library.get(), "nvmlInit_v2");
-  const auto shutdown = Find<InitFunction>(library.get(), "nvmlShutdown");
-  const auto find = Find<FindDeviceFunction>(library.get(), "nvmlDeviceGetHandleByPciBusId_v2");
-  const auto processes =
-      Find<ProcessesFunction>(library.get(), "nvmlDeviceGetComputeRunningProcesses_v3");
-  if (init == nullptr || shutdown == nullptr || find == nullptr || processes == nullptr) return {};
-  if (init() != kNvmlSuccess) return {};
-  NvmlDevice* device = nullptr;
+  const Nvml nvml(ordinal);
   std::array<NvmlProcess, kMaxHolders> found{};
   unsigned count = kMaxHolders;
-  const bool told = find(bus_id, &device) == kNvmlSuccess &&
-                    processes(device, &count, found.data()) == kNvmlSuccess;
+  if (!nvml.Ask<ProcessesFunction>("nvmlDeviceGetComputeRunningProcesses_v3", &count,
+                                   found.data())) {
+    return {};
+  }
   std::vector<VramHolder> holders;
-  for (unsigned i = 0; told && i < count; ++i) {
+  for (unsigned i = 0; i < count; ++i) {
     if (found[i].pid == static_cast<unsigned>(::getpid())) continue;
     const uint64_t bytes = found[i].used_gpu_memory;
     holders.push_back({.pid = found[i].pid, .bytes = bytes == kNotAvailable ? 0 : bytes});
   }
-  (void)shutdown();
   return holders;
+}
+
+std::optional<uint64_t> FreeVramOf(int ordinal) {
+  const Nvml nvml(ordinal);
+  NvmlMemory memory{};
+  if (!nvml.Ask<MemoryFunction>("nvmlDeviceGetMemoryInfo", &memory)) return std::nullopt;
+  return memory.free;
 }
 
 bool HoldsVramOf(int ordinal, int32_t pid) {

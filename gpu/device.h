@@ -87,6 +87,9 @@ struct LentMemory {
   };
   Kind kind = Kind::kShared;
   LentDescriptor descriptor;
+  // A name for those who may hold each other up: copies of other owners' memory wait for none of
+  // this one's.
+  std::string owner;
   std::array<uint8_t, 64> ipc_handle{};
   uint64_t bytes = 0;
 };
@@ -132,6 +135,10 @@ class Device {
  public:
   virtual ~Device() = default;
   [[nodiscard]] virtual DeviceInfo info() const = 0;
+  [[nodiscard]] virtual bool is_open() const { return true; }
+  // Calls `done` on the event loop once the device can be used, within this call if it can be; with
+  // an error if it could not be opened. Before that it has no memory to give.
+  virtual void WhenOpen(std::function<void(Status)> done) { done({}); }
   // Errors: kResourceExhausted when the memory cannot be had.
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
   // The memory of a pool that an earlier process made, with what was left in it. `fd` is what that

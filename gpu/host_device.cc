@@ -12,8 +12,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/memory_file.h"
@@ -26,6 +28,8 @@ namespace {
 
 // Filled in between two looks at whether the pool is going.
 constexpr uint64_t kFillStepBytes = 32 * kMiB;
+// A chunk takes a millisecond.
+constexpr auto kLentPatience = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -106,31 +110,54 @@ void HostPool::FillIn() {
   }
 }
 
-Result<std::unique_ptr<LentFile>> LentFile::Open(LentMemory* memory) {
+LentOwner::LentOwner(EventQueue* loop, int copy_threads)
+    : threads("lent", copy_threads, loop, kLentPatience) {}
+
+Result<std::unique_ptr<LentFile>> LentFile::Open(LentMemory* memory,
+                                                 std::shared_ptr<LentOwner> owner) {
   const auto bad = [](std::string_view why) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory", std::string(why));
   };
   const int fd = memory->descriptor.get();
+  // Asked first: only files in memory have an answer. Any other file's system may keep fstat
+  // waiting for as long as it likes.
+  const int seals = ::fcntl(fd, F_GET_SEALS);
   struct stat file {};
   struct statfs file_system {};
-  if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode)) return bad("not a file");
-  if (::fstatfs(fd, &file_system) != 0 || file_system.f_type != TMPFS_MAGIC) {
+  if (seals < 0 || ::fstat(fd, &file) != 0 || ::fstatfs(fd, &file_system) != 0 ||
+      file_system.f_type != TMPFS_MAGIC) {
     return bad("not memory: a memfd or a file in /dev/shm is wanted");
   }
   const int flags = ::fcntl(fd, F_GETFL);
-  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || (flags & O_APPEND) != 0) {
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || (flags & O_APPEND) != 0 ||
+      (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
     return bad("not open for reading and writing");
   }
-  if (static_cast<uint64_t>(file.st_size) < memory->bytes) {
+  if (memory->bytes == 0 || static_cast<uint64_t>(file.st_size) < memory->bytes) {
     return bad(fmt::format("{} bytes long, {} are said to be there", file.st_size, memory->bytes));
   }
-  return std::unique_ptr<LentFile>(new LentFile(memory));
+  return std::unique_ptr<LentFile>(new LentFile(memory, std::move(owner)));
+}
+
+LentFile::LentFile(LentMemory* memory, std::shared_ptr<LentOwner> owner)
+    : owner_(std::move(owner)),
+      mapping_(std::make_shared<LentMapping>(std::move(memory->descriptor), memory->bytes,
+                                             owner_->mapped)) {}
+
+LentFile::~LentFile() { owner_->threads.Drop(std::move(mapping_)); }
+
+void LentFile::Copy(CopyRequest request) {
+  owner_->threads.Start(std::move(request), nullptr, mapping_);
 }
 
 HostDevice::HostDevice(EventQueue* loop, int copy_threads)
-    : loop_(loop), copier_(copy_threads, loop) {}
+    : loop_(loop), copy_threads_(copy_threads), copier_("copy", copy_threads, loop) {}
 
-HostDevice::~HostDevice() = default;
+HostDevice::~HostDevice() {
+  for (const auto& [name, owner] : owners_) {
+    if (const std::shared_ptr<LentOwner> lives = owner.lock()) lives->threads.Stop();
+  }
+}
 
 DeviceInfo HostDevice::info() const {
   return {.kind = "host",
@@ -151,7 +178,22 @@ Result<std::unique_ptr<DevicePool>> HostDevice::AdoptPool(UniqueFd fd, uint64_t 
 
 Result<std::unique_ptr<DevicePool>> HostDevice::Borrow(LentMemory* memory) {
   if (memory->kind != LentMemory::Kind::kShared) return Device::Borrow(memory);
-  return LentFile::Open(memory);
+  KVT_ASSIGN_OR_RETURN(std::shared_ptr<LentOwner> owner, OwnerOf(*memory));
+  return LentFile::Open(memory, std::move(owner));
+}
+
+Result<std::shared_ptr<LentOwner>> HostDevice::OwnerOf(const LentMemory& memory) {
+  std::erase_if(owners_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<LentOwner>& known = owners_[memory.owner];
+  std::shared_ptr<LentOwner> owner = known.lock();
+  if (owner) return owner;
+  try {
+    owner = std::make_shared<LentOwner>(loop_, copy_threads_);
+  } catch (const std::system_error& error) {
+    return MakeError(ErrorCode::kResourceExhausted, "threads", error.what());
+  }
+  known = owner;
+  return owner;
 }
 
 void HostDevice::Copy(CopyRequest request) {
@@ -159,9 +201,11 @@ void HostDevice::Copy(CopyRequest request) {
     loop_->Post([done = std::move(request.done), bounds] { done(bounds); });
     return;
   }
-  const DevicePool& pool = *request.pool;
-  std::byte* const mapping = pool.data();
-  copier_.Start(std::move(request), mapping, mapping == nullptr ? pool.shareable_fd() : -1);
+  std::byte* const mapping = request.pool->data();
+  if (mapping != nullptr) return copier_.Start(std::move(request), mapping);
+  // Only lent memory has no address.
+  auto* const lent = static_cast<LentFile*>(request.pool);
+  lent->Copy(std::move(request));
 }
 
 }  // namespace kvtier

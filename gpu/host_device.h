@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -18,6 +20,7 @@
 #include "base/result.h"
 #include "gpu/copy_threads.h"
 #include "gpu/device.h"
+#include "gpu/lent_mapping.h"
 
 namespace kvtier {
 
@@ -59,32 +62,46 @@ class HostPool final : public DevicePool {
   std::thread filler_;
 };
 
-// Memory that another process lends, behind a descriptor. It is read and written by system calls,
-// never mapped: its owner could cut it while it is being copied.
+// Shared by all memory of one owner.
+struct LentOwner {
+  LentOwner(EventQueue* loop, int copy_threads);
+
+  CopyThreads threads;
+  const std::shared_ptr<MappedBytes> mapped = std::make_shared<MappedBytes>(0);
+};
+
+// Memory that another process lends, behind a descriptor: see LentMapping.
 class LentFile final : public DevicePool {
  public:
   // Errors: kInvalidArgument "bad_region_memory" unless it is a file in memory (tmpfs: memfd,
-  // /dev/shm), large enough and open for reading and writing. Any other file system could block the
-  // threads that copy for as long as its maker likes. Takes the descriptor only on success.
-  [[nodiscard]] static Result<std::unique_ptr<LentFile>> Open(LentMemory* memory);
+  // /dev/shm), large enough and open for reading and writing. Cannot block, whatever the descriptor
+  // is of. Takes the descriptor only on success.
+  [[nodiscard]] static Result<std::unique_ptr<LentFile>> Open(LentMemory* memory,
+                                                              std::shared_ptr<LentOwner> owner);
+  // The memory is let go of by a thread of its owner.
+  ~LentFile() override;
+  LentFile(const LentFile&) = delete;
+  LentFile& operator=(const LentFile&) = delete;
 
-  [[nodiscard]] uint64_t bytes() const override { return bytes_; }
-  [[nodiscard]] int shareable_fd() const override { return fd_.get(); }
+  [[nodiscard]] uint64_t bytes() const override { return mapping_->bytes(); }
+  [[nodiscard]] int shareable_fd() const override { return mapping_->descriptor(); }
   [[nodiscard]] std::byte* data() const override { return nullptr; }
+  // Copies to or from it, which the caller has checked.
+  void Copy(CopyRequest request);
 
  private:
-  explicit LentFile(LentMemory* memory)
-      : fd_(std::move(memory->descriptor)), bytes_(memory->bytes) {}
+  LentFile(LentMemory* memory, std::shared_ptr<LentOwner> owner);
 
-  const LentDescriptor fd_;
-  const uint64_t bytes_;
+  const std::shared_ptr<LentOwner> owner_;
+  std::shared_ptr<LentMapping> mapping_;
 };
 
 inline constexpr int kDefaultCopyThreads = 2;
 
 // `loop` must outlive the device, and the device the copies of its pools. The destructor finishes
 // the pieces being copied and fails the rest (kCancelled "device_closed"); every `done` is posted
-// before it returns.
+// before it returns. Memory that is lent has threads of its own for each owner, which can make them
+// wait; the destructor gives them a second.
 class HostDevice final : public Device {
  public:
   explicit HostDevice(EventQueue* loop, int copy_threads = kDefaultCopyThreads);
@@ -97,13 +114,19 @@ class HostDevice final : public Device {
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
   // Errors: as HostPool::Adopt.
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> AdoptPool(UniqueFd fd, uint64_t bytes) override;
-  // Errors: as LentFile::Open.
+  // Errors: as LentFile::Open; kResourceExhausted "threads".
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override;
   void Copy(CopyRequest request) override;
 
  private:
+  // Shared by the owner's memory; made with its first. Errors: kResourceExhausted "threads".
+  [[nodiscard]] Result<std::shared_ptr<LentOwner>> OwnerOf(const LentMemory& memory);
+
   EventQueue* const loop_;
+  const int copy_threads_;  // of its pools, and of each owner's memory
   CopyThreads copier_;
+  // By name. They end with their last memory.
+  std::map<std::string, std::weak_ptr<LentOwner>> owners_;
 };
 
 }  // namespace kvtier

@@ -22,7 +22,8 @@ static_assert(kFrameHeaderBytes + 12 + kMaxTokenBlocksPerCall * (32 + 2) +
                   kMaxTokenIdsPerCall * sizeof(uint32_t) <=
               kMaxFrameBytes);
 
-constexpr uint8_t kPresenceBits = kPresentInPool | kPresentInHost | kPersistedOnDisk | kInColdStore;
+constexpr uint8_t kPresenceBits =
+    kPresentInPool | kPresentInHost | kPersistedOnDisk | kInColdStore | kUnverifiedOnDisk;
 
 constexpr auto kHandleFields = [](auto& io, auto& handle) { io.Handle(handle); };
 

@@ -188,6 +188,8 @@ inline constexpr uint8_t kPresentInPool = 1 << 0;
 inline constexpr uint8_t kPresentInHost = 1 << 1;
 inline constexpr uint8_t kPersistedOnDisk = 1 << 2;
 inline constexpr uint8_t kInColdStore = 1 << 3;  // asked for only of what no other tier has
+// On disk by its header, which is all that a rebuilt index knows: a load checks the block.
+inline constexpr uint8_t kUnverifiedOnDisk = 1 << 4;
 
 // A prefix that is worth loading, and what that is expected to take.
 struct LookupCut {

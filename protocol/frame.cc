@@ -72,6 +72,13 @@ void FrameDecoder::Feed(std::span<const std::byte> bytes) {
   }
 }
 
+size_t FrameDecoder::missing_bytes() const {
+  const size_t buffered = buffered_bytes();
+  if (buffered < kFrameHeaderBytes) return kFrameHeaderBytes - buffered;
+  ByteReader header({buffer_.get() + begin_, kFrameHeaderBytes});
+  return kFrameHeaderBytes + size_t{header.Read<uint32_t>()} - buffered;
+}
+
 Result<std::optional<Frame>> FrameDecoder::Next() {
   if (error_) return tl::unexpected<Error>(*error_);
   if (buffered_bytes() < kFrameHeaderBytes) return std::nullopt;

@@ -61,6 +61,9 @@ class FrameDecoder {
   // further call repeats it.
   [[nodiscard]] Result<std::optional<Frame>> Next();
 
+  // How many bytes the next frame lacks, as far as is known: those of its header first.
+  // REQUIRES: Next has just given nothing.
+  [[nodiscard]] size_t missing_bytes() const;
   // Received but not yet returned by Next.
   [[nodiscard]] size_t buffered_bytes() const { return end_ - begin_; }
 

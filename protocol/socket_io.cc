@@ -63,6 +63,23 @@ Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes,
   }
 }
 
+// Without room for them the kernel does not hand the descriptors out, but says that they are there.
+Result<std::optional<Waiting>> Peek(int socket, std::span<std::byte> space) {
+  iovec part{space.data(), space.size()};
+  while (true) {
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    const ssize_t waiting = ::recvmsg(socket, &message, MSG_PEEK);
+    if (waiting >= 0) {
+      return Waiting{.bytes = static_cast<size_t>(waiting),
+                     .descriptors = (message.msg_flags & MSG_CTRUNC) != 0};
+    }
+    if (WouldBlock(errno)) return std::nullopt;
+    if (errno != EINTR) return SocketError(errno, "receive_failed");
+  }
+}
+
 Result<std::optional<size_t>> Receive(int socket, std::span<std::byte> space,
                                       std::vector<UniqueFd>* descriptors) {
   iovec part{space.data(), space.size()};

@@ -27,6 +27,18 @@ inline constexpr size_t kMaxDescriptorsPerSend = 2;
 [[nodiscard]] Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes,
                                                  std::span<const int> descriptors = {});
 
+// An answer of Peek: how many bytes Receive would give (0: the peer closed), and whether
+// descriptors may come with some of them. They may also be further behind; `bytes` ends before
+// anything that was sent after the first descriptors.
+struct Waiting {
+  size_t bytes = 0;
+  bool descriptors = false;
+};
+
+// Looks into the socket, up to as many bytes as `space` has, which is overwritten, and takes
+// nothing. Nothing if the socket would block. Errors: those of Receive.
+[[nodiscard]] Result<std::optional<Waiting>> Peek(int socket, std::span<std::byte> space);
+
 // Receives into `space`; returns how many bytes came (0: the peer closed), or nothing if the socket
 // would block. Descriptors that came along are appended to `descriptors` in order, close-on-exec;
 // if it is null they are closed. Errors: kUnavailable "peer_closed", kIoError "receive_failed".

@@ -56,6 +56,9 @@ class Cache {
   void LeavePool(SessionId session, PoolId pool);
 
   // --- pools ---
+  // Calls `done` once pools can be made on the device and its memory be lent, within this call if
+  // they can be already, or if there is no such device; with an error if it could not be opened.
+  void WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done);
   // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: of what is
   // left to the tenant of the device's configured bytes, one of `shares` equal parts, which are
   // those that are left of the model's `groups`). One (tenant, model) may have a pool on each: what
@@ -154,7 +157,7 @@ class Cache {
   // Memory that the session lends, for blocks of the namespace. It is given back with the session,
   // once nothing moves to or from it. LOOKUP and Pin take its number as a pool's. Errors:
   // kInvalidArgument "bad_namespace_identity", "bad_region_memory", "block_too_large"; kUnsupported
-  // "region_memory_kind"; kLimitExceeded "too_many_regions".
+  // "region_memory_kind"; kLimitExceeded "too_many_regions", "pool_numbers_used_up".
   [[nodiscard]] Result<PoolId> OpenRegion(SessionId session, const NamespaceIdentity& identity,
                                           RegionMemory memory);
   // Transfers that have not begun to move are cancelled; the others end first. `closed` is called

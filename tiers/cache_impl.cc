@@ -18,16 +18,19 @@ Status CheckIdentity(const NamespaceIdentity& identity) {
 }  // namespace
 
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
-    : state(options, std::move(environment), snapshot.budget),
+    : pump(environment.loop, [this] { Pump(); }),
+      next_part(environment.loop, [this] { GoOn(); }),
+      state(options, std::move(environment), snapshot.budget, &pump, &next_part),
       loads(&state.stats, state.options.close_part_blocks,
             [this](SessionId session, const LoadProgress& progress) {
               if (progress.finished) state.trace.LoadEnd(session, progress);
-              sessions.Report(session, progress);
             }),
       sessions(&state),
-      disk(&state),
+      cold_choice(state.env.cold == nullptr ? std::nullopt : std::optional<ColdChoice>(&state)),
+      disk(&state, cold_choice ? &*cold_choice : nullptr),
       persister(&state, &disk),
-      host(&state, BelowHost()),
+      cold_writer(MakeColdWriter()),
+      host(&state, &persister),
       hints(&state, &host),
       offloader(&state, &host),
       pools(&state, &offloader),
@@ -43,7 +46,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       key_expiry(&state),
       pool_adoption(&state, &pools, &sessions),
       adoption(&state, &host),
-      erasure(&state, &pools, &host, &disk, &adoption, cold_writer ? &*cold_writer : nullptr) {
+      erasure(&state, &pools, &host, &disk, &adoption, cold_writer.get()) {
   if (state.env.cold != nullptr) {
     cold_verifier.emplace(&state);
     cold_lookup.emplace(&state, &finder, [this](AcquireRequest request, Acquirer::Done done) {
@@ -51,21 +54,6 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     });
   }
   state.to_host = &offloader;
-  state.reorder = [this](EntryIndex index) { hints.Reorder(index); };
-  // While the bus is busy with copies to host, a copy that is there is worth more than its slot.
-  state.copy_is_spare = [this](EntryIndex index) {
-    if (!offloader.Busy()) host.GiveUpFirst(index);
-  };
-  state.pump = [this] { Pump(); };
-  state.next_part = [this] {
-    acquirer.GoOn();
-    acquirer.CancelSome();
-    sessions.CloseSome();
-    retention.GoOn();
-    touches.GoOn();
-    if (loads.CloseSome()) state.SchedulePart();
-    Pump();
-  };
   // Before host grows for the first time: the index's blocks get their disk slots before any write
   // of a new block can take them.
   const std::vector<ErasureRecord> erasures = std::move(snapshot.erasures);
@@ -82,9 +70,20 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   host.Grow();
 }
 
-CopyDown* Cache::Impl::BelowHost() {
-  if (state.env.cold == nullptr) return &persister;
-  return &cold_writer.emplace(&state, &disk, &persister);
+void Cache::Impl::GoOn() {
+  acquirer.GoOn();
+  acquirer.CancelSome();
+  sessions.CloseSome();
+  retention.GoOn();
+  touches.GoOn();
+  regions.GoOn();
+  if (loads.CloseSome()) state.SchedulePart();
+  Pump();
+}
+
+std::unique_ptr<ColdWriter> Cache::Impl::MakeColdWriter() {
+  if (!cold_choice) return nullptr;
+  return std::make_unique<ColdWriter>(&state, &disk, &*cold_choice);
 }
 
 void Cache::Impl::Acquire(AcquireRequest request, Acquirer::Done done) {
@@ -146,7 +145,7 @@ void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
   } else {
     state.SchedulePump();
   }
-  if (next >= state.directory.end()) {
+  if (next >= state.blocks.directory.end()) {
     state.SchedulePump();
     --drains_beginning;
     drains.push_back(std::move(done));
@@ -161,7 +160,7 @@ void Cache::Impl::FinishDrains() {
   if (drains.empty()) return;
   // What an earlier daemon left may be worth writing, too.
   if (!draining_stopped && adoption.waiting() > 0) return;
-  if (!state.unpersisted.empty()) {
+  if (!state.orders.unpersisted.empty()) {
     if (draining_stopped) return;
     (void)retention.PersistSome(state.options.drain_part_rows);
     return state.SchedulePump();
@@ -174,11 +173,11 @@ void Cache::Impl::FinishDrains() {
 
 EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& request) {
   const BlockKey key{pool->namespace_id, request.hash};
-  const EntryIndex known = state.Find(key);
+  const EntryIndex known = state.blocks.Find(key);
   if (known == kNoEntry) {
     const EntryIndex added = state.AddEntry(key, request.tokens, request.depth, request.retention);
     // It may be known to the pool from an earlier life.
-    pool->victims.NoteUse(state.FactsOf(added));
+    pool->victims.NoteUse(state.blocks.FactsOf(added));
     state.NoteUse(added);
     state.NoteIdle(added);
     return added;
@@ -186,12 +185,12 @@ EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& req
   // The content is known already. If this pool has a block of it, the answer is kNoEntry: the
   // client's own block stays private, and the commit is reported as a duplicate.
   state.UseComputedAnew(pool, known, request.retention);
-  return state.BlockIn(*pool, state[known]) == kNoBlock ? known : kNoEntry;
+  return state.blocks.BlockIn(*pool, state[known]) == kNoBlock ? known : kNoEntry;
 }
 
 Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
                                         const CommitRequest& request) {
-  CachePool* pool = state.FindPool(pool_id);
+  CachePool* pool = state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   if (!pool->blocks.Current(request.block)) {
     return MakeError(
@@ -221,22 +220,20 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   BlockEntry& entry = state[index];
   sessions.Publish(session, pool, request.block.index, index);
   state.AddPlace(pool, request.block.index);
-  pool->blocks[request.block.index].since_ds = state.NowDs();
+  pool->blocks[request.block.index].since_ds = state.clock.NowDs();
   state.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.checksum && !entry.in_host()) {
-    state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
+    pool->checksums.At(request.block.index.value) = request.checksum;
   }
   if (request.parent) state.LinkToParent(index, *request.parent);
-  if (state.NeedsPersist(entry) && !entry.writing() && !state.unpersisted.Contains(index)) {
-    state.unpersisted.PushHot(index);
-  }
-  state.EnterPoolTable(pool, index);
+  state.QueueIfUndecided(index);
+  state.tables.EnterPool(pool, index);
   return CommitReply{};
 }
 
 // The errors say what is wrong with the handle, never what another session does with the block.
 Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle handle,
-                            std::vector<EntryIndex>* cached) {
+                            ReleasedBlocks* released) {
   if (!pool->blocks.Current(handle)) {
     return MakeError(ErrorCode::kStaleHandle, "stale_generation",
                      fmt::format("block {} generation {}", handle.index.value, handle.generation));
@@ -252,7 +249,7 @@ Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle hand
     return MakeError(ErrorCode::kNotOwner, "not_held",
                      fmt::format("the session holds no reference to block {}", handle.index.value));
   }
-  sessions.DropReference(session, pool, handle.index, cached);
+  sessions.DropReference(session, pool, handle.index, released);
   return {};
 }
 
@@ -265,7 +262,8 @@ Cache::Cache(const CacheOptions& options, CacheEnvironment environment, IndexSna
 Cache::~Cache() { impl_->state.env.arena->OnGrowth(nullptr); }
 
 void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
-  impl_->sessions.Open(session, std::move(on_progress));
+  impl_->sessions.Open(session);
+  impl_->loads.OpenSession(session, std::move(on_progress));
 }
 
 void Cache::CloseSession(SessionId session) {
@@ -283,7 +281,7 @@ void Cache::CloseSession(SessionId session) {
 }
 
 void Cache::LeavePool(SessionId session, PoolId pool_id) {
-  CachePool* const pool = impl_->state.FindPool(pool_id);
+  CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   // In the order of CloseSession, for its reasons.
   if (impl_->cold_lookup) impl_->cold_lookup->Cancel(session, pool_id);
@@ -299,6 +297,12 @@ void Cache::ReleaseQuarantine(SessionId session) {
   impl_->Pump();
 }
 
+void Cache::WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done) {
+  const std::vector<PoolDevice>& devices = impl_->state.env.devices;
+  if (device.value >= devices.size()) return done({});
+  devices[device.value].device->WhenOpen(std::move(done));
+}
+
 Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                    DeviceIndex device, uint32_t shares, uint32_t groups) {
   KVT_RETURN_IF_ERROR(CheckIdentity(identity));
@@ -307,7 +311,8 @@ Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t p
                      fmt::format("there is no device {}, but {} in all", device.value,
                                  impl_->state.env.devices.size()));
   }
-  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id, impl_->state.InternNamespace(identity));
+  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
+                       impl_->state.blocks.InternNamespace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* pool,
                        impl_->pools.Attach(namespace_id, device, pool_bytes, shares, groups));
   return PoolInfo{.id = pool->id,
@@ -324,14 +329,14 @@ std::vector<AbsentClients> Cache::TakeAbsentClients() {
 }
 
 void Cache::UsePool(SessionId session, PoolId pool_id, const SessionIdentity& identity) {
-  CachePool* const pool = impl_->state.FindPool(pool_id);
+  CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   impl_->sessions.UsePool(session, pool, identity);
 }
 
 std::vector<ResumeOutcome> Cache::Resume(SessionId absent, SessionId session, PoolId pool_id,
                                          std::span<const ResumeClaim> claims) {
-  CachePool* const pool = impl_->state.FindPool(pool_id);
+  CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   std::vector<ResumeOutcome> outcomes;
   outcomes.reserve(claims.size());
@@ -349,11 +354,11 @@ void Cache::KeepHoldings() { impl_->sessions.KeepHoldings(); }
 bool Cache::HasPool(const NamespaceIdentity& identity, DeviceIndex device) const {
   const std::optional<NamespaceId> namespace_id = FindNamespace(identity);
   return namespace_id && device.value < kMaxDevices &&
-         impl_->state.namespaces[namespace_id->value].pools[device.value] != nullptr;
+         impl_->state.blocks.namespaces[namespace_id->value].pools[device.value] != nullptr;
 }
 
 void Cache::WhenPoolReady(PoolId pool_id, std::function<void()> ready) {
-  const CachePool* pool = impl_->state.FindPool(pool_id);
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool != nullptr) pool->memory->WhenReady(std::move(ready));
 }
 
@@ -362,7 +367,7 @@ void Cache::Acquire(AcquireRequest request, std::function<void(Result<AcquireRep
     done(MakeError(ErrorCode::kCancelled, "session_closed"));
     return;
   }
-  if (impl_->state.FindPool(request.pool) == nullptr) {
+  if (impl_->state.blocks.FindPool(request.pool) == nullptr) {
     done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
     return;
   }
@@ -383,7 +388,8 @@ Result<PoolId> Cache::OpenRegion(SessionId session, const NamespaceIdentity& ide
   if (!impl_->sessions.IsOpen(session)) {
     return MakeError(ErrorCode::kCancelled, "session_closed");
   }
-  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id, impl_->state.InternNamespace(identity));
+  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
+                       impl_->state.blocks.InternNamespace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* region,
                        impl_->regions.Open(session, namespace_id, std::move(memory)));
   return region->id;
@@ -421,22 +427,23 @@ void Cache::Load(PoolId region, std::span<const LoadRequest> blocks) {
 std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_id,
                                                 std::span<const BlockHandle> blocks) {
   std::vector<ReleaseError> errors;
-  CachePool* pool = impl_->state.FindPool(pool_id);
-  std::vector<EntryIndex> cached;
+  CachePool* pool = impl_->state.blocks.FindPool(pool_id);
+  std::optional<ReleasedBlocks> released;
+  if (pool != nullptr) released.emplace(&impl_->state, pool);
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     Status status = MakeError(ErrorCode::kNotFound, "unknown_pool");
     if (pool != nullptr && impl_->sessions.IsOpen(session)) {
-      status = impl_->Release(session, pool, blocks[i], &cached);
+      status = impl_->Release(session, pool, blocks[i], &*released);
     }
     if (!status) errors.push_back({i, std::move(status).error()});
   }
-  if (pool != nullptr) impl_->sessions.EnterEvictionOrder(pool, std::move(cached));
+  released.reset();
   impl_->Pump();
   return errors;
 }
 
 uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, RequestTag tag) {
-  CachePool* pool = impl_->state.FindPool(pool_id);
+  CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return 0;
   const uint32_t count = impl_->acquirer.Prefetch(pool, hashes, tag);
   impl_->Pump();
@@ -445,21 +452,21 @@ uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, Requ
 
 void Cache::PrefetchToHost(SessionId session, PoolId region, std::vector<BlockHash> hashes,
                            std::function<void(uint32_t in_memory)> done) {
-  const CachePool* const pool = impl_->state.FindPool(region);
+  const CachePool* const pool = impl_->state.blocks.FindPool(region);
   if (pool == nullptr) return done(0);
   impl_->prefetch.Begin(session, pool->namespace_id, std::move(hashes), std::move(done));
   impl_->Pump();
 }
 
 Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, int64_t ttl_ms) {
-  const CachePool* pool = impl_->state.FindPool(pool_id);
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   return impl_->retention.Pin(pool->namespace_id, hashes, ttl_ms);
 }
 
 Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
                              SequenceHint hint, int64_t returns_in_ms) {
-  const CachePool* pool = impl_->state.FindPool(pool_id);
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   const uint32_t taken = impl_->hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
   if (hint == SequenceHint::kReturns) {
@@ -485,8 +492,9 @@ Status Cache::Reconfigure(const CacheOptions& options) {
 
 uint64_t Cache::PinnedBytes() const {
   uint64_t bytes = 0;
-  impl_->state.pins.ForEach(
-      [&](EntryIndex index) { bytes += impl_->state.NamespaceOf(impl_->state[index]).slot_bytes; });
+  impl_->state.orders.pins.ForEach([&](EntryIndex index) {
+    bytes += impl_->state.blocks.NamespaceOf(impl_->state[index]).slot_bytes;
+  });
   return bytes;
 }
 
@@ -510,11 +518,11 @@ void Cache::Erase(const EraseRequest& request,
 
 // The disk first: what it can take again after a failure is wanted by all others.
 bool Cache::GiveTokenIds(PoolId pool, const BlockHash& hash, std::span<const uint32_t> ids) {
-  return impl_->state.token_ids.Give({impl_->state.FindPool(pool)->namespace_id, hash}, ids);
+  return impl_->state.token_ids.Give({impl_->state.blocks.FindPool(pool)->namespace_id, hash}, ids);
 }
 
 bool Cache::KeepsTokenIds(PoolId pool) const {
-  return impl_->state.token_ids.Keeps(impl_->state.FindPool(pool)->namespace_id);
+  return impl_->state.token_ids.Keeps(impl_->state.blocks.FindPool(pool)->namespace_id);
 }
 
 void Cache::Tick() {
@@ -547,8 +555,8 @@ bool Cache::Idle() const {
          impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
          (!impl_->cold_lookup || impl_->cold_lookup->waiting() == 0) &&
          (!impl_->cold_writer || impl_->cold_writer->Idle()) && impl_->regions.in_flight() == 0 &&
-         (impl_->draining_stopped || impl_->prefetch.Idle()) &&
-         impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
+         (impl_->draining_stopped || impl_->prefetch.Idle()) && impl_->drains_beginning == 0 &&
+         !impl_->state.pump_scheduled();
 }
 
 bool Cache::AdoptionEnded() const { return impl_->adoption.Ended(); }

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/gate.h"
+#include "base/loop_task.h"
 #include "tiers/cache.h"
+#include "tiers/space/cold_choice.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/space/key_expiry.h"
@@ -41,6 +44,8 @@ class Cache::Impl {
 
   // Lets every part start what it can, until none can.
   void Pump();
+  // Begins the next part of what was too much for one event.
+  void GoOn();
   void FinishDrains();
   // Tells the index of uses, from this row of the directory on, in parts of `drain_part_rows`;
   // then `done` waits for the writes.
@@ -50,7 +55,7 @@ class Cache::Impl {
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
                                            const CommitRequest& request);
   [[nodiscard]] Status Release(SessionId session, CachePool* pool, BlockHandle handle,
-                               std::vector<EntryIndex>* cached);
+                               ReleasedBlocks* released);
   // Asks the cold store first, if there is one.
   void Acquire(AcquireRequest request, Acquirer::Done done);
   // Also in the cold store, if `tier` does not name another. Other hosts may still have the block.
@@ -59,12 +64,16 @@ class Cache::Impl {
   [[nodiscard]] BlockRecord Describe(EntryIndex index) const;
   void CheckInvariants() const;
 
+  // Before all that asks for them.
+  LoopTask pump;
+  LoopTask next_part;
   CacheState state;
   LoadTable loads;
   SessionTable sessions;
+  std::optional<ColdChoice> cold_choice;  // nothing without a cold store
   DiskSlots disk;
   Persister persister;
-  std::optional<ColdWriter> cold_writer;  // nothing without a cold store
+  std::unique_ptr<ColdWriter> cold_writer;  // likewise
   HostSlots host;
   SequenceHints hints;
   Offloader offloader;
@@ -91,8 +100,7 @@ class Cache::Impl {
  private:
   // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
   [[nodiscard]] EntryIndex EntryForCommit(CachePool* pool, const CommitRequest& request);
-  // Where host sends what is to be copied down.
-  [[nodiscard]] CopyDown* BelowHost();
+  [[nodiscard]] std::unique_ptr<ColdWriter> MakeColdWriter();
   void CheckTenants() const;
   void CheckLineage(EntryIndex index) const;
   void CheckEntry(EntryIndex index) const;

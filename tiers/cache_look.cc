@@ -11,17 +11,21 @@
 namespace kvtier {
 namespace {
 
-// A block that is on its way to a tier is not there yet.
+// A block that is on its way to a tier is not there yet, and one that is being stored from a region
+// is the engine's.
 BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
-  return {state.ReadyPool(entry) != nullptr, entry.in_host(), entry.persisted(),
-          entry.unverified_on_disk()};
+  bool in_pool = false;
+  state.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+    in_pool |= pool.region == nullptr && !pool.blocks[block].loading();
+  });
+  return {in_pool, entry.in_host(), entry.persisted(), entry.unverified_on_disk()};
 }
 
 bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry& entry) {
   if (filter.tier && !PresenceOf(state, entry).in(*filter.tier)) return false;
   if (filter.hashes && !filter.hashes->Contains(entry.hash)) return false;
   return !filter.namespaces ||
-         std::ranges::find(*filter.namespaces, entry.namespace_id) != filter.namespaces->end();
+         std::ranges::binary_search(*filter.namespaces, entry.namespace_id);
 }
 
 // Bytes that have not arrived are another block's, perhaps another tenant's: they are not shown.
@@ -60,33 +64,34 @@ std::optional<HashRange> HashRange::BeginningWith(std::string_view digits) {
 
 // The cache's times are those of the age clock; administrators compare with the wall clock.
 BlockRecord Cache::Impl::Describe(EntryIndex index) const {
-  const BlockEntry& entry = state.directory[index];
+  const BlockEntry& entry = state.blocks.directory[index];
   BlockRecord record{.key = {entry.namespace_id, entry.hash},
                      .presence = PresenceOf(state, entry),
                      .tokens = entry.tokens,
                      .depth = entry.depth,
                      .retention = entry.retention,
-                     .created_s = state.ToWallS(entry.created_s),
-                     .last_use_s = state.ToWallS(entry.last_use_s),
+                     .created_s = state.clock.ToWallS(entry.created_s),
+                     .last_use_s = state.clock.ToWallS(entry.last_use_s),
                      .uses = entry.uses,
                      .moving = entry.busy(),
                      .persist_failed = entry.persist_failed()};
-  record.references = state.References(entry);
-  if (entry.pinned()) record.pinned_until_ms = state.pins.UntilMs(index) + state.WallStepMs();
-  record.expires_ms = state.ExpiryMs(entry) + state.WallStepMs();
+  record.references = state.blocks.References(entry);
+  if (entry.pinned())
+    record.pinned_until_ms = state.orders.pins.UntilMs(index) + state.clock.WallStepMs();
+  record.expires_ms = state.ExpiryMs(entry) + state.clock.WallStepMs();
   if (entry.on_disk()) record.disk_offset = entry.disk.offset;
   return record;
 }
 
 std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHash> hashes) const {
-  const CachePool* pool = impl_->state.FindPool(pool_id);
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return std::vector<BlockPresence>(hashes.size());
   std::vector<BlockPresence> presence = Lookup(pool->namespace_id, hashes);
   // `pool` was true if any pool has the bytes; the caller asks about this one.
   for (size_t i = 0; i < hashes.size(); ++i) {
     if (!presence[i].pool) continue;
-    const EntryIndex index = impl_->state.directory.Find({pool->namespace_id, hashes[i]});
-    const BlockIndex block = impl_->state.BlockIn(*pool, impl_->state[index]);
+    const EntryIndex index = impl_->state.blocks.directory.Find({pool->namespace_id, hashes[i]});
+    const BlockIndex block = impl_->state.blocks.BlockIn(*pool, impl_->state[index]);
     presence[i].pool =
         pool->region == nullptr && block != kNoBlock && !pool->blocks[block].loading();
   }
@@ -94,22 +99,22 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
 }
 
 void Cache::KeepForRegion(PoolId region, const BlockHash& last) {
-  const CachePool* const pool = impl_->state.FindPool(region);
+  const CachePool* const pool = impl_->state.blocks.FindPool(region);
   if (pool == nullptr || pool->region == nullptr) return;
-  impl_->touches.TouchPrefix(impl_->state.Find({pool->namespace_id, last}));
+  impl_->touches.TouchPrefix(impl_->state.blocks.Find({pool->namespace_id, last}));
 }
 
 bool Cache::has_cold_store() const { return impl_->cold_lookup.has_value(); }
 
 void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                          std::function<void(std::vector<bool>)> done) {
-  const CachePool* const pool = impl_->state.FindPool(pool_id);
+  const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr || !impl_->cold_lookup) return done(std::vector<bool>(hashes.size()));
   impl_->cold_lookup->Ask(pool->namespace_id, hashes, ask, std::move(done));
 }
 
 LoadPrices Cache::PricesNow(PoolId pool_id) const {
-  const CachePool* const pool = impl_->state.FindPool(pool_id);
+  const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   return pool == nullptr ? LoadPrices{} : impl_->loader.PricesNow(pool->device);
 }
 
@@ -117,7 +122,7 @@ std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
                                          std::span<const BlockHash> hashes) const {
   std::vector<BlockPresence> presence(hashes.size());
   for (size_t i = 0; i < hashes.size(); ++i) {
-    const EntryIndex index = impl_->state.Find({namespace_id, hashes[i]});
+    const EntryIndex index = impl_->state.blocks.Find({namespace_id, hashes[i]});
     if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) continue;
     presence[i] = PresenceOf(impl_->state, impl_->state[index]);
   }
@@ -125,30 +130,30 @@ std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
 }
 
 std::optional<NamespaceId> Cache::FindNamespace(const NamespaceIdentity& identity) const {
-  return impl_->state.FindNamespace(identity);
+  return impl_->state.blocks.FindNamespace(identity);
 }
 
 std::vector<NamespaceIdentity> Cache::Namespaces() const {
   std::vector<NamespaceIdentity> namespaces;
-  for (const Namespace& name_space : impl_->state.namespaces)
+  for (const Namespace& name_space : impl_->state.blocks.namespaces)
     namespaces.push_back(name_space.identity);
   return namespaces;
 }
 
 const NamespaceIdentity& Cache::IdentityOf(NamespaceId id) const {
-  return impl_->state.namespaces[id.value].identity;
+  return impl_->state.blocks.namespaces[id.value].identity;
 }
 
-size_t Cache::NamespaceCount() const { return impl_->state.namespaces.size(); }
+size_t Cache::NamespaceCount() const { return impl_->state.blocks.namespaces.size(); }
 
 BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
                       const BlockFilter& filter) const {
-  const Directory& directory = impl_->state.directory;
+  const Directory& directory = impl_->state.blocks.directory;
   BlockWalk walk;
   const uint64_t end = std::min<uint64_t>(directory.end(), cursor + max_rows);
   for (; cursor < end && walk.blocks.size() < max_blocks; ++cursor) {
     const EntryIndex index(static_cast<uint32_t>(cursor));
-    if (!directory.Live(index) || impl_->state.lost.Contains(index)) continue;
+    if (!directory.Live(index) || impl_->state.blocks.lost.Contains(index)) continue;
     const BlockEntry& entry = directory[index];
     if (Admits(impl_->state, filter, entry) && !impl_->state.Expired(entry)) {
       walk.blocks.push_back(impl_->Describe(index));
@@ -165,7 +170,7 @@ uint64_t Cache::ReplayEvents(uint64_t cursor, uint32_t max_rows, BlockEventSink*
 }
 
 std::optional<BlockRecord> Cache::Inspect(const BlockKey& key) const {
-  const EntryIndex index = impl_->state.Find(key);
+  const EntryIndex index = impl_->state.blocks.Find(key);
   if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) return std::nullopt;
   return impl_->Describe(index);
 }
@@ -174,7 +179,7 @@ BlockPast Cache::PastOf(const BlockKey& key) const { return impl_->state.history
 
 Result<const DevicePool*> Cache::ReadableMemory(SessionId session, PoolId pool_id,
                                                 std::span<const BlockHandle> blocks) const {
-  const CachePool* const pool = impl_->state.FindPool(pool_id);
+  const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   if (!impl_->sessions.IsOpen(session)) return MakeError(ErrorCode::kCancelled, "session_closed");
   for (size_t i = 0; i < blocks.size(); ++i) {

@@ -9,7 +9,7 @@ namespace kvtier {
 namespace {
 
 PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
-  const NamespaceIdentity& identity = state.namespaces[pool.namespace_id.value].identity;
+  const NamespaceIdentity& identity = state.blocks.namespaces[pool.namespace_id.value].identity;
   PoolGauges gauges;
   gauges.id = pool.id;
   gauges.namespace_id = pool.namespace_id;
@@ -57,11 +57,11 @@ std::array<uint64_t, kTierCount> UnusableBlocks(const CacheState& state) {
   constexpr int kMostCounted = 4096;
   std::array<uint64_t, kTierCount> blocks{};
   int left = kMostCounted;
-  for (EntryIndex lost = state.lost.coldest(); lost != kNoEntry && left > 0;
-       lost = state.lost.Hotter(lost)) {
-    for (EntryIndex child = state.lineage.FirstChildOf(lost); child != kNoEntry && left > 0;
-         child = state.lineage.NextSiblingOf(child), --left) {
-      const BlockEntry& entry = state.directory[child];
+  for (EntryIndex lost = state.blocks.lost.coldest(); lost != kNoEntry && left > 0;
+       lost = state.blocks.lost.Hotter(lost)) {
+    for (EntryIndex child = state.blocks.lineage.FirstChildOf(lost); child != kNoEntry && left > 0;
+         child = state.blocks.lineage.NextSiblingOf(child), --left) {
+      const BlockEntry& entry = state.blocks.directory[child];
       blocks[static_cast<size_t>(Tier::kPool)] += entry.in_pool();
       blocks[static_cast<size_t>(Tier::kHost)] += entry.in_host();
       blocks[static_cast<size_t>(Tier::kDisk)] += entry.on_disk();
@@ -75,8 +75,8 @@ std::array<uint64_t, kTierCount> UnusableBlocks(const CacheState& state) {
 CacheGauges Cache::Impl::Gauges() const {
   CacheGauges gauges;
   uint64_t order_bytes = 0;
-  for (const auto& pool : state.pools) {
-    if (!pool || pool->region != nullptr) continue;
+  for (const auto& [id, pool] : state.blocks.pools) {
+    if (pool->region != nullptr) continue;
     gauges.pools.push_back(GaugesOf(state, *pool));
     order_bytes += pool->victims.memory_bytes();
   }
@@ -97,16 +97,17 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.disk_capacity_bytes = state.env.geometry.bytes();
   gauges.disk_used_bytes = disk.allocator().used_bytes();
   gauges.disk_blocks = disk.blocks();
-  gauges.disk_persisted = state.persisted_blocks();
+  gauges.disk_persisted = state.orders.persisted_blocks();
   gauges.unusable_blocks = UnusableBlocks(state);
-  gauges.entries = state.directory.size();
-  for (const EntryList& list : state.by_age) order_bytes += list.memory_bytes();
-  gauges.entry_bytes = state.directory.memory_bytes() + state.unpersisted.memory_bytes() +
-                       state.returns_s.memory_bytes() + host.memory_bytes() + disk.memory_bytes() +
-                       order_bytes + state.lineage.memory_bytes() + state.lost.memory_bytes();
-  gauges.unpersisted_blocks =
-      state.unpersisted.size() + state.persist_wanted_blocks() + persister.writes_in_flight();
-  gauges.pinned_blocks = state.pins.size();
+  gauges.entries = state.blocks.directory.size();
+  for (const EntryList& list : state.orders.by_age) order_bytes += list.memory_bytes();
+  gauges.entry_bytes =
+      state.blocks.directory.memory_bytes() + state.orders.unpersisted.memory_bytes() +
+      state.orders.returns_s.memory_bytes() + host.memory_bytes() + disk.memory_bytes() +
+      order_bytes + state.blocks.lineage.memory_bytes() + state.blocks.lost.memory_bytes();
+  gauges.unpersisted_blocks = state.orders.unpersisted.size() +
+                              state.orders.persist_wanted_blocks() + persister.writes_in_flight();
+  gauges.pinned_blocks = state.orders.pins.size();
   gauges.token_blocks = state.token_ids.blocks();
   gauges.token_bytes = state.token_ids.bytes();
   gauges.sessions = sessions.size();
@@ -143,19 +144,18 @@ CacheGauges Cache::Impl::Gauges() const {
 void Cache::Impl::CheckInvariants() const {
   size_t live = 0;
   size_t persist_wanted = 0;
-  for (uint32_t row = 0; row < state.directory.end(); ++row) {
-    if (!state.directory.Live(EntryIndex(row))) continue;
+  for (uint32_t row = 0; row < state.blocks.directory.end(); ++row) {
+    if (!state.blocks.directory.Live(EntryIndex(row))) continue;
     ++live;
     CheckLineage(EntryIndex(row));
-    if (state.lost.Contains(EntryIndex(row))) continue;
-    persist_wanted += state.directory[EntryIndex(row)].persist_wanted();
+    if (state.blocks.lost.Contains(EntryIndex(row))) continue;
+    persist_wanted += state.blocks.directory[EntryIndex(row)].persist_wanted();
     CheckEntry(EntryIndex(row));
   }
-  KVT_CHECK(live == state.directory.size());
-  KVT_CHECK(persist_wanted == state.persist_wanted_blocks());
+  KVT_CHECK(live == state.blocks.directory.size());
+  KVT_CHECK(persist_wanted == state.orders.persist_wanted_blocks());
   std::array<uint64_t, kMaxDevices> pool_bytes{};
-  for (const auto& pool : state.pools) {
-    if (!pool) continue;
+  for (const auto& [id, pool] : state.blocks.pools) {
     CheckPool(*pool);
     if (pool->region != nullptr) continue;
     pool_bytes[pool->device.value] += pool->memory->bytes();
@@ -184,16 +184,16 @@ void Cache::Impl::CheckInvariants() const {
 
 // A block without a tier is known only while blocks follow it; links go up by one.
 void Cache::Impl::CheckLineage(EntryIndex index) const {
-  const BlockEntry& entry = state.directory[index];
-  const EntryIndex parent = state.lineage.ParentOf(index);
-  KVT_CHECK(state.lost.Contains(index) == entry.gone());
-  KVT_CHECK(!entry.gone() || (state.lineage.HasChildren(index) && parent == kNoEntry));
+  const BlockEntry& entry = state.blocks.directory[index];
+  const EntryIndex parent = state.blocks.lineage.ParentOf(index);
+  KVT_CHECK(state.blocks.lost.Contains(index) == entry.gone());
+  KVT_CHECK(!entry.gone() || (state.blocks.lineage.HasChildren(index) && parent == kNoEntry));
   if (parent == kNoEntry) return;
-  KVT_CHECK(state.directory.Live(parent));
-  KVT_CHECK(state.directory[parent].namespace_id == entry.namespace_id);
-  KVT_CHECK(state.directory[parent].depth + 1 == entry.depth);
+  KVT_CHECK(state.blocks.directory.Live(parent));
+  KVT_CHECK(state.blocks.directory[parent].namespace_id == entry.namespace_id);
+  KVT_CHECK(state.blocks.directory[parent].depth + 1 == entry.depth);
   // What leaves first does so behind all that follows it.
-  KVT_CHECK(entry.hinted() || !state.directory[parent].hinted());
+  KVT_CHECK(entry.hinted() || !state.blocks.directory[parent].hinted());
 }
 
 // What each tenant has is what its blocks take, and within its cap.
@@ -201,10 +201,10 @@ void Cache::Impl::CheckTenants() const {
   const TenantTable& tenants = state.tenants;
   std::vector<uint64_t> host_bytes(tenants.rows());
   std::vector<uint64_t> disk_bytes(tenants.rows());
-  for (uint32_t row = 0; row < state.directory.end(); ++row) {
-    if (!state.directory.Live(EntryIndex(row))) continue;
-    const BlockEntry& entry = state.directory[EntryIndex(row)];
-    const Namespace& name_space = state.namespaces[entry.namespace_id.value];
+  for (uint32_t row = 0; row < state.blocks.directory.end(); ++row) {
+    if (!state.blocks.directory.Live(EntryIndex(row))) continue;
+    const BlockEntry& entry = state.blocks.directory[EntryIndex(row)];
+    const Namespace& name_space = state.blocks.namespaces[entry.namespace_id.value];
     if (entry.host_slot != kNoHostSlot)
       host_bytes[name_space.tenant.value] += name_space.slot_bytes;
     if (!entry.disk.valid()) continue;
@@ -225,16 +225,16 @@ void Cache::Impl::CheckTenants() const {
 // What an entry says of itself is what pools, orders and tables say of it. The transitions alone
 // are checked in production (block_lifecycle.h).
 void Cache::Impl::CheckEntry(EntryIndex index) const {
-  const BlockEntry& entry = state.directory[index];
-  KVT_CHECK(state.directory.Find({entry.namespace_id, entry.hash}) == index);
-  KVT_CHECK(state.AgesOf(entry).Contains(index));
+  const BlockEntry& entry = state.blocks.directory[index];
+  KVT_CHECK(state.blocks.directory.Find({entry.namespace_id, entry.hash}) == index);
+  KVT_CHECK(state.orders.AgesOf(state.blocks.TenantOf(entry), entry.retention).Contains(index));
   KVT_CHECK(!entry.gone());
   KVT_CHECK(state.presence.Agrees(index));
   bool loading = false;
   uint32_t copied_from = 0;
-  state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex at) {
+  state.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex at) {
     const PoolBlock& block = pool.blocks[at];
-    KVT_CHECK(pool.namespace_id == entry.namespace_id && state.BlockIn(pool, entry) == at);
+    KVT_CHECK(pool.namespace_id == entry.namespace_id && state.blocks.BlockIn(pool, entry) == at);
     KVT_CHECK(block.state() == PoolBlockState::kCommitted && block.entry == index);
     KVT_CHECK(pool.victims.Contains(index) == block.cached());
     KVT_CHECK(!block.loading() || block.pins() == 0);
@@ -252,10 +252,11 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   }
   KVT_CHECK(!entry.persisted() || entry.on_disk());
   KVT_CHECK(host.InOrder(index) == (entry.in_host() || entry.expected_in_host()));
-  KVT_CHECK(state.InDiskOrder(index) ==
+  KVT_CHECK(state.orders.disk.Contains(state.blocks.TenantOf(entry), index) ==
             (!entry.pinned() && (entry.has_disk_slot() || entry.persist_wanted())));
+  KVT_CHECK(!state.orders.unpersisted.Contains(index) || state.orders.Undecided(entry));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.has_disk_slot());
-  KVT_CHECK(entry.pinned() == state.pins.Contains(index));
+  KVT_CHECK(entry.pinned() == state.orders.pins.Contains(index));
 }
 
 // Counts that are kept along with every change equal those that a walk finds.
@@ -266,7 +267,7 @@ void Cache::Impl::CheckPool(const CachePool& pool) const {
     const PoolBlock& block = pool.blocks[BlockIndex(i)];
     if (block.state() == PoolBlockState::kFree) ++free;
     if (block.state() != PoolBlockState::kCommitted) continue;
-    KVT_CHECK(state.BlockIn(pool, state.directory[block.entry]) == BlockIndex(i));
+    KVT_CHECK(state.blocks.BlockIn(pool, state.blocks.directory[block.entry]) == BlockIndex(i));
     if (block.loading()) ++loading;
   }
   KVT_CHECK(free == pool.blocks.free());

@@ -6,9 +6,8 @@
 #   tools/gpu-bundle.sh [DIRECTORY]      default: build/gpu-bundle
 #   DIRECTORY/gpu-test.sh                on the machine with the GPU
 #   DIRECTORY/gpu-bench.sh [OPTION...]   there, too; prints a table and writes gpu-bench.json
-#   DIRECTORY/quickstart.sh              the demonstration, its pool in the GPU's memory
 #   DIRECTORY/gpu-python.sh              there, if python3 has torch: tests of the Python package
-#   DIRECTORY/gpu-engine.sh [OPTION...]  there, if it has transformers, too: an engine's warm starts
+#   DIRECTORY/gpu-engine.sh [OPTION...]  there, too: an engine with and without its prefix cache
 #   DIRECTORY/kernel-bench.sh [OPTION...]   likewise of the kernels, beside torch's if python3 has it
 #   DIRECTORY/sanitize.sh DIRECTORY/bin     the kernels under compute-sanitizer, where there is one
 #
@@ -18,7 +17,7 @@ cd "$(dirname "$0")/.."
 source tools/build.sh
 
 readonly bundle=${1:-build/gpu-bundle}
-readonly programs=(kvtierd kvtier-keeper kvtierctl kvtier-generate kvtier-gpu-bench kvtier-kernel-bench)
+readonly programs=(kvtierd kvtier-keeper kvtierctl kvtier-gpu-bench kvtier-kernel-bench)
 readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test
   gpu_prefill_test gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
 readonly libraries=(kvtier kvtier_kernels kvtier_faulty_kernels)
@@ -47,9 +46,6 @@ done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r libra
   [[ $name =~ $base ]] || cp --dereference "$library" "$bundle/lib/$name"
 done
 cp --dereference "$build"/lib/libkvtier_{,faulty_}kernels.so "$bundle/lib/"
-mkdir -p "$bundle/share" "$bundle/tools"
-cp -r "$build/share/kvtier" "$bundle/share/"
-cp tools/quickstart.sh tools/quickstart_prompt.txt tools/build.sh "$bundle/tools/"
 
 # The Python package with what its tests read of the source tree. An interpreter brings libraries of
 # its own, so of the others it gets only the one that it lacks.
@@ -58,6 +54,8 @@ cp README.md "$bundle/source"
 cp docs/PYTHON.md "$bundle/source/docs"
 cp --recursive --parents client/include client/python tests/python kernels/include \
   "$bundle/source"
+# The demonstration is not run there, and its weights are 8 MiB.
+rm -r "$bundle/source/client/python/kvtier/demo"
 find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec rm -rf {} +
 cp --dereference "$build/lib/libkvtier.so.0" "$bundle/lib/python"
 ln --symbolic --relative "$bundle/lib/libkvtier_kernels.so" "$bundle"/lib/libfmt.so.* \
@@ -116,15 +114,6 @@ END
 
 cp tests/gpu/kernels/sanitize.sh kernels/bench/torch_peers.py "$bundle/"
 
-cat >"$bundle/quickstart.sh" <<'END'
-#!/usr/bin/env bash
-# Shows the main job on a real model; see tools/quickstart.sh.
-set -euo pipefail
-cd "$(dirname "$0")"
-export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-KVTIER_BUILD_DIRECTORY=$PWD exec tools/quickstart.sh
-END
-
 cat >"$bundle/bin/kvtierd.sh" <<'END'
 #!/usr/bin/env bash
 here=$(cd "$(dirname "$0")" && pwd)
@@ -148,11 +137,11 @@ exec python3 -m unittest --verbose "$@"
 END
 cat >"$bundle/gpu-engine.sh" <<'END'
 #!/usr/bin/env bash
-# Prints tables and writes gpu-engine.json here, or where --json says.
+# Prints a table and writes gpu-engine.json here, or where --json says.
 set -euo pipefail
 source "$(dirname "$0")/python-environment.sh"
 [[ " $* " == *" --json "* ]] || set -- --json gpu-engine.json "$@"
-exec python3 "$here/source/client/python/examples/warm_start" --commit "$(cat "$here/COMMIT")" "$@"
+exec python3 "$here/source/client/python/examples/nano_engine" --model llama-8b "$@"
 END
 chmod +x "$bundle"/*.sh "$bundle"/bin/*.sh
 

@@ -33,8 +33,8 @@ KERNELS = re.compile(r"^kernels/(?!bench/|reference/).*\.cuh?$")
 INTERNAL_TO_FILE = re.compile(r"namespace \{|(static )?__(constant|device)__ (static )?const |static __global__")
 # Bytes that are compared, texts that others wrote, and this program, which names the words.
 NOT_READ = re.compile(
-    r"^(tests/fuzz/corpus|tests/data/|docs/benchmarks/|client/examples/model/|LICENSE$"
-    r"|tools/quickstart_prompt\.txt$|tests/unit/client/generate_known_answer_test\.cc$|tools/lint)")
+    r"^(tests/fuzz/corpus|tests/data/|docs/benchmarks/|client/python/kvtier/demo/.*\.(md|txt)$"
+    r"|tests/python/test_demo\.py$|LICENSE$|tools/lint)")
 
 # What is not written here, as a regular expression, and what to write in its place.
 WORDS = {

@@ -36,8 +36,8 @@ needed=(
   libcli11-dev libexpected-dev libfmt-dev librocksdb-dev libspdlog-dev libssl-dev libsystemd-dev
   libtomlplusplus-dev liburing-dev libxxhash-dev
 )
-# A build or a test does without each of them.
-wanted=(ccache)
+# A build or a test does without each of them; the demonstration needs arrays, from wherever they come.
+wanted=(ccache python3-numpy)
 
 if [[ $level != --demo ]]; then
   wanted+=(
@@ -58,8 +58,6 @@ if [[ $level == --tests || $level == --all ]]; then
     "clang$clang" "libclang-rt$clang-dev"
     # the file system that records writes for the robustness campaign
     libfuse3-dev fuse3
-    # the Python package and its arrays
-    python3-numpy
     # tests of the unit and of Debian packages
     init-system-helpers procps systemd
   )

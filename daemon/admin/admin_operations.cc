@@ -239,6 +239,8 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
     const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call) {
   const std::string& op = request.op;
   if (op == "ls") return MakeListing(context_, request, call);
+  if (op == "models") return MakeModelListing(context_, request, call);
+  if (op == "forget") return MakeForgetting(context_, request, call);
   if (op == "trace") return MakeTraceListing(context_, request, call);
   if (op == "verify") return std::make_unique<Verify>(context_, call, false);
   if (op == "verify_cold") {
@@ -255,8 +257,8 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   return MakeError(
       ErrorCode::kInvalidArgument, "unknown_op",
       fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "
-                  "inspect, lookup, pin, release_memory, evict, erase, ls, trace, verify, drain, "
-                  "settle, stop",
+                  "inspect, lookup, pin, release_memory, evict, models, forget, erase, ls, trace, "
+                  "verify, drain, settle, stop",
                   op));
 }
 

@@ -9,6 +9,8 @@
 //   {"op":"lookup","hashes":[H,...]}   which tiers hold them
 //   {"op":"pin","hashes":[H,...],"ttl_ms":3600000}  keeps them; 0 lets go of them
 //   {"op":"evict","hashes":[H,...]}    forgets them, durably
+//   {"op":"models"}                    the models that blocks are of, with their epochs
+//   {"op":"forget","model":"m","epoch":"e"}  forgets all blocks of such models, durably
 //   {"op":"erase","tenant":"t","before_ms":0}  destroys its keys and forgets its blocks, for good;
 //                                      "before_ms": only of whole hours before; "without_proof"
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
@@ -18,9 +20,10 @@
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way or to be adopted
 //   {"op":"stop","release":false}      as SIGTERM; the end of the connection is the reply
 //
-// Those on blocks take "tenant" and "model" (its name or the first digits of its fingerprint); ls
-// and evict take "tier", ls takes "prefix" of the hash. The last four and erase send progress at
-// least every kAdminProgressMs.
+// Those on blocks and models take "tenant", "model" (its name or the first digits of its
+// fingerprint) and "epoch" (the revision of its weights); ls and evict take "tier", ls takes
+// "prefix" of the hash. The last four, forget and erase send progress at least every
+// kAdminProgressMs.
 #pragma once
 
 #include <memory>
@@ -84,6 +87,25 @@ class AdminOperations {
                                             const AdminRequestBody& request);
 [[nodiscard]] Result<std::string> EvictBlocks(const ServiceContext& context,
                                               const AdminRequestBody& request);
+
+// "models": replies with
+//   {"schema":"kvtier.models/1","now_s":,"models":[{"tenant":,"model_name":,"epoch":,"model":,
+//    "in_use":,"blocks":,"bytes":,"tiers":{"pool":,"host":,"disk":},"last_use_s":},...]}
+// One for each tenant, name and epoch, and one for each fingerprint whose record the registry does
+// not know: its name and epoch are empty. "in_use": a session holds it. "last_use_s": 0 without
+// blocks.
+[[nodiscard]] std::unique_ptr<AdminOperation> MakeModelListing(const ServiceContext& context,
+                                                               const AdminRequestBody& request,
+                                                               std::shared_ptr<AdminCall> call);
+
+// "forget": blocks that sessions hold, that are pinned or on the move stay. Replies, when a restart
+// cannot bring the others back, with
+//   {"schema":"kvtier.forget/1","models":,"evicted":,"absent":,"referenced":,"pinned":,"moving":}
+// "models": how many fingerprints were meant. Errors: kInvalidArgument "bad_request" without a
+// model; kNotFound "unknown_model"; kIoError if the disk refuses.
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeForgetting(
+    const ServiceContext& context, const AdminRequestBody& request,
+    std::shared_ptr<AdminCall> call);
 
 // "erase": the keys are destroyed when it begins. Replies, when no restart brings anything back,
 // with

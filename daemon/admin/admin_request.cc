@@ -79,6 +79,7 @@ Status TakeMember(std::string_view name, const json::value& value, AdminRequestB
   if (name == "op") return TakeText(value, &request->op);
   if (name == "tenant") return TakeText(value, &request->tenant);
   if (name == "model") return TakeText(value, &request->model);
+  if (name == "epoch") return TakeText(value, &request->epoch);
   if (name == "prefix") return TakeText(value, &request->prefix);
   if (name == "tier") return TakeTier(value, &request->tier);
   if (name == "hashes") return TakeHashes(value, &request->hashes);

@@ -33,6 +33,7 @@ struct AdminRequestBody {
   // Which blocks. Empty texts: of every tenant, of every model.
   std::string tenant;
   std::string model;  // its name, or the first digits of its fingerprint
+  std::string epoch;  // the revision of its weights, whole
   std::optional<Tier> tier;
   std::string prefix;  // of the hash, in hexadecimal digits
   std::vector<BlockHash> hashes;

@@ -111,8 +111,7 @@ AdminServer::~AdminServer() { DestroySessions(); }
 
 Status AdminServer::Listen(const std::string& path) {
   return ListenOn(
-      path, kAdminSocketMode, /*descriptors=*/false,
-      [this](UniqueFd* socket) { return AdmitSocket(socket); },
+      path, kAdminSocketMode, [this](UniqueFd* socket) { return AdmitSocket(socket); },
       [this](const Error& refused) {
         log_->Warning("admin.client_refused", "{}", refused.ToString());
       });

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks are found by tenant and model, in every namespace that fits: one name may stand for
-// several fingerprints, and a model has one for each of its groups. The same hash may stand for
+// Blocks are found by tenant and model, in every namespace that fits. The same hash may stand for
 // different blocks in different namespaces.
 #include <fmt/format.h>
 
@@ -9,6 +8,7 @@
 #include <boost/json.hpp>
 
 #include "daemon/admin/admin_operations.h"
+#include "daemon/admin/chosen_models.h"
 #include "daemon/session/session.h"
 #include "protocol/restorable_prefix.h"
 
@@ -21,8 +21,6 @@ namespace json = boost::json;
 // blocks pass makes looking the larger part.
 constexpr uint32_t kRowsPerStep = 65536;
 constexpr uint32_t kBlocksPerStep = 1024;
-// Fewer digits of a fingerprint would fit too many models by chance.
-constexpr size_t kMinModelDigits = 4;
 
 constexpr std::string_view TierName(Tier tier) {
   constexpr std::array<std::string_view, kTierCount> kNames = {"pool", "host", "disk"};
@@ -43,28 +41,6 @@ json::array TierNames(const BlockPresence& presence) {
 
 tl::unexpected<Error> BadRequest(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
-}
-
-// A model is found by its name only after this process has registered it: on disk there are
-// fingerprints, but no names.
-bool IsModel(const ServiceContext& context, const NamespaceIdentity& name_space,
-             const std::string& model) {
-  if (model.empty()) return true;
-  const std::string fingerprint = name_space.model.Hex();
-  if (model.size() >= kMinModelDigits && fingerprint.starts_with(model)) return true;
-  return context.models->NameOf(name_space.tenant, fingerprint) == model;
-}
-
-// The namespaces of the request's tenant and model; all of them if it names neither.
-std::vector<NamespaceId> NamespacesOf(const ServiceContext& context,
-                                      const AdminRequestBody& request) {
-  std::vector<NamespaceId> ids;
-  const std::vector<NamespaceIdentity> namespaces = context.cache->Namespaces();
-  for (uint32_t i = 0; i < namespaces.size(); ++i) {
-    if (!request.tenant.empty() && namespaces[i].tenant != request.tenant) continue;
-    if (IsModel(context, namespaces[i], request.model)) ids.emplace_back(i);
-  }
-  return ids;
 }
 
 json::object NamespaceJson(const ServiceContext& context, const NamespaceIdentity& name_space) {

@@ -29,8 +29,8 @@ namespace {
 constexpr int64_t kTickMs = 100;
 // How often the heap is looked at for memory to return to the system.
 constexpr int64_t kTrimMs = 5000;
-// What systemd is told to wait for each device. Memory of a GPU that other processes hold is waited
-// for up to a minute, and the driver takes seconds to start.
+// systemd is told to wait: the driver takes seconds to start, and GPUs with pools of an earlier
+// daemon are opened.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
 constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 // Copies of a dead daemon end with its context on the device, a moment after its files.
@@ -53,7 +53,8 @@ Status MakeParentDirectory(const std::string& path) {
   if (parent.empty() || std::filesystem::exists(parent, error)) return {};
   if (!std::filesystem::create_directory(parent, error)) {
     return MakeError(ErrorCode::kInvalidArgument, "socket_directory",
-                     fmt::format("{} cannot be made: {}", parent.string(), error.message()));
+                     fmt::format("{} cannot be made: {}; kvtierd --dev needs no rights of root",
+                                 parent.string(), error.message()));
   }
   // The process's umask keeps other users out of what it makes, but the socket in this directory is
   // meant for them. A failure shows itself when clients connect.
@@ -110,8 +111,7 @@ Status Daemon::Start() {
     OpenKeptPools();
     KVT_RETURN_IF_ERROR(OpenCold());
   }
-  manager_->ExtendStart("Opening the devices",
-                        kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
+  manager_->ExtendStart("Opening the devices", kDevicePatienceMs);
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
   AttentionService::Environment attention{
@@ -142,7 +142,6 @@ void Daemon::OpenDescriptors() {
   descriptors_ = OpenDescriptorStore({.socket = config_.server.socket,
                                       .keep_for_ms = config_.restart.keep_for_ms,
                                       .loop = loop_,
-                                      .executor = executor_.get(),
                                       .log = log_});
 }
 
@@ -174,11 +173,17 @@ Status Daemon::OpenCold() {
 }
 
 Status Daemon::OpenDevices() {
-  KVT_ASSIGN_OR_RETURN(
-      devices_, kvtier::OpenDevices(
-                    config_, clock_, loop_, log_, ReadMachineMemory(),
-                    [this](const std::string& error) { EndForLostDevice(error); },
-                    [this](const DeviceInfo& device) { return kept_pools_->BytesOn(device); }));
+  const DeviceEnvironment environment{
+      .gpus = &gpus_,
+      .loop = loop_,
+      .executor = executor_.get(),
+      .log = log_,
+      .memory = ReadMachineMemory(),
+      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); },
+      .kept_bytes = [this](const DeviceInfo& device) { return kept_pools_->BytesOn(device); }};
+  KVT_ASSIGN_OR_RETURN(OpenedDevices opened, kvtier::OpenDevices(config_, environment));
+  pinner_ = std::move(opened.pinner);
+  devices_ = std::move(opened.all);
   // A share of what is free is never the same twice.
   kept_pools_->SetDevices(&devices_, /*same_size=*/config_.pool.free_fraction <= 0);
   return {};
@@ -208,17 +213,12 @@ void Daemon::EndForLostDevice(const std::string& error) {
 }
 
 Status Daemon::OpenArena() {
-  // Host memory is pinned once for all GPUs of the machine, through the context of the first.
-  HostPinner* pinner = nullptr;
-  for (const OpenedDevice& opened : devices_) {
-    if (pinner == nullptr) pinner = opened.device->host_pinner();
-  }
   const uint32_t touch_threads = WorkerThreads(config_.host.touch_threads);
   MappedArenaOptions options{
       .bytes = config_.host.bytes,
       .slab_bytes = config_.cache.slab_bytes,
       .touch_threads = static_cast<int>(touch_threads),
-      .pinner = pinner,
+      .pinner = pinner_.get(),
       .numa_node = CommonNumaNode(devices_),
       // Without a holder the memory ends with the process, and anonymous memory is had sooner.
       .keep = config_.host.keep && descriptors_->holder().name != "none",
@@ -286,24 +286,17 @@ void Daemon::KeepArena() {
 }
 
 void Daemon::MakeCache() {
-  lent_host_memory_ = std::make_unique<HostDevice>(loop_);
-  CacheEnvironment environment{
-      .clock = &clock_,
-      .loop = loop_,
-      .executor = executor_.get(),
-      .lent_host_memory = lent_host_memory_.get(),
-      .arena = arena_.get(),
-      .pool_keeper = kept_pools_.get(),
-      .cold = cold_ ? cold_->store() : nullptr,
-      .tracer = trace_.get(),
-      .events = events_ ? events_->sink() : nullptr,
-      .pools_read = [this](DeviceIndex device) { return attention_->busy(device.value); },
-      .on_adopted =
-          [log = log_](const AdoptionReport& report) {
-            log->Info("host.blocks_adopted",
-                      "{} blocks of an earlier daemon, {}, verified in {} ms; {} dropped",
-                      report.blocks, FormatByteSize(report.bytes), report.ms, report.dropped);
-          }};
+  cache_owner_ = std::make_unique<DaemonCacheOwner>(loop_, log_, attention_.get());
+  CacheEnvironment environment{.clock = &clock_,
+                               .loop = loop_,
+                               .executor = executor_.get(),
+                               .lent_host_memory = cache_owner_->lent_host_memory(),
+                               .arena = arena_.get(),
+                               .pool_keeper = kept_pools_.get(),
+                               .cold = cold_ ? cold_->store() : nullptr,
+                               .tracer = trace_.get(),
+                               .events = events_ ? events_->sink() : nullptr,
+                               .owner = cache_owner_.get()};
   for (const OpenedDevice& opened : devices_) {
     environment.devices.push_back({opened.device.get(), opened.pool_bytes});
   }

@@ -13,6 +13,7 @@
 #include "daemon/admin/admin_operations.h"
 #include "daemon/admin/admin_server.h"
 #include "daemon/admin/trace_ring.h"
+#include "daemon/app/cache_owner.h"
 #include "daemon/app/shutdown.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"
@@ -131,9 +132,12 @@ class Daemon {
   ServiceContext context_;
 
   // Destroyed from the last to the first: no part uses one that stands after it.
-  std::unique_ptr<TraceRing> trace_;          // null: nothing is recorded
+  std::unique_ptr<TraceRing> trace_;  // null: nothing is recorded
+  const CudaGpus gpus_;
+  std::unique_ptr<DeferredPinner> pinner_;    // null: no GPU
   std::vector<OpenedDevice> devices_;         // by DeviceIndex
   std::unique_ptr<Device> lent_host_memory_;  // copies to and from regions in host memory
+  std::unique_ptr<DaemonCacheOwner> cache_owner_;
   std::unique_ptr<MappedArena> arena_;
   // Checksums and other work that takes milliseconds; its answers arrive as events of the loop.
   std::unique_ptr<Executor> executor_;

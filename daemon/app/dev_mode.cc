@@ -31,22 +31,29 @@ constexpr uint64_t kPoolShare = 8;   // an eighth of it, if pools are in host me
 constexpr uint64_t kDiskShare = 10;  // a tenth of the disk
 constexpr double kVramShare = 0.2;
 
-// Below the minimum too little would fit to show anything; above the maximum, touching memory at
-// each start would take long.
-constexpr uint64_t kMinHostBytes = 256 * kMiB, kMaxHostBytes = 32 * kGiB;
-constexpr uint64_t kMinPoolBytes = 128 * kMiB, kMaxPoolBytes = 16 * kGiB;
+// Below the minimum the daemon does not start; above the maximum, touching memory at each start
+// would take long. There is one engine for each GPU, as a rule, and one where there is none.
+constexpr uint64_t kMinHostBytes = 64 * kMiB, kMaxHostBytesOfEngine = 32 * kGiB;
+constexpr uint64_t kMinPoolBytes = 16 * kMiB, kMaxPoolBytes = 16 * kGiB;
 constexpr uint64_t kMinDiskBytes = 1 * kGiB, kMaxDiskBytes = 64 * kGiB;
+// Where the machine does not tell how much is free.
+constexpr uint64_t kUntoldBytes = 1 * kGiB;
+
+uint64_t AvailableBytes(const DevFacts& facts) {
+  return facts.memory.available_bytes > 0 ? facts.memory.available_bytes : kUntoldBytes;
+}
 
 uint64_t HostBytes(const DevFacts& facts) {
   if (facts.kept_host_bytes > 0) return facts.kept_host_bytes;
-  const uint64_t share = facts.memory.available_bytes / kHostShare;
-  return std::clamp(share - share % (64 * kMiB), kMinHostBytes, kMaxHostBytes);
+  const uint64_t share = AvailableBytes(facts) / kHostShare;
+  return std::clamp(share - share % (64 * kMiB), kMinHostBytes,
+                    kMaxHostBytesOfEngine * std::max(facts.gpus, 1));
 }
 
 uint64_t PoolBytes(const DevFacts& facts) {
   if (facts.kept_pool_bytes > 0) return facts.kept_pool_bytes;
-  const uint64_t share = facts.memory.available_bytes / kPoolShare;
-  return std::clamp(share - share % (64 * kMiB), kMinPoolBytes, kMaxPoolBytes);
+  const uint64_t share = AvailableBytes(facts) / kPoolShare;
+  return std::clamp(share - share % kMinPoolBytes, kMinPoolBytes, kMaxPoolBytes);
 }
 
 // Whole GiB, so that the size stays the same while the disk fills a little; 0 if there is too
@@ -121,12 +128,13 @@ std::string KeptNote(uint64_t kept_bytes, uint64_t bytes) {
 }
 
 std::string PoolNote(const DevFacts& facts, const Config& config) {
-  if (!facts.has_gpu) {
+  if (facts.gpus == 0) {
     std::string note = "in host memory: " + facts.why_no_gpu;
     if (facts.kept_pool_bytes == 0) return note;
     return note + "; " + KeptNote(facts.kept_pool_bytes, config.cache.pool_bytes);
   }
-  return fmt::format("{:.0f} % of the free memory of the first GPU", kVramShare * 100);
+  return fmt::format("at most, of the free memory of {}; taken when an engine attaches",
+                     facts.gpus == 1 ? "the GPU" : fmt::format("each of {} GPUs", facts.gpus));
 }
 
 std::string MemoryNote(const DevFacts& facts, const Config& config) {
@@ -156,10 +164,8 @@ std::string DevConfigToml(const DevFacts& facts) {
   };
   std::string text = fmt::format("[server]\nsocket = {}\nadmin_socket = {}\n\n",
                                  socket(kSocketName), socket(kAdminSocketName));
-  if (facts.has_gpu) {
-    text += fmt::format(
-        "[pool]\ndevice = \"auto\"\nfree_fraction = {}\nwhen_vram_held = \"shrink\"\n\n",
-        kVramShare);
+  if (facts.gpus > 0) {
+    text += fmt::format("[pool]\ndevice = \"all\"\nfree_fraction = {}\n\n", kVramShare);
   } else {
     text += fmt::format("[pool]\ndevice = \"host\"\nbytes = {}\n\n", InBytes(PoolBytes(facts)));
   }
@@ -181,8 +187,8 @@ Result<DevFacts> GatherDevFacts() {
   LookAtDisk(&facts);
   // A driver that does not work is as good as none here: the screen says why.
   const Result<CudaPresence> gpus = FindCudaDevices();
-  facts.has_gpu = gpus && gpus->devices > 0;
-  if (!facts.has_gpu) facts.why_no_gpu = gpus ? gpus->why_none : gpus.error().context;
+  facts.gpus = gpus ? gpus->devices : 0;
+  if (facts.gpus == 0) facts.why_no_gpu = gpus ? gpus->why_none : gpus.error().context;
   return facts;
 }
 

@@ -31,7 +31,7 @@ struct DevFacts {
   uint64_t kept_host_bytes = 0;
   uint64_t kept_pool_bytes = 0;
   std::string why_no_disk;  // empty: the directory can be used
-  bool has_gpu = false;
+  int gpus = 0;
   std::string why_no_gpu;
 };
 

@@ -37,7 +37,6 @@ constexpr int32_t kKvHeads = 2;
 constexpr unsigned kMaxThreads = 8;
 constexpr int32_t kLayers = 2;
 constexpr int32_t kPoolBlocks = 32;
-constexpr uint64_t kPoolBytes = uint64_t{4} << 20;
 constexpr size_t kGranule = 256;
 // Allowed beyond twice the error of a plain computation in 16 bits.
 constexpr double kSlack = 2e-3;
@@ -100,7 +99,7 @@ class Trial {
   struct Outcome {
     std::vector<std::byte> pool, output;
   };
-  // On a device's memory of kPoolBytes.
+  // On a device's memory of kSelfTestBytes.
   [[nodiscard]] Result<Outcome> Run(AttentionEngine* engine, std::byte* device);
   // Empty if all is right.
   [[nodiscard]] std::string Judge(const Outcome& outcome, double* error) const;
@@ -285,8 +284,8 @@ std::vector<Case> CasesFor(std::span<const AttentionTrial> trials) {
 // One device under test, with the results so far. Several threads take turns at it.
 struct TriedDevice {
   AttentionEngine* engine = nullptr;
-  std::unique_ptr<DevicePool> memory;  // null: it cannot be had
-  std::mutex in_use;                   // guards all but `engine`
+  DevicePool* memory = nullptr;  // null: it cannot be had
+  std::mutex in_use;             // guards all but `engine`
   AttentionSelfTest result;
   size_t failed_case = SIZE_MAX;  // the first; that of result.failure
 };
@@ -310,12 +309,8 @@ std::deque<TriedDevice> Prepare(std::span<const AttentionTrial> trials) {
   for (const AttentionTrial& trial : trials) {
     TriedDevice& device = devices.emplace_back();
     device.engine = trial.engine;
-    Result<std::unique_ptr<DevicePool>> memory = trial.device->CreatePool(kPoolBytes);
-    if (memory) {
-      device.memory = *std::move(memory);
-    } else {
-      device.result.failure = memory.error().ToString();
-    }
+    device.memory = trial.memory;
+    if (trial.memory == nullptr) device.result.failure = "the device has no memory for it";
   }
   return devices;
 }

@@ -20,10 +20,13 @@ struct AttentionSelfTest {
   bool device_lost = false;  // see kDeviceLost
 };
 
-// An engine, and the device on whose memory it computes. Both borrowed.
+// A trial takes so much memory of the engine's device.
+inline constexpr uint64_t kSelfTestBytes = uint64_t{4} << 20;
+
+// An engine, and memory of its device to compute on: null if that could not be had. Both borrowed.
 struct AttentionTrial {
   AttentionEngine* engine = nullptr;
-  Device* device = nullptr;
+  DevicePool* memory = nullptr;
 };
 
 // One case for each type of cache, head size and group size that the engine has, for decode and for
@@ -31,7 +34,7 @@ struct AttentionTrial {
 // and the pool must stay as it is. So every kernel has been loaded and has run once when this
 // returns, on every device. Blocks, some hundred milliseconds, nearly all of it for what is
 // expected, which is computed once for all devices; those are tried side by side. The engines must
-// not be in use. One result for each of `trials`.
+// not be in use. Any thread. One result for each of `trials`.
 [[nodiscard]] std::vector<AttentionSelfTest> TestAttention(std::span<const AttentionTrial> trials);
 
 }  // namespace kvtier

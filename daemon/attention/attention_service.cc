@@ -38,6 +38,8 @@ std::string_view AttentionStateName(AttentionState state) {
       return "off";
     case AttentionState::kReady:
       return "ready";
+    case AttentionState::kWaiting:
+      return "waiting";
     case AttentionState::kFailed:
       return "failed";
   }
@@ -79,14 +81,12 @@ AttentionService::AttentionService(const Environment& environment)
       TurnOff(&worker, AttentionState::kOff, "configured");
       continue;
     }
-    Result<std::unique_ptr<AttentionEngine>> engine = OpenEngine(device);
-    if (!engine) {
-      TurnOff(&worker, AttentionState::kOff, engine.error().ToString());
+    if (!environment_.devices[device]->is_open()) {
+      worker.report.state = AttentionState::kWaiting;
+      worker.report.reason = "it is tested when the device has its first pool";
       continue;
     }
-    worker.engine = *std::move(engine);
-    worker.report.engine = worker.engine->traits().name;
-    worker.report.reason = "not tested yet";
+    TakeEngine(&worker, OpenEngine(device, environment_.devices[device]->info()));
   }
   TestEngines();
   start_seconds_ = static_cast<double>(environment_.clock->MonotonicMs() - start_ms) / 1000;
@@ -95,27 +95,74 @@ AttentionService::AttentionService(const Environment& environment)
 // The executors' destructors wait for the jobs that have begun.
 AttentionService::~AttentionService() { stopping_ = true; }
 
-Result<std::unique_ptr<AttentionEngine>> AttentionService::OpenEngine(uint32_t device) {
-  if (environment_.open_engine) return environment_.open_engine(device);
-  const DeviceInfo info = environment_.devices[device]->info();
-  if (info.kind != kCudaKind) return MakeHostAttentionEngine();
+AttentionService::Opened AttentionService::OpenEngine(uint32_t device,
+                                                      const DeviceInfo& info) const {
+  if (environment_.open_engine) return {.engine = environment_.open_engine(device)};
+  if (info.kind != kCudaKind) return {.engine = MakeHostAttentionEngine()};
   const kernels::KernelLibrary library = kernels::OpenKernelLibrary(environment_.config->library);
-  AttentionReport& report = workers_[device].report;
-  report.library = library.path;
   if (library.table == nullptr) {
-    return MakeError(ErrorCode::kUnsupported, "no_kernels", library.why_not);
+    return {.engine = MakeError(ErrorCode::kUnsupported, "no_kernels", library.why_not),
+            .library = library.path};
   }
-  report.library_version = library.table->version;
-  return OpenCudaAttentionEngine(library.table, info.ordinal);
+  return {.engine = OpenCudaAttentionEngine(library.table, info.ordinal),
+          .library = library.path,
+          .library_version = library.table->version};
+}
+
+void AttentionService::TakeEngine(Worker* worker, Opened opened) {
+  worker->report.library = std::move(opened.library);
+  worker->report.library_version = std::move(opened.library_version);
+  if (!opened.engine) {
+    return TurnOff(worker, AttentionState::kOff, opened.engine.error().ToString());
+  }
+  worker->engine = *std::move(opened.engine);
+  worker->report.engine = worker->engine->traits().name;
+  worker->report.reason = "not tested yet";
+}
+
+void AttentionService::Prepare(uint32_t device) {
+  Worker& worker = workers_[device];
+  if (worker.report.state != AttentionState::kWaiting || worker.preparing) return;
+  worker.preparing = true;
+  struct Trial {
+    std::unique_ptr<DevicePool> memory;
+    Opened opened;
+    AttentionSelfTest result;
+  };
+  const auto trial = std::make_shared<Trial>();
+  trial->memory = environment_.devices[device]->CreatePool(kSelfTestBytes).value_or(nullptr);
+  // A device that is opened on demand is a GPU, which one thread suffices to feed.
+  worker.executor = std::make_unique<ThreadExecutor>("kvt-attend", 1, environment_.loop);
+  worker.executor->Run(
+      [this, trial, device, info = environment_.devices[device]->info()] {
+        trial->opened = OpenEngine(device, info);
+        if (!trial->opened.engine) return;
+        const AttentionTrial one{trial->opened.engine->get(), trial->memory.get()};
+        trial->result = TestAttention({&one, 1}).front();
+      },
+      gate_.WhileOpen([this, trial, worker = &worker] {
+        worker->preparing = false;
+        TakeEngine(worker, std::move(trial->opened));
+        trial->memory.reset();
+        if (worker->engine) TakeTestResult(worker, std::move(trial->result));
+        for (const auto& done : std::exchange(worker->waiting, {})) done();
+      }));
+}
+
+void AttentionService::WhenPrepared(uint32_t device, std::function<void()> done) {
+  if (!workers_[device].preparing) return done();
+  workers_[device].waiting.push_back(std::move(done));
 }
 
 void AttentionService::TestEngines() {
   std::vector<Worker*> tested;
+  std::vector<std::unique_ptr<DevicePool>> memory;
   std::vector<AttentionTrial> trials;
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (!workers_[i].engine) continue;
     tested.push_back(&workers_[i]);
-    trials.push_back({workers_[i].engine.get(), environment_.devices[i]});
+    memory.push_back(environment_.devices[i]->CreatePool(kSelfTestBytes).value_or(nullptr));
+    trials.push_back({workers_[i].engine.get(), memory.back().get()});
   }
   std::vector<AttentionSelfTest> results = TestAttention(trials);
   for (size_t i = 0; i < tested.size(); ++i) TakeTestResult(tested[i], std::move(results[i]));
@@ -134,7 +181,9 @@ void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) 
   // A GPU works through its jobs one after the other, so that one thread suffices to feed it.
   const int threads =
       worker->engine->traits().concurrent ? static_cast<int>(environment_.config->threads) : 1;
-  worker->executor = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
+  if (!worker->executor) {
+    worker->executor = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
+  }
   report.state = AttentionState::kReady;
   report.reason.clear();
   environment_.log->Info(
@@ -239,12 +288,11 @@ AttentionReports AttentionService::Report() const {
 }
 
 bool AttentionService::idle() const {
-  return std::ranges::all_of(workers_,
-                             [](const Worker& worker) { return worker.report.in_flight == 0; });
+  return std::ranges::all_of(workers_, [](const Worker& worker) {
+    return worker.report.in_flight == 0 && !worker.preparing;
+  });
 }
 
-bool AttentionService::busy(uint32_t device) const {
-  return workers_[device].report.in_flight > 0;
-}
+bool AttentionService::busy(uint32_t device) const { return workers_[device].report.in_flight > 0; }
 
 }  // namespace kvtier

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention for clients that launch nothing themselves, in the pools of every device: an engine and
-// threads for each device, tested before the first client comes, and memory to share with clients.
+// threads for each device, tested before a client uses them, and memory to share with clients.
 #pragma once
 
 #include <atomic>
@@ -25,12 +25,13 @@ namespace kvtier {
 
 // In order, from best to worst.
 enum class AttentionState : uint8_t {
-  kReady,   // the self-test passed; the only state in which anything is computed
-  kOff,     // by configuration, or nothing to compute with: see AttentionReport::reason
-  kFailed,  // the self-test, or the device later on
+  kReady,    // the self-test passed; the only state in which anything is computed
+  kWaiting,  // for the first pool on a device that is opened on demand, and for its self-test
+  kOff,      // by configuration, or nothing to compute with: see AttentionReport::reason
+  kFailed,   // the self-test, or the device later on
 };
 
-// "off", "ready", "failed".
+// "ready", "waiting", "off", "failed".
 [[nodiscard]] std::string_view AttentionStateName(AttentionState state);
 
 // The report on one device, for `kvtierctl status` and the metrics.
@@ -77,13 +78,20 @@ class AttentionService {
     std::function<Result<std::unique_ptr<AttentionEngine>>(uint32_t device)> open_engine = {};
   };
 
-  // Opens the engines, warms them up and tests them, which takes up to a second. Devices that
-  // cannot compute do without: the cache goes on, and the log says so.
+  // Opens the engines of the devices that are open, warms them up and tests them, which takes up to
+  // a second. Devices that cannot compute do without: the cache goes on, and the log says so.
   explicit AttentionService(const Environment& environment);
   // Waits for what is being computed; the rest is cancelled.
   ~AttentionService();
   AttentionService(const AttentionService&) = delete;
   AttentionService& operator=(const AttentionService&) = delete;
+
+  // The device, which is open, has its first pool: opens and tests its engine as the constructor
+  // does for others, on a thread of its own. Does nothing the second time.
+  void Prepare(uint32_t device);
+  // Calls `done` once it is known whether the device can compute: within this call, unless that is
+  // being found out.
+  void WhenPrepared(uint32_t device, std::function<void()> done);
 
   // Errors: kUnsupported "attend_off" with the reason.
   [[nodiscard]] Status CheckReady(uint32_t device) const;
@@ -116,11 +124,19 @@ class AttentionService {
   [[nodiscard]] bool busy(uint32_t device) const;
 
  private:
+  // An engine, and where it is from.
+  struct Opened {
+    Result<std::unique_ptr<AttentionEngine>> engine = nullptr;
+    std::string library = {};
+    std::string library_version = {};
+  };
   // What computes on one device, and whether that can be relied on.
   struct Worker {
     std::string name;  // of the device, for people
     AttentionReport report;
     std::unique_ptr<AttentionEngine> engine;  // null: off
+    bool preparing = false;
+    std::vector<std::function<void()>> waiting;  // for the end of that
     // Last: its threads use the engine.
     std::unique_ptr<Executor> executor;
   };
@@ -130,7 +146,9 @@ class AttentionService {
     uint64_t nanoseconds = 0;
   };
 
-  [[nodiscard]] Result<std::unique_ptr<AttentionEngine>> OpenEngine(uint32_t device);
+  // Any thread.
+  [[nodiscard]] Opened OpenEngine(uint32_t device, const DeviceInfo& info) const;
+  void TakeEngine(Worker* worker, Opened opened);
   void TestEngines();
   void TakeTestResult(Worker* worker, AttentionSelfTest result);
   void TurnOff(Worker* worker, AttentionState state, std::string reason);

@@ -50,18 +50,13 @@ struct TenantConfig {
 
 // kCuda is the GPU "cuda:0"; the values after it are the GPUs after that one, up to kMaxCudaDevices
 // of them. See OrdinalOf.
-enum class DeviceChoice : uint8_t { kAuto, kHost, kCuda };
+enum class DeviceChoice : uint8_t { kAll, kHost, kCuda };
 inline constexpr int kMaxCudaDevices = 16;
 
-// What to do when other processes hold the memory that pools want: end with an error, wait for a
-// minute and then end, or take what is free.
-enum class VramHeldChoice : uint8_t { kFail, kWait, kShrink };
-
 struct PoolConfig {
-  std::vector<DeviceChoice> devices = {DeviceChoice::kAuto};
+  std::vector<DeviceChoice> devices = {DeviceChoice::kAll};
   std::vector<uint64_t> device_bytes;  // of each device; empty: cache.pool_bytes for all
   double free_fraction = 0;            // 0: bytes count
-  VramHeldChoice when_vram_held = VramHeldChoice::kWait;
   uint32_t copy_threads = 2;
   uint64_t offload_bytes_per_s = 0;  // 0: no limit
   bool keep = true;                  // over a restart, where something can keep it

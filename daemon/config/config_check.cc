@@ -129,10 +129,14 @@ Status CheckPools(const Config& config) {
   const PoolConfig& pool = config.pool;
   for (const DeviceChoice choice : pool.devices) {
     const auto times = std::ranges::count(pool.devices, choice);
-    if (choice == DeviceChoice::kAuto && pool.devices.size() > 1) {
+    if (choice == DeviceChoice::kAll && pool.devices.size() > 1) {
       return Conflict(config, {"pool.device"},
-                      "pool.device \"auto\" chooses one device and must stand alone; name the "
-                      "devices instead");
+                      "pool.device \"all\" must stand alone; name the devices instead");
+    }
+    if (choice == DeviceChoice::kAll && !pool.device_bytes.empty()) {
+      return Conflict(config, {"pool.device_bytes", "pool.device"},
+                      "pool.device_bytes needs devices with names, and pool.device is \"all\"; "
+                      "set pool.bytes, which holds for each");
     }
     if (choice != DeviceChoice::kHost && times > 1) {
       return Conflict(config, {"pool.device"}, "pool.device names \"{}\" {} times; remove one",
@@ -325,13 +329,11 @@ constexpr std::array kRemedies = {
     Remedy{"arena_exceeds_memory", "host.bytes", "lower it"},
     Remedy{"pool_exceeds_memory", "pool.bytes", "lower it"},
     Remedy{"pinned", "cache.pin_fraction", "unpin blocks (kvtierctl unpin) or raise it"},
-    Remedy{"no_cuda", "pool.device", "set it to \"host\" or \"auto\""},
-    Remedy{"no_such_device", "pool.device", "name a GPU that is there, \"host\" or \"auto\""},
+    Remedy{"no_cuda", "pool.device", "set it to \"host\" or \"all\""},
+    Remedy{"no_such_device", "pool.device", "name a GPU that is there, \"host\" or \"all\""},
     Remedy{"cuda_driver_too_old", "pool.device", "update the driver, or set it to \"host\""},
     Remedy{"pool_exceeds_vram", "pool.bytes", "lower it"},
     Remedy{"pool_below_granule", "pool.bytes", "raise it to one piece at least"},
-    Remedy{"vram_held", "pool.bytes", "end those processes, lower it, or see pool.when_vram_held",
-           false},
     Remedy{"cold_library", "cold.kind", "build or install its library, or set cold.library"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
     Remedy{"cold_endpoint", "cold.endpoint",

@@ -89,7 +89,7 @@ constexpr double kMaxSocketPathBytes = 107;  // sockaddr_un::sun_path less its t
 
 // The names of the values of DeviceChoice, in their order.
 constexpr std::array<std::string_view, 2 + kMaxCudaDevices> kDeviceChoices = {
-    "auto",   "host",   "cuda:0", "cuda:1",  "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",
+    "all",    "host",   "cuda:0", "cuda:1",  "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",
     "cuda:7", "cuda:8", "cuda:9", "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
 
 constexpr std::array kSections = {
@@ -203,7 +203,8 @@ std::vector<ConfigKey> ServerKeys() {
       Count("server.max_references_per_session", kCache<&CacheOptions::max_references_per_session>,
             1, 1 << 30, "Blocks that one session may hold at once."),
       Count("server.max_models_per_tenant", kServer<&ServerConfig::max_models_per_tenant>, 1, 65536,
-            "Models that one tenant may register."),
+            "Models that the sessions of one tenant may use at once. Weights that change, and "
+            "each rank, are models of their own."),
       Size("server.max_outbound_bytes_per_client",
            kServer<&ServerConfig::max_outbound_bytes_per_client>, 64 * kKiB, 1 * kGiB,
            "Replies waiting for one client to read them. Above this the daemon stops reading that "
@@ -256,14 +257,14 @@ std::vector<ConfigKey> PoolKeys() {
   return {
       ChoiceList("pool.device", &ChoiceListAt<&Config::pool, &PoolConfig::devices>,
                  {kDeviceChoices.begin(), kDeviceChoices.end()}, kMaxDevices,
-                 "Where pools live: host memory, or the GPU with this number, as "
-                 "CUDA_VISIBLE_DEVICES numbers them for the daemon. `auto` takes the first GPU, or "
-                 "host memory where there is none; it says in the log and in `status` what it "
-                 "chose and why. A list, such as `[\"cuda:0\", \"cuda:1\"]`, makes pools on each: "
-                 "clients attach to one of them by its position or by the GPU's UUID."),
+                 "Which devices clients may attach to and lend memory of: every GPU (`all`; host "
+                 "memory where there is none), host memory, the GPU with this number as "
+                 "CUDA_VISIBLE_DEVICES numbers them for the daemon, or a list of these. Clients "
+                 "name one by its position or by the GPU's UUID. No memory of a GPU is taken "
+                 "before the first of them does."),
       Size("pool.bytes", kCache<&CacheOptions::pool_bytes>, 64 * kKiB, kMaxBytes,
-           "Memory of all pools of a device together: a hard cap. On a GPU it is rounded down to "
-           "whole 2 MiB."),
+           "Memory of all pools of a device together: a hard cap, taken as clients attach. On a "
+           "GPU it is rounded down to whole 2 MiB."),
       Ranged(kSizeList, "pool.device_bytes", kPool<&PoolConfig::device_bytes>, 64 * kKiB, kMaxBytes,
              "If not empty, takes the place of `pool.bytes`: one size for each device of "
              "`pool.device`, in their order."),
@@ -271,12 +272,6 @@ std::vector<ConfigKey> PoolKeys() {
           "pool.free_fraction", kPool<&PoolConfig::free_fraction>, 0, 0.99,
           "If not 0, takes the place of `pool.bytes`: this share of the memory that each device "
           "has free when the daemon starts."),
-      Choice(
-          "pool.when_vram_held", &ChoiceAt<&Config::pool, &PoolConfig::when_vram_held>,
-          {"fail", "wait", "shrink"},
-          "If less of the GPU's memory is free than `pool.bytes`, as when clients of an earlier "
-          "daemon still hold theirs: end with an error, wait for up to a minute and then end, or "
-          "start with what is free. The log names the processes that hold memory."),
       Choice(
           "pool.eviction", &ChoiceAt<&Config::cache, &CacheOptions::pool_eviction>, {"cls", "lru"},
           "Which block a pool evicts: `lru` the least recently used; `cls` the one of the lowest "
@@ -416,9 +411,9 @@ std::vector<ConfigKey> KernelsKeys() {
   return {
       Boolean(
           "kernels.enabled", &At<&Config::kernels, &KernelsConfig::enabled>,
-          "Whether the daemon computes attention. If so, it tries out what it computes with "
-          "before it serves, and says in the log and in `status` whether all was right; if not, "
-          "it goes on without."),
+          "Whether the daemon computes attention. If so, it tries out what it computes with before "
+          "clients use it (on a GPU when that has its first pool), and says in the log and in "
+          "`status` whether all was right; if not, it goes on without."),
       Ranged(kPath, "kernels.library", &At<&Config::kernels, &KernelsConfig::library>, 0,
              kMaxPathBytes,
              "The kernels for pools on a GPU. Empty: `libkvtier_kernels.so` beside the program, in "
@@ -493,9 +488,8 @@ std::vector<ConfigKey> MetricsKeys() {
           "and `/healthz` without a password, and no other page."),
       Count("metrics.models_per_tenant", &At<&Config::metrics, &MetricsConfig::models_per_tenant>,
             0, 1024,
-            "Models of a tenant, by name and revision, that have metrics of their own, those "
-            "registered first; the others are summed up without a model's name. Each has 13 "
-            "series."),
+            "Models of a tenant, by name, that have metrics of their own, those registered first; "
+            "the others are summed up without a model's name. Each has 13 series."),
   };
 }
 

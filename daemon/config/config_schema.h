@@ -110,7 +110,7 @@ inline constexpr std::string_view kTenantSection = "tenant";
 // docs/CONFIGURATION.md.
 [[nodiscard]] std::string ConfigReferenceMarkdown();
 
-// "auto", "host", "cuda:3".
+// "all", "host", "cuda:3".
 [[nodiscard]] std::string DeviceChoiceName(DeviceChoice choice);
 
 // The N of cuda:N. REQUIRES: `choice` is a GPU's.

@@ -366,7 +366,7 @@ int OrdinalOf(DeviceChoice choice) {
 }
 
 std::string DeviceChoiceName(DeviceChoice choice) {
-  if (choice == DeviceChoice::kAuto) return "auto";
+  if (choice == DeviceChoice::kAll) return "all";
   if (choice == DeviceChoice::kHost) return "host";
   return fmt::format("cuda:{}", OrdinalOf(choice));
 }

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/executor.h"
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/runtime/event_loop.h"
@@ -25,8 +24,8 @@ inline constexpr std::string_view kHostArenaName = "host-arena";
 inline constexpr std::string_view kHostTableName = "host-table";
 inline constexpr std::string_view kDiskKeysName = "disk-keys";
 
-// Event loop only, or the time before it runs. Calls wait for the holder, for two seconds at most
-// and microseconds as a rule; after the start they are rare.
+// Event loop only, or the time before it runs. Take waits for the holder, for two seconds at most
+// and microseconds as a rule; it belongs to the start. No other call waits.
 //
 // A holder never makes a daemon fail: what cannot be kept is in the log, and the daemon serves.
 class DescriptorStore {
@@ -93,9 +92,8 @@ struct DescriptorStoreOptions {
   // How long a keeper waits for the next daemon; 0: nothing is kept, and what an earlier daemon
   // left is given back.
   int64_t keep_for_ms = 0;
-  // All are borrowed and outlive the store. Work that takes long goes to the executor.
+  // Both are borrowed and outlive the store.
   EventLoop* loop = nullptr;
-  Executor* executor = nullptr;
   Log* log = nullptr;
   // Beside this program, or in ../libexec/kvtier, if empty.
   std::string keeper_program;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <future>
 #include <utility>
 
 #include "base/units.h"
@@ -26,36 +27,59 @@ Result<std::unique_ptr<KeeperStore>> KeeperStore::Open(const DescriptorStoreOpti
 KeeperStore::KeeperStore(const DescriptorStoreOptions& options, KeeperLink link)
     : options_(options),
       place_(KeeperPlace::Beside(options.socket, options.keeper_program)),
-      link_(std::move(link)),
-      retry_(options.loop) {
-  Watch();
+      retry_(options.loop),
+      thread_("keeper", 1, options.loop) {
+  Connect(std::move(link));
 }
 
-void KeeperStore::Watch() {
-  watch_.emplace(options_.loop, link_->descriptor());
+void KeeperStore::Connect(KeeperLink link) {
+  keeper_ = std::make_shared<Keeper>(std::move(link));
+  watch_.emplace(options_.loop, keeper_->descriptor);
   watch_->WaitHangUp([this] { OnLost("its connection has ended"); });
 }
 
 DescriptorStore::Holder KeeperStore::holder() const {
-  if (!link_) return {.name = "none", .pid = 0, .until = "", .reason = why_lost_};
+  if (!keeper_) return {.name = "none", .pid = 0, .until = "", .reason = why_lost_};
   return {.name = "kvtier-keeper",
-          .pid = link_->pid(),
+          .pid = keeper_->pid,
           .until = fmt::format("{} after the daemon's end", FormatDuration(options_.keep_for_ms)),
           .reason = ""};
 }
 
+void KeeperStore::Ask(Request request) {
+  if (!keeper_) return;
+  const auto answer = std::make_shared<Status>();
+  thread_.Run(
+      [keeper = keeper_, request = std::move(request), answer] {
+        if (keeper->silent) return;
+        *answer = request(&keeper->link);
+        keeper->silent = !*answer && answer->error().code == ErrorCode::kUnavailable;
+      },
+      // The connection ends with the store, even if the loop never runs this.
+      gate_.WhileOpen([this, asked = std::weak_ptr(keeper_), answer] {
+        if (keeper_ && asked.lock() == keeper_) OnAnswered(*answer);
+      }));
+}
+
+void KeeperStore::OnAnswered(const Status& answer) {
+  if (answer) return;
+  if (answer.error().code == ErrorCode::kUnavailable) return OnLost(answer.error().ToString());
+  options_.log->Warning("keeper.none", "some memory is not kept over a restart: {}",
+                        answer.error().ToString());
+}
+
 void KeeperStore::OnLost(const std::string& why) {
-  options_.log->Warning("keeper.lost", "kvtier-keeper, pid {}: {}; starting another", link_->pid(),
+  options_.log->Warning("keeper.lost", "kvtier-keeper, pid {}: {}; starting another", keeper_->pid,
                         why);
   why_lost_ = why;
   watch_.reset();
-  link_.reset();
+  keeper_.reset();
   Reopen();
 }
 
 void KeeperStore::Reopen() {
   const auto opened = std::make_shared<std::optional<Result<KeeperLink>>>();
-  options_.executor->Run(
+  thread_.Run(
       [opened, place = place_, keep_for_ms = options_.keep_for_ms] {
         *opened = KeeperLink::Open(place, keep_for_ms);
       },
@@ -63,64 +87,63 @@ void KeeperStore::Reopen() {
 }
 
 void KeeperStore::OnReopened(Result<KeeperLink> link) {
-  if (ended_) {
-    if (link) (void)link->End();
-    return;
-  }
-  Status given;
-  if (link) {
-    for (const auto& [name, kept] : kept()) {
-      if (given) given = link->Keep(name, kept.descriptor->get());
-    }
-  }
-  if (!link || !given) {
-    why_lost_ = (link ? given.error() : link.error()).ToString();
+  if (!link) {
+    if (ended_) return;
+    why_lost_ = link.error().ToString();
     options_.log->Warning("keeper.none", "memory is not kept over a restart: {}", why_lost_);
     return retry_.Start(kRetryMs, [this] { Reopen(); });
   }
-  link_ = *std::move(link);
-  options_.log->Info("keeper.ready", "kvtier-keeper, pid {}, has {} descriptor(s) again",
-                     link_->pid(), kept().size());
-  Watch();
-}
-
-bool KeeperStore::Succeeded(const Status& done) {
-  if (done) return true;
-  OnLost(done.error().ToString());
-  return false;
+  Connect(*std::move(link));
+  if (ended_) return DoReleaseAll();
+  options_.log->Info("keeper.ready", "kvtier-keeper, pid {}, is given {} descriptor(s) again",
+                     keeper_->pid, kept().size());
+  for (const auto& [name, kept] : kept()) (void)DoKeep(name, kept.descriptor);
+  // One that was there already may hold descriptors that were released since it was lost.
+  ReleaseUnclaimed();
 }
 
 std::optional<UniqueFd> KeeperStore::DoTake(std::string_view name) {
-  if (!link_) return std::nullopt;
-  Result<std::optional<UniqueFd>> taken = link_->Take(name);
+  if (!keeper_) return std::nullopt;
+  using Answer = Result<std::optional<UniqueFd>>;
+  std::promise<Answer> answer;
+  thread_.Run(
+      [&answer, keeper = keeper_, name] {
+        Answer taken = std::optional<UniqueFd>();
+        if (!keeper->silent) taken = keeper->link.Take(name);
+        keeper->silent = keeper->silent || !taken;
+        answer.set_value(std::move(taken));
+      },
+      nullptr);
+  Answer taken = answer.get_future().get();
   if (taken) return *std::move(taken);
   OnLost(taken.error().ToString());
   return std::nullopt;
 }
 
 Status KeeperStore::DoKeep(const std::string& name, const Descriptor& descriptor) {
+  if (kept().size() >= kMaxKeptDescriptors && !kept().contains(name)) {
+    return MakeError(ErrorCode::kResourceExhausted, "keeper_full",
+                     fmt::format("{} descriptors are kept already", kMaxKeptDescriptors));
+  }
   // Without a keeper now, the next one is given the descriptor.
-  if (!link_) return {};
-  Status kept = link_->Keep(name, descriptor->get());
-  if (!kept && kept.error().reason == "keeper_full") return kept;
-  (void)Succeeded(kept);
+  Ask([name, descriptor](KeeperLink* link) { return link->Keep(name, descriptor->get()); });
   return {};
 }
 
 void KeeperStore::DoRelease(std::string_view name) {
-  if (link_) (void)Succeeded(link_->Release(name));
+  Ask([name = std::string(name)](KeeperLink* link) { return link->Release(name); });
 }
 
 void KeeperStore::ReleaseUnclaimed() {
-  if (link_) (void)Succeeded(link_->ReleaseUnclaimed());
+  Ask([](KeeperLink* link) { return link->ReleaseUnclaimed(); });
 }
 
 void KeeperStore::DoReleaseAll() {
   ended_ = true;
   retry_.Cancel();
   watch_.reset();
-  if (link_) (void)link_->End();
-  link_.reset();
+  Ask([](KeeperLink* link) { return link->End(); });
+  keeper_.reset();
   why_lost_ = "released";
 }
 

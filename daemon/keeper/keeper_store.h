@@ -3,11 +3,13 @@
 // connection to it is how the keeper knows that the daemon lives.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/executor.h"
 #include "base/gate.h"
 #include "base/result.h"
 #include "daemon/keeper/descriptor_store.h"
@@ -18,8 +20,12 @@ namespace kvtier {
 
 // Event loop only, or the time before it runs.
 //
-// A keeper that dies is replaced by a new one, which is given everything again: on a thread of the
-// executor, since it waits for processes. Until then nothing is kept, and calls still succeed.
+// The keeper is asked by a thread of the store's own, one request after the other: a keeper that is
+// stopped or swapped out holds up nothing but that thread, and at the end of the store its
+// destructor, for two seconds. Only Take waits for the answer, which belongs to the daemon's start.
+//
+// A keeper that dies or does not answer is replaced by a new one, which is given everything again.
+// Until then nothing is kept, and calls still succeed.
 class KeeperStore final : public DescriptorStore {
  public:
   // Finds a keeper or starts one. Errors: those of KeeperLink::Open.
@@ -36,24 +42,36 @@ class KeeperStore final : public DescriptorStore {
   void DoReleaseAll() override;
 
  private:
+  // For the thread, but for what never changes.
+  struct Keeper {
+    explicit Keeper(KeeperLink opened)
+        : link(std::move(opened)), pid(link.pid()), descriptor(link.descriptor()) {}
+    KeeperLink link;
+    const int32_t pid;
+    const int descriptor;
+    bool silent = false;  // it is not asked again
+  };
+  using Request = std::function<Status(KeeperLink*)>;
+
   KeeperStore(const DescriptorStoreOptions& options, KeeperLink link);
-  // Waits for the connection's end.
-  void Watch();
+  void Connect(KeeperLink link);
+  // Has the thread ask the keeper, if there is one.
+  void Ask(Request request);
+  void OnAnswered(const Status& answer);
   // The keeper is gone, or does not answer.
   void OnLost(const std::string& why);
   void Reopen();
   void OnReopened(Result<KeeperLink> link);
-  // Logs the error and takes the keeper for lost.
-  [[nodiscard]] bool Succeeded(const Status& done);
 
   const DescriptorStoreOptions options_;
   const KeeperPlace place_;
-  std::optional<KeeperLink> link_;  // nothing: being replaced
-  std::optional<FdWatch> watch_;    // of the link
+  std::shared_ptr<Keeper> keeper_;  // null: being replaced
+  std::optional<FdWatch> watch_;    // of its connection
   std::string why_lost_;
   bool ended_ = false;  // all was released: no keeper is wanted any more
   Timer retry_;
-  Gate gate_;  // last: callbacks of the executor may come late
+  ThreadExecutor thread_;
+  Gate gate_;  // last: callbacks of the thread may come late
 };
 
 // Ends the keeper of a daemon that was to keep something, if one runs beside the socket and no

@@ -18,20 +18,15 @@ constexpr MetricRow kColdRows[] = {
      "skipped: it was not asked, because it has lately been late or away.",
      "cold.lookups.{}", "",
      [](From from, Family family) {
-       for (int i = 0; i < kColdAnswerCount; ++i) {
-         family.Add({{"answer", std::string(ColdAnswerName(static_cast<ColdAnswer>(i)))}},
-                    StatsOf(from).lookups[i]);
-       }
+       AddByName(family, "answer", ColdAnswerName, StatsOf(from).lookups);
      }},
     {kCounter, "kvtier_cold_lookup_blocks", "Blocks that the store was asked about.",
-     "cold.lookup_blocks", "",
-     [](From from, Family family) { family.Add(StatsOf(from).lookup_blocks); }},
+     "cold.lookup_blocks", "", ReadStat<&CacheStats::cold, &ColdStats::lookup_blocks>},
     {kCounter, "kvtier_cold_read_blocks",
      "Blocks read from the store and found whole, whether or not an acquire still waited.",
-     "cold.read_blocks", "",
-     [](From from, Family family) { family.Add(StatsOf(from).read_blocks); }},
+     "cold.read_blocks", "", ReadStat<&CacheStats::cold, &ColdStats::read_blocks>},
     {kCounter, "kvtier_cold_read_bytes", "The same in bytes.", "cold.read_bytes", "",
-     [](From from, Family family) { family.Add(StatsOf(from).read_bytes); }},
+     ReadStat<&CacheStats::cold, &ColdStats::read_bytes>},
     {kCounter, "kvtier_cold_failed_reads",
      "Blocks that the store named and that were misses nevertheless, by reason.",
      "cold.failed_reads.{}", "",
@@ -44,12 +39,12 @@ constexpr MetricRow kColdRows[] = {
        }
      }},
     {kCounter, "kvtier_cold_write_blocks", "Blocks written to the store.", "cold.write_blocks", "",
-     [](From from, Family family) { family.Add(StatsOf(from).write_blocks); }},
+     ReadStat<&CacheStats::cold, &ColdStats::write_blocks>},
     {kCounter, "kvtier_cold_write_bytes", "The same in bytes.", "cold.write_bytes", "",
-     [](From from, Family family) { family.Add(StatsOf(from).write_bytes); }},
+     ReadStat<&CacheStats::cold, &ColdStats::write_bytes>},
     {kCounter, "kvtier_cold_write_errors",
      "Writes that the store did not take; they are tried again.", "cold.write_errors", "",
-     [](From from, Family family) { family.Add(StatsOf(from).write_errors); }},
+     ReadStat<&CacheStats::cold, &ColdStats::write_errors>},
     {kCounter, "kvtier_cold_unwritten_blocks",
      "Blocks that were worth writing to the store and that the disk evicted for space without, by "
      "reason. budget: `cold.write_bytes_per_s`, or what may be under way at once; away: the store "
@@ -57,27 +52,18 @@ constexpr MetricRow kColdRows[] = {
      "take them.",
      "cold.unwritten_blocks.{}", "",
      [](From from, Family family) {
-       for (int i = 0; i < kColdLossCount; ++i) {
-         family.Add({{"reason", std::string(ColdLossName(static_cast<ColdLoss>(i)))}},
-                    StatsOf(from).losses[i]);
-       }
+       AddByName(family, "reason", ColdLossName, StatsOf(from).losses);
      }},
     {kGauge, "kvtier_cold_available",
      "1 while requests go to the store of the cold tier, 0 without one or while it is away.",
-     "cold.available", "",
-     [](From from, Family family) {
-       family.Add(static_cast<uint64_t>(from.snapshot.gauges.cold.available));
-     }},
+     "cold.available", "", ReadGauge<&CacheGauges::cold, &ColdGauges::available>},
     {kGauge, "kvtier_cold_waiting_acquires", "Acquires that wait for the store's answer.",
-     "cold.waiting_acquires", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.cold.waiting_acquires); }},
+     "cold.waiting_acquires", "", ReadGauge<&CacheGauges::cold, &ColdGauges::waiting_acquires>},
     {kGauge, "kvtier_cold_waiting_blocks",
      "Blocks that are looked at until they have been idle for long enough to be written.",
-     "cold.waiting_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.cold.waiting_blocks); }},
+     "cold.waiting_blocks", "", ReadGauge<&CacheGauges::cold, &ColdGauges::waiting_blocks>},
     {kGauge, "kvtier_cold_writes_in_flight", "Blocks on their way to the store.",
-     "cold.writes_in_flight", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.cold.writes_in_flight); }},
+     "cold.writes_in_flight", "", ReadGauge<&CacheGauges::cold, &ColdGauges::writes_in_flight>},
 };
 
 }  // namespace

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of the disk tier: what it is written, what it refuses, and what was found at the start.
-#include <limits>
-
+// The rows of the disk tier: its writes, its refusals, and the blocks that it had at the start.
 #include "daemon/metrics/metrics.h"
 
 namespace kvtier {
@@ -10,11 +8,6 @@ namespace {
 using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
-
-// What is without limit is infinite, not a large number: a ratio of use to limit is then 0.
-double OrInfinity(uint64_t value, bool limited) {
-  return limited ? static_cast<double>(value) : std::numeric_limits<double>::infinity();
-}
 
 double LifeUsedPerYear(From from) {
   constexpr double kYearMs = 365.25 * 24 * 60 * 60 * 1000;
@@ -38,15 +31,13 @@ constexpr MetricRow kDiskRows[] = {
                              from.snapshot.write_budget_bytes > 0));
      }},
     {kGauge, "kvtier_write_budget_spent_bytes", "Bytes written to disk today (UTC).", "", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.write_budget_spent_bytes); }},
+     ReadGauge<&CacheGauges::write_budget_spent_bytes>},
     {kCounter, "kvtier_disk_writes_declined_blocks",
      "Blocks that were not written to disk, because they were unlikely to be used again.",
-     "stats.disk_declined_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.disk_declined_blocks); }},
+     "stats.disk_declined_blocks", "", ReadStat<&CacheStats::disk_declined_blocks>},
     {kCounter, "kvtier_disk_writes_declined_bytes",
      "Bytes that were not written to disk, because their blocks were unlikely to be used again.",
-     "stats.disk_declined_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.disk_declined_bytes); }},
+     "stats.disk_declined_bytes", "", ReadStat<&CacheStats::disk_declined_bytes>},
     {kCounter, "kvtier_disk_never_read_bytes",
      "Bytes of blocks that this process wrote and that left the disk without having been loaded "
      "from there, by the block's age.",
@@ -69,8 +60,7 @@ constexpr MetricRow kDiskRows[] = {
            .Add({{"operation", "index"}}, from.snapshot.stats.index_errors);
      }},
     {kCounter, "kvtier_disk_read_retries", "Blocks read a second time after a bad first.",
-     "stats.disk_read_retries", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.disk_read_retries); }},
+     "stats.disk_read_retries", "", ReadStat<&CacheStats::disk_read_retries>},
     {kCounter, "kvtier_repairs", "Damage that was dealt with, by how.",
      "stats.{disk_read_repaired|slots_quarantined|}", "",
      [](From from, Family family) {
@@ -81,19 +71,16 @@ constexpr MetricRow kDiskRows[] = {
     {kCounter, "kvtier_disk_headers_not_voided",
      "Slots of erased or evicted blocks whose headers the disk refused to void; an index rebuilt "
      "from the headers may find those that are not encrypted again.",
-     "stats.headers_not_voided", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.headers_not_voided); }},
+     "stats.headers_not_voided", "", ReadStat<&CacheStats::headers_not_voided>},
     {kCounter, "kvtier_index_batches", "Batches written to the index on disk.",
-     "stats.index_batches", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.index_batches); }},
+     "stats.index_batches", "", ReadStat<&CacheStats::index_batches>},
     {kCounter, "kvtier_restored_blocks", "Blocks found on disk at the start.",
-     "stats.restored_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.restored_blocks); }},
+     "stats.restored_blocks", "", ReadStat<&CacheStats::restored_blocks>},
     {kGauge, "kvtier_index_load_seconds", "Time that reading the index took at the start.", "", "",
-     [](From from, Family family) { family.Add(from.snapshot.index_load_seconds); }},
+     Read<&MetricsSnapshot::index_load_seconds>},
     {kGauge, "kvtier_disk_degraded",
      "1 if the disk tier is smaller than configured or refuses writes, else 0.", "", "",
-     [](From from, Family family) { family.Add(uint64_t{from.snapshot.disk_degraded}); }},
+     Read<&MetricsSnapshot::disk_degraded>},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of what is told to routers.
+// The rows of the events for routers.
 #include "daemon/metrics/metrics.h"
 
 namespace kvtier {
@@ -18,38 +18,34 @@ constexpr MetricRow kEventRows[] = {
            .Add({{"event", "removed"}}, from.snapshot.events.stream.removed);
      }},
     {kCounter, "kvtier_event_batches", "Batches of events published.", "events.batches", "",
-     [](From from, Family family) { family.Add(from.snapshot.events.stream.batches); }},
+     Read<&MetricsSnapshot::events, &EventReport::stream, &EventCounters::batches>},
     {kCounter, "kvtier_event_sent_batches", "Batches sent, to all routers together.",
      "events.sent_batches", "",
-     [](From from, Family family) { family.Add(from.snapshot.events.peers.sent); }},
+     Read<&MetricsSnapshot::events, &EventReport::peers, &EventPeerCounters::sent>},
     {kCounter, "kvtier_event_lost_batches",
      "Batches that a router was too slow for; a snapshot makes them good unless these are off.",
      "events.lost_batches", "",
-     [](From from, Family family) { family.Add(from.snapshot.events.peers.lost); }},
+     Read<&MetricsSnapshot::events, &EventReport::peers, &EventPeerCounters::lost>},
     {kCounter, "kvtier_event_snapshots", "Snapshots of all that is cached, begun for a router.",
      "events.snapshots", "",
-     [](From from, Family family) { family.Add(from.snapshot.events.peers.snapshots); }},
+     Read<&MetricsSnapshot::events, &EventReport::peers, &EventPeerCounters::snapshots>},
     {kCounter, "kvtier_event_replays", "Requests of routers for batches that they missed.",
      "events.replays", "",
-     [](From from, Family family) { family.Add(from.snapshot.events.peers.replays); }},
+     Read<&MetricsSnapshot::events, &EventReport::peers, &EventPeerCounters::replays>},
     {kCounter, "kvtier_event_refusals",
      "Connections for events that were ended: too many, or a breach of the protocol.",
      "events.refusals", "",
-     [](From from, Family family) { family.Add(from.snapshot.events.peers.refused); }},
+     Read<&MetricsSnapshot::events, &EventReport::peers, &EventPeerCounters::refused>},
     {MetricType::kGauge, "kvtier_event_subscribers", "Routers that have subscribed.",
-     "events.subscribers", "",
-     [](From from, Family family) { family.Add(from.snapshot.events.subscribers); }},
+     "events.subscribers", "", Read<&MetricsSnapshot::events, &EventReport::subscribers>},
     {MetricType::kGauge, "kvtier_event_token_blocks", "Blocks whose token ids are known.",
-     "events.token_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.token_blocks); }},
+     "events.token_blocks", "", ReadGauge<&CacheGauges::token_blocks>},
     {MetricType::kGauge, "kvtier_event_token_bytes", "Memory that token ids take.",
-     "events.token_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.token_bytes); }},
+     "events.token_bytes", "", ReadGauge<&CacheGauges::token_bytes>},
     {kCounter, "kvtier_event_token_refusals",
      "Blocks whose token ids found no room in their tenant's share of `events.token_bytes`, and "
      "are told of without them.",
-     "events.token_refusals", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.token_ids_refused); }},
+     "events.token_refusals", "", ReadStat<&CacheStats::token_ids_refused>},
 };
 
 }  // namespace

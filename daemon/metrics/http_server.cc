@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
+#include <list>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -23,11 +26,10 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// A scraper keeps its connection from one scrape to the next, which are a minute or two apart.
-constexpr auto kIdleTimeout = std::chrono::seconds(150);
-constexpr auto kWriteTimeout = std::chrono::seconds(10);
 // A longer header is no scraper's; it bounds what a connection can make the server keep.
 constexpr uint32_t kMaxHeaderBytes = 16 * 1024;
+// Enough for most headers.
+constexpr size_t kFirstReadBytes = 1024;
 
 // The browser loads nothing from elsewhere and sends nothing elsewhere, even if a name that a
 // client chose found its way into the page as a script.
@@ -35,17 +37,13 @@ constexpr std::string_view kContentPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src "
     "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-// The peer's address cannot be forged, unlike a header. A socket that listens to both families
-// shows addresses of the old one as parts of the new.
-bool CameOverLoopback(const tcp::socket& socket) {
+// The peer's address, which cannot be forged, unlike a header; a peer that has gone has none. A
+// socket that listens to both families shows addresses of the old one as parts of the new.
+asio::ip::address AddressOf(const tcp::socket& socket) {
   error_code error;
-  const tcp::endpoint peer = socket.remote_endpoint(error);
-  if (error) return false;
-  const asio::ip::address& address = peer.address();
-  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
-    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
-  }
-  return address.is_loopback();
+  const asio::ip::address address = socket.remote_endpoint(error).address();
+  if (error || !address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
 }
 
 HttpResponse Answer(const http::request<http::empty_body>& request, bool over_loopback,
@@ -82,41 +80,76 @@ http::response<http::string_body> ToBeast(const http::request<http::empty_body>&
   return response;
 }
 
+}  // namespace
+
+class HttpConnection;
+// In the order in which they began to wait for their peers.
+using HttpConnections = std::list<HttpConnection*>;
+
 // One client. Lives as long as an operation of its socket is under way.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(tcp::socket socket, const HttpServer::Handler* handler, size_t* count)
-      : over_loopback_(CameOverLoopback(socket)),
+  HttpConnection(tcp::socket socket, const HttpServer::Handler* handler,
+                 const HttpPatience& patience, HttpConnections* all)
+      : address_(AddressOf(socket)),
         stream_(std::move(socket)),
         handler_(*handler),
-        count_(*count) {
-    ++count_;
-  }
-  ~HttpConnection() { --count_; }
+        patience_(patience),
+        all_(*all),
+        place_(all->insert(all->end(), this)) {}
+  ~HttpConnection() { Leave(); }
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  void Read() {
+  [[nodiscard]] const asio::ip::address& address() const { return address_; }
+
+  void Start() { ReadHeader(); }
+  // Makes way for another. Its operation ends, and the connection with it, in a later event.
+  void Close() {
+    Leave();
+    stream_.close();
+  }
+
+ private:
+  void Await(std::chrono::milliseconds patience) {
+    stream_.expires_after(patience);
+    if (listed_) all_.splice(all_.end(), all_, place_);
+  }
+  void Leave() {
+    if (std::exchange(listed_, false)) all_.erase(place_);
+  }
+
+  void ReadHeader() {
+    Await(patience_.header);
     parser_.emplace();
     parser_->header_limit(kMaxHeaderBytes);
-    stream_.expires_after(kIdleTimeout);
     http::async_read_header(stream_, buffer_, *parser_,
                             [self = shared_from_this()](error_code error, size_t) {
                               if (!error) self->Write();
                             });
   }
 
- private:
+  void AwaitNext() {
+    if (buffer_.size() > 0) return ReadHeader();
+    Await(patience_.idle);
+    stream_.async_read_some(buffer_.prepare(kFirstReadBytes),
+                            [self = shared_from_this()](error_code error, size_t bytes) {
+                              if (error) return;
+                              self->buffer_.commit(bytes);
+                              self->ReadHeader();
+                            });
+  }
+
   void Write() {
     const auto& request = parser_->get();
-    response_ = ToBeast(request, Answer(request, over_loopback_, handler_));
+    response_ = ToBeast(request, Answer(request, address_.is_loopback(), handler_));
     // A body is not read: what follows it would be taken for a request.
     if (!parser_->is_done()) response_.keep_alive(false);
-    stream_.expires_after(kWriteTimeout);
+    Await(patience_.write);
     http::async_write(stream_, response_, [self = shared_from_this()](error_code error, size_t) {
       if (error) return;
       if (self->response_.keep_alive()) {
-        self->Read();
+        self->AwaitNext();
       } else {
         error_code ignored;
         self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
@@ -124,20 +157,36 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     });
   }
 
-  const bool over_loopback_;
+  const asio::ip::address address_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{kMaxHeaderBytes};
   std::optional<http::request_parser<http::empty_body>> parser_;
   http::response<http::string_body> response_;
   const HttpServer::Handler& handler_;
-  size_t& count_;
+  const HttpPatience patience_;
+  HttpConnections& all_;
+  const HttpConnections::iterator place_;
+  bool listed_ = true;
 };
+
+namespace {
+
+// The first one of the address that has most connections. REQUIRES: there are some.
+HttpConnection& MostDispensable(const HttpConnections& connections) {
+  std::map<asio::ip::address, size_t> counts;
+  for (const HttpConnection* each : connections) ++counts[each->address()];
+  const auto most =
+      std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; });
+  return **std::ranges::find_if(
+      connections, [&](const HttpConnection* each) { return each->address() == most->first; });
+}
 
 }  // namespace
 
 class HttpServer::Impl {
  public:
-  explicit Impl(Handler handler) : handler_(std::move(handler)) {}
+  Impl(Handler handler, const HttpPatience& patience)
+      : handler_(std::move(handler)), patience_(patience) {}
   ~Impl() {
     context_.stop();
     if (thread_.joinable()) thread_.join();
@@ -172,8 +221,10 @@ class HttpServer::Impl {
  private:
   void Accept() {
     acceptor_.async_accept([this](error_code error, tcp::socket socket) {
-      if (!error && connections_ < kMaxHttpConnections) {
-        std::make_shared<HttpConnection>(std::move(socket), &handler_, &connections_)->Read();
+      if (!error) {
+        if (connections_.size() >= kMaxHttpConnections) MostDispensable(connections_).Close();
+        std::make_shared<HttpConnection>(std::move(socket), &handler_, patience_, &connections_)
+            ->Start();
       }
       // Most likely the process is out of descriptors. The pause keeps this thread from accepting
       // in a busy loop; only this server's clients wait for it.
@@ -183,15 +234,16 @@ class HttpServer::Impl {
   }
 
   const Handler handler_;
-  size_t connections_ = 0;
+  const HttpPatience patience_;
+  HttpConnections connections_;
   asio::io_context context_{/*concurrency_hint=*/1};
   tcp::acceptor acceptor_{context_};
   std::thread thread_;
 };
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Start(const ListenAddress& address,
-                                                      Handler handler) {
-  auto impl = std::make_unique<Impl>(std::move(handler));
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(const ListenAddress& address, Handler handler,
+                                                      const HttpPatience& patience) {
+  auto impl = std::make_unique<Impl>(std::move(handler), patience);
   KVT_RETURN_IF_ERROR(impl->Start(address));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

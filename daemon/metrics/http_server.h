@@ -9,6 +9,7 @@
 // handler's to decide.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,9 +21,22 @@
 
 namespace kvtier {
 
-// Connections beyond these are closed at once: each costs a descriptor, and clients of the cache
-// need theirs more.
+// Each costs a descriptor, and clients of the cache need theirs more. One that comes beyond these
+// takes the place of another: of the address that has most of them, the one that has waited longest
+// for its peer. So a process that opens many and says nothing, says it slowly or reads nothing
+// takes the page from no other.
 inline constexpr size_t kMaxHttpConnections = 16;
+
+// How long the server waits for its peers.
+struct HttpPatience {
+  // For a request, from its first byte to the end of its header, and for the first of a connection.
+  std::chrono::milliseconds header = std::chrono::seconds(5);
+  // For the next request. A scraper keeps its connection from one scrape to the next, which are a
+  // minute or two apart.
+  std::chrono::milliseconds idle = std::chrono::seconds(150);
+  // For more of a response to be taken.
+  std::chrono::milliseconds write = std::chrono::seconds(10);
+};
 
 // Valid during the handler's call.
 struct HttpRequest {
@@ -48,7 +62,8 @@ class HttpServer {
 
   // Errors: kIoError, as of bind (for example EADDRINUSE), naming the address.
   [[nodiscard]] static Result<std::unique_ptr<HttpServer>> Start(const ListenAddress& address,
-                                                                 Handler handler);
+                                                                 Handler handler,
+                                                                 const HttpPatience& patience = {});
   // Waits for a handler that is running.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -2,6 +2,7 @@
 #include "daemon/metrics/metrics.h"
 
 #include <array>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -37,8 +38,13 @@ void AddPerLane(Family family, const std::array<Value, kCopyLaneCount>& values) 
 template <typename Devices, typename ValueOf>
 void AddPerDevice(Family family, const Devices& devices, const ValueOf& value_of) {
   for (size_t i = 0; i < devices.size(); ++i) {
-    family.Add({{"device", std::to_string(i)}}, value_of(devices[i]));
+    family.Add({{"device", std::to_string(i)}}, std::invoke(value_of, devices[i]));
   }
+}
+
+template <auto kMember>
+void ReadPerDevice(From from, Family family) {
+  AddPerDevice(family, from.snapshot.gauges.devices, kMember);
 }
 
 // One sample per tenant with quotas and tier.
@@ -87,12 +93,8 @@ void AddPoolTotalPerDevice(Family family, From from, uint64_t PoolTotals::*total
   }
 }
 
-// What is without limit is infinite, not a large number: a ratio of use to limit is then 0.
-double OrInfinity(uint64_t value, bool limited) {
-  return limited ? static_cast<double>(value) : std::numeric_limits<double>::infinity();
-}
-
-// Of one device, or of host memory if none is given, that has an owner or waits for one.
+// Engines' memory on one device, or in host memory if none is given, that waits for an owner or has
+// one.
 uint64_t KeptBytes(From from, std::optional<size_t> device, bool waiting) {
   uint64_t bytes = 0;
   for (const KeptMemories::Entry& kept : from.snapshot.kept_memories) {
@@ -111,25 +113,24 @@ void AddKeptBytes(Family family, From from, std::optional<size_t> device) {
 
 double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
 
-uint64_t IsReady(const AttentionReport& report) { return report.state == AttentionState::kReady; }
+// A device that waits for its first pool lacks nothing.
+uint64_t IsReady(const AttentionReport& report) {
+  return report.state == AttentionState::kReady || report.state == AttentionState::kWaiting;
+}
 
 constexpr MetricRow kRequestRows[] = {
     {kCounter, "kvtier_asked_blocks",
      "Blocks asked for: those hit, those missed and those declined.", "stats.blocks.asked",
-     "blocks.asked",
-     [](From from, Family family) { family.Add(from.snapshot.stats.blocks.asked); }},
+     "blocks.asked", ReadStat<&CacheStats::blocks, &CacheStats::Asked::asked>},
     {kCounter, "kvtier_hit_blocks", "Blocks asked for that a tier held.", "stats.blocks.{}",
      "blocks.{}", [](From from, Family family) { AddHits(family, from.snapshot.stats.blocks); }},
     {kCounter, "", "", "stats.blocks.miss", "blocks.missed",
-     [](From from, Family family) { family.Add(from.snapshot.stats.blocks.miss); }},
+     ReadStat<&CacheStats::blocks, &CacheStats::Asked::miss>},
     {kCounter, "kvtier_missed_blocks", "Blocks asked for that were not served, by why.",
      "stats.misses.{}", "",
      [](From from, Family family) {
-       // The first is "none": not a miss.
-       for (int i = 1; i < kMissReasonCount; ++i) {
-         family.Add({{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}},
-                    from.snapshot.stats.misses_by_reason[i]);
-       }
+       // The first, "none", is not a miss.
+       AddByName(family, "reason", MissReasonName, from.snapshot.stats.misses_by_reason, 1);
      }},
     {kCounter, "kvtier_declined_blocks",
      "Cached blocks asked for that were not loaded, as the request wished, by why: no misses.",
@@ -142,60 +143,45 @@ constexpr MetricRow kRequestRows[] = {
        }
      }},
     {kCounter, "kvtier_declined_tokens", "Tokens of those blocks.", "", "tokens.declined",
-     [](From from, Family family) { family.Add(from.snapshot.stats.tokens.declined); }},
+     ReadStat<&CacheStats::tokens, &CacheStats::Asked::declined>},
     {kCounter, "kvtier_asked_tokens", "Tokens of the blocks asked for.", "", "tokens.asked",
-     [](From from, Family family) { family.Add(from.snapshot.stats.tokens.asked); }},
+     ReadStat<&CacheStats::tokens, &CacheStats::Asked::asked>},
     {kCounter, "kvtier_hit_tokens", "Tokens of the blocks that a tier held.", "", "tokens.{}",
      [](From from, Family family) { AddHits(family, from.snapshot.stats.tokens); }},
     {kCounter, "kvtier_missed_tokens", "Tokens of the blocks that were not served.", "",
-     "tokens.missed",
-     [](From from, Family family) { family.Add(from.snapshot.stats.tokens.miss); }},
+     "tokens.missed", ReadStat<&CacheStats::tokens, &CacheStats::Asked::miss>},
     {kCounter, "kvtier_compulsory_missed_blocks",
      "Compulsory misses: estimate of the blocks asked for that even an infinite cache would have "
      "missed.",
-     "", "compulsory_missed_blocks",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.infinite_missed_blocks); }},
+     "", "compulsory_missed_blocks", ReadGauge<&CacheGauges::infinite_missed_blocks>},
     {kCounter, "kvtier_returning_sequences",
      "Sequences of which a client said when they go on, by what came of bringing them up before.",
      "stats.returns.{}", "",
      [](From from, Family family) {
-       for (int i = 0; i < kReturnOutcomeCount; ++i) {
-         family.Add({{"outcome", std::string(ReturnOutcomeName(static_cast<ReturnOutcome>(i)))}},
-                    from.snapshot.stats.returns[i]);
-       }
+       AddByName(family, "outcome", ReturnOutcomeName, from.snapshot.stats.returns);
      }},
     {kCounter, "kvtier_returning_loaded_blocks", "Blocks that were loaded for that.",
-     "stats.return_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.return_blocks); }},
+     "stats.return_blocks", "", ReadStat<&CacheStats::return_blocks>},
     {kCounter, "kvtier_returning_loaded_bytes", "Bytes that were loaded for that.",
-     "stats.return_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.return_bytes); }},
+     "stats.return_bytes", "", ReadStat<&CacheStats::return_bytes>},
     {kCounter, "kvtier_host_prefetched_blocks",
      "Blocks that were read from disk to host memory before an engine loaded them.",
-     "stats.host_prefetched_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.host_prefetched_blocks); }},
+     "stats.host_prefetched_blocks", "", ReadStat<&CacheStats::host_prefetched_blocks>},
     {kCounter, "kvtier_host_prefetched_bytes", "Bytes of these blocks' slots.",
-     "stats.host_prefetched_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.host_prefetched_bytes); }},
+     "stats.host_prefetched_bytes", "", ReadStat<&CacheStats::host_prefetched_bytes>},
     {kCounter, "kvtier_host_prefetched_unused_blocks",
      "Of these, blocks that left host memory unused, or were not used within a minute.",
      "stats.host_prefetched_unused_blocks", "",
-     [](From from, Family family) {
-       family.Add(from.snapshot.stats.host_prefetched_unused_blocks);
-     }},
+     ReadStat<&CacheStats::host_prefetched_unused_blocks>},
     {kCounter, "kvtier_cut_host_prefetches",
      "Requests to bring blocks to host memory that ended because none came for 5 s.",
-     "stats.host_prefetches_cut", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.host_prefetches_cut); }},
+     "stats.host_prefetches_cut", "", ReadStat<&CacheStats::host_prefetches_cut>},
     {kCounter, "kvtier_acquires", "Acquires received, one for each group of a model that is asked.",
-     "stats.acquires", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.acquires); }},
+     "stats.acquires", "", ReadStat<&CacheStats::acquires>},
     {kCounter, "kvtier_refused_acquires", "Acquires refused: pool exhausted or over a limit.",
-     "stats.acquires_refused", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.acquires_refused); }},
+     "stats.acquires_refused", "", ReadStat<&CacheStats::acquires_refused>},
     {kCounter, "kvtier_delayed_acquires", "Acquires that had to wait for blocks to become free.",
-     "stats.acquires_waited", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.acquires_waited); }},
+     "stats.acquires_waited", "", ReadStat<&CacheStats::acquires_waited>},
     {kCounter, "kvtier_load_counting_fallbacks",
      "Counting that took a slower way: loads told by events alone because all counters of their "
      "session were in use, and sessions' counter pages that a device cannot write to, for which a "
@@ -206,13 +192,11 @@ constexpr MetricRow kRequestRows[] = {
            .Add({{"reason", "page_unreachable"}}, from.snapshot.unreachable_counter_pages);
      }},
     {kCounter, "kvtier_allocated_blocks", "Private blocks handed out.", "stats.allocated", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.allocated); }},
+     ReadStat<&CacheStats::allocated>},
     {kCounter, "kvtier_committed_blocks", "Blocks committed, duplicates not counted.",
-     "stats.commits", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.commits); }},
+     "stats.commits", "", ReadStat<&CacheStats::commits>},
     {kCounter, "kvtier_duplicate_commits", "Commits of a block that was there already.",
-     "stats.commit_duplicates", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.commit_duplicates); }},
+     "stats.commit_duplicates", "", ReadStat<&CacheStats::commit_duplicates>},
 };
 
 constexpr MetricRow kTierRows[] = {
@@ -230,9 +214,8 @@ constexpr MetricRow kTierRows[] = {
        AddPerTier<uint64_t>(
            family, {TotalsOf(from).in_use_bytes, gauges.host_used_bytes, gauges.disk_used_bytes});
      }},
-    // What the pools have taken from their devices, whether blocks are in it or not.
-    {kGauge, "", "", "tiers.pool.allocated_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.pool_used_bytes); }},
+    // The pools' share of their devices' memory, with or without blocks in it.
+    {kGauge, "", "", "tiers.pool.allocated_bytes", "", ReadGauge<&CacheGauges::pool_used_bytes>},
     {kGauge, "kvtier_tier_blocks", "Blocks that a tier holds.", "tiers.{}.blocks",
      "tiers.[].blocks",
      [](From from, Family family) {
@@ -265,16 +248,9 @@ constexpr MetricRow kTierRows[] = {
      }},
     {kGauge, "kvtier_device_pool_capacity_bytes", "What the pools of a device may take together.",
      "devices.[].pool_capacity_bytes", "devices.[].capacity_bytes",
-     [](From from, Family family) {
-       AddPerDevice(family, from.snapshot.gauges.devices,
-                    [](const DeviceGauges& device) { return device.pool_capacity_bytes; });
-     }},
+     ReadPerDevice<&DeviceGauges::pool_capacity_bytes>},
     {kGauge, "kvtier_device_pool_allocated_bytes", "What the pools of a device have taken of it.",
-     "devices.[].pool_used_bytes", "",
-     [](From from, Family family) {
-       AddPerDevice(family, from.snapshot.gauges.devices,
-                    [](const DeviceGauges& device) { return device.pool_used_bytes; });
-     }},
+     "devices.[].pool_used_bytes", "", ReadPerDevice<&DeviceGauges::pool_used_bytes>},
     {kGauge, "kvtier_device_pool_used_bytes", "Bytes of a device's pools that blocks are in.", "",
      "devices.[].used_bytes",
      [](From from, Family family) {
@@ -284,14 +260,11 @@ constexpr MetricRow kTierRows[] = {
      "devices.[].blocks",
      [](From from, Family family) { AddPoolTotalPerDevice(family, from, &PoolTotals::in_use); }},
     {kGauge, "kvtier_host_ready_bytes", "Host memory that is allocated and usable.",
-     "tiers.host.ready_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.host_ready_bytes); }},
+     "tiers.host.ready_bytes", "", ReadGauge<&CacheGauges::host_ready_bytes>},
     {kGauge, "kvtier_persisted_blocks", "Blocks that would survive a crash now.",
-     "tiers.disk.persisted_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.disk_persisted); }},
+     "tiers.disk.persisted_blocks", "", ReadGauge<&CacheGauges::disk_persisted>},
     {kGauge, "kvtier_unpersisted_blocks", "Extended blocks that are not on disk yet.",
-     "unpersisted_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.unpersisted_blocks); }},
+     "unpersisted_blocks", "", ReadGauge<&CacheGauges::unpersisted_blocks>},
     {kGauge, "kvtier_unusable_blocks",
      "Blocks right behind one that no tier holds: they cannot be hit, and are dropped with all "
      "that "
@@ -299,12 +272,11 @@ constexpr MetricRow kTierRows[] = {
      "unusable_blocks.{}", "",
      [](From from, Family family) { AddPerTier(family, from.snapshot.gauges.unusable_blocks); }},
     {kGauge, "kvtier_pinned_blocks", "Blocks pinned.", "pinned_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.pinned_blocks); }},
+     ReadGauge<&CacheGauges::pinned_blocks>},
     {kGauge, "kvtier_known_blocks", "Blocks in the directory, in whatever tier.", "index.entries",
-     "", [](From from, Family family) { family.Add(from.snapshot.gauges.entries); }},
+     "", ReadGauge<&CacheGauges::entries>},
     {kGauge, "kvtier_directory_bytes", "Memory of the directory and its orders.",
-     "index.entry_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.entry_bytes); }},
+     "index.entry_bytes", "", ReadGauge<&CacheGauges::entry_bytes>},
     {kGauge, "kvtier_tenant_used_bytes", "Bytes of a tier that a tenant with quotas has.", "", "",
      [](From from, Family family) {
        AddPerTenant(family, from, [](const TenantGauges& tenant, size_t tier) {
@@ -387,23 +359,17 @@ constexpr MetricRow kMovementRows[] = {
      }},
     {kGauge, "kvtier_device_load_bytes_per_second",
      "What copies from host memory to a device's pools bring, as last measured; 0 before.", "", "",
-     [](From from, Family family) {
-       AddPerDevice(family, from.snapshot.gauges.devices,
-                    [](const DeviceGauges& device) { return device.load_bytes_per_s; });
-     }},
+     ReadPerDevice<&DeviceGauges::load_bytes_per_s>},
     {kGauge, "kvtier_waiting_acquires", "Acquires that wait for blocks to become free.",
-     "in_flight.acquires_waiting", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.acquires_waiting); }},
+     "in_flight.acquires_waiting", "", ReadGauge<&CacheGauges::acquires_waiting>},
     {kGauge, "kvtier_regions", "Memory that engines lend to the daemon and manage themselves.",
-     "regions.open", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.regions); }},
+     "regions.open", "", ReadGauge<&CacheGauges::regions>},
     {kGauge, "kvtier_region_transfer_blocks",
      "Blocks of regions that stores and loads under way use.", "regions.transfer_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.region_blocks_in_flight); }},
+     ReadGauge<&CacheGauges::region_blocks_in_flight>},
     {kGauge, "kvtier_loading_blocks", "Blocks on their way to a pool, from host or from disk.",
-     "in_flight.loads", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.loads_in_flight); }},
-    // Begun, by what is copied; loads are counted as a whole above.
+     "in_flight.loads", "", ReadGauge<&CacheGauges::loads_in_flight>},
+    // Operations that have begun, by direction; loads are counted as a whole above.
     {kGauge, "", "", "in_flight.{offloads||disk_writes|disk_reads}", "",
      [](From from, Family family) {
        const CacheGauges& gauges = from.snapshot.gauges;
@@ -414,8 +380,8 @@ constexpr MetricRow kMovementRows[] = {
 
 constexpr MetricRow kAttentionRows[] = {
     {kGauge, "kvtier_attention_ready",
-     "1 if attention is computed for clients on every device: the kernels passed their test at "
-     "the start.",
+     "1 if attention is computed for clients on every device: the kernels passed their test, or "
+     "the device waits for its first pool.",
      "", "", [](From from, Family family) { family.Add(IsReady(from.snapshot.attention.All())); }},
     {kCounter, "kvtier_attention_calls", "Calls of attention computed for clients.",
      "kernels.calls", "",
@@ -433,7 +399,7 @@ constexpr MetricRow kAttentionRows[] = {
      [](From from, Family family) { family.Add(from.snapshot.attention.All().in_flight); }},
     {kGauge, "kvtier_workspace_bytes", "Memory shared with clients for queries and results.",
      "kernels.workspace_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.attention.workspace_bytes); }},
+     Read<&MetricsSnapshot::attention, &AttentionReports::workspace_bytes>},
     {kGauge, "kvtier_device_attention_ready", "1 if attention is computed on a device.", "", "",
      [](From from, Family family) {
        AddPerDevice(family, from.snapshot.attention.devices, IsReady);
@@ -441,8 +407,7 @@ constexpr MetricRow kAttentionRows[] = {
     {kCounter, "kvtier_device_attention_calls", "Calls of attention computed on a device.",
      "kernels.devices.[].calls", "",
      [](From from, Family family) {
-       AddPerDevice(family, from.snapshot.attention.devices,
-                    [](const AttentionReport& report) { return report.calls; });
+       AddPerDevice(family, from.snapshot.attention.devices, &AttentionReport::calls);
      }},
     {kCounter, "kvtier_device_attention_busy_seconds", "What computing them took.",
      "kernels.devices.[].busy_seconds", "",
@@ -458,13 +423,12 @@ constexpr MetricRow kDaemonRows[] = {
        family.Add({{"version", std::string(Version())}}, 1.0);
      }},
     {kGauge, "kvtier_draining", "1 while the daemon is ending, else 0.", "", "",
-     [](From from, Family family) { family.Add(uint64_t{from.snapshot.draining}); }},
+     Read<&MetricsSnapshot::draining>},
     {kGauge, "kvtier_sessions", "Sessions open.", "sessions.count", "sessions.count",
-     [](From from, Family family) { family.Add(uint64_t{from.snapshot.session_count}); }},
+     Read<&MetricsSnapshot::session_count>},
     {kGauge, "kvtier_quarantined_sessions",
      "Ended sessions whose processes live on and keep private blocks from use.",
-     "sessions.quarantined", "",
-     [](From from, Family family) { family.Add(uint64_t{from.snapshot.quarantined_sessions}); }},
+     "sessions.quarantined", "", Read<&MetricsSnapshot::quarantined_sessions>},
     {kGauge, "kvtier_kept_memory_bytes",
      "Memory of engines that outlives them, by whether an engine uses it or it waits for one.", "",
      "",
@@ -487,14 +451,13 @@ constexpr MetricRow kDaemonRows[] = {
            .Add({{"event", "refused"}}, events.refused);
      }},
     {kGauge, "kvtier_references", "References that sessions hold to blocks.", "references", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.references); }},
+     ReadGauge<&CacheGauges::references>},
     {kCounter, "kvtier_connections", "Connections to the clients' socket.",
-     "stats.server.connections", "",
-     [](From from, Family family) { family.Add(from.snapshot.server.connections); }},
+     "stats.server.connections", "", Read<&MetricsSnapshot::server, &ServerCounters::connections>},
     {kCounter, "kvtier_opened_sessions", "Connections that said hello.", "stats.server.sessions",
-     "", [](From from, Family family) { family.Add(from.snapshot.server.sessions); }},
+     "", Read<&MetricsSnapshot::server, &ServerCounters::sessions>},
     {kCounter, "kvtier_requests", "Requests of clients.", "stats.server.requests", "",
-     [](From from, Family family) { family.Add(from.snapshot.server.requests); }},
+     Read<&MetricsSnapshot::server, &ServerCounters::requests>},
     {kCounter, "kvtier_refusals", "Connections and requests refused, by kind of error.", "", "",
      [](From from, Family family) {
        for (size_t i = 0; i < kErrorCodeCount; ++i) {
@@ -519,20 +482,24 @@ constexpr MetricRow kDaemonRows[] = {
        family.Add(static_cast<double>(from.snapshot.taken_in_us) / 1e6);
      }},
     {kCounter, "process_cpu_seconds", "CPU time of the process, user and system.", "", "",
-     [](From from, Family family) { family.Add(from.process.cpu_seconds); }},
+     ReadProcess<&ProcessFacts::cpu_seconds>},
     {kGauge, "process_resident_memory_bytes", "Resident memory, pools and arena included.", "", "",
-     [](From from, Family family) { family.Add(from.process.resident_bytes); }},
+     ReadProcess<&ProcessFacts::resident_bytes>},
     {kGauge, "process_open_fds", "Open file descriptors.", "", "",
-     [](From from, Family family) { family.Add(from.process.open_descriptors); }},
+     ReadProcess<&ProcessFacts::open_descriptors>},
     {kGauge, "process_start_time_seconds", "Start of the process, Unix time.", "", "",
-     [](From from, Family family) { family.Add(from.process.start_time_seconds); }},
+     ReadProcess<&ProcessFacts::start_time_seconds>},
     {kCounter, "kvtier_storage_written_bytes",
      "Bytes that the process wrote to storage: blocks, headers, index and its compactions. The "
      "drive's own wear is a multiple of this.",
-     "", "", [](From from, Family family) { family.Add(from.process.written_bytes); }},
+     "", "", ReadProcess<&ProcessFacts::written_bytes>},
 };
 
 }  // namespace
+
+double OrInfinity(uint64_t value, bool limited) {
+  return limited ? static_cast<double>(value) : std::numeric_limits<double>::infinity();
+}
 
 std::span<const MetricSection> MetricSections() {
   static const std::array kSections = {

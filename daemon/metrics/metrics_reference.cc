@@ -59,7 +59,7 @@ dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
 
 All series exist from the start, but for those of [models](#models), which begin with a model's registration. Labels
 take values of fixed lists, and tenants with quotas; clients do not appear. Of each tenant the first 16 models
-(`metrics.models_per_tenant`) have series of their own, by name and revision, which all ranks share; the rest is one
+(`metrics.models_per_tenant`) have series of their own, by name, which all ranks and revisions share; the rest is one
 series without the label `model`. Those who may read the page learn these names. Hits and misses sum up, in blocks and in tokens: `asked` is `hit`
 over all tiers plus `missed` and `declined`. The last column says where the same figure stands in the JSON of
 `kvtierctl status`: {} is a label, [] a position, and of {a,b} each has its own. Blocks of an acquire that has to load are counted when the load ends. A
@@ -140,7 +140,7 @@ MetricsSnapshot OneOfEach() {
   snapshot.attention.devices.emplace_back();
   // For its labels.
   snapshot.gauges.tenants.push_back({.quota = {.name = "its name"}});
-  snapshot.models.push_back({.label = {"its name", "its name, or none", "its revision, or none"}});
+  snapshot.models.push_back({.label = {"its name", "its name, or none"}});
   return snapshot;
 }
 

@@ -14,17 +14,18 @@ using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
 
-// A label without a value is none in Prometheus: what has no label of its own differs from every
-// model that has, whatever clients call theirs.
+// Prometheus drops a label without a value: models without a label of their own differ from every
+// model that has one, whatever names clients choose.
 MetricLabels LabelsOf(const ModelUse& use) {
-  return {
-      {"tenant", use.label.tenant}, {"model", use.label.name}, {"revision", use.label.revision}};
+  return {{"tenant", use.label.tenant}, {"model", use.label.name}};
 }
 
-// One sample per model.
-template <typename ValueOf>
-void AddPerModel(Family family, From from, const ValueOf& value_of) {
-  for (const ModelUse& use : from.snapshot.models) family.Add(LabelsOf(use), value_of(use));
+// One sample per model, which the members lead to.
+template <auto... kMembers>
+void ReadPerModel(From from, Family family) {
+  for (const ModelUse& use : from.snapshot.models) {
+    family.Add(LabelsOf(use), (use.*....*kMembers));
+  }
 }
 
 // Blocks or tokens, per model and tier.
@@ -42,33 +43,21 @@ void AddHitsPerModel(Family family, From from, CacheStats::Asked CacheStats::Ask
 
 constexpr MetricRow kModelRows[] = {
     {kCounter, "kvtier_model_asked_blocks", "Blocks asked for, by model.", "", "",
-     [](From from, Family family) {
-       AddPerModel(family, from, [](const ModelUse& use) { return use.asked.blocks.asked; });
-     }},
+     ReadPerModel<&ModelUse::asked, &CacheStats::AskedOf::blocks, &CacheStats::Asked::asked>},
     {kCounter, "kvtier_model_hit_blocks", "Blocks asked for that a tier held, by model.", "", "",
      [](From from, Family family) { AddHitsPerModel(family, from, &CacheStats::AskedOf::blocks); }},
     {kCounter, "kvtier_model_missed_blocks", "Blocks asked for that were not served, by model.", "",
-     "",
-     [](From from, Family family) {
-       AddPerModel(family, from, [](const ModelUse& use) { return use.asked.blocks.miss; });
-     }},
+     "", ReadPerModel<&ModelUse::asked, &CacheStats::AskedOf::blocks, &CacheStats::Asked::miss>},
     {kCounter, "kvtier_model_asked_tokens", "Tokens of the blocks asked for, by model.", "", "",
-     [](From from, Family family) {
-       AddPerModel(family, from, [](const ModelUse& use) { return use.asked.tokens.asked; });
-     }},
+     ReadPerModel<&ModelUse::asked, &CacheStats::AskedOf::tokens, &CacheStats::Asked::asked>},
     {kCounter, "kvtier_model_hit_tokens", "Tokens of the blocks that a tier held, by model.", "",
      "",
      [](From from, Family family) { AddHitsPerModel(family, from, &CacheStats::AskedOf::tokens); }},
     {kCounter, "kvtier_model_missed_tokens", "Tokens of the blocks that were not served, by model.",
      "", "",
-     [](From from, Family family) {
-       AddPerModel(family, from, [](const ModelUse& use) { return use.asked.tokens.miss; });
-     }},
+     ReadPerModel<&ModelUse::asked, &CacheStats::AskedOf::tokens, &CacheStats::Asked::miss>},
     {kGauge, "kvtier_model_pool_used_bytes", "Bytes of all pools that a model's blocks are in.", "",
-     "",
-     [](From from, Family family) {
-       AddPerModel(family, from, [](const ModelUse& use) { return use.pool_used_bytes; });
-     }},
+     "", ReadPerModel<&ModelUse::pool_used_bytes>},
 };
 
 }  // namespace
@@ -80,9 +69,8 @@ std::vector<ModelUse> ModelUses(const ModelRegistry& models, const Cache& cache,
   std::vector<ModelUse> uses;
   for (const ModelLabel& label : models.labels()) uses.push_back({.label = label});
   const auto use_of = [&](NamespaceId id) -> ModelUse* {
-    const NamespaceIdentity& identity = cache.IdentityOf(id);
-    const auto group = models.FindGroup(identity.tenant, identity.model);
-    return group ? &uses[group->model->label] : nullptr;
+    const std::optional<uint32_t> label = models.LabelOf(id);
+    return label ? &uses[*label] : nullptr;
   };
   const std::vector<CacheStats::AskedOf>& asked = cache.stats().of_namespaces;
   for (uint32_t i = 0; i < asked.size(); ++i) {

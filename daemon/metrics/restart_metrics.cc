@@ -22,51 +22,39 @@ constexpr MetricRow kRestartRows[] = {
      }},
     {kCounter, "kvtier_adopted_blocks",
      "Blocks that an earlier daemon left in host memory, and that were verified and taken over.",
-     "restart.adopted.blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_blocks); }},
+     "restart.adopted.blocks", "", ReadStat<&CacheStats::adopted_blocks>},
     {kCounter, "kvtier_adopted_bytes", "The same in bytes.", "restart.adopted.bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_bytes); }},
+     ReadStat<&CacheStats::adopted_bytes>},
     {kCounter, "kvtier_adoption_drops",
      "Slots that an earlier daemon left in host memory and that were not taken over.",
      "restart.adopted.drops.{}", "",
      [](From from, Family family) {
-       for (int i = 0; i < kAdoptionDropCount; ++i) {
-         family.Add({{"reason", std::string(AdoptionDropName(static_cast<AdoptionDrop>(i)))}},
-                    from.snapshot.stats.adoption_drops[i]);
-       }
+       AddByName(family, "reason", AdoptionDropName, from.snapshot.stats.adoption_drops);
      }},
     {kCounter, "kvtier_adopted_pool_blocks",
      "Blocks that an earlier daemon left in pools, and that were taken over.",
-     "restart.adopted.pool_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_pool_blocks); }},
+     "restart.adopted.pool_blocks", "", ReadStat<&CacheStats::adopted_pool_blocks>},
     {kCounter, "kvtier_adopted_pool_bytes", "The same in bytes.", "restart.adopted.pool_bytes", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_pool_bytes); }},
+     ReadStat<&CacheStats::adopted_pool_bytes>},
     {kCounter, "kvtier_pool_adoption_drops",
      "Blocks that an earlier daemon left in pools and that were not taken over.",
      "restart.adopted.pool_drops.{}", "",
      [](From from, Family family) {
-       for (int i = 0; i < kAdoptionDropCount; ++i) {
-         family.Add({{"reason", std::string(AdoptionDropName(static_cast<AdoptionDrop>(i)))}},
-                    from.snapshot.stats.pool_adoption_drops[i]);
-       }
+       AddByName(family, "reason", AdoptionDropName, from.snapshot.stats.pool_adoption_drops);
      }},
     {kCounter, "kvtier_resumed_blocks",
      "Blocks that clients held in an earlier daemon's life and hold again.",
-     "restart.resumed_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.resumed_blocks); }},
+     "restart.resumed_blocks", "", ReadStat<&CacheStats::resumed_blocks>},
     {kCounter, "kvtier_resume_lost_blocks",
      "Blocks that they named and were not given: being loaded at the time, or evicted since.",
-     "restart.resume_lost_blocks", "",
-     [](From from, Family family) { family.Add(from.snapshot.stats.resume_lost_blocks); }},
+     "restart.resume_lost_blocks", "", ReadStat<&CacheStats::resume_lost_blocks>},
     {kGauge, "kvtier_former_clients",
      "Sessions of an earlier daemon's life, once for each pool, that have neither been resumed nor "
      "lost their process: what was private to them stays out of use.",
-     "restart.former_clients", "",
-     [](From from, Family family) { family.Add(from.snapshot.former_clients); }},
+     "restart.former_clients", "", Read<&MetricsSnapshot::former_clients>},
     {kGauge, "kvtier_adoption_waiting_slots",
      "Slots that an earlier daemon left in host memory and that are still to be verified.",
-     "restart.adopted.waiting", "",
-     [](From from, Family family) { family.Add(from.snapshot.gauges.adoption_waiting); }},
+     "restart.adopted.waiting", "", ReadGauge<&CacheGauges::adoption_waiting>},
 };
 
 }  // namespace

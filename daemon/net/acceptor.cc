@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/posix.h"
+#include "daemon/net/linger_breaker.h"
 
 namespace kvtier {
 namespace {
@@ -33,11 +34,10 @@ constexpr auto kListenerPoll = std::chrono::milliseconds(20);
 // Linux 6.16; older headers lack the name.
 constexpr int kSoPassRights = 83;
 
-// Where the kernel can, it refuses descriptors that a peer wants to send (EPERM for the sender). On
-// older ones they are received and closed; see DescriptorCloser.
-void RefuseDescriptors(int socket) {
-  constexpr int kOff = 0;
-  (void)::setsockopt(socket, SOL_SOCKET, kSoPassRights, &kOff, sizeof(kOff));
+// On older kernels the peer can always send descriptors, and Connection looks for them before it
+// receives.
+void PassDescriptors(int socket, int on) {
+  (void)::setsockopt(socket, SOL_SOCKET, kSoPassRights, &on, sizeof(on));
 }
 
 tl::unexpected<Error> SystemError(std::string_view call, const std::string& path) {
@@ -97,6 +97,8 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 
 }  // namespace
 
+void AllowDescriptors(int connection) { PassDescriptors(connection, 1); }
+
 Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
                                                    const std::string& path, mode_t mode,
                                                    bool descriptors,
@@ -112,7 +114,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
   }
   if (::chmod(path.c_str(), mode) != 0) return SystemError("chmod", path);
   // Before listen: connections may carry messages before they are accepted.
-  if (!descriptors) RefuseDescriptors(socket.get());
+  if (!descriptors) PassDescriptors(socket.get(), 0);
   if (::listen(socket.get(), kBacklog) != 0) return SystemError("listen", path);
   return std::unique_ptr<Acceptor>(
       new Acceptor(loop, log, path, std::move(socket), descriptors, std::move(accepted)));
@@ -126,21 +128,27 @@ Acceptor::Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket,
       descriptors_(descriptors),
       accepted_(std::move(accepted)),
       retry_(loop),
-      watch_(loop, socket_.get()) {
+      watch_(std::in_place, loop, socket_.get()) {
   Wait();
 }
 
-Acceptor::~Acceptor() { ::unlink(path_.c_str()); }
+Acceptor::~Acceptor() {
+  ::unlink(path_.c_str());
+  // Connections that were not accepted go with the socket, and what they have sent with them.
+  watch_.reset();
+  const LingerBreaker breaker;
+  socket_.Reset();
+}
 
 void Acceptor::Wait() {
-  watch_.WaitReadable([this] { AcceptAll(); });
+  watch_->WaitReadable([this] { AcceptAll(); });
 }
 
 void Acceptor::AcceptAll() {
   for (int i = 0; i < kMaxAcceptsPerEvent; ++i) {
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (connection.valid()) {
-      if (!descriptors_) RefuseDescriptors(connection.get());
+      if (!descriptors_) PassDescriptors(connection.get(), 0);
       accepted_(std::move(connection));
       continue;
     }

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/posix.h"
@@ -26,9 +27,10 @@ class Acceptor {
  public:
   // Binds `path` with file mode `mode` and begins to accept. A socket that no process
   // listens on any more is replaced. `accepted` gets each connection, non-blocking and
-  // close-on-exec. With `descriptors` peers may send descriptors along, else the kernel refuses
-  // them where it can. `loop` and `log` are borrowed. Errors: kAlreadyExists "socket_in_use" or
-  // "socket_path_taken", kInvalidArgument "socket_path_too_long", kIoError by errno name.
+  // close-on-exec. Without `descriptors` the kernel refuses those that peers want to send along
+  // (EPERM for them) until AllowDescriptors, where it can (Linux 6.16). `loop` and `log` are
+  // borrowed. Errors: kAlreadyExists "socket_in_use" or "socket_path_taken", kInvalidArgument
+  // "socket_path_too_long", kIoError by errno name.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(
       EventLoop* loop, Log* log, const std::string& path, mode_t mode, bool descriptors,
       std::function<void(UniqueFd)> accepted);
@@ -47,11 +49,14 @@ class Acceptor {
 
   Log* const log_;
   const std::string path_;
-  const UniqueFd socket_;
+  UniqueFd socket_;
   const bool descriptors_;
   const std::function<void(UniqueFd)> accepted_;
   Timer retry_;
-  FdWatch watch_;
+  std::optional<FdWatch> watch_;  // goes before the socket
 };
+
+// From now on the kernel lets the peer of the connection send descriptors.
+void AllowDescriptors(int connection);
 
 }  // namespace kvtier

@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "base/result.h"
+#include "daemon/net/acceptor.h"
+#include "daemon/net/descriptor_kind.h"
+#include "daemon/net/linger_breaker.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier {
@@ -18,7 +21,7 @@ namespace {
 // middle of one. The kernel doubles the value and cuts it to net.core.{r,w}mem_max.
 constexpr int kSocketBufferBytes = 512 << 10;
 
-// What a frame costs besides the items that it names, so that a flood of small requests takes no
+// The price of a frame besides the items that it names, so that a flood of small requests takes no
 // more of the loop than one of long requests.
 constexpr uint32_t kFramePrice = 16;
 // Copying so many received bytes costs about as much as an item.
@@ -28,20 +31,26 @@ constexpr size_t kBytesPerItem = 256;
 // request could take turns without getting on.
 constexpr uint32_t kMinBudget = 16;
 
-// Descriptors that wait to be closed, of all clients. A client that adds to them beyond this is cut
-// off: each costs an entry of the process's descriptor table, and without a bound a client could
-// use up the table by sending descriptors whose close() hangs.
+// Descriptors of one tenant that wait to be closed. A client of the tenant that sends more is cut
+// off before they are received: each costs an entry of the process's descriptor table, and a client
+// could otherwise use up the table by sending descriptors whose close() hangs.
 constexpr size_t kMaxDescriptorsPending = 256;
 
-// Descriptors that one client has sent and no message has taken yet: each takes an entry of the
-// process's table.
-constexpr size_t kMaxDescriptorsHeld = 16;
+// As many as a frame has use for.
+constexpr size_t kMaxDescriptorsOfFrame = 2;
+
+// To receive with an eye on descriptors costs as much as this many items.
+constexpr size_t kGuardedPrice = 4;
 
 void PrepareSocket(int socket) {
   // Failures leave a socket that works, with more wake-ups.
   ::fcntl(socket, F_SETFL, O_NONBLOCK);
   ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSocketBufferBytes, sizeof(kSocketBufferBytes));
   ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &kSocketBufferBytes, sizeof(kSocketBufferBytes));
+  // Otherwise descriptors that were sent with an urgent byte are closed within recvmsg, which skips
+  // it, and no look into the socket shows them.
+  constexpr int kOn = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_OOBINLINE, &kOn, sizeof(kOn));
 }
 
 }  // namespace
@@ -49,7 +58,8 @@ void PrepareSocket(int socket) {
 Connection::Connection(Network* network, const std::string& tenant, UniqueFd socket,
                        const ConnectionLimits& limits, ConnectionListener* listener)
     : network_(network),
-      socket_(std::move(socket), &network->closer),
+      tenant_(tenant),
+      socket_(std::move(socket), &network->closer, tenant),
       limits_(limits),
       listener_(listener),
       decoder_(limits.max_frame_bytes),
@@ -130,47 +140,90 @@ bool Connection::HandOut(const wire::Frame& frame) {
     return false;
   Spend(kFramePrice);
   listener_->OnFrame(frame);
+  descriptors_.clear();
   return true;
 }
 
-// What is left of the quantum, in items.
+// The rest of the quantum, in items.
 uint32_t Connection::budget() const {
   return std::max(quantum_ - std::min(quantum_, spent_), kMinBudget);
 }
 
+void Connection::AcceptDescriptors() {
+  accepts_descriptors_ = true;
+  AllowDescriptors(socket_.get());
+}
+
+// Nothing is received before it is known to come without descriptors: recvmsg would put them into
+// this process's table, or drop their last references, which may take as long as the peer likes.
 bool Connection::ReceiveOnce() {
   // As much as the turn may cost: what one connection sends at once can be many turns' worth.
   std::span<std::byte> space = decoder_.Prepare();
   space = space.first(std::min<size_t>(space.size(), size_t{quantum_} * kBytesPerItem));
+  if (bytes_with_descriptors_ > 0) return ReceiveWithDescriptors(space);
+  const Result<std::optional<wire::Waiting>> looked = wire::Peek(socket_.get(), space);
+  if (!looked) return Received(tl::unexpected(looked.error()));
+  if (!*looked) return false;
+  const wire::Waiting& waiting = **looked;
+  if (waiting.bytes == 0) return Received(size_t{0});
+  if (waiting.descriptors) {
+    if (!AdmitDescriptors()) return false;
+    bytes_with_descriptors_ = waiting.bytes;
+    return ReceiveWithDescriptors(space);
+  }
+  // Bytes that did not fit are still there; the socket is asked again when these have been handled.
+  readable_ = waiting.bytes == space.size();
+  return Received(wire::Receive(socket_.get(), space.first(waiting.bytes), nullptr));
+}
+
+bool Connection::AdmitDescriptors() {
+  if (!accepts_descriptors_) {
+    CloseWith({ErrorCode::kInvalidArgument, "unexpected_descriptor", "before HELLO was answered"});
+    return false;
+  }
+  if (network_->closer.pending(tenant_) <= kMaxDescriptorsPending) return true;
+  CloseWith({ErrorCode::kLimitExceeded, "too_many_descriptors",
+             "those sent before could not be closed yet"});
+  return false;
+}
+
+bool Connection::ReceiveWithDescriptors(std::span<std::byte> space) {
+  const bool begins_frame = decoder_.buffered_bytes() == 0;
+  const size_t wanted = begins_frame ? 1 : decoder_.missing_bytes();
+  space = space.first(std::min({space.size(), wanted, bytes_with_descriptors_}));
   std::vector<UniqueFd> descriptors;
-  const Result<std::optional<size_t>> received = wire::Receive(socket_.get(), space, &descriptors);
-  const bool came = !descriptors.empty();
-  Sort(std::move(descriptors));
+  const auto received = [&] {
+    // Descriptors that the process's table has no room for are closed within the call.
+    const LingerBreaker breaker;
+    return wire::Receive(socket_.get(), space, &descriptors);
+  }();
+  Spend(kGuardedPrice + descriptors.size());
+  bytes_with_descriptors_ -= received ? received->value_or(0) : 0;
+  if (!descriptors.empty()) bytes_with_descriptors_ = 0;
+  Sort(std::move(descriptors), begins_frame);
+  readable_ = true;
+  return Received(received);
+}
+
+bool Connection::Received(const Result<std::optional<size_t>>& received) {
   if (!received) {
     End(received.error(), EndedBy::kPeer);
   } else if (*received == size_t{0}) {
     End({ErrorCode::kUnavailable, "peer_closed", "end of stream"}, EndedBy::kPeer);
-  } else if (came && network_->closer.pending() > kMaxDescriptorsPending) {
-    CloseWith({ErrorCode::kLimitExceeded, "too_many_descriptors", "sent along with messages"});
   } else if (received->has_value()) {
     decoder_.Commit(**received);
     Spend(**received / kBytesPerItem);
-    // What did not fit is still there; the socket is asked again when this has been handled.
-    readable_ = **received == space.size();
     return true;
   }
   return false;
 }
 
-// A message that has use for a descriptor takes it. Those beyond the limit belong to no message
-// that could be waiting.
-void Connection::Sort(std::vector<UniqueFd> descriptors) {
+void Connection::Sort(std::vector<UniqueFd> descriptors, bool begins_frame) {
   for (UniqueFd& descriptor : descriptors) {
-    if (accepts_descriptors_ && descriptors_.size() < kMaxDescriptorsHeld) {
-      descriptors_.emplace_back(std::move(descriptor), &network_->closer);
-    } else {
-      network_->closer.Close(std::move(descriptor));
-    }
+    const bool wanted = begins_frame && descriptors_.size() < kMaxDescriptorsOfFrame;
+    const bool kept = wanted && IsOfMemory(descriptor.get());
+    if (!kept) network_->closer.Close(std::move(descriptor), tenant_);
+    if (wanted) descriptors_.emplace_back(std::move(descriptor), &network_->closer, tenant_);
   }
 }
 

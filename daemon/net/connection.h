@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "daemon/runtime/event_loop.h"
 #include "protocol/frame.h"
 #include "protocol/session_messages.h"
+#include "protocol/socket_io.h"
 
 namespace kvtier {
 
@@ -32,7 +34,12 @@ namespace kvtier {
 // construction: the turns end before the closer.
 struct Network {
   explicit Network(EventLoop* event_loop) : loop(event_loop), turns(event_loop) {}
+  Network(EventLoop* event_loop, DescriptorCloser::CloseCall close)
+      : loop(event_loop), closer(std::move(close)), turns(event_loop) {}
   EventLoop* const loop;
+  // Whether a kernel that can (Linux 6.16) is to refuse descriptors that peers send before HELLO.
+  // Off in tests, for the behaviour on others.
+  bool kernel_refuses_descriptors = true;
   DescriptorCloser closer;
   FairTurns turns;
 };
@@ -80,10 +87,12 @@ class Connection {
 
   // Begins to read. REQUIRES: called once, when the listener is ready to be called.
   void Start();
-  // Descriptors that the peer sends are kept from now on, a few at a time, for TakeDescriptor.
-  void AcceptDescriptors() { accepts_descriptors_ = true; }
-  // The descriptor that came first of those not taken; nothing if there is none. It is the peer's
-  // making: to use it may block, and so may closing it (DescriptorCloser).
+  // The peer may send descriptors from now on; before, one that comes ends the connection.
+  void AcceptDescriptors();
+  // The next of the descriptors that came with the first byte of the frame being handled; nothing
+  // if there is no other. It is of memory (IsOfMemory), or invalid in place of one that is not.
+  // Descriptors that no frame takes are closed. Closing one may take long: by the DescriptorCloser,
+  // in the tenant's name.
   [[nodiscard]] std::optional<UniqueFd> TakeDescriptor();
   // The longest frame that is taken from now on, the one being handled included.
   void SetMaxFrameBytes(uint32_t bytes) { decoder_.set_max_frame_bytes(bytes); }
@@ -173,8 +182,15 @@ class Connection {
   [[nodiscard]] bool HandOut(const wire::Frame& frame);
   // Returns false if nothing came.
   [[nodiscard]] bool ReceiveOnce();
-  // Keeps what may be of use and closes the rest.
-  void Sort(std::vector<UniqueFd> descriptors);
+  // Whether the peer may send descriptors (now). If not, the connection ends.
+  [[nodiscard]] bool AdmitDescriptors();
+  // Receives some of the bytes that descriptors come with: not beyond the end of a frame, and of a
+  // frame the first byte alone, so that it is known which descriptors came with it.
+  [[nodiscard]] bool ReceiveWithDescriptors(std::span<std::byte> space);
+  // Adds the bytes that were received to the decoder's. Returns false if there are none.
+  [[nodiscard]] bool Received(const Result<std::optional<size_t>>& received);
+  // Keeps those that the frame which begins with them may take, and closes the rest.
+  void Sort(std::vector<UniqueFd> descriptors, bool begins_frame);
   void WaitForMore();
   void FlushUnlessBatching();
   void Flush();
@@ -189,7 +205,8 @@ class Connection {
   void ContinueLater();
 
   Network* const network_;
-  const ForeignFd socket_;  // may hold descriptors that the peer sent and that were not received
+  const std::string tenant_;
+  const PeerSocket socket_;
   const ConnectionLimits limits_;
   ConnectionListener* const listener_;
   wire::FrameDecoder decoder_;
@@ -199,7 +216,8 @@ class Connection {
   int pauses_ = 0;
   bool ask_listener_ = false;  // before it ends
   bool accepts_descriptors_ = false;
-  std::deque<ForeignFd> descriptors_;  // that came with messages
+  size_t bytes_with_descriptors_ = 0;  // the next so many bytes may come with some
+  std::deque<ForeignFd> descriptors_;  // of the next frame
   bool batching_ = false;
   bool congested_ = false;
   bool readable_ = false;

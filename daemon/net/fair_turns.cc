@@ -45,6 +45,7 @@ FairTurns::Member::~Member() {
 void FairTurns::Member::Ready() {
   if (waiting_) return;
   if (turns_->waiting_ > 0) return turns_->Enqueue(this);
+  // No other connection waits, and so none is owed anything.
   (void)turns_->TakeTurn(this, kTurnPrice);
 }
 
@@ -52,13 +53,19 @@ void FairTurns::Member::ReadyLater() {
   if (!waiting_) turns_->Enqueue(this);
 }
 
-// The debt shrinks by what the member could have spent while it was idle, never below 0: idleness
-// earns no credit beyond being first.
+void FairTurns::Account::Repay(uint64_t now) {
+  debt -= std::min(debt, now - booked_at);
+  booked_at = now;
+}
+
+void FairTurns::Account::Book(uint32_t price, bool contested) {
+  debt = contested ? std::min(debt + price, kMaxDebt + price) : 0;
+}
+
 void FairTurns::Enqueue(Member* member) {
   Tenant* const tenant = member->tenant_;
   Account& account = member->account_;
-  account.debt -= std::min(account.debt, member_share_ - account.booked_at);
-  account.booked_at = member_share_;
+  account.Repay(member_share_);
   (account.debt < kTurnPrice ? tenant->sparse : tenant->backlogged).push_back(member);
   member->waiting_ = true;
   ++waiting_;
@@ -69,8 +76,7 @@ void FairTurns::Enqueue(Member* member) {
 void FairTurns::EnqueueTenant(Tenant* tenant) {
   if (std::exchange(tenant->waiting, true)) return;
   Account& account = tenant->account;
-  account.debt -= std::min(account.debt, tenant_share_ - account.booked_at);
-  account.booked_at = tenant_share_;
+  account.Repay(tenant_share_);
   (account.debt < kTurnPrice ? sparse_ : backlogged_).push_back(tenant);
 }
 
@@ -88,22 +94,23 @@ void FairTurns::Remove(Member* member) {
 
 uint32_t FairTurns::TakeTurn(Member* member, uint32_t quantum) {
   Tenant* const tenant = member->tenant_;
+  Account& member_account = member->account_;
+  Account& tenant_account = tenant->account;
+  // Connections that wait now are owed this turn. Tenants owe each other alone.
+  const bool contested = waiting_ > 0;
+  const bool tenants_contend = sparse_.size() + backlogged_.size() > 0;
   // A debt shrinks by itself only while its owner is idle, not while it waits for this turn.
-  member->account_.booked_at = member_share_;
-  tenant->account.booked_at = tenant_share_;
-  // Booked before the turn: one that asks for its next turn from within this one must not appear to
-  // owe nothing.
-  member->account_.debt += kTurnPrice;
-  tenant->account.debt += kTurnPrice;
+  member_account.booked_at = member_share_;
+  tenant_account.booked_at = tenant_share_;
+  // Until the price is known: one that asks for its next turn from within this one must not appear
+  // to owe nothing.
+  const uint64_t member_debt = std::exchange(member_account.debt, member_account.debt + kTurnPrice);
+  const uint64_t tenant_debt = std::exchange(tenant_account.debt, tenant_account.debt + kTurnPrice);
   const uint32_t price = std::max(member->take_turn_(quantum), 1u);
-  member->account_.debt -= kTurnPrice - std::min(price, kTurnPrice);
-  tenant->account.debt -= kTurnPrice - std::min(price, kTurnPrice);
-  if (price > kTurnPrice) {
-    member->account_.debt += price - kTurnPrice;
-    tenant->account.debt += price - kTurnPrice;
-  }
-  member->account_.booked_at = member_share_;
-  tenant->account.booked_at = tenant_share_;
+  member_account = {member_debt, member_share_};
+  tenant_account = {tenant_debt, tenant_share_};
+  member_account.Book(price, contested);
+  tenant_account.Book(price, tenants_contend);
   member_share_ += price / (waiting_ + 1) + 1;
   tenant_share_ += price / (sparse_.size() + backlogged_.size() + 1) + 1;
   return price;

@@ -3,12 +3,15 @@
 // its connections, by the price of the work that they ask for.
 //
 // A connection that has something to do takes turns. A turn ends when its quantum has been spent,
-// and may spend more only where one step of a request is dearer. What a turn costs is a debt, which
-// is paid by letting the others go first: it shrinks as the others' turns go by. One that was idle
-// and owes less than a turn goes before those that wait already (as in FQ-CoDel), but for a small
-// quantum only: a flood whose connections are idle between two of their requests passes the queue
-// as well, and with whole turns sixty of them would hold up a client that asks for little for as
-// long as if there were no order. What does not fit the small quantum waits for whole turns.
+// and may spend more only where one step of a request is dearer. The price of a turn for which
+// others have to wait is a debt, which is paid by letting the others go first: it shrinks as the
+// others' turns go by. A turn that no other connection waits for leaves no debt, and none grows
+// beyond a few turns: a client that had the loop to itself for hours is served like a new one. One
+// that was idle and owes less than a turn goes before those that wait already (as in FQ-CoDel), but
+// for a small quantum only: a flood whose connections are idle between two of their requests passes
+// the queue as well, and with whole turns sixty of them would hold up a client that asks for little
+// for as long as if there were no order. Work that does not fit the small quantum waits for whole
+// turns.
 //
 // Event loop only.
 #pragma once
@@ -29,6 +32,9 @@ inline constexpr uint32_t kTurnPrice = 1024;
 // The quantum of one that was idle, while others wait: enough for a few small requests, or for an
 // acquire of a few hundred blocks, which is one step.
 inline constexpr uint32_t kFirstTurnPrice = 64;
+// The most that one owes, beside the price of its last turn: a step may be dearer than this, and
+// one that takes such steps again and again must not get more than its share.
+inline constexpr uint64_t kMaxDebt = 4 * uint64_t{kTurnPrice};
 
 class FairTurns {
   struct Tenant;
@@ -37,6 +43,12 @@ class FairTurns {
   struct Account {
     uint64_t debt = 0;
     uint64_t booked_at = 0;  // on the clock of shares
+
+    // Its owner was idle until `now` on that clock. The debt never falls below 0: idleness earns no
+    // credit beyond being first.
+    void Repay(uint64_t now);
+    // The turn's price is owed, if another waited for its end.
+    void Book(uint32_t price, bool contested);
   };
 
  public:

@@ -77,6 +77,13 @@ Result<Peer> SocketPeerInspector::Inspect(int socket) {
   return peer;
 }
 
+std::string UserOf(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return "user ?";
+  return fmt::format("user {}", credentials.uid);
+}
+
 TenantMap::TenantMap(const std::vector<TenantConfig>& tenants, uint32_t own_uid) {
   // Without configured tenants only the daemon's own user is served: an open default would share
   // one cache among all users of the machine.

@@ -42,6 +42,10 @@ class SocketPeerInspector final : public PeerInspector {
   [[nodiscard]] Result<Peer> Inspect(int socket) override;
 };
 
+// A name for the user at the other end, to account things to users that belong to no tenant; no
+// tenant has such a name. Does not block.
+[[nodiscard]] std::string UserOf(int socket);
+
 // The processes that are served, by tenant.
 class TenantMap {
  public:

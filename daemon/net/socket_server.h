@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "daemon/net/acceptor.h"
 #include "daemon/net/connection.h"
+#include "daemon/net/peer.h"
 
 namespace kvtier {
 
@@ -41,22 +42,21 @@ class SocketServer {
   // Sessions are destroyed before whatever a derived class has.
   ~SocketServer() = default;
 
-  // Binds `path` and begins to serve. Peers may send descriptors along with messages if
-  // `descriptors`. `on_refused` hears of each connection that was not let in.
+  // Binds `path` and begins to serve. `on_refused` hears of each connection that was not let in.
   // Errors: those of Acceptor::Listen.
-  [[nodiscard]] Status ListenOn(const std::string& path, mode_t mode, bool descriptors, Admit admit,
+  [[nodiscard]] Status ListenOn(const std::string& path, mode_t mode, Admit admit,
                                 std::function<void(const Error&)> on_refused) {
     KVT_ASSIGN_OR_RETURN(acceptor_,
-                         Acceptor::Listen(network_->loop, log_, path, mode, descriptors,
+                         Acceptor::Listen(network_->loop, log_, path, mode,
+                                          /*descriptors=*/!network_->kernel_refuses_descriptors,
                                           [this, admit = std::move(admit),
                                            on_refused = std::move(on_refused)](UniqueFd socket) {
                                             const Status admitted = admit(&socket);
                                             if (admitted) return;
                                             on_refused(admitted.error());
                                             SendRefusal(socket.get(), admitted.error());
-                                            // The socket may hold descriptors that the peer has
-                                            // sent already.
-                                            network_->closer.Close(std::move(socket));
+                                            const std::string user = UserOf(socket.get());
+                                            network_->closer.CloseSocket(std::move(socket), user);
                                           }));
     SweepForever();
     return {};

@@ -4,27 +4,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/units.h"
 #include "daemon/config/config_schema.h"
-#include "gpu/cuda_device.h"
 #include "gpu/host_device.h"
+#include "gpu/on_demand_device.h"
 
 namespace kvtier {
 namespace {
 
 // A GPU hands out memory in pieces of this size; a remainder could never be used.
 constexpr uint64_t kVramGranuleBytes = 2 * kMiB;
-// The memory of an engine that was killed is held until its last kernel has ended and its children
-// are gone, which takes seconds, rarely more. After a minute it is most likely held by a process
-// that lives.
-constexpr int64_t kVramWaitMs = 60'000;
-// Each look opens the device anew, which is not cheap.
-constexpr auto kVramPoll = std::chrono::milliseconds(250);
 
 // The bytes for pools on the device at `position` in pool.device: its own size if sizes are given
 // one by one, else a share of what is free, else the common size.
@@ -35,8 +27,7 @@ uint64_t WantedBytes(const Config& config, size_t position, uint64_t free_bytes)
 }
 
 // For messages: an operator wants to know which process to end.
-std::string HoldersText(int ordinal) {
-  const std::vector<VramHolder> holders = VramHoldersOf(ordinal);
+std::string HoldersText(const std::vector<VramHolder>& holders) {
   if (holders.empty()) return "the driver does not say who holds the rest";
   std::string text = "held by";
   for (const VramHolder& holder : holders) {
@@ -47,113 +38,93 @@ std::string HoldersText(int ordinal) {
 }
 
 struct Choice {
+  DeviceChoice asked = DeviceChoice::kAll;
   bool cuda = false;
   int ordinal = 0;
   std::string reason;
 };
 
-// "auto" never fails for want of a GPU. A GPU that was named and is not there is an error, found
-// when it is opened: silently slow is worse than not started.
-Result<Choice> Choose(DeviceChoice wanted) {
-  if (wanted == DeviceChoice::kHost) return Choice{.reason = "configured"};
-  if (wanted != DeviceChoice::kAuto) {
-    return Choice{.cuda = true, .ordinal = OrdinalOf(wanted), .reason = "configured"};
+// "all" never fails for want of a GPU. A GPU that was named and is not there is an error, found
+// when it is looked at: silently slow is worse than not started.
+Result<std::vector<Choice>> Choose(const PoolConfig& pool, const Gpus& gpus) {
+  std::vector<Choice> choices;
+  for (const DeviceChoice asked : pool.devices) {
+    if (asked == DeviceChoice::kHost) {
+      choices.push_back({.asked = asked, .reason = "configured"});
+      continue;
+    }
+    if (asked != DeviceChoice::kAll) {
+      choices.push_back({asked, /*cuda=*/true, OrdinalOf(asked), "configured"});
+      continue;
+    }
+    KVT_ASSIGN_OR_RETURN(const CudaPresence presence, gpus.Find());
+    if (presence.devices == 0) {
+      choices.push_back(
+          {.asked = asked, .reason = "all: no GPU can be used: " + presence.why_none});
+    }
+    for (int ordinal = 0; ordinal < std::min(presence.devices, kMaxCudaDevices); ++ordinal) {
+      choices.push_back(
+          {asked, /*cuda=*/true, ordinal, fmt::format("all: one of {}", presence.devices)});
+    }
   }
-  KVT_ASSIGN_OR_RETURN(const CudaPresence presence, FindCudaDevices());
-  if (presence.devices == 0) {
-    return Choice{.reason = "auto: no GPU can be used: " + presence.why_none};
-  }
-  return Choice{.cuda = true,
-                .reason = fmt::format("auto: the first of {} GPU(s)", presence.devices)};
+  return choices;
 }
 
-// Opens a GPU, waits for enough free memory if told so, and settles how much of it pools may take.
-class CudaOpening {
- public:
-  CudaOpening(const Config& config, size_t position, const Clock& clock, EventQueue* loop, Log* log,
-              CudaDeviceOptions options,
-              const std::function<uint64_t(const DeviceInfo&)>& kept_bytes)
-      : config_(config),
-        position_(position),
-        clock_(clock),
-        loop_(loop),
-        log_(log),
-        options_(std::move(options)),
-        kept_bytes_(kept_bytes) {}
-
-  [[nodiscard]] Result<OpenedDevice> Open() {
-    KVT_RETURN_IF_ERROR(Reopen());
-    KVT_RETURN_IF_ERROR(WaitForMemory());
-    const uint64_t free_bytes = free_bytes_;
-    if (wanted_bytes_ > free_bytes) {
-      if (config_.pool.when_vram_held != VramHeldChoice::kShrink) return NotFree(free_bytes);
-      log_->Warning("device.degraded", "pools of cuda:{} get the {} that are free, not {}; {}",
-                    options_.ordinal, FormatByteSize(free_bytes), FormatByteSize(wanted_bytes_),
-                    HoldersText(options_.ordinal));
-    }
-    const uint64_t granted = std::min(wanted_bytes_, free_bytes);
-    opened_.pool_bytes = granted - granted % kVramGranuleBytes;
-    if (opened_.pool_bytes == 0) {
-      return MakeError(
-          ErrorCode::kInvalidArgument, "pool_below_granule",
-          fmt::format("pool.bytes is {} on cuda:{}, a GPU's memory comes in pieces of {}",
-                      FormatByteSize(granted), options_.ordinal,
-                      FormatByteSize(kVramGranuleBytes)));
-    }
-    opened_.kind = wire::DeviceKind::kCuda;
-    return std::move(opened_);
-  }
-
- private:
-  // How much is free is told by a device when it is opened.
-  [[nodiscard]] Status Reopen() {
-    opened_.device = nullptr;
-    KVT_ASSIGN_OR_RETURN(opened_.device, OpenCudaDevice(options_, loop_));
-    const DeviceInfo info = opened_.device->info();
-    free_bytes_ = info.free_bytes + (kept_bytes_ ? kept_bytes_(info) : 0);
-    wanted_bytes_ = WantedBytes(config_, position_, free_bytes_);
-    if (wanted_bytes_ <= info.total_bytes) return {};
+// How much of a GPU's memory pools may take. Nothing is taken yet, and so nothing need be free: the
+// memory may be an engine's that lends it to the daemon.
+Result<uint64_t> PoolBytesOn(const DeviceInfo& info, const Config& config, size_t position,
+                             const Choice& choice, const DeviceEnvironment& environment) {
+  const uint64_t kept = environment.kept_bytes ? environment.kept_bytes(info) : 0;
+  const uint64_t free_bytes = info.free_bytes + kept;
+  const uint64_t wanted = WantedBytes(config, position, free_bytes);
+  if (wanted > info.total_bytes) {
     return MakeError(
         ErrorCode::kInvalidArgument, "pool_exceeds_vram",
-        fmt::format("pool.bytes is {}, the GPU cuda:{} ({}) has {}, of which {} are free",
-                    FormatByteSize(wanted_bytes_), options_.ordinal, info.name,
-                    FormatByteSize(info.total_bytes), FormatByteSize(free_bytes_)));
+        fmt::format("pool.bytes is {}, the GPU cuda:{} ({}) has {}", FormatByteSize(wanted),
+                    info.ordinal, info.name, FormatByteSize(info.total_bytes)));
   }
-
-  [[nodiscard]] Status WaitForMemory() {
-    if (config_.pool.when_vram_held != VramHeldChoice::kWait) return {};
-    const int64_t give_up_ms = clock_.MonotonicMs() + kVramWaitMs;
-    bool said = false;
-    while (wanted_bytes_ > free_bytes_ && clock_.MonotonicMs() < give_up_ms) {
-      if (!std::exchange(said, true)) {
-        log_->Warning("device.waiting", "{} wanted on cuda:{}, {} free; waiting for up to {} s; {}",
-                      FormatByteSize(wanted_bytes_), options_.ordinal, FormatByteSize(free_bytes_),
-                      kVramWaitMs / 1000, HoldersText(options_.ordinal));
-      }
-      std::this_thread::sleep_for(kVramPoll);
-      KVT_RETURN_IF_ERROR(Reopen());
-    }
-    return {};
+  if (wanted > free_bytes && choice.asked != DeviceChoice::kAll) {
+    environment.log->Warning("device.degraded",
+                             "pools of cuda:{} may take {}, and {} are free now; {}", info.ordinal,
+                             FormatByteSize(wanted), FormatByteSize(free_bytes),
+                             HoldersText(environment.gpus->HoldersOf(info.ordinal)));
   }
+  const uint64_t pool_bytes = wanted - wanted % kVramGranuleBytes;
+  if (pool_bytes > 0 || config.pool.free_fraction > 0) return pool_bytes;
+  return MakeError(
+      ErrorCode::kInvalidArgument, "pool_below_granule",
+      fmt::format("pool.bytes is {} on cuda:{}, a GPU's memory comes in pieces of {}",
+                  FormatByteSize(wanted), info.ordinal, FormatByteSize(kVramGranuleBytes)));
+}
 
-  [[nodiscard]] tl::unexpected<Error> NotFree(uint64_t free_bytes) const {
-    return MakeError(ErrorCode::kIoError, "vram_held",
-                     fmt::format("pool.bytes is {}, {} of the memory of cuda:{} are free; {}",
-                                 FormatByteSize(wanted_bytes_), FormatByteSize(free_bytes),
-                                 options_.ordinal, HoldersText(options_.ordinal)));
+Result<OpenedDevice> OpenGpu(const Config& config, size_t position, const Choice& choice,
+                             const DeviceEnvironment& environment, DeferredPinner* pinner) {
+  KVT_ASSIGN_OR_RETURN(const DeviceInfo info, environment.gpus->LookAt(choice.ordinal));
+  OpenedDevice opened{.kind = wire::DeviceKind::kCuda};
+  KVT_ASSIGN_OR_RETURN(opened.pool_bytes, PoolBytesOn(info, config, position, choice, environment));
+  const CudaDeviceOptions options{.ordinal = choice.ordinal,
+                                  .background_bytes_per_s = config.pool.offload_bytes_per_s,
+                                  .on_fatal = environment.on_fatal,
+                                  .pinner = pinner->pinner()};
+  auto device = std::make_unique<OnDemandDevice>(
+      info, OnDemandDevice::Environment{
+                .executor = environment.executor,
+                .pinner = pinner,
+                .open = [gpus = environment.gpus, options,
+                         loop = environment.loop] { return gpus->Open(options, loop); },
+                .on_opened =
+                    [log = environment.log, ordinal = choice.ordinal](const Status& outcome) {
+                      if (outcome) return log->Info("device.opened", "cuda:{}", ordinal);
+                      log->Warning("device.not_opened", "cuda:{}: {}", ordinal,
+                                   outcome.error().ToString());
+                    }});
+  // Pools of an earlier daemon can only be taken over by an open device.
+  if (environment.kept_bytes && environment.kept_bytes(info) > 0) {
+    KVT_RETURN_IF_ERROR(device->OpenNow());
   }
-
-  const Config& config_;
-  const size_t position_;
-  const Clock& clock_;
-  EventQueue* const loop_;
-  Log* const log_;
-  const CudaDeviceOptions options_;
-  const std::function<uint64_t(const DeviceInfo&)>& kept_bytes_;
-  OpenedDevice opened_;
-  uint64_t free_bytes_ = 0;  // with what pools of an earlier daemon have
-  uint64_t wanted_bytes_ = 0;
-};
+  opened.device = std::move(device);
+  return opened;
+}
 
 // Pools in host memory are made when they are attached, long after the start: what can never be is
 // refused now, and what may end in the kernel's killing of processes is said.
@@ -181,43 +152,40 @@ Status CheckHostMemory(uint64_t pool_bytes, uint64_t host_tier_bytes, const Mach
 
 }  // namespace
 
-Result<std::vector<OpenedDevice>> OpenDevices(
-    const Config& config, const Clock& clock, EventQueue* loop, Log* log,
-    const MachineMemory& memory, const std::function<void(std::string)>& on_fatal,
-    const std::function<uint64_t(const DeviceInfo&)>& kept_bytes) {
-  std::vector<OpenedDevice> all;
-  // Host memory is pinned once, for all GPUs.
-  std::shared_ptr<HostPinner> pinner;
-  uint64_t host_pool_bytes = 0;
-  for (size_t position = 0; position < config.pool.devices.size(); ++position) {
-    const DeviceChoice asked = config.pool.devices[position];
-    KVT_ASSIGN_OR_RETURN(Choice choice, Choose(asked));
-    OpenedDevice opened;
-    if (choice.cuda) {
-      if (!pinner) pinner = MakeCudaHostPinner(choice.ordinal);
-      CudaOpening opening(config, position, clock, loop, log,
-                          {.ordinal = choice.ordinal,
-                           .background_bytes_per_s = config.pool.offload_bytes_per_s,
-                           .on_fatal = on_fatal,
-                           .pinner = pinner},
-                          kept_bytes);
-      KVT_ASSIGN_OR_RETURN(opened, opening.Open());
-    } else {
-      opened.device =
-          std::make_unique<HostDevice>(loop, static_cast<int>(config.pool.copy_threads));
-      opened.pool_bytes = WantedBytes(config, position, opened.device->info().free_bytes);
-      host_pool_bytes += opened.pool_bytes;
-    }
-    opened.asked = asked;
-    opened.reason = std::move(choice.reason);
-    const DeviceInfo info = opened.device->info();
-    log->Info("device.chosen", "{}: {}, for pools of {} ({})",
-              choice.cuda ? fmt::format("cuda:{}", info.ordinal) : info.kind, info.name,
-              FormatByteSize(opened.pool_bytes), opened.reason);
-    all.push_back(std::move(opened));
+Result<OpenedDevices> OpenDevices(const Config& config, const DeviceEnvironment& environment) {
+  OpenedDevices opened;
+  KVT_ASSIGN_OR_RETURN(const std::vector<Choice> choices, Choose(config.pool, *environment.gpus));
+  if (std::ranges::any_of(choices, &Choice::cuda)) {
+    opened.pinner = std::make_unique<DeferredPinner>(
+        environment.gpus->MakePinner(), environment.executor,
+        [log = environment.log](const std::string& why) {
+          log->Warning("host.degraded", "a part of host memory is copied slowly: {}", why);
+        });
   }
-  KVT_RETURN_IF_ERROR(CheckHostMemory(host_pool_bytes, config.host.bytes, memory, log));
-  return all;
+  uint64_t host_pool_bytes = 0;
+  for (size_t position = 0; position < choices.size(); ++position) {
+    const Choice& choice = choices[position];
+    OpenedDevice device;
+    if (choice.cuda) {
+      KVT_ASSIGN_OR_RETURN(device,
+                           OpenGpu(config, position, choice, environment, opened.pinner.get()));
+    } else {
+      device.device = std::make_unique<HostDevice>(environment.loop,
+                                                   static_cast<int>(config.pool.copy_threads));
+      device.pool_bytes = WantedBytes(config, position, device.device->info().free_bytes);
+      host_pool_bytes += device.pool_bytes;
+    }
+    device.asked = choice.asked;
+    device.reason = choice.reason;
+    const DeviceInfo info = device.device->info();
+    environment.log->Info("device.chosen", "{}: {}, for pools of up to {} ({})",
+                          choice.cuda ? fmt::format("cuda:{}", info.ordinal) : info.kind, info.name,
+                          FormatByteSize(device.pool_bytes), device.reason);
+    opened.all.push_back(std::move(device));
+  }
+  KVT_RETURN_IF_ERROR(
+      CheckHostMemory(host_pool_bytes, config.host.bytes, environment.memory, environment.log));
+  return opened;
 }
 
 std::string DeviceUuidText(const DeviceInfo& info) {

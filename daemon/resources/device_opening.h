@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which device the pools are on, and how much of it they may take.
+// Which devices clients may use, and how much of each one's memory pools may take.
 //
-// Called once, at the start, before the event loop runs: opening may block for as long as the
-// driver and the processes that hold a GPU's memory make it wait.
+// Called once, at the start, before the event loop runs: looking may block for as long as the
+// driver makes it wait. GPUs are opened later, when the first client wants them, but for those that
+// have pools of an earlier daemon.
 #pragma once
 
 #include <cstdint>
@@ -11,40 +12,57 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/executor.h"
 #include "base/machine_memory.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/log.h"
+#include "gpu/deferred_pinner.h"
 #include "gpu/device.h"
+#include "gpu/gpus.h"
 #include "protocol/messages.h"
 
 namespace kvtier {
 
-// A device that was opened, and what the configuration said of it. Owned by the daemon until its
-// end; sizes do not change after the start.
+// A device, and what the configuration said of it. Owned by the daemon until its end; sizes do not
+// change after the start.
 struct OpenedDevice {
   std::unique_ptr<Device> device;
   wire::DeviceKind kind = wire::DeviceKind::kHost;
-  DeviceChoice asked = DeviceChoice::kAuto;
+  DeviceChoice asked = DeviceChoice::kAll;
   // The cap of all its pools together.
   uint64_t pool_bytes = 0;
   // Why it is this device, for people.
   std::string reason;
 };
 
-// Opens what `pool.device` names, in its order, and says in the log what it is, and whether pools
-// in host memory and the host tier together exceed `memory`. May wait for a GPU's memory that other
-// processes hold, if told so. `on_fatal` is called on the loop when only a new process helps. All
-// or nothing. `kept_bytes` tells how much of a device's memory pools of an earlier daemon have,
-// which counts as free; it may be empty. Errors: kUnsupported "no_cuda", "no_such_device",
-// "cuda_driver_too_old"; kInvalidArgument "pool_exceeds_vram" (more than the GPU has),
-// "pool_exceeds_memory", "pool_below_granule"; kIoError "vram_held" (more than is free), or CUDA's.
-[[nodiscard]] Result<std::vector<OpenedDevice>> OpenDevices(
-    const Config& config, const Clock& clock, EventQueue* loop, Log* log,
-    const MachineMemory& memory, const std::function<void(std::string)>& on_fatal,
-    const std::function<uint64_t(const DeviceInfo&)>& kept_bytes = nullptr);
+struct OpenedDevices {
+  // For the host memory that all GPUs copy to and from; null without any. Outlives the devices.
+  std::unique_ptr<DeferredPinner> pinner;
+  std::vector<OpenedDevice> all;
+};
+
+// All are borrowed, and outlive the devices.
+struct DeviceEnvironment {
+  const Gpus* gpus = nullptr;
+  EventQueue* loop = nullptr;
+  Executor* executor = nullptr;  // opens GPUs and pins memory
+  Log* log = nullptr;
+  MachineMemory memory;
+  // Called on the loop when only a new process helps. May be empty.
+  std::function<void(std::string)> on_fatal = {};
+  // How much of a device's memory pools of an earlier daemon have, which counts as free. May be
+  // empty.
+  std::function<uint64_t(const DeviceInfo&)> kept_bytes = {};
+};
+
+// Finds the devices that `pool.device` names, in its order, and names them in the log, where it
+// also warns if pools in host memory and the host tier together exceed the machine's memory. All or
+// nothing. Errors: kUnsupported "no_cuda", "no_such_device", "cuda_driver_too_old";
+// kInvalidArgument "pool_exceeds_vram" (more than the GPU has), "pool_exceeds_memory",
+// "pool_below_granule"; CUDA's.
+[[nodiscard]] Result<OpenedDevices> OpenDevices(const Config& config,
+                                                const DeviceEnvironment& environment);
 
 // "GPU-1b2c...", as nvidia-smi writes it; empty for host memory.
 [[nodiscard]] std::string DeviceUuidText(const DeviceInfo& info);

@@ -205,21 +205,9 @@ IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
   if (cipher_) {
     for (const auto& file : encrypted_files_) environment->files.push_back(file.get());
     environment->keys = &cipher_->keys();
-    environment->on_keys_expired = [log = log_](uint64_t keys) {
-      log->Info("disk.keys_expired", "{} encryption keys are gone: no block needs them", keys);
-    };
   } else {
     for (const auto& file : files_.files) environment->files.push_back(file.get());
   }
-  environment->on_erasure_resumed = [log = log_](const std::string& tenant,
-                                                 const EraseReport& report, const Status& status) {
-    log->Warning("erase.resumed",
-                 "tenant {}: an erasure that an earlier daemon began has {}: {} keys, {} blocks of "
-                 "host, {} of disk",
-                 tenant, status ? "ended" : "failed: " + status.error().ToString(), report.keys,
-                 report.blocks[static_cast<size_t>(Tier::kHost)],
-                 report.blocks[static_cast<size_t>(Tier::kDisk)]);
-  };
   environment->geometry = files_.geometry;
   environment->disk_set = files_.set_uuid;
   environment->disk_epoch = files_.epoch;

@@ -48,7 +48,7 @@ std::vector<std::vector<uint8_t>> GroupAcquire::LookUp(uint64_t most_tokens) con
     const auto hashes =
         std::span(parts_[i].hashes).first(std::min<uint64_t>(reach, parts_[i].hashes.size()));
     for (const BlockPresence& block : cache_.Lookup(parts_[i].namespace_id, hashes)) {
-      present[i].push_back(block.pool || block.host || block.disk ? 1 : 0);
+      present[i].push_back(block.anywhere() ? 1 : 0);
     }
   }
   return present;

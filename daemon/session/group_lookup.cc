@@ -18,10 +18,12 @@ constexpr size_t kBlocksPerRank = 64;
 uint8_t BitsOf(const BlockPresence& block) {
   return static_cast<uint8_t>((block.pool ? wire::kPresentInPool : 0) |
                               (block.host ? wire::kPresentInHost : 0) |
-                              (block.disk ? wire::kPersistedOnDisk : 0));
+                              (block.disk ? wire::kPersistedOnDisk : 0) |
+                              (block.disk_unverified ? wire::kUnverifiedOnDisk : 0));
 }
 
-// The bits are in the order of the tiers, so the lowest one is the fastest tier.
+// The bits are in the order of the tiers, with what no read has checked yet last, so the lowest
+// one is the fastest tier.
 uint8_t FastestOf(uint8_t bits) { return static_cast<uint8_t>(bits & -bits); }
 
 // One rank has `bits` of a block, those before it `others` (at most one bit).
@@ -63,19 +65,19 @@ class WayCounts {
 
 }  // namespace
 
-GroupLookup::GroupLookup(const Cache* cache, std::string tenant, const RegisteredModel* model,
+GroupLookup::GroupLookup(const Cache* cache, std::string tenant, ModelHold model,
                          std::vector<Part> parts, Options options)
     : cache_(*cache),
       tenant_(std::move(tenant)),
-      model_(*model),
+      model_(std::move(model)),
       parts_(std::move(parts)),
       options_(options),
       reply_{.prefixes = {}, .parts = std::vector<wire::LookupReply::Part>(parts_.size())} {}
 
 // A replicated group has one set of blocks that all ranks share, so that one look tells for all.
 uint32_t GroupLookup::RanksOf(const Part& part) const {
-  const bool several = options_.all_ranks && !model_.record.groups[part.group].replicated;
-  return several ? model_.record.tensor_parallel_size : 1;
+  const bool several = options_.all_ranks && !model_->record.groups[part.group].replicated;
+  return several ? model_->record.tensor_parallel_size : 1;
 }
 
 // A rank whose namespace is unknown has never stored anything: its blocks are reported absent. The
@@ -84,11 +86,11 @@ std::vector<BlockPresence> GroupLookup::Look(std::span<const BlockHash> hashes) 
   const Part& part = parts_[part_];
   if (!options_.all_ranks) return cache_.Lookup(part.pool, hashes);
   if (block_ == 0) {
-    ModelRecord record = model_.record;
+    ModelRecord record = model_->record;
     record.tensor_parallel_rank = rank_;
     rank_namespace_ = cache_.FindNamespace({.tenant = tenant_,
                                             .model = record.GroupFingerprint(part.group),
-                                            .block_bytes = model_.groups[part.group].block_bytes});
+                                            .block_bytes = model_->groups[part.group].block_bytes});
   }
   if (!rank_namespace_) return std::vector<BlockPresence>(hashes.size());
   return cache_.Lookup(*rank_namespace_, hashes);
@@ -129,7 +131,7 @@ bool GroupLookup::Step(size_t max_blocks, size_t* looked) {
 std::vector<GroupPresence> GroupLookup::Presence() const {
   std::vector<GroupPresence> groups;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    groups.push_back({model_.record.groups[parts_[i].group].rule(), reply_.parts[i].presence});
+    groups.push_back({model_->record.groups[parts_[i].group].rule(), reply_.parts[i].presence});
   }
   return groups;
 }
@@ -161,9 +163,9 @@ wire::LookupCut GroupLookup::ChooseCut(std::span<const uint64_t> prefixes) const
   }
   uint64_t block_bytes = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const GroupRule rule = model_.record.groups[parts_[i].group].rule();
+    const GroupRule rule = model_->record.groups[parts_[i].group].rule();
     const WayCounts counts(reply_.parts[i].presence);
-    const uint64_t bytes = model_.groups[parts_[i].group].block_bytes;
+    const uint64_t bytes = model_->groups[parts_[i].group].block_bytes;
     block_bytes = std::max(block_bytes, bytes);
     const uint64_t held_blocks = options_.held_tokens / rule.block_tokens;
     for (PrefixOffer& offer : std::span(offers).subspan(1)) {

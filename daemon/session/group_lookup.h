@@ -45,9 +45,9 @@ class GroupLookup {
     uint32_t held_tokens = 0;
   };
 
-  // `cache` and `model` are borrowed. REQUIRES: at least one part, all of `model`.
-  GroupLookup(const Cache* cache, std::string tenant, const RegisteredModel* model,
-              std::vector<Part> parts, Options options);
+  // `cache` is borrowed. REQUIRES: at least one part, all of `model`.
+  GroupLookup(const Cache* cache, std::string tenant, ModelHold model, std::vector<Part> parts,
+              Options options);
 
   // Looks for at most `max_blocks` more blocks, adding to `*looked` how many they were. True if
   // there is more to do.
@@ -74,7 +74,7 @@ class GroupLookup {
 
   const Cache& cache_;
   const std::string tenant_;
-  const RegisteredModel& model_;
+  const ModelHold model_;
   const std::vector<Part> parts_;
   const Options options_;
   // Where the next step goes on.

@@ -106,12 +106,14 @@ Status KeptMemories::Keep(const KeptMemoryClient& client, const wire::KeepMemory
                           UniqueFd memory, UniqueFd table) {
   // First, so that every way out of here closes them where closing may block.
   DescriptorCloser* const closer = &context_.network->closer;
-  const auto descriptors = std::make_shared<const Descriptors>(
-      Descriptors{{std::move(memory), closer}, {std::move(table), closer}});
+  const auto descriptors = std::make_shared<const Descriptors>(Descriptors{
+      {std::move(memory), closer, client.tenant}, {std::move(table), closer, client.tenant}});
   const auto checked = [&]() -> Result<std::shared_ptr<const Owner>> {
     KVT_RETURN_IF_ERROR(CheckDevice(request));
     if (request.memory == wire::RegionMemory::kSharedMemory) {
       KVT_RETURN_IF_ERROR(CheckFile(descriptors->memory, request.bytes, "memory"));
+    } else if (descriptors->memory.get() < 0) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_memory", "it is no memory of a GPU");
     }
     KVT_RETURN_IF_ERROR(CheckFile(descriptors->table, request.table_bytes, "table"));
     const auto found = kept_.find({client.tenant, request.name});

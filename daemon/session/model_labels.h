@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What metrics call the models that clients register. Clients choose names and revisions, and each
-// of these makes series that a monitoring system keeps for weeks: so there are only so many of
-// them.
+// The labels that metrics give the models that clients register. Clients choose names, and each of
+// these makes series that a monitoring system keeps for weeks: so there are only so many of them.
+// Revisions have none, since a running engine may get other weights thousands of times.
 //
 // Event loop only. Labels are never removed, so that counters under a label never fall.
 #pragma once
@@ -13,12 +13,11 @@
 
 namespace kvtier {
 
-// All that a tenant registered under one name and revision: the ranks and layouts of a model share
-// one. Without a name: those of the tenant that found no label of their own left.
+// Everything that a tenant registered under one name: the ranks, layouts and weights of a model
+// share one. Without a name: the models of the tenant that found no label of their own left.
 struct ModelLabel {
   std::string tenant;
   std::string name;
-  std::string revision;
   friend bool operator==(const ModelLabel&, const ModelLabel&) = default;
 };
 
@@ -28,8 +27,7 @@ class ModelLabels {
 
   // The position in all() of the label for such a model: a new one, if the tenant has not as many
   // as it may, else the one without a name. REQUIRES: `name` is not empty.
-  uint32_t LabelFor(const std::string& tenant, const std::string& name,
-                    const std::string& revision);
+  uint32_t LabelFor(const std::string& tenant, const std::string& name);
   [[nodiscard]] const std::vector<ModelLabel>& all() const { return all_; }
 
  private:

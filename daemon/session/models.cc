@@ -7,29 +7,38 @@
 
 namespace kvtier {
 
-Result<const RegisteredModel*> ModelRegistry::Register(const std::string& tenant,
-                                                       const ModelRecord& record) {
+Result<ModelRegistry::Registration> ModelRegistry::Register(const std::string& tenant,
+                                                            const ModelRecord& record) {
   TenantModels& own = tenants_[tenant];
-  std::deque<RegisteredModel>& models = own.models;
   const ModelFingerprint fingerprint = record.Fingerprint();
-  const auto found = std::ranges::find(models, fingerprint, &RegisteredModel::fingerprint);
-  if (found != models.end()) return &*found;
-  // Without a bound a client could register records that differ in a byte until the daemon's memory
-  // is used up. Registering a known record again is free, so that restarting engines never meet the
-  // bound.
-  if (models.size() >= max_models_per_tenant_) {
-    return MakeError(ErrorCode::kLimitExceeded, "too_many_models",
-                     fmt::format("tenant \"{}\" has registered {} models, the most allowed", tenant,
-                                 models.size()));
+  if (const auto known = own.ids.find(fingerprint); known != own.ids.end()) {
+    const auto place = own.by_id.at(known->second);
+    own.models.splice(own.models.end(), own.models, place);
+    return Registration{*place, false};
   }
-  const wire::ModelId id(static_cast<uint32_t>(models.size() + 1));
-  RegisteredModel& model = models.emplace_back(RegisteredModel{id, record, fingerprint, {}});
-  model.label = labels_.LabelFor(tenant, record.name, record.revision);
+  const auto idle = static_cast<size_t>(std::ranges::count_if(own.models, IsIdle));
+  // Without a bound a client could register records that differ in a byte until the daemon's memory
+  // is used up.
+  if (own.models.size() - idle >= max_held_per_tenant_) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_models",
+                     fmt::format("sessions of tenant \"{}\" use {} models, the most allowed",
+                                 tenant, own.models.size() - idle));
+  }
+  if (idle >= kMaxIdleModels) Erase(&own, std::ranges::find_if(own.models, IsIdle));
+  RegisteredModel model{wire::ModelId(++own.last_id), record, fingerprint, {}};
+  model.label = labels_.LabelFor(tenant, record.name);
   for (uint32_t i = 0; i < record.groups.size(); ++i) {
     model.groups.push_back({record.GroupFingerprint(i), record.groups[i].BlockBytes()});
-    own.groups.try_emplace(model.groups.back().fingerprint, Group{&model, i});
   }
-  return &model;
+  const auto place = own.models.insert(own.models.end(),
+                                       std::make_shared<const RegisteredModel>(std::move(model)));
+  const RegisteredModel& added = **place;
+  own.by_id.emplace(added.id, place);
+  own.ids.emplace(fingerprint, added.id);
+  for (uint32_t i = 0; i < added.groups.size(); ++i) {
+    own.groups.try_emplace(added.groups[i].fingerprint, Group{&added, i});
+  }
+  return Registration{*place, true};
 }
 
 size_t ModelRegistry::count(const std::string& tenant) const {
@@ -37,14 +46,14 @@ size_t ModelRegistry::count(const std::string& tenant) const {
   return models == tenants_.end() ? 0 : models->second.models.size();
 }
 
-Result<const RegisteredModel*> ModelRegistry::Find(const std::string& tenant,
-                                                   wire::ModelId id) const {
+Result<ModelHold> ModelRegistry::Find(const std::string& tenant, wire::ModelId id) const {
   const auto models = tenants_.find(tenant);
-  if (models == tenants_.end() || id.value == 0 || id.value > models->second.models.size()) {
-    return MakeError(ErrorCode::kNotFound, "unknown_model",
-                     fmt::format("no model {} was registered", id.value));
+  if (models != tenants_.end()) {
+    const auto found = models->second.by_id.find(id);
+    if (found != models->second.by_id.end()) return *found->second;
   }
-  return &models->second.models[id.value - 1];
+  return MakeError(ErrorCode::kNotFound, "unknown_model",
+                   fmt::format("no model {} is registered", id.value));
 }
 
 std::optional<ModelRegistry::Group> ModelRegistry::FindGroup(
@@ -62,6 +71,51 @@ std::string ModelRegistry::NameOf(const std::string& tenant,
   if (!fingerprint) return {};
   const auto group = FindGroup(tenant, *fingerprint);
   return group ? group->model->record.name : std::string();
+}
+
+void ModelRegistry::NoteNamespace(NamespaceId id, const RegisteredModel& model) {
+  if (id.value >= namespace_labels_.size()) namespace_labels_.resize(id.value + 1);
+  namespace_labels_[id.value] = model.label;
+}
+
+std::optional<uint32_t> ModelRegistry::LabelOf(NamespaceId id) const {
+  return id.value < namespace_labels_.size() ? namespace_labels_[id.value] : std::nullopt;
+}
+
+bool ModelRegistry::IsHeld(const RegisteredModel& model, const std::string& tenant) const {
+  const auto models = tenants_.find(tenant);
+  if (models == tenants_.end()) return false;
+  const auto found = models->second.by_id.find(model.id);
+  return found != models->second.by_id.end() && !IsIdle(*found->second);
+}
+
+void ModelRegistry::Forget(const std::string& tenant, wire::ModelId id) {
+  const auto models = tenants_.find(tenant);
+  if (models == tenants_.end()) return;
+  const auto found = models->second.by_id.find(id);
+  if (found == models->second.by_id.end() || !IsIdle(*found->second)) return;
+  Erase(&models->second, found->second);
+}
+
+void ModelRegistry::Erase(TenantModels* own, std::list<ModelHold>::iterator model) {
+  const ModelHold erased = *model;
+  own->by_id.erase(erased->id);
+  own->ids.erase(erased->fingerprint);
+  own->models.erase(model);
+  for (const wire::RegisterModelReply::Group& group : erased->groups) {
+    const auto known = own->groups.find(group.fingerprint);
+    if (known == own->groups.end() || known->second.model != erased.get()) continue;
+    own->groups.erase(known);
+    // Another rank may have the group, too.
+    for (const ModelHold& other : own->models) {
+      const auto same = std::ranges::find(other->groups, group.fingerprint,
+                                          &wire::RegisterModelReply::Group::fingerprint);
+      if (same == other->groups.end()) continue;
+      own->groups.emplace(group.fingerprint,
+                          Group{other.get(), static_cast<uint32_t>(same - other->groups.begin())});
+      break;
+    }
+  }
 }
 
 }  // namespace kvtier

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The models that clients have registered, by tenant.
 //
-// Event loop only. The registry belongs to the daemon and outlives every session. Models are never
-// removed: sessions and pools refer to them, and max_models_per_tenant bounds what a tenant can
-// make the registry hold.
+// Event loop only. The registry belongs to the daemon and outlives every session. A model stays
+// while a session holds it. Beside these the registry keeps the models that were registered last,
+// so that blocks are shown with names after their engine has gone: an engine may register model
+// after model, one for each change of its weights, for as long as the daemon runs.
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -18,58 +20,86 @@
 #include "daemon/session/model_labels.h"
 #include "protocol/model_record.h"
 #include "protocol/session_messages.h"
+#include "tiers/types/block_key.h"
 
 namespace kvtier {
 
-// One registered model. The registry owns it; it does not change after its registration.
+// Models of a tenant that no session holds and that the registry still knows. A record has at most
+// some kilobytes.
+inline constexpr size_t kMaxIdleModels = 1024;
+
+// One registered model, the same from its registration on.
 struct RegisteredModel {
   wire::ModelId id;
   ModelRecord record;
   ModelFingerprint fingerprint;
-  // What the cache knows each group by, as the record's groups.
+  // The cache knows each group by these, in the record's order.
   std::vector<wire::RegisterModelReply::Group> groups;
   uint32_t label = 0;  // among the registry's labels
 };
 
-// Ids are a tenant's own, count from 1 and last as long as the daemon's process. The returned
-// pointers stay valid as long as the registry.
+// Held by each session that uses the model: the registry does not forget it meanwhile.
+using ModelHold = std::shared_ptr<const RegisteredModel>;
+
+// Ids are a tenant's own, count from 1 and are never given again.
 class ModelRegistry {
  public:
-  // Metrics give at most `max_labels_per_tenant` models of a tenant a label of their own.
-  ModelRegistry(uint32_t max_models_per_tenant, uint32_t max_labels_per_tenant)
-      : max_models_per_tenant_(max_models_per_tenant), labels_(max_labels_per_tenant) {}
+  // A tenant's sessions hold at most `max_held_per_tenant` models at once. Metrics give at most
+  // `max_labels_per_tenant` models of a tenant a label of their own.
+  ModelRegistry(uint32_t max_held_per_tenant, uint32_t max_labels_per_tenant)
+      : max_held_per_tenant_(max_held_per_tenant), labels_(max_labels_per_tenant) {}
 
-  // The same record gives the same id. REQUIRES: record.Validate() passed. Errors: kLimitExceeded
-  // "too_many_models".
-  [[nodiscard]] Result<const RegisteredModel*> Register(const std::string& tenant,
-                                                        const ModelRecord& record);
-  // How many the tenant has registered.
+  struct Registration {
+    ModelHold model;
+    bool is_new = false;
+  };
+  // The same record gives the same model for as long as the registry knows it. Forgets the idle
+  // model that was registered longest ago if there are too many. REQUIRES: record.Validate()
+  // passed. Errors: kLimitExceeded "too_many_models".
+  [[nodiscard]] Result<Registration> Register(const std::string& tenant, const ModelRecord& record);
+  // How many the registry knows of the tenant.
   [[nodiscard]] size_t count(const std::string& tenant) const;
   // Errors: kNotFound "unknown_model".
-  [[nodiscard]] Result<const RegisteredModel*> Find(const std::string& tenant,
-                                                    wire::ModelId id) const;
-  // A group of a registered model.
+  [[nodiscard]] Result<ModelHold> Find(const std::string& tenant, wire::ModelId id) const;
+  // A group of a registered model, valid until the next call of Register or Forget.
   struct Group {
     const RegisteredModel* model = nullptr;
     uint32_t index = 0;  // of the model's groups
   };
-  // Nothing if no model of the tenant has a group of this fingerprint.
+  // Nothing if no known model of the tenant has a group of this fingerprint.
   [[nodiscard]] std::optional<Group> FindGroup(const std::string& tenant,
                                                const ModelFingerprint& fingerprint) const;
-  // The name of the model that has a group with this fingerprint, or an empty text.
+  // The name of the known model that has a group with this fingerprint, or an empty text.
   [[nodiscard]] std::string NameOf(const std::string& tenant,
                                    const std::string& fingerprint_hex) const;
+  // Whether a session holds the model.
+  [[nodiscard]] bool IsHeld(const RegisteredModel& model, const std::string& tenant) const;
+  // Forgets the model unless a session holds it.
+  void Forget(const std::string& tenant, wire::ModelId id);
+  // The cache counts the model's blocks under this number, from now on and after the model has been
+  // forgotten: counters under a label never fall.
+  void NoteNamespace(NamespaceId id, const RegisteredModel& model);
+  // The label of the models whose blocks have this number; nothing if none was noted.
+  [[nodiscard]] std::optional<uint32_t> LabelOf(NamespaceId id) const;
   [[nodiscard]] const std::vector<ModelLabel>& labels() const { return labels_.all(); }
 
  private:
   struct TenantModels {
-    std::deque<RegisteredModel> models;  // in the order of their ids
-    // Of all models; a group that several have, as ranks do a replicated one, is the first one's.
+    std::list<ModelHold> models;  // those that were registered last at the end
+    std::unordered_map<wire::ModelId, std::list<ModelHold>::iterator> by_id;
+    std::unordered_map<ModelFingerprint, wire::ModelId> ids;
+    // Of all models; a group that several have, as ranks do a replicated one, is one of theirs.
     std::unordered_map<ModelFingerprint, Group> groups;
+    uint32_t last_id = 0;
   };
 
-  const uint32_t max_models_per_tenant_;
+  // The registry's own hold is the only one.
+  [[nodiscard]] static bool IsIdle(const ModelHold& model) { return model.use_count() == 1; }
+  static void Erase(TenantModels* own, std::list<ModelHold>::iterator model);
+
+  const uint32_t max_held_per_tenant_;
   ModelLabels labels_;
+  std::vector<std::optional<uint32_t>> namespace_labels_;  // by NamespaceId
   std::unordered_map<std::string, TenantModels> tenants_;
 };
 

@@ -33,7 +33,7 @@ Server::~Server() { DestroySessions(); }
 
 Status Server::Listen() {
   return ListenOn(
-      context_.config->server.socket, kSocketMode, /*descriptors=*/true,
+      context_.config->server.socket, kSocketMode,
       [this](UniqueFd* socket) { return AdmitSocket(socket); },
       [this](const Error& refused) {
         context_.counters->CountRefusal(refused);

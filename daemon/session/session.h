@@ -11,7 +11,10 @@
 // session ends, however it ends.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -101,11 +104,10 @@ class Session final : public ConnectionListener {
   void OnClosed(const Error& why) override;
 
  private:
-  // A pool that this session may name in its requests. The model belongs to the registry and
-  // outlives the session. A pool id that is not in `pools_` is refused, even if the pool exists for
-  // another tenant.
+  // A pool that this session may name in its requests. A pool id that is not in `pools_` is
+  // refused, even if the pool exists for another tenant.
   struct AttachedPool {
-    const RegisteredModel* model = nullptr;
+    ModelHold model;
     uint32_t group = 0;
     uint32_t device = 0;
     NamespaceId namespace_id;
@@ -171,6 +173,15 @@ class Session final : public ConnectionListener {
   Status OnTokens(const Call& call, const wire::Tokens& request);
 
   // OnAttach's work. until_ms: when to stop waiting for memory; nothing: it is the first try.
+  // Does what a request asks for once `when` has called back, which may be within this call; the
+  // client's next request waits for that. Errors: those of `when` and of the work, within this call
+  // or as the reply.
+  [[nodiscard]] Status After(const std::function<void(std::function<void(Status)>)>& when,
+                             wire::MessageType type, const Call& call,
+                             std::function<Status()> work);
+  [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request,
+                                  LentMemory lent);
+  [[nodiscard]] Status OpenWorkspace(const Call& call, const wire::Workspace& request);
   [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request,
                                  std::optional<int64_t> until_ms);
   // After the cache's `error`: tries again soon if memory is on its way back, else returns it.
@@ -181,7 +192,7 @@ class Session final : public ConnectionListener {
   // What is asked of the groups of one model. Errors: those of FindPool; kInvalidArgument
   // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
   template <typename Part>
-  [[nodiscard]] Result<const RegisteredModel*> CheckParts(const std::vector<Part>& parts) const;
+  [[nodiscard]] Result<ModelHold> CheckParts(const std::vector<Part>& parts) const;
   // Everything that can be refused before the cache is asked. Errors: those of CheckParts;
   // kLimitExceeded "too_many_blocks", "too_many_hashes"; kInvalidArgument "empty_request";
   // kUnsupported "partial_blocks".
@@ -238,9 +249,15 @@ class Session final : public ConnectionListener {
   // Takes the first step, and sees to it that the others follow.
   template <typename SomeSteps>
   void WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*));
-  // The items that the next step works on; pays for them.
-  template <typename SomeSteps>
-  [[nodiscard]] auto NextItems(const SomeSteps& steps);
+  // The items that the next step works on, `done` of them being done; pays for them. As many as the
+  // turn's budget, which is never 0, so that every step makes progress.
+  template <typename Item>
+  [[nodiscard]] std::span<const Item> NextItems(std::span<const Item> items, size_t done) {
+    const std::span<const Item> part =
+        items.subspan(done, std::min<size_t>(items.size() - done, connection_.budget()));
+    connection_.Spend(part.size());
+    return part;
+  }
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
 
@@ -252,10 +269,8 @@ class Session final : public ConnectionListener {
   // Errors: kNotFound "pool_not_attached"; kInvalidArgument "not_a_region".
   [[nodiscard]] Result<const AttachedPool*> FindRegion(PoolId region) const;
 
-  // What the client lends. Errors: kInvalidArgument "no_descriptor".
+  // What the client lends. Errors: kInvalidArgument "no_descriptor", "bad_region_memory".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
-  // Drops the descriptors that came with a message that cannot be read.
-  void DropDescriptors(size_t count);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>
@@ -292,6 +307,8 @@ class Session final : public ConnectionListener {
   bool greeted_ = false;
   bool ended_ = false;
   bool had_private_blocks_ = false;
+  // Those that the client registered last, so that it can attach them.
+  std::deque<ModelHold> registered_;
   std::unordered_map<PoolId, AttachedPool> pools_;
   uint32_t acquires_in_flight_ = 0;
   uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer

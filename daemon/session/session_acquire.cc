@@ -37,8 +37,8 @@ bool AsksForNothing(const wire::Acquire::Part& part) {
 }  // namespace
 
 template <typename Part>
-Result<const RegisteredModel*> Session::CheckParts(const std::vector<Part>& parts) const {
-  const RegisteredModel* model = nullptr;
+Result<ModelHold> Session::CheckParts(const std::vector<Part>& parts) const {
+  ModelHold model;
   uint32_t groups_seen = 0, hashed = 0, pools = 0;
   for (const Part& part : parts) {
     constexpr bool kLookup = std::is_same_v<Part, wire::Lookup::Part>;
@@ -67,7 +67,7 @@ Result<const RegisteredModel*> Session::CheckParts(const std::vector<Part>& part
 }
 
 Status Session::CheckAcquire(const wire::Acquire& request) const {
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* const model, CheckParts(request.parts));
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, CheckParts(request.parts));
   size_t new_blocks = 0, hashes = 0, partial_blocks = 0;
   for (const wire::Acquire::Part& part : request.parts) {
     new_blocks += part.new_blocks;
@@ -186,7 +186,7 @@ struct Session::LookupSteps {
 };
 
 Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* const model, CheckParts(request.parts));
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, CheckParts(request.parts));
   std::vector<GroupLookup::Part> parts;
   size_t hashes = 0;
   for (const wire::Lookup::Part& part : request.parts) {

@@ -19,6 +19,17 @@ Result<const Session::AttachedPool*> Session::FindAttended(PoolId pool) const {
 }
 
 Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
+  if (services_.attention == nullptr) return MakeError(ErrorCode::kUnsupported, "attend_off");
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(request.pool));
+  return After(
+      [this, device = attached->device](std::function<void(Status)> tested) {
+        services_.attention->WhenPrepared(device, [tested = std::move(tested)] { tested({}); });
+      },
+      wire::MessageType::kWorkspace, call,
+      [this, call, request] { return OpenWorkspace(call, request); });
+}
+
+Status Session::OpenWorkspace(const Call& call, const wire::Workspace& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
   // Jobs keep what they use; nothing else needs the earlier one, and its bytes may be needed.
   workspaces_.erase(request.number);
@@ -27,6 +38,7 @@ Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
                        services_.attention->CreateWorkspace(attached->device, request.bytes));
   workspaces_[request.number] = {memory, attached->device};
+  trace_.End(wire::MessageType::kWorkspace, call.request_id, /*failed=*/false);
   connection_.SendWithDescriptors(
       call.request_id,
       wire::WorkspaceReply{.bytes = memory->bytes(),

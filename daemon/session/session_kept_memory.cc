@@ -10,12 +10,10 @@
 namespace kvtier {
 
 Status Session::OnKeepMemory(const Call& call, const wire::KeepMemory& request) {
-  // Both descriptors are taken first, so that those of a message that is refused are not taken to
-  // be the next message's.
   std::optional<UniqueFd> memory = connection_.TakeDescriptor();
   std::optional<UniqueFd> table = connection_.TakeDescriptor();
   if (!table) {
-    if (memory) services_.network->closer.Close(*std::move(memory));
+    if (memory) services_.network->closer.Close(*std::move(memory), tenant_);
     return MakeError(ErrorCode::kInvalidArgument, "no_descriptor",
                      "two are wanted, of the memory and of its table");
   }

@@ -37,24 +37,31 @@ Result<LentMemory> Session::TakeLentMemory(const wire::OpenRegion& request) {
   if (!descriptor) {
     return MakeError(ErrorCode::kInvalidArgument, "no_descriptor", "none came with the message");
   }
-  lent.descriptor = LentDescriptor(
-      *std::move(descriptor),
-      [closer = &services_.network->closer](UniqueFd fd) { closer->Close(std::move(fd)); });
+  if (!descriptor->valid()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory",
+                     "neither a file in memory nor memory of a GPU");
+  }
+  lent.descriptor =
+      LentDescriptor(*std::move(descriptor), services_.network->closer.CloseFor(tenant_));
+  lent.owner = tenant_;
   return lent;
 }
 
-void Session::DropDescriptors(size_t count) {
-  for (; count > 0; --count) {
-    std::optional<UniqueFd> descriptor = connection_.TakeDescriptor();
-    if (descriptor) services_.network->closer.Close(*std::move(descriptor));
-  }
+Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
+  KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
+  // Shared, because a function that is kept for later must be copyable.
+  const auto kept = std::make_shared<LentMemory>(std::move(lent));
+  return After(
+      [this, &request](std::function<void(Status)> open) {
+        if (request.memory == wire::RegionMemory::kSharedMemory) return open({});
+        services_.cache->WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+      },
+      wire::MessageType::kOpenRegion, call,
+      [this, call, request, kept] { return OpenRegion(call, request, std::move(*kept)); });
 }
 
-Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
-  // Taken first, so that the descriptor of a message that is refused is not the next one's.
-  KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
-                       services_.models->Find(tenant_, request.model));
+Status Session::OpenRegion(const Call& call, const wire::OpenRegion& request, LentMemory lent) {
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
                      fmt::format("group {} of {}", request.group, model->groups.size()));
@@ -85,12 +92,15 @@ Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) 
   const NamespaceIdentity identity{tenant_, group.fingerprint, group.block_bytes};
   KVT_ASSIGN_OR_RETURN(const PoolId region,
                        services_.cache->OpenRegion(id_, identity, std::move(memory)));
+  const NamespaceId namespace_id = services_.cache->FindNamespace(identity).value();
+  services_.models->NoteNamespace(namespace_id, *model);
   pools_[region] = {.model = model,
                     .group = request.group,
                     .device = request.device,
-                    .namespace_id = services_.cache->FindNamespace(identity).value(),
+                    .namespace_id = namespace_id,
                     .region_blocks = request.blocks};
   region_blocks_ += request.blocks;
+  trace_.End(wire::MessageType::kOpenRegion, call.request_id, /*failed=*/false);
   Reply(call, wire::OpenRegionReply{.region = region, .block_bytes = group.block_bytes});
   return {};
 }
@@ -143,20 +153,14 @@ void Session::OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks, T
 
 template <typename Block, typename Work>
 void Session::TransferInSteps(std::vector<Block> blocks, Work work) {
-  struct Steps {
-    std::vector<Block> blocks;
-    size_t done = 0;
-  };
-  const auto steps = std::make_shared<Steps>(Steps{.blocks = std::move(blocks)});
-  // An event tells of the transfer's end. A load in layers has host slots pinned until all blocks
+  // An event reports the transfer's end. A load in layers has host slots pinned until all blocks
   // are named.
-  const auto step = [this, steps, work = std::move(work)] {
-    const std::span<const Block> rest = std::span(steps->blocks).subspan(steps->done);
-    const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
-    connection_.Spend(part.size());
-    steps->done += part.size();
+  const auto step = [this, blocks = std::make_shared<const std::vector<Block>>(std::move(blocks)),
+                     done = size_t{0}, work = std::move(work)]() mutable {
+    const std::span<const Block> part = NextItems(std::span(*blocks), done);
+    done += part.size();
     work(part);
-    return steps->done < steps->blocks.size();
+    return done < blocks->size();
   };
   connection_.WorkInSteps(step, Connection::StepKind::kSendsNothing);
 }
@@ -208,8 +212,8 @@ void Session::PrefetchToHost(const Call& call, const wire::Prefetch& request) {
     trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/false);
     if (!ended_) Reply(call, wire::PrefetchReply{.count = in_memory});
   });
-  services_.cache->PrefetchToHost(id_, request.pool,
-                                  {request.hashes.begin(), request.hashes.end()}, done);
+  services_.cache->PrefetchToHost(id_, request.pool, {request.hashes.begin(), request.hashes.end()},
+                                  done);
 }
 
 Result<LayerOrder> Session::OrderOf(const wire::Load& request, uint32_t layers) const {

@@ -27,6 +27,9 @@ constexpr int64_t kAttachAgainMs = 5;
 constexpr int64_t kAttachPatienceMs = 4000;
 // Attaches of one session that may wait so.
 constexpr uint32_t kMaxAttachesWaiting = 16;
+// Models that a session holds without a pool of theirs. A client may register model after model in
+// one session, one for each change of its weights, for ever.
+constexpr size_t kMaxRegisteredHeld = 16;
 
 // Requests that spend as they go, because they may name more items than one turn at the loop
 // allows.
@@ -36,18 +39,12 @@ constexpr bool WorkedInSteps(wire::MessageType message) {
          message == wire::MessageType::kStore || message == wire::MessageType::kLoad;
 }
 
-// How many descriptors a client sends along.
-constexpr size_t DescriptorsOf(wire::MessageType message) {
-  return message == wire::MessageType::kOpenRegion   ? 1
-         : message == wire::MessageType::kKeepMemory ? 2
-                                                     : 0;
-}
-
 // Whether the request is answered by an event of its own, where its trace ends as well.
 constexpr bool AnsweredLater(wire::MessageType message) {
   return WorkedInSteps(message) || message == wire::MessageType::kAttach ||
          message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend ||
-         message == wire::MessageType::kCloseRegion;
+         message == wire::MessageType::kCloseRegion || message == wire::MessageType::kOpenRegion ||
+         message == wire::MessageType::kWorkspace;
 }
 
 }  // namespace
@@ -57,11 +54,7 @@ void Session::Handle(const wire::Frame& frame,
                      Status (Session::*handler)(const Call&, const Message&)) {
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = wire::Decode<Message>(frame.payload);
-  if (!message) {
-    // The memory that came with it must not become that of the session's next region.
-    DropDescriptors(DescriptorsOf(Message::kType));
-    return Refuse(call, message.error());
-  }
+  if (!message) return Refuse(call, message.error());
   const RequestTrace::Asked asked = RequestTrace::AskedBy(*message);
   // A request that is worked on in steps spends in each of them.
   if (!WorkedInSteps(Message::kType)) connection_.Spend(asked.blocks + asked.new_blocks);
@@ -169,10 +162,13 @@ Status Session::CheckHashes(std::span<const BlockHash> hashes) const {
 }
 
 Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& request) {
-  const size_t before = services_.models->count(tenant_);
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
+  KVT_ASSIGN_OR_RETURN(const ModelRegistry::Registration registered,
                        services_.models->Register(tenant_, request.record));
-  if (services_.models->count(tenant_) > before && request.record.revision.empty()) {
+  const ModelHold& model = registered.model;
+  std::erase(registered_, model);
+  registered_.push_back(model);
+  if (registered_.size() > kMaxRegisteredHeld) registered_.pop_front();
+  if (registered.is_new && request.record.revision.empty()) {
     services_.log->Warning("model.no_revision",
                            "\"{}\" of tenant {} names no revision: other weights under this name "
                            "would be given its blocks",
@@ -188,8 +184,38 @@ Status Session::OnDevices(const Call& call, const wire::Devices&) {
   return {};
 }
 
+Status Session::After(const std::function<void(std::function<void(Status)>)>& when,
+                      wire::MessageType type, const Call& call, std::function<Status()> work) {
+  struct Wait {
+    std::optional<Status> within_call;
+    bool over = false;  // the call
+  };
+  const auto wait = std::make_shared<Wait>();
+  when(gate_.WhileOpen([this, wait, type, call, work = std::move(work)](const Status& came) {
+    if (!wait->over) {
+      wait->within_call = came ? work() : came;
+      return;
+    }
+    connection_.Resume();
+    if (ended_) return;
+    const Status done = came ? work() : came;
+    if (done) return;
+    trace_.End(type, call.request_id, /*failed=*/true);
+    Refuse(call, done.error());
+  }));
+  if (wait->within_call) return *wait->within_call;
+  wait->over = true;
+  connection_.Pause();
+  return {};
+}
+
 Status Session::OnAttach(const Call& call, const wire::Attach& request) {
-  return TryAttach(call, request, std::nullopt);
+  return After(
+      [this, &request](std::function<void(Status)> open) {
+        services_.cache->WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+      },
+      wire::MessageType::kAttach, call,
+      [this, call, request] { return TryAttach(call, request, std::nullopt); });
 }
 
 // Once the cache has begun to close pools, each call goes on with it.
@@ -216,8 +242,7 @@ Status Session::AttachLater(const Call& call, const wire::Attach& request, const
 
 Status Session::TryAttach(const Call& call, const wire::Attach& request,
                           std::optional<int64_t> until_ms) {
-  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
-                       services_.models->Find(tenant_, request.model));
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
                      fmt::format("group {} of {}", request.group, model->groups.size()));
@@ -238,8 +263,10 @@ Status Session::TryAttach(const Call& call, const wire::Attach& request,
                                   static_cast<uint32_t>(model->groups.size()));
   if (!attached) return AttachLater(call, request, attached.error(), until_ms);
   const PoolInfo& pool = *attached;
+  services_.models->NoteNamespace(pool.namespace_id, *model);
   // The pool is used from here on, so that no other attach takes its memory before the reply.
   services_.cache->UsePool(id_, pool.id, Identity());
+  if (services_.attention != nullptr) services_.attention->Prepare(request.device);
   if (until_ms) {
     services_.log->Info("pool.reclaimed",
                         "pools that no client used made way for \"{}\" of tenant {}",
@@ -325,16 +352,6 @@ void Session::WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*)) {
   connection_.WorkInSteps([this, steps, some] { return (this->*some)(steps.get()); });
 }
 
-template <typename SomeSteps>
-// Takes as many items as the budget allows, at least one because the budget is never 0: every step
-// makes progress.
-auto Session::NextItems(const SomeSteps& steps) {
-  const auto rest = steps.items.subspan(steps.done);
-  const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
-  connection_.Spend(part.size());
-  return part;
-}
-
 Status Session::OnCommit(const Call& call, const wire::Commit& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   if (request.items.empty()) return tl::unexpected(EmptyRequest());
@@ -349,7 +366,7 @@ Status Session::OnCommit(const Call& call, const wire::Commit& request) {
 // wanted, nothing is sent.
 bool Session::CommitSome(CommitSteps* steps) {
   const AttachedPool& attached = pools_.at(steps->pool);
-  for (const wire::CommitItem& item : NextItems(*steps)) {
+  for (const wire::CommitItem& item : NextItems(steps->items, steps->done)) {
     bool duplicate = false;
     const uint32_t position = steps->done++;
     const Status committed = CommitOne(steps->pool, attached, item, &duplicate);
@@ -380,7 +397,7 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 }
 
 bool Session::ReleaseSome(ReleaseSteps* steps) {
-  const std::span<const BlockHandle> part = NextItems(*steps);
+  const std::span<const BlockHandle> part = NextItems(steps->items, steps->done);
   const auto failures = services_.cache->Release(id_, steps->pool, part);
   for (const Cache::ReleaseError& failed : failures) {
     services_.counters->CountRefusal(failed.error);
@@ -411,7 +428,7 @@ Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
 
 // Goes on as long as everything is found.
 bool Session::PrefetchSome(PrefetchSteps* steps) {
-  const std::span<const BlockHash> part = NextItems(*steps);
+  const std::span<const BlockHash> part = NextItems(steps->items, steps->done);
   const uint32_t found =
       services_.cache->Prefetch(steps->pool, part, {id_, steps->call.request_id});
   steps->done += found;

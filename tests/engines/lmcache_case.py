@@ -113,7 +113,13 @@ def bits(bitmap, count):
 
 class LmcacheCase(SharedDaemonCase, unittest.TestCase):
     def config(self, **params):
-        params = {"socket": self.daemon.socket, "retry_min_ms": 2, "retry_max_ms": 20, **params}
+        params = {
+            "socket": self.daemon.socket,
+            "identity": "tests",
+            "retry_min_ms": 2,
+            "retry_max_ms": 20,
+            **params,
+        }
         return PluginL2AdapterConfig("kvtier.lmcache", "KvtierL2Adapter", params)
 
     def adapter(self, connected=True, description=None, **params):
@@ -178,7 +184,7 @@ class ServerCase(LmcacheCase):
             "type": "plugin",
             "module_path": "kvtier.lmcache",
             "class_name": "KvtierL2Adapter",
-            "adapter_params": {"socket": self.daemon.socket},
+            "adapter_params": {"socket": self.daemon.socket, "identity": "tests"},
         }
         flags = {
             "host": "127.0.0.1",

@@ -140,7 +140,7 @@ class Engine:
         config = {
             "linker": "KvtierLinker",
             "linker_module_path": "kvtier.sglang",
-            "linker_extra_config": {"retry_max_ms": 50, **extra},
+            "linker_extra_config": {"retry_max_ms": 50, "identity": "tests", **extra},
         }
         self.linker = create_unified_cache_linker(
             arguments,

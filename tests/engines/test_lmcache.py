@@ -177,7 +177,7 @@ class TasksTest(LmcacheCase):
         self.assertEqual(self.look_up(self.adapter(), keys), [True] * 3)
 
     def test_wrong_options_are_refused_at_the_start(self):
-        for wrong in ({"sockett": "x"}, {"lock_ms": 0}, {"staging_bytes": "1"}):
+        for wrong in ({"sockett": "x"}, {"lock_ms": 0}, {"staging_bytes": "one"}):
             with self.subTest(**wrong), self.assertRaises(ValueError):
                 self.adapter(connected=False, **wrong)
 
@@ -225,6 +225,15 @@ class IdentityTest(LmcacheCase):
             self.assertEqual(self.look_up(self.adapter(), keys), [True])
             weights.write_bytes(b"another")
             self.assertEqual(self.look_up(self.adapter(), keys), [False])
+
+    def test_a_model_that_nobody_names_the_weights_of_is_found_by_one_server(self):
+        with self.assertLogs("lmcache.kvtier", "WARNING"):
+            adapter = self.adapter(identity="")
+            keys, _ = self.stored(adapter, 1)
+            self.assertEqual(self.look_up(adapter, keys), [True])
+            self.assertEqual(self.load(adapter, keys, [memory_object()]), [True])
+            self.assertEqual(self.look_up(self.adapter(identity=""), keys), [False])
+        self.assertEqual(self.look_up(self.adapter(), keys), [False])
 
     def test_an_object_of_another_size_is_never_served(self):
         adapter = self.adapter()

@@ -92,6 +92,7 @@ class SglangTestCase(SharedDaemonCase, unittest.TestCase):
             "interface_v1": 1,
             "socket": self.daemon.socket,
             "retry_max_ms": 50,
+            "identity": "tests",
             **config.pop("extra", {}),
         }
         changed = dataclasses.replace(CONFIG, extra_config=extra, **config)
@@ -216,19 +217,31 @@ class WeightsTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def facts(self, model_path, served_name="chat", **arguments):
-        config = dataclasses.replace(CONFIG, model_name=served_name)
+    def weights(self, model_path, served_name="chat", label="", **arguments):
         server = types.SimpleNamespace(model_path=model_path, **arguments)
         given = configuration.arguments_of(server)
-        return configuration.page_facts(config, "kv", "layout", given, "")
+        return configuration.loaded_weights(served_name, given, label)
 
     def test_a_directory_that_is_served_under_another_name(self):
         weights = self.folder / "model.safetensors"
         weights.write_bytes(b"one")
-        before = self.facts(str(self.folder))
-        self.assertEqual(self.facts(str(self.folder)), before)
-        weights.write_bytes(b"another")
-        self.assertNotEqual(self.facts(str(self.folder)), before)
+        before = self.weights(str(self.folder))
+        os.utime(weights, (1, 1))
+        self.assertEqual(self.weights(str(self.folder)), before)
+        weights.write_bytes(b"two")
+        os.utime(weights, (1, 1))
+        self.assertNotEqual(self.weights(str(self.folder)), before)
+
+    def test_a_directory_says_nothing_by_its_path(self):
+        names, weights = set(), set()
+        for path in (self.folder / "here", self.folder / "there"):
+            path.mkdir()
+            (path / "model.safetensors").write_bytes(b"one")
+            (path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+            names.add(configuration.record_options(str(path))["name"])
+            weights.add(self.weights(str(path)))
+        self.assertEqual((len(names), len(weights)), (1, 1))
+        self.assertTrue(names.pop().startswith("LlamaForCausalLM-"))
 
     def test_a_name_of_the_hub_whose_branch_has_moved(self):
         for with_draft in (False, True):
@@ -241,13 +254,74 @@ class WeightsTest(unittest.TestCase):
                 (model / "snapshots" / commit).mkdir(parents=True)
                 (model / "refs/main").write_text(commit)
                 with mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder)):
-                    seen.append(self.facts("org/model", **more))
+                    seen.append(self.weights("org/model", **more))
             self.assertNotEqual(*seen)
+            self.assertNotIn(None, seen)
 
     def test_what_this_machine_does_not_have(self):
         with mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder)):
-            self.assertEqual(self.facts("org/model")["commit"], "")
-            self.assertEqual(self.facts("org/model", revision="v1")["commit"], "v1")
+            with self.assertLogs("sglang.kvtier", "WARNING"):
+                self.assertIsNone(self.weights("org/model", revision="v1"))
+            self.assertEqual(self.weights("org/model", label="mine"), "named:mine")
+            commit = "c" * 40
+            self.assertEqual(self.weights("org/model", revision=commit), f"commit:{commit}")
+
+
+class LiveWeightsTest(SglangTestCase):
+    """SGLang updates weights in place, and tells its storage backend nothing."""
+
+    def scheduler(self, model):
+        """In place of SGLang's, which makes the storage."""
+        runner = types.SimpleNamespace(model_runner=types.SimpleNamespace(model=model))
+
+        class Scheduler:
+            tp_worker = runner
+
+            def make(self, make):
+                return make()
+
+        return Scheduler()
+
+    def test_pages_of_the_weights_before_are_not_found_and_those_of_now_are(self):
+        model = torch.nn.Linear(8, 8)
+        pool, keys = host_pool(), keys_of()
+        storage = self.scheduler(model).make(lambda: self.storage(pool))
+        self.stored(storage, pool, keys)
+        self.assertEqual(storage.batch_exists(keys), BATCH)
+        model.weight.data.add_(1)
+        self.assertEqual(storage.batch_exists(keys), 0)
+        plain = getattr(storage, "_backend", storage)
+        self.wait_until(lambda: all(one.connected for one in plain._pools.values()))
+        self.assertEqual(storage.batch_exists(keys), 0)
+        self.stored(storage, pool, keys)
+        self.assertEqual(storage.batch_exists(keys), BATCH)
+        self.assertEqual(self.storage(host_pool()).batch_exists(keys), BATCH)  # of those before
+
+    def test_a_load_that_an_update_overtakes_brings_nothing(self):
+        model = torch.nn.Linear(8, 8)
+        pool, keys = host_pool(), keys_of()
+        storage = self.scheduler(model).make(lambda: self.storage(pool))
+        self.stored(storage, pool, keys)
+        load = pages.PagePool.load
+
+        def overtaken(one, *arguments):
+            loaded = load(one, *arguments)
+            model.weight.data.add_(1)
+            return loaded
+
+        with mock.patch.object(pages.PagePool, "load", overtaken):
+            results = storage.batch_get_v1(keys, indices_of(range(BATCH), pool.page_size))
+        self.assertEqual(results, [False] * BATCH)
+
+    def test_a_storage_that_is_cleared_finds_nothing_of_before(self):
+        pool, keys = host_pool(), keys_of()
+        storage = self.storage(pool)
+        self.stored(storage, pool, keys)
+        plain = getattr(storage, "_backend", storage)
+        self.assertTrue(plain.clear())
+        self.wait_until(lambda: all(one.connected for one in plain._pools.values()))
+        self.assertEqual(storage.batch_exists(keys), 0)
+        self.assertEqual(self.storage(host_pool()).batch_exists(keys), BATCH)
 
 
 class PoolsTest(SglangTestCase):

@@ -14,7 +14,7 @@ from sglang_cache import PAGE_TOKENS, ComponentType, Group, mha_pool, mla_pool
 from sglang_linker_case import CONNECT_TIMEOUT_S, LinkerTestCase, equal, prompt_of, rows, seeds
 
 import kvtier
-from kvtier.sglang import device_pools, device_transfers, linker_pools
+from kvtier.sglang import device_pools, device_transfers, linker, linker_pools
 
 
 class LoadTest(LinkerTestCase):
@@ -130,11 +130,33 @@ class LoadTest(LinkerTestCase):
         self.assertFalse(any(layer.any() for layer in engine.kv_of(request.slots)))
 
     def test_a_reset_waits_for_copies_and_forgets_what_was_queued(self):
-        engine, prompt = self.engine(), prompt_of()
+        """And what was stored, for SGLang resets its caches when it has updated the weights."""
+        engine, other, prompt = self.engine(), self.engine(), prompt_of()
         kv = engine.compute(prompt, next(seeds))
         engine.cache.reset()
         self.assertEqual(engine.linker.num_completed_offloads(), 0)
+        self.wait_until(lambda: engine.linker.connected)
+        self.assertEqual(engine.match(prompt)[1], 0)
+        self.assertTrue(equal(self.loaded(other, prompt), kv))
+        kv = self.stored(engine, prompt)
         self.assertTrue(equal(self.loaded(engine, prompt), kv))
+
+    def test_a_version_of_the_weights_names_them_for_other_engines(self):
+        engine, prompt = self.engine(weights_run="a run"), prompt_of()
+        other = self.engine(weights_run="a run")
+
+        def update(one, version):
+            with mock.patch.object(linker, "weight_version", lambda: version):
+                one.cache.reset()
+            self.wait_until(lambda: one.linker.connected)
+
+        update(engine, "1")
+        kv = self.stored(engine, prompt)
+        self.assertEqual(other.match(prompt)[1], 0)
+        update(other, "1")
+        self.assertTrue(equal(self.loaded(other, prompt), kv))
+        update(other, "2")
+        self.assertEqual(other.match(prompt)[1], 0)
 
 
 class StoreTest(LinkerTestCase):
@@ -258,7 +280,15 @@ class RanksTest(LinkerTestCase):
         self.assertEqual(failed, [True, True])
 
     def test_latent_pages_are_stored_by_one_rank_and_loaded_by_all(self):
-        ranks, prompt = self.ranks(mla_pool), prompt_of()
+        ranks = self.ranks(mla_pool)
+        self.check_latent_pages(ranks)
+        self.together(lambda rank: rank.cache.reset(), ranks)
+        for rank in ranks:
+            self.wait_until(lambda rank=rank: rank.linker.connected)
+        self.check_latent_pages(ranks)
+
+    def check_latent_pages(self, ranks):
+        prompt = prompt_of()
         kv = torch.randn(len(prompt), *ranks[0].pool.kv_buffer[0].shape[1:]).bfloat16()
 
         def compute(rank):

@@ -15,8 +15,13 @@ from unittest import mock
 import numpy as np
 import torch
 from harness.shared_daemon import SharedDaemonCase
-from tiny_models import DEVICE, MODELS, VOCABULARY, WINDOW, llama, qwen3_next
-from transformers import DynamicCache, T5Config, T5ForConditionalGeneration
+from tiny_models import DEVICE, MODELS, VOCABULARY, WINDOW, gpt2, llama, qwen3_next
+from transformers import (
+    DynamicCache,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from kvtier import HitRule, KvGroup
 from kvtier.transformers import KvtierCache, Outcome, transfer
@@ -150,17 +155,6 @@ class ReuseTest(KvtierTestCase):
         with self.assertRaises(KeyError), self.cache(model, prompt_of()) as cache:
             raise KeyError("of the user's program: stores nothing, hides nothing")
 
-    def test_speculative_decoding_takes_tokens_back(self):
-        for name in ("llama", "gemma3"):
-            with self.subTest(name):
-                model, prompt = model_of(name), prompt_of(60).repeat(1, 5)
-                expected = generate(model, prompt, prompt_lookup_num_tokens=4)
-                cache = self.cache(model, prompt)
-                output = generate(model, prompt, cache, prompt_lookup_num_tokens=4)
-                self.assertEqual(output.tolist(), expected.tolist())
-                cache.store(output)
-                self.check(model, torch.cat([output, prompt_of(20)], dim=1))
-
 
 class IdentityTest(KvtierTestCase):
     def expect_miss(self, model, prompt, **more):
@@ -176,11 +170,41 @@ class IdentityTest(KvtierTestCase):
 
     def test_weights_that_change_in_memory_are_others(self):
         model, prompt = llama(seed=2), prompt_of()
+        other = llama(seed=3)
+        weight = model.model.layers[1].mlp.up_proj.weight
+
+        def write_one():
+            weight[0, 0] += 1.0
+
+        def write_data():
+            for mine, its in zip(model.parameters(), other.parameters()):
+                mine.data.copy_(its.data)
+
+        def replace_data():
+            for parameter in model.parameters():
+                parameter.data = parameter.data * 1.5
+
         self.check(model, prompt)
-        with torch.no_grad():
-            model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
+        for change in (lambda: weight.mul_(1.5), write_one, write_data, replace_data):
+            with torch.no_grad():
+                change()
+            cache, _ = self.check(model, prompt)
+            self.assertEqual(cache.outcome, Outcome.MISS)
+        model.load_state_dict(other.state_dict())
         cache, _ = self.check(model, prompt)
-        self.assertEqual(cache.outcome, Outcome.MISS)
+        self.assertEqual(cache.outcome, Outcome.RESTORED)  # as they were before
+
+    def test_the_same_files_at_another_path_are_the_same_weights(self):
+        prompt = prompt_of()
+        for name, seed, outcome in (
+            ("here", 0, Outcome.MISS),
+            ("there", 0, Outcome.RESTORED),
+            ("here", 1, Outcome.MISS),
+        ):
+            llama(seed=seed).save_pretrained(self.directory / name)
+            model = LlamaForCausalLM.from_pretrained(self.directory / name).eval()
+            cache, _ = self.check(model, prompt)
+            self.assertEqual(cache.outcome, outcome)
 
     def test_salts_labels_and_prompts_keep_apart(self):
         model, prompt = model_of("llama"), prompt_of()
@@ -212,6 +236,63 @@ class RefusalTest(KvtierTestCase):
         cache = self.cache(model, prompt_of())
         with self.assertRaisesRegex(ValueError, "does not begin"):
             cache.store(prompt_of())
+
+    def test_assisted_decoding_is_an_error_and_stores_nothing(self):
+        """transformers takes drafts for tokens of the prompt if a cache is not empty."""
+        model, prompt = model_of("llama"), prompt_of(60).repeat(1, 5)
+        for _ in range(2):
+            with self.assertRaisesRegex(ValueError, "assisted"), self.cache(model, prompt) as cache:
+                generate(model, prompt, cache, prompt_lookup_num_tokens=4)
+            self.check(model, prompt)
+        assistant = llama(seed=7)
+        with self.assertRaisesRegex(ValueError, "assisted"):
+            generate(model, prompt, self.cache(model, prompt), assistant_model=assistant)
+        plain = {"prompt_lookup_num_tokens": 4}
+        expected = generate(model, prompt).tolist()
+        self.assertEqual(generate(model, prompt, **plain).tolist(), expected)
+
+    def test_hooks_that_may_change_what_layers_compute_are_refused(self):
+        model, prompt = llama(seed=8), prompt_of()
+        self.check(model, prompt)
+        steering = torch.randn(model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+
+        def steer(module, args, output):
+            if isinstance(output, tuple):
+                return (output[0] + steering, *output[1:])
+            return output + steering
+
+        layer = model.model.layers[0]
+        for hook in (
+            lambda: layer.register_forward_hook(steer),
+            lambda: layer.register_forward_pre_hook(lambda module, args: None),
+            lambda: torch.nn.modules.module.register_module_forward_hook(lambda *_: None),
+        ):
+            registered = hook()
+            cache, _ = self.check(model, prompt)
+            self.assertEqual(cache.outcome, Outcome.UNSUPPORTED)
+            self.assertEqual(cache.store(), 0)
+            registered.remove()
+        model(prompt, output_hidden_states=True)  # for which transformers leaves hooks
+        cache, _ = self.check(model, prompt)
+        self.assertEqual(cache.outcome, Outcome.RESTORED)
+
+    def test_token_types_are_told_apart_and_those_that_vary_are_not_cached(self):
+        model, prompt = gpt2(), prompt_of()
+        for kind in (None, 5, 400):
+            inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+            if kind is not None:
+                inputs["token_type_ids"] = torch.full_like(prompt, kind)
+            expected = model.generate(**inputs, max_new_tokens=8, do_sample=False).tolist()
+            for restored in (0, 288):
+                cache = self.cache(model, inputs)
+                self.assertEqual(cache.restored_tokens, restored)
+                output = model.generate(
+                    **inputs, max_new_tokens=8, do_sample=False, past_key_values=cache
+                )
+                self.assertEqual(output.tolist(), expected)
+                cache.store(output)
+        inputs["token_type_ids"][0, 10] = 5
+        self.assertEqual(self.cache(model, inputs).outcome, Outcome.UNSUPPORTED)
 
     def test_what_tokens_do_not_tell_is_not_cached(self):
         model, prompt = model_of("llama"), prompt_of()

@@ -11,6 +11,8 @@ import torch
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen3NextConfig,
@@ -56,6 +58,20 @@ def gemma3(seed=0):
         **COMMON,
     )
     return _drawn(Gemma3ForCausalLM, config, seed)
+
+
+def gpt2(seed=0):
+    """Full attention, and token types that have embeddings."""
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=1024,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    return _drawn(GPT2LMHeadModel, config, seed)
 
 
 def qwen3_next(seed=0):

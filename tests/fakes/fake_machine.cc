@@ -38,6 +38,7 @@ CacheEnvironment FakeMachine::Environment() {
                                .disk_set = disk_set,
                                .disk_epoch = ++disk_epoch,
                                .index = index.get()};
+  environment.owner = &owner;
   if (sizes_.keep_pools) environment.pool_keeper = &pool_keeper;
   for (const auto& each : devices) environment.devices.push_back({each.get()});
   for (const auto& file : files) environment.files.push_back(file.get());

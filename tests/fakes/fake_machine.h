@@ -14,6 +14,7 @@
 #include "tests/fakes/fake_executor.h"
 #include "tests/fakes/fake_index.h"
 #include "tests/fakes/fake_loop.h"
+#include "tests/fakes/fake_owner.h"
 #include "tests/fakes/fake_pool_keeper.h"
 #include "tiers/cache.h"
 #include "tiers/storage/disk_geometry.h"
@@ -61,6 +62,7 @@ class FakeMachine {
   std::vector<std::unique_ptr<FakeDevice>> devices;
   FakeDevice* device = nullptr;  // the first
   FakePoolKeeper pool_keeper{&devices};
+  FakeOwner owner;
   std::unique_ptr<FakeArena> arena;
   std::vector<std::unique_ptr<FakeBlockFile>> files;
   Digest128 disk_set;                // of `files`, as the next cache is told

@@ -37,6 +37,19 @@ class LateDevice final : public Device {
   }
   [[nodiscard]] size_t held_copies() const { return held_copies_.size(); }
 
+  // From here on it is not open, until it is opened or refuses.
+  void HoldOpening() { held_open_ = true; }
+  void EndOpening(const Status& outcome) {
+    held_open_ = !outcome.has_value();
+    for (const auto& done : std::exchange(opening_, {})) done(outcome);
+  }
+  [[nodiscard]] size_t openings_awaited() const { return opening_.size(); }
+
+  [[nodiscard]] bool is_open() const override { return !held_open_; }
+  void WhenOpen(std::function<void(Status)> done) override {
+    if (is_open()) return done({});
+    opening_.push_back(std::move(done));
+  }
   [[nodiscard]] DeviceInfo info() const override { return host_.info(); }
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override {
     KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory, host_.CreatePool(bytes));
@@ -89,6 +102,8 @@ class LateDevice final : public Device {
     const std::unique_ptr<DevicePool> memory_;
   };
 
+  bool held_open_ = false;
+  std::vector<std::function<void(Status)>> opening_;
   bool copies_held_ = false;
   std::vector<CopyRequest> held_copies_;
   HostDevice host_;

@@ -245,9 +245,19 @@ void HostileClient::UseRegions() {
     } else if (choice < 15) {
       Load();
     } else {
-      Send(wire::CloseRegion{.region = PickRegion().id});
+      CloseRegion();
     }
   }
+}
+
+// Mostly with transfers under way, and followed by another whose blocks have the same numbers.
+void HostileClient::CloseRegion() {
+  const Pool region = PickRegion();
+  const uint32_t choice = input_.Below(8);
+  if ((choice & 1) != 0) Store();
+  if ((choice & 2) != 0) Load();
+  Send(wire::CloseRegion{.region = region.id});
+  if ((choice & 4) != 0) OpenRegion();
 }
 
 void HostileClient::OpenRegion() {

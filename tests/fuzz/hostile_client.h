@@ -75,6 +75,7 @@ class HostileClient {
   void Hint();
   void Tokens();
   void OpenRegion();
+  void CloseRegion();
   void UseKeptMemory();
   void Store();
   void Load();

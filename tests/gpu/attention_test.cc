@@ -19,7 +19,6 @@
 #include "kvtier/kvtier.hpp"
 #include "tests/gpu/faulty_kernels.h"
 #include "tests/gpu/gpu_daemon_fixture.h"
-#include "tests/integration/harness/program.h"
 #include "tools/support/admin.h"
 #include "tools/support/json_view.h"
 
@@ -312,36 +311,6 @@ TEST_F(LostDeviceTest, EndsTheDaemonWhoseNextServesFromDisk) {
   std::vector<std::byte> seen(numbers.size());
   ASSERT_TRUE(pool_->Read(found->hits[0], seen));
   EXPECT_TRUE(seen == numbers);
-}
-
-// The committed model: the same text from a pool in VRAM as from the CPU.
-class GpuGenerateTest : public GpuAttentionTest {
- protected:
-  boost::json::value Generate(const std::string& prompt, std::vector<std::string> more) {
-    std::vector<std::string> command = {
-        ProgramBeside("kvtier-generate"), "--prompt", prompt, "--tokens", "48", "--json"};
-    command.insert(command.end(), more.begin(), more.end());
-    const ProgramResult result = RunProgram(command);
-    EXPECT_EQ(result.exit_code, 0) << result.errors;
-    EXPECT_EQ(result.errors, "");
-    boost::json::error_code error;
-    return boost::json::parse(result.output, error);
-  }
-};
-
-TEST_F(GpuGenerateTest, TextIsTheSameAsOnTheCpuComputedOrCached) {
-  for (const std::string prompt :
-       {"In the beginning God created the heaven and the earth. And the earth was",
-        "It is a truth universally acknowledged, that a single man in possession of"}) {
-    const boost::json::value alone = Generate(prompt, {"--no-cache"});
-    const std::vector<std::string> on_gpu = {"--socket", daemon_->socket(), "--device", "cuda"};
-    const boost::json::value cold = Generate(prompt, on_gpu);
-    const boost::json::value warm = Generate(prompt, on_gpu);
-    EXPECT_EQ(cold.at("text"), alone.at("text"));
-    EXPECT_EQ(warm.at("text"), alone.at("text"));
-    EXPECT_EQ(cold.at("cached_tokens"), 0);
-    EXPECT_GT(warm.at("tiers").at("pool").as_int64(), 0);
-  }
 }
 
 }  // namespace

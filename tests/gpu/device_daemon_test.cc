@@ -123,66 +123,6 @@ TEST_F(DeviceDaemonTest, APoolLargerThanTheGpuIsAConfigurationErrorWithNumbers) 
   }
 }
 
-// All of the GPU's memory but about 4 GiB, held by this process.
-class MostOfTheGpu {
- public:
-  MostOfTheGpu() {
-    auto device = OpenCudaDevice({}, &loop_);
-    EXPECT_TRUE(device) << device.error().ToString();
-    device_ = std::move(*device);
-    auto pool = device_->CreatePool(device_->info().free_bytes - 4 * kGiB);
-    EXPECT_TRUE(pool) << pool.error().ToString();
-    pool_ = std::move(*pool);
-  }
-  void LetGo() { pool_.reset(); }
-
- private:
-  BlockingLoop loop_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<DevicePool> pool_;
-};
-
-TEST_F(DeviceDaemonTest, MemoryThatOthersHoldIsAnErrorASmallerPoolOrAwaited) {
-  MostOfTheGpu others;
-  const auto start = [&](const char* choice) {
-    return PrivateDaemon::Start(
-        OptionsWith({"pool.device=cuda:0", "pool.bytes=8GiB", "host.bytes=64MiB",
-                     std::string("pool.when_vram_held=") + choice}));
-  };
-  {
-    const auto failed = start("fail");
-    ASSERT_FALSE(failed);
-    std::vector<std::string> parts = {"vram_held", "pool.bytes is 8.0 GiB, ",
-                                      " of the memory of cuda:0 are free; "};
-    const char* const untold = "the driver does not say";
-    parts.push_back(failed.error().context.find(untold) == std::string::npos
-                        ? fmt::format("pid {}", ::getpid())
-                        : untold);
-    for (const std::string& part : parts) {
-      EXPECT_NE(failed.error().context.find(part), std::string::npos)
-          << part << " in: " << failed.error().context;
-    }
-  }
-  {
-    const auto shrunk = start("shrink");
-    ASSERT_TRUE(shrunk) << shrunk.error().ToString();
-    const auto text = CallAdmin(shrunk->admin_socket(), R"({"op":"status"})", kAdminSilenceMs);
-    ASSERT_TRUE(text);
-    const boost::json::value status = boost::json::parse(*text);
-    const uint64_t capacity = JsonView(&status)["tiers"]["pool"]["capacity_bytes"].Count();
-    EXPECT_GT(capacity, 1 * kGiB);
-    EXPECT_LT(capacity, 5 * kGiB);
-  }
-  // The daemon looks again until the memory is there.
-  std::thread letting_go([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    others.LetGo();
-  });
-  const auto waited = start("wait");
-  letting_go.join();
-  EXPECT_TRUE(waited) << waited.error().ToString();
-}
-
 TEST_F(DeviceDaemonTest, FourClientProcessesGetTheRightBytesFromAllTiers) {
   StartDaemon();
   const ProgramResult played = RunProgram(ReplayCommand(WriteTrace(1500)));

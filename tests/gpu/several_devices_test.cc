@@ -146,7 +146,9 @@ TEST_F(SeveralDevicesTest, HostMemoryPinnedOnceIsPinnedForEachGpu) {
   if (gpus_ < 2) GTEST_SKIP() << "takes two GPUs";
   constexpr uint64_t kBytes = 1 * kGiB;
   BlockingLoop loop;
-  const std::shared_ptr<HostPinner> pinner = MakeCudaHostPinner(0);
+  const std::shared_ptr<HostPinner> pinner = MakeCudaHostPinner();
+  const auto first = OpenCudaDevice({.ordinal = 0, .pinner = pinner}, &loop);
+  ASSERT_TRUE(first) << first.error().ToString();
   AlignedBuffer buffer(kBytes);
   ASSERT_TRUE(pinner->Pin(buffer.span()));
   for (int ordinal : {0, 1}) {
@@ -182,20 +184,32 @@ TEST_F(SeveralDevicesTest, APoolLargerThanItsGpuIsAnErrorThatNamesTheGpu) {
       << daemon.error().context;
 }
 
-// All but about 4 GiB of the last GPU, held by this process.
-TEST_F(SeveralDevicesTest, MemoryHeldOnOneGpuIsToldOfThatGpu) {
-  const int last = gpus_ > 1 ? 1 : 0;
+// All but about 4 GiB of the first GPU, held by this process.
+TEST_F(SeveralDevicesTest, MemoryThatOthersHoldIsTheAttachsErrorAndHadOnceItIsFree) {
   BlockingLoop loop;
-  const auto device = OpenCudaDevice({.ordinal = last}, &loop);
+  const auto device = OpenCudaDevice({}, &loop);
   ASSERT_TRUE(device) << device.error().ToString();
-  const auto others = (*device)->CreatePool((*device)->info().free_bytes - 4 * kGiB);
+  auto others = (*device)->CreatePool((*device)->info().free_bytes - 4 * kGiB);
   ASSERT_TRUE(others) << others.error().ToString();
-  const auto daemon = PrivateDaemon::Start(OptionsWith(
-      Settings({GpuLast(), R"(pool.device_bytes=["24MiB", "8GiB"])", "pool.when_vram_held=fail"})));
-  ASSERT_FALSE(daemon);
-  EXPECT_NE(daemon.error().context.find("vram_held"), std::string::npos) << daemon.error().context;
-  EXPECT_NE(daemon.error().context.find(fmt::format("cuda:{}", last)), std::string::npos)
-      << daemon.error().context;
+  GpuDaemonFixture::StartDaemon({"pool.device=cuda:0", "pool.bytes=8GiB", "host.bytes=64MiB"});
+  kvt::Connection connection = ConnectPlainly();
+  const uint32_t model = RegisterTinyModel(&connection);
+  EXPECT_EQ(connection.Attach(model, 8 * kGiB, 0).error().code, KVT_RESOURCE_EXHAUSTED);
+  others->reset();
+  const auto attached = connection.Attach(model, 8 * kGiB, 0);
+  EXPECT_TRUE(attached) << attached.error().ToString();
+}
+
+// A context takes hundreds of MiB of a GPU, which are the engines' until one of them attaches.
+TEST_F(SeveralDevicesTest, NoMemoryOfAGpuIsTakenBeforeAClientAttaches) {
+  const auto free_mib = [] { return static_cast<int64_t>(FreeVramOf(0).value() / kMiB); };
+  const int64_t before = free_mib();
+  GpuDaemonFixture::StartDaemon({"pool.device=all", "pool.bytes=64MiB", "host.bytes=256MiB"});
+  EXPECT_NEAR(free_mib(), before, 16) << "MiB";
+  kvt::Connection connection = ConnectPlainly();
+  const auto attached = connection.Attach(RegisterTinyModel(&connection), 0, 0);
+  ASSERT_TRUE(attached) << attached.error().ToString();
+  EXPECT_LT(free_mib(), before - 100) << "MiB";
 }
 
 class DeviceSequenceTest : public SeveralDevicesTest {

@@ -9,6 +9,8 @@ namespace kvtier {
 namespace {
 
 constexpr size_t kBlocks = 12;
+// What the client of these tests calls its model.
+const std::string kModel = "kvtier-replay";
 
 class BlocksTest : public DaemonTest {
  protected:
@@ -111,6 +113,35 @@ TEST_F(BlocksTest, PinnedBlocksOutliveAnEviction) {
   EXPECT_EQ(Ctl({"unpin", Hash(0), Hash(1)}).exit_code, 0);
   EXPECT_EQ(Ctl({"evict", "--all"}).exit_code, 0);
   EXPECT_EQ(Ctl({"pin", Hash(0)}).exit_code, 4);
+}
+
+TEST_F(BlocksTest, ModelsShowsEpochAndSize) {
+  const ProgramResult shown = Ctl({"models"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.errors;
+  EXPECT_EQ(Lines(shown.output), 2u) << shown.output;
+  EXPECT_NE(shown.output.find("default/" + kModel), std::string::npos) << shown.output;
+  const boost::json::value document = Json(Ctl({"models", "--json"}));
+  EXPECT_EQ(document.at("schema"), "kvtier.models/1");
+  EXPECT_EQ(document.at("models").at(0).at("blocks"), kBlocks);
+  const ProgramResult none = Ctl({"models", "--tenant", "absent"});
+  EXPECT_EQ(none.exit_code, 0);
+  EXPECT_EQ(none.output, "");
+}
+
+TEST_F(BlocksTest, ForgetTakesAModelAndAnEpochOfIt) {
+  const ProgramResult pinned = Ctl({"pin", Hash(0)});
+  EXPECT_EQ(pinned.exit_code, 0) << pinned.errors;
+  EXPECT_EQ(Ctl({"forget"}).exit_code, 2);
+  EXPECT_EQ(Ctl({"forget", "absent"}).exit_code, 4);
+  EXPECT_EQ(Ctl({"forget", kModel + "@absent"}).exit_code, 4);
+  EXPECT_EQ(Ctl({"forget", kModel + "@"}).exit_code, 2) << "not all of them";
+  const ProgramResult most = Ctl({"forget", kModel});
+  EXPECT_EQ(most.exit_code, 8);
+  EXPECT_NE(most.output.find("11 blocks forgotten; 1 pinned"), std::string::npos) << most.output;
+  EXPECT_EQ(Ctl({"unpin", Hash(0)}).exit_code, 0);
+  const boost::json::value rest = Json(Ctl({"forget", kModel, "--json"}));
+  EXPECT_EQ(rest.at("evicted"), 1);
+  EXPECT_EQ(Lines(Ctl({"ls"}).output), 0u);
 }
 
 TEST_F(BlocksTest, EvictFromOneTierLeavesTheCopiesBelow) {

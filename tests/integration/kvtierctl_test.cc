@@ -364,6 +364,21 @@ TEST_F(KvtierctlTest, ExitCodesTellWhatWentWrong) {
       RunProgram({KvtierctlPath(), "replay", WriteTrace(1), "--block-bytes", "100"}).exit_code, 2);
 }
 
+TEST_F(KvtierctlTest, HelpAndVersionMayBeAskedForInWords) {
+  const auto told = [](std::vector<std::string> words) {
+    words.insert(words.begin(), KvtierctlPath());
+    const ProgramResult run = RunProgram(words);
+    EXPECT_EQ(run.exit_code, 0) << run.errors;
+    return run.output;
+  };
+  EXPECT_EQ(told({"help"}), told({"--help"}));
+  EXPECT_EQ(told({"help", "ls"}), told({"ls", "--help"}));
+  EXPECT_EQ(told({"version"}), told({"--version"}));
+  EXPECT_EQ(told({"-V"}), told({"--version"}));
+  EXPECT_NE(told({"help", "ls"}).find("--tier"), std::string::npos);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "help", "frobnicate"}).exit_code, 2);
+}
+
 TEST_F(KvtierctlTest, WrongUsesSayWhatIsWrongAndWhatToDo) {
   const ProgramResult nothing = RunProgram({KvtierctlPath()});
   EXPECT_NE(nothing.errors.find("a command is missing"), std::string::npos) << nothing.errors;

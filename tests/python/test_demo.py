@@ -12,6 +12,8 @@ import unittest.mock
 from harness.daemon_test_case import DaemonTestCase
 from harness.paths import daemon_program
 from kvtier import _programs
+from kvtier.demo import model as model_module
+from kvtier.demo.model import Model
 
 TIMEOUT_S = 180
 NO_BLOCKS = {"pool": 0, "host": 0, "disk": 0}
@@ -36,12 +38,49 @@ class DemoTest(unittest.TestCase):
         rows = [line.split() for line in done.stdout.splitlines()]
         sources = {row[0]: row[-1] for row in rows if row and row[0] in ("pool", "host", "disk")}
         self.assertEqual(sources, {"pool": "pool", "host": "host", "disk": "disk"})
+        self.assertIn("the LORD", done.stdout)
 
     def test_it_says_what_is_missing_where_there_is_no_daemon_to_start(self):
         done = run_demo("--private", KVTIERD="/nonexistent/kvtierd")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/nonexistent/kvtierd", done.stderr)
         self.assertNotIn("Traceback", done.stderr)
+
+
+class ModelTest(DaemonTestCase):
+    more_settings = ("pool.bytes=4MiB", "cache.slab_bytes=4MiB", "host.bytes=8MiB")
+
+    def continuation(self, text, count):
+        """With greedy decoding, as MODEL.md has it."""
+        model, tokens = Model(), list(text.encode())
+        pool = self.attach(model.record)
+        with pool.open_sequence(tokens, reserve_tokens=count) as sequence:
+            logits = model.forward(pool, sequence, 0, tokens)
+            for _ in range(count):
+                tokens.append(int(logits.argmax()))
+                sequence.append(tokens[-1:])
+                logits = model.forward(pool, sequence, len(tokens) - 1, tokens[-1:])
+        return bytes(tokens[len(text) :]).decode()
+
+    def test_the_weights_continue_texts_like_those_they_were_trained_on(self):
+        self.assertEqual(
+            self.continuation("And it came to pass in those days, that ", 60),
+            "the LORD said unto him, Thus saith the LORD, I will give the",
+        )
+        self.assertEqual(
+            self.continuation('"My dear Jane," said Elizabeth, ', 60),
+            '"that I am not at all afraid of her being able to see you ag',
+        )
+
+    def test_damaged_weights_are_refused(self):
+        with tempfile.TemporaryDirectory() as directory:
+            weights = bytearray(model_module._WEIGHTS.read_bytes())
+            weights[len(weights) // 2] ^= 1
+            damaged = pathlib.Path(directory) / "damaged.kvtmodel"
+            damaged.write_bytes(weights)
+            with unittest.mock.patch.object(model_module, "_WEIGHTS", damaged):
+                with self.assertRaisesRegex(ValueError, "damaged.kvtmodel is damaged"):
+                    Model()
 
 
 class RunningDaemonTest(DaemonTestCase):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/PYTHON.md and of the README files run as printed, and do what they say."""
+"""The examples of docs/PYTHON.md, docs/CPP.md and of the README files run as printed, and do what they
+say; README itself stays short."""
 
 import contextlib
 import functools
@@ -8,6 +9,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import unittest
 from unittest import mock
 
@@ -17,6 +19,63 @@ import kvtier
 from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
 from harness.model_cache import model_cache
 from harness.paths import SOURCE, daemon_program
+
+
+def first_python(path):
+    """The first block of Python in a file."""
+    return re.search(r"```python\n(.*?)```", path.read_text(), re.DOTALL).group(1)
+
+
+@contextlib.contextmanager
+def before_line(code, number, call):
+    """Calls `call` once, before the line of that number in `code` runs."""
+    pending = [call]
+
+    def trace(frame, event, _):
+        if frame.f_code is not code:
+            return None
+        if event == "line" and frame.f_lineno == number and pending:
+            pending.pop()()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def sentences_of(text):
+    """The sentences of a page's prose: without code, tables, headings and the targets of links."""
+    prose = re.sub(r"```.*?```", "\n\n", text, flags=re.DOTALL)
+    prose = re.sub(r"^(#|\||!).*$", "", prose, flags=re.MULTILINE)
+    prose = re.sub(r"\]\([^)]*\)", "]", prose)
+    for paragraph in re.split(r"\n\s*\n", prose):
+        yield from re.split(r"(?<=[.:;!?])\s+", " ".join(paragraph.split()))
+
+
+def cells_of(text):
+    """The cells of a page's tables, without the targets of links."""
+    for row in re.findall(r"^\|(.*)\|$", text, re.MULTILINE):
+        yield from re.sub(r"\]\([^)]*\)", "]", row).split("|")
+
+
+class ReadmeTest(unittest.TestCase):
+    text = (SOURCE / "README.md").read_text()
+
+    def test_it_is_short_and_its_sentences_and_cells_are(self):
+        self.assertLessEqual(len(self.text.splitlines()), 120)
+        self.assertEqual([s for s in sentences_of(self.text) if len(s.split()) > 30], [])
+        self.assertEqual([cell for cell in cells_of(self.text) if len(cell.split()) > 10], [])
+
+    def test_its_first_screen_has_a_figure_an_install_line_and_a_server(self):
+        first_screen = "\n".join(self.text.splitlines()[:40])
+        for line in ("pip install", "vllm serve MODEL", "kvtierd --dev", "computed again"):
+            self.assertIn(line, first_screen)
+
+    def test_its_links_lead_to_files(self):
+        targets = re.findall(r"\]\(([^)#:]+)[^)]*\)", self.text)
+        self.assertEqual([one for one in targets if not (SOURCE / one).exists()], [])
 
 
 class DocumentationTest(DaemonTestCase):
@@ -127,10 +186,10 @@ class DocumentationTest(DaemonTestCase):
 
     def run_example(self, path, **names):
         """The first Python of a file, with this test's daemon at the place where it looks."""
-        example = re.search(r"```python\n(.*?)```", path.read_text(), re.DOTALL).group(1)
+        example = first_python(path)
         connect = functools.partial(kvtier.connect, self.daemon.socket)
         out = io.StringIO()
-        with mock.patch.object(kvtier, "connect", lambda *_: connect()):
+        with mock.patch.object(kvtier, "connect", connect):
             with contextlib.redirect_stdout(out):
                 exec(example, names)
         return out.getvalue()
@@ -146,8 +205,27 @@ class DocumentationTest(DaemonTestCase):
         # The partial block at the end is not finished there.
         self.assertEqual(computed, [(50, 50), (2, 2)])
 
-    def test_the_program_of_the_readme_finds_what_its_first_run_computed(self):
-        program = pathlib.Path(daemon_program()).parent / "readme_example"
+    def test_the_lines_of_the_readme_survive_a_daemon_that_dies_before_any_of_them(self):
+        example = first_python(SOURCE / "README.md")
+        lines = [i + 1 for i, line in enumerate(example.splitlines()) if line.strip()]
+        tokens = prompt(blocks=3, extra_tokens=2)
+        code = compile(example, "ten lines", "exec")
+        for dies_before in lines[1:]:
+            with self.subTest(line=example.splitlines()[dies_before - 1].strip()):
+                computed = []
+
+                def compute_kv(pool, slots, rest, computed=computed):
+                    computed.append(len(rest))
+
+                self.daemon.kill()
+                self.daemon.start()
+                with before_line(code, dies_before, self.daemon.kill):
+                    exec(code, {"prompt": tokens, "compute_kv": compute_kv})
+                # A prefix that was found before the death counts only if it is there until the end.
+                self.assertEqual(computed, [50])
+
+    def test_the_program_of_the_cpp_page_finds_what_its_first_run_computed(self):
+        program = pathlib.Path(daemon_program()).parent / "cpp_page_example"
         if not program.exists():
             self.skipTest("not built")
         told = [

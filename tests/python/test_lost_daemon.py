@@ -171,13 +171,10 @@ class LostDaemonTest(DaemonTestCase):
         self.assertTrue(sequence.check())
         self.daemon.kill()
         self.assertFalse(sequence.check())
-        for call in (
-            lambda: sequence.append([1]),
-            lambda: sequence.mark_computed(16),
-            lambda: sequence.finish(),
-            lambda: sequence.fork(),
-            lambda: sequence.wait(),
-        ):
+        self.assertFalse(sequence.mark_computed(16))
+        self.assertFalse(sequence.finish())
+        self.assertEqual(sequence.hint(Hint.CLOSED), 0)
+        for call in (lambda: sequence.append([1]), lambda: sequence.fork()):
             with self.assertRaises(kvtier.StaleHandleError) as raised:
                 call()
             self.assertEqual(raised.exception.reason, "connection_lost")
@@ -186,6 +183,30 @@ class LostDaemonTest(DaemonTestCase):
         with pool.open_sequence(tokens) as again:
             self.assertTrue(again.wait())
             self.assertEqual(again.cached_tokens, 0)
+
+    def test_a_sequence_that_is_lost_before_its_wait_has_ended_is_a_miss(self):
+        pool = self.attach()
+        tokens = prompt(blocks=2, extra_tokens=3)
+        self.commit_prefix(pool, tokens, fill=1)
+        with pool.open_sequence(tokens) as sequence:
+            self.assertEqual(sequence.cached_tokens, 2 * BLOCK_TOKENS)
+            self.daemon.kill()
+            self.assertTrue(sequence.wait())
+            self.assertFalse(sequence.available)
+            self.assertEqual((sequence.cached_tokens, len(sequence)), (0, len(tokens)))
+            self.assertEqual(sequence.compute_ranges(), [(0, len(tokens))])
+            self.assertEqual((sequence.info().blocks, sequence.block_table().size), (0, 0))
+            self.assertEqual((sequence.slot_mapping().size, sequence.block_handles()), (0, []))
+            self.assertFalse(sequence.mark_computed(len(tokens)))
+
+    def test_slots_that_were_given_before_the_loss_are_private_until_the_end(self):
+        pool = self.attach()
+        with pool.open_sequence(prompt(blocks=2)) as sequence:
+            sequence.wait()
+            self.daemon.kill()
+            self.assertEqual(sequence.slot_mapping().size, 2 * BLOCK_TOKENS)
+            self.assertFalse(sequence.check())
+            self.assertEqual(sequence.slot_mapping().size, 0)
 
     def test_a_sequences_memory_is_never_that_of_a_later_pool(self):
         pool = self.attach()

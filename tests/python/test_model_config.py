@@ -185,17 +185,18 @@ class PretrainedTest(unittest.TestCase):
                 ModelRecord.from_pretrained(empty)
 
     def test_directories_without_a_commit_are_told_apart_by_their_files(self):
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as copy:
             path = pathlib.Path(directory)
-            (path / "config.json").write_text(json.dumps(LLAMA))
-            (path / "model.safetensors").write_bytes(b"1")
+            for place in (path, pathlib.Path(copy)):
+                (place / "config.json").write_text(json.dumps(LLAMA))
+                (place / "model.safetensors").write_bytes(b"1")
             first = ModelRecord.from_pretrained(directory)
-            self.assertEqual(ModelRecord.from_pretrained(directory), first)
-            (path / "model.safetensors").write_bytes(b"12")
+            self.assertEqual(ModelRecord.from_pretrained(copy), first)
+            (path / "model.safetensors").write_bytes(b"2")
             other = ModelRecord.from_pretrained(directory)
             self.assertEqual(dataclasses.replace(other, revision=first.revision), first)
             self.assertNotEqual(other.revision, first.revision)
-            self.assertRegex(other.revision, "^[0-9a-f]{64}$")
+            self.assertRegex(other.revision, "^files:[0-9a-f]{32}$")
             self.assertEqual(ModelRecord.from_pretrained(directory, revision="v1").revision, "v1")
 
     def test_a_file_that_is_no_configuration_is_refused(self):

@@ -35,7 +35,8 @@ struct SimArguments {
 struct SimShared {
   uint64_t seed;  // under way
   uint64_t done;  // seeds that held
-  uint64_t events, crashes, survivors, adopted, floors, erasures, onloads, offloads, disk_writes;
+  uint64_t events, crashes, survivors, adopted, floors, erasures, transfers;
+  uint64_t onloads, offloads, disk_writes;
 };
 
 bool ParseNumber(std::string_view text, uint64_t* value) {
@@ -91,6 +92,7 @@ void RunSeed(uint64_t seed, const SimArguments& arguments, SimShared* shared) {
   shared->adopted += report.adopted;
   shared->floors += report.floors;
   shared->erasures += report.erasures;
+  shared->transfers += report.transfers;
   shared->onloads += report.stats.onload_blocks;
   shared->offloads += report.stats.offload_blocks;
   shared->disk_writes += report.stats.disk_write_blocks;
@@ -140,9 +142,8 @@ int Run(const SimArguments& arguments) {
   }
   std::printf(
       "kvtier-sim: %llu seeds hold, %llu fail; %llu events, %llu crashes, %llu blocks served after "
-      "a crash, %llu adopted in host, %llu floors tried, %llu erasures, %llu onloads, %llu "
-      "offloads, %llu disk "
-      "writes\n",
+      "a crash, %llu adopted in host, %llu floors tried, %llu erasures, %llu transfers of regions, "
+      "%llu onloads, %llu offloads, %llu disk writes\n",
       static_cast<unsigned long long>(shared->done), static_cast<unsigned long long>(failures),
       static_cast<unsigned long long>(shared->events),
       static_cast<unsigned long long>(shared->crashes),
@@ -150,6 +151,7 @@ int Run(const SimArguments& arguments) {
       static_cast<unsigned long long>(shared->adopted),
       static_cast<unsigned long long>(shared->floors),
       static_cast<unsigned long long>(shared->erasures),
+      static_cast<unsigned long long>(shared->transfers),
       static_cast<unsigned long long>(shared->onloads),
       static_cast<unsigned long long>(shared->offloads),
       static_cast<unsigned long long>(shared->disk_writes));

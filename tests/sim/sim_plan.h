@@ -40,6 +40,7 @@ struct SimPlan {
   uint32_t sessions = 1;            // at most so many at once
   bool erases = false;              // a tenant's blocks, now and then
   double wish_rate = 0;             // of acquires that say what is worth loading
+  bool lends_regions = false;       // engines that number their blocks themselves are there
 };
 
 [[nodiscard]] SimPlan MakeSimPlan(uint64_t seed, uint32_t steps);

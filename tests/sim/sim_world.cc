@@ -60,12 +60,12 @@ void SimWorld::StartCache(IndexSnapshot snapshot) {
   CacheEnvironment environment = machine_.Environment();
   environment.events = &view_;
   // No table learns enough from so few blocks.
-  environment.chance_of_use = [seed = plan_.seed](const BlockFacts& facts) {
+  machine_.owner.chance_of_use = [seed = plan_.seed](const BlockFacts& facts) {
     const uint64_t spread = (facts.hash ^ seed ^ facts.uses) * 0x9E37'79B9'7F4A'7C15;
     return static_cast<double>(spread >> 40) / (1 << 24);
   };
-  environment.on_erasure_resumed = [this](const std::string& tenant, const EraseReport& report,
-                                          const Status& status) {
+  machine_.owner.on_erasure_resumed = [this](const std::string& tenant, const EraseReport& report,
+                                             const Status& status) {
     erasure_resumed_(tenant, report, status);
   };
   cache_ = std::make_unique<Cache>(options_, std::move(environment), std::move(snapshot));

@@ -17,6 +17,7 @@ namespace {
 // Of streams of their own: the rest of a seed's life is the same without kept pools and erasures.
 constexpr uint64_t kPoolsStream = 0x706f6f6c;
 constexpr uint64_t kErasuresStream = 0x65726173;
+constexpr uint64_t kRegionsStream = 0x7265676f;
 
 }  // namespace
 
@@ -30,7 +31,8 @@ Simulator::Simulator(const SimPlan& plan, bool verbose)
       floors_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed), [this] { Drain(); }),
       kept_host_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed).Fork()),
       kept_pools_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kPoolsStream)),
-      erasures_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kErasuresStream)) {
+      erasures_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kErasuresStream)),
+      regions_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kRegionsStream)) {
   world_.OnLeft([this](const BlockKey& key) { oracle_.OnLeft(key); });
   OpenClient();
 }
@@ -40,6 +42,7 @@ SimReport Simulator::Run() {
     Step();
     kept_pools_.Step();
     if (erasures_.Step()) Trace("erase");
+    if (regions_.Step()) Trace("region");
     Judge();
     RunSomeEvents();
     Judge();
@@ -49,6 +52,7 @@ SimReport Simulator::Run() {
   report_.stats = world_.cache().stats();
   report_.adopted = kept_host_.survivors() + kept_pools_.survivors();
   report_.erasures = erasures_.ended();
+  report_.transfers = regions_.ended();
   return report_;
 }
 
@@ -135,6 +139,7 @@ void Simulator::RunSomeEvents() {
 void Simulator::PassTime(int64_t ms) {
   world_.machine().clock.Advance(ms);
   for (const auto& client : clients_) client->TouchAwaited();
+  regions_.TouchPending();
   oracle_.OnTime();
 }
 
@@ -281,6 +286,7 @@ void Simulator::TryFloors() {
   // A slab may be another tenant's by what a damaged record says of it.
   if (kept_host_.damaged_ever()) return;
   kept_pools_.ReleaseAll();
+  regions_.CloseAll();
   world_.SetFaults(false);
   UnpinEverything();
   // After a failure nothing is written before the next tick.
@@ -322,6 +328,7 @@ void Simulator::MaybeCrash() {
   if (!random_.Chance(plan_.crash_rate)) return;
   // What waits for its answer may have used its blocks already.
   for (const auto& client : clients_) client->TouchAwaited();
+  regions_.BeforeDeath();
   oracle_.BeforeCrash();
   const FakeMachine::HostMemory host = kept_host_.BeforeDeath();
   kept_pools_.BeforeDeath();
@@ -411,6 +418,7 @@ void Simulator::Quiesce() {
   }
   UnpinEverything();
   kept_pools_.ReleaseAll();
+  regions_.CloseAll();
   while (!clients_.empty()) CloseClient();
   while (!quarantines_.empty()) ReleaseQuarantine();
   SettleUntilIdle();
@@ -451,6 +459,7 @@ void Simulator::SettleUntilIdle() {
 void Simulator::CheckNothingHeld() const {
   const CacheGauges gauges = world_.cache().Gauges();
   SIM_CHECK(gauges.references == 0 && gauges.sessions == 0, "references without sessions");
+  SIM_CHECK(gauges.regions == 0 && gauges.region_blocks_in_flight == 0, "regions without engines");
   SIM_CHECK(gauges.loads_in_flight + gauges.offloads_in_flight + gauges.disk_reads_in_flight +
                     gauges.disk_writes_in_flight + gauges.acquires_waiting ==
                 0,

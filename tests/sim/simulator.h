@@ -14,6 +14,7 @@
 #include "tests/sim/sim_kept_pools.h"
 #include "tests/sim/sim_oracle.h"
 #include "tests/sim/sim_plan.h"
+#include "tests/sim/sim_regions.h"
 #include "tests/sim/sim_universe.h"
 #include "tests/sim/sim_world.h"
 
@@ -26,6 +27,7 @@ struct SimReport {
   uint64_t adopted = 0;    // blocks that had to be in host or in a pool again and were
   uint64_t floors = 0;     // trials of what is reserved for a tenant
   uint64_t erasures = 0;   // of a tenant's blocks, after which nothing came back
+  uint64_t transfers = 0;  // of regions, that were reported
   CacheStats stats;        // of the last life
 };
 
@@ -94,6 +96,7 @@ class Simulator {
   SimKeptHost kept_host_;
   SimKeptPools kept_pools_;
   SimErasures erasures_;
+  SimRegions regions_;
   std::vector<std::shared_ptr<SimClient>> clients_;
   std::vector<Quarantine> quarantines_;
   uint64_t next_session_ = 1;

@@ -20,7 +20,7 @@ PROMPT_TOKENS = 300
 CACHED_TOKENS = (PROMPT_TOKENS - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 PROMPTS = 6
 LLAMA = "llama"
-SEEDS = 12
+SEEDS = 16
 # A machine that does more than one thing is no reason to miss.
 PATIENT = {"lookup_timeout_ms": 30_000, "retry_max_ms": 50}
 # Of tests that wait for something by steps of the engine.
@@ -99,6 +99,13 @@ class EngineCase(SharedDaemonCase):
         """Computes the prompts and leaves them to the daemon."""
         self.generate()
         self.engine.forget()
+
+    def tokens_of(self, model):
+        """What an engine of this model generates that has nothing to do with kvtier."""
+        plain = EngineProcess(model, self.directory / "plain.log", {"engine": {}})
+        tokens = plain.generate(self.prompts)["tokens"]
+        plain.stop()
+        return tokens
 
     def wait_for_connection(self, engine=None):
         """Steps the engine until the tier has said that it is connected."""
@@ -237,6 +244,33 @@ class CacheTests(EngineCase):
         self.assertEqual(reply["cached"], [0] * PROMPTS)
         self.assertNotEqual(reply["tokens"], self.expected[self.seed])
         other.stop()
+
+    def test_a_reset_engine_finds_nothing_of_before_and_a_new_one_does(self):
+        self.store()
+        engine = self.start_engine()
+        self.assertEqual(self.generate(engine), [CACHED_TOKENS] * PROMPTS)
+        engine.reset()
+        self.assertEqual(self.generate(engine), [0] * PROMPTS)
+        engine.forget()
+        self.assertEqual(self.generate(engine), [CACHED_TOKENS] * PROMPTS)
+        engine.stop()
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
+
+    def test_weights_that_are_replaced_in_a_running_engine_are_served_no_others(self):
+        other = make_model(self.directory / "replacement", seed=1)
+        expected = self.tokens_of(other)
+        engine = self.start_engine()
+        self.wait_for_connection(engine)
+        self.generate(engine)
+        engine.reset()
+        engine.reload(other)
+        for cached in (0, CACHED_TOKENS):
+            reply = engine.generate(self.prompts)
+            self.assertEqual(reply["tokens"], expected)
+            self.assertEqual(reply["cached"], [cached] * PROMPTS)
+            engine.forget()
+        engine.stop()
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)  # of the weights before
 
     def test_a_slow_daemon_is_a_miss_in_time(self):
         self.store()

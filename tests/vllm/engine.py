@@ -16,8 +16,10 @@ one line, too.
 
 import ctypes
 import importlib
+import itertools
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -26,6 +28,8 @@ import traceback
 BLOCK_TOKENS = 32
 HOST_ROWS = 96
 STEPS_TO_SETTLE = 10_000
+# Of a prompt that stands for whatever else an engine is asked.
+OTHER_BLOCKS = 8
 PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 16
 VLLM_METRICS = {"vllm:num_preemptions": "preemptions", "vllm:prefix_cache_hits": "hits"}
@@ -50,6 +54,9 @@ for name, value in {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }.items():
     os.environ.setdefault(name, value)
+
+
+prompts_made = itertools.count(1)
 
 
 def transfer_config(options):
@@ -114,8 +121,14 @@ def generate(engine, request):
         temperature=0.0, max_tokens=request.get("tokens", 16), ignore_eos=True, detokenize=False
     )
     salt = {"cache_salt": request["cache_salt"]} if "cache_salt" in request else {}
+    adapter = None
+    if "adapter" in request:
+        from vllm.lora.request import LoRARequest
+
+        name, number, path = request["adapter"]
+        adapter = LoRARequest(name, number, path)
     prompts = [{"prompt_token_ids": prompt, **salt} for prompt in request["prompts"]]
-    outputs = engine.generate(prompts, parameters, use_tqdm=False)
+    outputs = engine.generate(prompts, parameters, use_tqdm=False, lora_request=adapter)
     return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "cached": [output.num_cached_tokens for output in outputs],
@@ -124,13 +137,48 @@ def generate(engine, request):
 
 def forget(engine, request):
     """Drops what vLLM has in its own caches, the one of the GPU and the one in host memory."""
+    done = reset(engine, {"connector": False})
+    if done["done"] and offloads(engine):
+        # Host memory has room for so many blocks, those of the last prompts.
+        for prompt in other_prompts(HOST_ROWS // OTHER_BLOCKS + 4):
+            generate(engine, {"prompts": [prompt], "tokens": 1})
+        return reset(engine, {"connector": False})
+    return done
+
+
+def offloads(engine):
+    config = engine.llm_engine.vllm_config.kv_transfer_config
+    return config is not None and config.kv_connector == "OffloadingConnector"
+
+
+def other_prompts(count):
+    """That nothing else has the beginnings of."""
+    from tiny_model import VOCABULARY
+
+    generator = random.Random(f"{os.getpid()} {next(prompts_made)}")
+    return [
+        [generator.randrange(3, VOCABULARY) for _ in range(OTHER_BLOCKS * BLOCK_TOKENS + 1)]
+        for _ in range(count)
+    ]
+
+
+def reset(engine, request):
+    """vLLM's own reset of its caches, with or without the connector's part, once nothing is in use."""
     for _ in range(STEPS_TO_SETTLE):
-        if engine.reset_prefix_cache(reset_connector=True):
-            return {"done": True}
+        if engine.reset_prefix_cache():
+            return {"done": engine.reset_prefix_cache(reset_connector=request["connector"])}
         # Blocks that are being stored are not free yet, and without its own process the engine
         # steps only for requests.
         generate(engine, {"prompts": [[3, 4, 5]], "tokens": 1})
     return {"done": False}
+
+
+def reload(engine, request):
+    """Replaces the weights in place by those of another model of the same kind."""
+    engine.collective_rpc("reload_weights", kwargs={"weights_path": request["model"]})
+    if "version" in request:
+        engine.llm_engine.set_weight_version(request["version"])
+    return {"done": True}
 
 
 def metrics(engine, request):
@@ -157,7 +205,13 @@ def run_engine(model, options, requests, replies):
 
         _link._IDLE_CHECK_S = options.pop("idle_check_s")
     engine = make_engine(model, options)
-    operations = {"generate": generate, "forget": forget, "metrics": metrics}
+    operations = {
+        "forget": forget,
+        "generate": generate,
+        "metrics": metrics,
+        "reload": reload,
+        "reset": reset,
+    }
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in requests:
         request = json.loads(line)

@@ -74,11 +74,19 @@ class EngineProcess:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
-    def generate(self, prompts: list[list[int]], tokens: int = 16) -> dict:
-        return self.ask({"op": "generate", "prompts": prompts, "tokens": tokens})
+    def generate(self, prompts: list[list[int]], tokens: int = 16, **more: object) -> dict:
+        return self.ask({"op": "generate", "prompts": prompts, "tokens": tokens, **more})
 
     def forget(self) -> None:
         assert self.ask({"op": "forget"})["done"], self.log[-3000:]
+
+    def reset(self) -> None:
+        """As vLLM's pauses do it before weights are updated, with the connector's part."""
+        assert self.ask({"op": "reset", "connector": True})["done"], self.log[-3000:]
+
+    def reload(self, model: pathlib.Path, **version: str) -> None:
+        """Replaces the weights of the running engine. version: what the trainer calls them."""
+        self.ask({"op": "reload", "model": str(model), **version})
 
     def metrics(self) -> dict[str, float]:
         return self.ask({"op": "metrics"})

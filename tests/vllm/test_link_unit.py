@@ -65,6 +65,41 @@ class LinkTest(LinkCase):
 
         self.assertIsNone(self.ask(self.open_link(attach), 1))
 
+    def test_when_it_opens_anew_nothing_goes_to_the_region_of_before(self):
+        link = self.open_link()
+        self.ask_until(link, [Presence(0)])
+        old = self.daemon.region
+        link.reopen()
+        self.assertIsNone(link.borrow())
+        self.ask_until(link, [Presence(0)])
+        self.assertIsNot(self.daemon.region, old)
+        attachment = link.borrow()
+        self.assertEqual(attachment.regions, [self.daemon.region])
+        attachment.give_back()
+        link.close()
+        self.assertTrue(old.closed)
+
+    def test_a_region_that_is_opened_while_another_is_asked_for_is_not_used(self):
+        opening, opened = threading.Event(), threading.Event()
+        made = []
+
+        def attach():
+            made.append(self.daemon.attach(self.rows))
+            if len(made) == 1:
+                opening.set()
+                opened.wait(PATIENCE_S)
+            return made[-1]
+
+        link = self.open_link(attach)
+        opening.wait(PATIENCE_S)
+        link.reopen()
+        opened.set()
+        self.ask_until(link, [Presence(0)])
+        attachment = link.borrow()
+        self.assertIs(attachment, made[1])
+        attachment.give_back()
+        self.assertTrue(made[0].regions[0].closed)
+
     def test_it_waits_for_what_is_not_known_yet(self):
         ready = []
         link = self.open_link(lambda: self.daemon.attach(self.rows) if ready else None)

@@ -9,7 +9,7 @@ from kvtier.vllm.lookups import Lookups, Verdict
 from test_tier_unit import key
 
 
-class LookupsTest(unittest.TestCase):
+class LookupsCase(unittest.TestCase):
     def setUp(self):
         self.asked, self.counts, self.yields, self.now = [], [], [], 0.0
         self.state = LinkState.READY
@@ -28,6 +28,8 @@ class LookupsTest(unittest.TestCase):
     def answer(self, *presence):
         self.lookups.receive((self.asked[-1], presence))
 
+
+class LookupsTest(LookupsCase):
     def test_a_step_s_questions_are_one_and_answered_in_the_next(self):
         self.assertEqual(self.look_up(1, 2, 3), [Verdict.RETRY] * 3)
         self.assertEqual(self.asked, [])
@@ -39,6 +41,14 @@ class LookupsTest(unittest.TestCase):
         self.answer(Presence.HOST, Presence.DISK, Presence(0))
         self.assertEqual(self.look_up(1, 2, 3), [Verdict.HIT, Verdict.HIT, Verdict.MISS])
         self.assertEqual(self.counts, ["host", "disk", "miss"])
+
+    def test_what_a_rebuilt_index_found_is_a_hit_on_disk(self):
+        self.look_up(1, 2)
+        self.lookups.flush()
+        self.answer(Presence.DISK_UNVERIFIED, Presence(0))
+        self.assertEqual(self.look_up(1, 2), [Verdict.HIT, Verdict.MISS])
+        self.assertEqual(self.counts, ["disk", "miss"])
+        self.assertEqual(self.lookups.are_on_disk([key(1)]), [True])
 
     def test_what_the_shared_store_has_is_a_hit_that_is_as_slow_as_a_disk(self):
         self.look_up(1, 2)

@@ -132,10 +132,13 @@ class TierAdapterTest(unittest.TestCase):
             self.assertEqual(self.look_up(the_tier, 1), [LookupResult.MISS])
 
     def test_an_option_that_is_none_is_refused(self):
-        for options in ({"retention": "forever"}, {"sockets": "x"}):
-            with self.assertRaises((ValueError, TypeError)):
+        for options, message in (
+            ({"retention": "forever"}, '"extended" or "memory"'),
+            ({"sockets": "x"}, "socket is meant"),
+            ({"retry_min_ms": 0}, "retry_min_ms is 0"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
                 self.make_tier(**options)
-
 
 
 if __name__ == "__main__":

@@ -124,10 +124,11 @@ class HostViewTest(unittest.TestCase):
 class IdentityTest(unittest.TestCase):
     ROOT = bytes(range(32))
 
-    def record(self, the_spec=None, the_engine=None, row_bytes=ROW_BYTES, root=ROOT, **more):
-        made = identity.model_record(
-            the_spec or spec(), the_engine or engine(), row_bytes, root, "0.32.0", **more
-        )
+    def record(self, the_spec=None, the_engine=None, row_bytes=ROW_BYTES, root=ROOT, label=""):
+        the_spec, the_engine = the_spec or spec(), the_engine or engine()
+        facts = identity.row_facts(the_spec, the_engine, row_bytes, "0.32.0", label)
+        weights = identity.loaded_weights(the_engine, label) or "unknown"
+        made = facts.record(root, weights, [identity.row_group(the_spec, row_bytes)])
         self.assertEqual(made.layout().block_stride, made.groups[0].layer_bytes)  # or it raises
         return made
 
@@ -148,7 +149,7 @@ class IdentityTest(unittest.TestCase):
         wide.config.parallel.tp_size = 2
         records = [
             self.record(),
-            self.record(the_engine=engine(revision="other")),
+            self.record(the_engine=engine(model="org/other")),
             self.record(the_engine=engine(quantization="fp8")),
             self.record(the_engine=engine(dtype="float16")),
             self.record(the_engine=engine(hf_config=rope)),
@@ -169,31 +170,57 @@ class IdentityTest(unittest.TestCase):
             for other in records[:i]:
                 self.assertNotEqual(one, other)
 
-    def test_weights_in_a_directory_are_told_apart_by_their_files(self):
-        with tempfile.TemporaryDirectory() as directory:
-            path = os.path.join(directory, "model.safetensors")
-            the_engine = engine(model=directory)
-            with open(path, "w") as file:
-                file.write("weights")
-            before = self.record(the_engine=the_engine)
-            self.assertEqual(before, self.record(the_engine=the_engine))
-            os.utime(path, ns=(1, 1))
-            self.assertNotEqual(before, self.record(the_engine=the_engine))
+    def directory(self, weights, times=None):
+        """Of a model with these bytes as its weights."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        path = os.path.join(directory.name, "model.safetensors")
+        with open(path, "wb") as file:
+            file.write(weights)
+        if times is not None:
+            os.utime(path, times)
+        return directory.name
+
+    def test_the_same_weights_at_another_path_and_time_are_the_same(self):
+        first = self.record(the_engine=engine(model=self.directory(b"weights", (1, 1))))
+        again = self.record(the_engine=engine(model=self.directory(b"weights", (2, 2))))
+        self.assertEqual(first, again)
+
+    def test_other_weights_with_the_same_size_and_times_are_others(self):
+        first = self.record(the_engine=engine(model=self.directory(b"weights", (1, 1))))
+        other = self.record(the_engine=engine(model=self.directory(b"Weights", (1, 1))))
+        self.assertNotEqual(first, other)
+
+    def test_weights_that_nobody_can_tell_have_no_name_but_the_user_s(self):
+        in_a_bucket = engine(model=self.directory(b"w"), model_weights="s3://bucket/model")
+        with tempfile.TemporaryDirectory() as empty:
+            for unknown in (engine(), in_a_bucket, engine(model=empty)):
+                self.assertIsNone(identity.loaded_weights(unknown, ""))
+                self.assertEqual(identity.loaded_weights(unknown, "mine"), "named:mine")
+
+    def test_a_commit_of_the_hub_names_weights(self):
+        config = types.SimpleNamespace(to_dict=dict, _commit_hash="c0ffee")
+        self.assertEqual(identity.loaded_weights(engine(hf_config=config), ""), "commit:c0ffee")
+
+    def test_a_draft_model_s_weights_are_weights(self):
+        the_engine = engine(model=self.directory(b"weights"))
+        names = {identity.loaded_weights(the_engine, "")}
+        for weights in (b"one draft", b"another"):
+            draft = self.directory(weights)
+            the_engine.speculative_config = types.SimpleNamespace(method="draft", model=draft)
+            names.add(identity.loaded_weights(the_engine, ""))
+        self.assertEqual(len(names), 3)
+        self.assertNotIn(None, names)
 
     def test_long_names_stay_different(self):
-        names = ["/" + "x" * 300, "/y" + "x" * 300]
-        records = []
-        for name in names:
-            long = spec()
-            long.config.model.name = name
-            records.append(self.record(the_spec=long, the_engine=engine(revision=name)))
+        names = ["org/" + "x" * 300, "org/y" + "x" * 300]
+        records = [self.record(the_engine=engine(model=name)) for name in names]
         self.assertNotEqual(records[0].name, records[1].name)
-        self.assertNotEqual(records[0].revision, records[1].revision)
 
     def test_what_cannot_be_identified_is_refused(self):
         with self.assertRaises(identity.UnknownModelError):
-            identity.model_record(spec(), None, ROW_BYTES, self.ROOT, "0.32.0")
-        identity.model_record(spec(), None, ROW_BYTES, self.ROOT, "0.32.0", label="mine")
+            identity.row_facts(spec(), None, ROW_BYTES, "0.32.0")
+        identity.row_facts(spec(), None, ROW_BYTES, "0.32.0", label="mine")
         with self.assertRaises(ValueError):
             self.record(root=bytes(16))
 
@@ -372,6 +399,50 @@ class TransfersTest(LinkCase):
         self.daemon.region.release()
         self.assertEqual({ended.job.number for ended in self.transfers.take_ended()}, {1, 2})
         self.assertEqual(self.transfers.take_ended(), [])
+
+    def turn(self):
+        """The engine gets other weights."""
+        self.transfers.turn()
+        self.link.reopen()
+
+    def test_a_load_that_other_weights_overtake_fails_when_it_has_ended(self):
+        self.store(1, 1)
+        self.transfers.take_ended()
+        old = self.daemon.region
+        old.hold = True
+        self.load(2, 1, into=(4,))
+        self.turn()
+        self.assertEqual(self.transfers.take_ended(), [])
+        old.release()
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual((ended.job.number, ended.failed), (2, {0: "old_epoch"}))
+
+    def test_a_load_that_had_ended_before_the_weights_changed_fails_too(self):
+        self.store(1, 1)
+        self.load(2, 1, into=(4,))
+        self.transfers.drain()
+        self.turn()
+        ended = {one.job.number: one.failed for one in self.transfers.take_ended()}
+        self.assertEqual(ended, {1: {}, 2: {0: "old_epoch"}})
+
+    def test_a_store_that_was_begun_goes_on_where_it_was_begun(self):
+        old = self.daemon.region
+        old.hold = True
+        self.store(1, 1)
+        self.turn()
+        self.load(2, 9, into=(4,))  # waits for the region of the new weights
+        self.assertIsNot(self.daemon.region, old)
+        old.release()
+        ended = {one.job.number: one.failed for one in self.transfers.take_ended()}
+        self.assertEqual(ended, {1: {}, 2: {0: "unknown"}})
+
+    def test_a_store_that_has_not_begun_when_the_weights_change_never_does(self):
+        self.transfers = Transfers(self.open_link(lambda: None), settle_s=0)
+        self.store(1, 1)
+        self.turn()
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual(ended.failed, {0: "old_epoch"})
+        self.assertEqual(self.daemon.blocks, {})
 
     def test_of_a_load_what_could_be_copied_is_kept(self):
         self.store(1, 1)

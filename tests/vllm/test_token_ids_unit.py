@@ -40,8 +40,9 @@ class SchedulerTellsTest(SchedulerCase):
         super().setUp()
         self.told = []
         teller = TokenTeller(lambda group: group in self.wanted, self.told.append)
+        adapters = types.SimpleNamespace(salt_of=lambda adapter: b"salt" if adapter else b"")
         self.side = SchedulerSide(
-            self.lookups, self.groups, clock=lambda: self.now, tokens=teller
+            self.lookups, self.groups, clock=lambda: self.now, tokens=teller, adapters=adapters
         )
         self.side.bind(self.manager)
 

@@ -15,6 +15,13 @@ from test_connector_unit import BLOCK_TOKENS, hash_of
 from test_tier_unit import PATIENCE_S, LinkCase
 
 
+def block_list(*numbers, name="r", number=0):
+    """Of the engine's blocks, with hashes of the same numbers."""
+    hashes = [hash_of(one) for one in numbers]
+    parents, depths = [None] * len(numbers), [0] * len(numbers)
+    return BlockList(name, 0, list(numbers), hashes, parents, depths, number)
+
+
 class WorkerSideTest(LinkCase):
     def setUp(self):
         super().setUp()
@@ -24,10 +31,7 @@ class WorkerSideTest(LinkCase):
         transfers = Transfers(self.link, settle_s=0)
         self.side = WorkerSide(transfers, [BLOCK_TOKENS], Retention.EXTENDED)
 
-    def blocks(self, *numbers, name="r", number=0):
-        hashes = [hash_of(one) for one in numbers]
-        parents, depths = [None] * len(numbers), [0] * len(numbers)
-        return BlockList(name, 0, list(numbers), hashes, parents, depths, number)
+    blocks = staticmethod(block_list)
 
     def loads(self, *lists):
         return StepPlan(loads={lists[0].request: list(lists)})

@@ -6,6 +6,7 @@ import json
 import pathlib
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCABULARY = 3, 192, 6, 3, 64, 384, 1024
+ADAPTER_RANK = 8
 CONFIGURATION = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -166,4 +167,33 @@ def make_model_of_kind(directory: pathlib.Path, kind: str, seed: int = 0) -> pat
             elif "q_norm" in parameter:
                 weight.fill_(3.0)  # else attention would be nearly even, and no token count
     model.save_pretrained(directory)
+    return directory
+
+
+def make_adapter(directory: pathlib.Path, seed: int) -> pathlib.Path:
+    """Writes an adapter (LoRA) for a model of make_model, or others in its place."""
+    import torch
+    from safetensors.torch import save_file
+
+    directory.mkdir(exist_ok=True)
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for layer in range(LAYERS):
+        for name, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+            rows = heads * HEAD_DIM
+            prefix = f"base_model.model.model.layers.{layer}.self_attn.{name}_proj"
+            a = torch.randn(ADAPTER_RANK, HIDDEN, generator=generator) * 0.2
+            b = torch.randn(rows, ADAPTER_RANK, generator=generator) * 0.5
+            weights[f"{prefix}.lora_A.weight"] = a.to(torch.bfloat16)
+            weights[f"{prefix}.lora_B.weight"] = b.to(torch.bfloat16)
+    save_file(weights, directory / "adapter_model.safetensors")
+    configuration = {
+        "peft_type": "LORA",
+        "r": ADAPTER_RANK,
+        "lora_alpha": 16,
+        "target_modules": ["q_proj", "k_proj", "v_proj"],
+        "task_type": "CAUSAL_LM",
+        "bias": "none",
+    }
+    (directory / "adapter_config.json").write_text(json.dumps(configuration))
     return directory

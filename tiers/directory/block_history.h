@@ -57,7 +57,7 @@ class BlockHistory {
     row.key = key;
     row.event = event;
   }
-  // The row may be another block's by now: its key decides.
+  // Several blocks share a place: the key says whose event is there.
   template <typename Event>
   static std::optional<Event> Recall(const Rows<Event>& rows, size_t count, const BlockKey& key) {
     const Row<Event>* row = rows.Find(std::hash<BlockKey>()(key) % count);

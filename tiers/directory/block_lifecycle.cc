@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <span>
@@ -40,7 +42,8 @@ std::string_view GuardText(TransitionGuard guard) {
   return "";
 }
 
-std::string EffectText(const Transition& row, Names names) {
+template <typename Event>
+std::string EffectText(const Transition<Event>& row, Names names) {
   std::string text;
   const auto add = [&text](std::string_view part) {
     if (!text.empty()) text += "; ";
@@ -49,10 +52,12 @@ std::string EffectText(const Transition& row, Names names) {
   if (row.sets != 0) add("+ " + NamesOf(row.sets, names));
   if (row.clears != 0) add("- " + NamesOf(row.clears, names));
   if (row.pins != 0) add(row.pins > 0 ? "one more pin" : "one pin less");
+  if (row.references != 0) add(row.references > 0 ? "one more reference" : "one reference less");
   return text;
 }
 
-std::string ConditionText(const Transition& row, Names names) {
+template <typename Event>
+std::string ConditionText(const Transition<Event>& row, Names names) {
   std::string text = NamesOf(row.from, names);
   const auto add = [&text](std::string_view part) {
     if (!text.empty()) text += "; ";
@@ -63,18 +68,19 @@ std::string ConditionText(const Transition& row, Names names) {
   return text.empty() ? "always" : text;
 }
 
-void AppendTable(std::span<const Transition> rows, Names names, std::string* out) {
-  *out += "| event | allowed when | effect | fired by |\n|---|---|---|---|\n";
-  for (const Transition& row : rows) {
-    *out += fmt::format("| `{}` | {} | {} | {} |\n", row.event, ConditionText(row, names),
-                        EffectText(row, names), row.fired_by);
+template <typename Event, size_t kRows>
+void AppendTable(const std::array<Transition<Event>, kRows>& rows, Names names, std::string* out) {
+  *out += "| event | allowed when | effect |\n|---|---|---|\n";
+  for (const Transition<Event>& row : rows) {
+    *out += fmt::format("| `{}` | {} | {} |\n", row.name, ConditionText(row, names),
+                        EffectText(row, names));
   }
 }
 
-[[noreturn]] void Fail(const Transition& row, uint32_t bits, Names names) {
+[[noreturn]] void Fail(std::string_view event, uint32_t bits, Names names) {
   const std::string states = NamesOf(bits, names);
   std::fprintf(stderr, "check failed: a block cannot %.*s: it is %s\n",
-               static_cast<int>(row.event.size()), row.event.data(),
+               static_cast<int>(event.size()), event.data(),
                states.empty() ? "in no tier" : states.c_str());
   std::abort();
 }
@@ -82,11 +88,11 @@ void AppendTable(std::span<const Transition> rows, Names names, std::string* out
 }  // namespace
 
 void FailPoolTransition(PoolEvent event, uint32_t bits) {
-  Fail(kPoolTransitions[static_cast<size_t>(event)], bits, PoolBits::kNames);
+  Fail(kPoolTransitions[static_cast<size_t>(event)].name, bits, PoolBits::kNames);
 }
 
 void FailBlockTransition(BlockEvent event, uint32_t bits) {
-  Fail(kBlockTransitions[static_cast<size_t>(event)], bits, EntryBits::kNames);
+  Fail(kBlockTransitions[static_cast<size_t>(event)].name, bits, EntryBits::kNames);
 }
 
 std::string LifecycleMarkdown() {

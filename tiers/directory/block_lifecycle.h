@@ -34,7 +34,11 @@ namespace kvtier {
 struct PoolBlock {
   EntryIndex entry = kNoEntry;  // kCommitted only
   uint32_t generation = 0;
-  uint32_t references = 0;  // over all sessions and operations; kCommitted and kOrphaned
+
+ private:
+  uint32_t references_ = 0;  // here, so that a block takes 40 bytes
+
+ public:
   BlockIndex previous = kNoBlock, next = kNoBlock;
   uint32_t since_ds = 0;  // kCommitted: when its bytes came here (CacheState::NowDs)
   SessionId owner;        // kPrivate and kQuarantined
@@ -46,38 +50,42 @@ struct PoolBlock {
   }
   [[nodiscard]] bool loading() const { return (bits_ & PoolBits::kLoading) != 0; }
   [[nodiscard]] bool prefetched() const { return (bits_ & PoolBits::kPrefetched) != 0; }
+  // Over all sessions and operations.
+  [[nodiscard]] uint32_t references() const { return references_; }
   [[nodiscard]] uint32_t pins() const { return pins_; }
 
   // --- queries ---
   // A committed block that nothing holds and whose bytes are here: it may be evicted.
   [[nodiscard]] bool cached() const {
-    return state() == PoolBlockState::kCommitted && references == 0 && !loading();
+    return state() == PoolBlockState::kCommitted && references_ == 0 && !loading();
   }
   // It was prefetched, and nothing has asked for it since: its load goes after all others.
-  [[nodiscard]] bool CanWait() const { return prefetched() && references == 0; }
+  [[nodiscard]] bool CanWait() const { return prefetched() && references_ == 0; }
   // What asked for it has gone: its load is cancelled.
-  [[nodiscard]] bool Cancelled() const { return !prefetched() && references == 0; }
+  [[nodiscard]] bool Cancelled() const { return !prefetched() && references_ == 0; }
 
  private:
   friend class PoolBlocks;
-  void Apply(PoolEvent event) {
-    const Transition& row = kPoolTransitions[static_cast<size_t>(event)];
-    if ((bits_ & row.from) != row.from || (bits_ & row.unless) != 0 || !Allows(row.guard)) {
+  // The event, `times` in a row.
+  void Apply(PoolEvent event, uint32_t times = 1) {
+    const Transition<PoolEvent>& row = kPoolTransitions[static_cast<size_t>(event)];
+    if ((bits_ & row.from) != row.from || (bits_ & row.unless) != 0 || !Allows(row.guard, times)) {
       FailPoolTransition(event, bits_);
     }
     bits_ = static_cast<uint8_t>((bits_ & ~row.clears) | row.sets);
     pins_ = static_cast<uint8_t>(pins_ + row.pins);
+    references_ += static_cast<uint32_t>(row.references) * times;
   }
-  [[nodiscard]] bool Allows(TransitionGuard guard) const {
+  [[nodiscard]] bool Allows(TransitionGuard guard, uint32_t times) const {
     switch (guard) {
       case TransitionGuard::kUnpinned:
         return pins_ == 0;
       case TransitionGuard::kPinned:
         return pins_ > 0;
       case TransitionGuard::kUnused:
-        return pins_ == 0 && references == 0;
+        return pins_ == 0 && references_ == 0;
       case TransitionGuard::kReferenced:
-        return references > 0;
+        return references_ >= times;
       default:
         return true;
     }
@@ -209,13 +217,17 @@ struct BlockEntry {
 
   // True if any of `bits` holds.
   [[nodiscard]] bool Has(uint32_t bits) const { return (bits_ & bits) != 0; }
-  void Apply(BlockEvent event) {
-    const Transition& row = kBlockTransitions[static_cast<size_t>(event)];
+  // Returns which states have changed.
+  uint32_t Apply(BlockEvent event) {
+    const Transition<BlockEvent>& row = kBlockTransitions[static_cast<size_t>(event)];
     if ((bits_ & row.from) != row.from || (bits_ & row.unless) != 0 || !Allows(row.guard)) {
       FailBlockTransition(event, bits_);
     }
+    const uint32_t before = bits_;
     bits_ = (bits_ & ~row.clears) | row.sets;
+    const uint32_t changed = before ^ bits_;
     bits_ += static_cast<uint32_t>(row.pins) << kPinShift;
+    return changed;
   }
   [[nodiscard]] bool Allows(TransitionGuard guard) const {
     switch (guard) {

@@ -1,42 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/directory/directory.h"
 
-#include <boost/unordered/unordered_flat_set.hpp>
-#include <vector>
-
 #include "base/result.h"
+#include "tiers/directory/row_set.h"
 #include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
 
-// The set holds 4-byte indices and hashes through the array: 1/8 of what keys by value would take.
 struct Directory::Table {
-  struct Hasher {
-    using is_transparent = void;
-    using is_avalanching = void;
-    const Table* table;
-    size_t operator()(EntryIndex index) const {
-      const BlockEntry& entry = table->entries[index.value];
-      return table->hash({entry.namespace_id, entry.hash});
-    }
-    size_t operator()(const BlockKey& key) const { return table->hash(key); }
-  };
-  struct Equal {
-    using is_transparent = void;
-    const Table* table;
-    bool operator()(EntryIndex a, EntryIndex b) const { return a == b; }
-    bool operator()(const BlockKey& key, EntryIndex index) const {
-      const BlockEntry& entry = table->entries[index.value];
-      return entry.hash == key.hash && entry.namespace_id == key.namespace_id;
-    }
-    bool operator()(EntryIndex index, const BlockKey& key) const { return (*this)(key, index); }
-  };
+  [[nodiscard]] uint64_t HashOf(EntryIndex row) const {
+    const BlockEntry& entry = entries[row.value];
+    return hash({entry.namespace_id, entry.hash});
+  }
 
   const BlockKeyHash hash;
   PagedArray<BlockEntry> entries;
-  std::vector<uint32_t> free;
+  // How often each row has been freed, in pages that are allocated when one of their rows is.
+  PagedArray<uint32_t> generations;
+  PagedArray<uint32_t> free;  // rows, the last to be used next
+  uint32_t free_count = 0;
   uint32_t end = 0;
-  boost::unordered_flat_set<EntryIndex, Hasher, Equal> set{0, Hasher{this}, Equal{this}};
+  RowSet rows;
 };
 
 // A free row is one whose space is this.
@@ -46,8 +30,10 @@ Directory::Directory() : table_(std::make_unique<Table>()) {}
 Directory::~Directory() = default;
 
 EntryIndex Directory::Find(const BlockKey& key) const {
-  const auto found = table_->set.find(key);
-  return found == table_->set.end() ? kNoEntry : *found;
+  return table_->rows.Find(table_->hash(key), [&](EntryIndex row) {
+    const BlockEntry& entry = table_->entries[row.value];
+    return entry.hash == key.hash && entry.namespace_id == key.namespace_id;
+  });
 }
 
 EntryIndex Directory::FindAfter(EntryIndex before, const BlockKey& key) const {
@@ -63,46 +49,50 @@ EntryIndex Directory::FindAfter(EntryIndex before, const BlockKey& key) const {
 EntryIndex Directory::Insert(const BlockKey& key) {
   Table& table = *table_;
   uint32_t row;
-  if (table.free.empty()) {
+  if (table.free_count == 0) {
     row = table.end++;
   } else {
-    row = table.free.back();
-    table.free.pop_back();
+    row = table.free[--table.free_count];
   }
   BlockEntry& entry = table.entries.At(row);
   entry = BlockEntry{};
   entry.hash = key.hash;
   entry.namespace_id = key.namespace_id;
-  const bool inserted = table.set.insert(EntryIndex(row)).second;
-  KVT_CHECK(inserted);
+  table.rows.Insert(table.hash(key), EntryIndex(row));
   return EntryIndex(row);
 }
 
 void Directory::Erase(EntryIndex entry) {
-  const size_t erased = table_->set.erase(entry);
-  KVT_CHECK(erased == 1);
+  const bool erased = table_->rows.Erase(table_->HashOf(entry), entry);
+  KVT_CHECK(erased);
   table_->entries[entry.value].namespace_id = kFreeRow;
-  table_->free.push_back(entry.value);
+  table_->free.At(table_->free_count++) = entry.value;
+  ++table_->generations.At(entry.value);
 }
 
-void Directory::Reserve(size_t entries) { table_->set.reserve(entries); }
+EntryRef Directory::RefOf(EntryIndex entry) const {
+  const uint32_t* const generation = table_->generations.Find(entry.value);
+  return {entry, generation == nullptr ? 0 : *generation};
+}
+
+EntryIndex Directory::Resolve(EntryRef ref) const {
+  return ref.row != kNoEntry && RefOf(ref.row) == ref ? ref.row : kNoEntry;
+}
 
 BlockEntry& Directory::operator[](EntryIndex entry) { return table_->entries[entry.value]; }
 const BlockEntry& Directory::operator[](EntryIndex entry) const {
   return table_->entries[entry.value];
 }
 
-size_t Directory::size() const { return table_->set.size(); }
+size_t Directory::size() const { return table_->rows.size(); }
 uint32_t Directory::end() const { return table_->end; }
 bool Directory::Live(EntryIndex entry) const {
   return entry.value < table_->end && table_->entries[entry.value].namespace_id != kFreeRow;
 }
 
 size_t Directory::memory_bytes() const {
-  // The flat set stores 15 elements a group of 16 bytes of metadata.
-  const size_t buckets = table_->set.bucket_count();
-  return table_->entries.memory_bytes() + table_->free.capacity() * sizeof(uint32_t) +
-         buckets * (sizeof(EntryIndex) + 1) + buckets / 15;
+  return table_->entries.memory_bytes() + table_->generations.memory_bytes() +
+         table_->free.memory_bytes() + table_->rows.memory_bytes();
 }
 
 }  // namespace kvtier

@@ -2,6 +2,8 @@
 // Every block the cache knows, in whatever tier: key to entry.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -11,6 +13,14 @@
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
+
+// Names a block's entry for longer than the entry may live: a row is given to another block when
+// its own has been forgotten, and the row's generation tells the two apart.
+struct EntryRef {
+  EntryIndex row = kNoEntry;
+  uint32_t generation = 0;
+  friend auto operator<=>(const EntryRef&, const EntryRef&) = default;
+};
 
 // Event loop only.
 class Directory {
@@ -29,7 +39,11 @@ class Directory {
   EntryIndex Insert(const BlockKey& key);
   // The index may be given to another block from now on. REQUIRES: the entry lives.
   void Erase(EntryIndex entry);
-  void Reserve(size_t entries);
+
+  // REQUIRES: the entry lives.
+  [[nodiscard]] EntryRef RefOf(EntryIndex entry) const;
+  // The entry, if it has lived since RefOf; else kNoEntry, as for EntryRef{}.
+  [[nodiscard]] EntryIndex Resolve(EntryRef ref) const;
 
   [[nodiscard]] BlockEntry& operator[](EntryIndex entry);
   [[nodiscard]] const BlockEntry& operator[](EntryIndex entry) const;

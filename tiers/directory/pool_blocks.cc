@@ -55,7 +55,23 @@ void PoolBlocks::Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list)
   Unlink(block, list);
   record.entry = entry;
   record.owner = SessionId{};
-  record.references = 1;
+}
+
+// No state changes, so that the table need not be told but of the first and the last.
+bool PoolBlocks::Reference(BlockIndex block, uint32_t times) {
+  PoolBlock& record = blocks_[block.value];
+  const bool first = record.references() == 0;
+  record.Apply(PoolEvent::kReference, times);
+  if (first) RecordReferences(block);
+  return first;
+}
+
+bool PoolBlocks::Unreference(BlockIndex block, uint32_t times) {
+  PoolBlock& record = blocks_[block.value];
+  record.Apply(PoolEvent::kUnreference, times);
+  if (record.references() > 0) return false;
+  RecordReferences(block);
+  return true;
 }
 
 uint32_t PoolBlocks::Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t most) {
@@ -100,7 +116,7 @@ void PoolBlocks::Orphan(BlockIndex block) {
   record.entry = kNoEntry;
 }
 
-// The only place at which a state changes, so that the counts hold.
+// The only place at which the state changes, so that the counts hold.
 void PoolBlocks::Apply(BlockIndex block, PoolEvent event) {
   PoolBlock& record = blocks_[block.value];
   --counts_[static_cast<size_t>(record.state())];
@@ -129,12 +145,12 @@ void PoolBlocks::Tell(BlockIndex block) {
 void PoolBlocks::Record(BlockIndex block, const PoolEntryFacts& facts) {
   const PoolBlock& record = blocks_[block.value];
   KVT_CHECK(record.state() == PoolBlockState::kCommitted && !record.loading());
-  if (table_ != nullptr) table_->Complete(block, facts, record.references > 0);
+  if (table_ != nullptr) table_->Complete(block, facts, record.references() > 0);
 }
 
 void PoolBlocks::RecordReferences(BlockIndex block) {
   if (table_ == nullptr || !table_->Whole(block)) return;
-  table_->SetReferenced(block, blocks_[block.value].references > 0);
+  table_->SetReferenced(block, blocks_[block.value].references() > 0);
 }
 
 void PoolBlocks::RecordUse(BlockIndex block, const PoolEntryFacts& facts) {

@@ -65,6 +65,10 @@ class PoolBlocks {
   void EndLoad(BlockIndex block) { Apply(block, PoolEvent::kEndLoad); }
   void Pin(BlockIndex block) { Apply(block, PoolEvent::kPin); }
   void Unpin(BlockIndex block) { Apply(block, PoolEvent::kUnpin); }
+  // So many more sessions or operations hold the block. True if none held it before.
+  bool Reference(BlockIndex block, uint32_t times = 1);
+  // So many fewer hold it. True if none holds it any more.
+  bool Unreference(BlockIndex block, uint32_t times = 1);
   // committed -> orphaned: the block has lost its entry. REQUIRES: references > 0.
   void Orphan(BlockIndex block);
   // private -> quarantined, at most `most` of them, from one list to the other. Returns how many.
@@ -83,9 +87,8 @@ class PoolBlocks {
   void Withhold(BlockIndex block, SessionId owner, PoolBlockList* list);
   // The block is whole, as the table is to say. REQUIRES: committed, not loading.
   void Record(BlockIndex block, const PoolEntryFacts& facts);
-  // What changes in a block that stays whole: that the first reference came or the last one went,
-  // and its uses, times and retention. Do nothing if the table does not know it as whole.
-  void RecordReferences(BlockIndex block);
+  // The uses, times or retention of a block that stays whole have changed. Does nothing if the
+  // table does not know it as whole.
   void RecordUse(BlockIndex block, const PoolEntryFacts& facts);
   // Any state -> free, with a new generation. `list` is the one a private or quarantined block is
   // in, else null. REQUIRES: no pins.
@@ -98,6 +101,8 @@ class PoolBlocks {
   void Apply(BlockIndex block, PoolEvent event);
   // Tells the table of a block that is free, or may be written to.
   void Tell(BlockIndex block);
+  // Tells the table that the first reference came or the last one went.
+  void RecordReferences(BlockIndex block);
 
   std::vector<PoolBlock> blocks_;
   std::array<uint32_t, kPoolBlockStateCount> counts_{};

@@ -6,7 +6,7 @@
 namespace kvtier {
 namespace {
 
-constexpr uint32_t kRequestsPerLesson = 256;
+constexpr uint32_t kRequestsPerAdmissionLesson = 256;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void DiskAdmission::NoteIdle(TenantId tenant, const BlockFacts& facts) {
 }
 
 void DiskAdmission::NoteRequest(uint32_t now_s) {
-  if (++requests_ % kRequestsPerLesson != 0) return;
+  if (++requests_ % kRequestsPerAdmissionLesson != 0) return;
   for (const auto& table : tables_) {
     if (table) table->Learn(now_s);
   }

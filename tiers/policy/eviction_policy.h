@@ -16,7 +16,9 @@ namespace kvtier {
 
 // An array that grows without moving its elements and without the slack of a doubling vector.
 // Elements are value-initialised page by page on first touch; pages never touched cost one pointer.
-template <typename T, size_t kPageElements = 16384>
+// A page is made in one event, in which the system gives it memory: the largest elements, of 88
+// bytes, make one of 352 KiB.
+template <typename T, size_t kPageElements = 4096>
 class PagedArray {
  public:
   // The element at `index`; creates its page if need be.

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
+#include "tiers/space/cold_choice.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
 
@@ -34,13 +35,13 @@ bool IsForSpace(DropReason reason) {
 
 }  // namespace
 
-DiskSlots::DiskSlots(CacheState* state)
+DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
     : state_(*state),
       allocator_(state->options.slab_bytes, kSlabHeaderBytes),
-      committer_(state, {.free = [this](DiskLocation location) { FreeSlot(location); },
-                         .keep = [this](DiskLocation location) { KeepSlot(location); }}),
+      committer_(state, this),
       leaving_bytes_(state->tenants.rows()),
-      slab_headers_(&state->env) {
+      slab_headers_(&state->env),
+      cold_(cold) {
   allocator_.Grow(state_.env.geometry.slabs);
 }
 
@@ -50,9 +51,9 @@ void DiskSlots::RestoreNamespaces(IndexSnapshot* snapshot) {
     const uint64_t slot_bytes = SlotBytes(identity.block_bytes);
     if (id.value >= kMaxNamespaces || identity.block_bytes == 0 || !allocator_.Fits(slot_bytes))
       continue;
-    if (id.value >= state_.namespaces.size()) state_.namespaces.resize(id.value + 1);
-    Namespace& name_space = state_.namespaces[id.value];
-    name_space = state_.MakeNamespace(identity);
+    if (id.value >= state_.blocks.namespaces.size()) state_.blocks.namespaces.resize(id.value + 1);
+    Namespace& name_space = state_.blocks.namespaces[id.value];
+    name_space = state_.blocks.MakeNamespace(identity);
     name_space.indexed = true;
   }
 }
@@ -68,8 +69,9 @@ std::vector<uint32_t> DiskSlots::GroupsOfSlabs(const IndexSnapshot& snapshot) co
   std::vector<Vote> votes(state_.env.geometry.slabs);
   for (const IndexRecord& record : snapshot.records) {
     const uint64_t slab = record.location.offset / allocator_.slab_bytes();
-    if (record.key.namespace_id.value >= state_.namespaces.size() || slab >= votes.size()) continue;
-    const Namespace& name_space = state_.namespaces[record.key.namespace_id.value];
+    if (record.key.namespace_id.value >= state_.blocks.namespaces.size() || slab >= votes.size())
+      continue;
+    const Namespace& name_space = state_.blocks.namespaces[record.key.namespace_id.value];
     const uint32_t group = state_.tenants.GroupOf(Tier::kDisk, name_space.tenant);
     Vote& vote = votes[slab];
     if (vote.lead == 0) vote.group = group;
@@ -87,7 +89,6 @@ void DiskSlots::Restore(IndexSnapshot snapshot) {
             [](const IndexRecord& a, const IndexRecord& b) {
               return a.last_use_s != b.last_use_s ? a.last_use_s < b.last_use_s : a.depth > b.depth;
             });
-  state_.directory.Reserve(snapshot.records.size());
   const std::vector<uint32_t> groups = GroupsOfSlabs(snapshot);
   for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
   const uint64_t epoch = std::min(state_.env.disk_epoch, kMaxEpochCounted);
@@ -108,29 +109,30 @@ void DiskSlots::RestoreTokens(const TokensRecord& tokens) {
 // Once all are restored, so that a parent that has no record is known to be in no tier: what
 // follows it cannot be hit, and is dropped unless the parent comes back in time.
 void DiskSlots::RestoreParent(const IndexRecord& record) {
-  if (!record.parent || record.key.namespace_id.value >= state_.namespaces.size()) return;
-  const EntryIndex index = state_.Find(record.key);
+  if (!record.parent || record.key.namespace_id.value >= state_.blocks.namespaces.size()) return;
+  const EntryIndex index = state_.blocks.Find(record.key);
   if (index != kNoEntry) state_.LinkToParent(index, *record.parent);
 }
 
 void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups) {
   next_generation_ = std::max(next_generation_, record.generation + 1);
-  const bool namespace_known = record.key.namespace_id.value < state_.namespaces.size() &&
-                               state_.namespaces[record.key.namespace_id.value].slot_bytes > 0;
-  if (!namespace_known || state_.Find(record.key) != kNoEntry) {
-    state_.CountDrop(record.key, Tier::kDisk, DropReason::kStaleIndex);
+  const bool namespace_known =
+      record.key.namespace_id.value < state_.blocks.namespaces.size() &&
+      state_.blocks.namespaces[record.key.namespace_id.value].slot_bytes > 0;
+  if (!namespace_known || state_.blocks.Find(record.key) != kNoEntry) {
+    state_.drops.Count(record.key, Tier::kDisk, DropReason::kStaleIndex);
     return;
   }
-  const Namespace& name_space = state_.namespaces[record.key.namespace_id.value];
+  const Namespace& name_space = state_.blocks.namespaces[record.key.namespace_id.value];
   const uint64_t slab = record.location.offset / allocator_.slab_bytes();
   const SlotClass slots{name_space.slot_bytes, slab < groups.size() ? groups[slab] : 0};
   const EntryIndex index =
       state_.AddEntry(record.key, record.tokens, record.depth, record.retention);
   BlockEntry& entry = state_[index];
-  entry.created_s = state_.FromWallS(record.created_s);
-  entry.last_use_s = entry.indexed_use_s = state_.FromWallS(record.last_use_s);
+  entry.created_s = state_.clock.FromWallS(record.created_s);
+  entry.last_use_s = entry.indexed_use_s = state_.clock.FromWallS(record.last_use_s);
   if (!allocator_.Claim(record.location.offset, slots, index)) {
-    state_.CountDrop(record.key, Tier::kDisk, DropReason::kStaleIndex);
+    state_.drops.Count(record.key, Tier::kDisk, DropReason::kStaleIndex);
     committer_.Delete(record.key, record.location, IndexCommitter::Slot::kKeep);
     state_.ForgetIfGone(index);
     return;
@@ -144,7 +146,6 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   ++blocks_;
   state_.tenants.Restore(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
   state_.infinite_cache.Store(record.key.namespace_id, record.key.hash);
-  state_.TouchDisk(index);
   if (state_.Expired(entry)) {
     Drop(index, DropReason::kExpired);
   } else {
@@ -161,7 +162,7 @@ SlotClass DiskSlots::ClassOf(const Namespace& name_space) const {
 DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   if (degraded()) return Outcome::kFull;
   BlockEntry& entry = state_[index];
-  const Namespace& name_space = state_.NamespaceOf(entry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   const SlotClass slots = ClassOf(name_space);
   if (!state_.tenants.Fits(Tier::kDisk, name_space.tenant, slots.slot_bytes)) {
     KeepUnderCap(name_space.tenant, slots.slot_bytes);
@@ -225,7 +226,7 @@ void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
 }
 
 bool DiskSlots::EvictOwn(TenantId tenant) {
-  TenantRecency::Walk walk(state_.disk_recency, [&](TenantId other) { return other == tenant; });
+  TenantRecency::Walk walk(state_.orders.disk, [&](TenantId other) { return other == tenant; });
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
@@ -261,14 +262,14 @@ void DiskSlots::ForEachLeavingSoon(uint64_t bytes,
   std::unordered_map<SlotClass, uint64_t, SlotClassHash> for_class;
   std::unordered_map<uint32_t, uint64_t> for_cap;
   const auto beyond = [bytes](uint64_t spare) { return bytes - std::min(bytes, spare); };
-  TenantRecency::Walk walk(state_.disk_recency, [](TenantId) { return true; });
+  TenantRecency::Walk walk(state_.orders.disk, [](TenantId) { return true; });
   for (uint32_t steps = state_.options.search_part_blocks; steps > 0; --steps) {
     const EntryIndex index = walk.Next();
     if (index == kNoEntry) return;
-    const BlockEntry& entry = state_.directory[index];
+    const BlockEntry& entry = state_.blocks.directory[index];
     if (!entry.on_disk()) continue;
     const SlotClass slots = allocator_.ClassAt(entry.disk.offset);
-    const TenantId tenant = state_.TenantOf(entry);
+    const TenantId tenant = state_.blocks.TenantOf(entry);
     if (!for_class.contains(slots)) for_class[slots] = beyond(SpareBytes(slots));
     if (!for_cap.contains(tenant.value)) for_cap[tenant.value] = beyond(SpareBytes(tenant));
     uint64_t& of_class = for_class[slots];
@@ -297,7 +298,7 @@ bool DiskSlots::EvictFor(const Namespace& name_space) {
 }
 
 bool DiskSlots::EvictFrom(const SpaceRequest& request) {
-  TenantRecency::Walk walk(state_.disk_recency, [&](TenantId tenant) {
+  TenantRecency::Walk walk(state_.orders.disk, [&](TenantId tenant) {
     return tenant == request.tenant ? request.own : EvictableForOthers(tenant);
   });
   std::vector<uint64_t> tried_slabs;
@@ -342,18 +343,17 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   // What an operator evicts is not to come back with an index that is rebuilt from the headers.
   const bool by_hand = reason == DropReason::kEvictedByHand;
   if (by_hand && slot == IndexCommitter::Slot::kFree) slot = IndexCommitter::Slot::kVoid;
-  if (on_eviction_ && IsForSpace(reason)) on_eviction_(index);
-  state_.CountDrop(index, Tier::kDisk, reason);
+  if (cold_ != nullptr && IsForSpace(reason)) cold_->CountLoss(index);
+  state_.drops.Count(index, Tier::kDisk, reason);
   // Written soon after its commit; no more exact time is kept, across restarts least of all.
   state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(
-      (int64_t{state_.NowS()} - entry.created_s) * 1000);
+      (int64_t{state_.clock.NowS()} - entry.created_s) * 1000);
   --blocks_;
-  state_.LeaveDiskOrder(index);
   // The slot stays taken until the deletion is durable.
   allocator_.SetOwner(entry.disk.offset, kNoEntry);
-  const Namespace& name_space = state_.NamespaceOf(entry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   if (!entry.was_read_from_disk) {
-    state_.stats.disk_never_read.Add(int64_t{state_.NowS()} - entry.created_s,
+    state_.stats.disk_never_read.Add(int64_t{state_.clock.NowS()} - entry.created_s,
                                      name_space.slot_bytes);
   }
   if (slot != IndexCommitter::Slot::kKeep) {
@@ -432,13 +432,13 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
   // Whatever the disk did there, the slot is not to be trusted before a restart.
   allocator_.SetOwner(entry.disk.offset, kNoEntry);
-  const Namespace& name_space = state_.NamespaceOf(entry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
   entry.disk = DiskLocation{};
 }
 
 SlabHeader DiskSlots::HeaderOf(const BlockEntry& entry) const {
-  const Namespace& name_space = state_.NamespaceOf(entry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   return {.slab = state_.env.geometry.SlabOf(entry.disk),
           .slot_bytes = name_space.slot_bytes,
           .generation = entry.disk_generation,
@@ -475,10 +475,10 @@ void DiskSlots::Tick() {
 // The index may be behind by a share of the time to live (QueueUpdateIfBehind); at the end of the
 // process it is brought up to date.
 uint64_t DiskSlots::FlushRecency(uint64_t row, uint64_t max_rows) {
-  const uint64_t end = std::min<uint64_t>(state_.directory.end(), row + max_rows);
+  const uint64_t end = std::min<uint64_t>(state_.blocks.directory.end(), row + max_rows);
   for (; row < end; ++row) {
     const EntryIndex index(static_cast<uint32_t>(row));
-    if (!state_.directory.Live(index)) continue;
+    if (!state_.blocks.directory.Live(index)) continue;
     const BlockEntry& entry = state_[index];
     if (entry.last_use_s > entry.indexed_use_s) state_.QueueRecencyUpdate(index);
   }

@@ -17,10 +17,13 @@
 
 namespace kvtier {
 
+class ColdChoice;
+
 // Event loop only.
-class DiskSlots {
+class DiskSlots final : private SlotOwner {
  public:
-  explicit DiskSlots(CacheState* state);
+  // Both are borrowed; `cold` is null without a cold store.
+  DiskSlots(CacheState* state, ColdChoice* cold);
 
   // Takes over what the disk held at start: adds an entry for each record that fits, coldest first.
   void Restore(IndexSnapshot snapshot);
@@ -52,8 +55,6 @@ class DiskSlots {
   // room for `bytes` more; for none while so much is free. Looks at options.search_part_blocks at
   // most. `visit` must not change the order on disk.
   void ForEachLeavingSoon(uint64_t bytes, const std::function<void(EntryIndex)>& visit) const;
-  // `heard` is called for each block just before it is evicted for space.
-  void OnEviction(std::function<void(EntryIndex)> heard) { on_eviction_ = std::move(heard); }
 
   [[nodiscard]] IndexCommitter& committer() { return committer_; }
   [[nodiscard]] const IndexCommitter& committer() const { return committer_; }
@@ -73,7 +74,7 @@ class DiskSlots {
   // time: from `row` on, returning the row to go on from, or the directory's end.
   [[nodiscard]] uint64_t FlushRecency(uint64_t row, uint64_t max_rows);
   [[nodiscard]] uint64_t memory_bytes() const {
-    return allocator_.memory_bytes() + state_.disk_recency.memory_bytes();
+    return allocator_.memory_bytes() + state_.orders.disk.memory_bytes();
   }
 
  private:
@@ -119,9 +120,8 @@ class DiskSlots {
   // The slot is no block's any more, but its deletion is not durable yet.
   void BeginLeaving(TenantId tenant, DiskLocation location);
   void EndLeaving(DiskLocation location);
-  void FreeSlot(DiskLocation location);
-  // Never used again: its header, which is still there, could not be voided.
-  void KeepSlot(DiskLocation location);
+  void FreeSlot(DiskLocation location) override;
+  void KeepSlot(DiskLocation location) override;
   // What the header of the slab must say in which the entry has its slot.
   [[nodiscard]] SlabHeader HeaderOf(const BlockEntry& entry) const;
   void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
@@ -137,7 +137,7 @@ class DiskSlots {
   std::unordered_map<uint64_t, TenantId> leaving_;
   SlabHeaders slab_headers_;
   int64_t write_pause_until_ms_ = 0;
-  std::function<void(EntryIndex)> on_eviction_;  // may be null
+  ColdChoice* const cold_;
 };
 
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/storage/sync_files.h"
 
@@ -20,19 +21,21 @@ constexpr size_t kMostRetries = 1024;
 
 }  // namespace
 
-HeaderVoider::HeaderVoider(CacheState* state, Outcome outcome)
-    : state_(*state),
-      outcome_(std::move(outcome)),
-      refusing_since_ms_(state->env.files.size(), -1) {}
+HeaderVoider::HeaderVoider(CacheState* state, SlotOwner* owner)
+    : state_(*state), owner_(*owner), refusing_since_ms_(state->env.files.size(), -1) {}
 
 void HeaderVoider::WhenVoided(std::function<void(Status)> done) {
   if (left_ == 0) return done({});
-  waiters_.push_back({std::move(done), state_.stats.headers_not_voided});
+  const uint64_t given_up_before = state_.stats.headers_not_voided;
+  waiters_.emplace_back([this, given_up_before, done = std::move(done)](Status status) {
+    const bool all = given_up_before == state_.stats.headers_not_voided;
+    done(status && !all ? last_error_ : std::move(status));
+  });
 }
 
 void HeaderVoider::OnIndexFailed(const Status& status) {
   if (left_ == 0) return;
-  for (const Waiter& waiter : std::exchange(waiters_, {})) waiter.done(status);
+  for (const auto& done : std::exchange(waiters_, {})) done(status);
 }
 
 bool HeaderVoider::Pump() {
@@ -73,7 +76,7 @@ void HeaderVoider::Finish(const Status& synced) {
     if (!header.written || !synced) continue;
     refusing_since_ms_[state_.env.geometry.FileOf(header.location)] = -1;
     --left_;
-    outcome_.voided(header.location);
+    owner_.FreeSlot(header.location);
   }
   for (const Header& header : ended) {
     if (!header.written || !synced) OnRefused(header);
@@ -82,7 +85,7 @@ void HeaderVoider::Finish(const Status& synced) {
 }
 
 void HeaderVoider::OnRefused(Header header) {
-  const int64_t now_ms = state_.NowMs();
+  const int64_t now_ms = state_.clock.NowMs();
   int64_t& since_ms = refusing_since_ms_[state_.env.geometry.FileOf(header.location)];
   if (since_ms < 0) since_ms = now_ms;
   ++header.refusals;
@@ -92,7 +95,7 @@ void HeaderVoider::OnRefused(Header header) {
   }
   ++state_.stats.headers_not_voided;
   --left_;
-  outcome_.given_up(header.location);
+  owner_.KeepSlot(header.location);
 }
 
 void HeaderVoider::Tick() {
@@ -106,10 +109,7 @@ void HeaderVoider::Tick() {
 }
 
 void HeaderVoider::AnswerWaiters() {
-  for (const Waiter& waiter : std::exchange(waiters_, {})) {
-    const bool all = waiter.given_up_before == state_.stats.headers_not_voided;
-    waiter.done(all ? Status() : last_error_);
-  }
+  for (const auto& done : std::exchange(waiters_, {})) done({});
 }
 
 }  // namespace kvtier

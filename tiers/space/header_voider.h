@@ -14,20 +14,32 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "tiers/state/cache_state.h"
+#include "base/result.h"
+#include "tiers/types/block_key.h"
 
 namespace kvtier {
+
+class CacheState;
+
+// Takes back slots of the disk whose blocks are gone from the index. Event loop only; DiskSlots
+// implements it.
+class SlotOwner {
+ public:
+  // The slot may be used again.
+  virtual void FreeSlot(DiskLocation location) = 0;
+  // The slot must never be used again: its header is there, and the disk refuses to void it.
+  virtual void KeepSlot(DiskLocation location) = 0;
+
+ protected:
+  ~SlotOwner() = default;
+};
 
 // Event loop only. No callback comes after the files have been destroyed.
 class HeaderVoider {
  public:
-  struct Outcome {
-    // The header is void and that is durable: the slot may be used again.
-    std::function<void(DiskLocation)> voided;
-    // The disk refuses: the slot must never be used again.
-    std::function<void(DiskLocation)> given_up;
-  };
-  HeaderVoider(CacheState* state, Outcome outcome);
+  // Both are borrowed. `owner` hears of each slot when its header is void and that is durable, or
+  // when the disk has refused for good.
+  HeaderVoider(CacheState* state, SlotOwner* owner);
 
   // A header is to be voided once the index entry of its block is gone, so that no crash leaves an
   // entry whose slot is empty. Every WhenVoided from now on waits for it, too.
@@ -53,18 +65,13 @@ class HeaderVoider {
     uint32_t refusals = 0;
     bool written = false;
   };
-  struct Waiter {
-    std::function<void(Status)> done;
-    uint64_t given_up_before = 0;
-  };
-
   void OnWritten(size_t number, const Status& status);
   void Finish(const Status& synced);
   void OnRefused(Header header);
   void AnswerWaiters();
 
   CacheState& state_;
-  const Outcome outcome_;
+  SlotOwner& owner_;
   size_t left_ = 0;              // to be voided, their entries gone or not
   std::vector<Header> waiting_;  // to be written
   std::vector<Header> under_way_;
@@ -73,7 +80,8 @@ class HeaderVoider {
   // By file: since when it has refused every header; -1 if it took the last.
   std::vector<int64_t> refusing_since_ms_;
   Status last_error_;
-  std::vector<Waiter> waiters_;
+  // Called with an error, or with success unless a header was given up meanwhile.
+  std::vector<std::function<void(Status)>> waiters_;
   AlignedBuffer zeros_;
 };
 

@@ -12,13 +12,10 @@ namespace kvtier {
 
 HostSlots::HostSlots(CacheState* state, CopyDown* to_disk)
     : state_(*state),
+      order_(state->orders.host),
       to_disk_(*to_disk),
       allocator_(state->options.slab_bytes, 0),
       kept_(state, &allocator_),
-      victims_(state->tenants.rows(),
-               [state](EntryIndex entry) {
-                 return state->Awaited(entry) && !state->IsShared(state->TenantOf((*state)[entry]));
-               }),
       shares_(state->tenants.rows()) {}
 
 void HostSlots::Grow() {
@@ -42,7 +39,7 @@ HostSlots::SpaceRequest HostSlots::RequestFor(const Namespace& name_space) const
 }
 
 HostSlots::Outcome HostSlots::Allocate(EntryIndex index) {
-  const Namespace& name_space = state_.NamespaceOf(state_[index]);
+  const Namespace& name_space = state_.blocks.NamespaceOf(state_[index]);
   SpaceRequest request = RequestFor(name_space);
   last_slots_ = request.slots;
   shares_[request.tenant.value].slot_bytes = name_space.slot_bytes;
@@ -71,13 +68,13 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, const SpaceRequest& request) {
   const std::optional<uint64_t> address = allocator_.Allocate(request.slots, index);
   if (!address) return false;
   GiveSlot(index, *address);
-  state_.BeginHostChange(state_[index]);
-  state_.host_awaits_disk = false;
+  state_.tables.BeginHostChange(state_[index]);
+  state_.pressure.host_awaits_disk = false;
   return true;
 }
 
 void HostSlots::GiveSlot(EntryIndex index, uint64_t address) {
-  const Namespace& name_space = state_.NamespaceOf(state_[index]);
+  const Namespace& name_space = state_.blocks.NamespaceOf(state_[index]);
   state_.Apply(index, BlockEvent::kTakeHostSlot);
   state_[index].host_slot = HostSlot(static_cast<uint32_t>(address / kHostSlotUnit));
   state_.tenants.Charge(Tier::kHost, name_space.tenant, name_space.slot_bytes);
@@ -86,12 +83,14 @@ void HostSlots::GiveSlot(EntryIndex index, uint64_t address) {
 
 // A block that some movement expects keeps the place in the order that it took with that.
 void HostSlots::Adopt(EntryIndex index, uint64_t address) {
-  KVT_CHECK(allocator_.ClassAt(address).slot_bytes == state_.NamespaceOf(state_[index]).slot_bytes);
+  KVT_CHECK(allocator_.ClassAt(address).slot_bytes ==
+            state_.blocks.NamespaceOf(state_[index]).slot_bytes);
+  const bool expected = InOrder(index);
   GiveSlot(index, address);
   allocator_.SetOwner(address, index);
-  if (!InOrder(index)) MakeColdest(index);
+  if (!expected) MakeColdest(index);
   // The table says that the slot is whole, as it did when the earlier daemon died.
-  state_.BeginHostChange(state_[index]);
+  state_.tables.BeginHostChange(state_[index]);
   Ready(index);
 }
 
@@ -100,38 +99,22 @@ void HostSlots::FreeKept(uint64_t address) {
   ++changes_;
 }
 
-void HostSlots::GiveUpFirst(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (!entry.in_host() || entry.loading() || entry.pinned()) return;
-  const bool belongs_on_disk =
-      state_.has_disk() && !entry.LeavesFirst() && entry.retention == RetentionClass::kExtended;
-  if (belongs_on_disk && !entry.on_disk()) return;
-  victims_.LeaveFirst(state_.TenantOf(entry), index);
-}
-
-void HostSlots::CancelArrival(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (!entry.has_host_slot() && !entry.expected_in_host()) {
-    victims_.Remove(state_.TenantOf(entry), index);
-  }
-}
-
 void HostSlots::Ready(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(InOrder(index));
   state_.Apply(index, BlockEvent::kFillHostSlot);
-  state_.EndHostChange(entry);
-  entry.host_since_ds = state_.NowDs();
+  state_.tables.EndHostChange(entry);
+  entry.host_since_ds = state_.clock.NowDs();
   ++ready_blocks_;
   ++changes_;
-  ++shares_[state_.TenantOf(entry).value].ready;
+  ++shares_[state_.blocks.TenantOf(entry).value].ready;
   to_disk_.SourceReady(index);
 }
 
 void HostSlots::RollBack(EntryIndex index) {
   BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kFreeHostSlot);
-  const Namespace& name_space = state_.NamespaceOf(entry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   const uint64_t address = entry.host_slot.value * kHostSlotUnit;
   // Before the slot can be given to another block.
   if (HostTable* const table = state_.env.arena->table()) table->Clear(address);
@@ -140,16 +123,15 @@ void HostSlots::RollBack(EntryIndex index) {
   state_.tenants.Refund(Tier::kHost, name_space.tenant, name_space.slot_bytes);
   --shares_[name_space.tenant.value].slots;
   entry.host_slot = kNoHostSlot;
-  CancelArrival(index);
 }
 
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kDropFromHost);
-  state_.CountDrop(index, Tier::kHost, reason);
-  state_.CountResidence(Tier::kHost, entry.host_since_ds);
+  state_.drops.Count(index, Tier::kHost, reason);
+  state_.drops.CountResidence(Tier::kHost, entry.host_since_ds);
   --ready_blocks_;
-  --shares_[state_.TenantOf(entry).value].ready;
+  --shares_[state_.blocks.TenantOf(entry).value].ready;
   RollBack(index);
   state_.ForgetIfGone(index);
 }
@@ -186,8 +168,7 @@ bool HostSlots::Admits(const SpaceRequest& request, TenantId tenant) const {
 EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint64_t* steps) {
   const auto admits = [&](TenantId tenant) { return Admits(request, tenant); };
   for (; *steps > 0; --*steps) {
-    const EntryIndex front =
-        victims_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
+    const EntryIndex front = order_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
     if (front == kNoEntry) return kNoEntry;
     ++state_.stats.host_eviction_steps;
     if (!state_[front].PassesThroughHost()) return front;
@@ -204,8 +185,7 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint6
 HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   const bool own = request.from == SpaceRequest::From::kOwn;
   Search& search = shares_[request.tenant.value].searches[static_cast<size_t>(request.from)];
-  const uint64_t candidates =
-      victims_.size([&](TenantId tenant) { return Admits(request, tenant); });
+  const uint64_t candidates = order_.size([&](TenantId tenant) { return Admits(request, tenant); });
   // A tier may be full of pinned blocks, or of blocks that are being loaded.
   const uint64_t part = state_.options.search_part_blocks;
   std::vector<uint64_t> blocked_slabs;
@@ -223,8 +203,8 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     // The disk may decline it, and then it may leave.
     if (!MayLeave(entry)) to_disk_.Want(coldest);
     if (!MayLeave(entry)) {
-      state_.host_awaits_disk = true;
-      if (!state_.host_space_is_overdue()) return Outcome::kWait;
+      state_.pressure.host_awaits_disk = true;
+      if (!state_.pressure.host_space_is_overdue()) return Outcome::kWait;
       // It is being written: it leaves as soon as it is on disk.
       search.passing = true;
       PassOver(coldest, &search);
@@ -270,22 +250,22 @@ void HostSlots::PassOver(EntryIndex index, Search* search) {
 HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   SlabEviction outcome = SlabEviction::kDone;
   std::vector<EntryIndex> owners;
-  allocator_.ForEachInSlab(state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t,
-                                                                                EntryIndex owner) {
-    // What an earlier daemon left is no block's until it has been looked at.
-    if (owner == kNoEntry) {
-      outcome = SlabEviction::kBlocked;
-      return;
-    }
-    const BlockEntry& entry = state_[owner];
-    owners.push_back(owner);
-    if (MayLeave(entry) && !Kept(entry)) return;
-    // A write to disk ends soon, and then the block may go. Pins and loads may last.
-    const bool leaves_soon =
-        entry.in_host() && (state_.NeedsPersist(entry) || entry.writing() || entry.committing());
-    if (!leaves_soon) outcome = SlabEviction::kBlocked;
-    if (outcome == SlabEviction::kDone) outcome = SlabEviction::kWait;
-  });
+  allocator_.ForEachInSlab(
+      state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t, EntryIndex owner) {
+        // What an earlier daemon left is no block's until it has been looked at.
+        if (owner == kNoEntry) {
+          outcome = SlabEviction::kBlocked;
+          return;
+        }
+        const BlockEntry& entry = state_[owner];
+        owners.push_back(owner);
+        if (MayLeave(entry) && !Kept(entry)) return;
+        // A write to disk ends soon, and then the block may go. Pins and loads may last.
+        const bool leaves_soon = entry.in_host() && (entry.NeedsPersist(state_.has_disk()) ||
+                                                     entry.writing() || entry.committing());
+        if (!leaves_soon) outcome = SlabEviction::kBlocked;
+        if (outcome == SlabEviction::kDone) outcome = SlabEviction::kWait;
+      });
   if (outcome == SlabEviction::kBlocked) return outcome;
   if (outcome == SlabEviction::kWait) {
     for (const EntryIndex owner : owners) {
@@ -302,14 +282,14 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
 }
 
 bool HostSlots::Kept(const BlockEntry& entry) const {
-  return entry.KeptInHost(state_.has_disk(), state_.ReadyPool(entry) != nullptr);
+  return entry.KeptInHost(state_.has_disk(), state_.blocks.ReadyPool(entry) != nullptr);
 }
 
 DropReason HostSlots::ReasonFor(const BlockEntry& entry) const {
   if (entry.on_disk()) return DropReason::kCleanCopyBelow;
   if (entry.in_pool()) return DropReason::kCopyAbove;
   if (entry.retention == RetentionClass::kMemory) return DropReason::kMemoryClass;
-  if (state_.NeedsPersist(entry)) return DropReason::kPoolPressure;
+  if (entry.NeedsPersist(state_.has_disk())) return DropReason::kPoolPressure;
   return DropReason::kLru;
 }
 
@@ -321,7 +301,7 @@ void HostSlots::Prepare() {
   const auto wanted = static_cast<uint64_t>(std::ceil(share * total));
   const uint64_t free = allocator_.FreeSlots(last_slots_);
   if (wanted <= free) return;
-  victims_.PrepareColdest(
+  order_.PrepareColdest(
       wanted - free, [this](TenantId tenant) { return EvictableForOthers(tenant); },
       [this](EntryIndex entry) { PrepareOne(entry); });
 }
@@ -347,13 +327,13 @@ void HostSlots::PrepareOwn(TenantId tenant) {
   const uint64_t used = state_.tenants.used_bytes(Tier::kHost, tenant);
   const uint64_t free = (bound - std::min(bound, used)) / own.slot_bytes;
   if (wanted <= free) return;
-  victims_.PrepareTenant(tenant, wanted - free, [this](EntryIndex entry) { PrepareOne(entry); });
+  order_.PrepareTenant(tenant, wanted - free, [this](EntryIndex entry) { PrepareOne(entry); });
 }
 
 void HostSlots::PrepareOne(EntryIndex index) {
   BlockEntry& entry = state_[index];
   if (entry.on_disk()) {
-    state_.TouchDisk(index);
+    state_.orders.TouchDisk(state_.blocks.TenantOf(state_[index]), index, state_[index]);
   } else {
     to_disk_.Want(index);
   }

@@ -33,7 +33,7 @@ class HostSlots {
   void FreeKept(uint64_t address);
   // The block was used before all others in host.
   void MakeColdest(EntryIndex entry) {
-    victims_.MakeColdest(state_.TenantOf(state_[entry]), entry);
+    order_.MakeColdest(state_.blocks.TenantOf(state_[entry]), entry);
   }
 
   enum class Outcome : uint8_t {
@@ -43,26 +43,17 @@ class HostSlots {
     kOverCap,    // every slot of the tenant is pinned, and it is at its cap
   };
   // The block is used in host, or will arrive there: it is the youngest as of now.
-  void Touch(EntryIndex entry) { victims_.Touch(state_.TenantOf(state_[entry]), entry); }
-  // The same for a block that is in host and not used there just now: one that leaves first
-  // (BlockEntry::LeavesFirst) is the youngest of these only.
+  void Touch(EntryIndex entry) { order_.Touch(state_.blocks.TenantOf(state_[entry]), entry); }
+  // The same for a block that is in host and not used there just now (Orders::ReorderInHost).
   void Reorder(EntryIndex entry) {
-    if (!state_[entry].LeavesFirst()) return Touch(entry);
-    victims_.LeaveFirst(state_.TenantOf(state_[entry]), entry);
+    state_.orders.ReorderInHost(state_.blocks.TenantOf(state_[entry]), entry, state_[entry]);
   }
-  // A pool has the block, and no session uses it there: when host is full, its copy in host goes
-  // before those that host alone has. Does nothing if the copy is pinned, is being loaded from, or
-  // is not on disk though it should be: to lose it might cost a write.
-  void GiveUpFirst(EntryIndex entry);
-  // It will not arrive after all. Does nothing if its slot is being filled, or if another movement
-  // still expects it.
-  void CancelArrival(EntryIndex entry);
   // A slot for the expected entry; evicts the coldest if need be, that of its tenant if the tenant
   // is at its cap.
   [[nodiscard]] Outcome Allocate(EntryIndex entry);
   // The slot's header and payload are complete: the block is cached in host.
   void Ready(EntryIndex entry);
-  // Frees a slot that was not Ready, and cancels its arrival.
+  // Frees a slot that was not Ready.
   void RollBack(EntryIndex entry);
   // REQUIRES: ready, no pins.
   void Drop(EntryIndex entry, DropReason reason);
@@ -79,10 +70,10 @@ class HostSlots {
   [[nodiscard]] uint64_t blocks() const { return ready_blocks_; }
   // In host or on its way there.
   [[nodiscard]] bool InOrder(EntryIndex entry) const {
-    return victims_.Contains(state_.TenantOf(state_.directory[entry]), entry);
+    return order_.Contains(state_.blocks.TenantOf(state_.blocks.directory[entry]), entry);
   }
   [[nodiscard]] uint64_t memory_bytes() const {
-    return allocator_.memory_bytes() + victims_.memory_bytes();
+    return allocator_.memory_bytes() + order_.memory_bytes();
   }
 
  private:
@@ -136,7 +127,7 @@ class HostSlots {
   // The block may leave host: at no cost, or because others have waited for long enough.
   [[nodiscard]] bool MayLeave(const BlockEntry& entry) const {
     return entry.EvictableFromHost(state_.has_disk()) ||
-           (state_.host_space_is_overdue() && entry.DroppableFromHost());
+           (state_.pressure.host_space_is_overdue() && entry.DroppableFromHost());
   }
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry, Search* search);
@@ -152,10 +143,10 @@ class HostSlots {
   void PrepareOwn(TenantId tenant);
 
   CacheState& state_;
+  TenantVictims& order_;  // CacheState::orders.host
   CopyDown& to_disk_;
   SlabAllocator allocator_;
   KeptSlots kept_;
-  TenantVictims victims_;  // what is in host and what is expected
   std::vector<Share> shares_;
   uint64_t ready_blocks_ = 0;
   // Blocks that have come or gone, and ticks: what has to be waited for stays so in between.

@@ -15,7 +15,7 @@ namespace kvtier {
 namespace {
 
 // Recency updates in one index batch, so that one event does not gather those of all blocks.
-constexpr size_t kUpdatesPerBatch = 16'384;
+constexpr size_t kUpdatesPerBatch = 2048;
 
 }  // namespace
 
@@ -70,7 +70,7 @@ IndexBatch IndexCommitter::BuildBatch() {
   namespaces_under_way_.clear();
   for (const EntryIndex index : puts_under_way_) {
     const BlockEntry& entry = state_[index];
-    Namespace& name_space = state_.NamespaceOf(entry);
+    Namespace& name_space = state_.blocks.NamespaceOf(entry);
     if (!name_space.indexed) {
       name_space.indexed = true;
       namespaces_under_way_.push_back(entry.namespace_id);
@@ -94,16 +94,16 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
                          entry.disk,
                          entry.disk_generation,
                          entry.depth,
-                         state_.ToWallS(entry.created_s),
-                         state_.ToWallS(entry.last_use_s),
+                         state_.clock.ToWallS(entry.created_s),
+                         state_.clock.ToWallS(entry.last_use_s),
                          entry.tokens,
                          entry.retention,
                          entry.verified(),
-                         state_.ParentHashOf(index)});
+                         state_.blocks.ParentHashOf(index)});
   const std::span<const uint32_t> token_ids = state_.token_ids.TakeUnstored(index);
   if (token_ids.empty()) return;
   batch->token_puts.push_back({{entry.namespace_id, entry.hash},
-                               state_.ToWallS(entry.created_s),
+                               state_.clock.ToWallS(entry.created_s),
                                BytesOfTokenIds(token_ids)});
 }
 
@@ -119,18 +119,19 @@ void IndexCommitter::AddDeletes(IndexBatch* batch) {
 }
 
 void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
-  std::vector<EntryIndex>& queue = state_.recency_updates;
-  const size_t taken = std::min(queue.size(), kUpdatesPerBatch);
-  for (const EntryIndex index : std::span(queue).last(taken)) {
-    if (!state_.directory.Live(index) || !state_[index].update_queued()) continue;
+  std::deque<EntryRef>& queue = state_.recency_updates;
+  for (size_t taken = 0; taken < kUpdatesPerBatch && !queue.empty(); ++taken) {
+    const EntryRef ref = queue.front();
+    queue.pop_front();
+    const EntryIndex index = state_.blocks.directory.Resolve(ref);
+    if (index == kNoEntry || !state_[index].update_queued()) continue;
     state_.Apply(index, BlockEvent::kTakeUpdate);
     const BlockEntry& entry = state_[index];
     // What is being committed carries its times anyway.
     if (!entry.on_disk() || entry.committing()) continue;
     AddPut(index, batch);
-    updates_under_way_.push_back(index);
+    updates_under_way_.push_back(ref);
   }
-  queue.resize(queue.size() - taken);
 }
 
 // After a failure nothing is known of the batch: puts stay without entries until they are written
@@ -143,7 +144,7 @@ void IndexCommitter::Finish(const Status& status) {
     ++state_.stats.index_errors;
     failed_ = true;
     for (const NamespaceId namespace_id : namespaces_under_way_)
-      state_.namespaces[namespace_id.value].indexed = false;
+      state_.blocks.namespaces[namespace_id.value].indexed = false;
   }
   FinishPuts(status);
   FinishUpdates(status);
@@ -164,8 +165,9 @@ void IndexCommitter::FinishPuts(const Status& status) {
 }
 
 void IndexCommitter::FinishUpdates(const Status& status) {
-  for (const EntryIndex index : updates_under_way_) {
-    if (!state_.directory.Live(index)) continue;
+  for (const EntryRef ref : updates_under_way_) {
+    const EntryIndex index = state_.blocks.directory.Resolve(ref);
+    if (index == kNoEntry) continue;
     if (status) {
       NoteTokensStored(index);
       continue;
@@ -185,7 +187,7 @@ void IndexCommitter::NoteTokensStored(EntryIndex index) {
 void IndexCommitter::FinishDeletes(const Status& status) {
   if (status) {
     for (const Deletion& deletion : deletes_under_way_) {
-      if (deletion.slot == Slot::kFree) end_.free(deletion.location);
+      if (deletion.slot == Slot::kFree) owner_.FreeSlot(deletion.location);
       if (deletion.slot == Slot::kVoid) voider_.Void(deletion.location);
     }
   } else {

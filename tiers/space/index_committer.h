@@ -18,13 +18,9 @@ namespace kvtier {
 // Event loop only.
 class IndexCommitter {
  public:
-  // What becomes of a slot that was deleted, once that is durable.
-  struct SlotEnd {
-    std::function<void(DiskLocation)> free;
-    std::function<void(DiskLocation)> keep;  // of Slot::kVoid, whose header the disk refuses
-  };
-  IndexCommitter(CacheState* state, SlotEnd end)
-      : state_(*state), end_(std::move(end)), voider_(state, {end_.free, end_.keep}) {}
+  // Both are borrowed. `owner` gets back each slot that was deleted, once that is durable.
+  IndexCommitter(CacheState* state, SlotOwner* owner)
+      : state_(*state), owner_(*owner), voider_(state, owner) {}
 
   // The entry's data is written; sets `committing` until it is durable and then `persisted`.
   void Put(EntryIndex entry);
@@ -80,7 +76,7 @@ class IndexCommitter {
   void NoteTokensStored(EntryIndex entry);
 
   CacheState& state_;
-  const SlotEnd end_;
+  SlotOwner& owner_;
   HeaderVoider voider_;
   std::vector<EntryIndex> puts_;  // gathering
   std::vector<Deletion> deletes_;
@@ -90,7 +86,7 @@ class IndexCommitter {
   std::vector<std::function<void(Status)>> waiters_;  // for `deletes_`, `token_deletes_`
   std::vector<std::function<void(Status)>> waiters_under_way_;
   std::vector<BlockKey> token_deletes_under_way_;
-  std::vector<EntryIndex> updates_under_way_;
+  std::vector<EntryRef> updates_under_way_;
   std::vector<NamespaceId> namespaces_under_way_;
   bool purge_tokens_ = false;
   bool purge_under_way_ = false;

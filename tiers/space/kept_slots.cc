@@ -28,9 +28,9 @@ KeptSlots::KeptSlots(CacheState* state, SlabAllocator* allocator)
   if (table == nullptr) return;
   const bool from_host = std::ranges::all_of(
       env.devices, [](const PoolDevice& each) { return each.device->info().kind == "host"; });
-  late_until_ms_ = state_.NowMs() + (from_host ? 0 : kLateCopiesMs);
+  late_until_ms_ = state_.clock.NowMs() + (from_host ? 0 : kLateCopiesMs);
   if (table->disk_set() == Digest128{}) table->SetDiskSet(env.disk_set);
-  if (table->disk_set() != env.disk_set) late_until_ms_ = state_.NowMs() + kLateReadsMs;
+  if (table->disk_set() != env.disk_set) late_until_ms_ = state_.clock.NowMs() + kLateReadsMs;
 }
 
 void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
@@ -73,7 +73,7 @@ void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>*
 
 void KeptSlots::ClaimUnfinished(uint64_t address, const SlotClass& slots) {
   state_.stats.CountAdoptionDrop(AdoptionDrop::kUnfinished);
-  if (state_.NowMs() >= late_until_ms_) return state_.env.arena->table()->Clear(address);
+  if (state_.clock.NowMs() >= late_until_ms_) return state_.env.arena->table()->Clear(address);
   KVT_CHECK(allocator_.Claim(address, slots, kNoEntry));
   unfinished_.push_back(address);
 }
@@ -114,7 +114,7 @@ void KeptSlots::Free(uint64_t address) {
 
 bool KeptSlots::Tick() {
   HostTable* const table = state_.env.arena->table();
-  if (table == nullptr || state_.NowMs() < late_until_ms_) return false;
+  if (table == nullptr || state_.clock.NowMs() < late_until_ms_) return false;
   // Not sooner: a daemon that follows before that has to wait for the same reads.
   const Digest128& disk_set = state_.env.disk_set;
   if (table->disk_set() != disk_set) table->SetDiskSet(disk_set);

@@ -19,22 +19,22 @@ constexpr uint32_t kClockMarginSeconds = 600;
 void KeyExpiry::Tick() {
   if (state_.env.keys == nullptr) return;
   if (!under_way_) {
-    if (state_.NowMs() < next_pass_ms_) return;
+    if (state_.clock.NowMs() < next_pass_ms_) return;
     Begin();
   }
   const uint64_t end =
-      std::min<uint64_t>(state_.directory.end(), next_row_ + state_.options.drain_part_rows);
+      std::min<uint64_t>(state_.blocks.directory.end(), next_row_ + state_.options.drain_part_rows);
   for (; next_row_ < end; ++next_row_) {
     const EntryIndex index(static_cast<uint32_t>(next_row_));
-    if (!state_.directory.Live(index) || !state_[index].has_disk_slot()) continue;
+    if (!state_.blocks.directory.Live(index) || !state_[index].has_disk_slot()) continue;
     const BlockEntry& entry = state_[index];
-    const uint32_t created_s = state_.ToWallS(entry.created_s);
+    const uint32_t created_s = state_.clock.ToWallS(entry.created_s);
     const uint32_t hour = (created_s - std::min(created_s, kClockMarginSeconds)) / kSecondsPerHour;
     const auto [oldest, is_new] =
-        oldest_hours_.try_emplace(state_.NamespaceOf(entry).identity.tenant, hour);
+        oldest_hours_.try_emplace(state_.blocks.NamespaceOf(entry).identity.tenant, hour);
     if (!is_new) oldest->second = std::min(oldest->second, hour);
   }
-  if (next_row_ >= state_.directory.end()) End();
+  if (next_row_ >= state_.blocks.directory.end()) End();
 }
 
 // A block that gets its slot from now on may lie in a row that has been looked at; its key is
@@ -48,9 +48,9 @@ void KeyExpiry::Begin() {
 
 void KeyExpiry::End() {
   under_way_ = false;
-  next_pass_ms_ = state_.NowMs() + kBetweenPassesMs;
+  next_pass_ms_ = state_.clock.NowMs() + kBetweenPassesMs;
   const uint64_t wiped = state_.env.keys->DestroyUnused(oldest_hours_);
-  if (wiped > 0 && state_.env.on_keys_expired) state_.env.on_keys_expired(wiped);
+  if (wiped > 0 && state_.env.owner != nullptr) state_.env.owner->OnKeysExpired(wiped);
   // The disk tier logs an error, and the next pass tries again.
   state_.env.keys->WhenStored([](const Status&) {});
 }

@@ -21,7 +21,7 @@ constexpr uint64_t kUnsizedShare = 4;
 
 int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
   int pools = 0;
-  state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+  state.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
     // What an engine's region has, it has for the time of a transfer.
     pools += pool.region == nullptr && !pool.blocks[block].loading();
   });
@@ -49,7 +49,7 @@ uint64_t PoolSpace::returning_bytes(DeviceIndex device) const {
 
 std::unique_ptr<EvictionPolicy> PoolSpace::MakeOrder() const {
   if (state_.options.pool_eviction == PoolEviction::kLru) return MakeLruPolicy();
-  return MakeUseClassPolicy([&state = state_] { return state.NowS(); });
+  return MakeUseClassPolicy([&state = state_] { return state.clock.NowS(); });
 }
 
 // What is reserved for tenants, and their caps, count over all devices.
@@ -60,8 +60,9 @@ uint64_t PoolSpace::BytesLeft(TenantId tenant, DeviceIndex device) const {
 
 Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex device,
                                      uint64_t pool_bytes, uint32_t shares, uint32_t groups) {
-  Namespace& name_space = state_.namespaces[namespace_id.value];
+  Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   if (CachePool* const known = name_space.pools[device.value]) return known;
+  KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
   const uint64_t block_bytes = name_space.identity.block_bytes;
   const bool sized = pool_bytes > 0;
   KVT_RETURN_IF_ERROR(
@@ -75,10 +76,13 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
     return MakeError(
         ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
         fmt::format("{} wanted in blocks of {}, {} of {} configured bytes are left to tenant "
-                    "\"{}\"; other models have the rest (kvtierctl status): attach them with fewer "
-                    "bytes, or raise pool.bytes",
+                    "\"{}\"; {}raise pool.bytes",
                     bytes == 0 ? "a pool of any size" : fmt::format("{} bytes", bytes), block_bytes,
-                    left, capacity_bytes(device), name_space.identity.tenant));
+                    left, capacity_bytes(device), name_space.identity.tenant,
+                    left == capacity_bytes(device)
+                        ? ""
+                        : "other models have the rest (kvtierctl status): attach them with fewer "
+                          "bytes, or "));
   };
   // Nothing has been charged up to here, so that a refused pool leaves no trace.
   if (wanted > left || blocks == 0) return exhausted(wanted);
@@ -99,10 +103,10 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
 CachePool* PoolSpace::Add(NamespaceId namespace_id, DeviceIndex device,
                           std::unique_ptr<DevicePool> memory, uint32_t blocks,
                           uint64_t generation) {
-  const Namespace& name_space = state_.namespaces[namespace_id.value];
+  const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   used_bytes_[device.value] += memory->bytes();
   state_.tenants.Charge(Tier::kPool, name_space.tenant, memory->bytes());
-  return state_.AddPool(std::make_unique<CachePool>(CachePool{
+  return state_.blocks.AddPool(std::make_unique<CachePool>(CachePool{
       .namespace_id = namespace_id,
       .device = device,
       .slot = PoolSlot(device.value),
@@ -120,7 +124,7 @@ void PoolSpace::Keep(CachePool* pool) {
   if (state_.env.pool_keeper == nullptr) return;
   PoolTable* const table = state_.env.pool_keeper->Keep(
       pool->device,
-      {.identity = state_.namespaces[pool->namespace_id.value].identity,
+      {.identity = state_.blocks.namespaces[pool->namespace_id.value].identity,
        .generation = pool->generation,
        .memory_bytes = pool->memory->bytes(),
        .device_bytes = capacity_bytes(pool->device),
@@ -129,15 +133,15 @@ void PoolSpace::Keep(CachePool* pool) {
   if (table == nullptr) return;
   pool->blocks.SetTable(table);
   pool->memory->WhenReady(gate_.WhileOpen([this, id = pool->id, table] {
-    const CachePool* const ready = state_.FindPool(id);
+    const CachePool* const ready = state_.blocks.FindPool(id);
     if (ready != nullptr && ready->blocks.table() == table) table->SetReady();
   }));
 }
 
 Result<CachePool*> PoolSpace::Adopt(LeftPool left) {
   KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
-                       state_.InternNamespace(left.description.identity));
-  const Namespace& name_space = state_.namespaces[namespace_id.value];
+                       state_.blocks.InternNamespace(left.description.identity));
+  const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   if (name_space.pools[left.device.value] != nullptr) {
     return MakeError(ErrorCode::kCorrupt, "duplicate");
   }
@@ -147,7 +151,7 @@ Result<CachePool*> PoolSpace::Adopt(LeftPool left) {
   CachePool* const pool = Add(namespace_id, left.device, std::move(left.memory),
                               left.description.blocks, left.description.generation);
   // No session of this daemon uses it: it may be closed to make room for another.
-  pool->unused_since_ms = state_.NowMs();
+  pool->unused_since_ms = state_.clock.NowMs();
   return pool;
 }
 
@@ -161,7 +165,7 @@ Status PoolSpace::MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted,
   // be closed, none is touched.
   const bool awaited = std::ranges::any_of(
       plan.pools, [](const CachePool* pool) { return pool->ended_sessions > 0; });
-  const bool read = state_.env.pools_read && state_.env.pools_read(device);
+  const bool read = state_.env.owner != nullptr && state_.env.owner->ReadsPools(device);
   for (CachePool* const pool : plan.pools) {
     if (!awaited && !read) Empty(pool);
   }
@@ -185,8 +189,8 @@ PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint
     if (memory.device == device) give_back(memory.tenant, memory.bytes);
   }
   std::vector<CachePool*> unused;
-  for (const auto& pool : state_.pools) {
-    const bool closable = pool && pool->region == nullptr && pool->unused_since_ms.has_value();
+  for (const auto& [id, pool] : state_.blocks.pools) {
+    const bool closable = pool->region == nullptr && pool->unused_since_ms.has_value();
     if (closable && pool->device == device) unused.push_back(pool.get());
   }
   // Those that can be closed now before those that a process may still write to.
@@ -196,7 +200,7 @@ PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint
   Plan plan;
   for (CachePool* const pool : unused) {
     if (left() >= wanted) break;
-    const TenantId owner = state_.namespaces[pool->namespace_id.value].tenant;
+    const TenantId owner = state_.blocks.namespaces[pool->namespace_id.value].tenant;
     const uint64_t bytes = pool->memory->bytes();
     // Where its own cap is in the tenant's way, pools of others would not help.
     const bool capped = left() == tenants.CapBytesLeft(Tier::kPool, tenant);
@@ -218,7 +222,7 @@ void PoolSpace::Empty(CachePool* pool) {
     pool->next_to_close = (pool->next_to_close + 1) % blocks;
     const PoolBlock& block = pool->blocks[index];
     if (block.state() != PoolBlockState::kCommitted || block.loading() || block.pins() > 0 ||
-        block.references > 0) {
+        block.references() > 0) {
       continue;
     }
     const EntryIndex entry = block.entry;
@@ -235,11 +239,11 @@ void PoolSpace::Empty(CachePool* pool) {
 // kernel seconds; checksums have one thread less meanwhile.
 void PoolSpace::Close(CachePool* pool) {
   const auto returning = returning_.insert(
-      returning_.end(),
-      {state_.namespaces[pool->namespace_id.value].tenant, pool->device, pool->memory->bytes()});
+      returning_.end(), {state_.blocks.namespaces[pool->namespace_id.value].tenant, pool->device,
+                         pool->memory->bytes()});
   const auto memory = std::make_shared<std::unique_ptr<DevicePool>>(std::move(pool->memory));
   PoolTable* const table = pool->blocks.table();
-  state_.RemovePool(pool);
+  state_.blocks.RemovePool(pool);
   if (table != nullptr) state_.env.pool_keeper->Release(table, "");
   state_.env.executor->Run(
       [memory] {
@@ -283,7 +287,7 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks, Spare spare) {
     // A pinned block that has no other copy may not leave: it goes to the hot end, so that the next
     // one is looked at.
     if (!MayLeave(entry)) {
-      pool->victims.Touch(front, state_.FactsOf(front));
+      pool->victims.Touch(front, state_.blocks.FactsOf(front));
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
       continue;
     }
@@ -303,7 +307,7 @@ bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
       PrepareVictims(pool, pool->victims.prepared() + 1, Need::kNow);
     }
     const EntryIndex next = pool->victims.After(victim);
-    if (pool->blocks[state_.BlockIn(*pool, entry)].pins() == 0 && MayLeave(entry)) {
+    if (pool->blocks[state_.blocks.BlockIn(*pool, entry)].pins() == 0 && MayLeave(entry)) {
       Drop(pool, victim, ReasonFor(entry, DropReason::kPoolPressure));
     }
     victim = next;
@@ -312,29 +316,28 @@ bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
 }
 
 void PoolSpace::Drop(CachePool* pool, EntryIndex index, DropReason reason) {
-  state_.CountDrop(index, Tier::kPool, reason);
-  pool->victims.Remove(index);
+  state_.drops.Count(index, Tier::kPool, reason);
   const BlockIndex block = state_.RemovePlace(pool, index);
-  state_.CountResidence(Tier::kPool, pool->blocks[block].since_ds);
+  state_.drops.CountResidence(Tier::kPool, pool->blocks[block].since_ds);
   pool->blocks.Free(block, nullptr);
   // Another device's pool may still serve as the source of a copy that is queued.
-  if (state_.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
+  if (state_.blocks.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
   state_.ForgetIfGone(index);
 }
 
 void PoolSpace::DropAll(EntryIndex index, DropReason reason) {
   // The last drop forgets the entry: where the block is must be known before.
   std::vector<CachePool*> holders;
-  state_.ForEachPlace(state_[index],
-                      [&](CachePool& pool, BlockIndex) { holders.push_back(&pool); });
+  state_.blocks.ForEachPlace(state_[index],
+                             [&](CachePool& pool, BlockIndex) { holders.push_back(&pool); });
   for (CachePool* const pool : holders) Drop(pool, index, reason);
 }
 
 // Copies are asked for before the space is needed: an acquire that finds clean victims does not
 // wait for the copy engine.
 void PoolSpace::Prepare() {
-  for (const auto& pool : state_.pools) {
-    if (!pool || pool->region != nullptr) continue;
+  for (const auto& [id, pool] : state_.blocks.pools) {
+    if (pool->region != nullptr) continue;
     const double share = state_.options.pool_clean_fraction;
     const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
     if (wanted > pool->blocks.free())

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache needs of the world: clock, loop, devices, memory, files and index, all of which
+// The world as the cache needs it: clock, loop, devices, memory, files and index, all of which
 // tests and the simulator replace.
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/executor.h"
+#include "base/result.h"
 #include "gpu/device.h"
 #include "tiers/cold/cold_store.h"
 #include "tiers/index/index.h"
@@ -33,7 +34,7 @@ struct PoolDevice {
   uint64_t pool_bytes = 0;  // 0: CacheOptions::pool_bytes
 };
 
-// What has become of the blocks that an earlier daemon left in host memory.
+// Counts the blocks of an earlier daemon in host memory that were taken over or dropped.
 struct AdoptionReport {
   uint64_t blocks = 0;
   uint64_t bytes = 0;
@@ -41,7 +42,30 @@ struct AdoptionReport {
   int64_t ms = 0;        // from the first verification to the end
 };
 
-// What the cache needs of the world. All pointers are borrowed and outlive the cache; each
+// The process that has the cache. The cache reports to it, and asks it questions that no part of
+// the cache can answer. Event loop only. No call may lead back into the cache.
+class CacheOwner {
+ public:
+  virtual ~CacheOwner() = default;
+  // Whether computations besides the cache's copies read pools of the device now, though their
+  // sessions may have ended: no pool is closed then.
+  [[nodiscard]] virtual bool ReadsPools(DeviceIndex /*device*/) { return false; }
+  // Replaces what admission to disk has learned: how likely the block of these facts is to be used
+  // again. For tests.
+  [[nodiscard]] virtual std::optional<double> ChanceOfUse(const BlockFacts& /*facts*/) {
+    return std::nullopt;
+  }
+  // All that an earlier daemon left in host memory has been looked at. Once, and not if it left
+  // nothing.
+  virtual void OnAdopted(const AdoptionReport& /*report*/) {}
+  // So many keys were wiped, because no block needs them any more.
+  virtual void OnKeysExpired(uint64_t /*keys*/) {}
+  // An erasure that an earlier daemon had begun for this tenant has ended.
+  virtual void OnErasureResumed(const std::string& /*tenant*/, const EraseReport& /*report*/,
+                                const Status& /*status*/) {}
+};
+
+// The world as the cache needs it. All pointers are borrowed and outlive the cache; each
 // implementation must stop calling back before the cache is destroyed.
 struct CacheEnvironment {
   const Clock* clock = nullptr;
@@ -55,25 +79,13 @@ struct CacheEnvironment {
   DiskGeometry geometry;              // of `files`
   Digest128 disk_set;                 // likewise: DiskFiles::set_uuid; zeros without files
   uint64_t disk_epoch = 0;            // likewise: DiskFiles::epoch, which counts their starts
-  // Of EncryptedFiles, which `files` then are; null: nothing is encrypted.
+  // The keys of EncryptedFiles, which `files` then are; null: nothing is encrypted.
   KeyRing* keys = nullptr;
   Index* index = nullptr;            // null exactly when `files` is empty
   ColdStore* cold = nullptr;         // null: no cold tier
   Tracer* tracer = nullptr;          // null: nothing is traced
   BlockEventSink* events = nullptr;  // null: no events
-  // Replaces what admission to disk has learned: how likely the block of these facts is to be used
-  // again. For tests; else null.
-  std::function<double(const BlockFacts&)> chance_of_use;
-  // Whether computations besides the cache's copies read pools of the device now, though their
-  // sessions may have ended: no pool is closed then. Null: there are none.
-  std::function<bool(DeviceIndex)> pools_read;
-  // Called once, when all that an earlier daemon left in host memory has been looked at; not if it
-  // left nothing. May be null.
-  std::function<void(const AdoptionReport&)> on_adopted;
-  // Told how many keys were wiped because no block needs them any more. May be null.
-  std::function<void(uint64_t)> on_keys_expired;
-  // An erasure that an earlier daemon had begun for this tenant has ended. May be null.
-  std::function<void(const std::string&, const EraseReport&, const Status&)> on_erasure_resumed;
+  CacheOwner* owner = nullptr;       // null: there is none
 };
 
 }  // namespace kvtier

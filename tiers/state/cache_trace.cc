@@ -82,10 +82,10 @@ void CacheTrace::LoadEnd(SessionId session, const LoadProgress& progress) {
 
 void CacheTrace::BlockLoadBegin(RequestTag tag, EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  const bool through_host = entry.in_host() || state_.ReadyPool(entry) != nullptr;
+  const bool through_host = entry.in_host() || state_.blocks.ReadyPool(entry) != nullptr;
   const Tier tier = through_host ? Tier::kHost : Tier::kDisk;
   const uint64_t hash = entry.hash.Prefix64();
-  const uint64_t bytes = state_.NamespaceOf(entry).slot_bytes;
+  const uint64_t bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
   KVT_PROBE6(load__begin, index.value, hash, bytes, static_cast<int>(tier), tag.session.value,
              tag.request);
   Record({.tag = tag,
@@ -100,7 +100,7 @@ void CacheTrace::BlockLoadBegin(RequestTag tag, EntryIndex index) {
 void CacheTrace::BlockLoadEnd(EntryIndex index, MissReason miss) {
   const BlockEntry& entry = state_[index];
   const uint64_t hash = entry.hash.Prefix64();
-  const uint64_t bytes = state_.NamespaceOf(entry).slot_bytes;
+  const uint64_t bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
   KVT_PROBE4(load__end, index.value, hash, bytes, static_cast<int>(miss));
   Record({.id = index.value,
           .hash_prefix = hash,
@@ -115,7 +115,7 @@ void CacheTrace::Move(TraceKind kind, TracePhase phase, EntryIndex index, bool f
                       int64_t time_us) {
   const BlockEntry& entry = state_[index];
   const uint64_t hash = entry.hash.Prefix64();
-  const uint64_t bytes = state_.NamespaceOf(entry).slot_bytes;
+  const uint64_t bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
   FireMove(kind, phase, index.value, hash, bytes, failed);
   Record({.time_us = time_us,
           .id = index.value,

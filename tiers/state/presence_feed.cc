@@ -21,9 +21,9 @@ constexpr uint8_t BitOf(Tier tier) { return static_cast<uint8_t>(1 << static_cas
 }  // namespace
 
 uint8_t PresenceFeed::TiersOf(EntryIndex index) const {
-  const BlockEntry& entry = state_.directory[index];
+  const BlockEntry& entry = state_.blocks.directory[index];
   uint8_t tiers = 0;
-  state_.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+  state_.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
     if (pool.region == nullptr && !pool.blocks[block].loading()) tiers |= BitOf(Tier::kPool);
   });
   if (entry.in_host()) tiers |= BitOf(Tier::kHost);
@@ -32,10 +32,10 @@ uint8_t PresenceFeed::TiersOf(EntryIndex index) const {
 }
 
 void PresenceFeed::Note(EntryIndex entry) {
-  if (entry.value >= told_.size())
-    told_.resize(std::max<size_t>(entry.value + 1, 2 * told_.size()));
-  if ((told_[entry.value] & kMarked) != 0) return;
-  told_[entry.value] |= kMarked;
+  uint8_t& told = told_.At(entry.value);
+  told_end_ = std::max(told_end_, entry.value + 1);
+  if ((told & kMarked) != 0) return;
+  told |= kMarked;
   marked_.push_back(entry);
   Schedule();
 }
@@ -47,24 +47,23 @@ void PresenceFeed::Schedule() {
     scheduled_ = false;
     TellMarked();
   });
-  if (next_marked_ == 0) {
-    state_.env.loop->RunAfterEvent(std::move(tell));
-  } else {
+  if (goes_on_) {
     state_.env.loop->Post(std::move(tell));
+  } else {
+    state_.env.loop->RunAfterEvent(std::move(tell));
   }
 }
 
 void PresenceFeed::TellMarked() {
-  const size_t end = std::min(marked_.size(), next_marked_ + kMaxTold);
-  for (; next_marked_ < end; ++next_marked_) {
-    const EntryIndex entry = marked_[next_marked_];
+  for (size_t told = 0; told < kMaxTold && !marked_.empty(); ++told) {
+    const EntryIndex entry = marked_.front();
+    marked_.pop_front();
     told_[entry.value] &= static_cast<uint8_t>(~kMarked);
     // A row that is free now was told empty when it was erased.
-    if (state_.directory.Live(entry)) Tell(entry);
+    if (state_.blocks.directory.Live(entry)) Tell(entry);
   }
-  if (next_marked_ < marked_.size()) return Schedule();
-  marked_.clear();
-  next_marked_ = 0;
+  goes_on_ = !marked_.empty();
+  if (goes_on_) Schedule();
 }
 
 void PresenceFeed::Tell(EntryIndex index) {
@@ -72,7 +71,7 @@ void PresenceFeed::Tell(EntryIndex index) {
   const uint8_t changed = (told_[index.value] ^ tiers) & static_cast<uint8_t>(~kMarked);
   if (changed == 0) return;
   told_[index.value] ^= changed;
-  const BlockEntry& entry = state_.directory[index];
+  const BlockEntry& entry = state_.blocks.directory[index];
   const BlockKey key{entry.namespace_id, entry.hash};
   for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
     if ((changed & BitOf(tier)) == 0) continue;
@@ -86,9 +85,9 @@ void PresenceFeed::Tell(EntryIndex index) {
 
 // What a router does with ids whose place in the sequence it does not know would be wrong.
 StoredBlock PresenceFeed::Describe(EntryIndex index, Tier tier) const {
-  const BlockEntry& entry = state_.directory[index];
+  const BlockEntry& entry = state_.blocks.directory[index];
   StoredBlock block{.key = {entry.namespace_id, entry.hash},
-                    .parent = state_.ParentHashOf(index),
+                    .parent = state_.blocks.ParentHashOf(index),
                     .tokens = entry.tokens,
                     .tier = tier};
   if (block.parent || entry.depth == 0) block.token_ids = state_.token_ids.Of(index);
@@ -96,21 +95,21 @@ StoredBlock PresenceFeed::Describe(EntryIndex index, Tier tier) const {
 }
 
 void PresenceFeed::TellAgain(EntryIndex index) {
-  if (index.value >= told_.size()) return;
+  const uint8_t told = ToldOf(index);
   for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
-    if ((told_[index.value] & BitOf(tier)) == 0) continue;
+    if ((told & BitOf(tier)) == 0) continue;
     state_.env.events->BlockStored(Describe(index, tier));
   }
 }
 
 void PresenceFeed::Forget(EntryIndex entry) {
-  if (entry.value >= told_.size()) return;
+  if (entry.value >= told_end_) return;
   KVT_CHECK(TiersOf(entry) == 0);
   Tell(entry);
 }
 
 uint64_t PresenceFeed::Replay(uint64_t cursor, uint32_t rows, BlockEventSink* sink) const {
-  const uint64_t end = std::min<uint64_t>(cursor + rows, told_.size());
+  const uint64_t end = std::min<uint64_t>(cursor + rows, told_end_);
   size_t token_ids = 0;
   for (; cursor < end && token_ids < kMaxReplayedIds; ++cursor) {
     const EntryIndex index(static_cast<uint32_t>(cursor));
@@ -122,12 +121,12 @@ uint64_t PresenceFeed::Replay(uint64_t cursor, uint32_t rows, BlockEventSink* si
       sink->BlockStored(block);
     }
   }
-  return cursor < told_.size() ? cursor : kEnd;
+  return cursor < told_end_ ? cursor : kEnd;
 }
 
 bool PresenceFeed::Agrees(EntryIndex entry) const {
   if (state_.env.events == nullptr) return true;
-  const uint8_t told = entry.value < told_.size() ? told_[entry.value] : 0;
+  const uint8_t told = ToldOf(entry);
   return (told & kMarked) != 0 || told == TiersOf(entry);
 }
 

@@ -6,9 +6,10 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <deque>
 
 #include "base/gate.h"
+#include "tiers/policy/eviction_policy.h"
 #include "tiers/state/block_event_sink.h"
 
 namespace kvtier {
@@ -43,6 +44,10 @@ class PresenceFeed {
   // Bits of `told_`, above those of the tiers.
   static constexpr uint8_t kMarked = 1 << 7;
 
+  // What the sink was told of the row; with kMarked, if it is to be looked at.
+  [[nodiscard]] uint8_t ToldOf(EntryIndex entry) const {
+    return entry.value < told_end_ ? told_[entry.value] : uint8_t{0};
+  }
   // One bit per tier.
   [[nodiscard]] uint8_t TiersOf(EntryIndex entry) const;
   void Schedule();
@@ -51,10 +56,11 @@ class PresenceFeed {
   [[nodiscard]] StoredBlock Describe(EntryIndex entry, Tier tier) const;
 
   CacheState& state_;
-  std::vector<uint8_t> told_;  // by the row of the directory
-  std::vector<EntryIndex> marked_;
-  size_t next_marked_ = 0;
+  PagedArray<uint8_t> told_;  // by the row of the directory
+  uint32_t told_end_ = 0;     // rows from here on have never been marked
+  std::deque<EntryIndex> marked_;
   bool scheduled_ = false;
+  bool goes_on_ = false;  // more were marked than one event tells
   // Last, so that what is posted does not outlive what it uses.
   Gate gate_;
 };

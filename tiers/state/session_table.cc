@@ -8,10 +8,9 @@
 
 namespace kvtier {
 
-void SessionTable::Open(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
-  const auto [opened, inserted] = sessions_.try_emplace(session);
+void SessionTable::Open(SessionId session) {
+  const bool inserted = sessions_.try_emplace(session).second;
   KVT_CHECK(inserted);
-  opened->second.on_progress = std::move(on_progress);
 }
 
 // References are given back in parts: a client may have held millions, and its death must not hold
@@ -19,16 +18,15 @@ void SessionTable::Open(SessionId session, std::function<void(const LoadProgress
 void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
-  node.mapped().on_progress = nullptr;
   for (const Use& use : node.mapped().used) EndUse(use.pool);
   closed_.insert(std::move(node));
   if (!keeps_holdings_) BeginToGiveBack(session);
 }
 
 void SessionTable::EndUse(PoolId pool_id) {
-  CachePool* const pool = state_.FindPool(pool_id);
+  CachePool* const pool = state_.blocks.FindPool(pool_id);
   ++pool->ended_sessions;
-  if (--pool->sessions == 0) pool->unused_since_ms = state_.NowMs();
+  if (--pool->sessions == 0) pool->unused_since_ms = state_.clock.NowMs();
 }
 
 void SessionTable::BeginToGiveBack(SessionId closed) {
@@ -54,7 +52,8 @@ void SessionTable::LeavePool(SessionId session, CachePool* pool) {
   BeginToGiveBack(number);
 }
 
-// Those that hold nothing count as a block: a client may attach and leave a pool again and again.
+// Sessions that hold nothing count as a block: a client may attach and leave a pool again and
+// again.
 void SessionTable::CloseSome() {
   uint32_t most = state_.options.close_part_blocks;
   while (most > 0 && !closing_.empty()) {
@@ -88,8 +87,7 @@ void SessionTable::AddAbsent(SessionId session, CachePool* pool, AbsentHoldings 
   held.used.push_back({pool->id, std::move(holdings.sessions)});
   ReferenceCounts& references = held.pools[pool->id].references;
   for (const BlockIndex block : holdings.referenced) {
-    ++pool->blocks[block].references;
-    pool->blocks.RecordReferences(block);
+    state_.Reference(pool, block);
     references.Add(block);
   }
   PoolBlockList& withheld = held.quarantined[pool->id];
@@ -104,7 +102,7 @@ ResumeOutcome SessionTable::Resume(SessionId absent, SessionId session, CachePoo
                                    const ResumeClaim& claim) {
   if (!pool->blocks.Current(claim.block)) return ResumeOutcome::kLost;
   const BlockIndex block = claim.block.index;
-  PoolBlock& record = pool->blocks[block];
+  const PoolBlock& record = pool->blocks[block];
   Holdings& holdings = Of(session, *pool);
   if (record.state() == PoolBlockState::kQuarantined && record.owner == absent) {
     const auto closed = closed_.find(absent);
@@ -120,9 +118,7 @@ ResumeOutcome SessionTable::Resume(SessionId absent, SessionId session, CachePoo
   }
   // Its session has been using it all the time.
   state_.Touch(record.entry);
-  if (record.references == 0) pool->victims.Remove(record.entry);
-  record.references += claim.references;
-  pool->blocks.RecordReferences(block);
+  state_.Reference(pool, block, claim.references);
   for (uint32_t i = 0; i < claim.references; ++i) holdings.references.Add(block);
   return ResumeOutcome::kReferenced;
 }
@@ -136,7 +132,7 @@ std::optional<uint32_t> SessionTable::NumberOf(SessionId session, const CachePoo
 
 void SessionTable::Forget(Sessions::iterator closed) {
   for (const Use& use : closed->second.used) {
-    CachePool* const pool = state_.FindPool(use.pool);
+    CachePool* const pool = state_.blocks.FindPool(use.pool);
     --pool->ended_sessions;
     for (const uint32_t number : use.numbers) pool->blocks.table()->RemoveSession(number);
   }
@@ -147,11 +143,12 @@ void SessionTable::Forget(Sessions::iterator closed) {
 // part begins.
 bool SessionTable::GiveBack(Session* closed, uint32_t* most) {
   for (auto& [pool_id, holdings] : closed->pools) {
-    CachePool* pool = state_.FindPool(pool_id);
-    std::vector<EntryIndex> cached;
-    *most -= holdings.references.TakeOut(
-        *most, [&](BlockIndex block, uint32_t count) { Unreference(pool, block, count, &cached); });
-    EnterEvictionOrder(pool, std::move(cached));
+    CachePool* pool = state_.blocks.FindPool(pool_id);
+    {
+      ReleasedBlocks released(&state_, pool);
+      *most -= holdings.references.TakeOut(
+          *most, [&](BlockIndex block, uint32_t count) { released.Unreference(block, count); });
+    }
     *most -=
         pool->blocks.Quarantine(&holdings.private_blocks, &closed->quarantined[pool_id], *most);
     if (holdings.references.total() > 0 || holdings.private_blocks.size > 0) return false;
@@ -160,7 +157,7 @@ bool SessionTable::GiveBack(Session* closed, uint32_t* most) {
   std::erase_if(closed->quarantined, [](const auto& list) { return list.second.size == 0; });
   if (!closed->process_gone) return true;
   for (auto& [pool_id, list] : closed->quarantined) {
-    CachePool* pool = state_.FindPool(pool_id);
+    CachePool* pool = state_.blocks.FindPool(pool_id);
     for (; *most > 0 && list.size > 0; --*most) pool->blocks.Free(list.first, &list);
     if (list.size > 0) return false;
   }
@@ -175,12 +172,6 @@ void SessionTable::ReleaseQuarantine(SessionId session) {
   if (keeps_holdings_) return;
   closed->second.process_gone = true;
   if (std::ranges::find(closing_, session) == closing_.end()) BeginToGiveBack(session);
-}
-
-// A load may end after its session: then there is nothing to tell.
-void SessionTable::Report(SessionId session, const LoadProgress& progress) {
-  const auto found = sessions_.find(session);
-  if (found != sessions_.end() && found->second.on_progress) found->second.on_progress(progress);
 }
 
 SessionId SessionTable::OwnerIn(SessionId session, const CachePool& pool) const {
@@ -201,41 +192,37 @@ BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
 }
 
 void SessionTable::DropReference(SessionId session, CachePool* pool, BlockIndex block,
-                                 std::vector<EntryIndex>* cached) {
+                                 ReleasedBlocks* released) {
   ReferenceCounts& references = Of(session, *pool).references;
   KVT_CHECK(references.Get(block) > 0);
   references.Drop(block);
-  Unreference(pool, block, 1, cached);
+  released->Unreference(block);
 }
 
-void SessionTable::Unreference(CachePool* pool, BlockIndex block, uint32_t count,
-                               std::vector<EntryIndex>* cached) {
-  PoolBlock& record = pool->blocks[block];
-  KVT_CHECK(record.references >= count);
-  record.references -= count;
-  if (record.references > 0) return;
-  pool->blocks.RecordReferences(block);
+// A block that is still loading becomes evictable when it arrives.
+void ReleasedBlocks::Unreference(BlockIndex block, uint32_t times) {
+  if (!pool_->blocks.Unreference(block, times)) return;
+  const PoolBlock& record = pool_->blocks[block];
   if (record.state() == PoolBlockState::kOrphaned) {
-    pool->blocks.Free(block, nullptr);
+    pool_->blocks.Free(block, nullptr);
   } else if (!record.loading()) {
-    cached->push_back(record.entry);
+    cached_.push_back(record.entry);
   }
-  // A block that is still loading becomes cached when it arrives.
 }
 
-void SessionTable::EnterEvictionOrder(CachePool* pool, std::vector<EntryIndex> cached) {
+ReleasedBlocks::~ReleasedBlocks() {
   const auto deeper = [this](EntryIndex a, EntryIndex b) {
     return state_[a].depth > state_[b].depth;
   };
   // Sequences are mostly released in their order.
-  std::reverse(cached.begin(), cached.end());
-  if (!std::is_sorted(cached.begin(), cached.end(), deeper)) {
-    std::stable_sort(cached.begin(), cached.end(), deeper);
+  std::reverse(cached_.begin(), cached_.end());
+  if (!std::is_sorted(cached_.begin(), cached_.end(), deeper)) {
+    std::stable_sort(cached_.begin(), cached_.end(), deeper);
   }
-  for (const EntryIndex entry : cached) {
+  for (const EntryIndex entry : cached_) {
     // The session that held the block was using it until now.
     state_.Touch(entry);
-    state_.EnterEvictionOrder(pool, entry);
+    state_.EnterEvictionOrder(pool_, entry);
   }
 }
 
@@ -316,11 +303,7 @@ void HeldReferences::Add(size_t position, BlockIndex block) {
 }
 
 void HeldReferences::Reference(BlockIndex block) {
-  PoolBlock& record = pool_->blocks[block];
-  if (record.references++ == 0) {
-    pool_->blocks.RecordReferences(block);
-    if (!record.loading()) pool_->victims.Remove(record.entry);
-  }
+  table_->state_.Reference(pool_, block);
   ++count_;
   ++session_->held;
 }
@@ -337,14 +320,13 @@ void HeldReferences::Truncate(size_t size) {
 }
 
 void HeldReferences::DropAll(std::span<const BlockIndex> blocks) {
-  std::vector<EntryIndex> cached;
+  ReleasedBlocks released(&table_->state_, pool_);
   for (const BlockIndex block : blocks) {
     if (block == kNoBlock) continue;
     --count_;
     --session_->held;
-    table_->Unreference(pool_, block, 1, &cached);
+    released.Unreference(block);
   }
-  table_->EnterEvictionOrder(pool_, std::move(cached));
 }
 
 // The blocks' own counts stay: only whose the references are changes.

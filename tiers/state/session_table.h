@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -80,12 +79,30 @@ class ReferenceCounts {
 
 class HeldReferences;
 
+// Blocks of one pool whose references are dropped together: with the end of this, those that none
+// holds any more become evictable together, the deepest first. Event loop only.
+class ReleasedBlocks {
+ public:
+  ReleasedBlocks(CacheState* state, CachePool* pool) : state_(*state), pool_(pool) {}
+  ~ReleasedBlocks();
+  ReleasedBlocks(const ReleasedBlocks&) = delete;
+  ReleasedBlocks& operator=(const ReleasedBlocks&) = delete;
+
+  // Drops so many references. REQUIRES: they are held.
+  void Unreference(BlockIndex block, uint32_t times = 1);
+
+ private:
+  CacheState& state_;
+  CachePool* const pool_;
+  std::vector<EntryIndex> cached_;
+};
+
 // Event loop only.
 class SessionTable {
  public:
   explicit SessionTable(CacheState* state) : state_(*state) {}
 
-  void Open(SessionId session, std::function<void(const LoadProgress&)> on_progress);
+  void Open(SessionId session);
   // From now on the session holds nothing that it could use. What it held is given back in
   // parts (CacheOptions::close_part_blocks), the first of them at once and the others by CloseSome:
   // references are dropped, private blocks quarantined. What operations hold on its behalf is
@@ -122,19 +139,15 @@ class SessionTable {
   // Frees what Close() quarantined, or will. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
-  void Report(SessionId session, const LoadProgress& progress);
 
   // Whether the block is private to the session, and not among what it gives back since it left the
   // pool. REQUIRES: open.
   [[nodiscard]] bool OwnsPrivate(SessionId session, const CachePool& pool, BlockIndex block) const;
   // Turns one free block of the pool into a private one. REQUIRES: open; a block is free.
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);
-  // Drops one reference; if the block thereby became cached, its entry is appended to `cached`, to
-  // be given to EnterEvictionOrder. REQUIRES: the session holds one.
+  // Drops one reference. `released` is the pool's. REQUIRES: the session holds one.
   void DropReference(SessionId session, CachePool* pool, BlockIndex block,
-                     std::vector<EntryIndex>* cached);
-  // What was released together becomes evictable together, the deepest first.
-  void EnterEvictionOrder(CachePool* pool, std::vector<EntryIndex> cached);
+                     ReleasedBlocks* released);
   void FreePrivate(SessionId session, CachePool* pool, BlockIndex block);
   // A private block becomes committed, with the session's reference.
   void Publish(SessionId session, CachePool* pool, BlockIndex block, EntryIndex entry);
@@ -162,7 +175,6 @@ class SessionTable {
   };
   // Stays at its address, open or closed, for as long as HeldReferences may point to it.
   struct Session {
-    std::function<void(const LoadProgress&)> on_progress;
     HoldingsByPool pools;
     std::vector<Use> used;  // see UsePool
     uint64_t held = 0;      // references of HeldReferences
@@ -178,9 +190,6 @@ class SessionTable {
   [[nodiscard]] Holdings& Of(SessionId session, const CachePool& pool) {
     return sessions_.at(session).pools[pool.id];
   }
-  void Unreference(CachePool* pool, BlockIndex block, uint32_t count,
-                   std::vector<EntryIndex>* cached);
-
   // Under which the session's private blocks in the pool stand now.
   [[nodiscard]] SessionId OwnerIn(SessionId session, const CachePool& pool) const;
   // A number that no session has.

@@ -14,6 +14,8 @@ namespace {
 // What a block with ids takes besides them, rounded up.
 constexpr uint64_t kBytesPerBlock = 32;
 
+static_assert(TokenIds::kNoShare == Namespace::kNoTokenShare);
+
 uint64_t CostOf(size_t ids) { return kBytesPerBlock + ids * sizeof(uint32_t); }
 
 }  // namespace
@@ -29,21 +31,22 @@ uint32_t TokenIds::ShareOf(const std::string& tenant) const {
 }
 
 bool TokenIds::Keeps(NamespaceId id) const {
-  return id.value < state_.namespaces.size() && state_.namespaces[id.value].token_share != kNoShare;
+  return id.value < state_.blocks.namespaces.size() &&
+         state_.blocks.namespaces[id.value].token_share != kNoShare;
 }
 
 TokenIds::Share& TokenIds::ShareOf(EntryIndex entry) {
-  return shares_[state_.NamespaceOf(state_[entry]).token_share];
+  return shares_[state_.blocks.NamespaceOf(state_[entry]).token_share];
 }
 
 const TokenIds::Row* TokenIds::Find(EntryIndex entry) const { return rows_.Find(entry.value); }
 
 bool TokenIds::Give(const BlockKey& key, std::span<const uint32_t> ids) {
   if (!Keeps(key.namespace_id)) return false;
-  const EntryIndex entry = state_.Find(key);
+  const EntryIndex entry = state_.blocks.Find(key);
   if (entry == kNoEntry) {
-    const uint32_t share = state_.namespaces[key.namespace_id.value].token_share;
-    shares_[share].expected.Add(key, ids, state_.NowMs());
+    const uint32_t share = state_.blocks.namespaces[key.namespace_id.value].token_share;
+    shares_[share].expected.Add(key, ids, state_.clock.NowMs());
     return true;
   }
   const Row* const row = Find(entry);
@@ -64,7 +67,7 @@ void TokenIds::NoteAdded(EntryIndex entry) {
 }
 
 bool TokenIds::Restore(const BlockKey& key, std::span<const uint32_t> ids) {
-  const EntryIndex entry = state_.Find(key);
+  const EntryIndex entry = state_.blocks.Find(key);
   if (entry == kNoEntry || !Keeps(key.namespace_id) || !state_[entry].in_index()) return false;
   if (!Add(entry, ids)) return false;
   rows_[entry.value].stored = Stored::kYes;
@@ -91,7 +94,7 @@ bool TokenIds::Add(EntryIndex entry, std::span<const uint32_t> ids) {
 std::span<const uint32_t> TokenIds::Of(EntryIndex entry) const {
   const Row* const row = Find(entry);
   if (row == nullptr || row->count == 0) return {};
-  if (!state_.erasing.empty() && state_.BeingErased(state_[entry])) return {};
+  if (state_.BeingErased(state_[entry])) return {};
   return {row->ids.get(), row->count};
 }
 
@@ -122,7 +125,7 @@ void TokenIds::EraseExpected(const std::string& tenant) {
 }
 
 void TokenIds::Tick() {
-  for (Share& share : shares_) share.expected.Expire(state_.NowMs());
+  for (Share& share : shares_) share.expected.Expire(state_.clock.NowMs());
 }
 
 bool TokenIds::Unstored(EntryIndex entry) const {
@@ -143,7 +146,7 @@ void TokenIds::NoteStored(EntryIndex entry) {
 
 bool TokenIds::TakeStored(const BlockKey& key) {
   if (shares_.empty()) return false;
-  const EntryIndex entry = state_.directory.Find(key);
+  const EntryIndex entry = state_.blocks.directory.Find(key);
   if (entry == kNoEntry || Find(entry) == nullptr) return false;
   return std::exchange(rows_[entry.value].stored, Stored::kNo) != Stored::kNo;
 }

@@ -22,7 +22,7 @@ Error PoolFull(uint64_t asked, uint64_t obtainable, uint64_t blocks) {
 // ones that take each block that comes free.
 void Acquirer::Acquire(AcquireRequest request, Done done) {
   ++state_.stats.acquires;
-  CachePool* pool = state_.FindPool(request.pool);
+  CachePool* pool = state_.blocks.FindPool(request.pool);
   KVT_CHECK(pool != nullptr);
   const SessionId session = request.session;
   Operation operation{.request = std::move(request),
@@ -58,7 +58,7 @@ uint64_t Acquirer::RoomFor(const CachePool& pool, const Operation& operation) co
 }
 
 Acquirer::Outcome Acquirer::Serve(Operation* operation, bool force) {
-  CachePool* pool = state_.FindPool(operation->request.pool);
+  CachePool* pool = state_.blocks.FindPool(operation->request.pool);
   KVT_CHECK(pool != nullptr);
   const bool first = !operation->begun;
   if (first && !Begin(pool, operation)) return Outcome::kAnswered;
@@ -126,7 +126,7 @@ void Acquirer::CutLoads(CachePool* pool, Operation* operation, uint64_t loads) {
   size_t kept = 0;
   uint32_t to_arrive = 0;
   for (uint64_t seen = 0; kept < found.hits.size(); ++kept) {
-    const BlockIndex block = state_.BlockIn(*pool, state_[found.hits[kept]]);
+    const BlockIndex block = state_.blocks.BlockIn(*pool, state_[found.hits[kept]]);
     if (block == kNoBlock && seen++ == loads) break;
     if (block == kNoBlock || pool->blocks[block].loading()) ++to_arrive;
   }
@@ -199,15 +199,15 @@ void Acquirer::CountAsked(const Operation& operation) {
   const AcquireReply& reply = operation.reply;
   const FoundPrefix& found = operation.found;
   const uint64_t asked = request.hashes.size() + (reply.partial_block ? 1 : 0);
-  CachePool* const pool = state_.FindPool(request.pool);
+  CachePool* const pool = state_.blocks.FindPool(request.pool);
   if (!request.hashes.empty()) {
     pool->victims.NoteRequest();
-    if (state_.Admits()) state_.disk_admission.NoteRequest(state_.NowS());
+    if (state_.Admits()) state_.disk_admission.NoteRequest(state_.clock.NowS());
   }
   const NamespaceId namespace_id = pool->namespace_id;
   if (const size_t first = found.HashOf(reply.hits.size()); first < request.hashes.size()) {
     state_.history.NoteMiss({namespace_id, request.hashes[first]},
-                            {state_.ToWallS(state_.NowS()), reply.miss});
+                            {state_.clock.ToWallS(state_.clock.NowS()), reply.miss});
   }
   if (found.declined > 0) {
     stats.CountDeclined(namespace_id, found.declined_for, found.declined, request.block_tokens);
@@ -280,7 +280,7 @@ void Acquirer::CancelSome() {
   size_t dropped = 0;
   while (!cancelled_.empty() && dropped < state_.options.close_part_blocks) {
     Operation& operation = cancelled_.front();
-    CachePool* const pool = state_.FindPool(operation.request.pool);
+    CachePool* const pool = state_.blocks.FindPool(operation.request.pool);
     dropped += taker_.UndoSome(pool, &operation, state_.options.close_part_blocks - dropped);
     if (operation.held.size() == 0) cancelled_.pop_front();
   }
@@ -301,7 +301,7 @@ size_t Acquirer::waiting() const {
 bool Acquirer::Pump() {
   bool progressed = false;
   for (auto& [pool_id, line] : lines_) {
-    CachePool* pool = state_.FindPool(pool_id);
+    CachePool* pool = state_.blocks.FindPool(pool_id);
     while (!line.empty() && !line.front().goes_on()) {
       if (!pools_.EnsureFree(pool, RoomFor(*pool, line.front()))) break;
       const Outcome outcome = Serve(&line.front(), false);
@@ -319,9 +319,9 @@ void Acquirer::TellDevices() {
   for (const auto& [pool_id, line] : lines_) {
     // The line of a pool that was closed stays, and is empty.
     if (line.empty()) continue;
-    awaited[state_.FindPool(pool_id)->device.value] |= line.front().waits;
+    awaited[state_.blocks.FindPool(pool_id)->device.value] |= line.front().waits;
   }
-  if (std::ranges::count(awaited, true) == 0) state_.acquire_late = false;
+  if (std::ranges::count(awaited, true) == 0) state_.pressure.acquire_late = false;
   for (uint32_t i = 0; i < state_.env.devices.size(); ++i) {
     if (awaited_[i] == awaited[i]) continue;
     awaited_[i] = awaited[i];
@@ -354,13 +354,13 @@ void Acquirer::Tick() {
     late |= !line.empty() && line.front().waits &&
             (AsksHost(&line.front(), now_ms) || line.front().host_asked);
   }
-  state_.acquire_late = late;
-  if (late) state_.WritePrefixesFirst();
+  state_.pressure.acquire_late = late;
+  if (late) state_.pressure.WritePrefixesFirst(state_.clock.NowMs());
 }
 
 bool Acquirer::AsksHost(Operation* operation, int64_t now_ms) const {
   const int64_t asks_ms = operation->deadline_ms - state_.options.max_wait_ms / 2;
-  if (operation->host_asked || !state_.host_awaits_disk || now_ms < asks_ms) return false;
+  if (operation->host_asked || !state_.pressure.host_awaits_disk || now_ms < asks_ms) return false;
   operation->host_asked = true;
   return true;
 }

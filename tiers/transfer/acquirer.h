@@ -112,7 +112,7 @@ class Acquirer {
 
   [[nodiscard]] bool LineIsEmpty(PoolId pool) const;
   [[nodiscard]] bool InPool(const CachePool& pool, EntryIndex entry) const {
-    return state_.BlockIn(pool, state_[entry]) != kNoBlock;
+    return state_.blocks.BlockIn(pool, state_[entry]) != kNoBlock;
   }
 
   CacheState& state_;

@@ -13,7 +13,7 @@ namespace kvtier {
 class AdoptedEntries {
  public:
   explicit AdoptedEntries(CacheState* state)
-      : state_(*state), youngest_(state->by_age.size(), kNoEntry) {}
+      : state_(*state), youngest_(state->orders.by_age.size(), kNoEntry) {}
 
   // Takes `found`, which is known in no tier, into the directory. It follows the one before it
   // among those that were added here: the caller begins with the most recently used.
@@ -21,7 +21,7 @@ class AdoptedEntries {
 
  private:
   CacheState& state_;
-  // The last that were added, by list of state_.by_age: the next is as old or older.
+  // The last that were added, by list of Orders::by_age: the next is as old or older.
   std::vector<EntryIndex> youngest_;
   EntryIndex youngest_unpersisted_ = kNoEntry;
 };

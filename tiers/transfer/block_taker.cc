@@ -16,14 +16,14 @@ constexpr size_t kTakenTogether = 64;
 // An expired block is a miss at once. It is only noted here and dropped later, so that rows do not
 // change while a caller walks along its sequence.
 EntryIndex PrefixFinder::Servable(EntryIndex before, const BlockKey& key, MissReason* miss) {
-  const EntryIndex index = state_.directory.FindAfter(before, key);
+  const EntryIndex index = state_.blocks.directory.FindAfter(before, key);
   if (index == kNoEntry) {
     *miss = WhyUnknown(key);
     return kNoEntry;
   }
   const BlockEntry& entry = state_[index];
   if (state_.Expired(entry)) {
-    state_.seen_expired.push_back(index);
+    state_.seen_expired.push_back(state_.blocks.directory.RefOf(index));
     *miss = MissReason::kExpired;
     return kNoEntry;
   }
@@ -42,7 +42,7 @@ FoundPrefix PrefixFinder::Find(const CachePool& pool, const AcquireRequest& requ
   found.hits.reserve(request.hashes.size() + 1);
   const auto add = [&](EntryIndex index) {
     found.hits.push_back(index);
-    const BlockIndex block = state_.BlockIn(pool, state_[index]);
+    const BlockIndex block = state_.blocks.BlockIn(pool, state_[index]);
     if (block == kNoBlock) ++found.to_load;
     if (block == kNoBlock || pool.blocks[block].loading()) ++found.to_arrive;
   };
@@ -82,7 +82,7 @@ void BlockTaker::Hold(CachePool* pool, AcquireOperation* operation) {
   std::vector<BlockIndex> resident;
   resident.reserve(operation->found.hits.size());
   for (const EntryIndex index : operation->found.hits) {
-    resident.push_back(state_.BlockIn(*pool, state_[index]));
+    resident.push_back(state_.blocks.BlockIn(*pool, state_[index]));
   }
   operation->held.Assign(std::move(resident));
 }
@@ -138,7 +138,7 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
   }
   found.hits[position] = index;
   const BlockEntry& entry = state_[index];
-  BlockIndex block = state_.BlockIn(*pool, entry);
+  BlockIndex block = state_.blocks.BlockIn(*pool, entry);
   HeldReferences& held = operation->held;
   // The pool may have lost the block that was found, or have another one for the hash by now.
   if (held[position] != kNoBlock && held[position] != block) held.Drop(position);

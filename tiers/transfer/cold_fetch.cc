@@ -40,20 +40,18 @@ MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint6
   BlockEntry& entry = state_[index];
   if (miss == MissReason::kNone) {
     BlockEntry written = entry;
-    written.created_s = state_.FromWallS(verdict.created_s);
-    written.last_use_s = state_.FromWallS(verdict.last_use_s);
+    written.created_s = state_.clock.FromWallS(verdict.created_s);
+    written.last_use_s = state_.clock.FromWallS(verdict.last_use_s);
     if (state_.Expired(written)) miss = MissReason::kExpired;
   }
   if (miss != MissReason::kNone) {
     state_.stats.cold.CountFailedRead(miss);
     return miss;
   }
-  entry.created_s = std::min(entry.created_s, state_.FromWallS(verdict.created_s));
+  entry.created_s = std::min(entry.created_s, state_.clock.FromWallS(verdict.created_s));
   if (verdict.parent) LearnPlace(index, verdict.depth, *verdict.parent);
   state_.Apply(index, BlockEvent::kNoteColdCopy);
-  if (state_.NeedsPersist(entry) && !state_.unpersisted.Contains(index)) {
-    state_.unpersisted.PushHot(index);
-  }
+  state_.QueueIfUndecided(index);
   ++state_.stats.cold.read_blocks;
   state_.stats.cold.read_bytes += bytes;
   return MissReason::kNone;
@@ -63,9 +61,9 @@ MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint6
 // this host does not know is not waited for: the engine may have it in its own memory.
 void ColdFetch::LearnPlace(EntryIndex index, uint32_t depth, const BlockHash& parent) {
   BlockEntry& entry = state_[index];
-  const bool unplaced = entry.depth == 0 && !state_.lineage.HasChildren(index);
+  const bool unplaced = entry.depth == 0 && !state_.blocks.lineage.HasChildren(index);
   if (unplaced) entry.depth = depth;
-  const bool is_known = state_.Find({entry.namespace_id, parent}) != kNoEntry;
+  const bool is_known = state_.blocks.Find({entry.namespace_id, parent}) != kNoEntry;
   if (is_known) state_.LinkToParent(index, parent);
 }
 

@@ -16,7 +16,7 @@ constexpr size_t kMostAsked = 4096;
 
 }  // namespace
 
-void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
+void ColdLookup::Acquire(AcquireRequest request, Done done) {
   if (request.cold) {
     const ColdHits hits = *std::exchange(request.cold, std::nullopt);
     return ServeWith(hits, std::move(request), std::move(done));
@@ -28,7 +28,7 @@ void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
     return serve_(std::move(request), std::move(done));
   }
   const NamespaceIdentity& identity =
-      state_.namespaces[state_.FindPool(request.pool)->namespace_id.value].identity;
+      state_.blocks.namespaces[state_.blocks.FindPool(request.pool)->namespace_id.value].identity;
   std::vector<std::string> names;
   names.reserve(asked.size());
   for (const uint32_t position : asked) {
@@ -42,7 +42,7 @@ void ColdLookup::Acquire(AcquireRequest request, Acquirer::Done done) {
 
 void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                      std::function<void(std::vector<bool>)> done) {
-  const NamespaceIdentity& identity = state_.namespaces[namespace_id.value].identity;
+  const NamespaceIdentity& identity = state_.blocks.namespaces[namespace_id.value].identity;
   std::vector<std::string> names;
   std::vector<size_t> asked;  // positions among the hashes
   for (size_t i = 0; i < std::min(hashes.size(), kMostAsked); ++i) {
@@ -86,7 +86,7 @@ void ColdLookup::Exists(std::vector<std::string> names, ColdAsk ask, ColdStore::
 std::vector<uint32_t> ColdLookup::Missing(const AcquireRequest& request) {
   std::vector<uint32_t> missing;
   if (request.block_tokens == 0 || request.hashes.empty()) return missing;
-  const NamespaceId namespace_id = state_.FindPool(request.pool)->namespace_id;
+  const NamespaceId namespace_id = state_.blocks.FindPool(request.pool)->namespace_id;
   MissReason last_miss = MissReason::kNone;
   const BlockKey last{namespace_id, request.hashes.back()};
   if (finder_.Servable(kNoEntry, last, &last_miss) != kNoEntry) return missing;
@@ -107,9 +107,9 @@ void ColdLookup::OnAnswer(uint64_t number, const Result<std::vector<bool>>& answ
   if (found == waiting_.end()) return;
   Waiting waiting = std::move(*found);
   waiting_.erase(found);
-  Acquirer::Done done = std::move(waiting.done);
+  Done done = std::move(waiting.done);
   // The pool may have been closed meanwhile.
-  if (state_.FindPool(waiting.request.pool) == nullptr) {
+  if (state_.blocks.FindPool(waiting.request.pool) == nullptr) {
     return done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
   }
   const ColdHits hits = answer ? HitsOf(waiting, *answer) : ColdHits();
@@ -117,7 +117,7 @@ void ColdLookup::OnAnswer(uint64_t number, const Result<std::vector<bool>>& answ
   state_.SchedulePump();
 }
 
-void ColdLookup::ServeWith(const ColdHits& hits, AcquireRequest request, Acquirer::Done done) {
+void ColdLookup::ServeWith(const ColdHits& hits, AcquireRequest request, Done done) {
   Offers offers = Offer(hits, request);
   if (!offers.empty()) {
     // Not within `done`, which the acquirer calls in the midst of its own work.
@@ -156,11 +156,11 @@ ColdHits ColdLookup::HitsOf(const Waiting& waiting, const std::vector<bool>& pre
 
 ColdLookup::Offers ColdLookup::Offer(const ColdHits& hits, const AcquireRequest& request) {
   Offers offers;
-  const CachePool& pool = *state_.FindPool(request.pool);
+  const CachePool& pool = *state_.blocks.FindPool(request.pool);
   for (size_t i = 0; i < hits.positions.size(); ++i) {
     const BlockKey key{pool.namespace_id, request.hashes[hits.positions[i]]};
     // It may have come by another way since.
-    if (state_.Find(key) != kNoEntry) continue;
+    if (state_.blocks.Find(key) != kNoEntry) continue;
     const EntryIndex added =
         state_.AddEntry(key, request.block_tokens, hits.depths[i], RetentionClass::kExtended);
     state_.Apply(added, BlockEvent::kOffer);
@@ -172,7 +172,7 @@ ColdLookup::Offers ColdLookup::Offer(const ColdHits& hits, const AcquireRequest&
 // The deepest first, so that no block is kept for the sake of those behind it.
 void ColdLookup::CancelOffers(const Offers& offers) {
   for (auto key = offers.rbegin(); key != offers.rend(); ++key) {
-    const EntryIndex index = state_.Find(*key);
+    const EntryIndex index = state_.blocks.Find(*key);
     if (index == kNoEntry || !state_[index].offered() || state_[index].loading()) continue;
     state_.Apply(index, BlockEvent::kCancelOffer);
     state_.ForgetIfGone(index);

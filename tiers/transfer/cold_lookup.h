@@ -13,7 +13,6 @@
 
 #include "base/gate.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/transfer/acquirer.h"
 #include "tiers/transfer/block_taker.h"
 
 namespace kvtier {
@@ -23,7 +22,8 @@ namespace kvtier {
 class ColdLookup {
  public:
   // Serves an acquire for which there is nothing more to ask.
-  using Serve = std::function<void(AcquireRequest, Acquirer::Done)>;
+  using Done = std::function<void(Result<AcquireReply>)>;
+  using Serve = std::function<void(AcquireRequest, Done)>;
 
   ColdLookup(CacheState* state, PrefixFinder* finder, Serve serve)
       : state_(*state), finder_(*finder), serve_(std::move(serve)) {}
@@ -32,7 +32,7 @@ class ColdLookup {
   // (AcquireRequest::cold), or if the store is away;
   // otherwise when the store has answered, at the latest after options.cold_lookup_deadline_ms.
   // REQUIRES: its session is open and its pool is known.
-  void Acquire(AcquireRequest request, Acquirer::Done done);
+  void Acquire(AcquireRequest request, Done done);
   // Asks which of these blocks the store has, a prefix's from its first on or each for itself.
   // `done` gets a value for each: from a later event, or within the call if the store is away. What
   // was erased here, and what the store does not tell in time, counts as absent.
@@ -45,7 +45,7 @@ class ColdLookup {
  private:
   struct Waiting {
     AcquireRequest request;
-    Acquirer::Done done;
+    Done done;
     std::vector<uint32_t> asked;  // positions among the request's hashes
     uint64_t number = 0;
   };
@@ -60,7 +60,7 @@ class ColdLookup {
   // What the store has of what was asked for, without a gap.
   [[nodiscard]] static ColdHits HitsOf(const Waiting& waiting, const std::vector<bool>& present);
   // Serves the acquire, with entries for these blocks until its loads have taken them.
-  void ServeWith(const ColdHits& hits, AcquireRequest request, Acquirer::Done done);
+  void ServeWith(const ColdHits& hits, AcquireRequest request, Done done);
   [[nodiscard]] Offers Offer(const ColdHits& hits, const AcquireRequest& request);
   // Ends the offers that no load of the acquire has taken, and their entries.
   void CancelOffers(const Offers& offers);

@@ -23,25 +23,25 @@ void ColdVerifier::Step(uint64_t cursor, uint32_t max_blocks,
 
 void ColdVerifier::Next(const StepPointer& step) {
   uint64_t& cursor = step->result.next_cursor;
-  const uint64_t end = std::min<uint64_t>(state_.directory.end(), cursor + kMostRows);
+  const uint64_t end = std::min<uint64_t>(state_.blocks.directory.end(), cursor + kMostRows);
   for (; cursor < end && step->left > 0; ++cursor) {
     const EntryIndex index(static_cast<uint32_t>(cursor));
-    if (!state_.directory.Live(index) || !state_[index].cold_copy()) continue;
+    if (!state_.blocks.directory.Live(index) || !state_[index].cold_copy()) continue;
     ++cursor;
     --step->left;
     return Read(index, step);
   }
-  step->result.finished = cursor >= state_.directory.end();
+  step->result.finished = cursor >= state_.blocks.directory.end();
   step->done(step->result);
 }
 
-// The expectation is a copy, since the check runs on another thread and the row may be another
-// block's by then.
+// The expectation is a copy, since the check runs on another thread. An object is the block's by
+// its key: the block may be forgotten before the check has ended.
 void ColdVerifier::Read(EntryIndex index, const StepPointer& step) {
   const BlockEntry& entry = state_[index];
   step->key = {entry.namespace_id, entry.hash};
-  step->expected = state_.ExpectationOf(entry);
-  const NamespaceIdentity& identity = state_.NamespaceOf(entry).identity;
+  step->expected = state_.tables.ExpectationOf(entry);
+  const NamespaceIdentity& identity = state_.blocks.NamespaceOf(entry).identity;
   state_.env.cold->Get(
       ColdName(identity, entry.hash), ColdObjectBytes(identity.block_bytes),
       state_.options.cold_read_deadline_ms,
@@ -62,7 +62,7 @@ void ColdVerifier::OnGot(const StepPointer& step, const Result<ColdBytes>& got) 
   if (got.error().code == ErrorCode::kNotFound) {
     // Stores may forget. The block is written again when it next comes to host.
     ++step->result.absent;
-    const EntryIndex index = state_.Find(step->key);
+    const EntryIndex index = state_.blocks.Find(step->key);
     if (index != kNoEntry) state_.Apply(index, BlockEvent::kForgetColdCopy);
   } else {
     ++step->result.unread;
@@ -75,7 +75,7 @@ void ColdVerifier::Judge(const StepPointer& step, bool good) {
   ++step->result.checked;
   if (!good) {
     ++step->result.bad;
-    const EntryIndex index = state_.Find(step->key);
+    const EntryIndex index = state_.blocks.Find(step->key);
     if (index != kNoEntry) state_.Apply(index, BlockEvent::kForgetColdCopy);
     state_.env.cold->Delete({ColdName(step->expected.identity, step->key.hash)},
                             state_.options.cold_read_deadline_ms, [](const Status&) {});

@@ -11,7 +11,6 @@
 namespace kvtier {
 namespace {
 
-constexpr uint64_t kMostInFlightBytes = 16 * kMiB;
 // Nothing waits for a write, but a store that needs longer is not keeping up.
 constexpr int64_t kWriteTimeoutMs = 5'000;
 // How far before its eviction from disk a block is written: what the store may be given in this
@@ -22,108 +21,53 @@ constexpr uint64_t kAheadShare = 16;
 
 }  // namespace
 
-ColdWriter::ColdWriter(CacheState* state, DiskSlots* disk, CopyDown* to_disk)
-    : state_(*state), disk_(*disk), to_disk_(*to_disk) {
-  disk_.OnEviction([this](EntryIndex index) { NoteEviction(index); });
-}
-
-void ColdWriter::SourceReady(EntryIndex index) {
-  to_disk_.SourceReady(index);
-  const BlockEntry& entry = state_[index];
-  if (entry.cold_copy() || entry.retention != RetentionClass::kExtended) return;
-  if (!line_.Contains(index)) line_.PushHot(index);
-}
-
 void ColdWriter::Tick() {
-  Refill();
-  away_ = !state_.env.cold->Available();
-  if (away_) return;
+  const bool away = !state_.env.cold->Available();
+  choice_.Tick(away);
+  if (away) return;
   WriteLeaving();
   WriteIdle();
 }
 
 void ColdWriter::WriteLeaving() {
-  if (!MayStart()) return;
+  if (!choice_.MayStart()) return;
   const uint64_t disk_bytes = disk_.allocator().slabs() * disk_.allocator().slab_bytes();
   const uint64_t ahead_bytes =
       std::min(state_.options.cold_write_bytes_per_s * kAheadS, disk_bytes / kAheadShare);
   disk_.ForEachLeavingSoon(ahead_bytes, [this](EntryIndex index) {
-    if (MayStart() && LookAt(index, true) == Look::kWrite) Start(index);
+    if (choice_.MayStart() && choice_.ChoiceFor(index, true) == Choice::kWrite) Start(index);
   });
 }
 
 void ColdWriter::WriteIdle() {
-  uint64_t left = std::min<uint64_t>(line_.size(), state_.options.close_part_blocks);
-  for (; left > 0 && MayStart(); --left) {
-    const EntryIndex index = line_.coldest();
-    line_.Remove(index);
-    switch (LookAt(index, false)) {
-      case Look::kWrite:
+  uint64_t left =
+      std::min<uint64_t>(state_.orders.cold_line.size(), state_.options.close_part_blocks);
+  for (; left > 0 && choice_.MayStart(); --left) {
+    const EntryIndex index = state_.orders.cold_line.coldest();
+    state_.orders.cold_line.Remove(index);
+    switch (choice_.ChoiceFor(index, false)) {
+      case Choice::kWrite:
         Start(index);
         break;
-      case Look::kNotYet:
-        line_.PushHot(index);
+      case Choice::kNotYet:
+        state_.orders.cold_line.PushHot(index);
         break;
-      case Look::kNever:
+      case Choice::kNever:
         break;
     }
   }
 }
 
-// A second's worth can be saved up, so that ticks that come late cost nothing.
-void ColdWriter::Refill() {
-  const auto per_s = static_cast<int64_t>(state_.options.cold_write_bytes_per_s);
-  const int64_t elapsed_ms = std::min<int64_t>(state_.NowMs() - refilled_ms_, 1000);
-  refilled_ms_ = state_.NowMs();
-  allowance_bytes_ = std::min(allowance_bytes_ + per_s / 1000 * elapsed_ms, per_s);
-}
-
-bool ColdWriter::MayStart() const {
-  return allowance_bytes_ > 0 && in_flight_bytes_ < kMostInFlightBytes;
-}
-
-ColdWriter::Look ColdWriter::LookAt(EntryIndex index, bool leaving) const {
-  if (!state_.directory.Live(index)) return Look::kNever;
-  const BlockEntry& entry = state_.directory[index];
-  if (entry.cold_copy() || entry.retention != RetentionClass::kExtended || entry.LeavesFirst() ||
-      state_.BeingErased(entry) || !(entry.in_host() || entry.on_disk())) {
-    return Look::kNever;
-  }
-  const int64_t now_ms = state_.AgeClockMs();
-  if (now_ms + 1000 > state_.ExpiryMs(entry)) return Look::kNever;
-  const bool due =
-      leaving || now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
-  // What is erased goes from the store at last; none of the tenant's comes there meanwhile.
-  const bool erased = std::ranges::any_of(state_.erasing, [&](const CacheState::Erasing& scope) {
-    return scope.request.tenant == state_.NamespaceOf(entry).identity.tenant;
-  });
-  const bool readable =
-      (entry.in_host() || !entry.busy()) && !under_way_.contains(index) && !erased;
-  return due && readable && entry.uses >= state_.options.cold_min_uses ? Look::kWrite
-                                                                       : Look::kNotYet;
-}
-
-// What a pool has comes to host once more.
-void ColdWriter::NoteEviction(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (state_.options.cold_write_bytes_per_s == 0 || entry.in_host() || entry.in_pool()) return;
-  if (LookAt(index, true) != Look::kWrite) return;
-  const ColdLoss loss = !MayStart() ? ColdLoss::kBudget : ColdLoss::kEarly;
-  state_.stats.cold.CountLoss(away_ ? ColdLoss::kAway : loss);
-}
-
 void ColdWriter::Start(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  const uint64_t bytes = ColdObjectBytes(state_.NamespaceOf(entry).identity.block_bytes);
-  allowance_bytes_ -= static_cast<int64_t>(bytes);
-  in_flight_bytes_ += bytes;
+  const uint64_t bytes = ColdObjectBytes(state_.blocks.NamespaceOf(entry).identity.block_bytes);
   const auto write = writes_.insert(writes_.end(), Write{});
-  write->entry = index;
-  under_way_.insert(index);
+  write->entry = state_.blocks.directory.RefOf(index);
+  choice_.Begin(write->entry, bytes);
   write->key = {entry.namespace_id, entry.hash};
-  write->placement = {.created_s = state_.ToWallS(entry.created_s),
-                      .last_use_s = state_.ToWallS(entry.last_use_s)};
-  write->ttl_s = (state_.ExpiryMs(entry) - state_.AgeClockMs()) / 1000;
+  write->placement = {.created_s = state_.clock.ToWallS(entry.created_s),
+                      .last_use_s = state_.clock.ToWallS(entry.last_use_s)};
+  write->ttl_s = (state_.ExpiryMs(entry) - state_.clock.AgeMs()) / 1000;
   write->object = std::make_shared<std::vector<std::byte>>(bytes);
   entry.in_host() ? ReadFromHost(write) : ReadFromDisk(write);
 }
@@ -131,9 +75,10 @@ void ColdWriter::Start(EntryIndex index) {
 // The header is copied here, because a write to disk may change it meanwhile; the payload stays as
 // it is while the pin holds.
 void ColdWriter::ReadFromHost(Writes::iterator write) {
-  const BlockEntry& entry = state_[write->entry];
-  write->pin = HostPin(&state_, write->entry);
-  const std::span<const std::byte> slot = state_.HostBytes(entry).first(write->object->size());
+  const BlockEntry& entry = state_[write->entry.row];
+  write->pin = HostPin(&state_, write->entry.row);
+  const std::span<const std::byte> slot =
+      state_.tables.HostBytes(entry).first(write->object->size());
   const std::span<std::byte> object = *write->object;
   std::ranges::copy(slot.first<kSlotHeaderBytes>(), object.begin());
   PlaceSlotHeader(write->placement, object.first<kSlotHeaderBytes>());
@@ -150,10 +95,10 @@ void ColdWriter::ReadFromHost(Writes::iterator write) {
 
 // As a verification reads it: beside the normal traffic, and without taking space in host.
 void ColdWriter::ReadFromDisk(Writes::iterator write) {
-  const BlockEntry& entry = state_[write->entry];
-  write->expected = state_.ExpectationOf(entry);
-  write->buffer = AlignedBuffer(state_.NamespaceOf(entry).slot_bytes);
-  state_.Apply(write->entry, BlockEvent::kBeginVerify);
+  const BlockEntry& entry = state_[write->entry.row];
+  write->expected = state_.tables.ExpectationOf(entry);
+  write->buffer = AlignedBuffer(state_.blocks.NamespaceOf(entry).slot_bytes);
+  state_.Apply(write->entry.row, BlockEvent::kBeginVerify);
   ++disk_reads_;
   const auto check = [write] {
     const std::span<std::byte> slot = write->buffer.span();
@@ -169,7 +114,7 @@ void ColdWriter::ReadFromDisk(Writes::iterator write) {
 void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
   --disk_reads_;
   state_.SchedulePump();
-  const EntryIndex index = write->entry;
+  const EntryIndex index = write->entry.row;
   const bool same_slot = state_[index].disk == write->expected.location;
   state_.Apply(index, BlockEvent::kEndVerify);
   write->buffer = {};
@@ -187,38 +132,38 @@ void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
 }
 
 void ColdWriter::Put(Writes::iterator write) {
-  const NamespaceIdentity& identity = state_.namespaces[write->key.namespace_id.value].identity;
+  const NamespaceIdentity& identity =
+      state_.blocks.namespaces[write->key.namespace_id.value].identity;
   state_.env.cold->Put(
       ColdName(identity, write->key.hash), write->object, write->ttl_s, kWriteTimeoutMs,
       gate_.WhileOpen([this, write](const Status& status) { OnPut(write, status); }));
 }
 
 void ColdWriter::LookAgain(EntryIndex index) {
-  if (!line_.Contains(index)) line_.PushHot(index);
+  if (!state_.orders.cold_line.Contains(index)) state_.orders.cold_line.PushHot(index);
 }
 
 bool ColdWriter::IsWriting(std::string_view tenant) const {
   return std::ranges::any_of(writes_, [&](const Write& write) {
-    return state_.namespaces[write.key.namespace_id.value].identity.tenant == tenant;
+    return state_.blocks.namespaces[write.key.namespace_id.value].identity.tenant == tenant;
   });
 }
 
 void ColdWriter::Forget(const BlockKey& key) {
-  const NamespaceIdentity& identity = state_.namespaces[key.namespace_id.value].identity;
+  const NamespaceIdentity& identity = state_.blocks.namespaces[key.namespace_id.value].identity;
   state_.env.cold->Delete({ColdName(identity, key.hash)}, kWriteTimeoutMs, [](const Status&) {});
 }
 
 void ColdWriter::End(Writes::iterator write) {
-  in_flight_bytes_ -= write->object->size();
-  under_way_.erase(write->entry);
+  choice_.End(write->entry, write->object->size());
   writes_.erase(write);
 }
 
-// The block may be gone from this host by now, or its row another's.
+// The object is the block's by its key, whether this host still has the block or has it anew.
 void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ColdStats& stats = state_.stats.cold;
   const uint64_t bytes = write->object->size();
-  const EntryIndex index = state_.Find(write->key);
+  const EntryIndex index = state_.blocks.Find(write->key);
   End(write);
   if (status) {
     ++stats.write_blocks;
@@ -228,7 +173,8 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   }
   ++stats.write_errors;
   if (index == kNoEntry) stats.CountLoss(ColdLoss::kFailed);
-  if (index != kNoEntry && !line_.Contains(index)) line_.PushHot(index);
+  if (index != kNoEntry && !state_.orders.cold_line.Contains(index))
+    state_.orders.cold_line.PushHot(index);
 }
 
 }  // namespace kvtier

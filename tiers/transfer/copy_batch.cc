@@ -19,11 +19,11 @@ std::span<std::byte> CopyBatch::Add(CachePool* pool, EntryIndex index, uint64_t 
                                     uint64_t bytes) {
   KVT_CHECK(Admits(*pool));
   const BlockEntry& entry = state_[index];
-  const auto in_host = state_.HostBytes(entry).subspan(kSlotHeaderBytes + offset, bytes);
+  const auto in_host = state_.tables.HostBytes(entry).subspan(kSlotHeaderBytes + offset, bytes);
   pool_ = pool;
   bytes_ += bytes;
   pool->ForEachPart(
-      state_.BlockIn(*pool, entry), offset, bytes,
+      state_.blocks.BlockIn(*pool, entry), offset, bytes,
       [&](uint64_t in_pool, uint64_t in_payload, uint64_t part_bytes) {
         request_.copies.push_back({in_pool, in_host.data() + (in_payload - offset), part_bytes});
       });
@@ -41,9 +41,9 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
   const auto flight = flights_.insert(
       flights_.end(), {InFlightBytes(&in_flight_, batch.bytes_, request.copies.size()),
                        std::move(done), batch.bytes_, batch.pool_->device});
-  meter().Begin(state_.NowMs());
+  meter().Begin(state_.clock.NowMs());
   if (RateMeter* const rate = RateOf(batch.pool_->device)) {
-    rate->Begin(batch.bytes_, state_.PreciseUs());
+    rate->Begin(batch.bytes_, state_.clock.PreciseUs());
   }
   request.pool = batch.pool_->memory.get();
   request.done = [this, flight](const Status& status) { OnCopied(flight, status); };
@@ -55,10 +55,10 @@ void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& sta
   // next copy.
   const std::function<void(const Status&)> done = std::move(flight->done);
   if (RateMeter* const rate = RateOf(flight->device)) {
-    rate->End(flight->copied_bytes, status.has_value(), state_.PreciseUs());
+    rate->End(flight->copied_bytes, status.has_value(), state_.clock.PreciseUs());
   }
   flights_.erase(flight);
-  meter().End(state_.NowMs());
+  meter().End(state_.clock.NowMs());
   // The pump runs at the end of the event, and starts the next copies for all that ended in it.
   state_.SchedulePump();
   done(status);
@@ -69,13 +69,13 @@ RateMeter* CopyLimiter::RateOf(DeviceIndex device) {
 }
 
 bool HostSlotIsOf(CacheState& state, const BlockEntry& entry) {
-  return HeaderNames(state.NamespaceOf(entry).identity, entry.hash, entry.tokens,
-                     state.HostBytes(entry).first<kSlotHeaderBytes>());
+  return HeaderNames(state.blocks.NamespaceOf(entry).identity, entry.hash, entry.tokens,
+                     state.tables.HostBytes(entry).first<kSlotHeaderBytes>());
 }
 
 void FetchHostHeader(CacheState& state, const BlockEntry& entry) {
   constexpr size_t kCacheLineBytes = 64;
-  const std::byte* const header = state.HostBytes(entry).data();
+  const std::byte* const header = state.tables.HostBytes(entry).data();
   for (size_t i = 0; i < kSlotIdentityBytes; i += kCacheLineBytes) __builtin_prefetch(header + i);
 }
 

@@ -30,8 +30,8 @@ void Erasure::Begin(const EraseRequest& request, Done done) {
   const ErasureRecord record{.number = next_number_++,
                              .tenant = request.tenant,
                              .end_hour = request.end_hour,
-                             .begun_s = state_.ToWallS(state_.NowS())};
-  Add(record, state_.NowS(), std::move(done));
+                             .begun_s = state_.clock.ToWallS(state_.clock.NowS())};
+  Add(record, state_.clock.NowS(), std::move(done));
   // No block has a tenant with a longer name.
   if (!state_.has_disk() || record.tenant.size() > kMaxTenantBytes) {
     return OnNoted(record.number, {});
@@ -47,9 +47,10 @@ void Erasure::Resume(const std::vector<ErasureRecord>& begun) {
     next_number_ = std::max(next_number_, record.number + 1);
     const auto done = [this, tenant = record.tenant](const EraseReport& report,
                                                      const Status& status) {
-      if (state_.env.on_erasure_resumed) state_.env.on_erasure_resumed(tenant, report, status);
+      if (state_.env.owner == nullptr) return;
+      state_.env.owner->OnErasureResumed(tenant, report, status);
     };
-    Add(record, state_.FromWallS(record.begun_s), done);
+    Add(record, state_.clock.FromWallS(record.begun_s), done);
     OnNoted(record.number, {});
   }
 }
@@ -58,7 +59,7 @@ void Erasure::Resume(const std::vector<ErasureRecord>& begun) {
 void Erasure::Add(const ErasureRecord& record, uint32_t begun_s, Done done) {
   const EraseRequest request{.tenant = record.tenant, .end_hour = record.end_hour};
   jobs_.push_back({.number = record.number, .request = request, .done = std::move(done)});
-  state_.erasing.push_back({request, begun_s});
+  state_.erasing.scopes.push_back({request, begun_s});
   if (!KeepsTokens(record.tenant)) return;
   state_.token_ids.EraseExpected(record.tenant);
   if (state_.env.events != nullptr) state_.env.events->TokenIdsErased();
@@ -97,14 +98,16 @@ void Erasure::Tick() {
 // The slots' headers are voided, with keys or without: they tell the tenant's name in the open.
 void Erasure::GoOn() {
   Job& job = jobs_.front();
-  const CacheState::Erasing& scope = state_.erasing.front();
+  const Erasures::Scope& scope = state_.erasing.scopes.front();
   const uint64_t end =
-      std::min<uint64_t>(state_.directory.end(), next_row_ + state_.options.drain_part_rows);
+      std::min<uint64_t>(state_.blocks.directory.end(), next_row_ + state_.options.drain_part_rows);
   uint32_t dropped = 0;
   for (; next_row_ < end && dropped < state_.options.close_part_blocks; ++next_row_) {
     const EntryIndex index(static_cast<uint32_t>(next_row_));
-    if (!state_.directory.Live(index) || state_.lost.Contains(index)) continue;
-    if (!state_.IsErased(scope, state_[index])) {
+    if (!state_.blocks.directory.Live(index) || state_.blocks.lost.Contains(index)) continue;
+    const BlockEntry& entry = state_[index];
+    if (!state_.erasing.Covers(scope, state_.blocks.NamespaceOf(entry).identity.tenant,
+                               entry.created_s)) {
       ForgetColdCopy(index);
       continue;
     }
@@ -119,7 +122,7 @@ void Erasure::GoOn() {
   disk_.committer().WhenDeleted(gate_.WhileOpen([this](const Status& status) {
     if (!status) jobs_.front().status = status;
     state_.env.loop->Post(gate_.WhileOpen([this] {
-      if (next_row_ < state_.directory.end()) return GoOn();
+      if (next_row_ < state_.blocks.directory.end()) return GoOn();
       EndPass();
     }));
   }));
@@ -165,7 +168,7 @@ bool Erasure::KeepsTokens(const std::string& tenant) const {
 void Erasure::ForgetColdCopy(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.cold_copy()) return;
-  if (state_.NamespaceOf(entry).identity.tenant != jobs_.front().request.tenant) return;
+  if (state_.blocks.NamespaceOf(entry).identity.tenant != jobs_.front().request.tenant) return;
   state_.Apply(index, BlockEvent::kForgetColdCopy);
   cold_writer_->LookAgain(index);
 }
@@ -199,7 +202,7 @@ void Erasure::OnDeleted(const Result<uint64_t>& next) {
 void Erasure::Answer() {
   Job job = std::move(jobs_.front());
   jobs_.pop_front();
-  state_.erasing.erase(state_.erasing.begin());
+  state_.erasing.scopes.erase(state_.erasing.scopes.begin());
   job.report.moving = moving_;
   // If this fails, a start finds nothing more to erase. What is not complete it finishes.
   const bool complete = job.status && moving_ == 0 && all_was_adopted_;
@@ -212,7 +215,7 @@ void Erasure::Answer() {
 
 bool Erasure::InRegion(const BlockEntry& entry) const {
   bool in_region = false;
-  state_.ForEachPlace(
+  state_.blocks.ForEachPlace(
       entry, [&](const CachePool& pool, BlockIndex) { in_region |= pool.region != nullptr; });
   return in_region;
 }
@@ -222,13 +225,10 @@ bool Erasure::Drop(EntryIndex index, EraseReport* report) {
   const BlockEntry& entry = state_[index];
   // What an engine stores from memory of its own or loads into it ends soon.
   if (entry.busy() || InRegion(entry)) return false;
-  if (entry.pinned()) {
-    state_.SetPinned(index, false);
-    state_.pins.Erase(index);
-  }
+  if (entry.pinned()) state_.Unpin(index);
   const bool in_host = entry.in_host();
   const bool on_disk = entry.on_disk();
-  const uint64_t slot_bytes = state_.NamespaceOf(entry).slot_bytes;
+  const uint64_t slot_bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
   const auto count = [report](Tier tier, uint64_t bytes) {
     ++report->blocks[static_cast<size_t>(tier)];
     report->bytes[static_cast<size_t>(tier)] += bytes;
@@ -244,15 +244,15 @@ bool Erasure::Drop(EntryIndex index, EraseReport* report) {
 void Erasure::DropFromPools(EntryIndex index, EraseReport* report) {
   std::vector<CachePool*> unused;
   std::vector<CachePool*> referenced;
-  state_.ForEachPlace(state_[index], [&](CachePool& pool, BlockIndex block) {
+  state_.blocks.ForEachPlace(state_[index], [&](CachePool& pool, BlockIndex block) {
     ++report->blocks[static_cast<size_t>(Tier::kPool)];
     report->bytes[static_cast<size_t>(Tier::kPool)] += pool.block_bytes;
-    (pool.blocks[block].references > 0 ? referenced : unused).push_back(&pool);
+    (pool.blocks[block].references() > 0 ? referenced : unused).push_back(&pool);
   });
   // These first: they leave the entry, which the others may forget.
   for (CachePool* const pool : referenced) {
     ++report->referenced;
-    state_.CountDrop(index, Tier::kPool, DropReason::kErased);
+    state_.drops.Count(index, Tier::kPool, DropReason::kErased);
     state_.LosePoolBlock(pool, index);
   }
   for (CachePool* const pool : unused) pools_.Drop(pool, index, DropReason::kErased);

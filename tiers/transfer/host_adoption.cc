@@ -25,7 +25,7 @@ HostAdoption::HostAdoption(CacheState* state, HostSlots* host)
 bool HostAdoption::Pump() {
   bool started = false;
   while (in_flight_bytes_ < kMaxInFlightBytes && host_.kept().waiting() > 0) {
-    if (stage_ != Stage::kVerifying) began_ms_ = state_.NowMs();
+    if (stage_ != Stage::kVerifying) began_ms_ = state_.clock.NowMs();
     stage_ = Stage::kVerifying;
     StartBatch();
     started = true;
@@ -100,8 +100,9 @@ void HostAdoption::Finish(const Batch& batch) {
 Result<BlockEntry> HostAdoption::Describe(const Slot& slot) {
   const SlotHeader& header = *slot.header;
   BlockEntry found;
-  KVT_ASSIGN_OR_RETURN(found.namespace_id,
-                       state_.InternNamespace({header.tenant, header.model, header.payload_bytes}));
+  KVT_ASSIGN_OR_RETURN(
+      found.namespace_id,
+      state_.blocks.InternNamespace({header.tenant, header.model, header.payload_bytes}));
   // The table knows of later uses than the header, but no checksum guards it: what it says can make
   // a block younger than it is, by its time to live at most, and never older.
   const HostSlotFacts facts = state_.env.arena->table()->FactsOf(slot.address);
@@ -110,8 +111,8 @@ Result<BlockEntry> HostAdoption::Describe(const Slot& slot) {
   found.tokens = header.tokens;
   found.uses = facts.uses;
   found.retention = std::max(header.retention, facts.retention);
-  found.created_s = state_.FromWallS(std::max(header.created_s, facts.created_s));
-  found.last_use_s = state_.FromWallS(std::max(header.last_use_s, facts.last_use_s));
+  found.created_s = state_.clock.FromWallS(std::max(header.created_s, facts.created_s));
+  found.last_use_s = state_.clock.FromWallS(std::max(header.last_use_s, facts.last_use_s));
   return found;
 }
 
@@ -122,14 +123,14 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   if (!found || found->tokens == 0) return AdoptionDrop::kMisplaced;
   const BlockKey key{found->namespace_id, found->hash};
   if (evicted_.contains(key) || state_.BeingErased(*found)) return AdoptionDrop::kEvictedByHand;
-  EntryIndex index = state_.Find(key);
+  EntryIndex index = state_.blocks.Find(key);
   if (index == kNoEntry && state_.Expired(*found)) return AdoptionDrop::kExpired;
   if (index != kNoEntry) {
     const BlockEntry& known = state_[index];
     if (known.has_host_slot()) return AdoptionDrop::kDuplicate;
     if (known.tokens != found->tokens) return AdoptionDrop::kMisplaced;
   }
-  if (!state_.tenants.Fits(Tier::kHost, state_.TenantOf(*found), slot.bytes.size())) {
+  if (!state_.tenants.Fits(Tier::kHost, state_.blocks.TenantOf(*found), slot.bytes.size())) {
     return AdoptionDrop::kTenantCap;
   }
   if (index == kNoEntry) index = entries_.Add(*found);
@@ -137,7 +138,7 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   entry.uses = std::max(entry.uses, found->uses);
   entry.last_use_s = std::max(entry.last_use_s, found->last_use_s);
   host_.Adopt(index, slot.address);
-  adopted_.push_back({index, entry.last_use_s});
+  adopted_.push_back({state_.blocks.directory.RefOf(index), entry.last_use_s});
   return std::nullopt;
 }
 
@@ -160,27 +161,27 @@ void HostAdoption::OrderFrom(const Order& order, size_t next) {
   stage_ = Stage::kDone;
   state_.SchedulePump();
   const CacheStats& stats = state_.stats;
-  if (!state_.env.on_adopted) return;
-  state_.env.on_adopted({.blocks = stats.adopted_blocks,
-                         .bytes = stats.adopted_bytes,
-                         .dropped = std::accumulate(stats.adoption_drops.begin(),
-                                                    stats.adoption_drops.end(), uint64_t{0}),
-                         .ms = state_.NowMs() - began_ms_});
+  if (state_.env.owner == nullptr) return;
+  state_.env.owner->OnAdopted({.blocks = stats.adopted_blocks,
+                               .bytes = stats.adopted_bytes,
+                               .dropped = std::accumulate(stats.adoption_drops.begin(),
+                                                          stats.adoption_drops.end(), uint64_t{0}),
+                               .ms = state_.clock.NowMs() - began_ms_});
 }
 
 // Slabs became ready one after the other, so that older blocks may have been adopted before younger
-// ones. The row may be another block's by now, or the block may have been used: then it stands
-// where it should. Parents are looked for now, since they may have been adopted after their
-// children; one that is not there, because only a pool had it, is not counted as lost.
+// ones. The block may have been used since, and then it stands where it should. Parents are looked
+// for now, since they may have been adopted after their children; one that is not there, because
+// only a pool had it, is not counted as lost.
 void HostAdoption::PutInOrder(const Adopted& adopted) {
-  if (!state_.directory.Live(adopted.entry)) return;
-  const BlockEntry& entry = state_[adopted.entry];
-  if (!entry.in_host()) return;
-  if (entry.last_use_s == adopted.last_use_s) host_.MakeColdest(adopted.entry);
-  const auto header = DecodeSlotHeader(state_.HostBytes(entry).first<kSlotHeaderBytes>());
+  const EntryIndex index = state_.blocks.directory.Resolve(adopted.entry);
+  if (index == kNoEntry || !state_[index].in_host()) return;
+  const BlockEntry& entry = state_[index];
+  if (entry.last_use_s == adopted.last_use_s) host_.MakeColdest(index);
+  const auto header = DecodeSlotHeader(state_.tables.HostBytes(entry).first<kSlotHeaderBytes>());
   if (!header || !header->parent) return;
-  const EntryIndex parent = state_.Find({entry.namespace_id, *header->parent});
-  if (parent != kNoEntry) state_.LinkToParent(adopted.entry, parent);
+  const EntryIndex parent = state_.blocks.Find({entry.namespace_id, *header->parent});
+  if (parent != kNoEntry) state_.LinkToParent(index, parent);
 }
 
 }  // namespace kvtier

@@ -50,7 +50,7 @@ class HostAdoption {
   using Batch = std::vector<Slot>;
   // What was adopted, until it stands in its order.
   struct Adopted {
-    EntryIndex entry;
+    EntryRef entry;
     uint32_t last_use_s = 0;
   };
 

@@ -29,9 +29,9 @@ HostPrefetch::HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* h
       lines_(state->tenants.rows()),
       shares_(state->tenants.rows()) {}
 
-void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id,
-                         std::vector<BlockHash> hashes, Done done) {
-  const TenantId tenant = state_.namespaces[namespace_id.value].tenant;
+void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id, std::vector<BlockHash> hashes,
+                         Done done) {
+  const TenantId tenant = state_.blocks.namespaces[namespace_id.value].tenant;
   Share& share = shares_[tenant.value];
   const size_t end = hashes.size();
   Request request{.session = session,
@@ -43,7 +43,7 @@ void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id,
   if (!state_.has_disk() || end == 0 || share.waiting_blocks + request.price() > kMostBlocks) {
     return request.done(0);
   }
-  if (share.waiting_blocks == 0) share.moved_ms = state_.NowMs();
+  if (share.waiting_blocks == 0) share.moved_ms = state_.clock.NowMs();
   share.waiting_blocks += request.price();
   requests_.emplace(++last_request_, std::move(request));
   lines_.Push(tenant, last_request_);
@@ -72,15 +72,15 @@ void HostPrefetch::TakeEndedReads() {
     const auto node = reads_.extract(ended.block);
     if (node.empty()) continue;
     const Read read = node.mapped();
-    const EntryIndex index = state_.Find(ended.block);
+    const EntryIndex index = state_.blocks.Find(ended.block);
     if (ended.in_host && index != kNoEntry) {
       ++state_.stats.host_prefetched_blocks;
-      state_.stats.host_prefetched_bytes += state_.NamespaceOf(state_[index]).slot_bytes;
+      state_.stats.host_prefetched_bytes += state_.blocks.NamespaceOf(state_[index]).slot_bytes;
     }
     const auto request = requests_.find(read.request);
     if (request == requests_.end()) continue;
     --request->second.reading;
-    shares_[request->second.tenant.value].moved_ms = state_.NowMs();
+    shares_[request->second.tenant.value].moved_ms = state_.clock.NowMs();
     if (!ended.in_host) request->second.end = std::min(request->second.end, read.position);
     EndIfDone(request);
   }
@@ -115,7 +115,7 @@ bool HostPrefetch::SeeToNext(RequestId id, Request* request) {
   Loader::HostRead read = in_memory ? Loader::HostRead::kBegun : Loader::HostRead::kRefused;
   if (!in_memory && entry.on_disk()) read = ReadFromDisk(id, request, index);
   if (read == Loader::HostRead::kLater) return false;
-  shares_[request->tenant.value].moved_ms = state_.NowMs();
+  shares_[request->tenant.value].moved_ms = state_.clock.NowMs();
   if (read == Loader::HostRead::kRefused) {
     request->end = request->next;
   } else {
@@ -125,7 +125,7 @@ bool HostPrefetch::SeeToNext(RequestId id, Request* request) {
 }
 
 Loader::HostRead HostPrefetch::ReadFromDisk(RequestId id, Request* request, EntryIndex index) {
-  const uint64_t slot_bytes = state_.NamespaceOf(state_[index]).slot_bytes;
+  const uint64_t slot_bytes = state_.blocks.NamespaceOf(state_[index]).slot_bytes;
   const TenantId tenant = request->tenant;
   const bool others_wait = loader_.reads_queued() > 0 || offloader_.queued() > 0;
   if (others_wait || !HasRoom(tenant, slot_bytes)) return Loader::HostRead::kLater;
@@ -139,7 +139,7 @@ Loader::HostRead HostPrefetch::ReadFromDisk(RequestId id, Request* request, Entr
                       .tenant = tenant,
                       .bytes = slot_bytes,
                       .uses = uses,
-                      .until_ms = state_.NowMs() + kUnusedMs});
+                      .until_ms = state_.clock.NowMs() + kUnusedMs});
   shares_[tenant.value].brought_bytes += slot_bytes;
   brought_bytes_ += slot_bytes;
   return read;
@@ -154,7 +154,7 @@ bool HostPrefetch::HasRoom(TenantId tenant, uint64_t slot_bytes) const {
 
 // Those that still count go behind the others, so that all are looked at in turn.
 void HostPrefetch::Tick() {
-  const int64_t now_ms = state_.NowMs();
+  const int64_t now_ms = state_.clock.NowMs();
   for (size_t looks = std::min(brought_.size(), kBroughtPerTick); looks > 0; --looks) {
     const Brought brought = brought_.front();
     brought_.pop_front();
@@ -179,7 +179,7 @@ void HostPrefetch::Tick() {
 }
 
 HostPrefetch::Fate HostPrefetch::FateOf(const Brought& brought, int64_t now_ms) const {
-  const EntryIndex index = state_.Find(brought.block);
+  const EntryIndex index = state_.blocks.Find(brought.block);
   if (index != kNoEntry && state_[index].uses != brought.uses) return Fate::kUsed;
   const bool in_host = index != kNoEntry && state_[index].has_host_slot();
   return in_host && now_ms < brought.until_ms ? Fate::kWaits : Fate::kUnused;
@@ -191,7 +191,8 @@ void HostPrefetch::EndIfDone(Requests::iterator found) {
   requests_.erase(found);
   shares_[request.tenant.value].waiting_blocks -= request.price();
   if (request.end > 0) {
-    touches_.TouchPrefix(state_.Find({request.namespace_id, request.hashes[request.end - 1]}));
+    touches_.TouchPrefix(
+        state_.blocks.Find({request.namespace_id, request.hashes[request.end - 1]}));
   }
   request.done(static_cast<uint32_t>(request.end));
 }

@@ -123,7 +123,7 @@ uint32_t LayerLoader::LayersAtOnce(const Group& group) const {
 bool LayerLoader::Valid(const Group& group, Member* member) {
   if (member->failure != MissReason::kNone) return false;
   const BlockEntry& entry = state_[member->entry];
-  if (group.pool->blocks[state_.BlockIn(*group.pool, entry)].references == 0) {
+  if (group.pool->blocks[state_.blocks.BlockIn(*group.pool, entry)].references() == 0) {
     member->failure = MissReason::kCancelled;
   } else if (group.layer == 0 && !HostSlotIsOf(state_, entry)) {
     member->failure = MissReason::kIdentityMismatch;

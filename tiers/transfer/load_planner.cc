@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "tiers/transfer/block_taker.h"
+#include "tiers/transfer/loader.h"
+
 namespace kvtier {
 
 BlockSource LoadPlanner::SourceOf(const CachePool& pool, EntryIndex index) const {
   const BlockEntry& entry = state_[index];
-  const BlockIndex block = state_.BlockIn(pool, entry);
+  const BlockIndex block = state_.blocks.BlockIn(pool, entry);
   if (block != kNoBlock && !pool.blocks[block].loading()) return BlockSource::kHere;
   if (loader_.SourceOf(entry) == Tier::kHost) return BlockSource::kHost;
   return entry.on_disk() ? BlockSource::kDisk : BlockSource::kCold;
@@ -42,7 +45,7 @@ bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request, ui
   // pool has one already, be it on its way.
   uint64_t in_pool = 0;
   for (size_t i = answer.gap_first; i < answer.gap_end; ++i) {
-    if (state_.BlockIn(pool, state_[found->hits[i]]) != kNoBlock) ++in_pool;
+    if (state_.blocks.BlockIn(pool, state_[found->hits[i]]) != kNoBlock) ++in_pool;
   }
   if (uint64_t{request.new_blocks} + found->to_load + in_pool > obtainable) {
     question.plan = std::min(question.plan, HitPlan::kCut);
@@ -73,7 +76,7 @@ void LoadPlanner::LeaveOut(const CachePool& pool, const LoadAnswer& answer, Foun
   }
   found->to_load = found->to_arrive = 0;
   for (const EntryIndex hit : hits) {
-    const BlockIndex block = state_.BlockIn(pool, state_[hit]);
+    const BlockIndex block = state_.blocks.BlockIn(pool, state_[hit]);
     if (block == kNoBlock) ++found->to_load;
     if (block == kNoBlock || pool.blocks[block].loading()) ++found->to_arrive;
   }

@@ -8,11 +8,12 @@
 
 #include "tiers/policy/load_plan.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/transfer/block_taker.h"
-#include "tiers/transfer/loader.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
+
+class Loader;
+struct FoundPrefix;
 
 // Event loop only.
 class LoadPlanner {

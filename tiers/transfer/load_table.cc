@@ -46,6 +46,18 @@ class LoadTable::Touched {
   Load* last_ = nullptr;
 };
 
+void LoadTable::OpenSession(SessionId session,
+                            std::function<void(const LoadProgress&)> on_progress) {
+  listeners_[session] = std::move(on_progress);
+}
+
+// A load may end after its session: then there is no one to tell.
+void LoadTable::Tell(SessionId session, const LoadProgress& progress) {
+  report_(session, progress);
+  const auto listener = listeners_.find(session);
+  if (listener != listeners_.end() && listener->second) listener->second(progress);
+}
+
 LoadId LoadTable::Open(Start start) {
   const LoadId id(next_id_++);
   Load& load = loads_[id];
@@ -185,6 +197,7 @@ void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason 
 }
 
 bool LoadTable::CloseSession(SessionId session) {
+  listeners_.erase(session);
   if (auto pools = of_session_.extract(session)) {
     for (auto& [pool, loads] : pools.mapped()) closing_.push_back({std::move(loads)});
   }
@@ -221,7 +234,7 @@ bool LoadTable::CloseSome() {
     const SessionId session = load.session;
     const LoadProgress progress{id, load.ready, /*finished=*/true, MissReason::kCancelled};
     Forget(found);
-    if (tells) report_(session, progress);
+    if (tells) Tell(session, progress);
   }
   return !closing_.empty();
 }
@@ -264,7 +277,7 @@ void LoadTable::Advance(LoadId id, bool changed) {
     Count(load, load.miss);
     Forget(loads_.find(id));
   }
-  report_(session, progress);
+  Tell(session, progress);
 }
 
 }  // namespace kvtier

@@ -86,6 +86,9 @@ class LoadTable {
   LoadTable(CacheStats* stats, uint32_t close_part_blocks, Report report)
       : stats_(*stats), close_part_blocks_(close_part_blocks), report_(std::move(report)) {}
 
+  // The session hears of its loads from now on, behind `report`, until CloseSession.
+  void OpenSession(SessionId session, std::function<void(const LoadProgress&)> on_progress);
+
   struct Hit {
     Tier tier = Tier::kPool;  // where it was found
     uint16_t tokens = 0;
@@ -162,6 +165,7 @@ class LoadTable {
   using Loads = std::unordered_map<LoadId, Load>;
   class Touched;
 
+  void Tell(SessionId session, const LoadProgress& progress);
   // Advances the prefix; reports unless the load is open, and forgets it when it is finished.
   void Advance(LoadId id, bool changed);
   static void AdvancePrefix(Load* load);
@@ -174,6 +178,7 @@ class LoadTable {
   CacheStats& stats_;
   const uint32_t close_part_blocks_;
   Report report_;
+  std::unordered_map<SessionId, std::function<void(const LoadProgress&)>> listeners_;
   Loads loads_;
   // Of sessions that are open, by pool, so that closing one need not look at the loads of all.
   std::unordered_map<SessionId, std::map<PoolId, std::unordered_set<LoadId>>> of_session_;

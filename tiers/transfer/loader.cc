@@ -44,11 +44,11 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
       read_queues_(state->tenants.rows()) {}
 
 PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
-  return arrival.pool->blocks[state_.BlockIn(*arrival.pool, state_[arrival.entry])];
+  return arrival.pool->blocks[state_.blocks.BlockIn(*arrival.pool, state_[arrival.entry])];
 }
 
 Tier Loader::SourceOf(const BlockEntry& entry) const {
-  return entry.in_host() || state_.ReadyPool(entry) != nullptr ? Tier::kHost : Tier::kDisk;
+  return entry.in_host() || state_.blocks.ReadyPool(entry) != nullptr ? Tier::kHost : Tier::kDisk;
 }
 
 // Host is looked at first, then ways that others have begun, and the disk last: a block is read
@@ -77,7 +77,7 @@ void Loader::QueueLayers(std::shared_ptr<LayerCount> count, CachePool* pool,
 }
 
 void Loader::TouchLoading(const CachePool& pool, EntryIndex index) {
-  const BlockIndex block = state_.BlockIn(pool, state_[index]);
+  const BlockIndex block = state_.blocks.BlockIn(pool, state_[index]);
   if (block != kNoBlock && pool.blocks[block].loading()) host_.Touch(index);
 }
 
@@ -101,8 +101,11 @@ bool Loader::ComesToHost(Arrival* arrival) {
 }
 
 bool Loader::WakeWaiting() {
-  const std::vector<EntryIndex> ended = offloader_.TakeEnded();
-  for (const EntryIndex index : ended) Wake(index);
+  const std::vector<EntryRef> ended = offloader_.TakeEnded();
+  for (const EntryRef block : ended) {
+    if (const EntryIndex index = state_.blocks.directory.Resolve(block); index != kNoEntry)
+      Wake(index);
+  }
   return !ended.empty();
 }
 
@@ -125,7 +128,7 @@ void Loader::PromoteReferenced() {
 }
 
 void Loader::QueueRead(const Arrival& arrival) {
-  const TenantId tenant = state_.TenantOf(state_[arrival.entry]);
+  const TenantId tenant = state_.blocks.TenantOf(state_[arrival.entry]);
   QueuedRead read{arrival, Ahead(&reads_ahead_, arrival)};
   if (CanWait(arrival)) {
     read_queues_.PushLater(tenant, std::move(read));
@@ -141,7 +144,7 @@ InFlightBytes Loader::Ahead(InFlight* line, const Arrival& arrival) const {
 
 // What is under way counts as well, see RateMeter::PriceNow.
 LoadPrices Loader::PricesNow(DeviceIndex device) const {
-  const int64_t now_us = state_.PreciseUs();
+  const int64_t now_us = state_.clock.PreciseUs();
   const uint64_t copies =
       copies_ahead_[LoadRates::SlotOf(device)].bytes + layers_.queued_bytes(device);
   LoadPrices prices;
@@ -177,7 +180,7 @@ bool Loader::TryRead(Arrival arrival) {
   const EntryIndex index = arrival.entry;
   const BlockEntry& entry = state_[index];
   // A block that loads cannot leave the directory, so that rows in the lines stay valid.
-  KVT_CHECK(state_.directory.Live(index) && BlockOf(arrival).loading());
+  KVT_CHECK(state_.blocks.directory.Live(index) && BlockOf(arrival).loading());
   if (Cancelled(arrival)) {
     Fail(arrival, MissReason::kCancelled);
   } else if (entry.in_host()) {
@@ -189,11 +192,11 @@ bool Loader::TryRead(Arrival arrival) {
     fetch_queue_.push_back({arrival, Ahead(&fetches_ahead_, arrival)});
   } else if (!entry.on_disk()) {
     // If a pool has it still, host had no room for its copy.
-    Fail(arrival, state_.ReadyPool(entry) ? MissReason::kHostFull : MissReason::kUnknown);
+    Fail(arrival, state_.blocks.ReadyPool(entry) ? MissReason::kHostFull : MissReason::kUnknown);
   } else {
     const HostSlots::Outcome outcome = host_.Allocate(index);
     if (outcome == HostSlots::Outcome::kWait) {
-      host_wait_since_ms_ = state_.NowMs();
+      host_wait_since_ms_ = state_.clock.NowMs();
       return false;
     }
     if (outcome == HostSlots::Outcome::kAllocated) {
@@ -209,26 +212,24 @@ Loader::HostRead Loader::ReadToHost(EntryIndex index) {
   if (in_flight_.bytes >= state_.options.max_disk_read_bytes / kPrefetchShare) {
     return HostRead::kLater;
   }
-  host_.Touch(index);
   const HostSlots::Outcome outcome = host_.Allocate(index);
   if (outcome == HostSlots::Outcome::kAllocated) {
     StartRead({.entry = index});
     return HostRead::kBegun;
   }
-  host_.CancelArrival(index);
   return outcome == HostSlots::Outcome::kWait ? HostRead::kLater : HostRead::kRefused;
 }
 
 void Loader::StartRead(const Arrival& arrival) {
   const BlockEntry& entry = state_[arrival.entry];
   state_.Apply(arrival.entry, BlockEvent::kBeginRead);
-  const std::span<std::byte> slot = state_.HostBytes(entry);
+  const std::span<std::byte> slot = state_.tables.HostBytes(entry);
   const auto read = reads_.insert(reads_.end(), {.arrival = arrival,
-                                                 .expected = state_.ExpectationOf(entry),
+                                                 .expected = state_.tables.ExpectationOf(entry),
                                                  .slot = slot,
                                                  .in_flight = {&in_flight_, slot.size(), 1}});
-  state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.NowMs());
-  state_.load_rates.disk().Begin(PayloadOf(slot), state_.PreciseUs());
+  state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.clock.NowMs());
+  state_.load_rates.disk().Begin(PayloadOf(slot), state_.clock.PreciseUs());
   IssueRead(read);
 }
 
@@ -270,12 +271,12 @@ bool Loader::TryFetch(const Arrival& arrival) {
 void Loader::StartFetch(const Arrival& arrival) {
   const BlockEntry& entry = state_[arrival.entry];
   state_.Apply(arrival.entry, BlockEvent::kBeginFetch);
-  const std::span<std::byte> slot = state_.HostBytes(entry);
+  const std::span<std::byte> slot = state_.tables.HostBytes(entry);
   const auto read = reads_.insert(reads_.end(), {.arrival = arrival,
-                                                 .expected = state_.ExpectationOf(entry),
+                                                 .expected = state_.tables.ExpectationOf(entry),
                                                  .slot = slot,
                                                  .in_flight = {&fetching_, slot.size(), 1}});
-  state_.load_rates.cold().Begin(PayloadOf(slot), state_.PreciseUs());
+  state_.load_rates.cold().Begin(PayloadOf(slot), state_.clock.PreciseUs());
   fetch_.Begin(read->expected, slot,
                [this, read](const ColdVerdict& verdict) { OnFetched(read, verdict); });
 }
@@ -285,7 +286,7 @@ void Loader::OnFetched(Reads::iterator read, const ColdVerdict& verdict) {
   const EntryIndex index = read->arrival.entry;
   const MissReason miss = fetch_.Accept(index, verdict, bytes);
   state_.load_rates.cold().End(PayloadOf(read->slot), miss == MissReason::kNone,
-                               state_.PreciseUs());
+                               state_.clock.PreciseUs());
   const Arrival arrival = EndRead(read);
   if (miss == MissReason::kNone) return OnInHost(arrival);
   host_.RollBack(index);
@@ -329,8 +330,8 @@ void Loader::OnVerified(Reads::iterator read) {
   ++state_.stats.disk_read_blocks;
   state_.stats.disk_read_bytes += read->slot.size();
   if (read->attempt > 1) ++state_.stats.disk_read_repaired;
-  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
-  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/true, state_.PreciseUs());
+  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.clock.NowMs());
+  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/true, state_.clock.PreciseUs());
   const Arrival arrival = EndRead(read);
   disk_.MarkVerified(arrival.entry);
   state_[arrival.entry].was_read_from_disk = 1;
@@ -364,8 +365,8 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
     return;
   }
   const DiskLocation location = read->expected.location;
-  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
-  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.PreciseUs());
+  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.clock.NowMs());
+  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.clock.PreciseUs());
   const Arrival arrival = EndRead(read);
   const EntryIndex index = arrival.entry;
   if (arrival.pool == nullptr) EndHostRead(index, /*in_host=*/false);
@@ -497,7 +498,7 @@ void Loader::OnCopied(Batch* batch, const Status& status) {
 }
 
 void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
-  const uint32_t now_ds = state_.NowDs();
+  const uint32_t now_ds = state_.clock.NowDs();
   for (const EntryIndex entry : entries) {
     StopLoading({pool, entry});
     state_.trace.BlockLoadEnd(entry, MissReason::kNone);
@@ -507,9 +508,7 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
     if (pool->region != nullptr) continue;
     PoolBlock& block = BlockOf({pool, entry});
     block.since_ds = now_ds;
-    state_.EnterPoolTable(pool, entry);
-    // No session has given it back yet: its copy in host keeps its place.
-    if (block.references == 0) pool->victims.Insert(entry, state_.FactsOf(entry));
+    state_.tables.EnterPool(pool, entry);
   }
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;
@@ -525,9 +524,9 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
 // have got go round among them: what arrived is in the pool and on disk, and loses nothing. That
 // includes what arrived before the wait was long: a fast drive fills all slots within that time.
 void Loader::PassSlotsOn() {
-  if (host_wait_since_ms_ > state_.NowMs() - state_.options.read_slot_wait_ms) return;
+  if (host_wait_since_ms_ > state_.clock.NowMs() - state_.options.read_slot_wait_ms) return;
   for (const BlockKey& key : std::exchange(arrived_in_wait_, {})) {
-    const EntryIndex index = state_.Find(key);
+    const EntryIndex index = state_.blocks.Find(key);
     if (index == kNoEntry) continue;
     const BlockEntry& entry = state_[index];
     if (entry.on_disk() && entry.EvictableFromHost(state_.has_disk())) {
@@ -556,9 +555,8 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
   const EntryIndex index = arrival.entry;
   StopLoading(arrival);
   state_.trace.BlockLoadEnd(index, reason);
-  host_.CancelArrival(index);
   state_.history.NoteMiss({state_[index].namespace_id, state_[index].hash},
-                          {state_.ToWallS(state_.NowS()), reason});
+                          {state_.clock.ToWallS(state_.clock.NowS()), reason});
   if (arrival.pool->region != nullptr) {
     arrival.pool->region->OnLoadFailed(arrival.pool, index, reason);
   } else {

@@ -13,7 +13,8 @@ void Offloader::Want(EntryIndex index) {
     return;
   }
   // What will not be used again is not worth the copy.
-  if (state_.ReadyPool(entry) == nullptr || entry.offload_failed() || entry.LeavesFirst()) return;
+  if (state_.blocks.ReadyPool(entry) == nullptr || entry.offload_failed() || entry.LeavesFirst())
+    return;
   Queue(index);
 }
 
@@ -26,8 +27,8 @@ void Offloader::Queue(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.in_host() || entry.offload_queued() || entry.offloading()) return;
   state_.Apply(index, BlockEvent::kQueueOffload);
-  host_.Touch(index);
-  queues_.Push(state_.TenantOf(entry), index);
+  queues_.Push(state_.blocks.TenantOf(entry), state_.blocks.directory.RefOf(index));
+  NoteBusy();
 }
 
 // An offload that failed before is tried again, because a load waits for these bytes and would
@@ -35,11 +36,12 @@ void Offloader::Queue(EntryIndex index) {
 // no longer queued and is skipped.
 bool Offloader::WantNow(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  if (entry.in_host() || state_.ReadyPool(entry) == nullptr) return false;
+  if (entry.in_host() || state_.blocks.ReadyPool(entry) == nullptr) return false;
   if (entry.offloading()) return true;
   state_.Apply(index, BlockEvent::kAllowOffload);
   Queue(index);
-  urgent_.Push(state_.TenantOf(entry), index);
+  urgent_.Push(state_.blocks.TenantOf(entry), state_.blocks.directory.RefOf(index));
+  NoteBusy();
   return true;
 }
 
@@ -52,14 +54,13 @@ void Offloader::SourceGone(EntryIndex index) {
 void Offloader::End(EntryIndex index, MissReason reason) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, entry.offloading() ? BlockEvent::kEndOffload : BlockEvent::kCancelOffload);
-  host_.CancelArrival(index);
-  state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
+  state_.blocks.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
     if (pool.region == nullptr || pool.blocks[block].loading()) return;
-    ended_stores_.push_back({pool.id, index, reason});
+    ended_stores_.push_back({pool.id, pool.blocks.HandleOf(block), reason});
     state_.SchedulePump();
   });
   if (!entry.loading()) return;
-  ended_.push_back(index);
+  ended_.push_back(state_.blocks.directory.RefOf(index));
   state_.SchedulePump();
 }
 
@@ -67,7 +68,7 @@ void Offloader::End(EntryIndex index, MissReason reason) {
 // devices cannot take more of the link than the offloads are allowed.
 bool Offloader::Pump() {
   const auto starting = [this](CopyPriority priority) {
-    return [this, priority](std::deque<EntryIndex>* line) {
+    return [this, priority](std::deque<EntryRef>* line) {
       const bool may_start = in_flight_.bytes < state_.options.max_offload_bytes &&
                              in_flight_.items < kCopyPiecesInFlight;
       return may_start && StartBatch(line, priority);
@@ -75,24 +76,26 @@ bool Offloader::Pump() {
   };
   const bool urgent = urgent_.TakeTurns(starting(CopyPriority::kDemand));
   const bool queued = queues_.TakeTurns(starting(CopyPriority::kBackground));
+  NoteBusy();
   return urgent || queued;
 }
 
-// The lines name entries by row, and a row may have been forgotten, given to another block or
-// copied since it was queued. A block that has a host slot by now is on its way from disk or is
-// there already, so that a second copy would only waste a slot.
-CachePool* Offloader::SourceOf(EntryIndex index) {
-  if (!state_.directory.Live(index)) return nullptr;
+// A block in a line may have been forgotten, or copied, since it was queued. A block that has a
+// host slot by now is on its way from disk or is there already, so that a second copy would only
+// waste a slot.
+CachePool* Offloader::SourceOf(EntryRef block) {
+  const EntryIndex index = state_.blocks.directory.Resolve(block);
+  if (index == kNoEntry) return nullptr;
   const BlockEntry& entry = state_[index];
   if (!entry.offload_queued()) return nullptr;
   if (!entry.has_host_slot()) {
-    if (CachePool* const source = state_.ReadyPool(entry)) return source;
+    if (CachePool* const source = state_.blocks.ReadyPool(entry)) return source;
   }
   End(index);
   return nullptr;
 }
 
-bool Offloader::StartBatch(std::deque<EntryIndex>* line, CopyPriority priority) {
+bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
   Batch batch{CopyBatch(&state_, CopyDirection::kPoolToHost, priority)};
   TakeBlocks(line, &batch);
   if (batch.entries.empty()) return false;
@@ -112,10 +115,10 @@ bool Offloader::StartBatch(std::deque<EntryIndex>* line, CopyPriority priority) 
 
 // When the first block of a line must wait for a host slot, the whole line waits: the blocks behind
 // it belong to the same tenant and would take the slot that the first one needs.
-void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
+void Offloader::TakeBlocks(std::deque<EntryRef>* line, Batch* batch) {
   while (!line->empty()) {
-    const EntryIndex index = line->front();
-    CachePool* const pool = SourceOf(index);
+    const EntryIndex index = line->front().row;
+    CachePool* const pool = SourceOf(line->front());
     if (pool == nullptr) {
       line->pop_front();
       continue;
@@ -133,7 +136,7 @@ void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
     state_.trace.Begin(TraceKind::kOffload, index);
     batch->entries.push_back(index);
     // The pin keeps the source from being evicted and used again while the copy engine reads it.
-    batch->pins.emplace_back(&pool->blocks, state_.BlockIn(*pool, state_[index]));
+    batch->pins.emplace_back(&pool->blocks, state_.blocks.BlockIn(*pool, state_[index]));
     batch->payloads.push_back(batch->copies.AddBlock(pool, index));
   }
 }
@@ -141,7 +144,7 @@ void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
 void Offloader::FailOffload(EntryIndex index, DropReason reason) {
   End(index, MissReason::kHostFull);
   state_.Apply(index, BlockEvent::kFailOffload);
-  state_.CountDrop(index, Tier::kHost, reason);
+  state_.drops.Count(index, Tier::kHost, reason);
   state_.SchedulePump();
 }
 
@@ -173,6 +176,8 @@ void Offloader::Finish(Batches::iterator finished) {
   // counts it.
   ended.splice(ended.end(), batches_, finished);
   Batch& batch = ended.front();
+  batch.in_flight = {};
+  NoteBusy();
   const bool copied = batch.checksums.size() == batch.entries.size();
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];
@@ -192,11 +197,11 @@ void Offloader::Finish(Batches::iterator finished) {
       // The client has written to the block after it committed it: the bytes in the pool are not
       // what the hash says, so that no other session may be given them. A copy that failed says
       // nothing of the kind, and the block stays in its pool.
-      state_.CountDrop(index, Tier::kPool, DropReason::kClientWroteCommitted);
+      state_.drops.Count(index, Tier::kPool, DropReason::kClientWroteCommitted);
       state_.LosePoolBlock(batch.pool, index);
       state_.ForgetIfGone(index);
     } else {
-      state_.CountDrop(index, Tier::kHost, DropReason::kCopyFailed);
+      state_.drops.Count(index, Tier::kHost, DropReason::kCopyFailed);
       state_.Apply(index, BlockEvent::kFailOffload);
     }
   }
@@ -204,28 +209,28 @@ void Offloader::Finish(Batches::iterator finished) {
 
 bool Offloader::MatchesCommit(const CachePool& pool, EntryIndex index,
                               const PayloadChecksum& checksum) {
-  const auto given = state_.commit_checksums.find(ArrivalKey(pool, index));
-  return given == state_.commit_checksums.end() || given->second == checksum;
+  const PayloadChecksum* const given = state_.blocks.CommitChecksum(pool, index);
+  return given == nullptr || *given == checksum;
 }
 
 // The header has no disk address yet; the persister fills it in when the block gets a slot on disk.
 // Times are those of the wall clock, because the header outlives this process.
 void Offloader::Seal(EntryIndex index, const PayloadChecksum& checksum) {
   const BlockEntry& entry = state_[index];
-  const Namespace& name_space = state_.NamespaceOf(entry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   SlotHeader header;
   header.tenant = name_space.identity.tenant;
   header.model = name_space.identity.model;
   header.hash = entry.hash;
-  header.parent = state_.ParentHashOf(index);
+  header.parent = state_.blocks.ParentHashOf(index);
   header.payload_bytes = name_space.identity.block_bytes;
   header.payload_checksum = checksum;
   header.tokens = entry.tokens;
   header.depth = entry.depth;
   header.retention = entry.retention;
-  header.created_s = state_.ToWallS(entry.created_s);
-  header.last_use_s = state_.ToWallS(entry.last_use_s);
-  EncodeSlotHeader(header, state_.HostBytes(entry).first<kSlotHeaderBytes>());
+  header.created_s = state_.clock.ToWallS(entry.created_s);
+  header.last_use_s = state_.clock.ToWallS(entry.last_use_s);
+  EncodeSlotHeader(header, state_.tables.HostBytes(entry).first<kSlotHeaderBytes>());
   host_.Ready(index);
 }
 

@@ -38,11 +38,11 @@ class Offloader final : public CopyDown {
   // The block has left its last pool.
   void SourceGone(EntryIndex entry) override;
   // Blocks that loads wait for and that are not, or no longer, on their way to host.
-  [[nodiscard]] std::vector<EntryIndex> TakeEnded() { return std::exchange(ended_, {}); }
+  [[nodiscard]] std::vector<EntryRef> TakeEnded() { return std::exchange(ended_, {}); }
   // A region's block whose offload has ended. If host does not have it, `reason` says why.
   struct EndedStore {
     PoolId region;
-    EntryIndex entry;
+    BlockHandle block;
     MissReason reason = MissReason::kCancelled;
   };
   [[nodiscard]] std::vector<EndedStore> TakeEndedStores() {
@@ -52,15 +52,16 @@ class Offloader final : public CopyDown {
   bool Pump();
 
   [[nodiscard]] bool Idle() const { return queued() == 0 && batches_.empty(); }
-  // As much is being copied as may be, and more waits.
-  [[nodiscard]] bool Busy() const {
-    return in_flight_.bytes >= state_.options.max_offload_bytes && queued() > 0;
-  }
   [[nodiscard]] uint64_t in_flight() const { return in_flight_.items; }
   // May count blocks that will turn out to need no copy any more.
   [[nodiscard]] uint64_t queued() const { return queues_.size() + urgent_.size(); }
 
  private:
+  // To be called whenever more or less waits or is being copied.
+  void NoteBusy() {
+    state_.pressure.to_host_is_busy =
+        in_flight_.bytes >= state_.options.max_offload_bytes && queued() > 0;
+  }
   // Unless host has the block, or is about to get it. REQUIRES: some pool has its bytes.
   void Queue(EntryIndex entry);
   // Blocks that are copied, and then sealed, together. A thread of the executor makes the
@@ -77,12 +78,12 @@ class Offloader final : public CopyDown {
   using Batches = std::list<Batch>;
 
   // Takes from the line what goes into one copy request; false if nothing can start now.
-  [[nodiscard]] bool StartBatch(std::deque<EntryIndex>* line, CopyPriority priority);
-  void TakeBlocks(std::deque<EntryIndex>* line, Batch* batch);
+  [[nodiscard]] bool StartBatch(std::deque<EntryRef>* line, CopyPriority priority);
+  void TakeBlocks(std::deque<EntryRef>* line, Batch* batch);
   // Ends the offload of a block that gets no host slot, and counts the reason.
   void FailOffload(EntryIndex entry, DropReason reason);
   // The pool to copy from; null if there is nothing to do any more.
-  [[nodiscard]] CachePool* SourceOf(EntryIndex entry);
+  [[nodiscard]] CachePool* SourceOf(EntryRef block);
   // Its offload has ended, or will not begin.
   // `reason` is for the engine whose region it is of, should host not have it.
   void End(EntryIndex entry, MissReason reason = MissReason::kCancelled);
@@ -97,9 +98,9 @@ class Offloader final : public CopyDown {
   CacheState& state_;
   HostSlots& host_;
   // Entries that are offload_queued, and some that have it no more.
-  TenantQueues<EntryIndex> queues_;
-  TenantQueues<EntryIndex> urgent_;
-  std::vector<EntryIndex> ended_;
+  TenantQueues<EntryRef> queues_;
+  TenantQueues<EntryRef> urgent_;
+  std::vector<EntryRef> ended_;
   std::vector<EndedStore> ended_stores_;
   CopyLimiter copies_;
   InFlight in_flight_;  // until they are sealed

@@ -28,11 +28,11 @@ void Persister::Want(EntryIndex index) {
   if (WantIfAdmitted(index)) return;
   FailPersist(index, DropReason::kNotAdmitted);
   ++state_.stats.disk_declined_blocks;
-  state_.stats.disk_declined_bytes += state_.NamespaceOf(state_[index]).slot_bytes;
+  state_.stats.disk_declined_bytes += state_.blocks.NamespaceOf(state_[index]).slot_bytes;
 }
 
 bool Persister::WantIfAdmitted(EntryIndex index) {
-  state_.unpersisted.Remove(index);
+  state_.orders.unpersisted.Remove(index);
   const bool undecided = admission_.Undecided(index);
   if (undecided) {
     state_.write_budget.NoteDecision(state_.options.disk_admission);
@@ -50,10 +50,8 @@ bool Persister::WantIfAdmitted(EntryIndex index) {
 
 void Persister::Ask(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  state_.unpersisted.Remove(index);
-  if (!state_.NeedsPersist(entry) || entry.write_queued() || entry.writing()) return;
+  if (!entry.NeedsPersist(state_.has_disk()) || entry.write_queued() || entry.writing()) return;
   state_.Apply(index, BlockEvent::kWantPersist);
-  if (!state_.InDiskOrder(index)) state_.TouchDisk(index);
   if (entry.in_host()) SourceReady(index);
 }
 
@@ -61,12 +59,12 @@ void Persister::SourceReady(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.persist_wanted() || entry.write_queued() || entry.writing()) return;
   state_.Apply(index, BlockEvent::kQueueWrite);
-  queues_.Push(state_.TenantOf(entry), index);
+  queues_.Push(state_.blocks.TenantOf(entry), state_.blocks.directory.RefOf(index));
 }
 
 bool Persister::Pump() {
   climbed_ = 0;
-  return queues_.TakeTurns([this](std::deque<EntryIndex>* line) {
+  return queues_.TakeTurns([this](std::deque<EntryRef>* line) {
     if (!MayWrite(line->front())) return false;
     if (!PutPrefixFirst(line)) return false;
     if (TryWrite(line->front()) == Step::kWait) return false;
@@ -79,28 +77,31 @@ bool Persister::Pump() {
 // overdue: the drive divides its time by what is in flight, and reads may be few where host has few
 // slots for them. A share of the bytes that were read, unlike one of the bytes in flight, is small
 // however few the reads and however large the blocks are.
-bool Persister::MayWrite(EntryIndex next) const {
+bool Persister::MayWrite(EntryRef next) const {
   const uint64_t most_bytes = state_.options.max_disk_write_bytes;
   const uint64_t reads = state_.stats.Lane(CopyLane::kDiskToHost).under_way();
   if (reads == 0) return in_flight_.bytes < most_bytes;
-  // A row that is no block's any more costs nothing: it only leaves the line.
-  if (!state_.directory.Live(next)) return true;
-  const uint64_t slot_bytes = state_.NamespaceOf(state_[next]).slot_bytes;
-  if (state_.host_space_is_overdue() || reads * slot_bytes < kManyReadBytes) {
+  // A block that has been forgotten costs nothing: it only leaves the line.
+  const EntryIndex index = state_.blocks.directory.Resolve(next);
+  if (index == kNoEntry) return true;
+  const uint64_t slot_bytes = state_.blocks.NamespaceOf(state_[index]).slot_bytes;
+  if (state_.pressure.host_space_is_overdue() || reads * slot_bytes < kManyReadBytes) {
     return in_flight_.bytes < most_bytes / kShareBesideReads;
   }
   const uint64_t read_bytes = state_.stats.disk_read_bytes - read_bytes_before_write_;
   return in_flight_.bytes == 0 && read_bytes >= kReadsPerWrite * slot_bytes;
 }
 
-bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
-  if (state_.NowMs() >= state_.prefixes_first_until_ms) return true;
+bool Persister::PutPrefixFirst(std::deque<EntryRef>* line) {
+  if (state_.clock.NowMs() >= state_.pressure.prefixes_first_until_ms) return true;
   // A sequence may have hundreds of thousands of blocks.
   const uint64_t most_climbed = state_.options.search_part_blocks;
   for (size_t tries = std::min(line->size(), kLinesTried); tries > 0; --tries) {
     bool all_in_host = true;
-    std::vector<EntryIndex> ancestors;
-    for (EntryIndex parent = UnwrittenParent(line->front()); parent != kNoEntry;
+    std::vector<EntryRef> ancestors;
+    const EntryIndex next = state_.blocks.directory.Resolve(line->front());
+    if (next == kNoEntry) return true;
+    for (EntryIndex parent = UnwrittenParent(next); parent != kNoEntry;
          parent = UnwrittenParent(parent)) {
       if (climbed_++ == most_climbed) {
         // Several sequences were looked at: that is enough until something has ended.
@@ -110,13 +111,13 @@ bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
         state_.SchedulePart();
         return false;
       }
-      ancestors.push_back(parent);
+      ancestors.push_back(state_.blocks.directory.RefOf(parent));
       all_in_host &= state_[parent].in_host();
     }
     // The first of the sequence first, for there may not be slots in host for all.
-    for (const EntryIndex ancestor : std::views::reverse(ancestors)) {
-      Ask(ancestor);
-      if (!state_[ancestor].in_host()) state_.to_host->Want(ancestor);
+    for (const EntryRef ancestor : std::views::reverse(ancestors)) {
+      Ask(ancestor.row);
+      if (!state_[ancestor.row].in_host()) state_.to_host->Want(ancestor.row);
     }
     if (all_in_host) {
       // These stand in the line a second time from now on, and are skipped there.
@@ -132,27 +133,28 @@ bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
 }
 
 EntryIndex Persister::UnwrittenParent(EntryIndex index) const {
-  const EntryIndex parent = state_.lineage.ParentOf(index);
+  const EntryIndex parent = state_.blocks.lineage.ParentOf(index);
   if (parent == kNoEntry) return kNoEntry;
   const BlockEntry& entry = state_[parent];
-  if (entry.writing() || !state_.NeedsPersist(entry)) return kNoEntry;
+  if (entry.writing() || !entry.NeedsPersist(state_.has_disk())) return kNoEntry;
   const bool comes = entry.in_pool() && !entry.offload_failed();
   return entry.in_host() || comes ? parent : kNoEntry;
 }
 
-Persister::Step Persister::TryWrite(EntryIndex index) {
+Persister::Step Persister::TryWrite(EntryRef block) {
+  const EntryIndex index = state_.blocks.directory.Resolve(block);
+  if (index == kNoEntry) return Step::kSkipped;
   const BlockEntry& entry = state_[index];
-  // The row may be another block's by now, or the block may have been dropped from host.
-  if (!state_.directory.Live(index) || !entry.write_queued() || !entry.in_host() ||
-      !state_.NeedsPersist(entry)) {
-    if (state_.directory.Live(index)) Unqueue(index);
+  // The block may have been dropped from host.
+  if (!entry.write_queued() || !entry.in_host() || !entry.NeedsPersist(state_.has_disk())) {
+    Unqueue(index);
     return Step::kSkipped;
   }
   if (state_.BeingErased(entry)) {
     FailPersist(index, DropReason::kErased);
     return Step::kSkipped;
   }
-  const uint64_t slot_bytes = state_.NamespaceOf(entry).slot_bytes;
+  const uint64_t slot_bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
   if (state_.write_budget.left_bytes() < slot_bytes) {
     FailPersist(index, DropReason::kWriteBudget);
     return Step::kSkipped;
@@ -177,34 +179,29 @@ Persister::Step Persister::TryWrite(EntryIndex index) {
 void Persister::Unqueue(EntryIndex index) {
   if (!state_[index].write_queued()) return;
   state_.Apply(index, BlockEvent::kCancelWrite);
-  if (!state_.NeedsPersist(state_[index])) Unwant(index);
-}
-
-void Persister::Unwant(EntryIndex index) {
-  state_.Apply(index, BlockEvent::kUnwantPersist);
-  if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
+  if (!state_[index].NeedsPersist(state_.has_disk()))
+    state_.Apply(index, BlockEvent::kUnwantPersist);
 }
 
 void Persister::FailPersist(EntryIndex index, DropReason reason) {
   state_.Apply(index, BlockEvent::kFailPersist);
-  if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
-  state_.CountDrop(index, Tier::kDisk, reason);
+  state_.drops.Count(index, Tier::kDisk, reason);
 }
 
 void Persister::StartWrite(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kBeginWrite);
-  const std::span<std::byte> slot = state_.HostBytes(entry);
-  state_.BeginHostChange(entry);
+  const std::span<std::byte> slot = state_.tables.HostBytes(entry);
+  state_.tables.BeginHostChange(entry);
   PlaceSlotHeader({.address = entry.disk,
                    .generation = entry.disk_generation,
-                   .created_s = state_.ToWallS(entry.created_s),
-                   .last_use_s = state_.ToWallS(entry.last_use_s)},
+                   .created_s = state_.clock.ToWallS(entry.created_s),
+                   .last_use_s = state_.clock.ToWallS(entry.last_use_s)},
                   slot.first<kSlotHeaderBytes>());
-  state_.EndHostChange(entry);
+  state_.tables.EndHostChange(entry);
   read_bytes_before_write_ = state_.stats.disk_read_bytes;
   writes_.try_emplace(index, Write{HostPin(&state_, index), {&in_flight_, slot.size(), 1}});
-  state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.NowMs());
+  state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.clock.NowMs());
   state_.trace.Begin(TraceKind::kDiskWrite, index);
   disk_.Write(index, slot, [this, index](const Status& status) { OnWritten(index, status); });
 }
@@ -213,7 +210,7 @@ void Persister::OnWritten(EntryIndex index, const Status& status) {
   state_.SchedulePump();
   state_.trace.End(TraceKind::kDiskWrite, index, !status);
   writes_.erase(index);
-  state_.stats.Lane(CopyLane::kHostToDisk).End(state_.NowMs());
+  state_.stats.Lane(CopyLane::kHostToDisk).End(state_.clock.NowMs());
   if (!status) FailPersist(index, DropReason::kWriteError);
 }
 

@@ -46,26 +46,25 @@ class Persister final : public CopyDown {
   };
   void Ask(EntryIndex entry);
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
-  Step TryWrite(EntryIndex entry);
+  Step TryWrite(EntryRef block);
   // Whether a write may start beside what is in flight: few do while reads are.
-  [[nodiscard]] bool MayWrite(EntryIndex next) const;
+  [[nodiscard]] bool MayWrite(EntryRef next) const;
   // While not all can be written, has the next of the line be one whose ancestors are written or
   // being written: a block is worth nothing without them. False if there is more to look at than
   // one event may.
-  bool PutPrefixFirst(std::deque<EntryIndex>* line);
+  bool PutPrefixFirst(std::deque<EntryRef>* line);
   // The block before it, if that is to be written yet and some tier has it; else kNoEntry.
   [[nodiscard]] EntryIndex UnwrittenParent(EntryIndex entry) const;
   void FailPersist(EntryIndex entry, DropReason reason);
   void Unqueue(EntryIndex entry);
-  void Unwant(EntryIndex entry);
   void StartWrite(EntryIndex entry);
   void OnWritten(EntryIndex entry, const Status& status);
 
   CacheState& state_;
   DiskSlots& disk_;
   WriteAdmission admission_;
-  TenantQueues<EntryIndex> queues_;  // entries that are write_queued
-  uint64_t climbed_ = 0;             // ancestors looked at in this call of Pump
+  TenantQueues<EntryRef> queues_;  // entries that are write_queued, and some that were
+  uint64_t climbed_ = 0;           // ancestors looked at in this call of Pump
   InFlight in_flight_;
   uint64_t read_bytes_before_write_ = 0;  // when the latest write began
   std::unordered_map<EntryIndex, Write> writes_;

@@ -11,8 +11,8 @@ void PoolAdoption::Adopt() {
   for (LeftPool& left : state_.env.pool_keeper->TakeLeft()) AdoptPool(std::move(left));
   // A later event: what was found has not killed the daemon.
   state_.env.loop->Post(gate_.WhileOpen([this] {
-    for (const auto& pool : state_.pools) {
-      if (pool && pool->blocks.table() != nullptr) pool->blocks.table()->EndAdoption();
+    for (const auto& [id, pool] : state_.blocks.pools) {
+      if (pool->blocks.table() != nullptr) pool->blocks.table()->EndAdoption();
     }
   }));
 }
@@ -139,14 +139,14 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   described.depth = facts.depth;
   described.tokens = facts.tokens;
   described.retention = facts.retention;
-  described.created_s = state_.FromWallS(facts.created_s);
-  described.last_use_s = state_.FromWallS(facts.last_use_s);
+  described.created_s = state_.clock.FromWallS(facts.created_s);
+  described.last_use_s = state_.clock.FromWallS(facts.last_use_s);
   if (state_.BeingErased(described)) return tl::unexpected(AdoptionDrop::kEvictedByHand);
-  EntryIndex index = state_.Find({pool->namespace_id, facts.hash});
+  EntryIndex index = state_.blocks.Find({pool->namespace_id, facts.hash});
   if (index == kNoEntry) {
     if (state_.Expired(described)) return tl::unexpected(AdoptionDrop::kExpired);
     index = entries_.Add(described);
-  } else if (state_.BlockIn(*pool, state_[index]) != kNoBlock) {
+  } else if (state_.blocks.BlockIn(*pool, state_[index]) != kNoBlock) {
     return tl::unexpected(AdoptionDrop::kDuplicate);
   } else if (state_[index].tokens != facts.tokens) {
     return tl::unexpected(AdoptionDrop::kMisplaced);
@@ -155,10 +155,10 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   entry.uses = std::max(entry.uses, facts.uses);
   entry.last_use_s = std::max(entry.last_use_s, described.last_use_s);
   pool->blocks.TakeCommitted(found.block, index);
-  pool->blocks[found.block].since_ds = state_.NowDs();
+  pool->blocks[found.block].since_ds = state_.clock.NowDs();
   state_.AddPlace(pool, found.block);
   if (facts.checksum && !entry.in_host()) {
-    state_.commit_checksums[ArrivalKey(*pool, index)] = *facts.checksum;
+    pool->checksums.At(found.block.value) = facts.checksum;
   }
   return index;
 }

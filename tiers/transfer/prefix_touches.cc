@@ -19,23 +19,22 @@ PrefixTouches::PrefixTouches(CacheState* state, HostSlots* host)
 
 void PrefixTouches::TouchPrefix(EntryIndex last) {
   if (last == kNoEntry || walks_.size() == kMostWalks) return;
-  walks_.push_back(last);
+  walks_.push_back(state_.blocks.directory.RefOf(last));
   state_.SchedulePart();
 }
 
-// One after the other. A row may have been forgotten between two parts, and given to another block:
-// then that one is touched, which serves as well as any.
+// One after the other. A walk ends early if its next block has been forgotten between two parts.
 void PrefixTouches::GoOn() {
   const uint32_t most = std::min(state_.options.search_part_blocks, left_until_tick_);
   uint32_t left = most;
   while (!walks_.empty() && left > 0) {
-    EntryIndex next = walks_.front();
-    for (; next != kNoEntry && state_.directory.Live(next) && left > 0; --left) {
+    EntryIndex next = state_.blocks.directory.Resolve(walks_.front());
+    for (; next != kNoEntry && left > 0; --left) {
       Touch(next);
-      next = state_.lineage.ParentOf(next);
+      next = state_.blocks.lineage.ParentOf(next);
     }
     if (left == 0 && next != kNoEntry) {
-      walks_.front() = next;
+      walks_.front() = state_.blocks.directory.RefOf(next);
     } else {
       walks_.pop_front();
     }
@@ -50,7 +49,7 @@ void PrefixTouches::Tick() {
 }
 
 void PrefixTouches::Touch(EntryIndex index) {
-  if (state_.lost.Contains(index)) return;
+  if (state_.blocks.lost.Contains(index)) return;
   state_.Touch(index);
   if (host_.InOrder(index)) host_.Reorder(index);
 }

@@ -36,7 +36,7 @@ class PrefixTouches {
  private:
   CacheState& state_;
   HostSlots& host_;
-  std::deque<EntryIndex> walks_;  // of each, the block that is next
+  std::deque<EntryRef> walks_;  // of each, the block that is next
   uint32_t left_until_tick_;
 };
 

@@ -11,8 +11,11 @@
 namespace kvtier {
 namespace {
 
-// Late stores that one tick ends at most.
+// Late stores that one tick ends at most, and those that it looks at, which mostly have ended.
 constexpr size_t kLateStoresPerTick = 4096;
+constexpr size_t kStoreLooksPerTick = 32'768;
+// Blocks that are cancelled, or loads that have waited, in one event.
+constexpr size_t kBlocksPerEvent = 1024;
 // Of blocks that are stored one by one, each so many-th makes all before it young.
 constexpr uint32_t kGeneratedBlocksPerWalk = 64;
 
@@ -24,7 +27,7 @@ tl::unexpected<Error> BadMemory(std::string context) {
 
 Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespace_id,
                                          RegionMemory memory) {
-  const Namespace& name_space = state_.namespaces[namespace_id.value];
+  const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   const bool in_host_memory = memory.lent.kind == LentMemory::Kind::kShared;
   if (!in_host_memory && memory.device.value >= state_.env.devices.size()) {
     return BadMemory(fmt::format("there is no device {}", memory.device.value));
@@ -32,6 +35,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
   Device* const copier =
       in_host_memory ? state_.env.lent_host_memory : state_.env.devices[memory.device.value].device;
   if (copier == nullptr) return MakeError(ErrorCode::kUnsupported, "region_memory_kind");
+  KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
   const auto regions = name_space.pools | std::views::drop(state_.env.devices.size());
   const auto slot = std::ranges::find(regions, nullptr);
   if (slot == regions.end()) {
@@ -39,7 +43,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                      fmt::format("{} of this model's group are open", regions.size()));
   }
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> mapped, copier->Borrow(&memory.lent));
-  CachePool* const pool = state_.AddPool(std::make_unique<CachePool>(
+  CachePool* const pool = state_.blocks.AddPool(std::make_unique<CachePool>(
       CachePool{.namespace_id = namespace_id,
                 .device = memory.device,
                 .slot = PoolSlot(static_cast<uint32_t>(slot - name_space.pools.begin())),
@@ -58,9 +62,8 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
 
 void RegionTransfers::Close(PoolId id, std::function<void()> closed) {
   const auto region = regions_.find(id);
-  std::erase(of_session_[region->second.session], id);
-  region->second.closed = std::move(closed);
-  CancelAll(&region->second);
+  region->second.closed.push_back(std::move(closed));
+  if (!region->second.closing) CancelAll(&region->second);
   ForgetIfClosed(region);
 }
 
@@ -83,46 +86,57 @@ void RegionTransfers::CloseSession(SessionId session) {
     const auto region = regions_.find(id);
     // The session is gone: no client hears of these ends.
     for (auto& [number, transfer] : region->second.transfers) transfer.done = nullptr;
-    CancelAll(&region->second);
+    region->second.closed.clear();
+    if (!region->second.closing) CancelAll(&region->second);
     ForgetIfClosed(region);
   }
 }
 
-// What has not begun to move ends now; what moves, when it has landed. A load that waits in a line
-// is found to be abandoned when its turn comes.
+// A block that has not begun to move ends soon; one that moves, when it has landed. A load that
+// waits in a line is found to be abandoned when its turn comes.
 void RegionTransfers::CancelAll(Region* region) {
   region->closing = true;
-  CachePool* const pool = region->pool;
   region->waiting.clear();
+  region->woken.clear();
   // Only in the line is a block found to be abandoned.
   for (auto& [number, transfer] : region->transfers) {
-    if (!transfer.in_layers.empty()) QueueLayers(pool, &transfer);
+    if (!transfer.in_layers.empty()) QueueLayers(region->pool, &transfer);
   }
-  std::erase_if(retries_, [pool](const auto& retry) { return retry.first == pool->id; });
-  std::vector<BlockIndex> not_begun;
-  std::vector<EntryIndex> queued;
-  for (const auto& [block, use] : region->uses) {
-    PoolBlock& record = pool->blocks[block];
-    if (record.state() == PoolBlockState::kFree) {
-      not_begun.push_back(block);
-    } else if (record.loading()) {
-      record.references = 0;
-    } else if (record.pins() == 0 && !state_[record.entry].offloading()) {
-      queued.push_back(record.entry);
-    }
+  region->to_cancel.reserve(region->uses.size());
+  for (const auto& [block, use] : region->uses) region->to_cancel.push_back(block);
+  size_t most = kBlocksPerEvent;
+  CancelSome(region, &most);
+}
+
+void RegionTransfers::CancelSome(Region* region, size_t* most) {
+  for (; !region->to_cancel.empty() && *most > 0; --*most) {
+    const BlockIndex block = region->to_cancel.back();
+    region->to_cancel.pop_back();
+    // It may have ended meanwhile.
+    if (region->uses.contains(block)) CancelOne(region, block);
   }
-  for (const BlockIndex block : not_begun) {
+  if (!region->to_cancel.empty()) GoOnWith(region);
+}
+
+void RegionTransfers::CancelOne(Region* region, BlockIndex block) {
+  PoolBlock& record = region->pool->blocks[block];
+  if (record.state() == PoolBlockState::kFree) {
     End(region, block, Outcome::kFailed, MissReason::kCancelled);
+  } else if (record.loading()) {
+    if (record.references() > 0) region->pool->blocks.Unreference(block);
+  } else if (record.pins() == 0 && !state_[record.entry].offloading()) {
+    CancelStore(region, record.entry, MissReason::kCancelled);
   }
-  for (const EntryIndex entry : queued) CancelStore(region, entry, MissReason::kCancelled);
 }
 
 void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
   if (!region->second.closing || !region->second.uses.empty()) return;
-  const std::function<void()> closed = std::move(region->second.closed);
-  state_.RemovePool(region->second.pool);
+  const auto closed = std::move(region->second.closed);
+  const auto of_session = of_session_.find(region->second.session);
+  if (of_session != of_session_.end()) std::erase(of_session->second, region->first);
+  state_.blocks.RemovePool(region->second.pool);
   regions_.erase(region);
-  if (closed) closed();
+  for (const std::function<void()>& call : closed) call();
 }
 
 Status RegionTransfers::Begin(PoolId id, TransferId number, std::span<const BlockIndex> blocks,
@@ -166,13 +180,14 @@ Status RegionTransfers::Begin(PoolId id, TransferId number, std::span<const Bloc
 
 void RegionTransfers::Take(CachePool* pool, BlockIndex block, EntryIndex entry) {
   pool->blocks.TakeCommitted(block, entry);
-  pool->blocks[block].references = 1;
+  pool->blocks.Reference(block);
   state_.AddPlace(pool, block);
 }
 
 BlockIndex RegionTransfers::GiveBack(CachePool* pool, EntryIndex entry) {
   const BlockIndex block = state_.RemovePlace(pool, entry);
-  pool->blocks[block].references = 0;
+  // One that was cancelled while it was loading has lost its reference before.
+  if (pool->blocks[block].references() > 0) pool->blocks.Unreference(block);
   pool->blocks.Free(block, nullptr);
   return block;
 }
@@ -205,7 +220,7 @@ void RegionTransfers::StoreRun(Region* region, std::span<const StoreRequest> run
   for (const StoreRequest& block : run) entries.push_back(StoreOne(region, block));
   for (const EntryIndex entry : entries | std::views::reverse) touches_.Touch(entry);
   if (run.size() > 1 || run.front().depth % kGeneratedBlocksPerWalk == 0) {
-    touches_.TouchPrefix(state_.lineage.ParentOf(entries.front()));
+    touches_.TouchPrefix(state_.blocks.lineage.ParentOf(entries.front()));
   }
 }
 
@@ -214,7 +229,7 @@ void RegionTransfers::StoreRun(Region* region, std::span<const StoreRequest> run
 EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request) {
   CachePool* const pool = region->pool;
   const BlockKey key{pool->namespace_id, request.hash};
-  EntryIndex index = state_.Find(key);
+  EntryIndex index = state_.blocks.Find(key);
   if (index != kNoEntry) {
     state_.UseComputedAnew(pool, index, request.retention);
     if (InMemory(index)) {
@@ -229,14 +244,13 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
   Take(pool, request.block, index);
   state_.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.parent) state_.LinkToParent(index, *request.parent);
-  if (state_.NeedsPersist(state_[index]) && !state_.unpersisted.Contains(index)) {
-    state_.unpersisted.PushHot(index);
-  }
+  state_.QueueIfUndecided(index);
   // Those that have ended leave faster than others come, so that the list stays short.
-  for (int i = 0; i < 2 && !stores_.empty() && UnderWay(stores_.front()) == nullptr; ++i) {
+  for (int i = 0; i < 2 && !stores_.empty(); ++i) {
+    if (UnderWay(stores_.front().region, stores_.front().block) != nullptr) break;
     stores_.pop_front();
   }
-  stores_.push_back({state_.NowMs() + state_.options.max_wait_ms, pool->id,
+  stores_.push_back({state_.clock.NowMs() + state_.options.max_wait_ms, pool->id,
                      pool->blocks.HandleOf(request.block)});
   offloader_.WantAnew(index);
   return index;
@@ -260,7 +274,7 @@ void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reas
 
 void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason reason) {
   const BlockIndex block = GiveBack(region->pool, index);
-  if (state_.ReadyPool(state_[index]) == nullptr) offloader_.SourceGone(index);
+  if (state_.blocks.ReadyPool(state_[index]) == nullptr) offloader_.SourceGone(index);
   const bool on_disk = state_[index].on_disk();
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);
@@ -268,17 +282,18 @@ void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason r
   End(region, block, Outcome::kFailed, reason);
 }
 
-// A handle whose store has ended names nothing any more.
-PoolBlock* RegionTransfers::UnderWay(const Queued& store) {
-  const auto region = regions_.find(store.region);
+// Neither a region that was closed nor a handle whose store has ended names anything any more.
+PoolBlock* RegionTransfers::UnderWay(PoolId id, BlockHandle block) {
+  const auto region = regions_.find(id);
   if (region == regions_.end()) return nullptr;
   PoolBlocks& blocks = region->second.pool->blocks;
-  return blocks.Current(store.block) ? &blocks[store.block.index] : nullptr;
+  return blocks.Current(block) ? &blocks[block.index] : nullptr;
 }
 
 const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
-  for (; !stores_.empty(); stores_.pop_front()) {
-    const PoolBlock* const block = UnderWay(stores_.front());
+  for (size_t looks = kStoreLooksPerTick; !stores_.empty() && looks > 0;
+       --looks, stores_.pop_front()) {
+    const PoolBlock* const block = UnderWay(stores_.front().region, stores_.front().block);
     if (block == nullptr || block->pins() > 0 || state_[block->entry].offloading()) continue;
     return &stores_.front();
   }
@@ -289,20 +304,20 @@ const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
 // a slot in that time: a store that begins right after a tick has waited for less than its half at
 // the next one, and for all of its time at the one after.
 void RegionTransfers::Tick() {
-  const int64_t now_ms = state_.NowMs();
+  const int64_t now_ms = state_.clock.NowMs();
   const Queued* oldest = OldestWaiting();
-  const bool was_late = state_.store_late;
+  const bool was_late = state_.pressure.store_late;
   const bool none_began = oldest != nullptr && oldest_at_last_tick_ == *oldest;
-  if (none_began && (was_late || !state_.host_awaits_disk)) {
+  if (none_began && (was_late || !state_.pressure.host_awaits_disk)) {
     EndLateStores(now_ms);
     oldest = OldestWaiting();
   }
   oldest_at_last_tick_ = oldest != nullptr ? std::optional(*oldest) : std::nullopt;
   const int64_t asked_ms = now_ms + state_.options.max_wait_ms / 2;
-  state_.store_late =
-      oldest != nullptr && asked_ms >= oldest->deadline_ms && (was_late || state_.host_awaits_disk);
-  if (!state_.store_late) return;
-  state_.WritePrefixesFirst();
+  state_.pressure.store_late = oldest != nullptr && asked_ms >= oldest->deadline_ms &&
+                               (was_late || state_.pressure.host_awaits_disk);
+  if (!state_.pressure.store_late) return;
+  state_.pressure.WritePrefixesFirst(state_.clock.NowMs());
   state_.SchedulePump();
 }
 
@@ -311,10 +326,10 @@ void RegionTransfers::EndLateStores(int64_t now_ms) {
   for (size_t i = 0; i < kLateStoresPerTick; ++i) {
     const Queued* const oldest = OldestWaiting();
     if (oldest == nullptr || now_ms < oldest->deadline_ms) return;
-    const EntryIndex entry = UnderWay(*oldest)->entry;
+    const EntryIndex entry = UnderWay(oldest->region, oldest->block)->entry;
     const auto region = regions_.find(oldest->region);
     stores_.pop_front();
-    state_.CountDrop(entry, Tier::kHost, DropReason::kHostFull);
+    state_.drops.Count(entry, Tier::kHost, DropReason::kHostFull);
     CancelStore(&region->second, entry, MissReason::kHostFull);
     ForgetIfClosed(region);
   }
@@ -345,7 +360,7 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
   for (const EntryIndex index : begun | std::views::reverse) {
     loader_.TouchLoading(*region.pool, index);
   }
-  if (!begun.empty()) touches_.TouchPrefix(state_.lineage.ParentOf(begun.front()));
+  if (!begun.empty()) touches_.TouchPrefix(state_.blocks.lineage.ParentOf(begun.front()));
   // It has ended if all of its blocks have failed.
   const auto found = region.transfers.find(number);
   if (found != region.transfers.end() && found->second.not_begun == 0) {
@@ -373,7 +388,8 @@ EntryIndex RegionTransfers::OfferFromColdStore(const Region& region, const Block
   const BlockKey key{region.pool->namespace_id, hash};
   const bool may_ask = state_.env.cold != nullptr && region.block_tokens > 0;
   // It may be known, and on its way to or from a tier.
-  if (!may_ask || state_.Find(key) != kNoEntry || !state_.env.cold->Available()) return kNoEntry;
+  if (!may_ask || state_.blocks.Find(key) != kNoEntry || !state_.env.cold->Available())
+    return kNoEntry;
   const EntryIndex index = state_.AddEntry(key, region.block_tokens, 0, RetentionClass::kExtended);
   state_.Apply(index, BlockEvent::kOffer);
   return index;
@@ -389,7 +405,7 @@ EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& reque
     End(region, request.block, Outcome::kFailed, miss);
     return kNoEntry;
   }
-  if (state_.BlockIn(*pool, state_[index]) != kNoBlock) {
+  if (state_.blocks.BlockIn(*pool, state_[index]) != kNoBlock) {
     region->waiting[index].push_back(request);
     return kNoEntry;
   }
@@ -426,30 +442,72 @@ void RegionTransfers::OnLoadFailed(CachePool* pool, EntryIndex index, MissReason
 }
 
 void RegionTransfers::WakeWaiting(Region* region, EntryIndex index) {
-  const auto waiting = region->waiting.extract(index);
+  auto waiting = region->waiting.extract(index);
   if (waiting.empty()) return;
-  for (const LoadRequest& load : waiting.mapped()) retries_.emplace_back(region->pool->id, load);
-  state_.SchedulePump();
+  region->woken.push_back(std::move(waiting.mapped()));
+  GoOnWith(region);
+}
+
+void RegionTransfers::GoOnWith(Region* region) {
+  if (std::exchange(region->goes_on, true)) return;
+  going_on_.push_back(region->pool->id);
+  state_.SchedulePart();
+}
+
+// As many regions as there are now, so that one that stays has its next turn after all others.
+void RegionTransfers::GoOn() {
+  size_t most = kBlocksPerEvent;
+  for (size_t turns = going_on_.size(); turns > 0 && most > 0; --turns) {
+    const auto region = regions_.find(going_on_.front());
+    going_on_.pop_front();
+    if (region == regions_.end()) continue;
+    region->second.goes_on = false;
+    CancelSome(&region->second, &most);
+    LoadWoken(&region->second, &most);
+    ForgetIfClosed(region);
+  }
+  if (!going_on_.empty()) state_.SchedulePart();
+}
+
+// The first of those that wait for one block begins, or fails, and then the next is looked at; the
+// others wait for it, and not for one another.
+void RegionTransfers::LoadWoken(Region* region, size_t* most) {
+  for (; !region->woken.empty() && *most > 0; --*most) {
+    Waiting& woken = region->woken.front();
+    const LoadRequest first = woken.front();
+    woken.pop_front();
+    LoadWhole(region, first);
+    if (!woken.empty()) {
+      const EntryIndex index = state_.blocks.Find({region->pool->namespace_id, first.hash});
+      if (index == kNoEntry || state_.blocks.BlockIn(*region->pool, state_[index]) == kNoBlock) continue;
+      Waiting& waiting = region->waiting[index];
+      if (waiting.empty()) {
+        waiting = std::move(woken);
+      } else {
+        waiting.insert(waiting.end(), woken.begin(), woken.end());
+      }
+    }
+    region->woken.pop_front();
+  }
+  if (!region->woken.empty()) GoOnWith(region);
 }
 
 // --- both ---
 
 bool RegionTransfers::Pump() {
   const auto ended = offloader_.TakeEndedStores();
-  for (const auto& [id, index, reason] : ended) {
-    const auto region = regions_.find(id);
+  for (const auto& [id, block, reason] : ended) {
     // One that was cancelled has been given back already.
-    if (region == regions_.end() || !state_.directory.Live(index)) continue;
-    const BlockIndex block = state_.BlockIn(*region->second.pool, state_[index]);
-    if (block == kNoBlock || region->second.pool->blocks[block].loading()) continue;
-    // The row, or the block, is already being stored anew: that offload has an end of its own.
+    const PoolBlock* const stored = UnderWay(id, block);
+    if (stored == nullptr) continue;
+    // The block is being copied once more: that offload has an end of its own.
+    const EntryIndex index = stored->entry;
     if (state_[index].offload_queued() || state_[index].offloading()) continue;
+    const auto region = regions_.find(id);
     EndStore(&region->second, index, reason);
     ForgetIfClosed(region);
   }
-  const auto retries = std::exchange(retries_, {});
-  for (const auto& [id, load] : retries) LoadWhole(&regions_.at(id), load);
-  return !ended.empty() || !retries.empty();
+  return !ended.empty();
 }
 
 void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, MissReason reason) {

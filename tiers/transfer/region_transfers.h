@@ -56,9 +56,11 @@ class RegionTransfers final : public RegionEvents {
   void Load(PoolId region, std::span<const LoadRequest> blocks);
   void CancelBlocks(PoolId region, std::span<const BlockIndex> blocks);
 
-  // Takes in which stores have ended, and begins the loads that waited for that. True if anything
-  // was done.
+  // Takes in which stores have ended. True if any had.
   bool Pump();
+  // Ends blocks that were cancelled and begins loads that have waited for others, a part of either
+  // in one event.
+  void GoOn();
   // Has host make space for stores that have waited for half of the time that an acquire may wait,
   // and ends those that have waited for all of it.
   void Tick();
@@ -80,6 +82,8 @@ class RegionTransfers final : public RegionEvents {
     // Until all blocks have been named, so that the first layer of all of them goes first.
     std::vector<PinnedEntry> in_layers;
   };
+  // First come, first served, one at a time: with each that ends the next begins.
+  using Waiting = std::deque<LoadRequest>;
   // The transfer that uses a block of the region.
   struct Use {
     TransferId transfer;
@@ -95,11 +99,14 @@ class RegionTransfers final : public RegionEvents {
     uint16_t block_tokens = 0;
     std::unordered_map<TransferId, Transfer> transfers;
     std::unordered_map<BlockIndex, Use> uses;
-    // Loads of blocks that another transfer of this region is moving: an entry has one block in a
-    // pool at most.
-    std::unordered_map<EntryIndex, std::vector<LoadRequest>> waiting;
+    // Loads of blocks that another transfer of this region is moving, by the entry, which has one
+    // block in a pool at most; all of one hash.
+    std::unordered_map<EntryIndex, Waiting> waiting;
+    std::deque<Waiting> woken;  // no transfer moves their blocks any more
     bool closing = false;
-    std::function<void()> closed;
+    std::vector<BlockIndex> to_cancel;  // of a region that is closing: those not looked at yet
+    bool goes_on = false;               // in `going_on_`
+    std::vector<std::function<void()>> closed;
   };
   // A store, and until when it may wait for space in host.
   struct Queued {
@@ -135,13 +142,20 @@ class RegionTransfers final : public RegionEvents {
   void EndStore(Region* region, EntryIndex entry, MissReason reason);
   // The same before its copy has begun.
   void CancelStore(Region* region, EntryIndex entry, MissReason reason);
-  // Loads of the same block that waited are looked at again with the next pump.
+  // The first of the loads of the same block that waited goes on in an event of its own.
   void WakeWaiting(Region* region, EntryIndex entry);
-  // The oldest store whose copy has not begun; null if there is none. Forgets those before it.
+  // The region has something to do in GoOn.
+  void GoOnWith(Region* region);
+  // At most `*most` of them; takes those that were looked at off it.
+  void CancelSome(Region* region, size_t* most);
+  void CancelOne(Region* region, BlockIndex block);
+  void LoadWoken(Region* region, size_t* most);
+  // The oldest store whose copy has not begun; null if there is none, or not among the next many.
+  // Forgets those before it.
   [[nodiscard]] const Queued* OldestWaiting();
   void EndLateStores(int64_t now_ms);
   // The block that is being stored; null if that has ended.
-  [[nodiscard]] PoolBlock* UnderWay(const Queued& store);
+  [[nodiscard]] PoolBlock* UnderWay(PoolId region, BlockHandle block);
   // One block of a transfer has ended; with the last, the transfer has.
   void End(Region* region, BlockIndex block, Outcome outcome,
            MissReason reason = MissReason::kNone);
@@ -154,9 +168,9 @@ class RegionTransfers final : public RegionEvents {
   Offloader& offloader_;
   PrefixTouches& touches_;
   Regions regions_;
-  std::unordered_map<SessionId, std::vector<PoolId>> of_session_;
-  std::vector<std::pair<PoolId, LoadRequest>> retries_;
-  std::deque<Queued> stores_;  // in the order in which they began
+  std::unordered_map<SessionId, std::vector<PoolId>> of_session_;  // those that close, too
+  std::deque<PoolId> going_on_;  // regions, some of them closed by now
+  std::deque<Queued> stores_;    // in the order in which they began
   std::optional<Queued> oldest_at_last_tick_;
   uint64_t in_flight_ = 0;
 };

@@ -19,18 +19,18 @@ constexpr size_t kLeastExpiriesPerTick = 64;
 
 uint64_t Retention::PinLimit(NamespaceId namespace_id, double pin_fraction) const {
   const SlabAllocator& lowest = state_.has_disk() ? disk_.allocator() : host_.allocator();
-  const auto slots = lowest.TotalSlots(state_.namespaces[namespace_id.value].slot_bytes);
+  const auto slots = lowest.TotalSlots(state_.blocks.namespaces[namespace_id.value].slot_bytes);
   return static_cast<uint64_t>(pin_fraction * static_cast<double>(slots));
 }
 
 Status Retention::CheckPinFraction(double pin_fraction) const {
-  const uint64_t pinned = state_.pins.size();
+  const uint64_t pinned = state_.orders.pins.size();
   // What is pinned was allowed under the present fraction, whatever the sizes of its blocks.
   if (pinned == 0 || pin_fraction >= state_.options.pin_fraction) return {};
   // Models with blocks of several sizes have limits of their own; the blocks stay as long as one
   // of them would allow so many.
   uint64_t limit = 0;
-  for (uint32_t i = 0; i < state_.namespaces.size(); ++i) {
+  for (uint32_t i = 0; i < state_.blocks.namespaces.size(); ++i) {
     limit = std::max(limit, PinLimit(NamespaceId(i), pin_fraction));
   }
   if (pinned <= limit) return {};
@@ -43,28 +43,32 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
   std::vector<EntryIndex> cached;
   uint64_t added = 0;
   for (const BlockHash& hash : hashes) {
-    const EntryIndex index = state_.Find({namespace_id, hash});
+    const EntryIndex index = state_.blocks.Find({namespace_id, hash});
     if (index == kNoEntry || state_.Expired(state_[index])) continue;
     cached.push_back(index);
     if (!state_[index].pinned()) ++added;
   }
   const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
-  if (ttl_ms > 0 && state_.pins.size() + added > limit) {
+  if (ttl_ms > 0 && state_.orders.pins.size() + added > limit) {
     return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
                      fmt::format("{} blocks pinned, {} more asked for, {} allowed",
-                                 state_.pins.size(), added, limit));
+                                 state_.orders.pins.size(), added, limit));
   }
-  const int64_t until_ms = state_.AgeClockMs() + ttl_ms;
+  const int64_t until_ms = state_.clock.AgeMs() + ttl_ms;
   for (const EntryIndex index : cached) {
-    state_.SetPinned(index, ttl_ms > 0);
-    // What was declined before is to be on disk now.
-    if (ttl_ms > 0 && state_.Admits()) state_.QueuePersist(index);
     if (ttl_ms > 0) {
-      state_.pins.Set(index, until_ms);
+      state_.Pin(index, until_ms);
+      // What was declined before is to be on disk now.
+      if (state_.Admits()) {
+        state_.Apply(index, BlockEvent::kAllowPersist);
+        state_.QueueIfUndecided(index);
+      }
     } else {
-      state_.pins.Erase(index);
+      state_.Unpin(index);
       // Its time may have passed while it was pinned, and it may stand among the youngest.
-      if (state_.Expired(state_[index])) state_.seen_expired.push_back(index);
+      if (state_.Expired(state_[index])) {
+        state_.seen_expired.push_back(state_.blocks.directory.RefOf(index));
+      }
     }
   }
   return static_cast<uint32_t>(cached.size());
@@ -74,7 +78,7 @@ void Retention::Tick() {
   UnpinExpired();
   DropExpired();
   // What is held now is looked at again after the same time.
-  lost_left_ = state_.lost.size();
+  lost_left_ = state_.blocks.lost.size();
   GoOn();
   // What is left over is idle at the next tick, too.
   if (!state_.has_disk()) return;
@@ -84,30 +88,32 @@ void Retention::Tick() {
 // Pins that ended beyond those of a part do so with the next ticks.
 void Retention::UnpinExpired() {
   const size_t most = state_.options.close_part_blocks;
-  for (const EntryIndex index : state_.pins.TakeEnded(state_.AgeClockMs(), most)) {
-    state_.SetPinned(index, false);
+  for (const EntryIndex index : state_.orders.pins.TakeEnded(state_.clock.AgeMs(), most)) {
+    state_.Unpin(index);
     // A pin counts as use until it ends: the time to live starts now.
     state_.Touch(index);
   }
 }
 
 void Retention::DropExpired() {
-  for (const EntryIndex index : state_.seen_expired) {
-    if (state_.directory.Live(index) && state_.Expired(state_[index])) DropIfUnused(index);
+  for (const EntryRef ref : state_.seen_expired) {
+    const EntryIndex index = state_.blocks.directory.Resolve(ref);
+    if (index != kNoEntry && state_.Expired(state_[index])) DropIfUnused(index);
   }
   state_.seen_expired.clear();
   // A day's worth of blocks may expire at once.
   const size_t part = state_.options.close_part_blocks;
-  const size_t share = std::max(part / state_.by_age.size(), std::min(part, kLeastExpiriesPerTick));
-  for (const EntryList& list : state_.by_age) {
+  const size_t share =
+      std::max(part / state_.orders.by_age.size(), std::min(part, kLeastExpiriesPerTick));
+  for (const EntryList& list : state_.orders.by_age) {
     EntryIndex index = list.coldest();
     for (size_t looked_at = 0; index != kNoEntry && looked_at < share; ++looked_at) {
       const BlockEntry& entry = state_[index];
       const EntryIndex next = list.Hotter(index);
-      if (state_.AgeClockMs() <= state_.ExpiryMs(entry)) break;
+      if (state_.clock.AgeMs() <= state_.ExpiryMs(entry)) break;
       if (entry.pinned()) {
         // Where it stands, it would hide the blocks behind it.
-        state_.AgesOf(entry).Touch(index);
+        state_.orders.AgesOf(state_.blocks.TenantOf(entry), entry.retention).Touch(index);
       } else {
         DropIfUnused(index);
       }
@@ -130,19 +136,19 @@ bool Retention::DropIfUnused(EntryIndex index) {
 
 void Retention::GoOn() {
   // What came back has made all that follows it usable.
-  if (std::exchange(returned_seen_, state_.returned) != state_.returned) unwinding_.clear();
-  const int64_t lost_until_ms = state_.AgeClockMs() - state_.options.keep_unusable_ms;
+  if (std::exchange(returned_seen_, state_.blocks.returned) != state_.blocks.returned)
+    unwinding_.clear();
+  const int64_t lost_until_ms = state_.clock.AgeMs() - state_.options.keep_unusable_ms;
   for (size_t steps = state_.options.search_part_blocks; steps > 0;) {
     if (!unwinding_.empty()) {
       const Unwinding next = unwinding_.back();
       unwinding_.pop_back();
-      // Its row may be another block's by now.
-      const bool same = state_.directory.Live(next.entry) &&
-                        state_[next.entry].hash.Prefix64() == next.hash_prefix;
-      if (same) DropFollowers(next.entry, next.next_child, &steps);
+      const EntryIndex index = state_.blocks.directory.Resolve(next.entry);
+      if (index == kNoEntry) continue;
+      DropFollowers(index, state_.blocks.directory.Resolve(next.next_child), &steps);
       continue;
     }
-    const EntryIndex lost = state_.lost.coldest();
+    const EntryIndex lost = state_.blocks.lost.coldest();
     if (lost_left_ == 0 || lost == kNoEntry) return;
     --lost_left_;
     if (int64_t{state_[lost].last_use_s} * 1000 > lost_until_ms) {
@@ -152,39 +158,40 @@ void Retention::GoOn() {
     }
     // What follows it and stays, because it is held, pinned or in flight, is looked at again after
     // the same time.
-    state_[lost].last_use_s = state_.NowS();
-    state_.lost.Touch(lost);
+    state_[lost].last_use_s = state_.clock.NowS();
+    state_.blocks.lost.Touch(lost);
     DropFollowers(lost, kNoEntry, &steps);
   }
   state_.SchedulePart();
 }
 
 void Retention::DropFollowers(EntryIndex index, EntryIndex from, size_t* steps) {
-  const bool goes_on = from != kNoEntry && state_.lineage.ParentOf(from) == index;
-  EntryIndex child = goes_on ? from : state_.lineage.FirstChildOf(index);
+  const bool goes_on = from != kNoEntry && state_.blocks.lineage.ParentOf(from) == index;
+  EntryIndex child = goes_on ? from : state_.blocks.lineage.FirstChildOf(index);
   for (; *steps > 0; --*steps) {
     if (child == kNoEntry) break;
-    const EntryIndex next = state_.lineage.NextSiblingOf(child);
+    const EntryIndex next = state_.blocks.lineage.NextSiblingOf(child);
     const BlockEntry& entry = state_[child];
-    const Unwinding unwinding{child, entry.hash.Prefix64()};
+    const Unwinding unwinding{state_.blocks.directory.RefOf(child), {}};
     if (!entry.busy() && !entry.pinned() && !Referenced(entry)) {
       // Forgets the lost block with the last that follows it.
       DropEverywhere(child, DropReason::kParentLost);
-      if (state_.lost.Contains(child)) unwinding_.push_back(unwinding);
-    } else if (state_.lineage.HasChildren(child)) {
+      if (state_.blocks.lost.Contains(child)) unwinding_.push_back(unwinding);
+    } else if (state_.blocks.lineage.HasChildren(child)) {
       unwinding_.push_back(unwinding);
     }
     child = next;
   }
   if (child != kNoEntry) {
     // The next part begins where this one ends: the same blocks may stay again.
-    unwinding_.push_back({index, state_[index].hash.Prefix64(), child});
+    unwinding_.push_back(
+        {state_.blocks.directory.RefOf(index), state_.blocks.directory.RefOf(child)});
   } else if (*steps > 0) {
     --*steps;
   }
 }
 
-bool Retention::Referenced(const BlockEntry& entry) { return state_.References(entry) > 0; }
+bool Retention::Referenced(const BlockEntry& entry) { return state_.blocks.References(entry) > 0; }
 
 void Retention::DropEverywhere(EntryIndex index, DropReason reason) {
   const BlockEntry& entry = state_[index];
@@ -198,7 +205,7 @@ void Retention::DropEverywhere(EntryIndex index, DropReason reason) {
 
 EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
   constexpr DropReason kReason = DropReason::kEvictedByHand;
-  const EntryIndex index = state_.Find(key);
+  const EntryIndex index = state_.blocks.Find(key);
   if (index == kNoEntry) return EvictOutcome::kAbsent;
   const BlockEntry& entry = state_[index];
   if (entry.pinned()) return EvictOutcome::kPinned;
@@ -224,9 +231,9 @@ EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
 }
 
 bool Retention::PersistIdleFor(int64_t idle_ms, uint64_t most) {
-  const int64_t now_ms = state_.AgeClockMs();
-  for (; !state_.unpersisted.empty(); --most) {
-    const EntryIndex index = state_.unpersisted.coldest();
+  const int64_t now_ms = state_.clock.AgeMs();
+  for (; !state_.orders.unpersisted.empty(); --most) {
+    const EntryIndex index = state_.orders.unpersisted.coldest();
     const BlockEntry& entry = state_[index];
     if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return true;
     if (most == 0) return false;

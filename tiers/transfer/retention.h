@@ -64,12 +64,10 @@ class Retention {
   HostSlots& host_;
   Persister& persister_;
   DiskSlots& disk_;
-  // Unusable blocks whose followers are to be dropped next, depth first; by row, and by hash
-  // because rows are reused.
+  // Unusable blocks whose followers are to be dropped next, depth first.
   struct Unwinding {
-    EntryIndex entry;
-    uint64_t hash_prefix = 0;
-    EntryIndex next_child = kNoEntry;  // where to go on, if it is still a child
+    EntryRef entry;
+    EntryRef next_child;  // where to go on, if it is still a child
   };
   std::vector<Unwinding> unwinding_;
   uint64_t lost_left_ = 0;      // lost blocks to be looked at before the next tick

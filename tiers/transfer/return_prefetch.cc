@@ -6,6 +6,8 @@
 #include <ranges>
 #include <utility>
 
+#include "tiers/transfer/acquirer.h"
+
 namespace kvtier {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr int64_t kMarginMs = 500;
 // What a byte from disk is taken to need before that was measured: as of a slow drive.
 constexpr double kUnknownUsPerByte = 1.0 / 500;
 // Of the bytes that may be on their way to a pool, prefetches are begun up to one part of so many.
-constexpr uint64_t kPrefetchShare = 2;
+constexpr uint64_t kReturnShare = 2;
 constexpr size_t kLooksPerTick = 4096;
 
 }  // namespace
@@ -34,7 +36,7 @@ void ReturnPrefetch::Expect(SessionId session, const CachePool& pool,
   if (pool.region != nullptr) return;
   EntryIndex last = kNoEntry;
   while (!hashes.empty()) {
-    last = state_.Find({pool.namespace_id, hashes.back()});
+    last = state_.blocks.Find({pool.namespace_id, hashes.back()});
     if (last != kNoEntry) break;
     hashes = hashes.first(hashes.size() - 1);
   }
@@ -43,7 +45,7 @@ void ReturnPrefetch::Expect(SessionId session, const CachePool& pool,
   if (const auto earlier = by_last_block_.find(last_block); earlier != by_last_block_.end()) {
     End(earlier->second, ReturnOutcome::kCancelled);
   }
-  const TenantId tenant = state_.namespaces[pool.namespace_id.value].tenant;
+  const TenantId tenant = state_.blocks.namespaces[pool.namespace_id.value].tenant;
   Share& share = shares_[tenant.value];
   if (share.sequences == kMostSequences || share.blocks + hashes.size() > kMostBlocks) {
     state_.stats.CountReturn(ReturnOutcome::kForgotten);
@@ -56,8 +58,8 @@ void ReturnPrefetch::Expect(SessionId session, const CachePool& pool,
                       .tenant = tenant,
                       .hashes = {hashes.begin(), hashes.end()},
                       .last_block = last_block,
-                      .due_ms = state_.NowMs() + returns_in_ms,
-                      .until_s = state_.ReturnsAtS(last)});
+                      .due_ms = state_.clock.NowMs() + returns_in_ms,
+                      .until_s = state_.orders.ReturnsAtS(last)});
   by_last_block_[last_block] = std::prev(waiting_.end());
 }
 
@@ -86,14 +88,14 @@ bool ReturnPrefetch::IsDue(const CachePool& pool, const Return& awaited) const {
   const double us_per_byte = disk.us_per_byte > 0 ? disk.us_per_byte : kUnknownUsPerByte;
   const double bytes = static_cast<double>(awaited.hashes.size() * pool.block_bytes);
   const auto load_ms = static_cast<int64_t>((disk.wait_us + bytes * us_per_byte) / 1000);
-  return state_.NowMs() + load_ms + kMarginMs >= awaited.due_ms;
+  return state_.clock.NowMs() + load_ms + kMarginMs >= awaited.due_ms;
 }
 
 // Those that were looked at and are not due go behind the others, so that all have their turn.
 void ReturnPrefetch::Tick() {
   for (size_t looks = std::min(waiting_.size(), kLooksPerTick); looks > 0; --looks) {
     const auto awaited = waiting_.begin();
-    const CachePool* const pool = state_.FindPool(awaited->pool);
+    const CachePool* const pool = state_.blocks.FindPool(awaited->pool);
     if (pool == nullptr) {
       End(awaited, ReturnOutcome::kCancelled);
     } else if (IsDue(*pool, *awaited)) {
@@ -111,7 +113,7 @@ void ReturnPrefetch::Pump() {
   std::vector<const CachePool*> seen_to;
   for (auto next = due_.begin(); next != due_.end();) {
     const auto awaited = next++;
-    CachePool* const pool = state_.FindPool(awaited->pool);
+    CachePool* const pool = state_.blocks.FindPool(awaited->pool);
     if (std::ranges::find(seen_to, pool) != seen_to.end()) continue;
     seen_to.push_back(pool);
     const std::optional<ReturnOutcome> outcome = BringUp(pool, &*awaited);
@@ -125,18 +127,18 @@ void ReturnPrefetch::Pump() {
 std::optional<ReturnOutcome> ReturnPrefetch::WhyNoMore(const CachePool* pool,
                                                        const Return& awaited) const {
   if (pool == nullptr) return ReturnOutcome::kCancelled;
-  const EntryIndex last = state_.Find(awaited.last_block);
-  if (last != kNoEntry && state_.ReturnsAtS(last) != awaited.until_s) {
+  const EntryIndex last = state_.blocks.Find(awaited.last_block);
+  if (last != kNoEntry && state_.orders.ReturnsAtS(last) != awaited.until_s) {
     return ReturnOutcome::kCancelled;
   }
-  if (state_.NowS() >= awaited.until_s) return ReturnOutcome::kShort;
+  if (state_.clock.NowS() >= awaited.until_s) return ReturnOutcome::kShort;
   return std::nullopt;
 }
 
 std::optional<ReturnOutcome> ReturnPrefetch::BringUp(CachePool* pool, Return* awaited) {
   if (const std::optional<ReturnOutcome> end = WhyNoMore(pool, *awaited)) return end;
   const uint64_t most_blocks =
-      std::max<uint64_t>(state_.options.max_load_bytes / kPrefetchShare / pool->block_bytes, 1);
+      std::max<uint64_t>(state_.options.max_load_bytes / kReturnShare / pool->block_bytes, 1);
   const uint64_t loading = pool->blocks.loading();
   if (acquirer_.AnyWaits(pool->id) || loading >= most_blocks) return std::nullopt;
   if (awaited->part_end == awaited->next) {
@@ -170,7 +172,7 @@ std::vector<EntryIndex> ReturnPrefetch::ChoosePart(const CachePool& pool, Return
       end = awaited->hashes.size();
       break;
     }
-    if (state_.BlockIn(pool, state_[index]) == kNoBlock) {
+    if (state_.blocks.BlockIn(pool, state_[index]) == kNoBlock) {
       awaited->part.push_back(end);
       chosen.push_back(index);
     }
@@ -182,10 +184,10 @@ std::vector<EntryIndex> ReturnPrefetch::ChoosePart(const CachePool& pool, Return
 // The deepest first, so that the start of the sequence stays youngest. Where tenants share the
 // orders of host and disk, a hint of one changes nothing there.
 void ReturnPrefetch::TouchLowerTiers(std::span<const EntryIndex> entries) {
-  if (entries.empty() || state_.IsShared(state_.TenantOf(state_[entries.front()]))) return;
+  if (entries.empty() || state_.blocks.IsShared(state_.blocks.TenantOf(state_[entries.front()])))
+    return;
   for (const EntryIndex index : std::views::reverse(entries)) {
-    const BlockEntry& entry = state_[index];
-    if (entry.has_disk_slot() || entry.persist_wanted()) state_.TouchDisk(index);
+    state_.orders.TouchDisk(state_.blocks.TenantOf(state_[index]), index, state_[index]);
     loader_.TouchHost(index);
   }
 }
@@ -202,7 +204,7 @@ void ReturnPrefetch::Start(CachePool* pool, Return* awaited) {
       break;
     }
     if (pool->blocks.free() == 0) break;
-    if (state_.BlockIn(*pool, state_[index]) != kNoBlock) continue;
+    if (state_.blocks.BlockIn(*pool, state_[index]) != kNoBlock) continue;
     acquirer_.StartPrefetch(pool, index, {awaited->session});
     started.push_back(index);
   }

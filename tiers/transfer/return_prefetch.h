@@ -27,11 +27,13 @@
 #include "base/digest.h"
 #include "tiers/space/pool_space.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/transfer/acquirer.h"
+#include "tiers/transfer/block_taker.h"
 #include "tiers/transfer/loader.h"
 #include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
+
+class Acquirer;
 
 // Event loop only.
 class ReturnPrefetch {

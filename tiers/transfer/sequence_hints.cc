@@ -9,10 +9,10 @@ namespace kvtier {
 // follow it have their hints.
 uint32_t SequenceHints::Give(NamespaceId namespace_id, std::span<const BlockHash> hashes,
                              SequenceHint hint, int64_t returns_in_ms) {
-  const auto until_s = static_cast<uint32_t>((state_.AgeClockMs() + returns_in_ms + 999) / 1000);
+  const auto until_s = static_cast<uint32_t>((state_.clock.AgeMs() + returns_in_ms + 999) / 1000);
   uint32_t taken = 0;
   for (size_t i = hashes.size(); i > 0; --i) {
-    const EntryIndex index = state_.Find({namespace_id, hashes[i - 1]});
+    const EntryIndex index = state_.blocks.Find({namespace_id, hashes[i - 1]});
     if (index == kNoEntry) continue;
     if (hint == SequenceHint::kReturns) {
       Expect(index, until_s);
@@ -25,9 +25,9 @@ uint32_t SequenceHints::Give(NamespaceId namespace_id, std::span<const BlockHash
 }
 
 bool SequenceHints::FollowedByOthers(EntryIndex index) const {
-  const EntryIndex child = state_.lineage.FirstChildOf(index);
+  const EntryIndex child = state_.blocks.lineage.FirstChildOf(index);
   if (child == kNoEntry) return false;
-  return !state_[child].hinted() || state_.lineage.NextSiblingOf(child) != kNoEntry;
+  return !state_[child].hinted() || state_.blocks.lineage.NextSiblingOf(child) != kNoEntry;
 }
 
 // A write that waits for its turn finds later that it is wanted no more.
@@ -35,37 +35,24 @@ bool SequenceHints::EndUse(EntryIndex index, SequenceHint hint) {
   if (FollowedByOthers(index)) return false;
   const bool once = hint == SequenceHint::kOnce;
   state_.Apply(index, once ? BlockEvent::kHintOnce : BlockEvent::kHintClosed);
-  state_.ForgetReturn(index);
+  state_.orders.ForgetReturn(index);
   const BlockEntry& entry = state_[index];
-  if (!entry.LeavesFirst()) return true;
-  state_.unpersisted.Remove(index);
-  if (entry.persist_wanted() && !entry.write_queued() && !entry.writing()) {
+  if (entry.LeavesFirst() && entry.persist_wanted() && !entry.write_queued() && !entry.writing()) {
     state_.Apply(index, BlockEvent::kUnwantPersist);
-    if (!entry.has_disk_slot()) state_.LeaveDiskOrder(index);
   }
-  Reorder(index);
   return true;
 }
 
 void SequenceHints::Expect(EntryIndex index, uint32_t until_s) {
   state_.ForgetHint(index);
-  state_.returns_s.At(index.value) = until_s;
+  state_.orders.returns_s.At(index.value) = until_s;
   const BlockEntry& entry = state_[index];
   const std::optional<BlockFacts> facts = state_.FactsIfAwaited(index);
   if (!facts) return;
-  state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex) {
+  state_.blocks.ForEachPlace(entry, [&](CachePool& pool, BlockIndex) {
     if (pool.victims.Contains(index)) pool.victims.Touch(index, *facts);
   });
-  if (entry.in_host() && !state_.IsShared(state_.TenantOf(entry))) host_.Touch(index);
-}
-
-// What is on its way to host or passes through it has the place that its movement gave it.
-void SequenceHints::Reorder(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex) {
-    if (pool.victims.Contains(index)) pool.victims.Touch(index, state_.FactsOf(index));
-  });
-  if (entry.in_host() && !entry.loading()) host_.Reorder(index);
+  if (entry.in_host() && !state_.blocks.IsShared(state_.blocks.TenantOf(entry))) host_.Touch(index);
 }
 
 }  // namespace kvtier

@@ -33,8 +33,6 @@ class SequenceHints {
   // returns_in_ms >= 0.
   uint32_t Give(NamespaceId namespace_id, std::span<const BlockHash> hashes, SequenceHint hint,
                 int64_t returns_in_ms);
-  // Gives the block its places in the orders of eviction anew, by what is known of it now.
-  void Reorder(EntryIndex entry);
 
  private:
   // Whether it was taken; the blocks that follow must have been given theirs.

@@ -11,15 +11,15 @@ void Verifier::Step(uint64_t cursor, uint32_t max_blocks, std::function<void(Ver
   ++steps_;
   // The step itself counts as one, so that it cannot end before every read has been started.
   step->left = 1;
-  for (; cursor < state_.directory.end() && step->left <= max_blocks; ++cursor) {
+  for (; cursor < state_.blocks.directory.end() && step->left <= max_blocks; ++cursor) {
     const EntryIndex index(static_cast<uint32_t>(cursor));
-    if (!state_.directory.Live(index)) continue;
+    if (!state_.blocks.directory.Live(index)) continue;
     const BlockEntry& entry = state_[index];
     if (!entry.on_disk() || entry.busy()) continue;
     StartRead(index, step);
   }
   step->result.next_cursor = cursor;
-  step->result.finished = cursor >= state_.directory.end();
+  step->result.finished = cursor >= state_.blocks.directory.end();
   state_.env.loop->Post([this, step] {
     if (--step->left > 0) return;
     --steps_;
@@ -31,10 +31,10 @@ void Verifier::Step(uint64_t cursor, uint32_t max_blocks, std::function<void(Ver
 // that clients use. The expectation is a copy, since the check runs on another thread.
 void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& step) {
   const BlockEntry& entry = state_[index];
-  const Namespace& name_space = state_.NamespaceOf(entry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   const auto read = std::make_shared<Read>();
   read->entry = index;
-  read->expected = state_.ExpectationOf(entry);
+  read->expected = state_.tables.ExpectationOf(entry);
   read->buffer = AlignedBuffer(name_space.slot_bytes);
   read->step = step;
   state_.Apply(index, BlockEvent::kBeginVerify);

@@ -20,8 +20,8 @@ bool WriteAdmission::Admits(EntryIndex index) const {
 
 bool WriteAdmission::ChildIsWritten(EntryIndex index) const {
   size_t left = kMostChildren;
-  for (EntryIndex child = state_.lineage.FirstChildOf(index); child != kNoEntry;
-       child = state_.lineage.NextSiblingOf(child)) {
+  for (EntryIndex child = state_.blocks.lineage.FirstChildOf(index); child != kNoEntry;
+       child = state_.blocks.lineage.NextSiblingOf(child)) {
     if (left-- == 0 || IsOrWillBeOnDisk(state_[child])) return true;
   }
   return false;
@@ -31,11 +31,11 @@ bool WriteAdmission::ChildIsWritten(EntryIndex index) const {
 // anew, and if it does not what follows it is dropped (CacheOptions::keep_unusable_ms).
 bool WriteAdmission::ParentsCanBeWritten(EntryIndex index) const {
   uint64_t left = state_.options.search_part_blocks;
-  for (EntryIndex parent = state_.lineage.ParentOf(index);
-       parent != kNoEntry && !state_.lost.Contains(parent);
-       parent = state_.lineage.ParentOf(parent)) {
+  for (EntryIndex parent = state_.blocks.lineage.ParentOf(index);
+       parent != kNoEntry && !state_.blocks.lost.Contains(parent);
+       parent = state_.blocks.lineage.ParentOf(parent)) {
     const BlockEntry& entry = state_[parent];
-    if (IsOrWillBeOnDisk(entry) || state_.NeedsPersist(entry)) return true;
+    if (IsOrWillBeOnDisk(entry) || entry.NeedsPersist(state_.has_disk())) return true;
     // One that was declined can be admitted after all, as long as there are bytes to write.
     const bool may_be = entry.persist_failed() && !entry.LeavesFirst() &&
                         entry.retention == RetentionClass::kExtended;
@@ -47,9 +47,9 @@ bool WriteAdmission::ParentsCanBeWritten(EntryIndex index) const {
 std::vector<EntryIndex> WriteAdmission::DeclinedParents(EntryIndex index) const {
   std::vector<EntryIndex> declined;
   if (!state_.Admits()) return declined;
-  for (EntryIndex parent = state_.lineage.ParentOf(index);
+  for (EntryIndex parent = state_.blocks.lineage.ParentOf(index);
        parent != kNoEntry && declined.size() < state_.options.search_part_blocks;
-       parent = state_.lineage.ParentOf(parent)) {
+       parent = state_.blocks.lineage.ParentOf(parent)) {
     const BlockEntry& entry = state_[parent];
     const bool has_bytes = entry.in_host() || entry.in_pool();
     if (!entry.persist_failed() || IsOrWillBeOnDisk(entry) || !has_bytes) break;
@@ -60,12 +60,15 @@ std::vector<EntryIndex> WriteAdmission::DeclinedParents(EntryIndex index) const 
 
 double WriteAdmission::ChanceOfUse(EntryIndex index) const {
   const BlockEntry& entry = state_[index];
-  if (state_.env.chance_of_use) return state_.env.chance_of_use(state_.FactsOf(index));
+  if (state_.env.owner != nullptr) {
+    const auto chance = state_.env.owner->ChanceOfUse(state_.blocks.FactsOf(index));
+    if (chance) return *chance;
+  }
   const auto since_use_s = [&](int64_t now_s) {
     return static_cast<uint32_t>(std::max<int64_t>(now_s - entry.last_use_s, 0));
   };
-  return state_.disk_admission.ChanceOfUse(state_.TenantOf(entry), entry.recent_uses,
-                                           since_use_s(state_.NowS()),
+  return state_.disk_admission.ChanceOfUse(state_.blocks.TenantOf(entry), entry.recent_uses,
+                                           since_use_s(state_.clock.NowS()),
                                            since_use_s(state_.ExpiryMs(entry) / 1000));
 }
 

@@ -20,7 +20,7 @@ class WriteAdmission {
 
   // It should be on disk, and is neither there nor on its way.
   [[nodiscard]] bool Undecided(EntryIndex entry) const {
-    return state_.NeedsPersist(state_[entry]) && !IsOrWillBeOnDisk(state_[entry]);
+    return state_[entry].NeedsPersist(state_.has_disk()) && !IsOrWillBeOnDisk(state_[entry]);
   }
   // REQUIRES: Undecided().
   [[nodiscard]] bool Admits(EntryIndex entry) const;

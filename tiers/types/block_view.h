@@ -58,7 +58,7 @@ struct HashRange {
 // Which blocks a walk reports.
 struct BlockFilter {
   std::optional<Tier> tier;                            // held by this tier, among others
-  std::optional<std::vector<NamespaceId>> namespaces;  // of one of these
+  std::optional<std::vector<NamespaceId>> namespaces;  // of one of these, in rising order
   std::optional<HashRange> hashes;
 };
 

@@ -163,9 +163,10 @@ def _run(options: argparse.Namespace, path: pathlib.Path, record: Record) -> Non
         begun = time.monotonic()
         part = _part(name, options, path)
         seconds = 60 * options.minutes * part.weight / weights
-        print(f"{name}: {seconds:.0f} s", flush=True)
-        seconds = max(0.0, begun + seconds - time.monotonic())
         first_seed = part.first_seed if options.seed is None else options.seed
+        next_seed = record.part(name, first_seed)["next_seed"]
+        print(f"{name}: {seconds:.0f} s, from seed {next_seed} on", flush=True)
+        seconds = max(0.0, begun + seconds - time.monotonic())
         if options.jobs > 1:
             _run_jobs(name, part, record, path, seconds, first_seed, options.jobs)
         else:

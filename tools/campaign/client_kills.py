@@ -42,10 +42,9 @@ class Kills:
             witness = Player(self._world.daemon.socket, "campaign witness")
             before: tuple[int, int, int] | None = None
             for number in range(ROUNDS_OF_VICTIMS):
-                self._kill_some(nursery, number)
-                witness.play(random_prefix(self._prompts, self._random))
+                killed_s = self._kill_some(nursery, number, witness)
                 witness.finish()
-                self._wait_until_quiet()
+                self._wait_until_quiet(killed_s)
                 now = self._resources()
                 if number == _WARM_UP:
                     before = now
@@ -58,29 +57,31 @@ class Kills:
             for text in witness.wrong + witness.errors:
                 self._fail(text)
             witness.close()
-        except (AssertionError, ValueError, kvtier.KvtierError) as error:
+        except (RuntimeError, ValueError, kvtier.KvtierError) as error:
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             nursery.close()
         if line := self._world.broken_promise():
             self._fail(f"the daemon ended by itself: {line}")
 
-    def _kill_some(self, nursery: Nursery, number: int) -> None:
+    def _kill_some(self, nursery: Nursery, number: int, witness: Player) -> float:
+        """While the victims live, the witness plays as they do. Returns when the last one died."""
         first = (self._seed * ROUNDS_OF_VICTIMS + number) * VICTIMS_AT_ONCE
         victims = [nursery.start(first + i) for i in range(VICTIMS_AT_ONCE)]
         moments = sorted(self._random.uniform(0, LONGEST_LIFE_S) for _ in victims)
         started = time.monotonic()
         for victim, moment in zip(victims, moments):
-            time.sleep(max(0.0, started + moment - time.monotonic()))
+            while time.monotonic() < started + moment:
+                witness.play(random_prefix(self._prompts, self._random))
             status = nursery.kill(victim)
             self._job.count("kills")
             if status != -9:
                 self._fail(f"a client ended by itself, with {status}")
+        return time.monotonic()
 
-    def _wait_until_quiet(self) -> None:
+    def _wait_until_quiet(self, started: float) -> None:
         """Until nothing is left of the dead. The time that it takes is noted, not judged: it is
         that of a machine with other work."""
-        started = time.monotonic()
         while left := self._left_over(self._world.daemon.status()):
             if time.monotonic() > started + _GONE_WITHIN_S:
                 self._fail(f"{_GONE_WITHIN_S} s after the kill there are {left}")

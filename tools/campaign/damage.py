@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable
 
 import kvtier
+from kvtier._private_daemon import DaemonFailedError
 
 from blocks import SLOT_BYTES, Player, block_hash
 from record import Job
@@ -99,8 +100,8 @@ class Damage:
         """False: the daemon refused these files, which it may. Fails if it died otherwise."""
         try:
             self.world.daemon.start()
-        except AssertionError as error:
-            status = getattr(error, "exit_status", None)
+        except DaemonFailedError as error:
+            status = error.exit_status
             if status is not None and status in _REFUSALS and not self.world.broken_promise():
                 self.job.count("refused starts")
                 return False
@@ -246,7 +247,7 @@ def _run(job: Job, make_world: Callable[[], World], kind: type[DiskDamage | Host
             round_ = kind(job, seed, world)
             try:
                 round_.run()
-            except (AssertionError, OSError, RuntimeError, kvtier.KvtierError) as error:
+            except (OSError, RuntimeError, kvtier.KvtierError) as error:
                 round_.fail(f"{type(error).__name__}: {error}")
 
 

@@ -12,6 +12,7 @@ import shutil
 from typing import NamedTuple
 
 import kvtier
+from kvtier._private_daemon import DaemonFailedError
 
 from blocks import Player, conversations, random_prefix
 from record import Job
@@ -61,7 +62,7 @@ class Checks:
             if (tree / "disk").exists():
                 (tree / "disk").rename(self._world.disk)
             self._check(cut)
-        except (AssertionError, RuntimeError, kvtier.KvtierError) as error:
+        except (RuntimeError, kvtier.KvtierError) as error:
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             self._world.daemon.kill()
@@ -95,10 +96,10 @@ class Checks:
     def _start(self) -> None:
         try:
             self._world.daemon.start()
-        except AssertionError as error:
+        except DaemonFailedError as error:
             self._job.count("refused starts")
-            status = getattr(error, "exit_status", None)
-            raise AssertionError(f"the daemon refuses to start, with {status}") from None
+            status = error.exit_status
+            raise RuntimeError(f"the daemon refuses to start, with {status}") from None
 
     def _read(self, player: Player, blocks: list[bytes], promised: set[bytes]) -> set[bytes]:
         """Reads what is there, or a part of it if that is much. Returns the misses."""
@@ -168,6 +169,5 @@ def prepare(path: pathlib.Path, seed: int) -> Recording | str:
         if not path.exists():
             record(seed, RECORDED_S, path)
         return Recording(path)
-    except (OSError, RuntimeError, ValueError, lzma.LZMAError, kvtier.KvtierError,
-            AssertionError) as error:
+    except (OSError, RuntimeError, ValueError, lzma.LZMAError, kvtier.KvtierError) as error:
         return f"no recording: {error}"

@@ -174,7 +174,7 @@ class _Recorder:
 
 
 def record(seed: int, seconds: float, path: pathlib.Path) -> None:
-    """Raises RuntimeError (no FUSE here), AssertionError or KvtierError (the daemon failed)."""
+    """Raises RuntimeError (no FUSE here; the daemon failed), KvtierError."""
     with Mount() as mount:
         directory = f"disk.directory={mount.root / 'disk'}"
         with World(*SIZES, DISK_BLOCKS[0], *SETTINGS, directory) as world:

@@ -4,26 +4,24 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
 from harness.private_daemon import PrivateDaemon
+from kvtier._private_daemon import die_with_parent
 
 from blocks import BLOCK_BYTES, SLOT_BYTES
 
 SLAB_BYTES = 64 * 1024
 #: Generous: a campaign gives way to everything else on the machine.
 _END_TIMEOUT_S = 300
-_PR_SET_PDEATHSIG = 1
 _LOAD_CLIENT = pathlib.Path(__file__).with_name("load_client.py")
 _ENDED_BADLY = re.compile(r"check failed|Sanitizer|terminate called")
 
@@ -39,10 +37,6 @@ def program(name: str) -> pathlib.Path:
 def _tier_bytes(blocks: int) -> int:
     slots = SLAB_BYTES // SLOT_BYTES - 1  # on disk a slab has a header
     return -(-blocks // slots) * SLAB_BYTES
-
-
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class World:

@@ -57,6 +57,15 @@ Status MeasurePrivate(const BenchArguments& arguments, BenchResults* results) {
   return RunBench(options, {.onload_host = true, .onload_disk = disk, .acquire = true}, results);
 }
 
+// A running daemon is measured by a user of a tenant who may also use the admin socket, and a
+// service rarely has one: that socket is for root and the daemon's own user.
+Error WithRemedy(Error error) {
+  if (error.reason == "unknown_user" || error.reason == "socket_permission") {
+    error.context += "; \"kvtierctl bench --spawn\" measures this machine by a daemon of its own";
+  }
+  return error;
+}
+
 Status MeasureRunning(const std::string& device, uint32_t samples, const CommandContext& context,
                       BenchResults* results) {
   KVT_ASSIGN_OR_RETURN(const uint32_t position, FindDevice(context, device));
@@ -78,7 +87,7 @@ void Bench(const BenchArguments& arguments, CommandContext* context) {
         MeasureRunning(arguments.options.device, arguments.options.samples, *context, &results);
   }
   Terminal(stderr).ShowProgress("");
-  if (!measured) return context->Fail(measured.error());
+  if (!measured) return context->Fail(WithRemedy(measured.error()));
   context->Print(context->json ? ToJson(results) : ToText(results));
   if (arguments.plot.empty()) return;
   if (const Status plotted = PlotOnloads(results, arguments.plot); !plotted) {

@@ -8,7 +8,10 @@
 #include <csignal>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "kvtier/kvtier.h"
 #include "tools/kvtierctl/command.h"
@@ -17,11 +20,12 @@ namespace kvtier {
 namespace {
 
 constexpr const char* kFooter =
+    "\"kvtierctl help COMMAND\" is \"kvtierctl COMMAND --help\", \"kvtierctl version\" --version.\n"
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 daemon unreachable, 4 not found,\n"
     "5 integrity, 6 timeout, 7 permission, 8 partial.";
 
 void AddGlobalOptions(CLI::App* app, CommandContext* context) {
-  app->set_version_flag("--version", std::string("kvtierctl ") + kvt_version(),
+  app->set_version_flag("-V,--version", std::string("kvtierctl ") + kvt_version(),
                         "Print the version and end.");
   app->add_option("--socket", context->socket,
                   "The daemon's socket. Administration uses admin.sock beside it, or this one if "
@@ -60,11 +64,12 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   app->require_subcommand(1);
   app->fallthrough();
   for (const auto add :
-       {AddStatusCommand, AddTopCommand,           AddLsCommand,    AddInspectCommand,
-        AddLookupCommand, AddPinCommand,           AddUnpinCommand, AddEvictCommand,
-        AddEraseCommand,  AddReleaseMemoryCommand, AddDrainCommand, AddStopCommand,
-        AddVerifyCommand, AddFsckCommand,          AddTraceCommand, AddConfigCommand,
-        AddSizeCommand,   AddDoctorCommand,        AddBenchCommand, AddReplayCommand}) {
+       {AddStatusCommand, AddTopCommand,    AddLsCommand,     AddInspectCommand,
+        AddLookupCommand, AddPinCommand,    AddUnpinCommand,  AddEvictCommand,
+        AddModelsCommand, AddForgetCommand, AddEraseCommand,  AddReleaseMemoryCommand,
+        AddDrainCommand,  AddStopCommand,   AddVerifyCommand, AddFsckCommand,
+        AddTraceCommand,  AddConfigCommand, AddSizeCommand,   AddDoctorCommand,
+        AddBenchCommand,  AddReplayCommand}) {
     add(app.get(), context);
   }
   // Last: commands without a footer would take this one.
@@ -74,11 +79,24 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
 
 // A first word that is no command, where help is asked for: CLI11 would show the program's own, as
 // if the command were there. Empty if there is none.
-std::string_view UnknownCommand(const CLI::App& app, std::span<char*> words) {
+std::string_view UnknownCommand(const CLI::App& app, std::span<const std::string> words) {
   const auto asks = [](std::string_view word) { return word == "--help" || word == "-h"; };
-  if (words.size() < 2 || words[1][0] == '-' || std::ranges::none_of(words, asks)) return {};
-  const auto is_named = [&](const CLI::App* command) { return command->get_name() == words[1]; };
-  return app.get_subcommands(is_named).empty() ? words[1] : std::string_view();
+  if (words.empty() || words[0].starts_with('-') || std::ranges::none_of(words, asks)) return {};
+  const auto is_named = [&](const CLI::App* command) { return command->get_name() == words[0]; };
+  return app.get_subcommands(is_named).empty() ? words[0] : std::string_view();
+}
+
+// The words after the program's name. "help", "help COMMAND" and "version" are taken for the flags
+// that they mean.
+std::vector<std::string> WordsOf(std::span<char*> arguments) {
+  std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+  if (words.empty()) return words;
+  if (words.front() == "version") words.front() = "--version";
+  if (words.front() == "help") {
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
+  return words;
 }
 
 int UsageError(std::string_view what) {
@@ -89,10 +107,13 @@ int UsageError(std::string_view what) {
 int Main(int argc, char** argv) {
   CommandContext context;
   const std::unique_ptr<CLI::App> app = MakeKvtierctlApp(&context);
-  const std::string_view unknown = UnknownCommand(*app, {argv, static_cast<size_t>(argc)});
+  std::vector<std::string> words = WordsOf({argv, static_cast<size_t>(argc)});
+  const std::string_view unknown = UnknownCommand(*app, words);
   if (!unknown.empty()) return UsageError(fmt::format("there is no command \"{}\"", unknown));
   try {
-    app->parse(argc, argv);
+    // CLI11 takes words from the end of a vector.
+    std::ranges::reverse(words);
+    app->parse(std::move(words));
   } catch (const CLI::Success& asked) {
     return app->exit(asked), static_cast<int>(ExitCode::kOk);
   } catch (const CLI::ParseError& error) {

@@ -17,10 +17,10 @@ constexpr std::string_view kCudaPrefix = "cuda:";
 
 // Empty if it is; else what is wrong. Which GPUs there are, the daemon knows.
 std::string CheckDevice(const std::string& text) {
-  if (text == "host" || text == "auto") return {};
+  if (text == "host" || text == "all") return {};
   const bool gpu = text.starts_with(kCudaPrefix) && text.size() > kCudaPrefix.size() &&
                    text.find_first_not_of("0123456789", kCudaPrefix.size()) == std::string::npos;
-  return gpu ? std::string() : text + ": host, auto or cuda:N";
+  return gpu ? std::string() : text + ": host, all or cuda:N";
 }
 
 std::string NameOf(JsonView device) {

@@ -22,7 +22,7 @@ CLI::Option* AddSizeOption(CLI::App* command, const std::string& name, uint64_t*
 
 // ---- `--device`: where a private daemon has its pool, or which of a running daemon's is used ----
 
-// Takes "host", "auto" or "cuda:N". `target` stays empty if it is not given.
+// Takes "host", "all" or "cuda:N". `target` stays empty if it is not given.
 CLI::Option* AddDeviceOption(CLI::App* command, std::string* target,
                              const std::string& description);
 

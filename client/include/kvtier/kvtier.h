@@ -513,8 +513,14 @@ typedef struct kvt_async_error {
 KVT_API size_t kvt_take_errors(kvt_connection* connection, kvt_async_error* errors, size_t capacity,
                                uint64_t* dropped);
 
-enum { KVT_PRESENT_POOL = 1, KVT_PRESENT_HOST = 2, KVT_PRESENT_DISK = 4, KVT_PRESENT_COLD = 8 };
-/* Fills presence[0..count) with the tiers that have each block (disk: durably; cold: it alone). */
+enum {
+  KVT_PRESENT_POOL = 1,
+  KVT_PRESENT_HOST = 2,
+  KVT_PRESENT_DISK = 4,            /* durably */
+  KVT_PRESENT_COLD = 8,            /* it alone */
+  KVT_PRESENT_DISK_UNVERIFIED = 16 /* as a rebuilt index knows it: a load reads and checks it */
+};
+/* Fills presence[0..count) with the tiers that have each block. */
 KVT_API kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count,
                               uint8_t* presence);
 

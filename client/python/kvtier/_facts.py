@@ -5,27 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from typing import Any
 
 #: Of a model's configuration, what names the file and not the model.
 NOT_IDENTITY = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "_commit_hash"})
-_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json", ".model")
 _MAX_NAME_BYTES = 256
-
-
-def files_of(path: str | None) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of the files of a model in a local directory; none for other names,
-    which the revision identifies."""
-    if not path or not os.path.isdir(path):
-        return []
-    found = []
-    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        if entry.name.endswith(_WEIGHT_SUFFIXES) and entry.is_file():
-            status = entry.stat()
-            found.append((entry.name, status.st_size, status.st_mtime_ns))
-    return found
 
 
 def digest(value: Any) -> str:

@@ -68,7 +68,11 @@ def region_arguments(connection: Connection, memory: Mapping[str, Any]) -> dict[
     if uuid_of_gpu is not None:
         known = [device.uuid for device in connection.devices()]
         if uuid_of_gpu not in known:
-            raise invalid("unknown_gpu", f"the daemon does not serve the GPU {uuid_of_gpu}")
+            raise invalid(
+                "unknown_gpu",
+                f"the daemon does not serve the GPU {uuid_of_gpu}: set its pool.device to "
+                '"all", or name that GPU there',
+            )
         arguments["device"] = known.index(uuid_of_gpu)
     return arguments
 

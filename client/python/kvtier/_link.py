@@ -137,6 +137,7 @@ class Link:
         self._current: Attachment | None = None
         self._state = LinkState.CONNECTING
         self._reported: str | None = None
+        self._turns = 0  # how often other regions were asked for
         self.connections = 0  # how often a region was opened
         self._thread = threading.Thread(target=self._run, name="kvtier-link", daemon=True)
         self._thread.start()
@@ -160,6 +161,21 @@ class Link:
                     self._state = LinkState.CONNECTING
                 attachment.retire()
                 self._wake.notify_all()
+
+    def reopen(self) -> None:
+        """Has `open_attachment` open other regions at once, since it now opens those of another model.
+        The regions of before serve no new borrower. Any thread."""
+        with self._wake:
+            self._turns += 1
+            if self._state is LinkState.CLOSED:
+                return
+            if self._current is not None:
+                self._current.retire()
+                self._current = None
+            self._state = LinkState.CONNECTING
+            self._retry_at = 0.0
+            self._pause_s = self._retry_s[0]
+            self._wake.notify_all()
 
     def close(self) -> None:
         """Ends the thread once nothing touches the memory any more, within ten seconds."""
@@ -217,39 +233,47 @@ class Link:
         return self._current is attachment
 
     def _try_to_open(self) -> Attachment | None:
+        """Tries again at once if other regions were asked for meanwhile."""
+        while True:
+            turns = self._turns
+            attachment, state = self._open()
+            with self._wake:
+                if turns == self._turns:
+                    return self._take(attachment, state)
+            if attachment is not None:
+                attachment.retire()
+                self._close_unused(attachment)
+
+    def _open(self) -> tuple[Attachment | None, LinkState]:
+        """A new attachment, and the state of the link with it, or without one."""
         try:
             attachment = self._open_attachment()
         except (KvtierError, OSError, ImportError) as error:
             self._report(f"no region: {error}")
-            self._fail(LinkState.DOWN)
-            return None
+            return None, LinkState.DOWN
         except Exception:
             # Wrong for good, such as hashes that are too short; no reason to stop the engine.
             self._logger.exception("kvtier: the tier is off; its blocks are misses")
-            self._fail(LinkState.CLOSED)
-            return None
-        if attachment is None:
-            self._retry_at = time.monotonic() + self._retry_s[0]
-            return None
-        with self._wake:
-            if self._state is not LinkState.CLOSED:
-                self._current = attachment
-                self._state = LinkState.READY
-                self._wake.notify_all()
-        self.connections += 1
-        self._pause_s = self._retry_s[0]
-        self._reported = None
-        self._logger.info("kvtier: the daemon has the engine's memory")
-        return attachment
+            return None, LinkState.CLOSED
+        return attachment, LinkState.CONNECTING if attachment is None else LinkState.READY
 
-    def _fail(self, state: LinkState) -> None:
-        """Waits for longer and longer before the next try."""
-        self._retry_at = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, self._retry_s[1])
-        with self._wake:
-            if self._state is not LinkState.CLOSED:
-                self._state = state
-                self._wake.notify_all()
+    def _take(self, attachment: Attachment | None, state: LinkState) -> Attachment | None:
+        """Holding `_wake`. Makes it the current attachment; without one, the thread waits before the
+        next try, after a failure for longer and longer."""
+        if attachment is None:
+            self._retry_at = time.monotonic() + self._pause_s
+            if state is LinkState.DOWN:
+                self._pause_s = min(2 * self._pause_s, self._retry_s[1])
+        else:
+            self.connections += 1
+            self._pause_s = self._retry_s[0]
+            self._reported = None
+            self._logger.info("kvtier: the daemon has the engine's memory")
+        if self._state is not LinkState.CLOSED:
+            self._current = attachment
+            self._state = state
+            self._wake.notify_all()
+        return attachment
 
     def _report(self, text: str) -> None:
         """Logs what is wrong, once until it is something else or right again."""

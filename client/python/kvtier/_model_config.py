@@ -15,7 +15,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Union
 
-from ._facts import digest, files_of, short
+from ._facts import config_digest, digest, short
+from ._weight_files import weights_digest
 from .errors import KvtierError, Status, error_of, invalid
 
 Source = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
@@ -143,19 +144,36 @@ def facts(config: Mapping[str, Any]) -> dict[str, str]:
     return result
 
 
-def weights(name: str, revision: str = "") -> dict[str, str]:
-    """Facts that tell the weights under a model's name apart, as far as this machine has them: the
-    commit that the hub's cache has, and the files of a directory."""
+def weights(name: str, revision: str = "", whole: bool = False) -> str | None:
+    """Names the weights under a model's name by their content, as far as this machine has them; None:
+    it has neither their files nor their commit. whole: reads the files whole."""
     try:
+        content = weights_digest(name, whole)
+        if content is not None:
+            return f"files:{content}"
         _, commit = directory_of(name, revision)
     except (KvtierError, OSError, ValueError):
-        commit = ""
-    return {"commit": commit or revision, "files": digest(files_of(name))}
+        commit = revision
+    return f"commit:{commit}" if _COMMIT.fullmatch(commit) else None
 
 
 def files(directory: pathlib.Path) -> str:
-    """Tells directories of weights apart that have no commit: names, sizes and times of files."""
-    return digest(files_of(str(directory)))
+    """Tells directories of weights apart that have no commit; "" without weights. Raises OSError."""
+    content = weights_digest(str(directory))
+    return f"files:{content}" if content else ""
+
+
+def name_of(name: str) -> str:
+    """`name`, unless it is a directory: the same model may be at another path, and is named by its
+    architecture and configuration instead."""
+    if not os.path.isdir(name):
+        return name
+    try:
+        config = read(name)
+    except KvtierError:
+        return "model"
+    architecture = (config.get("architectures") or ["model"])[0]
+    return f"{architecture}-{config_digest(config)[:8]}"
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:

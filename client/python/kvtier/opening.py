@@ -17,8 +17,8 @@ from .blocks import Blocks
 from .errors import Status, error_of, invalid, last_error
 from .hashing import PromptIdentity, identity_to_abi
 from .memory import AttachedPool, PoolMemory
-from .sequence import Copier, CopyFunction, Sequence, SequenceInfo
-from .types import Hint, HitPlan, Miss, Retention
+from .sequence import Copier, CopyFunction, Sequence, SequenceInfo, missed_info
+from .types import Hint, HitPlan, Retention
 
 
 @dataclass(frozen=True)
@@ -96,20 +96,7 @@ class MissedSequence(Sequence):
 
     def info(self) -> SequenceInfo:
         self._require_open()
-        return SequenceInfo(
-            tokens=self._tokens,
-            cached_tokens=0,
-            computed_tokens=self._computed_tokens,
-            blocks=0,
-            pool_tokens=0,
-            host_tokens=0,
-            disk_tokens=0,
-            attachment=0,
-            ready=True,
-            miss=Miss.UNAVAILABLE,
-            load_ms=0.0,
-            ready_ms=0.0,
-        )
+        return missed_info(self._tokens, self._computed_tokens, attachment=0)
 
     def compute_ranges(self) -> list[tuple[int, int]]:
         self._require_open()
@@ -155,16 +142,18 @@ class MissedSequence(Sequence):
         self._require_open()
         self._tokens += _native.token_array(tokens).size
 
-    def mark_computed(self, tokens: int) -> None:
+    def mark_computed(self, tokens: int) -> bool:
         self._require_open()
         if not 0 <= tokens <= self._tokens:
             raise invalid("too_many_tokens", f"{tokens} of {self._tokens}")
         self._computed_tokens = max(self._computed_tokens, tokens)
+        return True
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         self._require_open()
         if self._computed_tokens != self._tokens:
             raise error_of(Status.WRONG_STATE, "tokens_not_computed")
+        return True
 
     def fork(self) -> Sequence:
         self._require_open()

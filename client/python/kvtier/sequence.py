@@ -87,6 +87,24 @@ class SequenceInfo:
     ready_ms: float
 
 
+def missed_info(tokens: int, computed_tokens: int, attachment: int) -> SequenceInfo:
+    """Of a sequence without blocks."""
+    return SequenceInfo(
+        tokens=tokens,
+        cached_tokens=0,
+        computed_tokens=computed_tokens,
+        blocks=0,
+        pool_tokens=0,
+        host_tokens=0,
+        disk_tokens=0,
+        attachment=attachment,
+        ready=True,
+        miss=Miss.UNAVAILABLE,
+        load_ms=0.0,
+        ready_ms=0.0,
+    )
+
+
 class Sequence(Scoped):
     """Made by Pool.open_sequence and `fork`. One thread at a time; different sequences are
     independent.
@@ -94,15 +112,16 @@ class Sequence(Scoped):
     The blocks and slots of tokens from `cached_tokens` on are always private blocks of this
     sequence, so an engine may write there; a cached block that would be written is copied first.
 
-    When the connection is lost, so is the sequence: `check` says False, every other call but
-    `close` and `info` raises StaleHandleError "connection_lost". Its memory stays readable, but may
-    be replaced by others: an engine that has computed with it asks `check` before it trusts the
-    result.
-
     A sequence that was opened without a daemon is a miss, `available` False: it counts tokens, but
     has no cached tokens and no blocks, its block table and slot mapping are empty, and what it is
     told to publish goes nowhere. `check` is True of it, for there is nothing to lose; `memory`
     raises UnavailableError. It stays a miss: open another one once the daemon is back.
+
+    When the connection is lost for good, so is the sequence, and a call that finds that makes it a
+    miss like those: `check`, `mark_computed` and `finish` return False, `wait` True. Its memory
+    stays readable, but may be replaced by others: an engine that has computed with cached tokens
+    trusts the result only after one of those three was True. `append` and `fork`, which need new
+    blocks, raise StaleHandleError "connection_lost".
     """
 
     def __init__(self, pool: AttachedPool, handle: Handle, copier: Copier | None) -> None:
@@ -112,17 +131,21 @@ class Sequence(Scoped):
         self._copier = copier
         self._library = _library.load()
         self._memory: PoolMemory | None = None
+        self._lost = False
         handle.close_with(self)
 
     @property
     def available(self) -> bool:
-        """False: it was opened without a daemon, and there are no blocks to compute into."""
-        return True
+        """False: it was opened without a daemon, or a call found it lost, and there are no blocks
+        to compute into."""
+        return not self._lost
 
     def info(self) -> SequenceInfo:
         """How it stands now. No round trip."""
         info = _library.sized(abi.kvt_sequence_info)
         check(self._library.kvt_sequence_get_info(self._handle.get(), ctypes.byref(info)))
+        if self._lost:
+            return missed_info(info.tokens, 0, info.attachment)
         return SequenceInfo(
             tokens=info.tokens,
             cached_tokens=info.cached_tokens,
@@ -156,6 +179,8 @@ class Sequence(Scoped):
         its end is due, before or after the wait. What cannot be loaded is computed as well: ask
         again after the wait.
         """
+        if self._lost:
+            return [(0, len(self))] if len(self) > 0 else []
         ranges = (abi.kvt_token_range * abi.KVT_MAX_COMPUTE_RANGES)()
         count = ctypes.c_size_t()
         check(
@@ -178,24 +203,21 @@ class Sequence(Scoped):
 
         What could not be loaded is dropped: `cached_tokens` shrinks, private blocks take the place
         of the lost ones. After True the cached prefix is usable and the block table final for the
-        tokens so far. timeout_ms: 0 does not wait, None is the connection's request_timeout_ms.
-        Raises StaleHandleError; ResourceExhaustedError (call again or close); IoError (the copy
-        failed).
+        tokens so far; of a lost sequence both are empty. timeout_ms: 0 does not wait, None is the
+        connection's request_timeout_ms. Raises ResourceExhaustedError (call again or close);
+        IoError (the copy failed).
         """
         status = self._library.kvt_sequence_wait(self._handle.get(), _native.timeout(timeout_ms))
         if status == Status.TIMEOUT:
             return False
-        self._check(status)
+        if self._holds(status):
+            self._check(status)
         return True
 
     def check(self) -> bool:
         """True while everything the sequence holds is protected by its references. No round
         trip."""
-        status = self._library.kvt_sequence_check(self._handle.get())
-        if status == Status.STALE_HANDLE:
-            return False
-        check(status)
-        return True
+        return self._published(self._library.kvt_sequence_check(self._handle.get()))
 
     def memory(self) -> PoolMemory:
         """The memory that this sequence's block table and slots belong to.
@@ -214,6 +236,8 @@ class Sequence(Scoped):
         """The pool block of each logical block, int32 [blocks]; before the wait those up to the end
         of a gap, see `compute_ranges`. Raises WrongStateError (a wait is due)."""
         blocks = self.info().blocks
+        if self._lost:
+            return np.empty(0, dtype=np.int32)
         table: npt.NDArray[np.int32] = np.empty(blocks, dtype=np.int32)
         count = ctypes.c_size_t()
         check(
@@ -229,6 +253,8 @@ class Sequence(Scoped):
         if count is None:
             count = self.info().blocks
         _native.unsigned(count, 31, "count")
+        if self._lost and count == 0:
+            return Blocks()
         blocks = new_block_array(count)
         check(self._library.kvt_sequence_blocks(self._handle.get(), address(blocks), count))
         return Blocks(blocks)
@@ -243,6 +269,8 @@ class Sequence(Scoped):
             count = max(len(self) - first, 0)
         _native.unsigned(first, 63, "first")
         _native.unsigned(count, 31, "count")
+        if self._lost:
+            return np.empty(0, dtype=np.int64)
         slots: npt.NDArray[np.int64] = np.empty(count, dtype=np.int64)
         check(
             self._library.kvt_sequence_slot_mapping(
@@ -263,36 +291,38 @@ class Sequence(Scoped):
             )
         )
 
-    def mark_computed(self, tokens: int) -> None:
+    def mark_computed(self, tokens: int) -> bool:
         """Says that the KV of the first `tokens` tokens is completely written, and commits the
         blocks this fills. Never goes back. On a GPU: wait for the stream first.
 
-        Raises InvalidArgumentError (more than there are), StaleHandleError, WrongStateError (a wait
-        is due).
+        False: the sequence is lost, no process gets the blocks, and what was computed with cached
+        tokens does not count. Raises InvalidArgumentError (more than there are), WrongStateError (a
+        wait is due).
         """
         _native.unsigned(tokens, 64, "tokens")
-        check(self._library.kvt_sequence_mark_computed(self._handle.get(), tokens))
+        return self._published(
+            self._library.kvt_sequence_mark_computed(self._handle.get(), tokens)
+        )
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """Commits the partial block at the end of the computed tokens, so that it too can be found.
 
-        The sequence stays usable: appending copies that block first. Raises WrongStateError (a wait
-        is due; "tokens_not_computed": there are tokens beyond the computed ones), StaleHandleError.
+        The sequence stays usable: appending copies that block first. False: as of `mark_computed`.
+        Raises WrongStateError (a wait is due; "tokens_not_computed": there are tokens beyond the
+        computed ones).
         """
-        check(self._library.kvt_sequence_finish(self._handle.get()))
+        return self._published(self._library.kvt_sequence_finish(self._handle.get()))
 
     def hint(self, hint: Hint, returns_in_ms: int = 0) -> int:
         """Tells the daemon what is known of this sequence, before or after its blocks are complete:
         see Pool.hint. It concerns the blocks that were found or committed so far; returns of how
-        many it was taken, 0 without a daemon. Raises InvalidArgumentError, StaleHandleError."""
+        many it was taken, 0 without a daemon. Raises InvalidArgumentError."""
         _native.unsigned(returns_in_ms, 63, "returns_in_ms")
         taken = ctypes.c_uint32()
-        check(
-            self._library.kvt_sequence_hint(
-                self._handle.get(), hint, returns_in_ms, ctypes.byref(taken)
-            )
+        status = self._library.kvt_sequence_hint(
+            self._handle.get(), hint, returns_in_ms, ctypes.byref(taken)
         )
-        return taken.value
+        return taken.value if self._published(status) else 0
 
     def fork(self) -> Sequence:
         """A second sequence with the same tokens: committed blocks are shared, private ones copied.
@@ -305,6 +335,18 @@ class Sequence(Scoped):
         result = Sequence(self._pool, self._handle.sibling(fork.value), self._copier)
         result._memory = self._memory
         return result
+
+    def _holds(self, status: int) -> bool:
+        """Notes what a call told of the sequence. False: it is lost."""
+        self._lost = self._lost or status == Status.STALE_HANDLE
+        return status != Status.STALE_HANDLE
+
+    def _published(self, status: int) -> bool:
+        """Of a call that copies nothing. False: the sequence is lost. Raises other errors."""
+        if self._holds(status):
+            check(status)
+            return True
+        return False
 
     def _check(self, status: int) -> None:
         """Of a call that may have copied: what the copy raised is the cause."""

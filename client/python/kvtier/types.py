@@ -31,8 +31,9 @@ class Tier(HeaderEnum):
 
 @enum_of(abi, "KVT_PRESENT_POOL")
 class Presence(HeaderFlag):
-    """The tiers that hold a block now: POOL, HOST, DISK, which means durably, or COLD, the store that
-    hosts share, if no tier of this one does. 0: none."""
+    """The tiers that hold a block now: POOL, HOST, DISK, which means durably, DISK_UNVERIFIED, which
+    a load reads and checks first, or COLD, the store that hosts share, if no tier of this one does.
+    0: none."""
 
 
 @enum_of(abi, "KVT_LAYOUT_BLOCK_FIRST")

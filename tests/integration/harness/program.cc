@@ -65,6 +65,6 @@ ProgramResult RunProgram(const std::vector<std::string>& arguments, std::optiona
 
 std::string KvtierdPath() { return KVTIER_PROGRAM_DIRECTORY "/kvtierd"; }
 std::string KvtierctlPath() { return KVTIER_PROGRAM_DIRECTORY "/kvtierctl"; }
-std::string GeneratePath() { return KVTIER_PROGRAM_DIRECTORY "/kvtier-generate"; }
+std::string ToyEnginePath() { return KVTIER_PROGRAM_DIRECTORY "/kvtier-toy-engine"; }
 
 }  // namespace kvtier

@@ -31,6 +31,6 @@ struct ProgramResult {
 // The programs under test, from the build tree.
 [[nodiscard]] std::string KvtierdPath();
 [[nodiscard]] std::string KvtierctlPath();
-[[nodiscard]] std::string GeneratePath();
+[[nodiscard]] std::string ToyEnginePath();
 
 }  // namespace kvtier

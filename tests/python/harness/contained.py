@@ -4,7 +4,6 @@ shared memory, users and files, and share with others what is passed to them."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pathlib
@@ -15,7 +14,8 @@ import sys
 import tempfile
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
+from kvtier._private_daemon import die_with_parent
+
 # Run as root of the new namespaces.
 _ENTER = """set -e
 mount -t tmpfs hidden "$1"
@@ -23,10 +23,6 @@ mount -t tmpfs hidden "$1"
 shift 2
 exec "$@"
 """
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def command_in_container(
@@ -78,7 +74,7 @@ class ContainedClient:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
 
     def ask(self, verb: str, *arguments: Any) -> Any:

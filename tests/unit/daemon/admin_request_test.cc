@@ -10,7 +10,7 @@ namespace {
 
 const std::string kHash(64, 'a');
 const std::string kWhole =
-    R"({"op":"ls","tier":"host","tenant":"t","model":"m","prefix":"ab","cursor":7,"limit":9,)"
+    R"({"op":"ls","tier":"host","tenant":"t","model":"m","epoch":"e","prefix":"ab","cursor":7,"limit":9,)"
     R"("ttl_ms":11,"timeout_ms":13,"since_ms":17,"all":true,"hashes":[")" +
     kHash + "\"]}";
 
@@ -26,6 +26,7 @@ TEST(AdminRequestTest, EveryMemberIsRead) {
   EXPECT_EQ(request->tier, Tier::kHost);
   EXPECT_EQ(request->tenant, "t");
   EXPECT_EQ(request->model, "m");
+  EXPECT_EQ(request->epoch, "e");
   EXPECT_EQ(request->prefix, "ab");
   EXPECT_EQ(request->cursor, 7u);
   EXPECT_EQ(request->limit, 9u);

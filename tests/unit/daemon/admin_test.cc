@@ -246,6 +246,80 @@ TEST_F(Admin, PinnedBlocksAreEvictedOnlyWhenUnpinned) {
   EXPECT_EQ(Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}").at("absent"), 2);
 }
 
+// An engine whose blocks are of an epoch of a model.
+class EpochEngine {
+ public:
+  EpochEngine(const std::string& socket, const std::string& revision) : client_(socket) {
+    ModelRecord record = TestModel();
+    record.revision = revision;
+    pool_ = client_.Attach(record, 0, 64 * kKiB).pool;
+  }
+  void Store(const std::vector<BlockHash>& hashes) { (void)Fill(&client_, pool_, hashes); }
+
+ private:
+  WireClient client_;
+  PoolId pool_;
+};
+
+TEST_F(Admin, ModelsAreListedWithTheirEpochsBlocksAndUsers) {
+  EXPECT_TRUE(Ask(R"({"op":"models"})").at("models").as_array().empty());
+  EpochEngine one(daemon_.socket(), "files:1");
+  one.Store(Hashes(0, 3));
+  {
+    EpochEngine two(daemon_.socket(), "files:2");
+    two.Store(Hashes(0, 2));
+    EpochEngine idle(daemon_.socket(), "files:3");
+    EXPECT_EQ(Ask(R"({"op":"models"})").at("models").as_array().size(), 3u);
+  }
+  // The daemon takes notice of the ends of sessions when it comes to them.
+  json::value reply;
+  do {
+    reply = Ask(R"({"op":"models"})");
+  } while (reply.at("models").as_array().size() == 3 ||
+           reply.at("models").at(1).at("in_use").as_bool());
+  EXPECT_EQ(reply.at("schema"), "kvtier.models/1");
+  const json::value& first = reply.at("models").at(0);
+  EXPECT_EQ(first.at("tenant"), "default");
+  EXPECT_EQ(first.at("model_name"), "test-model");
+  EXPECT_EQ(first.at("epoch"), "files:1");
+  EXPECT_EQ(first.at("in_use"), true);
+  EXPECT_EQ(first.at("blocks"), 3);
+  EXPECT_EQ(first.at("bytes"), 3 * 4096);
+  EXPECT_EQ(first.at("tiers").at("pool"), 3);
+  EXPECT_GT(first.at("last_use_s").to_number<int64_t>(), 0);
+  EXPECT_EQ(reply.at("models").at(1).at("epoch"), "files:2");
+  EXPECT_EQ(reply.at("models").at(1).at("in_use"), false);
+  EXPECT_EQ(reply.at("models").at(1).at("blocks"), 2);
+}
+
+TEST_F(Admin, AnEpochIsForgottenAndItsModelsOthersStay) {
+  for (const char* revision : {"files:1", "files:2"}) {
+    EpochEngine engine(daemon_.socket(), revision);
+    engine.Store(Hashes(0, 3));
+  }
+  (void)Ask(R"({"op":"drain"})");
+  EXPECT_EQ(ErrorOf(R"({"op":"forget"})"), "bad_request");
+  EXPECT_EQ(ErrorOf(R"({"op":"forget","model":"other"})"), "unknown_model");
+  EXPECT_EQ(ErrorOf(R"({"op":"forget","model":"test-model","epoch":"files:"})"), "unknown_model");
+  const json::value one = Ask(R"({"op":"forget","model":"test-model","epoch":"files:2"})");
+  EXPECT_EQ(one.at("schema"), "kvtier.forget/1");
+  EXPECT_EQ(one.at("evicted"), 3);
+  const json::value left = Ask(R"({"op":"models"})");
+  ASSERT_EQ(left.at("models").as_array().size(), 1u);
+  EXPECT_EQ(left.at("models").at(0).at("epoch"), "files:1");
+  EXPECT_EQ(left.at("models").at(0).at("tiers").at("disk"), 3);
+  EXPECT_EQ(Ask(R"({"op":"forget","model":"test-model"})").at("evicted"), 3);
+  EXPECT_TRUE(Ask(R"({"op":"models"})").at("models").as_array().empty());
+}
+
+TEST_F(Admin, BlocksThatASessionHoldsAreNotForgotten) {
+  EpochEngine engine(daemon_.socket(), "files:1");
+  engine.Store(Hashes(0, 2));
+  const json::value reply = Ask(R"({"op":"forget","model":"test-model"})");
+  EXPECT_EQ(reply.at("evicted"), 0);
+  EXPECT_EQ(reply.at("referenced"), 2);
+}
+
 TEST_F(Admin, ErasingRefusesToClaimWhatAPlainDiskCannotProve) {
   EXPECT_EQ(ErrorOf(R"({"op":"erase","tenant":"default"})"), "not_encrypted");
   EXPECT_EQ(ErrorOf(R"({"op":"erase","without_proof":true})"), "bad_request");

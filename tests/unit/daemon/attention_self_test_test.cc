@@ -18,6 +18,7 @@
 #include "daemon/runtime/event_loop.h"
 #include "gpu/host_device.h"
 #include "kernels/reference/number_format.h"
+#include "tests/fakes/late_device.h"
 
 namespace kvtier {
 namespace {
@@ -91,7 +92,8 @@ class AttentionSelfTestTest : public testing::Test {
   }
 
   AttentionSelfTest Test(AttentionEngine* engine) {
-    const AttentionTrial trial{engine, &device_};
+    const auto memory = device_.CreatePool(kSelfTestBytes);
+    const AttentionTrial trial{engine, memory->get()};
     return TestAttention({&trial, 1}).front();
   }
 
@@ -118,7 +120,9 @@ TEST_F(AttentionSelfTestTest, SeesWhatIsWrong) {
 TEST_F(AttentionSelfTestTest, TriesEachDeviceAndBlamesTheOneThatIsWrong) {
   const std::unique_ptr<AttentionEngine> right = MakeHostAttentionEngine();
   FaultyEngine wrong(FaultyEngine::Fault::kOutput);
-  const AttentionTrial trials[] = {{right.get(), &device_}, {&wrong, &other_device_}};
+  const auto memory = device_.CreatePool(kSelfTestBytes);
+  const auto other_memory = other_device_.CreatePool(kSelfTestBytes);
+  const AttentionTrial trials[] = {{right.get(), memory->get()}, {&wrong, other_memory->get()}};
   const std::vector<AttentionSelfTest> results = TestAttention(trials);
   ASSERT_EQ(results.size(), 2u);
   EXPECT_EQ(results[0].failure, "");
@@ -176,6 +180,29 @@ TEST_F(AttentionServiceTest, IsReadyOnceItWasTriedOut) {
   }
   EXPECT_EQ(reports.All().state, AttentionState::kReady);
   EXPECT_EQ(reports.All().self_test.cases, 2 * kSelfTestCases);
+}
+
+TEST_F(AttentionServiceTest, TriesADeviceThatIsOpenedOnDemandAtItsFirstPool) {
+  LateDevice late(&loop_);
+  late.HoldOpening();
+  AttentionService::Environment environment = Environment();
+  environment.devices = {&device_, &late};
+  AttentionService service(environment);
+  EXPECT_EQ(service.Report().devices[1].state, AttentionState::kWaiting);
+  EXPECT_EQ(service.Report().All().state, AttentionState::kWaiting);
+  EXPECT_EQ(service.CheckReady(1).error().reason, "attend_off");
+  EXPECT_TRUE(service.CheckReady(0));
+  late.EndOpening({});
+  service.Prepare(1);
+  service.Prepare(1);
+  EXPECT_FALSE(service.idle());
+  bool prepared = false;
+  service.WhenPrepared(1, [&] { prepared = true; });
+  EXPECT_FALSE(prepared);
+  loop_.RunUntil([&] { return prepared; });
+  EXPECT_TRUE(service.CheckReady(1));
+  EXPECT_TRUE(service.idle());
+  EXPECT_EQ(service.Report().devices[1].self_test.cases, kSelfTestCases);
 }
 
 TEST_F(AttentionServiceTest, IsOffIfConfiguredSo) {

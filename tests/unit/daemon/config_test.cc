@@ -93,7 +93,7 @@ format = "json"
 }
 
 TEST(Config, DevicesAreNamedAndNumbered) {
-  EXPECT_EQ(Parse("[pool]\ndevice = \"auto\"\n")->pool.devices.front(), DeviceChoice::kAuto);
+  EXPECT_EQ(Parse("[pool]\ndevice = \"all\"\n")->pool.devices.front(), DeviceChoice::kAll);
   EXPECT_EQ(Parse("[pool]\ndevice = \"cuda:0\"\n")->pool.devices.front(), DeviceChoice::kCuda);
   const Result<Config> fourth = Parse("[pool]\ndevice = \"cuda:3\"\nfree_fraction = 0.5\n");
   ASSERT_TRUE(fourth) << fourth.error().context;
@@ -136,7 +136,8 @@ TEST(Config, DevicesThatContradictEachOtherAreRefused) {
   EXPECT_EQ(ReasonOf("[pool]\ndevice = []\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", 1]\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", \"cuda:0\"]\n"), "config_conflict");
-  EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"auto\", \"host\"]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"all\", \"host\"]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"all\"\ndevice_bytes = [\"1GiB\"]\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\", \"1GiB\"]\n"),
             "config_conflict");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\"]\nfree_fraction = 0.5\n"),
@@ -471,7 +472,7 @@ TEST(Config, UnitsAreNamedWhereAValueCannotBeRead) {
 TEST(Config, NamesThatCountUpAreToldByTheFirstAndTheLast) {
   EXPECT_THAT(
       ContextOf("[pool]\ndevice = \"gpu\"\n"),
-      testing::HasSubstr("must be one of \"auto\", \"host\", \"cuda:0\" to \"cuda:15\", or"));
+      testing::HasSubstr("must be one of \"all\", \"host\", \"cuda:0\" to \"cuda:15\", or"));
 }
 
 TEST(Config, WhatAMachinesMemoryCannotGiveIsSaid) {

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/net/connection.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <functional>
+#include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "protocol/messages.h"
 #include "protocol/socket_io.h"
+#include "tests/fakes/lingering_socket.h"
+#include "tests/fakes/temporary_directory.h"
 
 namespace kvtier {
 namespace {
@@ -243,20 +251,184 @@ TEST_F(ConnectionTest, AnIdleConnectionKeepsNoBufferAndGoesOn) {
   RunUntilFrames(6);
 }
 
-TEST_F(ConnectionTest, DescriptorsOfClientsAreClosed) {
-  int pipe_fds[2];
-  ASSERT_EQ(::pipe(pipe_fds), 0);
-  UniqueFd reading(pipe_fds[0]);
-  UniqueFd writing(pipe_fds[1]);
-  std::vector<std::byte> bytes;
-  wire::Encode(wire::Ping{}, 1, &bytes);
-  const int sent = writing.get();
-  ASSERT_TRUE(wire::Send(client_.get(), bytes, {&sent, 1}));
-  RunUntilFrames(1);
+UniqueFd MemoryFile() { return UniqueFd(::memfd_create("lent", MFD_CLOEXEC)); }
+
+class ConnectionDescriptors : public ConnectionTest {
+ protected:
+  ConnectionDescriptors() {
+    connection_->AcceptDescriptors();
+    listener_.on_frame = [this](const wire::Frame& frame) {
+      size_t& came = came_[frame.request_id];
+      while (std::optional<UniqueFd> descriptor = connection_->TakeDescriptor()) {
+        ++came;
+        if (!descriptor->valid()) ++refused_;
+      }
+    };
+  }
+  static std::vector<std::byte> PingOf(uint64_t id) {
+    std::vector<std::byte> bytes;
+    wire::Encode(wire::Ping{}, id, &bytes);
+    return bytes;
+  }
+  void Send(std::span<const std::byte> bytes, const std::vector<int>& descriptors) {
+    EXPECT_EQ(wire::Send(client_.get(), bytes, descriptors).value(), bytes.size());
+  }
+  // As many as the kernel lets a message carry, which wire::Send does not.
+  void SendMany(std::span<const std::byte> bytes, const std::vector<int>& descriptors, int flags) {
+    std::vector<char> control(CMSG_SPACE(descriptors.size() * sizeof(int)));
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size() * sizeof(int));
+    ASSERT_EQ(::sendmsg(client_.get(), &message, flags), static_cast<ssize_t>(bytes.size()));
+  }
+  void WaitUntilClosed() {
+    while (network_.closer.pending() > 0) RunIdly();
+  }
+
+  std::map<uint64_t, size_t> came_;  // with each frame
+  size_t refused_ = 0;
+};
+
+TEST_F(ConnectionDescriptors, ComeWithTheFrameWhoseFirstByteTheyWereSentWith) {
+  const UniqueFd memory = MemoryFile();
+  SendPings(1, 100);
+  Send(PingOf(101), {memory.get(), memory.get()});
+  SendPings(102, 100);
+  Send(PingOf(202), {memory.get()});
+  SendPings(203, 10);
+  RunUntilFrames(212);
+  for (uint64_t id = 1; id <= 212; ++id) {
+    EXPECT_EQ(came_[id], id == 101 ? 2u : id == 202 ? 1u : 0u) << "frame " << id;
+  }
+  EXPECT_EQ(refused_, 0u);
+}
+
+TEST_F(ConnectionDescriptors, WhatNoFrameTakesIsClosed) {
+  listener_.on_frame = nullptr;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  const UniqueFd memory = MemoryFile();
+  Send(PingOf(1), {memory.get(), writing.get()});
+  // None of a frame's later bytes brings it any.
+  const std::vector<std::byte> second = PingOf(2);
+  Send(std::span(second).first(5), {});
+  Send(std::span(second).subspan(5), {writing.get(), writing.get()});
+  SendMany(PingOf(3), std::vector<int>(250, writing.get()), 0);
+  RunUntilFrames(3);
+  listener_.on_frame = [&](const wire::Frame&) {
+    EXPECT_FALSE(connection_->TakeDescriptor().has_value());
+  };
+  SendPings(4, 1);
+  RunUntilFrames(4);
   // The last writing end is gone: the pipe has ended.
   writing.Reset();
   char byte;
   EXPECT_EQ(::read(reading.get(), &byte, 1), 0);
+}
+
+TEST_F(ConnectionDescriptors, OnlyThoseOfMemoryAreHandedOut) {
+  TemporaryDirectory directory;
+  const UniqueFd memory = MemoryFile();
+  const UniqueFd file(::open((directory.path() / "nvidia0").c_str(), O_CREAT | O_RDWR, 0600));
+  const UniqueFd device(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  Send(PingOf(1), {memory.get(), client_.get()});
+  Send(PingOf(2), {file.get(), device.get()});
+  RunUntilFrames(2);
+  EXPECT_EQ(came_[1] + came_[2], 4u);
+  EXPECT_EQ(refused_, 3u);
+}
+
+TEST_F(ConnectionDescriptors, ThatLingerHoldUpNothing) {
+  const auto begun = std::chrono::steady_clock::now();
+  for (uint64_t id = 1; id <= 3; ++id) {
+    const UniqueFd lingering = LingeringSocket().TakeWithinAnother();
+    Send(PingOf(id), {lingering.get()});
+  }
+  // An urgent byte brings its descriptors like any other.
+  {
+    const UniqueFd lingering = LingeringSocket().TakeWithinAnother();
+    const std::vector<std::byte> ping = PingOf(4);
+    SendMany(std::span(ping).first(1), {lingering.get()}, MSG_OOB);
+    Send(std::span(ping).subspan(1), {});
+  }
+  RunUntilFrames(4);
+  WaitUntilClosed();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun,
+            std::chrono::seconds(LingeringSocket::kLingerSeconds / 2));
+}
+
+TEST_F(ConnectionTest, ADescriptorBeforeTheyAreAcceptedEndsTheConnectionUnreceived) {
+  const auto begun = std::chrono::steady_clock::now();
+  {
+    const UniqueFd lingering = LingeringSocket().TakeWithinAnother();
+    const int sent = lingering.get();
+    std::vector<std::byte> bytes;
+    wire::Encode(wire::Ping{}, 1, &bytes);
+    ASSERT_TRUE(wire::Send(client_.get(), bytes, {&sent, 1}));
+  }
+  RunUntilClosed();
+  EXPECT_EQ(listener_.reason, "unexpected_descriptor");
+  EXPECT_EQ(network_.closer.pending(), 0u) << "it was received";
+  connection_.reset();
+  while (network_.closer.pending() > 0) RunIdly();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun,
+            std::chrono::seconds(LingeringSocket::kLingerSeconds / 2));
+}
+
+TEST(ConnectionClosing, ATenantWhoseDescriptorsHangIsCutOffAndNoOther) {
+  std::promise<void> going_on;
+  const std::shared_future<void> go_on = going_on.get_future().share();
+  EventLoop loop;
+  Network network(&loop, [go_on](UniqueFd) { go_on.wait(); });
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  struct Client {
+    Client(EventLoop* loop, Network* network, const std::string& tenant) {
+      int fds[2];
+      EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+      socket = UniqueFd(fds[0]);
+      connection = std::make_unique<Connection>(
+          network, tenant, UniqueFd(fds[1]),
+          ConnectionLimits{.max_outbound_bytes = 64 << 10, .slow_reader_timeout_ms = 60'000},
+          &listener);
+      connection->AcceptDescriptors();
+      connection->Start();
+      this->loop = loop;
+    }
+    void Ping(int descriptor) {
+      std::vector<std::byte> bytes;
+      wire::Encode(wire::Ping{}, 1, &bytes);
+      ASSERT_TRUE(wire::Send(socket.get(), bytes, {&descriptor, 1}));
+      const size_t before = listener.frames.size();
+      loop->RunUntil([&] { return listener.frames.size() > before || listener.closings > 0; });
+    }
+    EventLoop* loop;
+    RecordingListener listener;
+    UniqueFd socket;
+    std::unique_ptr<Connection> connection;
+  };
+  Client hostile(&loop, &network, "hostile");
+  for (int i = 0; i < 1000 && hostile.listener.closings == 0; ++i) hostile.Ping(null.get());
+  EXPECT_EQ(hostile.listener.reason, "too_many_descriptors");
+  EXPECT_LT(hostile.listener.frames.size(), 300u);
+  const size_t pending = network.closer.pending();
+  Client again(&loop, &network, "hostile");
+  again.Ping(null.get());
+  EXPECT_EQ(again.listener.reason, "too_many_descriptors");
+  EXPECT_EQ(network.closer.pending(), pending) << "it was received";
+  Client other(&loop, &network, "other");
+  other.Ping(null.get());
+  EXPECT_EQ(other.listener.closings, 0);
+  going_on.set_value();
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ DevFacts Workstation() {
           .disk_directory = "/home/a \"b\"\\c/.cache/kvtier/disk",
           .disk_free_bytes = 200 * kGiB,
           .why_no_disk = {},
-          .has_gpu = false,
+          .gpus = 0,
           .why_no_gpu = "no driver"};
 }
 
@@ -58,13 +58,32 @@ TEST(DevMode, StaysWithinBoundsOnLargeAndSmallMachines) {
   EXPECT_EQ(ConfigFor(facts).disk.bytes, 0u);
 }
 
-TEST(DevMode, TakesAShareOfTheGpuIfThereIsOne) {
+TEST(DevMode, ServesEveryGpuAndTakesAShareOfEachAtMost) {
   DevFacts facts = Workstation();
-  facts.has_gpu = true;
+  facts.gpus = 8;
   const Config config = ConfigFor(facts);
-  EXPECT_EQ(config.pool.devices, std::vector{DeviceChoice::kAuto});
+  EXPECT_EQ(config.pool.devices, std::vector{DeviceChoice::kAll});
   EXPECT_DOUBLE_EQ(config.pool.free_fraction, 0.2);
   EXPECT_THAT(DevScreen(facts, config), HasSubstr("20 %"));
+  EXPECT_THAT(DevScreen(facts, config), HasSubstr("each of 8 GPUs"));
+}
+
+TEST(DevMode, TakesMoreHostMemoryForMoreEngines) {
+  DevFacts facts = Workstation();
+  facts.memory.available_bytes = 2048 * kGiB;
+  EXPECT_EQ(ConfigFor(facts).host.bytes, 32 * kGiB);
+  facts.gpus = 8;
+  EXPECT_EQ(ConfigFor(facts).host.bytes, 256 * kGiB);
+  facts.memory.available_bytes = 400 * kGiB;
+  EXPECT_EQ(ConfigFor(facts).host.bytes, 100 * kGiB) << "a quarter stays a quarter";
+}
+
+TEST(DevMode, LeavesASmallControlGroupMostOfItsMemory) {
+  DevFacts facts = Workstation();
+  facts.memory = {.total_bytes = 200 * kMiB, .available_bytes = 198 * kMiB, .limited_by = "/pod"};
+  const Config config = ConfigFor(facts);
+  EXPECT_LE(config.host.bytes + config.cache.pool_bytes, 100 * kMiB);
+  EXPECT_GE(config.host.bytes, config.cache.slab_bytes) << "less would not start";
 }
 
 TEST(DevMode, TakesTheHostMemoryThatTheLastDaemonLeft) {

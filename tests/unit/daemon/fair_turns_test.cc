@@ -158,6 +158,57 @@ TEST_F(FairTurnsTest, ATenantGetsItsShareHoweverManyConnectionsAnotherOpens) {
   EXPECT_GE(TurnsOf("client"), 480u);
 }
 
+// How many turns of floods go before a small request of one that has worked alone before.
+class FairTurnsAfterWorkAlone : public FairTurnsTest {
+ protected:
+  // In tens of microseconds a turn, ten minutes.
+  static constexpr int kTurnsAlone = 10'000'000;
+
+  size_t TurnsBefore(Worker* client, const std::string& tenant_of_floods, int floods) {
+    std::vector<std::unique_ptr<Worker>> flooding;
+    for (int i = 0; i < floods; ++i) {
+      flooding.push_back(Make(tenant_of_floods, "flood", 1'000'000'000));
+      flooding.back()->Start();
+    }
+    for (int event = 0; event < 2 * floods; ++event) RunEvent();
+    size_t most = 0;
+    for (int request = 0; request < 100; ++request) {
+      log_.clear();
+      client->Add(16);
+      client->StartAtOnce();
+      while (TurnsOf("client") == 0) RunEvent();
+      most = std::max(most, TurnsOf("flood"));
+    }
+    return most;
+  }
+};
+
+TEST_F(FairTurnsAfterWorkAlone, TheOneWhoHasWorkedIsServedAsTheOneWhoHasNot) {
+  for (const std::string tenant_of_floods : {"client's", "another"}) {
+    for (const int floods : {1, 3, 60}) {
+      const auto fresh = Make("client's", "client", 0);
+      const size_t turns_of_fresh = TurnsBefore(fresh.get(), tenant_of_floods, floods);
+      const auto worked = Make("client's", "client", 0);
+      for (int turn = 0; turn < kTurnsAlone; ++turn) {
+        log_.clear();
+        worked->Add(kTurnPrice);
+        worked->StartAtOnce();
+      }
+      EXPECT_LE(TurnsBefore(worked.get(), tenant_of_floods, floods), turns_of_fresh)
+          << floods << " floods of " << tenant_of_floods;
+    }
+  }
+}
+
+// The same where the work was one long request after the other, each in turns of its own.
+TEST_F(FairTurnsAfterWorkAlone, WorkInManyTurnsLeavesNoDebtEither) {
+  const auto worked = Make("a", "client", 0);
+  worked->Add(uint64_t{100'000} * kTurnPrice);
+  worked->Start();
+  while (worked->spent() < uint64_t{100'000} * kTurnPrice) RunEvent();
+  EXPECT_LE(TurnsBefore(worked.get(), "b", 3), 3u);
+}
+
 TEST_F(FairTurnsTest, OneThatGoesWhileItWaitsTakesNoTurn) {
   auto gone = Make("a", "gone", 100);
   const auto stays = Make("b", "stays", 100);

@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/http_server.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/posix.h"
 #include "tests/fakes/http_get.h"
 
 namespace kvtier {
 namespace {
 
-std::unique_ptr<HttpServer> Serve(HttpServer::Handler handler) {
-  auto server = HttpServer::Start({.host = "127.0.0.1", .port = 0}, std::move(handler));
+std::unique_ptr<HttpServer> Serve(HttpServer::Handler handler, const HttpPatience& patience = {}) {
+  auto server = HttpServer::Start({.host = "127.0.0.1", .port = 0}, std::move(handler), patience);
   EXPECT_TRUE(server) << server.error().ToString();
   return std::move(*server);
 }
@@ -53,6 +65,103 @@ TEST(HttpServer, SurvivesHeadersWithoutEnd) {
     headers.emplace_back("X-" + std::to_string(i), std::string(1000, 'x'));
   EXPECT_EQ(HttpGet(server->Url(), headers).status, 0u);
   EXPECT_EQ(HttpGet(server->Url()).status, 200u);
+}
+
+// A client that does what it is told, byte by byte.
+class RawClient {
+ public:
+  // `from` is an address of this machine.
+  explicit RawClient(const HttpServer& server, const std::string& from = "127.0.0.1")
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own = Address(from, 0);
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
+    const std::string url = server.Url();
+    sockaddr_in its = Address("127.0.0.1", std::stoi(url.substr(url.rfind(':') + 1)));
+    EXPECT_EQ(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&its), sizeof(its)), 0);
+  }
+  void Send(std::string_view text) {
+    EXPECT_EQ(::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+  }
+  // Whether the server has closed it, without waiting; what there is to read is dropped.
+  [[nodiscard]] bool IsClosed() {
+    char bytes[4096];
+    while (true) {
+      const ssize_t got = ::recv(socket_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+      if (got <= 0) return got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    }
+  }
+  void WaitUntilClosed() {
+    while (!IsClosed()) std::this_thread::yield();
+  }
+
+ private:
+  static sockaddr_in Address(const std::string& host, int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    EXPECT_EQ(::inet_pton(AF_INET, host.c_str(), &address.sin_addr), 1);
+    return address;
+  }
+
+  UniqueFd socket_;
+};
+
+constexpr std::string_view kWholeRequest = "GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n";
+constexpr std::string_view kHalfRequest = "GET /page HTTP/1.1\r\nHost: loc";
+
+TEST(HttpServer, ConnectionsThatSayNothingOrHalfARequestOrReadNothingTakeThePageFromNoOther) {
+  const auto server =
+      Serve([](const HttpRequest&) { return HttpResponse{.body = std::string(8 << 20, 'x')}; });
+  for (const std::string_view sent : {std::string_view(), kHalfRequest, kWholeRequest}) {
+    std::vector<std::unique_ptr<RawClient>> held;
+    for (size_t i = 0; i < 3 * kMaxHttpConnections; ++i) {
+      held.push_back(std::make_unique<RawClient>(*server));
+      held.back()->Send(sent);
+      if (i % kMaxHttpConnections == 0) {
+        EXPECT_EQ(HttpGet(server->Url()).status, 200u) << "after " << i << " of \"" << sent << '"';
+      }
+    }
+    EXPECT_EQ(HttpGet(server->Url()).status, 200u);
+    // Those that waited longest have made way.
+    held.front()->WaitUntilClosed();
+  }
+}
+
+TEST(HttpServer, AnAddressWithManyConnectionsTakesNoneFromAnother) {
+  const auto server = Serve(Echo);
+  RawClient other(*server, "127.0.0.2");
+  other.Send(kWholeRequest);
+  std::vector<std::unique_ptr<RawClient>> many;
+  for (size_t i = 0; i < 4 * kMaxHttpConnections; ++i) {
+    many.push_back(std::make_unique<RawClient>(*server));
+    many.back()->Send(kHalfRequest);
+  }
+  many[3 * kMaxHttpConnections - 2]->WaitUntilClosed();
+  EXPECT_FALSE(other.IsClosed());
+}
+
+TEST(HttpServer, ARequestIsWaitedForLessLongOnceItHasBegun) {
+  const auto server = Serve(Echo, {.header = std::chrono::milliseconds(20)});
+  RawClient silent(*server);
+  silent.WaitUntilClosed();
+  RawClient half(*server);
+  half.Send(kHalfRequest);
+  half.WaitUntilClosed();
+  RawClient second(*server);
+  second.Send(kWholeRequest);
+  second.Send(kHalfRequest);
+  second.WaitUntilClosed();
+}
+
+TEST(HttpServer, AScraperKeepsItsConnectionForLongerThanItMayTakeForARequest) {
+  const auto server = Serve(Echo, {.header = std::chrono::milliseconds(300),
+                                   .idle = std::chrono::milliseconds(900)});
+  RawClient scraper(*server);
+  const auto begun = std::chrono::steady_clock::now();
+  scraper.Send(kWholeRequest);
+  scraper.WaitUntilClosed();
+  EXPECT_GE(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(800));
 }
 
 TEST(HttpServer, SaysWhichAddressIsTaken) {

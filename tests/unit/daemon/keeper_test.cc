@@ -316,13 +316,11 @@ class KeeperStoreTest : public KeeperTest {
     return OpenDescriptorStore({.socket = daemon_socket_,
                                 .keep_for_ms = keep_for_ms,
                                 .loop = &loop_,
-                                .executor = &executor_,
                                 .log = &log_,
                                 .keeper_program = KVTIER_KEEPER_PATH});
   }
 
   EventLoop loop_;
-  ThreadExecutor executor_{"test", 1, &loop_};
   Log log_{LogConfig{}};
 };
 
@@ -359,6 +357,31 @@ TEST_F(KeeperStoreTest, AKeeperThatIsKilledIsReplacedAndGivenEverythingAgain) {
   EXPECT_EQ(store->holder().pid, second);
   EXPECT_EQ(TextOf(store->Take(kHostArenaName)), "blocks");
   EXPECT_EQ(TextOf(store->Take(kHostTableName)), "table");
+}
+
+TEST_F(KeeperStoreTest, AKeeperThatIsStoppedHoldsUpNoCallAndHasEverythingWhenItGoesOn) {
+  int32_t pid = 0;
+  {
+    const auto store = OpenStore();
+    ASSERT_TRUE(store->Keep(kHostArenaName, MemoryWith("blocks").get()));
+    ASSERT_TRUE(store->Keep(kDiskKeysName, MemoryWith("keys").get()));
+    pid = store->holder().pid;
+    ::kill(pid, SIGSTOP);
+    const auto begun = std::chrono::steady_clock::now();
+    ASSERT_TRUE(store->Keep(kHostTableName, MemoryWith("table").get()));
+    store->Release(kDiskKeysName);
+    store->ReleaseUnclaimed();
+    EXPECT_LT(std::chrono::steady_clock::now() - begun,
+              std::chrono::milliseconds(kKeeperPatienceMs) / 2);
+    loop_.RunUntil([&] { return store->holder().pid == 0; });
+    ::kill(pid, SIGCONT);
+    loop_.RunUntil([&] { return store->holder().pid != 0; });
+  }
+  const auto store = OpenStore();
+  EXPECT_EQ(store->holder().pid, pid);
+  EXPECT_EQ(TextOf(store->Take(kHostArenaName)), "blocks");
+  EXPECT_EQ(TextOf(store->Take(kHostTableName)), "table");
+  EXPECT_FALSE(store->Take(kDiskKeysName)) << "it was released meanwhile";
 }
 
 TEST_F(KeeperStoreTest, ReleasingAllEndsTheKeeper) {

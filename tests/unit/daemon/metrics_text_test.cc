@@ -127,19 +127,19 @@ TEST(Metrics, ModelsAreNamedByTheirClientsAndEscaped) {
   stats.CountHit(NamespaceId(0), Tier::kHost, 16);
   stats.CountMisses(NamespaceId(0), MissReason::kUnknown, 2, 16);
   MetricsSnapshot snapshot;
-  snapshot.models = {{.label = {"chat", "a\"} 1 # {x=\"", "v1"},
+  snapshot.models = {{.label = {"chat", "a\"} 1 # {x=\""},
                       .asked = stats.of_namespaces[0],
                       .pool_used_bytes = 7},
-                     {.label = {"chat", "", ""}}};
+                     {.label = {"chat", ""}}};
   const std::string page = MetricsText(MetricsOf(snapshot, {}, {}), MetricsFormat::kPrometheus);
-  const std::string model = R"({tenant="chat",model="a\"} 1 # {x=\"",revision="v1")";
+  const std::string model = R"({tenant="chat",model="a\"} 1 # {x=\"")";
   for (const std::string& line :
        {"kvtier_model_asked_blocks_total" + model + "} 3",
         "kvtier_model_hit_blocks_total" + model + ",tier=\"host\"} 1",
         "kvtier_model_hit_tokens_total" + model + ",tier=\"host\"} 16",
         "kvtier_model_missed_tokens_total" + model + "} 32",
         "kvtier_model_pool_used_bytes" + model + "} 7",
-        std::string(R"(kvtier_model_asked_blocks_total{tenant="chat",model="",revision=""} 0)")}) {
+        std::string(R"(kvtier_model_asked_blocks_total{tenant="chat",model=""} 0)")}) {
     EXPECT_NE(page.find("\n" + line + "\n"), std::string::npos) << line;
   }
 }

@@ -17,7 +17,7 @@ ModelRecord Record(const std::string& name, const std::string& revision) {
   return record;
 }
 
-TEST(ModelLabels, RanksAndLayoutsOfAModelShareOne) {
+TEST(ModelLabels, RanksLayoutsAndRevisionsOfAModelShareOne) {
   ModelRegistry models(64, 16);
   ModelRecord record = Record("llama", "v1");
   record.tensor_parallel_size = 2;
@@ -26,35 +26,38 @@ TEST(ModelLabels, RanksAndLayoutsOfAModelShareOne) {
   const auto second = models.Register("a", record);
   record.groups[0].dtype = KvDtype::kFloat32;
   const auto third = models.Register("a", record);
-  ASSERT_TRUE(first && second && third);
-  EXPECT_NE((*first)->id.value, (*second)->id.value);
-  EXPECT_EQ((*first)->label, (*second)->label);
-  EXPECT_EQ((*first)->label, (*third)->label);
-  EXPECT_EQ(models.labels(), (std::vector<ModelLabel>{{"a", "llama", "v1"}}));
+  record.revision = "v2";
+  const auto fourth = models.Register("a", record);
+  ASSERT_TRUE(first && second && third && fourth);
+  EXPECT_NE(first->model->id.value, second->model->id.value);
+  for (const auto* other : {&*second, &*third, &*fourth}) {
+    EXPECT_EQ(other->model->label, first->model->label);
+  }
+  EXPECT_EQ(models.labels(), (std::vector<ModelLabel>{{"a", "llama"}}));
 }
 
-TEST(ModelLabels, RevisionsAndTenantsAreToldApart) {
+TEST(ModelLabels, NamesAndTenantsAreToldApart) {
   ModelLabels labels(16);
-  EXPECT_EQ(labels.LabelFor("a", "llama", "v1"), 0u);
-  EXPECT_EQ(labels.LabelFor("a", "llama", "v2"), 1u);
-  EXPECT_EQ(labels.LabelFor("b", "llama", "v1"), 2u);
-  EXPECT_EQ(labels.LabelFor("a", "llama", "v1"), 0u);
+  EXPECT_EQ(labels.LabelFor("a", "llama"), 0u);
+  EXPECT_EQ(labels.LabelFor("a", "qwen"), 1u);
+  EXPECT_EQ(labels.LabelFor("b", "llama"), 2u);
+  EXPECT_EQ(labels.LabelFor("a", "llama"), 0u);
 }
 
 TEST(ModelLabels, ATenantCannotMakeMoreThanItsShareNorTakeAnothers) {
   ModelLabels labels(2);
-  for (int i = 0; i < 1000; ++i) (void)labels.LabelFor("a", fmt::format("model {}", i), "");
+  for (int i = 0; i < 1000; ++i) (void)labels.LabelFor("a", fmt::format("model {}", i));
   EXPECT_EQ(labels.all(),
-            (std::vector<ModelLabel>{{"a", "model 0", ""}, {"a", "model 1", ""}, {"a", "", ""}}));
-  EXPECT_EQ(labels.LabelFor("a", "model 999", ""), 2u);
-  EXPECT_EQ(labels.LabelFor("a", "model 1", ""), 1u) << "what has a label keeps it";
-  EXPECT_EQ(labels.LabelFor("b", "model 999", ""), 3u);
+            (std::vector<ModelLabel>{{"a", "model 0"}, {"a", "model 1"}, {"a", ""}}));
+  EXPECT_EQ(labels.LabelFor("a", "model 999"), 2u);
+  EXPECT_EQ(labels.LabelFor("a", "model 1"), 1u) << "what has a label keeps it";
+  EXPECT_EQ(labels.LabelFor("b", "model 999"), 3u);
 }
 
 TEST(ModelLabels, NoneAreMadeWhereNoneAreWanted) {
   ModelLabels labels(0);
-  (void)labels.LabelFor("a", "llama", "v1");
-  EXPECT_EQ(labels.all(), (std::vector<ModelLabel>{{"a", "", ""}}));
+  (void)labels.LabelFor("a", "llama");
+  EXPECT_EQ(labels.all(), (std::vector<ModelLabel>{{"a", ""}}));
 }
 
 }  // namespace

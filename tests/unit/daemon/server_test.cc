@@ -9,11 +9,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <thread>
 
+#include "protocol/socket_io.h"
+#include "tests/fakes/lingering_socket.h"
 #include "tests/fakes/seeded_random.h"
 #include "tests/unit/daemon/client_process.h"
 #include "tests/unit/daemon/server_under_test.h"
@@ -33,6 +38,57 @@ TEST(Server, UnknownUserIsToldAndClosed) {
   daemon.peers.uid = DisguisedPeers::kTrue;
   WireClient known(daemon.socket());
   (void)known.Hello();
+}
+
+// Whether the kernel refuses the descriptors or hands them over.
+class ServerKernels : public testing::TestWithParam<ServerUnderTest::Kernel> {};
+
+INSTANTIATE_TEST_SUITE_P(All, ServerKernels,
+                         testing::Values(ServerUnderTest::Kernel::kRefusesDescriptors,
+                                         ServerUnderTest::Kernel::kPassesDescriptors));
+
+size_t OpenDescriptors() {
+  return static_cast<size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
+
+TEST_P(ServerKernels, LingeringDescriptorsOfAUserOfNoTenantHoldUpNobodyAndLeaveNoneOpen) {
+  ServerUnderTest daemon({}, nullptr, GetParam());
+  WireClient known(daemon.socket());
+  (void)known.Hello();
+  const size_t before = OpenDescriptors();
+  const auto begun = std::chrono::steady_clock::now();
+  daemon.peers.uid = 12345;
+  for (int i = 0; i < 20; ++i) {
+    const UniqueFd lingering = LingeringSocket().TakeWithinAnother();
+    WireClient stranger(daemon.socket());
+    stranger.SendWithDescriptor(wire::Ping{}, lingering.get());
+    EXPECT_EQ(stranger.ExpectError(0), "unknown_user");
+  }
+  (void)known.Call<wire::Pong>(wire::Ping{});
+  daemon.peers.uid = DisguisedPeers::kTrue;
+  WireClient other(daemon.socket());
+  (void)other.Hello();
+  other.Close();
+  daemon.WaitUntil([&] {
+    return daemon.network().closer.pending() == 0 && daemon.server().session_count() == 1;
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begun,
+            std::chrono::seconds(LingeringSocket::kLingerSeconds / 2));
+  EXPECT_LE(OpenDescriptors(), before);
+}
+
+TEST_P(ServerKernels, ADescriptorBeforeHelloIsNeverReceived) {
+  ServerUnderTest daemon({}, nullptr, GetParam());
+  const UniqueFd lingering = LingeringSocket().TakeWithinAnother();
+  WireClient client(daemon.socket());
+  std::vector<std::byte> hello;
+  wire::Encode(wire::Hello{.client_name = "early"}, 1, &hello);
+  const int sent = lingering.get();
+  const auto passed = wire::Send(client.socket(), hello, {&sent, 1});
+  if (!passed) return;  // by the kernel
+  EXPECT_EQ(client.ExpectError(0), "unexpected_descriptor");
+  EXPECT_TRUE(client.AtEnd());
 }
 
 TEST(Server, TenantIsFoundByUserThenByGroup) {
@@ -110,6 +166,86 @@ TEST(Server, TooManyModelsAreRefused) {
   // What is known already stays known.
   EXPECT_EQ(client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()}).model,
             first.model);
+}
+
+TEST(Server, ASessionThatHasEndedUsesNoModel) {
+  ServerUnderTest daemon([](Config* config) { config->server.max_models_per_tenant = 1; });
+  ModelRecord record = TestModel();
+  for (int i = 0; i < 200; ++i) {
+    {
+      WireClient client(daemon.socket());
+      (void)client.Hello();
+      record.revision = fmt::format("epoch {}", i);
+      const auto reply = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+      EXPECT_EQ(reply.model.value, static_cast<uint32_t>(i) + 1);
+    }
+    daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
+  }
+}
+
+TEST(Server, OneSessionMayRegisterModelAfterModelWithoutAnEnd) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  ModelRecord record = TestModel();
+  for (uint32_t i = 0; i < 10'000; ++i) {
+    record.revision = fmt::format("epoch {}", i);
+    const auto reply = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+    ASSERT_EQ(reply.model.value, i + 1);
+  }
+}
+
+// Keeps the loop busy from several connections of the user that connects now.
+class Flood {
+ public:
+  Flood(ServerUnderTest* daemon, int connections) : hashes_(Hashes(0, 16'384)) {
+    for (int i = 0; i < connections; ++i) {
+      auto client = std::make_unique<WireClient>(daemon->socket());
+      const PoolId pool = client->Attach(TestModel(), 0, 64 * kKiB).pool;
+      threads_.emplace_back([this, pool, client = std::move(client)] {
+        while (!stopped_) {
+          (void)client->Call<wire::LookupReply>(
+              wire::Lookup{.parts = {{.pool = pool, .hashes = hashes_}}});
+          ++requests_;
+        }
+      });
+    }
+  }
+  ~Flood() {
+    stopped_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  [[nodiscard]] int requests() const { return requests_; }
+
+ private:
+  const std::vector<BlockHash> hashes_;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<int> requests_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+TEST(Server, AClientThatHasWorkedAloneForLongIsServedAmongTheFloodsOfOthers) {
+  ServerUnderTest daemon([](Config* config) {
+    config->tenants = {{.name = "red", .uids = {1001}}, {.name = "blue", .uids = {1002}}};
+    config->cache.pool_bytes = 512 * kKiB;
+  });
+  daemon.peers.uid = 1001;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach(TestModel(), 0, 64 * kKiB).pool;
+  const auto hashes = Hashes(0, 16'384);
+  // Some 3,000 turns.
+  for (int i = 0; i < 200; ++i) {
+    (void)client.Call<wire::LookupReply>(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}});
+  }
+  daemon.peers.uid = 1002;
+  Flood flood(&daemon, 3);
+  while (flood.requests() < 6) std::this_thread::yield();
+  for (int i = 0; i < 20; ++i) {
+    const int before = flood.requests();
+    (void)client.Call<wire::Pong>(wire::Ping{});
+    // Each takes 16 turns.
+    EXPECT_LE(flood.requests() - before, 12) << "ping " << i;
+  }
 }
 
 // Asks for much and reads nothing, until the daemon closes the connection.

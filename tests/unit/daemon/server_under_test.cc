@@ -65,7 +65,8 @@ Config SmallConfig(const std::filesystem::path& directory) {
   return config;
 }
 
-ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, FakeColdStore* cold)
+ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, FakeColdStore* cold,
+                                 Kernel kernel)
     : config_(Adjusted(SmallConfig(directory_.path()), adjust)),
       log_(config_.log),
       arena_(MappedArena::Create(
@@ -107,6 +108,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, Fak
       kept_memories_(context_),
       server_(std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()))),
       tick_(&loop_) {
+  network_.kernel_refuses_descriptors = kernel == Kernel::kRefusesDescriptors;
   KVT_CHECK(server_->Listen().has_value());
   arena_->Prepare();
   TickForever();

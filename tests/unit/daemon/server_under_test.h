@@ -62,9 +62,12 @@ class DisguisedPeers final : public PeerInspector {
 
 class ServerUnderTest {
  public:
+  // Whether the kernel may refuse descriptors for the daemon, or is taken to be one that cannot.
+  enum class Kernel : uint8_t { kRefusesDescriptors, kPassesDescriptors };
   // `cold` may be null; its answers become events of the loop.
   explicit ServerUnderTest(const std::function<void(Config*)>& adjust = {},
-                           FakeColdStore* cold = nullptr);
+                           FakeColdStore* cold = nullptr,
+                           Kernel kernel = Kernel::kRefusesDescriptors);
   // Checks the cache's invariants.
   ~ServerUnderTest();
   ServerUnderTest(const ServerUnderTest&) = delete;

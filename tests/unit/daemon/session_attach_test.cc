@@ -73,6 +73,92 @@ TEST_F(SessionAttach, WhoGoesMeanwhileLeavesThePoolToOthers) {
   EXPECT_EQ(Fill(&next, ExpectAttached(&next), Hashes(0, 2)).size(), 2u);
 }
 
+// A GPU is opened for the first client that wants it, which takes a tenth of a second and more.
+class SessionOpening : public testing::Test {
+ protected:
+  SessionOpening() {
+    daemon_.OnLoop([this] { daemon_.device().HoldOpening(); });
+  }
+  void AwaitOpening(size_t clients) {
+    daemon_.WaitUntil([this, clients] { return daemon_.device().openings_awaited() == clients; });
+  }
+  void EndOpening(const Status& outcome) {
+    daemon_.OnLoop([this, &outcome] { daemon_.device().EndOpening(outcome); });
+  }
+  static wire::Attach AttachOf(WireClient* client) {
+    (void)client->Hello();
+    const auto model = client->Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
+    return {.model = model.model};
+  }
+
+  ServerUnderTest daemon_;
+};
+
+TEST_F(SessionOpening, AnAttachWaitsForItsDeviceAndWhatFollowsWaitsForTheAttach) {
+  WireClient client(daemon_.socket());
+  client.Send(AttachOf(&client));
+  AwaitOpening(1);
+  WireClient other(daemon_.socket());
+  (void)other.Hello();
+  (void)other.Call<wire::Pong>(wire::Ping{});
+  client.Send(wire::Ping{});
+  EndOpening({});
+  const auto first = client.Receive();
+  ASSERT_TRUE(first);
+  EXPECT_TRUE(first->Is(wire::MessageType::kAttachReply)) << "and not the pong";
+  const auto second = client.Receive();
+  EXPECT_TRUE(second && second->Is(wire::MessageType::kPong));
+  EXPECT_EQ(
+      Fill(&client, wire::Decode<wire::AttachReply>(first->payload).value().pool, Hashes(0, 2))
+          .size(),
+      2u);
+}
+
+TEST_F(SessionOpening, ADeviceThatCannotBeOpenedIsTheAttachsErrorAndTriedAgain) {
+  WireClient client(daemon_.socket());
+  const wire::Attach attach = AttachOf(&client);
+  client.Send(attach);
+  AwaitOpening(1);
+  EndOpening(MakeError(ErrorCode::kResourceExhausted, "cudaErrorMemoryAllocation"));
+  const auto refused = client.Receive();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(wire::Decode<wire::ErrorReply>(refused->payload).value().error.reason,
+            "cudaErrorMemoryAllocation");
+  client.Send(attach);
+  AwaitOpening(1);
+  EndOpening({});
+  const auto attached = client.Receive();
+  ASSERT_TRUE(attached);
+  EXPECT_TRUE(attached->Is(wire::MessageType::kAttachReply));
+}
+
+TEST(SessionAttachError, APoolThatIsTooLargeForAnEmptyDeviceIsNotBlamedOnOtherModels) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  const auto model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
+  client.Send(wire::Attach{.model = model.model, .pool_bytes = uint64_t{1} << 50});
+  const auto refused = client.Receive();
+  ASSERT_TRUE(refused);
+  const Error error = wire::Decode<wire::ErrorReply>(refused->payload).value().error;
+  EXPECT_EQ(error.reason, "pool_bytes_exhausted");
+  EXPECT_NE(error.context.find("raise pool.bytes"), std::string::npos) << error.context;
+  EXPECT_EQ(error.context.find("other models"), std::string::npos) << error.context;
+}
+
+TEST_F(SessionOpening, AClientThatGoesMeanwhileLeavesNothing) {
+  {
+    WireClient client(daemon_.socket());
+    client.Send(AttachOf(&client));
+    AwaitOpening(1);
+  }
+  daemon_.WaitUntil([this] { return daemon_.server().session_count() == 0; });
+  EndOpening({});
+  WireClient next(daemon_.socket());
+  const auto attached = next.Call<wire::AttachReply>(AttachOf(&next));
+  EXPECT_EQ(Fill(&next, attached.pool, Hashes(0, 2)).size(), 2u);
+}
+
 // What would be left of it is found by the sanitizers' leak checker.
 TEST_F(SessionAttach, ThatWaitsForMemoryEndsWithTheDaemon) {
   LetPoolsBeReady();

@@ -492,7 +492,7 @@ TEST(Acquire, ACostThatIsNoneIsRefused) {
 
 TEST(LookupReply, UnknownTiersAreRefused) {
   EXPECT_EQ(
-      Decode<LookupReply>(PayloadOf(LookupReply{.parts = {{.presence = {15, 16}}}})).error().reason,
+      Decode<LookupReply>(PayloadOf(LookupReply{.parts = {{.presence = {31, 32}}}})).error().reason,
       "unknown_bits");
 }
 

@@ -14,8 +14,8 @@ constexpr double kUnlikely = 0.1;
 class CacheAdmissionTest : public CacheTest {
  protected:
   CacheAdmissionTest() {
-    change_environment_ = [this](CacheEnvironment* environment, IndexSnapshot*) {
-      environment->chance_of_use = [this](const BlockFacts& facts) {
+    change_environment_ = [this](CacheEnvironment*, IndexSnapshot*) {
+      machine_->owner.chance_of_use = [this](const BlockFacts& facts) {
         return likely_.contains(facts.hash) ? kLikely : kUnlikely;
       };
     };

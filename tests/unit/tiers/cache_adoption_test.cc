@@ -32,7 +32,9 @@ class CacheAdoptionTest : public CacheTest {
     cache_.reset();
     machine_->Crash(FakeMachine::HostMemory::kKept);
     CacheEnvironment environment = machine_->Environment();
-    environment.on_adopted = [this](const AdoptionReport& report) { reports_.push_back(report); };
+    machine_->owner.on_adopted = [this](const AdoptionReport& report) {
+      reports_.push_back(report);
+    };
     cache_ = std::make_unique<Cache>(setup_.options, std::move(environment), machine_->Snapshot());
     for (const SessionId session : {kAlice, kBob}) {
       cache_->OpenSession(session, [this](const LoadProgress& p) { progress_.push_back(p); });

@@ -61,9 +61,9 @@ class CacheEncryptionTest : public CacheTest {
         };
         cipher_->keys().KeepStored(save, environment->executor);
       }
-      environment->on_keys_expired = [this](uint64_t keys) { keys_expired_ += keys; };
-      environment->on_erasure_resumed = [this](const std::string& tenant, const EraseReport&,
-                                               const Status& status) {
+      machine_->owner.on_keys_expired = [this](uint64_t keys) { keys_expired_ += keys; };
+      machine_->owner.on_erasure_resumed = [this](const std::string& tenant, const EraseReport&,
+                                                  const Status& status) {
         EXPECT_TRUE(status);
         resumed_.push_back(tenant);
       };

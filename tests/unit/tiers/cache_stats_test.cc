@@ -199,5 +199,23 @@ TEST_F(CacheStatsTest, NamesOfReasonsAreDistinct) {
   EXPECT_EQ(std::set<std::string_view>(names.begin(), names.end()).size(), names.size());
 }
 
+TEST_F(CacheStatsTest, BlockThatIsComputedAnewWhileItWaitsForItsWriteIsCountedOnce) {
+  CacheSetup setup;
+  setup.options.max_disk_write_bytes = 1;  // one write at a time
+  Start(setup);
+  Put(Sequence(1, 2));
+  machine_->loop.Hold(file().source());
+  cache_->Drain([] {});
+  Settle();
+  EvictFromPool();
+  const Handles blocks = Acquire(kAlice, {}, 2).new_blocks;
+  const uint64_t before = cache_->Gauges().unpersisted_blocks;
+  Commit(kAlice, blocks[0], TestHash(1, 0), 0);
+  Commit(kAlice, blocks[1], TestHash(1, 1), 1);
+  EXPECT_EQ(cache_->Gauges().unpersisted_blocks, before);
+  machine_->loop.LetGo(file().source());
+  Settle();
+}
+
 }  // namespace
 }  // namespace kvtier

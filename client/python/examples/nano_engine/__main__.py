@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from engine import Engine, Request
     from model import Model
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "warm_start"))
-
 MISSING = 77
 SHARED_TOKENS, SHORTEST_PROMPT, PROMPTS = 896, 900, 16
 
@@ -148,22 +146,23 @@ def summarize(runs: list[Run]) -> dict[str, float]:
     return {"ttft_p50_lower_percent": round(100 * lower, 2), "throughput_times": round(faster, 2)}
 
 
-def settings(arguments: argparse.Namespace, model: Model) -> dict[str, str]:
-    """Of the daemon: a pool for so many sequences, and twice as much host memory."""
+def settings(arguments: argparse.Namespace, model: Model) -> list[str]:
+    """Give the daemon a pool for so many sequences, and twice as much host memory."""
     blocks = arguments.pool_sequences * -(-(SHORTEST_PROMPT + PROMPTS + arguments.new_tokens) // 16)
     pool_bytes = max(blocks * model.record().layout().block_stride, 8 << 20)
-    return {
-        "pool.device": "cuda:0" if model.device.type == "cuda" else "host",
-        "pool.bytes": f"{pool_bytes}B",
-        "host.bytes": f"{max(2 * pool_bytes, 512 << 20) >> 20}MiB",
-        "disk.bytes": "0B",
-    }
+    return [
+        f"pool.device={'cuda:0' if model.device.type == 'cuda' else 'host'}",
+        f"pool.bytes={pool_bytes}B",
+        f"host.bytes={max(2 * pool_bytes, 512 << 20) >> 20}MiB",
+        "disk.bytes=0B",
+    ]
 
 
 def main(arguments: argparse.Namespace) -> int:
     import torch
     from model import GEOMETRIES, Model
-    from private_daemon import PrivateDaemon
+
+    from kvtier._private_daemon import PrivateDaemon
 
     default = "cuda" if arguments.model == "llama-8b" else "cpu"
     device = torch.device(arguments.device or default)
@@ -180,8 +179,7 @@ def main(arguments: argparse.Namespace) -> int:
     heads = f"{'TTFT p50':>14}{'worst':>14}{'tokens/s':>12}{'cached':>10}{'computed':>10}"
     print(f"{'':<22}{heads}{'other':>8}")
     with tempfile.TemporaryDirectory(prefix="kvtier-nano-") as directory:
-        path = pathlib.Path(directory)
-        daemon = PrivateDaemon(arguments.kvtierd, path, settings(arguments, model))
+        daemon = PrivateDaemon(directory, settings(arguments, model), arguments.kvtierd)
         try:
             daemon.start()
             runs = Benchmark(arguments, model, daemon.socket).run()
@@ -210,7 +208,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def missing() -> str:
-    """What this cannot run without, or ""."""
+    """The first module that is needed and absent, or ""."""
     try:
         import torch
 

@@ -34,7 +34,7 @@ class Chunk:
 
 
 class StepInputs:
-    """What a step of so many tokens of so many sequences reads, in one piece of memory that stays
+    """The input of a step of so many tokens of so many sequences, in one piece of memory that stays
     where it is: a step costs one copy to the device, and may be repeated as a CUDA graph."""
 
     def __init__(self, tokens: int, sequences: int, blocks: int, device: torch.device) -> None:
@@ -67,8 +67,8 @@ class StepInputs:
 
 
 class KernelAttention:
-    """By libkvtier_kernels, on one memory of the pool, in a GPU. `use` says what the tokens of the
-    next calls are; `attend` then writes a layer's keys and values to their slots, and attends."""
+    """By libkvtier_kernels, on one memory of the pool, in a GPU. `use` gives the tokens of the
+    next calls; `attend` then writes a layer's keys and values to their slots, and attends."""
 
     def __init__(self, memory: kvtier.PoolMemory, layers: int, rope_table: torch.Tensor) -> None:
         from kvtier import kernels
@@ -149,7 +149,7 @@ class Steps:
     """Computes steps of one model with the attention over one memory. Short ones are repeated as
     CUDA graphs, which the host launches as one, of powers of two of all sizes.
 
-    capture: makes a function that does again what the given one does; None: nothing is repeated."""
+    capture: makes a function that repeats the given one; None: nothing is repeated."""
 
     def __init__(self, model: Model, attention: Any, capture: Any) -> None:
         self._model, self._attention, self._capture = model, attention, capture
@@ -191,7 +191,7 @@ class Steps:
 
 
 def cuda_graph(call: Call) -> Call:
-    """What it does, as a CUDA graph. It is called once before, so that all kept memory is there."""
+    """Captures the call as a CUDA graph, after one call that allocates all memory it keeps."""
     ahead, current = torch.cuda.Stream(), torch.cuda.current_stream()
     ahead.wait_stream(current)
     with torch.cuda.stream(ahead):

@@ -3,9 +3,10 @@
 
 Continuous batching: each step computes one token of every sequence that has its prompt, and as many
 prompt tokens as fit beside them. Block tables, the prefix cache, eviction and preemption are
-kvtier's: the engine opens sequences, computes into their slots and says what it has computed. A
+kvtier's: the engine opens sequences, computes into their slots and reports that. A
 preempted sequence is closed; its blocks stay cached, and the daemon moves them to host memory or
-disk when the pool needs space. When it is opened again, only what was not cached is computed.
+disk when the pool needs space. When it is opened again, the engine computes only the tokens that
+are not cached.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Engine:
                 lost = True
         except (kvtier.StaleHandleError, kvtier.UnavailableError) as error:
             lost, self._refusal = True, str(error)
-        if lost:  # not within `except`, where the error keeps what was computed with alive
+        if lost:  # outside `except`, where the error keeps the step's tensors alive
             self._requeue_all()
         self._pause()
         return []
@@ -217,7 +218,7 @@ class Engine:
         self._waiting.insert(0, request)
 
     def _requeue_all(self) -> None:
-        """The daemon was lost, and with it all blocks: what it has on disk is found again."""
+        """The daemon was lost, and with it all blocks but those on disk, which are found again."""
         for request in self._running:
             request.close_sequence()
         self._waiting[:0] = self._running
@@ -265,9 +266,8 @@ class Engine:
                 request.tokens.append(token)
                 request.first_token_s = request.first_token_s or now_s
             # A daemon that is lost now is noticed by the next step.
-            with contextlib.suppress(kvtier.StaleHandleError):
-                if self._cache and request.sequence is not None:
-                    request.sequence.mark_computed(request.computed)
+            if self._cache and request.sequence is not None:
+                request.sequence.mark_computed(request.computed)
         finished = [request for request, _ in batch if request.is_finished]
         for request in finished:
             request.finished_s = now_s

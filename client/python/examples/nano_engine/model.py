@@ -67,7 +67,7 @@ class Model:
         ]
 
     def record(self) -> kvtier.ModelRecord:
-        """What the daemon is told of the model's KV; other weights have another revision."""
+        """The identity of the model's KV for the daemon; other weights have another revision."""
         geometry, dim = self.geometry, self.geometry.head_dim
         name = f"nano-engine-{geometry.name}"
         revision = f"random weights on {self.device.type}, seed {self.seed}"

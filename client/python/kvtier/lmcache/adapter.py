@@ -21,17 +21,20 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
+from .._epochs import unnamed_epoch
 from .._facts import short
+from .._model_config import weights
+from .._options import IDENTITY, RETRY_MAX_MS, RETRY_MIN_MS, SOCKET, Number, Option, read_options
 from ..connection import DEFAULT_SOCKET
 from .objects import Bytes, ObjectName, ObjectStore, SharedFile, logger, name_of
 
-_DEFAULTS = {
-    "socket": "",
-    "identity": "",
-    "staging_bytes": 64 << 20,
-    "lock_ms": 60_000,
-    "retry_min_ms": 50,
-    "retry_max_ms": 2000,
+_OPTIONS: dict[str, Option] = {
+    "identity": IDENTITY,
+    "lock_ms": Number(60_000, 1, 3_600_000, whole=True),
+    "retry_max_ms": RETRY_MAX_MS,
+    "retry_min_ms": RETRY_MIN_MS,
+    "socket": SOCKET,
+    "staging_bytes": Number(64 << 20, 1, 1 << 40, whole=True),
 }
 
 
@@ -79,8 +82,27 @@ class _Worker:
             task()
 
 
+def _weights_of(label: str) -> Callable[[str], str]:
+    """Names the weights that lie under a model's name by their content. LMCache does not say which weights
+    an engine has: if this machine does not have them either and the user has named none, only this server
+    finds the objects that it stored. label: the user's name for them."""
+    unnamed = unnamed_epoch()
+
+    def weights_of(model: str) -> str:
+        found = weights(model)
+        if found is None and not label:
+            logger.warning(
+                "kvtier: it is not known which weights %s has: no other server is served its objects, nor "
+                "this one after a restart, unless the option `identity` names them",
+                model,
+            )
+        return found or (f"named:{short(label)}" if label else unnamed)
+
+    return weights_of
+
+
 class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
-    """Options, in "adapter_params": those of _DEFAULTS; docs/engines/LMCACHE.md has a table.
+    """Options, in "adapter_params": those of _OPTIONS; docs/engines/LMCACHE.md has a table.
 
     Any thread may call; `close` is called once, last. Raises ValueError for options that cannot
     be, and nothing later on.
@@ -88,25 +110,21 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def __init__(self, options: dict[str, Any], l1_memory_desc: Any = None) -> None:
         super().__init__(max_capacity_bytes=0)  # the daemon evicts by itself
-        unknown = sorted(set(options) - set(_DEFAULTS))
-        if unknown:
-            raise ValueError(f"kvtier has no options {unknown}; those are {sorted(_DEFAULTS)}")
-        given = {**_DEFAULTS, **options}
-        for name, default in _DEFAULTS.items():
-            if isinstance(default, int) and not (isinstance(given[name], int) and given[name] > 0):
-                raise ValueError(f"{name} is {given[name]!r}, not a whole number above 0")
+        given = read_options("KvtierL2Adapter", _OPTIONS, options)
         self._lock_ms: int = given["lock_ms"]
         self._l1_file = SharedFile.find(l1_memory_desc)
         where = "in place" if self._l1_file else "through other memory; --shm-name saves that"
         logger.info("kvtier: objects are copied %s", where)
         identity = {"engine": "lmcache " + ".".join(_lmcache_version().split(".")[:2])}
         if given["identity"]:
-            identity["label"] = short(str(given["identity"]))
+            identity["label"] = short(given["identity"])
+
+        weights_of = _weights_of(given["identity"])
 
         def new_store(staging_bytes: int, shared: SharedFile | None) -> ObjectStore:
-            socket = str(given["socket"] or DEFAULT_SOCKET)
+            socket = given["socket"] or DEFAULT_SOCKET
             retry_s = (given["retry_min_ms"] / 1e3, given["retry_max_ms"] / 1e3)
-            return ObjectStore(socket, identity, staging_bytes, shared, retry_s)
+            return ObjectStore(socket, identity, weights_of, staging_bytes, shared, retry_s)
 
         self._tasks = itertools.count(1)
         self._stored = new_store(given["staging_bytes"], self._l1_file)

@@ -24,7 +24,6 @@ import numpy.typing as npt
 from .._facts import record_name
 from .._host_view import NotSharedError, find_host_view
 from .._link import Attachment, Link, LinkState
-from .._model_config import weights
 from ..connection import Connection, connect
 from ..errors import KvtierError, LimitExceededError, TimedOutError, UnavailableError
 from ..model import KvGroup, ModelRecord
@@ -123,19 +122,22 @@ class ObjectStore:
     """One connection to the daemon. One thread uses it, but for `connected`; its calls wait for the
     daemon, and what fails or finds none is reported as not done: nothing is raised because of it.
 
-    staging_bytes: of memory of its own for objects of each size.
+    weights_of: names the weights that a model has now. staging_bytes: of memory of its own for objects
+    of each size.
     """
 
     def __init__(
         self,
         socket: str,
         identity: dict[str, str],
+        weights_of: Callable[[str], str],
         staging_bytes: int,
         shared: SharedFile | None,
         retry_s: tuple[float, float],
     ) -> None:
         self._socket = socket
         self._identity = identity
+        self._weights_of = weights_of
         self._staging_bytes = staging_bytes
         self._shared = shared
         self._link = Link(self._open, logger, *retry_s)
@@ -325,8 +327,7 @@ class ObjectStore:
         record = ModelRecord(
             record_name(name.model or "unnamed"),
             hash_recipe="lmcache-objects/1",
-            # Weights that were replaced under a name, if this machine has them.
-            extra={**self._identity, **weights(name.model)},
+            extra={**self._identity, "weights": self._weights_of(name.model)},
             groups=(group,),
         )
         count = max(1, min(self._staging_bytes // size, _MOST_ROWS))

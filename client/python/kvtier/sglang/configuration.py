@@ -13,49 +13,78 @@ from typing import Any
 from sglang.srt.mem_cache.hicache_storage import PoolName
 
 from .._facts import digest, record_name, short
-from .._model_config import weights
+from .._model_config import name_of, weights
+from .._options import (
+    IDENTITY,
+    RETRY_MAX_MS,
+    RETRY_MIN_MS,
+    SOCKET,
+    Choice,
+    Number,
+    Option,
+    Text,
+)
 from ..connection import DEFAULT_SOCKET
+from .prefixes import logger
 
 # Of SGLang's arguments, those that change what a page holds.
 _ARGUMENTS = (
-    "model_path",
-    "revision",
     "quantization",
     "kv_cache_dtype",
     "dtype",
     "load_format",
     "json_model_override_args",
     "speculative_algorithm",
+)
+# These say where the weights are.
+_PLACES = (
+    "model_path",
+    "revision",
     "speculative_draft_model_path",
     "speculative_draft_model_revision",
 )
 
 
+STORAGE_OPTIONS: dict[str, Option] = {
+    "identity": IDENTITY,
+    "retry_max_ms": RETRY_MAX_MS,
+    "retry_min_ms": RETRY_MIN_MS,
+    "socket": SOCKET,
+    # Whether files are read whole to tell the weights.
+    "weights_digest": Choice(False, {"sample": False, "whole": True}),
+}
+LINKER_OPTIONS: dict[str, Option] = {
+    **STORAGE_OPTIONS,
+    "layer_parts": Number(4, 1, 1024, whole=True),
+    "load_timeout_ms": Number(30_000, 1, 3_600_000),
+    "staging_bytes": Number(256 << 20, 1, 1 << 40, whole=True),
+    "weights_run": Text("", 128),
+}
+
+
 @dataclass(frozen=True)
 class Options:
     """socket: where the daemon listens. identity: tells pages apart in addition to all else.
-    retry_s: the shortest and the longest pause between tries to reach the daemon."""
+    retry_s: the shortest and the longest pause between tries to reach the daemon. whole: reads files
+    whole to tell the weights."""
 
     socket: str
     identity: str
     retry_s: tuple[float, float]
+    whole: bool
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        """Raises ValueError for what is no number."""
-        return cls(
-            str(given.get("socket") or DEFAULT_SOCKET),
-            str(given.get("identity", "")),
-            (
-                float(given.get("retry_min_ms", 50)) / 1000,
-                float(given.get("retry_max_ms", 2000)) / 1000,
-            ),
-        )
+    def of(cls, values: Mapping[str, Any]) -> Options:
+        """values: as read."""
+        pauses = values["retry_min_ms"] / 1000, values["retry_max_ms"] / 1000
+        whole = values["weights_digest"]
+        return cls(values["socket"] or DEFAULT_SOCKET, values["identity"], pauses, whole)
 
 
 def record_options(model_name: str | None) -> dict[str, Any]:
     """Of the record of any of a model's pools."""
-    return {"name": record_name(str(model_name or "unnamed")), "hash_recipe": "sglang-pages/1"}
+    name = name_of(str(model_name or "unnamed"))
+    return {"name": record_name(name), "hash_recipe": "sglang-pages/1"}
 
 
 def page_facts(
@@ -75,28 +104,50 @@ def page_facts(
         "pool": pool,
         "ranks": " ".join(f"{kind}={rank}/{size}" for kind, rank, size in ranks),
         "layout": layout,
-        "arguments": digest(arguments),
-        **_weights(config.model_name, arguments),
+        "arguments": digest({name: arguments.get(name) for name in _ARGUMENTS}),
     }
     if label:
         facts["label"] = short(label)
     return facts
 
 
-def _weights(served_name: str | None, arguments: dict[str, str]) -> dict[str, str]:
-    """Of the model and its draft. A server may call its model by another name than that which says
-    where the weights are."""
+def loaded_weights(
+    served_name: str | None, arguments: dict[str, str], label: str, whole: bool = False
+) -> str | None:
+    """Names the weights of the model and of its draft by their content; None: it is not known which
+    they are, and the user has not named them. A server may call its model by another name than that
+    which says where the weights are. label: the user's name for them. whole: reads the files whole."""
     given = {name: value for name, value in arguments.items() if value != "None"}
-    facts = weights(given.get("model_path") or served_name or "", given.get("revision", ""))
+    place = given.get("model_path") or served_name or ""
+    names = [weights(place, given.get("revision", ""), whole)]
     if draft := given.get("speculative_draft_model_path"):
-        draft_revision = given.get("speculative_draft_model_revision", "")
-        facts["draft"] = digest(weights(draft, draft_revision))
-    return {name: short(value) for name, value in facts.items()}
+        revision = given.get("speculative_draft_model_revision", "")
+        names.append(weights(draft, revision, whole))
+    if None not in names:
+        return names[0] if len(names) == 1 else f"files:{digest(names)[:32]}"
+    if label:
+        return f"named:{short(label)}"
+    logger.warning(
+        "kvtier: it is not known which weights %s has: no other engine is served its pages, nor this "
+        "one after a restart, unless the option `identity` names them",
+        served_name or place,
+    )
+    return None
+
+
+def weight_version() -> str | None:
+    """The version that the trainer has given the weights of the server that this process is."""
+    try:
+        from sglang.srt.runtime_context import get_serving
+
+        return str(get_serving().weight_version)
+    except Exception:
+        return None  # not within a server, or another release
 
 
 def arguments_of(server_arguments: Any) -> dict[str, str]:
-    """Those of SGLang's arguments that change what a page holds."""
-    return {name: str(getattr(server_arguments, name, None)) for name in _ARGUMENTS}
+    """SGLang's arguments that change a page's bytes, or say where the weights are."""
+    return {name: str(getattr(server_arguments, name, None)) for name in _ARGUMENTS + _PLACES}
 
 
 def running_arguments() -> dict[str, str]:

@@ -10,6 +10,7 @@ aborts it then.
 from __future__ import annotations
 
 import queue
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,23 +21,32 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
     UnifiedCacheLinker,
 )
 
+from .._epochs import WeightEpochs
+from .._facts import digest
+from .._options import read_options
 from ..model import ModelRecord
-from .configuration import Options, arguments_of, page_facts, record_options
+from .configuration import (
+    LINKER_OPTIONS,
+    Options,
+    arguments_of,
+    loaded_weights,
+    page_facts,
+    record_options,
+    weight_version,
+)
 from .copy_worker import CopyWorker
 from .device_pools import DevicePages, device_pool_group, split_layers
 from .device_transfers import DevicePool
 from .linker_pools import LinkerPools
 from .prefixes import logger
 
-_STAGING_BYTES = 256 << 20
-_LAYER_PARTS = 4
-_LOAD_TIMEOUT_MS = 30_000
 _CLOSE_TIMEOUT_S = 10.0
 
 
 class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
     """Options, in "linker_extra_config": "socket", "identity", "retry_min_ms", "retry_max_ms",
-    "staging_bytes" (of memory beside each pool), "layer_parts" (at most), "load_timeout_ms".
+    "staging_bytes" (of memory beside each pool), "layer_parts" (at most), "load_timeout_ms",
+    "weights_digest", "weights_run".
 
     All methods are called by SGLang's scheduler. The constructor raises ValueError and OSError for
     what cannot work; no method raises.
@@ -51,10 +61,10 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
         extra_config: Any = None,
         forward_stream: Any = None,
     ) -> None:
-        extra = extra_config or {}
-        options = Options.of(extra)
+        values = read_options("KvtierLinker", LINKER_OPTIONS, extra_config or {}, others=None)
+        options = Options.of(values)
         self.forward_stream = forward_stream
-        self._load_timeout_s = float(extra.get("load_timeout_ms", _LOAD_TIMEOUT_MS)) / 1000
+        self._load_timeout_s = values["load_timeout_ms"] / 1000
         kv_cache = params.token_to_kv_pool_allocator.get_kvcache()
         self._group = device_pool_group(kv_cache, params, components)
         self.pools = self._group.entry_map
@@ -62,10 +72,7 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
         # All ranks have the same pages of latent attention; one stores them.
         self._stores = not self._group.rank_replicated or config.tp_rank == 0
         arguments = arguments_of(server_args)
-        sizes = (
-            int(extra.get("layer_parts", _LAYER_PARTS)),
-            int(extra.get("staging_bytes", _STAGING_BYTES)),
-        )
+        sizes = values["layer_parts"], values["staging_bytes"]
         pools = {
             name: _parts_of(entry, config, arguments, options.identity, *sizes)
             for name, entry in self.pools.items()
@@ -75,7 +82,12 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
         self._queued: dict[str, list[Any]] = {}
         self._results: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._pools = LinkerPools(pools, self._group.num_layers, options)
+        first = loaded_weights(config.model_name, arguments, options.identity, options.whole)
+        self._rank_group = params.attn_tp_cache_group or params.tp_cache_group
+        self._epochs = WeightEpochs(
+            first, values["weights_run"], lambda: weight_version(), self._unnamed_epoch
+        )
+        self._pools = LinkerPools(pools, self._group.num_layers, options, self._epochs.current)
         device = next(iter(pools.values()))[0].pages.device
         self._loader = CopyWorker("kvtier-load", device, self._load)
         self._storer = CopyWorker("kvtier-store", device, self._store)
@@ -178,13 +190,27 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
     # ---------------------------------------------------------------- life
 
     def reset(self) -> None:
-        """Waits until nothing is copied any more."""
+        """Called on all ranks when SGLang's caches are flushed, as they are after an update of the
+        weights. Waits until nothing is copied any more. This engine finds none of the pages any more
+        that were stored before."""
         self._queued.clear()
         self._loader.drain()
         self._storer.drain()
         while not self._results.empty():
             self._results.get_nowait()
         self.layer_done_counter.reset()
+        self._epochs.turn(may_be_named=True)  # nothing is left on the device
+        self._epochs.begin()
+        self._pools.turn(self._epochs.current)
+
+    def _unnamed_epoch(self) -> str:
+        """One name for all ranks, some of which load pages that another one stores."""
+        drawn = torch.tensor([secrets.randbits(62) for _ in range(4)])
+        if self._rank_group is not None:
+            torch.distributed.all_reduce(
+                drawn, op=torch.distributed.ReduceOp.MIN, group=self._rank_group
+            )
+        return f"unnamed:{digest(drawn.tolist())[:32]}"
 
     def close(self) -> None:
         """Ends also if the daemon hangs, within half a minute then."""

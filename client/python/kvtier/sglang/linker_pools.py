@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,9 +28,12 @@ _SETTLE_S = 2.0
 class LinkerPools:
     """pools: by SGLang's names, each in parts of its layers. layers: of the model. None of the
     methods raises because of the daemon. Transfers are SGLang's PoolTransfers, resolved to these
-    pools."""
+    pools. weights: which the engine has."""
 
-    def __init__(self, pools: dict[Any, list[DevicePool]], layers: int, options: Options) -> None:
+    def __init__(
+        self, pools: dict[Any, list[DevicePool]], layers: int, options: Options, weights: str
+    ) -> None:
+        self._weights = weights
         self._pools = pools
         self._layers = layers
         self._socket = options.socket
@@ -46,6 +50,11 @@ class LinkerPools:
     def hanging(self) -> bool:
         """Whether the daemon has taken too long for a load, and still has its rows."""
         return self._hanging.is_set()
+
+    def turn(self, weights: str) -> None:
+        """The engine has these weights from now on. Between loads and stores."""
+        self._weights = weights
+        self._link.reopen()
 
     def close(self) -> None:
         """After the last load and store."""
@@ -233,7 +242,11 @@ class LinkerPools:
         """On the link's thread. Raises KvtierError, OSError."""
         connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
         try:
-            regions = [part.shared.open_region(connection, part.record) for part in self._parts]
+            weights = self._weights
+            regions = [
+                part.shared.open_region(connection, replace(part.record, revision=weights))
+                for part in self._parts
+            ]
         except BaseException:
             connection.close()
             raise

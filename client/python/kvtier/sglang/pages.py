@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,8 @@ def page_pieces(host_pool: Any) -> list[tuple[int, int, int]] | None:
 
 class PagePool:
     """facts: what tells its pages apart from those of other engines and pools, as a record's
-    extra. record_options: name and so on of the record. socket: the daemon's."""
+    extra. record_options: name and so on of the record. socket: the daemon's. weights: which the
+    engine has."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class PagePool:
         facts: dict[str, str],
         socket: str,
         retry_s: tuple[float, float],
+        weights: str,
     ) -> None:
         self._pool = host_pool
         self._page_tokens = int(getattr(host_pool, "page_size", 1) or 1)
@@ -87,7 +90,7 @@ class PagePool:
         tokens = min(self._page_tokens, MAX_BLOCK_TOKENS)
         group = KvGroup(layers=1, layer_bytes=self._page_bytes, block_tokens=tokens)
         extra = {**facts, "order": order}
-        self._record = ModelRecord(extra=extra, groups=(group,), **record_options)
+        self._record = ModelRecord(extra=extra, groups=(group,), revision=weights, **record_options)
         self._link = Link(self._open, logger, *retry_s)
 
     @property
@@ -98,6 +101,11 @@ class PagePool:
     @property
     def connected(self) -> bool:
         return self._link.state is LinkState.READY
+
+    def turn(self, weights: str) -> None:
+        """Pages are of these weights from now on. Transfers under way are of those before."""
+        self._record = replace(self._record, revision=weights)
+        self._link.reopen()
 
     def close(self) -> None:
         self._link.close()

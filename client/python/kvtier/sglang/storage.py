@@ -18,8 +18,18 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
+from .._epochs import unnamed_epoch
 from .._facts import short
-from .configuration import Options, page_facts, record_options, running_arguments
+from .._options import read_options
+from .configuration import (
+    STORAGE_OPTIONS,
+    Options,
+    loaded_weights,
+    page_facts,
+    record_options,
+    running_arguments,
+)
+from .live_weights import LiveWeights
 from .pages import PagePool
 from .prefixes import leading, logger, page_hash, restorable_prefixes
 
@@ -54,7 +64,14 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         if storage_config.should_split_heads:
             raise ValueError("kvtier stores whole pages, not parts by heads (tp_lcm_size)")
         self._config = storage_config
-        self._options = Options.of(extra)
+        # SGLang has keys of its own there.
+        self._options = Options.of(
+            read_options("kvtier.sglang.KvtierStorage", STORAGE_OPTIONS, extra, others=None)
+        )
+        arguments, label = running_arguments(), self._options.identity
+        first = loaded_weights(storage_config.model_name, arguments, label, self._options.whole)
+        self._weights = first or unnamed_epoch()
+        self._live = LiveWeights.of_server()
         self.registered_pools: dict[str, Any] = {}
         self.mem_pool_host: Any = None
         self._anchor_only = False
@@ -81,9 +98,10 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         self._pools.clear()
 
     def clear(self) -> bool:
-        """SGLang's blocks stay in the daemon, which evicts them; `kvtierctl evict` removes them."""
-        logger.warning("kvtier: clearing SGLang's storage leaves the daemon's blocks")
-        return False
+        """This engine finds none of the pages any more that were stored before. They stay in the daemon
+        for engines with the same weights."""
+        self._turn()
+        return True
 
     # ---------------------------------------------------------------- keys and values alone
 
@@ -176,7 +194,14 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         options = record_options(self._config.model_name)
         try:
             facts = self._facts(name, host_pool)
-            pool = PagePool(host_pool, options, facts, self._options.socket, self._options.retry_s)
+            pool = PagePool(
+                host_pool,
+                options,
+                facts,
+                self._options.socket,
+                self._options.retry_s,
+                self._weights,
+            )
         except Exception:
             # Such as a pool without flat pages; an exception would keep the server from starting.
             logger.exception("kvtier: pages of pool %s are misses", name)
@@ -199,7 +224,10 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         return self._guarded(name, len(keys), lambda pool: pool.exists(keys))
 
     def _load(self, name: str, keys: Sequence[str], host_indices: Any) -> list[bool]:
-        return self._guarded(name, len(keys), lambda pool: pool.load(keys, host_indices))
+        loaded = self._guarded(name, len(keys), lambda pool: pool.load(keys, host_indices))
+        if any(loaded) and self._has_other_weights():
+            return [False] * len(keys)  # those were pages of the weights before
+        return loaded
 
     def _store(
         self, name: str, keys: Sequence[str], host_indices: Any, extra_info: Any
@@ -222,11 +250,25 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         if pool is None or count == 0:
             return [False] * count
         try:
+            self._has_other_weights()
             return call(pool)
         except Exception:
             # An exception ends SGLang's storage thread, and with it all that waits for it.
             logger.exception("kvtier: pages of pool %s are misses", name)
             return [False] * count
+
+    def _has_other_weights(self) -> bool:
+        """Whether SGLang has updated them since the last look, of which it says nothing to a storage
+        backend."""
+        changed = self._live is not None and self._live.have_changed()
+        if changed:
+            self._turn()
+        return changed
+
+    def _turn(self) -> None:
+        self._weights = unnamed_epoch()
+        for pool in self._pools.values():
+            pool.turn(self._weights)
 
     def _group_pages(self, transfer: Any, keys: Sequence[str]) -> int:
         """Pages that the leading complete groups of a pool cover."""

@@ -21,7 +21,7 @@ from ..hashing import PromptIdentity, hash_blocks
 from ..model import ModelRecord
 from ..types import Retention
 from . import transfer
-from .identity import logger, model_record, weights_version
+from .identity import check_that_weights_tell_all, logger, model_record, weights_version
 from .layers import (
     Group,
     StatePart,
@@ -42,8 +42,11 @@ _PROBE_STEPS = (16, 2)
 _STATE_TOLERANCE = 0.05
 # Members of configurations that name such tokens.
 _MEDIA_TOKENS = ("image_token_id", "video_token_id", "audio_token_id", "image_token_index")
-# Inputs of a model that are text, or do not change what a token's keys and values are.
+# Inputs of a model that are text, or that are looked at where the tokens are.
 _TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+# Releases before 5.17 do not say that tokens will be taken back.
+_SAYS_THAT_IT_DRAFTS = hasattr(DynamicCache, "activate_past_recording")
+_MIXED = object()  # of several token types
 _FAILURES = (KvtierError, LibraryNotFoundError, OSError)
 
 
@@ -72,11 +75,12 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _KnownModel:
-    """What is found out once for a model's weights as they are."""
+    """Is found out once for a model's weights as they are. has_changed: since it was first seen."""
 
     version: Any
     groups: tuple[Group, ...]
     record: ModelRecord
+    has_changed: bool
 
 
 _known_models: weakref.WeakKeyDictionary[Any, _KnownModel] = weakref.WeakKeyDictionary()
@@ -134,11 +138,14 @@ class KvtierCache(DynamicCache):
         Raises ValueError for several sequences, and for padded ones.
         """
         tokens, media = _tokens_of(inputs)
+        token_type = _token_type_of(inputs)
         cache = cls(model.config, tokens)
         cache._opaque = _opaque_tokens(model)
         text_tokens = _first_of(cache._opaque, tokens)
-        if media or getattr(model.config, "is_encoder_decoder", False):
+        if media or token_type is _MIXED or getattr(model.config, "is_encoder_decoder", False):
             return cache
+        if token_type is not None:
+            identity = f"{identity} token_type_ids {token_type}"
         cache._settings = _Settings(
             socket or DEFAULT_SOCKET,
             PromptIdentity(cache_salt=cache_salt),
@@ -225,6 +232,21 @@ class KvtierCache(DynamicCache):
         if layer_idx is not None:
             self._visit(layer_idx)
         return super().has_previous_state(layer_idx, *args, **kwargs)
+
+    def activate_past_recording(self) -> None:
+        """Called for assisted decoding, in which transformers takes the first drafts for tokens of the
+        prompt if the cache is not empty. Raises ValueError, with an empty cache, too."""
+        if self._model is not None:
+            raise ValueError(
+                "a KvtierCache is not for assisted decoding: generate without assistant_model and "
+                "prompt_lookup_num_tokens, or with a DynamicCache"
+            )
+        super().activate_past_recording()
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        if self.restored_tokens and not _SAYS_THAT_IT_DRAFTS:
+            self._model = None  # nothing is stored: these may be drafts, as above
+        super().crop(*args, **kwargs)
 
     def reset(self) -> None:
         super().reset()
@@ -411,6 +433,15 @@ def _tokens_of(inputs: Any) -> tuple[list[int], bool]:
     return ids.tolist(), media
 
 
+def _token_type_of(inputs: Any) -> Any:
+    """The one type of all tokens; None: they have none; _MIXED: they have several, so that a token's
+    keys and values depend on more than the tokens before it."""
+    if not isinstance(inputs, Mapping) or inputs.get("token_type_ids") is None:
+        return None
+    kinds = set(torch.as_tensor(inputs["token_type_ids"]).reshape(-1).tolist())
+    return kinds.pop() if len(kinds) == 1 else _MIXED
+
+
 def _opaque_tokens(model: Any) -> frozenset[int]:
     """Tokens from which on a token's keys and values depend on more than the tokens before it: what
     stands for an image or sound, and padding, which `generate` leaves out of the positions."""
@@ -442,6 +473,7 @@ def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> 
     if model.training:
         # Asked each time, since the mode changes without the weights, and dropout would be stored.
         raise UnsupportedModelError("it is in training mode")
+    check_that_weights_tell_all(model)
     version = (weights_version(model), settings.block_tokens, settings.state_tokens, identity)
     refused_version, reason = _refused_models.get(model, (None, ""))
     if refused_version == version:
@@ -449,7 +481,9 @@ def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> 
     known = _known_models.get(model)
     if known is None or known.version != version:
         try:
-            known = _try_model(model, settings, identity, tokens, version)
+            has_changed = known is not None and known.version[0] != version[0]
+            has_changed = has_changed or (known is not None and known.has_changed)
+            known = _try_model(model, settings, identity, tokens, version, has_changed)
         except UnsupportedModelError as error:
             _refused_models[model] = (version, str(error))
             raise
@@ -462,7 +496,12 @@ def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> 
 
 
 def _try_model(
-    model: Any, settings: _Settings, identity: str, tokens: list[int], version: Any
+    model: Any,
+    settings: _Settings,
+    identity: str,
+    tokens: list[int],
+    version: Any,
+    has_changed: bool,
 ) -> _KnownModel:
     count = sum(_PROBE_STEPS)
     probe = ((tokens[:count] or [0]) * count)[:count]
@@ -471,7 +510,8 @@ def _try_model(
         raise UnsupportedModelError("its configuration does not tell its layers")
     groups = groups_of(cache, settings.block_tokens, settings.state_tokens)
     _require_continued_states(model, probe, cache, groups)
-    return _KnownModel(version, groups, model_record(model, groups, identity))
+    record = model_record(model, groups, identity, has_changed)
+    return _KnownModel(version, groups, record, has_changed)
 
 
 def _require_continued_states(

@@ -2,8 +2,8 @@
 """Which model it is, told by its weights: blocks of models that differ never meet.
 
 The weights themselves are read, since a name or a directory says what was loaded and not what is in
-memory now. Small tensors are hashed whole and of large ones a sample; a model that names neither a
-commit of the hub nor a directory is hashed whole.
+memory now. Small tensors are hashed whole, and large ones by a sample. A model is hashed whole that
+names neither a commit of the hub nor a directory, or that was seen to change in memory.
 """
 
 from __future__ import annotations
@@ -17,51 +17,86 @@ from typing import Any
 import torch
 import transformers
 
-from .._facts import config_digest, digest, files_of, record_name, short
+from .._facts import config_digest, digest, record_name, short
+from .._weight_files import weights_digest
+from .._weight_sample import sample
 from ..model import ModelRecord
-from .layers import Group
+from .layers import Group, UnsupportedModelError
 
 logger = logging.getLogger("kvtier.transformers")
 
 # Tensors of at most so many bytes are hashed whole, such as norms and most of LoRA's.
 _WHOLE_BYTES = 64 << 10
 _SAMPLES = 256
+# Each prompt looks at so many bytes of each tensor.
+_LOOK_BYTES = 512
+# Hooks that only record what a layer puts out.
+_RECORDING_HOOKS = "transformers.utils.output_capturing"
 # What a pass over all weights takes is worth a line in the log.
 _LONG_PASS_BYTES = 4 << 30
 
 
 def weights_version(model: Any) -> tuple[Any, ...]:
-    """Changes when a tensor of the model is replaced or written, as far as torch counts that."""
-    return tuple(
-        (name, id(tensor), 0 if tensor.is_inference() else tensor._version)
-        for name, tensor in _tensors(model)
-    ) + (_adapters(model),)
+    """Changes when a tensor of the model is replaced or written: torch counts most writes, and a sample
+    of each tensor shows those that it does not count."""
+    tensors = dict(_tensors(model))
+    counts = tuple(
+        (name, id(tensor), tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for name, tensor in tensors.items()
+    )
+    looked_at = hashlib.sha256(sample(list(tensors.values()), _LOOK_BYTES)).digest()
+    return (counts, looked_at, _adapters(model))
 
 
-def model_record(model: Any, groups: tuple[Group, ...], identity: str) -> ModelRecord:
-    """The record of a model as it is now. identity: whatever else tells its blocks apart."""
+def check_that_weights_tell_all(model: Any) -> None:
+    """Raises UnsupportedModelError for a model that computes other KV than its weights and its class
+    say, by hooks or by functions in the place of a layer's own."""
+    every = torch.nn.modules.module
+    if every._global_forward_hooks or every._global_forward_pre_hooks:
+        raise UnsupportedModelError("torch has hooks for the layers of all models")
+    for name, module in model.named_modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if any(getattr(hook, "__module__", "") != _RECORDING_HOOKS for hook in hooks):
+            raise UnsupportedModelError(f"{name or 'the model'} has forward hooks")
+
+
+def model_record(
+    model: Any, groups: tuple[Group, ...], identity: str, has_changed: bool
+) -> ModelRecord:
+    """The record of a model as it is now. identity: whatever else tells its blocks apart. has_changed:
+    since it was first seen."""
     config = model.config
     name = str(getattr(config, "_name_or_path", "") or "")
     commit = str(getattr(config, "_commit_hash", None) or "")
-    files = files_of(name)
+    files = _files_digest(name)
+    whole = has_changed or not (commit or files)
     facts = {
         "engine": "transformers " + ".".join(transformers.__version__.split(".")[:2]),
         "class": type(model).__name__,
         "model_config": config_digest(config.to_dict()),
         "attention": str(getattr(config, "_attn_implementation", "")),
-        "weights": _weights_digest(model, whole=not commit and not files),
-        "files": digest(files),
+        "files": files or commit,
         "adapters": _adapters(model),
         "layers": digest([[group.layers, [part.kind for part in group.parts]] for group in groups]),
     }
     if identity:
         facts["label"] = short(identity)
+    if files or not name:
+        # The same model may be at another path.
+        name = f"{type(model).__name__}-{facts['model_config'][:8]}"
     return ModelRecord(
-        name=record_name(name or type(model).__name__),
-        revision=short(commit),
+        name=record_name(name),
+        revision=f"weights:{_weights_digest(model, whole)[:32]}",
         extra=facts,
         groups=tuple(group.kv for group in groups),
     )
+
+
+def _files_digest(path: str) -> str:
+    try:
+        return weights_digest(path) or ""
+    except OSError:
+        return ""
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -24,9 +24,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
+from .._epochs import WeightEpochs
 from .._link import LinkState
-from ..types import Retention
+from .._options import read_options
 from . import identity
+from .adapters import AdapterDigests
 from .cache_groups import cache_groups
 from .connector_metadata import KvtierHandshake, KvtierMetadata, KvtierWorkerMetadata
 from .connector_metrics import KvtierPromMetrics, KvtierStats
@@ -37,50 +39,35 @@ from .engine_blocks import EngineBlocks
 from .gpu_order import AfterKernels, StepTimer
 from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
 from .kept_allocation import KeptAllocation, warm_up_blocks
-from .kept_cache import KeptCacheScheduler, KeptCacheWorker, why_not_kept
+from .kept_cache import KeptCacheScheduler, KeptCacheWorker, table_root, why_not_kept
 from .kv_memory import SharedAllocation, block_pieces
 from .link import LookupLink, logger
 from .lookups import Lookups
+from .options import CONNECTOR_OPTIONS
 from .token_ids import TokenTeller
 from .transfers import Transfers
+from .weight_version import find_weight_version
+from .weight_watch import WeightWatch, find_model
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
 
-#: How long, at most, a worker that has nothing to compute waits for a load in one step.
-LOAD_WAIT_MS = 5
-
-_OPTIONS = frozenset(
-    {
-        "always_load",
-        "identity",
-        "keep_kv_cache",
-        "load_wait_ms",
-        "lookup_timeout_ms",
-        "retention",
-        "retry_max_ms",
-        "retry_min_ms",
-        "socket",
-    }
-)
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
-    """The options of `kv_connector_extra_config` are KvtierTier's, `always_load`, `keep_kv_cache`
-    and `load_wait_ms`. Raises ValueError for others, and for models and devices that it does not
-    know."""
+    """options.py has the options of `kv_connector_extra_config`. Raises ValueError for others, and for
+    models and devices that it does not know."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        options = dict(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        unknown = set(options) - _OPTIONS
-        if unknown:
-            raise ValueError(f"not options of KvtierConnector: {sorted(unknown)}")
+        given = vllm_config.kv_transfer_config.kv_connector_extra_config
+        options = read_options("KvtierConnector", CONNECTOR_OPTIONS, given)
         parallel = vllm_config.parallel_config
-        if parallel.pipeline_parallel_size * parallel.decode_context_parallel_size != 1:
-            raise ValueError("KvtierConnector knows tensor parallelism only")
+        for kind in ("pipeline", "prefill_context", "decode_context"):
+            if getattr(parallel, f"{kind}_parallel_size", 1) != 1:
+                raise ValueError(f"KvtierConnector knows tensor parallelism, not {kind} parallelism")
         device = vllm_config.device_config.device_type
         if device not in ("cpu", "cuda"):
             raise ValueError(f"KvtierConnector serves CPUs and NVIDIA GPUs, not {device}")
@@ -96,7 +83,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._keeps = self._can_keep(kv_cache_config)
         self._kept: KeptCacheWorker | None = None
         self._bound: KvtierMetadata | None = None
-        self._load_wait_s = float(options.get("load_wait_ms", LOAD_WAIT_MS)) / 1000
+        self._load_wait_s = options["load_wait_ms"] / 1000
         self._idle_steps = 0  # in a row, without tokens to compute
         self._plans_loads = False  # in this step
         # On the CPU the KV cache is put where the daemon can map it; on a GPU it can open what
@@ -116,6 +103,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
         self._scheduler: SchedulerSide | None = None
+        self._epochs: WeightEpochs | None = None  # the scheduler's
         self._prefetch: DiskPrefetch | None = None  # the scheduler's
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -132,7 +120,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
         """What is kept does not move."""
-        return not kv_transfer_config.kv_connector_extra_config.get("keep_kv_cache", False)
+        given = kv_transfer_config.kv_connector_extra_config
+        return not read_options("KvtierConnector", CONNECTOR_OPTIONS, given)["keep_kv_cache"]
 
     def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
         return self._allocation
@@ -144,11 +133,21 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         # A layer of states has a tensor for each part of a state.
         cache = cache[0] if isinstance(cache, (list, tuple)) else cache
         memories = self._blocks.memories_of(cache, self._allocation)
+        # The scheduler will mostly say the same, and the first step then finds the regions open.
+        self._blocks.weights = self._blocks.loaded_weights()
         keep = None if self._kept is None else self._kept.keep
         self._link = self._blocks.open_link(lambda _: None, memories, [None], keep)
-        retention = Retention[str(self._options.get("retention", "extended")).upper()]
+        retention = self._options["retention"]
         tokens = [group.group.block_tokens for group in self._blocks.groups]
-        self._worker = WorkerSide(Transfers(self._link), tokens, retention, self._kept)
+        transfers, watch = Transfers(self._link), self._make_watch()
+        self._worker = WorkerSide(transfers, tokens, retention, self._kept, watch=watch)
+
+    def _make_watch(self) -> WeightWatch | None:
+        model = find_model()
+        if model is None:
+            logger.warning("kvtier: weights that are updated without a reset will not be noticed")
+            return None
+        return WeightWatch(model, getattr(self._engine.parallel_config, "enable_eplb", False))
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """After the warm-up."""
@@ -160,11 +159,27 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """The first that a worker hears of a step. vLLM's first model runner clears and copies
         blocks between this and `bind_connector_metadata`."""
-        if self._kept is None or kv_connector_metadata is self._bound:
+        if self._worker is None or kv_connector_metadata is self._bound:
             return
         if isinstance(kv_connector_metadata, KvtierMetadata):
             self._bound = kv_connector_metadata
-            self._kept.apply(kv_connector_metadata.plan.kept, kv_connector_metadata.hash_root)
+            self._hear_of_weights(kv_connector_metadata)
+            if self._kept is not None:
+                root = kv_connector_metadata.hash_root
+                root = None if root is None else table_root(root, kv_connector_metadata.weights)
+                self._kept.apply(kv_connector_metadata.plan.kept, root)
+
+    def _hear_of_weights(self, metadata: KvtierMetadata) -> None:
+        """A worker's blocks are those of the weights that the scheduler names, from the first step on
+        and whenever it names others."""
+        if metadata.hash_root is None:
+            return
+        assert self._worker is not None and self._link is not None
+        self._blocks.hash_root = metadata.hash_root
+        if metadata.plan.epoch != self._worker.epoch or metadata.weights != self._blocks.weights:
+            self._blocks.weights = metadata.weights
+            self._worker.turn(metadata.plan.epoch)
+            self._link.reopen()
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Before the step's kernels are launched. The step's transfers are of blocks that earlier
@@ -173,7 +188,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self.handle_preemptions(connector_metadata)
         if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
             return
-        self._blocks.hash_root = connector_metadata.hash_root
+        self._worker.begin_step(connector_metadata.plan, connector_metadata.tokens)
         self._idle_steps = 0 if connector_metadata.tokens else self._idle_steps + 1
         self._plans_loads = bool(connector_metadata.plan.loads)
         if connector_metadata.tokens >= MIN_STEP_TOKENS:
@@ -232,9 +247,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             return None
         stored, failed = self._worker.take_stored(), self._worker.take_failed_keys()
         steps, disk_loads = self._timer.end(), self._worker.take_disk_loads()
-        if not (stored or failed or steps or disk_loads):
+        self._worker.end_step()
+        outdated = self._worker.take_outdated()
+        if not (stored or failed or steps or disk_loads) and outdated < 0:
             return None
-        return KvtierWorkerMetadata(stored, failed, steps, disk_loads)
+        return KvtierWorkerMetadata(stored, failed, steps, disk_loads, outdated)
 
     # ---------------------------------------------------------------- in the scheduler
 
@@ -258,7 +275,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        assert self._scheduler is not None
+        assert self._scheduler is not None and self._epochs is not None
+        if self._epochs.begin():
+            self._take_epoch()
         if not self._engine.cache_config.enable_prefix_caching:
             # vLLM turns it off for attention that cannot continue a prefix.
             return 0, False
@@ -270,10 +289,10 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler.allocated(request, blocks.blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        assert self._scheduler is not None
+        assert self._scheduler is not None and self._epochs is not None
         plan = self._scheduler.plan_step(scheduler_output)
         tokens = sum(scheduler_output.num_scheduled_tokens.values())
-        return KvtierMetadata(plan, identity.hash_root(), tokens)
+        return KvtierMetadata(plan, identity.hash_root(), self._epochs.current, tokens)
 
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler is not None
@@ -285,6 +304,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.prices.computed(*step)
             for load in metadata.disk_loads:
                 self._scheduler.prices.loaded_from_disk(*load)
+            self._hear_of_other_weights(metadata.outdated)
         self._scheduler.loaded(connector_output.finished_recving or ())
         if self._scheduler.kept is not None:
             self._scheduler.kept.loaded(connector_output.finished_recving or ())
@@ -332,9 +352,12 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return KvtierPromMetrics(*arguments)
 
     def reset_cache(self) -> bool | None:
-        """What the daemon has stays. What was kept for the next engine does not."""
-        if self._scheduler is not None and self._scheduler.kept is not None:
-            self._scheduler.kept.reset()
+        """The engine may have other weights. It finds none of the KV any more that was computed before,
+        whether the daemon has it, a load brings it or memory keeps it for the next engine. The daemon's
+        blocks stay for engines that still have those weights."""
+        if self._scheduler is not None and self._epochs is not None:
+            if self._epochs.turn(may_be_named=self._scheduler.holds_nothing()):
+                self._take_epoch()
         return True
 
     def shutdown(self) -> None:
@@ -346,7 +369,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     # ---------------------------------------------------------------- both
 
     def _can_keep(self, kv_cache_config: Any) -> bool:
-        if not self._options.get("keep_kv_cache", False):
+        if not self._options["keep_kv_cache"]:
             return False
         why = why_not_kept(self._engine, kv_cache_config)
         if why is not None:
@@ -360,11 +383,30 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             return
         root = identity.hash_root()
         if root is not None:
+            assert self._epochs is not None
             tables, self._tables = self._tables, None
+            root = table_root(root, self._epochs.current)
             self._lookup_counts["restore", "kept"] += kept.restore(tables, root)
+
+    def _take_epoch(self) -> None:
+        """The scheduler asks for blocks of the weights that the epoch names. The workers hear of them
+        with the next step."""
+        assert self._scheduler is not None and self._epochs is not None and self._link is not None
+        self._blocks.weights = self._epochs.current
+        self._scheduler.turn()
+        self._link.reopen()
 
     def _make_scheduler(self) -> SchedulerSide:
         """Asks through regions of one block, since the KV cache is the worker's."""
+        first = self._blocks.loaded_weights()
+        if first is None:
+            logger.warning(
+                "kvtier: it cannot be told which weights %s has: no other engine is served its blocks, "
+                "nor this one after a restart, unless the option `identity` names them",
+                self._engine.model_config.model,
+            )
+        self._epochs = self._make_epochs(first)
+        self._blocks.weights = self._epochs.current
         answers: list[Lookups] = []
         link = self._blocks.open_link(
             lambda answer: answers[0].receive(answer),
@@ -376,22 +418,38 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             link.ask,
             lambda: link.state,
             self._count_lookup,
-            float(self._options.get("lookup_timeout_ms", 50)) / 1000,
+            self._options["lookup_timeout_ms"] / 1000,
         )
         answers.append(lookups)
         self._link = link
         kept = KeptCacheScheduler(self._cache_groups) if self._keeps else None
-        always_load = bool(self._options.get("always_load", False))
         self._prefetch = DiskPrefetch(link.borrow, link.lost)
         return SchedulerSide(
             lookups,
             self._cache_groups,
             self._ranks,
-            always_load,
+            self._options["always_load"],
             kept,
             tokens=TokenTeller(link.wants_tokens, link.tell),
             prefetch=self._prefetch,
+            adapters=AdapterDigests(self._options["weights_digest"]),
         )
+
+    def _hear_of_other_weights(self, epoch: int) -> None:
+        """A worker has noticed them in this epoch. vLLM's own cache still has KV of those before."""
+        assert self._scheduler is not None and self._epochs is not None
+        if epoch == self._scheduler.epoch:
+            logger.warning("kvtier: the weights have changed, and the caches were not reset")
+            self._epochs.turn(may_be_named=False)
+            self._take_epoch()
+
+    def _make_epochs(self, first: str | None) -> WeightEpochs:
+        """Raises ValueError where vLLM has no versions of weights that could name them."""
+        run = self._options["weights_run"]
+        version = find_weight_version() if run else lambda: None
+        if version is None:
+            raise ValueError("weights_run needs a vLLM that has weight versions")
+        return WeightEpochs(first, run, version)
 
     def _count_lookup(self, outcome: str, count: int) -> None:
         self._lookup_counts["lookup", outcome] += count

@@ -18,23 +18,26 @@ from .kept_cache import KeptTable
 
 @dataclass
 class KvtierMetadata(KVConnectorMetadata):
-    """hash_root: of the engine's hashes, which only the scheduler's process knows.
-    tokens: that the step computes."""
+    """hash_root: of the engine's hashes, which only the scheduler's process knows. weights: which the
+    engine has. tokens: that the step computes."""
 
     plan: StepPlan = field(default_factory=StepPlan)
     hash_root: bytes | None = None
+    weights: str = ""
     tokens: int = 0
 
 
 @dataclass
 class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
     """stored: by the numbers of stores, how many workers have ended them. failed: keys of blocks
-    that some worker could not load. steps, disk_loads: tokens and seconds, of some worker."""
+    that some worker could not load. steps, disk_loads: tokens and seconds, of some worker.
+    outdated: the epoch in which some worker has noticed other weights; -1: in none."""
 
     stored: collections.Counter[int]
     failed: set[bytes]
     steps: list[tuple[int, float]] = field(default_factory=list)
     disk_loads: list[tuple[int, float]] = field(default_factory=list)
+    outdated: int = -1
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KvtierWorkerMetadata:
         assert isinstance(other, KvtierWorkerMetadata)
@@ -43,6 +46,7 @@ class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
             self.failed | other.failed,
             self.steps or other.steps,
             self.disk_loads or other.disk_loads,
+            max(self.outdated, other.outdated),
         )
 
 

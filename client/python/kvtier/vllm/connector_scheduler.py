@@ -9,6 +9,7 @@ sliding window, without the block being written anew.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..types import HitRule
+from .adapters import AdapterDigests
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
 from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler, KeptChanges
 from .lookups import Lookups
-from .rows import hash_of, key_of, keys_of
+from .rows import keys_of
 from .token_ids import TokenTeller
 
 #: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
@@ -57,10 +59,12 @@ class BlockList:
 
 @dataclass
 class StepPlan:
-    """What each worker is to do in one step. loads: by request, which is to be reported when all of
-    its lists are loaded, at once if there are none. stores: one list for each cache group. kept: of
-    its table of blocks that outlive the engine."""
+    """Tells each worker about one step. epoch: how often the weights had become others when it was
+    made. loads: by request, which is to be reported when all of its lists are loaded, at once if
+    there are none. stores: one list for each cache group. kept: of its table of blocks that outlive
+    the engine."""
 
+    epoch: int = 0
     loads: dict[str, list[BlockList]] = field(default_factory=dict)
     stores: list[BlockList] = field(default_factory=list)
     kept: KeptChanges = field(default_factory=lambda: KeptChanges(clear=True))
@@ -109,7 +113,9 @@ class _DiskPlan:
 class _Request:
     """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
     waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
-    is scheduled. pinned: the blocks that steps complete which were planned before."""
+    is scheduled. pinned: the blocks that steps complete which were planned before. is_mixed: some of
+    its blocks were computed with other weights, so that none of it may be stored. salt: of its adapter,
+    empty without one; None: it is not known which tensors that has."""
 
     request: Any
     keys: list[list[bytes]] = field(default_factory=list)
@@ -117,6 +123,15 @@ class _Request:
     waits_for: _DiskPlan | None = None
     scheduled_from: int | None = None
     pinned: list[_Run] = field(default_factory=list)
+    is_mixed: bool = False
+    salt: bytes | None = b""
+
+    def hashes(self, group: CacheGroup, first: int, last: int) -> list[bytes]:
+        """The daemon's, of the blocks from position `first` up to before `last`."""
+        hashes = group.hashes(self.request.block_hashes, first, last)
+        if not self.salt:
+            return hashes
+        return [hashlib.sha256(one + self.salt).digest() for one in hashes]
 
     def tokens_to_compute(self) -> int:
         """Of a request that is scheduled."""
@@ -129,14 +144,14 @@ class _Request:
         """Those of blocks that became full since the last call."""
         if index == len(self.keys):
             self.keys.append([])
-        keys, hashes = self.keys[index], self.request.block_hashes
-        full = len(hashes) // group.hashes_per_block
+        keys, full = self.keys[index], len(self.request.block_hashes) // group.hashes_per_block
         # vLLM takes hashes back of a request whose input is continued.
-        last = len(keys) * group.hashes_per_block - 1
-        if len(keys) > full or (keys and keys[-1] != key_of(bytes(hashes[last]), index)):
+        if len(keys) > full or (
+            keys and keys[-1:] != keys_of(self.hashes(group, len(keys) - 1, len(keys)), index)
+        ):
             keys.clear()
         if len(keys) < full:
-            keys += keys_of(group.hashes(hashes, len(keys), full), index)
+            keys += keys_of(self.hashes(group, len(keys), full), index)
 
 
 @dataclass
@@ -152,7 +167,7 @@ class SchedulerSide:
     """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
     with its part of every block. always_load: also what takes longer to load than to compute. kept:
     None if the KV cache is not kept. tokens: None if the daemon is told no token ids. prefetch: None
-    if blocks on disk stay there until their requests begin."""
+    if blocks on disk stay there until their requests begin. adapters: tells their requests apart."""
 
     def __init__(
         self,
@@ -164,7 +179,9 @@ class SchedulerSide:
         clock: Callable[[], float] = time.monotonic,
         tokens: TokenTeller | None = None,
         prefetch: DiskPrefetch | None = None,
+        adapters: AdapterDigests | None = None,
     ) -> None:
+        self._adapters = adapters or AdapterDigests()
         self._lookups = lookups
         self._tokens = tokens
         self._groups = groups
@@ -184,6 +201,11 @@ class SchedulerSide:
         self._stores: dict[int, _Store] = {}
         self._last_store = 0
         self._step_wait_s = STEP_WAIT_S  # what is left of it in this step
+
+    @property
+    def epoch(self) -> int:
+        """How often the weights have become others."""
+        return self._plan.epoch
 
     def bind(self, manager: Any) -> None:
         """Gets vLLM's KVCacheManager, before the first step."""
@@ -206,7 +228,8 @@ class SchedulerSide:
             tokens = self._at_turn(known, known.waits_for)
             return None if tokens is None else tokens - local_tokens
         known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
-        if local_tokens % prefix_unit(self._groups) != 0:
+        known.is_mixed = False  # it begins anew
+        if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
 
         def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
@@ -251,7 +274,7 @@ class SchedulerSide:
         for index, group in enumerate(self._groups):
             begin = max(first // group.block_tokens, group.first_needed(tokens))
             end = tokens // group.block_tokens
-            names = group.hashes(request.block_hashes, begin, end)
+            names = known.hashes(group, begin, end)
             targets = list(blocks[group.number][begin:end])
             if self._tokens is not None:
                 # Those that memory alone brought over the daemon's restart have lost theirs.
@@ -264,7 +287,7 @@ class SchedulerSide:
             if targets:
                 numbers = [block.block_id for block in targets]
                 load = BlockList(request.request_id, index, numbers, names)
-                if self.kept is not None:
+                if self.kept is not None and not known.salt:
                     self.kept.loading(request.request_id, index, targets, names)
                 on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
                 load.disk_tokens = sum(on_disk) * group.block_tokens
@@ -287,7 +310,7 @@ class SchedulerSide:
         self._prefetch_new()
         self._step_wait_s = STEP_WAIT_S
         self._backlog_tokens = None
-        plan, self._plan = self._plan, StepPlan()
+        plan, self._plan = self._plan, StepPlan(self._plan.epoch)
         if self.kept is not None:
             plan.kept = self.kept.take_changes()
         return plan
@@ -325,6 +348,32 @@ class SchedulerSide:
                 del self._stores[number]
                 self._unpin(reversed(store.blocks))
 
+    def turn(self) -> None:
+        """The engine has other weights: earlier answers and blocks that are not being stored yet are not
+        used any more. Between two steps."""
+        self._lookups.turn()
+        if self._prefetch is not None:
+            self._prefetch.drop_all()
+        if self.kept is not None:
+            self.kept.reset()
+        for known in self._requests.values():
+            known.waits_for = None
+            known.is_mixed = known.scheduled_from is not None
+            for run in known.pinned:
+                self._unpin(run.blocks)
+            known.pinned = []
+        self._with_pins.clear()
+        for store in self._plan.stores:
+            self._unpin(reversed(self._stores.pop(store.number).blocks))
+        self._plan = StepPlan(self._plan.epoch + 1)
+
+    def holds_nothing(self) -> bool:
+        """Whether vLLM's own cache is empty, and nothing uses its blocks, one of which stands for none
+        and is never free."""
+        pool = self._manager.block_pool
+        is_unused: bool = pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+        return is_unused and len(pool.cached_block_hash_to_block) == 0
+
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it has no request."""
         kept = self.kept is not None and self.kept.has_changes()
@@ -336,7 +385,10 @@ class SchedulerSide:
         return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
 
     def _known(self, request: Any) -> _Request:
-        known = self._requests.setdefault(request.request_id, _Request(request))
+        known = self._requests.get(request.request_id)
+        if known is None:
+            salt = self._adapters.salt_of(getattr(request, "lora_request", None))
+            known = self._requests[request.request_id] = _Request(request, salt=salt)
         for index, group in enumerate(self._groups):
             known.add_keys(index, group)
         return known
@@ -349,23 +401,23 @@ class SchedulerSide:
             if request.is_finished() or request.skip_reading_prefix_cache:
                 continue
             known = self._known(request)
-            if known.scheduled_from is not None:
+            if known.scheduled_from is not None or known.salt is None:
                 continue
             assert self._prefetch is not None
             self._prefetch.want(
                 request.request_id,
                 [
-                    (index, self._lacking(group, known.keys[index]))
+                    (index, self._lacking(group, known, index))
                     for index, group in enumerate(self._groups)
                     if group.rule is HitRule.ALL
                 ],
             )
 
-    def _lacking(self, group: CacheGroup, keys: Sequence[bytes]) -> Sequence[bytes]:
-        """Those from the first on that vLLM's own cache has not."""
-        pool = self._manager.block_pool
-        for position, key in enumerate(keys):
-            if pool.get_cached_block(hash_of(key), [group.number]) is None:
+    def _lacking(self, group: CacheGroup, known: _Request, index: int) -> Sequence[bytes]:
+        """The request's keys from the first on that vLLM's own cache has not."""
+        pool, keys = self._manager.block_pool, known.keys[index]
+        for position, one in enumerate(group.hashes(known.request.block_hashes, 0, len(keys))):
+            if pool.get_cached_block(one, [group.number]) is None:
                 return keys[position:]
         return ()
 
@@ -460,6 +512,8 @@ class SchedulerSide:
     def _pin(self, known: _Request, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""
         computed = known.request.num_computed_tokens
+        if known.is_mixed or known.salt is None:
+            return
         table = None
         for index, group in enumerate(self._groups):
             first = computed // group.block_tokens
@@ -486,20 +540,21 @@ class SchedulerSide:
             if run.blocks[ready:computed]:  # their last tokens are not known yet
                 kept.append(_Run(run.index, run.first + ready, run.blocks[ready:computed]))
             if run.blocks[:ready]:
-                self._store_run(request, _Run(run.index, run.first, run.blocks[:ready]))
+                self._store_run(known, _Run(run.index, run.first, run.blocks[:ready]))
         known.pinned = kept
         if not kept:
             self._with_pins.pop(request.request_id, None)
 
-    def _store_run(self, request: Any, run: _Run) -> None:
+    def _store_run(self, known: _Request, run: _Run) -> None:
+        request = known.request
         group, first, last = self._groups[run.index], run.first, run.first + len(run.blocks)
         blocks, depths = run.blocks, list(range(first, last))
-        hashes = group.hashes(request.block_hashes, first, last)
-        before = group.hashes(request.block_hashes, first - 1, first) if first > 0 else [None]
+        hashes = known.hashes(group, first, last)
+        before = known.hashes(group, first - 1, first) if first > 0 else [None]
         parents: list[bytes | None] = [*before, *hashes[:-1]]
         if group.is_state:
             # A state is that of the block's end only where vLLM says so.
-            keys = keys_of(hashes, group.number)
+            keys = keys_of(group.hashes(request.block_hashes, first, last), group.number)
             sound = [block.block_hash == key for block, key in zip(blocks, keys)]
             self._unpin(block for block, is_sound in zip(blocks, sound) if not is_sound)
             blocks, depths, hashes, parents = (
@@ -516,7 +571,8 @@ class SchedulerSide:
         store.hashes += hashes
         store.parents += parents
         store.depths += depths
-        if self.kept is not None:
+        if self.kept is not None and not known.salt:
+            # A table has vLLM's hashes, by which an adapter's tensors are not told apart.
             self.kept.computed(run.index, blocks, hashes)
 
     def _store_of_step(self, index: int) -> BlockList:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,14 +16,18 @@ from .kept_cache import KeptCacheWorker
 from .rows import StoreRows, key_of
 from .transfers import EndedJob, Job, Transfers
 
+if TYPE_CHECKING:
+    from .weight_watch import WeightWatch
+
 
 # How often a worker that waits looks whether a load has ended.
 _LOAD_PAUSE_S = 0.00005
 
 
 class WorkerSide:
-    """Of the worker's thread. block_tokens: tokens of a block, by cache group. kept: None if the
-    KV cache is not kept. clock, pause: of `wait_for_load`."""
+    """Used by the worker's thread. block_tokens: tokens of a block, by cache group. kept: None if the
+    KV cache is not kept. clock, pause: of `wait_for_load`. watch: None if the weights are not looked
+    at."""
 
     def __init__(
         self,
@@ -32,13 +37,18 @@ class WorkerSide:
         kept: KeptCacheWorker | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[], None] = lambda: time.sleep(_LOAD_PAUSE_S),
+        watch: WeightWatch | None = None,
     ) -> None:
+        self._watch = watch
+        self._is_outdated = False  # since the watch has noticed other weights
+        self._told_outdated = True
         self._clock = clock
         self._pause = pause
         self._kept = kept
         self._transfers = transfers
         self._block_tokens = block_tokens
         self._retention = retention
+        self.epoch = 0  # of the plans that are carried out
         self._next_job = 0
         self._lists: dict[int, BlockList] = {}  # what the transfers under way are for
         self._loads_of: dict[str, int] = {}  # how many of a request's loads are under way
@@ -52,9 +62,32 @@ class WorkerSide:
         self._disk_busy_until = 0.0  # the end of the last load from disk
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
+    def turn(self, epoch: int) -> None:
+        """The engine has other weights: plans of this epoch follow. Loads under way fail, and so do
+        plans of epochs before which have not begun yet."""
+        self.epoch = epoch
+        self._is_outdated, self._told_outdated = False, True
+        if self._watch is not None:
+            self._watch.begin_epoch()
+        self._transfers.turn()
+
+    def begin_step(self, plan: StepPlan, tokens: int) -> None:
+        """Before the step's kernels are launched, which compute so many tokens."""
+        if self._watch is not None and (tokens or plan.loads or self._loads_of):
+            self._watch.look()
+
+    def end_step(self) -> None:
+        """After the step's kernels were launched."""
+        if self._watch is not None:
+            self._watch.end_step()
+
     def begin(self, plan: StepPlan) -> None:
         """Begins the step's transfers; never waits. The kernels of the steps before it have
         ended."""
+        self._look_for_other_weights()
+        if plan.epoch != self.epoch or self._is_outdated:
+            self._refuse(plan)
+            return
         if self._kept is not None:
             self._kept.publish(plan.kept.computed)
         for blocks in plan.stores:
@@ -70,17 +103,12 @@ class WorkerSide:
                     self._retention,
                 ),
             )
-        for request, lists in plan.loads.items():
-            if lists:
-                self._loads_of[request] = len(lists)
-            else:
-                self._loaded.add(request)
-            for blocks in lists:
-                job = self._job(blocks, is_load=True)
-                self._transfers.load(job, np.array(blocks.blocks, dtype=np.uint32), blocks.hashes)
+        for job, blocks in self._load_jobs(plan):
+            self._transfers.load(job, np.array(blocks.blocks, dtype=np.uint32), blocks.hashes)
 
     def poll(self) -> None:
         """Takes notice of the transfers that have ended."""
+        self._look_for_other_weights()
         for ended in self._transfers.take_ended():
             self._end(ended)
 
@@ -99,7 +127,10 @@ class WorkerSide:
             self.poll()
 
     def take_loaded(self) -> tuple[set[str], set[str]]:
-        """The requests of which all loads have ended, and those of them that miss a block."""
+        """The requests of which all loads have ended, and those of them that miss a block. None while it
+        is not known whether the weights have changed since the loads began."""
+        if self._watch is not None and self._watch.is_pending():
+            return set(), set()
         loaded, self._loaded = self._loaded, set()
         failed = self._failed_requests & loaded
         self._failed_requests -= failed
@@ -121,10 +152,36 @@ class WorkerSide:
         loads, self._disk_loads = self._disk_loads, []
         return [(sum(tokens), sum(seconds)) for tokens, seconds in [zip(*loads)]] if loads else []
 
+    def take_outdated(self) -> int:
+        """The epoch in which other weights were noticed, once; -1: in none."""
+        told, self._told_outdated = self._told_outdated, True
+        return -1 if told else self.epoch
+
     def take_stored(self) -> collections.Counter[int]:
         """The numbers of the stores that have ended."""
         stored, self._stored = self._stored, collections.Counter()
         return stored
+
+    def _look_for_other_weights(self) -> None:
+        """Until the scheduler begins another epoch, nothing of this one is stored or loaded."""
+        if self._watch is not None and not self._is_outdated and self._watch.has_changed():
+            self._is_outdated, self._told_outdated = True, False
+            self._transfers.turn()
+
+    def _refuse(self, plan: StepPlan) -> None:
+        for blocks in plan.stores:
+            self._transfers.refuse(self._job(blocks, is_load=False))
+        for job, _ in self._load_jobs(plan):
+            self._transfers.refuse(job)
+
+    def _load_jobs(self, plan: StepPlan) -> list[tuple[Job, BlockList]]:
+        for request, lists in plan.loads.items():
+            if lists:
+                self._loads_of[request] = len(lists)
+            else:
+                self._loaded.add(request)
+        blocks_of_loads = [blocks for lists in plan.loads.values() for blocks in lists]
+        return [(self._job(blocks, is_load=True), blocks) for blocks in blocks_of_loads]
 
     def _job(self, blocks: BlockList, is_load: bool) -> Job:
         self._next_job += 1

@@ -107,6 +107,13 @@ class DiskPrefetch:
                 self._waiting.pop(request, None)
                 self._kept.pop(request, None)
 
+    def drop_all(self) -> None:
+        """Drops every request and forgets which blocks have arrived."""
+        with self._changed:
+            self._waiting.clear()
+            self._kept.clear()
+            self._arrived.clear()
+
     def take_arrived(self) -> list[tuple[str, Sequence[bytes]]]:
         """Since the last call: requests, and keys of theirs that are in host memory."""
         if not self._arrived:

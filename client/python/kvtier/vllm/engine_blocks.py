@@ -12,9 +12,10 @@ from typing import Any
 import torch
 import vllm
 
+from .._epochs import unnamed_epoch
 from .._gpu_memory import GpuMemory, gpu_uuid
 from .._link import Attachment
-from ..connection import DEFAULT_SOCKET, Connection
+from ..connection import Connection
 from ..model import ModelRecord
 from . import identity
 from .kept_allocation import KeptAllocation, memory_name, open_memory
@@ -26,14 +27,28 @@ Memories = Sequence[Mapping[str, Any]]
 
 
 class EngineBlocks:
-    """Of one side of a connector. groups: one for each region. hash_root: of the engine's hashes;
-    set when it is known."""
+    """Belongs to one side of a connector. options: as read. groups: one for each region. hash_root: of
+    the engine's hashes. weights: which it has. Both are set when they are known, and regions are
+    opened then."""
 
     def __init__(self, engine: Any, options: Mapping[str, Any], groups: list[BlockPieces]) -> None:
         self._engine = engine
         self._options = options
         self.groups = groups
         self.hash_root: bytes | None = None
+        self.weights: str | None = None
+        # Once, since vLLM changes its configuration when it is told to load other weights.
+        self._facts = identity.block_facts(
+            engine,
+            [[group.spec, group.layers] for group in groups],
+            vllm.__version__,
+            options["identity"],
+        )
+
+    def loaded_weights(self) -> str | None:
+        """Names the weights that the engine has just loaded, if it can be told which they are."""
+        label, whole = self._options["identity"], self._options["weights_digest"]
+        return identity.loaded_weights(self._engine, label, whole)
 
     def memories_of(
         self, cache: torch.Tensor, allocation: SharedAllocation | None
@@ -70,10 +85,7 @@ class EngineBlocks:
         """memories: None if there are none to be opened. ranks: whose blocks the regions have; None:
         this process's. on_connection: gets each new one before its regions are opened, on the
         link's thread. tells_tokens: as LookupLink's."""
-        pauses = [
-            float(self._options.get(name, default)) / 1000
-            for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
-        ]
+        pauses = [self._options[name] / 1000 for name in ("retry_min_ms", "retry_max_ms")]
         attach = functools.partial(self._attach, memories, ranks, on_connection)
         return LookupLink(attach, on_answer, *pauses, tells_tokens=tells_tokens)
 
@@ -81,28 +93,23 @@ class EngineBlocks:
         """Of the worker. likely_written: as there."""
         return KeptAllocation(self.groups, self._open_memory, likely_written, device)
 
-    def _socket(self) -> str:
-        socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
-        return socket or DEFAULT_SOCKET
-
-    def _record(self, root: bytes, rank: int | None) -> ModelRecord:
-        return identity.block_record(
-            self._engine,
-            [[group.spec, group.layers] for group in self.groups],
-            [group.group for group in self.groups],
-            root,
-            vllm.__version__,
-            str(self._options.get("identity", "")),
-            rank,
-        )
+    def _record(self, root: bytes, weights: str, rank: int | None) -> ModelRecord:
+        parallel = self._engine.parallel_config
+        ranks = parallel.tensor_parallel_size
+        own = getattr(parallel, "rank", 0) % ranks
+        groups = [group.group for group in self.groups]
+        return self._facts.record(root, weights, groups, own if rank is None else rank, ranks)
 
     def _open_memory(self) -> Any:
         is_gpu = self._engine.device_config.device_type == "cuda"
         gpu = torch.cuda.current_device() if is_gpu else None
         uuid = None if gpu is None else gpu_uuid(torch.device("cuda", gpu))
         first = self.groups[0]
-        name = memory_name(self._record(bytes(32), None), self.groups, uuid)
-        return open_memory(self._socket(), name, first.memory_bytes, first.blocks, gpu)
+        # The table says whether the bytes are those of these weights and hashes; the name, whose
+        # memory it is.
+        weights = self.loaded_weights() or unnamed_epoch()
+        name = memory_name(self._record(bytes(32), weights, None), self.groups, uuid)
+        return open_memory(self._options["socket"], name, first.memory_bytes, first.blocks, gpu)
 
     def _attach(
         self,
@@ -113,8 +120,8 @@ class EngineBlocks:
         if memories is None:
             # The scheduler cannot know, so that the worker must go on answering, with failures.
             raise RuntimeError("vLLM has not allocated the KV cache as expected")
-        root = self.hash_root or identity.hash_root()
-        if root is None:
+        root, weights = self.hash_root or identity.hash_root(), self.weights
+        if root is None or weights is None:
             return None
-        records = [self._record(root, rank) for rank in ranks]
-        return attach_regions(self._socket(), records, memories, on_connection)
+        records = [self._record(root, weights, rank) for rank in ranks]
+        return attach_regions(self._options["socket"], records, memories, on_connection)

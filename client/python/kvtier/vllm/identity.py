@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model record of a vLLM engine: rows of engines that differ in any of it never meet.
 
-Everything that decides the bytes of a row goes in: the weights, the configuration of the model, the
-types and the layout of its KV cache, how it is split over GPUs, how blocks are hashed, and the
-version of vLLM, whose layouts are its own affair. What cannot be told makes rows of their own
-instead of rows that might be another model's.
+Everything that decides the bytes of a row goes in: the configuration of the model, the types and the
+layout of its KV cache, how it is split over GPUs, how blocks are hashed, and the version of vLLM,
+whose layouts are its own affair. All of this is found out once, while the engine starts. The
+record's revision says which weights the engine has (_epochs.py), which may change while it runs.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from .._facts import config_digest, digest, files_of, record_name, short
+from .._facts import config_digest, digest, record_name, short
+from .._weight_files import weights_digest
 from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
 
 
 class UnknownModelError(Exception):
-    """It cannot be told which weights the engine has."""
+    """It cannot be told which model the engine has."""
 
 
 def find_engine_config() -> Any:
@@ -53,76 +56,131 @@ def chunk_tokens(spec: Any) -> tuple[int, ...]:
     return tuple(tokens * spec.blocks_per_chunk for tokens in spec.tokens_per_block)
 
 
-def model_record(
-    spec: Any, engine: Any, row_bytes: int, root: bytes, vllm_version: str, label: str = ""
-) -> ModelRecord:
-    """The record of an engine's rows, one group of one opaque layer.
+@dataclass(frozen=True)
+class ModelFacts:
+    """The part of a record that stays the same while the engine runs. extra: as a record's, without the
+    root of the hashes."""
+
+    name: str
+    hash_recipe: str
+    extra: Mapping[str, str]
+
+    def record(
+        self,
+        root: bytes,
+        weights: str,
+        groups: Sequence[KvGroup],
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> ModelRecord:
+        """root: of the engine's hashes. weights: which they are. rank: tensor-parallel. Raises
+        ValueError for hashes that are too short to be trusted."""
+        if len(root) != 32:
+            raise ValueError(
+                f"block hashes of {len(root)} bytes can be forged: set prefix_caching_hash_algo to "
+                "sha256 or sha256_cbor"
+            )
+        return ModelRecord(
+            name=self.name,
+            revision=weights,
+            hash_recipe=self.hash_recipe,
+            tensor_parallel_rank=rank,
+            tensor_parallel_size=ranks,
+            extra={**self.extra, "hash_root": root.hex()},
+            groups=tuple(groups),
+        )
+
+
+def row_facts(
+    spec: Any, engine: Any, row_bytes: int, vllm_version: str, label: str = ""
+) -> ModelFacts:
+    """Describes an engine's rows of host memory.
 
     spec: the tier's OffloadingSpec. engine: the VllmConfig, or None, and then `label` must say what
-    the weights are. label: whatever else tells rows apart. Raises UnknownModelError; ValueError for
-    hashes that are too short to be trusted.
+    the weights are. label: whatever else tells rows apart. Raises UnknownModelError.
     """
-    _check_root(root)
     if engine is None and not label:
         raise UnknownModelError("vLLM's configuration was not found: give the tier an `identity`")
-    name = str(spec.config.model.name)
-    facts = _engine_facts(spec.config, root, vllm_version)
+    facts = _engine_facts(spec.config, vllm_version)
     facts["row"] = f"{row_bytes} bytes, {chunk_tokens(spec)} tokens"
-    if engine is not None:
-        facts.update(_model_facts(engine))
-    if label:
-        facts["label"] = short(label)
-    group = KvGroup(
-        layers=1,
-        layer_bytes=row_bytes,
-        block_tokens=min(max(chunk_tokens(spec)), MAX_BLOCK_TOKENS),
-    )
-    return ModelRecord(
-        name=record_name(name),
-        revision=facts.pop("revision", ""),
-        hash_recipe=_recipe(facts.pop("hash_algorithm", "unknown")),
-        extra=facts,
-        groups=(group,),
-    )
+    if engine is None:
+        return _facts_of(record_name(str(spec.config.model.name)), facts, label)
+    facts.update(_model_facts(engine))
+    return _facts_of(_name(engine.model_config), facts, label)
 
 
-def block_record(
-    engine: Any,
-    specs: Sequence[Any],
-    groups: Sequence[KvGroup],
-    root: bytes,
-    vllm_version: str,
-    label: str,
-    rank: int | None = None,
-) -> ModelRecord:
-    """The record of the blocks of an engine's own KV cache as one worker has them. specs: whatever
-    tells vLLM's cache groups and their layers apart. rank: tensor-parallel; None: this process's.
-    Raises ValueError as `model_record`."""
-    _check_root(root)
-    parallel = engine.parallel_config
-    ranks = parallel.tensor_parallel_size
+def row_group(spec: Any, row_bytes: int) -> KvGroup:
+    """Rows are one group of one opaque layer."""
+    tokens = min(max(chunk_tokens(spec)), MAX_BLOCK_TOKENS)
+    return KvGroup(layers=1, layer_bytes=row_bytes, block_tokens=tokens)
+
+
+def block_facts(engine: Any, specs: Sequence[Any], vllm_version: str, label: str) -> ModelFacts:
+    """Describes the blocks of an engine's own KV cache. specs: all that tells vLLM's cache groups and
+    their layers apart."""
     facts = {
         "kind": "blocks",
         "vllm": ".".join(vllm_version.split(".")[:2]),
         "kv_cache_dtype": str(engine.cache_config.cache_dtype),
         "kv_cache_spec": digest(specs),
         # In words, too, since replicated groups would else be those of all sizes.
-        "parallel": f"tp_size={ranks}",
-        "hash_root": root.hex(),
+        "parallel": f"tp_size={engine.parallel_config.tensor_parallel_size}",
         **_model_facts(engine),
     }
+    return _facts_of(_name(engine.model_config), facts, label)
+
+
+def loaded_weights(engine: Any, label: str, whole: bool = False) -> str | None:
+    """Names the weights that the engine has loaded, by their content; None: it is not known which they
+    are, and the user has not named them. To be called once, right after the load. engine: the
+    VllmConfig, or None. label: the user's name for them. whole: reads the files whole."""
+    parts = [] if engine is None else _weight_names(engine, whole)
+    if not parts or None in parts:
+        return f"named:{short(label)}" if label else None
+    return parts[0] if len(parts) == 1 else f"files:{digest(parts)[:32]}"
+
+
+def _weight_names(engine: Any, whole: bool) -> list[str | None]:
+    """Names the model's and a draft model's, whose layers have their part of each row."""
+    model = engine.model_config
+    if str(engine.load_config.load_format) == "dummy":
+        return [f"dummy:{model.seed}"]
+    names = [_weight_name(model.model, model, whole)]
+    speculative = getattr(engine, "speculative_config", None)
+    draft = getattr(speculative, "model", None)
+    if draft is not None:
+        names.append(
+            _weight_name(draft, getattr(speculative, "draft_model_config", None), whole)
+        )
+    return names
+
+
+def _weight_name(path: str, model: Any, whole: bool) -> str | None:
+    if getattr(model, "model_weights", ""):
+        return None  # in an object store, of which only small files are here
+    try:
+        content = weights_digest(path, whole)
+    except OSError:
+        return None
+    if content is not None:
+        return f"files:{content}"
+    commit = getattr(getattr(model, "hf_config", None), "_commit_hash", None)
+    return f"commit:{commit}" if commit else None
+
+
+def _facts_of(name: str, facts: dict[str, str], label: str) -> ModelFacts:
     if label:
         facts["label"] = short(label)
-    name = str(engine.model_config.model)
-    return ModelRecord(
-        name=record_name(name),
-        revision=facts.pop("revision", ""),
-        hash_recipe=_recipe(facts.pop("hash_algorithm", "unknown")),
-        tensor_parallel_rank=getattr(parallel, "rank", 0) % ranks if rank is None else rank,
-        tensor_parallel_size=ranks,
-        extra=facts,
-        groups=tuple(groups),
-    )
+    return ModelFacts(name, _recipe(facts.pop("hash_algorithm", "unknown")), facts)
+
+
+def _name(model: Any) -> str:
+    """The hub's name of a model. A model in a directory is named by its architecture and configuration
+    instead, since the same model may be at another path."""
+    if not os.path.isdir(str(model.model)):
+        return record_name(str(model.model))
+    architectures = getattr(model, "architectures", None) or ["model"]
+    return record_name(f"{architectures[0]}-{config_digest(model.hf_config.to_dict())[:8]}")
 
 
 def _recipe(algorithm: str) -> str:
@@ -132,15 +190,7 @@ def _recipe(algorithm: str) -> str:
     return f"vllm-engine-{plain[:40]}/1"
 
 
-def _check_root(root: bytes) -> None:
-    if len(root) != 32:
-        raise ValueError(
-            f"block hashes of {len(root)} bytes can be forged: set prefix_caching_hash_algo to "
-            "sha256 or sha256_cbor"
-        )
-
-
-def _engine_facts(config: Any, root: bytes, vllm_version: str) -> dict[str, str]:
+def _engine_facts(config: Any, vllm_version: str) -> dict[str, str]:
     """What vLLM's own offloading knows of the rows. config: an OffloadingConfig."""
     parallel = config.parallel
     sizes = ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
@@ -155,15 +205,13 @@ def _engine_facts(config: Any, root: bytes, vllm_version: str) -> dict[str, str]
             [[group.tokens_per_block, list(group.layer_names)] for group in config.groups]
         ),
         "tokens_per_hash": str(config.cache.tokens_per_hash),
-        "hash_root": root.hex(),
     }
 
 
 def _model_facts(engine: Any) -> dict[str, str]:
-    """What a VllmConfig says of the weights and of what the model computes from them."""
+    """Everything that a VllmConfig says of the model but for its weights."""
     model, cache = engine.model_config, engine.cache_config
     facts = {
-        "revision": short(_revision(model)),
         "architecture": short(" ".join(getattr(model, "architectures", None) or ())),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
@@ -173,29 +221,10 @@ def _model_facts(engine: Any) -> dict[str, str]:
         ),
         "hash_algorithm": str(cache.prefix_caching_hash_algo)[:48],
     }
-    weights = [model.model]
     speculative = getattr(engine, "speculative_config", None)
     if speculative is not None:
-        # Layers of a draft model have their part of each row.
-        draft = getattr(speculative, "model", None)
-        facts["draft"] = short(f"{speculative.method} {draft} {_draft_revision(speculative)}")
-        weights.append(draft)
-    facts["weights"] = digest([files_of(path) for path in weights])
-    load_format = str(engine.load_config.load_format)
-    if load_format == "dummy":
-        facts["dummy_weights"] = f"seed {model.seed}"
+        facts["draft"] = str(speculative.method)
     if getattr(cache, "calculate_kv_scales", False):
         # Each engine finds scales of its own, which are in none of the rows.
         facts["kv_scales"] = f"of engine {engine.kv_transfer_config.engine_id}"
     return facts
-
-
-def _revision(model: Any) -> str:
-    """The commit that was loaded from the hub, or what was asked for, or ""."""
-    commit = getattr(model.hf_config, "_commit_hash", None)
-    return str(commit or model.revision or "")
-
-
-def _draft_revision(speculative: Any) -> str:
-    draft = getattr(speculative, "draft_model_config", None)
-    return "" if draft is None else _revision(draft)

@@ -16,6 +16,7 @@ Decided in the scheduler, carried out by each worker.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -56,8 +57,8 @@ class KeptChanges:
 
 @dataclass
 class KeptTable:
-    """What a worker found in its table, oldest first. root: of the engine's hashes; None: the table
-    is new. groups: as in BlockList."""
+    """The entries that a worker found in its table, oldest first. root: as `table_root` says; None: the
+    table is new. groups: as in BlockList."""
 
     root: bytes | None
     blocks: npt.NDArray[np.uint32]
@@ -68,6 +69,12 @@ class KeptTable:
         left = [i for i in range(len(self.hashes)) if i not in places]
         hashes = [self.hashes[i] for i in left]
         return KeptTable(self.root, self.blocks[left], self.groups[left], hashes)
+
+
+def table_root(hash_root: bytes, weights: str) -> bytes:
+    """Stands in a table for the root of its hashes, so that blocks which were computed with other weights
+    are not taken over. weights: as in a model record."""
+    return hashlib.sha256(hash_root + weights.encode()).digest()
 
 
 def why_not_kept(engine: Any, kv_cache_config: Any) -> str | None:
@@ -184,9 +191,10 @@ class KeptCacheScheduler:
                 self._changes.loaded.append(Publication(index, numbers, hashes))
 
     def reset(self) -> None:
-        """The weights may have changed."""
+        """The engine has other weights."""
         self._changes = KeptChanges(clear=True)
         self._expected = set()
+        self._loading.clear()
 
     def has_changes(self) -> bool:
         return bool(self._changes)

@@ -134,6 +134,8 @@ class LookupLink(Link):
         with self._wake:
             if not self._questions and not self._told and attachment is self._asked_for_tokens:
                 self._wait(attachment)
+            if attachment is not None and attachment is not self._current:
+                return  # those that are asked now are meant for the next one
             questions, told = list(self._questions), list(self._told)
             self._questions.clear()
             self._told.clear()

@@ -27,7 +27,8 @@ NOT_FOUND, TOO_LATE, NO_DAEMON = "miss", "timeout", "unavailable"
 DISK_STUCK = "disk_stuck"
 
 _IN_MEMORY = int(Presence.POOL | Presence.HOST)
-_ON_DISK, _COLD_BIT = int(Presence.DISK), int(Presence.COLD)
+_ON_DISK = int(Presence.DISK | Presence.DISK_UNVERIFIED)
+_COLD_BIT = int(Presence.COLD)
 
 # An engine with nothing else to do steps on and on in Python, and a thread that wants the
 # interpreter waits 5 ms for it each time. So a step that ends while a question is open lets go of
@@ -101,6 +102,7 @@ class Lookups:
         self._held: set[bytes] = set()  # by some request
         self._unasked: list[bytes] = []
         self._unanswered = 0  # questions that are with the link
+        self._outdated = 0  # the first of these, which were asked of an epoch that has ended
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def look_up(self, key: bytes, request: str) -> Verdict:
@@ -208,6 +210,15 @@ class Lookups:
         for key in mine:
             del self._states[key]
 
+    def turn(self) -> None:
+        """The engine has other weights: nothing is known any more, for any request."""
+        self._states.clear()
+        self._keys_of.clear()
+        self._more_askers.clear()
+        self._held.clear()
+        self._unasked.clear()
+        self._outdated = self._unanswered
+
     def _hold(self, keys: Sequence[bytes], request: str) -> None:
         mine = self._keys_of.setdefault(request, set())
         if not mine.issuperset(keys):
@@ -229,6 +240,9 @@ class Lookups:
     def _take(self, answer: Answer) -> None:
         keys, presence = answer
         self._unanswered -= 1
+        if self._outdated:
+            self._outdated -= 1  # answers come in the order of the questions
+            return
         found = [_MISS] * len(keys)
         if presence is not None:
             found = list(map(_STATES.__getitem__, presence))

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import collections
 import functools
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,14 +21,15 @@ import vllm
 from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
+from .._epochs import unnamed_epoch
 from .._host_view import HostView, NotSharedError, find_host_view
 from .._link import Attachment, LinkState
-from ..connection import DEFAULT_SOCKET
-from ..types import Retention
+from .._options import read_options
 from . import identity as model_identity
 from . import metrics
 from .link import LookupLink, attach_regions
 from .lookups import Lookups, Verdict
+from .options import TIER_OPTIONS
 from .rows import Chains, block_hash
 from .transfers import EndedJob, Job, Transfers
 
@@ -43,18 +43,10 @@ _VERDICTS = {
     Verdict.MISS: offload.LookupResult.MISS,
     Verdict.RETRY: offload.LookupResult.RETRY,
 }
-_RETENTIONS = {"extended": Retention.EXTENDED, "memory": Retention.MEMORY}
 
 
 class KvtierTier(SecondaryTierManager):
-    """socket: the daemon's; default $KVTIER_SOCKET, else where it listens by default.
-    lookup_timeout_ms: how long a request may wait to hear whether its blocks are cached.
-    retention: "extended" (host memory and disk) or "memory" (host memory only). identity: tells
-    weights apart where vLLM's configuration does not, such as weights that are updated in place.
-    retry_min_ms, retry_max_ms: pauses between tries to reach the daemon, doubling.
-
-    Raises ValueError for options that are not such; nothing else reaches vLLM.
-    """
+    """options.py has the options. Raises ValueError for others; nothing else reaches vLLM."""
 
     medium: ClassVar[offload.Medium] = offload.Medium.STORAGE
     # One tier for host memory and disk of the daemon; vLLM has no name for that.
@@ -67,34 +59,30 @@ class KvtierTier(SecondaryTierManager):
         primary_kv_view: memoryview,
         tier_type: str,
         backpressure_detector: Any = None,
-        *,
-        socket: str = "",
-        lookup_timeout_ms: float = 50,
-        retention: str = "extended",
-        identity: str = "",
-        retry_min_ms: float = 50,
-        retry_max_ms: float = 2000,
-        locality: str | None = None,
+        **given: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        if locality is not None:
-            self.locality = offload.Locality(locality)
-        if retention not in _RETENTIONS:
-            raise ValueError(f"retention is {retention!r}, not one of {sorted(_RETENTIONS)}")
-        self._retention = _RETENTIONS[retention]
+        options = read_options("KvtierTier", TIER_OPTIONS, given)
+        if options["locality"] is not None:
+            self.locality = offload.Locality(options["locality"])
+        self._retention = options["retention"]
         self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._chains = Chains(offloading_spec)
+        # Requests that are under way, and those of them with blocks of other weights.
+        self._requests: set[str] = set()
+        self._mixed: set[str] = set()
+        self._weights = ""
         self._connections_told = 0
         self._connected_told: bool | None = None
         self._view: HostView | None = None
-        opener = self._make_opener(socket or os.environ.get("KVTIER_SOCKET", ""), identity)
-        self._link = LookupLink(opener, self._receive, retry_min_ms / 1000, retry_max_ms / 1000)
+        pauses = [options[name] / 1000 for name in ("retry_min_ms", "retry_max_ms")]
+        self._link = LookupLink(self._make_opener(options), self._receive, *pauses)
         self._transfers = Transfers(self._link)
         self._lookups = Lookups(
             self._link.ask,
             lambda: self._link.state,
             functools.partial(self._count, "lookup"),
-            lookup_timeout_ms / 1000,
+            options["lookup_timeout_ms"] / 1000,
         )
 
     def lookup(self, key: bytes, req_context: Any) -> offload.LookupResult:
@@ -102,6 +90,9 @@ class KvtierTier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         job = Job(job_metadata.job_id, False, [bytes(key) for key in job_metadata.keys])
+        if job_metadata.req_context.req_id in self._mixed:
+            self._transfers.refuse(job)
+            return
         rows = np.asarray(job_metadata.chunk_ids, dtype=np.uint32)
         self._transfers.store(
             job, rows, self._chains.store_rows(job.keys, job_metadata.req_context, self._retention)
@@ -116,9 +107,12 @@ class KvtierTier(SecondaryTierManager):
         return [self._result_of(ended) for ended in self._transfers.take_ended()]
 
     def on_new_request(self, req_context: Any) -> offload.RequestOffloadingContext:
+        self._requests.add(req_context.req_id)
         return offload.RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
+        self._requests.discard(req_context.req_id)
+        self._mixed.discard(req_context.req_id)
         self._lookups.forget(req_context.req_id)
         self._chains.forget(req_context.req_id)
 
@@ -126,7 +120,14 @@ class KvtierTier(SecondaryTierManager):
         self._lookups.flush()
 
     def drain_jobs(self) -> None:
+        """vLLM calls it when its caches are reset, as the weights may be others, and says nothing else
+        of that to a tier. This engine finds none of the KV any more that was computed before."""
         self._transfers.drain()
+        self._weights = unnamed_epoch()
+        self._mixed |= self._requests
+        self._transfers.turn()
+        self._lookups.turn()
+        self._link.reopen()
 
     def shutdown(self) -> None:
         self._link.close()
@@ -148,14 +149,20 @@ class KvtierTier(SecondaryTierManager):
         counts, self._counts = self._counts, collections.Counter()
         return metrics.stats(counts, connected, connections)
 
-    def _make_opener(self, socket: str, label: str) -> Callable[[], Attachment | None]:
+    def _make_opener(self, options: Mapping[str, Any]) -> Callable[[], Attachment | None]:
         """What the link opens regions with: it finds out here, where vLLM's configuration can be
         found, all that does not depend on the daemon."""
-        spec = self._offloading_spec
+        spec, label = self._offloading_spec, options["identity"]
         try:
             engine = model_identity.find_engine_config()
             view = self._view = find_host_view(self._primary_kv_view)
-        except (NotSharedError, ValueError, OSError) as error:
+            facts = model_identity.row_facts(
+                spec, engine, view.row_bytes, vllm.__version__, label
+            )
+            group = model_identity.row_group(spec, view.row_bytes)
+            whole = options["weights_digest"]
+            self._weights = model_identity.loaded_weights(engine, label, whole) or unnamed_epoch()
+        except (NotSharedError, ValueError, OSError, model_identity.UnknownModelError) as error:
             reason = error
             return lambda: _refuse(reason)
 
@@ -163,16 +170,14 @@ class KvtierTier(SecondaryTierManager):
             root = model_identity.hash_root()
             if root is None:
                 return None
-            record = model_identity.model_record(
-                spec, engine, view.row_bytes, root, vllm.__version__, label
-            )
+            record = facts.record(root, self._weights, [group])
             memory = {
                 "fd": view.fd,
                 "bytes": view.file_bytes,
                 "blocks": view.rows,
                 "pieces": [(view.offset, view.row_stride, view.row_bytes)],
             }
-            return attach_regions(socket or DEFAULT_SOCKET, [record], [memory])
+            return attach_regions(options["socket"], [record], [memory])
 
         return open_attachment
 
@@ -205,4 +210,4 @@ class KvtierTier(SecondaryTierManager):
 
 
 def _refuse(reason: Exception) -> Attachment | None:
-    raise RuntimeError(f"vLLM's host memory cannot be passed on: {reason}")
+    raise RuntimeError(f"vLLM's rows cannot be passed on: {reason}")

@@ -23,6 +23,9 @@ from .link import FIRST_CONNECT_S, LookupLink, logger
 from .lookups import NO_DAEMON
 from .rows import StoreRows
 
+#: Why transfers fail that would mix KV of the weights that the engine had with those that it has.
+OLD_EPOCH = "old_epoch"
+
 _DRAIN_PAUSE_S = 0.0005
 # Far longer than a copy, and seldom: a load is cut off when the daemon ends.
 SETTLE_S = 2.0
@@ -68,6 +71,7 @@ class Transfers:
         self._under_way: dict[Attachment, dict[tuple[int, int], Job]] = {}
         self._cut_off: list[tuple[float, EndedJob]] = []  # with the time from which to report it
         self._ended: list[EndedJob] = []
+        self._outdated: set[int] = set()  # the numbers of loads that were begun before a turn
 
     def store(self, job: Job, rows: npt.NDArray[Any], what: StoreRows) -> None:
         """Begins to copy rows of the host memory to the daemon; a little later if the link is about
@@ -113,7 +117,21 @@ class Transfers:
         while self._cut_off and self._cut_off[0][0] <= now:
             self._ended.append(self._cut_off.pop(0)[1])
         ended, self._ended = self._ended, []
-        return ended
+        return [self._judged(one) for one in ended] if self._outdated else ended
+
+    def turn(self) -> None:
+        """The engine has other weights. Stores that were begun go on as stores of the weights before.
+        Loads that were begun are reported as failed when they have ended."""
+        held, self._held = self._held, []
+        for job, _ in held:
+            self.refuse(job)
+        jobs = [job for of_one in self._under_way.values() for job in of_one.values()]
+        jobs += [ended.job for ended in self._ended] + [ended.job for _, ended in self._cut_off]
+        self._outdated.update(job.number for job in jobs if job.is_load)
+
+    def refuse(self, job: Job) -> None:
+        """Reports a job as failed that would be of other weights than the engine has now."""
+        self._fail(job, OLD_EPOCH)
 
     def drain(self) -> None:
         """Returns when no job is under way; what has ended is for `take_ended`."""
@@ -132,6 +150,13 @@ class Transfers:
             self._cut_off.append((now + self._settle_s, ended))
         else:
             self._ended.append(ended)
+
+    def _judged(self, ended: EndedJob) -> EndedJob:
+        if ended.job.number not in self._outdated:
+            return ended
+        self._outdated.remove(ended.job.number)
+        failed = dict.fromkeys(range(len(ended.job.keys)), OLD_EPOCH)
+        return EndedJob(ended.job, failed, 0, ended.seconds)
 
     def _begin_held(self, now: float) -> None:
         """Begins the stores that waited for the link, once each, or reports them as failed."""

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors an adapter (LoRA) has, which the block hashes of vLLM do not tell: they have an adapter's
+name and path, and other tensors may come to be there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._model_config import directory_of
+from .._weight_files import File, list_files, weights_digest
+from ..errors import KvtierError
+from .link import logger
+
+
+class AdapterDigests:
+    """Used by the scheduler's thread. whole: reads files whole. A file is read when its adapter's first
+    request comes, as vLLM does unless it has loaded the adapter before."""
+
+    def __init__(self, whole: bool = False) -> None:
+        self._whole = whole
+        # By vLLM's number of the adapter, its files when it was first used, and their digest.
+        self._known: dict[int, tuple[tuple[File, ...], bytes]] = {}
+        self._told: set[int] = set()
+
+    def salt_of(self, adapter: Any) -> bytes | None:
+        """Bytes that tell the blocks of an adapter's requests apart from those of others; empty without
+        an adapter; None: it is not known which tensors the engine has. adapter: a LoRARequest."""
+        if adapter is None:
+            return b""
+        try:
+            directory, _ = directory_of(adapter.lora_path, "")
+            files = list_files(str(directory))
+            known = self._known.get(adapter.lora_int_id)
+            if known is None or getattr(adapter, "load_inplace", False):
+                digest = weights_digest(str(directory), self._whole)
+                if digest is None:
+                    return self._unknown(adapter, "its files are not in a directory")
+                known = self._known[adapter.lora_int_id] = files, bytes.fromhex(digest)
+        except (KvtierError, OSError, ValueError) as error:
+            return self._unknown(adapter, str(error))
+        if known[0] != files:
+            # vLLM still has the tensors of before, unless it was told to load others in place.
+            return self._unknown(adapter, "its files have changed since it was first used")
+        return known[1]
+
+    def _unknown(self, adapter: Any, why: str) -> None:
+        if adapter.lora_int_id not in self._told:
+            self._told.add(adapter.lora_int_id)
+            logger.warning("kvtier: adapter %s is not cached: %s", adapter.lora_name, why)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of vLLM's connector and tier; docs/engines/VLLM.md explains them."""
+
+from __future__ import annotations
+
+from .._options import (
+    IDENTITY,
+    RETRY_MAX_MS,
+    RETRY_MIN_MS,
+    SOCKET,
+    Choice,
+    Flag,
+    Number,
+    Option,
+    Text,
+)
+from ..types import Retention
+
+TIER_OPTIONS: dict[str, Option] = {
+    "identity": IDENTITY,
+    "locality": Choice(None, {"LOCAL": "LOCAL", "REMOTE": "REMOTE"}),
+    "lookup_timeout_ms": Number(50, 0, 600_000),
+    "retention": Choice(
+        Retention.EXTENDED, {"extended": Retention.EXTENDED, "memory": Retention.MEMORY}
+    ),
+    "retry_max_ms": RETRY_MAX_MS,
+    "retry_min_ms": RETRY_MIN_MS,
+    "socket": SOCKET,
+    # Whether files are read whole to tell the weights.
+    "weights_digest": Choice(False, {"sample": False, "whole": True}),
+}
+
+CONNECTOR_OPTIONS: dict[str, Option] = {
+    **{name: option for name, option in TIER_OPTIONS.items() if name != "locality"},
+    "always_load": Flag(False),
+    "keep_kv_cache": Flag(False),
+    # The longest time that a worker that has nothing to compute waits for a load in one step.
+    "load_wait_ms": Number(5, 0, 1000),
+    "weights_run": Text("", 128),
+}

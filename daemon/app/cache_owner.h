@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon as the owner of its cache: tells the log, and knows who else reads pools.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gpu/host_device.h"
+#include "tiers/state/cache_environment.h"
+
+namespace kvtier {
+
+class AttentionService;
+class Log;
+
+// Event loop only. Outlives the cache.
+class DaemonCacheOwner final : public CacheOwner {
+ public:
+  // All are borrowed and outlive this.
+  DaemonCacheOwner(EventQueue* loop, Log* log, const AttentionService* attention)
+      : lent_host_memory_(loop), log_(*log), attention_(*attention) {}
+
+  // Copies to and from regions in host memory.
+  [[nodiscard]] Device* lent_host_memory() { return &lent_host_memory_; }
+
+  bool ReadsPools(DeviceIndex device) override;
+  void OnAdopted(const AdoptionReport& report) override;
+  void OnKeysExpired(uint64_t keys) override;
+  void OnErasureResumed(const std::string& tenant, const EraseReport& report,
+                        const Status& status) override;
+
+ private:
+  HostDevice lent_host_memory_;
+  Log& log_;
+  const AttentionService& attention_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host memory of another process, read and written so that nothing which that process does to it
+// ends this one or holds a thread of it for good.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "gpu/device.h"
+
+namespace kvtier {
+
+// How many bytes one owner has had mapped here: addresses are not without end.
+using MappedBytes = std::atomic<uint64_t>;
+
+// A file in memory (tmpfs) behind a descriptor. Any thread, but for its construction.
+//
+// Reads are pread(). Writes go to a mapping, by process_vm_writev(): pwrite() would wait for the
+// file's lock, which its owner can hold for as long as it likes, and a thread that waits there
+// cannot even be killed; a store to the mapping would end the process (SIGBUS) once the owner has
+// cut the file. The mapping is made by the first write.
+class LentMapping {
+ public:
+  // `mapped` is shared with the other memory of the same owner.
+  LentMapping(LentDescriptor descriptor, uint64_t bytes, std::shared_ptr<MappedBytes> mapped);
+  // May take long: the memory may go with it.
+  ~LentMapping();
+  LentMapping(const LentMapping&) = delete;
+  LentMapping& operator=(const LentMapping&) = delete;
+
+  struct Piece {
+    uint64_t offset = 0;  // in the file
+    std::byte* host = nullptr;
+    uint64_t bytes = 0;
+  };
+  // Copies to `host`. False if the file has become shorter.
+  [[nodiscard]] bool Read(const Piece& piece) const;
+  // Copies from `host`. False if the file has become shorter, has no pages left, or cannot be
+  // mapped; some pieces may have been written then.
+  [[nodiscard]] bool Write(std::span<const Piece> pieces);
+
+  [[nodiscard]] int descriptor() const { return descriptor_.get(); }
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
+
+ private:
+  // The mapping, or null if there cannot be one.
+  [[nodiscard]] std::byte* Address();
+
+  const LentDescriptor descriptor_;
+  const uint64_t bytes_;
+  const std::shared_ptr<MappedBytes> mapped_;
+  std::once_flag tried_;
+  std::byte* address_ = nullptr;
+};
+
+}  // namespace kvtier

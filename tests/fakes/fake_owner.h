@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The owner of a cache in tests: does what each test gives it, or nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "tiers/state/cache_environment.h"
+
+namespace kvtier {
+
+class FakeOwner final : public CacheOwner {
+ public:
+  std::function<bool(DeviceIndex)> pools_read;
+  std::function<double(const BlockFacts&)> chance_of_use;
+  std::function<void(const AdoptionReport&)> on_adopted;
+  std::function<void(uint64_t)> on_keys_expired;
+  std::function<void(const std::string&, const EraseReport&, const Status&)> on_erasure_resumed;
+
+  bool ReadsPools(DeviceIndex device) override { return pools_read && pools_read(device); }
+  std::optional<double> ChanceOfUse(const BlockFacts& facts) override {
+    return chance_of_use ? std::optional(chance_of_use(facts)) : std::nullopt;
+  }
+  void OnAdopted(const AdoptionReport& report) override {
+    if (on_adopted) on_adopted(report);
+  }
+  void OnKeysExpired(uint64_t keys) override {
+    if (on_keys_expired) on_keys_expired(keys);
+  }
+  void OnErasureResumed(const std::string& tenant, const EraseReport& report,
+                        const Status& status) override {
+    if (on_erasure_resumed) on_erasure_resumed(tenant, report, status);
+  }
+};
+
+}  // namespace kvtier

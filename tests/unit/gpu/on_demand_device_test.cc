@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nothing is taken of a GPU, and nothing pinned through it, before a client wants it.
+#include "gpu/on_demand_device.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/fake_executor.h"
+#include "tests/fakes/fake_gpus.h"
+#include "tests/fakes/fake_loop.h"
+
+namespace kvtier {
+namespace {
+
+class OnDemandDeviceTest : public testing::Test {
+ protected:
+  // The outcome of a client's wait; nothing while it waits.
+  std::shared_ptr<std::optional<Status>> Ask() {
+    const auto outcome = std::make_shared<std::optional<Status>>();
+    device_.WhenOpen([outcome](const Status& opened) { *outcome = opened; });
+    return outcome;
+  }
+  void RunAll() { loop_.RunAll(); }
+
+  FakeLoop loop_;
+  FakeExecutor executor_{&loop_};
+  BlockingLoop device_loop_;
+  FakeGpus gpus_{2};
+  std::vector<std::string> notes_;
+  DeferredPinner pinner_{gpus_.MakePinner(), &executor_,
+                         [this](const std::string& note) { notes_.push_back(note); }};
+  OnDemandDevice device_{gpus_.LookAt(1).value(),
+                         {.executor = &executor_, .pinner = &pinner_, .open = [this] {
+                            return gpus_.Open({.ordinal = 1}, &device_loop_);
+                          }}};
+  std::vector<std::byte> memory_ = std::vector<std::byte>(300);
+};
+
+TEST_F(OnDemandDeviceTest, IsKnownBeforeItIsOpen) {
+  EXPECT_EQ(device_.info().ordinal, 1);
+  EXPECT_FALSE(device_.is_open());
+  EXPECT_EQ(device_.CreatePool(4096).error().reason, "device_not_open");
+  LentMemory lent;
+  EXPECT_EQ(device_.Borrow(&lent).error().reason, "device_not_open");
+  EXPECT_EQ(device_.unreachable_counter_pages(), 0u);
+  EXPECT_TRUE(gpus_.opened().empty());
+}
+
+TEST_F(OnDemandDeviceTest, IsOpenedOnceForAllWhoWait) {
+  const auto first = Ask();
+  const auto second = Ask();
+  EXPECT_FALSE(first->has_value()) << "opening takes a tenth of a second, and the loop never waits";
+  RunAll();
+  EXPECT_TRUE(first->value() && second->value());
+  EXPECT_EQ(gpus_.opened(), std::vector{1});
+  EXPECT_TRUE(device_.CreatePool(4096));
+  EXPECT_TRUE(Ask()->value()) << "within the call";
+}
+
+TEST_F(OnDemandDeviceTest, ThatCannotBeOpenedIsTriedAgainForTheNextClient) {
+  gpus_.RefuseToOpen(true);
+  const auto refused = Ask();
+  RunAll();
+  EXPECT_EQ(refused->value().error().reason, "cudaErrorMemoryAllocation");
+  gpus_.RefuseToOpen(false);
+  const auto again = Ask();
+  RunAll();
+  EXPECT_TRUE(again->value());
+}
+
+TEST_F(OnDemandDeviceTest, PinsWhatWasNotedOnceItIsOpen) {
+  const std::span all(memory_);
+  EXPECT_TRUE(pinner_.Pin(all.first(100)));
+  EXPECT_TRUE(pinner_.Pin(all.subspan(100, 100)));
+  RunAll();
+  EXPECT_TRUE(gpus_.pinner()->pinned().empty()) << "pinning would make a context";
+  (void)Ask();
+  RunAll();
+  EXPECT_EQ(gpus_.pinner()->pinned(), (std::vector{&memory_[0], &memory_[100]}));
+  EXPECT_TRUE(pinner_.Pin(all.last(100)));
+  EXPECT_EQ(gpus_.pinner()->pinned().size(), 3u) << "at once from now on";
+  for (const size_t at : {0, 100, 200}) pinner_.Unpin(all.subspan(at, 100));
+  EXPECT_TRUE(gpus_.pinner()->pinned().empty());
+}
+
+TEST_F(OnDemandDeviceTest, ForgetsWhatIsUnpinnedBeforeItWasPinned) {
+  const std::span all(memory_);
+  EXPECT_TRUE(pinner_.Pin(all.first(100)));
+  EXPECT_TRUE(pinner_.Pin(all.last(100)));
+  pinner_.Unpin(all.first(100));
+  EXPECT_TRUE(device_.OpenNow());
+  RunAll();
+  EXPECT_EQ(gpus_.pinner()->pinned(), std::vector{&memory_[200]});
+}
+
+TEST_F(OnDemandDeviceTest, SaysWhatCouldNotBePinnedAndGoesOnWithoutIt) {
+  EXPECT_TRUE(pinner_.Pin(memory_));
+  gpus_.pinner()->Refuse();
+  EXPECT_TRUE(device_.OpenNow());
+  RunAll();
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find("no_pins"), std::string::npos);
+  pinner_.Unpin(memory_);  // which the pinner does not know
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KvtierConnector where an engine's weights become others: no engine is served the KV of weights that it
+does not have, and each engine that has the same weights is served."""
+
+import os
+import shutil
+import unittest
+
+from cache_tests import CACHED_TOKENS, PROMPTS, EngineCase
+from engine_process import EngineProcess
+from tiny_model import ADAPTER_RANK, make_adapter, make_model, make_model_of_kind
+
+ALL = [CACHED_TOKENS] * PROMPTS
+NONE = [0] * PROMPTS
+
+
+class FilesTest(EngineCase, unittest.TestCase):
+    """What a model's files say is what was in them when the engine loaded them."""
+
+    options = {"connector": True}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.other = make_model(cls.directory / "other", seed=1)
+
+    def copy(self, model, name, times=None):
+        """To a directory that is replaced file by file, as deployments do it."""
+        directory = self.directory / name
+        directory.mkdir(exist_ok=True)
+        for file in model.iterdir():
+            new = shutil.copyfile(file, directory / f"{file.name}.new")
+            os.replace(new, directory / file.name)
+            if times is not None:
+                os.utime(directory / file.name, times)
+        return directory
+
+    def check_that_it_is_other(self, engine):
+        """No engine has computed the prompts with the other weights yet."""
+        reply = engine.generate(self.prompts)
+        self.assertEqual(reply["cached"], NONE)
+        self.assertEqual(reply["tokens"], self.tokens_of(self.other))
+        engine.stop()
+
+    def test_files_that_are_replaced_below_a_running_engine_are_not_what_it_has(self):
+        model = self.copy(self.model, "replaced")
+        engine = self.start_engine(model)
+        self.wait_for_connection(engine)
+        self.copy(self.other, "replaced")
+        self.restart_daemon()
+        self.wait_for_connection(engine)
+        self.generate(engine)
+        engine.stop()
+        self.check_that_it_is_other(self.start_engine(model))
+
+    def test_files_of_the_same_size_and_times_are_other_weights(self):
+        model = self.copy(self.model, "reproducible", (1, 1))
+        engine = self.start_engine(model)
+        self.generate(engine)
+        engine.stop()
+        self.copy(self.other, "reproducible", (1, 1))
+        self.check_that_it_is_other(self.start_engine(model))
+
+    def test_the_same_files_copied_anew_are_the_same_weights(self):
+        self.store()
+        for name in ("here", "there"):
+            engine = self.start_engine(self.copy(self.model, name))
+            self.assertEqual(self.generate(engine), ALL)
+            engine.stop()
+
+
+class AdaptersTest(EngineCase, unittest.TestCase):
+    """Adapters are told apart by their tensors, beside the name and path that vLLM goes by."""
+
+    options = {
+        "connector": True,
+        "engine": {"enable_lora": True, "max_loras": 2, "max_lora_rank": ADAPTER_RANK},
+    }
+
+    def tokens_with(self, *adapter):
+        plain = EngineProcess(
+            self.model, self.directory / "plain.log", {"engine": dict(self.options["engine"])}
+        )
+        tokens = plain.generate(self.prompts, adapter=adapter)["tokens"]
+        plain.stop()
+        return tokens
+
+    def check_with(self, engine, adapter, expected, cached):
+        reply = engine.generate(self.prompts, adapter=adapter)
+        self.assertEqual(reply["tokens"], expected)
+        self.assertEqual(reply["cached"], cached)
+        engine.forget()
+
+    def test_an_adapter_that_is_replaced_at_its_path_is_another_one(self):
+        path = str(make_adapter(self.directory / "adapter", seed=1))
+        one = self.tokens_with("a", 1, path)
+        for cached in (NONE, ALL):
+            self.check_with(self.engine, ("a", 1, path), one, cached)
+        self.generate()  # without the adapter
+        make_adapter(self.directory / "adapter", seed=2)
+        other = self.tokens_with("a", 1, path)
+        self.assertNotEqual(one, other)
+        new = self.start_engine()
+        for cached in (NONE, ALL):
+            self.check_with(new, ("a", 1, path), other, cached)
+        new.stop()
+        # The running engine still has the first one, and no name for it.
+        self.check_with(self.engine, ("a", 1, path), one, NONE)
+        self.check_with(self.engine, ("a", 2, path), other, ALL)
+
+
+class UnsaidUpdateTest(EngineCase, unittest.TestCase):
+    """The caller replaces the weights and says nothing to the connector."""
+
+    options = {"connector": True}
+
+    def test_the_worker_notices_it_and_uses_nothing_of_before(self):
+        other = make_model(self.directory / "other", seed=1)
+        expected = self.tokens_of(other)
+        self.store()
+        self.engine.reload(other)
+        cached = []
+        for _ in range(4):
+            reply = self.engine.generate(self.prompts)
+            self.assertEqual(reply["tokens"], expected)
+            cached.append(reply["cached"])
+            self.engine.forget()
+        self.assertEqual(cached[-1], ALL)
+        self.assertIn("the weights have changed, and the caches were not reset", self.engine.log)
+        self.engine.kill()
+        type(self).engine = self.start_engine()
+        self.assertEqual(self.generate(), ALL)
+
+
+class NamedWeightsTest(EngineCase, unittest.TestCase):
+    """As training does it: engines get new weights in place, and the trainer says which."""
+
+    options = {"connector": True, "weights_run": "a run"}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.steps = [make_model(cls.directory / f"step {i}", seed=10 + i) for i in range(2)]
+
+    def update(self, engine, step):
+        engine.reset()
+        engine.reload(self.steps[step], version=str(step))
+
+    def check_step(self, step, reply, cached):
+        self.assertEqual(reply["tokens"], self.tokens_of(self.steps[step]))
+        self.assertEqual(reply["cached"], cached)
+
+    def test_engines_with_the_same_step_share_and_others_do_not(self):
+        other = self.start_engine()
+        for step, engine, cached in [
+            (0, self.engine, NONE),
+            (0, other, ALL),
+            (1, other, NONE),
+            (0, other, ALL),  # which it has had before
+            (1, self.engine, ALL),
+        ]:
+            self.update(engine, step)
+            self.check_step(step, engine.generate(self.prompts), cached)
+            engine.forget()
+        other.stop()
+
+
+class KeptEpochsTest(EngineCase, unittest.TestCase):
+    options = {"connector": True, "keep_kv_cache": True}
+
+    def test_memory_that_is_kept_is_not_taken_over_with_other_weights(self):
+        other = make_model(self.directory / "other", seed=1)
+        self.generate()
+        self.engine.reset()
+        self.engine.reload(other)
+        expected = self.tokens_of(other)
+        self.assertEqual(self.engine.generate(self.prompts)["tokens"], expected)
+        self.engine.kill()
+        type(self).engine = self.start_engine()
+        self.assertEqual(self.generate(), ALL)  # from the daemon
+        self.assertEqual(self.engine.metrics().get("restore:kept", 0), 0)
+
+
+class TwoRanksEpochsTest(EngineCase, unittest.TestCase):
+    """Ranks are processes, which hear of other weights with the next step."""
+
+    options = {"connector": True, "engine": {"tensor_parallel_size": 2}}
+    kind = "windows and experts"
+    with_expected = False
+
+    def test_all_ranks_turn_to_other_weights_at_once(self):
+        other = make_model_of_kind(self.directory / "other", self.kind, seed=1)
+        before = self.engine.generate(self.prompts)["tokens"]
+        self.engine.reset()
+        self.engine.reload(other)
+        computed = self.engine.generate(self.prompts)
+        self.assertEqual(computed["cached"], NONE)
+        self.assertNotEqual(computed["tokens"], before)
+        self.engine.forget()
+        served = self.engine.generate(self.prompts)
+        self.assertEqual(served["cached"], ALL)
+        self.assertEqual(served["tokens"], computed["tokens"])
+        self.engine.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations that KvtierConnector takes and refuses, with vLLM's classes and without an engine."""
+
+import types
+import unittest
+
+try:
+    from kvtier.vllm.connector import KvtierConnector
+    from vllm.config import KVTransferConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+except ImportError as error:
+    raise unittest.SkipTest(f"no vLLM: {error}") from error
+
+
+def transfer_config(options):
+    return KVTransferConfig(
+        kv_connector="KvtierConnector",
+        kv_connector_module_path="kvtier.vllm",
+        kv_role="kv_both",
+        kv_connector_extra_config=options,
+    )
+
+
+class ConnectorOptionsTest(unittest.TestCase):
+    def refusal(self, options=None, **parallel):
+        engine = types.SimpleNamespace(
+            kv_transfer_config=transfer_config(options or {}),
+            parallel_config=types.SimpleNamespace(tensor_parallel_size=1, **parallel),
+        )
+        with self.assertRaises(ValueError) as caught:
+            KvtierConnector(engine, KVConnectorRole.SCHEDULER, None)
+        return str(caught.exception)
+
+    def test_what_is_no_option_or_no_value_of_one_is_refused(self):
+        for options, message in (
+            ({"keep_kv_cache": "maybe"}, "true or false"),
+            ({"always_load": "yes"}, "true or false"),
+            ({"retention": "disk"}, '"extended" or "memory"'),
+            ({"retry_min_ms": 0, "retry_max_ms": 0}, "a number from 1"),
+            ({"lookup_timeout_ms": "fast"}, "a number from 0"),
+            ({"weights_digest": "all"}, '"sample" or "whole"'),
+            ({"identity": 7}, "a printable text"),
+            ({"socket": "/tmp/" + "x" * 200}, "at most 107 bytes"),
+            ({"locality": "LOCAL"}, "no option locality"),
+            ({"retension": "memory"}, "retention is meant"),
+        ):
+            with self.subTest(options):
+                self.assertIn(message, self.refusal(options))
+
+    def test_parallelism_that_splits_sequences_or_layers_is_refused(self):
+        for kind in ("pipeline", "prefill_context", "decode_context"):
+            message = self.refusal(**{f"{kind}_parallel_size": 2})
+            self.assertIn(f"not {kind} parallelism", message)
+
+    def test_text_that_says_false_keeps_nothing(self):
+        """And so leaves sleep mode possible."""
+        for value, sleeps in (("false", True), (False, True), ("true", False), (True, False)):
+            config = transfer_config({"keep_kv_cache": value})
+            self.assertEqual(KvtierConnector.supports_sleep_mode(config), sleeps)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which blocks there are and where: the directory of all of them, the pools that hold them, and
+// which block follows which.
+//
+// Each part of the cache reads all of it here. CacheState alone changes the states and places of a
+// block, because its places in the orders change with them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/device.h"
+#include "tiers/directory/directory.h"
+#include "tiers/directory/lineage.h"
+#include "tiers/directory/pool_blocks.h"
+#include "tiers/policy/eviction_policy.h"
+#include "tiers/policy/tenant_orders.h"
+#include "tiers/policy/tenant_table.h"
+#include "tiers/storage/slot_header.h"
+#include "tiers/types/cache_options.h"
+#include "tiers/types/cache_requests.h"
+
+namespace kvtier {
+
+struct CachePool;
+
+struct Namespace {
+  NamespaceIdentity identity;
+  uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
+  TenantId tenant;
+  std::array<CachePool*, kMaxPoolSlots> pools{};  // by PoolSlot; null: none there
+  bool indexed = false;                           // the index knows the identity of this number
+  // Its tenant's number among those of which token ids are kept.
+  static constexpr uint32_t kNoTokenShare = UINT32_MAX;
+  uint32_t token_share = kNoTokenShare;
+};
+
+// How a region's blocks end their loads. Event loop only; RegionTransfers implements it.
+class RegionEvents {
+ public:
+  virtual ~RegionEvents() = default;
+  // The blocks have their bytes.
+  virtual void OnLoaded(CachePool* pool, std::span<const EntryIndex> entries) = 0;
+  // The block will not arrive. It is no longer loading, and still the entry's.
+  virtual void OnLoadFailed(CachePool* pool, EntryIndex entry, MissReason reason) = 0;
+};
+
+struct CachePool {
+  PoolId id;
+  NamespaceId namespace_id;
+  DeviceIndex device;  // none of a region in host memory
+  PoolSlot slot;
+  uint64_t generation = 0;
+  uint64_t block_bytes = 0;
+  Device* copier = nullptr;  // copies between `memory` and host
+  std::unique_ptr<DevicePool> memory;
+  PoolBlocks blocks;
+  PagedArray<std::optional<PayloadChecksum>> checksums;  // given at commit, by block
+  VictimQueue victims;  // cached blocks: committed, loaded, unreferenced; of a region none
+  // The parts of a region's block, in the order of its payload; none: blocks lie one after the
+  // other.
+  std::vector<RegionPiece> pieces;
+  RegionEvents* region = nullptr;  // null: not a region
+  uint32_t sessions = 0;           // that use it (SessionTable::UsePool)
+  uint32_t ended_sessions = 0;     // that did, and hold blocks or may still write to them
+  uint32_t operations = 0;         // acquires under way
+  // When the last of its sessions ended; none of a pool that is used, or never was.
+  std::optional<int64_t> unused_since_ms;
+  uint32_t next_to_close = 0;  // the block at which PoolSpace goes on to empty the pool
+
+  // Calls `visit(offset in the memory, offset in the payload, bytes)` for each contiguous part of
+  // the given part of a block's payload.
+  template <typename Visit>
+  void ForEachPart(BlockIndex block, uint64_t offset, uint64_t bytes, Visit visit) const {
+    if (pieces.empty()) return visit(block.value * block_bytes + offset, offset, bytes);
+    uint64_t begin = 0;  // of the piece, in the payload
+    for (const RegionPiece& piece : pieces) {
+      const uint64_t first = std::max(begin, offset);
+      const uint64_t end = std::min(begin + piece.bytes, offset + bytes);
+      if (first < end) {
+        visit(piece.offset + block.value * piece.block_stride + (first - begin), first,
+              end - first);
+      }
+      begin += piece.bytes;
+    }
+  }
+};
+
+// Event loop only.
+class Blocks {
+ public:
+  // Both are borrowed and outlive this.
+  Blocks(const CacheOptions* options, const TenantTable* tenants)
+      : options_(*options), tenants_(*tenants), token_tenants_(options->token_tenants) {}
+
+  Directory directory;
+  std::vector<Namespace> namespaces;                   // by NamespaceId
+  std::map<PoolId, std::unique_ptr<CachePool>> pools;  // regions among them
+  // Which block follows which.
+  Lineage lineage;
+  // Blocks that no tier holds while blocks that follow them are cached, the longest lost first;
+  // their `last_use_s` says since when. Their entries stay, so that they are known again when they
+  // are committed again. Blocks that follow them are unusable.
+  EntryList lost;
+  // How many lost blocks have come back.
+  uint64_t returned = 0;
+
+  [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return directory[entry]; }
+  [[nodiscard]] const BlockEntry& operator[](EntryIndex entry) const { return directory[entry]; }
+  // The block's entry; kNoEntry if it is not known, or lost.
+  [[nodiscard]] EntryIndex Find(const BlockKey& key) const {
+    const EntryIndex index = directory.Find(key);
+    return index != kNoEntry && lost.Contains(index) ? kNoEntry : index;
+  }
+
+  [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
+  // Finds or adds. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] Result<NamespaceId> InternNamespace(const NamespaceIdentity& identity);
+  // A space for the identity that has no pool yet. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] Namespace MakeNamespace(const NamespaceIdentity& identity) const;
+  [[nodiscard]] Namespace& NamespaceOf(const BlockEntry& entry) {
+    return namespaces[entry.namespace_id.value];
+  }
+  [[nodiscard]] TenantId TenantOf(const BlockEntry& entry) const {
+    return namespaces[entry.namespace_id.value].tenant;
+  }
+  // Whether tenants share this row of tenant tables: one's hints must not cost another's blocks.
+  [[nodiscard]] bool IsShared(TenantId tenant) const;
+
+  // Null if there is no such pool.
+  [[nodiscard]] CachePool* FindPool(PoolId id);
+  // Errors: kLimitExceeded "pool_numbers_used_up".
+  [[nodiscard]] Status MayAddPool() const;
+  // The pool gets a number that no pool has had before, so that a handle of a closed one finds
+  // none, and stands in its namespace's slot. REQUIRES: the slot is free; MayAddPool().
+  CachePool* AddPool(std::unique_ptr<CachePool> pool);
+  // The pool's memory goes with it. REQUIRES: no block is taken, and nothing uses the pool.
+  void RemovePool(CachePool* pool);
+
+  // The block of `pool` that is the entry's, loaded or not; kNoBlock if there is none. REQUIRES: a
+  // pool of the entry's space.
+  [[nodiscard]] BlockIndex BlockIn(const CachePool& pool, const BlockEntry& entry) const;
+  // Calls `visit(CachePool&, BlockIndex)` for each pool that holds the block or awaits it; `visit`
+  // may take that place away.
+  template <typename Visit>
+  void ForEachPlace(const BlockEntry& entry, Visit visit) const;
+  // A pool that holds the block's bytes; null if none does.
+  [[nodiscard]] CachePool* ReadyPool(const BlockEntry& entry) const;
+  // References over all pools.
+  [[nodiscard]] uint32_t References(const BlockEntry& entry) const;
+  // Nothing if the block is the first of its sequence, or the one before it is not known.
+  [[nodiscard]] std::optional<BlockHash> ParentHashOf(EntryIndex entry) const;
+  // The checksum that the client gave when it committed the pool's block: compared when the block
+  // is offloaded. Null if it gave none.
+  [[nodiscard]] const PayloadChecksum* CommitChecksum(const CachePool& pool, EntryIndex entry) const;
+  // Describes the block to orders of eviction and to admission.
+  [[nodiscard]] BlockFacts FactsOf(EntryIndex index) const;
+
+ private:
+  friend class CacheState;
+  // The block becomes one of the entry's places. REQUIRES: it is committed for the entry, which has
+  // none in its pool.
+  void AddPlace(CachePool* pool, BlockIndex block);
+  // The reverse; the block is left to the caller. REQUIRES: the entry has a place in the pool.
+  BlockIndex RemovePlace(CachePool* pool, EntryIndex entry);
+  // Some pool awaits the block's bytes.
+  [[nodiscard]] bool Awaited(EntryIndex entry) const;
+
+  const CacheOptions& options_;
+  const TenantTable& tenants_;
+  const std::vector<std::string> token_tenants_;
+  uint32_t next_pool_ = 0;
+};
+
+template <typename Visit>
+void Blocks::ForEachPlace(const BlockEntry& entry, Visit visit) const {
+  for (PoolPlace place = entry.place; place != kNoPlace;) {
+    CachePool& pool = *namespaces[entry.namespace_id.value].pools[place.pool().value];
+    const BlockIndex block = place.block();
+    place = pool.blocks[block].elsewhere;
+    visit(pool, block);
+  }
+}
+
+}  // namespace kvtier

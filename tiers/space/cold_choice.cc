@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/space/cold_choice.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "tiers/state/cache_state.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kMostInFlightBytes = 16 * kMiB;
+
+}  // namespace
+
+// A second's worth can be saved up, so that ticks that come late cost nothing.
+void ColdChoice::Tick(bool away) {
+  away_ = away;
+  const auto per_s = static_cast<int64_t>(state_.options.cold_write_bytes_per_s);
+  const int64_t elapsed_ms = std::min<int64_t>(state_.clock.NowMs() - refilled_ms_, 1000);
+  refilled_ms_ = state_.clock.NowMs();
+  allowance_bytes_ = std::min(allowance_bytes_ + per_s / 1000 * elapsed_ms, per_s);
+}
+
+bool ColdChoice::MayStart() const {
+  return allowance_bytes_ > 0 && in_flight_bytes_ < kMostInFlightBytes;
+}
+
+void ColdChoice::Begin(EntryRef block, uint64_t bytes) {
+  allowance_bytes_ -= static_cast<int64_t>(bytes);
+  in_flight_bytes_ += bytes;
+  under_way_.insert(block);
+}
+
+void ColdChoice::End(EntryRef block, uint64_t bytes) {
+  in_flight_bytes_ -= bytes;
+  under_way_.erase(block);
+}
+
+ColdChoice::Choice ColdChoice::ChoiceFor(EntryIndex index, bool leaving) const {
+  const BlockEntry& entry = state_.blocks.directory[index];
+  if (entry.cold_copy() || entry.retention != RetentionClass::kExtended || entry.LeavesFirst() ||
+      state_.BeingErased(entry) || !(entry.in_host() || entry.on_disk())) {
+    return Choice::kNever;
+  }
+  const int64_t now_ms = state_.clock.AgeMs();
+  if (now_ms + 1000 > state_.ExpiryMs(entry)) return Choice::kNever;
+  const bool due =
+      leaving || now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
+  // An erasure deletes from the store at last; none of the tenant's blocks comes there meanwhile.
+  const bool erased = std::ranges::any_of(state_.erasing.scopes, [&](const Erasures::Scope& scope) {
+    return scope.request.tenant == state_.blocks.NamespaceOf(entry).identity.tenant;
+  });
+  const bool readable = (entry.in_host() || !entry.busy()) &&
+                        !under_way_.contains(state_.blocks.directory.RefOf(index)) && !erased;
+  return due && readable && entry.uses >= state_.options.cold_min_uses ? Choice::kWrite
+                                                                       : Choice::kNotYet;
+}
+
+// A block that a pool has will come to host once more.
+void ColdChoice::CountLoss(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  if (state_.options.cold_write_bytes_per_s == 0 || entry.in_host() || entry.in_pool()) return;
+  if (ChoiceFor(index, true) != Choice::kWrite) return;
+  const ColdLoss loss = !MayStart() ? ColdLoss::kBudget : ColdLoss::kEarly;
+  state_.stats.cold.CountLoss(away_ ? ColdLoss::kAway : loss);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which blocks are worth a copy in the cold store, and how much may be written there now.
+#pragma once
+
+#include <cstdint>
+#include <set>
+
+#include "tiers/directory/directory.h"
+#include "tiers/policy/eviction_policy.h"
+
+namespace kvtier {
+
+class CacheState;
+
+// A block is written when it has been idle for some time, or when it leaves the disk next. Blocks
+// that leave the disk without a copy are counted with the reason. Event loop only.
+class ColdChoice {
+ public:
+  enum class Choice : uint8_t { kWrite, kNotYet, kNever };
+
+  // `state` is borrowed and outlives this.
+  explicit ColdChoice(CacheState* state) : state_(*state) {}
+
+  // Whether the block should be written now; one that is about to leave the disk need not have been
+  // idle.
+  [[nodiscard]] Choice ChoiceFor(EntryIndex entry, bool leaving) const;
+  // Something more may be on its way to the store.
+  [[nodiscard]] bool MayStart() const;
+  // The block's object, of so many bytes, is on its way to the store from now on, or no longer.
+  void Begin(EntryRef block, uint64_t bytes);
+  void End(EntryRef block, uint64_t bytes);
+  // The time since the last call allows for more bytes. `away`: the store does not answer now.
+  void Tick(bool away);
+  // The block is being evicted from disk.
+  void CountLoss(EntryIndex entry);
+
+ private:
+  CacheState& state_;
+  std::set<EntryRef> under_way_;  // they may be forgotten meanwhile
+  bool away_ = false;             // the store, at the last tick
+  uint64_t in_flight_bytes_ = 0;
+  // So many bytes may be written at once; below zero after a block that was larger than the rest.
+  int64_t allowance_bytes_ = 0;
+  int64_t refilled_ms_ = 0;
+};
+
+}  // namespace kvtier

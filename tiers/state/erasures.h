@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which blocks are being erased.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tiers/policy/age_clock.h"
+#include "tiers/types/cache_requests.h"
+
+namespace kvtier {
+
+// Blocks that Erasure has to erase: none of them is written to disk any more. Event loop only.
+class Erasures {
+ public:
+  struct Scope {
+    EraseRequest request;
+    uint32_t begun_s = 0;  // of the age clock; blocks that are made later stay
+  };
+  // `clock` is borrowed and outlives this.
+  explicit Erasures(const AgeClock* clock) : clock_(*clock) {}
+
+  // Erasures under way, in the order in which they began.
+  std::vector<Scope> scopes;
+
+  // Whether a block of the tenant that was created then, on the age clock, is to be erased.
+  [[nodiscard]] bool Covers(const Scope& scope, const std::string& tenant,
+                            uint32_t created_s) const;
+  [[nodiscard]] bool AnyCovers(const std::string& tenant, uint32_t created_s) const;
+
+ private:
+  const AgeClock& clock_;
+};
+
+}  // namespace kvtier
