@@ -32,7 +32,8 @@ std::vector<NamespaceId> NamespacesOf(const ServiceContext& context,
   std::vector<NamespaceId> ids;
   const std::vector<NamespaceIdentity> namespaces = context.cache->Namespaces();
   for (uint32_t i = 0; i < namespaces.size(); ++i) {
-    if (IsChosen(context, namespaces[i], request)) ids.emplace_back(i);
+    const bool is_free = namespaces[i].block_bytes == 0;
+    if (!is_free && IsChosen(context, namespaces[i], request)) ids.emplace_back(i);
   }
   return ids;
 }
