@@ -27,10 +27,9 @@
  * Reconnecting. A call that finds the connection gone tries to connect, say hello, register and
  * attach again, at most once per `reconnect_min_ms`..`reconnect_max_ms` (doubling); between tries
  * it returns KVT_UNAVAILABLE at once. Blocks acquired over the lost connection are taken back if
- * they can be ("Resuming" in kvtier_sequence.h); else handles give KVT_STALE_HANDLE, and the bytes
- * of a lost block may be overwritten. Memory is never unmapped under the caller: an earlier pool
- * stays until `kvt_pool_drop_stale_mappings` or `kvt_pool_close`, but two generations later as
- * zeros.
+ * they can be ("Resuming" in kvtier_sequence.h); else handles give KVT_STALE_HANDLE, and
+ * lost blocks may be overwritten. Memory is never unmapped under the caller: an earlier pool stays
+ * until `kvt_pool_drop_stale_mappings` or `kvt_pool_close`, but two generations later as zeros.
  *
  * Units are in the names; times are milliseconds; a block is `block_tokens` tokens. Timeouts: 0
  * does not wait, KVT_DEFAULT_TIMEOUT uses the connection's `request_timeout_ms`.
@@ -539,9 +538,8 @@ typedef struct kvt_multimodal_item {
 #define KVT_HASH_VLLM_2 "vllm-sha256-cbor/2" /* vLLM from 0.31 on, each key with its kind */
 #define KVT_HASH_SGLANG_1 "sglang/1"         /* SGLang's storage hashes */
 
-/* The values that the hashes of a prompt cover beside its tokens. A text that is NULL is absent;
- * vLLM takes an empty one for absent, too. A recipe refuses values that it does not hash; /1
- * ignores lora_path. */
+/* Values that a prompt's hashes cover beside its tokens. A text that is NULL is absent; vLLM takes
+ * an empty one for absent, too. A recipe refuses values that it does not hash; /1 skips lora_path. */
 typedef struct kvt_prompt_identity {
   size_t size;
   const char* seed;                 /* vLLM's, of the first parent; NULL: "vllm-none-hash" */
