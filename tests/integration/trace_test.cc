@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl trace: what it tells of a real daemon's requests.
+// kvtierctl trace of a real daemon's requests.
 #include <fstream>
 #include <map>
 #include <set>
@@ -140,7 +140,7 @@ TEST_F(TraceTest, SwitchedOffSaysHowToSwitchItOn) {
   EXPECT_EQ(nothing.exit_code, 2);
 }
 
-// What `readelf -n` shows is what bpftrace and perf find.
+// bpftrace and perf find the probes that `readelf -n` shows.
 TEST(ProbesTest, ProgramTellsItsProbes) {
 #if !__has_include(<sys/sdt.h>)
   GTEST_SKIP() << "built without <sys/sdt.h>";

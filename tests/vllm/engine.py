@@ -28,12 +28,12 @@ import traceback
 BLOCK_TOKENS = 32
 HOST_ROWS = 96
 STEPS_TO_SETTLE = 10_000
-# Of a prompt that stands for whatever else an engine is asked.
+# The length of a prompt that stands for whatever else an engine is asked.
 OTHER_BLOCKS = 8
 PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 16
 VLLM_METRICS = {"vllm:num_preemptions": "preemptions", "vllm:prefix_cache_hits": "hits"}
-# What every engine imports.
+# Modules that every engine imports.
 MODULES = (
     "vllm.v1.engine.llm_engine",
     "vllm.v1.engine.core_client",
@@ -152,7 +152,7 @@ def offloads(engine):
 
 
 def other_prompts(count):
-    """That nothing else has the beginnings of."""
+    """A prompt whose beginning no other has."""
     from tiny_model import VOCABULARY
 
     generator = random.Random(f"{os.getpid()} {next(prompts_made)}")

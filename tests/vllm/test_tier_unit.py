@@ -171,7 +171,7 @@ class IdentityTest(unittest.TestCase):
                 self.assertNotEqual(one, other)
 
     def directory(self, weights, times=None):
-        """Of a model with these bytes as its weights."""
+        """The path of a model with these bytes as its weights."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         path = os.path.join(directory.name, "model.safetensors")
@@ -266,7 +266,7 @@ class RowsTest(unittest.TestCase):
 
 
 class LinkCase(unittest.TestCase):
-    """A link to a fake daemon; `answers` get what it was asked."""
+    """A link to a fake daemon; `answers` get the daemon's requests."""
 
     def setUp(self):
         self.daemon = FakeDaemon()
@@ -333,7 +333,7 @@ class TransfersTest(LinkCase):
         self.assertEqual([ended.skipped for ended in self.transfers.take_ended()], [1])
 
     def test_loads_of_the_first_step_wait_until_the_region_is_open(self):
-        """Or the first request of an engine would compute what the daemon has."""
+        """Otherwise the first request of an engine would compute blocks that the daemon has."""
         self.store(1, 1)
         too_early = [None, None, None]
 
