@@ -539,7 +539,7 @@ typedef struct kvt_multimodal_item {
 #define KVT_HASH_SGLANG_1 "sglang/1"         /* SGLang's storage hashes */
 
 /* Values that a prompt's hashes cover beside its tokens. A text that is NULL is absent; vLLM takes
- * an empty one for absent, too. A recipe refuses values that it does not hash; /1 skips lora_path. */
+ * an empty one for absent, too. A recipe refuses values it does not hash; /1 skips lora_path. */
 typedef struct kvt_prompt_identity {
   size_t size;
   const char* seed;                 /* vLLM's, of the first parent; NULL: "vllm-none-hash" */
