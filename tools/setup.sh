@@ -37,7 +37,7 @@ test_packages=(
   prometheus python3-prometheus-client chromium-headless-shell
   # stores for the tests of the cold tier
   redis-server ceph-common ceph-mon ceph-osd
-  # draws what the kernels' benchmark measured
+  # draws the results of the kernels' benchmark
   python3-matplotlib
   # tests of manual pages and completions; gnuplot draws for kvtierctl bench --plot
   fish gnuplot-nox man-db mandoc zsh

@@ -57,7 +57,7 @@ END
 purge() { rados --conf "$cluster" purge kvtier --yes-i-really-really-mean-it >/dev/null; }
 
 # Both write into an empty pool, in memory that the OSD has used before: the first touch of a page
-# costs more than what is written to it, above all in a virtual machine.
+# costs more than the write itself, above all in a virtual machine.
 rados_rounds() {
   local bytes=$1 round puts=() gets=() written reads
   rados_bench write -b "$bytes" --no-cleanup >/dev/null

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a configured cold tier costs acquires of blocks that this host has: a daemon without one beside
-# a daemon with a Ceph cluster that answers, and that stands still. The three are measured in turn.
-# Prints medians of p50 and p99 over the rounds.
+# The cost of a configured cold tier for acquires of blocks that this host has: a daemon without one
+# beside a daemon with a Ceph cluster that answers, and that stands still. The three are measured in
+# turn. Prints medians of p50 and p99 over the rounds.
 #
 #   tools/bench/cold_acquire.sh [ROUNDS]      9 by default; build/release, or KVTIER_BUILD
 set -euo pipefail

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pip and build call (PEP 517) to make a wheel or a source distribution of the whole tree. A wheel
-is what build-wheel.sh makes. A source distribution holds the files that git knows, links replaced by
-what they name, and is the same bytes whenever it is made from one commit."""
+"""The hooks that pip and build call (PEP 517) to make a wheel or a source distribution of the whole
+tree. build-wheel.sh makes the wheel. A source distribution holds the files that git knows, links
+replaced by their targets, and is the same bytes whenever it is made from one commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tempfile
 from typing import Any
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-# Of a tree that was unpacked, these are not of the distribution.
+# Names that an unpacked tree may have and that are not of the distribution.
 _NOT_PACKED = {"build", "__pycache__", ".git"}
 _METADATA = """Metadata-Version: 2.1
 Name: kvtier
@@ -79,8 +79,9 @@ def _epoch() -> int:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the tree; None where the tree is no checkout. Of a checkout only git knows what
-    belongs to it: without its answer, whatever lies about would be packed."""
+    """The files that git lists in the tree; None where the tree is no checkout. In a checkout only
+    git knows the files that belong to it: without its answer, whatever lies about would be packed.
+    """
     if not (SOURCE / ".git").exists():
         return None
     command = ["git", *arguments]
