@@ -275,8 +275,8 @@ Status DiskSet::Preallocate() {
 
 // False if the file system ran out of space.
 Result<bool> DiskSet::PreallocateAll() {
-  // Frees the space that an earlier, larger attempt got, except for slabs that the superblocks still
-  // speak of.
+  // Frees the space that an earlier, larger attempt got, except for slabs that the superblocks
+  // still speak of.
   for (uint32_t i = 0; i < shape_.files; ++i) {
     const uint64_t kept = found_[i].superblock ? found_[i].superblock->file_bytes : 0;
     KVT_RETURN_IF_ERROR(found_[i].file->Cut(std::max(kept, geometry_.FileBytes(i))));
