@@ -96,8 +96,8 @@ def row_facts(
 ) -> ModelFacts:
     """Describes an engine's rows of host memory.
 
-    spec: the tier's OffloadingSpec. engine: the VllmConfig, or None, and then `label` must say what
-    the weights are. label: whatever else tells rows apart. Raises UnknownModelError.
+    spec: the tier's OffloadingSpec. engine: the VllmConfig, or None, and then `label` must name the
+    weights. label: whatever else tells rows apart. Raises UnknownModelError.
     """
     if engine is None and not label:
         raise UnknownModelError("vLLM's configuration was not found: give the tier an `identity`")
@@ -191,7 +191,7 @@ def _recipe(algorithm: str) -> str:
 
 
 def _engine_facts(config: Any, vllm_version: str) -> dict[str, str]:
-    """What vLLM's own offloading knows of the rows. config: an OffloadingConfig."""
+    """The rows as vLLM's own offloading knows them. config: an OffloadingConfig."""
     parallel = config.parallel
     sizes = ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
     return {

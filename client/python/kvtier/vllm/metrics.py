@@ -12,7 +12,7 @@ CONNECTIONS = "vllm:kvtier_tier_connections"
 
 
 def definitions() -> dict[str, Any]:
-    """What vLLM registers before the engine starts."""
+    """The metrics that vLLM registers before the engine starts."""
     from vllm.v1.kv_offload.base import OffloadingCounterMetadata, OffloadingGaugeMetadata
 
     return {

@@ -59,8 +59,8 @@ def keys_of(engine_hashes: Sequence[bytes], group: int) -> list[bytes]:
 
 @dataclass(frozen=True)
 class StoreRows:
-    """What a store says of its blocks, one entry for each row. parents: None where a chain begins,
-    or where it is not known what came before."""
+    """A store's facts about its blocks, one entry for each row. parents: None where a chain begins,
+    or where the block before is not known."""
 
     hashes: Sequence[bytes]
     parents: Sequence[bytes | None]
@@ -72,8 +72,8 @@ class StoreRows:
 class Chains:
     """Which block comes before which, as far as the stores of a request show it.
 
-    vLLM says for each key at which token of its request the block ends. Blocks of which it does not
-    are stored as the beginnings of chains. Of the scheduler's thread.
+    vLLM says for each key at which token of its request the block ends. Blocks without this are
+    stored as the beginnings of chains. Belongs to the scheduler's thread.
     """
 
     def __init__(self, spec: Any) -> None:
@@ -83,7 +83,7 @@ class Chains:
         self._ends: dict[str, dict[tuple[int, int], bytes]] = {}
 
     def store_rows(self, keys: Sequence[bytes], request: Any, retention: Retention) -> StoreRows:
-        """What the store of these keys says of their chains, and remembers for the next."""
+        """The chains of the keys of this store, which are remembered for the next."""
         ends = self._ends.setdefault(request.req_id, {})
         places = [self._place(key, request) for key in keys]
         ends.update((place, key) for place, key in zip(places, keys) if place is not None)

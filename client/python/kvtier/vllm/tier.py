@@ -150,8 +150,8 @@ class KvtierTier(SecondaryTierManager):
         return metrics.stats(counts, connected, connections)
 
     def _make_opener(self, options: Mapping[str, Any]) -> Callable[[], Attachment | None]:
-        """What the link opens regions with: it finds out here, where vLLM's configuration can be
-        found, all that does not depend on the daemon."""
+        """The arguments with which the link opens regions: it finds out here, where vLLM's
+        configuration can be found, all that does not depend on the daemon."""
         spec, label = self._offloading_spec, options["identity"]
         try:
             engine = model_identity.find_engine_config()

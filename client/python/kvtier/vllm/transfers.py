@@ -60,7 +60,7 @@ class EndedJob:
 
 
 class Transfers:
-    """Of the scheduler's thread."""
+    """Belongs to the scheduler's thread."""
 
     def __init__(self, link: LookupLink, settle_s: float = SETTLE_S) -> None:
         self._link = link
@@ -134,7 +134,7 @@ class Transfers:
         self._fail(job, OLD_EPOCH)
 
     def drain(self) -> None:
-        """Returns when no job is under way; what has ended is for `take_ended`."""
+        """Returns when no job is under way; `take_ended` returns the ended ones."""
         ended = self.take_ended()
         while self._held or self._under_way or self._cut_off:
             time.sleep(_DRAIN_PAUSE_S)
