@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a library that speaks to a cold store has to offer: one symbol, which gives a table of
+/* The interface of a library that speaks to a cold store: one symbol, which gives a table of
    functions. So neither the daemon nor its package needs the store's client library. The table is
    checked by its version and size before any of its functions is called. */
 #ifndef KVTIER_DAEMON_COLD_COLD_BACKEND_H_
@@ -27,7 +27,7 @@ typedef struct kvt_cold_config {
   const char* endpoint;
   const char* user;     /* empty: the store's default */
   const char* password; /* empty: none */
-  /* The hours of a day (UTC) in which a library deletes what has ended if the store does not. */
+  /* The hours of a day (UTC) in which a library deletes ended objects if the store does not. */
   int delete_from_hour;
   int delete_hours;
 } kvt_cold_config;
@@ -39,7 +39,7 @@ typedef struct kvt_cold_name {
 } kvt_cold_name;
 
 /* How the call of that number ended. Called once for each call, on a thread of the library; `data`
-   is valid until it returns. Of a get it is null: `bytes` of them are where the call wanted them.
+   is valid until it returns. For a get it is null: `bytes` of them are where the call wanted them.
  */
 typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const void* data,
                               size_t bytes);

@@ -154,7 +154,7 @@ void LoadedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t ti
   backend_.exists(store_, call, Views(names).data(), count, each, timeout_ms);
 }
 
-// The buffer goes on from the library to the caller without a copy of what it received.
+// The buffer goes on from the library to the caller without a copy of its bytes.
 void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
   const std::shared_ptr<Bytes> into = buffers_.Take(bytes + 1);
   const uint64_t call = Begin(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kvtierd is told: one value per key of docs/CONFIGURATION.md. Plain data; config_schema.h
-// says which keys exist, config_loader.h reads them.
+// The configuration of kvtierd: one value per key of docs/CONFIGURATION.md. Plain data;
+// config_schema.h says which keys exist, config_loader.h reads them.
 //
 // Values that were read are within their keys' ranges; CheckConfig says whether they go together.
 // Sizes are in bytes, times in milliseconds; 0 means "no limit" or "off" where a comment says so. A
@@ -39,7 +39,7 @@ struct TenantConfig {
   std::vector<std::string> users;  // by name
   std::vector<uint32_t> uids;
   std::vector<uint32_t> gids;
-  // What the tenant may take. Its name is left empty here; QuotasOf (tenants.h) fills it in.
+  // The tenant's limits. Its name is left empty here; QuotasOf (tenants.h) fills it in.
   TenantQuota quota;
   std::string place;  // as in Config::places
   // The places of the tenant's keys, as in Config::places.
@@ -94,7 +94,7 @@ struct DiskConfig {
 
 enum class ColdKind : uint8_t { kNone, kResp, kRados };
 
-// What is reached beyond this host; the cache's share is in CacheOptions.
+// The store beyond this host; the cache's share is in CacheOptions.
 struct ColdConfig {
   ColdKind kind = ColdKind::kNone;
   std::string endpoint;       // as the store's kind has it
@@ -114,12 +114,12 @@ struct LogConfig {
   LogFormat format = LogFormat::kAuto;
 };
 
-// 0: nothing is written at the end; what is not on disk by then is lost with the process.
+// 0: nothing is written at the end; blocks that are not on disk by then are lost with the process.
 struct DrainConfig {
   int64_t deadline_ms = 60 * 1000;
 };
 
-// What holds memory between two daemons waits so long for the second; 0: nothing is kept.
+// The holder of memory between two daemons waits so long for the second; 0: nothing is kept.
 struct RestartConfig {
   int64_t keep_for_ms = 10 * kMinuteMs;
 };
@@ -135,7 +135,7 @@ enum class EventMedia : uint8_t { kVllm, kSglang };
 enum class EventEncoding : uint8_t { kMap, kArray };
 enum class EventHash : uint8_t { kInt64, kBytes };
 
-// What routers are told of the blocks that the tiers hold (docs/EVENTS.md).
+// The events for routers about the blocks that the tiers hold (docs/EVENTS.md).
 struct EventsConfig {
   std::string endpoint;         // empty: no events
   std::string replay_endpoint;  // empty: none

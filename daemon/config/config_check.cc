@@ -235,7 +235,7 @@ Status CheckCold(const Config& config) {
                     "to \"persist\" and disk.root_key to the same key on all hosts, or "
                     "disk.encryption or cold.kind to \"none\"");
   }
-  // What is read and what is written at once have to fit together.
+  // The bytes read and the bytes written at once have to fit together.
   const uint64_t least_bytes = config.cache.max_disk_read_bytes / 2 + 32 * kMiB;
   if (cold.max_bytes_in_flight < least_bytes) {
     return Conflict(config, {"cold.max_bytes_in_flight"},
@@ -301,7 +301,7 @@ Status CheckConfig(const Config& config) {
 
 namespace {
 
-// What an operator can do about an error of the start, by the error's reason.
+// An operator's remedy for an error of the start, by the error's reason.
 struct Remedy {
   std::string_view reason;
   std::string_view key;  // empty: the caller's
@@ -415,7 +415,7 @@ std::vector<std::string> BeyondDisk(const Config& config) {
     return about("disk.directory", fmt::format("user {} may not write to {}: {}", ::geteuid(),
                                                there.string(), std::strerror(errno)));
   }
-  // All of the file system: what is free of it may be the tier's own files' already.
+  // All of the file system: its free space may be the tier's own files' already.
   const auto space = std::filesystem::space(there, ignored);
   // Several files may be links to several disks.
   const bool fits = config.disk.files > 1 || space.capacity >= config.disk.bytes;

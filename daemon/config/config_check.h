@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with a configuration as a whole: values that do not go together, and errors of the
-// start that a key is the reason of.
+// The faults of a configuration as a whole: values that do not go together, and errors of the start
+// that a key is the reason of.
 //
 // Pure functions, for any thread. A configuration that passes can be used without further checks;
 // what only the machine can tell (free memory, devices, files) is found out when it is opened.
@@ -20,11 +20,11 @@ namespace kvtier {
 // out.
 [[nodiscard]] Status CheckConfig(const Config& config);
 
-// What of it a machine with so much memory cannot give; for `--check-config`, which may run on
-// another machine than the daemon will. Sentences without a full stop.
+// The parts of it that a machine with so much memory cannot give; for `--check-config`, which may
+// run on another machine than the daemon will. Sentences without a full stop.
 [[nodiscard]] std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_bytes);
 
-// What stands against the disk tier on this machine, and for this user; likewise. Nothing is made.
+// The obstacles to the disk tier on this machine, and for this user; likewise. Nothing is made.
 [[nodiscard]] std::vector<std::string> BeyondDisk(const Config& config);
 
 // Where `key` ("section.name") was given, for complaints about it; "(default)" if it was not.

@@ -88,7 +88,7 @@ inline constexpr std::string_view kTenantSection = "tenant";
 [[nodiscard]] std::span<const ConfigKey> ConfigKeys();
 
 // Sets `key` in `config`. Errors: kInvalidArgument "config_wrong_type" or "config_out_of_range";
-// the context says what is allowed, but not where the value stood.
+// the context names the allowed values, but not where the value stood.
 [[nodiscard]] Status AssignConfigValue(const ConfigKey& key, const TomlValue& value,
                                        Config* config);
 

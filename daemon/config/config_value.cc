@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every value comes from a file that a person wrote, so that each refusal says what is allowed. A
-// value is assigned only when it has been checked: on error the Config keeps the earlier value.
+// Every value comes from a file that a person wrote, so that each refusal names the allowed values.
+// A value is assigned only when it has been checked: on error the Config keeps the earlier value.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -225,7 +225,7 @@ std::string FormatSizeList(const ConfigKey& key, const Config& config) {
   return FormatList(sizes);
 }
 
-// Of names that count up behind a colon ("cuda:0", "cuda:1" and so on) the first and the last.
+// The first and the last of names that count up behind a colon ("cuda:0", "cuda:1" and so on).
 std::string ChoicesText(const std::vector<std::string_view>& choices) {
   std::vector<std::string> parts;
   for (auto first = choices.begin(); first != choices.end();) {

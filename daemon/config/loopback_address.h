@@ -20,7 +20,7 @@ struct ListenAddress {
   uint16_t port = 0;  // 0: any that is free
 };
 
-// What to change so that other machines are let in, for complaints.
+// The change that lets other machines in, for complaints.
 inline constexpr std::string_view kMetricsRemedy =
     "metrics.listen_beyond_loopback = true lets other machines read the metrics";
 

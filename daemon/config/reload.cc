@@ -55,7 +55,7 @@ std::string FormatTenants(const std::vector<TenantConfig>& tenants) {
   return text.empty() ? "none" : text;
 }
 
-// What of the tenants' keys a running daemon cannot take.
+// The tenants' keys that a running daemon cannot take.
 void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<TenantConfig>& wanted,
                     std::vector<ConfigDifference>* restart) {
   for (size_t i = 0; i < wanted.size(); ++i) {

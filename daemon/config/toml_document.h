@@ -33,7 +33,7 @@ struct TomlValue {
   std::variant<std::monostate, bool, int64_t, double, std::string, TomlArray, TomlTable> data;
   TomlPosition position;
 
-  // What kind of value it is, for messages: "an integer", "a string", ...
+  // The kind of the value, for messages: "an integer", "a string", ...
   [[nodiscard]] std::string_view KindName() const;
 };
 

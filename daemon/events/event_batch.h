@@ -27,7 +27,7 @@ class EventBatch {
   // Likewise token ids.
   static constexpr size_t kMaxTokenIds = 65'536;
 
-  // Of all blocks of the topic, in all tiers.
+  // Clears all blocks of the topic, in all tiers.
   void AddCleared();
   // `group`: which of a model's groups of layers the block is of; none if it has but one. A block
   // that follows the last one added joins its event, unless one of them has token ids and the other

@@ -11,9 +11,9 @@
 
 namespace kvtier {
 
-// Pulled by a connection as fast as its peer reads, so that a slow peer costs no memory: what has
-// left the ring meanwhile is lost to it, and made good by a snapshot or seen as a gap in the
-// numbers. Event loop only.
+// Pulled by a connection as fast as its peer reads, so that a slow peer costs no memory: batches
+// that have left the ring meanwhile are lost to it, and made good by a snapshot or seen as a gap in
+// the numbers. Event loop only.
 class EventFeed {
  public:
   // Begins behind the last batch published, with a snapshot if `snapshot`. With `snapshots` a gap

@@ -11,8 +11,8 @@
 namespace kvtier {
 namespace {
 
-// Beyond this nothing is added before the peer reads: what it has not read waits in the ring, which
-// all peers share.
+// Beyond this nothing is added before the peer reads: unread batches wait in the ring, which all
+// peers share.
 constexpr size_t kOutboxBytes = 256 << 10;
 constexpr size_t kReceiveBytes = 4096;
 // Batches and steps of a snapshot in one event: less than a millisecond together.
@@ -137,8 +137,7 @@ Status EventPeer::HandleSubscription(const ZmtpFrame& frame) {
 Status EventPeer::Subscribe(std::string_view topic) {
   if (topics_.size() >= kMaxTopics) return Breach("too_many_topics");
   const bool added = topics_.emplace(topic).second;
-  // Without snapshots the feed that there is goes on: a new one would leave out what it had before
-  // it.
+  // Without snapshots the present feed goes on: a new one would leave out the batches before it.
   if (!added || (feed_ && !environment_.snapshots)) return {};
   feed_ = EventFeed::Live(environment_.stream, environment_.counters, environment_.snapshots);
   return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection of a router: what it subscribed to or asked for, and what it is sent.
+// One connection of a router: its subscriptions and requests, and the batches for it.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace kvtier {
 // ask for batches that they missed (ROUTER).
 enum class EventPeerRole : uint8_t { kSubscriber, kReplay };
 
-// Event loop only. It owns its socket. What a peer sends is not trusted: memory and time that it
+// Event loop only. It owns its socket. A peer's messages are not trusted: memory and time that it
 // can make the daemon spend are bounded, and a breach of the protocol ends the connection.
 class EventPeer {
  public:

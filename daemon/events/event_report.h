@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is counted of events, for status and metrics.
+// The counters of events, for status and metrics.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace kvtier {
 
-// What was published.
+// The published events.
 struct EventCounters {
   uint64_t stored = 0;   // blocks
   uint64_t removed = 0;  // blocks
   uint64_t batches = 0;
 };
 
-// Of all routers together.
+// Counters of all routers together.
 struct EventPeerCounters {
   uint64_t sent = 0;       // batches
   uint64_t lost = 0;       // batches that left the ring before a router took them
@@ -33,7 +33,7 @@ struct EventReport {
   uint64_t next_sequence = 0;
 };
 
-// What knows it. Event loop only.
+// The source of the report. Event loop only.
 class EventReportSource {
  public:
   virtual ~EventReportSource() = default;

@@ -15,7 +15,7 @@ namespace {
 // So many milliseconds of events share a batch.
 constexpr int64_t kCollectMs = 5;
 constexpr int64_t kHandshakeTimeoutMs = 10'000;
-// Of a socket's file: routers run as the daemon's user, or as root.
+// The mode of a socket's file: routers run as the daemon's user, or as root.
 constexpr mode_t kSocketMode = 0600;
 
 EventsConfig WithPod(EventsConfig config) {

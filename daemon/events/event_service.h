@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells routers what the tiers hold: what the cache's sink hears, as batches, over the sockets that
-// `[events]` names. docs/EVENTS.md says what routers see.
+// Tells routers which blocks the tiers hold: the messages to the cache's sink, as batches, over the
+// sockets that `[events]` names. docs/EVENTS.md gives the routers' view.
 #pragma once
 
 #include <cstdint>
@@ -84,7 +84,7 @@ class EventService final : public EventReportSource {
   Socket replays_;
   bool removing_ = false;
   bool listening_ = false;
-  // Last, so that what is posted does not outlive what it uses.
+  // Last, so that posted events do not outlive the members that they use.
   Gate gate_;
 };
 

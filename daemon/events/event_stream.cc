@@ -139,7 +139,7 @@ void EventStream::NameSpaces() {
     space.topic = &topic->second;
     space.group = name->group;
     if (added) {
-      // What an earlier daemon published under this topic holds no longer.
+      // Batches that an earlier daemon published under this topic hold no longer.
       topic->second.text = std::make_shared<const std::string>(text);
       topic->second.batch.AddCleared();
     }
@@ -163,7 +163,7 @@ void EventStream::PublishPart() {
 }
 
 std::optional<EventStream::Snapshot> EventStream::BeginSnapshot() {
-  // What has happened so far is part of what is cached.
+  // Events so far are part of the cached state.
   for (auto& [text, topic] : topics_) Publish(&topic);
   if (ring_.next() == 0) return std::nullopt;
   Snapshot snapshot;

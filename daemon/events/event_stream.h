@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens in the tiers as one row of numbered batches, each under the topic of a model.
+// The events of the tiers as one row of numbered batches, each under the topic of a model.
 //
 // A tenant's blocks are told only if the configuration says so. A model's blocks are told once an
-// engine has said what the model is called: whatever is cached by then is published first. So what
-// was published from batch 0 on always adds up to what the tiers hold, topic by topic.
+// engine has named the model: whatever is cached by then is published first. So the batches
+// published from number 0 on always add up to the tiers' blocks, topic by topic.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class EventStream final : public BlockEventSink {
   // Rows of the directory that one step of a walk looks at: well under a millisecond.
   static constexpr uint32_t kRowsPerStep = 1024;
 
-  // What a router knows a namespace by.
+  // A router's name of a namespace.
   struct Name {
     std::string model;
     std::optional<uint32_t> group;  // as EventBatch::AddStored
@@ -52,16 +52,16 @@ class EventStream final : public BlockEventSink {
   // Nothing that was published before can be had again: a router that is behind gets a snapshot.
   void TokenIdsErased() override;
 
-  // Publishes what has happened, and a part of what is cached of models that have got their names.
+  // Publishes new events, and a part of the cached blocks of models that have got their names.
   // Returns whether there is more to publish now. Call soon after something has happened, and now
   // and then.
   bool Work();
   [[nodiscard]] const EventRing& ring() const { return ring_; }
   [[nodiscard]] const EventCounters& counters() const { return counters_; }
 
-  // Everything that is cached, in steps: first that all topics are cleared, then what is stored.
-  // The batches bear the number of the last one published when the snapshot began; a router
-  // that applies them and then the batches that follow that number knows what the tiers hold.
+  // Everything that is cached, in steps: first that all topics are cleared, then the stored blocks.
+  // The batches bear the number of the last one published when the snapshot began; a router that
+  // applies them and then the batches that follow that number knows which blocks the tiers hold.
   class Snapshot {
    public:
     [[nodiscard]] uint64_t sequence() const { return sequence_; }
@@ -111,7 +111,7 @@ class EventStream final : public BlockEventSink {
   std::map<std::string, Topic, std::less<>> topics_;  // by text; rows stay where they are
   std::vector<Space> spaces_;                         // by NamespaceId
   size_t unnamed_ = 0;                                // of `spaces_`, those that may get a name
-  // What is cached of these is being published, the first of them from `cursor_` on.
+  // The cached blocks of these are being published, the first of them from `cursor_` on.
   std::deque<NamespaceId> walks_;
   uint64_t cursor_ = 0;
 };

@@ -62,7 +62,7 @@ class ZmtpDecoder {
   bool greeted_ = false;
 };
 
-// These append what the daemon sends. Both sides begin with the greeting, then with READY, which
+// These append the daemon's messages. Both sides begin with the greeting, then with READY, which
 // names the kind of socket.
 void AppendZmtpGreeting(std::string* out);
 void AppendZmtpReady(std::string_view socket_type, std::string* out);

@@ -55,7 +55,7 @@ MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context) {
   snapshot.loop_delays = context.loop_lag->delays();
   snapshot.event_times = context.loop->event_times();
   snapshot.history = *context.history;
-  // What the snapshot cost is part of it, since every scrape takes this from the clients' time.
+  // The snapshot's cost is part of it, since every scrape takes this from the clients' time.
   const auto taken = std::chrono::steady_clock::now() - begun;
   snapshot.taken_in_us = std::chrono::duration_cast<std::chrono::microseconds>(taken).count();
   return snapshot;

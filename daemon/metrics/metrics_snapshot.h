@@ -23,8 +23,8 @@
 
 namespace kvtier {
 
-// What was asked for, where it was found and what moved, in the last minutes: for the live page,
-// which should show more than what happened since it was opened.
+// The blocks asked for, where they were found and the bytes moved, in the last minutes: for the
+// live page, which should show more than the time since it was opened.
 //
 // Event loop only; copies are snapshots.
 class HitHistory {
@@ -32,7 +32,7 @@ class HitHistory {
   static constexpr int64_t kIntervalMs = 5000;
   static constexpr size_t kPoints = 120;  // ten minutes
 
-  // What was counted in one interval.
+  // The counts of one interval.
   struct Point {
     std::array<uint64_t, kTierCount> hit_blocks{};
     uint64_t missed_blocks = 0;

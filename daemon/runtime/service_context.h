@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the daemon's service know of each other: one list of pointers, made once by
-// Daemon in daemon/app and handed to sessions, admin operations, status and metrics alike.
+// The knowledge that the parts of the daemon's service have of each other: one list of pointers,
+// made once by Daemon in daemon/app and handed to sessions, admin operations, status and metrics
+// alike.
 //
 // Declares its parts without including them: a file that uses a part includes that part's header.
 #pragma once
@@ -55,7 +56,8 @@ struct ServiceContext {
   // Chosen at random, so that clients can tell that the daemon was started anew.
   uint64_t daemon_generation = 0;
 
-  // What Daemon::Start makes is filled in by Daemon::Listen, before the first client is let in.
+  // Daemon::Listen fills in the objects that Daemon::Start makes, before the first client is let
+  // in.
   const DiskStartFacts* disk = nullptr;
   const std::vector<OpenedDevice>* devices = nullptr;  // by DeviceIndex
   const wire::DevicesReply* wire_devices = nullptr;    // the same, as clients hear of them

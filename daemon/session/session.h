@@ -116,7 +116,8 @@ class Session final : public ConnectionListener {
     // Blocks that the client holds there, as this session has counted them. For status only; the
     // cache counts for itself and enforces the limit.
     uint64_t held = 0;
-    // Of a pool: closes with the last DETACH, so that a later attachment is told from this one.
+    // The gate of a pool: closes with the last DETACH, so that a later attachment is told from this
+    // one.
     std::shared_ptr<Gate> attachment = nullptr;
 
     [[nodiscard]] const KvGroup& kv_group() const { return model->record.groups[group]; }
@@ -189,7 +190,7 @@ class Session final : public ConnectionListener {
                                    const Error& error, std::optional<int64_t> until_ms);
   // The pool's memory is ready: only now does the client get its descriptor.
   void OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached);
-  // What is asked of the groups of one model. Errors: those of FindPool; kInvalidArgument
+  // Checks a request for the groups of one model. Errors: those of FindPool; kInvalidArgument
   // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
   template <typename Part>
   [[nodiscard]] Result<ModelHold> CheckParts(const std::vector<Part>& parts) const;
@@ -202,8 +203,8 @@ class Session final : public ConnectionListener {
                                        const wire::Acquire::Part& part) const;
   void AcquireGroups(const Call& call, const wire::Acquire& request);
   // The answer of the cache, for one group or several. It may come after the session has ended, and
-  // then only the trace is completed.
-  // `wished`: the request says which hits are worth loading, and the answer what is expected.
+  // then only the trace is completed. `wished`: the request says which hits are worth loading, and
+  // the answer has the forecast.
   void OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
                   bool wished);
   // A lookup that takes several turns at the loop, and its state between them.
@@ -269,7 +270,8 @@ class Session final : public ConnectionListener {
   // Errors: kNotFound "pool_not_attached"; kInvalidArgument "not_a_region".
   [[nodiscard]] Result<const AttachedPool*> FindRegion(PoolId region) const;
 
-  // What the client lends. Errors: kInvalidArgument "no_descriptor", "bad_region_memory".
+  // The memory that the client lends. Errors: kInvalidArgument "no_descriptor",
+  // "bad_region_memory".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
@@ -307,15 +309,15 @@ class Session final : public ConnectionListener {
   bool greeted_ = false;
   bool ended_ = false;
   bool had_private_blocks_ = false;
-  // Those that the client registered last, so that it can attach them.
+  // The models that the client registered last, so that it can attach them.
   std::deque<ModelHold> registered_;
   std::unordered_map<PoolId, AttachedPool> pools_;
   uint32_t acquires_in_flight_ = 0;
   uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer
   uint64_t region_blocks_ = 0;        // of all regions
   // Made with HELLO, and shared with the client and with the acquires in flight. The client can
-  // write to it, so that nothing read from it is believed but what is the client's to say: when its
-  // stores may begin.
+  // write to it, so that no value read from it is believed but the one that is the client's to say:
+  // when its stores may begin.
   std::shared_ptr<CounterPage> counters_;
   RequestTrace trace_;
   // By their numbers.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session does for clients that launch no kernels of their own.
+// A session's work for clients that launch no kernels of their own.
 
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ Status Session::OpenWorkspace(const Call& call, const wire::Workspace& request) 
 }
 
 Status Session::OnWorkspaceClose(const Call&, const wire::WorkspaceClose& request) {
-  // What is being computed there keeps it until then.
+  // Work being computed there keeps it until then.
   workspaces_.erase(request.number);
   return {};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session does for memory that outlives its client.
+// A session's work for memory that outlives its client.
 
 #include <optional>
 #include <utility>

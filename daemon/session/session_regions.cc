@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session does for regions: memory that its client lends, and the transfers to and from it.
+// A session's work for regions: memory that its client lends, and the transfers to and from it.
 //
-// What the client lends is checked before anything is read from it or written to it: a layout lies
-// within the memory, and the memory is as large as it is said to be. What the client does to it
-// later costs the client its own blocks, and the cache a failed copy.
+// Memory that the client lends is checked before anything is read from it or written to it: a
+// layout lies within the memory, and the memory is as large as the client says. A later change of
+// it costs the client its own blocks, and the cache a failed copy.
 
 #include <fmt/format.h>
 
@@ -178,7 +178,7 @@ Status Session::OnStore(const Call& call, const wire::Store& request) {
     if (item.depth > kMaxBlockPosition) return MakeError(ErrorCode::kInvalidArgument, "bad_depth");
     blocks.push_back({.block = BlockIndex(item.block),
                       .hash = item.hash,
-                      // As of COMMIT: windows and states are of use without what is before them.
+                      // As of COMMIT: windows and states are of use without the blocks before them.
                       .parent = group.hit_rule == HitRule::kAll ? item.parent : std::nullopt,
                       .tokens = item.tokens,
                       .depth = EvictionDepth(group.hit_rule, item.depth),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session does for each request.
+// A session's work for each request.
 //
 // Three kinds are told apart here: requests that are answered within the call, requests that are
 // worked on in steps because they name many items, and requests that an event of the cache answers.
@@ -308,7 +308,7 @@ Status Session::OnDetach(const Call&, const wire::Detach& request) {
   const auto attached = pools_.find(request.pool);
   if (--attached->second.attaches > 0) return {};
   connection_.Spend(attached->second.held);
-  // First, so that what the cache cancels finds the pool detached.
+  // First, so that operations that the cache cancels find the pool detached.
   pools_.erase(attached);
   services_.cache->LeavePool(id_, request.pool);
   return {};
@@ -467,8 +467,8 @@ Status Session::OnHint(const Call& call, const wire::Hint& request) {
   return {};
 }
 
-// Where they are not wanted they are neither looked at nor kept. Blocks of windows and states are
-// cached without what is before them, so that events could not say where in a prompt ids stand.
+// Ignores token ids in pools that do not keep them. Blocks of windows and states are cached without
+// the blocks before them, so that events could not say where in a prompt ids stand.
 Status Session::OnTokens(const Call& call, const wire::Tokens& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const pool, FindPoolOrRegion(request.pool));
   wire::TokensReply reply{.wanted = pool->kv_group().hit_rule == HitRule::kAll &&

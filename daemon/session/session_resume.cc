@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client comes back after the daemon was started anew, and takes back what it held.
+// A client comes back after the daemon was started anew, and takes back its blocks.
 #include <algorithm>
 #include <numeric>
 

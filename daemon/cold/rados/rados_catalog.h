@@ -32,7 +32,7 @@ class RadosCatalog {
   void Add(const RadosName& name, RadosPeriod period, const Done& done);
   // One question of each period that has not ended yet.
   void Locate(const RadosModel& model, std::vector<std::string> hashes, const Located& located);
-  // Those of the model that have not been deleted, as the pool says now.
+  // The periods of the model that have not been deleted, as the pool says now.
   void Periods(const RadosModel& model, const GotPeriods& got);
 
   // The periods of all the tenant's models, as the pool says now.

@@ -62,7 +62,7 @@ void RadosCleaner::NextTenant() {
                     });
 }
 
-// The oldest are first. Those of a list that does not fit into a page wait for the next time.
+// The oldest are first. Periods of a list that does not fit into a page wait for the next time.
 void RadosCleaner::OnList(const std::string& tenant, int error,
                           const std::vector<std::string>& keys) {
   const RadosPeriod now = RadosPeriodOf(std::time(nullptr) - kGraceS);
@@ -84,7 +84,7 @@ void RadosCleaner::NextTarget() {
                     });
 }
 
-// What fails is left to the next time.
+// A deletion that fails is left to the next time.
 void RadosCleaner::OnIndex(int error, std::vector<std::string> hashes) {
   if (error != 0 && error != -ENOENT) {
     targets_.pop_back();

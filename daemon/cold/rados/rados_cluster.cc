@@ -18,9 +18,9 @@ struct Setting {
 };
 
 // An operation has to be old enough for librados to ask for a new map before it is given up:
-// otherwise OSDs that come back under other addresses would never be found. The daemon bounds what
-// is under way itself, and a call that had to wait for others here would delay those behind it. The
-// log is the daemon's, which counts what fails.
+// otherwise OSDs that come back under other addresses would never be found. The daemon bounds its
+// own calls under way, and a call that had to wait for others here would delay those behind it. The
+// log is the daemon's, which counts failed calls.
 constexpr Setting kSettings[] = {
     {"client_mount_timeout", "5"},
     {"rados_mon_op_timeout", "5"},
@@ -66,7 +66,7 @@ bool Configure(rados_t cluster, const RadosEndpoint& endpoint, const RadosUser& 
 
 }  // namespace
 
-// What librados writes to stays here until the operation has ended.
+// The memory that librados writes to stays here until the operation has ended.
 struct RadosCluster::Operation {
   RadosCluster* owner = nullptr;
   Ended ended;
@@ -152,7 +152,7 @@ void RadosCluster::SendRead(Operation* operation, const RadosPlace& place) {
   if (error != 0) End(operation, error);
 }
 
-// Without the flag, librados would keep what it cannot write to a full pool until there is space.
+// Without the flag, librados would keep a write to a full pool until there is space.
 void RadosCluster::SendWrite(Operation* operation, const RadosPlace& place) {
   rados_ioctx_set_namespace(pool_, place.name_space.c_str());
   const int error =

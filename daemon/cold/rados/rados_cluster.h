@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool of a cluster, by librados: what the store does with single objects.
+// A pool of a cluster, by librados: the store's operations on single objects.
 #pragma once
 
 #include <condition_variable>
@@ -34,7 +34,7 @@ class RadosCluster {
   // Waits for the cluster, for some seconds at most. Null if it cannot be reached.
   [[nodiscard]] static std::unique_ptr<RadosCluster> Connect(const RadosEndpoint& endpoint,
                                                              const RadosUser& user);
-  // What is under way ends with -ECANCELED. Nothing is called when this has returned.
+  // Operations under way end with -ECANCELED. Nothing is called when this has returned.
   ~RadosCluster();
   RadosCluster(const RadosCluster&) = delete;
   RadosCluster& operator=(const RadosCluster&) = delete;
@@ -45,8 +45,8 @@ class RadosCluster {
   void Write(const RadosPlace& place, const void* data, size_t bytes, Ended ended);
   void Remove(const RadosPlace& place, Ended ended);
 
-  // Of the object's omap. An object that is not there is made by SetKeys; the others end with
-  // -ENOENT.
+  // Operations on the object's omap. An object that is not there is made by SetKeys; the others end
+  // with -ENOENT.
   void SetKeys(const RadosPlace& place, const Keys& keys, Ended ended);
   void RemoveKeys(const RadosPlace& place, const Keys& keys, Ended ended);
   // Which of the keys are there.
@@ -69,7 +69,7 @@ class RadosCluster {
   std::mutex mutex_;
   std::condition_variable all_ended_;
   std::unordered_map<Operation*, std::unique_ptr<Operation>> under_way_;
-  // While closing, what has ended stays until no operation can be cancelled any more.
+  // While closing, ended operations stay until none can be cancelled any more.
   bool closing_ = false;
   std::vector<std::unique_ptr<Operation>> ended_;
 };

@@ -26,7 +26,7 @@ class RadosEraser {
       : cluster_(*cluster), catalog_(*catalog), thread_(*thread) {}
 
   // Goes on at `cursor`, 0 at first, and says where the next part begins, or 0 when there is none.
-  // What one index holds beyond a part is the next part's.
+  // Objects of one index beyond a part are the next part's.
   void DeletePart(const std::string& tenant, uint64_t cursor, const Done& done);
 
  private:

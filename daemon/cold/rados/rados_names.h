@@ -51,7 +51,7 @@ struct RadosEndpoint {
 using RadosPeriod = uint32_t;
 inline constexpr int64_t kRadosPeriodS = 3600;
 
-// That in which something ends at this Unix time.
+// The period in which something ends at this Unix time.
 [[nodiscard]] constexpr RadosPeriod RadosPeriodOf(int64_t unix_s) {
   return static_cast<RadosPeriod>(unix_s / kRadosPeriodS);
 }

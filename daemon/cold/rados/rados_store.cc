@@ -107,7 +107,7 @@ void RadosStore::Exists(uint64_t call, std::vector<std::string> names, bool each
       std::optional<RadosName> parsed = RadosName::Parse(name);
       if (!parsed) return Probe(call, name);
       if (question->hashes.empty()) question->model = parsed->model;
-      // Those of another model count as absent, and so does what follows them.
+      // Names of another model count as absent, and so do those that follow them.
       if (parsed->model != question->model) break;
       question->hashes.push_back(std::move(parsed->hash));
     }
@@ -115,7 +115,7 @@ void RadosStore::Exists(uint64_t call, std::vector<std::string> names, bool each
   });
 }
 
-// Of a name that is none of a block, all that is asked is whether the cluster answers.
+// A name that is none of a block only asks whether the cluster answers.
 void RadosStore::Probe(uint64_t call, const std::string& name) {
   const auto byte = std::make_shared<char>();
   cluster_->Read({"", name}, byte.get(), 1, [this, call, byte](int error, size_t) {

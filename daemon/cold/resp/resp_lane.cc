@@ -77,8 +77,8 @@ std::vector<RespCall> RespLane::Take() {
   return calls;
 }
 
-// What comes while answers are outstanding is sent before the next of them is waited for, so that
-// the server always has something to do.
+// Calls that come while answers are outstanding are sent before the next of them is waited for, so
+// that the server always has something to do.
 void RespLane::Work() {
   BlockSignals();
   for (;;) {
