@@ -53,15 +53,13 @@ if(KVTIER_HAS_CUDA_KERNELS)
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvtier COMPONENT kvtierd OPTIONAL)
 endif()
 
-# --- kvtier-cold-resp, kvtier-cold-rados: where their client libraries are, each a package ---
+# --- kvtier-cold-resp: a package where its client library is ---
 set(KVTIER_COLD_PACKAGES "")
-foreach(library kvtier-cold-resp kvtier-cold-rados)
-  if(TARGET ${library})
-    # Where the daemon looks, from its own place on.
-    install(TARGETS ${library} LIBRARY DESTINATION lib/kvtier COMPONENT ${library})
-    list(APPEND KVTIER_COLD_PACKAGES ${library})
-  endif()
-endforeach()
+if(TARGET kvtier-cold-resp)
+  # The daemon looks there, relative to its own place.
+  install(TARGETS kvtier-cold-resp LIBRARY DESTINATION lib/kvtier COMPONENT kvtier-cold-resp)
+  list(APPEND KVTIER_COLD_PACKAGES kvtier-cold-resp)
+endif()
 
 # --- kvtier-tools ---
 install(TARGETS kvtierctl

@@ -222,7 +222,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   BlockEntry& entry = state[index];
   sessions.Publish(session, pool, request.block.index, index);
   state.AddPlace(pool, request.block.index);
-  pool->blocks[request.block.index].since_ds = state.clock.NowDs();
+  pool->blocks.Taken(request.block.index).since_ds = state.clock.NowDs();
   state.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.checksum && !entry.in_host()) {
     pool->checksums.At(request.block.index.value) = request.checksum;

@@ -17,8 +17,8 @@ packages=(
   libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # static probes; only a header, and the build works without
   systemtap-sdt-dev
-  # the libraries for cold stores: servers that speak RESP, Ceph; the build works without
-  libhiredis-dev librados-dev
+  # the library for cold stores that speak RESP; the build works without
+  libhiredis-dev
   # manual pages; the build works without
   pandoc
   # the file system that records writes for the robustness campaign; the build works without
@@ -35,7 +35,7 @@ test_packages=(
   dpkg-dev file init-system-helpers procps systemd
   # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page
   prometheus python3-prometheus-client chromium-headless-shell
-  # stores for the tests of the cold tier
+  # a store for the tests of the cold tier, and the cluster of tools/test-cluster.sh
   redis-server ceph-common ceph-mon ceph-osd
   # draws the results of the kernels' benchmark
   python3-matplotlib

@@ -245,7 +245,7 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   if (op == "verify") return std::make_unique<Verify>(context_, call, false);
   if (op == "verify_cold") {
     if (!context_.cache->HasColdStore()) {
-      return MakeError(ErrorCode::kUnsupported, "no_cold_tier", "cold.kind is \"none\"");
+      return MakeError(ErrorCode::kUnsupported, "no_cold_tier", "no cold.endpoint is configured");
     }
     return std::make_unique<Verify>(context_, call, true);
   }

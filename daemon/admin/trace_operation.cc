@@ -149,10 +149,6 @@ class TraceListing final : public AdminOperation {
 Result<std::unique_ptr<AdminOperation>> MakeTraceListing(const ServiceContext& context,
                                                          const AdminRequestBody& request,
                                                          std::shared_ptr<AdminCall> call) {
-  if (context.trace == nullptr) {
-    return MakeError(ErrorCode::kUnsupported, "trace_off",
-                     "the daemon records no trace: set trace.events and restart it");
-  }
   if (request.limit == 0) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"limit\" must not be 0");
   }

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/executor.h"
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
@@ -29,6 +29,9 @@ namespace {
 constexpr int64_t kTickMs = 100;
 // How often the heap is looked at for memory to return to the system.
 constexpr int64_t kTrimMs = 5000;
+// Models of a tenant that have metrics of their own, those registered first. Each has 13 series;
+// the others are summed up without a model's name, so that clients cannot flood Prometheus.
+constexpr uint32_t kLabelledModels = 16;
 // systemd is told to wait: the driver takes seconds to start, and GPUs with pools of an earlier
 // daemon are opened.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
@@ -83,6 +86,7 @@ Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* p
                .daemon_generation = RandomGeneration(),
                .loop_lag = &loop_lag_,
                .history = &history_},
+      trace_(config.trace.events),
       tick_(loop) {}
 
 Daemon::~Daemon() {
@@ -97,9 +101,8 @@ Daemon::~Daemon() {
 
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
-  executor_ = std::make_unique<ThreadExecutor>(
-      "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
-      ThreadExecutor::Priority::kBackground);
+  executor_ = std::make_unique<ThreadExecutor>("kvt-work", static_cast<int>(WorkerThreads()), loop_,
+                                               ThreadExecutor::Priority::kBackground);
   // The disk tier comes first, because its lock tells whether another daemon runs here: that
   // daemon's sockets must then not be touched.
   {
@@ -124,7 +127,6 @@ Status Daemon::Start() {
   attention_ = std::make_unique<AttentionService>(attention);
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
   EndInBackground();
-  if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeEvents();
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
@@ -156,7 +158,7 @@ Status Daemon::OpenDisk() {
                                             take_keys)));
   if (disk_->keys_descriptor() < 0) return {};
   const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
-  if (!kept && config_.disk.keys == DiskKeys::kMemory) {
+  if (!kept && config_.disk.root_key.empty()) {
     log_->Warning("disk.keys_not_kept",
                   "a restart will lose what is on disk, for the encryption keys end with this "
                   "process: {}",
@@ -167,7 +169,7 @@ Status Daemon::OpenDisk() {
 
 Status Daemon::OpenCold() {
   KVT_ASSIGN_OR_RETURN(cold_,
-                       AnnotateWithKey(config_, "cold.kind",
+                       AnnotateWithKey(config_, "cold.endpoint",
                                        ColdTier::Open(config_, &clock_, loop_, executor_.get())));
   return {};
 }
@@ -191,8 +193,7 @@ Status Daemon::OpenDevices() {
 
 void Daemon::OpenKeptPools() {
   OpenDescriptors();
-  kept_pools_ = std::make_unique<KeptPools>(
-      descriptors_.get(), log_, config_.pool.keep && descriptors_->holder().name != "none");
+  kept_pools_ = std::make_unique<KeptPools>(descriptors_.get(), log_);
 }
 
 void Daemon::WatchFormerClients() {
@@ -213,15 +214,15 @@ void Daemon::EndForLostDevice(const std::string& error) {
 }
 
 Status Daemon::OpenArena() {
-  const uint32_t touch_threads = WorkerThreads(config_.host.touch_threads);
+  const uint32_t threads = WorkerThreads();
   MappedArenaOptions options{
       .bytes = config_.host.bytes,
       .slab_bytes = config_.cache.slab_bytes,
-      .touch_threads = static_cast<int>(touch_threads),
+      .touch_threads = static_cast<int>(threads),
       .pinner = pinner_.get(),
       .numa_node = CommonNumaNode(devices_),
       // Without a holder the memory ends with the process, and anonymous memory is had sooner.
-      .keep = config_.host.keep && descriptors_->holder().name != "none",
+      .keep = KeepsMemory(),
       .log = [log = log_](const std::string& note) { log->Warning("host.degraded", "{}", note); },
       .on_complete =
           [this](const ArenaTimes& times) {
@@ -237,15 +238,16 @@ Status Daemon::OpenArena() {
     options.kept_table = descriptors_->Take(kHostTableName).value_or(UniqueFd());
   }
   KVT_ASSIGN_OR_RETURN(arena_, MappedArena::Create(std::move(options), loop_));
-  log_->Info("host.open", "{} of host memory, to be touched by {} thread(s); {} for checksums",
-             FormatByteSize(arena_->capacity_bytes()), touch_threads,
-             WorkerThreads(config_.host.checksum_threads));
+  log_->Info("host.open", "{} of host memory, {} thread(s) to touch it and for checksums",
+             FormatByteSize(arena_->capacity_bytes()), threads);
   if (keep) KeepArena();
   // Unclaimed descriptors belonged to a daemon with other settings, or of another version: none
   // will ask for them.
   descriptors_->ReleaseUnclaimed();
   return {};
 }
+
+bool Daemon::KeepsMemory() const { return descriptors_->holder().name != "none"; }
 
 bool Daemon::MayUseCuda() const {
   return std::ranges::any_of(config_.pool.devices,
@@ -258,9 +260,7 @@ bool Daemon::UsesCuda() const {
 }
 
 void Daemon::EndInBackground() {
-  const bool all_kept =
-      config_.host.keep && config_.pool.keep && descriptors_->holder().name != "none";
-  if (!all_kept) return;
+  if (!KeepsMemory()) return;
   const Status started = StartTeardownProcess();
   ends_in_background_ = started.has_value();
   if (!started) {
@@ -294,7 +294,7 @@ void Daemon::MakeCache() {
                                .arena = arena_.get(),
                                .pool_keeper = kept_pools_.get(),
                                .cold = cold_ ? cold_->store() : nullptr,
-                               .tracer = trace_.get(),
+                               .tracer = &trace_,
                                .events = events_ ? events_->sink() : nullptr,
                                .owner = cache_owner_.get()};
   for (const OpenedDevice& opened : devices_) {
@@ -347,14 +347,13 @@ Quarantine::KernelsRemain Daemon::KernelsRemain() {
 
 Status Daemon::Listen() {
   wire_devices_ = WireDevices();
-  models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant,
-                                            config_.metrics.models_per_tenant);
+  models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant, kLabelledModels);
   context_.disk = &disk_->facts();
   context_.devices = &devices_;
   context_.wire_devices = &wire_devices_;
   context_.attention = attention_.get();
-  context_.tracer = trace_.get();
-  context_.trace = trace_.get();
+  context_.tracer = &trace_;
+  context_.trace = &trace_;
   context_.cache = cache_.get();
   context_.events = events_.get();
   context_.models = models_.get();
@@ -404,8 +403,7 @@ Status Daemon::Reload(const Config& wanted) {
   // Checked with `wanted`, although sizes wait for a restart: the restart must not be the moment at
   // which pinned blocks turn out not to fit.
   KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->PinnedBytes()));
-  KVT_RETURN_IF_ERROR(
-      AnnotateWithKey(wanted, "cache.pin_fraction", cache_->Reconfigure(taken.cache)));
+  KVT_RETURN_IF_ERROR(cache_->Reconfigure(taken.cache));
   LogDifferences(wanted);
   // From here on nothing can fail: the parts see the new values through their pointers.
   config_ = taken;

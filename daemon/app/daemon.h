@@ -100,7 +100,9 @@ class Daemon {
   [[nodiscard]] Status OpenArena();
   // Has its memory outlive this process.
   void KeepArena();
-  // Where all large memory outlives this process, it need not be waited for.
+  // Whether something holds host memory and pools over this process's end.
+  [[nodiscard]] bool KeepsMemory() const;
+  // Where large memory outlives this process, it need not be waited for.
   void EndInBackground();
   [[nodiscard]] bool MayUseCuda() const;
   [[nodiscard]] bool UsesCuda() const;
@@ -133,7 +135,7 @@ class Daemon {
   ServiceContext context_;
 
   // Destroyed from the last to the first: no part uses one that stands after it.
-  std::unique_ptr<TraceRing> trace_;  // null: nothing is recorded
+  TraceRing trace_;
   const CudaGpus gpus_;
   std::unique_ptr<DeferredPinner> pinner_;    // null: no GPU
   std::vector<OpenedDevice> devices_;         // by DeviceIndex

@@ -166,7 +166,7 @@ std::string DevConfigToml(const DevFacts& facts) {
   std::string text = fmt::format("[server]\nsocket = {}\nadmin_socket = {}\n\n",
                                  socket(kSocketName), socket(kAdminSocketName));
   if (facts.gpus > 0) {
-    text += fmt::format("[pool]\ndevice = \"all\"\nfree_fraction = {}\n\n", kVramShare);
+    text += fmt::format("[pool]\ndevice = \"all\"\nbytes = \"{:g}%\"\n\n", kVramShare * 100);
   } else {
     text += fmt::format("[pool]\ndevice = \"host\"\nbytes = {}\n\n", InBytes(PoolBytes(facts)));
   }
@@ -241,10 +241,10 @@ Next, in another terminal:
       found ? "Clients of this user find it by themselves: kvtier.connect() needs no arguments."
             : fmt::format("Clients do not find it by themselves: export {}={}", kSocketVariable,
                           config.server.socket),
-      config.host.keep && config.restart.keep_for_ms > 0
+      config.restart.keep_for_ms > 0
           ? fmt::format("Host memory is, too, for {}; kvtierctl stop --release gives it back.",
                         FormatDuration(config.restart.keep_for_ms))
-          : "Host memory is not (host.keep, restart.keep_for).");
+          : "Host memory is not (restart.keep_for).");
 }
 
 }  // namespace kvtier

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
 

@@ -67,9 +67,7 @@ Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions&
   std::unique_ptr<LoadedStore> store(new LoadedStore(backend, options.max_bytes_in_flight, loop));
   const kvt_cold_config config{.endpoint = options.endpoint.c_str(),
                                .user = options.user.c_str(),
-                               .password = options.password.c_str(),
-                               .delete_from_hour = static_cast<int>(options.delete_from_hour),
-                               .delete_hours = static_cast<int>(options.delete_hours)};
+                               .password = options.password.c_str()};
   store->store_ = backend->open(&config, &LoadedStore::OnDone, store.get());
   if (store->store_ == nullptr) {
     return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",

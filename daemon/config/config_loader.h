@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the daemon's configuration comes from: the command line, and the file that it names.
 //
-// Reading is strict: a text that is not understood is an error that says where it stands, which
-// values are allowed, and which was probably meant.
+// Reading is strict: an unknown section, key or value is an error that says where it stands, which
+// ones are allowed, and which was probably meant.
 //
 // Any thread: reading has no state of its own. It may block for as long as the file system and, for
 // the users of tenants, the machine's user database take.
@@ -36,7 +36,7 @@ inline constexpr size_t kMaxConfigFileBytes = 1 << 20;
 [[nodiscard]] Result<Config> LoadConfig(const std::string& path,
                                         const std::vector<std::string>& overrides);
 
-// The command line's arguments. At most one of the flags takes effect, in the order of main().
+// The arguments of the command line. At most one of the flags takes effect, in the order of main().
 struct DaemonArguments {
   std::string config_path;
   std::vector<std::string> overrides;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a configuration that a running daemon takes over when it was read again.
+// Takes over a configuration that was read again, as far as a running daemon can.
 //
 // A reload takes over all that can change or nothing. Pure functions, for any thread; the Daemon
 // applies their results on the event loop.
@@ -18,10 +18,10 @@ struct ConfigDifference {
   std::string key;  // "section.name"; "[[tenant]]" for all tenants together
   std::string running;
   std::string wanted;
-  std::string place;  // of the wanted value
+  std::string place;  // of `wanted`
 };
 
-// The log's report to an operator after a reload, in the order of the table of keys.
+// The log names these to an operator after a reload, in the order of the table of keys.
 struct ConfigDifferences {
   std::vector<ConfigDifference> now;      // can change while the daemon runs
   std::vector<ConfigDifference> restart;  // cannot

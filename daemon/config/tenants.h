@@ -18,12 +18,6 @@ namespace kvtier {
 // The quotas of those tenants that have any, with their names, in the configuration's order.
 [[nodiscard]] std::vector<TenantQuota> QuotasOf(const std::vector<TenantConfig>& tenants);
 
-// The part of `wanted`'s tenants that a running daemon takes: caps and times to live of those that
-// had quotas when it started (`rows`, by name), the rest as it is `running`.
-[[nodiscard]] std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
-                                                    const std::vector<TenantQuota>& rows,
-                                                    const std::vector<TenantConfig>& wanted);
-
 // How many slabs of a tier that is cut into slabs are reserved, each tenant's reserve rounded up.
 [[nodiscard]] uint64_t ReservedSlabs(const std::vector<TenantQuota>& tenants, Tier tier,
                                      uint64_t slab_bytes);

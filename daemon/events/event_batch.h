@@ -17,7 +17,7 @@
 namespace kvtier {
 
 // How a tier is called in events.
-[[nodiscard]] std::string_view MediumName(Tier tier, EventMedia media);
+[[nodiscard]] std::string_view MediumName(Tier tier, EventFormat format);
 
 // Event loop only.
 class EventBatch {
@@ -43,7 +43,7 @@ class EventBatch {
   }
 
   // The payload of the batch, which is empty afterwards. REQUIRES: not empty.
-  [[nodiscard]] std::string Take(const EventsConfig& format, int64_t now_ms);
+  [[nodiscard]] std::string Take(EventFormat format, int64_t now_ms);
 
  private:
   enum class Kind : uint8_t { kCleared, kStored, kRemoved };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/events/event_stream.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,13 +12,6 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kDefaultTenant = "default";
-
-void ReplaceAll(std::string* text, std::string_view what, std::string_view with) {
-  for (size_t at = text->find(what); at != std::string::npos;
-       at = text->find(what, at + with.size())) {
-    text->replace(at, what.size(), with);
-  }
-}
 
 }  // namespace
 
@@ -61,17 +56,6 @@ bool EventStream::MayTell(const std::string& tenant) const {
          std::ranges::find(config_.tenants, tenant) != config_.tenants.end();
 }
 
-std::string EventStream::TopicText(const NamespaceIdentity& identity,
-                                   const std::string& model) const {
-  std::string text = config_.topic;
-  ReplaceAll(&text, "<pod>", config_.pod);
-  ReplaceAll(&text, "<tenant>", identity.tenant);
-  ReplaceAll(&text, "<fingerprint>", identity.model.Hex());
-  // Last, because the name is a client's and may look like one of the others.
-  ReplaceAll(&text, "<model>", model);
-  return text;
-}
-
 const EventStream::Space* EventStream::SpaceOf(NamespaceId id) const {
   if (id.value >= spaces_.size() || spaces_[id.value].topic == nullptr) return nullptr;
   return &spaces_[id.value];
@@ -105,7 +89,7 @@ void EventStream::NoteAdded(Topic* topic) {
 
 void EventStream::Publish(Topic* topic) {
   if (topic->batch.empty()) return;
-  ring_.Add(topic->text, topic->batch.Take(config_, clock_.WallMs()));
+  ring_.Add(topic->text, topic->batch.Take(config_.format, clock_.WallMs()));
   ++counters_.batches;
   changed_();
 }
@@ -134,12 +118,12 @@ void EventStream::NameSpaces() {
       ++unnamed_;
       continue;
     }
-    const std::string text = TopicText(identities[i], name->model);
+    const std::string text = fmt::format("kv@{}@{}", config_.pod, name->model);
     const auto [topic, added] = topics_.try_emplace(text);
     space.topic = &topic->second;
     space.group = name->group;
     if (added) {
-      // Batches that an earlier daemon published under this topic hold no longer.
+      // The batches of an earlier daemon under this topic hold no longer.
       topic->second.text = std::make_shared<const std::string>(text);
       topic->second.batch.AddCleared();
     }
@@ -153,7 +137,7 @@ void EventStream::PublishPart() {
   cursor_ = cache_->ReplayEvents(cursor_, rows_per_step_, &collector);
   counters_.stored += collector.blocks();
   for (auto& [key, batch] : collector.batches()) {
-    ring_.Add(key.first->text, batch.Take(config_, clock_.WallMs()));
+    ring_.Add(key.first->text, batch.Take(config_.format, clock_.WallMs()));
     ++counters_.batches;
     changed_();
   }
@@ -163,7 +147,7 @@ void EventStream::PublishPart() {
 }
 
 std::optional<EventStream::Snapshot> EventStream::BeginSnapshot() {
-  // Events so far are part of the cached state.
+  // The snapshot covers all events so far.
   for (auto& [text, topic] : topics_) Publish(&topic);
   if (ring_.next() == 0) return std::nullopt;
   Snapshot snapshot;
@@ -175,8 +159,9 @@ std::vector<PublishedBatch> EventStream::Continue(Snapshot* snapshot) const {
   KVT_CHECK(!snapshot->finished());
   std::vector<PublishedBatch> batches;
   const auto add = [&](const Topic& topic, EventBatch* batch) {
-    batches.push_back({snapshot->sequence_, topic.text,
-                       std::make_shared<const std::string>(batch->Take(config_, clock_.WallMs()))});
+    batches.push_back(
+        {snapshot->sequence_, topic.text,
+         std::make_shared<const std::string>(batch->Take(config_.format, clock_.WallMs()))});
   };
   if (!std::exchange(snapshot->cleared_, true)) {
     for (const auto& [text, topic] : topics_) {

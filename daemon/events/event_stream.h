@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of the tiers as one row of numbered batches, each under the topic of a model.
+// Makes one row of numbered batches of the tiers' events, each under the topic of a model.
 //
 // A tenant's blocks are told only if the configuration says so. A model's blocks are told once an
-// engine has named the model: whatever is cached by then is published first. So the batches
-// published from number 0 on always add up to the tiers' blocks, topic by topic.
+// engine has named the model: the blocks that are cached by then come first. So the batches from 0
+// on always add up to the blocks that the tiers hold, topic by topic.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class EventStream final : public BlockEventSink {
   // Rows of the directory that one step of a walk looks at: well under a millisecond.
   static constexpr uint32_t kRowsPerStep = 1024;
 
-  // A router's name of a namespace.
+  // The name by which a router knows a namespace.
   struct Name {
     std::string model;
     std::optional<uint32_t> group;  // as EventBatch::AddStored
@@ -59,9 +59,9 @@ class EventStream final : public BlockEventSink {
   [[nodiscard]] const EventRing& ring() const { return ring_; }
   [[nodiscard]] const EventCounters& counters() const { return counters_; }
 
-  // Everything that is cached, in steps: first that all topics are cleared, then the stored blocks.
-  // The batches bear the number of the last one published when the snapshot began; a router that
-  // applies them and then the batches that follow that number knows which blocks the tiers hold.
+  // All cached blocks, in steps: first a clearance of all topics, then the stored blocks. The
+  // batches bear the number of the last one published when the snapshot began; a router that
+  // applies them and then the batches that follow that number knows all blocks of the tiers.
   class Snapshot {
    public:
     [[nodiscard]] uint64_t sequence() const { return sequence_; }
@@ -97,8 +97,6 @@ class EventStream final : public BlockEventSink {
   void Publish(Topic* topic);
   void NoteAdded(Topic* topic);
   [[nodiscard]] bool MayTell(const std::string& tenant) const;
-  [[nodiscard]] std::string TopicText(const NamespaceIdentity& identity,
-                                      const std::string& model) const;
 
   const EventsConfig config_;
   const Clock& clock_;

@@ -57,7 +57,7 @@ bool SendPacket(int socket, const KeeperPacket& packet, int descriptor) {
   }
   ssize_t sent = 0;
   do {
-    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(sizeof(packet));
 }
@@ -71,10 +71,12 @@ Received ReceivePacket(int socket, KeeperPacket* packet, UniqueFd* descriptor) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
+  // A peer that ends without having read everything causes ECONNRESET, once, before the packets
+  // that it had sent.
   ssize_t received = 0;
   do {
     received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
+  } while (received < 0 && (errno == EINTR || errno == ECONNRESET));
   if (received < 0) {
     return errno == EAGAIN || errno == EWOULDBLOCK ? Received::kNothing : Received::kClosed;
   }

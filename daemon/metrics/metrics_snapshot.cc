@@ -51,11 +51,10 @@ MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context) {
   snapshot.index_rebuilt = context.disk->index_rebuilt;
   snapshot.index_load_seconds = context.disk->index_seconds;
   snapshot.write_budget_bytes = context.config->cache.disk_write_budget_bytes_per_day;
-  snapshot.rated_write_bytes = context.config->disk.rated_write_bytes;
   snapshot.loop_delays = context.loop_lag->delays();
   snapshot.event_times = context.loop->event_times();
   snapshot.history = *context.history;
-  // The snapshot's cost is part of it, since every scrape takes this from the clients' time.
+  // The snapshot counts its own cost, since every scrape takes this from the clients' time.
   const auto taken = std::chrono::steady_clock::now() - begun;
   snapshot.taken_in_us = std::chrono::duration_cast<std::chrono::microseconds>(taken).count();
   return snapshot;

@@ -23,8 +23,8 @@
 
 namespace kvtier {
 
-// The blocks asked for, where they were found and the bytes moved, in the last minutes: for the
-// live page, which should show more than the time since it was opened.
+// Counts of the last minutes, of blocks asked for, found and moved: for the live page, which should
+// show more than the time since it was opened.
 //
 // Event loop only; copies are snapshots.
 class HitHistory {
@@ -116,7 +116,6 @@ struct MetricsSnapshot {
   bool index_rebuilt = false;
   double index_load_seconds = 0;
   uint64_t write_budget_bytes = 0;  // a day; 0: no limit
-  uint64_t rated_write_bytes = 0;   // of the drives' life; 0: not known
   LoopDelayHistogram loop_delays{&kLoopDelayBoundsUs};
   LoopDelayHistogram event_times{&kLoopDelayBoundsUs};
   HitHistory history;

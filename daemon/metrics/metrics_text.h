@@ -33,7 +33,7 @@ struct MetricFamily {
   std::string_view help;  // one sentence
   std::vector<MetricSample> samples;
 
-  // The end of the samples' names behind the family's: "_total", "_info" or nothing.
+  // The samples' names end in it, after the family's: "_total", "_info" or nothing.
   [[nodiscard]] std::string_view Suffix() const;
   // A sample of a counter, gauge or info.
   MetricFamily& Add(MetricLabels labels, double value);

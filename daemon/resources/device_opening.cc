@@ -170,8 +170,7 @@ Result<OpenedDevices> OpenDevices(const Config& config, const DeviceEnvironment&
       KVT_ASSIGN_OR_RETURN(device,
                            OpenGpu(config, position, choice, environment, opened.pinner.get()));
     } else {
-      device.device = std::make_unique<HostDevice>(environment.loop,
-                                                   static_cast<int>(config.pool.copy_threads));
+      device.device = std::make_unique<HostDevice>(environment.loop);
       device.pool_bytes = WantedBytes(config, position, device.device->info().free_bytes);
       host_pool_bytes += device.pool_bytes;
     }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/executor.h"
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/log.h"

@@ -16,18 +16,6 @@ constexpr int64_t kRebuildReportMs = 1000;
 // one. A rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
 constexpr int64_t kStartPatienceMs = 60 * 1000;
 
-DiskEngine EngineOf(DiskEngineChoice choice) {
-  switch (choice) {
-    case DiskEngineChoice::kAuto:
-      return DiskEngine::kAuto;
-    case DiskEngineChoice::kIoUring:
-      return DiskEngine::kUring;
-    case DiskEngineChoice::kPread:
-      return DiskEngine::kPread;
-  }
-  return DiskEngine::kAuto;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Config& config, const Clock& clock,
@@ -52,7 +40,7 @@ void DiskTier::Note(const std::string& note) {
 // Keys destroyed in memory must not come back from the file: memory that an earlier daemon left is
 // newer, or as new.
 Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys) {
-  if (disk.keys == DiskKeys::kMemory) return KeyFile::Remove(disk.directory);
+  if (disk.root_key.empty()) return KeyFile::Remove(disk.directory);
   KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
   std::optional<RootKey> previous;
   if (!disk.previous_root_key.empty()) {
@@ -63,10 +51,6 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing
   const auto file = std::make_shared<KeyFile>(disk.directory, std::move(root), std::move(aes));
   if (!keys->adopted()) {
     Result<std::vector<StoredKey>> stored = file->Load(previous);
-    if (!stored && stored.error().reason == "key_file_damaged" && disk.reformat) {
-      Note("the stored encryption keys are damaged: " + stored.error().ToString());
-      stored = std::vector<StoredKey>{};
-    }
     if (!stored) return tl::unexpected<Error>(std::move(stored).error());
     keys->Load(*stored);
   }
@@ -123,11 +107,9 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                              .files = disk.files,
                              .slab_bytes = config.cache.slab_bytes,
                              .free_floor_bytes = disk.free_floor_bytes,
-                             .reformat = disk.reformat,
                              .has_keys = std::move(has_keys),
-                             .engine = EngineOf(disk.engine),
-                             .io = {.threads = static_cast<int>(disk.pread_threads),
-                                    .executor = executor,
+                             .engine = disk.engine,
+                             .io = {.executor = executor,
                                     .log = [this](const std::string& note) { Note(note); }}},
                             loop));
   // The key file of a tier that was encrypted before.

@@ -94,14 +94,12 @@ struct KeptPools::Pool {
   std::unique_ptr<PoolTable> table;
 };
 
-KeptPools::KeptPools(DescriptorStore* store, Log* log, bool keep)
-    : store_(*store), log_(*log), boot_id_(ReadBootId()), keep_(keep) {
+KeptPools::KeptPools(DescriptorStore* store, Log* log)
+    : store_(*store), log_(*log), boot_id_(ReadBootId()), keep_(store->holder().name != "none") {
   for (uint32_t number = 0; number < kMaxKeptPools; ++number) {
-    if (keep) free_numbers_.insert(number);
+    if (keep_) free_numbers_.insert(number);
     Look(number);
   }
-  if (keep) return;
-  for (const auto& pool : std::exchange(left_, {})) Refuse(*pool, "off");
 }
 
 KeptPools::~KeptPools() = default;

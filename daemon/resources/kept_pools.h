@@ -29,9 +29,9 @@ inline constexpr uint32_t kMaxKeptPools = 24;
 // over is in the log, and the daemon serves.
 class KeptPools final : public PoolKeeper {
  public:
-  // Takes what an earlier daemon left; with `keep` false only to give it back. Both are borrowed
+  // Takes what an earlier daemon left. Nothing is kept where nothing holds it. Both are borrowed
   // and outlive this.
-  KeptPools(DescriptorStore* store, Log* log, bool keep);
+  KeptPools(DescriptorStore* store, Log* log);
   ~KeptPools() override;
   KeptPools(const KeptPools&) = delete;
   KeptPools& operator=(const KeptPools&) = delete;

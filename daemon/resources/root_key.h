@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The root key, which wraps the encryption keys that are stored on disk (disk.keys = "persist").
+// The root key, which wraps the encryption keys that are stored on disk (disk.root_key).
 #pragma once
 
 #include <string>

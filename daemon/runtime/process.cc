@@ -24,6 +24,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/machine.h"
 #include "base/posix.h"
 #include "base/units.h"
 
@@ -143,8 +144,9 @@ uint32_t WorkerThreadsFor(uint32_t cores) {
   return std::clamp(spare, kMinWorkerThreads, kMaxWorkerThreads);
 }
 
-uint32_t WorkerThreads(uint32_t configured) {
-  return configured > 0 ? configured : WorkerThreadsFor(UsableCores());
+uint32_t WorkerThreads() {
+  const std::optional<uint32_t> allowed = ReadProcessorLimit();
+  return WorkerThreadsFor(std::min(UsableCores(), allowed.value_or(UINT32_MAX)));
 }
 
 namespace {

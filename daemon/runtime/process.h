@@ -47,9 +47,9 @@ inline constexpr uint32_t kMaxWorkerThreads = 16;
 // All but two of the cores, within the bounds above.
 [[nodiscard]] uint32_t WorkerThreadsFor(uint32_t cores);
 
-// `configured`, or where that is 0 what fits the cores that this process may run on. (A quota of
-// processor time is not looked at.)
-[[nodiscard]] uint32_t WorkerThreads(uint32_t configured);
+// As many as fit the cores that this process may run on, or the processor time that a control group
+// (CPUQuota=, a container's limit) allows it.
+[[nodiscard]] uint32_t WorkerThreads();
 
 // The kernel's facts about this process. All counts are since its start.
 struct ProcessFacts {

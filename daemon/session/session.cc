@@ -10,11 +10,14 @@
 namespace kvtier {
 namespace {
 
+// A request of the longest allowed list of hashes fits a frame; its other fields are far below a
+// page.
+static_assert(wire::kMaxFrameBytes >= wire::kMaxHashesPerCall * sizeof(BlockHash) + 4096);
+
 // The limits for the time before HELLO. The full frame length is allowed once the client has been
 // greeted.
 ConnectionLimits LimitsOf(const ServerConfig& config) {
-  return {.max_frame_bytes = std::min<uint32_t>(static_cast<uint32_t>(config.max_frame_bytes),
-                                                kMaxHelloFrameBytes),
+  return {.max_frame_bytes = kMaxHelloFrameBytes,
           .max_outbound_bytes = config.max_outbound_bytes_per_client,
           .slow_reader_timeout_ms = config.slow_reader_timeout_ms};
 }
@@ -118,12 +121,12 @@ void Session::OnHello(const wire::Frame& frame) {
   const ServerConfig& config = services_.config->server;
   connection_.AcceptDescriptors();
   // From here on the client may send requests of the full length.
-  connection_.SetMaxFrameBytes(static_cast<uint32_t>(config.max_frame_bytes));
+  connection_.SetMaxFrameBytes(wire::kMaxFrameBytes);
   const wire::HelloReply reply{
       .minor = *minor,
       .session = id_,
       .daemon_generation = services_.daemon_generation,
-      .max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
+      .max_frame_bytes = wire::kMaxFrameBytes,
       .max_hashes = config.max_hashes_per_call,
       .max_blocks = config.max_hashes_per_call,
       .max_references = services_.config->cache.max_references_per_session,

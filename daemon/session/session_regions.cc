@@ -14,12 +14,6 @@
 #include "daemon/session/session.h"
 
 namespace kvtier {
-namespace {
-
-// Blocks of a region that cost about as much to make as an item of a request to work on.
-constexpr uint32_t kRegionBlocksPerItem = 32;
-
-}  // namespace
 
 Result<const Session::AttachedPool*> Session::FindRegion(PoolId region) const {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const found, FindPoolOrRegion(region));
@@ -79,8 +73,7 @@ Status Session::OpenRegion(const Call& call, const wire::OpenRegion& request, Le
                      fmt::format("{} in regions, {} are allowed", region_blocks_ + request.blocks,
                                  wire::kMaxRegionBlocks));
   }
-  // A record is made for each block.
-  connection_.Spend(request.blocks / kRegionBlocksPerItem);
+  connection_.Spend(request.pieces.size());
   RegionMemory memory{
       .lent = std::move(lent),
       .device = DeviceIndex(request.device),

@@ -110,7 +110,7 @@ HostileWorld::HostileWorld(const HostileSetup& setup)
       pool_fd_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
       machine_(setup.sizes, setup.event_order),
       log_(setup_.config.log),
-      models_(setup_.config.server.max_models_per_tenant, setup_.config.metrics.models_per_tenant),
+      models_(setup_.config.server.max_models_per_tenant, 16),
       settled_(&loop_) {
   if (setup_.event_order > 0) machine_.loop.Shuffle(setup_.event_order);
   for (const auto& device : machine_.devices) device->ShareDescriptor(pool_fd_.get());

@@ -28,7 +28,7 @@ class DevicesTest : public DaemonTest {
 };
 
 TEST_F(DevicesTest, ClientsAreToldOfThem) {
-  StartDaemon({}, {kTwoDevices, R"(pool.device_bytes=["1MiB", "2MiB"])"});
+  StartDaemon({}, {kTwoDevices, R"(pool.bytes=["1MiB", "2MiB"])"});
   const auto devices = ConnectPlainly().Devices();
   ASSERT_TRUE(devices) << devices.error().ToString();
   ASSERT_EQ(devices->size(), 2u);

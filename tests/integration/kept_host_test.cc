@@ -223,7 +223,7 @@ TEST_F(KeptHostTest, StoppingWithReleaseEndsTheKeeperToo) {
 }
 
 TEST_F(KeptHostTest, SwitchedOffNothingIsKept) {
-  Start({"host.keep=false", "pool.keep=false"});
+  Start({"restart.keep_for=0s"});
   Fill();
   const boost::json::value status = Admin("status");
   EXPECT_EQ(JsonView(&status)["restart"]["bytes"]["kvtier-keeper"].Count(), 0u);

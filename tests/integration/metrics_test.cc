@@ -144,15 +144,6 @@ TEST_F(MetricsTest, WhatIsAskedOfAModelIsCountedUnderItsName) {
   }
 }
 
-TEST_F(MetricsTest, ModelsBeyondThoseThatHaveSeriesAreSummedUpWithoutAName) {
-  StartDaemon({.pool_blocks = 64}, {kMetricsSetting, "metrics.models_per_tenant=0"});
-  MakeTraffic();
-  const Samples samples = ScrapeSamples();
-  const std::string unnamed = R"({tenant="default",model=""})";
-  EXPECT_EQ(samples.at("kvtier_model_asked_blocks_total" + unnamed),
-            SumOf(samples, "kvtier_asked_blocks_total"));
-}
-
 TEST_F(MetricsTest, WhatIsAskedForIsHitOrMissed) {
   StartDaemon({.pool_blocks = 64, .host_blocks = 128, .disk_blocks = 512}, {kMetricsSetting});
   MakeTraffic();

@@ -363,7 +363,7 @@ TEST_F(ResumedSequencesTest, WithoutTheKeeperASequenceIsStaleAndNotWrong) {
 }
 
 TEST_F(ResumedSequencesTest, WhereNothingIsKeptNoCallWaits) {
-  Start({"pool.keep=false"});
+  Start({"restart.keep_for=0s"});
   const auto engine = EngineAtWork();
   KillAndNotice(engine.get());
   const auto begun = std::chrono::steady_clock::now();

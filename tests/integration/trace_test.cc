@@ -122,22 +122,12 @@ TEST_F(TraceTest, SinceLeavesOutWhatIsOlder) {
 }
 
 TEST_F(TraceTest, MoreEventsThanOneReplyHoldsAreFetched) {
-  StartDaemon({}, {"trace.events=20000"});
+  StartDaemon();
   const auto client = Connect();
   ASSERT_NE(client, nullptr);
   for (int i = 0; i < 4000; ++i) ASSERT_TRUE(client->Play(Prompt("a", 1)));
   const boost::json::array events = EventsIn(Ctl({"trace", "dump"}).output);
   EXPECT_GT(events.size(), 10'000u);
-}
-
-TEST_F(TraceTest, SwitchedOffSaysHowToSwitchItOn) {
-  StartDaemon({}, {"trace.events=0"});
-  (void)Play(Prompt("a", 3));
-  const ProgramResult dump = Ctl({"trace", "dump"});
-  EXPECT_EQ(dump.exit_code, 1);
-  EXPECT_NE(dump.errors.find("trace.events"), std::string::npos) << dump.errors;
-  const ProgramResult nothing = Ctl({"trace"});
-  EXPECT_EQ(nothing.exit_code, 2);
 }
 
 // bpftrace and perf find the probes that `readelf -n` shows.

@@ -28,10 +28,11 @@
 //     ceil(free fraction * slots) are free. A block that the disk has given up is not written again
 //     before it is used again, wherever else it is.
 //  9. A block whose parent no tier holds is unusable, and so is all that follows it. It leaves
-//     every tier when its parent has not come back for `retention.keep_unusable`: DropUnusable() is
+//  every
+//     tier when its parent has not come back for CacheOptions::keep_unusable_ms: DropUnusable() is
 //     the moment at which that time has passed for all of them.
 // 10. A block that is released, and that host and disk have, becomes the last of those that leave
-//     host before all that are not prepared: host is the first to give up the pool's blocks.
+// host before all that are not prepared: host is the first to give up the pool's blocks.
 // 11. A sequence may be said not to be used again. From its last block on, each that is followed by
 //     nothing, or by one such block alone, leaves pool and host before all that are not prepared
 //     and are not such blocks themselves; it is copied neither to host nor to disk. A use takes
@@ -42,10 +43,11 @@
 //     again whenever one of them would be prepared, at most 64 times before another is. This ends
 //     with the block's use, with what rule 11 says of it, and with ForgetReturns().
 // 13. Shortly before such a sequence is expected, its blocks are brought to the pool, from the
-//     first to the one before the first that no tier holds, unless its last block has been used
-//     since. It takes free blocks of the pool and the coldest, up to the first that is expected
-//     back itself: there it ends. Blocks brought up come as a hit does (rules 2 and 3), and are the
-//     hottest of the pool, but they have not been used: their hints stand.
+// first
+//     to the one before the first that no tier holds, unless its last block has been used since. It
+//     takes free blocks of the pool and the coldest, up to the first that is expected back itself:
+//     there it ends. Blocks brought up come as a hit does (rules 2 and 3), and are the hottest of
+//     the pool, but they have not been used: their hints stand.
 #pragma once
 
 #include <cstdint>

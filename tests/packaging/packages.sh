@@ -51,7 +51,7 @@ has libkvtier-dev /usr/include/kvtier/kvtier.h
 has libkvtier-dev '/usr/lib/[^/]+/pkgconfig/kvtier\.pc'
 # Libraries for cold stores are packages where they were built.
 cold=()
-for library in kvtier-cold-resp kvtier-cold-rados; do
+for library in kvtier-cold-resp; do
   if [[ -e $build/lib/$library.so ]]; then
     cold+=("$library")
     has "$library" "/usr/lib/kvtier/$library\.so"

@@ -58,8 +58,8 @@ def shared_model(kind, tokens, engine):
 
 
 class EngineCase(SharedDaemonCase):
-    """Mixed into a TestCase that sets `options`, of the tier or of the connector, and the `kind` of
-    model. One daemon and one engine for all tests, each of which has prompts of its own."""
+    """Mixed into a TestCase that sets `options`, of the connector, and the `kind` of model. One daemon
+    and one engine for all tests, each of which has prompts of its own."""
 
     options: dict = {}
     kind = LLAMA
@@ -108,7 +108,7 @@ class EngineCase(SharedDaemonCase):
         return tokens
 
     def wait_for_connection(self, engine=None):
-        """Steps the engine until the tier has said that it is connected."""
+        """Steps the engine until the connector has said that it is connected."""
         engine = engine or self.engine
         for prompt in range(MANY_STEPS):
             engine.generate([[prompt % 1000 + 3] * 40], tokens=1)
@@ -141,7 +141,7 @@ class EngineCase(SharedDaemonCase):
 
 
 class CacheTests(EngineCase):
-    """Tests for the tier and for the connector."""
+    """The tests of a model of one cache group."""
 
     def test_the_model_s_tokens_depend_on_the_whole_prompt(self):
         """Or else equal tokens would prove nothing."""

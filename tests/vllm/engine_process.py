@@ -54,14 +54,14 @@ def _ask_maker(message: dict, descriptors: tuple[int, ...] = ()) -> int:
 class EngineProcess:
     """A running engine; `kill` or `stop` ends it. log: vLLM's own output, appended to a file."""
 
-    def __init__(self, model: pathlib.Path, log: pathlib.Path, tier: dict | None = None) -> None:
+    def __init__(self, model: pathlib.Path, log: pathlib.Path, options: dict | None = None) -> None:
         requests, writing_requests = os.pipe()
         reading, writing = os.pipe()
         self.log_path = log
         self._exit_status: int | None = None
         with open(log, "ab") as output:
             self._pid = _ask_maker(
-                {"model": str(model), "options": tier}, (requests, writing, output.fileno())
+                {"model": str(model), "options": options}, (requests, writing, output.fileno())
             )
         self._process = os.pidfd_open(self._pid)
         os.close(requests)

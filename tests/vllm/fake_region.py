@@ -39,7 +39,7 @@ class FakeDaemon:
         self.region: FakeRegion | None = None
 
     def attach(self, rows: np.ndarray) -> Attachment:
-        """As the tier's: raises UnavailableError when the daemon cannot be reached."""
+        """As the connector's: raises UnavailableError when the daemon cannot be reached."""
         if not self.reachable:
             raise unavailable()
         self.opened += 1

@@ -13,8 +13,6 @@ from harness.redis_server import SERVER, RedisServer
 class TwoHostsTest(EngineCase, unittest.TestCase):
     """The daemon and the engine that all tests of engines have are those of the first host."""
 
-    options = {"connector": True}
-
     @classmethod
     def setUpClass(cls):
         directory = tempfile.TemporaryDirectory(prefix="kvtier-other-host-")

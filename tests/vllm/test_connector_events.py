@@ -47,7 +47,6 @@ class Blocks:
 
 
 class EventsCase(EngineCase):
-    options = {"connector": True}
     token_ids = "[]"
 
     @classmethod

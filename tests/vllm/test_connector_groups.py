@@ -13,7 +13,6 @@ STATE_BLOCK_TOKENS = 160
 class GroupTests(EngineCase):
     """block_tokens: the number that the length of a prefix is a multiple of."""
 
-    options = {"connector": True}
     block_tokens = 32
 
     def cached(self, tokens):
@@ -107,7 +106,6 @@ class StatesTest(GroupTests, unittest.TestCase):
     """
 
     options = {
-        "connector": True,
         "engine": {
             "mamba_ssm_cache_dtype": "float32",
             "prefix_cache_retention_interval": STATE_BLOCK_TOKENS,
@@ -124,7 +122,6 @@ class TwoRanksTest(EngineCase, unittest.TestCase):
     ranks round otherwise than one does, so that their tokens are compared with their own."""
 
     options = {
-        "connector": True,
         "keep_kv_cache": True,
         "engine": {"tensor_parallel_size": 2},
     }
@@ -158,7 +155,6 @@ class LatentTest(EngineCase, unittest.TestCase):
     """Where vLLM cannot continue a prefix, as its reference kernel for MLA on CPUs, it turns prefix
     caching off, and nothing may be loaded."""
 
-    options = {"connector": True}
     kind = "latent"
 
     def test_nothing_is_served(self):

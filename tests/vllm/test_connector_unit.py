@@ -12,7 +12,7 @@ from kvtier.vllm.connector_scheduler import STEP_WAIT_S, STORE_PATIENCE_S, Sched
 from kvtier.vllm.hit_prices import BELIEVED_S, MIN_STEP_TOKENS, TRIAL_TOKENS, HitPrices
 from kvtier.vllm.lookups import Lookups
 from kvtier.vllm.rows import key_of
-from test_tier_unit import PATIENCE_S
+from link_case import PATIENCE_S
 
 BLOCK_TOKENS = 16
 ONE_GROUP = [CacheGroup(0, BLOCK_TOKENS)]

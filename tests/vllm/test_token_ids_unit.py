@@ -14,7 +14,7 @@ from kvtier.vllm.connector_scheduler import SchedulerSide
 from kvtier.vllm.link import LookupLink
 from kvtier.vllm.token_ids import ToldBlocks, TokenTeller
 from test_connector_unit import BLOCK_TOKENS, FULL, SchedulerCase, hash_of, request
-from test_tier_unit import PATIENCE_S, LinkCase
+from link_case import PATIENCE_S, LinkCase
 
 #: Blocks of twice the tokens, of which only the last of a prefix are there.
 WIDE = CacheGroup(1, 2 * BLOCK_TOKENS, hashes_per_block=2, rule=HitRule.TRAILING, window_tokens=32)

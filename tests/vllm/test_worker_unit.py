@@ -12,7 +12,7 @@ from kvtier.vllm.connector_worker import WorkerSide
 from kvtier.vllm.rows import key_of
 from kvtier.vllm.transfers import Transfers
 from test_connector_unit import BLOCK_TOKENS, hash_of
-from test_tier_unit import PATIENCE_S, LinkCase
+from link_case import PATIENCE_S, LinkCase
 
 
 def block_list(*numbers, name="r", number=0):

@@ -30,10 +30,12 @@ Result<NamespaceId> Blocks::InternNamespace(const NamespaceIdentity& identity) {
   return NamespaceId(static_cast<uint32_t>(namespaces.size() - 1));
 }
 
-Namespace Blocks::MakeNamespace(const NamespaceIdentity& identity) const {
+Namespace Blocks::MakeNamespace(const NamespaceIdentity& identity) {
+  const auto next_line = TenantLine(static_cast<uint32_t>(lines_.size()));
   Namespace name_space{.identity = identity,
                        .slot_bytes = SlotBytes(identity.block_bytes),
-                       .tenant = tenants_.Find(identity.tenant)};
+                       .tenant = tenants_.Find(identity.tenant),
+                       .line = lines_.try_emplace(identity.tenant, next_line).first->second};
   const auto keeps_ids = std::ranges::find(token_tenants_, identity.tenant);
   if (keeps_ids != token_tenants_.end()) {
     name_space.token_share = static_cast<uint32_t>(keeps_ids - token_tenants_.begin());
@@ -62,11 +64,11 @@ CachePool* Blocks::AddPool(std::unique_ptr<CachePool> pool) {
   return slot = pools.emplace(pool->id, std::move(pool)).first->second.get();
 }
 
-void Blocks::RemovePool(CachePool* pool) {
+std::unique_ptr<CachePool> Blocks::RemovePool(CachePool* pool) {
   KVT_CHECK(pool->blocks.free() == pool->blocks.size());
   KVT_CHECK(pool->sessions + pool->ended_sessions + pool->operations == 0);
   namespaces[pool->namespace_id.value].pools[pool->slot.value] = nullptr;
-  pools.erase(pool->id);
+  return std::move(pools.extract(pool->id).mapped());
 }
 
 BlockIndex Blocks::BlockIn(const CachePool& pool, const BlockEntry& entry) const {
@@ -96,7 +98,7 @@ uint32_t Blocks::References(const BlockEntry& entry) const {
 }
 
 void Blocks::AddPlace(CachePool* pool, BlockIndex block) {
-  PoolBlock& record = pool->blocks[block];
+  PoolBlock& record = pool->blocks.Taken(block);
   BlockEntry& entry = directory[record.entry];
   // An entry has one block in a pool at most, or the list of its places would name one twice.
   KVT_CHECK(BlockIn(*pool, entry) == kNoBlock);
@@ -110,11 +112,11 @@ BlockIndex Blocks::RemovePlace(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = directory[index];
   PoolPlace* link = &entry.place;
   while (*link != kNoPlace && link->pool() != pool->slot) {
-    link = &NamespaceOf(entry).pools[link->pool().value]->blocks[link->block()].elsewhere;
+    link = &NamespaceOf(entry).pools[link->pool().value]->blocks.Taken(link->block()).elsewhere;
   }
   KVT_CHECK(*link != kNoPlace);
   const BlockIndex block = link->block();
-  PoolBlock& record = pool->blocks[block];
+  PoolBlock& record = pool->blocks.Taken(block);
   KVT_CHECK(record.entry == index);
   *link = std::exchange(record.elsewhere, kNoPlace);
   if (pool->checksums.Find(block.value) != nullptr) pool->checksums[block.value].reset();

@@ -235,20 +235,19 @@ void PoolSpace::Empty(CachePool* pool) {
   if (pool->blocks.free() == blocks && pool->operations == 0) Close(pool);
 }
 
-// The memory goes on a thread of the executor, because giving back a hundred gigabytes takes the
-// kernel seconds; checksums have one thread less meanwhile.
+// Memory and records go on a thread of the executor, because giving back a hundred gigabytes takes
+// the kernel seconds; checksums have one thread less meanwhile.
 void PoolSpace::Close(CachePool* pool) {
   const auto returning = returning_.insert(
       returning_.end(), {state_.blocks.namespaces[pool->namespace_id.value].tenant, pool->device,
                          pool->memory->bytes()});
-  const auto memory = std::make_shared<std::unique_ptr<DevicePool>>(std::move(pool->memory));
   PoolTable* const table = pool->blocks.table();
-  state_.blocks.RemovePool(pool);
+  const auto gone = std::make_shared<std::unique_ptr<CachePool>>(state_.blocks.RemovePool(pool));
   if (table != nullptr) state_.env.pool_keeper->Release(table, "");
   state_.env.executor->Run(
-      [memory] {
-        (*memory)->Discard();
-        memory->reset();
+      [gone] {
+        (*gone)->memory->Discard();
+        gone->reset();
       },
       gate_.WhileOpen([this, returning] {
         used_bytes_[returning->device.value] -= returning->bytes;

@@ -23,8 +23,9 @@ namespace {
 // some empty, some of the new one.
 constexpr std::string_view kEmptyingName = "emptying";
 constexpr mode_t kPrivateFile = 0600;
-constexpr std::string_view kCure =
-    "change it back, or set reformat = true to give up what the files hold";
+// Through symbolic links, too. Files that hold nothing begin a new set.
+constexpr std::string_view kGiveUp =
+    "give up what the files hold: truncate -s 0 blocks-*.kvt in the directory";
 // When the file system has less room than it said, this share of the slabs is given up at a time.
 constexpr uint64_t kRetreatDivisor = 16;
 
@@ -48,7 +49,8 @@ Status SyncDirectory(const std::filesystem::path& directory) {
 }
 
 tl::unexpected<Error> Unusable(std::string reason, std::string what) {
-  return MakeError(ErrorCode::kWrongState, std::move(reason), fmt::format("{}; {}", what, kCure));
+  return MakeError(ErrorCode::kWrongState, std::move(reason),
+                   fmt::format("{}; change it back, or {}", what, kGiveUp));
 }
 
 }  // namespace
@@ -66,8 +68,8 @@ Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
   return set;
 }
 
-// Damage is noted, not returned: with reformat set the file is emptied all the same. Errors of the
-// file system are returned, because they say nothing of the file's contents.
+// Damage is noted, not returned: nothing of it counts while the files are being emptied. Errors of
+// the file system are returned, because they say nothing of the file's contents.
 Status DiskSet::InspectFile(uint32_t number) {
   Result<DiskSetFile> file = DiskSetFile::Open(directory_ / DiskSetFileName(number), false);
   found_.emplace_back();
@@ -101,7 +103,7 @@ Status DiskSet::CheckUsable() const {
   for (const Found& found : found_) {
     if (!found.damage) continue;
     Error error = *found.damage;
-    error.context.append("; ").append(kCure);
+    error.context.append("; ").append(kGiveUp);
     return tl::unexpected<Error>(std::move(error));
   }
   if (IsNew()) return {};

@@ -142,9 +142,9 @@ class BlockTaker {
   // The pool's block of the entry, new and loading if there was none.
   BlockIndex StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex entry);
   // Registers the blocks that the batch waits for and starts its copies.
-  void EndBatch(const CachePool& pool, AcquireOperation* operation, const Batch& batch);
+  void EndBatch(CachePool* pool, AcquireOperation* operation, const Batch& batch);
   // With the hits before the batch, none of which has to arrive.
-  void OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before);
+  void OpenLoad(CachePool* pool, AcquireOperation* operation, size_t hits_before);
   // Blocks found on disk at the start are not linked before an acquire names them in their order.
   void LinkTo(const CachePool& pool, const AcquiredBlock& before, EntryIndex entry);
   // A hit whose load has failed before the reply, in an earlier part, was used like one that fails

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace kvtier {
 inline constexpr uint64_t kCopyBatchBytes = 4 * kMiB;
 // However small the pieces are: gathering a request holds the event loop.
 inline constexpr size_t kCopyBatchPieces = 4096;
-// Likewise of all requests of one direction in flight.
+// Likewise of all requests of one direction and tenant in flight.
 inline constexpr uint64_t kCopyPiecesInFlight = 8 * kCopyBatchPieces;
 
 // A request that is being gathered: pieces of blocks of one pool. Event loop only.
@@ -38,6 +39,7 @@ class CopyBatch {
     return bytes_ >= most_bytes_ || request_.copies.size() >= kCopyBatchPieces;
   }
   [[nodiscard]] bool empty() const { return request_.copies.empty(); }
+  [[nodiscard]] size_t pieces() const { return request_.copies.size(); }
   // The part of the block's payload, between its block of the pool and its host slot. Returns where
   // in host that is. REQUIRES: Admits(*pool); the block has both places.
   std::span<std::byte> Add(CachePool* pool, EntryIndex entry, uint64_t offset, uint64_t bytes);
@@ -67,9 +69,12 @@ class CopyLimiter {
  public:
   CopyLimiter(CacheState* state, CopyDirection direction);
 
-  // Whether another request may start: less is in flight than so many bytes.
-  [[nodiscard]] bool MayStart(uint64_t most_bytes) const {
-    return in_flight_.bytes < most_bytes && in_flight_.items < kCopyPiecesInFlight;
+  // Whether another request of the tenant may start: less of its is in flight than so many bytes.
+  // Other tenants' copies do not count: their memory may be slow, and they have threads of their
+  // own where it is.
+  [[nodiscard]] bool MayStart(TenantLine tenant, uint64_t most_bytes) {
+    const InFlight& in_flight = in_flight_[tenant];
+    return in_flight.bytes < most_bytes && in_flight.items < kCopyPiecesInFlight;
   }
   // `done` is called once, from a later event, when the copies count as in flight no more; its
   // captures are destroyed with it. REQUIRES: not empty.
@@ -91,7 +96,7 @@ class CopyLimiter {
 
   CacheState& state_;
   const CopyLane lane_;
-  InFlight in_flight_;
+  std::map<TenantLine, InFlight> in_flight_;
   std::list<Flight> flights_;
 };
 

@@ -26,7 +26,6 @@ HostPrefetch::HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* h
       loader_(*loader),
       offloader_(*offloader),
       touches_(*touches),
-      lines_(state->tenants.rows()),
       shares_(state->tenants.rows()) {}
 
 void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id, std::vector<BlockHash> hashes,
@@ -46,7 +45,7 @@ void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id, std::vecto
   if (share.waiting_blocks == 0) share.moved_ms = state_.clock.NowMs();
   share.waiting_blocks += request.price();
   requests_.emplace(++last_request_, std::move(request));
-  lines_.Push(tenant, last_request_);
+  lines_.Push(state_.blocks.namespaces[namespace_id.value].line, last_request_);
 }
 
 // Its reads still arrive, for no one.
@@ -63,7 +62,8 @@ void HostPrefetch::Pump() {
   TakeEndedReads();
   if (requests_.empty()) return;
   looks_left_ = state_.options.acquire_part_blocks;
-  (void)lines_.TakeTurns([this](std::deque<RequestId>* line) { return Step(line); });
+  (void)lines_.TakeTurns(
+      [this](TenantLine, PriorityQueue<RequestId>* line) { return Step(line->next()); });
   if (looks_left_ == 0) state_.SchedulePart();
 }
 

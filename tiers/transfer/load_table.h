@@ -29,26 +29,26 @@ struct LoadWaiter {
 
 // Which loads wait for which blocks of which pools. Looking a block up reads four bytes of a page
 // that its neighbours in the directory share: the blocks of a sequence lie side by side there, so
-// that a load of very many costs few cache misses. Pages stay: four bytes for each row of the
-// directory that was ever loaded or lies beside one. Event loop only.
+// that a load of very many costs few cache misses. Pages are the pool's and stay as long as it
+// does: four bytes for each row of the directory that was ever loaded into it or lies beside one.
+// Event loop only.
 class LoadWaiters {
  public:
-  void Add(PoolId pool, EntryIndex block, const LoadWaiter& waiter);
+  void Add(CachePool* pool, EntryIndex block, const LoadWaiter& waiter);
   // Calls `visit(const LoadWaiter&)` for each that waits for the block, the latest first. `visit`
   // must not change this table.
   template <typename Visit>
-  void ForEach(PoolId pool, EntryIndex block, Visit visit) const {
-    if (pool.value >= first_.size()) return;
-    const uint32_t* const first = first_[pool.value].Find(block.value);
+  void ForEach(const CachePool& pool, EntryIndex block, Visit visit) const {
+    const uint32_t* const first = pool.load_waiters.Find(block.value);
     if (first == nullptr) return;
     for (uint32_t row = *first; row != kNone; row = rows_[row].next) visit(rows_[row].waiter);
   }
   // The same, and no load waits for it any more; `visit` may do anything. Each row is free before
   // its waiter is visited, and the rest of the chain stays taken meanwhile.
   template <typename Visit>
-  void Take(PoolId pool, EntryIndex block, Visit visit) {
-    if (pool.value >= first_.size() || first_[pool.value].Find(block.value) == nullptr) return;
-    for (uint32_t row = std::exchange(first_[pool.value][block.value], kNone); row != kNone;) {
+  void Take(CachePool* pool, EntryIndex block, Visit visit) {
+    if (pool->load_waiters.Find(block.value) == nullptr) return;
+    for (uint32_t row = std::exchange(pool->load_waiters[block.value], kNone); row != kNone;) {
       const Row taken = rows_[row];
       rows_[row].next = std::exchange(free_, row);
       row = taken.next;
@@ -64,7 +64,6 @@ class LoadWaiters {
     uint32_t next = kNone;  // of the same block, or free
   };
 
-  std::vector<PagedArray<uint32_t>> first_;  // rows, by pool and block
   std::vector<Row> rows_{1};
   uint32_t free_ = kNone;
 };
@@ -101,7 +100,7 @@ class LoadTable {
   };
   struct Start {
     SessionId session;
-    const CachePool* pool = nullptr;  // where they arrive
+    CachePool* pool = nullptr;  // where they arrive
     // Counts blocks, or layers if `layers` is not 0; may be null.
     std::shared_ptr<StepCounter> counter;
     uint32_t layers = 0;
@@ -121,9 +120,9 @@ class LoadTable {
   [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
                                                       std::span<const EntryIndex> entries);
   // Blocks that arrive together are reported together.
-  void BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries);
+  void BlocksReady(CachePool* pool, std::span<const EntryIndex> entries);
   // The block will not arrive in this pool: loads that wait for it end before it.
-  void BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason);
+  void BlockFailed(CachePool* pool, EntryIndex entry, MissReason reason);
 
   // Counts the layers of the blocks that this load waits for in layers; null if it has no counter,
   // or has been forgotten.
@@ -143,7 +142,7 @@ class LoadTable {
  private:
   struct Load {
     SessionId session;
-    const CachePool* pool = nullptr;  // may be gone when the load is counted and forgotten
+    CachePool* pool = nullptr;  // may be gone when the load is counted and forgotten
     PoolId pool_id;
     NamespaceId namespace_id;  // the pool's
     bool open = true;

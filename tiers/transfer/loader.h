@@ -156,23 +156,24 @@ class Loader {
   Arrival EndRead(Reads::iterator read);
 
   void QueueCopy(const Arrival& arrival);
-  // Whether less is in flight than a share (1: all) of what may be.
-  [[nodiscard]] bool MayCopy(uint64_t share) const {
-    return copies_.MayStart(state_.options.max_load_bytes / share);
+  // Whether less of the tenant's is in flight than a share (1: all) of what may be.
+  [[nodiscard]] bool MayCopy(TenantLine tenant, uint64_t share) {
+    return copies_.MayStart(tenant, state_.options.max_load_bytes / share);
   }
   bool PumpCopies();
-  void StartCopy(std::shared_ptr<Batch> batch);
+  void StartCopy(const std::shared_ptr<Batch>& batch);
   // A block that must not be copied fails, or with kLeave ends the batch.
   enum class OnInvalid : uint8_t { kFail, kLeave };
-  // The batch of the first in the line of that priority; null if there is none.
-  [[nodiscard]] std::shared_ptr<Batch> NextBatch(CopyPriority priority, OnInvalid on_invalid);
+  // Of the first in the tenant's line of that priority; false if there is none.
+  [[nodiscard]] bool StartBatch(PriorityQueue<Loadable>* of_tenant, CopyPriority priority,
+                                OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
   // Gives the slots of blocks that have arrived since the reads in line began to wait for some to
   // these reads, once they have waited long.
   void PassSlotsOn();
 
-  [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
+  [[nodiscard]] const PoolBlock& BlockOf(const Arrival& arrival) const;
   // It was prefetched, and no client has asked for it since.
   [[nodiscard]] bool CanWait(const Arrival& arrival) const;
   // The block as part of `line`, unless a demand load overtakes it.
@@ -202,7 +203,7 @@ class Loader {
   TenantQueues<QueuedRead> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
-  PriorityQueue<Loadable> copy_queue_;
+  TenantQueues<Loadable> copy_queue_;
   // Since when some read in line has waited for a host slot without a break; kNoWait: none does.
   static constexpr int64_t kNoWait = INT64_MAX;
   int64_t host_wait_since_ms_ = kNoWait;

@@ -59,12 +59,13 @@ void Persister::SourceReady(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.persist_wanted() || entry.write_queued() || entry.writing()) return;
   state_.Apply(index, BlockEvent::kQueueWrite);
-  queues_.Push(state_.blocks.TenantOf(entry), state_.blocks.directory.RefOf(index));
+  queues_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
 }
 
 bool Persister::Pump() {
   climbed_ = 0;
-  return queues_.TakeTurns([this](std::deque<EntryRef>* line) {
+  return queues_.TakeTurns([this](TenantLine, PriorityQueue<EntryRef>* of_tenant) {
+    std::deque<EntryRef>* const line = of_tenant->next();
     if (!MayWrite(line->front())) return false;
     if (!PutPrefixFirst(line)) return false;
     if (TryWrite(line->front()) == Step::kWait) return false;

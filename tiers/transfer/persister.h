@@ -17,8 +17,7 @@ namespace kvtier {
 // Event loop only.
 class Persister final : public CopyDown {
  public:
-  Persister(CacheState* state, DiskSlots* disk)
-      : state_(*state), disk_(*disk), admission_(state), queues_(state->tenants.rows()) {}
+  Persister(CacheState* state, DiskSlots* disk) : state_(*state), disk_(*disk), admission_(state) {}
 
   // Asks for the block to be on disk, if it is worth it: else host may drop it. If its bytes are
   // not in host yet, they are written as soon as they are. Does nothing if the block is on disk, on

@@ -155,7 +155,7 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   entry.uses = std::max(entry.uses, facts.uses);
   entry.last_use_s = std::max(entry.last_use_s, described.last_use_s);
   pool->blocks.TakeCommitted(found.block, index);
-  pool->blocks[found.block].since_ds = state_.clock.NowDs();
+  pool->blocks.Taken(found.block).since_ds = state_.clock.NowDs();
   state_.AddPlace(pool, found.block);
   if (facts.checksum && !entry.in_host()) {
     pool->checksums.At(found.block.value) = facts.checksum;

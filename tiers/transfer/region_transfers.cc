@@ -50,7 +50,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                 .block_bytes = name_space.identity.block_bytes,
                 .copier = copier,
                 .memory = std::move(mapped),
-                .blocks = PoolBlocks(memory.blocks),
+                .blocks = PoolBlocks::OfRegion(memory.blocks),
                 .victims = VictimQueue(MakeLruPolicy()),
                 .pieces = std::move(memory.pieces),
                 .region = this}));
@@ -119,7 +119,7 @@ void RegionTransfers::CancelSome(Region* region, size_t* most) {
 }
 
 void RegionTransfers::CancelOne(Region* region, BlockIndex block) {
-  PoolBlock& record = region->pool->blocks[block];
+  const PoolBlock& record = region->pool->blocks[block];
   if (record.state() == PoolBlockState::kFree) {
     End(region, block, Outcome::kFailed, MissReason::kCancelled);
   } else if (record.loading()) {
@@ -134,7 +134,7 @@ void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
   const auto closed = std::move(region->second.closed);
   const auto of_session = of_session_.find(region->second.session);
   if (of_session != of_session_.end()) std::erase(of_session->second, region->first);
-  state_.blocks.RemovePool(region->second.pool);
+  (void)state_.blocks.RemovePool(region->second.pool);
   regions_.erase(region);
   for (const std::function<void()>& call : closed) call();
 }
@@ -283,10 +283,10 @@ void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason r
 }
 
 // Neither a region that was closed nor a handle whose store has ended names anything any more.
-PoolBlock* RegionTransfers::UnderWay(PoolId id, BlockHandle block) {
+const PoolBlock* RegionTransfers::UnderWay(PoolId id, BlockHandle block) {
   const auto region = regions_.find(id);
   if (region == regions_.end()) return nullptr;
-  PoolBlocks& blocks = region->second.pool->blocks;
+  const PoolBlocks& blocks = region->second.pool->blocks;
   return blocks.Current(block) ? &blocks[block.index] : nullptr;
 }
 

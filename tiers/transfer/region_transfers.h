@@ -155,7 +155,7 @@ class RegionTransfers final : public RegionEvents {
   [[nodiscard]] const Queued* OldestWaiting();
   void EndLateStores(int64_t now_ms);
   // The block that is being stored; null if that has ended.
-  [[nodiscard]] PoolBlock* UnderWay(PoolId region, BlockHandle block);
+  [[nodiscard]] const PoolBlock* UnderWay(PoolId region, BlockHandle block);
   // One block of a transfer has ended; with the last, the transfer has.
   void End(Region* region, BlockIndex block, Outcome outcome,
            MissReason reason = MissReason::kNone);

@@ -20,7 +20,6 @@ struct BenchOptions {
   std::vector<uint64_t> block_bytes;
   uint64_t entries = 1'000'000;
   uint32_t samples = 1000;  // of each acquire
-  uint32_t copy_threads = 2;
   std::vector<std::string> settings;  // of the onloads' daemons, KEY=VALUE, beside the bench's own
 };
 

@@ -40,9 +40,6 @@ int Main(int argc, char** argv) {
   app.add_option("--entries", options.entries, "For the start.")
       ->check(CLI::Range(uint64_t{8192}, uint64_t{1} << 30))
       ->capture_default_str();
-  app.add_option("--copy-threads", options.copy_threads, "Of the daemon and of the ceiling.")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
   app.add_option("--set", options.settings,
                  "KEY=VALUE for the daemons of the onloads and acquires; may be repeated.");
   app.add_flag("--json", json, "Print JSON instead of tables.");

@@ -27,6 +27,9 @@ uint64_t HostBytesForDisk(const BenchOptions& options, uint64_t block_bytes) {
   return options.set_bytes / block_bytes * (block_bytes + kHeaderBytes) / 2;
 }
 
+// As many as copy between pool and host memory on the daemon's host device.
+constexpr uint32_t kCopyThreads = 2;
+
 // For the host tier two sets, both of which lie in host memory, take turns in a pool that holds
 // one. Host memory keeps a part of a set that came from disk when the next one comes, so for the
 // disk tier each load has a set of its own; those that are stored last push the others out of host
@@ -44,7 +47,6 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
   daemon.temporary_parent = options.directory;
   daemon.settings = {
       fmt::format("pool.bytes={}B", (slots + kSparePoolBlocks) * block_bytes),
-      fmt::format("pool.copy_threads={}", options.copy_threads),
       fmt::format("host.bytes={}B",
                   from_disk ? HostBytesForDisk(options, block_bytes) : 3 * set_slot_bytes),
       fmt::format("disk.bytes={}B", from_disk ? (SetCount(options, tier) + 1) * set_slot_bytes : 0),
@@ -68,7 +70,6 @@ Result<PrivateDaemon> StartUnwritten(const BenchOptions& options, uint64_t block
   daemon.temporary_parent = options.directory;
   daemon.settings = {
       fmt::format("pool.bytes={}B", (kSetsInPool * slots + kSparePoolBlocks) * block_bytes),
-      fmt::format("pool.copy_threads={}", options.copy_threads),
       fmt::format("host.bytes={}B", set_slot_bytes + 16 * kMiB),
       fmt::format("disk.bytes={}B", 3 * kSetsInPool * set_slot_bytes),
       fmt::format("cache.slab_bytes={}B", 16 * kMiB),
@@ -89,7 +90,7 @@ struct Ceiling {
 };
 
 Result<Ceiling> CeilingOfHost(const BenchOptions& options, uint64_t block_bytes) {
-  const CopyWork work{block_bytes, options.set_bytes / block_bytes, options.copy_threads};
+  const CopyWork work{block_bytes, options.set_bytes / block_bytes, kCopyThreads};
   KVT_ASSIGN_OR_RETURN(MemcpyCeiling memory, MemcpyCeiling::Create(work));
   auto shared = std::make_shared<MemcpyCeiling>(std::move(memory));
   auto seconds = std::make_shared<std::vector<double>>();

@@ -48,7 +48,7 @@ class DiskSettings(NamedTuple):
     def apply(self, world: World) -> None:
         settings = ["disk.encryption=none"]
         if self.keys != "none":
-            settings = ["disk.encryption=aes-256-gcm", f"disk.keys={self.keys}"]
+            settings = ["disk.encryption=aes-256-gcm"]
         if self.keys == "persist":
             root_key = world.directory / "root.key"
             root_key.write_bytes(_ROOT_KEY)

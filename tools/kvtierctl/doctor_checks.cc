@@ -20,7 +20,7 @@
 #include <memory>
 #include <system_error>
 
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "base/posix.h"
 #include "base/units.h"
 

@@ -57,7 +57,7 @@ class RespConnection {
   // Has a call that is under way fail soon, and every later one. From any thread.
   void Interrupt();
 
-  // For the functions that hiredis calls with the values that it has read.
+  // For the functions to which hiredis passes the bytes that it has read.
   struct Incoming {
     std::span<std::byte> into;
     RespReply reply;
@@ -81,7 +81,7 @@ class RespConnection {
   [[nodiscard]] bool Interrupted();
 
   const RespEndpoint endpoint_;
-  // The bytes that have been received and not been looked at yet lie between the two.
+  // Bytes that were received and not parsed yet lie between the two.
   std::vector<char> chunk_;
   size_t chunk_begin_ = 0, chunk_end_ = 0;
   Incoming incoming_;

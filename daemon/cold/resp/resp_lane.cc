@@ -77,8 +77,8 @@ std::vector<RespCall> RespLane::Take() {
   return calls;
 }
 
-// Calls that come while answers are outstanding are sent before the next of them is waited for, so
-// that the server always has something to do.
+// Sends calls that come while answers are outstanding before it waits for the next answer, so that
+// the server always has something to do.
 void RespLane::Work() {
   BlockSignals();
   for (;;) {

@@ -37,9 +37,11 @@ class TwoHostsTest : public DaemonTest {
   // The first host computes kBlocks blocks named "shared", uses them once, and writes them to the
   // store.
   void WriteByFirstHost();
-  // Plays prompts of which the store has nothing until it answers that, and then some that begin
-  // with "shared", each longer by a block, until the other host has read from the store. Late
-  // blocks are computed there, so that each try has a block that none asked for.
+  // Plays prompts of which the store has nothing on the other host, until the store says so.
+  void AwaitAnswerToOtherHost();
+  // Awaits an answer, and then plays prompts that begin with "shared", each longer by a block,
+  // until the other host has read from the store. It computes blocks that come late, so that each
+  // try has one that it has not asked for.
   void ReadByOtherHostFrom(size_t blocks);
 
  private:

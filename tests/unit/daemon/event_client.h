@@ -15,9 +15,10 @@ namespace kvtier {
 // Never blocks: the test's own thread runs the loop of the other side.
 class EventClient {
  public:
-  // Connects to "tcp://127.0.0.1:PORT" or "ipc:///PATH", greets, and says what kind of socket it
-  // is.
-  EventClient(const std::string& endpoint, std::string_view socket_type);
+  // Connects to "tcp://127.0.0.1:PORT", from an address of this machine, or to "ipc:///PATH",
+  // greets, and says what kind of socket it is.
+  EventClient(const std::string& endpoint, std::string_view socket_type,
+              const std::string& from = "127.0.0.1");
 
   void Subscribe(std::string_view topic) { SendFrame(0, "\x01" + std::string(topic)); }
   void Cancel(std::string_view topic) { SendFrame(0, std::string(1, '\0') + std::string(topic)); }

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/executor.h"
@@ -382,6 +384,23 @@ TEST_F(KeeperStoreTest, AKeeperThatIsStoppedHoldsUpNoCallAndHasEverythingWhenItG
   EXPECT_EQ(TextOf(store->Take(kHostArenaName)), "blocks");
   EXPECT_EQ(TextOf(store->Take(kHostTableName)), "table");
   EXPECT_FALSE(store->Take(kDiskKeysName)) << "it was released meanwhile";
+}
+
+TEST_F(KeeperStoreTest, ADaemonThatIsKilledRightAfterwardsHasKeptEverything) {
+  for (int i = 0; i < 20; ++i) {
+    const std::string text = "blocks " + std::to_string(i);
+    const pid_t daemon = ::fork();
+    if (daemon == 0) {
+      const auto store = OpenStore();
+      for (const std::string_view name : {kHostTableName, kDiskKeysName, kHostArenaName}) {
+        (void)store->Keep(name, MemoryWith(text).get());
+      }
+      ::kill(::getpid(), SIGKILL);
+    }
+    ASSERT_EQ(::waitpid(daemon, nullptr, 0), daemon);
+    const auto store = OpenStore();
+    ASSERT_EQ(TextOf(store->Take(kHostArenaName)), text);
+  }
 }
 
 TEST_F(KeeperStoreTest, ReleasingAllEndsTheKeeper) {

@@ -89,7 +89,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, Fak
                                                       .cold = Joined(cold, &loop_)},
                                      IndexSnapshot{})),
       wire_devices_(WireDevicesOf(config_)),
-      models_(config_.server.max_models_per_tenant, config_.metrics.models_per_tenant),
+      models_(config_.server.max_models_per_tenant, 16),
       context_{.config = &config_,
                .loop = &loop_,
                .clock = &clock_,

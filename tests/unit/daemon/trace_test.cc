@@ -157,13 +157,5 @@ TEST_F(TraceOperation, CursorBeyondTheEndYieldsNothing) {
   EXPECT_EQ(reply.at("cursor"), reply.at("end"));
 }
 
-TEST_F(TraceOperation, WithoutARingThereIsNothingToTell) {
-  Start(0);
-  WireClient client(daemon_->socket());
-  (void)Fill(&client, client.Attach().pool, Hashes(0, 2));
-  WireClient admin(daemon_->admin_socket());
-  EXPECT_EQ(admin.ErrorOf(wire::AdminRequest{R"({"op":"trace"})"}), "trace_off");
-}
-
 }  // namespace
 }  // namespace kvtier

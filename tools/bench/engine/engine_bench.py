@@ -9,7 +9,6 @@ manner of Gemma 3; `--small`: a tiny one for CPUs).
     native   its OffloadingConnector, host memory
     fs       its TieringOffloadingSpec, host memory and a file system
     lmcache  LMCache's connector, host memory of vLLM's own process
-    tier     as `fs`, with a kvtierd in place of the file system
     kvtier   KvtierConnector and a kvtierd of its own
     absent   KvtierConnector without a kvtierd: what its hooks and its layout cost
     kept     the same with `keep_kv_cache`: the KV cache outlives the engine
@@ -49,10 +48,10 @@ KILL_AFTER_S = 1.5
 STORE_S = 1.0
 # vLLM hands blocks to the tier below its host memory as it steps.
 STEPS_TO_TIER, STEP_TO_TIER_S = 20, 0.15
-WITH_DAEMON = ("kvtier", "kept", "pair", "tier")
+WITH_DAEMON = ("kvtier", "kept", "pair")
 # The daemon's figures that are shown beside sessions of agents.
 _SHOWN_STATS = ("drops.", "disk_", "host_prefetched_", "tiers.", "misses.")
-WITHOUT_SESSIONS = {"kept", "pair", "fs", "tier"}
+WITHOUT_SESSIONS = {"kept", "pair", "fs"}
 
 
 class Run:
@@ -169,17 +168,6 @@ def run_plain(run: Run, connector: dict | None, environment: dict[str, str] | No
         run.loads(engine)
 
 
-def run_tier(run: Run, daemon) -> None:
-    connector = connectors.kvtier_tier(run.settings, daemon.socket)
-    engine = run.start(connector)
-    run.hits(engine)
-    run.hits_below(engine)
-    if run.settings.only_hits:
-        return
-    engine.kill()
-    run.ask_all(run.start(connector, 901), "restart")
-
-
 def run_kept(run: Run, daemon) -> None:
     connector = connectors.kvtier(daemon.socket, keep_kv_cache=True)
     engine = run.start(connector)
@@ -237,7 +225,7 @@ def run_with_daemon(run: Run) -> None:
     try:
         daemon.start()
         run.daemon = daemon
-        functions = {"kvtier": run_kvtier, "kept": run_kept, "pair": run_pair, "tier": run_tier}
+        functions = {"kvtier": run_kvtier, "kept": run_kept, "pair": run_pair}
         functions[run.name](run, daemon)
     finally:
         run.end()
@@ -326,8 +314,8 @@ def main() -> None:
     arguments = parse()
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.small:
-        # Where the tests' offloading for machines without a GPU is, for vLLM's processes.
-        os.environ["PYTHONPATH"] += f":{connectors.test_modules()}"
+        # For cpu_offloading.py in vLLM's processes.
+        os.environ["PYTHONPATH"] += f":{pathlib.Path(__file__).resolve().parent}"
     signal.signal(signal.SIGALRM, time_is_up)
     signal.signal(signal.SIGTERM, end_early)
     with tempfile.TemporaryDirectory(prefix="kvtier-engine-bench-") as work:

@@ -67,10 +67,8 @@ namespace {
 // An acquire waits for space: an acquire asks for a whole pool whose blocks must all be saved
 // first.
 Result<double> AwaitedOffloadGbps(const GpuBenchOptions& options, const BenchSizes& sizes) {
-  KVT_ASSIGN_OR_RETURN(
-      const PrivateDaemon daemon,
-      StartBenchDaemon(options, sizes,
-                       {"cache.pool_clean_fraction=0", "cache.max_offload_bytes=256MiB"}));
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon,
+                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0"}));
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, sizes.block_bytes));
   std::vector<double> rates;
   for (uint32_t i = 0; i < options.repetitions + 1; ++i) {
@@ -86,10 +84,8 @@ Result<double> AwaitedOffloadGbps(const GpuBenchOptions& options, const BenchSiz
 // no acquire waits. Blocks count as being offloaded until their checksums are made, which takes
 // about as many bytes at once again.
 Result<double> BackgroundOffloadGbps(const GpuBenchOptions& options, const BenchSizes& sizes) {
-  KVT_ASSIGN_OR_RETURN(
-      const PrivateDaemon daemon,
-      StartBenchDaemon(options, sizes,
-                       {"cache.pool_clean_fraction=0.9", "cache.max_offload_bytes=256MiB"}));
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon,
+                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0.9"}));
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, sizes.block_bytes));
   std::vector<double> rates;
   for (uint32_t i = 0; i < options.repetitions + 1; ++i) {

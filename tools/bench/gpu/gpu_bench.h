@@ -21,9 +21,8 @@ struct GpuBenchOptions {
   std::string directory;  // where temporary directories are made; on the disk to be measured
   uint32_t repetitions = 9;
   uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
-  uint32_t threads = 0;           // for checksums and for touching memory; 0: the daemon's choice
-  uint64_t chunk_bytes = 0;       // of the device measured alone; 0: its default
-  uint32_t chunks_in_flight = 0;  // likewise
+  uint64_t chunk_bytes = 0;                // of the device measured alone; 0: its default
+  uint32_t chunks_in_flight = 0;           // likewise
   std::vector<std::string> settings;  // of the daemons, KEY=VALUE, beside those of a measurement
   uint64_t large_pool_bytes = uint64_t{100} << 30;
   uint64_t large_host_bytes = uint64_t{48} << 30;

@@ -148,10 +148,6 @@ int Main(int argc, char** argv) {
   app.add_option("--set-bytes", options.set_bytes, "Moved in one repetition.")
       ->check(CLI::Range(64 * kMiB, 16 * kGiB))
       ->capture_default_str();
-  app.add_option("--threads", options.threads,
-                 "Of the daemons, for checksums and for touching memory; 0: their own choice.")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
   app.add_option("--chunk-bytes", options.chunk_bytes, "Of the device measured alone.");
   app.add_option("--chunks-in-flight", options.chunks_in_flight, "Likewise.");
   app.add_option("--large-pool-bytes", options.large_pool_bytes, "For the start.")

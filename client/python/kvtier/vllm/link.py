@@ -18,7 +18,7 @@ from ..connection import Connection, connect
 from ..errors import KvtierError, UnavailableError
 from ..model import ModelRecord
 from ..types import Presence
-from .rows import block_hashes, group_of, hash_of
+from .rows import group_of, hash_of
 from .token_ids import ToldBlocks
 
 logger = logging.getLogger("vllm.kvtier")
@@ -218,7 +218,7 @@ def _look_up(attachment: Attachment, keys: Sequence[bytes]) -> list[int]:
     """The tiers that have each key's block: of several ranks the slowest, since all must have it.
     One round trip for each region with a key."""
     if len(attachment.regions) == 1:
-        return attachment.regions[0].lookup(block_hashes(keys)).tolist()
+        return attachment.regions[0].lookup([hash_of(key) for key in keys]).tolist()
     groups = len(attachment.regions) // attachment.ranks
     presence = np.zeros((attachment.ranks, len(keys)), np.uint8)
     groups_of_keys = np.array([group_of(key) for key in keys])

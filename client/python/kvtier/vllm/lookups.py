@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers to vLLM's scheduler when it asks, block by block, whether the tier has a block.
+"""Answers vLLM's scheduler when it asks whether the daemon has a request's blocks.
 
 The questions of one scheduler step go to the daemon as one, on the link's thread; until the answer
 is there the scheduler hears "ask again", and after a deadline, or without a daemon, "no". A verdict
@@ -10,7 +10,6 @@ that changes; the next request asks anew.
 from __future__ import annotations
 
 import collections
-import enum
 import itertools
 import queue
 import time
@@ -34,14 +33,6 @@ _COLD_BIT = int(Presence.COLD)
 # interpreter waits 5 ms for it each time. So a step that ends while a question is open lets go of
 # it for a moment.
 _YIELD_S = 0.0001
-
-
-class Verdict(enum.Enum):
-    """HIT: a tier of the daemon has it; MISS; RETRY: not known yet."""
-
-    HIT = 0
-    MISS = 1
-    RETRY = 2
 
 
 class _State:
@@ -107,14 +98,9 @@ class Lookups:
         self._outdated = 0  # the first of these, which were asked of an epoch that has ended
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
-    def look_up(self, key: bytes, request: str) -> Verdict:
-        """Whether to expect the block; never waits."""
-        hits, waiting = self.look_up_run((key,), request)
-        return Verdict.MISS if hits == 0 else Verdict.RETRY if waiting else Verdict.HIT
-
     def look_up_run(self, keys: Sequence[bytes], request: str) -> tuple[int, bool]:
-        """`look_up` of blocks until one is a miss: how many come before that one, and whether one
-        of them is not known yet."""
+        """Returns how many of the blocks come before the first miss, and whether one of these is not
+        known yet; never waits."""
         if self._unanswered:
             self._take_answers()
         link, now = self._state(), self._clock()

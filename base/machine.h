@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory a process may use: the machine's, or less where a control group (a container, a
-// systemd slice) limits it.
+// How much memory and processor time a process may use: the machine's, or less where a control
+// group (a container, a systemd slice) limits it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace kvtier {
@@ -21,5 +22,9 @@ struct MachineMemory {
 // Reads /proc/meminfo and the control groups (versions 1 and 2) of this process, below `root`.
 // A file that cannot be read limits nothing; without meminfo all is 0. Any thread.
 [[nodiscard]] MachineMemory ReadMachineMemory(const std::filesystem::path& root = "/");
+
+// The processor time that control groups (versions 1 and 2) allow this process, in cores, rounded
+// up; none if they allow all. Reads below `root`. Any thread.
+[[nodiscard]] std::optional<uint32_t> ReadProcessorLimit(const std::filesystem::path& root = "/");
 
 }  // namespace kvtier
