@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache says of single blocks, to administrators, and which of them a session may have
-// read on its behalf.
+// Reports on single blocks for administrators, and which of the blocks a session may have read on
+// its behalf.
 #include <fmt/format.h>
 
 #include <algorithm>

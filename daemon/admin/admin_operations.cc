@@ -158,7 +158,7 @@ class Drain final : public AdminOperation {
     Later(kAdminProgressMs, [this] {
       if (Cancelled()) return;
       const uint64_t left = Left();
-      // Blocks that clients commit during the drain add to what is left.
+      // Blocks that clients commit during the drain add to the rest.
       total_ = std::max(total_, left);
       Progress(Text({{"done", total_ - left}, {"total", total_}}));
       ReportForever();

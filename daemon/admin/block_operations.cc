@@ -17,7 +17,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What one step of a listing may cost: about 2 ms each of looking and of writing. A filter that few
+// The limits of one step of a listing: about 2 ms each of looking and of writing. A filter that few
 // blocks pass makes looking the larger part.
 constexpr uint32_t kRowsPerStep = 65536;
 constexpr uint32_t kBlocksPerStep = 1024;

@@ -19,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What one step may cost: less than a millisecond of the event loop.
+// The limit of one step: less than a millisecond of the event loop.
 constexpr uint32_t kEventsPerStep = 1024;
 
 constexpr std::array<std::string_view, kTraceKindCount> kKindNames = {

@@ -59,7 +59,7 @@ Status MakeParentDirectory(const std::string& path) {
                      fmt::format("{} cannot be made: {}; kvtierd --dev needs no rights of root",
                                  parent.string(), error.message()));
   }
-  // The process's umask keeps other users out of what it makes, but the socket in this directory is
+  // The process's umask keeps other users out of its files, but the socket in this directory is
   // meant for them. A failure shows itself when clients connect.
   std::filesystem::permissions(parent, std::filesystem::perms(0755), error);
   return {};
@@ -176,7 +176,7 @@ Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(OpenedDevices opened, kvtier::OpenDevices(config_, environment));
   pinner_ = std::move(opened.pinner);
   devices_ = std::move(opened.all);
-  // A share of what is free is never the same twice.
+  // A share of the free memory is never the same twice.
   kept_pools_->SetDevices(&devices_, /*same_size=*/config_.pool.free_fraction <= 0);
   return {};
 }
@@ -194,8 +194,8 @@ void Daemon::WatchFormerClients(const Quarantine::KernelsRemain& kernels_remain)
 }
 
 void Daemon::EndForLostDevice(const std::string& error) {
-  // Nothing of the context can be used any more, not even to take it down in order. What is on disk
-  // survives, and is there for the next process.
+  // Nothing of the context can be used any more, not even to take it down in order. Blocks on disk
+  // survive, and are there for the next process.
   log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
   std::_Exit(kExitDeviceLost);
 }
@@ -228,8 +228,8 @@ Status Daemon::OpenArena() {
   log_->Info("host.open", "{} of host memory, {} thread(s) to touch it and for checksums",
              FormatByteSize(arena_->capacity_bytes()), threads);
   if (keep) KeepArena();
-  // What is unclaimed belonged to a daemon with other settings, or of another version: none will
-  // ask for it.
+  // Unclaimed descriptors belonged to a daemon with other settings, or of another version: none
+  // will ask for them.
   descriptors_->ReleaseUnclaimed();
   return {};
 }
@@ -433,7 +433,7 @@ void Daemon::LogDifferences(const Config& wanted) const {
 
 Status Daemon::Reload(const Config& wanted) {
   const Config taken = TakeReloadable(config_, wanted);
-  // What is taken must also go with what stays.
+  // The settings that are taken must also go with those that stay.
   KVT_RETURN_IF_ERROR(CheckConfig(taken));
   // Checked with `wanted`, although sizes wait for a restart: the restart must not be the moment at
   // which pinned blocks turn out not to fit.

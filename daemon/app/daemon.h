@@ -55,14 +55,14 @@ class Daemon {
   // Opens the tiers, which may take seconds, and binds the sockets; clients are served once the
   // loop runs. Errors: of whatever could not be opened, as AnnotateWithKey puts them.
   [[nodiscard]] Status Start();
-  // Takes over what can change at run time, all of it or nothing, and says in the log what it took
-  // and what waits for a restart. Errors: those of CheckConfig, CheckPinnedFit and
+  // Takes over the settings that can change at run time, all of them or none, and logs which it
+  // took and which wait for a restart. Errors: those of CheckConfig, CheckPinnedFit and
   // Cache::Reconfigure. REQUIRES: started.
   [[nodiscard]] Status Reload(const Config& wanted);
   // Drains and calls `finished`; then the loop should be stopped. REQUIRES: started.
   void BeginShutdown(std::function<void()> finished);
 
-  // What is in effect.
+  // The configuration in effect.
   [[nodiscard]] const Config& config() const { return config_; }
   // REQUIRES: started.
   [[nodiscard]] CacheGauges Gauges() const { return cache_->Gauges(); }
@@ -89,7 +89,8 @@ class Daemon {
   [[noreturn]] void EndForLostDevice(const std::string& error);
   // Behind the disk's lock, so that memory is not taken from a daemon that runs. Once.
   void OpenDescriptors();
-  // Takes what an earlier daemon left in pools, before the devices say what is free.
+  // Takes the memory that an earlier daemon left in pools, before the devices report their free
+  // memory.
   void OpenKeptPools();
   // Watches who had the pools of an earlier daemon.
   void WatchFormerClients(const Quarantine::KernelsRemain& kernels_remain);

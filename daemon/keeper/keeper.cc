@@ -176,7 +176,8 @@ KeeperStatus Keeper::Keep(const KeeperPacket& packet, UniqueFd* descriptor) {
     packet.Name().copy(place->name.data(), kMaxKeptNameBytes);
   }
   place->claimed = true;
-  // What was there is closed when it has been answered: that takes seconds for much memory.
+  // The old descriptor is closed when the request has been answered: that takes seconds for much
+  // memory.
   std::swap(place->descriptor, *descriptor);
   return KeeperStatus::kOk;
 }

@@ -45,8 +45,8 @@ Result<std::string> FindProgram(const std::string& named) {
                                here.string()));
 }
 
-// Of the program that puts the keeper into the background: its exit code, or -1. A thread that
-// starts the keeper anew may wait here for as long as kStartPatienceMs.
+// Waits for the program that puts the keeper into the background: its exit code, or -1. A thread
+// that starts the keeper anew may wait here for as long as kStartPatienceMs.
 int WaitForEnd(pid_t pid) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd end{.fd = process.get(), .events = POLLIN, .revents = 0};

@@ -27,7 +27,7 @@ struct KeeperPlace {
 class KeeperLink {
  public:
   // To the keeper there, after starting one if none listens. A keeper of another version is
-  // replaced, and what it kept is given back. `keep_for_ms` is told to it. Errors: kNotFound
+  // replaced, and its memory is given back. `keep_for_ms` is told to it. Errors: kNotFound
   // "no_keeper_program"; kAlreadyExists "keeper_busy" (another daemon is connected for two
   // seconds); kPermissionDenied "keeper_owner" (another user's process listens there); kUnavailable
   // "keeper_silent", "keeper_failed".

@@ -11,8 +11,8 @@
 namespace kvtier {
 namespace {
 
-// One descriptor more than a packet may have, so that a second one is noticed. What does not fit
-// even so is closed by the kernel, which then sets MSG_CTRUNC.
+// One descriptor more than a packet may have, so that a second one is noticed. Descriptors that do
+// not fit even so are closed by the kernel, which then sets MSG_CTRUNC.
 constexpr size_t kDescriptorSpace = 2;
 
 // Takes the first descriptor that came with the message, and closes the others. Returns how many

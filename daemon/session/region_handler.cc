@@ -159,7 +159,7 @@ Status RegionHandler::OnStore(const Call& call, const wire::Store& request) {
     if (item.depth > kMaxBlockPosition) return MakeError(ErrorCode::kInvalidArgument, "bad_depth");
     blocks.push_back({.block = BlockIndex(item.block),
                       .hash = item.hash,
-                      // As of COMMIT: windows and states are of use without what is before them.
+                      // As of COMMIT: windows and states are of use without the blocks before them.
                       .parent = group.hit_rule == HitRule::kAll ? item.parent : std::nullopt,
                       .tokens = item.tokens,
                       .depth = EvictionDepth(group.hit_rule, item.depth),

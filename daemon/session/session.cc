@@ -22,8 +22,8 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
           .slow_reader_timeout_ms = config.slow_reader_timeout_ms};
 }
 
-// After a process has ended, for reading what it had sent before: a RELEASE or COMMIT that is still
-// in the socket's buffer is worth taking.
+// The time after a process has ended for reading its last messages: a RELEASE or COMMIT that is
+// still in the socket's buffer is worth taking.
 constexpr int64_t kLastWordsMs = 200;
 
 // Nothing if the kernel has none to give, which happens early in a boot only.

@@ -86,7 +86,7 @@ TEST(ManualContentTest, EveryConfigurationKeyHasItsPlaceInThePage) {
   }
 }
 
-// What bash offers for a command line whose last word is being typed.
+// The completions that bash offers for a command line whose last word is being typed.
 std::string BashOffers(const std::string& words, int last) {
   return RunProgram({"bash", "-c",
                      "source " + PathOf("bash-completion/completions/kvtierctl") +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metrics page of a live daemon, and that alert rules and dashboard speak of what it shows.
+// The metrics page of a live daemon, and that alert rules and dashboard speak of its metrics.
 #include <fmt/format.h>
 
 #include <ctime>

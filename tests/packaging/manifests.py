@@ -108,7 +108,7 @@ version = (SOURCE / "VERSION").read_text().strip()
 for one in [*pod["initContainers"], container]:
     expect(one["image"] == f"kvtier:{version}", f"the image {one['image']}")
 
-# The configuration is what the daemon would read, at the path that it is told.
+# The configuration is the one that the daemon would read, at the path that it is told.
 expect_accepted(config)
 expect(container["args"][1].startswith(mounts(container)["config"] + "/"), "the file's path")
 for key in ("socket", "admin_socket"):
@@ -121,7 +121,7 @@ resources = container["resources"]
 expect(size(resources["limits"]["memory"]) >= host + (2 << 30), "the memory limit")
 expect(resources["requests"]["memory"] == resources["limits"]["memory"], "requests and limits differ")
 
-# It is the user of the image, who owns what the init container made, on the same volumes.
+# It is the user of the image, who owns the init container's files, on the same volumes.
 user = container["securityContext"]["runAsUser"]
 image = (SOURCE / "Dockerfile").read_text()
 expect(f"USER {user}:{user}" in image and f"--uid {user}" in image, "the image has another user")

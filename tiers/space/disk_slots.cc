@@ -14,7 +14,7 @@
 namespace kvtier {
 namespace {
 
-// Slabs of another slot class that one search for a victim tries to empty. Those that hold a pinned
+// Slabs of another slot class that one search for a victim tries to empty. Slabs that hold a pinned
 // block cannot be, and a search through all of them would hold the event loop.
 constexpr size_t kSlabsTriedPerSearch = 16;
 
@@ -220,8 +220,8 @@ uint64_t DiskSlots::AllowedBytes(TenantId tenant, uint64_t bytes) const {
   return cap - std::min(cap, std::max(bytes, share));
 }
 
-// Counts what is leaving already as gone, or one block too many would be evicted for each commit
-// that is under way.
+// Counts blocks that are leaving already as gone, or one block too many would be evicted for each
+// commit that is under way.
 void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
   const uint64_t allowed = AllowedBytes(tenant, bytes);
   for (uint32_t evictions = state_.options.search_part_blocks; evictions > 0; --evictions) {
@@ -259,11 +259,11 @@ uint64_t DiskSlots::SpareBytes(TenantId tenant) const {
   return allowed - std::min(allowed, StayingBytes(tenant));
 }
 
-// The order has blocks, too, whose writes have not ended. That another class may take a whole slab
-// of this one is not foreseen.
+// The order has blocks, too, whose writes have not ended. The case that another class takes a whole
+// slab of this one is not foreseen.
 void DiskSlots::ForEachLeavingSoon(uint64_t bytes,
                                    const std::function<void(EntryIndex)>& visit) const {
-  // What is still to leave for other blocks of the class, and for the tenant's cap.
+  // The bytes still to leave for other blocks of the class, and for the tenant's cap.
   std::unordered_map<SlotClass, uint64_t, SlotClassHash> for_class;
   std::unordered_map<uint32_t, uint64_t> for_cap;
   const auto beyond = [bytes](uint64_t spare) { return bytes - std::min(bytes, spare); };
@@ -328,7 +328,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
 // A slab serves another slot size only when it is empty. It is closed first, so that none of its
 // slots is given out again while deletions become durable.
 bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
-  // What a restart found may lie in a slab that has become another tenant's.
+  // A block that a restart found may lie in a slab that has become another tenant's.
   const uint32_t group = allocator_.ClassAt(location.offset).group;
   if (group != request.slots.group && !EvictableForOthers(TenantId(group))) return false;
   bool free_of_motion = true;
@@ -345,7 +345,8 @@ bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
 
 void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot slot) {
   BlockEntry& entry = state_[index];
-  // What an operator evicts is not to come back with an index that is rebuilt from the headers.
+  // A block that an operator evicts must not come back with an index that is rebuilt from the
+  // headers.
   const bool by_hand = reason == DropReason::kEvictedByHand;
   if (by_hand && slot == IndexCommitter::Slot::kFree) slot = IndexCommitter::Slot::kVoid;
   if (cold_ != nullptr && IsForSpace(reason)) cold_->CountLoss(index);

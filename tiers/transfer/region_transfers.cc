@@ -16,7 +16,7 @@ constexpr size_t kLateStoresPerTick = 4096;
 constexpr size_t kStoreLooksPerTick = 32'768;
 // Blocks that are cancelled, or loads that have waited, in one event.
 constexpr size_t kBlocksPerEvent = 1024;
-// Of blocks that are stored one by one, each so many-th makes all before it young.
+// When blocks are stored singly, the whole prefix is touched only every so many blocks.
 constexpr uint32_t kGeneratedBlocksPerWalk = 64;
 
 tl::unexpected<Error> BadMemory(std::string context) {
@@ -245,7 +245,7 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
   state_.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.parent) state_.LinkToParent(index, *request.parent);
   state_.QueueIfUndecided(index);
-  // Those that have ended leave faster than others come, so that the list stays short.
+  // Stores that have ended leave faster than others come, so that the list stays short.
   for (int i = 0; i < 2 && !stores_.empty(); ++i) {
     if (UnderWay(stores_.front().region, stores_.front().block) != nullptr) break;
     stores_.pop_front();
@@ -300,8 +300,8 @@ const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
   return nullptr;
 }
 
-// Between two ticks host has the time to give up what it can, so a store fails only if not one got
-// a slot in that time: a store that begins right after a tick has waited for less than its half at
+// Between two ticks host has the time to give up blocks, so a store fails only if not one got a
+// slot in that time: a store that begins right after a tick has waited for less than its half at
 // the next one, and for all of its time at the one after.
 void RegionTransfers::Tick() {
   const int64_t now_ms = state_.clock.NowMs();

@@ -224,7 +224,7 @@ TEST_F(KeeperTest, TakesLittleMemory) {
 
 // ---- hostile bytes ----
 
-// Of one size in three that of a packet, with fields that are mostly in range.
+// One in three has the size of a packet, with fields that are mostly in range.
 std::string Garbage(std::mt19937_64* random) {
   const auto below = [random](uint64_t bound) { return (*random)() % bound; };
   KeeperPacket packet;
@@ -295,7 +295,7 @@ TEST_F(KeeperTest, AKeeperOfAnotherVersionIsReplaced) {
     pid = link.pid();
     ASSERT_TRUE(link.Keep("host-arena", MemoryWith("blocks").get()));
   }
-  // What a daemon of a later version says, and what it asks for when it hears of this one.
+  // The message of a daemon of a later version, and its request when it hears of this one.
   const UniqueFd socket = OpenKeeperSocket(place_.socket, /*listening=*/false);
   ASSERT_TRUE(socket.valid());
   KeeperPacket answer;
