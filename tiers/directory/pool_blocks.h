@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of one pool: state, generation, owner, references. Knows nothing of what the blocks
-// hold or why they move.
+// The blocks of one pool: state, generation, owner, references. Knows nothing of the blocks'
+// contents or why they move.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ class PoolBlocks {
     return {blocks, BlockRecords::Stay::kWhileTaken};
   }
   // From now on the table beside the pool's memory is told of every change, before the caller
-  // is; null: there is none. Borrowed; it outlives this. REQUIRES: all blocks are free, and
-  // what the table says of them is done with, or as Adopt and Withhold say next.
+  // is; null: there is none. Borrowed; it outlives this. REQUIRES: all blocks are free, and the
+  // table's records of them are done with, or as Adopt and Withhold say next.
   void SetTable(PoolTable* table) { table_ = table; }
   [[nodiscard]] PoolTable* table() const { return table_; }
 

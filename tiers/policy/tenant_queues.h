@@ -25,7 +25,8 @@ class PriorityQueue {
   void Push(Item item) { now_.push_back(std::move(item)); }
   // It goes when nothing else is left.
   void PushLater(Item item) { later_.push_back(std::move(item)); }
-  // What could wait and of which `urgent` holds can wait no longer. Looks at all that can wait.
+  // Moves all items that could wait, and for which `urgent` holds, to those that can wait no
+  // longer. Looks at all that can wait.
   template <typename Predicate>
   void Promote(const Predicate& urgent) {
     const auto first = std::stable_partition(later_.begin(), later_.end(),
@@ -43,7 +44,7 @@ class PriorityQueue {
   [[nodiscard]] bool empty() const { return now_.empty() && later_.empty(); }
   [[nodiscard]] std::deque<Item>* now() { return &now_; }
   [[nodiscard]] std::deque<Item>* later() { return &later_; }
-  // Those whose turn it is.
+  // The items whose turn it is.
   [[nodiscard]] std::deque<Item>* next() { return now_.empty() ? &later_ : &now_; }
 
  private:

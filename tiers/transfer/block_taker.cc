@@ -116,7 +116,8 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
     loader_.StartVerifiedCopies();
   }
   if (Complete(*pool, *operation)) return;
-  // What loads has a place in host's order when an event ends; all get their final ones together.
+  // A block that loads has a place in host's order when an event ends; all get their final ones
+  // together.
   for (size_t i = operation->taken(); i > taken_before; --i) {
     loader_.TouchLoading(*pool, operation->found.hits[i - 1]);
   }

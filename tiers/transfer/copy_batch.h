@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between pools and host memory, gathered into requests: what the loads, layered or not, and
-// the offloads have in common.
+// Copies between pools and host memory, gathered into requests: the common part of the loads,
+// layered or not, and the offloads.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ class CopyBatch {
   std::span<std::byte> AddBlock(CachePool* pool, EntryIndex entry) {
     return Add(pool, entry, 0, pool->block_bytes);
   }
-  // What the device is to count when the copies have landed.
+  // Sets the counts that the device makes when the copies have landed.
   void Count(std::vector<CountedStep> counted) { request_.counted = std::move(counted); }
 
   // Null while it is empty.
@@ -63,8 +63,8 @@ class CopyBatch {
   uint64_t bytes_ = 0;
 };
 
-// Hands requests of one direction to the devices, counts what is in flight, and keeps the callbacks
-// with what they own: a device holds no more than a pointer. Event loop only.
+// Hands requests of one direction to the devices, counts the bytes in flight, and keeps the
+// callbacks with all that they own: a device holds no more than a pointer. Event loop only.
 class CopyLimiter {
  public:
   CopyLimiter(CacheState* state, CopyDirection direction);
@@ -76,8 +76,8 @@ class CopyLimiter {
     const InFlight& in_flight = in_flight_[tenant];
     return in_flight.bytes < most_bytes && in_flight.items < kCopyPiecesInFlight;
   }
-  // `done` is called once, from a later event, when the copies count as in flight no more; what it
-  // owns is destroyed with it. REQUIRES: not empty.
+  // `done` is called once, from a later event, when the copies count as in flight no more; its
+  // captures are destroyed with it. REQUIRES: not empty.
   void Start(CopyBatch batch, std::function<void(const Status&)> done);
   [[nodiscard]] bool Idle() const { return flights_.empty(); }
 
@@ -90,7 +90,8 @@ class CopyLimiter {
   };
   void OnCopied(std::list<Flight>::iterator flight, const Status& status);
   [[nodiscard]] CopyMeter& meter() { return state_.stats.Lane(lane_); }
-  // What a load over the device's bus costs is learned from these copies; null: not from others.
+  // The meter that learns the cost of loads over the device's bus from these copies; null: not from
+  // others.
   [[nodiscard]] RateMeter* RateOf(DeviceIndex device);
 
   CacheState& state_;

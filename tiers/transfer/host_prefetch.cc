@@ -7,10 +7,10 @@
 namespace kvtier {
 namespace {
 
-// How long a tenant's requests wait while none gets on: for a disk that hangs, or until what was
-// brought before is used.
+// How long a tenant's requests wait while none gets on: for a disk that hangs, or until blocks
+// brought before are used.
 constexpr int64_t kPatienceMs = 5'000;
-// How long what was brought counts unless it is used.
+// How long a block that was brought counts unless it is used.
 constexpr int64_t kUnusedMs = 60'000;
 // Prefetched blocks may take one part of so many of host, and of the tenant's cap there.
 constexpr uint64_t kHostShare = 2;
@@ -99,7 +99,7 @@ bool HostPrefetch::Step(std::deque<RequestId>* line) {
   return true;
 }
 
-// What no tier here has ends the prefix: nothing behind it could be hit.
+// A block that no tier here has ends the prefix: nothing behind it could be hit.
 bool HostPrefetch::SeeToNext(RequestId id, Request* request) {
   if (looks_left_ == 0) return false;
   --looks_left_;
@@ -152,7 +152,7 @@ bool HostPrefetch::HasRoom(TenantId tenant, uint64_t slot_bytes) const {
          shares_[tenant.value].brought_bytes + slot_bytes <= cap_bytes / kHostShare;
 }
 
-// Those that still count go behind the others, so that all are looked at in turn.
+// Blocks that still count go behind the others, so that all are looked at in turn.
 void HostPrefetch::Tick() {
   const int64_t now_ms = state_.clock.NowMs();
   for (size_t looks = std::min(brought_.size(), kBroughtPerTick); looks > 0; --looks) {

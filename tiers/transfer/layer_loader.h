@@ -15,8 +15,8 @@
 
 namespace kvtier {
 
-// Event loop only. What arrives and fails goes to the two callbacks, once for each block, when no
-// copy of it is under way any more.
+// Event loop only. The two callbacks get each block that arrives or fails, once, when no copy of it
+// is under way any more.
 class LayerLoader {
  public:
   using OnArrived = std::function<void(CachePool* pool, EntryIndex entry)>;
@@ -36,7 +36,7 @@ class LayerLoader {
 
   // Blocks of which something has not been started.
   [[nodiscard]] uint64_t queued() const;
-  // What of them has not been started, over that device's bus.
+  // The bytes of them that have not been started, over that device's bus.
   [[nodiscard]] uint64_t queued_bytes(DeviceIndex device) const;
 
  private:

@@ -156,7 +156,7 @@ std::shared_ptr<LayerCount> LoadTable::LayersOf(LoadId id) const {
 }
 
 void LoadTable::CountArrived(Load& load) {
-  // What the device was told to count, it has counted or will count. If one of its copies fails,
+  // The device has counted or will count all steps that it was given. If one of its copies fails,
   // the load ends there.
   if (!load.counts_blocks() || load.ready <= load.counted) return;
   load.counted = load.ready;

@@ -70,12 +70,12 @@ class LoadWaiters {
 
 // Several loads may wait for one block; a block is moved once. Event loop only.
 //
-// A load is open while its acquire adds to it what it takes. Its blocks may arrive and fail
-// meanwhile; nothing is reported, and it does not end, before it is closed.
+// A load is open while its acquire adds to it the blocks that it takes. Its blocks may arrive and
+// fail meanwhile; nothing is reported, and it does not end, before it is closed.
 //
-// A load may have a counter that its client watches. What can be foretold is counted by the device
-// that copies: a step whose copies are all submitted, and whose predecessors are, is handed to the
-// device with the copies. The rest is counted here when it has arrived.
+// A load may have a counter that its client watches. The device that copies counts every step that
+// can be foretold: a step whose copies are all submitted, and whose predecessors are, is handed to
+// the device with the copies. The rest is counted here when it has arrived.
 class LoadTable {
  public:
   using Report = std::function<void(SessionId, const LoadProgress&)>;
@@ -95,7 +95,7 @@ class LoadTable {
   };
   struct Added {
     Hit hit;
-    EntryIndex entry;        // of what has still to arrive, else kNoEntry
+    EntryIndex entry;        // of a block that has still to arrive, else kNoEntry
     bool in_layers = false;  // arrives layer by layer, and LayersOf(load) hears of it
   };
   struct Start {
@@ -115,11 +115,11 @@ class LoadTable {
   // Forgets an open load of which no client has heard.
   void Discard(LoadId load);
 
-  // The blocks are about to be copied by one demand request behind all earlier ones: what it is to
-  // count.
+  // The blocks are about to be copied by one demand request behind all earlier ones: returns the
+  // steps for it to count.
   [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
                                                       std::span<const EntryIndex> entries);
-  // What arrives together is reported together.
+  // Blocks that arrive together are reported together.
   void BlocksReady(CachePool* pool, std::span<const EntryIndex> entries);
   // The block will not arrive in this pool: loads that wait for it end before it.
   void BlockFailed(CachePool* pool, EntryIndex entry, MissReason reason);
@@ -179,7 +179,7 @@ class LoadTable {
   Report report_;
   std::unordered_map<SessionId, std::function<void(const LoadProgress&)>> listeners_;
   Loads loads_;
-  // Of sessions that are open, by pool, so that closing one need not look at the loads of all.
+  // The loads of open sessions, by pool, so that closing one need not look at the loads of all.
   std::unordered_map<SessionId, std::map<PoolId, std::unordered_set<LoadId>>> of_session_;
   // To be forgotten, since their session was closed or has left their pool; some may have ended by
   // themselves. Never empty.

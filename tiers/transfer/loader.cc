@@ -9,7 +9,7 @@
 namespace kvtier {
 namespace {
 
-// Of the bytes that may be read or copied at once, prefetches get one part of so many, so that a
+// Prefetches get one part of so many of the bytes that may be read or copied at once, so that a
 // load which a client waits for finds capacity to spare.
 constexpr uint64_t kPrefetchShare = 2;
 // The cold store gets one part of so many of what may be read from disk at once.
@@ -21,7 +21,7 @@ constexpr int64_t kHostSlotWaitMs = 5'000;
 // for host to keep what arrives.
 constexpr size_t kMostInWait = 4096;
 
-// What a read brings of a block, in which all rates are counted.
+// The bytes that a read brings of a block, in which all rates are counted.
 uint64_t PayloadOf(std::span<const std::byte> slot) { return slot.size() - kSlotHeaderBytes; }
 
 }  // namespace
@@ -141,7 +141,7 @@ InFlightBytes Loader::Ahead(InFlight* line, const Arrival& arrival) const {
   return {line, arrival.pool->block_bytes, 1};
 }
 
-// What is under way counts as well, see RateMeter::PriceNow.
+// Loads under way count as well, see RateMeter::PriceNow.
 LoadPrices Loader::PricesNow(DeviceIndex device) const {
   const int64_t now_us = state_.clock.PreciseUs();
   const uint64_t copies =
@@ -524,8 +524,9 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
 
 // Reads wait for slots while host is full of blocks that have to be written first. Left at that,
 // they would go at the speed of those writes and share the drive with them. So the slots that reads
-// have got go round among them: what arrived is in the pool and on disk, and loses nothing. That
-// includes what arrived before the wait was long: a fast drive fills all slots within that time.
+// have got go round among them: blocks that arrived are in the pool and on disk, and lose nothing.
+// This includes blocks that arrived before the wait was long: a fast drive fills all slots within
+// that time.
 void Loader::PassSlotsOn() {
   if (host_wait_since_ms_ > state_.clock.NowMs() - state_.options.read_slot_wait_ms) return;
   for (const BlockKey& key : std::exchange(arrived_in_wait_, {})) {
@@ -571,9 +572,7 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
 
 void Loader::Tick() {
   const int64_t now_ms = state_.env.clock->MonotonicMs();
-  const auto late = [&](const Arrival& arrival) {
-    return now_ms - arrival.since_ms > kHostSlotWaitMs;
-  };
+  const auto late = [&](const Arrival& each) { return now_ms - each.since_ms > kHostSlotWaitMs; };
   read_queues_.ForEachLine([&](std::deque<QueuedRead>* line) {
     while (!line->empty() && late(line->front().arrival)) {
       const Arrival arrival = line->front().arrival;

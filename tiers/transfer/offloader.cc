@@ -12,7 +12,7 @@ void Offloader::Want(EntryIndex index) {
     host_.Reorder(index);
     return;
   }
-  // What will not be used again is not worth the copy.
+  // A block that will not be used again is not worth the copy.
   if (state_.blocks.ReadyPool(entry) == nullptr || entry.offload_failed() || entry.LeavesFirst())
     return;
   Queue(index);
@@ -200,7 +200,7 @@ void Offloader::Finish(Batches::iterator finished) {
     End(index, copied ? MissReason::kChecksumMismatch : MissReason::kCopyFailed);
     if (copied) {
       // The client has written to the block after it committed it: the bytes in the pool are not
-      // what the hash says, so that no other session may be given them. A copy that failed says
+      // those of the hash, so that no other session may be given them. A copy that failed says
       // nothing of the kind, and the block stays in its pool.
       state_.drops.Count(index, Tier::kPool, DropReason::kClientWroteCommitted);
       state_.LosePoolBlock(batch.pool, index);

@@ -87,7 +87,7 @@ class Offloader final : public CopyDown {
   void OnCopied(Batches::iterator batch, const Status& status);
   void Finish(Batches::iterator batch);
   void TraceCopied(const Batch& batch, bool failed);
-  // False if the bytes are not what the client said at commit.
+  // False if the bytes differ from the client's at commit.
   [[nodiscard]] bool MatchesCommit(const CachePool& pool, EntryIndex entry,
                                    const PayloadChecksum& checksum);
   void Seal(EntryIndex entry, const PayloadChecksum& checksum);

@@ -74,10 +74,10 @@ bool Persister::Pump() {
   });
 }
 
-// A client waits for what is read, and none waits for what is written until space in host is
-// overdue: the drive divides its time by what is in flight, and reads may be few where host has few
-// slots for them. A share of the bytes that were read, unlike one of the bytes in flight, is small
-// however few the reads and however large the blocks are.
+// A client waits for reads, and none waits for writes until space in host is overdue: the drive
+// divides its time by the bytes in flight, and reads may be few where host has few slots for them.
+// A share of the bytes that were read, unlike one of the bytes in flight, is small however few the
+// reads and however large the blocks are.
 bool Persister::MayWrite(EntryRef next) const {
   const uint64_t most_bytes = state_.options.max_disk_write_bytes;
   const uint64_t reads = state_.stats.Lane(CopyLane::kDiskToHost).under_way();

@@ -46,7 +46,7 @@ class Persister final : public CopyDown {
   void Ask(EntryIndex entry);
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
   Step TryWrite(EntryRef block);
-  // Whether a write may start beside what is in flight: few do while reads are.
+  // Whether a write may start beside those in flight: few do while reads are.
   [[nodiscard]] bool MayWrite(EntryRef next) const;
   // While not all can be written, has the next of the line be one whose ancestors are written or
   // being written: a block is worth nothing without them. False if there is more to look at than

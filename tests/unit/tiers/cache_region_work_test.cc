@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions: what the loop does for transfers of very many blocks. How much that is all in all is
-// told from the memory that it takes, since each step of a transfer takes some.
+// Regions: the loop's work for transfers of very many blocks. How much that is all in all is told
+// from the memory that it takes, since each step of a transfer takes some.
 #include <algorithm>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace {
 class CacheRegionWorkTest : public CacheRegionsTest {
  protected:
   static constexpr uint32_t kBlocks = 4096;
-  // Of a load or store of one block that is alone, several times over.
+  // The memory for a load or store of one block that is alone, several times over.
   static constexpr size_t kMostBytesOfABlock = 8 * kKiB;
 
   PoolId OpenLargeRegion() {
