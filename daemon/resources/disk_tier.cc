@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "daemon/resources/root_key.h"
+#include "daemon/runtime/process.h"
 #include "tiers/storage/disk_set_file.h"
 #include "tiers/storage/key_file.h"
 
@@ -69,6 +70,7 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing
 
 Result<bool> DiskTier::OpenKeys(const DiskConfig& disk, Executor* executor,
                                 const TakeKeys& take_keys) {
+  ForbidCoreDumps();
   std::unique_ptr<KeyRing> keys;
   if (std::optional<UniqueFd> kept = take_keys()) {
     Result<std::unique_ptr<KeyRing>> adopted = KeyRing::Adopt(*std::move(kept));
