@@ -104,8 +104,6 @@ AcquireRequest Session::ToCache(const Call& call, const wire::Acquire& request,
       .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
       .counters = counters_,
       .wish = request.wish.value_or(LoadWish{}),
-      .most_gap_blocks = services_.config->server.max_hashes_per_call -
-                         std::min(services_.config->server.max_hashes_per_call, part.new_blocks),
       .request_id = call.request_id};
 }
 
@@ -199,9 +197,7 @@ Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
   const auto steps = std::make_shared<LookupSteps>(
       LookupSteps{call, GroupLookup(services_.cache, tenant_, model, std::move(parts),
                                     {.all_ranks = request.all_ranks,
-                                     .every_prefix = request.every_prefix,
-                                     .wish = request.wish,
-                                     .held_tokens = request.held_tokens})});
+                                     .every_prefix = request.every_prefix})});
   if (LookUpSome(steps)) {
     connection_.WorkInSteps([this, steps] { return LookUpSome(steps); });
   }

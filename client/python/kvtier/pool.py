@@ -406,7 +406,7 @@ class Pool(AttachedPool):
         reserve_tokens: blocks for so many, to append without another round trip. retention: of the
         blocks that the sequence commits. copy: for copy-on-write in place of the built-in copy; see
         CopyFunction. plan: which hits are worth loading, by what the daemon knows of loading and
-        `set_compute_cost` says of computing; with BOTH_ENDS see Sequence.compute_ranges.
+        `set_compute_cost` says of computing.
         deadline_ms: hits that would be loaded later are left out; 0: no deadline.
 
         Without a daemon: a sequence that is a miss, see Sequence.available; compute without the
