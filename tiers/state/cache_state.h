@@ -178,7 +178,11 @@ class CacheState {
     BlockEntry& entry = blocks.directory[index];
     const uint32_t changed = entry.Apply(event);
     if (changed != 0) orders.Refile(blocks.TenantOf(entry), index, entry, changed);
-    if ((changed & (EntryBits::kClosed | EntryBits::kOnce)) != 0) Reorder(index);
+    // Also a hint that is given again: the block may have been used in between.
+    if (event == BlockEvent::kHintClosed || event == BlockEvent::kHintOnce ||
+        (changed & (EntryBits::kClosed | EntryBits::kOnce)) != 0) {
+      Reorder(index);
+    }
     NotePresence(index);
   }
   // The block may have come to a tier or left one.
