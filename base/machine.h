@@ -12,15 +12,15 @@ namespace kvtier {
 
 struct MachineMemory {
   uint64_t total_bytes = 0;
-  // What can be taken without swapping and without being killed for it. Caches of files count as
-  // free, because the kernel drops them for processes.
+  // Memory that a process can take without swapping and without being killed for it. Caches of
+  // files count as free, because the kernel drops them for processes.
   uint64_t available_bytes = 0;
   // The path of the control group whose limit is lower than the machine's memory; empty: none.
   std::string limited_by;
 };
 
 // Reads /proc/meminfo and the control groups (versions 1 and 2) of this process, below `root`.
-// What cannot be read limits nothing; without meminfo all is 0. Any thread.
+// A file that cannot be read limits nothing; without meminfo all is 0. Any thread.
 [[nodiscard]] MachineMemory ReadMachineMemory(const std::filesystem::path& root = "/");
 
 // The processor time that control groups (versions 1 and 2) allow this process, in cores, rounded

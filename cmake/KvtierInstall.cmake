@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is installed where. Components are named after the packages that they become.
+# The installed files and their places. Components are named after the packages that they become.
 
 # Debian's directory for libraries, which the prefix /usr alone would not be given here.
 if(EXISTS /etc/debian_version AND CMAKE_LIBRARY_ARCHITECTURE)
@@ -7,7 +7,7 @@ if(EXISTS /etc/debian_version AND CMAKE_LIBRARY_ARCHITECTURE)
 endif()
 include(GNUInstallDirs)
 
-# Installing and packaging take what was built; they do not build tests first.
+# Installing and packaging take the files already built; they do not build tests first.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 
 # The configuration that is installed is written by the daemon itself, from its table of keys.

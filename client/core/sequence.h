@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of one growing sequence of tokens; kvtier_sequence.h says what the calls mean.
+// The blocks of one growing sequence of tokens; kvtier_sequence.h describes the calls.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +37,9 @@ struct SequenceOptions {
   int64_t request_timeout_ms = 5000;
 };
 
-// One thread at a time. A call that finds the session lost resumes it if it can, and goes on: what
-// was computed is there. If it cannot, or if one of the blocks has been lost, calls other than Open
-// fail with kStaleHandle "connection_lost" from then on.
+// One thread at a time. A call that finds the session lost resumes it if it can, and goes on: all
+// computed tokens are there. If it cannot, or if one of the blocks has been lost, calls other than
+// Open fail with kStaleHandle "connection_lost" from then on.
 class Sequence {
  public:
   // Hashes by the model's recipe. Errors: those of ParseHashRecipe and PromptIdentity::CheckFor;
@@ -60,7 +60,7 @@ class Sequence {
 
   // Whether the block table is final and the cached prefix usable.
   [[nodiscard]] bool ready() const { return ready_; }
-  // What the daemon expected when the sequence was opened; zeros without a wish.
+  // The daemon's forecast when the sequence was opened; zeros without a wish.
   [[nodiscard]] const LoadForecast& forecast() const { return forecast_; }
   // Gives the daemon a hint about the blocks that this sequence found or has committed; returns of
   // how many it was taken. Errors: as Attachment::Hint; kStaleHandle.
@@ -92,8 +92,8 @@ class Sequence {
   void LoseHitsFrom(uint32_t ready);
   // Makes the block table as long as the tokens need and the first writable block private.
   [[nodiscard]] Status Settle();
-  // The source was copied; it is given back. If it was lost meanwhile, so is the copy, and what it
-  // would have held is to be computed. Errors: kUnavailable.
+  // The source was copied; it is given back. If it was lost meanwhile, so is the copy, and its
+  // tokens are to be computed. Errors: kUnavailable.
   [[nodiscard]] Status EndCopy();
   // Allocates private blocks until there are `count`; `spare` receives `spare_count` more.
   [[nodiscard]] Status GrowTo(size_t count, size_t spare_count = 0,
@@ -102,7 +102,7 @@ class Sequence {
   [[nodiscard]] Status CommitBlocks(size_t first, size_t end,
                                     std::optional<uint16_t> partial_tokens);
   // Tells the ids of the blocks [first, end), which have so many tokens each, if they are wanted.
-  // They are no part of what the sequence is: errors are passed over.
+  // They are no part of the sequence: errors are ignored.
   void TellTokens(size_t first, size_t end, uint16_t tokens) const;
   [[nodiscard]] wire::CommitItem ItemOf(size_t block, uint16_t tokens) const;
   void ReleaseBlocks(std::vector<BlockHandle> blocks) const;
@@ -112,7 +112,7 @@ class Sequence {
   [[nodiscard]] bool IsLost(BlockHandle block) const {
     return attachment_->OutcomeSince(resumes_, block) == ResumeOutcome::kLost;
   }
-  // What was loading is not any more, but for what had arrived.
+  // Ends the load; only the blocks that had arrived count.
   void EndLoadEarly();
   // Commits again those committed blocks of which the daemon had not heard.
   [[nodiscard]] Status CommitAgain();

@@ -59,7 +59,7 @@ Status MakeParentDirectory(const std::string& path) {
                      fmt::format("{} cannot be made: {}; kvtierd --dev needs no rights of root",
                                  parent.string(), error.message()));
   }
-  // The process's umask keeps other users out of what it makes, but the socket in this directory is
+  // The process's umask keeps other users out of its files, but the socket in this directory is
   // meant for them. A failure shows itself when clients connect.
   std::filesystem::permissions(parent, std::filesystem::perms(0755), error);
   return {};
@@ -75,17 +75,6 @@ Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* p
       peers_(peers),
       manager_(manager),
       network_(loop),
-      context_{.config = &config_,
-               .loop = loop,
-               .clock = &clock_,
-               .log = log,
-               .manager = manager,
-               .network = &network_,
-               .peers = peers,
-               .started_ms = clock_.MonotonicMs(),
-               .daemon_generation = RandomGeneration(),
-               .loop_lag = &loop_lag_,
-               .history = &history_},
       trace_(config.trace.events),
       tick_(loop) {}
 
@@ -129,13 +118,14 @@ Status Daemon::Start() {
   EndInBackground();
   MakeEvents();
   MakeCache();
+  MakeServers();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
   // Touching and pinning host memory comes last: it goes on in the background, and holds up
   // whatever maps memory, starts threads or launches kernels at the same time.
   arena_->Prepare();
   log_->Info("server.ready", "serving on {}, admin on {}, after {} ms", config_.server.socket,
-             config_.server.admin_socket, clock_.MonotonicMs() - context_.started_ms);
+             config_.server.admin_socket, clock_.MonotonicMs() - started_ms_);
   return {};
 }
 
@@ -186,7 +176,7 @@ Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(OpenedDevices opened, kvtier::OpenDevices(config_, environment));
   pinner_ = std::move(opened.pinner);
   devices_ = std::move(opened.all);
-  // A share of what is free is never the same twice.
+  // A share of the free memory is never the same twice.
   kept_pools_->SetDevices(&devices_, /*same_size=*/config_.pool.free_fraction <= 0);
   return {};
 }
@@ -196,19 +186,16 @@ void Daemon::OpenKeptPools() {
   kept_pools_ = std::make_unique<KeptPools>(descriptors_.get(), log_);
 }
 
-void Daemon::WatchFormerClients() {
+void Daemon::WatchFormerClients(const Quarantine::KernelsRemain& kernels_remain) {
   former_clients_ = std::make_unique<FormerClients>(
       loop_, log_, cache_->TakeAbsentClients(),
-      FormerClients::Options{.copies_until_ms = UsesCuda() ? kLateCopiesMs : 0}, KernelsRemain(),
+      FormerClients::Options{.copies_until_ms = UsesCuda() ? kLateCopiesMs : 0}, kernels_remain,
       [this](SessionId session) { cache_->ReleaseQuarantine(session); });
-  context_.former_clients = former_clients_.get();
-  context_.kept_pools = kept_pools_.get();
-  context_.pools_are_kept = kept_pools_->keeps();
 }
 
 void Daemon::EndForLostDevice(const std::string& error) {
-  // Nothing of the context can be used any more, not even to take it down in order. What is on disk
-  // survives, and is there for the next process.
+  // Nothing of the context can be used any more, not even to take it down in order. Blocks on disk
+  // survive, and are there for the next process.
   log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
   std::_Exit(kExitDeviceLost);
 }
@@ -241,8 +228,8 @@ Status Daemon::OpenArena() {
   log_->Info("host.open", "{} of host memory, {} thread(s) to touch it and for checksums",
              FormatByteSize(arena_->capacity_bytes()), threads);
   if (keep) KeepArena();
-  // What is unclaimed belonged to a daemon with other settings, or of another version: none will
-  // ask for it.
+  // Unclaimed descriptors belonged to a daemon with other settings, or of another version: none
+  // will ask for them.
   descriptors_->ReleaseUnclaimed();
   return {};
 }
@@ -345,30 +332,78 @@ Quarantine::KernelsRemain Daemon::KernelsRemain() {
   };
 }
 
-Status Daemon::Listen() {
+void Daemon::MakeServers() {
   wire_devices_ = WireDevices();
   models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant, kLabelledModels);
-  context_.disk = &disk_->facts();
-  context_.devices = &devices_;
-  context_.wire_devices = &wire_devices_;
-  context_.attention = attention_.get();
-  context_.tracer = &trace_;
-  context_.trace = &trace_;
-  context_.cache = cache_.get();
-  context_.events = events_.get();
-  context_.models = models_.get();
-  context_.counters = &counters_;
-  context_.kernels_remain = KernelsRemain();
-  WatchFormerClients();
-  kept_memories_ = std::make_unique<KeptMemories>(context_);
-  context_.kept_memories = kept_memories_.get();
-  context_.descriptors = descriptors_.get();
-  context_.host_adoption = &arena_->adoption();
-  server_ = std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()));
-  context_.server = server_.get();
-  shutdown_ = std::make_unique<Shutdown>(context_);
-  admin_operations_ = std::make_unique<AdminOperations>(context_);
-  admin_server_ = std::make_unique<AdminServer>(context_, admin_operations_.get());
+  const Quarantine::KernelsRemain kernels_remain = KernelsRemain();
+  WatchFormerClients(kernels_remain);
+  kept_memories_ =
+      std::make_unique<KeptMemories>(KeptMemories::Environment{.config = &config_,
+                                                               .loop = loop_,
+                                                               .clock = &clock_,
+                                                               .log = log_,
+                                                               .closer = &network_.closer,
+                                                               .devices = &wire_devices_,
+                                                               .kernels_remain = kernels_remain});
+  const SessionEnvironment sessions{.config = &config_,
+                                    .loop = loop_,
+                                    .clock = &clock_,
+                                    .log = log_,
+                                    .network = &network_,
+                                    .cache = cache_.get(),
+                                    .models = models_.get(),
+                                    .counters = &counters_,
+                                    .tracer = &trace_,
+                                    .devices = &wire_devices_,
+                                    .attention = attention_.get(),
+                                    .kept_memories = kept_memories_.get(),
+                                    .former_clients = former_clients_.get(),
+                                    .pools_are_kept = kept_pools_->keeps(),
+                                    .daemon_generation = RandomGeneration()};
+  server_ = std::make_unique<Server>(sessions, peers_, TenantMap(config_.tenants, ::geteuid()),
+                                     kernels_remain);
+  shutdown_ =
+      std::make_unique<Shutdown>(Shutdown::Environment{.config = &config_,
+                                                       .loop = loop_,
+                                                       .clock = &clock_,
+                                                       .log = log_,
+                                                       .manager = manager_,
+                                                       .server = server_.get(),
+                                                       .cache = cache_.get(),
+                                                       .pools_are_kept = kept_pools_->keeps()});
+  metrics_sources_ = {.config = &config_,
+                      .loop = loop_,
+                      .loop_lag = &loop_lag_,
+                      .history = &history_,
+                      .clock = &clock_,
+                      .started_ms = started_ms_,
+                      .disk = &disk_->facts(),
+                      .devices = &devices_,
+                      .cache = cache_.get(),
+                      .models = models_.get(),
+                      .counters = &counters_,
+                      .server = server_.get(),
+                      .attention = attention_.get(),
+                      .events = events_.get(),
+                      .kept_memories = kept_memories_.get(),
+                      .descriptors = descriptors_.get(),
+                      .arena = arena_.get(),
+                      .kept_pools = kept_pools_.get(),
+                      .former_clients = former_clients_.get()};
+  admin_operations_ = std::make_unique<AdminOperations>(AdminOperations::Environment{
+      .basics = {.cache = cache_.get(), .loop = loop_, .clock = &clock_},
+      .config = &config_,
+      .log = log_,
+      .trace = &trace_,
+      .descriptors = descriptors_.get(),
+      .models = models_.get(),
+      .kept_memories = kept_memories_.get(),
+      .server = server_.get(),
+      .metrics = &metrics_sources_});
+  admin_server_ = std::make_unique<AdminServer>(&network_, log_, peers_, admin_operations_.get());
+}
+
+Status Daemon::Listen() {
   const std::string& admin_socket = config_.server.admin_socket;
   KVT_RETURN_IF_ERROR(
       AnnotateWithKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
@@ -398,7 +433,7 @@ void Daemon::LogDifferences(const Config& wanted) const {
 
 Status Daemon::Reload(const Config& wanted) {
   const Config taken = TakeReloadable(config_, wanted);
-  // What is taken must also go with what stays.
+  // The settings that are taken must also go with those that stay.
   KVT_RETURN_IF_ERROR(CheckConfig(taken));
   // Checked with `wanted`, although sizes wait for a restart: the restart must not be the moment at
   // which pinned blocks turn out not to fit.
@@ -415,8 +450,9 @@ Status Daemon::Reload(const Config& wanted) {
 Status Daemon::ListenForMetrics() {
   if (config_.metrics.listen.empty()) return {};
   KVT_ASSIGN_OR_RETURN(metrics_server_,
-                       MetricsServer::Start(config_.metrics, loop_, &loop_lag_,
-                                            [this] { return TakeMetricsSnapshot(context_); }));
+                       MetricsServer::Start(config_.metrics, loop_, &loop_lag_, [this] {
+                         return TakeMetricsSnapshot(metrics_sources_);
+                       }));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
              metrics_server_->Url());
   return {};

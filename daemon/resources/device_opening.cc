@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kVramGranuleBytes = 2 * kMiB;
 
 // The bytes for pools on the device at `position` in pool.device: its own size if sizes are given
-// one by one, else a share of what is free, else the common size.
+// one by one, else a share of the free memory, else the common size.
 uint64_t WantedBytes(const Config& config, size_t position, uint64_t free_bytes) {
   if (!config.pool.device_bytes.empty()) return config.pool.device_bytes[position];
   if (config.pool.free_fraction <= 0) return config.cache.pool_bytes;

@@ -12,8 +12,8 @@ namespace {
 
 // How often the log and systemd hear of a rebuild's progress.
 constexpr int64_t kRebuildReportMs = 1000;
-// What systemd is told to wait for what comes between two reports, and after the last one. A
-// rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
+// The start-up time-out that systemd is asked for between two progress reports, and after the last
+// one. A rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
 constexpr int64_t kStartPatienceMs = 60 * 1000;
 
 }  // namespace
@@ -37,8 +37,8 @@ void DiskTier::Note(const std::string& note) {
   facts_.notes.push_back(note);
 }
 
-// What was destroyed in memory must not come back from the file: memory that an earlier daemon left
-// is newer, or as new.
+// Keys destroyed in memory must not come back from the file: memory that an earlier daemon left is
+// newer, or as new.
 Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys) {
   if (disk.root_key.empty()) return KeyFile::Remove(disk.directory);
   KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
@@ -112,7 +112,7 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                              .io = {.executor = executor,
                                     .log = [this](const std::string& note) { Note(note); }}},
                             loop));
-  // Of a tier that was encrypted before.
+  // The key file of a tier that was encrypted before.
   if (disk.encryption == DiskEncryption::kNone) {
     KVT_RETURN_IF_ERROR(KeyFile::Remove(disk.directory));
   }
@@ -135,8 +135,8 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
   return {};
 }
 
-// The index is a copy of what the slots' headers say. If it is missing, damaged or of other files,
-// it is rebuilt from them, so that losing it costs time, not blocks.
+// The index is a copy of the slots' headers. If it is missing, damaged or of other files, it is
+// rebuilt from them, so that losing it costs time, not blocks.
 Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* loop) {
   const int64_t begun_ms = clock.MonotonicMs();
   int64_t reported_ms = begun_ms;

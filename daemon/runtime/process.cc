@@ -65,7 +65,7 @@ std::string LimitText(int resource, bool in_bytes) {
     }
   } else if (std::uncaught_exceptions() > 0) {
     // Unwinding met an object that cannot go, such as a thread that a library has started before
-    // the next one failed. What was thrown cannot be had here.
+    // the next one failed. The exception cannot be had here.
     std::fputs("kvtierd: a thread or memory cannot be had (see ulimit -v and ulimit -u)\n", stderr);
     std::_Exit(kExitNoResources);
   }

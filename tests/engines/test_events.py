@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real kvtierd tells routers, over real ZMQ sockets, read as routers read it."""
+"""Events of a real kvtierd for routers, over real ZMQ sockets, read as routers read them."""
 
 import functools
 import pathlib
@@ -139,8 +139,8 @@ class EventsTest(unittest.TestCase):
         self.check_replay(decoder)
 
     def stored_events(self, socket, decoder, blocks, medium="GPU"):
-        """Of the medium, until so many blocks with ids were told: by hash, the ids and the hash
-        before it."""
+        """Reads the medium's events until so many blocks with ids were told: by hash, the ids and
+        the hash before it."""
         told = {}
 
         def seen(payload):
@@ -237,7 +237,7 @@ class EventsTest(unittest.TestCase):
                 self.assertFalse(getattr(event, "token_ids", []))
 
     def check_replay(self, decoder):
-        """What vLLM's subscribers do after a gap, with the same answer."""
+        """Does the same as vLLM's subscribers after a gap, with the same answer."""
         asker = self.socket(zmq.DEALER)
         asker.connect(self.replay_endpoint)
         for first in (0, 2**63):

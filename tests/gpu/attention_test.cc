@@ -77,7 +77,7 @@ class GpuAttentionTest : public GpuDaemonFixture {
   std::optional<kvt::Pool> pool_;
 };
 
-// Of the second layer, its output at kOutputOffset; borrows both.
+// A request for the second layer, its output at kOutputOffset; borrows both.
 kvt_attend_request Request(const kvt_attend_sequence& sequence,
                            const std::vector<kvt_block>& blocks) {
   kvt_attend_request request;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A daemon with two devices. Host memory twice: what it does is the same as with two GPUs.
+// A daemon with two devices. Host memory twice: it behaves the same as with two GPUs.
 #include "tests/integration/harness/daemon_test.h"
 #include "tests/integration/harness/plain_client.h"
 

@@ -47,7 +47,7 @@ class KeptHostTest : public DaemonTest {
       (void)Admin("settle");
     }
   }
-  // Of the prompts that were in host memory alone.
+  // Plays the prompts that were in host memory alone.
   [[nodiscard]] ReplayReport PlayAgain() {
     ReplayReport all;
     for (size_t i = 0; i < kPrompts; ++i) {

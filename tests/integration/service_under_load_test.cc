@@ -25,8 +25,8 @@ constexpr int kReloads = 40;
 constexpr int kRestarts = 3;
 // Enough for a busy machine to write all that is left.
 constexpr std::chrono::seconds kDrainDeadline(20);
-// What farewells and the last I/O may take after the deadline, see shutdown.cc: 6 seconds, and more
-// on a busy machine.
+// The time that farewells and the last I/O may take after the deadline, see shutdown.cc: 6 seconds,
+// and more on a busy machine.
 constexpr std::chrono::seconds kGrace(60);
 
 class ServiceUnderLoadTest : public DaemonTest {
@@ -56,7 +56,7 @@ class ServiceUnderLoadTest : public DaemonTest {
     }
   }
 
-  // What all clients together saw.
+  // The reports of all clients together.
   ReplayReport StopClients() {
     over_ = true;
     for (std::thread& client : clients_) client.join();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl trace: what it tells of a real daemon's requests.
+// kvtierctl trace of a real daemon's requests.
 #include <fstream>
 #include <map>
 #include <set>
@@ -130,7 +130,7 @@ TEST_F(TraceTest, MoreEventsThanOneReplyHoldsAreFetched) {
   EXPECT_GT(events.size(), 10'000u);
 }
 
-// What `readelf -n` shows is what bpftrace and perf find.
+// bpftrace and perf find the probes that `readelf -n` shows.
 TEST(ProbesTest, ProgramTellsItsProbes) {
 #if !__has_include(<sys/sdt.h>)
   GTEST_SKIP() << "built without <sys/sdt.h>";

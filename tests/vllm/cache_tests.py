@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for each way in which a real vLLM uses a real kvtierd: the same tokens, always."""
+"""Tests for each way in which a real vLLM uses a real kvtierd: the same tokens, always."""
 
 import atexit
 import functools
@@ -23,7 +23,7 @@ LLAMA = "llama"
 SEEDS = 16
 # A machine that does more than one thing is no reason to miss.
 PATIENT = {"lookup_timeout_ms": 30_000, "retry_max_ms": 50}
-# Of tests that wait for something by steps of the engine.
+# The limit of tests that wait for something by steps of the engine.
 MANY_STEPS = 4_000
 AN_HOUR_S = 3600
 
@@ -64,7 +64,7 @@ class EngineCase(SharedDaemonCase):
     options: dict = {}
     kind = LLAMA
     prompt_tokens = PROMPT_TOKENS
-    with_expected = True  # whether an engine without kvtier says what the tokens must be
+    with_expected = True  # whether an engine without kvtier gives the expected tokens
 
     @classmethod
     def setUpClass(cls):
@@ -101,7 +101,7 @@ class EngineCase(SharedDaemonCase):
         self.engine.forget()
 
     def tokens_of(self, model):
-        """What an engine of this model generates that has nothing to do with kvtier."""
+        """The tokens of an engine of this model that has nothing to do with kvtier."""
         plain = EngineProcess(model, self.directory / "plain.log", {"engine": {}})
         tokens = plain.generate(self.prompts)["tokens"]
         plain.stop()

@@ -28,7 +28,7 @@ STEPS_TO_SETTLE = 10_000
 PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 16
 VLLM_METRICS = {"vllm:num_preemptions": "preemptions", "vllm:prefix_cache_hits": "hits"}
-# What every engine imports.
+# Modules that every engine imports.
 MODULES = (
     "vllm.v1.engine.llm_engine",
     "vllm.v1.engine.core_client",

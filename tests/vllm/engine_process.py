@@ -85,7 +85,7 @@ class EngineProcess:
         assert self.ask({"op": "reset", "connector": True})["done"], self.log[-3000:]
 
     def reload(self, model: pathlib.Path, **version: str) -> None:
-        """Replaces the weights of the running engine. version: what the trainer calls them."""
+        """Replaces the weights of the running engine. version: the trainer's name for them."""
         self.ask({"op": "reload", "model": str(model), **version})
 
     def metrics(self) -> dict[str, float]:
@@ -125,7 +125,7 @@ class EngineProcess:
         return bool(select.select([self._process], [], [], timeout_s)[0])
 
     def _close(self) -> None:
-        """Of an engine that has ended or does so at once."""
+        """The exit status of an engine that has ended or does so at once."""
         self._exit_status = _ask_maker({"wait": self._pid})
         os.close(self._process)
         with contextlib.suppress(BrokenPipeError):

@@ -29,7 +29,7 @@ class TwoHostsTest(EngineCase, unittest.TestCase):
 
     def test_what_one_engine_computed_is_a_hit_of_the_other_host_s(self):
         self.store()
-        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)  # what is used is written
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)  # used blocks are written
         rows = PROMPTS * CACHED_TOKENS // BLOCK_TOKENS
         for _ in range(MANY_STEPS):
             if self.store_of_hosts.objects() >= rows:

@@ -15,7 +15,7 @@ NONE = [0] * PROMPTS
 
 
 class FilesTest(EngineCase, unittest.TestCase):
-    """What a model's files say is what was in them when the engine loaded them."""
+    """A model's files count as they were when the engine loaded them."""
 
     @classmethod
     def setUpClass(cls):

@@ -6,12 +6,12 @@ import unittest
 
 from cache_tests import CACHED_TOKENS, EngineCase, prompts_of
 
-# Of "states", whose blocks vLLM makes as long as a state is large.
+# The block size of "states", whose blocks vLLM makes as long as a state is large.
 STATE_BLOCK_TOKENS = 160
 
 
 class GroupTests(EngineCase):
-    """block_tokens: what the length of a prefix is a multiple of."""
+    """block_tokens: the number that the length of a prefix is a multiple of."""
 
     block_tokens = 32
 
@@ -101,8 +101,9 @@ class WindowsTest(GroupTests, unittest.TestCase):
 
 
 class StatesTest(GroupTests, unittest.TestCase):
-    """Of a model with experts. By default vLLM keeps no states but the last of a prompt, and their
-    numbers are those that the processor is quick at, so that a state is as large as it likes."""
+    """Tests of a model with experts. By default vLLM keeps no states but the last of a prompt, and
+    their numbers are those that the processor is quick at, so that a state is as large as it likes.
+    """
 
     options = {
         "engine": {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector does when the engine gets other weights, without vLLM."""
+"""The connector when the engine gets other weights, without vLLM."""
 
 import pathlib
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's scheduler is told of blocks, without a vLLM or a daemon."""
+"""The answers about blocks for vLLM's scheduler, without a vLLM or a daemon."""
 
 import enum
 import unittest

@@ -158,7 +158,7 @@ class LinkTellsTest(LinkCase):
         return link
 
     def settle(self, link):
-        """Returns when the link has done what it was given before: it answers, asks, and then tells."""
+        """Returns when the link has done all its earlier work: it answers, asks, and then tells."""
         for _ in range(2):
             count = len(self.answers)
             link.ask([bytes(36)])

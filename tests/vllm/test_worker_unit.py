@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the vLLM connector does in a worker, without vLLM."""
+"""The vLLM connector in a worker, without vLLM."""
 
 import itertools
 import unittest
@@ -16,7 +16,7 @@ from link_case import PATIENCE_S, LinkCase
 
 
 def block_list(*numbers, name="r", number=0):
-    """Of the engine's blocks, with hashes of the same numbers."""
+    """A store of the engine's blocks, with hashes of the same numbers."""
     hashes = [hash_of(one) for one in numbers]
     parents, depths = [None] * len(numbers), [0] * len(numbers)
     return BlockList(name, 0, list(numbers), hashes, parents, depths, number)

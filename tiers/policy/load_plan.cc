@@ -101,8 +101,8 @@ class Search {
 
 }  // namespace
 
-// A rate that is old may still say that loading pays. What it says against loading is tried out, or
-// it would never be measured again.
+// A rate that is old may still say that loading pays. If it says that loading does not pay, loading
+// is tried out, or the rate would never be measured again.
 LoadAnswer PlanLoad(const LoadQuestion& question) {
   LoadQuestion asked = question;
   const bool known = question.plan != HitPlan::kAll && question.cost.known();

@@ -49,7 +49,7 @@ struct LoadAnswer {
 
 [[nodiscard]] LoadAnswer PlanLoad(const LoadQuestion& question);
 
-// What a forecast says, in whole microseconds. A client may name costs and tokens that come to more
+// A forecast's time, in whole microseconds. A client may name costs and tokens that come to more
 // than any integer holds: such a time is told as the longest.
 inline constexpr uint64_t kLongestForecastUs = uint64_t{1} << 62;
 [[nodiscard]] inline uint64_t ForecastUs(double us) {

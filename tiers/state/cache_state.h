@@ -59,8 +59,8 @@ class CopyDown;
 
 class CacheState {
  public:
-  // The tasks are the cache's, and are borrowed: they let every part start what it can, and begin
-  // the next part of work that was too much for one event.
+  // The tasks are the cache's, and are borrowed: they let every part start all that it can, and
+  // begin the next part of work that was too much for one event.
   CacheState(const CacheOptions& options, CacheEnvironment environment,
              const WriteBudgetState& spent, LoopTask* pump, LoopTask* next_part);
 

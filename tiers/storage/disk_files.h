@@ -34,7 +34,7 @@ struct DiskFilesOptions {
   // The file system keeps at least this much free.
   uint64_t free_floor_bytes = 0;
   // Empty: blocks lie on disk as they are. Otherwise they are encrypted, by the caller, and this is
-  // called once, with the directory locked: false if the keys of what was written before are gone.
+  // called once, with the directory locked: false if the keys of earlier blocks are gone.
   // The set then begins anew, as it does when encryption was turned on or off. Its errors are
   // returned, and nothing has been changed then.
   std::function<Result<bool>()> has_keys;
@@ -53,7 +53,7 @@ struct DiskFiles {
   bool created = false;  // the files were made or emptied by this start: nothing is in them
   // True if less than the configured bytes could be had.
   bool degraded = false;
-  // What an operator should read in the log, one sentence each.
+  // Notes that an operator should read in the log, one sentence each.
   std::vector<std::string> notes;
   std::vector<std::unique_ptr<BlockFile>> files;
 };

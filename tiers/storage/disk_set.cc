@@ -69,7 +69,7 @@ Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
 }
 
 // Damage is noted, not returned: nothing of it counts while the files are being emptied. Errors of
-// the file system are returned, because they say nothing of what the file holds.
+// the file system are returned, because they say nothing of the file's contents.
 Status DiskSet::InspectFile(uint32_t number) {
   Result<DiskSetFile> file = DiskSetFile::Open(directory_ / DiskSetFileName(number), false);
   found_.emplace_back();
@@ -199,8 +199,8 @@ Status DiskSet::Reset() {
 }
 
 // The order keeps every superblock true at every moment: space is taken before superblocks speak of
-// it, and files are cut only after superblocks have ceased to speak of what is cut off. After a
-// crash between two steps, CheckFile finds no file shorter than it should be.
+// it, and files are cut only after superblocks have ceased to speak of the part that is cut off.
+// After a crash between two steps, CheckFile finds no file shorter than it should be.
 Status DiskSet::SizeAndBegin() {
   found_.resize(shape_.files);
   geometry_ = {.slab_bytes = shape_.slab_bytes, .files = shape_.files, .slabs = 0};
@@ -231,7 +231,7 @@ uint64_t DiskSet::SlabsWithinCap() const {
   return shape_.bytes > superblocks ? (shape_.bytes - superblocks) / shape_.slab_bytes : 0;
 }
 
-// Files on one file system share its free space; what the files have taken already counts as
+// Files on one file system share its free space; space that the files have taken already counts as
 // available, since a start sizes them anew. The floor is left free on each file system.
 Result<uint64_t> DiskSet::SlabsThatFit() const {
   struct FileSystem {
@@ -277,7 +277,8 @@ Status DiskSet::Preallocate() {
 
 // False if the file system ran out of space.
 Result<bool> DiskSet::PreallocateAll() {
-  // What an earlier, larger attempt got, except for slabs that the superblocks still speak of.
+  // Frees the space that an earlier, larger attempt got, except for slabs that the superblocks
+  // still speak of.
   for (uint32_t i = 0; i < shape_.files; ++i) {
     const uint64_t kept = found_[i].superblock ? found_[i].superblock->file_bytes : 0;
     KVT_RETURN_IF_ERROR(found_[i].file->Cut(std::max(kept, geometry_.FileBytes(i))));

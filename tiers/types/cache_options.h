@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache can be told. Units are in the names; zero means "off" only where it says so.
+// The options of the cache. Units are in the names; zero means "off" only where it says so.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@ namespace kvtier {
 struct TierQuota {
   // The tenant never takes more; 0: no cap of its own.
   uint64_t max_bytes = 0;
-  // What the tenant has, up to this much, is not taken for others; 0: nothing. Host and disk
+  // The tenant's own bytes, up to this number, are not taken for others; 0: none. Host and disk
   // reserve whole slabs: the next multiple of CacheOptions::slab_bytes.
   uint64_t reserved_bytes = 0;
 
   bool operator==(const TierQuota&) const = default;
 };
 
-// What one tenant may take of each tier, and how long its blocks live.
+// One tenant's limits in each tier, and how long its blocks live.
 struct TenantQuota {
   std::string name;
   std::array<TierQuota, kTierCount> tiers;  // by Tier
@@ -44,7 +44,7 @@ enum class PoolEviction : uint8_t {
 struct CacheOptions {
   // Pool memory over all pools of a device: a hard cap.
   uint64_t pool_bytes = 1 * kGiB;
-  // Of pools that are created from now on.
+  // Applies to pools created after the change.
   PoolEviction pool_eviction = PoolEviction::kLru;
   // Slots are carved from slabs of this size, in the host arena and on disk. The largest block and
   // its header must fit into one.
@@ -94,8 +94,8 @@ struct CacheOptions {
   uint64_t max_disk_read_bytes = 64 * kMiB;
   uint64_t max_disk_write_bytes = 32 * kMiB;
 
-  // Of a load in layers the first comes alone, as early as can be. Of the others so many come
-  // together that a piece of a block has this many bytes: the bus carries smaller ones slowly.
+  // The first layer of a load comes alone, as early as can be. So many of the others come together
+  // that a piece of a block has this many bytes: the bus carries smaller ones slowly.
   uint64_t layer_piece_bytes = 64 * kKiB;
 
   // --- the cold tier, if there is one
@@ -105,7 +105,7 @@ struct CacheOptions {
   int64_t cold_after_ms = 60 * 1000;
   uint32_t cold_min_uses = 1;
   uint64_t cold_write_bytes_per_s = 64 * kMiB;
-  // How long an acquire waits to hear what the cold store has, and a load for one block of it.
+  // How long an acquire waits for the cold store's answer, and a load for one block of it.
   int64_t cold_lookup_deadline_ms = 5;
   int64_t cold_read_deadline_ms = 1000;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtier-bench: measures the tiers through a real daemon, beside what the machine can do.
+// kvtier-bench: measures the tiers through a real daemon, beside the machine's limits.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

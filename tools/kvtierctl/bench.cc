@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl bench: what the tiers deliver, beside what the machine can do.
+// kvtierctl bench: the tiers' rates, beside the machine's limits.
 #include "tools/bench/bench.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl trace: what the daemon did lately, request by request and block by block.
+// kvtierctl trace: the daemon's recent work, request by request and block by block.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

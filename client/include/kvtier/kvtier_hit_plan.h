@@ -24,8 +24,8 @@ typedef struct kvt_compute_cost {
   double fixed_us;
 } kvt_compute_cost;
 
-/* What the model of the pool takes on this engine; for all sequences that are opened later. No
- * round trip. Errors: KVT_INVALID_ARGUMENT "bad_cost". */
+/* The computing costs of the pool's model on this engine; for all sequences that are opened later.
+ * No round trip. Errors: KVT_INVALID_ARGUMENT "bad_cost". */
 KVT_API kvt_status kvt_pool_set_compute_cost(kvt_pool* pool, const kvt_compute_cost* cost);
 
 #ifdef __cplusplus

@@ -30,7 +30,7 @@ class TwoHostsTest : public DaemonTest {
   [[nodiscard]] PrivateDaemon& other() { return *other_; }
   void StopOtherHost() { other_.reset(); }
   [[nodiscard]] ReplayReport PlayOnOther(const TraceRequest& request);
-  // What the status says of the cold tier.
+  // The cold tier's part of the status.
   [[nodiscard]] static boost::json::value Cold(const std::string& admin_socket);
   // Blocks that the store named and that were misses for that reason, on the other host.
   [[nodiscard]] uint64_t FailedReads(const std::string& reason);

@@ -28,7 +28,7 @@ class RedisServer:
             assert line, "redis-server has ended"
 
     def settings(self) -> list[str]:
-        """Of a daemon that writes what is used at once, and waits for a busy machine."""
+        """The options of a daemon that writes used blocks at once, and waits for a busy machine."""
         return [
             f"cold.endpoint=resp://{self._socket}",
             "cold.after=0s",

@@ -42,7 +42,7 @@ TEST_F(MachineTest, ALimitOfVersion2LeavesWhatIsNotUsed) {
   Write("proc/self/cgroup", "0::/user.slice/a\n");
   Write("sys/fs/cgroup/user.slice/a/memory.max", "4294967296\n");
   Write("sys/fs/cgroup/user.slice/a/memory.current", "2147483648\n");
-  // Of the two GiB in use, one is a cache of files that the kernel would drop.
+  // One of the two GiB in use is a cache of files that the kernel would drop.
   Write("sys/fs/cgroup/user.slice/a/memory.stat", "anon 1\ninactive_file 1073741824\n");
   ExpectMemory(4 * kGiB, 3 * kGiB, "/user.slice/a");
 }

@@ -116,7 +116,7 @@ TEST(Config, SeveralDevicesAreAListEachWithItsSize) {
   const auto fourth = static_cast<DeviceChoice>(static_cast<int>(DeviceChoice::kCuda) + 3);
   EXPECT_EQ(two->pool.devices, (std::vector{DeviceChoice::kCuda, fourth}));
   EXPECT_EQ(two->pool.device_bytes, (std::vector<uint64_t>{16 * kGiB, 8 * kGiB}));
-  // What is printed can be read again.
+  // The printed text can be read again.
   const Result<Config> again = Parse(FormatConfig(*two));
   ASSERT_TRUE(again) << again.error().context;
   EXPECT_EQ(again->pool.devices, two->pool.devices);

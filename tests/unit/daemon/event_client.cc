@@ -78,7 +78,7 @@ void EventClient::SendFrame(uint8_t flags, const std::string& body) {
   SendRaw(frame.append(body));
 }
 
-// What is sent is short and fits into the socket's buffer; the other side may have ended it.
+// A short message fits into the socket's buffer; the other side may have ended it.
 void EventClient::SendRaw(std::string_view bytes) {
   (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }

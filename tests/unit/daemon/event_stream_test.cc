@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a router knows from events alone is what the cache says of itself.
+// A router that knows events alone agrees with the cache.
 #include "daemon/events/event_stream.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class EventStreamTest : public CacheTest {
     while (stream_->Work()) {
     }
   }
-  // Reads what was published since the last call.
+  // Reads the batches published since the last call.
   void ReadAll() {
     ASSERT_GE(read_, stream_->ring().first()) << "read more often";
     for (; read_ < stream_->ring().next(); ++read_) {
@@ -192,7 +192,7 @@ TEST_F(EventStreamTest, ViewFromEventsEqualsTheListingAfterRandomOperations) {
   EXPECT_GT(stream_->counters().removed, 0u);
 }
 
-// Each step of the snapshot shows another moment: what is published meanwhile makes it whole.
+// Each step of the snapshot shows another moment: batches published meanwhile make it whole.
 TEST_F(EventStreamTest, SnapshotAndWhatFollowsItAddUpWhileBlocksMove) {
   Open();
   SeededRandom random(2);

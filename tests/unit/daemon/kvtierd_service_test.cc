@@ -25,7 +25,7 @@ class KvtierdService : public testing::Test {
  protected:
   [[nodiscard]] std::string ConfigPath() const { return directory_.path() / "kvtierd.toml"; }
   void WriteConfig(const std::string& text) const { std::ofstream(ConfigPath()) << text; }
-  // Small tiers, and what the file says.
+  // Small tiers, and the file's settings.
   [[nodiscard]] std::vector<std::string> Arguments() const {
     std::vector<std::string> arguments = SmallArguments(directory_.path());
     arguments.insert(arguments.end(), {"--config", ConfigPath()});
@@ -65,7 +65,7 @@ TEST_F(KvtierdService, GivesSignsOfLifeOnlyWhenAskedTo) {
   Kvtierd watched(Arguments());
   ::unsetenv("WATCHDOG_USEC");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(systemd_.ReceiveUntil("WATCHDOG=1"), "WATCHDOG=1");
-  // A process that makes no progress gives none. What it had sent before is taken first.
+  // A process that makes no progress gives none. Its earlier messages are taken first.
   watched.Signal(SIGSTOP);
   while (!systemd_.Receive(/*timeout_ms=*/500).empty()) {
   }
@@ -233,7 +233,7 @@ TEST_F(KvtierdDrain, TellsHowManyBlocksAreLeftWhenItTakesLong) {
   const auto kvtierd = StartAndFill("1h");
   kvtierd->Signal(SIGTERM);
   ASSERT_NE(systemd_.ReceiveUntil("STATUS=Draining: "), "");
-  // It takes long because it is kept from working. What it had sent before is taken first.
+  // It takes long because it is kept from working. Its earlier messages are taken first.
   kvtierd->Signal(SIGSTOP);
   while (!systemd_.Receive(/*timeout_ms=*/1100).empty()) {
   }

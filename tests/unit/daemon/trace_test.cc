@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring of trace events, and what the admin socket tells of it.
+// The ring of trace events, and the admin socket's reports of it.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -60,7 +60,7 @@ class TraceOperation : public testing::Test {
     }
     return json::parse(wire::Decode<wire::AdminReply>(received->payload).value().json);
   }
-  // Of one kind and phase.
+  // The events of one kind and phase.
   static std::vector<json::object> Of(const json::value& reply, const char* kind,
                                       const char* phase) {
     std::vector<json::object> found;

@@ -89,7 +89,7 @@ class DiskFilesTest : public ::testing::Test {
     return *outcome ? static_cast<int>(bytes.data()[0]) : -1;
   }
 
-  // What is left of a daemon that was killed: a process that has some of its open files.
+  // The remains of a daemon that was killed: a process that has some of its open files.
   class KilledDaemon {
    public:
     // `stay`: the end of a pipe at whose other end the process waits.
@@ -112,7 +112,7 @@ class DiskFilesTest : public ::testing::Test {
     for (const int fd : others) ::close(fd);
   }
 
-  // Of a daemon that has opened the disk tier. The process left has the open files named, and no
+  // Kills a daemon that has opened the disk tier. The process left has the open files named, and no
   // other one has them.
   KilledDaemon KillDaemonBut(const std::string& name_end) {
     int pair[2];
@@ -266,7 +266,7 @@ TEST_F(DiskFilesTest, SoIsItBeforeTheFilesAreCheckedWithoutADaemon) {
   EXPECT_EQ(opened.get(), 2u);
 }
 
-// It may take a second and more to unpin what is registered with it.
+// It may take a second and more to unpin the buffers registered with it.
 TEST_F(DiskFilesTest, TheRingOfAKilledDaemonIsNotWaitedFor) {
   options_.engine = DiskEngine::kUring;
   const KilledDaemon ring = KillDaemonBut("anon_inode:[io_uring]");

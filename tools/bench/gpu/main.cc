@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtier-gpu-bench: measures the pool on a GPU, its copies and its loads, beside what the machine
-// can do.
+// kvtier-gpu-bench: measures the pool on a GPU, its copies and its loads, beside the machine's
+// limits.
 #include <fmt/format.h>
 #include <unistd.h>
 

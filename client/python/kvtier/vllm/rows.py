@@ -38,8 +38,8 @@ def keys_of(engine_hashes: Sequence[bytes], group: int) -> list[bytes]:
 
 @dataclass(frozen=True)
 class StoreRows:
-    """The facts that a store gives of its blocks, one entry for each row. parents: None where a chain
-    begins, or where it is not known what came before."""
+    """The facts that a store gives of its blocks, one entry for each row. parents: None where a
+    chain begins, or where the block before is not known."""
 
     hashes: Sequence[bytes]
     parents: Sequence[bytes | None]

@@ -53,7 +53,7 @@ class EndedJob:
 
 
 class Transfers:
-    """Of the scheduler's thread."""
+    """Belongs to the scheduler's thread."""
 
     def __init__(self, link: LookupLink, settle_s: float = SETTLE_S) -> None:
         self._link = link
