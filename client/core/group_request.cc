@@ -182,9 +182,8 @@ Result<std::vector<AcquiredPart>> AcquireOver(const Links& links,
 Result<wire::LookupReply> LookUpOver(const Links& links, std::span<const GroupRequest> groups,
                                      const LookupOptions& options, Deadline deadline) {
   KVT_RETURN_IF_ERROR(CheckRequest(groups, links));
-  wire::Lookup request{.all_ranks = options.all_ranks,
-                       .every_prefix = options.every_prefix,
-                       .parts = {}};
+  wire::Lookup request{
+      .all_ranks = options.all_ranks, .every_prefix = options.every_prefix, .parts = {}};
   bool asks = false;
   for (size_t i = 0; i < groups.size(); ++i) {
     request.parts.push_back({links[i]->pool, groups[i].hashes});

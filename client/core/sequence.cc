@@ -426,7 +426,8 @@ Status Sequence::Resume(uint64_t resumes) {
 void Sequence::EndLoadEarly() {
   load_ = LoadId{};
   const auto end = blocks_.begin() + static_cast<ptrdiff_t>(cached_blocks_);
-  const auto lost = std::find_if(blocks_.begin(), end, [this](auto block) { return IsLost(block); });
+  const auto lost =
+      std::find_if(blocks_.begin(), end, [this](auto block) { return IsLost(block); });
   if (lost == end && (!copy_source_ || !IsLost(*copy_source_))) return;
   miss_ = kMissUnavailable;
   LoseHitsFrom(static_cast<uint32_t>(lost - blocks_.begin()));

@@ -187,10 +187,9 @@ Status AcquireHandler::OnLookup(const Call& call, const wire::Lookup& request) {
   }
   if (hashes == 0) return tl::unexpected(EmptyRequest());
   KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
-  const auto steps = std::make_shared<LookupSteps>(
-      LookupSteps{call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
-                                    {.all_ranks = request.all_ranks,
-                                     .every_prefix = request.every_prefix})});
+  const auto steps = std::make_shared<LookupSteps>(LookupSteps{
+      call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
+                        {.all_ranks = request.all_ranks, .every_prefix = request.every_prefix})});
   if (LookUpSome(steps)) {
     replies_.connection().WorkInSteps([this, steps] { return LookUpSome(steps); });
   }

@@ -78,7 +78,9 @@ struct AcquireOperation {
   [[nodiscard]] size_t taken() const { return reply.hits.size(); }
   [[nodiscard]] bool all_hits_taken() const { return taken() == found.hits.size(); }
   // Free blocks that it needs yet.
-  [[nodiscard]] uint64_t blocks_left() const { return uint64_t{found.to_load} + request.new_blocks; }
+  [[nodiscard]] uint64_t blocks_left() const {
+    return uint64_t{found.to_load} + request.new_blocks;
+  }
   // It has all that it needs for its next part, but for an event.
   [[nodiscard]] bool goes_on() const { return begun && !waits; }
 };

@@ -17,8 +17,7 @@ BlockSource LoadPlanner::SourceOf(const CachePool& pool, EntryIndex index) const
   return entry.on_disk() ? BlockSource::kDisk : BlockSource::kCold;
 }
 
-bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request,
-                        FoundPrefix* found) {
+bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request, FoundPrefix* found) {
   const LoadWish& wish = request.wish;
   std::vector<BlockSource> sources;
   sources.reserve(found->hits.size());

@@ -40,16 +40,15 @@ Result<wire::AcquireReply::Part> FakeCache::Acquire(const wire::Acquire::Part& r
     reply.hits.push_back(*hit);
   }
   for (uint32_t i = 0;
-       reply.hits.size() == request.hashes.size() && i < request.partial_blocks.size();
-       ++i) {
+       reply.hits.size() == request.hashes.size() && i < request.partial_blocks.size(); ++i) {
     const auto hit = AcquireOne(request.partial_blocks[i]);
     if (!hit) continue;
     reply.hits.push_back(*hit);
     reply.partial_block = i;
     break;
   }
-  const bool all_hit = reply.hits.size() ==
-                       request.hashes.size() + (request.partial_blocks.empty() ? 0 : 1);
+  const bool all_hit =
+      reply.hits.size() == request.hashes.size() + (request.partial_blocks.empty() ? 0 : 1);
   reply.miss = all_hit ? MissReason::kNone : MissReason::kUnknown;
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
     const uint32_t index = *Allocate();
