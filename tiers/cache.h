@@ -17,7 +17,6 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "gpu/device.h"
-#include "tiers/policy/load_rates.h"
 #include "tiers/state/cache_environment.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/block_view.h"
@@ -132,8 +131,6 @@ class Cache {
   // do so in a moment: the prefix becomes the youngest, so that it is still there. Does nothing for
   // other pools, whose engines acquire at once what they find.
   void KeepForRegion(PoolId region, const BlockHash& last);
-  // The cost, from now on, of bringing blocks to the pool.
-  [[nodiscard]] LoadPrices PricesNow(PoolId pool) const;
   // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the
   // hashes are cached and now pinned. Errors: kLimitExceeded "pin_limit".
   [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,

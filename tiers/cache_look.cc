@@ -113,11 +113,6 @@ void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, C
   impl_->cold_lookup->Ask(pool->namespace_id, hashes, ask, std::move(done));
 }
 
-LoadPrices Cache::PricesNow(PoolId pool_id) const {
-  const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
-  return pool == nullptr ? LoadPrices{} : impl_->loader.PricesNow(pool->device);
-}
-
 std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
                                          std::span<const BlockHash> hashes) const {
   std::vector<BlockPresence> presence(hashes.size());

@@ -113,7 +113,7 @@ Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Conne
     return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
                      fmt::format("{}", options.retention));
   }
-  if (options.plan > KVT_PLAN_BOTH_ENDS) {
+  if (options.plan > KVT_PLAN_CUT) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_plan", fmt::format("{}", options.plan));
   }
   KVT_ASSIGN_OR_RETURN(PromptIdentity identity, ToIdentity(options.identity));
@@ -169,13 +169,13 @@ void FillInfo(const Sequence& sequence, kvt_sequence_info* info) {
 }
 
 Status CheckTableReady(const Sequence& sequence) {
-  if (sequence.ready() || sequence.usable_blocks() > 0) return {};
+  if (sequence.ready()) return {};
   return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
 }
 
 Status BlockTable(const Sequence& sequence, int32_t* indices, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckTableReady(sequence));
-  const size_t blocks = sequence.usable_blocks();
+  const size_t blocks = sequence.blocks();
   *count = blocks;
   if (indices == nullptr && capacity == 0) return {};
   if (capacity < blocks) {
@@ -197,29 +197,11 @@ Status SlotMapping(const Sequence& sequence, uint64_t first, size_t count, int64
                      fmt::format("{} tokens from {} on of {}", count, first, sequence.tokens()));
   }
   const uint64_t block_tokens = sequence.attachment().block_tokens();
-  if (!sequence.ready() && first + count > sequence.usable_blocks() * block_tokens) {
-    return MakeError(ErrorCode::kWrongState, "not_ready",
-                     "what follows the gap must be waited for");
-  }
   for (size_t i = 0; i < count; ++i) {
     const uint64_t token = first + i;
     slots[i] = static_cast<int64_t>(sequence.block(token / block_tokens).value * block_tokens +
                                     token % block_tokens);
   }
-  return {};
-}
-
-Status ComputeRanges(const Sequence& sequence, kvt_token_range* ranges, size_t capacity,
-                     size_t* count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
-  const std::vector<TokenRange> found = sequence.ComputeRanges();
-  *count = found.size();
-  KVT_RETURN_IF_ERROR(CheckArray(ranges, std::min(capacity, found.size()), "ranges"));
-  if (capacity < found.size()) {
-    return MakeError(ErrorCode::kInvalidArgument, "capacity_too_small",
-                     fmt::format("{} of {}", capacity, found.size()));
-  }
-  for (size_t i = 0; i < found.size(); ++i) ranges[i] = {found[i].first, found[i].end};
   return {};
 }
 
@@ -318,13 +300,6 @@ kvt_status kvt_sequence_slot_mapping(const kvt_sequence* sequence, uint64_t firs
                                      int64_t* slots) {
   return client::WithSequence(
       sequence, [&] { return client::SlotMapping(*sequence->sequence, first, count, slots); });
-}
-
-kvt_status kvt_sequence_compute_ranges(const kvt_sequence* sequence, kvt_token_range* ranges,
-                                       size_t capacity, size_t* count) {
-  return client::WithSequence(sequence, [&] {
-    return client::ComputeRanges(*sequence->sequence, ranges, capacity, count);
-  });
 }
 
 kvt_status kvt_sequence_append(kvt_sequence* sequence, const uint32_t* tokens, size_t count) {

@@ -31,9 +31,6 @@ struct GroupRequest {
 struct LookupOptions {
   bool all_ranks = false;     // what every tensor-parallel rank of the model has
   bool every_prefix = false;  // else only the longest
-  // Which prefix is worth loading, for an engine that has the first held_tokens itself.
-  std::optional<LoadWish> wish;
-  uint32_t held_tokens = 0;
 };
 
 // Thread-safe, as the attachments. One round trip; the reply is checked against the request. The

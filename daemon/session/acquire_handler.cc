@@ -102,8 +102,6 @@ AcquireRequest AcquireHandler::ToCache(const Call& call, const wire::Acquire& re
           .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
           .counters = counters_,
           .wish = request.wish.value_or(LoadWish{}),
-          .most_gap_blocks =
-              config_.max_hashes_per_call - std::min(config_.max_hashes_per_call, part.new_blocks),
           .request_id = call.request_id};
 }
 
@@ -189,12 +187,9 @@ Status AcquireHandler::OnLookup(const Call& call, const wire::Lookup& request) {
   }
   if (hashes == 0) return tl::unexpected(EmptyRequest());
   KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
-  const auto steps = std::make_shared<LookupSteps>(
-      LookupSteps{call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
-                                    {.all_ranks = request.all_ranks,
-                                     .every_prefix = request.every_prefix,
-                                     .wish = request.wish,
-                                     .held_tokens = request.held_tokens})});
+  const auto steps = std::make_shared<LookupSteps>(LookupSteps{
+      call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
+                        {.all_ranks = request.all_ranks, .every_prefix = request.every_prefix})});
   if (LookUpSome(steps)) {
     replies_.connection().WorkInSteps([this, steps] { return LookUpSome(steps); });
   }

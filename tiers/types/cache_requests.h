@@ -53,7 +53,6 @@ struct AcquireRequest {
   // If given, the store is not asked again.
   std::optional<ColdHits> cold;
   LoadWish wish;
-  uint32_t most_gap_blocks = UINT32_MAX;
   // The caller's number for the request, for the tracer.
   uint64_t request_id = 0;
 };
