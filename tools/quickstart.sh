@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Shows the main job on a real model: one prompt, computed once, then served from the pool, from host
-# memory, and from disk after the daemon was killed. Installs and builds what it needs, works in a
-# temporary directory, and leaves nothing running.
+# memory, and from disk after the daemon was killed. Installs and builds its requirements, works in
+# a temporary directory, and leaves nothing running.
 #
 # KVTIER_BUILD_DIRECTORY names a build to take daemon and library from instead of making one.
 set -euo pipefail
@@ -10,10 +10,10 @@ cd "$(dirname "$0")/.."
 source tools/build.sh
 
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
-  ./tools/setup.sh --build
-  build_preset release kvtierd kvtier
+  ./tools/setup.sh --demo
+  build_preset demo kvtierd kvtier
 fi
-build=$(realpath "${KVTIER_BUILD_DIRECTORY:-build/release}")
+build=$(realpath "${KVTIER_BUILD_DIRECTORY:-build/demo}")
 export KVTIERD=$build/bin/kvtierd KVTIER_LIBRARY=$build/lib/libkvtier.so.0
 export PYTHONPATH=$PWD/client/python PYTHONDONTWRITEBYTECODE=1
 

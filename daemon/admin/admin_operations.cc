@@ -157,7 +157,7 @@ class Drain final : public AdminOperation {
     Later(kAdminProgressMs, [this] {
       if (Cancelled()) return;
       const uint64_t left = Left();
-      // Blocks that clients commit during the drain add to what is left.
+      // Blocks that clients commit during the drain add to the rest.
       total_ = std::max(total_, left);
       Progress(Text({{"done", total_ - left}, {"total", total_}}));
       ReportForever();
@@ -254,7 +254,7 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   if (op == "verify") return std::make_unique<Verify>(env_.basics, call, false);
   if (op == "verify_cold") {
     if (!env_.basics.cache->HasColdStore()) {
-      return MakeError(ErrorCode::kUnsupported, "no_cold_tier", "cold.kind is \"none\"");
+      return MakeError(ErrorCode::kUnsupported, "no_cold_tier", "no cold.endpoint is configured");
     }
     return std::make_unique<Verify>(env_.basics, call, true);
   }

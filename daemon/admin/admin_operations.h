@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be asked on the admin socket.
+// The operations of the admin socket.
 //
 //   {"op":"status"}                    all of metrics/status_json.h
 //   {"op":"stats"}                     the counters alone
 //   {"op":"config"}                    the configuration in effect
-//   {"op":"config_defaults"}           what it would be without a file
+//   {"op":"config_defaults"}           the configuration without a file
 //   {"op":"inspect","hashes":[H]}      one block, and why it was last dropped and missed
 //   {"op":"lookup","hashes":[H,...]}   which tiers hold them
 //   {"op":"pin","hashes":[H,...],"ttl_ms":3600000}  keeps them; 0 lets go of them
@@ -14,13 +14,13 @@
 //   {"op":"erase","tenant":"t","before_ms":0}  destroys its keys and forgets its blocks, for good;
 //                                      "before_ms": only of whole hours before; "without_proof"
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
-//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  what happened, see trace_operation.h
+//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  the latest events, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it
-//   {"op":"drain"}                     writes what should survive a restart to disk
+//   {"op":"drain"}                     writes blocks that should survive a restart to disk
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way or to be adopted
 //   {"op":"stop","release":false}      as SIGTERM; the end of the connection is the reply
 //
-// Those on blocks and models take "tenant", "model" (its name or the first digits of its
+// The operations on blocks and models take "tenant", "model" (its name or the first digits of its
 // fingerprint) and "epoch" (the revision of its weights); ls and evict take "tier", ls takes
 // "prefix" of the hash. The last four, forget and erase send progress at least every
 // kAdminProgressMs.

@@ -17,7 +17,7 @@ namespace kvtier {
 
 inline constexpr size_t kMaxAdminConnections = 16;
 // Requests of one connection under way at once; the next is not read before one is answered. With
-// the bound on connections this limits what the admin socket can cost the event loop.
+// the bound on connections this limits the admin socket's cost for the event loop.
 inline constexpr int kMaxAdminCalls = 4;
 
 class AdminSession;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
-#include <iterator>
 
 #include "daemon/admin/admin_operations.h"
 #include "daemon/admin/chosen_models.h"
@@ -18,7 +17,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What one step of a listing may cost: about 2 ms each of looking and of writing. A filter that few
+// The limits of one step of a listing: about 2 ms each of looking and of writing. A filter that few
 // blocks pass makes looking the larger part.
 constexpr uint32_t kRowsPerStep = 65536;
 constexpr uint32_t kBlocksPerStep = 1024;
@@ -55,20 +54,19 @@ json::object NamespaceJson(const ModelRegistry& models, const NamespaceIdentity&
 // Written by hand, because a listing may have a million blocks. All texts are names of this program
 // or hexadecimal digits, so that nothing needs to be escaped.
 void AppendBlock(const BlockRecord& block, std::string* out) {
-  fmt::format_to(std::back_inserter(*out), R"({{"hash":"{}","namespace":{},"tiers":[)",
-                 block.key.hash.Hex(), block.key.namespace_id.value);
+  *out += fmt::format(R"({{"hash":"{}","namespace":{},"tiers":[)", block.key.hash.Hex(),
+                      block.key.namespace_id.value);
   bool first = true;
   for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
     if (!block.presence.in(tier)) continue;
-    fmt::format_to(std::back_inserter(*out), "{}\"{}\"", first ? "" : ",", TierName(tier));
+    *out += fmt::format("{}\"{}\"", first ? "" : ",", TierName(tier));
     first = false;
   }
-  fmt::format_to(std::back_inserter(*out),
-                 R"(],"tokens":{},"depth":{},"created_s":{},"last_use_s":{},"uses":{},)"
-                 R"("retention":"{}","references":{},"pinned":{}}})",
-                 block.tokens, PositionOf(block.depth), block.created_s, block.last_use_s,
-                 block.uses, RetentionName(block.retention), block.references,
-                 block.pinned_until_ms > 0);
+  *out += fmt::format(R"(],"tokens":{},"depth":{},"created_s":{},"last_use_s":{},"uses":{},)"
+                      R"("retention":"{}","references":{},"pinned":{}}})",
+                      block.tokens, PositionOf(block.depth), block.created_s, block.last_use_s,
+                      block.uses, RetentionName(block.retention), block.references,
+                      block.pinned_until_ms > 0);
 }
 
 // Walks the directory in steps. A block that is cached during the whole walk is listed exactly

@@ -32,7 +32,8 @@ std::vector<NamespaceId> NamespacesOf(const Cache& cache, const ModelRegistry& m
   std::vector<NamespaceId> ids;
   const std::vector<NamespaceIdentity> namespaces = cache.Namespaces();
   for (uint32_t i = 0; i < namespaces.size(); ++i) {
-    if (IsChosen(models, namespaces[i], request)) ids.emplace_back(i);
+    const bool is_free = namespaces[i].block_bytes == 0;
+    if (!is_free && IsChosen(models, namespaces[i], request)) ids.emplace_back(i);
   }
   return ids;
 }

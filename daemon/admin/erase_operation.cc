@@ -27,7 +27,7 @@ bool HasUnencryptedDisk(const Config& config) {
 }
 
 bool HasPlainColdTier(const Config& config) {
-  return config.cold.kind != ColdKind::kNone && config.disk.encryption == DiskEncryption::kNone;
+  return !config.cold.endpoint.empty() && config.disk.encryption == DiskEncryption::kNone;
 }
 
 // An erasure goes on when its caller has gone, because half of one is of no use. Its lines in the

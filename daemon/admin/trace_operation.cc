@@ -7,7 +7,6 @@
 #include <array>
 #include <boost/json.hpp>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "daemon/admin/admin_operations.h"
@@ -20,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What one step may cost: less than a millisecond of the event loop.
+// The limit of one step: less than a millisecond of the event loop.
 constexpr uint32_t kEventsPerStep = 1024;
 
 constexpr std::array<std::string_view, kTraceKindCount> kKindNames = {
@@ -37,11 +36,11 @@ std::string LowerCase(std::string_view text) {
 
 // Zeros are left out: most events use few of the members, and a listing is long.
 void AppendNumber(std::string_view name, uint64_t value, std::string* out) {
-  if (value != 0) fmt::format_to(std::back_inserter(*out), R"(,"{}":{})", name, value);
+  if (value != 0) *out += fmt::format(R"(,"{}":{})", name, value);
 }
 
 void AppendText(std::string_view name, std::string_view value, std::string* out) {
-  fmt::format_to(std::back_inserter(*out), R"(,"{}":"{}")", name, value);
+  *out += fmt::format(R"(,"{}":"{}")", name, value);
 }
 
 // The digits in the order of the hash's own, whatever this machine's byte order, so that a person
@@ -55,9 +54,9 @@ std::string HashDigits(uint64_t prefix) {
 // Written by hand, because there are many. All texts are names of this program, so that nothing
 // needs to be escaped.
 void AppendEvent(const TraceEvent& event, std::string* out) {
-  fmt::format_to(std::back_inserter(*out), R"({{"us":{},"kind":"{}","ph":"{}")", event.time_us,
-                 kKindNames[static_cast<size_t>(event.kind)],
-                 "bei"[static_cast<size_t>(event.phase)]);
+  *out += fmt::format(R"({{"us":{},"kind":"{}","ph":"{}")", event.time_us,
+                      kKindNames[static_cast<size_t>(event.kind)],
+                      "bei"[static_cast<size_t>(event.phase)]);
   AppendNumber("session", event.tag.session.value, out);
   AppendNumber("request", event.tag.request, out);
   AppendNumber("id", event.id, out);
@@ -153,10 +152,6 @@ Result<std::unique_ptr<AdminOperation>> MakeTraceListing(const OperationBasics& 
                                                          const Server* server,
                                                          const AdminRequestBody& request,
                                                          std::shared_ptr<AdminCall> call) {
-  if (ring == nullptr) {
-    return MakeError(ErrorCode::kUnsupported, "trace_off",
-                     "the daemon records no trace: set trace.events and restart it");
-  }
   if (request.limit == 0) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"limit\" must not be 0");
   }

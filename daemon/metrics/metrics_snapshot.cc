@@ -48,11 +48,10 @@ MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources) {
   snapshot.index_rebuilt = sources.disk->index_rebuilt;
   snapshot.index_load_seconds = sources.disk->index_seconds;
   snapshot.write_budget_bytes = sources.config->cache.disk_write_budget_bytes_per_day;
-  snapshot.rated_write_bytes = sources.config->disk.rated_write_bytes;
   snapshot.loop_delays = sources.loop_lag->delays();
   snapshot.event_times = sources.loop->event_times();
   snapshot.history = *sources.history;
-  // What the snapshot cost is part of it, since every scrape takes this from the clients' time.
+  // The snapshot counts its own cost, since every scrape takes this from the clients' time.
   const auto taken = std::chrono::steady_clock::now() - begun;
   snapshot.taken_in_us = std::chrono::duration_cast<std::chrono::microseconds>(taken).count();
   return snapshot;

@@ -29,8 +29,8 @@ class Server;
 struct DiskStartFacts;
 struct OpenedDevice;
 
-// What was asked for, where it was found and what moved, in the last minutes: for the live page,
-// which should show more than what happened since it was opened.
+// Counts of the last minutes, of blocks asked for, found and moved: for the live page, which should
+// show more than the time since it was opened.
 //
 // Event loop only; copies are snapshots.
 class HitHistory {
@@ -38,7 +38,7 @@ class HitHistory {
   static constexpr int64_t kIntervalMs = 5000;
   static constexpr size_t kPoints = 120;  // ten minutes
 
-  // What was counted in one interval.
+  // The counts of one interval.
   struct Point {
     std::array<uint64_t, kTierCount> hit_blocks{};
     uint64_t missed_blocks = 0;
@@ -122,7 +122,6 @@ struct MetricsSnapshot {
   bool index_rebuilt = false;
   double index_load_seconds = 0;
   uint64_t write_budget_bytes = 0;  // a day; 0: no limit
-  uint64_t rated_write_bytes = 0;   // of the drives' life; 0: not known
   LoopDelayHistogram loop_delays{&kLoopDelayBoundsUs};
   LoopDelayHistogram event_times{&kLoopDelayBoundsUs};
   HitHistory history;

@@ -55,7 +55,7 @@ json::object KernelsStatus(const AttentionReport& report) {
             {"worst_error", report.self_test.worst_error}}}};
 }
 
-// Of all devices together, and of each.
+// The attention of all devices together, and of each.
 json::object KernelsStatus(const AttentionReports& reports) {
   json::object status = KernelsStatus(reports.All());
   status["start_seconds"] = reports.start_seconds;
@@ -151,7 +151,7 @@ json::object EventsStatus(const EventReport& events) {
           {"next_sequence", events.next_sequence}};
 }
 
-// What the next daemon will find in memory, and who holds it meanwhile.
+// The memory that the next daemon will find, and who holds it meanwhile.
 json::object RestartStatus(const MetricsSnapshot& snapshot) {
   json::array list;
   for (const DescriptorStore::Entry& held : snapshot.held) {
@@ -235,7 +235,7 @@ json::value JsonOf(const MetricFamily& family, double value) {
 
 void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*place,
                 json::object* document) {
-  // What is known without the loop stands in neither document.
+  // Neither document has facts that are known without the loop.
   const LoopFacts no_loop;
   const ProcessFacts no_process;
   const MetricSource source{snapshot, no_loop, no_process};

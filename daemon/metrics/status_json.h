@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's state as JSON documents: what `kvtierctl status` shows (status_json.cc) and what the
-// live page shows (live_json.cc). Figures come from the table of metrics.h; texts, lists of pools,
-// tenants and sessions, and states are put together here. Members are only ever added.
+// The daemon's state as JSON documents: for `kvtierctl status` (status_json.cc) and for the live
+// page (live_json.cc). Figures come from the table of metrics.h; texts, lists of pools, tenants and
+// sessions, and states are put together here. Members are only ever added.
 //
 // The schema's number in each document changes only if a member's meaning does; readers should
 // ignore members that they do not know.

@@ -55,8 +55,8 @@ Result<ModelHold> AcquireHandler::CheckParts(const std::vector<Part>& parts) con
     if (attached->region_blocks == 0) ++pools;
   }
   if (model == nullptr) return tl::unexpected(EmptyRequest());
-  // A prefix of some groups alone would be restored with the other groups' state missing. What is
-  // restored to regions is for their engine to decide, which asks about each.
+  // A prefix of some groups alone would be restored with the other groups' state missing. The
+  // engine of regions decides which of their blocks to restore, and asks about each.
   if (hashed > 0 && pools > 0 && groups_seen + 1 != 1u << model->groups.size()) {
     return MakeError(
         ErrorCode::kInvalidArgument, "group_missing",

@@ -126,7 +126,7 @@ Status KeptMemories::Keep(const KeptMemoryClient& client, const wire::KeepMemory
     ++counters_.refused;
     return tl::unexpected(checked.error());
   }
-  // Only memory that waits for an owner is lost by this. What an owner has under the name is the
+  // Only memory that waits for an owner is lost by this. An owner's memory under the name is the
   // same memory, or its own affair.
   const auto replaced = kept_.find({client.tenant, request.name});
   if (replaced != kept_.end() && !replaced->second.owner) {

@@ -32,7 +32,7 @@
 
 namespace kvtier {
 
-// A session that asks, with what is known of its process. Valid during the call.
+// A session that asks, with the facts about its process. Valid during the call.
 struct KeptMemoryClient {
   SessionId session;
   const Peer& process;
@@ -84,11 +84,11 @@ class KeptMemories {
   };
   explicit KeptMemories(Environment environment);
 
-  // Makes the client's process the owner of what the descriptors name. Errors: kInvalidArgument
-  // "bad_memory" (no memory file, or smaller than said; a GPU's memory is believed); kNotFound
-  // "unknown_device"; kWrongState "memory_in_use" (a living process other than this one owns the
-  // name); kLimitExceeded "too_many_kept_memories", "kept_bytes"; kResourceExhausted
-  // "descriptors" (the process cannot be watched).
+  // Makes the client's process the owner of the memory that the descriptors name. Errors:
+  // kInvalidArgument "bad_memory" (no memory file, or smaller than said; a GPU's memory is
+  // believed); kNotFound "unknown_device"; kWrongState "memory_in_use" (a living process other than
+  // this one owns the name); kLimitExceeded "too_many_kept_memories", "kept_bytes";
+  // kResourceExhausted "descriptors" (the process cannot be watched).
   [[nodiscard]] Status Keep(const KeptMemoryClient& client, const wire::KeepMemory& request,
                             UniqueFd memory, UniqueFd table);
   // Errors, none of a request for the table alone: kWrongState "memory_in_use", as of Keep;
@@ -97,13 +97,13 @@ class KeptMemories {
   // Errors: kWrongState "memory_in_use".
   [[nodiscard]] Result<wire::ReleaseMemoryReply> Release(const KeptMemoryClient& client,
                                                          const wire::ReleaseMemory& request);
-  // The same for all tenants: what has no owner, with `owned` everything. An engine that still runs
-  // goes on with its memory, which is then no longer kept.
+  // The same for all tenants: memory without an owner, with `owned` everything. An engine that
+  // still runs goes on with its memory, which is then no longer kept.
   wire::ReleaseMemoryReply ReleaseAll(bool owned);
 
   // From here on the process's end is waited for. Adds nothing if the session owns nothing.
   void OnSessionEnded(SessionId session);
-  // Gives back what has waited too long. To be called now and then.
+  // Gives back memory that has waited too long. To be called now and then.
   void Tick();
 
   [[nodiscard]] std::vector<Entry> entries() const;

@@ -8,12 +8,6 @@
 #include <utility>
 
 namespace kvtier {
-namespace {
-
-// Blocks of a region that cost about as much to make as an item of a request to work on.
-constexpr uint32_t kRegionBlocksPerItem = 32;
-
-}  // namespace
 
 Result<LentMemory> RegionHandler::TakeLentMemory(const wire::OpenRegion& request) {
   LentMemory lent{.kind = static_cast<LentMemory::Kind>(request.memory),
@@ -66,8 +60,7 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
                      fmt::format("{} in regions, {} are allowed", region_blocks_ + request.blocks,
                                  wire::kMaxRegionBlocks));
   }
-  // A record is made for each block.
-  replies_.connection().Spend(request.blocks / kRegionBlocksPerItem);
+  replies_.connection().Spend(request.pieces.size());
   RegionMemory memory{
       .lent = std::move(lent),
       .device = DeviceIndex(request.device),
@@ -166,7 +159,7 @@ Status RegionHandler::OnStore(const Call& call, const wire::Store& request) {
     if (item.depth > kMaxBlockPosition) return MakeError(ErrorCode::kInvalidArgument, "bad_depth");
     blocks.push_back({.block = BlockIndex(item.block),
                       .hash = item.hash,
-                      // As of COMMIT: windows and states are of use without what is before them.
+                      // As of COMMIT: windows and states are of use without the blocks before them.
                       .parent = group.hit_rule == HitRule::kAll ? item.parent : std::nullopt,
                       .tokens = item.tokens,
                       .depth = EvictionDepth(group.hit_rule, item.depth),

@@ -15,17 +15,20 @@
 namespace kvtier {
 namespace {
 
+// A request of the longest allowed list of hashes fits a frame; its other fields are far below a
+// page.
+static_assert(wire::kMaxFrameBytes >= wire::kMaxHashesPerCall * sizeof(BlockHash) + 4096);
+
 // The limits for the time before HELLO. The full frame length is allowed once the client has been
 // greeted.
 ConnectionLimits LimitsOf(const ServerConfig& config) {
-  return {.max_frame_bytes = std::min<uint32_t>(static_cast<uint32_t>(config.max_frame_bytes),
-                                                kMaxHelloFrameBytes),
+  return {.max_frame_bytes = kMaxHelloFrameBytes,
           .max_outbound_bytes = config.max_outbound_bytes_per_client,
           .slow_reader_timeout_ms = config.slow_reader_timeout_ms};
 }
 
-// After a process has ended, for reading what it had sent before: a RELEASE or COMMIT that is still
-// in the socket's buffer is worth taking.
+// The time after a process has ended for reading its last messages: a RELEASE or COMMIT that is
+// still in the socket's buffer is worth taking.
 constexpr int64_t kLastWordsMs = 200;
 
 // Nothing if the kernel has none to give, which happens early in a boot only.
@@ -114,12 +117,12 @@ void Session::OnHello(const wire::Frame& frame) {
   const ServerConfig& config = env_.config->server;
   connection_.AcceptDescriptors();
   // From here on the client may send requests of the full length.
-  connection_.SetMaxFrameBytes(static_cast<uint32_t>(config.max_frame_bytes));
+  connection_.SetMaxFrameBytes(wire::kMaxFrameBytes);
   const wire::HelloReply reply{
       .minor = *minor,
       .session = client_.session,
       .daemon_generation = env_.daemon_generation,
-      .max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
+      .max_frame_bytes = wire::kMaxFrameBytes,
       .max_hashes = config.max_hashes_per_call,
       .max_blocks = config.max_hashes_per_call,
       .max_references = env_.config->cache.max_references_per_session,

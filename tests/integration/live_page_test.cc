@@ -18,6 +18,10 @@ constexpr auto kPoll = std::chrono::milliseconds(20);
 
 class LivePageTest : public DaemonTest {
  protected:
+  void SetUp() override {
+    DaemonTest::SetUp();
+    REQUIRE_PROGRAM("chromium-headless-shell");
+  }
   // Loads the page and lets `seconds` pass in the browser's own time, waiting for no clock. What
   // the page then consists of is the output, what it complained about on its console the errors.
   ProgramResult Browse(int seconds, int width = 390) {

@@ -66,7 +66,7 @@ class KeptMemoriesTest : public testing::Test {
   [[nodiscard]] static wire::KeepMemory Message(uint8_t name) {
     return {.name = NameOf(name), .bytes = kBytes, .table_bytes = kTableBytes};
   }
-  // Of a GPU's memory, which may be any descriptor.
+  // A message about a GPU's memory, which may be any descriptor.
   [[nodiscard]] static wire::KeepMemory GpuMessage(uint8_t name) {
     wire::KeepMemory message = Message(name);
     message.memory = wire::RegionMemory::kVmm;

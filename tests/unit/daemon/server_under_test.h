@@ -30,7 +30,7 @@
 
 namespace kvtier {
 
-// Says the truth, except for what it is told to say.
+// Tells the truth, except where the test makes it lie.
 class DisguisedPeers final : public PeerInspector {
  public:
   static constexpr int64_t kTrue = -1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST(ListenAddress, MayBeAnyWhereOtherMachinesMayAsk) {
   }
   EXPECT_NE(ParseListenAddress("0.0.0.0:9400", false)
                 .error()
-                .context.find("metrics.listen_beyond_loopback = true"),
+                .context.find("server.listen_beyond_loopback"),
             std::string::npos);
 }
 
@@ -72,8 +72,25 @@ TEST(EventEndpoint, OtherMachinesMayNotSubscribeUnlessTheyAreLetIn) {
   }
   EXPECT_NE(ParseEventEndpoint("tcp://0.0.0.0:5557", false)
                 .error()
-                .context.find("events.listen_beyond_loopback = true"),
+                .context.find("server.listen_beyond_loopback"),
             std::string::npos);
+}
+
+TEST(ColdEndpoint, IsAnAddressOrAPathWithAUserOrWithout) {
+  EXPECT_EQ(ParseColdEndpoint("resp://10.0.0.7:6379")->address, "10.0.0.7:6379");
+  EXPECT_EQ(ParseColdEndpoint("resp://10.0.0.7:6379")->user, "");
+  const auto named = ParseColdEndpoint("resp://kvtier@[::1]:6379");
+  ASSERT_TRUE(named) << named.error().ToString();
+  EXPECT_EQ(named->user, "kvtier");
+  EXPECT_EQ(named->address, "[::1]:6379");
+  EXPECT_EQ(ParseColdEndpoint("resp:///run/a@b/redis.sock")->address, "/run/a@b/redis.sock");
+  EXPECT_EQ(ParseColdEndpoint("resp://kvtier@/run/redis.sock")->user, "kvtier");
+  for (const char* text :
+       {"", "resp://", "resp://user@", "resp://@host:1", "127.0.0.1:6379", "s3://x"}) {
+    const auto endpoint = ParseColdEndpoint(text);
+    ASSERT_FALSE(endpoint) << text;
+    EXPECT_EQ(endpoint.error().reason, "cold_endpoint");
+  }
 }
 
 TEST(LoopbackAddress, HostHeadersOfOtherNamesAreToldApart) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -45,8 +45,7 @@ bool IsLoopbackLiteral(const std::string& host) {
 
 }  // namespace
 
-Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback,
-                                         std::string_view remedy) {
+Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback) {
   const auto bad = [text](std::string_view why) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_listen",
                      fmt::format("\"{}\" {}; write for example \"127.0.0.1:9400\" or "
@@ -59,7 +58,9 @@ Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loop
     return bad("is not an address of this machine in figures: a name may come to mean another");
   }
   if (!beyond_loopback && !IsLoopbackLiteral(parts->host)) {
-    return bad(fmt::format("is not an address of this machine alone; {}", remedy));
+    return bad(
+        "is not an address of this machine alone; server.listen_beyond_loopback = true lets others "
+        "in");
   }
   uint16_t port = 0;
   const std::string_view digits = *parts->port;
@@ -80,11 +81,22 @@ Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loop
     return MakeError(ErrorCode::kInvalidArgument, "bad_endpoint",
                      fmt::format("\"{}\" is neither tcp://ADDRESS:PORT nor ipc:///PATH", text));
   }
-  KVT_ASSIGN_OR_RETURN(
-      ListenAddress address,
-      ParseListenAddress(text.substr(kTcp.size()), beyond_loopback,
-                         "events.listen_beyond_loopback = true lets other machines subscribe"));
+  KVT_ASSIGN_OR_RETURN(ListenAddress address,
+                       ParseListenAddress(text.substr(kTcp.size()), beyond_loopback));
   return EventEndpoint{.path = {}, .address = std::move(address)};
+}
+
+Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
+  constexpr std::string_view kResp = "resp://";
+  const std::string_view rest = text.starts_with(kResp) ? text.substr(kResp.size()) : "";
+  // A path may have an @, a user has no slash.
+  const size_t at = rest.substr(0, rest.find('/')).rfind('@');
+  const bool has_user = at != std::string_view::npos;
+  ColdEndpoint endpoint{.user = std::string(has_user ? rest.substr(0, at) : ""),
+                        .address = std::string(has_user ? rest.substr(at + 1) : rest)};
+  if (!endpoint.address.empty() && (!has_user || at > 0)) return endpoint;
+  return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
+                   fmt::format("\"{}\" is neither resp://HOST:PORT nor resp:///PATH", text));
 }
 
 bool IsLoopbackHost(std::string_view host_header) {

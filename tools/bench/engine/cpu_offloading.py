@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's tiered offloading on a machine without a GPU, for tests.
+"""vLLM's tiered offloading on a machine without a GPU.
 
 vLLM refuses to make the worker that copies between GPU and host memory where there is no GPU; all
 else of its offloading runs. This spec makes one that copies with torch, from one part of host
