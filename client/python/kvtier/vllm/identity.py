@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from .._facts import config_digest, digest, record_name, short
@@ -34,7 +35,7 @@ def find_engine_config() -> Any:
     from vllm.config import VllmConfig, get_current_vllm_config_or_none
 
     config = get_current_vllm_config_or_none()
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while config is None and frame is not None:
         candidate = frame.f_locals.get("vllm_config")
         if isinstance(candidate, VllmConfig):
