@@ -101,7 +101,7 @@ class DType(HeaderEnum):
 
         Raises InvalidArgumentError "bad_dtype".
         """
-        if isinstance(dtype, int) and dtype in iter(cls):
+        if isinstance(dtype, int) and dtype in [int(one) for one in cls]:
             return cls(dtype)
         # str(torch.bfloat16) is "torch.bfloat16", np.float16.__name__ "float16".
         name = dtype.__name__ if isinstance(dtype, type) else str(dtype)

@@ -81,7 +81,7 @@ class _Worker:
             task()
 
 
-class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
+class KvtierL2Adapter(L2AdapterInterface):
     """Options, in "adapter_params": those of _OPTIONS; docs/engines/LMCACHE.md has a table.
 
     Any thread may call; `close` is called once, last. Raises ValueError for options that cannot
@@ -242,10 +242,13 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     def _unlock(self, keys: list[Any]) -> None:
         free = []
         for key in keys:
-            count, name = self._locks.pop(key, (0, None))
+            held = self._locks.pop(key, None)
+            if held is None:
+                continue
+            count, name = held
             if count > 1:
                 self._locks[key] = (count - 1, name)
-            elif count == 1:
+            else:
                 free.append(name)
         self._found.unlock(free)
 

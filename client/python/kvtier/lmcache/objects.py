@@ -84,7 +84,7 @@ class SharedFile:
         memory = (ctypes.c_uint8 * description.size).from_address(description.ptr)
         try:
             # Only looks at the address: nothing of the memory is read here.
-            view = find_host_view(memoryview(np.ctypeslib.as_array(memory)[np.newaxis]))
+            view = find_host_view(np.ctypeslib.as_array(memory)[np.newaxis].data)
         except (NotSharedError, OSError) as error:
             logger.debug("kvtier: LMCache's memory is not lent: %s", error)
             return None

@@ -307,9 +307,9 @@ class SchedulerSide:
         for known in list(self._with_pins.values()):
             self._store(known)
         for name, tokens in output.num_scheduled_tokens.items():
-            known = self._requests.get(name)
-            if known is not None:
-                self._pin(known, tokens)
+            scheduled = self._requests.get(name)
+            if scheduled is not None:
+                self._pin(scheduled, tokens)
         self._lookups.flush()
         self._prefetch_new()
         self._step_wait_s = STEP_WAIT_S
