@@ -79,7 +79,8 @@ Status CheckHits(const GroupRequest& group, const LoadWish& wish, const Acquired
     return BadReply("a gap where none can be");
   }
   for (size_t i = 0; gap > 0 && i < forecast.gap_first; ++i) {
-    if (part.hits[i].tier != Tier::kPool) return BadReply("a gap behind what is to be loaded");
+    if (part.hits[i].tier != Tier::kPool)
+      return BadReply("a gap behind blocks that are to be loaded");
   }
   const uint64_t full_hits = part.hits.size() - (part.partial_block ? 1 : 0) + gap;
   if (part.partial_block) {

@@ -14,7 +14,7 @@
 //   {"op":"erase","tenant":"t","before_ms":0}  destroys its keys and forgets its blocks, for good;
 //                                      "before_ms": only of whole hours before; "without_proof"
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
-//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  the latest events, see trace_operation.h
+//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  latest events, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it
 //   {"op":"drain"}                     writes blocks that should survive a restart to disk
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way or to be adopted

@@ -143,7 +143,7 @@ void SimClient::CheckReply(const Sequence& sequence, const AcquireReply& reply) 
   SIM_CHECK(forecast.gap_blocks == 0 || forecast.gap_first < reply.hits.size(),
             "a gap behind the hits");
   for (uint32_t i = 0; forecast.gap_blocks > 0 && i < forecast.gap_first; ++i) {
-    SIM_CHECK(reply.hits[i].tier == Tier::kPool, "a gap behind what is to be loaded");
+    SIM_CHECK(reply.hits[i].tier == Tier::kPool, "a gap behind blocks that are to be loaded");
   }
   const size_t full_hits = reply.hits.size() - (reply.partial_block ? 1 : 0) + forecast.gap_blocks;
   SIM_CHECK(full_hits <= request.hashes.size(), "more hits than hashes");
