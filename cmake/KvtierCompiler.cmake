@@ -1,10 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 # Warnings, optimisation and sanitizers, the same for every target.
 
+# Objects do not name the directory of the source: neither in messages nor for debuggers, which find the files from
+# the root of the tree. So ccache serves a second clone, and packages are the same bytes from each.
+set(KVTIER_PREFIX_MAPS -ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
+file(RELATIVE_PATH to_source ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
+if(to_source MATCHES "^(.+[^/])/?$")
+  # As ccache names it to the compiler.
+  list(APPEND KVTIER_PREFIX_MAPS -ffile-prefix-map=${CMAKE_MATCH_1}=.)
+endif()
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${KVTIER_PREFIX_MAPS}>")
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
-  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(launcher ${CCACHE_PROGRAM})
+  if(NOT DEFINED ENV{CCACHE_BASEDIR})
+    # Below it, ccache compares paths from the build directory on.
+    list(PREPEND launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR})
+  endif()
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
 endif()
 
 add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers

@@ -187,8 +187,9 @@ class Cache {
   // The number of a namespace that was attached or restored from disk before; nothing if it never
   // was.
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
-  // The identity of every NamespaceId, from 0 on.
+  // What every NamespaceId stands for, from 0 on. Numbers that are free have no size of blocks.
   [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
+  // How many numbers are not free.
   [[nodiscard]] size_t NamespaceCount() const;
   // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of
   // the directory and reporting `max_blocks` at most; so that a walk over millions can be cut into

@@ -144,7 +144,7 @@ const NamespaceIdentity& Cache::IdentityOf(NamespaceId id) const {
   return impl_->state.blocks.namespaces[id.value].identity;
 }
 
-size_t Cache::NamespaceCount() const { return impl_->state.blocks.namespaces.size(); }
+size_t Cache::NamespaceCount() const { return impl_->state.blocks.namespaces.count(); }
 
 BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
                       const BlockFilter& filter) const {

@@ -51,6 +51,7 @@ WORDS = {
     r"endless[_ ]?cache": "infinite cache",
     r"[Ss]paceId": "NamespaceId",
     r"papers": "documents, manual pages",
+    r"fmt::format_to": "text += fmt::format(...): the other compiles fmt's writing of numbers into each source",
 }
 PATTERN = re.compile("|".join(rf"(?P<w{i}>\b(?:{word})\b)" for i, word in enumerate(WORDS)),
                      re.IGNORECASE)

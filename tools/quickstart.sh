@@ -10,10 +10,10 @@ cd "$(dirname "$0")/.."
 source tools/build.sh
 
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
-  ./tools/setup.sh --build
-  build_preset release kvtierd kvtier
+  ./tools/setup.sh --demo
+  build_preset demo kvtierd kvtier
 fi
-build=$(realpath "${KVTIER_BUILD_DIRECTORY:-build/release}")
+build=$(realpath "${KVTIER_BUILD_DIRECTORY:-build/demo}")
 export KVTIERD=$build/bin/kvtierd KVTIER_LIBRARY=$build/lib/libkvtier.so.0
 export PYTHONPATH=$PWD/client/python PYTHONDONTWRITEBYTECODE=1
 

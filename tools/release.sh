@@ -6,8 +6,8 @@
 #   tools/release.sh OUTPUT_DIRECTORY                # of a tagged commit, from a clean tree
 #   tools/release.sh --snapshot OUTPUT_DIRECTORY     # of any tree; notes are those not released yet
 #
-# The version is that of the file VERSION. On Debian 12, after tools/setup.sh; builds for half an hour
-# and more. One build, in build/wheel, serves the wheel and the Debian packages: these link what changes its
+# The version is that of the file VERSION. On Debian 12, after tools/setup.sh --build; builds for half an hour
+# and more, without a compiler cache: with one, objects name a generated source by another path. One build, in build/wheel, serves the wheel and the Debian packages: these link what changes its
 # name from release to release of Debian and Ubuntu into the programs, and so one set serves Debian 12 and
 # later and Ubuntu 22.04 and later. KVTIER_WHEEL names a wheel to take instead of building one; with
 # KVTIER_NO_PACKAGES=1 no Debian packages are made. Timestamps are those of the commit, or SOURCE_DATE_EPOCH.
@@ -28,7 +28,7 @@ mkdir -p "$1"
 readonly output=$(realpath "$1")
 [[ -z $(ls -A "$output") ]] || die "$output is not empty"
 readonly version=$(<VERSION)
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} CCACHE_DISABLE=1
 readonly work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

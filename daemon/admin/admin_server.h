@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "daemon/admin/admin_operations.h"
 #include "daemon/net/socket_server.h"
-#include "daemon/runtime/service_context.h"
+#include "daemon/runtime/log.h"
 
 namespace kvtier {
 
@@ -25,8 +25,8 @@ class AdminSession;
 // Event loop only.
 class AdminServer : public SocketServer<AdminSession> {
  public:
-  // `context` and `operations` are borrowed and outlive the server.
-  AdminServer(const ServiceContext& context, AdminOperations* operations);
+  // Everything is borrowed and outlives the server.
+  AdminServer(Network* network, Log* log, PeerInspector* peers, AdminOperations* operations);
   ~AdminServer();
 
   // Binds `path`, mode 0600, and begins to serve. Errors: those of Acceptor::Listen.

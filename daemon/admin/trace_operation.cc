@@ -7,7 +7,6 @@
 #include <array>
 #include <boost/json.hpp>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "daemon/admin/admin_operations.h"
@@ -37,11 +36,11 @@ std::string LowerCase(std::string_view text) {
 
 // Zeros are left out: most events use few of the members, and a listing is long.
 void AppendNumber(std::string_view name, uint64_t value, std::string* out) {
-  if (value != 0) fmt::format_to(std::back_inserter(*out), R"(,"{}":{})", name, value);
+  if (value != 0) *out += fmt::format(R"(,"{}":{})", name, value);
 }
 
 void AppendText(std::string_view name, std::string_view value, std::string* out) {
-  fmt::format_to(std::back_inserter(*out), R"(,"{}":"{}")", name, value);
+  *out += fmt::format(R"(,"{}":"{}")", name, value);
 }
 
 // The digits in the order of the hash's own, whatever this machine's byte order, so that a person
@@ -55,9 +54,9 @@ std::string HashDigits(uint64_t prefix) {
 // Written by hand, because there are many. All texts are names of this program, so that nothing
 // needs to be escaped.
 void AppendEvent(const TraceEvent& event, std::string* out) {
-  fmt::format_to(std::back_inserter(*out), R"({{"us":{},"kind":"{}","ph":"{}")", event.time_us,
-                 kKindNames[static_cast<size_t>(event.kind)],
-                 "bei"[static_cast<size_t>(event.phase)]);
+  *out += fmt::format(R"({{"us":{},"kind":"{}","ph":"{}")", event.time_us,
+                      kKindNames[static_cast<size_t>(event.kind)],
+                      "bei"[static_cast<size_t>(event.phase)]);
   AppendNumber("session", event.tag.session.value, out);
   AppendNumber("request", event.tag.request, out);
   AppendNumber("id", event.id, out);
@@ -82,12 +81,13 @@ void AppendEvent(const TraceEvent& event, std::string* out) {
 
 class TraceListing final : public AdminOperation {
  public:
-  TraceListing(const ServiceContext& context, std::shared_ptr<AdminCall> call,
-               const AdminRequestBody& request)
-      : AdminOperation(context, std::move(call)),
-        ring_(*context.trace),
+  TraceListing(const OperationBasics& basics, const TraceRing* ring, const Server* server,
+               std::shared_ptr<AdminCall> call, const AdminRequestBody& request)
+      : AdminOperation(basics, std::move(call)),
+        ring_(*ring),
+        server_(*server),
         now_us_(TraceRing::ClockUs()),
-        wall_ms_(context.clock->WallMs()),
+        wall_ms_(clock_.WallMs()),
         end_(ring_.end()),
         cursor_(FirstOf(request)),
         left_(request.limit) {}
@@ -123,7 +123,7 @@ class TraceListing final : public AdminOperation {
 
   void Finish() {
     json::array sessions;
-    for (const Session::Summary& session : env_.server->Sessions()) {
+    for (const Session::Summary& session : server_.Sessions()) {
       sessions.push_back({{"id", session.id.value},
                           {"tenant", session.tenant},
                           {"client", session.client_name},
@@ -135,6 +135,7 @@ class TraceListing final : public AdminOperation {
   }
 
   const TraceRing& ring_;
+  const Server& server_;
   const int64_t now_us_;
   const int64_t wall_ms_;
   const uint64_t end_;
@@ -146,13 +147,15 @@ class TraceListing final : public AdminOperation {
 
 }  // namespace
 
-Result<std::unique_ptr<AdminOperation>> MakeTraceListing(const ServiceContext& context,
+Result<std::unique_ptr<AdminOperation>> MakeTraceListing(const OperationBasics& basics,
+                                                         const TraceRing* ring,
+                                                         const Server* server,
                                                          const AdminRequestBody& request,
                                                          std::shared_ptr<AdminCall> call) {
   if (request.limit == 0) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"limit\" must not be 0");
   }
-  return std::make_unique<TraceListing>(context, std::move(call), request);
+  return std::make_unique<TraceListing>(basics, ring, server, std::move(call), request);
 }
 
 }  // namespace kvtier

@@ -75,17 +75,6 @@ Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* p
       peers_(peers),
       manager_(manager),
       network_(loop),
-      context_{.config = &config_,
-               .loop = loop,
-               .clock = &clock_,
-               .log = log,
-               .manager = manager,
-               .network = &network_,
-               .peers = peers,
-               .started_ms = clock_.MonotonicMs(),
-               .daemon_generation = RandomGeneration(),
-               .loop_lag = &loop_lag_,
-               .history = &history_},
       trace_(config.trace.events),
       tick_(loop) {}
 
@@ -129,13 +118,14 @@ Status Daemon::Start() {
   EndInBackground();
   MakeEvents();
   MakeCache();
+  MakeServers();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
   // Touching and pinning host memory comes last: it goes on in the background, and holds up
   // whatever maps memory, starts threads or launches kernels at the same time.
   arena_->Prepare();
   log_->Info("server.ready", "serving on {}, admin on {}, after {} ms", config_.server.socket,
-             config_.server.admin_socket, clock_.MonotonicMs() - context_.started_ms);
+             config_.server.admin_socket, clock_.MonotonicMs() - started_ms_);
   return {};
 }
 
@@ -196,14 +186,11 @@ void Daemon::OpenKeptPools() {
   kept_pools_ = std::make_unique<KeptPools>(descriptors_.get(), log_);
 }
 
-void Daemon::WatchFormerClients() {
+void Daemon::WatchFormerClients(const Quarantine::KernelsRemain& kernels_remain) {
   former_clients_ = std::make_unique<FormerClients>(
       loop_, log_, cache_->TakeAbsentClients(),
-      FormerClients::Options{.copies_until_ms = UsesCuda() ? kLateCopiesMs : 0}, KernelsRemain(),
+      FormerClients::Options{.copies_until_ms = UsesCuda() ? kLateCopiesMs : 0}, kernels_remain,
       [this](SessionId session) { cache_->ReleaseQuarantine(session); });
-  context_.former_clients = former_clients_.get();
-  context_.kept_pools = kept_pools_.get();
-  context_.pools_are_kept = kept_pools_->keeps();
 }
 
 void Daemon::EndForLostDevice(const std::string& error) {
@@ -345,30 +332,78 @@ Quarantine::KernelsRemain Daemon::KernelsRemain() {
   };
 }
 
-Status Daemon::Listen() {
+void Daemon::MakeServers() {
   wire_devices_ = WireDevices();
   models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant, kLabelledModels);
-  context_.disk = &disk_->facts();
-  context_.devices = &devices_;
-  context_.wire_devices = &wire_devices_;
-  context_.attention = attention_.get();
-  context_.tracer = &trace_;
-  context_.trace = &trace_;
-  context_.cache = cache_.get();
-  context_.events = events_.get();
-  context_.models = models_.get();
-  context_.counters = &counters_;
-  context_.kernels_remain = KernelsRemain();
-  WatchFormerClients();
-  kept_memories_ = std::make_unique<KeptMemories>(context_);
-  context_.kept_memories = kept_memories_.get();
-  context_.descriptors = descriptors_.get();
-  context_.host_adoption = &arena_->adoption();
-  server_ = std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()));
-  context_.server = server_.get();
-  shutdown_ = std::make_unique<Shutdown>(context_);
-  admin_operations_ = std::make_unique<AdminOperations>(context_);
-  admin_server_ = std::make_unique<AdminServer>(context_, admin_operations_.get());
+  const Quarantine::KernelsRemain kernels_remain = KernelsRemain();
+  WatchFormerClients(kernels_remain);
+  kept_memories_ =
+      std::make_unique<KeptMemories>(KeptMemories::Environment{.config = &config_,
+                                                               .loop = loop_,
+                                                               .clock = &clock_,
+                                                               .log = log_,
+                                                               .closer = &network_.closer,
+                                                               .devices = &wire_devices_,
+                                                               .kernels_remain = kernels_remain});
+  const SessionEnvironment sessions{.config = &config_,
+                                    .loop = loop_,
+                                    .clock = &clock_,
+                                    .log = log_,
+                                    .network = &network_,
+                                    .cache = cache_.get(),
+                                    .models = models_.get(),
+                                    .counters = &counters_,
+                                    .tracer = &trace_,
+                                    .devices = &wire_devices_,
+                                    .attention = attention_.get(),
+                                    .kept_memories = kept_memories_.get(),
+                                    .former_clients = former_clients_.get(),
+                                    .pools_are_kept = kept_pools_->keeps(),
+                                    .daemon_generation = RandomGeneration()};
+  server_ = std::make_unique<Server>(sessions, peers_, TenantMap(config_.tenants, ::geteuid()),
+                                     kernels_remain);
+  shutdown_ =
+      std::make_unique<Shutdown>(Shutdown::Environment{.config = &config_,
+                                                       .loop = loop_,
+                                                       .clock = &clock_,
+                                                       .log = log_,
+                                                       .manager = manager_,
+                                                       .server = server_.get(),
+                                                       .cache = cache_.get(),
+                                                       .pools_are_kept = kept_pools_->keeps()});
+  metrics_sources_ = {.config = &config_,
+                      .loop = loop_,
+                      .loop_lag = &loop_lag_,
+                      .history = &history_,
+                      .clock = &clock_,
+                      .started_ms = started_ms_,
+                      .disk = &disk_->facts(),
+                      .devices = &devices_,
+                      .cache = cache_.get(),
+                      .models = models_.get(),
+                      .counters = &counters_,
+                      .server = server_.get(),
+                      .attention = attention_.get(),
+                      .events = events_.get(),
+                      .kept_memories = kept_memories_.get(),
+                      .descriptors = descriptors_.get(),
+                      .arena = arena_.get(),
+                      .kept_pools = kept_pools_.get(),
+                      .former_clients = former_clients_.get()};
+  admin_operations_ = std::make_unique<AdminOperations>(AdminOperations::Environment{
+      .basics = {.cache = cache_.get(), .loop = loop_, .clock = &clock_},
+      .config = &config_,
+      .log = log_,
+      .trace = &trace_,
+      .descriptors = descriptors_.get(),
+      .models = models_.get(),
+      .kept_memories = kept_memories_.get(),
+      .server = server_.get(),
+      .metrics = &metrics_sources_});
+  admin_server_ = std::make_unique<AdminServer>(&network_, log_, peers_, admin_operations_.get());
+}
+
+Status Daemon::Listen() {
   const std::string& admin_socket = config_.server.admin_socket;
   KVT_RETURN_IF_ERROR(
       AnnotateWithKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
@@ -415,8 +450,9 @@ Status Daemon::Reload(const Config& wanted) {
 Status Daemon::ListenForMetrics() {
   if (config_.metrics.listen.empty()) return {};
   KVT_ASSIGN_OR_RETURN(metrics_server_,
-                       MetricsServer::Start(config_.metrics, loop_, &loop_lag_,
-                                            [this] { return TakeMetricsSnapshot(context_); }));
+                       MetricsServer::Start(config_.metrics, loop_, &loop_lag_, [this] {
+                         return TakeMetricsSnapshot(metrics_sources_);
+                       }));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
              metrics_server_->Url());
   return {};

@@ -29,7 +29,6 @@
 #include "daemon/resources/kept_pools.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
 #include "daemon/session/former_clients.h"
 #include "daemon/session/kept_memories.h"
@@ -94,7 +93,9 @@ class Daemon {
   // memory.
   void OpenKeptPools();
   // Watches who had the pools of an earlier daemon.
-  void WatchFormerClients();
+  void WatchFormerClients(const Quarantine::KernelsRemain& kernels_remain);
+  // Makes what serves clients and administrators; nothing is bound yet.
+  void MakeServers();
   [[nodiscard]] Status OpenDisk();
   [[nodiscard]] Status OpenCold();
   [[nodiscard]] Status OpenArena();
@@ -131,8 +132,7 @@ class Daemon {
   ServiceManager* const manager_;
   const CoarseClock clock_;
   Network network_;
-  // The parts' knowledge of each other; filled in as they are made.
-  ServiceContext context_;
+  const int64_t started_ms_ = clock_.MonotonicMs();
 
   // Destroyed from the last to the first: no part uses one that stands after it.
   TraceRing trace_;
@@ -162,6 +162,7 @@ class Daemon {
   std::unique_ptr<AdminServer> admin_server_;
   LoopLag loop_lag_;
   HitHistory history_;
+  MetricsSources metrics_sources_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null: not asked for
   bool ends_in_background_ = false;
   int64_t trim_at_ms_ = 0;

@@ -25,6 +25,46 @@ namespace {
 
 constexpr int kExitUsage = 2;
 
+// The command line. At most one of the flags takes effect, in the order of main().
+struct DaemonArguments {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  bool dev = false;  // not together with a path
+  bool check_config = false;
+  bool print_version = false;
+  bool print_reference = false;
+  bool print_example = false;
+  bool print_metrics_reference = false;
+};
+
+// Names and describes `app`; parsing fills `arguments`, which outlives it.
+void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments) {
+  app->name("kvtierd");
+  app->description("Keeps KV cache blocks of LLM inference in three tiers.");
+  app->set_help_flag("-h,--help", "Print this help and end.");
+  CLI::Option* const config =
+      app->add_option("--config", arguments->config_path, "The configuration; see kvtierd.toml(5).")
+          ->type_name("FILE");
+  app->add_flag(
+         "--dev", arguments->dev,
+         "Serve this user alone, without a configuration: sockets in $XDG_RUNTIME_DIR/kvtier, "
+         "blocks in ~/.cache/kvtier, sizes chosen from the machine.")
+      ->excludes(config);
+  app->add_option("--set", arguments->overrides,
+                  "section.key=value; overrides the file, repeatable.")
+      ->type_name("SETTING")
+      ->allow_extra_args(false);
+  app->add_flag("--check-config", arguments->check_config,
+                "Check the configuration, print all values in effect, and end.");
+  app->add_flag("--version", arguments->print_version, "Print the version and end.");
+  app->add_flag("--print-config-example", arguments->print_example,
+                "Print a configuration file with every key explained, and end.");
+  app->add_flag("--print-config-reference", arguments->print_reference,
+                "Print docs/CONFIGURATION.md, and end.");
+  app->add_flag("--print-metrics-reference", arguments->print_metrics_reference,
+                "Print docs/METRICS.md, and end.");
+}
+
 // Returns nothing if the daemon should go on, or the exit code with which to end.
 std::optional<int> ParseArguments(int argc, char** argv, DaemonArguments* arguments) {
   CLI::App app;

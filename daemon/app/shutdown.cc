@@ -6,12 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/config/config.h"
-#include "daemon/runtime/log.h"
-#include "daemon/runtime/supervision.h"
-#include "daemon/session/server.h"
-#include "tiers/cache.h"
-
 namespace kvtier {
 namespace {
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -226,33 +225,6 @@ Result<Config> LoadConfig(const std::string& path, const std::vector<std::string
                      fmt::format("{}: longer than {} bytes", path, kMaxConfigFileBytes));
   }
   return ParseConfig(text, path, overrides);
-}
-
-void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments) {
-  app->name("kvtierd");
-  app->description("Keeps KV cache blocks of LLM inference in three tiers.");
-  app->set_help_flag("-h,--help", "Print this help and end.");
-  CLI::Option* const config =
-      app->add_option("--config", arguments->config_path, "The configuration; see kvtierd.toml(5).")
-          ->type_name("FILE");
-  app->add_flag(
-         "--dev", arguments->dev,
-         "Serve this user alone, without a configuration: sockets in $XDG_RUNTIME_DIR/kvtier, "
-         "blocks in ~/.cache/kvtier, sizes chosen from the machine.")
-      ->excludes(config);
-  app->add_option("--set", arguments->overrides,
-                  "section.key=value; overrides the file, repeatable.")
-      ->type_name("SETTING")
-      ->allow_extra_args(false);
-  app->add_flag("--check-config", arguments->check_config,
-                "Check the configuration, print all values in effect, and end.");
-  app->add_flag("--version", arguments->print_version, "Print the version and end.");
-  app->add_flag("--print-config-example", arguments->print_example,
-                "Print a configuration file with every key explained, and end.");
-  app->add_flag("--print-config-reference", arguments->print_reference,
-                "Print docs/CONFIGURATION.md, and end.");
-  app->add_flag("--print-metrics-reference", arguments->print_metrics_reference,
-                "Print docs/METRICS.md, and end.");
 }
 
 }  // namespace kvtier

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the daemon's configuration comes from: the command line, and the file that it names.
+// Reads the daemon's configuration: a file, and settings that override it.
 //
 // Reading is strict: an unknown section, key or value is an error that says where it stands, which
 // ones are allowed, and which was probably meant.
@@ -14,10 +14,6 @@
 
 #include "base/result.h"
 #include "daemon/config/config.h"
-
-namespace CLI {
-class App;
-}
 
 namespace kvtier {
 
@@ -35,20 +31,5 @@ inline constexpr size_t kMaxConfigFileBytes = 1 << 20;
 // "config_unreadable".
 [[nodiscard]] Result<Config> LoadConfig(const std::string& path,
                                         const std::vector<std::string>& overrides);
-
-// The arguments of the command line. At most one of the flags takes effect, in the order of main().
-struct DaemonArguments {
-  std::string config_path;
-  std::vector<std::string> overrides;
-  bool dev = false;  // not together with a path
-  bool check_config = false;
-  bool print_version = false;
-  bool print_reference = false;
-  bool print_example = false;
-  bool print_metrics_reference = false;
-};
-
-// Names and describes `app`; parsing fills `arguments`, which outlives it.
-void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments);
 
 }  // namespace kvtier

@@ -12,6 +12,7 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kDefaultTenant = "default";
+constexpr size_t kNamesPerStep = 1024;
 
 }  // namespace
 
@@ -102,34 +103,44 @@ bool EventStream::Work() {
 }
 
 // Engines name their models when they connect, which is after the cache has met those of an earlier
-// daemon's disk.
+// daemon's disk. There may be thousands whose engines never come back.
 void EventStream::NameSpaces() {
-  if (unnamed_ == 0 && cache_->NamespaceCount() == spaces_.size()) return;
-  const std::vector<NamespaceIdentity> identities = cache_->Namespaces();
-  spaces_.resize(identities.size());
-  unnamed_ = 0;
-  for (size_t i = 0; i < identities.size(); ++i) {
-    Space& space = spaces_[i];
-    if (space.topic != nullptr || space.excluded) continue;
-    space.excluded = !MayTell(identities[i].tenant);
-    if (space.excluded) continue;
-    const std::optional<Name> name = name_of_(identities[i]);
-    if (!name) {
-      ++unnamed_;
-      continue;
-    }
-    const std::string text = fmt::format("kv@{}@{}", config_.pod, name->model);
-    const auto [topic, added] = topics_.try_emplace(text);
-    space.topic = &topic->second;
-    space.group = name->group;
-    if (added) {
-      // The batches of an earlier daemon under this topic hold no longer.
-      topic->second.text = std::make_shared<const std::string>(text);
-      topic->second.batch.AddCleared();
-    }
-    walks_.emplace_back(static_cast<uint32_t>(i));
+  if (cache_->NamespaceCount() != known_) FindNewSpaces();
+  if (nameless_.empty()) return;
+  for (size_t left = std::min(nameless_.size(), kNamesPerStep); left > 0; --left) {
+    const NamespaceId id = nameless_.front();
+    nameless_.pop_front();
+    if (!GiveName(id)) nameless_.push_back(id);
   }
   for (auto& [text, topic] : topics_) Publish(&topic);
+}
+
+void EventStream::FindNewSpaces() {
+  known_ = cache_->NamespaceCount();
+  const std::vector<NamespaceIdentity> identities = cache_->Namespaces();
+  spaces_.resize(identities.size());
+  for (uint32_t i = 0; i < identities.size(); ++i) {
+    const bool is_free = identities[i].block_bytes == 0;
+    if (is_free || std::exchange(spaces_[i].known, true)) continue;
+    if (MayTell(identities[i].tenant)) nameless_.emplace_back(i);
+  }
+}
+
+bool EventStream::GiveName(NamespaceId id) {
+  const NamespaceIdentity& identity = cache_->IdentityOf(id);
+  const std::optional<Name> name = name_of_(identity);
+  if (!name) return false;
+  const std::string text = fmt::format("kv@{}@{}", config_.pod, name->model);
+  const auto [topic, added] = topics_.try_emplace(text);
+  spaces_[id.value].topic = &topic->second;
+  spaces_[id.value].group = name->group;
+  if (added) {
+    // What an earlier daemon published under this topic holds no longer.
+    topic->second.text = std::make_shared<const std::string>(text);
+    topic->second.batch.AddCleared();
+  }
+  walks_.push_back(id);
+  return true;
 }
 
 void EventStream::PublishPart() {

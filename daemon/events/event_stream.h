@@ -84,15 +84,18 @@ class EventStream final : public BlockEventSink {
     EventBatch batch;
   };
   struct Space {
-    Topic* topic = nullptr;  // null: not told, or not yet
+    Topic* topic = nullptr;  // null: no router hears of it, or not yet
     std::optional<uint32_t> group;
-    bool excluded = false;  // its tenant is not told of
+    bool known = false;  // it is, or was, one of `nameless_`
   };
   class Collector;
 
   // Null if the namespace is not told of.
   [[nodiscard]] const Space* SpaceOf(NamespaceId id) const;
   void NameSpaces();
+  void FindNewSpaces();
+  // False: no engine has said what the model is called.
+  [[nodiscard]] bool GiveName(NamespaceId id);
   void PublishPart();
   void Publish(Topic* topic);
   void NoteAdded(Topic* topic);
@@ -108,7 +111,8 @@ class EventStream final : public BlockEventSink {
   EventCounters counters_;
   std::map<std::string, Topic, std::less<>> topics_;  // by text; rows stay where they are
   std::vector<Space> spaces_;                         // by NamespaceId
-  size_t unnamed_ = 0;                                // of `spaces_`, those that may get a name
+  size_t known_ = 0;                                  // so many of them are not free
+  std::deque<NamespaceId> nameless_;                  // those that may get a name
   // The cached blocks of these are being published, the first of them from `cursor_` on.
   std::deque<NamespaceId> walks_;
   uint64_t cursor_ = 0;

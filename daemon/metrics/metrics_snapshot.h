@@ -14,7 +14,6 @@
 #include "daemon/keeper/descriptor_store.h"
 #include "daemon/metrics/model_metrics.h"
 #include "daemon/resources/kept_pools.h"
-#include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/request_trace.h"
@@ -22,6 +21,13 @@
 #include "tiers/types/cache_stats.h"
 
 namespace kvtier {
+
+class FormerClients;
+class LoopLag;
+class MappedArena;
+class Server;
+struct DiskStartFacts;
+struct OpenedDevice;
 
 // Counts of the last minutes, of blocks asked for, found and moved: for the live page, which should
 // show more than the time since it was opened.
@@ -123,7 +129,32 @@ struct MetricsSnapshot {
   int64_t taken_in_us = 0;
 };
 
+// Parts of the daemon that have something to tell. Everything is borrowed, outlives what tells of
+// it and belongs to the event loop.
+struct MetricsSources {
+  const Config* config = nullptr;  // in effect
+  const EventLoop* loop = nullptr;
+  const LoopLag* loop_lag = nullptr;
+  const HitHistory* history = nullptr;
+  const Clock* clock = nullptr;
+  int64_t started_ms = 0;  // monotonic
+  const DiskStartFacts* disk = nullptr;
+  const std::vector<OpenedDevice>* devices = nullptr;  // by DeviceIndex
+  const Cache* cache = nullptr;
+  const ModelRegistry* models = nullptr;
+  const ServerCounters* counters = nullptr;
+  const Server* server = nullptr;
+  const AttentionService* attention = nullptr;  // null: off
+  const EventReportSource* events = nullptr;    // null: off
+  const KeptMemories* kept_memories = nullptr;
+  // Memory that outlives the daemon, and what was taken over of an earlier one's.
+  const DescriptorStore* descriptors = nullptr;
+  const MappedArena* arena = nullptr;
+  const KeptPools* kept_pools = nullptr;
+  const FormerClients* former_clients = nullptr;
+};
+
 // Event loop only. Takes time in the number of pools and sessions, not of blocks.
-[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context);
+[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources);
 
 }  // namespace kvtier

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cmath>
-#include <iterator>
 
 namespace kvtier {
 namespace {
@@ -53,7 +52,7 @@ void AppendValue(double value, std::string* page) {
   if (std::isinf(value)) {
     *page += value > 0 ? "+Inf" : "-Inf";
   } else {
-    fmt::format_to(std::back_inserter(*page), "{}", value);
+    *page += fmt::format("{}", value);
   }
 }
 
@@ -139,11 +138,10 @@ std::string MetricsText(const MetricFamilies& families, MetricsFormat format) {
   std::string page;
   for (const MetricFamily& family : families.all()) {
     const std::string name = NameIn(family, format);
-    auto out = std::back_inserter(page);
-    fmt::format_to(out, "# HELP {} {}\n# TYPE {} {}\n", name, family.help, name,
-                   TypeName(family.type, format));
+    page += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, family.help, name,
+                        TypeName(family.type, format));
     if (format == MetricsFormat::kOpenMetrics && !family.unit.empty()) {
-      fmt::format_to(out, "# UNIT {} {}\n", name, family.unit);
+      page += fmt::format("# UNIT {} {}\n", name, family.unit);
     }
     for (const MetricSample& sample : family.samples) AppendSample(family, sample, &page);
   }

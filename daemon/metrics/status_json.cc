@@ -253,23 +253,23 @@ void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*pl
   }
 }
 
-std::string StatusJson(const ServiceContext& context) {
-  const MetricsSnapshot snapshot = TakeMetricsSnapshot(context);
+std::string StatusJson(const MetricsSources& sources) {
+  const MetricsSnapshot snapshot = TakeMetricsSnapshot(sources);
   json::object status{
       {"schema", kStatusSchema},
       {"version", Version()},
       {"pid", ::getpid()},
       {"uptime_s", static_cast<double>(snapshot.uptime_ms) / 1000},
       {"state", snapshot.draining ? "draining" : "serving"},
-      {"socket", context.config->server.socket},
-      {"devices", DevicesStatus(*context.devices)},
+      {"socket", sources.config->server.socket},
+      {"devices", DevicesStatus(*sources.devices)},
       {"kernels", KernelsStatus(snapshot.attention)},
-      {"disk", DiskStatus(*context.disk, snapshot.gauges)},
-      {"pools", PoolsStatus(snapshot.gauges, *context.models)},
+      {"disk", DiskStatus(*sources.disk, snapshot.gauges)},
+      {"pools", PoolsStatus(snapshot.gauges, *sources.models)},
       {"tenants", TenantsStatus(snapshot.gauges)},
-      {"sessions", SessionsStatus(*context.server)},
+      {"sessions", SessionsStatus(*sources.server)},
       {"events", EventsStatus(snapshot.events)},
-      {"kept_memory", KeptMemoryStatus(snapshot, context.config->kept_memory.keep_for_ms)},
+      {"kept_memory", KeptMemoryStatus(snapshot, sources.config->kept_memory.keep_for_ms)},
       {"restart", RestartStatus(snapshot)},
       {"stats", {{"server", RefusalsStatus(snapshot.server)}}},
   };
@@ -278,8 +278,8 @@ std::string StatusJson(const ServiceContext& context) {
   return json::serialize(status);
 }
 
-std::string StatsJson(const ServiceContext& context) {
-  const MetricsSnapshot snapshot = TakeMetricsSnapshot(context);
+std::string StatsJson(const MetricsSources& sources) {
+  const MetricsSnapshot snapshot = TakeMetricsSnapshot(sources);
   json::object status{{"stats", {{"server", RefusalsStatus(snapshot.server)}}}};
   AddMetrics(snapshot, &MetricRow::status, &status);
   return json::serialize(json::object{{"schema", kStatsSchema}, {"stats", status["stats"]}});

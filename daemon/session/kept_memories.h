@@ -17,14 +17,18 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "base/posix.h"
 #include "base/result.h"
+#include "daemon/config/config.h"
 #include "daemon/net/descriptor_closer.h"
 #include "daemon/net/peer.h"
-#include "daemon/runtime/service_context.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
 #include "daemon/session/quarantine.h"
 #include "protocol/kept_memory_messages.h"
+#include "protocol/session_messages.h"
 
 namespace kvtier {
 
@@ -68,8 +72,17 @@ class KeptMemories {
     uint64_t refused = 0;
   };
 
-  // `context` outlives this; its network, server and devices need not be there yet.
-  explicit KeptMemories(const ServiceContext& context);
+  // Everything is borrowed and outlives this.
+  struct Environment {
+    const Config* config = nullptr;  // in effect
+    EventLoop* loop = nullptr;
+    const Clock* clock = nullptr;
+    Log* log = nullptr;
+    DescriptorCloser* closer = nullptr;
+    const wire::DevicesReply* devices = nullptr;
+    Quarantine::KernelsRemain kernels_remain = {};
+  };
+  explicit KeptMemories(Environment environment);
 
   // Makes the client's process the owner of the memory that the descriptors name. Errors:
   // kInvalidArgument "bad_memory" (no memory file, or smaller than said; a GPU's memory is
@@ -134,7 +147,7 @@ class KeptMemories {
   void OnProcessEnded(SessionId session);
   Place GiveBack(Place place, const char* id, const char* why, uint64_t* counter);
 
-  const ServiceContext& context_;
+  const Environment env_;
   Counters counters_;
   // Owners whose sessions have ended. Owners tell it of their end, so that it outlives `kept_`.
   Quarantine watched_;

@@ -118,20 +118,25 @@ HostileWorld::HostileWorld(const HostileSetup& setup)
   for (uint32_t i = 0; i < setup_.sizes.devices; ++i) {
     wire_devices_.devices.push_back({.pool_bytes = setup_.sizes.device_bytes, .name = "fake"});
   }
-  context_ = {.config = &setup_.config,
-              .loop = &loop_,
-              .clock = &machine_.clock,
-              .log = &log_,
-              .network = &network_,
-              .peers = &peers_,
-              .daemon_generation = 42,
-              .wire_devices = &wire_devices_,
-              .cache = cache_.get(),
-              .models = &models_,
-              .counters = &counters_};
-  kept_memories_ = std::make_unique<KeptMemories>(context_);
-  context_.kept_memories = kept_memories_.get();
-  server_ = std::make_unique<Server>(context_, TenantMap(setup_.config.tenants, 0));
+  kept_memories_ =
+      std::make_unique<KeptMemories>(KeptMemories::Environment{.config = &setup_.config,
+                                                               .loop = &loop_,
+                                                               .clock = &machine_.clock,
+                                                               .log = &log_,
+                                                               .closer = &network_.closer,
+                                                               .devices = &wire_devices_});
+  const SessionEnvironment sessions{.config = &setup_.config,
+                                    .loop = &loop_,
+                                    .clock = &machine_.clock,
+                                    .log = &log_,
+                                    .network = &network_,
+                                    .cache = cache_.get(),
+                                    .models = &models_,
+                                    .counters = &counters_,
+                                    .devices = &wire_devices_,
+                                    .kept_memories = kept_memories_.get(),
+                                    .daemon_generation = 42};
+  server_ = std::make_unique<Server>(sessions, &peers_, TenantMap(setup_.config.tenants, 0));
   const Status listens = server_->Listen();
   KVT_CHECK(listens.has_value());
 }

@@ -13,7 +13,6 @@
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/service_context.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "protocol/model_record.h"
@@ -95,7 +94,6 @@ class HostileWorld {
   wire::DevicesReply wire_devices_;
   ModelRegistry models_;
   ServerCounters counters_;
-  ServiceContext context_;
   std::unique_ptr<KeptMemories> kept_memories_;
   std::unique_ptr<Server> server_;
   Timer settled_;

@@ -197,9 +197,7 @@ TEST_F(BlocksTest, SizeReadsAModelAndWritesAConfiguration) {
 }
 
 TEST_F(BlocksTest, BenchMeasuresAPrivateDaemonAndDrawsIt) {
-  if (RunProgram({"sh", "-c", "command -v gnuplot >/dev/null"}).exit_code != 0) {
-    GTEST_SKIP() << "gnuplot is not installed";
-  }
+  REQUIRE_PROGRAM("gnuplot");
   const std::string picture = directory() + "/bench.svg";
   const ProgramResult bench =
       Ctl({"bench", "--spawn", "--pool", "24MiB", "--host", "96MiB", "--disk", "0B",

@@ -23,12 +23,6 @@ std::string ReadFile(const std::string& path) {
   return std::move(text).str();
 }
 
-// Skips where the program is not installed.
-#define REQUIRE_PROGRAM(program)                                                      \
-  if (RunProgram({"sh", "-c", "command -v " program " >/dev/null"}).exit_code != 0) { \
-    GTEST_SKIP() << program " is not installed";                                      \
-  }
-
 // Skips where the build had no pandoc to make the pages with.
 #define REQUIRE_PAGES()                                               \
   if (!std::filesystem::exists(PathOf("man/man1/kvtierctl.1"))) {     \

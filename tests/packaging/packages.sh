@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# packages.sh BUILD_DIRECTORY VERSION: builds the Debian packages and takes them through install,
-# upgrade, removal and purge in a tree of their own.
+# packages.sh BUILD_DIRECTORY VERSION LINKING: builds the Debian packages and takes them through install,
+# upgrade, removal and purge in a tree of their own. LINKING is `static` for a build with KVTIER_STATIC, else
+# `shared`.
 set -euo pipefail
 build=$1
 version=$2
+linking=$3
 
 for program in cpack dpkg dpkg-deb dpkg-shlibdeps deb-systemd-helper systemd-sysusers; do
   command -v $program >/dev/null || { echo "skipped: $program is not installed"; exit 77; }
@@ -70,7 +72,7 @@ lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
 # A library that is not linked into it.
 library=librocksdb
-! grep -q '^KVTIER_STATIC:BOOL=ON' "$build/CMakeCache.txt" || library=libsystemd0
+[[ $linking == shared ]] || library=libsystemd0
 [[ $(field kvtierd Depends) == *$library* ]] || fail "kvtierd: libraries are not in Depends"
 [[ $(field kvtier-tools Depends) == *"libkvtier0 (>= $version"* ]] ||
   fail "kvtier-tools: Depends $(field kvtier-tools Depends)"

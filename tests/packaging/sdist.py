@@ -3,6 +3,7 @@
 one that was unpacked; its content can be configured and has the headers that Python reads; and
 parts that are missing without git are named."""
 
+import email
 import hashlib
 import pathlib
 import subprocess
@@ -11,6 +12,7 @@ import tarfile
 import tempfile
 
 SOURCE = pathlib.Path(sys.argv[1])
+URL = "https://localhost/kvtier"
 VERSION = (SOURCE / "VERSION").read_text().strip()
 BUILD = "import build_backend, sys; print(build_backend.build_sdist(sys.argv[1]))"
 
@@ -25,7 +27,7 @@ def attempt(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=directory, capture_output=True, text=True, check=False,
-        env={"PATH": path, "SOURCE_DATE_EPOCH": "1000000000",
+        env={"PATH": path, "SOURCE_DATE_EPOCH": "1000000000", "KVTIER_URL": URL,
              "PYTHONPATH": "tools/packaging", "PYTHONDONTWRITEBYTECODE": "1"},
     )
 
@@ -52,7 +54,13 @@ with tempfile.TemporaryDirectory() as scratch:
             archive.extractall(made)
         tree = made / f"kvtier-{VERSION}"
         expect((tree / "client/python/kvtier/include/kvtier.h").is_file(), "headers are missing")
-        expect((tree / "PKG-INFO").read_text().count(f"\nVersion: {VERSION}\n") == 1, "PKG-INFO")
+        metadata = email.message_from_string((tree / "PKG-INFO").read_text())
+        expect(metadata["Version"] == VERSION, "the version in PKG-INFO")
+        expect("daemon" in metadata["Summary"], "PKG-INFO does not say that the daemon is in it")
+        for field in ("Author", "License-Expression", "Keywords", "Classifier", "Requires-Dist"):
+            expect(bool(metadata[field]), f"PKG-INFO has no {field}")
+        expect(metadata["Project-URL"] == f"Repository, {URL}", "PKG-INFO does not say where the tree is published")
+        expect("kvtierd --dev" in metadata.get_payload(), "PKG-INFO has no description")
     expect(digests[0] == digests[1], "two of them differ")
     # An interpreter by its path, and no program to be found.
     without_git = attempt([sys.executable, "-c", BUILD, str(work)], tree, str(work))

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 
 #include "base/result.h"
 #include "gpu/device.h"
+#include "tiers/blocks/namespace_table.h"
 #include "tiers/directory/directory.h"
 #include "tiers/directory/lineage.h"
 #include "tiers/directory/pool_blocks.h"
@@ -31,20 +31,6 @@
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
-
-struct CachePool;
-
-struct Namespace {
-  NamespaceIdentity identity;
-  uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
-  TenantId tenant;
-  TenantLine line;
-  std::array<CachePool*, kMaxPoolSlots> pools{};  // by PoolSlot; null: none there
-  bool indexed = false;                           // the index knows the identity of this number
-  // Its tenant's number among those of which token ids are kept.
-  static constexpr uint32_t kNoTokenShare = UINT32_MAX;
-  uint32_t token_share = kNoTokenShare;
-};
 
 // How a region's blocks end their loads. Event loop only; RegionTransfers implements it.
 class RegionEvents {
@@ -106,7 +92,7 @@ class Blocks {
       : options_(*options), tenants_(*tenants), token_tenants_(options->token_tenants) {}
 
   Directory directory;
-  std::vector<Namespace> namespaces;                   // by NamespaceId
+  NamespaceTable namespaces;                           // by NamespaceId
   std::map<PoolId, std::unique_ptr<CachePool>> pools;  // regions among them
   // Which block follows which.
   Lineage lineage;
@@ -125,8 +111,11 @@ class Blocks {
     return index != kNoEntry && lost.Contains(index) ? kNoEntry : index;
   }
 
-  [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
-  // Finds or adds. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const {
+    return namespaces.Find(identity);
+  }
+  // Finds or adds. REQUIRES: identity.block_bytes > 0. Errors: kInvalidArgument "block_too_large";
+  // those of NamespaceTable::Add.
   [[nodiscard]] Result<NamespaceId> InternNamespace(const NamespaceIdentity& identity);
   // A space for the identity that has no pool yet. REQUIRES: identity.block_bytes > 0.
   [[nodiscard]] Namespace MakeNamespace(const NamespaceIdentity& identity);
@@ -144,7 +133,7 @@ class Blocks {
     return namespaces[pool.namespace_id.value].line;
   }
   // Whether tenants share this row of tenant tables: one's hints must not cost another's blocks.
-  [[nodiscard]] bool IsShared(TenantId tenant) const;
+  [[nodiscard]] bool IsShared(TenantId tenant) const { return namespaces.IsShared(tenant); }
 
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
-
 namespace kvtier {
 namespace {
 
@@ -21,17 +19,15 @@ std::string ColdPrefix(std::string_view tenant) {
     if (IsPlain(c)) {
       prefix += c;
     } else {
-      fmt::format_to(std::back_inserter(prefix), "%{:02X}", static_cast<unsigned char>(c));
+      prefix += fmt::format("%{:02X}", static_cast<unsigned char>(c));
     }
   }
   return prefix + '/';
 }
 
 std::string ColdName(const NamespaceIdentity& identity, const BlockHash& hash) {
-  std::string name = ColdPrefix(identity.tenant);
-  fmt::format_to(std::back_inserter(name), "{}-{}/{}", identity.model.Hex(), identity.block_bytes,
-                 hash.Hex());
-  return name;
+  return ColdPrefix(identity.tenant) +
+         fmt::format("{}-{}/{}", identity.model.Hex(), identity.block_bytes, hash.Hex());
 }
 
 // A header that was sealed for host memory has no place on disk, and its generation is 0: that is

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <span>
 
 namespace kvtier {
@@ -73,8 +72,8 @@ template <typename Event, size_t kRows>
 void AppendTable(const std::array<Transition<Event>, kRows>& rows, Names names, std::string* out) {
   *out += "| event | allowed when | effect |\n|---|---|---|\n";
   for (const Transition<Event>& row : rows) {
-    fmt::format_to(std::back_inserter(*out), "| `{}` | {} | {} |\n", row.name,
-                   ConditionText(row, names), EffectText(row, names));
+    *out += fmt::format("| `{}` | {} | {} |\n", row.name, ConditionText(row, names),
+                        EffectText(row, names));
   }
 }
 

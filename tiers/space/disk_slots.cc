@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
@@ -45,16 +46,20 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
   allocator_.Grow(state_.env.geometry.slabs);
 }
 
-void DiskSlots::RestoreNamespaces(IndexSnapshot* snapshot) {
-  constexpr uint32_t kMaxNamespaces = 1 << 16;
-  for (auto& [id, identity] : snapshot->namespaces) {
-    const uint64_t slot_bytes = SlotBytes(identity.block_bytes);
-    if (id.value >= kMaxNamespaces || identity.block_bytes == 0 || !allocator_.Fits(slot_bytes))
-      continue;
-    if (id.value >= state_.blocks.namespaces.size()) state_.blocks.namespaces.resize(id.value + 1);
-    Namespace& name_space = state_.blocks.namespaces[id.value];
-    name_space = state_.blocks.MakeNamespace(identity);
+// Only of what has records: the numbers of the others are given anew. A model that no block is of
+// any more, as most weights of a training run, would else have its number for ever.
+void DiskSlots::RestoreNamespaces(const IndexSnapshot& snapshot) {
+  std::unordered_set<NamespaceId> used;
+  for (const IndexRecord& record : snapshot.records) used.insert(record.key.namespace_id);
+  for (const TokensRecord& tokens : snapshot.tokens) used.insert(tokens.key.namespace_id);
+  for (const auto& [id, identity] : snapshot.namespaces) {
+    if (!used.contains(id) || identity.block_bytes == 0) continue;
+    Namespace name_space = state_.blocks.MakeNamespace(identity);
     name_space.indexed = true;
+    // Slabs have become too small for it. Its records are still there, so that its number is not
+    // free.
+    if (!allocator_.Fits(name_space.slot_bytes)) name_space.slot_bytes = 0;
+    state_.blocks.namespaces.Restore(id, std::move(name_space));
   }
 }
 
@@ -83,7 +88,7 @@ std::vector<uint32_t> DiskSlots::GroupsOfSlabs(const IndexSnapshot& snapshot) co
 }
 
 void DiskSlots::Restore(IndexSnapshot snapshot) {
-  RestoreNamespaces(&snapshot);
+  RestoreNamespaces(snapshot);
   // Coldest first; of one sequence the deepest first.
   std::sort(snapshot.records.begin(), snapshot.records.end(),
             [](const IndexRecord& a, const IndexRecord& b) {

@@ -88,7 +88,7 @@ class DiskSlots final : private SlotOwner {
   };
 
   [[nodiscard]] SlotClass ClassOf(const Namespace& name_space) const;
-  void RestoreNamespaces(IndexSnapshot* snapshot);
+  void RestoreNamespaces(const IndexSnapshot& snapshot);
   // Which group each slab belongs to.
   [[nodiscard]] std::vector<uint32_t> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
   void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);

@@ -61,7 +61,7 @@ uint64_t PoolSpace::BytesLeft(TenantId tenant, DeviceIndex device) const {
 Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex device,
                                      uint64_t pool_bytes, uint32_t shares, uint32_t groups) {
   Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
-  if (CachePool* const known = name_space.pools[device.value]) return known;
+  if (CachePool* const known = name_space.PoolIn(PoolSlot(device.value))) return known;
   KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
   const uint64_t block_bytes = name_space.identity.block_bytes;
   const bool sized = pool_bytes > 0;
@@ -142,7 +142,7 @@ Result<CachePool*> PoolSpace::Adopt(LeftPool left) {
   KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
                        state_.blocks.InternNamespace(left.description.identity));
   const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
-  if (name_space.pools[left.device.value] != nullptr) {
+  if (name_space.PoolIn(PoolSlot(left.device.value)) != nullptr) {
     return MakeError(ErrorCode::kCorrupt, "duplicate");
   }
   if (left.memory->bytes() > BytesLeft(name_space.tenant, left.device)) {

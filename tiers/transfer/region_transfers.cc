@@ -36,24 +36,24 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
       in_host_memory ? state_.env.lent_host_memory : state_.env.devices[memory.device.value].device;
   if (copier == nullptr) return MakeError(ErrorCode::kUnsupported, "region_memory_kind");
   KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
-  const auto regions = name_space.pools | std::views::drop(state_.env.devices.size());
-  const auto slot = std::ranges::find(regions, nullptr);
-  if (slot == regions.end()) {
+  const auto first = static_cast<uint32_t>(state_.env.devices.size());
+  const std::optional<PoolSlot> slot = name_space.FreeSlot(first);
+  if (!slot) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_regions",
-                     fmt::format("{} of this model's group are open", regions.size()));
+                     fmt::format("{} of this model's group are open", kMaxPoolSlots - first));
   }
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> mapped, copier->Borrow(&memory.lent));
-  CachePool* const pool = state_.blocks.AddPool(std::make_unique<CachePool>(
-      CachePool{.namespace_id = namespace_id,
-                .device = memory.device,
-                .slot = PoolSlot(static_cast<uint32_t>(slot - name_space.pools.begin())),
-                .block_bytes = name_space.identity.block_bytes,
-                .copier = copier,
-                .memory = std::move(mapped),
-                .blocks = PoolBlocks::OfRegion(memory.blocks),
-                .victims = VictimQueue(MakeLruPolicy()),
-                .pieces = std::move(memory.pieces),
-                .region = this}));
+  CachePool* const pool = state_.blocks.AddPool(
+      std::make_unique<CachePool>(CachePool{.namespace_id = namespace_id,
+                                            .device = memory.device,
+                                            .slot = *slot,
+                                            .block_bytes = name_space.identity.block_bytes,
+                                            .copier = copier,
+                                            .memory = std::move(mapped),
+                                            .blocks = PoolBlocks::OfRegion(memory.blocks),
+                                            .victims = VictimQueue(MakeLruPolicy()),
+                                            .pieces = std::move(memory.pieces),
+                                            .region = this}));
   regions_.emplace(pool->id,
                    Region{.session = session, .pool = pool, .block_tokens = memory.block_tokens});
   of_session_[session].push_back(pool->id);
@@ -479,7 +479,8 @@ void RegionTransfers::LoadWoken(Region* region, size_t* most) {
     LoadWhole(region, first);
     if (!woken.empty()) {
       const EntryIndex index = state_.blocks.Find({region->pool->namespace_id, first.hash});
-      if (index == kNoEntry || state_.blocks.BlockIn(*region->pool, state_[index]) == kNoBlock) continue;
+      if (index == kNoEntry || state_.blocks.BlockIn(*region->pool, state_[index]) == kNoBlock)
+        continue;
       Waiting& waiting = region->waiting[index];
       if (waiting.empty()) {
         waiting = std::move(woken);

@@ -31,6 +31,7 @@ Status Retention::CheckPinFraction(double pin_fraction) const {
   // of them would allow so many.
   uint64_t limit = 0;
   for (uint32_t i = 0; i < state_.blocks.namespaces.size(); ++i) {
+    if (state_.blocks.namespaces[i].slot_bytes == 0) continue;
     limit = std::max(limit, PinLimit(NamespaceId(i), pin_fraction));
   }
   if (pinned <= limit) return {};

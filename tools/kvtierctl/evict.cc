@@ -23,7 +23,7 @@ struct EvictArguments {
   bool all = false;
 };
 
-struct Outcome {
+struct EvictRow {
   std::string_view name;
   std::string_view text;
   uint64_t count = 0;
@@ -46,16 +46,16 @@ Result<std::vector<std::string>> Chosen(const EvictArguments& arguments,
 void Evict(const EvictArguments& arguments, CommandContext* context) {
   const auto hashes = Chosen(arguments, *context);
   if (!hashes) return context->Fail(hashes.error());
-  std::array<Outcome, 5> outcomes = {{{"evicted", "evicted"},
-                                      {"absent", "not cached there"},
-                                      {"referenced", "held by a session"},
-                                      {"pinned", "pinned"},
-                                      {"moving", "on the move between tiers: try again"}}};
+  std::array<EvictRow, 5> rows = {{{"evicted", "evicted"},
+                                   {"absent", "not cached there"},
+                                   {"referenced", "held by a session"},
+                                   {"pinned", "pinned"},
+                                   {"moving", "on the move between tiers: try again"}}};
   uint64_t done = 0;
   const Terminal progress(stderr);
   const Status asked = CallWithHashes(
       *context, arguments.selection.ToRequest("evict"), *hashes, [&](JsonView reply) {
-        for (Outcome& outcome : outcomes) outcome.count += reply[outcome.name].Count();
+        for (EvictRow& row : rows) row.count += reply[row.name].Count();
         done += reply["asked"].Count();
         progress.ShowProgress(
             fmt::format("evicted {} of {} blocks", FormatCount(done), FormatCount(hashes->size())));
@@ -64,16 +64,15 @@ void Evict(const EvictArguments& arguments, CommandContext* context) {
   if (!asked) return context->Fail(asked.error());
   boost::json::object document{{"schema", "kvtier.evict/1"}, {"asked", hashes->size()}};
   std::string text;
-  for (const Outcome& outcome : outcomes) {
-    document[outcome.name] = outcome.count;
-    if (outcome.count == 0 && &outcome != &outcomes.front()) continue;
-    text +=
-        fmt::format("{}{} {}", text.empty() ? "" : "; ", FormatCount(outcome.count), outcome.text);
+  for (const EvictRow& row : rows) {
+    document[row.name] = row.count;
+    if (row.count == 0 && &row != &rows.front()) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : "; ", FormatCount(row.count), row.text);
   }
   context->Print(context->json ? boost::json::serialize(document) : text);
-  const uint64_t evicted = outcomes.front().count;
+  const uint64_t evicted = rows.front().count;
   if (evicted == hashes->size()) return;
-  const bool all_absent = outcomes[1].count == hashes->size();
+  const bool all_absent = rows[1].count == hashes->size();
   context->exit_code = all_absent ? ExitCode::kNotFound : ExitCode::kPartial;
 }
 

@@ -109,7 +109,7 @@ Result<ReplayReport> RunReplay(const ReplayArguments& arguments, const CommandCo
   return report;
 }
 
-std::string Share(uint64_t part, uint64_t whole) {
+std::string PreciseShare(uint64_t part, uint64_t whole) {
   if (whole == 0) return "-";
   return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
@@ -118,8 +118,8 @@ std::string FormatReport(const ReplayReport& report) {
   using enum Table::Align;
   Table table({{"", kLeft}, {"blocks"}, {"share"}, {"tokens"}, {"share"}, {"GB/s waited"}});
   const auto add = [&](std::string name, uint64_t blocks, uint64_t tokens, std::string rate) {
-    table.AddRow({std::move(name), FormatCount(blocks), Share(blocks, report.blocks.asked),
-                  FormatCount(tokens), Share(tokens, report.tokens.asked), std::move(rate)});
+    table.AddRow({std::move(name), FormatCount(blocks), PreciseShare(blocks, report.blocks.asked),
+                  FormatCount(tokens), PreciseShare(tokens, report.tokens.asked), std::move(rate)});
   };
   const auto rate = [&report](Tier tier) {
     const OnloadTime& onload = report.onload[static_cast<int>(tier)];

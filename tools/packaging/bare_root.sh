@@ -15,9 +15,24 @@ remove_roots() {
 }
 trap remove_roots EXIT
 
+# roots_are_made: whether this machine lets make_root work; if not, prints what is missing.
+roots_are_made() {
+  if [[ $EUID -ne 0 ]]; then
+    echo 'only root makes them'
+  elif ! command -v mmdebstrap >/dev/null; then
+    echo 'mmdebstrap is not installed'
+  elif ! unshare --mount mount -t proc proc /proc 2>/dev/null; then
+    echo 'mounts are not allowed'
+  else
+    return 0
+  fi
+  return 1
+}
+
 make_root() {
   local suite=$1 mirror=http://deb.debian.org/debian
-  root=$work/$suite
+  root=$(mktemp -d "$work/$suite-XXXXXX")
+  chmod 0755 "$root"
   case $suite in
     bookworm | trixie) ;;
     jammy | noble | resolute)
@@ -30,9 +45,10 @@ make_root() {
       exit 1
       ;;
   esac
-  mmdebstrap --quiet --variant=minbase --include="$2" "$suite" "$root" "$mirror"
+  # What is thrown away need not reach the disk.
+  mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include="$2" "$suite" "$root" "$mirror"
   # The root reaches the package index as this machine does.
   cp /etc/resolv.conf "$root/etc/resolv.conf"
-  cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+  install -D --mode=0644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
   mount -t proc proc "$root/proc" && mounted+=("$root/proc")
 }

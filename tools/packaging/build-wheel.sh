@@ -97,12 +97,8 @@ while read -r file; do check_floor "${file##*/}" "$(glibc_of "$file")"; done \
 
 version=$("$package/bin/kvtierd" --version | awk '{print $2}')
 [[ $version == "$(<VERSION)" ]] || die "kvtierd is $version, the tree is $(<VERSION)"
-cat >>"$work/stage/pyproject.toml" <<'TOML'
-
-[project.scripts]
-kvtierd = "kvtier._programs:kvtierd"
-kvtierctl = "kvtier._programs:kvtierctl"
-TOML
+PYTHONPATH=tools/packaging PYTHONDONTWRITEBYTECODE=1 python3 -c \
+  'import build_backend; print(build_backend.wheel_project())' >"$work/stage/pyproject.toml"
 cat >"$work/stage/setup.py" <<PYTHON
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel

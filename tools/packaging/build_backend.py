@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that pip and build call (PEP 517) to make a wheel or a source distribution of the whole
-tree. build-wheel.sh makes the wheel. A source distribution holds the files that git knows, links
-replaced by their targets, and is the same bytes whenever it is made from one commit."""
+"""Makes a wheel or a source distribution of the whole tree for pip and build (PEP 517). A wheel is what
+build-wheel.sh makes. A source distribution holds the files that git knows, links replaced by what they
+name, and is the same bytes whenever it is made from one commit. Both have the metadata of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from typing import Any
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-# Names that an unpacked tree may have and that are not of the distribution.
+# A tree that was unpacked may have these; the distribution does not.
 _NOT_PACKED = {"build", "__pycache__", ".git"}
-_METADATA = """Metadata-Version: 2.1
-Name: kvtier
-Version: {version}
-Summary: KV cache of LLM inference in three tiers: daemon, client library and Python package
-License: Apache-2.0
-Requires-Python: >=3.9
+# How setuptools packs what build-wheel.sh has put together.
+_SETUPTOOLS = """[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
 """
 
 
@@ -48,9 +48,63 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
                 content = (SOURCE / name).read_bytes()
                 executable = os.access(SOURCE / name, os.X_OK)
                 _add(archive, f"{root}/{name}", content, 0o755 if executable else 0o644, epoch)
-            metadata = _METADATA.format(version=version).encode()
-            _add(archive, f"{root}/PKG-INFO", metadata, 0o644, epoch)
+            _add(archive, f"{root}/PKG-INFO", metadata(version).encode(), 0o644, epoch)
     return path.name
+
+
+def metadata(version: str) -> str:
+    """Returns the PKG-INFO of the source distribution, which PyPI shows and pip reads."""
+    project = _toml(SOURCE / "pyproject.toml")["project"]
+    (author,) = (one["name"] for one in project["authors"])
+    fields = [
+        ("Metadata-Version", "2.4"),
+        ("Name", project["name"]),
+        ("Version", version),
+        ("Summary", project["description"]),
+        ("Author", author),
+        ("License-Expression", project["license"]),
+        *(("Project-URL", f"{label}, {url}") for label, url in _urls().items()),
+        ("Keywords", ",".join(project["keywords"])),
+        *(("Classifier", one) for one in project["classifiers"]),
+        ("Requires-Python", project["requires-python"]),
+        ("Description-Content-Type", "text/markdown"),
+        *(("Requires-Dist", one) for one in project["dependencies"]),
+    ]
+    for extra, needs in project["optional-dependencies"].items():
+        fields.append(("Provides-Extra", extra))
+        fields += [("Requires-Dist", f'{one}; extra == "{extra}"') for one in needs]
+    readme = (SOURCE / project["readme"]).read_text()
+    return "".join(f"{name}: {value}\n" for name, value in fields) + "\n" + readme
+
+
+def wheel_project() -> str:
+    """Returns the pyproject.toml with which setuptools packs a wheel: this tree's project, with the files that
+    client/python/pyproject.toml names."""
+    project = (SOURCE / "pyproject.toml").read_text()
+    project = project[project.index("[project]"):]
+    readme = _toml(SOURCE / "pyproject.toml")["project"]["readme"]
+    project = project.replace(f'"{readme}"', '"README.md"')
+    client = (SOURCE / "client/python/pyproject.toml").read_text()
+    urls = "".join(f'{label} = "{url}"\n' for label, url in _urls().items())
+    urls = f"\n[project.urls]\n{urls}" if urls else ""
+    return _SETUPTOOLS + project + urls + "\n" + client[client.index("[tool.setuptools.dynamic]"):]
+
+
+def _urls() -> dict[str, str]:
+    """Returns the links of the metadata. The tree does not know where it is published, so KVTIER_URL does."""
+    repository = os.environ.get("KVTIER_URL", "").rstrip("/")
+    if not repository:
+        return {}
+    changelog = f"{repository}/blob/main/CHANGELOG.md"
+    return {"Repository": repository, "Changelog": changelog, "Issues": f"{repository}/issues"}
+
+
+def _toml(path: pathlib.Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(path.read_text())
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int, epoch: int) -> None:
@@ -79,9 +133,8 @@ def _epoch() -> int:
 
 
 def _git(*arguments: str) -> str | None:
-    """The files that git lists in the tree; None where the tree is no checkout. In a checkout only
-    git knows the files that belong to it: without its answer, whatever lies about would be packed.
-    """
+    """Returns git's answer; None where the tree is no checkout. In a checkout only git knows which files
+    belong to the tree: without its answer, whatever lies about would be packed."""
     if not (SOURCE / ".git").exists():
         return None
     command = ["git", *arguments]

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tries a wheel where users install it: in a fresh virtual environment, without this tree's libraries,
 # and in bare roots of distributions, which have no compiler. There the whole of the first five minutes
-# is played: pip install, `kvtierd --dev`, `python -m kvtier.demo`, `kvtierctl status`, kill -9 and restart.
+# is played: pip install, `kvtierd --dev`, `kvtierctl doctor`, `python -m kvtier.demo`, `kvtierctl status`,
+# kill -9 and restart.
 #
 #   tools/packaging/test-wheel.sh WHEEL [here] [bookworm] [noble] ...
 #
@@ -33,6 +34,11 @@ PATH=$home/venv/bin:$PATH
 pip install -q --disable-pip-version-check "$wheel"
 kvtierd --version
 kvtierctl --version
+# Each program and library finds all that it needs, here or in the wheel.
+package=$(python -c "import kvtier; print(kvtier.__path__[0])")
+for file in "$package"/bin/kvtier* "$package"/*.so* "$package"/libs/*.so*; do
+  ! ldd "$file" 2>&1 | grep "not found" || { echo "needed by $file"; exit 1; }
+done
 # Starts the daemon with these options and waits until it serves.
 serve() {
   kvtierd --dev --set disk.bytes=1GiB --set host.bytes=256MiB "$@" >"$home/kvtierd.log" 2>&1 &
@@ -47,6 +53,7 @@ serve() {
 }
 serve --set restart.keep_for=0s
 sed -n "/serves user/,/Ctrl-C/p" "$home/kvtierd.log"
+kvtierctl doctor
 python -m kvtier.demo
 python -m kvtier.demo --private >"$home/private.log"
 tail -n 1 "$home/private.log"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running the project's programs from tests, as a shell would.
+// Running the project's programs and others from tests, as a shell would.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <optional>
 #include <string>
@@ -18,6 +20,13 @@ struct ProgramResult {
 // started.
 [[nodiscard]] ProgramResult RunProgram(const std::vector<std::string>& arguments,
                                        std::optional<unsigned> uid = std::nullopt);
+
+// Skips the test, and says why, where a program of others is not installed: `tools/setup.sh --all`
+// installs those that tests use. Not within a function that a test calls.
+#define REQUIRE_PROGRAM(program)                                                              \
+  if (RunProgram({"sh", "-c", "command -v " program " >/dev/null"}).exit_code != 0) {         \
+    GTEST_SKIP() << program " is not installed; tools/setup.sh --all installs what it is in"; \
+  }
 
 // The programs under test, from the build tree.
 [[nodiscard]] std::string KvtierdPath();

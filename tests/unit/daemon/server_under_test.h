@@ -116,7 +116,6 @@ class ServerUnderTest {
   wire::DevicesReply wire_devices_;
   ModelRegistry models_;
   ServerCounters counters_;
-  const ServiceContext context_;
   KeptMemories kept_memories_;
   std::unique_ptr<Server> server_;
   Timer tick_;

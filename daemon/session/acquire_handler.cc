@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a session answers ACQUIRE and LOOKUP, which concern all groups of a model at once.
+#include "daemon/session/acquire_handler.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "daemon/session/group_lookup.h"
-#include "daemon/session/session.h"
 
 namespace kvtier {
 namespace {
@@ -37,13 +36,13 @@ bool AsksForNothing(const wire::Acquire::Part& part) {
 }  // namespace
 
 template <typename Part>
-Result<ModelHold> Session::CheckParts(const std::vector<Part>& parts) const {
+Result<ModelHold> AcquireHandler::CheckParts(const std::vector<Part>& parts) const {
   ModelHold model;
   uint32_t groups_seen = 0, hashed = 0, pools = 0;
   for (const Part& part : parts) {
     constexpr bool kLookup = std::is_same_v<Part, wire::Lookup::Part>;
     KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached,
-                         kLookup ? FindPoolOrRegion(part.pool) : FindPool(part.pool));
+                         kLookup ? pools_.Find(part.pool) : pools_.FindPool(part.pool));
     if (model == nullptr) model = attached->model;
     if (attached->model != model) return MakeError(ErrorCode::kInvalidArgument, "other_model");
     const uint32_t bit = 1u << attached->group;
@@ -66,7 +65,7 @@ Result<ModelHold> Session::CheckParts(const std::vector<Part>& parts) const {
   return model;
 }
 
-Status Session::CheckAcquire(const wire::Acquire& request) const {
+Status AcquireHandler::CheckAcquire(const wire::Acquire& request) const {
   KVT_ASSIGN_OR_RETURN(const ModelHold model, CheckParts(request.parts));
   size_t new_blocks = 0, hashes = 0, partial_blocks = 0;
   for (const wire::Acquire::Part& part : request.parts) {
@@ -74,8 +73,8 @@ Status Session::CheckAcquire(const wire::Acquire& request) const {
     hashes += part.hashes.size();
     partial_blocks += part.partial_blocks.size();
   }
-  KVT_RETURN_IF_ERROR(CheckCount(new_blocks, "too_many_blocks"));
-  KVT_RETURN_IF_ERROR(CheckCount(hashes, "too_many_hashes"));
+  KVT_RETURN_IF_ERROR(CheckCount(config_, new_blocks, "too_many_blocks"));
+  KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
   // Hashes, partial blocks and new blocks may each be asked for alone.
   if (std::ranges::all_of(request.parts, AsksForNothing)) return tl::unexpected(EmptyRequest());
   if (request.wish && request.wish->any() && !model->record.IsPlain()) {
@@ -91,36 +90,35 @@ Status Session::CheckAcquire(const wire::Acquire& request) const {
   return {};
 }
 
-AcquireRequest Session::ToCache(const Call& call, const wire::Acquire& request,
-                                const wire::Acquire::Part& part) const {
+AcquireRequest AcquireHandler::ToCache(const Call& call, const wire::Acquire& request,
+                                       const wire::Acquire::Part& part) const {
   const KvGroup& group = pools_.at(part.pool).kv_group();
-  return {
-      .session = id_,
-      .pool = part.pool,
-      .hashes = {part.hashes.begin(), part.hashes.end()},
-      .partial_blocks = {part.partial_blocks.begin(), part.partial_blocks.end()},
-      .new_blocks = part.new_blocks,
-      .block_tokens = static_cast<uint16_t>(group.block_tokens),
-      .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
-      .counters = counters_,
-      .wish = request.wish.value_or(LoadWish{}),
-      .most_gap_blocks = services_.config->server.max_hashes_per_call -
-                         std::min(services_.config->server.max_hashes_per_call, part.new_blocks),
-      .request_id = call.request_id};
+  return {.session = client_.session,
+          .pool = part.pool,
+          .hashes = {part.hashes.begin(), part.hashes.end()},
+          .partial_blocks = {part.partial_blocks.begin(), part.partial_blocks.end()},
+          .new_blocks = part.new_blocks,
+          .block_tokens = static_cast<uint16_t>(group.block_tokens),
+          .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
+          .counters = counters_,
+          .wish = request.wish.value_or(LoadWish{}),
+          .most_gap_blocks =
+              config_.max_hashes_per_call - std::min(config_.max_hashes_per_call, part.new_blocks),
+          .request_id = call.request_id};
 }
 
-Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
+Status AcquireHandler::OnAcquire(const Call& call, const wire::Acquire& request) {
   KVT_RETURN_IF_ERROR(CheckAcquire(request));
   // Counted before the cache is asked, since it may answer within the call. OnAcquired counts down
   // for every answer, and resumes the connection at the same number.
-  if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
+  if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
   const wire::Acquire::Part& first = request.parts.front();
   if (!pools_.at(first.pool).model->record.IsPlain()) {
     AcquireGroups(call, request);
     return {};
   }
   const bool wished = request.wish.has_value();
-  services_.cache->Acquire(
+  cache_.Acquire(
       ToCache(call, request, first),
       gate_.WhileOpen([this, call, pool = first.pool, wished](Result<AcquireReply> acquired) {
         if (!acquired) return OnAcquired(call, tl::unexpected(std::move(acquired).error()), wished);
@@ -131,7 +129,7 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
   return {};
 }
 
-void Session::AcquireGroups(const Call& call, const wire::Acquire& request) {
+void AcquireHandler::AcquireGroups(const Call& call, const wire::Acquire& request) {
   std::vector<GroupAcquire::Part> parts;
   for (const wire::Acquire::Part& part : request.parts) {
     const AttachedPool& attached = pools_.at(part.pool);
@@ -149,43 +147,38 @@ void Session::AcquireGroups(const Call& call, const wire::Acquire& request) {
               Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
             OnAcquired(call, std::move(acquired), wished);
           }};
-  std::make_shared<GroupAcquire>(services_.cache, services_.loop, &gate_, std::move(parts),
-                                 listener)
-      ->Start();
+  std::make_shared<GroupAcquire>(&cache_, &loop_, &gate_, std::move(parts), listener)->Start();
 }
 
-void Session::OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
-                         bool wished) {
+void AcquireHandler::OnAcquired(const Call& call,
+                                Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
+                                bool wished) {
   // Counted before anything else, because an answer to an ended session counts as well.
-  if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
-  if (!acquired) {
-    trace_.End(wire::MessageType::kAcquire, call.request_id, /*failed=*/true);
-    if (!ended_) Refuse(call, acquired.error());
-    return;
-  }
+  if (acquires_in_flight_-- == kMaxAcquiresInFlight) replies_.connection().Resume();
+  if (!acquired) return replies_.Fail(wire::MessageType::kAcquire, call, acquired.error());
   wire::AcquireReply reply;
   for (GroupAcquire::AcquiredPart& part : *acquired) {
     // The cache has taken these references already. They are told to the client by the reply below,
     // and are dropped with the session if that reply never arrives. The pool is attached: a DETACH
     // would have ended the acquire.
     pools_.at(part.pool).held += part.reply.hits.size() + part.reply.new_blocks.size();
-    had_private_blocks_ |= !part.reply.new_blocks.empty();
+    if (!part.reply.new_blocks.empty()) pools_.NotePrivateBlocks();
     reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit, wished));
   }
-  trace_.EndAcquire(call.request_id, reply);
-  if (ended_) return;
+  replies_.trace().EndAcquire(call.request_id, reply);
+  if (replies_.ended()) return;
   // The reply comes first and the loads' events after it, so that a client never sees an event of a
   // load that it does not know.
-  Reply(call, reply);
+  replies_.Send(call, reply);
   for (const wire::AcquireReply::Part& part : reply.parts) load_events_.Announce(part.load);
 }
 
-struct Session::LookupSteps {
+struct AcquireHandler::LookupSteps {
   Call call;
   GroupLookup lookup;
 };
 
-Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
+Status AcquireHandler::OnLookup(const Call& call, const wire::Lookup& request) {
   KVT_ASSIGN_OR_RETURN(const ModelHold model, CheckParts(request.parts));
   std::vector<GroupLookup::Part> parts;
   size_t hashes = 0;
@@ -195,27 +188,27 @@ Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
         {part.pool, pools_.at(part.pool).group, {part.hashes.begin(), part.hashes.end()}});
   }
   if (hashes == 0) return tl::unexpected(EmptyRequest());
-  KVT_RETURN_IF_ERROR(CheckCount(hashes, "too_many_hashes"));
+  KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
   const auto steps = std::make_shared<LookupSteps>(
-      LookupSteps{call, GroupLookup(services_.cache, tenant_, model, std::move(parts),
+      LookupSteps{call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
                                     {.all_ranks = request.all_ranks,
                                      .every_prefix = request.every_prefix,
                                      .wish = request.wish,
                                      .held_tokens = request.held_tokens})});
   if (LookUpSome(steps)) {
-    connection_.WorkInSteps([this, steps] { return LookUpSome(steps); });
+    replies_.connection().WorkInSteps([this, steps] { return LookUpSome(steps); });
   }
   return {};
 }
 
 // A lookup over all ranks of a large model may look for a hundred thousand blocks; in one go it
 // would hold up every other client.
-bool Session::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
+bool AcquireHandler::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
   size_t looked = 0;
-  const bool more = steps->lookup.Step(connection_.budget(), &looked);
-  connection_.Spend(looked);
+  const bool more = steps->lookup.Step(replies_.connection().budget(), &looked);
+  replies_.connection().Spend(looked);
   if (more) return true;
-  if (services_.cache->has_cold_store()) {
+  if (cache_.has_cold_store()) {
     AskColdStore(steps);
   } else {
     AnswerLookup(steps.get());
@@ -224,24 +217,25 @@ bool Session::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
 }
 
 // Such a lookup waits for others as an acquire does, and counts as one.
-void Session::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
+void AcquireHandler::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
   std::vector<ColdQuestion> questions = steps->lookup.Questions();
   if (questions.empty()) return AnswerLookup(steps.get());
-  if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
-  kvtier::AskColdStore(services_.cache, steps->lookup.Subjects(), std::move(questions),
+  if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
+  kvtier::AskColdStore(&cache_, steps->lookup.Subjects(), std::move(questions),
                        gate_.WhileOpen([this, steps](const ColdPresence& present) {
                          steps->lookup.AddAnswers(present);
-                         if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+                         if (acquires_in_flight_-- == kMaxAcquiresInFlight)
+                           replies_.connection().Resume();
                          AnswerLookup(steps.get());
                        }));
 }
 
-void Session::AnswerLookup(LookupSteps* steps) {
-  trace_.End(wire::Lookup::kType, steps->call.request_id, /*failed=*/false);
+void AcquireHandler::AnswerLookup(LookupSteps* steps) {
+  replies_.End(wire::Lookup::kType, steps->call);
   for (const auto& [pool, last] : steps->lookup.PrefixEnds()) {
-    services_.cache->KeepForRegion(pool, last);
+    cache_.KeepForRegion(pool, last);
   }
-  if (!ended_) Reply(steps->call, steps->lookup.TakeReply());
+  replies_.Send(steps->call, steps->lookup.TakeReply());
 }
 
 }  // namespace kvtier
