@@ -44,11 +44,12 @@ class AcquireHandler {
 
   Status OnAcquire(const Call& call, const wire::Acquire& request);
   Status OnLookup(const Call& call, const wire::Lookup& request);
-  // What the cache reports of the session's loads; may be called from within any call of the cache.
+  // Takes the cache's reports of the session's loads; may be called from within any call of the
+  // cache.
   void OnLoadProgress(const LoadProgress& progress) { load_events_.Report(progress); }
 
  private:
-  // What is asked of the groups of one model. Errors: those of AttachedPools; kInvalidArgument
+  // Checks a request for the groups of one model. Errors: those of AttachedPools; kInvalidArgument
   // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
   template <typename Part>
   [[nodiscard]] Result<ModelHold> CheckParts(const std::vector<Part>& parts) const;
@@ -61,8 +62,8 @@ class AcquireHandler {
                                        const wire::Acquire::Part& part) const;
   void AcquireGroups(const Call& call, const wire::Acquire& request);
   // The answer of the cache, for one group or several. It may come after the session has ended, and
-  // then only the trace is completed.
-  // `wished`: the request says which hits are worth loading, and the answer what is expected.
+  // then only the trace is completed. `wished`: the request says which hits are worth loading, and
+  // the answer has the forecast.
   void OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
                   bool wished);
   // A lookup that takes several turns at the loop, and its state between them.

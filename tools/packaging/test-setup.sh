@@ -5,8 +5,9 @@
 #
 #   tools/packaging/test-setup.sh [--demo|--build|--tests|--all] [NAME ...]
 #
-# What setup is called with is --tests without it. Names: bare, scipy (which brings another Boost), desktop (a
-# browser, gnuplot, shells). Without any: all three. Needs root, mmdebstrap and a mirror within reach, and minutes.
+# Without an option it calls setup with --tests. Names: bare, scipy (which brings another Boost),
+# desktop (a browser, gnuplot, shells). Without any: all three. Needs root, mmdebstrap and a mirror
+# within reach, and minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tools/packaging/bare_root.sh
