@@ -189,7 +189,7 @@ class Cache {
   // The number of a namespace that was attached or restored from disk before; nothing if it never
   // was.
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
-  // What every NamespaceId stands for, from 0 on. Numbers that are free have no size of blocks.
+  // The identity of every NamespaceId, from 0 on. Numbers that are free have no size of blocks.
   [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
   // How many numbers are not free.
   [[nodiscard]] size_t NamespaceCount() const;

@@ -151,7 +151,7 @@ Status Daemon::OpenDisk() {
   const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
   if (!kept && config_.disk.root_key.empty()) {
     log_->Warning("disk.keys_not_kept",
-                  "a restart will lose what is on disk, for the encryption keys end with this "
+                  "a restart will lose the blocks on disk, for the encryption keys end with this "
                   "process: {}",
                   kept.error().ToString());
   }

@@ -147,7 +147,7 @@ struct MetricsSources {
   const AttentionService* attention = nullptr;  // null: off
   const EventReportSource* events = nullptr;    // null: off
   const KeptMemories* kept_memories = nullptr;
-  // Memory that outlives the daemon, and what was taken over of an earlier one's.
+  // Memory that outlives the daemon, and memory that was taken over from an earlier one.
   const DescriptorStore* descriptors = nullptr;
   const MappedArena* arena = nullptr;
   const KeptPools* kept_pools = nullptr;

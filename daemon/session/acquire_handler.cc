@@ -80,8 +80,8 @@ Status AcquireHandler::CheckAcquire(const wire::Acquire& request) const {
   if (request.wish && request.wish->any() && !model->record.IsPlain()) {
     return MakeError(
         ErrorCode::kUnsupported, "wish_of_groups",
-        "what is worth loading is said only of a model whose one group is found by all "
-        "of its blocks");
+        "only a model whose one group is found by all of its blocks takes a wish for hits worth "
+        "loading");
   }
   if (partial_blocks > 0 && !model->record.IsPlain()) {
     return MakeError(ErrorCode::kUnsupported, "partial_blocks",

@@ -42,11 +42,12 @@ class AcquireHandler {
 
   Status OnAcquire(const Call& call, const wire::Acquire& request);
   Status OnLookup(const Call& call, const wire::Lookup& request);
-  // What the cache reports of the session's loads; may be called from within any call of the cache.
+  // Takes the cache's reports of the session's loads; may be called from within any call of the
+  // cache.
   void OnLoadProgress(const LoadProgress& progress) { load_events_.Report(progress); }
 
  private:
-  // What is asked of the groups of one model. Errors: those of AttachedPools; kInvalidArgument
+  // Checks a request for the groups of one model. Errors: those of AttachedPools; kInvalidArgument
   // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
   template <typename Part>
   [[nodiscard]] Result<ModelHold> CheckParts(const std::vector<Part>& parts) const;

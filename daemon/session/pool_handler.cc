@@ -146,7 +146,7 @@ Status PoolHandler::OnDetach(const Call&, const wire::Detach& request) {
   AttachedPool& attached = pools_.at(request.pool);
   if (--attached.attaches > 0) return {};
   replies_.connection().Spend(attached.held);
-  // First, so that what the cache cancels finds the pool detached.
+  // First, so that operations that the cache cancels find the pool detached.
   pools_.Erase(request.pool);
   cache_.LeavePool(client_.session, request.pool);
   return {};

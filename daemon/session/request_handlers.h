@@ -25,7 +25,8 @@
 namespace kvtier {
 
 // Event loop only. It lives from HELLO until the session is destroyed, and owns all that the client
-// may have used up, but for what the cache counts: attached pools, workspaces, running attention.
+// may have used up, but for blocks that the cache counts: attached pools, workspaces, running
+// attention.
 class RequestHandlers {
  public:
   // Opens the session in the cache. `client` and `connection` outlive this.

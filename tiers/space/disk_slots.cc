@@ -46,8 +46,9 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
   allocator_.Grow(state_.env.geometry.slabs);
 }
 
-// Only of what has records: the numbers of the others are given anew. A model that no block is of
-// any more, as most weights of a training run, would else have its number for ever.
+// Restores only namespaces that have records: the numbers of the others are given anew. A model
+// that no block is of any more, as most weights of a training run, would else have its number for
+// ever.
 void DiskSlots::RestoreNamespaces(const IndexSnapshot& snapshot) {
   std::unordered_set<NamespaceId> used;
   for (const IndexRecord& record : snapshot.records) used.insert(record.key.namespace_id);
