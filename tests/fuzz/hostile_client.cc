@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "daemon/session/block_handler.h"
 #include "gpu/counter_page.h"
 #include "protocol/socket_io.h"
 #include "tests/fakes/derived_bytes.h"
