@@ -221,7 +221,7 @@ class PrefetchingCase(SchedulerCase):
 
 class PrefetchingSchedulerTest(PrefetchingCase):
     def test_a_request_that_is_not_in_the_next_step_is_prefetched(self):
-        one = self.new_request()
+        self.new_request()
         self.assertEqual(self.prefetch.wanted, {})
         self.step()
         self.assertEqual(self.prefetch.wanted, {"r1": [key_of(hash_of(i), 0) for i in range(5)]})

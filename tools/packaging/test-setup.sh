@@ -7,7 +7,8 @@
 #
 # Without an option it calls setup with --tests. Names: bare, scipy (which brings another Boost),
 # desktop (a browser, gnuplot, shells). Without any: all three. Needs root, mmdebstrap and a mirror
-# within reach, and minutes.
+# within reach, and minutes; tests/packaging/setup.py asks apt the same in seconds, and installs
+# nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tools/packaging/bare_root.sh
@@ -28,8 +29,8 @@ names=("$@")
 packages_of() {
   case $1 in
     bare) echo apt ;;
-    scipy) echo apt,python3-scipy ;;
-    desktop) echo apt,chromium,gnuplot-nox,fish,zsh ;;
+    scipy) echo apt,python3-scipy,libboost-dev ;;
+    desktop) echo apt,chromium,gnuplot-nox,fish,zsh,libboost-dev ;;
     *) die "no such machine: $1" ;;
   esac
 }

@@ -136,7 +136,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, str]:
     rope.setdefault("rope_type", kind or "default")
     rope = {name: _number(value) for name, value in rope.items() if value is not None}
     result = {"rope": short(json.dumps(rope, sort_keys=True, separators=(",", ":"), default=str))}
-    quantization = config.get("quantization_config") or text.get("quantization_config")
+    quantization: Any = config.get("quantization_config") or text.get("quantization_config")
     if callable(getattr(quantization, "to_dict", None)):
         quantization = quantization.to_dict()
     if quantization is not None:

@@ -4,6 +4,7 @@ torch counts neither `p.data.copy_(x)` nor `p.data = x` as a write."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -22,7 +23,7 @@ def spread(
     ]
     step = max(1.0, len(found) / most)
     chosen = [found[int(number * step)] for number in range(min(len(found), most))]
-    return [lambda owned=owned, name=name: owned.get(name) for owned, name in chosen]
+    return [functools.partial(owned.get, name) for owned, name in chosen]
 
 
 def piece(tensor: torch.Tensor, most_bytes: int) -> torch.Tensor:

@@ -159,7 +159,7 @@ class PoolMemory:
             raise error_of(Status.UNSUPPORTED, "not_host_memory", "the pool is on a GPU")
         return self._host
 
-    def _numpy(self, spec: ArraySpec, dtype: npt.DTypeLike = None) -> npt.NDArray[Any]:
+    def _numpy(self, spec: ArraySpec, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
         """None: of the dtype of the elements."""
         buffer = self._host_buffer()
         kind = self.dtype.numpy if dtype is None else dtype

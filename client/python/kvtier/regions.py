@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -514,10 +514,10 @@ def _fill_parents(array: npt.NDArray[Any], parents: Parents) -> None:
         return
     if isinstance(parents, (list, tuple)) and None in parents:
         array["has_parent"] = [parent is not None for parent in parents]
-        parents = [bytes(HASH_BYTES) if parent is None else parent for parent in parents]
+        rows = _hash_rows([bytes(HASH_BYTES) if parent is None else parent for parent in parents])
     else:
         array["has_parent"] = 1
-    rows = _hash_rows(parents)
+        rows = _hash_rows(cast(HashArray, parents))
     _check_count(len(rows), len(array), "parents")
     array["parent"]["bytes"] = rows
 

@@ -62,8 +62,7 @@ class Hint(HeaderEnum):
 @enum_of(abi, "KVT_PLAN_ALL")
 class HitPlan(HeaderEnum):
     """Which hits are worth loading. ALL: every one. CUT: as far as loading them and computing the
-    rest takes the least time. BOTH_ENDS: or a gap in the prefix is computed while what follows it
-    is loaded."""
+    rest takes the least time."""
 
 
 @enum_of(abi, "KVT_MISS_NONE")
@@ -102,7 +101,7 @@ class DType(HeaderEnum):
 
         Raises InvalidArgumentError "bad_dtype".
         """
-        if isinstance(dtype, int) and dtype in iter(cls):
+        if isinstance(dtype, int) and dtype in [int(one) for one in cls]:
             return cls(dtype)
         # str(torch.bfloat16) is "torch.bfloat16", np.float16.__name__ "float16".
         name = dtype.__name__ if isinstance(dtype, type) else str(dtype)

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine import Engine, Request
+    from engine import Engine
     from model import Model
 
 MISSING = 77

@@ -43,7 +43,7 @@ from .prefixes import logger
 _CLOSE_TIMEOUT_S = 10.0
 
 
-class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
+class KvtierLinker(UnifiedCacheLinker):
     """Options, in "linker_extra_config": "socket", "identity", "retry_min_ms", "retry_max_ms",
     "staging_bytes" (of memory beside each pool), "layer_parts" (at most), "load_timeout_ms",
     "weights_digest", "weights_run".

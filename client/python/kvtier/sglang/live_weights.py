@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class LiveWeights:
     def of_server(cls) -> LiveWeights | None:
         """The model of the scheduler that is making a storage backend on this thread, which SGLang does
         not hand to it; None outside a server."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             runner = getattr(_worker_of(frame.f_locals.get("self")), "model_runner", None)
             model = getattr(runner, "model", None)

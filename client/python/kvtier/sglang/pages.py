@@ -38,7 +38,7 @@ def page_pieces(host_pool: Any) -> list[tuple[int, int, int]] | None:
     """Where the parts of each page lie in a pool's file, as (offset, page stride, bytes); None if
     the pool has no one file, or does not say where its pages are."""
     fds = getattr(getattr(host_pool, "allocator", None), "fds", [])
-    buffer = getattr(host_pool, "kv_buffer", None)
+    buffer: Any = getattr(host_pool, "kv_buffer", None)
     if getattr(host_pool, "fd", None) is None or len(fds) > 1 or not torch.is_tensor(buffer):
         return None
     size, last = host_pool.page_size, host_pool.size // host_pool.page_size - 1

@@ -49,7 +49,7 @@ _SHAPE = (
 )
 
 
-class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
+class KvtierStorage(HiCacheStorage):
     """Options, in --hicache-storage-backend-extra-config: "socket", "identity", "retry_min_ms",
     "retry_max_ms"; "interface_v1" must be set.
 

@@ -451,7 +451,7 @@ def _opaque_tokens(model: Any) -> frozenset[int]:
     ends = getattr(generation, "eos_token_id", None)
     # Where padding is the token that ends a text, it is not taken for padding.
     padding -= set(ends) if isinstance(ends, (list, tuple)) else {ends}
-    return frozenset((media | padding) - {None})
+    return frozenset(token for token in media | padding if token is not None)
 
 
 def _first_of(kinds: frozenset[int], tokens: list[int]) -> int:

@@ -34,16 +34,19 @@ class AdapterDigests:
             if known is None or getattr(adapter, "load_inplace", False):
                 digest = weights_digest(str(directory), self._whole)
                 if digest is None:
-                    return self._unknown(adapter, "its files are not in a directory")
+                    self._tell(adapter, "its files are not in a directory")
+                    return None
                 known = self._known[adapter.lora_int_id] = files, bytes.fromhex(digest)
         except (KvtierError, OSError, ValueError) as error:
-            return self._unknown(adapter, str(error))
+            self._tell(adapter, str(error))
+            return None
         if known[0] != files:
             # vLLM still has the tensors of before, unless it was told to load others in place.
-            return self._unknown(adapter, "its files have changed since it was first used")
+            self._tell(adapter, "its files have changed since it was first used")
+            return None
         return known[1]
 
-    def _unknown(self, adapter: Any, why: str) -> None:
+    def _tell(self, adapter: Any, why: str) -> None:
         if adapter.lora_int_id not in self._told:
             self._told.add(adapter.lora_int_id)
             logger.warning("kvtier: adapter %s is not cached: %s", adapter.lora_name, why)

@@ -36,7 +36,7 @@ class KvtierStats(KVConnectorStats):
         return cls(data)
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         counts = collections.Counter(self.data)

@@ -232,6 +232,8 @@ class SchedulerSide:
         known.is_mixed = False  # it begins anew
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
+        if request.skip_reading_prefix_cache:
+            return 0  # vLLM takes no answer for it, as of prompts whose logprobs are asked for
 
         def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
             return self._lookups.look_up_run(known.keys[index][begin:end], request.request_id)
@@ -305,9 +307,9 @@ class SchedulerSide:
         for known in list(self._with_pins.values()):
             self._store(known)
         for name, tokens in output.num_scheduled_tokens.items():
-            known = self._requests.get(name)
-            if known is not None:
-                self._pin(known, tokens)
+            scheduled = self._requests.get(name)
+            if scheduled is not None:
+                self._pin(scheduled, tokens)
         self._lookups.flush()
         self._prefetch_new()
         self._step_wait_s = STEP_WAIT_S

@@ -227,7 +227,7 @@ def _look_up(attachment: Attachment, keys: Sequence[bytes]) -> list[int]:
         if len(places) == 0:
             continue
         # A group's region has blocks of that group only, under the engine's own hashes.
-        hashes = [hash_of(keys[place]) for place in places]
+        hashes = [hash_of(keys[place]) for place in places.tolist()]
         for rank in range(attachment.ranks):
             region = attachment.regions[rank * groups + group]
             presence[rank, places] = region.lookup(hashes)

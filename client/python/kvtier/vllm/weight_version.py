@@ -6,13 +6,14 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 
 def find_weight_version() -> Callable[[], str | None] | None:
     """Finds the engine core that is being made on this thread, which vLLM does not hand to a connector,
     and returns a function that reads its weight version; None if it has no versions."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         core = frame.f_locals.get("self")
         if callable(getattr(type(core), "get_weight_version", None)):

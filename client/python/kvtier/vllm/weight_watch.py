@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -103,9 +104,9 @@ class WeightWatch:
 def find_model() -> torch.nn.Module | None:
     """The model of the runner whose KV cache is being made on this thread, which vLLM does not hand to
     a connector."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        runner = frame.f_locals.get("self")
+        runner: Any = frame.f_locals.get("self")
         if callable(getattr(type(runner), "get_model", None)):
             model = runner.get_model()
             return model if isinstance(model, torch.nn.Module) else None
