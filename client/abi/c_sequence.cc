@@ -19,6 +19,7 @@
 namespace kvtier::client {
 namespace {
 
+// Absent and empty are not the same for every recipe, so that null becomes no text here.
 std::optional<std::string> TextOf(const char* text) {
   return text == nullptr ? std::nullopt : std::optional<std::string>(text);
 }
@@ -74,6 +75,8 @@ Result<BlockHasher> ToHasher(const kvt_hash_options& options) {
   return BlockHasher(options.block_tokens, recipe, std::move(identity), options.lookahead_tokens);
 }
 
+// The last hash is that of the tokens that fill no block, unless the recipe looks ahead. Nothing is
+// written if the array is too small: half of a prompt's hashes is no prefix of use.
 Status HashBlocks(const kvt_hash_options* options, std::span<const uint32_t> tokens,
                   kvt_hash* hashes, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckStruct(options, "options"));
@@ -102,6 +105,8 @@ Status HashBlocks(const kvt_hash_options* options, std::span<const uint32_t> tok
   return {};
 }
 
+// `given` may be null: all defaults. The caller's copy function must not throw; a result other than
+// 0 fails the call that copies. Errors: kInvalidArgument "bad_retention", "bad_plan".
 Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Connection& connection) {
   kvt_sequence_options options;
   kvt_sequence_options_init(&options);
@@ -134,6 +139,8 @@ Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Conne
   return result;
 }
 
+// One round trip, or two if something must be filled. `*sequence` is null after every error, and
+// nothing is held then.
 Status Open(kvt_pool* pool, const kvt_sequence_options* options, const uint32_t* tokens,
             size_t token_count, kvt_sequence** sequence) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
@@ -168,11 +175,13 @@ void FillInfo(const Sequence& sequence, kvt_sequence_info* info) {
   info->ready_us = sequence.forecast().ready_us;
 }
 
+// With a gap, the blocks before it and in it are usable while the rest is loaded.
 Status CheckTableReady(const Sequence& sequence) {
   if (sequence.ready()) return {};
   return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
 }
 
+// `*count` is set also if the array is too small, so that callers can ask for the size alone.
 Status BlockTable(const Sequence& sequence, int32_t* indices, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckTableReady(sequence));
   const size_t blocks = sequence.blocks();
@@ -189,6 +198,8 @@ Status BlockTable(const Sequence& sequence, int32_t* indices, size_t capacity, s
   return {};
 }
 
+// A slot is a token's place in the pool, counted in tokens, as paged attention wants it. Errors:
+// kInvalidArgument "beyond_sequence"; kWrongState "not_ready".
 Status SlotMapping(const Sequence& sequence, uint64_t first, size_t count, int64_t* slots) {
   KVT_RETURN_IF_ERROR(CheckTableReady(sequence));
   KVT_RETURN_IF_ERROR(CheckArray(slots, count, "slots"));
@@ -205,6 +216,8 @@ Status SlotMapping(const Sequence& sequence, uint64_t first, size_t count, int64
   return {};
 }
 
+// The fork shares committed blocks and has copies of private ones, so that both sequences are
+// independent. `*fork` is null after every error.
 Status Fork(kvt_sequence* sequence, kvt_sequence** fork) {
   KVT_RETURN_IF_ERROR(CheckPointer(fork, "fork"));
   *fork = nullptr;
