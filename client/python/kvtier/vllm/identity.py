@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from .._facts import config_digest, digest, record_name, short
