@@ -248,7 +248,7 @@ class Cache {
   // to the cold store.
   // Work under way ends; then the cache is idle, whatever still waits.
   void StopDraining();
-  // Nothing is written to disk any more, because it would not last; what is there is served.
+  // Nothing is written to disk any more, because it would not last; blocks there are served.
   void StopDiskWrites();
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;

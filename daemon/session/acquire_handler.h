@@ -60,8 +60,8 @@ class AcquireHandler {
                                        const wire::Acquire::Part& part) const;
   void AcquireGroups(const Call& call, const wire::Acquire& request);
   // The answer of the cache, for one group or several. It may come after the session has ended, and
-  // then only the trace is completed.
-  // `wished`: the request says which hits are worth loading, and the answer what is expected.
+  // then only the trace is completed. `wished`: the request says which hits are worth loading, and
+  // the answer has the forecast.
   void OnAcquired(const Call& call, Result<std::vector<GroupReply>> acquired, bool wished);
   // A lookup that takes several turns at the loop, and its state between them.
   struct LookupSteps;

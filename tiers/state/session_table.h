@@ -147,8 +147,8 @@ class SessionTable {
   // Turns one free block of the pool into a private one. REQUIRES: open; a block is free.
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);
   // Gives back one reference, or the private block. `released` is the pool's. Errors: kStaleHandle,
-  // kNotOwner; they say what is wrong with the handle, never what another session does with the
-  // block. REQUIRES: open.
+  // kNotOwner; they name the fault of the handle, never another session's use of the block.
+  // REQUIRES: open.
   [[nodiscard]] Status Release(SessionId session, CachePool* pool, BlockHandle block,
                                ReleasedBlocks* released);
   // Drops one reference. `released` is the pool's. REQUIRES: the session holds one.

@@ -197,7 +197,7 @@ void GroupAcquirer::GiveBack(SessionId session, PoolId pool_id, const AcquireRep
   if (reply.hits.empty() && reply.new_blocks.empty()) return;
   CachePool* const pool = state_.blocks.FindPool(pool_id);
   ReleasedBlocks released(&state_, pool);
-  // The session may have released by a guess what it was not told of.
+  // The session may have released by a guess blocks that it was not told of.
   for (const BlockHandle& block : reply.new_blocks) {
     (void)sessions_.Release(session, pool, block, &released);
   }

@@ -31,8 +31,8 @@
 namespace kvtier {
 
 // After this many prefixes that could not be had, an acquire is served without hits. The bound
-// keeps a request from going round for ever while other clients evict what it asks for; a request
-// without hits is always a correct answer.
+// keeps a request from going round for ever while other clients evict its blocks; a request without
+// hits is always a correct answer.
 inline constexpr int kMaxGroupAcquireTries = 3;
 
 // Event loop only.
@@ -71,7 +71,8 @@ class GroupAcquirer {
     ColdPresence cold;  // by part; empty if the store was not asked
     int tries = 0;
     uint64_t prefix_tokens = 0;
-    // Why the block after the prefix is not served: what the last try that was given up met.
+    // Why the block after the prefix is not served: the reason that the last try that was given up
+    // met.
     MissReason miss = MissReason::kUnknown;
     // Parts of the current try that have not been answered.
     size_t unanswered = 0;
