@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of a test's own, removed with everything in it. (tools/support has another for programs.)
+// A directory of a test's own, removed with everything in it; tools/support has that of programs.
 #pragma once
 
 #include <stdlib.h>
