@@ -24,7 +24,8 @@ BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
 bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry& entry) {
   if (filter.tier && !PresenceOf(state, entry).in(*filter.tier)) return false;
   if (filter.hashes && !filter.hashes->Contains(entry.hash)) return false;
-  return !filter.namespaces || std::ranges::binary_search(*filter.namespaces, entry.namespace_id);
+  return !filter.namespaces ||
+         std::ranges::binary_search(*filter.namespaces, entry.namespace_id);
 }
 
 // Bytes that have not arrived are another block's, perhaps another tenant's: they are not shown.
@@ -102,6 +103,8 @@ void Cache::KeepForRegion(PoolId region, const BlockHash& last) {
   if (pool == nullptr || pool->region == nullptr) return;
   impl_->touches.TouchPrefix(impl_->state.blocks.Find({pool->namespace_id, last}));
 }
+
+bool Cache::has_cold_store() const { return impl_->cold_lookup.has_value(); }
 
 void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                          std::function<void(std::vector<bool>)> done) {
