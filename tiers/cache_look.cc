@@ -104,8 +104,6 @@ void Cache::KeepForRegion(PoolId region, const BlockHash& last) {
   impl_->touches.TouchPrefix(impl_->state.blocks.Find({pool->namespace_id, last}));
 }
 
-bool Cache::has_cold_store() const { return impl_->cold_lookup.has_value(); }
-
 void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                          std::function<void(std::vector<bool>)> done) {
   const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);

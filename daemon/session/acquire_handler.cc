@@ -203,7 +203,7 @@ bool AcquireHandler::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
   const bool more = steps->lookup.Step(replies_.connection().budget(), &looked);
   replies_.connection().Spend(looked);
   if (more) return true;
-  if (cache_.has_cold_store()) {
+  if (cache_.HasColdStore()) {
     AskColdStore(steps);
   } else {
     AnswerLookup(steps.get());

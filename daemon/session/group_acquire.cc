@@ -23,7 +23,7 @@ uint32_t MissedBlocks(const GroupAcquire::Part& part, const BlockRange& needed) 
 void GroupAcquire::Start() {
   constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
   std::vector<ColdQuestion> questions;
-  if (cache_.has_cold_store()) {
+  if (cache_.HasColdStore()) {
     const std::vector<std::vector<uint8_t>> present = LookUp(kAll);
     questions = ColdQuestions(Groups(present));
   }
