@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 
 // What was opened, and what the log said meanwhile.
 struct Opening {
+  std::unique_ptr<Log> writer;  // devices that are opened later tell it
   Result<OpenedDevices> opened = OpenedDevices{};
   std::string log;
 
@@ -31,15 +33,13 @@ class DeviceOpeningTest : public ::testing::Test {
     config_.pool.devices = std::move(choices);
     testing::internal::CaptureStderr();
     Opening opening;
-    {
-      Log log(config_.log);
-      opening.opened = OpenDevices(config_, {.gpus = &gpus,
-                                             .loop = &loop_,
-                                             .executor = &executor_,
-                                             .log = &log,
-                                             .memory = memory_,
-                                             .kept_bytes = kept_bytes_});
-    }
+    opening.writer = std::make_unique<Log>(config_.log);
+    opening.opened = OpenDevices(config_, {.gpus = &gpus,
+                                           .loop = &loop_,
+                                           .executor = &executor_,
+                                           .log = opening.writer.get(),
+                                           .memory = memory_,
+                                           .kept_bytes = kept_bytes_});
     opening.log = testing::internal::GetCapturedStderr();
     return opening;
   }
