@@ -71,12 +71,13 @@ TEST_P(ServerKernels, LingeringDescriptorsOfAUserOfNoTenantHoldUpNobodyAndLeaveN
   WireClient other(daemon.socket());
   (void)other.Hello();
   other.Close();
+  // Threads of the closer end, with descriptors of their own, shortly after their work.
   daemon.WaitUntil([&] {
-    return daemon.network().closer.pending() == 0 && daemon.server().session_count() == 1;
+    return daemon.network().closer.pending() == 0 && daemon.server().session_count() == 1 &&
+           OpenDescriptors() <= before;
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begun,
             std::chrono::seconds(LingeringSocket::kLingerSeconds / 2));
-  EXPECT_LE(OpenDescriptors(), before);
 }
 
 TEST_P(ServerKernels, ADescriptorBeforeHelloIsNeverReceived) {
