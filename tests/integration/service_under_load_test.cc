@@ -100,14 +100,14 @@ TEST_F(ServiceUnderLoadTest, ReloadsDisturbNobody) {
   for (int i = 1; i <= kReloads; ++i) {
     WriteConfig(
         fmt::format("[cache]\npool_clean_fraction = {}\nhost_clean_fraction = {}\n"
-                    "max_wait_ms = {}\n[retention]\npersist_after = \"{}s\"\n",
-                    0.02 * (i % 40), 0.02 * (40 - i % 40), i, i % 3));
+                    "max_disk_read_bytes = \"{}KiB\"\n[retention]\npersist_after = \"{}s\"\n",
+                    0.02 * (i % 40), 0.02 * (40 - i % 40), 1024 + i, i % 3));
     ASSERT_EQ(::kill(daemon().pid(), SIGHUP), 0);
     WaitForRequests(10);
     // The reload is over when its values are in effect.
-    for (std::string seen; seen != std::to_string(i);) {
+    for (std::string seen; seen != fmt::format("\"{}KiB\"", 1024 + i);) {
       const boost::json::value config = Admin("config");
-      seen = boost::json::serialize(config.at("cache").at("max_wait_ms"));
+      seen = boost::json::serialize(config.at("cache").at("max_disk_read_bytes"));
     }
   }
   const ReplayReport report = StopClients();
