@@ -11,7 +11,7 @@
 #   docker build -t kvtier --build-arg CUDA_PACKAGES="cuda-nvcc-13-0 cuda-cudart-dev-13-0" .
 ARG BASE=debian:12
 
-# What it takes to compile.
+# The compiler and its libraries.
 FROM ${BASE} AS compiler
 ARG CUDA_PACKAGES=
 ARG CUDA_REPOSITORY=https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64
@@ -27,7 +27,7 @@ RUN if [ -n "$CUDA_PACKAGES" ]; then \
 ENV PATH=/usr/local/cuda/bin:$PATH
 WORKDIR /kvtier
 
-# What the tests use besides, which the image to run is not made of.
+# Packages that the tests use besides, and that the image to run is not made of.
 FROM compiler AS build
 RUN /tmp/setup.sh && rm -rf /var/lib/apt/lists/*
 CMD ["bash"]
@@ -49,7 +49,7 @@ RUN groupadd --gid 10001 kvtier && \
     install -d -o kvtier -g kvtier -m 0700 /var/lib/kvtier && \
     ln -s /opt/kvtier/bin/kvtierd /opt/kvtier/bin/kvtierctl /usr/local/bin/
 USER 10001:10001
-# What the container runtime of NVIDIA lets in.
+# The capabilities that NVIDIA's container runtime lets in.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 VOLUME ["/run/kvtier", "/var/lib/kvtier"]
 # Long enough for the index of a large disk to be rebuilt.

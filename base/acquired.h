@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an acquire gives: the one shape of a hit, of a load's progress and of a miss reason that the
-// cache, the protocol and the client library share.
+// The result of an acquire: the cache, the protocol and the client library share this one shape of
+// a hit, of a load's progress and of a miss reason.
 #pragma once
 
 #include <array>
@@ -60,8 +60,8 @@ inline constexpr int kMissReasonCount = kMissReasonTexts.size();
 // A block of the cached prefix, with one reference for the session that acquired it.
 struct AcquiredBlock {
   BlockHandle handle;
-  // Where it was found; kPool means usable now. What only another device's pool holds comes through
-  // host memory and counts as found there.
+  // Where it was found; kPool means usable now. A block that only another device's pool holds comes
+  // through host memory and counts as found there.
   Tier tier = Tier::kPool;
   uint16_t tokens = 0;
   friend bool operator==(const AcquiredBlock&, const AcquiredBlock&) = default;

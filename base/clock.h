@@ -29,7 +29,8 @@ inline int64_t ReadClockUs(clockid_t clock) {
 }
 inline int64_t ReadClockMs(clockid_t clock) { return ReadClockUs(clock) / 1000; }
 
-// Monotonic, for what is measured: the coarse clock is too coarse there, and a fake one would lie.
+// A monotonic clock for measurements: the coarse clock is too coarse for them, and a fake one would
+// lie.
 inline int64_t MonotonicUs() { return ReadClockUs(CLOCK_MONOTONIC); }
 
 // The machine's clocks. Any thread.

@@ -127,7 +127,7 @@ class BlockingLoop final : public EventQueue {
     }
   }
 
-  // Runs what has been posted, without waiting. Returns how many events that were.
+  // Runs the posted events, without waiting. Returns how many events that were.
   size_t RunPosted() {
     for (size_t events = 0;; ++events) {
       std::unique_lock lock(mutex_);

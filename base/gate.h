@@ -9,11 +9,11 @@
 //       // This event may come too late: it then does nothing.
 //       loop->Post(gate_.WhileOpen([this] { Pump(); }));
 //     }
-//     Gate gate_;  // last member: closes before what the callbacks use is destroyed
+//     Gate gate_;  // last member: closes before the callbacks' data is destroyed
 //   };
 //
 // Everything belongs to one thread, the event loop's. The two exceptions are named below: a Pass,
-// and what WhileOpen returns, may be copied, moved and destroyed on any thread.
+// and the result of WhileOpen, may be copied, moved and destroyed on any thread.
 #pragma once
 
 #include <cstddef>
@@ -129,7 +129,7 @@ class Gate {
   // happen on the gate's thread. REQUIRES: not closed.
   template <typename Callback>
   [[nodiscard]] auto Hold(Callback callback) {
-    // Shared, because std::function copies what it is given and a holder cannot be copied.
+    // Shared, because std::function copies its target and a holder cannot be copied.
     return [holder = std::make_shared<Holder>(Enter()),
             callback = std::move(callback)](auto&&... arguments) mutable {
       return callback(std::forward<decltype(arguments)>(arguments)...);

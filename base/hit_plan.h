@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a cached prefix is to be loaded, and what the engine says that computing costs: shared by
-// the cache, the protocol and the client library.
+// How far a cached prefix is to be loaded, and the engine's costs of computing: shared by the
+// cache, the protocol and the client library.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ enum class HitPlan : uint8_t {
   kBothEnds = 2,  // or a gap is computed while what follows it is loaded
 };
 
-// What an engine takes to compute n new tokens behind m that are there:
+// The time that an engine takes to compute n new tokens behind m that are there:
 // us = per_token_us * n + per_pair_us * n * (m + n / 2) + fixed_us.
 struct ComputeCost {
   static constexpr float kMaxUs = 1e9f;  // of each coefficient; none is negative
@@ -22,7 +22,7 @@ struct ComputeCost {
   float per_pair_us = 0;
   float fixed_us = 0;
 
-  // Of the tokens from `first` to `end`; nothing for none.
+  // The cost of the tokens from `first` to `end`; 0 for none.
   [[nodiscard]] double Us(uint64_t first, uint64_t end) const {
     if (end <= first) return 0;
     const auto n = static_cast<double>(end - first);
@@ -44,7 +44,7 @@ struct LoadWish {
   friend bool operator==(const LoadWish&, const LoadWish&) = default;
 };
 
-// What became of a wish, and what is expected.
+// How far the load will go, and the times that the cache expects.
 struct LoadForecast {
   // HitPlan::kBothEnds: so many blocks behind the first `gap_first` hits, all of which are usable
   // now, are not among the hits. They are to be computed, into the first of the new blocks, of

@@ -48,7 +48,7 @@ enum class RetentionClass : uint8_t {
   kExtended = 1,  // persisted
 };
 
-// What a client knows of a sequence that its blocks do not tell.
+// Facts about a sequence that a client knows and its blocks do not tell.
 enum class SequenceHint : uint8_t {
   kClosed = 1,   // it will not be continued
   kOnce = 2,     // it will not be asked for again, though it may be used until then

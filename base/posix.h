@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operating system hands out and answers: descriptors, and the errors of system calls.
+// Wrappers of the operating system: descriptors, and the errors of system calls.
 #pragma once
 
 #include <unistd.h>
@@ -47,7 +47,7 @@ class UniqueFd {
   return name != nullptr ? name : "E" + std::to_string(error_number);
 }
 
-// `context` says what was attempted on what; the errno's text is added to it.
+// `context` names the attempt and its object; the errno's text is added to it.
 [[nodiscard]] inline Error ErrnoError(ErrorCode code, int error_number, std::string context) {
   const char* text = ::strerrordesc_np(error_number);
   if (text != nullptr) context.append(": ").append(text);

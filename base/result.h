@@ -50,7 +50,7 @@ inline constexpr size_t kErrorCodeCount = 16;
 // The code's name as it appears in logs and JSON, for example "stale_handle".
 [[nodiscard]] std::string_view ErrorCodeName(ErrorCode code);
 
-// What went wrong, for programs (code, reason) and for people (context).
+// A failure, described for programs (code, reason) and for people (context).
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   // A short stable identifier, for example "frame_too_long"; also the label of the error's counter.

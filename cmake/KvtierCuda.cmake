@@ -2,7 +2,7 @@
 # Whether the CUDA device is built: KVTIER_CUDA is AUTO (if the toolkit is there), ON or OFF; the
 # outcome is KVTIER_HAS_CUDA. The runtime is linked statically and the driver's library not at all,
 # so one binary serves machines with and without a driver. KVTIER_DRIVER is the oldest driver that
-# serves the build, KVTIER_DRIVER_CUDA what it calls its version of CUDA.
+# serves the build, KVTIER_DRIVER_CUDA its name for its version of CUDA.
 
 set(KVTIER_CUDA AUTO CACHE STRING "Build the CUDA device: AUTO, ON or OFF")
 set_property(CACHE KVTIER_CUDA PROPERTY STRINGS AUTO ON OFF)

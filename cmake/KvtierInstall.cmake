@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is installed where. Components are named after the packages that they become.
+# The installed files and their places. Components are named after the packages that they become.
 
 # Debian's directory for libraries, which the prefix /usr alone would not be given here.
 if(EXISTS /etc/debian_version AND CMAKE_LIBRARY_ARCHITECTURE)
@@ -7,7 +7,7 @@ if(EXISTS /etc/debian_version AND CMAKE_LIBRARY_ARCHITECTURE)
 endif()
 include(GNUInstallDirs)
 
-# Installing and packaging take what was built; they do not build tests first.
+# Installing and packaging take the files already built; they do not build tests first.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 
 # The configuration that is installed is written by the daemon itself, from its table of keys.
@@ -53,15 +53,13 @@ if(KVTIER_HAS_CUDA_KERNELS)
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvtier COMPONENT kvtierd OPTIONAL)
 endif()
 
-# --- kvtier-cold-resp, kvtier-cold-rados: where their client libraries are, each a package ---
+# --- kvtier-cold-resp: a package where its client library is ---
 set(KVTIER_COLD_PACKAGES "")
-foreach(library kvtier-cold-resp kvtier-cold-rados)
-  if(TARGET ${library})
-    # Where the daemon looks, from its own place on.
-    install(TARGETS ${library} LIBRARY DESTINATION lib/kvtier COMPONENT ${library})
-    list(APPEND KVTIER_COLD_PACKAGES ${library})
-  endif()
-endforeach()
+if(TARGET kvtier-cold-resp)
+  # The daemon looks there, relative to its own place.
+  install(TARGETS kvtier-cold-resp LIBRARY DESTINATION lib/kvtier COMPONENT kvtier-cold-resp)
+  list(APPEND KVTIER_COLD_PACKAGES kvtier-cold-resp)
+endif()
 
 # --- kvtier-tools ---
 install(TARGETS kvtierctl

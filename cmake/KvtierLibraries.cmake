@@ -78,6 +78,6 @@ if(KVTIER_STATIC)
     set_property(TARGET ${target} PROPERTY INTERFACE_LINK_LIBRARIES ${archives} ${CMAKE_DL_LIBS})
   endfunction()
   kvtier_link_archives(PkgConfig::URING uring)
-  # Its pkg-config file does not name what the archive needs.
+  # Its pkg-config file does not name the archive's needs.
   kvtier_link_archives(PkgConfig::ROCKSDB rocksdb snappy lz4 zstd bz2 z)
 endif()

@@ -51,20 +51,14 @@ set(CPACK_COMPONENT_KVTIER-TOOLS_DESCRIPTION
   "KV cache of LLM inference in three tiers: tools
  kvtierctl looks into a running kvtierd and at its disk, and measures.")
 
-# The daemon opens them at run time and takes those of its own version only.
-foreach(library_and_store "resp:servers that speak RESP, as Valkey and Redis do" "rados:Ceph clusters")
-  string(REPLACE ":" ";" pair ${library_and_store})
-  list(GET pair 0 kind)
-  list(GET pair 1 store)
-  string(TOUPPER ${kind} upper)
-  set(CPACK_DEBIAN_KVTIER-COLD-${upper}_PACKAGE_NAME kvtier-cold-${kind})
-  set(CPACK_DEBIAN_KVTIER-COLD-${upper}_PACKAGE_SECTION libs)
-  set(CPACK_DEBIAN_KVTIER-COLD-${upper}_PACKAGE_DEPENDS "kvtierd ${same_version}")
-  set(CPACK_COMPONENT_KVTIER-COLD-${upper}_DESCRIPTION
-    "KV cache of LLM inference in three tiers: cold tier
+# The daemon opens it at run time and takes one of its own version only.
+set(CPACK_DEBIAN_KVTIER-COLD-RESP_PACKAGE_NAME kvtier-cold-resp)
+set(CPACK_DEBIAN_KVTIER-COLD-RESP_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_KVTIER-COLD-RESP_PACKAGE_DEPENDS "kvtierd ${same_version}")
+set(CPACK_COMPONENT_KVTIER-COLD-RESP_DESCRIPTION
+  "KV cache of LLM inference in three tiers: cold tier
  Lets kvtierd keep blocks in a store that hosts share:
- ${store}.")
-endforeach()
+ servers that speak RESP, as Valkey and Redis do.")
 
 set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_NAME libkvtier0)
 set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_SECTION libs)

@@ -22,8 +22,8 @@ class LentMapping;
 inline constexpr size_t kMaxChunkPieces = 4096;
 
 struct CopyQueueOptions {
-  // What is handed to the hardware at a time. More amortises the cost of a call, less lets an
-  // urgent request through sooner; whole blocks are never cut unless one alone is larger.
+  // Bytes handed to the hardware at a time. More amortises the cost of a call, less lets an urgent
+  // request through sooner; whole blocks are never cut unless one alone is larger.
   uint64_t chunk_bytes = 16 * kMiB;
   // The same for kBackground while it is not awaited, when only one such chunk is in flight in a
   // direction. Another process's small copies, such as an engine's sampled tokens, share the GPU's
@@ -36,8 +36,8 @@ struct CopyQueueOptions {
   uint64_t background_bytes_per_s = 0;
 };
 
-// A request on its way. What follows `pool` is for the thread that performs the chunks, but for
-// the position and `arrival`, which are the queue's.
+// A request on its way. The members below `pool` belong to the thread that performs the chunks, but
+// for the position and `arrival`, which are the queue's.
 struct CopyJob : std::enable_shared_from_this<CopyJob> {
   CopyRequest request;
   std::byte* pool = nullptr;
@@ -62,7 +62,7 @@ struct CopyPiece {
   uint32_t job = 0;          // of the chunk's jobs
 };
 
-// What is handed to the hardware, or to one thread, at a time.
+// The unit that is handed to the hardware, or to one thread, at a time.
 struct CopyChunk {
   CopyPriority priority = CopyPriority::kDemand;
   uint64_t bytes = 0;
@@ -107,7 +107,7 @@ class CopyQueue {
   // The priority is background and no acquire waits for it: an engine on the same GPU must not
   // feel it.
   [[nodiscard]] bool Gentle(size_t priority) const;
-  // What the next chunk of the priority may hold at most.
+  // The most bytes that the next chunk of the priority may hold.
   [[nodiscard]] uint64_t MostBytes(bool gentle) const;
   // Moves the front job's next piece into the chunk; false if it does not fit.
   [[nodiscard]] static bool TakePiece(CopyJob& job, uint32_t job_number, uint64_t most_bytes,

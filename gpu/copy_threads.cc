@@ -30,7 +30,7 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Below this, what is copied is likely to be used from the cache.
+// Smaller copies are likely to be read from the CPU's cache soon.
 constexpr size_t kMinStreamBytes = 32 * 1024;
 constexpr size_t kVectorBytes = 32;
 constexpr size_t kStepBytes = 4 * kVectorBytes;

@@ -5,10 +5,10 @@
 // A page is a sealed memfd of slots 64 bytes apart, each a u32 that grows modulo 2^32. A load that
 // is given a slot counts from a base beyond all that the slot's earlier loads could reach: a client
 // that still waits for one of their values sees it passed. Slots of the first half are given by the
-// daemon. Those of the second half are named by the client with the request that they count, so
+// daemon. Slots of the second half are named by the client with the request that they count, so
 // that it can look at them without an answer; the base is then the client's as well. The client can
-// write to the page and so mislead itself; what stands there is read on this side only to learn
-// what the client, or its GPU, says about its own blocks.
+// write to the page and so mislead itself; this side reads it only for claims of the client, or of
+// its GPU, about its own blocks.
 #pragma once
 
 #include <cstddef>
@@ -48,11 +48,11 @@ class StepCounter {
   // The load has fewer steps than was thought when the counter was opened. REQUIRES: no client
   // knows the counter yet, and no more than `steps` have been counted.
   void Shorten(uint32_t steps);
-  // What stands in the page when `done` steps are done.
+  // The page's value when `done` steps are done.
   [[nodiscard]] uint32_t ValueOf(uint32_t done) const { return base_ + done; }
 
-  // Counts, unless as much was counted before, devices were stopped or it has ended. What this
-  // thread did before is visible to a client that sees the value.
+  // Counts, unless as much was counted before, devices were stopped or it has ended. A client that
+  // sees the value also sees all earlier writes of this thread.
   void Store(uint32_t done);
   // The same for a device that will write the value itself; false if there is nothing to write. If
   // in the end it cannot, Publish does it.
@@ -95,7 +95,8 @@ class CounterPage : public std::enable_shared_from_this<CounterPage> {
   [[nodiscard]] std::shared_ptr<StepCounter> Open(uint32_t steps);
   // Whether a client may name the slot at this offset.
   [[nodiscard]] bool CanBeNamed(uint32_t offset) const;
-  // What stands there. Any value: the client may write at any time. REQUIRES: CanBeNamed(offset).
+  // The slot's value. It may be any: the client may write at any time. REQUIRES:
+  // CanBeNamed(offset).
   [[nodiscard]] uint32_t Read(uint32_t offset) const;
   // The counter at a place and from a base that the client has named; null if an earlier one is
   // still in use there: a device may be about to write to it. REQUIRES: CanBeNamed(offset).
@@ -123,7 +124,7 @@ class CounterPage : public std::enable_shared_from_this<CounterPage> {
   std::vector<bool> named_;           // of the client's half: slots in use
 };
 
-// What a copy request counts when it has landed.
+// The count that a copy request adds when it has landed.
 struct CountedStep {
   std::shared_ptr<StepCounter> counter;
   uint32_t done = 0;

@@ -13,9 +13,9 @@ namespace {
 // headers of earlier versions lack them, and later ones have others.
 constexpr unsigned int kVersion = 12080;
 
-// What cuda.h calls CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE
-// and CU_MEMCPY_OPERAND_TYPE_POINTER. Copies read what was written before them in stream order;
-// they should leave the SMs alone.
+// In cuda.h: CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE and
+// CU_MEMCPY_OPERAND_TYPE_POINTER. Copies read all data written before them in stream order; they
+// should leave the SMs alone.
 constexpr int kAccessOrder = 1;
 constexpr unsigned kCopyFlags = 1;
 constexpr int kPointer = 1;

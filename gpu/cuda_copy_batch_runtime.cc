@@ -5,7 +5,7 @@
 namespace kvtier {
 namespace {
 
-// Copies read what was written before them in stream order; they should leave the SMs alone.
+// Copies read all data written before them in stream order; they should leave the SMs alone.
 constexpr auto kAccessOrder = cudaMemcpySrcAccessOrderStream;
 constexpr unsigned kCopyFlags = cudaMemcpyFlagPreferOverlapWithCompute;
 

@@ -87,8 +87,8 @@ class CudaCopyEngine {
   bool Launch(Lane& lane);
   [[nodiscard]] cudaError_t Perform(const CopyChunk& chunk, const Lane& lane);
   // Counts the requests of which the chunk is the last, behind it on the stream. (A second stream
-  // that waits for the chunk would keep the first from pausing, some 2 us; but what is no copy
-  // waits for the GPU's turns, which while another process computes are 2 ms apart.)
+  // that waits for the chunk would keep the first from pausing, some 2 us; but all work that is no
+  // copy waits for the GPU's turns, which while another process computes are 2 ms apart.)
   [[nodiscard]] std::vector<CountedStep> Count(const CopyChunk& chunk, const Lane& lane);
   bool Reap(Lane& lane);
   // False when there is nothing left to do.

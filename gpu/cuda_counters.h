@@ -23,8 +23,8 @@ class CudaCounters {
   CudaCounters(const CudaCounters&) = delete;
   CudaCounters& operator=(const CudaCounters&) = delete;
 
-  // Has `stream` write the value behind what it holds already; false if the stream cannot reach the
-  // page, and the host has to write.
+  // Has `stream` write the value behind its queued work; false if the stream cannot reach the page,
+  // and the host has to write.
   [[nodiscard]] bool Write(const CountedStep& step, cudaStream_t stream);
   // Pages that could not be reached, ever.
   [[nodiscard]] uint64_t unreachable_pages() const { return unreachable_pages_; }

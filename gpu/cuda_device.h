@@ -49,9 +49,9 @@ struct CudaDeviceOptions {
 [[nodiscard]] std::shared_ptr<HostPinner> MakeCudaHostPinner();
 
 // Takes the device's primary context, some 100 ms. `loop` outlives the device, and the device its
-// pools and what it pinned. Its destructor waits for the copies in flight and fails the rest
-// (kCancelled "device_closed"); every `done` is posted before it returns.
-// Errors: as LookAtCudaDevice; kResourceExhausted from CUDA. Any thread.
+// pools and the memory that it pinned. Its destructor waits for the copies in flight and fails the
+// rest (kCancelled "device_closed"); every `done` is posted before it returns. Errors: as
+// LookAtCudaDevice; kResourceExhausted from CUDA. Any thread.
 [[nodiscard]] Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options,
                                                              EventQueue* loop);
 

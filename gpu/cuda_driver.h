@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of this folder that use CUDA share: its errors as the project's, the driver's
+// Shared by the files of this folder that use CUDA: its errors as the project's, the driver's
 // functions that the runtime lacks, and host memory registered with CUDA. Internal to gpu/.
 #pragma once
 

@@ -17,7 +17,7 @@ tl::unexpected<Error> Bad(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory", std::move(context));
 }
 
-// What the driver says of memory that a client named is the client's mistake.
+// An error of the driver about memory that a client named is the client's mistake.
 Status Checked(CUresult code, std::string_view context) {
   if (code == CUDA_SUCCESS) return {};
   return Bad(fmt::format("{}: {}", context, cudaGetErrorName(static_cast<cudaError_t>(code))));

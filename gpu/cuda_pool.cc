@@ -109,8 +109,8 @@ Status CudaPool::Map(int ordinal) {
   return {};
 }
 
-// What the memory held may be another tenant's. 100 GiB take 40 ms, for which only the
-// pool's own client has to wait.
+// The memory's old contents may be another tenant's. 100 GiB take 40 ms, for which only the pool's
+// own client has to wait.
 Status CudaPool::Zero(EventQueue* loop) {
   KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&zeroing_, cudaStreamNonBlocking),
                            "a stream to zero a pool");

@@ -24,7 +24,7 @@ class CudaPool final : public DevicePool {
  public:
   // Allocates, and has a stream write the zeros. `loop` outlives the pool. The device
   // is the calling thread's current one. Errors: kInvalidArgument "empty_pool"; kResourceExhausted
-  // "pool_exceeds_vram" naming what was asked for, free and there; kIoError.
+  // "pool_exceeds_vram", which names the requested, the free and the total bytes; kIoError.
   [[nodiscard]] static Result<std::unique_ptr<CudaPool>> Create(const CudaDriver* driver,
                                                                 int ordinal, uint64_t bytes,
                                                                 EventQueue* loop);
@@ -49,7 +49,7 @@ class CudaPool final : public DevicePool {
     bool reached = false;
     std::vector<std::function<void()>> waiting;
   };
-  // What the stream's callback is given, and frees.
+  // The argument of the stream's callback, which frees it.
   struct Zeroed {
     EventQueue* loop = nullptr;
     std::weak_ptr<Readiness> readiness;

@@ -21,7 +21,7 @@
 
 namespace kvtier {
 
-// What `kvtierctl status` says about a device.
+// A device's facts for `kvtierctl status`.
 struct DeviceInfo {
   std::string kind;  // "host" or "cuda"
   std::string name;  // for people, for example "host memory (memfd)"
@@ -39,7 +39,7 @@ struct DeviceInfo {
 class DevicePool {
  public:
   virtual ~DevicePool() = default;
-  // What was asked for, rounded up to what the device can allocate.
+  // The requested size, rounded up to a size that the device can allocate.
   [[nodiscard]] virtual uint64_t bytes() const = 0;
   // In the address space of the device: the CPU may use it only where the device is host memory.
   [[nodiscard]] virtual std::byte* data() const = 0;
@@ -141,9 +141,9 @@ class Device {
   virtual void WhenOpen(std::function<void(Status)> done) { done({}); }
   // Errors: kResourceExhausted when the memory cannot be had.
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
-  // The memory of a pool that an earlier process made, with what was left in it. `fd` is what that
-  // pool showed as shareable_fd, and `bytes` what it had. Errors: kUnsupported "adopt_pool",
-  // kCorrupt "not_sealed", "size_changed" or "other_device"; what the mapping refuses.
+  // Adopts the memory of a pool that an earlier process made, with its contents. `fd` is that
+  // pool's shareable_fd, and `bytes` its size. Errors: kUnsupported "adopt_pool", kCorrupt
+  // "not_sealed", "size_changed" or "other_device"; the errors of the mapping.
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> AdoptPool(UniqueFd fd, uint64_t bytes);
   // Makes another process's memory a pool that can be copied from and to, without a copy of its
   // own. Its owner may end, or take the memory away, at any time: copies then fail or move bytes
@@ -155,8 +155,8 @@ class Device {
   // Says whether an acquire waits for what kBackground copies will free. While one waits, no rate
   // holds such copies back, those included that were submitted before.
   virtual void AwaitBackground(bool /*awaited*/) {}
-  // How many counter pages the device cannot write to: what it should count there is counted by a
-  // thread of the host, some microseconds later.
+  // The number of counter pages that the device cannot write to: a thread of the host counts there
+  // in its place, some microseconds later.
   [[nodiscard]] virtual uint64_t unreachable_counter_pages() const { return 0; }
   // For the host memory that is copied from and to; null where none needs pinning. Owned by the
   // device.

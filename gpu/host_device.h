@@ -24,7 +24,7 @@
 
 namespace kvtier {
 
-// What the kernel reckons can be used without swapping; nothing if it does not say.
+// The kernel's estimate of memory usable without swapping; nothing if it gives none.
 [[nodiscard]] std::optional<uint64_t> AvailableMemoryBytes();
 
 // A pool in a sealed memfd. The memory is filled in by a background thread: zeroing takes seconds

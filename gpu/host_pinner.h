@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pinning makes host memory fast to copy to and from a device: the device page-locks it and knows
-// where it is. Here are the interface, the record of what is pinned, and the gate that lets urgent
+// where it is. Here are the interface, the record of pinned memory, and the gate that lets urgent
 // calls of the driver go before the next piece is pinned.
 #pragma once
 

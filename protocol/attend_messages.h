@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages by which the daemon computes attention for clients that launch no kernels themselves;
-// messages.h has the rules common to all, docs/PROTOCOL.md says what the fields mean.
+// messages.h has the rules common to all, docs/PROTOCOL.md describes the fields.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Workspace {
 // The memory's descriptor travels with this frame's first byte, as ATTACH_REPLY's does.
 struct WorkspaceReply {
   static constexpr MessageType kType = MessageType::kWorkspaceReply;
-  uint64_t bytes = 0;  // what was asked for, rounded up
+  uint64_t bytes = 0;  // the requested size, rounded up
   DeviceKind device_kind = DeviceKind::kHost;
 };
 
@@ -62,10 +62,10 @@ struct Attend {
   uint64_t output_offset = 0;
   uint64_t lse_offset = kNoLse;  // [query tokens, q_heads] of f32
   std::vector<AttendSequence> sequences;
-  // Of all sequences, one after another; each has as many as its kv_tokens need.
+  // The blocks of all sequences, one after another; each has as many as its kv_tokens need.
   std::vector<BlockHandle> blocks;
-  // What the numbers of an fp8 cache are multiplied with: one for each KV head, or one for all;
-  // none stands for 1. Finite and above 0: checked by Decode, kInvalidArgument "bad_scale".
+  // The factors of an fp8 cache's numbers: one for each KV head, or one for all; none stands for 1.
+  // Finite and above 0: checked by Decode, kInvalidArgument "bad_scale".
   std::vector<float> key_scales;
   std::vector<float> value_scales;
 };
@@ -73,7 +73,7 @@ struct Attend {
 // The results are in the workspace.
 struct AttendReply {
   static constexpr MessageType kType = MessageType::kAttendReply;
-  uint64_t compute_ns = 0;  // what it took, without waiting for its turn
+  uint64_t compute_ns = 0;  // the time to compute, without waiting for its turn
 };
 
 }  // namespace kvtier::wire

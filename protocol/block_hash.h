@@ -4,9 +4,9 @@
 //
 // vllm-sha256-cbor/1, /2: SHA-256(canonical CBOR([parent, [token, ...], [extra key, ...] or
 // null])),
-//   where the parent of the first block is SHA-256(CBOR(seed)). The extra keys are what beside its
-//   tokens makes a block what it is: /1 has them as bare values, so that a cache salt can pass for
-//   a LoRA's name; /2 puts before each what it is.
+//   where the parent of the first block is SHA-256(CBOR(seed)). The extra keys identify a block
+//   beside its tokens: /1 has them as bare values, so that a cache salt can pass for a LoRA's name;
+//   /2 puts before each its kind.
 // sglang/1: SHA-256(parent || token as u32, little-endian, ...). The first block's parent is empty,
 //   or the digest of the request's namespace.
 #pragma once
@@ -62,7 +62,8 @@ struct MediaItem {
 
 inline constexpr std::string_view kDefaultHashSeed = "vllm-none-hash";
 
-// What a request brings along besides tokens. vLLM takes an empty text for none; SGLang does not.
+// The parts of a request's identity besides tokens. vLLM takes an empty text for none; SGLang does
+// not.
 struct PromptIdentity {
   std::optional<std::string> seed;  // of vLLM's first parent; none: kDefaultHashSeed
   std::optional<std::string> lora_name;
@@ -116,7 +117,7 @@ class BlockHasher {
   // embeddings.
   [[nodiscard]] ExtraKeys KeysOf(size_t block, size_t tokens) const;
 
-  // Of the full blocks so far.
+  // The hashes of the full blocks so far.
   [[nodiscard]] const std::vector<BlockHash>& hashes() const { return hashes_; }
   [[nodiscard]] uint32_t block_tokens() const { return block_tokens_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages about blocks: those that reference them, and those that only ask about them or keep
-// them. messages.h has the rules common to all, tiers/cache.h says what the calls mean.
+// them. messages.h has the rules common to all, tiers/cache.h describes the calls.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ enum class LoadOrder : uint8_t {
   kLayers = 1,  // the first layer of all blocks, then the second
 };
 
-// What is asked for in the pool of one group of a model. Hashes of several groups are those of one
+// A request for the pool of one group of a model. Hashes of several groups are those of one
 // sequence, each from its first block on.
 struct Acquire {
   static constexpr MessageType kType = MessageType::kAcquire;
@@ -143,10 +143,11 @@ struct ReleaseReply {
 struct Resume {
   static constexpr MessageType kType = MessageType::kResume;
   PoolId pool;
-  // What that session's HELLO_REPLY said.
+  // The identity in that session's HELLO_REPLY.
   SessionId session;
   Digest128 secret;
-  // Another RESUME of the same session follows; without it, what was not claimed is given back.
+  // Another RESUME of the same session follows; without it, all blocks that were not claimed are
+  // given back.
   bool more = false;
   // At most kMaxClaimsPerResume; each of 1 reference or more: else Decode says "bad_references".
   std::vector<ResumeClaim> claims;
@@ -227,12 +228,12 @@ struct PinReply {
   uint32_t count = 0;  // of the hashes, those cached and now pinned
 };
 
-// What the client knows of a sequence, whose hashes these are from its first block on.
+// The client's knowledge of a sequence, whose hashes these are from its first block on.
 struct Hint {
   static constexpr MessageType kType = MessageType::kHint;
   PoolId pool;
   SequenceHint hint = SequenceHint::kClosed;
-  // Of kReturns; 0 with the others. Else kInvalidArgument "bad_returns_in".
+  // Given with kReturns; 0 with the others. Else kInvalidArgument "bad_returns_in".
   int64_t returns_in_ms = 0;
   std::span<const BlockHash> hashes;
 };
@@ -242,9 +243,9 @@ struct HintReply {
   uint32_t count = 0;  // of the hashes, those of which the hint was taken
 };
 
-// Tells which tokens blocks hold, for the events that routers get. Of blocks that are cached, or
-// will be within half a minute: so it comes before the COMMIT or STORE whose events should carry
-// them. Fire and forget, as COMMIT. One without blocks asks whether ids are wanted at all.
+// Tells which tokens blocks hold, for the events that routers get. The blocks are cached, or will
+// be within half a minute: so it comes before the COMMIT or STORE whose events should carry them.
+// Fire and forget, as COMMIT. One without blocks asks whether ids are wanted at all.
 struct Tokens {
   static constexpr MessageType kType = MessageType::kTokens;
   struct Block {
@@ -254,8 +255,8 @@ struct Tokens {
   };
   PoolId pool;                // or a region
   std::vector<Block> blocks;  // at most kMaxTokenBlocksPerCall
-  // Of one block after the other, at most kMaxTokenIdsPerCall. As many as the blocks have tokens:
-  // else Decode says "bad_token_count".
+  // The ids of one block after the other, at most kMaxTokenIdsPerCall. As many as the blocks have
+  // tokens: else Decode says "bad_token_count".
   std::vector<uint32_t> ids;
 };
 

@@ -81,7 +81,7 @@ class CborWriter {
     std::memcpy(at, &swapped, sizeof(swapped));
   }
 
-  // Space for `bytes` behind what is written.
+  // Space for `bytes` behind the written ones.
   std::byte* Reserve(size_t bytes) {
     if (bytes > capacity_ - size_) [[unlikely]]
       Grow(bytes);

@@ -12,8 +12,8 @@
 namespace kvtier::wire {
 namespace {
 
-// What one receive is offered at least when the buffer is fresh, and how much is taken beyond a
-// frame's end.
+// The least space that one receive is offered when the buffer is fresh, and the most that is taken
+// beyond a frame's end.
 constexpr size_t kReadBytes = 64u << 10;
 // Less space than this is not worth a system call.
 constexpr size_t kMinSpaceBytes = 4096;

@@ -2,7 +2,7 @@
 // Frames: how messages are cut out of the byte stream of a socket.
 //
 // A frame is a 16-byte header, little-endian: u32 payload_bytes, u16 type, u16 flags,
-// u64 request_id; then the payload. What a type's payload means is decided by messages.h.
+// u64 request_id; then the payload. messages.h decides the meaning of a type's payload.
 #pragma once
 
 #include <cstddef>

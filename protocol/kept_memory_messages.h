@@ -21,8 +21,8 @@ namespace kvtier::wire {
 using KeptMemoryName = std::array<uint8_t, 32>;
 
 // Hands the daemon two descriptors, which travel with this frame's first byte (SCM_RIGHTS): the
-// memory's, then its table's. The session's process becomes the owner; what was kept under the name
-// and had no owner, or this one, is given back.
+// memory's, then its table's. The session's process becomes the owner; memory that was kept under
+// the name and had no owner, or this one, is given back.
 struct KeepMemory {
   static constexpr MessageType kType = MessageType::kKeepMemory;
   KeptMemoryName name{};
@@ -38,8 +38,8 @@ struct KeepMemoryReply {
   static constexpr MessageType kType = MessageType::kKeepMemoryReply;
 };
 
-// Asks for what is kept under a name. With `table_only` for the table alone, which changes no
-// owner; otherwise the session's process becomes the owner of the memory.
+// Asks for the memory that is kept under a name. With `table_only` for the table alone, which
+// changes no owner; otherwise the session's process becomes the owner of the memory.
 struct TakeMemory {
   static constexpr MessageType kType = MessageType::kTakeMemory;
   KeptMemoryName name{};
@@ -60,8 +60,8 @@ struct TakeMemoryReply {
   [[nodiscard]] uint32_t descriptors() const { return !found ? 0 : bytes == 0 ? 1 : 2; }
 };
 
-// Gives memory back: what is kept under `name`, unless another process that lives owns it; without
-// a name all of the tenant that has no owner, on `device` or anywhere.
+// Gives memory back: the memory kept under `name`, unless another process that lives owns it;
+// without a name all of the tenant that has no owner, on `device` or anywhere.
 struct ReleaseMemory {
   static constexpr MessageType kType = MessageType::kReleaseMemory;
   static constexpr uint32_t kAnyDevice = UINT32_MAX;

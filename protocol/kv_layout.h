@@ -10,7 +10,7 @@
 namespace kvtier {
 
 // Byte strides of a group's KvLayoutKind. Inline scales follow a layer's keys and values as
-// [token][head][scale]. Of an opaque group only the strides of blocks and layers are not 0.
+// [token][head][scale]. An opaque group has only strides of blocks and layers; the others are 0.
 struct KvLayout {
   uint32_t block_tokens = 0;
   uint64_t element_bytes = 0;

@@ -10,8 +10,8 @@ namespace kvtier::wire {
 
 // "KVT1" as it lies on the wire.
 inline constexpr uint32_t kMagic = 0x3154564b;
-// Both sides must have the same major version, and speak the lower of their minor versions. What a
-// minor version may add: "Versions" in docs/PROTOCOL.md.
+// Both sides must have the same major version, and speak the lower of their minor versions.
+// Additions that a minor version may make: "Versions" in docs/PROTOCOL.md.
 inline constexpr uint16_t kProtocolMajor = 1;
 inline constexpr uint16_t kProtocolMinor = 0;
 
@@ -32,7 +32,7 @@ inline constexpr uint32_t kMaxBlocksPerCall = 16384;
 inline constexpr uint32_t kMaxPartialBlocksPerCall = 1024;
 // So that a COMMIT with every optional field still fits a frame.
 inline constexpr uint32_t kMaxCommitsPerCall = 8192;
-// Of one RESUME; a client that holds more sends several.
+// The limit of one RESUME; a client that holds more sends several.
 inline constexpr uint32_t kMaxClaimsPerResume = 4096;
 // Likewise of a STORE.
 inline constexpr uint32_t kMaxStoresPerCall = 8192;
@@ -46,13 +46,13 @@ inline constexpr uint32_t kMaxRegionBlocks = 1u << 20;
 inline constexpr uint32_t kMaxRegionPieces = 4096;
 // Names of kept memory of one tenant: more than any machine has GPUs and engines together.
 inline constexpr uint32_t kMaxKeptMemories = 64;
-// Of one, or of its table: sums of them stay far from overflow.
+// The limit of one memory, or of its table: sums of them stay far from overflow.
 inline constexpr uint64_t kMaxKeptMemoryBytes = uint64_t{1} << 48;
 
 // Sequences of one ATTEND, and the query tokens of all of them.
 inline constexpr uint32_t kMaxAttendSequences = 4096;
 inline constexpr uint32_t kMaxAttendQueryTokens = 65536;
-// Of an ATTEND's keys, and of its values: one for each KV head.
+// The limit of an ATTEND's keys, and of its values: one for each KV head.
 inline constexpr uint32_t kMaxAttendScales = 1024;
 // How many a session may have at once, and the bytes of one.
 inline constexpr uint32_t kMaxWorkspaces = 16;

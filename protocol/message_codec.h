@@ -35,7 +35,7 @@ concept Like = std::same_as<std::remove_const_t<M>, T>;
 template <typename T>
 concept PlainNumber = (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, float>;
 
-// Sizes or, with kStore, stores. REQUIRES of all functions: what is written keeps within the
+// Sizes or, with kStore, stores. REQUIRES of all functions: the written bytes keep within the
 // bounds.
 template <bool kStore>
 class FieldOutput {
@@ -136,7 +136,7 @@ using FieldSizer = FieldOutput<false>;
 using FieldWriter = FieldOutput<true>;
 
 // Reads one payload and keeps the first error. After an error everything reads as zero or empty, so
-// a list of fields needs no branches; ask Finish before using what was read.
+// a list of fields needs no branches; call Finish before using the values.
 class FieldReader {
  public:
   FieldReader(MessageType type, std::span<const std::byte> payload) : type_(type), rest_(payload) {}
@@ -235,7 +235,8 @@ class FieldReader {
       error_ = std::move(decoded).error();
     }
   }
-  // What must hold of the fields read so far; else kInvalidArgument `reason` with the value.
+  // A condition that the fields read so far must meet; else kInvalidArgument `reason` with the
+  // value.
   template <typename Value>
   void Check(bool holds, const char* reason, Value value) {
     if (!holds && !error_) [[unlikely]]

@@ -114,7 +114,7 @@ Status CheckDimensions(const KvGroup& group) {
   return CheckRange(group.scale_bytes, kMaxModelScaleBytes, "scale_bytes", 0);
 }
 
-// What an opaque group does not have is zero, so that equal records have one encoding.
+// Dimensions that an opaque group does not have are zero, so that equal records have one encoding.
 Status CheckOpaque(const KvGroup& group) {
   KVT_RETURN_IF_ERROR(CheckRange(group.kv_heads, 0, "kv_heads", 0));
   KVT_RETURN_IF_ERROR(CheckRange(group.k_head_dim, 0, "k_head_dim", 0));

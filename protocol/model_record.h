@@ -78,7 +78,7 @@ struct KvGroup {
   KvDtype dtype = KvDtype::kBfloat16;
   KvLayoutKind layout = KvLayoutKind::kBlockFirst;
   uint32_t block_tokens = 16;
-  // Of one layer of a block, if the group is opaque; 0: they follow from the dimensions.
+  // The size of one layer of a block, if the group is opaque; 0: the dimensions give it.
   uint64_t layer_bytes = 0;
 
   friend bool operator==(const KvGroup&, const KvGroup&) = default;
@@ -127,8 +127,8 @@ struct ModelRecord {
 
   // SHA-256 of the encoding. REQUIRES: Validate() passed, as for the following.
   [[nodiscard]] ModelFingerprint Fingerprint() const;
-  // What the blocks of one group are found by: SHA-256 of the group's number, and of the encoding
-  // with that group alone. A replicated group is that of rank 0 of 1.
+  // The fingerprint by which the blocks of one group are found: SHA-256 of the group's number, and
+  // of the encoding with that group alone. A replicated group is that of rank 0 of 1.
   [[nodiscard]] ModelFingerprint GroupFingerprint(uint32_t group) const;
 };
 

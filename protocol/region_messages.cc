@@ -34,7 +34,7 @@ void CheckLayout(auto& io, const OpenRegion& m) {
   }
 }
 
-// What STORE and LOAD begin with.
+// The first fields of STORE and LOAD.
 void TransferFields(auto& io, auto& m) {
   io.Number(m.region);
   io.Number(m.transfer);

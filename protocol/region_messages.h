@@ -40,8 +40,8 @@ struct RegionPiece {
 // until it closes it or ends.
 //
 // Decode checks that every block lies within the memory: kInvalidArgument "bad_region_layout"; and
-// kLimitExceeded "too_many_blocks", "too_many_pieces". That the pieces' bytes are together those of
-// the group's blocks is for the daemon to check.
+// kLimitExceeded "too_many_blocks", "too_many_pieces". The daemon must check that the pieces' bytes
+// are together those of the group's blocks.
 struct OpenRegion {
   static constexpr MessageType kType = MessageType::kOpenRegion;
   ModelId model;

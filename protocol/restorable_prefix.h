@@ -43,8 +43,8 @@ struct BlockRange {
 // Positions of blocks in their sequences are below this.
 inline constexpr uint32_t kMaxBlockPosition = (1u << 31) - 1;
 
-// The cache evicts the deeper of two blocks first. Of full attention that is the later one, which
-// nothing else needs; of a window or a state the earlier one, which fewer and shorter prefixes
+// The cache evicts the deeper of two blocks first. With full attention that is the later one, which
+// nothing else needs; with a window or a state the earlier one, which fewer and shorter prefixes
 // need. REQUIRES: position <= kMaxBlockPosition.
 [[nodiscard]] constexpr uint32_t EvictionDepth(HitRule rule, uint32_t position) {
   return rule == HitRule::kAll ? position : UINT32_MAX - position;

@@ -39,14 +39,14 @@ struct Hello {
 // see socket_io.h.
 struct HelloReply {
   static constexpr MessageType kType = MessageType::kHelloReply;
-  // What both sides speak from here on.
+  // The version that both sides speak from here on.
   uint16_t major = kProtocolMajor;
   uint16_t minor = kProtocolMinor;
   SessionId session;
   // Differs between any two starts of the daemon: after a reconnect, a changed one means that pool
   // and handles are gone.
   uint64_t daemon_generation = 0;
-  // What the daemon accepts of this session, at most the numbers of limits.h.
+  // The limits that the daemon accepts of this session, at most the numbers of limits.h.
   uint32_t max_frame_bytes = kMaxFrameBytes;
   uint32_t max_hashes = kMaxHashesPerCall;
   uint32_t max_blocks = kMaxBlocksPerCall;
@@ -129,8 +129,8 @@ struct Stats {
 
 struct StatsReply {
   static constexpr MessageType kType = MessageType::kStatsReply;
-  // By all acquires since the daemon started: asked = pool + host + disk + miss, and what was
-  // declined.
+  // Counted over all acquires since the daemon started: asked = pool + host + disk + miss, and the
+  // declined blocks.
   uint64_t blocks_asked = 0;
   uint64_t blocks_pool = 0;
   uint64_t blocks_host = 0;

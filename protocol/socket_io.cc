@@ -21,8 +21,8 @@ tl::unexpected<Error> SocketError(int error, const char* reason) {
   return MakeError(ErrorCode::kIoError, reason, std::strerror(error));
 }
 
-// Takes ownership of every descriptor in the message, also of unwanted ones: what is not
-// closed here would stay open in this process for ever.
+// Takes ownership of every descriptor in the message, also of unwanted ones: a descriptor that is
+// not closed here would stay open in this process for ever.
 void CollectDescriptors(msghdr* message, std::vector<UniqueFd>* descriptors) {
   for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;

@@ -33,7 +33,7 @@ class Cache {
   using ReleaseError = kvtier::ReleaseError;
   using VerifyResult = kvtier::VerifyResult;
 
-  // REQUIRES: `options` passed Validate(). `snapshot` is what the disk holds; entries that do not
+  // REQUIRES: `options` passed Validate(). `snapshot` lists the disk's blocks; entries that do not
   // fit the files or contradict each other are dropped and counted.
   Cache(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot);
   ~Cache();
@@ -50,34 +50,34 @@ class Cache {
   void ReleaseQuarantine(SessionId session);
   // Gives back all that the session holds in the pool: references are dropped, private blocks free,
   // for nothing may write to them any more. It happens in parts, the first of them within the call;
-  // what the session gets after the call is its own. Its loads there end, its waiting acquires are
-  // answered as cancelled within the call, and what it expects to use again is forgotten. REQUIRES:
-  // the session is open and uses the pool.
+  // blocks that the session gets after the call are its own. Its loads there end, its waiting
+  // acquires are answered as cancelled within the call, and its expected returns are forgotten.
+  // REQUIRES: the session is open and uses the pool.
   void LeavePool(SessionId session, PoolId pool);
 
   // --- pools ---
   // Calls `done` once pools can be made on the device and its memory be lent, within this call if
   // they can be already, or if there is no such device; with an error if it could not be opened.
   void WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done);
-  // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: of what is
-  // left to the tenant of the device's configured bytes, one of `shares` equal parts, which are
-  // those that are left of the model's `groups`). One (tenant, model) may have a pool on each: what
-  // is cached in one can be acquired in all, by way of host. If too little is left, pools that no
-  // session uses give their memory back, whole and the longest unused first. That takes time: until
-  // it is there, the answer is kUnavailable "pool_bytes_returning", and a later call goes on with
-  // it. Errors: kResourceExhausted "pool_bytes_exhausted", kInvalidArgument (block larger than a
-  // slab), kNotFound "unknown_device".
+  // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: one of
+  // `shares` equal parts of the device's configured bytes that are left to the tenant; `shares` are
+  // the groups of the model's `groups` that have no pool yet). One (tenant, model) may have a pool
+  // on each: blocks cached in one can be acquired in all, by way of host. If too little is left,
+  // pools that no session uses give their memory back, whole and the longest unused first. This
+  // takes time: until it is there, the answer is kUnavailable "pool_bytes_returning", and a later
+  // call goes on with it. Errors: kResourceExhausted "pool_bytes_exhausted", kInvalidArgument
+  // (block larger than a slab), kNotFound "unknown_device".
   [[nodiscard]] Result<PoolInfo> AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                             DeviceIndex device = DeviceIndex(0),
                                             uint32_t shares = 1, uint32_t groups = 1);
   [[nodiscard]] bool HasPool(const NamespaceIdentity& identity, DeviceIndex device) const;
   // The session uses the pool until it leaves it or is closed, and all that it held there is free
   // or evictable. A pool that no session uses keeps its blocks, until an AttachPool needs its
-  // memory: what is in no other tier is dropped then. One that no session ever used is not closed.
-  // REQUIRES: the session is open; there is such a pool. `identity` is for the table beside memory
-  // that is kept.
+  // memory: blocks that no other tier has are dropped then. One that no session ever used is not
+  // closed. REQUIRES: the session is open; there is such a pool. `identity` is for the table beside
+  // memory that is kept.
   void UsePool(SessionId session, PoolId pool, const SessionIdentity& identity = {});
-  // Who had the pools that were taken over from an earlier daemon when that died; once.
+  // The clients that had the pools taken over from an earlier daemon when that died; once.
   [[nodiscard]] std::vector<AbsentClients> TakeAbsentClients();
   // Has the session hold again what `absent` (AbsentClients::Session::holdings) held: returns what
   // became of each claim. References beyond options.max_references_per_session are lost. REQUIRES:
@@ -120,29 +120,29 @@ class Cache {
                       std::function<void(uint32_t in_memory)> done);
   // Asks the store that hosts share, of blocks that no tier here holds: those of a prefix from its
   // first on, or each for itself. `done` gets whether it has each, at the latest after
-  // options.cold_lookup_deadline_ms, and within the call where there is no such store. What is
-  // absent, late or erased here: false.
+  // options.cold_lookup_deadline_ms, and within the call where there is no such store. Blocks that
+  // are absent, late or erased here: false.
   void AskColdStore(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
                     std::function<void(std::vector<bool>)> done);
   [[nodiscard]] bool has_cold_store() const;
-  // What this pool and the tiers below it hold.
+  // The blocks that this pool and the tiers below it hold.
   [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
                                                   std::span<const BlockHash> hashes) const;
   // An engine with a region was told that it can load a prefix that ends with this block, and will
   // do so in a moment: the prefix becomes the youngest, so that it is still there. Does nothing for
   // other pools, whose engines acquire at once what they find.
   void KeepForRegion(PoolId region, const BlockHash& last);
-  // What it costs from now on to bring blocks to the pool.
+  // The cost, from now on, of bringing blocks to the pool.
   [[nodiscard]] LoadPrices PricesNow(PoolId pool) const;
   // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the
   // hashes are cached and now pinned. Errors: kLimitExceeded "pin_limit".
   [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,
                                      int64_t ttl_ms);
-  // What the client knows of a sequence, whose hashes these are from its first block on; see
-  // SequenceHints for what it does, and ReturnPrefetch. `returns_in_ms` is of kReturns; what is
-  // prefetched for it, is as long as the session is open. Returns of how many blocks the
-  // hint was taken: not of what is not cached, nor, unless it is kReturns, of blocks from which
-  // other sequences go on. Errors: kNotFound "unknown_pool".
+  // Takes a client's hint about a sequence, whose hashes these are from its first block on; see
+  // SequenceHints for its effect, and ReturnPrefetch. `returns_in_ms` belongs to kReturns; the
+  // prefetch that it asks for lives as long as the session is open. Returns the number of blocks
+  // that took the hint: blocks that are not cached do not, nor, unless it is kReturns, blocks from
+  // which other sequences go on. Errors: kNotFound "unknown_pool".
   [[nodiscard]] Result<uint32_t> Hint(SessionId session, PoolId pool,
                                       std::span<const BlockHash> hashes, SequenceHint hint,
                                       int64_t returns_in_ms = 0);
@@ -179,24 +179,26 @@ class Cache {
   // The same number of ends without a copy: the blocks fail as kCancelled. REQUIRES: they were
   // announced, and neither Store nor Load has named them.
   void CancelBlocks(PoolId region, std::span<const BlockIndex> blocks);
-  // Copies cached blocks into the region, each for itself. What comes in layers begins to be copied
-  // with the call that names the last of the transfer's blocks. REQUIRES: not empty.
+  // Copies cached blocks into the region, each for itself. Blocks in layers begin to be copied with
+  // the call that names the last of the transfer's blocks. REQUIRES: not empty.
   void Load(PoolId region, std::span<const LoadRequest> blocks);
 
   // --- looking into it, for administrators ---
-  // The number of what was attached or restored from disk before; nothing if it never was.
+  // The number of a namespace that was attached or restored from disk before; nothing if it never
+  // was.
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
-  // What every NamespaceId stands for, from 0 on.
+  // What every NamespaceId stands for, from 0 on. Numbers that are free have no size of blocks.
   [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
+  // How many numbers are not free.
   [[nodiscard]] size_t NamespaceCount() const;
   // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of
   // the directory and reporting `max_blocks` at most; so that a walk over millions can be cut into
   // steps. A block that is cached from the first step to the last is reported exactly once.
   [[nodiscard]] BlockWalk Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
                                const BlockFilter& filter) const;
-  // Tells `sink` what the environment's sink was told and still holds, for `max_rows` rows of the
-  // directory from `cursor` on (0 at first). Returns the cursor to go on from, or kReplayEnd. What
-  // a tier holds from the first step to the last is told exactly once.
+  // Tells `sink` all that the environment's sink was told and still holds, for `max_rows` rows of
+  // the directory from `cursor` on (0 at first). Returns the cursor to go on from, or kReplayEnd. A
+  // block that a tier holds from the first step to the last is told exactly once.
   uint64_t ReplayEvents(uint64_t cursor, uint32_t max_rows, BlockEventSink* sink) const;
   static constexpr uint64_t kReplayEnd = UINT64_MAX;
   // Nothing if the block is not cached.
@@ -207,7 +209,8 @@ class Cache {
                                                   std::span<const BlockHash> hashes) const;
   [[nodiscard]] Result<uint32_t> Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
                                      int64_t ttl_ms);
-  // Forgets a block in one tier, or in all of them. What is held, pinned or on the move stays.
+  // Forgets a block in one tier, or in all of them. A block that is held, pinned or on the move
+  // stays.
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
   // Calls `done` when nothing of what Evict took from the disk can come back at a restart, even if
   // the index is lost: within this call if that is so already. Blocks that had left the disk before
@@ -219,7 +222,7 @@ class Cache {
   // made from it later goes on with it. If the disk is encrypted, the keys of the tenant's blocks
   // there are then destroyed. Then the blocks are dropped from every tier, in parts, pinned ones
   // too; those that sessions hold are found by no lookup any more and live until they are released.
-  // What is committed meanwhile stays, though the disk may have lost its key. `done` is called
+  // Blocks committed meanwhile stay, though the disk may have lost their key. `done` is called
   // once, when no restart brings anything back, or with kIoError if disk or index refuse; not if
   // the cache is destroyed before.
   void Erase(const EraseRequest& request,
@@ -232,7 +235,7 @@ class Cache {
   // changes on error: kLimitExceeded "pinned" if more blocks are pinned than the new pin_fraction
   // allows. REQUIRES: passed Validate().
   [[nodiscard]] Status Reconfigure(const CacheOptions& options);
-  // Of the blocks that are pinned; O(pinned blocks).
+  // The bytes of the pinned blocks; O(pinned blocks).
   [[nodiscard]] uint64_t PinnedBytes() const;
   // Expiry, persist-after-idle, waiting acquires' deadlines. Call every few hundred milliseconds.
   void Tick();
@@ -241,7 +244,7 @@ class Cache {
   void Drain(std::function<void()> done);
   // For a process that is about to end: starts no more copies to host and no more writes to disk or
   // to the cold store.
-  // What is under way ends; then the cache is idle, whatever still waits.
+  // Work under way ends; then the cache is idle, whatever still waits.
   void StopDraining();
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;

@@ -103,7 +103,8 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
 }
 
 // From the top of the stack down: an acquire that is served makes victims, victims make copies, and
-// copies make writes. What a lower part has freed lets a higher one go on in the next round.
+// copies make writes. Resources that a lower part has freed let a higher one go on in the next
+// round.
 void Cache::Impl::Pump() {
   if (!draining_stopped) returns.Pump();
   bool progressed = true;
@@ -138,7 +139,7 @@ bool Cache::Impl::Settled() const {
 }
 
 void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
-  // First what is to be written, so that writes are under way while the rows are walked.
+  // Begins the writes first, so that they are under way while the rows are walked.
   uint64_t next = row;
   if (retention.PersistSome(state.options.drain_part_rows)) {
     next = disk.FlushRecency(row, state.options.drain_part_rows);
@@ -155,10 +156,11 @@ void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
       [this, next, done = std::move(done)]() mutable { DrainFrom(next, std::move(done)); }));
 }
 
-// What was committed since a drain began is written, too; it would not be before it has been idle.
+// Blocks committed since a drain began are written, too; they would not be before they have been
+// idle.
 void Cache::Impl::FinishDrains() {
   if (drains.empty()) return;
-  // What an earlier daemon left may be worth writing, too.
+  // Blocks that an earlier daemon left may be worth writing, too.
   if (!draining_stopped && adoption.waiting() > 0) return;
   if (!state.orders.unpersisted.empty()) {
     if (draining_stopped) return;
@@ -220,7 +222,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   BlockEntry& entry = state[index];
   sessions.Publish(session, pool, request.block.index, index);
   state.AddPlace(pool, request.block.index);
-  pool->blocks[request.block.index].since_ds = state.clock.NowDs();
+  pool->blocks.Taken(request.block.index).since_ds = state.clock.NowDs();
   state.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.checksum && !entry.in_host()) {
     pool->checksums.At(request.block.index.value) = request.checksum;
@@ -231,7 +233,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   return CommitReply{};
 }
 
-// The errors say what is wrong with the handle, never what another session does with the block.
+// The errors name the fault of the handle, never another session's use of the block.
 Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle handle,
                             ReleasedBlocks* released) {
   if (!pool->blocks.Current(handle)) {
@@ -354,7 +356,7 @@ void Cache::KeepHoldings() { impl_->sessions.KeepHoldings(); }
 bool Cache::HasPool(const NamespaceIdentity& identity, DeviceIndex device) const {
   const std::optional<NamespaceId> namespace_id = FindNamespace(identity);
   return namespace_id && device.value < kMaxDevices &&
-         impl_->state.blocks.namespaces[namespace_id->value].pools[device.value] != nullptr;
+         impl_->state.blocks.namespaces[namespace_id->value].PoolIn(PoolSlot(device.value)) != nullptr;
 }
 
 void Cache::WhenPoolReady(PoolId pool_id, std::function<void()> ready) {
@@ -516,7 +518,6 @@ void Cache::Erase(const EraseRequest& request,
   impl_->erasure.Begin(request, std::move(done));
 }
 
-// The disk first: what it can take again after a failure is wanted by all others.
 bool Cache::GiveTokenIds(PoolId pool, const BlockHash& hash, std::span<const uint32_t> ids) {
   return impl_->state.token_ids.Give({impl_->state.blocks.FindPool(pool)->namespace_id, hash}, ids);
 }
@@ -525,6 +526,7 @@ bool Cache::KeepsTokenIds(PoolId pool) const {
   return impl_->state.token_ids.Keeps(impl_->state.blocks.FindPool(pool)->namespace_id);
 }
 
+// Ticks the disk first: after a failure, the other parts need its free slots.
 void Cache::Tick() {
   impl_->state.token_ids.Tick();
   impl_->disk.Tick();

@@ -42,9 +42,9 @@ class Cache::Impl {
  public:
   Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot);
 
-  // Lets every part start what it can, until none can.
+  // Lets every part start all that it can, until none can.
   void Pump();
-  // Begins the next part of what was too much for one event.
+  // Begins the next part of work that was too much for one event.
   void GoOn();
   void FinishDrains();
   // Tells the index of uses, from this row of the directory on, in parts of `drain_part_rows`;

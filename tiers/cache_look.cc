@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache says of single blocks, to administrators, and which of them a session may have
-// read on its behalf.
+// Reports on single blocks for administrators, and which of the blocks a session may have read on
+// its behalf.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -144,7 +144,7 @@ const NamespaceIdentity& Cache::IdentityOf(NamespaceId id) const {
   return impl_->state.blocks.namespaces[id.value].identity;
 }
 
-size_t Cache::NamespaceCount() const { return impl_->state.blocks.namespaces.size(); }
+size_t Cache::NamespaceCount() const { return impl_->state.blocks.namespaces.count(); }
 
 BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
                       const BlockFilter& filter) const {

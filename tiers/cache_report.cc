@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache says of itself: gauges and invariants.
+// The cache's reports on itself: gauges and invariants.
 #include <array>
 
 #include "base/result.h"
@@ -192,11 +192,11 @@ void Cache::Impl::CheckLineage(EntryIndex index) const {
   KVT_CHECK(state.blocks.directory.Live(parent));
   KVT_CHECK(state.blocks.directory[parent].namespace_id == entry.namespace_id);
   KVT_CHECK(state.blocks.directory[parent].depth + 1 == entry.depth);
-  // What leaves first does so behind all that follows it.
+  // If a block is to be evicted early, so are all of its descendants.
   KVT_CHECK(entry.hinted() || !state.blocks.directory[parent].hinted());
 }
 
-// What each tenant has is what its blocks take, and within its cap.
+// Checks that each tenant's usage equals the sum of its blocks and stays within its cap.
 void Cache::Impl::CheckTenants() const {
   const TenantTable& tenants = state.tenants;
   std::vector<uint64_t> host_bytes(tenants.rows());
@@ -222,8 +222,8 @@ void Cache::Impl::CheckTenants() const {
   }
 }
 
-// What an entry says of itself is what pools, orders and tables say of it. The transitions alone
-// are checked in production (block_lifecycle.h).
+// Checks that an entry agrees with the pools, orders and tables that refer to it. The transitions
+// alone are checked in production (block_lifecycle.h).
 void Cache::Impl::CheckEntry(EntryIndex index) const {
   const BlockEntry& entry = state.blocks.directory[index];
   KVT_CHECK(state.blocks.directory.Find({entry.namespace_id, entry.hash}) == index);

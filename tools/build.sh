@@ -16,8 +16,8 @@ log_steps() {
   done
 }
 
-# build_preset PRESET [TARGET...]: configures and builds. Tells how far it is, what the build leaves out, and, if
-# it fails, the end of its output.
+# build_preset PRESET [TARGET...]: configures and builds. Reports its progress, the parts that the
+# build leaves out, and, if it fails, the end of its output.
 build_preset() {
   local preset=$1
   shift

@@ -31,7 +31,7 @@ quietly() {
 
 wanted() { sha256sum "$requirements" tests/vllm/gpu_stubs.py && python3 --version; }
 
-# install_vllm: unless what is installed is as wanted.
+# install_vllm: installs, unless the wanted packages are there.
 install_vllm() {
   [[ ! -f $stamp || $(wanted) != "$(cat "$stamp")" ]] || return 0
   local started=$SECONDS

@@ -26,7 +26,7 @@ readonly most_mib=60
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
   build_preset release "${programs[@]}" "${tests[@]}" "${libraries[@]}"
 fi
-# Absolute, so that ldd names what it finds there in full.
+# Absolute, so that ldd names the libraries there in full.
 build=$(realpath "${KVTIER_BUILD_DIRECTORY:-build/release}")
 readonly build
 

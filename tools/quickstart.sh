@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Shows the main job on a real model: one prompt, computed once, then served from the pool, from host
-# memory, and from disk after the daemon was killed. Installs and builds what it needs, works in a
-# temporary directory, and leaves nothing running.
+# memory, and from disk after the daemon was killed. Installs and builds its requirements, works in
+# a temporary directory, and leaves nothing running.
 #
 # KVTIER_BUILD_DIRECTORY names a build to take daemon and library from instead of making one.
 set -euo pipefail

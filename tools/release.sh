@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes all that a release consists of: wheel, source distribution, tarball, Debian packages, a list of
-# what is in them (SPDX), the notes, and checksums.
+# Makes all that a release consists of: wheel, source distribution, tarball, Debian packages, a list
+# of their contents (SPDX), the notes, and checksums.
 #
 #   tools/release.sh OUTPUT_DIRECTORY                # of a tagged commit, from a clean tree
 #   tools/release.sh --snapshot OUTPUT_DIRECTORY     # of any tree; notes are those not released yet

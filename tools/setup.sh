@@ -43,8 +43,8 @@ if [[ $level != --demo ]]; then
   wanted+=(
     # static probes; only a header
     systemtap-sdt-dev
-    # the libraries for cold stores: servers that speak RESP, Ceph
-    libhiredis-dev librados-dev
+    # the libraries for cold stores: servers that speak RESP
+    libhiredis-dev
     # manual pages
     pandoc
     # Debian packages, the wheel

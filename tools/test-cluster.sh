@@ -3,10 +3,9 @@
 # A Ceph cluster for tests: one monitor and some OSDs that keep objects in memory, as an ordinary user,
 # without systemd, manager or authentication. Everything lies in one directory and on 127.0.0.1.
 #
-#   tools/test-cluster.sh [PROGRAM...]         starts a cluster, runs PROGRAM with KVTIER_TEST_CLUSTER
-#                                              set to its directory, and stops it; without PROGRAM, runs
-#                                              the tests of the cold tier (build/release, or
-#                                              KVTIER_BUILD); 77: the packages are missing
+#   tools/test-cluster.sh PROGRAM...           starts a cluster, runs PROGRAM with KVTIER_TEST_CLUSTER
+#                                              set to its directory, and stops it; 77: the packages
+#                                              are missing
 #   tools/test-cluster.sh start DIRECTORY      starts a cluster that stays
 #   tools/test-cluster.sh signal DIRECTORY SIGNAL OSD...   signals some of its OSDs
 #   tools/test-cluster.sh await DIRECTORY OSD...           waits until OSDs have ended
@@ -25,7 +24,7 @@ readonly pool=kvtier
 
 missing_packages() {
   local program
-  for program in ceph ceph-mon ceph-osd monmaptool rados redis-server; do
+  for program in ceph ceph-mon ceph-osd monmaptool rados; do
     command -v "$program" >/dev/null || echo "$program"
   done
 }
@@ -173,11 +172,14 @@ run() {
   # shellcheck disable=SC2064
   trap "stop '$directory'" EXIT
   start "$directory"
-  if [[ $# -eq 0 ]]; then set -- "${KVTIER_BUILD:-build/release}/bin/cluster_test"; fi
   KVTIER_TEST_CLUSTER=$directory "$@"
 }
 
 case ${1-} in
   start | stop | signal | await | revive) "$@" ;;
+  '')
+    echo "usage: tools/test-cluster.sh PROGRAM..." >&2
+    exit 2
+    ;;
   *) run "$@" ;;
 esac

@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 source tools/engine_tests.sh
 
 readonly sglang_version=0.5.23 lmcache_version=0.5.6
-# What LMCache needs to be imported and PyTorch's environment lacks.
+# Packages that LMCache needs to be imported and PyTorch's environment lacks.
 readonly lmcache_packages=(
   sortedcontainers==2.4.0 numba==0.62.1 llvmlite==0.45.1 aiofile==3.12.3 caio==0.12.10
   aiofiles==25.1.0 cryptography==50.0.2 cffi==2.1.1 pycparser==3.12

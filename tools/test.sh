@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is needed, builds, and runs the tests: first, under the sanitizers, the programs that
-# can show most there (memory: what decodes, allocates or moves blocks; threads: what has
-# some), then every test of the release build. Ends with ctest's summary; stops at the first run that
-# fails. tools/test-full.sh runs everything under every preset.
+# Installs the requirements, builds, and runs the tests: first, under the sanitizers, the programs
+# that can show most there (memory: those that decode, allocate or move blocks; threads: those that
+# have some), then every test of the release build. Ends with ctest's summary; stops at the first
+# run that fails. tools/test-full.sh runs everything under every preset.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/build.sh

@@ -31,7 +31,7 @@ static_assert(KVT_MISS_AFTER_DEADLINE + 1 == kMissReasonCount, "kvtier.h lacks t
 // Long enough for any single step of the daemon's that reports nothing.
 constexpr int64_t kDefaultAdminTimeoutMs = 30 * 1000;
 
-// What has come from the daemon; guarded by the channel's lock.
+// The daemon's messages so far; guarded by the channel's lock.
 struct Inbox {
   std::vector<std::string> progress;
   std::optional<Result<std::string>> reply;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all sources of the C ABI share: its opaque handles, its values in the library's types, the
+// Shared by all sources of the C ABI: its opaque handles, its values in the library's types, the
 // calling thread's last error, and the frame around each C function.
 #pragma once
 
@@ -91,7 +91,7 @@ static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alig
   return {reinterpret_cast<const BlockHash*>(hashes), count};
 }
 
-// Of kvt_give_tokens; null: none.
+// The counts of kvt_give_tokens; null: none.
 [[nodiscard]] inline std::span<const uint16_t> ToCounts(const uint16_t* counts, size_t count) {
   return {counts, counts == nullptr ? 0 : count};
 }
@@ -104,7 +104,7 @@ static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alig
   return {handle.index.value, handle.generation, attachment};
 }
 
-// What a caller may give as a hint. Errors: kInvalidArgument "bad_enum", "bad_returns_in".
+// Checks a hint that a caller gives. Errors: kInvalidArgument "bad_enum", "bad_returns_in".
 [[nodiscard]] inline Status CheckHint(kvt_hint hint, int64_t returns_in_ms) {
   if (hint < KVT_HINT_CLOSED || hint > KVT_HINT_RETURNS) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_enum", "hint is " + std::to_string(hint));

@@ -25,7 +25,7 @@ void Fill(const LoadState& state, kvt_load_progress* progress) {
   progress->finished = known.finished ? 1 : 0;
   progress->miss = static_cast<kvt_miss>(known.miss);
   const bool complete = known.finished && known.ready == state.hits;
-  // What had been counted before a failure is not confirmed any more.
+  // After a failure no earlier count is confirmed any more.
   progress->layers = complete ? KVT_ALL_LAYERS : known.finished ? 0 : state.layers;
 }
 

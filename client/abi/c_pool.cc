@@ -174,7 +174,7 @@ Status WithHashes(kvt_pool* pool, const kvt_hash* hashes, size_t count, Call&& c
   return call(*attachment, ToHashes(hashes, count), pool->pool->connection().RequestDeadline());
 }
 
-// Also of what is not a number.
+// Refuses NaN, too.
 Result<float> ToCost(double us, const char* name) {
   if (us >= 0 && us <= ComputeCost::kMaxUs) return static_cast<float>(us);
   return MakeError(ErrorCode::kInvalidArgument, "bad_cost", fmt::format("{}: {}", name, us));

@@ -14,7 +14,7 @@
 namespace kvtier::client {
 
 struct AsyncError {
-  // What it is about; attachment 0 if it concerns the whole call.
+  // The block that the error concerns; attachment 0 if it concerns the whole call.
   uint64_t attachment = 0;
   BlockHandle block;
   ErrorCode code = ErrorCode::kInternal;

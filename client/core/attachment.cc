@@ -21,7 +21,7 @@ uint64_t NextAttachmentId() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-// What the daemon says of a pool must fit together, or using it would be fatal.
+// The daemon's figures of a pool must fit together, or using it would be fatal.
 Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
   if (reply.block_bytes != block_bytes || reply.blocks == 0 || reply.blocks > INT32_MAX ||
       reply.pool_bytes / block_bytes < reply.blocks) {
@@ -207,8 +207,8 @@ Status Attachment::CommitOver(const Link& link, const std::vector<wire::CommitIt
   return {};
 }
 
-// What is given back is not claimed from the next daemon: so nothing has to be told to one that is
-// gone, unless what it held is lost anyway.
+// Released blocks are not claimed from the next daemon: so a daemon that is gone needs no message,
+// unless its blocks are lost anyway.
 Status Attachment::Release(std::vector<BlockHandle> blocks, std::vector<EntryOutcome>* outcomes,
                            Deadline deadline) const {
   const bool may_resume = MayResume();

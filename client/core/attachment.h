@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool as the application reaches it: the calls about its blocks, over one session or, if what is
-// held outlives the daemon, over several in a row.
+// A pool as the application reaches it: the calls about its blocks, over one session or, if the
+// held blocks outlive the daemon, over several in a row.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct EntryOutcome {
 };
 
 // Thread-safe. A call that finds the session lost resumes it, if it can (PoolLink::Live), and is
-// made again. If it cannot, every call fails with kUnavailable, for good: what was acquired here is
-// lost. When the last that has it lets go of it, the memory is unmapped and all that is held is
+// made again. If it cannot, every call fails with kUnavailable, for good: all blocks acquired here
+// are lost. When the last that has it lets go of it, the memory is unmapped and all that is held is
 // given back; with the connection gone, that has happened.
 class Attachment {
  public:
@@ -116,7 +116,7 @@ class Attachment {
   // `call(link)`, and again over the next one if the link is lost meanwhile.
   template <typename Call>
   [[nodiscard]] auto OverLink(Call call) const -> decltype(call(*LinkPtr()));
-  // One request of several blocks, and over the next link what is left to do of it.
+  // One request of several blocks, repeated over the next link for the blocks that are left.
   [[nodiscard]] Status CommitBatch(std::vector<wire::CommitItem> items,
                                    std::span<EntryOutcome> outcomes, bool want_reply,
                                    Deadline deadline) const;
@@ -136,7 +136,7 @@ class Attachment {
   uint32_t blocks_ = 0;
   ModelRecord record_;
   uint32_t group_ = 0;  // of the record's groups
-  // What a daemon has said, and over which link, by Link::resumes.
+  // A daemon's answer, and the link over which it came, by Link::resumes.
   struct Asked {
     uint64_t resumes = 0;
     bool wants_token_ids = false;

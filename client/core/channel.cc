@@ -90,7 +90,7 @@ Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptor
                            Deadline deadline) {
   size_t begin = 0;
   while (begin < send_buffer_.size()) {
-    // What was deferred goes for itself ahead of descriptors, which belong to the request.
+    // Deferred frames are sent on their own ahead of descriptors, which belong to the request.
     const bool deferred = !descriptors.empty() && begin < request_begin;
     const size_t end = deferred ? request_begin : send_buffer_.size();
     const Result<std::optional<size_t>> sent =

@@ -27,7 +27,7 @@ namespace kvtier::client {
 class Channel {
  public:
   // Called under the channel's lock with each frame that answers no waiting call: events, late
-  // replies, replies to what was posted. An error means that the daemon broke the protocol.
+  // replies, replies to posted requests. An error means that the daemon broke the protocol.
   using Sink = std::function<Status(const wire::Frame&)>;
   // Beyond the exchange itself; both run under the channel's lock.
   template <typename Reply>
@@ -61,10 +61,10 @@ class Channel {
                             const std::function<void(uint64_t request_id)>& on_sent = {}) {
     return Send(EncoderOf(request, 0), {}, deadline, on_sent);
   }
-  // Waits until `done`, called under the lock, is true. A deadline already past still takes in what
-  // has arrived. Errors: kUnavailable, kTimeout.
+  // Waits until `done`, called under the lock, is true. A deadline already past still takes in the
+  // frames that have arrived. Errors: kUnavailable, kTimeout.
   [[nodiscard]] Status WaitUntil(const std::function<bool()>& done, Deadline deadline);
-  // Takes in what has arrived, and tells whether the connection still stands.
+  // Takes in the frames that have arrived, and tells whether the connection still stands.
   [[nodiscard]] bool Poll();
 
   [[nodiscard]] std::unique_lock<std::mutex> Lock() { return std::unique_lock(mutex_); }
@@ -75,7 +75,8 @@ class Channel {
   }
   // Ends the connection: the daemon broke the protocol as `error` says.
   void Abort(const Error& error);
-  // What the daemon said about the connection as a whole before it closed it. REQUIRES: lock held.
+  // The daemon's last message about the connection as a whole before it closed it. REQUIRES: lock
+  // held.
   void set_farewell(const Error& error) { farewell_ = error; }
   [[nodiscard]] std::optional<Error> farewell();
   // For watching alone. It stays open as long as the channel.
@@ -112,14 +113,15 @@ class Channel {
   // Encodes and sends one request with its descriptors. `on_sent` runs under mutex_.
   [[nodiscard]] Status Send(const Encoder& encode, std::span<const int> descriptors,
                             Deadline deadline, const std::function<void(uint64_t)>& on_sent);
-  // The request begins at `request_begin`, behind what was deferred.
+  // The request begins at `request_begin`, behind the deferred frames.
   [[nodiscard]] Status SendBuffer(size_t request_begin, std::span<const int> descriptors,
                                   Deadline deadline);
   [[nodiscard]] Status WaitWritable(Deadline deadline);
 
   // The functions below take mutex_ held by `lock` and return with it held.
 
-  // Reads for all: waits for any of `events` until the deadline, then takes in what has arrived.
+  // Reads for all threads: waits for any of `events` until the deadline, then takes in the frames
+  // that have arrived.
   // True if something had. REQUIRES: !reading_.
   bool Read(std::unique_lock<std::mutex>* lock, short events, Deadline deadline);
   [[nodiscard]] Status Receive();

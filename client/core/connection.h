@@ -26,7 +26,7 @@ struct ConnectionOptions {
   // lost.
   int64_t reconnect_min_ms = 50;
   int64_t reconnect_max_ms = 2000;
-  // How long a call waits for the next daemon if that may have what is held; 0: not at all.
+  // How long a call waits for the next daemon if that may have the held blocks; 0: not at all.
   int64_t resume_wait_ms = 3000;
   // Models and pools may be named before the daemon is there for the first time.
   bool wait_for_daemon = false;
@@ -49,7 +49,7 @@ class Connection {
   // As GetSession, but waits for a session until the deadline, and tries as often as that is of
   // use.
   [[nodiscard]] Result<std::shared_ptr<DaemonSession>> WaitForSession(Deadline deadline);
-  // Whether the current session stands; takes in what has arrived, never reconnects.
+  // Whether the current session stands; takes in the frames that have arrived, never reconnects.
   [[nodiscard]] bool IsConnected();
 
   // Waits until the daemon has done all that was sent. Errors: kUnavailable, also if the connection

@@ -60,7 +60,7 @@ void DaemonSession::WatchForLoss() {
   const std::lock_guard lock(watch_mutex_);
   if (watch_) return;
   watch_ = std::make_unique<LossWatch>(channel_.socket(), [this] {
-    // Takes in what the daemon said last; then the channel knows, too.
+    // Takes in the daemon's last messages; then the channel knows of the loss, too.
     if (!channel_.Poll() && counters_) counters_->ReleaseAll();
   });
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One session with a daemon: a channel that has said hello, and what the daemon has told over it.
+// One session with a daemon: a channel that has said hello, and the state that the daemon has sent
+// over it.
 // Lost with its channel.
 #pragma once
 
@@ -42,21 +43,21 @@ class DaemonSession {
   [[nodiscard]] const std::shared_ptr<LoadCounters>& counters() const { return counters_; }
   // From now on the end of the connection is noticed although no call waits on it. Any thread.
   void WatchForLoss();
-  // What the daemon accepts. Constant once open.
+  // The limits that the daemon accepts. Constant once open.
   [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
 
   // The lowest number that no workspace of this session has; nothing if all are taken.
   [[nodiscard]] std::optional<uint32_t> TakeWorkspaceNumber();
   void GiveBackWorkspaceNumber(uint32_t number);
 
-  // The region's transfers hear of what the daemon tells about them, and of the connection's loss,
+  // The region's transfers receive the daemon's messages about them, and the connection's loss,
   // until it is removed. Errors: kCorrupt "region_id_reused". REQUIRES: the channel's lock is held.
   [[nodiscard]] Status AddRegion(PoolId region, std::shared_ptr<Transfers> transfers);
   void RemoveRegion(PoolId region) { regions_.erase(region); }
 
   // One ATTACH of the pool is taken back: with the last, the session holds nothing there any more.
-  // Waits for no answer. Without a connection, or with a daemon that does not know the message,
-  // there is nothing to do: what is held goes with the session.
+  // Waits for no answer. Does nothing without a connection, or with a daemon that does not know the
+  // message: the pool's blocks go with the session.
   void Detach(PoolId pool, Deadline deadline);
 
   // REQUIRES: the channel's lock is held.

@@ -142,7 +142,7 @@ Status TakeAcquired(std::span<const GroupRequest> groups, DaemonSession* session
 }
 
 // The blocks are held from here on, and loads bear the links' mark. Errors: kUnavailable
-// "connection_lost" (a link was replaced meanwhile, and what was acquired over it is lost).
+// "connection_lost" (a link was replaced meanwhile, and all that was acquired over it is lost).
 Status HoldAcquired(std::span<const GroupRequest> groups, const Links& links,
                     std::vector<AcquiredPart>* parts) {
   for (size_t i = 0; i < groups.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked of all groups of a model in one round trip: acquires and lookups. A model with one
+// Requests about all groups of a model in one round trip: acquires and lookups. A model with one
 // group is asked by the same functions.
 #pragma once
 
@@ -37,11 +37,11 @@ struct LookupOptions {
 };
 
 // Thread-safe, as the attachments. One round trip; the reply is checked against the request. The
-// answer has a part for each group asked; with a wish, which one group alone can have, it tells
-// what is expected. See Cache::Acquire and daemon/session/group_acquire.h. Errors: the daemon's;
+// answer has a part for each group asked; with a wish, which one group alone can have, it has the
+// forecast. See Cache::Acquire and daemon/session/group_acquire.h. Errors: the daemon's;
 // kInvalidArgument "no_group"; kStaleHandle "other_session" (an attachment was made over another
 // connection, or before it was lost); kLimitExceeded "too_many_hashes", "too_many_partial_blocks",
-// "frame_too_long"; kUnavailable; kTimeout (what is granted later is released).
+// "frame_too_long"; kUnavailable; kTimeout (a later grant is released).
 [[nodiscard]] Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> groups,
                                                               wire::LoadOrder order,
                                                               Deadline deadline,

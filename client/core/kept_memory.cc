@@ -50,9 +50,8 @@ Result<uint64_t> RoundedBytes(const KeptMemoryOptions& options) {
   return (options.bytes + page - 1) / page * page;
 }
 
-// Tries again with pauses, for so long at most, while the outcome is one that passes. What is
-// waited for, the end of another process and the driver's work after it, sends nothing that could
-// wake.
+// Tries again with pauses, for so long at most, while the outcome is one that passes. Neither the
+// end of another process nor the driver's work after it sends anything that could wake this one.
 template <typename Try, typename Passes>
 auto TryFor(int64_t at_most_ms, Try attempt, Passes passes) {
   const Deadline patience = DeadlineIn(at_most_ms);
@@ -149,7 +148,7 @@ Status KeptMemory::Allocate(Connection* connection) {
   }
   const Status allocated = AllocateOnGpu();
   if (!IsFull(allocated) || connection == nullptr) return allocated;
-  // What waits for engines that may never come is worth less than this one.
+  // Memory that waits for engines that may never come is worth less than this memory.
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
   KVT_ASSIGN_OR_RETURN(const uint32_t device, DeviceIn(*connection, session.get()));
   KVT_ASSIGN_OR_RETURN(const wire::ReleaseMemoryReply released,

@@ -26,10 +26,10 @@ struct KeptMemoryOptions {
 // Thread-safe. It lives on without its connections: memory and table are this process's own.
 class KeptMemory {
  public:
-  // Takes what the daemon keeps under the name, or allocates zeros and has them kept. Without a
-  // connection, or when that is lost, it only allocates. Errors: kInvalidArgument "bad_options";
-  // kWrongState "memory_in_use"; those of Keep but kUnavailable and kTimeout; of CudaMapping;
-  // kResourceExhausted; kIoError.
+  // Takes the memory that the daemon keeps under the name, or allocates zeros and has them kept.
+  // Without a connection, or when that is lost, it only allocates. Errors: kInvalidArgument
+  // "bad_options"; kWrongState "memory_in_use"; those of Keep but kUnavailable and kTimeout; of
+  // CudaMapping; kResourceExhausted; kIoError.
   [[nodiscard]] static Result<std::unique_ptr<KeptMemory>> Open(Connection* connection,
                                                                 const KeptMemoryOptions& options);
   ~KeptMemory();
@@ -52,7 +52,7 @@ class KeptMemory {
   explicit KeptMemory(const KeptMemoryOptions& options) : options_(options) {}
   // True if it took something over.
   [[nodiscard]] Result<bool> Take(const Connection& connection, DaemonSession* session);
-  // Errors: what is kept is of no use here.
+  // Errors: the kept memory is of no use here.
   [[nodiscard]] Status Use(const wire::TakeMemoryReply& reply, UniqueFd memory, UniqueFd table);
   [[nodiscard]] Status Allocate(Connection* connection);
   [[nodiscard]] Status AllocateOnGpu();
@@ -70,10 +70,10 @@ class KeptMemory {
   std::shared_ptr<CudaMapping> gpu_;
   std::unique_ptr<KeptTable> table_;
   bool was_kept_ = false;
-  bool gave_back_ = false;  // what was kept under the name, and was of no use
+  bool gave_back_ = false;  // memory kept under the name was of no use
 };
 
-// What stands in the table of a name now; nothing if none is kept, or it is of no use. Errors: the
+// The present contents of a name's table; nothing if none is kept, or it is of no use. Errors: the
 // daemon's; kUnavailable; kTimeout.
 [[nodiscard]] Result<std::optional<KeptTableContents>> ReadKeptTable(
     Connection* connection, const wire::KeptMemoryName& name);

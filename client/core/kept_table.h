@@ -3,7 +3,7 @@
 // layout is that of kvtier_kept_memory.h.
 //
 // A process may die between any two instructions. So a block counts only while its state is not 0,
-// and what the state vouches for changes only while it is 0.
+// and the data that the state vouches for changes only while it is 0.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace kvtier::client {
 
-// What stood in a table at some moment.
+// The contents of a table at some moment.
 struct KeptTableContents {
   struct Block {
     uint32_t block = 0;
@@ -43,7 +43,7 @@ class KeptTable {
   // One that another process has left. Errors: kCorrupt "kept_memory", "kept_table" (of another
   // version or size); kIoError.
   [[nodiscard]] static Result<std::unique_ptr<KeptTable>> Open(UniqueFd fd, uint32_t blocks);
-  // What stands in another process's table now. Errors: as Open.
+  // The present contents of another process's table. Errors: as Open.
   [[nodiscard]] static Result<KeptTableContents> Read(int fd);
   ~KeptTable();
   KeptTable(const KeptTable&) = delete;

@@ -28,7 +28,7 @@ void LayerCounts::EndPart(uint64_t request_id, const std::optional<Error>& error
   if (part.empty()) return;
   const auto& [transfer, counter] = part.mapped();
   Load& load = loads_.at(transfer);
-  // What was counted until now is kept, for the counter will be another load's.
+  // The count until now is kept, for the counter will be another load's.
   if (error) (void)Find(transfer);
   if (error && !load.failure) load.failure = error;
   if (counter) {

@@ -39,7 +39,7 @@ class LayerCounts {
   // A load whose parts could not all be sent.
   void Forget(uint64_t transfer);
 
-  // What is known of a load at this moment.
+  // A load's state at this moment.
   struct State {
     uint32_t layers = 0;  // so many first layers of all its blocks have arrived
     // The load, or a part of it, has ended without all layers: no more will be counted.
@@ -49,8 +49,8 @@ class LayerCounts {
     // or some part has no counter, or one that counts no more, so that only an event tells.
     std::span<const wire::LoadCounter> counters;
   };
-  // Errors: kNotFound "unknown_transfer": no load in layers, or forgotten. What is returned is
-  // valid until the next call of any function.
+  // Errors: kNotFound "unknown_transfer": no load in layers, or forgotten. The result is valid
+  // until the next call of any function.
   [[nodiscard]] Result<State> Find(uint64_t transfer);
 
  private:

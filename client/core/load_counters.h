@@ -92,7 +92,7 @@ class CounterPace {
 class LossWatch {
  public:
   // Calls `on_lost` when the socket has been hung up, and for a second again and again: a device of
-  // the daemon may finish what it had begun. `socket` outlives this object.
+  // the daemon may still finish work that it had begun. `socket` outlives this object.
   LossWatch(int socket, std::function<void()> on_lost);
   // Waits for a call under way.
   ~LossWatch();

@@ -16,7 +16,7 @@ namespace {
 // Between looks at a counter when a load takes long.
 constexpr std::chrono::milliseconds kLongSleep{1};
 
-// What the counter says; false if it says nothing any more.
+// Reads the counter; false if it says nothing any more.
 bool TakeCounter(const LoadCounters& counters, LoadState* state) {
   const uint32_t done = counters.Done(*state->counter);
   if (done > state->counter->steps) return false;
@@ -75,7 +75,7 @@ Result<LoadState> WaitForLoad(DaemonSession* session, LoadId load, const LoadGoa
     }
   }
   Result<LoadState> heard = WaitForEvents(session, load, goal, deadline);
-  // Events may be behind what was seen.
+  // Events may be behind the counts read here.
   if (heard && state && !heard->progress.finished) {
     heard->progress.ready = std::max(heard->progress.ready, state->progress.ready);
     heard->layers = std::max(heard->layers, state->layers);

@@ -46,7 +46,7 @@ class LoadStates {
   std::deque<LoadId> finished_;
 };
 
-// What a call waits for: the first so many hits, or so many layers of all hits.
+// The goal of a wait: the first `hits` hits, or `layers` layers of all hits.
 struct LoadGoal {
   uint32_t hits = 0;
   uint32_t layers = 0;  // if not 0, it counts alone

@@ -55,7 +55,7 @@ class Pool {
   // Gives back all CUDA memory, of the current generation too. REQUIRES: nothing uses it.
   void UnmapDevice();
 
-  // Of sequences that are opened from now on.
+  // Applies to sequences that are opened from now on.
   void SetComputeCost(const ComputeCost& cost);
   [[nodiscard]] ComputeCost compute_cost() const;
 

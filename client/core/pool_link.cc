@@ -9,13 +9,14 @@
 namespace kvtier::client {
 namespace {
 
-// What is known of earlier resumes: a sequence that slept through more of them is lost.
+// The number of earlier resumes that are remembered: a sequence that slept through more of them is
+// lost.
 constexpr size_t kOutcomesKept = 8;
 // Sessions of daemons that died while a resume was under way.
 constexpr size_t kMostFormers = 8;
 // Between tries if a daemon is there and cannot attach the pool yet.
 constexpr std::chrono::milliseconds kAttachPause{5};
-// Of a load's number, where the link's begins. No daemon begins so many loads.
+// The bit of a load's number where the link's number begins. No daemon begins so many loads.
 constexpr int kLoadTagShift = 48;
 
 uint64_t KeyOf(BlockHandle block) {
@@ -76,8 +77,8 @@ Result<LinkPtr> PoolLink::Live() {
   const bool holds = !held_.empty();
   lock.unlock();
   if (can_resume) {
-    // Where nothing is held there is nothing to wait for. But the next daemon keeps what it does
-    // not know to be given up, so it is told as soon as it is there.
+    // If nothing is held there is nothing to wait for. But the next daemon keeps all blocks that it
+    // does not know to be given up, so it is told as soon as it is there.
     const int64_t wait_ms = holds ? target_.connection->options().resume_wait_ms : 0;
     Result<LinkPtr> resumed = Resume(*link, DeadlineIn(wait_ms));
     if (resumed) return resumed;
@@ -88,8 +89,8 @@ Result<LinkPtr> PoolLink::Live() {
   return tl::unexpected(Lost("what was held is lost"));
 }
 
-// The bytes of a block that is held change only after its session has ended, and what the next
-// daemon did not give back is held no longer: so the link is looked at first.
+// The bytes of a held block change only after its session has ended, and blocks that the next
+// daemon did not give back are held no longer: so the link is checked first.
 Status PoolLink::CheckHeld(std::span<const BlockHandle> blocks) {
   if (const Result<LinkPtr> link = Live(); !link) return tl::unexpected(link.error());
   const std::lock_guard lock(mutex_);
@@ -111,7 +112,7 @@ Result<LinkPtr> PoolLink::Resume(const Link& lost, Deadline deadline) {
     }
     const bool again = resumed.error().code == ErrorCode::kUnavailable;
     if (!again || std::chrono::steady_clock::now() >= deadline) return resumed;
-    // What this session was given is its own now, should its daemon have died.
+    // The blocks that this session was given are its own now, should its daemon have died.
     if (formers_.size() == kMostFormers) formers_.erase(formers_.begin() + 1);
     formers_.push_back({session->limits().session, session->limits().secret});
     std::this_thread::sleep_for(kAttachPause);
@@ -120,7 +121,7 @@ Result<LinkPtr> PoolLink::Resume(const Link& lost, Deadline deadline) {
 
 Result<LinkPtr> PoolLink::ResumeIn(const std::shared_ptr<DaemonSession>& session,
                                    const Link& lost) {
-  // A daemon that has cut the connection has taken back what it held.
+  // A daemon that has cut the connection has taken back the session's blocks.
   if (session->limits().daemon_generation == lost.session->limits().daemon_generation) {
     return MakeError(ErrorCode::kStaleHandle, "same_daemon");
   }
@@ -149,7 +150,7 @@ Result<LinkPtr> PoolLink::ResumeIn(const std::shared_ptr<DaemonSession>& session
   std::vector<BlockHandle> surplus;
   LinkPtr link = Finish({session, pool, lost.resumes + 1}, claims, outcomes, &surplus);
   if (!surplus.empty()) {
-    // On failure the session has ended, and with it what it held.
+    // On failure the session has ended, and its blocks are gone with it.
     (void)session->channel().Post(wire::Release{.pool = pool, .blocks = std::move(surplus)},
                                   target_.connection->RequestDeadline());
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an attachment reaches its pool: over one session at a time, and over the next one when the
-// daemon has been started anew and the same memory is there again. Then what the application holds
-// is claimed with RESUME, and its handles stay good.
+// daemon has been started anew and the same memory is there again. Then the application's blocks
+// are claimed with RESUME, and its handles stay good.
 #pragma once
 
 #include <cstdint>
@@ -58,25 +58,26 @@ class PoolLink {
 
   // Alive or not.
   [[nodiscard]] LinkPtr Current() const;
-  // One that stands. If the daemon is gone, and blocks may outlive it, takes what the application
-  // holds back from the next one; if it holds any, waits for that one up to `resume_wait_ms`.
+  // Returns a link that stands. If the daemon is gone, and blocks may outlive it, takes the
+  // application's blocks back from the next one; if there are any, waits for that one up to
+  // `resume_wait_ms`.
   // Errors: kUnavailable, if something was held for good: it is lost.
   [[nodiscard]] Result<LinkPtr> Live();
-  // Whether the application has held all these blocks without a break until now, so that what it
-  // read of them before this call is theirs. A session that is gone is resumed first, as by Live.
-  // Errors: kUnavailable (everything is lost), kStaleHandle "lost_at_restart" (one of them is not
-  // held).
+  // Whether the application has held all these blocks without a break until now, so that bytes it
+  // read from them before this call are theirs. A session that is gone is resumed first, as by
+  // Live. Errors: kUnavailable (everything is lost), kStaleHandle "lost_at_restart" (one of them is
+  // not held).
   [[nodiscard]] Status CheckHeld(std::span<const BlockHandle> blocks);
   // Whether something is held that Live would try to take back.
   [[nodiscard]] bool MayResume() const;
 
   // The application holds what an acquire over `link` brought. False if it does not, because the
-  // link has been replaced since, and what was acquired is lost.
+  // link has been replaced since, and the acquired blocks are lost.
   [[nodiscard]] bool Hold(const LinkPtr& link, const wire::AcquireReply::Part& acquired);
   // The application gives one hold of each block back: the daemon is to be told over the link that
   // is returned. Says of each block whether it was lost, of which the daemon need not be told.
   [[nodiscard]] LinkPtr Drop(std::span<const BlockHandle> blocks, std::vector<bool>* lost);
-  // What became of a block that was held when the attachment had been resumed `since` times:
+  // The outcome for a block that was held when the attachment had been resumed `since` times:
   // kReferenced also if it has not been resumed since; kLost also if it has been given back.
   [[nodiscard]] ResumeOutcome OutcomeSince(uint64_t since, BlockHandle block) const;
 
@@ -96,7 +97,8 @@ class PoolLink {
                                          const Link& lost);
   // Attaches the same pool. Errors: kStaleHandle "pool_replaced"; those of the requests.
   [[nodiscard]] Result<PoolId> Attach(const std::shared_ptr<DaemonSession>& session) const;
-  // What `former` held of `claims`, as `outcomes` says, of which only the lost ones are asked for.
+  // Claims the blocks of `claims` that `former` held, as `outcomes` says; only the lost ones are
+  // asked for.
   // Errors: those of the requests; kPermissionDenied "unknown_session".
   [[nodiscard]] Status Claim(DaemonSession* session, PoolId pool, const Former& former,
                              std::span<const ResumeClaim> claims,
@@ -105,7 +107,7 @@ class PoolLink {
   [[nodiscard]] bool CanResume() const;
   // REQUIRES: mutex_ is held, and the block is not.
   [[nodiscard]] bool WasLost(BlockHandle block) const;
-  // Replaces the link. What was given back meanwhile goes to `surplus`.
+  // Replaces the link. Blocks that were given back meanwhile go to `surplus`.
   [[nodiscard]] LinkPtr Finish(Link link, std::span<const ResumeClaim> claims,
                                std::span<const ResumeOutcome> outcomes,
                                std::vector<BlockHandle>* surplus);
@@ -120,7 +122,7 @@ class PoolLink {
   mutable std::mutex mutex_;  // guards the following
   LinkPtr link_;
   HeldBlocks held_;
-  bool resuming_ = false;  // claims have been made of what is held
+  bool resuming_ = false;  // held blocks have been claimed
   bool given_up_ = false;
   std::deque<Outcomes> outcomes_;  // of the latest resumes
 };

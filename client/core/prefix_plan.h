@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to ask the cache for, to open a sequence with some tokens in one round trip.
+// The request to the cache that opens a sequence with some tokens in one round trip.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@
 
 namespace kvtier::client {
 
-// Of a sequence of `tokens` tokens, at most `usable_tokens` may come from the cache. The last block
-// that matters for that is looked for in every length, so that a partial block of another sequence
-// will do; a longer one than usable is cut.
+// The request for a sequence of `tokens` tokens, at most `usable_tokens` of which may come from the
+// cache. The last block that matters for that is looked for in every length, so that a partial
+// block of another sequence will do; a longer one than usable is cut.
 struct PrefixPlan {
   uint64_t usable_tokens = 0;
   // Blocks to find before the partial one.

@@ -156,7 +156,7 @@ Status Region::BeginStore(uint64_t transfer) {
 
 Result<uint64_t> Region::Load(std::vector<wire::LoadItem> items, wire::LoadOrder order) {
   for (const wire::LoadItem& item : items) KVT_RETURN_IF_ERROR(CheckBlock(item.block));
-  // Who looks at counters alone must learn of the connection's end, too.
+  // A client that only polls counters must also notice a lost connection.
   if (order == wire::LoadOrder::kLayers) session_->WatchForLoss();
   return Begin(wire::Load{.region = id_, .order = order, .items = std::move(items)},
                BatchOf(session_->limits(), wire::kMaxBlocksPerCall, kLoadItemBytes));

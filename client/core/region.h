@@ -48,12 +48,12 @@ class Region {
   Region& operator=(const Region&) = delete;
 
   [[nodiscard]] uint64_t block_bytes() const { return group_.BlockBytes(); }
-  // Whether the session still stands; takes in what has arrived.
+  // Whether the session still stands; takes in the frames that have arrived.
   [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
 
   // Begins a transfer and returns its number, which differs from those of all other transfers of
   // the region. `items` are not empty. Errors: kInvalidArgument "empty_request",
-  // "block_out_of_range", "bad_token_count"; kUnavailable. What else the daemon refuses ends the
+  // "block_out_of_range", "bad_token_count"; kUnavailable. Any other refusal of the daemon ends the
   // transfer, see EndedTransfer. A store that has not begun within ten seconds fails. Errors of one
   // that is to begin later: kResourceExhausted "no_free_counter"; those of CurrentDeviceOrdinal and
   // of LoadCounters::SetOnStream.
@@ -63,7 +63,8 @@ class Region {
   [[nodiscard]] Status BeginStore(uint64_t transfer);
   [[nodiscard]] Result<uint64_t> Load(std::vector<wire::LoadItem> items, wire::LoadOrder order);
 
-  // Takes in what has arrived, and up to `limit` of the transfers that have ended. Never waits.
+  // Takes in the frames that have arrived, and up to `limit` of the transfers that have ended.
+  // Never waits.
   [[nodiscard]] std::vector<EndedTransfer> Poll(size_t limit);
   // Waits until the transfer has ended. Errors: kTimeout; kNotFound "unknown_transfer" (never
   // begun, or taken before).

@@ -276,7 +276,7 @@ Status Sequence::Append(std::span<const uint32_t> tokens) {
   }
   if (partial_committed_) {
     Status copied = CopyBlock(copy[0], blocks_[shared_blocks_ - 1]);
-    // What was copied is the block's only if it was held all the while.
+    // The copied bytes are the block's only if it was held all the while.
     if (copied) copied = Check();
     if (!copied) {
       ReleaseBlocks(std::move(copy));
@@ -378,7 +378,7 @@ Result<std::unique_ptr<Sequence>> Sequence::Fork() {
   if (const Status shared = fork->ShareBlocksOf(*this); !shared) {
     return tl::unexpected(LostIfUnavailable(shared.error()));
   }
-  // What was copied is this sequence's only if its blocks were held all the while.
+  // The copied bytes are this sequence's only if its blocks were held all the while.
   KVT_RETURN_IF_ERROR(Check());
   return fork;
 }

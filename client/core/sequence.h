@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of one growing sequence of tokens; kvtier_sequence.h says what the calls mean.
+// The blocks of one growing sequence of tokens; kvtier_sequence.h describes the calls.
 #pragma once
 
 #include <algorithm>
@@ -46,9 +46,9 @@ struct SequenceOptions {
 // With HitPlan::kBothEnds the daemon may leave a gap in the prefix, between blocks that are usable
 // at once and blocks that are loaded: the gap's blocks are private ones, to be computed meanwhile.
 //
-// One thread at a time. A call that finds the session lost resumes it if it can, and goes on: what
-// was computed is there. If it cannot, or if one of the blocks has been lost, calls other than Open
-// fail with kStaleHandle "connection_lost" from then on.
+// One thread at a time. A call that finds the session lost resumes it if it can, and goes on: all
+// computed tokens are there. If it cannot, or if one of the blocks has been lost, calls other than
+// Open fail with kStaleHandle "connection_lost" from then on.
 class Sequence {
  public:
   // Hashes by the model's recipe. Errors: those of ParseHashRecipe and PromptIdentity::CheckFor;
@@ -69,15 +69,15 @@ class Sequence {
 
   // Whether the block table is final and the cached prefix usable.
   [[nodiscard]] bool ready() const { return ready_; }
-  // What is to be computed, in order: what is left of the gap, which needs no Wait, and what
-  // follows the cached prefix, of which a Wait may make more. None is empty.
+  // The ranges to compute, in order: the rest of the gap, which needs no Wait, and the tokens
+  // behind the cached prefix, of which a Wait may make more. None is empty.
   [[nodiscard]] std::vector<TokenRange> ComputeRanges() const;
   // How many blocks of the table are final, and may be used: before it is ready those up to the
   // gap's end.
   [[nodiscard]] size_t usable_blocks() const {
     return ready_ ? blocks_.size() : gap_blocks_ == 0 ? 0 : gap_end();
   }
-  // What the daemon expected when the sequence was opened; zeros without a wish.
+  // The daemon's forecast when the sequence was opened; zeros without a wish.
   [[nodiscard]] const LoadForecast& forecast() const { return forecast_; }
   // Gives the daemon a hint about the blocks that this sequence found or has committed; returns of
   // how many it was taken. Errors: as Attachment::Hint; kStaleHandle.
@@ -87,7 +87,7 @@ class Sequence {
   [[nodiscard]] BlockIndex block(size_t i) const { return blocks_[i].index; }
   [[nodiscard]] BlockHandle handle(size_t i) const { return blocks_[i]; }
   [[nodiscard]] uint64_t tokens() const { return tokens_.size(); }
-  // Those in a gap are not among them.
+  // Tokens in a gap are not among them.
   [[nodiscard]] uint64_t cached_tokens() const {
     return cached_end_ - gap_blocks_ * uint64_t{block_tokens()};
   }
@@ -120,8 +120,8 @@ class Sequence {
   void CloseGap();
   // Makes the block table as long as the tokens need and the first writable block private.
   [[nodiscard]] Status Settle();
-  // The source was copied; it is given back. If it was lost meanwhile, so is the copy, and what it
-  // would have held is to be computed. Errors: kUnavailable.
+  // The source was copied; it is given back. If it was lost meanwhile, so is the copy, and its
+  // tokens are to be computed. Errors: kUnavailable.
   [[nodiscard]] Status EndCopy();
   // Allocates private blocks until there are `count`; `spare` receives `spare_count` more.
   [[nodiscard]] Status GrowTo(size_t count, size_t spare_count = 0,
@@ -130,7 +130,7 @@ class Sequence {
   [[nodiscard]] Status CommitBlocks(size_t first, size_t end,
                                     std::optional<uint16_t> partial_tokens);
   // Tells the ids of the blocks [first, end), which have so many tokens each, if they are wanted.
-  // They are no part of what the sequence is: errors are passed over.
+  // They are no part of the sequence: errors are ignored.
   void TellTokens(size_t first, size_t end, uint16_t tokens) const;
   [[nodiscard]] wire::CommitItem ItemOf(size_t block, uint16_t tokens) const;
   void ReleaseBlocks(std::vector<BlockHandle> blocks) const;
@@ -140,7 +140,7 @@ class Sequence {
   [[nodiscard]] bool IsLost(BlockHandle block) const {
     return attachment_->OutcomeSince(resumes_, block) == ResumeOutcome::kLost;
   }
-  // What was loading is not any more, but for what had arrived.
+  // Ends the load; only the blocks that had arrived count.
   void EndLoadEarly();
   // Commits again those committed blocks of which the daemon had not heard.
   [[nodiscard]] Status CommitAgain();

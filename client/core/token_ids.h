@@ -13,7 +13,8 @@
 
 namespace kvtier::client {
 
-// Of a pool or a region. One round trip. A daemon that does not know what is asked wants none.
+// Asks for a pool or a region whether the daemon wants token ids. One round trip. A daemon that
+// does not know the question wants none.
 // Errors: the daemon's; kUnavailable; kTimeout.
 [[nodiscard]] Result<bool> AskForTokenIds(DaemonSession* session, PoolId pool, Deadline deadline);
 

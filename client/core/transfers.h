@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What became of the transfers of one region: which are under way, which have ended and were not
-// told to the caller yet, and why blocks of those that were told have failed.
+// The transfers of one region: which are under way, which have ended and were not told to the
+// caller yet, and why blocks of the told ones have failed.
 //
 // A transfer of more blocks than one message can name goes out as several messages, its parts. Each
 // part's number on the wire is the id of the request that carried it, so that TRANSFER_DONE and an

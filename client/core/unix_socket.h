@@ -24,7 +24,8 @@ inline constexpr int64_t kMaxTimeoutMs = int64_t{365} * 24 * 60 * 60 * 1000;
          std::chrono::milliseconds(std::min(timeout_ms, kMaxTimeoutMs));
 }
 
-// What poll(2) takes: rounded up, so that it does not return before the deadline; 0 once passed.
+// The timeout for poll(2): rounded up, so that it does not return before the deadline; 0 once
+// passed.
 [[nodiscard]] inline int PollTimeoutMs(Deadline deadline) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());

@@ -25,8 +25,8 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  // The daemon frees its side once it has computed what it was asked for; no Attend may follow. A
-  // lost session needs no closing.
+  // The daemon frees its side once it has computed all requests; no Attend may follow. A lost
+  // session needs no closing.
   void Close(Deadline deadline) const;
 
   [[nodiscard]] PoolMapping& mapping() { return *mapping_; }

@@ -45,7 +45,7 @@ class DriverMapping final : public CudaMapping {
   CUstream stream_ = nullptr;
 };
 
-// What the process may allocate and share on a GPU.
+// The kind of memory that the process may allocate and share on a GPU.
 CUmemAllocationProp ShareableMemoryOf(int ordinal) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -23,7 +23,7 @@ class CudaMapping {
   // Imports the memory behind `fd`, of which `bytes` are the whole, and maps it for its device's
   // primary context, which is made if the process has none yet. Errors: kUnsupported
   // "no_cuda_driver", "cuda_driver_too_old", "no_cuda" (built without); kIoError with the driver's
-  // name for what is wrong, such as a device that this process may not see.
+  // name for the fault, such as a device that this process may not see.
   [[nodiscard]] static Result<std::shared_ptr<CudaMapping>> Map(int fd, uint64_t bytes);
   // Allocates and maps zeros on a GPU, as this process numbers them; `fd` is what other processes
   // import. REQUIRES: `bytes` are as RoundUp gives them. Errors: as of Map; kResourceExhausted
@@ -44,8 +44,8 @@ class CudaMapping {
   [[nodiscard]] virtual Status Read(uint64_t offset, std::byte* data, uint64_t bytes) const = 0;
   [[nodiscard]] virtual Status Write(uint64_t offset, const std::byte* data,
                                      uint64_t bytes) const = 0;
-  // Copies within the memory, on the GPU, and waits. Knows nothing of other streams: what is to be
-  // copied has been written. REQUIRES: in bounds, no overlap. Errors: kIoError.
+  // Copies within the memory, on the GPU, and waits. Knows nothing of other streams: the source has
+  // been written. REQUIRES: in bounds, no overlap. Errors: kIoError.
   [[nodiscard]] virtual Status Copy(uint64_t target_offset, uint64_t source_offset,
                                     uint64_t bytes) const = 0;
 };
@@ -56,7 +56,8 @@ class CudaMapping {
 [[nodiscard]] Result<std::array<uint8_t, 16>> CurrentDeviceUuid();
 // The same as a number among those that the process sees.
 [[nodiscard]] Result<int> CurrentDeviceOrdinal();
-// Of the GPU with this number. Errors: kNotFound "no_such_gpu"; kUnsupported as CudaMapping::Map.
+// The UUID of the GPU with this number. Errors: kNotFound "no_such_gpu"; kUnsupported as
+// CudaMapping::Map.
 [[nodiscard]] Result<std::array<uint8_t, 16>> UuidOfDevice(int ordinal);
 
 }  // namespace kvtier::client

@@ -20,7 +20,7 @@ class StreamWaits {
                                                                  int ordinal);
   virtual ~StreamWaits() = default;
 
-  // What is given to `stream` (a cudaStream_t or CUstream of that device; null is the default one)
+  // Work given to `stream` (a cudaStream_t or CUstream of that device; null is the default one)
   // from now on starts when the u32 at `offset` has reached `value`, modulo 2^32. Does not wait.
   [[nodiscard]] virtual Status Wait(void* stream, uint32_t offset, uint32_t value) = 0;
   // The u32 at `offset` becomes `value` when all that `stream` was given before is done, and what

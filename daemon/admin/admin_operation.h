@@ -11,7 +11,7 @@
 #include "base/gate.h"
 #include "base/result.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/runtime/service_context.h"
+#include "tiers/cache.h"
 
 namespace kvtier {
 
@@ -33,18 +33,26 @@ class AdminCall {
   [[nodiscard]] virtual bool cancelled() const = 0;
 };
 
+// What every operation works with. Borrowed, and outlives the operations.
+struct OperationBasics {
+  Cache* cache = nullptr;
+  EventLoop* loop = nullptr;
+  const Clock* clock = nullptr;
+};
+
 // An operation that answers over several events. Owned by AdminOperations. Event loop only.
 //
 // A derived class does its work in Run and in callbacks, each of which must be short, and ends by
-// exactly one Reply or Fail, or by noticing that its caller has gone. `context` outlives it.
+// exactly one Reply or Fail, or by noticing that its caller has gone.
 class AdminOperation {
  public:
-  AdminOperation(const ServiceContext& context, std::shared_ptr<AdminCall> call)
-      : env_(context),
+  AdminOperation(const OperationBasics& basics, std::shared_ptr<AdminCall> call)
+      : cache_(*basics.cache),
+        clock_(*basics.clock),
         call_(std::move(call)),
-        begun_ms_(env_.clock->MonotonicMs()),
+        begun_ms_(clock_.MonotonicMs()),
         progress_ms_(begun_ms_),
-        timer_(env_.loop) {}
+        timer_(basics.loop) {}
   virtual ~AdminOperation() = default;
   // Begins the work, or goes on with it if the derived class calls it again. The operation may have
   // ended when it returns.
@@ -66,11 +74,11 @@ class AdminOperation {
     ended_ |= call_->cancelled();
     return ended_;
   }
-  [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - begun_ms_; }
+  [[nodiscard]] int64_t ElapsedMs() const { return clock_.MonotonicMs() - begun_ms_; }
   [[nodiscard]] double Seconds() const { return static_cast<double>(ElapsedMs()) / 1000; }
   // True at most once per kAdminProgressMs: the caller then reports.
   [[nodiscard]] bool ProgressIsDue() {
-    const int64_t now_ms = env_.clock->MonotonicMs();
+    const int64_t now_ms = clock_.MonotonicMs();
     if (now_ms - progress_ms_ < kAdminProgressMs) return false;
     progress_ms_ = now_ms;
     return true;
@@ -89,7 +97,8 @@ class AdminOperation {
     return gate_.WhileOpen(std::move(callback));
   }
 
-  const ServiceContext& env_;
+  Cache& cache_;
+  const Clock& clock_;
 
  private:
   const std::shared_ptr<AdminCall> call_;

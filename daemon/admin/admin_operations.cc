@@ -37,14 +37,14 @@ std::string Text(const json::object& document) { return json::serialize(document
 class Verify final : public AdminOperation {
  public:
   // Verifies the disk, or the cold store.
-  Verify(const ServiceContext& context, std::shared_ptr<AdminCall> call, bool cold)
-      : AdminOperation(context, std::move(call)), cold_(cold) {}
+  Verify(const OperationBasics& basics, std::shared_ptr<AdminCall> call, bool cold)
+      : AdminOperation(basics, std::move(call)), cold_(cold) {}
 
   void Run() override {
     if (Cancelled()) return;
     auto done = WhileAlive([this](const Cache::VerifyResult& step) { OnStep(step); });
-    if (cold_) return env_.cache->VerifyColdStep(cursor_, kVerifyBatchBlocks, std::move(done));
-    env_.cache->VerifyStep(cursor_, kVerifyBatchBlocks, std::move(done));
+    if (cold_) return cache_.VerifyColdStep(cursor_, kVerifyBatchBlocks, std::move(done));
+    cache_.VerifyStep(cursor_, kVerifyBatchBlocks, std::move(done));
   }
 
  private:
@@ -73,7 +73,7 @@ class Verify final : public AdminOperation {
 
   void ReportProgress() {
     Progress(Text({{"done", checked_},
-                   {"total", cold_ ? 0 : env_.cache->Gauges().disk_persisted},
+                   {"total", cold_ ? 0 : cache_.Gauges().disk_persisted},
                    {"bytes", bytes_},
                    {"rate", static_cast<double>(bytes_) / Seconds()}}));
   }
@@ -90,13 +90,13 @@ class Verify final : public AdminOperation {
 // Polls, because the cache has no event for "nothing is under way".
 class Settle final : public AdminOperation {
  public:
-  Settle(const ServiceContext& context, std::shared_ptr<AdminCall> call, int64_t timeout_ms)
-      : AdminOperation(context, std::move(call)), timeout_ms_(timeout_ms) {}
+  Settle(const OperationBasics& basics, std::shared_ptr<AdminCall> call, int64_t timeout_ms)
+      : AdminOperation(basics, std::move(call)), timeout_ms_(timeout_ms) {}
 
   void Run() override {
     if (Cancelled()) return;
     const int64_t waited_ms = ElapsedMs();
-    if (env_.cache->Idle() && env_.cache->AdoptionEnded()) {
+    if (cache_.Idle() && cache_.AdoptionEnded()) {
       return Reply(Text({{"schema", "kvtier.settle/1"}, {"waited_ms", waited_ms}}));
     }
     if (waited_ms >= timeout_ms_) {
@@ -115,19 +115,21 @@ class Settle final : public AdminOperation {
 // block because it must not be served again has to be able to rely on the reply.
 class Evict final : public AdminOperation {
  public:
-  Evict(const ServiceContext& context, std::shared_ptr<AdminCall> call, AdminRequestBody request)
-      : AdminOperation(context, std::move(call)), request_(std::move(request)) {}
+  Evict(const OperationBasics& basics, const ModelRegistry* models, std::shared_ptr<AdminCall> call,
+        AdminRequestBody request)
+      : AdminOperation(basics, std::move(call)), models_(*models), request_(std::move(request)) {}
 
   void Run() override {
-    Result<std::string> reply = EvictBlocks(env_, request_);
+    Result<std::string> reply = EvictBlocks(&cache_, models_, request_);
     if (!reply) return Fail(reply.error());
-    env_.cache->WhenEvictionsAreDurable(
+    cache_.WhenEvictionsAreDurable(
         WhileAlive([this, reply = *std::move(reply)](const Status& durable) {
           durable ? Reply(reply) : Fail(durable.error());
         }));
   }
 
  private:
+  const ModelRegistry& models_;
   const AdminRequestBody request_;
 };
 
@@ -139,11 +141,11 @@ class Drain final : public AdminOperation {
   void Run() override {
     total_ = Left();
     ReportForever();
-    env_.cache->Drain(WhileAlive([this] { OnDrained(); }));
+    cache_.Drain(WhileAlive([this] { OnDrained(); }));
   }
 
  private:
-  [[nodiscard]] uint64_t Left() const { return env_.cache->Gauges().unpersisted_blocks; }
+  [[nodiscard]] uint64_t Left() const { return cache_.Gauges().unpersisted_blocks; }
 
   void OnDrained() {
     Reply(Text({{"schema", "kvtier.drain/1"},
@@ -156,7 +158,7 @@ class Drain final : public AdminOperation {
     Later(kAdminProgressMs, [this] {
       if (Cancelled()) return;
       const uint64_t left = Left();
-      // Blocks that clients commit during the drain add to what is left.
+      // Blocks that clients commit during the drain add to the rest.
       total_ = std::max(total_, left);
       Progress(Text({{"done", total_ - left}, {"total", total_}}));
       ReportForever();
@@ -170,20 +172,24 @@ class Drain final : public AdminOperation {
 // shortly afterwards the process does.
 class Stop final : public AdminOperation {
  public:
-  Stop(const ServiceContext& context, std::shared_ptr<AdminCall> call, bool release)
-      : AdminOperation(context, std::move(call)), release_(release) {}
+  Stop(const OperationBasics& basics, DescriptorStore* descriptors, const Server* server,
+       std::shared_ptr<AdminCall> call, bool release)
+      : AdminOperation(basics, std::move(call)),
+        descriptors_(*descriptors),
+        server_(*server),
+        release_(release) {}
 
   void Run() override {
     // At once and not at the end: a daemon that is killed while it drains leaves nothing either.
-    if (release_) env_.descriptors->ReleaseAll();
+    if (release_) descriptors_.ReleaseAll();
     // A second signal would end the daemon without a drain.
-    if (!env_.server->draining()) ::kill(::getpid(), SIGTERM);
+    if (!server_.draining()) ::kill(::getpid(), SIGTERM);
     total_ = Left();
     ReportForever();
   }
 
  private:
-  [[nodiscard]] uint64_t Left() const { return env_.cache->Gauges().unpersisted_blocks; }
+  [[nodiscard]] uint64_t Left() const { return cache_.Gauges().unpersisted_blocks; }
 
   void ReportForever() {
     if (Cancelled()) return;
@@ -193,13 +199,15 @@ class Stop final : public AdminOperation {
     Later(kAdminProgressMs, [this] { ReportForever(); });
   }
 
+  DescriptorStore& descriptors_;
+  const Server& server_;
   const bool release_;
   uint64_t total_ = 0;
 };
 
 // Releases the memory that engines have left, or all that is kept.
-std::string ReleaseMemory(const ServiceContext& context, bool all) {
-  const wire::ReleaseMemoryReply reply = context.kept_memories->ReleaseAll(all);
+std::string ReleaseMemory(KeptMemories* memories, bool all) {
+  const wire::ReleaseMemoryReply reply = memories->ReleaseAll(all);
   return Text({{"schema", "kvtier.release_memory/1"},
                {"released", reply.released},
                {"bytes", reply.released_bytes}});
@@ -215,7 +223,7 @@ json::value ConfigValueJson(const ConfigKey& key, const Config& config) {
 
 }  // namespace
 
-AdminOperations::AdminOperations(const ServiceContext& context) : context_(context) {}
+AdminOperations::AdminOperations(const Environment& environment) : env_(environment) {}
 AdminOperations::~AdminOperations() = default;
 
 bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* call) {
@@ -224,36 +232,40 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
     return true;
   };
   const std::string& op = request.op;
-  if (op == "status") return answer(StatusJson(context_));
-  if (op == "stats") return answer(StatsJson(context_));
-  if (op == "config") return answer(ConfigJson(*context_.config));
+  Cache* const cache = env_.basics.cache;
+  if (op == "status") return answer(StatusJson(*env_.metrics));
+  if (op == "stats") return answer(StatsJson(*env_.metrics));
+  if (op == "config") return answer(ConfigJson(*env_.config));
   if (op == "config_defaults") return answer(ConfigJson(Config{}));
-  if (op == "inspect") return answer(InspectBlock(context_, request));
-  if (op == "lookup") return answer(LookUpBlocks(context_, request));
-  if (op == "pin") return answer(PinBlocks(context_, request));
-  if (op == "release_memory") return answer(ReleaseMemory(context_, request.all));
+  if (op == "inspect")
+    return answer(InspectBlock(*cache, *env_.models, *env_.basics.clock, request));
+  if (op == "lookup") return answer(LookUpBlocks(*cache, *env_.models, request));
+  if (op == "pin") return answer(PinBlocks(cache, *env_.models, request));
+  if (op == "release_memory") return answer(ReleaseMemory(env_.kept_memories, request.all));
   return false;
 }
 
 Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
     const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call) {
   const std::string& op = request.op;
-  if (op == "ls") return MakeListing(context_, request, call);
-  if (op == "models") return MakeModelListing(context_, request, call);
-  if (op == "forget") return MakeForgetting(context_, request, call);
-  if (op == "trace") return MakeTraceListing(context_, request, call);
-  if (op == "verify") return std::make_unique<Verify>(context_, call, false);
+  if (op == "ls") return MakeListing(env_.basics, env_.models, request, call);
+  if (op == "models") return MakeModelListing(env_.basics, env_.models, request, call);
+  if (op == "forget") return MakeForgetting(env_.basics, *env_.models, request, call);
+  if (op == "trace") return MakeTraceListing(env_.basics, env_.trace, env_.server, request, call);
+  if (op == "verify") return std::make_unique<Verify>(env_.basics, call, false);
   if (op == "verify_cold") {
-    if (!context_.cache->HasColdStore()) {
-      return MakeError(ErrorCode::kUnsupported, "no_cold_tier", "cold.kind is \"none\"");
+    if (!env_.basics.cache->HasColdStore()) {
+      return MakeError(ErrorCode::kUnsupported, "no_cold_tier", "no cold.endpoint is configured");
     }
-    return std::make_unique<Verify>(context_, call, true);
+    return std::make_unique<Verify>(env_.basics, call, true);
   }
-  if (op == "evict") return std::make_unique<Evict>(context_, call, request);
-  if (op == "erase") return MakeErasure(context_, request, call);
-  if (op == "drain") return std::make_unique<Drain>(context_, call);
-  if (op == "stop") return std::make_unique<Stop>(context_, call, request.release);
-  if (op == "settle") return std::make_unique<Settle>(context_, call, request.timeout_ms);
+  if (op == "evict") return std::make_unique<Evict>(env_.basics, env_.models, call, request);
+  if (op == "erase") return MakeErasure(env_.basics, env_.config, env_.log, request, call);
+  if (op == "drain") return std::make_unique<Drain>(env_.basics, call);
+  if (op == "stop")
+    return std::make_unique<Stop>(env_.basics, env_.descriptors, env_.server, call,
+                                  request.release);
+  if (op == "settle") return std::make_unique<Settle>(env_.basics, call, request.timeout_ms);
   return MakeError(
       ErrorCode::kInvalidArgument, "unknown_op",
       fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be asked on the admin socket.
+// The operations of the admin socket.
 //
 //   {"op":"status"}                    all of metrics/status_json.h
 //   {"op":"stats"}                     the counters alone
 //   {"op":"config"}                    the configuration in effect
-//   {"op":"config_defaults"}           what it would be without a file
+//   {"op":"config_defaults"}           the configuration without a file
 //   {"op":"inspect","hashes":[H]}      one block, and why it was last dropped and missed
 //   {"op":"lookup","hashes":[H,...]}   which tiers hold them
 //   {"op":"pin","hashes":[H,...],"ttl_ms":3600000}  keeps them; 0 lets go of them
@@ -14,13 +14,13 @@
 //   {"op":"erase","tenant":"t","before_ms":0}  destroys its keys and forgets its blocks, for good;
 //                                      "before_ms": only of whole hours before; "without_proof"
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
-//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  what happened, see trace_operation.h
+//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  the latest events, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it
-//   {"op":"drain"}                     writes what should survive a restart to disk
+//   {"op":"drain"}                     writes blocks that should survive a restart to disk
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way or to be adopted
 //   {"op":"stop","release":false}      as SIGTERM; the end of the connection is the reply
 //
-// Those on blocks and models take "tenant", "model" (its name or the first digits of its
+// The operations on blocks and models take "tenant", "model" (its name or the first digits of its
 // fingerprint) and "epoch" (the revision of its weights); ls and evict take "tier", ls takes
 // "prefix" of the hash. The last four, forget and erase send progress at least every
 // kAdminProgressMs.
@@ -34,7 +34,14 @@
 #include "base/result.h"
 #include "daemon/admin/admin_operation.h"
 #include "daemon/admin/admin_request.h"
-#include "daemon/runtime/service_context.h"
+#include "daemon/admin/trace_ring.h"
+#include "daemon/config/config.h"
+#include "daemon/keeper/descriptor_store.h"
+#include "daemon/metrics/metrics_snapshot.h"
+#include "daemon/runtime/log.h"
+#include "daemon/session/kept_memories.h"
+#include "daemon/session/models.h"
+#include "daemon/session/server.h"
 
 namespace kvtier {
 
@@ -43,7 +50,20 @@ namespace kvtier {
 // delay the requests of inference processes.
 class AdminOperations {
  public:
-  explicit AdminOperations(const ServiceContext& context);
+  // Parts of the daemon that operations look into and act on. Everything is borrowed and outlives
+  // the operations.
+  struct Environment {
+    OperationBasics basics;
+    const Config* config = nullptr;  // in effect
+    Log* log = nullptr;
+    const TraceRing* trace = nullptr;  // null: nothing is recorded
+    DescriptorStore* descriptors = nullptr;
+    const ModelRegistry* models = nullptr;
+    KeptMemories* kept_memories = nullptr;
+    const Server* server = nullptr;
+    const MetricsSources* metrics = nullptr;
+  };
+  explicit AdminOperations(const Environment& environment);
   ~AdminOperations();
   AdminOperations(const AdminOperations&) = delete;
   AdminOperations& operator=(const AdminOperations&) = delete;
@@ -59,7 +79,7 @@ class AdminOperations {
   [[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeOperation(
       const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call);
 
-  const ServiceContext& context_;
+  const Environment env_;
   // Ended operations are erased when the next begins, since an operation must not be destroyed
   // within its own call.
   std::vector<std::unique_ptr<AdminOperation>> operations_;
@@ -70,22 +90,23 @@ class AdminOperations {
 
 // "ls": up to `limit` blocks from `cursor` on, gathered in steps short enough for the event loop.
 // The reply carries the cursor for the next. Errors: kInvalidArgument "bad_request".
-[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeListing(const ServiceContext& context,
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeListing(const OperationBasics& basics,
+                                                                  const ModelRegistry* models,
                                                                   const AdminRequestBody& request,
                                                                   std::shared_ptr<AdminCall> call);
 
 // The following answer at once: they return the reply. Errors: kInvalidArgument "bad_request", and
 // as noted.
-[[nodiscard]] Result<std::string> InspectBlock(const ServiceContext& context,
-                                               const AdminRequestBody& request);
+[[nodiscard]] Result<std::string> InspectBlock(const Cache& cache, const ModelRegistry& models,
+                                               const Clock& clock, const AdminRequestBody& request);
 // kNotFound "unknown_namespace" when no block of such a tenant and model was ever cached;
 // kInvalidArgument "ambiguous_namespace" when several fit.
-[[nodiscard]] Result<std::string> LookUpBlocks(const ServiceContext& context,
+[[nodiscard]] Result<std::string> LookUpBlocks(const Cache& cache, const ModelRegistry& models,
                                                const AdminRequestBody& request);
 // kLimitExceeded "pin_limit". A time of 0 unpins.
-[[nodiscard]] Result<std::string> PinBlocks(const ServiceContext& context,
+[[nodiscard]] Result<std::string> PinBlocks(Cache* cache, const ModelRegistry& models,
                                             const AdminRequestBody& request);
-[[nodiscard]] Result<std::string> EvictBlocks(const ServiceContext& context,
+[[nodiscard]] Result<std::string> EvictBlocks(Cache* cache, const ModelRegistry& models,
                                               const AdminRequestBody& request);
 
 // "models": replies with
@@ -94,7 +115,8 @@ class AdminOperations {
 // One for each tenant, name and epoch, and one for each fingerprint whose record the registry does
 // not know: its name and epoch are empty. "in_use": a session holds it. "last_use_s": 0 without
 // blocks.
-[[nodiscard]] std::unique_ptr<AdminOperation> MakeModelListing(const ServiceContext& context,
+[[nodiscard]] std::unique_ptr<AdminOperation> MakeModelListing(const OperationBasics& basics,
+                                                               const ModelRegistry* models,
                                                                const AdminRequestBody& request,
                                                                std::shared_ptr<AdminCall> call);
 
@@ -104,7 +126,7 @@ class AdminOperations {
 // "models": how many fingerprints were meant. Errors: kInvalidArgument "bad_request" without a
 // model; kNotFound "unknown_model"; kIoError if the disk refuses.
 [[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeForgetting(
-    const ServiceContext& context, const AdminRequestBody& request,
+    const OperationBasics& basics, const ModelRegistry& models, const AdminRequestBody& request,
     std::shared_ptr<AdminCall> call);
 
 // "erase": the keys are destroyed when it begins. Replies, when no restart brings anything back,
@@ -113,7 +135,8 @@ class AdminOperations {
 //    "disk":},"bytes":{...},"referenced":,"moving":,"seconds":}
 // "proven" is false if the disk is not encrypted. Errors: kInvalidArgument "bad_request";
 // kUnsupported "not_encrypted" without request.without_proof; kIoError if the disk refuses.
-[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeErasure(const ServiceContext& context,
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeErasure(const OperationBasics& basics,
+                                                                  const Config* config, Log* log,
                                                                   const AdminRequestBody& request,
                                                                   std::shared_ptr<AdminCall> call);
 
@@ -126,7 +149,7 @@ class AdminOperations {
 // the same moment. Members of an event that are zero are left out. Errors: kUnsupported
 // "trace_off", kInvalidArgument "bad_request".
 [[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeTraceListing(
-    const ServiceContext& context, const AdminRequestBody& request,
-    std::shared_ptr<AdminCall> call);
+    const OperationBasics& basics, const TraceRing* ring, const Server* server,
+    const AdminRequestBody& request, std::shared_ptr<AdminCall> call);
 
 }  // namespace kvtier

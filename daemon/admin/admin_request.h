@@ -44,7 +44,7 @@ struct AdminRequestBody {
   int64_t before_ms = 0;  // Unix time; 0: whenever it was made
   bool without_proof = false;
   bool all = false;      // not only what no process uses
-  bool release = false;  // what is kept for the next daemon, too
+  bool release = false;  // also the memory kept for the next daemon
 };
 
 // Pure; never recurses deeper than the document may be. Errors: kInvalidArgument "bad_json" or

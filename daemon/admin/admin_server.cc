@@ -104,8 +104,9 @@ class AdminSession final : public ConnectionListener {
   Gate gate_;
 };
 
-AdminServer::AdminServer(const ServiceContext& context, AdminOperations* operations)
-    : SocketServer(context.network, context.log), peers_(context.peers), operations_(operations) {}
+AdminServer::AdminServer(Network* network, Log* log, PeerInspector* peers,
+                         AdminOperations* operations)
+    : SocketServer(network, log), peers_(peers), operations_(operations) {}
 
 AdminServer::~AdminServer() { DestroySessions(); }
 

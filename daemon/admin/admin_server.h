@@ -11,13 +11,13 @@
 #include "base/result.h"
 #include "daemon/admin/admin_operations.h"
 #include "daemon/net/socket_server.h"
-#include "daemon/runtime/service_context.h"
+#include "daemon/runtime/log.h"
 
 namespace kvtier {
 
 inline constexpr size_t kMaxAdminConnections = 16;
 // Requests of one connection under way at once; the next is not read before one is answered. With
-// the bound on connections this limits what the admin socket can cost the event loop.
+// the bound on connections this limits the admin socket's cost for the event loop.
 inline constexpr int kMaxAdminCalls = 4;
 
 class AdminSession;
@@ -25,8 +25,8 @@ class AdminSession;
 // Event loop only.
 class AdminServer : public SocketServer<AdminSession> {
  public:
-  // `context` and `operations` are borrowed and outlive the server.
-  AdminServer(const ServiceContext& context, AdminOperations* operations);
+  // Everything is borrowed and outlives the server.
+  AdminServer(Network* network, Log* log, PeerInspector* peers, AdminOperations* operations);
   ~AdminServer();
 
   // Binds `path`, mode 0600, and begins to serve. Errors: those of Acceptor::Listen.

@@ -17,7 +17,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What one step of a listing may cost: about 2 ms each of looking and of writing. A filter that few
+// The limits of one step of a listing: about 2 ms each of looking and of writing. A filter that few
 // blocks pass makes looking the larger part.
 constexpr uint32_t kRowsPerStep = 65536;
 constexpr uint32_t kBlocksPerStep = 1024;
@@ -43,11 +43,11 @@ tl::unexpected<Error> BadRequest(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
 }
 
-json::object NamespaceJson(const ServiceContext& context, const NamespaceIdentity& name_space) {
+json::object NamespaceJson(const ModelRegistry& models, const NamespaceIdentity& name_space) {
   const std::string fingerprint = name_space.model.Hex();
   return {{"tenant", name_space.tenant},
           {"model", fingerprint},
-          {"model_name", context.models->NameOf(name_space.tenant, fingerprint)},
+          {"model_name", models.NameOf(name_space.tenant, fingerprint)},
           {"block_bytes", name_space.block_bytes}};
 }
 
@@ -73,9 +73,10 @@ void AppendBlock(const BlockRecord& block, std::string* out) {
 // once, whatever is evicted or committed between the steps.
 class Listing final : public AdminOperation {
  public:
-  Listing(const ServiceContext& context, std::shared_ptr<AdminCall> call, BlockFilter filter,
-          uint64_t cursor, uint32_t limit)
-      : AdminOperation(context, std::move(call)),
+  Listing(const OperationBasics& basics, const ModelRegistry* models,
+          std::shared_ptr<AdminCall> call, BlockFilter filter, uint64_t cursor, uint32_t limit)
+      : AdminOperation(basics, std::move(call)),
+        models_(*models),
         filter_(std::move(filter)),
         cursor_(cursor),
         left_(limit) {}
@@ -83,7 +84,7 @@ class Listing final : public AdminOperation {
   void Run() override {
     if (Cancelled()) return;
     const BlockWalk step =
-        env_.cache->Walk(cursor_, kRowsPerStep, std::min(left_, kBlocksPerStep), filter_);
+        cache_.Walk(cursor_, kRowsPerStep, std::min(left_, kBlocksPerStep), filter_);
     cursor_ = step.next_cursor;
     left_ -= static_cast<uint32_t>(step.blocks.size());
     for (const BlockRecord& block : step.blocks) {
@@ -97,15 +98,16 @@ class Listing final : public AdminOperation {
  private:
   void Finish(bool finished) {
     json::array namespaces;
-    for (const NamespaceIdentity& name_space : env_.cache->Namespaces()) {
-      namespaces.push_back(NamespaceJson(env_, name_space));
+    for (const NamespaceIdentity& name_space : cache_.Namespaces()) {
+      namespaces.push_back(NamespaceJson(models_, name_space));
     }
     Reply(fmt::format(R"({{"schema":"kvtier.ls/1","now_s":{},"cursor":{},"finished":{},)"
                       R"("namespaces":{},"blocks":[{}]}})",
-                      env_.clock->WallMs() / 1000, cursor_, finished, json::serialize(namespaces),
+                      clock_.WallMs() / 1000, cursor_, finished, json::serialize(namespaces),
                       blocks_));
   }
 
+  const ModelRegistry& models_;
   const BlockFilter filter_;
   uint64_t cursor_;
   uint32_t left_;
@@ -149,30 +151,33 @@ Status CheckHashes(const AdminRequestBody& request, size_t most) {
 
 }  // namespace
 
-Result<std::unique_ptr<AdminOperation>> MakeListing(const ServiceContext& context,
+Result<std::unique_ptr<AdminOperation>> MakeListing(const OperationBasics& basics,
+                                                    const ModelRegistry* models,
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
   if (request.limit == 0) return BadRequest("\"limit\" must not be 0");
-  BlockFilter filter{.tier = request.tier, .namespaces = NamespacesOf(context, request)};
+  BlockFilter filter{.tier = request.tier,
+                     .namespaces = NamespacesOf(*basics.cache, *models, request)};
   if (!request.prefix.empty()) {
     filter.hashes = HashRange::BeginningWith(request.prefix);
     if (!filter.hashes) return BadRequest("\"prefix\" must be 1 to 64 hexadecimal digits");
   }
-  return std::make_unique<Listing>(context, std::move(call), std::move(filter), request.cursor,
-                                   request.limit);
+  return std::make_unique<Listing>(basics, models, std::move(call), std::move(filter),
+                                   request.cursor, request.limit);
 }
 
-Result<std::string> InspectBlock(const ServiceContext& context, const AdminRequestBody& request) {
+Result<std::string> InspectBlock(const Cache& cache, const ModelRegistry& models,
+                                 const Clock& clock, const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, 1));
   const BlockHash& hash = request.hashes.front();
-  const std::vector<NamespaceIdentity> namespaces = context.cache->Namespaces();
+  const std::vector<NamespaceIdentity> namespaces = cache.Namespaces();
   json::array found;
-  for (const NamespaceId id : NamespacesOf(context, request)) {
+  for (const NamespaceId id : NamespacesOf(cache, models, request)) {
     const BlockKey key{id, hash};
-    const std::optional<BlockRecord> block = context.cache->Inspect(key);
-    const BlockPast past = context.cache->PastOf(key);
+    const std::optional<BlockRecord> block = cache.Inspect(key);
+    const BlockPast past = cache.PastOf(key);
     if (!block && !past.drop && !past.miss) continue;
-    json::object shown = NamespaceJson(context, namespaces[id.value]);
+    json::object shown = NamespaceJson(models, namespaces[id.value]);
     shown["cached"] = block.has_value();
     if (block) DescribeBlock(*block, &shown);
     shown["last_drop"] = DropJson(past.drop);
@@ -181,14 +186,15 @@ Result<std::string> InspectBlock(const ServiceContext& context, const AdminReque
   }
   return json::serialize(json::object{{"schema", "kvtier.inspect/1"},
                                       {"hash", hash.Hex()},
-                                      {"now_ms", context.clock->WallMs()},
+                                      {"now_ms", clock.WallMs()},
                                       {"blocks", std::move(found)}});
 }
 
-Result<std::string> LookUpBlocks(const ServiceContext& context, const AdminRequestBody& request) {
+Result<std::string> LookUpBlocks(const Cache& cache, const ModelRegistry& models,
+                                 const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  const std::vector<NamespaceId> ids = NamespacesOf(context, request);
-  const std::vector<NamespaceIdentity> namespaces = context.cache->Namespaces();
+  const std::vector<NamespaceId> ids = NamespacesOf(cache, models, request);
+  const std::vector<NamespaceIdentity> namespaces = cache.Namespaces();
   if (ids.empty()) {
     return MakeError(ErrorCode::kNotFound, "unknown_namespace",
                      "no blocks of such a tenant and model are known");
@@ -205,24 +211,24 @@ Result<std::string> LookUpBlocks(const ServiceContext& context, const AdminReque
                      "name the tenant and the model; there are " + names);
   }
   json::array presence;
-  for (const BlockPresence& block : context.cache->Lookup(ids.front(), request.hashes)) {
+  for (const BlockPresence& block : cache.Lookup(ids.front(), request.hashes)) {
     presence.push_back(TierNames(block));
   }
-  json::object reply = NamespaceJson(context, namespaces[ids.front().value]);
+  json::object reply = NamespaceJson(models, namespaces[ids.front().value]);
   reply["schema"] = "kvtier.lookup/1";
   reply["tiers"] = std::move(presence);
   return json::serialize(reply);
 }
 
-Result<std::string> PinBlocks(const ServiceContext& context, const AdminRequestBody& request) {
+Result<std::string> PinBlocks(Cache* cache, const ModelRegistry& models,
+                              const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
   if (request.ttl_ms > kMaxPinTtlMs) {
     return BadRequest(fmt::format("\"ttl_ms\" must be 0 to {}", kMaxPinTtlMs));
   }
   uint64_t blocks = 0;
-  for (const NamespaceId id : NamespacesOf(context, request)) {
-    KVT_ASSIGN_OR_RETURN(const uint32_t pinned,
-                         context.cache->Pin(id, request.hashes, request.ttl_ms));
+  for (const NamespaceId id : NamespacesOf(*cache, models, request)) {
+    KVT_ASSIGN_OR_RETURN(const uint32_t pinned, cache->Pin(id, request.hashes, request.ttl_ms));
     blocks += pinned;
   }
   return json::serialize(json::object{{"schema", "kvtier.pin/1"},
@@ -231,15 +237,16 @@ Result<std::string> PinBlocks(const ServiceContext& context, const AdminRequestB
                                       {"ttl_ms", request.ttl_ms}});
 }
 
-Result<std::string> EvictBlocks(const ServiceContext& context, const AdminRequestBody& request) {
+Result<std::string> EvictBlocks(Cache* cache, const ModelRegistry& models,
+                                const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  const std::vector<NamespaceId> ids = NamespacesOf(context, request);
+  const std::vector<NamespaceId> ids = NamespacesOf(*cache, models, request);
   std::array<uint64_t, 5> outcomes{};
   for (const BlockHash& hash : request.hashes) {
     // A hash counts as absent only if it is in none of the namespaces.
     EvictOutcome worst = EvictOutcome::kAbsent;
     for (const NamespaceId id : ids) {
-      const EvictOutcome outcome = context.cache->Evict({id, hash}, request.tier);
+      const EvictOutcome outcome = cache->Evict({id, hash}, request.tier);
       if (outcome != EvictOutcome::kAbsent) worst = outcome;
     }
     ++outcomes[static_cast<size_t>(worst)];

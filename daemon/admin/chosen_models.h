@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "daemon/admin/admin_request.h"
-#include "daemon/runtime/service_context.h"
+#include "daemon/session/models.h"
+#include "tiers/cache.h"
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
@@ -15,7 +16,7 @@ namespace kvtier {
 // none. A model is
 // found by its name, and by its epoch, only if the registry knows it: on disk there are
 // fingerprints, but no names.
-[[nodiscard]] std::vector<NamespaceId> NamespacesOf(const ServiceContext& context,
+[[nodiscard]] std::vector<NamespaceId> NamespacesOf(const Cache& cache, const ModelRegistry& models,
                                                     const AdminRequestBody& request);
 
 }  // namespace kvtier

@@ -27,51 +27,54 @@ bool HasUnencryptedDisk(const Config& config) {
 }
 
 bool HasPlainColdTier(const Config& config) {
-  return config.cold.kind != ColdKind::kNone && config.disk.encryption == DiskEncryption::kNone;
+  return !config.cold.endpoint.empty() && config.disk.encryption == DiskEncryption::kNone;
 }
 
 // An erasure goes on when its caller has gone, because half of one is of no use. Its lines in the
 // log are warnings, so that no usual level leaves them out.
 class Erase final : public AdminOperation {
  public:
-  Erase(const ServiceContext& context, std::shared_ptr<AdminCall> call, AdminRequestBody request)
-      : AdminOperation(context, std::move(call)), request_(std::move(request)) {}
+  Erase(const OperationBasics& basics, const Config* config, Log* log,
+        std::shared_ptr<AdminCall> call, AdminRequestBody request)
+      : AdminOperation(basics, std::move(call)),
+        config_(*config),
+        log_(*log),
+        request_(std::move(request)) {}
 
   void Run() override {
     const int64_t before_ms = request_.before_ms;
     EraseRequest erase{.tenant = request_.tenant};
     if (before_ms > 0) erase.end_hour = static_cast<uint32_t>(before_ms / kHourMs);
-    env_.log->Warning("erase.begun", "tenant {}{}", request_.tenant,
-                      before_ms > 0 ? fmt::format(", hours before {} ms", before_ms) : "");
-    env_.cache->Erase(erase, WhileAlive([this](const EraseReport& report, const Status& status) {
-                        OnErased(report, status);
-                      }));
+    log_.Warning("erase.begun", "tenant {}{}", request_.tenant,
+                 before_ms > 0 ? fmt::format(", hours before {} ms", before_ms) : "");
+    cache_.Erase(erase, WhileAlive([this](const EraseReport& report, const Status& status) {
+                   OnErased(report, status);
+                 }));
     ReportForever();
   }
 
  private:
   void OnErased(const EraseReport& report, const Status& status) {
     if (!status) {
-      env_.log->Warning("erase.failed", "tenant {}: {}", request_.tenant,
-                        status.error().ToString());
+      log_.Warning("erase.failed", "tenant {}: {}", request_.tenant, status.error().ToString());
       return Fail(status.error());
     }
-    env_.log->Warning("erase.ended",
-                      "tenant {}: {} keys, {} blocks of pools, {} of host, {} of disk; {} "
-                      "referenced, {} in use stay",
-                      request_.tenant, report.keys, report.blocks[0], report.blocks[1],
-                      report.blocks[2], report.referenced, report.moving);
-    Reply(json::serialize(json::object{
-        {"schema", "kvtier.erase/1"},
-        {"tenant", request_.tenant},
-        {"before_ms", request_.before_ms},
-        {"proven", !HasUnencryptedDisk(*env_.config) && !HasPlainColdTier(*env_.config)},
-        {"keys", report.keys},
-        {"blocks", ByTier(report.blocks)},
-        {"bytes", ByTier(report.bytes)},
-        {"referenced", report.referenced},
-        {"moving", report.moving},
-        {"seconds", Seconds()}}));
+    log_.Warning("erase.ended",
+                 "tenant {}: {} keys, {} blocks of pools, {} of host, {} of disk; {} "
+                 "referenced, {} in use stay",
+                 request_.tenant, report.keys, report.blocks[0], report.blocks[1], report.blocks[2],
+                 report.referenced, report.moving);
+    Reply(json::serialize(
+        json::object{{"schema", "kvtier.erase/1"},
+                     {"tenant", request_.tenant},
+                     {"before_ms", request_.before_ms},
+                     {"proven", !HasUnencryptedDisk(config_) && !HasPlainColdTier(config_)},
+                     {"keys", report.keys},
+                     {"blocks", ByTier(report.blocks)},
+                     {"bytes", ByTier(report.bytes)},
+                     {"referenced", report.referenced},
+                     {"moving", report.moving},
+                     {"seconds", Seconds()}}));
   }
 
   void ReportForever() {
@@ -81,33 +84,36 @@ class Erase final : public AdminOperation {
     });
   }
 
+  const Config& config_;
+  Log& log_;
   const AdminRequestBody request_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<AdminOperation>> MakeErasure(const ServiceContext& context,
+Result<std::unique_ptr<AdminOperation>> MakeErasure(const OperationBasics& basics,
+                                                    const Config* config, Log* log,
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
   if (request.tenant.empty()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"tenant\" is missing");
   }
-  if (request.before_ms > context.clock->WallMs()) {
+  if (request.before_ms > basics.clock->WallMs()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"before_ms\" is in the future");
   }
-  if (HasPlainColdTier(*context.config) && !request.without_proof) {
+  if (HasPlainColdTier(*config) && !request.without_proof) {
     return MakeError(ErrorCode::kUnsupported, "cold_tier",
                      "the store of the cold tier has the tenant's blocks as plain bytes, and none "
                      "can prove that its drives lose them when they are deleted; --without-proof "
                      "deletes them and drops the blocks of this host nevertheless");
   }
-  if (HasUnencryptedDisk(*context.config) && !request.without_proof) {
+  if (HasUnencryptedDisk(*config) && !request.without_proof) {
     return MakeError(ErrorCode::kUnsupported, "not_encrypted",
                      "the disk is not encrypted: freed bytes stay there until they are written "
                      "over, and none can prove that they are gone; --without-proof drops the "
                      "blocks nevertheless");
   }
-  return std::make_unique<Erase>(context, std::move(call), request);
+  return std::make_unique<Erase>(basics, config, log, std::move(call), request);
 }
 
 }  // namespace kvtier

@@ -30,13 +30,15 @@ constexpr std::array<std::pair<Tier, std::string_view>, 3> kTiers = {
 
 class ModelListing final : public AdminOperation {
  public:
-  ModelListing(const ServiceContext& context, std::shared_ptr<AdminCall> call,
-               std::vector<NamespaceId> namespaces)
-      : AdminOperation(context, std::move(call)), filter_{.namespaces = std::move(namespaces)} {}
+  ModelListing(const OperationBasics& basics, const ModelRegistry* models,
+               std::shared_ptr<AdminCall> call, std::vector<NamespaceId> namespaces)
+      : AdminOperation(basics, std::move(call)),
+        models_(*models),
+        filter_{.namespaces = std::move(namespaces)} {}
 
   void Run() override {
     if (Cancelled()) return;
-    const BlockWalk step = env_.cache->Walk(cursor_, kRowsPerStep, kBlocksPerStep, filter_);
+    const BlockWalk step = cache_.Walk(cursor_, kRowsPerStep, kBlocksPerStep, filter_);
     cursor_ = step.next_cursor;
     for (const BlockRecord& block : step.blocks) Count(block);
     if (step.finished) return Reply(Document());
@@ -68,8 +70,8 @@ class ModelListing final : public AdminOperation {
   }
 
   void AddTo(std::map<RowKey, Row>* rows, NamespaceId id, const NamespaceIdentity& identity) {
-    const auto group = env_.models->FindGroup(identity.tenant, identity.model);
-    const bool in_use = group && env_.models->IsHeld(*group->model, identity.tenant);
+    const auto group = models_.FindGroup(identity.tenant, identity.model);
+    const bool in_use = group && models_.IsHeld(*group->model, identity.tenant);
     const auto counted = uses_.find(id);
     // One that has no blocks, and that no engine uses, is of no interest any more.
     if (counted == uses_.end() && !in_use) return;
@@ -88,7 +90,7 @@ class ModelListing final : public AdminOperation {
 
   std::string Document() {
     std::map<RowKey, Row> rows;
-    const std::vector<NamespaceIdentity> namespaces = env_.cache->Namespaces();
+    const std::vector<NamespaceIdentity> namespaces = cache_.Namespaces();
     for (const NamespaceId id : *filter_.namespaces) AddTo(&rows, id, namespaces[id.value]);
     json::array models;
     for (const auto& [key, row] : rows) {
@@ -105,10 +107,11 @@ class ModelListing final : public AdminOperation {
                         {"last_use_s", row.use.last_use_s}});
     }
     return json::serialize(json::object{{"schema", "kvtier.models/1"},
-                                        {"now_s", env_.clock->WallMs() / 1000},
+                                        {"now_s", clock_.WallMs() / 1000},
                                         {"models", std::move(models)}});
   }
 
+  const ModelRegistry& models_;
   const BlockFilter filter_;
   uint64_t cursor_ = 0;
   std::map<NamespaceId, Use> uses_;
@@ -117,16 +120,16 @@ class ModelListing final : public AdminOperation {
 // The reply waits until the evicted blocks cannot come back at a restart.
 class Forgetting final : public AdminOperation {
  public:
-  Forgetting(const ServiceContext& context, std::shared_ptr<AdminCall> call,
+  Forgetting(const OperationBasics& basics, std::shared_ptr<AdminCall> call,
              std::vector<NamespaceId> namespaces)
-      : AdminOperation(context, std::move(call)), filter_{.namespaces = std::move(namespaces)} {}
+      : AdminOperation(basics, std::move(call)), filter_{.namespaces = std::move(namespaces)} {}
 
   // It goes on when its caller has gone, so that it is done whole or not begun.
   void Run() override {
-    const BlockWalk step = env_.cache->Walk(cursor_, kRowsPerStep, kEvictionsPerStep, filter_);
+    const BlockWalk step = cache_.Walk(cursor_, kRowsPerStep, kEvictionsPerStep, filter_);
     cursor_ = step.next_cursor;
     for (const BlockRecord& block : step.blocks) {
-      ++outcomes_[static_cast<size_t>(env_.cache->Evict(block.key, std::nullopt))];
+      ++outcomes_[static_cast<size_t>(cache_.Evict(block.key, std::nullopt))];
     }
     if (step.finished) return Finish();
     if (ProgressIsDue()) Progress(json::serialize(json::object{{"done", Evicted()}}));
@@ -140,7 +143,7 @@ class Forgetting final : public AdminOperation {
   [[nodiscard]] uint64_t Evicted() const { return Of(EvictOutcome::kEvicted); }
 
   void Finish() {
-    env_.cache->WhenEvictionsAreDurable(WhileAlive([this](const Status& durable) {
+    cache_.WhenEvictionsAreDurable(WhileAlive([this](const Status& durable) {
       if (!durable) return Fail(durable.error());
       Reply(json::serialize(json::object{{"schema", "kvtier.forget/1"},
                                          {"models", filter_.namespaces->size()},
@@ -159,24 +162,27 @@ class Forgetting final : public AdminOperation {
 
 }  // namespace
 
-std::unique_ptr<AdminOperation> MakeModelListing(const ServiceContext& context,
+std::unique_ptr<AdminOperation> MakeModelListing(const OperationBasics& basics,
+                                                 const ModelRegistry* models,
                                                  const AdminRequestBody& request,
                                                  std::shared_ptr<AdminCall> call) {
-  return std::make_unique<ModelListing>(context, std::move(call), NamespacesOf(context, request));
+  return std::make_unique<ModelListing>(basics, models, std::move(call),
+                                        NamespacesOf(*basics.cache, *models, request));
 }
 
-Result<std::unique_ptr<AdminOperation>> MakeForgetting(const ServiceContext& context,
+Result<std::unique_ptr<AdminOperation>> MakeForgetting(const OperationBasics& basics,
+                                                       const ModelRegistry& models,
                                                        const AdminRequestBody& request,
                                                        std::shared_ptr<AdminCall> call) {
   if (request.model.empty()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"model\" is missing");
   }
-  std::vector<NamespaceId> namespaces = NamespacesOf(context, request);
+  std::vector<NamespaceId> namespaces = NamespacesOf(*basics.cache, models, request);
   if (namespaces.empty()) {
     return MakeError(ErrorCode::kNotFound, "unknown_model",
                      "no blocks of such a model are known; `kvtierctl models` lists them");
   }
-  return std::make_unique<Forgetting>(context, std::move(call), std::move(namespaces));
+  return std::make_unique<Forgetting>(basics, std::move(call), std::move(namespaces));
 }
 
 }  // namespace kvtier

@@ -19,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What one step may cost: less than a millisecond of the event loop.
+// The limit of one step: less than a millisecond of the event loop.
 constexpr uint32_t kEventsPerStep = 1024;
 
 constexpr std::array<std::string_view, kTraceKindCount> kKindNames = {
@@ -81,12 +81,13 @@ void AppendEvent(const TraceEvent& event, std::string* out) {
 
 class TraceListing final : public AdminOperation {
  public:
-  TraceListing(const ServiceContext& context, std::shared_ptr<AdminCall> call,
-               const AdminRequestBody& request)
-      : AdminOperation(context, std::move(call)),
-        ring_(*context.trace),
+  TraceListing(const OperationBasics& basics, const TraceRing* ring, const Server* server,
+               std::shared_ptr<AdminCall> call, const AdminRequestBody& request)
+      : AdminOperation(basics, std::move(call)),
+        ring_(*ring),
+        server_(*server),
         now_us_(TraceRing::ClockUs()),
-        wall_ms_(context.clock->WallMs()),
+        wall_ms_(clock_.WallMs()),
         end_(ring_.end()),
         cursor_(FirstOf(request)),
         left_(request.limit) {}
@@ -122,7 +123,7 @@ class TraceListing final : public AdminOperation {
 
   void Finish() {
     json::array sessions;
-    for (const Session::Summary& session : env_.server->Sessions()) {
+    for (const Session::Summary& session : server_.Sessions()) {
       sessions.push_back({{"id", session.id.value},
                           {"tenant", session.tenant},
                           {"client", session.client_name},
@@ -134,6 +135,7 @@ class TraceListing final : public AdminOperation {
   }
 
   const TraceRing& ring_;
+  const Server& server_;
   const int64_t now_us_;
   const int64_t wall_ms_;
   const uint64_t end_;
@@ -145,17 +147,15 @@ class TraceListing final : public AdminOperation {
 
 }  // namespace
 
-Result<std::unique_ptr<AdminOperation>> MakeTraceListing(const ServiceContext& context,
+Result<std::unique_ptr<AdminOperation>> MakeTraceListing(const OperationBasics& basics,
+                                                         const TraceRing* ring,
+                                                         const Server* server,
                                                          const AdminRequestBody& request,
                                                          std::shared_ptr<AdminCall> call) {
-  if (context.trace == nullptr) {
-    return MakeError(ErrorCode::kUnsupported, "trace_off",
-                     "the daemon records no trace: set trace.events and restart it");
-  }
   if (request.limit == 0) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"limit\" must not be 0");
   }
-  return std::make_unique<TraceListing>(context, std::move(call), request);
+  return std::make_unique<TraceListing>(basics, ring, server, std::move(call), request);
 }
 
 }  // namespace kvtier

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The latest trace events, as many as there is space for: a new one takes the place of the oldest.
 //
-// A reader takes a copy of what it needs at once or asks again by number: an event may be
-// overwritten as soon as the next one is recorded.
+// A reader takes a copy of the events that it needs at once or asks again by number: an event may
+// be overwritten as soon as the next one is recorded.
 #pragma once
 
 #include <algorithm>

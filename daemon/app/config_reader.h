@@ -21,8 +21,8 @@ class ConfigReader {
   using Read = std::function<Result<Config>()>;
 
   // `loop` is borrowed and outlives the reader. `read` is called on another thread, possibly after
-  // the reader's end: it must own what it uses. `timeout_ms` bounds each read: a reload must not be
-  // left without an answer.
+  // the reader's end: it must own all that it uses. `timeout_ms` bounds each read: a reload must
+  // not be left without an answer.
   ConfigReader(EventLoop* loop, Read read, int64_t timeout_ms);
   ~ConfigReader();
   ConfigReader(const ConfigReader&) = delete;

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/executor.h"
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
@@ -29,6 +29,9 @@ namespace {
 constexpr int64_t kTickMs = 100;
 // How often the heap is looked at for memory to return to the system.
 constexpr int64_t kTrimMs = 5000;
+// Models of a tenant that have metrics of their own, those registered first. Each has 13 series;
+// the others are summed up without a model's name, so that clients cannot flood Prometheus.
+constexpr uint32_t kLabelledModels = 16;
 // systemd is told to wait: the driver takes seconds to start, and GPUs with pools of an earlier
 // daemon are opened.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
@@ -56,7 +59,7 @@ Status MakeParentDirectory(const std::string& path) {
                      fmt::format("{} cannot be made: {}; kvtierd --dev needs no rights of root",
                                  parent.string(), error.message()));
   }
-  // The process's umask keeps other users out of what it makes, but the socket in this directory is
+  // The process's umask keeps other users out of its files, but the socket in this directory is
   // meant for them. A failure shows itself when clients connect.
   std::filesystem::permissions(parent, std::filesystem::perms(0755), error);
   return {};
@@ -72,17 +75,7 @@ Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* p
       peers_(peers),
       manager_(manager),
       network_(loop),
-      context_{.config = &config_,
-               .loop = loop,
-               .clock = &clock_,
-               .log = log,
-               .manager = manager,
-               .network = &network_,
-               .peers = peers,
-               .started_ms = clock_.MonotonicMs(),
-               .daemon_generation = RandomGeneration(),
-               .loop_lag = &loop_lag_,
-               .history = &history_},
+      trace_(config.trace.events),
       tick_(loop) {}
 
 Daemon::~Daemon() {
@@ -97,9 +90,8 @@ Daemon::~Daemon() {
 
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
-  executor_ = std::make_unique<ThreadExecutor>(
-      "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
-      ThreadExecutor::Priority::kBackground);
+  executor_ = std::make_unique<ThreadExecutor>("kvt-work", static_cast<int>(WorkerThreads()), loop_,
+                                               ThreadExecutor::Priority::kBackground);
   // The disk tier comes first, because its lock tells whether another daemon runs here: that
   // daemon's sockets must then not be touched.
   {
@@ -124,16 +116,16 @@ Status Daemon::Start() {
   attention_ = std::make_unique<AttentionService>(attention);
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
   EndInBackground();
-  if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeEvents();
   MakeCache();
+  MakeServers();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
   // Touching and pinning host memory comes last: it goes on in the background, and holds up
   // whatever maps memory, starts threads or launches kernels at the same time.
   arena_->Prepare();
   log_->Info("server.ready", "serving on {}, admin on {}, after {} ms", config_.server.socket,
-             config_.server.admin_socket, clock_.MonotonicMs() - context_.started_ms);
+             config_.server.admin_socket, clock_.MonotonicMs() - started_ms_);
   return {};
 }
 
@@ -156,7 +148,7 @@ Status Daemon::OpenDisk() {
                                             take_keys)));
   if (disk_->keys_descriptor() < 0) return {};
   const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
-  if (!kept && config_.disk.keys == DiskKeys::kMemory) {
+  if (!kept && config_.disk.root_key.empty()) {
     log_->Warning("disk.keys_not_kept",
                   "a restart will lose what is on disk, for the encryption keys end with this "
                   "process: {}",
@@ -167,7 +159,7 @@ Status Daemon::OpenDisk() {
 
 Status Daemon::OpenCold() {
   KVT_ASSIGN_OR_RETURN(cold_,
-                       AnnotateWithKey(config_, "cold.kind",
+                       AnnotateWithKey(config_, "cold.endpoint",
                                        ColdTier::Open(config_, &clock_, loop_, executor_.get())));
   return {};
 }
@@ -184,44 +176,40 @@ Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(OpenedDevices opened, kvtier::OpenDevices(config_, environment));
   pinner_ = std::move(opened.pinner);
   devices_ = std::move(opened.all);
-  // A share of what is free is never the same twice.
+  // A share of the free memory is never the same twice.
   kept_pools_->SetDevices(&devices_, /*same_size=*/config_.pool.free_fraction <= 0);
   return {};
 }
 
 void Daemon::OpenKeptPools() {
   OpenDescriptors();
-  kept_pools_ = std::make_unique<KeptPools>(
-      descriptors_.get(), log_, config_.pool.keep && descriptors_->holder().name != "none");
+  kept_pools_ = std::make_unique<KeptPools>(descriptors_.get(), log_);
 }
 
-void Daemon::WatchFormerClients() {
+void Daemon::WatchFormerClients(const Quarantine::KernelsRemain& kernels_remain) {
   former_clients_ = std::make_unique<FormerClients>(
       loop_, log_, cache_->TakeAbsentClients(),
-      FormerClients::Options{.copies_until_ms = UsesCuda() ? kLateCopiesMs : 0}, KernelsRemain(),
+      FormerClients::Options{.copies_until_ms = UsesCuda() ? kLateCopiesMs : 0}, kernels_remain,
       [this](SessionId session) { cache_->ReleaseQuarantine(session); });
-  context_.former_clients = former_clients_.get();
-  context_.kept_pools = kept_pools_.get();
-  context_.pools_are_kept = kept_pools_->keeps();
 }
 
 void Daemon::EndForLostDevice(const std::string& error) {
-  // Nothing of the context can be used any more, not even to take it down in order. What is on disk
-  // survives, and is there for the next process.
+  // Nothing of the context can be used any more, not even to take it down in order. Blocks on disk
+  // survive, and are there for the next process.
   log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
   std::_Exit(kExitDeviceLost);
 }
 
 Status Daemon::OpenArena() {
-  const uint32_t touch_threads = WorkerThreads(config_.host.touch_threads);
+  const uint32_t threads = WorkerThreads();
   MappedArenaOptions options{
       .bytes = config_.host.bytes,
       .slab_bytes = config_.cache.slab_bytes,
-      .touch_threads = static_cast<int>(touch_threads),
+      .touch_threads = static_cast<int>(threads),
       .pinner = pinner_.get(),
       .numa_node = CommonNumaNode(devices_),
       // Without a holder the memory ends with the process, and anonymous memory is had sooner.
-      .keep = config_.host.keep && descriptors_->holder().name != "none",
+      .keep = KeepsMemory(),
       .log = [log = log_](const std::string& note) { log->Warning("host.degraded", "{}", note); },
       .on_complete =
           [this](const ArenaTimes& times) {
@@ -237,15 +225,16 @@ Status Daemon::OpenArena() {
     options.kept_table = descriptors_->Take(kHostTableName).value_or(UniqueFd());
   }
   KVT_ASSIGN_OR_RETURN(arena_, MappedArena::Create(std::move(options), loop_));
-  log_->Info("host.open", "{} of host memory, to be touched by {} thread(s); {} for checksums",
-             FormatByteSize(arena_->capacity_bytes()), touch_threads,
-             WorkerThreads(config_.host.checksum_threads));
+  log_->Info("host.open", "{} of host memory, {} thread(s) to touch it and for checksums",
+             FormatByteSize(arena_->capacity_bytes()), threads);
   if (keep) KeepArena();
-  // What is unclaimed belonged to a daemon with other settings, or of another version: none will
-  // ask for it.
+  // Unclaimed descriptors belonged to a daemon with other settings, or of another version: none
+  // will ask for them.
   descriptors_->ReleaseUnclaimed();
   return {};
 }
+
+bool Daemon::KeepsMemory() const { return descriptors_->holder().name != "none"; }
 
 bool Daemon::MayUseCuda() const {
   return std::ranges::any_of(config_.pool.devices,
@@ -258,9 +247,7 @@ bool Daemon::UsesCuda() const {
 }
 
 void Daemon::EndInBackground() {
-  const bool all_kept =
-      config_.host.keep && config_.pool.keep && descriptors_->holder().name != "none";
-  if (!all_kept) return;
+  if (!KeepsMemory()) return;
   const Status started = StartTeardownProcess();
   ends_in_background_ = started.has_value();
   if (!started) {
@@ -294,7 +281,7 @@ void Daemon::MakeCache() {
                                .arena = arena_.get(),
                                .pool_keeper = kept_pools_.get(),
                                .cold = cold_ ? cold_->store() : nullptr,
-                               .tracer = trace_.get(),
+                               .tracer = &trace_,
                                .events = events_ ? events_->sink() : nullptr,
                                .owner = cache_owner_.get()};
   for (const OpenedDevice& opened : devices_) {
@@ -345,31 +332,78 @@ Quarantine::KernelsRemain Daemon::KernelsRemain() {
   };
 }
 
-Status Daemon::Listen() {
+void Daemon::MakeServers() {
   wire_devices_ = WireDevices();
-  models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant,
-                                            config_.metrics.models_per_tenant);
-  context_.disk = &disk_->facts();
-  context_.devices = &devices_;
-  context_.wire_devices = &wire_devices_;
-  context_.attention = attention_.get();
-  context_.tracer = trace_.get();
-  context_.trace = trace_.get();
-  context_.cache = cache_.get();
-  context_.events = events_.get();
-  context_.models = models_.get();
-  context_.counters = &counters_;
-  context_.kernels_remain = KernelsRemain();
-  WatchFormerClients();
-  kept_memories_ = std::make_unique<KeptMemories>(context_);
-  context_.kept_memories = kept_memories_.get();
-  context_.descriptors = descriptors_.get();
-  context_.host_adoption = &arena_->adoption();
-  server_ = std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()));
-  context_.server = server_.get();
-  shutdown_ = std::make_unique<Shutdown>(context_);
-  admin_operations_ = std::make_unique<AdminOperations>(context_);
-  admin_server_ = std::make_unique<AdminServer>(context_, admin_operations_.get());
+  models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant, kLabelledModels);
+  const Quarantine::KernelsRemain kernels_remain = KernelsRemain();
+  WatchFormerClients(kernels_remain);
+  kept_memories_ =
+      std::make_unique<KeptMemories>(KeptMemories::Environment{.config = &config_,
+                                                               .loop = loop_,
+                                                               .clock = &clock_,
+                                                               .log = log_,
+                                                               .closer = &network_.closer,
+                                                               .devices = &wire_devices_,
+                                                               .kernels_remain = kernels_remain});
+  const SessionEnvironment sessions{.config = &config_,
+                                    .loop = loop_,
+                                    .clock = &clock_,
+                                    .log = log_,
+                                    .network = &network_,
+                                    .cache = cache_.get(),
+                                    .models = models_.get(),
+                                    .counters = &counters_,
+                                    .tracer = &trace_,
+                                    .devices = &wire_devices_,
+                                    .attention = attention_.get(),
+                                    .kept_memories = kept_memories_.get(),
+                                    .former_clients = former_clients_.get(),
+                                    .pools_are_kept = kept_pools_->keeps(),
+                                    .daemon_generation = RandomGeneration()};
+  server_ = std::make_unique<Server>(sessions, peers_, TenantMap(config_.tenants, ::geteuid()),
+                                     kernels_remain);
+  shutdown_ =
+      std::make_unique<Shutdown>(Shutdown::Environment{.config = &config_,
+                                                       .loop = loop_,
+                                                       .clock = &clock_,
+                                                       .log = log_,
+                                                       .manager = manager_,
+                                                       .server = server_.get(),
+                                                       .cache = cache_.get(),
+                                                       .pools_are_kept = kept_pools_->keeps()});
+  metrics_sources_ = {.config = &config_,
+                      .loop = loop_,
+                      .loop_lag = &loop_lag_,
+                      .history = &history_,
+                      .clock = &clock_,
+                      .started_ms = started_ms_,
+                      .disk = &disk_->facts(),
+                      .devices = &devices_,
+                      .cache = cache_.get(),
+                      .models = models_.get(),
+                      .counters = &counters_,
+                      .server = server_.get(),
+                      .attention = attention_.get(),
+                      .events = events_.get(),
+                      .kept_memories = kept_memories_.get(),
+                      .descriptors = descriptors_.get(),
+                      .arena = arena_.get(),
+                      .kept_pools = kept_pools_.get(),
+                      .former_clients = former_clients_.get()};
+  admin_operations_ = std::make_unique<AdminOperations>(AdminOperations::Environment{
+      .basics = {.cache = cache_.get(), .loop = loop_, .clock = &clock_},
+      .config = &config_,
+      .log = log_,
+      .trace = &trace_,
+      .descriptors = descriptors_.get(),
+      .models = models_.get(),
+      .kept_memories = kept_memories_.get(),
+      .server = server_.get(),
+      .metrics = &metrics_sources_});
+  admin_server_ = std::make_unique<AdminServer>(&network_, log_, peers_, admin_operations_.get());
+}
+
+Status Daemon::Listen() {
   const std::string& admin_socket = config_.server.admin_socket;
   KVT_RETURN_IF_ERROR(
       AnnotateWithKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
@@ -399,13 +433,12 @@ void Daemon::LogDifferences(const Config& wanted) const {
 
 Status Daemon::Reload(const Config& wanted) {
   const Config taken = TakeReloadable(config_, wanted);
-  // What is taken must also go with what stays.
+  // The settings that are taken must also go with those that stay.
   KVT_RETURN_IF_ERROR(CheckConfig(taken));
   // Checked with `wanted`, although sizes wait for a restart: the restart must not be the moment at
   // which pinned blocks turn out not to fit.
   KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->PinnedBytes()));
-  KVT_RETURN_IF_ERROR(
-      AnnotateWithKey(wanted, "cache.pin_fraction", cache_->Reconfigure(taken.cache)));
+  KVT_RETURN_IF_ERROR(cache_->Reconfigure(taken.cache));
   LogDifferences(wanted);
   // From here on nothing can fail: the parts see the new values through their pointers.
   config_ = taken;
@@ -417,8 +450,9 @@ Status Daemon::Reload(const Config& wanted) {
 Status Daemon::ListenForMetrics() {
   if (config_.metrics.listen.empty()) return {};
   KVT_ASSIGN_OR_RETURN(metrics_server_,
-                       MetricsServer::Start(config_.metrics, loop_, &loop_lag_,
-                                            [this] { return TakeMetricsSnapshot(context_); }));
+                       MetricsServer::Start(config_.metrics, loop_, &loop_lag_, [this] {
+                         return TakeMetricsSnapshot(metrics_sources_);
+                       }));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
              metrics_server_->Url());
   return {};

@@ -29,7 +29,6 @@
 #include "daemon/resources/kept_pools.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
 #include "daemon/session/former_clients.h"
 #include "daemon/session/kept_memories.h"
@@ -56,14 +55,14 @@ class Daemon {
   // Opens the tiers, which may take seconds, and binds the sockets; clients are served once the
   // loop runs. Errors: of whatever could not be opened, as AnnotateWithKey puts them.
   [[nodiscard]] Status Start();
-  // Takes over what can change at run time, all of it or nothing, and says in the log what it took
-  // and what waits for a restart. Errors: those of CheckConfig, CheckPinnedFit and
+  // Takes over the settings that can change at run time, all of them or none, and logs which it
+  // took and which wait for a restart. Errors: those of CheckConfig, CheckPinnedFit and
   // Cache::Reconfigure. REQUIRES: started.
   [[nodiscard]] Status Reload(const Config& wanted);
   // Drains and calls `finished`; then the loop should be stopped. REQUIRES: started.
   void BeginShutdown(std::function<void()> finished);
 
-  // What is in effect.
+  // The configuration in effect.
   [[nodiscard]] const Config& config() const { return config_; }
   // REQUIRES: started.
   [[nodiscard]] CacheGauges Gauges() const { return cache_->Gauges(); }
@@ -90,16 +89,21 @@ class Daemon {
   [[noreturn]] void EndForLostDevice(const std::string& error);
   // Behind the disk's lock, so that memory is not taken from a daemon that runs. Once.
   void OpenDescriptors();
-  // Takes what an earlier daemon left in pools, before the devices say what is free.
+  // Takes the memory that an earlier daemon left in pools, before the devices report their free
+  // memory.
   void OpenKeptPools();
   // Watches who had the pools of an earlier daemon.
-  void WatchFormerClients();
+  void WatchFormerClients(const Quarantine::KernelsRemain& kernels_remain);
+  // Makes what serves clients and administrators; nothing is bound yet.
+  void MakeServers();
   [[nodiscard]] Status OpenDisk();
   [[nodiscard]] Status OpenCold();
   [[nodiscard]] Status OpenArena();
   // Has its memory outlive this process.
   void KeepArena();
-  // Where all large memory outlives this process, it need not be waited for.
+  // Whether something holds host memory and pools over this process's end.
+  [[nodiscard]] bool KeepsMemory() const;
+  // Where large memory outlives this process, it need not be waited for.
   void EndInBackground();
   [[nodiscard]] bool MayUseCuda() const;
   [[nodiscard]] bool UsesCuda() const;
@@ -128,11 +132,10 @@ class Daemon {
   ServiceManager* const manager_;
   const CoarseClock clock_;
   Network network_;
-  // What the parts know of each other; filled in as they are made.
-  ServiceContext context_;
+  const int64_t started_ms_ = clock_.MonotonicMs();
 
   // Destroyed from the last to the first: no part uses one that stands after it.
-  std::unique_ptr<TraceRing> trace_;  // null: nothing is recorded
+  TraceRing trace_;
   const CudaGpus gpus_;
   std::unique_ptr<DeferredPinner> pinner_;    // null: no GPU
   std::vector<OpenedDevice> devices_;         // by DeviceIndex
@@ -159,6 +162,7 @@ class Daemon {
   std::unique_ptr<AdminServer> admin_server_;
   LoopLag loop_lag_;
   HitHistory history_;
+  MetricsSources metrics_sources_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null: not asked for
   bool ends_in_background_ = false;
   int64_t trim_at_ms_ = 0;

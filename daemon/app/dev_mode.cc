@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Shares of what is free. The engine, its weights and its own caches come after the daemon and need
-// most of the machine; a developer who wants more says so.
+// Shares of the free resources. The engine, its weights and its own caches come after the daemon
+// and need most of the machine; a developer who wants more says so.
 constexpr uint64_t kHostShare = 4;   // a quarter of the memory
 constexpr uint64_t kPoolShare = 8;   // an eighth of it, if pools are in host memory
 constexpr uint64_t kDiskShare = 10;  // a tenth of the disk
@@ -95,7 +95,7 @@ void LookAtDisk(DevFacts* facts) {
     return;
   }
   std::error_code error;
-  // What the daemon keeps is of this user's prompts: umask is not trusted to hide it.
+  // The daemon's files hold this user's prompts: umask is not trusted to hide them.
   const mode_t before = ::umask(0077);
   fs::create_directories(facts->disk_directory, error);
   ::umask(before);
@@ -121,7 +121,8 @@ void LookAtKeptMemory(DevFacts* facts) {
   facts->kept_pool_bytes = KeptPools::HostCap(&**keeper);
 }
 
-// Of memory that the last daemon has left, which is given back if another size was asked for.
+// A note on memory that the last daemon has left, which is given back if another size was asked
+// for.
 std::string KeptNote(uint64_t kept_bytes, uint64_t bytes) {
   if (bytes == kept_bytes) return "as the last daemon has left it";
   return fmt::format("begins empty: the last daemon has left {}", FormatByteSize(kept_bytes));
@@ -165,7 +166,7 @@ std::string DevConfigToml(const DevFacts& facts) {
   std::string text = fmt::format("[server]\nsocket = {}\nadmin_socket = {}\n\n",
                                  socket(kSocketName), socket(kAdminSocketName));
   if (facts.gpus > 0) {
-    text += fmt::format("[pool]\ndevice = \"all\"\nfree_fraction = {}\n\n", kVramShare);
+    text += fmt::format("[pool]\ndevice = \"all\"\nbytes = \"{:g}%\"\n\n", kVramShare * 100);
   } else {
     text += fmt::format("[pool]\ndevice = \"host\"\nbytes = {}\n\n", InBytes(PoolBytes(facts)));
   }
@@ -240,10 +241,10 @@ Next, in another terminal:
       found ? "Clients of this user find it by themselves: kvtier.connect() needs no arguments."
             : fmt::format("Clients do not find it by themselves: export {}={}", kSocketVariable,
                           config.server.socket),
-      config.host.keep && config.restart.keep_for_ms > 0
+      config.restart.keep_for_ms > 0
           ? fmt::format("Host memory is, too, for {}; kvtierctl stop --release gives it back.",
                         FormatDuration(config.restart.keep_for_ms))
-          : "Host memory is not (host.keep, restart.keep_for).");
+          : "Host memory is not (restart.keep_for).");
 }
 
 }  // namespace kvtier

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvtierd --dev`: a daemon for one user, without root and without a configuration file.
 //
-// What it needs is chosen from the machine once, before the daemon starts, and written as a
+// Its settings are chosen from the machine once, before the daemon starts, and written as a
 // configuration: every value can be overridden by --set and is shown by --check-config. Nothing
 // here has state; GatherDevFacts is to be called before the event loop runs, since it asks the file
 // system and the GPU's driver.
@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
 
 namespace kvtier {
 
-// What the choice depends on.
+// The facts on which the choice depends.
 struct DevFacts {
   MachineMemory memory;
   std::string socket_directory;
@@ -27,7 +27,7 @@ struct DevFacts {
   uint64_t disk_free_bytes = 0;
   // Host memory that an earlier daemon left with a keeper, and the cap of the pools in host memory
   // that it left; 0: none. They are taken as they are, since those of another size would not be
-  // adopted, and are not among what is available.
+  // adopted, and are not part of the available memory.
   uint64_t kept_host_bytes = 0;
   uint64_t kept_pool_bytes = 0;
   std::string why_no_disk;  // empty: the directory can be used
@@ -47,8 +47,8 @@ struct DevFacts {
 [[nodiscard]] Result<Config> DevConfig(const DevFacts& facts,
                                        const std::vector<std::string>& overrides);
 
-// What a person wants to know once the daemon serves: sizes, places and the next command. At most
-// 24 lines of 100 columns.
+// The text for a person once the daemon serves: sizes, places and the next command. At most 24
+// lines of 100 columns.
 [[nodiscard]] std::string DevScreen(const DevFacts& facts, const Config& config);
 
 }  // namespace kvtier

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "daemon/app/dev_mode.h"
 #include "daemon/app/service.h"
 #include "daemon/config/config_check.h"

@@ -110,8 +110,8 @@ int Service::Run() {
   manager_.Ready(StatusLine());
   loop_.Run();
   log_.Info("daemon.stopped", "pid {}; {}", ::getpid(), daemon_.WhatStaysKept());
-  // Copies that did not end in time still use the memory that would be destroyed. What is on disk
-  // is safe at any moment, so that the process may end here.
+  // Copies that did not end in time still use the memory that would be destroyed. Blocks on disk
+  // are safe at any moment, so that the process may end here.
   if (!daemon_.idle()) std::_Exit(0);
   return 0;
 }

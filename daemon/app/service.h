@@ -28,7 +28,7 @@ inline constexpr int kExitFailure = 1;
 // loop, the loop before the log.
 class Service {
  public:
-  // `read_again` reads the configuration anew, on another thread; it owns what it uses.
+  // `read_again` reads the configuration anew, on another thread; it owns all that it uses.
   // `ready_text`, for people, is printed once the daemon serves. REQUIRES: `config` passed
   // CheckConfig.
   Service(const Config& config, std::function<Result<Config>()> read_again,
@@ -43,7 +43,7 @@ class Service {
 
  private:
   void OnSignal(int signal);
-  // Takes over what was read, or says why not.
+  // Takes over the configuration that was read, or logs the reason why not.
   void Reload(const Result<Config>& wanted);
   // The first call begins the drain; the second ends the process without it, for an operator who
   // cannot wait. The disk tier is consistent after either.

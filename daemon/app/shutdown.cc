@@ -6,12 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/config/config.h"
-#include "daemon/runtime/log.h"
-#include "daemon/runtime/supervision.h"
-#include "daemon/session/server.h"
-#include "tiers/cache.h"
-
 namespace kvtier {
 namespace {
 
@@ -44,7 +38,7 @@ void Shutdown::Begin(std::function<void()> finished) {
   finished_ = std::move(finished);
   env_.manager->Stopping("Stopping: telling clients", kSessionGraceMs + kMarginMs);
   env_.server->StopListening();
-  // A client that goes on with the next daemon finds there what it held here.
+  // A client that goes on with the next daemon finds its blocks there.
   if (env_.pools_are_kept) env_.cache->KeepHoldings();
   env_.server->CloseSessions(
       {ErrorCode::kUnavailable, "shutting_down", "the daemon is being stopped"});

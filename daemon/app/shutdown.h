@@ -7,17 +7,32 @@
 #include <functional>
 
 #include "base/clock.h"
+#include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/runtime/service_context.h"
+#include "daemon/runtime/log.h"
+#include "daemon/runtime/supervision.h"
+#include "daemon/session/server.h"
+#include "tiers/cache.h"
 
 namespace kvtier {
 
-// Event loop only. `context` outlives it. The steps: sessions end, so that no new blocks come; the
+// Event loop only. The steps: sessions end, so that no new blocks come; the
 // cache writes what should survive; I/O that is under way ends. A step that does not end in time is
 // given up and the next begins, so that the whole has an upper bound, which systemd is told.
 class Shutdown {
  public:
-  explicit Shutdown(const ServiceContext& context) : env_(context), timer_(context.loop) {}
+  // Everything is borrowed and outlives it.
+  struct Environment {
+    const Config* config = nullptr;
+    EventLoop* loop = nullptr;
+    const Clock* clock = nullptr;
+    Log* log = nullptr;
+    ServiceManager* manager = nullptr;
+    Server* server = nullptr;
+    Cache* cache = nullptr;
+    bool pools_are_kept = false;  // so that sessions can be resumed
+  };
+  explicit Shutdown(const Environment& environment) : env_(environment), timer_(environment.loop) {}
 
   // `finished` is called once, at the latest a few seconds after the deadline. Calls after the
   // first do nothing.
@@ -34,7 +49,7 @@ class Shutdown {
   [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - step_begun_ms_; }
   void BeginStep() { step_begun_ms_ = env_.clock->MonotonicMs(); }
 
-  const ServiceContext& env_;
+  const Environment env_;
   std::function<void()> finished_;
   bool begun_ = false;
   bool drained_ = false;

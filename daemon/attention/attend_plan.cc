@@ -212,7 +212,7 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
 Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request, const KvGroup& group,
                                                  const AttendMemory& memory, double max_products) {
   auto job = std::make_shared<AttentionJob>();
-  // The order matters: each step relies on what the earlier ones have checked.
+  // The order matters: each step relies on the checks of the earlier ones.
   KVT_RETURN_IF_ERROR(PlanCache(request, group, memory.pool, job.get()));
   KVT_RETURN_IF_ERROR(PlanScales(request.key_scales, group, &job->key_scales));
   KVT_RETURN_IF_ERROR(PlanScales(request.value_scales, group, &job->value_scales));

@@ -26,7 +26,7 @@ namespace kvtier {
 }
 
 // Tables, lengths and scales are the job's own, in host memory; all other pointers are of the
-// device that computes. What they point at must stay until the job is done.
+// device that computes. Their targets must stay until the job is done.
 struct AttentionJob {
   kvt_paged_kv cache{};  // one layer of a pool, without its scales
   // [kv_heads], what an fp8 cache's numbers are multiplied with; empty: 1.
@@ -73,7 +73,7 @@ class AttentionEngine {
     // Products of a query's and a key's element that one job may ask for: a few seconds' worth.
     double max_products = 0;
     // The head sizes, and the numbers of query heads per KV head, for which the engine has separate
-    // code, each of which the self-test must therefore try. Of static storage.
+    // code, each of which the self-test must therefore try. They have static storage.
     std::span<const int32_t> head_dims;
     std::span<const int32_t> groups;
   };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The test runs at every start, since what it guards against depends on the machine: a library
-// built for other GPUs, a driver with a defect, a CPU without the expected instructions. A wrong
-// result would not crash an engine but make a model answer nonsense.
+// The test runs at every start, since the faults that it guards against depend on the machine: a
+// library built for other GPUs, a driver with a defect, a CPU without the expected instructions. A
+// wrong result would not crash an engine but make a model answer nonsense.
 #include "daemon/attention/attention_self_test.h"
 
 #include <fmt/format.h>
@@ -95,7 +95,7 @@ class Trial {
     Expect();
   }
 
-  // What an engine left of the pool, and its output.
+  // The pool as an engine left it, and the engine's output.
   struct Outcome {
     std::vector<std::byte> pool, output;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether engines compute what the reference says, on memory of their devices in the pool's layout.
+// Whether engines agree with the reference, on memory of their devices in the pool's layout.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace kvtier {
 struct AttentionSelfTest {
   uint32_t cases = 0;        // that were computed
   std::string failure;       // the first; empty: all were right
-  double worst_error = 0;    // the largest over all cases, as a share of what was allowed
+  double worst_error = 0;    // the largest over all cases, as a share of the allowed one
   bool device_lost = false;  // see kDeviceLost
 };
 
@@ -32,8 +32,8 @@ struct AttentionTrial {
 // One case for each type of cache, head size and group size that the engine has, for decode and for
 // append: keys and values in shuffled blocks of a pool in which all else is NaN are attended to,
 // and the pool must stay as it is. So every kernel has been loaded and has run once when this
-// returns, on every device. Blocks, some hundred milliseconds, nearly all of it for what is
-// expected, which is computed once for all devices; those are tried side by side. The engines must
+// returns, on every device. Blocks, some hundred milliseconds, nearly all of it for the expected
+// results, which are computed once for all devices; those are tried side by side. The engines must
 // not be in use. Any thread. One result for each of `trials`.
 [[nodiscard]] std::vector<AttentionSelfTest> TestAttention(std::span<const AttentionTrial> trials);
 

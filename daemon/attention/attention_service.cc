@@ -19,6 +19,9 @@ constexpr const char* kCudaKind = "cuda";
 // A GPU hands memory out in this granularity. Workspaces are counted in it on every device, so that
 // limits mean the same everywhere.
 constexpr uint64_t kWorkspaceGranuleBytes = 2 * kMiB;
+// Threads that compute for pools in host memory; one call runs on one of them. The CPU is there for
+// tests and demonstrations, and engines need its cores.
+constexpr int kHostThreads = 2;
 // A session does not wait for a workspace: it must be all zeros when it has been made.
 static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
               kReadyAtOnceBytes % kWorkspaceGranuleBytes == 0);
@@ -99,7 +102,7 @@ AttentionService::Opened AttentionService::OpenEngine(uint32_t device,
                                                       const DeviceInfo& info) const {
   if (environment_.open_engine) return {.engine = environment_.open_engine(device)};
   if (info.kind != kCudaKind) return {.engine = MakeHostAttentionEngine()};
-  const kernels::KernelLibrary library = kernels::OpenKernelLibrary(environment_.config->library);
+  const kernels::KernelLibrary library = kernels::OpenKernelLibrary();
   if (library.table == nullptr) {
     return {.engine = MakeError(ErrorCode::kUnsupported, "no_kernels", library.why_not),
             .library = library.path};
@@ -180,7 +183,7 @@ void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) 
   }
   // A GPU works through its jobs one after the other, so that one thread suffices to feed it.
   const int threads =
-      worker->engine->traits().concurrent ? static_cast<int>(environment_.config->threads) : 1;
+      worker->engine->traits().concurrent ? kHostThreads : 1;
   if (!worker->executor) {
     worker->executor = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
   }

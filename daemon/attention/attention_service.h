@@ -81,7 +81,7 @@ class AttentionService {
   // Opens the engines of the devices that are open, warms them up and tests them, which takes up to
   // a second. Devices that cannot compute do without: the cache goes on, and the log says so.
   explicit AttentionService(const Environment& environment);
-  // Waits for what is being computed; the rest is cancelled.
+  // Waits for jobs being computed; the rest is cancelled.
   ~AttentionService();
   AttentionService(const AttentionService&) = delete;
   AttentionService& operator=(const AttentionService&) = delete;
@@ -130,7 +130,7 @@ class AttentionService {
     std::string library = {};
     std::string library_version = {};
   };
-  // What computes on one device, and whether that can be relied on.
+  // The engine of one device, and whether it can be relied on.
   struct Worker {
     std::string name;  // of the device, for people
     AttentionReport report;
@@ -140,7 +140,7 @@ class AttentionService {
     // Last: its threads use the engine.
     std::unique_ptr<Executor> executor;
   };
-  // What a thread of the executor found out.
+  // The findings of a thread of the executor.
   struct Outcome {
     Status status;
     uint64_t nanoseconds = 0;

@@ -15,7 +15,7 @@
 namespace kvtier {
 namespace {
 
-// What the library has kernels for; anything else is refused by Check.
+// The sizes that the library has kernels for; Check refuses anything else.
 constexpr std::array<int32_t, 3> kHeadDims = {64, 128, 256};
 constexpr int32_t kMaxDecodeGroup = 16;
 constexpr int32_t kMaxPrefillGroup = 64;

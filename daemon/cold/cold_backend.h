@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a library that speaks to a cold store has to offer: one symbol, which gives a table of
-   functions. So neither the daemon nor its package needs the store's client library. The table is
-   checked by its version and size before any of its functions is called. */
+/* The interface of a library that speaks to a cold store: one symbol, which gives a table of
+   functions. So neither the daemon nor its package needs the store's client library. The daemon
+   checks the table's version and size before it calls any of its functions. */
 #ifndef KVTIER_DAEMON_COLD_COLD_BACKEND_H_
 #define KVTIER_DAEMON_COLD_COLD_BACKEND_H_
 
@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 3u
+#define KVT_COLD_ABI 4u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
@@ -27,9 +27,6 @@ typedef struct kvt_cold_config {
   const char* endpoint;
   const char* user;     /* empty: the store's default */
   const char* password; /* empty: none */
-  /* The hours of a day (UTC) in which a library deletes what has ended if the store does not. */
-  int delete_from_hour;
-  int delete_hours;
 } kvt_cold_config;
 
 /* Bytes that need not end with 0. */
@@ -38,9 +35,9 @@ typedef struct kvt_cold_name {
   size_t bytes;
 } kvt_cold_name;
 
-/* How the call of that number ended. Called once for each call, on a thread of the library; `data`
-   is valid until it returns. Of a get it is null: `bytes` of them are where the call wanted them.
- */
+/* Tells how the call of that number ended. The library calls it once for each call, on a thread of
+   its own; `data` is valid until it returns. After a get `data` is null, and `bytes` bytes are
+   where the call wanted them. */
 typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const void* data,
                               size_t bytes);
 

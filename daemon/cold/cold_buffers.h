@@ -10,13 +10,13 @@
 namespace kvtier {
 
 // A block's bytes come in fresh memory at the price of a page fault for each 4 KiB, which costs
-// more than to copy them. So what a block was received into serves the next one. Take belongs to
-// one thread; what was taken may be given up on any, also after the pool's end.
+// more than to copy them. So the memory into which a block was received serves the next one. Take
+// belongs to one thread; a buffer may be given up on any, also after the pool's end.
 class ColdBuffers {
  public:
   using Buffer = std::vector<std::byte>;
 
-  // Of the buffers that wait, so many bytes are kept at most.
+  // Keeps so many bytes of waiting buffers at most.
   explicit ColdBuffers(uint64_t max_kept_bytes);
 
   // A buffer of so many bytes, of which nothing may be assumed.

@@ -67,9 +67,7 @@ Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions&
   std::unique_ptr<LoadedStore> store(new LoadedStore(backend, options.max_bytes_in_flight, loop));
   const kvt_cold_config config{.endpoint = options.endpoint.c_str(),
                                .user = options.user.c_str(),
-                               .password = options.password.c_str(),
-                               .delete_from_hour = static_cast<int>(options.delete_from_hour),
-                               .delete_hours = static_cast<int>(options.delete_hours)};
+                               .password = options.password.c_str()};
   store->store_ = backend->open(&config, &LoadedStore::OnDone, store.get());
   if (store->store_ == nullptr) {
     return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
@@ -154,7 +152,7 @@ void LoadedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t ti
   backend_.exists(store_, call, Views(names).data(), count, each, timeout_ms);
 }
 
-// The buffer goes on from the library to the caller without a copy of what it received.
+// The buffer goes on from the library to the caller without a copy of its bytes.
 void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
   const std::shared_ptr<Bytes> into = buffers_.Take(bytes + 1);
   const uint64_t call = Begin(

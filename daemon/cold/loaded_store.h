@@ -24,14 +24,13 @@ struct LoadedStoreOptions {
   std::string endpoint;
   std::string user;
   std::string password;
-  uint32_t delete_from_hour = 0;  // UTC
-  uint32_t delete_hours = 24;
-  // What may be under way at once, with what was given up and has not ended in the library yet.
+  // Bounds the bytes under way at once, with those of calls that were given up and that the library
+  // has not ended yet.
   uint64_t max_bytes_in_flight = 0;
 };
 
-// Event loop only, but for what the library calls. Its destruction waits for the library's threads,
-// up to some seconds.
+// Event loop only, but for OnDone, which the library calls. Its destruction waits for the library's
+// threads, up to some seconds.
 class LoadedStore final : public ColdStore {
  public:
   // `loop` is borrowed. Errors: kUnavailable "cold_library" (it cannot be opened, or is of another
@@ -52,7 +51,7 @@ class LoadedStore final : public ColdStore {
 
  private:
   using Bytes = std::vector<std::byte>;
-  // What a call ended with.
+  // The end of a call.
   struct Answer {
     Bytes data;
     size_t bytes = 0;  // of a get: in the memory that it was given

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kvtierd is told: one value per key of docs/CONFIGURATION.md. Plain data; config_schema.h
-// says which keys exist, config_loader.h reads them.
+// The configuration of kvtierd: one value for each key of docs/CONFIGURATION.md, and some that no
+// key sets, because no second value has been measured: tests change these. Plain data;
+// config_schema.h says which keys exist, config_loader.h reads them.
 //
 // Values that were read are within their keys' ranges; CheckConfig says whether they go together.
 // Sizes are in bytes, times in milliseconds; 0 means "no limit" or "off" where a comment says so. A
@@ -20,15 +21,24 @@
 
 namespace kvtier {
 
+enum class DiskEngine : uint8_t;  // tiers/storage/disk_files.h
+
 // The sockets, and what one client may cost. The bounds apply to each connection alone.
 struct ServerConfig {
   std::string socket = "/run/kvtier/kvtier.sock";
   std::string admin_socket = "/run/kvtier/admin.sock";
   uint32_t max_clients = 256;
-  uint64_t max_frame_bytes = wire::kMaxFrameBytes;
+  bool listen_beyond_loopback = false;  // for metrics and events
+  // --- no keys: tests alone set them
+  // The protocol's own limit.
   uint32_t max_hashes_per_call = wire::kMaxHashesPerCall;
+  // An engine registers one model for each of its ranks; models are never removed.
   uint32_t max_models_per_tenant = 64;
+  // Replies waiting for one client to read them: sixteen of the longest. Above this the daemon
+  // stops reading that client's requests.
   uint64_t max_outbound_bytes_per_client = 4 * kMiB;
+  // A client that reads nothing or says nothing for so long hangs: an engine under load answers
+  // within a step, which takes some hundred milliseconds.
   int64_t slow_reader_timeout_ms = 5000;
   int64_t hello_timeout_ms = 5000;
 };
@@ -39,7 +49,8 @@ struct TenantConfig {
   std::vector<std::string> users;  // by name
   std::vector<uint32_t> uids;
   std::vector<uint32_t> gids;
-  // What the tenant may take. Its name is left empty here; QuotasOf (tenants.h) fills it in.
+  // Bounds how much the tenant takes. Its name is left empty here; QuotasOf (tenants.h) fills it
+  // in.
   TenantQuota quota;
   std::string place;  // as in Config::places
   // The places of the tenant's keys, as in Config::places.
@@ -57,53 +68,33 @@ struct PoolConfig {
   std::vector<DeviceChoice> devices = {DeviceChoice::kAll};
   std::vector<uint64_t> device_bytes;  // of each device; empty: cache.pool_bytes for all
   double free_fraction = 0;            // 0: bytes count
-  uint32_t copy_threads = 2;
-  uint64_t offload_bytes_per_s = 0;  // 0: no limit
-  bool keep = true;                  // over a restart, where something can keep it
+  uint64_t offload_bytes_per_s = 0;    // 0: no limit
 };
 
 struct HostConfig {
   uint64_t bytes = 1 * kGiB;
-  bool keep = true;  // over a restart, where something can keep it
-  // 0: as many as fit the machine (WorkerThreads).
-  uint32_t touch_threads = 0;
-  uint32_t checksum_threads = 0;
 };
 
-enum class DiskEngineChoice : uint8_t { kAuto, kIoUring, kPread };
-
 enum class DiskEncryption : uint8_t { kNone, kAes256Gcm };
-enum class DiskKeys : uint8_t { kMemory, kPersist };
 
 struct DiskConfig {
   std::string directory = "/var/lib/kvtier";
   uint64_t bytes = 0;  // 0: no disk tier
   // The bytes are shared out equally; symbolic links may put the files on several disks.
   uint32_t files = 1;
-  DiskEngineChoice engine = DiskEngineChoice::kAuto;
-  uint32_t pread_threads = 8;
-  bool reformat = false;
+  // No key, tests alone set it: io_uring is the faster one wherever the kernel allows it.
+  DiskEngine engine{};  // kAuto
   DiskEncryption encryption = DiskEncryption::kNone;
-  DiskKeys keys = DiskKeys::kMemory;
-  // Paths, or names of systemd's credentials.
+  // Paths, or names of systemd's credentials. Empty: encryption keys are in memory alone.
   std::string root_key;
   std::string previous_root_key;
   uint64_t free_floor_bytes = 1 * kGiB;
-  uint64_t rated_write_bytes = 0;  // over the drives' life; 0: not known
 };
 
-enum class ColdKind : uint8_t { kNone, kResp, kRados };
-
-// What is reached beyond this host; the cache's share is in CacheOptions.
+// How the store is reached; CacheOptions says what goes there.
 struct ColdConfig {
-  ColdKind kind = ColdKind::kNone;
-  std::string endpoint;       // as the store's kind has it
-  std::string user;           // empty: the store's default user
+  std::string endpoint;       // as ParseColdEndpoint reads it; empty: no cold tier
   std::string password_file;  // a path; empty: no password
-  std::string library;        // empty: looked for
-  uint64_t max_bytes_in_flight = 64 * kMiB;
-  uint32_t delete_from_hour = 0;  // UTC
-  uint32_t delete_hours = 24;
 };
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
@@ -114,54 +105,50 @@ struct LogConfig {
   LogFormat format = LogFormat::kAuto;
 };
 
-// 0: nothing is written at the end; what is not on disk by then is lost with the process.
+// 0: nothing is written at the end, and blocks that are not on disk by then are lost.
 struct DrainConfig {
   int64_t deadline_ms = 60 * 1000;
 };
 
-// What holds memory between two daemons waits so long for the second; 0: nothing is kept.
+// The holder of memory between two daemons waits so long for the second; 0: nothing is kept.
 struct RestartConfig {
   int64_t keep_for_ms = 10 * kMinuteMs;
 };
 
 struct MetricsConfig {
   std::string listen;  // empty: nowhere
-  bool listen_beyond_loopback = false;
-  uint32_t models_per_tenant = 16;  // that have series of their own
 };
 
-// Named in this order in config_schema.cc. kVllm and kSglang call tiers and hashes differently.
-enum class EventMedia : uint8_t { kVllm, kSglang };
-enum class EventEncoding : uint8_t { kMap, kArray };
-enum class EventHash : uint8_t { kInt64, kBytes };
+// Named in this order in config_schema.cc.
+enum class EventFormat : uint8_t { kVllm, kVllmBytes, kLlmd, kLlmdBytes, kSglang };
 
-// What routers are told of the blocks that the tiers hold (docs/EVENTS.md).
+// The events that tell routers which blocks the tiers hold (docs/EVENTS.md).
 struct EventsConfig {
-  std::string endpoint;         // empty: no events
-  std::string replay_endpoint;  // empty: none
-  bool listen_beyond_loopback = false;
-  std::string topic = "kv@<pod>@<model>";
+  std::string endpoint;                // empty: no events
+  std::string replay_endpoint;         // empty: none
   std::string pod;                     // empty: the host's name
   std::vector<std::string> tenants;    // beside the tenant "default"
   std::vector<std::string> token_ids;  // tenants of whose blocks ids are kept and told
   uint64_t token_bytes = 256 * kMiB;
-  EventMedia media = EventMedia::kVllm;
-  EventEncoding encoding = EventEncoding::kMap;
-  EventHash hash = EventHash::kInt64;
+  EventFormat format = EventFormat::kVllm;
+  // Batches kept for routers that are behind, in 64 MiB at most. No key, tests alone set it: vLLM's
+  // publisher keeps as many.
   uint32_t buffer_steps = 10'000;
-  bool snapshots = true;
 };
 
+// The events that `kvtierctl trace` shows. No key, tests alone set it: as many events of 64 bytes
+// reach back some seconds on a busy host. Recording costs a request 57 ns, and to switch it off
+// made loads no faster.
 struct TraceConfig {
-  uint32_t events = 65536;  // 0: none are kept
+  uint32_t events = 65'536;
 };
 
-// Attention for clients that launch no kernels. `threads` are those of the CPU's engine, and
-// `workspace_bytes` bounds the workspaces of all sessions on all devices together.
+// Attention for clients that launch no kernels.
 struct KernelsConfig {
   bool enabled = true;
-  std::string library;  // empty: looked for
-  uint32_t threads = 2;
+  // Bounds the workspaces of all sessions on all devices together. No key, tests alone set it: 64
+  // sequences with 64 heads of 128 elements take 1 MiB for queries and as much for results, and the
+  // memory lies beside pool.bytes.
   uint64_t workspace_bytes = 256 * kMiB;
 };
 

@@ -16,7 +16,7 @@
 #include "base/digest.h"
 #include "base/units.h"
 #include "daemon/config/config_schema.h"
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 #include "daemon/config/tenants.h"
 #include "tiers/storage/disk_geometry.h"
 
@@ -134,9 +134,9 @@ Status CheckPools(const Config& config) {
                       "pool.device \"all\" must stand alone; name the devices instead");
     }
     if (choice == DeviceChoice::kAll && !pool.device_bytes.empty()) {
-      return Conflict(config, {"pool.device_bytes", "pool.device"},
-                      "pool.device_bytes needs devices with names, and pool.device is \"all\"; "
-                      "set pool.bytes, which holds for each");
+      return Conflict(config, {"pool.bytes", "pool.device"},
+                      "pool.bytes with a size for each device needs devices with names, and "
+                      "pool.device is \"all\"; give one size, which holds for each");
     }
     if (choice != DeviceChoice::kHost && times > 1) {
       return Conflict(config, {"pool.device"}, "pool.device names \"{}\" {} times; remove one",
@@ -145,30 +145,9 @@ Status CheckPools(const Config& config) {
   }
   if (pool.device_bytes.empty()) return {};
   if (pool.device_bytes.size() != pool.devices.size()) {
-    return Conflict(config, {"pool.device_bytes", "pool.device"},
-                    "pool.device_bytes has {} sizes for the {} devices of pool.device; give one "
-                    "for each",
+    return Conflict(config, {"pool.bytes", "pool.device"},
+                    "pool.bytes has {} sizes for the {} devices of pool.device; give one for each",
                     pool.device_bytes.size(), pool.devices.size());
-  }
-  if (pool.free_fraction > 0) {
-    return Conflict(config, {"pool.device_bytes", "pool.free_fraction"},
-                    "pool.device_bytes and pool.free_fraction both size the pools; give one");
-  }
-  return {};
-}
-
-// The longest request that the other limit allows must fit a frame, or clients that keep to what
-// HELLO told them would be cut off.
-Status CheckServer(const Config& config) {
-  const ServerConfig& server = config.server;
-  // A call's fixed fields are far below one page.
-  const uint64_t needed = uint64_t{server.max_hashes_per_call} * sizeof(BlockHash) + 4 * kKiB;
-  if (server.max_frame_bytes < needed) {
-    return Conflict(config, {"server.max_frame_bytes", "server.max_hashes_per_call"},
-                    "server.max_frame_bytes {} is too small for server.max_hashes_per_call {}: at "
-                    "least {}",
-                    FormatExactByteSize(server.max_frame_bytes), server.max_hashes_per_call,
-                    FormatExactByteSize(needed));
   }
   return {};
 }
@@ -200,13 +179,13 @@ Status CheckTiers(const Config& config) {
 
 Status CheckDiskKeys(const Config& config) {
   const DiskConfig& disk = config.disk;
-  if (disk.keys == DiskKeys::kMemory) return {};
-  if (disk.encryption == DiskEncryption::kNone) {
-    return Conflict(config, {"disk.keys"},
-                    "disk.keys is \"persist\", but nothing is encrypted; set disk.encryption");
+  if (disk.encryption == DiskEncryption::kNone && !disk.root_key.empty()) {
+    return Conflict(config, {"disk.root_key"},
+                    "disk.root_key is given, but nothing is encrypted; set disk.encryption");
   }
-  if (disk.root_key.empty()) {
-    return Conflict(config, {"disk.keys"}, "disk.keys is \"persist\", which needs a disk.root_key");
+  if (disk.root_key.empty() && !disk.previous_root_key.empty()) {
+    return Conflict(config, {"disk.previous_root_key"},
+                    "disk.previous_root_key is given without a disk.root_key that follows it");
   }
   return {};
 }
@@ -214,7 +193,7 @@ Status CheckDiskKeys(const Config& config) {
 Status CheckMetrics(const Config& config) {
   if (config.metrics.listen.empty()) return {};
   const Result<ListenAddress> address =
-      ParseListenAddress(config.metrics.listen, config.metrics.listen_beyond_loopback);
+      ParseListenAddress(config.metrics.listen, config.server.listen_beyond_loopback);
   if (!address) {
     return Conflict(config, {"metrics.listen"}, "metrics.listen {}", address.error().context);
   }
@@ -225,23 +204,15 @@ Status CheckMetrics(const Config& config) {
 // encrypt could be read by none.
 Status CheckCold(const Config& config) {
   const ColdConfig& cold = config.cold;
-  if (cold.kind == ColdKind::kNone) return {};
-  if (cold.endpoint.empty()) {
-    return Conflict(config, {"cold.kind"}, "cold.kind needs a cold.endpoint");
+  if (cold.endpoint.empty()) return {};
+  if (const auto parsed = ParseColdEndpoint(cold.endpoint); !parsed) {
+    return Conflict(config, {"cold.endpoint"}, "cold.endpoint {}", parsed.error().context);
   }
-  if (config.disk.encryption != DiskEncryption::kNone && config.disk.keys == DiskKeys::kMemory) {
-    return Conflict(config, {"cold.kind", "disk.keys"},
-                    "keys that are in memory only cannot encrypt what hosts share: set disk.keys "
-                    "to \"persist\" and disk.root_key to the same key on all hosts, or "
-                    "disk.encryption or cold.kind to \"none\"");
-  }
-  // What is read and what is written at once have to fit together.
-  const uint64_t least_bytes = config.cache.max_disk_read_bytes / 2 + 32 * kMiB;
-  if (cold.max_bytes_in_flight < least_bytes) {
-    return Conflict(config, {"cold.max_bytes_in_flight"},
-                    "cold.max_bytes_in_flight is below half of cache.max_disk_read_bytes and 32MiB "
-                    "more; raise it to {} at least",
-                    FormatByteSize(least_bytes));
+  if (config.disk.encryption != DiskEncryption::kNone && config.disk.root_key.empty()) {
+    return Conflict(config, {"cold.endpoint", "disk.encryption"},
+                    "keys that are in memory only cannot encrypt what hosts share: set "
+                    "disk.root_key to the same key on all hosts, or "
+                    "turn disk.encryption or the cold tier off");
   }
   return {};
 }
@@ -253,7 +224,7 @@ Status CheckEvents(const Config& config) {
         std::pair("events.replay_endpoint", &events.replay_endpoint)}) {
     if (endpoint->empty()) continue;
     const Result<EventEndpoint> parsed =
-        ParseEventEndpoint(*endpoint, events.listen_beyond_loopback);
+        ParseEventEndpoint(*endpoint, config.server.listen_beyond_loopback);
     if (!parsed) return Conflict(config, {key}, "{} {}", key, parsed.error().context);
   }
   if (events.endpoint.empty() && !events.replay_endpoint.empty()) {
@@ -284,7 +255,6 @@ std::string PlaceOfKey(const Config& config, std::string_view key) {
 
 Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckPaths(config));
-  KVT_RETURN_IF_ERROR(CheckServer(config));
   KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
   KVT_RETURN_IF_ERROR(CheckPools(config));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
@@ -301,7 +271,7 @@ Status CheckConfig(const Config& config) {
 
 namespace {
 
-// What an operator can do about an error of the start, by the error's reason.
+// Advice to an operator about an error of the start, by the error's reason.
 struct Remedy {
   std::string_view reason;
   std::string_view key;  // empty: the caller's
@@ -323,21 +293,17 @@ constexpr std::array kRemedies = {
            "free space there, or lower disk.bytes or disk.free_floor_bytes"},
     Remedy{"slab_bytes_changed", "cache.slab_bytes", ""},
     Remedy{"files_changed", "disk.files", ""},
-    Remedy{"io_uring_refused", "disk.engine",
-           "set it to \"auto\" or \"pread\", or allow io_uring (sysctl kernel.io_uring_disabled)"},
     Remedy{"arena_too_small", "host.bytes", "raise host.bytes or lower cache.slab_bytes"},
     Remedy{"arena_exceeds_memory", "host.bytes", "lower it"},
     Remedy{"pool_exceeds_memory", "pool.bytes", "lower it"},
-    Remedy{"pinned", "cache.pin_fraction", "unpin blocks (kvtierctl unpin) or raise it"},
     Remedy{"no_cuda", "pool.device", "set it to \"host\" or \"all\""},
     Remedy{"no_such_device", "pool.device", "name a GPU that is there, \"host\" or \"all\""},
     Remedy{"cuda_driver_too_old", "pool.device", "update the driver, or set it to \"host\""},
     Remedy{"pool_exceeds_vram", "pool.bytes", "lower it"},
     Remedy{"pool_below_granule", "pool.bytes", "raise it to one piece at least"},
-    Remedy{"cold_library", "cold.kind", "build or install its library, or set cold.library"},
+    Remedy{"cold_library", "cold.endpoint", "install its library"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
-    Remedy{"cold_endpoint", "cold.endpoint",
-           "name HOST:PORT or the absolute path of a socket; for RADOS, POOL@/PATH/ceph.conf"},
+    Remedy{"cold_endpoint", "cold.endpoint", "name resp://HOST:PORT or resp:///PATH"},
     Remedy{"socket_in_use", "", "stop that process, or name another path"},
     Remedy{"socket_path_taken", "", "remove what is there, or name another path"},
     Remedy{"socket_path_too_long", "", "name one of at most 107 bytes"},
@@ -415,7 +381,7 @@ std::vector<std::string> BeyondDisk(const Config& config) {
     return about("disk.directory", fmt::format("user {} may not write to {}: {}", ::geteuid(),
                                                there.string(), std::strerror(errno)));
   }
-  // All of the file system: what is free of it may be the tier's own files' already.
+  // The whole file system counts: the tier's own files may already take the part that is not free.
   const auto space = std::filesystem::space(there, ignored);
   // Several files may be links to several disks.
   const bool fits = config.disk.files > 1 || space.capacity >= config.disk.bytes;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with a configuration as a whole: values that do not go together, and errors of the
-// start that a key is the reason of.
+// Checks of a configuration as a whole: values that do not go together, and errors of the start
+// that a key is the reason of.
 //
 // Pure functions, for any thread. A configuration that passes can be used without further checks;
-// what only the machine can tell (free memory, devices, files) is found out when it is opened.
+// only the machine can tell more (free memory, devices, files), when they are opened.
 #pragma once
 
 #include <string>
@@ -20,11 +20,11 @@ namespace kvtier {
 // out.
 [[nodiscard]] Status CheckConfig(const Config& config);
 
-// What of it a machine with so much memory cannot give; for `--check-config`, which may run on
-// another machine than the daemon will. Sentences without a full stop.
+// Says which sizes a machine with so much memory cannot give; for `--check-config`, which may run
+// on another machine than the daemon will. Returns sentences without a full stop.
 [[nodiscard]] std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_bytes);
 
-// What stands against the disk tier on this machine, and for this user; likewise. Nothing is made.
+// Says likewise why this machine, or this user, cannot have the disk tier. Makes nothing.
 [[nodiscard]] std::vector<std::string> BeyondDisk(const Config& config);
 
 // Where `key` ("section.name") was given, for complaints about it; "(default)" if it was not.

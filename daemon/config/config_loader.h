@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the daemon's configuration: a file, and settings that override it.
 //
-// Reading is strict: what is not understood is an error that says where it stands, what is allowed,
-// and what was probably meant.
+// Reading is strict: an unknown section, key or value is an error that says where it stands, which
+// ones are allowed, and which was probably meant.
 //
 // Any thread: reading has no state of its own. It may block for as long as the file system and, for
 // the users of tenants, the machine's user database take.

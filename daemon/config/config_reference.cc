@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::string_view kIntroduction = R"(# Configuration
 
-`kvtierd --config FILE` reads a TOML file. What it does not understand is an error that names line,
-column and what is allowed; the daemon then ends with exit code 78. `kvtierd --config FILE
+`kvtierd --config FILE` reads a TOML file. An unknown key or value is an error that names line,
+column and the allowed ones; the daemon then ends with exit code 78. `kvtierd --config FILE
 --check-config` checks a file and prints all values in effect. `--set section.key=value` (repeatable)
 overrides the file.
 

@@ -33,11 +33,21 @@ struct ChoiceListField {
   std::function<void(std::vector<size_t>)> set;
 };
 
+// One size, a list of them, or a share of the memory that is free.
+struct SizesField {
+  struct Value {
+    std::vector<uint64_t> bytes;  // empty: `share` counts
+    double share = 0;
+  };
+  std::function<Value()> get;
+  std::function<void(const Value&)> set;
+};
+
 // Where a key's value lives in a Config: a pointer into it, or a pair of accessors. Valid as long
 // as the Config is neither destroyed nor given other tenants.
 using ConfigField = std::variant<bool*, uint32_t*, uint64_t*, int64_t*, double*, std::string*,
-                                 std::vector<uint32_t>*, std::vector<uint64_t>*,
-                                 std::vector<std::string>*, ChoiceField, ChoiceListField>;
+                                 std::vector<uint32_t>*, std::vector<std::string>*, SizesField,
+                                 ChoiceField, ChoiceListField>;
 
 // How a value is written in the file.
 enum class ConfigType : uint8_t {
@@ -52,7 +62,7 @@ enum class ConfigType : uint8_t {
   kChoice,        // ChoiceField: one of `choices`
   kIdList,        // std::vector<uint32_t>: user or group ids
   kNameList,      // std::vector<std::string>: names of users
-  kSizeList,      // std::vector<uint64_t>: a list of strings with a unit of bytes
+  kSizes,         // SizesField: a string with a unit of bytes or "N%", or a list of the former
   kChoiceList,    // ChoiceListField: one of `choices`, or a list of them
 };
 
@@ -88,7 +98,7 @@ inline constexpr std::string_view kTenantSection = "tenant";
 [[nodiscard]] std::span<const ConfigKey> ConfigKeys();
 
 // Sets `key` in `config`. Errors: kInvalidArgument "config_wrong_type" or "config_out_of_range";
-// the context says what is allowed, but not where the value stood.
+// the context names the allowed values, but not the place in the file.
 [[nodiscard]] Status AssignConfigValue(const ConfigKey& key, const TomlValue& value,
                                        Config* config);
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every value comes from a file that a person wrote, so that each refusal says what is allowed. A
-// value is assigned only when it has been checked: on error the Config keeps the earlier value.
+// Every value comes from a file that a person wrote, so that each refusal names the allowed
+// values. A value is assigned only when it has been checked: on error the Config keeps the earlier
+// value.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/result.h"
 #include "base/units.h"
@@ -12,6 +14,8 @@
 
 namespace kvtier {
 namespace {
+
+constexpr double kMaxPercent = 99;
 
 // The texts of both errors continue the key's name, which the reader puts before them.
 tl::unexpected<Error> WrongType(const ConfigKey& key, const TomlValue& value) {
@@ -85,15 +89,34 @@ Status AssignSize(const ConfigKey& key, const TomlValue& value, Config* config) 
   return {};
 }
 
-Status AssignSizeList(const ConfigKey& key, const TomlValue& value, Config* config) {
-  const auto* items = std::get_if<TomlArray>(&value.data);
-  if (items == nullptr) return WrongType(key, value);
-  std::vector<uint64_t> sizes;
-  for (const TomlValue& item : *items) {
-    KVT_ASSIGN_OR_RETURN(const uint64_t bytes, ReadSize(key, item));
-    sizes.push_back(bytes);
+// A share of all is refused: what else uses the device needs some of it.
+Result<double> ReadShare(const ConfigKey& key, const std::string& text) {
+  double percent = 0;
+  const char* const end = text.data() + text.size() - 1;
+  const auto [read, error] = std::from_chars(text.data(), end, percent);
+  if (error != std::errc() || read != end || !(percent > 0 && percent <= kMaxPercent)) {
+    return OutOfRange(key, fmt::format("\"{}\"", text));
   }
-  FieldOf<std::vector<uint64_t>>(key, *config) = std::move(sizes);
+  return percent / 100;
+}
+
+Status AssignSizes(const ConfigKey& key, const TomlValue& value, Config* config) {
+  SizesField::Value sizes;
+  const auto* const text = std::get_if<std::string>(&value.data);
+  const auto* const items = std::get_if<TomlArray>(&value.data);
+  if (text != nullptr && text->ends_with('%')) {
+    KVT_ASSIGN_OR_RETURN(sizes.share, ReadShare(key, *text));
+  } else if (items == nullptr) {
+    KVT_ASSIGN_OR_RETURN(const uint64_t bytes, ReadSize(key, value));
+    sizes.bytes = {bytes};
+  } else {
+    for (const TomlValue& item : *items) {
+      KVT_ASSIGN_OR_RETURN(const uint64_t bytes, ReadSize(key, item));
+      sizes.bytes.push_back(bytes);
+    }
+    if (sizes.bytes.empty()) return OutOfRange(key, "an empty list");
+  }
+  std::get<SizesField>(key.field(*config)).set(sizes);
   return {};
 }
 
@@ -217,15 +240,16 @@ std::string FormatChoiceList(const ConfigKey& key, const Config& config) {
   return names.size() == 1 ? names.front() : FormatList(names);
 }
 
-std::string FormatSizeList(const ConfigKey& key, const Config& config) {
+std::string FormatSizes(const ConfigKey& key, const Config& config) {
+  const SizesField::Value value =
+      std::get<SizesField>(key.field(const_cast<Config&>(config))).get();
+  if (value.share > 0) return fmt::format("\"{:g}%\"", value.share * 100);
   std::vector<std::string> sizes;
-  for (const uint64_t bytes : FieldOf<std::vector<uint64_t>>(key, config)) {
-    sizes.push_back(Quoted(FormatExactByteSize(bytes)));
-  }
-  return FormatList(sizes);
+  for (const uint64_t bytes : value.bytes) sizes.push_back(Quoted(FormatExactByteSize(bytes)));
+  return sizes.size() == 1 ? sizes.front() : FormatList(sizes);
 }
 
-// Of names that count up behind a colon ("cuda:0", "cuda:1" and so on) the first and the last.
+// Names that count up behind a colon ("cuda:0", "cuda:1" and so on) become the first and the last.
 std::string ChoicesText(const std::vector<std::string_view>& choices) {
   std::vector<std::string> parts;
   for (auto first = choices.begin(); first != choices.end();) {
@@ -269,8 +293,8 @@ Status AssignConfigValue(const ConfigKey& key, const TomlValue& value, Config* c
       return AssignIdList(key, value, config);
     case ConfigType::kNameList:
       return AssignNameList(key, value, config);
-    case ConfigType::kSizeList:
-      return AssignSizeList(key, value, config);
+    case ConfigType::kSizes:
+      return AssignSizes(key, value, config);
     case ConfigType::kChoiceList:
       return AssignChoiceList(key, value, config);
   }
@@ -305,8 +329,8 @@ std::string FormatConfigValue(const ConfigKey& key, const Config& config) {
       }
       return fmt::format("[{}]", fmt::join(quoted, ", "));
     }
-    case ConfigType::kSizeList:
-      return FormatSizeList(key, config);
+    case ConfigType::kSizes:
+      return FormatSizes(key, config);
     case ConfigType::kChoiceList:
       return FormatChoiceList(key, config);
   }
@@ -340,10 +364,11 @@ std::string DescribeAllowed(const ConfigKey& key) {
       return "a list of numeric ids";
     case ConfigType::kNameList:
       return "a list of names";
-    case ConfigType::kSizeList:
-      return fmt::format("a list of sizes with a unit, each \"{}\" to \"{}\"",
-                         FormatExactByteSize(static_cast<uint64_t>(key.min)),
-                         FormatExactByteSize(static_cast<uint64_t>(key.max)));
+    case ConfigType::kSizes:
+      return fmt::format(
+          "a size with a unit, \"{}\" to \"{}\", a list of sizes, or a share up to \"{:g}%\"",
+          FormatExactByteSize(static_cast<uint64_t>(key.min)),
+          FormatExactByteSize(static_cast<uint64_t>(key.max)), kMaxPercent);
     case ConfigType::kChoiceList:
       return fmt::format("one of {}, or a list of up to {} of them", ChoicesText(key.choices),
                          whole(key.max));

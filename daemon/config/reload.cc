@@ -21,8 +21,7 @@ void CopyField(const ConfigField& from, const ConfigField& to) {
   std::visit(
       [&to](const auto& source) {
         using Field = std::decay_t<decltype(source)>;
-        if constexpr (std::is_same_v<Field, ChoiceField> ||
-                      std::is_same_v<Field, ChoiceListField>) {
+        if constexpr (requires { source.get(); }) {
           std::get<Field>(to).set(source.get());
         } else {
           *std::get<Field>(to) = *source;
@@ -55,7 +54,34 @@ std::string FormatTenants(const std::vector<TenantConfig>& tenants) {
   return text.empty() ? "none" : text;
 }
 
-// What of the tenants' keys a running daemon cannot take.
+// Takes from `wanted` the reloadable keys of tenants that had quotas when the daemon started
+// (`rows`, by name), and leaves the rest as it is `running`.
+std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
+                                      const std::vector<TenantQuota>& rows,
+                                      const std::vector<TenantConfig>& wanted) {
+  std::vector<TenantConfig> taken = wanted;
+  for (TenantConfig& tenant : taken) {
+    const auto row = std::ranges::find(rows, tenant.name, &TenantQuota::name);
+    if (row == rows.end()) {
+      const auto before = std::ranges::find(running, tenant.name, &TenantConfig::name);
+      tenant.quota = before == running.end() ? TenantQuota{} : before->quota;
+      continue;
+    }
+    // The schema's accessors look at the last tenant.
+    Config started;
+    started.tenants = {TenantConfig{.quota = *row}};
+    Config now;
+    now.tenants = {tenant};
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section != kTenantSection || key.reloadable) continue;
+      CopyField(key.field(started), key.field(now));
+    }
+    tenant.quota = now.tenants.back().quota;
+  }
+  return taken;
+}
+
+// Lists the tenants' keys that a running daemon cannot take.
 void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<TenantConfig>& wanted,
                     std::vector<ConfigDifference>* restart) {
   for (size_t i = 0; i < wanted.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a running daemon takes over from a configuration that was read again.
+// Takes over a configuration that was read again, as far as a running daemon can.
 //
 // A reload takes over all that can change or nothing. Pure functions, for any thread; the Daemon
 // applies their results on the event loop.
@@ -18,10 +18,10 @@ struct ConfigDifference {
   std::string key;  // "section.name"; "[[tenant]]" for all tenants together
   std::string running;
   std::string wanted;
-  std::string place;  // of what is wanted
+  std::string place;  // of `wanted`
 };
 
-// What the log tells an operator after a reload, in the order of the table of keys.
+// The log names these to an operator after a reload, in the order of the table of keys.
 struct ConfigDifferences {
   std::vector<ConfigDifference> now;      // can change while the daemon runs
   std::vector<ConfigDifference> restart;  // cannot

@@ -122,13 +122,7 @@ Status CheckPoolReserves(const Config& config) {
 
 }  // namespace
 
-bool HasQuota(const TenantConfig& tenant) {
-  const TenantQuota& quota = tenant.quota;
-  return quota.memory_ttl_ms > 0 || quota.extended_ttl_ms > 0 || quota.max_age_ms > 0 ||
-         std::ranges::any_of(quota.tiers, [](const TierQuota& tier) {
-           return tier.max_bytes > 0 || tier.reserved_bytes > 0;
-         });
-}
+bool HasQuota(const TenantConfig& tenant) { return tenant.quota != TenantQuota{}; }
 
 std::vector<TenantQuota> QuotasOf(const std::vector<TenantConfig>& tenants) {
   std::vector<TenantQuota> quotas;
@@ -138,24 +132,6 @@ std::vector<TenantQuota> QuotasOf(const std::vector<TenantConfig>& tenants) {
     quotas.back().name = tenant.name;
   }
   return quotas;
-}
-
-std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
-                                      const std::vector<TenantQuota>& rows,
-                                      const std::vector<TenantConfig>& wanted) {
-  std::vector<TenantConfig> taken = wanted;
-  for (TenantConfig& tenant : taken) {
-    const auto row = std::ranges::find(rows, tenant.name, &TenantQuota::name);
-    if (row == rows.end()) {
-      const auto before = std::ranges::find(running, tenant.name, &TenantConfig::name);
-      tenant.quota = before == running.end() ? TenantQuota{} : before->quota;
-      continue;
-    }
-    for (size_t tier = 0; tier < kTierCount; ++tier) {
-      tenant.quota.tiers[tier].reserved_bytes = row->tiers[tier].reserved_bytes;
-    }
-  }
-  return taken;
 }
 
 uint64_t ReservedSlabs(const std::vector<TenantQuota>& tenants, Tier tier, uint64_t slab_bytes) {

@@ -12,17 +12,11 @@
 
 namespace kvtier {
 
-// Whether some quota or time to live is the tenant's own. Tenants without any share what is left.
+// Whether some quota or time to live is the tenant's own. Tenants without any share the rest.
 [[nodiscard]] bool HasQuota(const TenantConfig& tenant);
 
 // The quotas of those tenants that have any, with their names, in the configuration's order.
 [[nodiscard]] std::vector<TenantQuota> QuotasOf(const std::vector<TenantConfig>& tenants);
-
-// What a running daemon has of `wanted`'s tenants: caps and times to live of those that had quotas
-// when it started (`rows`, by name), the rest as it is `running`.
-[[nodiscard]] std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
-                                                    const std::vector<TenantQuota>& rows,
-                                                    const std::vector<TenantConfig>& wanted);
 
 // How many slabs of a tier that is cut into slabs are reserved, each tenant's reserve rounded up.
 [[nodiscard]] uint64_t ReservedSlabs(const std::vector<TenantQuota>& tenants, Tier tier,

@@ -63,7 +63,7 @@ size_t LineOfSection(std::string_view text, std::string_view header) {
   return 0;
 }
 
-// What to do about mistakes that are made often; empty, or behind the library's own words.
+// Advice about mistakes that are made often, to follow the library's own words; empty for others.
 std::string Advice(std::string_view text, const toml::parse_error& error) {
   const std::string_view what = error.description();
   if (what.find("expected digit, saw") != what.npos) {

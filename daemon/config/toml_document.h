@@ -33,7 +33,7 @@ struct TomlValue {
   std::variant<std::monostate, bool, int64_t, double, std::string, TomlArray, TomlTable> data;
   TomlPosition position;
 
-  // What kind of value it is, for messages: "an integer", "a string", ...
+  // Names the kind of value in messages: "an integer", "a string", ...
   [[nodiscard]] std::string_view KindName() const;
 };
 

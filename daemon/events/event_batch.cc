@@ -18,10 +18,10 @@ uint64_t BigEndian(std::span<const uint8_t, 8> bytes) {
 
 }  // namespace
 
-std::string_view MediumName(Tier tier, EventMedia media) {
+std::string_view MediumName(Tier tier, EventFormat format) {
   static constexpr std::array<std::array<std::string_view, kTierCount>, 2> kNames = {
       {{"GPU", "CPU", "STORAGE"}, {"GPU", "CPU_PINNED", "DISK"}}};
-  return kNames[static_cast<size_t>(media)][static_cast<size_t>(tier)];
+  return kNames[format == EventFormat::kSglang ? 1 : 0][static_cast<size_t>(tier)];
 }
 
 void EventBatch::AddCleared() {
@@ -60,8 +60,10 @@ void EventBatch::AddRemoved(const BlockHash& hash, Tier tier, std::optional<uint
 // Writes the fields of one event after the other; in a map each stands behind its name.
 class EventBatch::Encoder {
  public:
-  Encoder(const EventsConfig& format, std::string* out)
-      : format_(format), map_(format.encoding == EventEncoding::kMap), writer_(out) {}
+  Encoder(EventFormat format, std::string* out)
+      : format_(format),
+        map_(format != EventFormat::kLlmd && format != EventFormat::kLlmdBytes),
+        writer_(out) {}
 
   void Write(const Event& event, std::span<const BlockHash> hashes,
              std::span<const uint32_t> token_ids) {
@@ -129,7 +131,7 @@ class EventBatch::Encoder {
   }
   void WriteMedium(Tier tier) {
     Name("medium");
-    writer_.WriteText(MediumName(tier, format_.media));
+    writer_.WriteText(MediumName(tier, format_));
   }
   void WriteGroup(std::optional<uint32_t> group) {
     if (!group) return;
@@ -139,21 +141,21 @@ class EventBatch::Encoder {
   // As an integer the engines take different ends of a hash.
   void WriteHash(const BlockHash& hash) {
     const std::span<const uint8_t, 32> bytes(hash.bytes);
-    if (format_.hash == EventHash::kBytes) {
+    if (format_ == EventFormat::kVllmBytes || format_ == EventFormat::kLlmdBytes) {
       writer_.WriteBytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    } else if (format_.media == EventMedia::kVllm) {
-      writer_.WriteUnsigned(BigEndian(bytes.last<8>()));
-    } else {
+    } else if (format_ == EventFormat::kSglang) {
       writer_.WriteInteger(static_cast<int64_t>(BigEndian(bytes.first<8>())));
+    } else {
+      writer_.WriteUnsigned(BigEndian(bytes.last<8>()));
     }
   }
 
-  const EventsConfig& format_;
+  const EventFormat format_;
   const bool map_;
   MsgpackWriter writer_;
 };
 
-std::string EventBatch::Take(const EventsConfig& format, int64_t now_ms) {
+std::string EventBatch::Take(EventFormat format, int64_t now_ms) {
   KVT_CHECK(!empty());
   std::string payload;
   payload.reserve(64 + 96 * events_.size() + 34 * hashes_.size() + 5 * token_ids_.size());

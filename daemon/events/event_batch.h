@@ -17,7 +17,7 @@
 namespace kvtier {
 
 // How a tier is called in events.
-[[nodiscard]] std::string_view MediumName(Tier tier, EventMedia media);
+[[nodiscard]] std::string_view MediumName(Tier tier, EventFormat format);
 
 // Event loop only.
 class EventBatch {
@@ -27,7 +27,7 @@ class EventBatch {
   // Likewise token ids.
   static constexpr size_t kMaxTokenIds = 65'536;
 
-  // Of all blocks of the topic, in all tiers.
+  // Clears all blocks of the topic, in all tiers.
   void AddCleared();
   // `group`: which of a model's groups of layers the block is of; none if it has but one. A block
   // that follows the last one added joins its event, unless one of them has token ids and the other
@@ -43,7 +43,7 @@ class EventBatch {
   }
 
   // The payload of the batch, which is empty afterwards. REQUIRES: not empty.
-  [[nodiscard]] std::string Take(const EventsConfig& format, int64_t now_ms);
+  [[nodiscard]] std::string Take(EventFormat format, int64_t now_ms);
 
  private:
   enum class Kind : uint8_t { kCleared, kStored, kRemoved };

@@ -5,16 +5,16 @@
 
 namespace kvtier {
 
-EventFeed EventFeed::Live(EventStream* stream, EventPeerCounters* counters, bool snapshot) {
-  EventFeed feed(stream, counters, snapshot, stream->ring().next());
-  if (snapshot) feed.BeginSnapshot();
+EventFeed EventFeed::Live(EventStream* stream, EventPeerCounters* counters) {
+  EventFeed feed(stream, counters, stream->ring().next());
+  feed.BeginSnapshot();
   return feed;
 }
 
 // A number that was never given is of another daemon, whose batches say nothing of this one.
 EventFeed EventFeed::Replay(EventStream* stream, EventPeerCounters* counters, uint64_t first) {
   const EventRing& ring = stream->ring();
-  EventFeed feed(stream, counters, /*snapshots=*/true, first);
+  EventFeed feed(stream, counters, first);
   if (first < ring.first() || first > ring.next()) feed.BeginSnapshot();
   return feed;
 }
@@ -30,11 +30,7 @@ std::optional<PublishedBatch> EventFeed::Next() {
   const EventRing& ring = stream_->ring();
   if (next_ < ring.first()) {
     counters_->lost += ring.first() - next_;
-    if (snapshots_) {
-      BeginSnapshot();
-    } else {
-      next_ = ring.first();
-    }
+    BeginSnapshot();
   }
   if (snapshot_ && ready_.empty()) {
     for (PublishedBatch& batch : stream_->Continue(&*snapshot_)) ready_.push_back(std::move(batch));

@@ -11,14 +11,12 @@
 
 namespace kvtier {
 
-// Pulled by a connection as fast as its peer reads, so that a slow peer costs no memory: what has
-// left the ring meanwhile is lost to it, and made good by a snapshot or seen as a gap in the
-// numbers. Event loop only.
+// A connection pulls batches as fast as its peer reads, so that a slow peer costs no memory: a
+// snapshot makes good the batches that have left the ring meanwhile. Event loop only.
 class EventFeed {
  public:
-  // Begins behind the last batch published, with a snapshot if `snapshot`. With `snapshots` a gap
-  // is made good by one. `stream` and `counters` are borrowed.
-  static EventFeed Live(EventStream* stream, EventPeerCounters* counters, bool snapshot);
+  // Begins with a snapshot, behind the last batch published. `stream` and `counters` are borrowed.
+  static EventFeed Live(EventStream* stream, EventPeerCounters* counters);
   // Begins with this number, with a snapshot first if the ring no longer has it, or never had. Ends
   // with the last batch that is published when it comes there.
   static EventFeed Replay(EventStream* stream, EventPeerCounters* counters, uint64_t first);
@@ -29,13 +27,12 @@ class EventFeed {
   [[nodiscard]] std::optional<PublishedBatch> Next();
 
  private:
-  EventFeed(EventStream* stream, EventPeerCounters* counters, bool snapshots, uint64_t next)
-      : stream_(stream), counters_(counters), snapshots_(snapshots), next_(next) {}
+  EventFeed(EventStream* stream, EventPeerCounters* counters, uint64_t next)
+      : stream_(stream), counters_(counters), next_(next) {}
   void BeginSnapshot();
 
   EventStream* stream_;
   EventPeerCounters* counters_;
-  bool snapshots_;
   uint64_t next_;  // of the ring, behind the snapshot
   std::optional<EventStream::Snapshot> snapshot_;
   std::deque<PublishedBatch> ready_;  // of the snapshot

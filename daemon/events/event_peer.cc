@@ -11,8 +11,8 @@
 namespace kvtier {
 namespace {
 
-// Beyond this nothing is added before the peer reads: what it has not read waits in the ring, which
-// all peers share.
+// Beyond this nothing is added before the peer reads: the batches that it has not read wait in the
+// ring, which all peers share.
 constexpr size_t kOutboxBytes = 256 << 10;
 constexpr size_t kReceiveBytes = 4096;
 // Batches and steps of a snapshot in one event: less than a millisecond together.
@@ -137,10 +137,7 @@ Status EventPeer::HandleSubscription(const ZmtpFrame& frame) {
 Status EventPeer::Subscribe(std::string_view topic) {
   if (topics_.size() >= kMaxTopics) return Breach("too_many_topics");
   const bool added = topics_.emplace(topic).second;
-  // Without snapshots the feed that there is goes on: a new one would leave out what it had before
-  // it.
-  if (!added || (feed_ && !environment_.snapshots)) return {};
-  feed_ = EventFeed::Live(environment_.stream, environment_.counters, environment_.snapshots);
+  if (added) feed_ = EventFeed::Live(environment_.stream, environment_.counters);
   return {};
 }
 
@@ -207,6 +204,7 @@ void EventPeer::Pump() {
 }
 
 void EventPeer::Flush() {
+  const size_t before = unsent();
   while (unsent() > 0 && !watch_.waiting_writable()) {
     const auto rest = std::as_bytes(std::span(out_)).subspan(sent_);
     const Result<std::optional<size_t>> sent = wire::Send(socket_.get(), rest);
@@ -219,6 +217,11 @@ void EventPeer::Flush() {
       break;
     }
     sent_ += **sent;
+  }
+  if (unsent() == 0) {
+    unread_since_ms_.reset();
+  } else if (unsent() < before || !unread_since_ms_) {
+    unread_since_ms_ = environment_.clock->MonotonicMs();
   }
   // Also of a peer that never has read all.
   if (unsent() > 0 && sent_ < kOutboxBytes) return;

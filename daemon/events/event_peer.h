@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection of a router: what it subscribed to or asked for, and what it is sent.
+// One connection of a router: its subscriptions or requests, and the batches that go out to it.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "base/clock.h"
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/events/event_feed.h"
@@ -22,15 +23,15 @@ namespace kvtier {
 // ask for batches that they missed (ROUTER).
 enum class EventPeerRole : uint8_t { kSubscriber, kReplay };
 
-// Event loop only. It owns its socket. What a peer sends is not trusted: memory and time that it
-// can make the daemon spend are bounded, and a breach of the protocol ends the connection.
+// Event loop only. It owns its socket. A peer is not trusted: memory and time that it can make the
+// daemon spend are bounded, and a breach of the protocol ends the connection.
 class EventPeer {
  public:
   struct Environment {
     EventLoop* loop = nullptr;
+    const Clock* clock = nullptr;
     EventStream* stream = nullptr;
     EventPeerCounters* counters = nullptr;
-    bool snapshots = true;
   };
 
   // `ended` is called once, when the connection is over; the peer is then to be destroyed, in a
@@ -48,6 +49,12 @@ class EventPeer {
   [[nodiscard]] bool ready() const { return ready_; }
   [[nodiscard]] bool over() const { return over_; }
   [[nodiscard]] bool subscribed() const { return !topics_.empty(); }
+  // Nothing is to be sent to it: it has subscribed to nothing, or asked for nothing.
+  [[nodiscard]] bool idle() const {
+    return role_ == EventPeerRole::kSubscriber ? !subscribed() : !feed_;
+  }
+  // Since when it has read nothing of what waits for it; none if nothing waits.
+  [[nodiscard]] std::optional<int64_t> unread_since_ms() const { return unread_since_ms_; }
   // Ends the connection.
   void End();
 
@@ -83,6 +90,7 @@ class EventPeer {
   std::optional<EventFeed> feed_;
   std::string out_;
   size_t sent_ = 0;  // of `out_`
+  std::optional<int64_t> unread_since_ms_;
   Timer later_;
   FdWatch watch_;
 };

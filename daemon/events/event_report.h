@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is counted of events, for status and metrics.
+// Counters of events, for status and metrics.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace kvtier {
 
-// What was published.
+// Counts of published blocks and batches.
 struct EventCounters {
   uint64_t stored = 0;   // blocks
   uint64_t removed = 0;  // blocks
   uint64_t batches = 0;
 };
 
-// Of all routers together.
+// Counts over all routers together.
 struct EventPeerCounters {
   uint64_t sent = 0;       // batches
   uint64_t lost = 0;       // batches that left the ring before a router took them
   uint64_t snapshots = 0;  // begun
   uint64_t replays = 0;    // requests answered
-  uint64_t refused = 0;    // connections ended for what they sent, or for being too many
+  uint64_t refused = 0;    // connections ended for what they sent, or because there were too many
 };
 
 struct EventReport {
@@ -33,7 +33,7 @@ struct EventReport {
   uint64_t next_sequence = 0;
 };
 
-// What knows it. Event loop only.
+// Its source. Event loop only.
 class EventReportSource {
  public:
   virtual ~EventReportSource() = default;

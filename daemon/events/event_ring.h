@@ -11,7 +11,7 @@
 
 namespace kvtier {
 
-// What travels in one message. Copies share topic and payload.
+// One message. Copies share topic and payload.
 struct PublishedBatch {
   uint64_t sequence = 0;
   std::shared_ptr<const std::string> topic;

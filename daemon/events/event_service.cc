@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/events/event_service.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "daemon/events/event_peer.h"
@@ -12,10 +17,10 @@
 namespace kvtier {
 namespace {
 
-// So many milliseconds of events share a batch.
+// Events of as many milliseconds share a batch.
 constexpr int64_t kCollectMs = 5;
 constexpr int64_t kHandshakeTimeoutMs = 10'000;
-// Of a socket's file: routers run as the daemon's user, or as root.
+// The mode of a socket's file: routers run as the daemon's user, or as root.
 constexpr mode_t kSocketMode = 0600;
 
 EventsConfig WithPod(EventsConfig config) {
@@ -23,6 +28,28 @@ EventsConfig WithPod(EventsConfig config) {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) == 0) config.pod = name.data();
   return config;
+}
+
+// The process behind a Unix socket, or the address behind TCP.
+std::string OwnerOf(int socket) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof(address);
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return {};
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (address.ss_family == AF_INET) {
+    const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &four.sin_addr, text.data(), text.size());
+    return text.data();
+  }
+  if (address.ss_family == AF_INET6) {
+    const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
+    ::inet_ntop(AF_INET6, &six.sin6_addr, text.data(), text.size());
+    return text.data();
+  }
+  ucred process{};
+  socklen_t process_bytes = sizeof(process);
+  (void)::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &process, &process_bytes);
+  return fmt::format("pid {}", process.pid);
 }
 
 }  // namespace
@@ -53,8 +80,9 @@ Status EventService::Listen(const Cache* cache) {
 }
 
 Status EventService::Open(const std::string& endpoint, Socket* socket) {
+  // CheckConfig has seen whether other machines may subscribe.
   KVT_ASSIGN_OR_RETURN(const EventEndpoint parsed,
-                       ParseEventEndpoint(endpoint, config_.listen_beyond_loopback));
+                       ParseEventEndpoint(endpoint, /*beyond_loopback=*/true));
   auto accepted = [this, socket](UniqueFd connection) { Accept(socket, std::move(connection)); };
   socket->endpoint = endpoint;
   if (!parsed.path.empty()) {
@@ -75,15 +103,39 @@ Status EventService::Open(const std::string& endpoint, Socket* socket) {
 void EventService::Accept(Socket* socket, UniqueFd connection) {
   if (socket->peers.size() >= kMaxPeers) {
     ++counters_.refused;
-    return;
+    if (!MakeRoom(socket)) return;
   }
   const EventPeer::Environment environment{
-      .loop = loop_, .stream = &stream_, .counters = &counters_, .snapshots = config_.snapshots};
+      .loop = loop_, .clock = &clock_, .stream = &stream_, .counters = &counters_};
+  std::string owner = OwnerOf(connection.get());
   socket->peers.push_back(
       {std::make_unique<EventPeer>(environment, socket->role, std::move(connection),
                                    [this] { RemoveEnded(); }),
-       clock_.MonotonicMs()});
+       std::move(owner), clock_.MonotonicMs()});
   socket->peers.back().peer->Start();
+}
+
+// A router that lost its place to others of its own process or host connects again, and is then the
+// youngest of them.
+bool EventService::MakeRoom(Socket* socket) {
+  const int64_t now_ms = clock_.MonotonicMs();
+  std::map<std::string_view, size_t> connections;
+  for (const Connected& each : socket->peers) ++connections[each.owner];
+  // The list is in the order of age.
+  const auto end_first = [socket](const auto& may_go) {
+    const auto found = std::ranges::find_if(socket->peers, may_go);
+    if (found == socket->peers.end()) return false;
+    socket->peers.erase(found);
+    return true;
+  };
+  return end_first([](const Connected& each) {
+           return each.peer->over() || !each.peer->ready() || each.peer->idle();
+         }) ||
+         end_first([now_ms](const Connected& each) {
+           const std::optional<int64_t> since_ms = each.peer->unread_since_ms();
+           return since_ms && now_ms - *since_ms > kUnreadMs;
+         }) ||
+         end_first([&](const Connected& each) { return connections[each.owner] > kShare; });
 }
 
 // In an event of its own, because the peer that says so is still on the stack.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells routers what the tiers hold: what the cache's sink hears, as batches, over the sockets that
-// `[events]` names. docs/EVENTS.md says what routers see.
+// Tells routers which blocks the tiers hold: publishes the events that the cache's sink hears, as
+// batches, over the sockets that `[events]` names. docs/EVENTS.md describes them for routers.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 #include "daemon/events/event_report.h"
 #include "daemon/events/event_stream.h"
 #include "daemon/events/tcp_acceptor.h"
@@ -31,8 +31,13 @@ enum class EventPeerRole : uint8_t;
 // Listen and may be asked of after it.
 class EventService final : public EventReportSource {
  public:
-  // Connections at once, for each of the two sockets; more are closed.
+  // Connections at once, for each of the two sockets. One more takes the place of one that nothing
+  // is sent to, or that does not read, or of the oldest of an owner with more than a share; it is
+  // closed where there is none.
   static constexpr size_t kMaxPeers = 64;
+  static constexpr size_t kShare = kMaxPeers / 4;
+  // So long without reading, a router gives up its place to another.
+  static constexpr int64_t kUnreadMs = 10'000;
 
   EventService(const EventsConfig& config, EventLoop* loop, const Clock* clock, Log* log,
                EventStream::NameOf name_of);
@@ -54,6 +59,7 @@ class EventService final : public EventReportSource {
  private:
   struct Connected {
     std::unique_ptr<EventPeer> peer;
+    std::string owner;  // a process of this machine, or another machine's address
     int64_t since_ms = 0;
   };
   // One listening socket and those who connected to it.
@@ -67,6 +73,8 @@ class EventService final : public EventReportSource {
 
   [[nodiscard]] Status Open(const std::string& endpoint, Socket* socket);
   void Accept(Socket* socket, UniqueFd connection);
+  // Ends a connection so that another fits. Returns whether there was one.
+  [[nodiscard]] bool MakeRoom(Socket* socket);
   void RemoveEnded();
   // Publishes and sends what there is.
   void Work();
@@ -84,7 +92,7 @@ class EventService final : public EventReportSource {
   Socket replays_;
   bool removing_ = false;
   bool listening_ = false;
-  // Last, so that what is posted does not outlive what it uses.
+  // Last, so that no posted event outlives the members that it uses.
   Gate gate_;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/events/event_stream.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,13 +12,7 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kDefaultTenant = "default";
-
-void ReplaceAll(std::string* text, std::string_view what, std::string_view with) {
-  for (size_t at = text->find(what); at != std::string::npos;
-       at = text->find(what, at + with.size())) {
-    text->replace(at, what.size(), with);
-  }
-}
+constexpr size_t kNamesPerStep = 1024;
 
 }  // namespace
 
@@ -61,17 +57,6 @@ bool EventStream::MayTell(const std::string& tenant) const {
          std::ranges::find(config_.tenants, tenant) != config_.tenants.end();
 }
 
-std::string EventStream::TopicText(const NamespaceIdentity& identity,
-                                   const std::string& model) const {
-  std::string text = config_.topic;
-  ReplaceAll(&text, "<pod>", config_.pod);
-  ReplaceAll(&text, "<tenant>", identity.tenant);
-  ReplaceAll(&text, "<fingerprint>", identity.model.Hex());
-  // Last, because the name is a client's and may look like one of the others.
-  ReplaceAll(&text, "<model>", model);
-  return text;
-}
-
 const EventStream::Space* EventStream::SpaceOf(NamespaceId id) const {
   if (id.value >= spaces_.size() || spaces_[id.value].topic == nullptr) return nullptr;
   return &spaces_[id.value];
@@ -105,7 +90,7 @@ void EventStream::NoteAdded(Topic* topic) {
 
 void EventStream::Publish(Topic* topic) {
   if (topic->batch.empty()) return;
-  ring_.Add(topic->text, topic->batch.Take(config_, clock_.WallMs()));
+  ring_.Add(topic->text, topic->batch.Take(config_.format, clock_.WallMs()));
   ++counters_.batches;
   changed_();
 }
@@ -118,34 +103,44 @@ bool EventStream::Work() {
 }
 
 // Engines name their models when they connect, which is after the cache has met those of an earlier
-// daemon's disk.
+// daemon's disk. There may be thousands whose engines never come back.
 void EventStream::NameSpaces() {
-  if (unnamed_ == 0 && cache_->NamespaceCount() == spaces_.size()) return;
-  const std::vector<NamespaceIdentity> identities = cache_->Namespaces();
-  spaces_.resize(identities.size());
-  unnamed_ = 0;
-  for (size_t i = 0; i < identities.size(); ++i) {
-    Space& space = spaces_[i];
-    if (space.topic != nullptr || space.excluded) continue;
-    space.excluded = !MayTell(identities[i].tenant);
-    if (space.excluded) continue;
-    const std::optional<Name> name = name_of_(identities[i]);
-    if (!name) {
-      ++unnamed_;
-      continue;
-    }
-    const std::string text = TopicText(identities[i], name->model);
-    const auto [topic, added] = topics_.try_emplace(text);
-    space.topic = &topic->second;
-    space.group = name->group;
-    if (added) {
-      // What an earlier daemon published under this topic holds no longer.
-      topic->second.text = std::make_shared<const std::string>(text);
-      topic->second.batch.AddCleared();
-    }
-    walks_.emplace_back(static_cast<uint32_t>(i));
+  if (cache_->NamespaceCount() != known_) FindNewSpaces();
+  if (nameless_.empty()) return;
+  for (size_t left = std::min(nameless_.size(), kNamesPerStep); left > 0; --left) {
+    const NamespaceId id = nameless_.front();
+    nameless_.pop_front();
+    if (!GiveName(id)) nameless_.push_back(id);
   }
   for (auto& [text, topic] : topics_) Publish(&topic);
+}
+
+void EventStream::FindNewSpaces() {
+  known_ = cache_->NamespaceCount();
+  const std::vector<NamespaceIdentity> identities = cache_->Namespaces();
+  spaces_.resize(identities.size());
+  for (uint32_t i = 0; i < identities.size(); ++i) {
+    const bool is_free = identities[i].block_bytes == 0;
+    if (is_free || std::exchange(spaces_[i].known, true)) continue;
+    if (MayTell(identities[i].tenant)) nameless_.emplace_back(i);
+  }
+}
+
+bool EventStream::GiveName(NamespaceId id) {
+  const NamespaceIdentity& identity = cache_->IdentityOf(id);
+  const std::optional<Name> name = name_of_(identity);
+  if (!name) return false;
+  const std::string text = fmt::format("kv@{}@{}", config_.pod, name->model);
+  const auto [topic, added] = topics_.try_emplace(text);
+  spaces_[id.value].topic = &topic->second;
+  spaces_[id.value].group = name->group;
+  if (added) {
+    // What an earlier daemon published under this topic holds no longer.
+    topic->second.text = std::make_shared<const std::string>(text);
+    topic->second.batch.AddCleared();
+  }
+  walks_.push_back(id);
+  return true;
 }
 
 void EventStream::PublishPart() {
@@ -153,7 +148,7 @@ void EventStream::PublishPart() {
   cursor_ = cache_->ReplayEvents(cursor_, rows_per_step_, &collector);
   counters_.stored += collector.blocks();
   for (auto& [key, batch] : collector.batches()) {
-    ring_.Add(key.first->text, batch.Take(config_, clock_.WallMs()));
+    ring_.Add(key.first->text, batch.Take(config_.format, clock_.WallMs()));
     ++counters_.batches;
     changed_();
   }
@@ -163,7 +158,7 @@ void EventStream::PublishPart() {
 }
 
 std::optional<EventStream::Snapshot> EventStream::BeginSnapshot() {
-  // What has happened so far is part of what is cached.
+  // The snapshot covers all events so far.
   for (auto& [text, topic] : topics_) Publish(&topic);
   if (ring_.next() == 0) return std::nullopt;
   Snapshot snapshot;
@@ -175,8 +170,9 @@ std::vector<PublishedBatch> EventStream::Continue(Snapshot* snapshot) const {
   KVT_CHECK(!snapshot->finished());
   std::vector<PublishedBatch> batches;
   const auto add = [&](const Topic& topic, EventBatch* batch) {
-    batches.push_back({snapshot->sequence_, topic.text,
-                       std::make_shared<const std::string>(batch->Take(config_, clock_.WallMs()))});
+    batches.push_back(
+        {snapshot->sequence_, topic.text,
+         std::make_shared<const std::string>(batch->Take(config_.format, clock_.WallMs()))});
   };
   if (!std::exchange(snapshot->cleared_, true)) {
     for (const auto& [text, topic] : topics_) {

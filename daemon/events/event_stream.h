@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens in the tiers as one row of numbered batches, each under the topic of a model.
+// Makes one row of numbered batches of the tiers' events, each under the topic of a model.
 //
 // A tenant's blocks are told only if the configuration says so. A model's blocks are told once an
-// engine has said what the model is called: whatever is cached by then is published first. So what
-// was published from batch 0 on always adds up to what the tiers hold, topic by topic.
+// engine has named the model: the blocks that are cached by then come first. So the batches from 0
+// on always add up to the blocks that the tiers hold, topic by topic.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class EventStream final : public BlockEventSink {
   // Rows of the directory that one step of a walk looks at: well under a millisecond.
   static constexpr uint32_t kRowsPerStep = 1024;
 
-  // What a router knows a namespace by.
+  // The name by which a router knows a namespace.
   struct Name {
     std::string model;
     std::optional<uint32_t> group;  // as EventBatch::AddStored
@@ -52,16 +52,16 @@ class EventStream final : public BlockEventSink {
   // Nothing that was published before can be had again: a router that is behind gets a snapshot.
   void TokenIdsErased() override;
 
-  // Publishes what has happened, and a part of what is cached of models that have got their names.
+  // Publishes new events, and a part of the cached blocks of models that have got their names.
   // Returns whether there is more to publish now. Call soon after something has happened, and now
   // and then.
   bool Work();
   [[nodiscard]] const EventRing& ring() const { return ring_; }
   [[nodiscard]] const EventCounters& counters() const { return counters_; }
 
-  // Everything that is cached, in steps: first that all topics are cleared, then what is stored.
-  // The batches bear the number of the last one published when the snapshot began; a router
-  // that applies them and then the batches that follow that number knows what the tiers hold.
+  // All cached blocks, in steps: first a clearance of all topics, then the stored blocks. The
+  // batches bear the number of the last one published when the snapshot began; a router that
+  // applies them and then the batches that follow that number knows all blocks of the tiers.
   class Snapshot {
    public:
     [[nodiscard]] uint64_t sequence() const { return sequence_; }
@@ -84,21 +84,22 @@ class EventStream final : public BlockEventSink {
     EventBatch batch;
   };
   struct Space {
-    Topic* topic = nullptr;  // null: not told, or not yet
+    Topic* topic = nullptr;  // null: no router hears of it, or not yet
     std::optional<uint32_t> group;
-    bool excluded = false;  // its tenant is not told of
+    bool known = false;  // it is, or was, one of `nameless_`
   };
   class Collector;
 
   // Null if the namespace is not told of.
   [[nodiscard]] const Space* SpaceOf(NamespaceId id) const;
   void NameSpaces();
+  void FindNewSpaces();
+  // False: no engine has said what the model is called.
+  [[nodiscard]] bool GiveName(NamespaceId id);
   void PublishPart();
   void Publish(Topic* topic);
   void NoteAdded(Topic* topic);
   [[nodiscard]] bool MayTell(const std::string& tenant) const;
-  [[nodiscard]] std::string TopicText(const NamespaceIdentity& identity,
-                                      const std::string& model) const;
 
   const EventsConfig config_;
   const Clock& clock_;
@@ -110,8 +111,9 @@ class EventStream final : public BlockEventSink {
   EventCounters counters_;
   std::map<std::string, Topic, std::less<>> topics_;  // by text; rows stay where they are
   std::vector<Space> spaces_;                         // by NamespaceId
-  size_t unnamed_ = 0;                                // of `spaces_`, those that may get a name
-  // What is cached of these is being published, the first of them from `cursor_` on.
+  size_t known_ = 0;                                  // so many of them are not free
+  std::deque<NamespaceId> nameless_;                  // those that may get a name
+  // The cached blocks of these are being published, the first of them from `cursor_` on.
   std::deque<NamespaceId> walks_;
   uint64_t cursor_ = 0;
 };

@@ -8,7 +8,7 @@
 
 #include "base/posix.h"
 #include "base/result.h"
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 #include "daemon/runtime/event_loop.h"
 
 namespace kvtier {

@@ -67,7 +67,8 @@ void ZmtpDecoder::Feed(std::span<const std::byte> bytes) {
 
 Result<bool> ZmtpDecoder::ReadGreeting() {
   const std::string_view bytes = rest();
-  // What can be told early is told early: another protocol sends less than a greeting and waits.
+  // Refuses a wrong beginning at once: a peer of another protocol sends less than a greeting and
+  // waits.
   if ((!bytes.empty() && ByteAt(bytes, 0) != 0xff) ||
       (bytes.size() >= kVersionAt && (ByteAt(bytes, 9) & 1) == 0)) {
     return MakeError(ErrorCode::kInvalidArgument, "zmtp_greeting", "not a ZMTP peer");

@@ -62,8 +62,8 @@ class ZmtpDecoder {
   bool greeted_ = false;
 };
 
-// These append what the daemon sends. Both sides begin with the greeting, then with READY, which
-// names the kind of socket.
+// These append the daemon's part of the talk. Both sides begin with the greeting, then with READY,
+// which names the kind of socket.
 void AppendZmtpGreeting(std::string* out);
 void AppendZmtpReady(std::string_view socket_type, std::string* out);
 void AppendZmtpCommand(std::string_view name, std::string_view data, std::string* out);

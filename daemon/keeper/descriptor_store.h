@@ -46,11 +46,12 @@ class DescriptorStore {
   DescriptorStore(const DescriptorStore&) = delete;
   DescriptorStore& operator=(const DescriptorStore&) = delete;
 
-  // What an earlier daemon left under the name; at most once, and nothing after Keep. The holder
-  // has it until Keep replaces it, so that a daemon that dies in between loses nothing.
+  // The descriptor that an earlier daemon left under the name; at most once, and nothing after
+  // Keep. The holder has it until Keep replaces it, so that a daemon that dies in between loses
+  // nothing.
   [[nodiscard]] std::optional<UniqueFd> Take(std::string_view name);
-  // Has a duplicate of the descriptor kept over this process's end, in place of what has that name.
-  // `bytes` is the memory behind it, for people; 0: the size of the file.
+  // Has a duplicate of the descriptor kept over this process's end, in place of the one that has
+  // that name. `bytes` is the memory behind it, for people; 0: the size of the file.
   // Errors: kUnavailable "nothing_keeps"; kResourceExhausted "descriptors" or "keeper_full".
   [[nodiscard]] Status Keep(std::string_view name, int descriptor, uint64_t bytes = 0);
   void Release(std::string_view name);
@@ -72,7 +73,7 @@ class DescriptorStore {
   using KeptByName = std::map<std::string, Kept, std::less<>>;
 
   DescriptorStore() = default;
-  // What the holder has. None is called for a name twice, and none after DoReleaseAll.
+  // The holder's operations. None is called for a name twice, and none after DoReleaseAll.
   virtual std::optional<UniqueFd> DoTake(std::string_view name) = 0;
   [[nodiscard]] virtual Status DoKeep(const std::string& name, const Descriptor& descriptor) = 0;
   virtual void DoRelease(std::string_view name) = 0;
@@ -80,14 +81,14 @@ class DescriptorStore {
   [[nodiscard]] const KeptByName& kept() const { return kept_; }
 
  private:
-  // Duplicates: what is kept outlives its owner also in this process.
+  // Duplicates: a kept descriptor outlives its owner also in this process.
   KeptByName kept_;
   std::set<std::string, std::less<>> taken_;  // or released
   bool released_ = false;
 };
 
 struct DescriptorStoreOptions {
-  // Of the daemon's clients: the keeper's is beside it.
+  // The socket of the daemon's clients: the keeper's is beside it.
   std::string socket;
   // How long a keeper waits for the next daemon; 0: nothing is kept, and what an earlier daemon
   // left is given back.

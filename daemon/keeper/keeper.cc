@@ -108,8 +108,9 @@ void Keeper::Accept() {
   visitor_ = std::move(connection);
 }
 
+// A daemon that has ended was still promised what it sent before.
 bool Keeper::HasDaemon() {
-  if (daemon_.valid() && IsAtEnd(daemon_.get())) CloseDaemon();
+  while (daemon_.valid() && IsAtEnd(daemon_.get())) Serve(&daemon_);
   return daemon_.valid();
 }
 
@@ -129,7 +130,9 @@ void Keeper::Serve(UniqueFd* connection) {
     }
     return connection == &daemon_ ? CloseDaemon() : connection->Reset();
   }
-  if (connection == &visitor_ && HasDaemon()) {
+  const bool busy = connection == &visitor_ && HasDaemon();
+  if (ended_) return;
+  if (busy) {
     packet = {.request = packet.request, .status = KeeperStatus::kBusy};
     (void)SendPacket(visitor_.get(), packet, -1);
     return visitor_.Reset();
@@ -173,7 +176,8 @@ KeeperStatus Keeper::Keep(const KeeperPacket& packet, UniqueFd* descriptor) {
     packet.Name().copy(place->name.data(), kMaxKeptNameBytes);
   }
   place->claimed = true;
-  // What was there is closed when it has been answered: that takes seconds for much memory.
+  // The old descriptor is closed when the request has been answered: that takes seconds for much
+  // memory.
   std::swap(place->descriptor, *descriptor);
   return KeeperStatus::kOk;
 }
@@ -207,8 +211,10 @@ void Keeper::Answer(KeeperPacket packet, UniqueFd descriptor) {
     packet.status = KeeperStatus::kBadRequest;
   }
   const bool sent = SendPacket(daemon_.get(), packet, answered);
-  // A daemon that does not read its answers has no use for a keeper.
-  if (!sent || packet.status == KeeperStatus::kBadRequest) CloseDaemon();
+  // A daemon that does not read its answers has no use for a keeper. One that has ended may have
+  // sent more before.
+  const bool unread = !sent && errno != EPIPE && errno != ECONNRESET;
+  if (unread || packet.status == KeeperStatus::kBadRequest) CloseDaemon();
 }
 
 void Keeper::EndFor(UniqueFd* connection) {

@@ -2,8 +2,8 @@
 // The process that holds a daemon's descriptors while no daemon runs, and does nothing else.
 //
 // Memory that only a descriptor refers to stays as it is. The keeper maps nothing, opens no device
-// and reads nothing of what it holds. Every byte that it receives is taken for hostile although
-// only the daemon's own user and root can connect.
+// and reads nothing of the memory that it holds. Every byte that it receives is taken for hostile
+// although only the daemon's own user and root can connect.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@
 
 namespace kvtier {
 
-// One thread. It owns the socket's file, the lock beside it and what it was given to keep.
+// One thread. It owns the socket's file, the lock beside it and the descriptors that it was given
+// to keep.
 //
 // It ends when it is asked to, when no daemon has been connected for as long as the last one said,
 // or when the socket's file is no longer its own: its directory was removed, or another file stands
@@ -23,7 +24,7 @@ namespace kvtier {
 class Keeper {
  public:
   explicit Keeper(std::string socket_path);
-  // Closes what it keeps and removes its files.
+  // Closes its descriptors and removes its files.
   ~Keeper() { Close(); }
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
@@ -68,7 +69,7 @@ class Keeper {
   UniqueFd listening_;
   uint64_t device_ = 0, inode_ = 0;  // of the socket's file
   UniqueFd daemon_;
-  UniqueFd visitor_;  // connected, and has not said yet what it wants
+  UniqueFd visitor_;  // connected, and has not sent its request yet
   int64_t keep_for_ms_;
   int64_t alone_since_ms_;  // meaningful while there is no daemon
   bool ended_ = false;

@@ -45,8 +45,8 @@ Result<std::string> FindProgram(const std::string& named) {
                                here.string()));
 }
 
-// Of the program that puts the keeper into the background: its exit code, or -1. A thread that
-// starts the keeper anew may wait here for as long as kStartPatienceMs.
+// Waits for the program that puts the keeper into the background: its exit code, or -1. A thread
+// that starts the keeper anew may wait here for as long as kStartPatienceMs.
 int WaitForEnd(pid_t pid) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd end{.fd = process.get(), .events = POLLIN, .revents = 0};
@@ -129,11 +129,15 @@ Result<std::optional<KeeperLink>> KeeperLink::Connect(const std::string& path) {
   return std::optional<KeeperLink>(KeeperLink(std::move(socket)));
 }
 
-Result<KeeperPacket> KeeperLink::Ask(KeeperRequest request, std::string_view name, int64_t number,
-                                     int descriptor, UniqueFd* received) {
+Status KeeperLink::Send(KeeperRequest request, std::string_view name, int descriptor,
+                        int64_t number) {
   KeeperPacket packet{.request = request, .number = number};
   packet.SetName(name);
   if (!SendPacket(socket_.get(), packet, descriptor)) return Silent();
+  return {};
+}
+
+Result<KeeperPacket> KeeperLink::Answer(KeeperRequest request, UniqueFd* received) {
   // A time-out of the socket would not do, because the socket does not block once an event loop
   // watches it.
   pollfd waiting{.fd = socket_.get(), .events = POLLIN, .revents = 0};
@@ -162,7 +166,8 @@ Result<KeeperPacket> KeeperLink::Ask(KeeperRequest request, std::string_view nam
 }
 
 Result<bool> KeeperLink::Greet(int64_t keep_for_ms) {
-  KVT_ASSIGN_OR_RETURN(const KeeperPacket answer, Ask(KeeperRequest::kHello, {}, keep_for_ms));
+  KVT_RETURN_IF_ERROR(Send(KeeperRequest::kHello, {}, -1, keep_for_ms));
+  KVT_ASSIGN_OR_RETURN(const KeeperPacket answer, Answer(KeeperRequest::kHello, nullptr));
   pid_ = static_cast<int32_t>(answer.number);
   return answer.status != KeeperStatus::kOtherVersion;
 }
@@ -201,39 +206,44 @@ Result<bool> KeeperLink::End(const KeeperPlace& place) {
   });
 }
 
-Status KeeperLink::End() {
-  KVT_ASSIGN_OR_RETURN(const KeeperPacket answer, Ask(KeeperRequest::kEnd));
-  (void)answer;
-  // A keeper that ends closes the connection last.
-  pollfd looked{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
-  (void)::poll(&looked, 1, static_cast<int>(kKeeperPatienceMs));
+Status KeeperLink::Await(KeeperRequest request, UniqueFd* received) {
+  KVT_ASSIGN_OR_RETURN(const KeeperPacket answer, Answer(request, received));
+  if (request == KeeperRequest::kKeep && answer.status != KeeperStatus::kOk) return Silent();
+  if (request == KeeperRequest::kTake && answer.status != KeeperStatus::kOk) received->Reset();
+  if (request == KeeperRequest::kEnd) {
+    // A keeper that ends closes the connection last.
+    pollfd looked{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
+    (void)::poll(&looked, 1, static_cast<int>(kKeeperPatienceMs));
+  }
   return {};
 }
 
+Status KeeperLink::End() {
+  KVT_RETURN_IF_ERROR(Send(KeeperRequest::kEnd));
+  return Await(KeeperRequest::kEnd);
+}
+
 Status KeeperLink::Keep(std::string_view name, int descriptor) {
-  KVT_ASSIGN_OR_RETURN(const KeeperPacket answer, Ask(KeeperRequest::kKeep, name, 0, descriptor));
-  if (answer.status == KeeperStatus::kOk) return {};
-  return Silent();
+  KVT_RETURN_IF_ERROR(Send(KeeperRequest::kKeep, name, descriptor));
+  return Await(KeeperRequest::kKeep);
 }
 
 Result<std::optional<UniqueFd>> KeeperLink::Take(std::string_view name) {
   UniqueFd received;
-  KVT_ASSIGN_OR_RETURN(const KeeperPacket answer,
-                       Ask(KeeperRequest::kTake, name, 0, -1, &received));
-  if (answer.status != KeeperStatus::kOk || !received.valid()) return std::optional<UniqueFd>();
+  KVT_RETURN_IF_ERROR(Send(KeeperRequest::kTake, name));
+  KVT_RETURN_IF_ERROR(Await(KeeperRequest::kTake, &received));
+  if (!received.valid()) return std::optional<UniqueFd>();
   return std::optional<UniqueFd>(std::move(received));
 }
 
 Status KeeperLink::Release(std::string_view name) {
-  KVT_ASSIGN_OR_RETURN(const KeeperPacket answer, Ask(KeeperRequest::kRelease, name));
-  (void)answer;
-  return {};
+  KVT_RETURN_IF_ERROR(Send(KeeperRequest::kRelease, name));
+  return Await(KeeperRequest::kRelease);
 }
 
 Status KeeperLink::ReleaseUnclaimed() {
-  KVT_ASSIGN_OR_RETURN(const KeeperPacket answer, Ask(KeeperRequest::kReleaseUnclaimed));
-  (void)answer;
-  return {};
+  KVT_RETURN_IF_ERROR(Send(KeeperRequest::kReleaseUnclaimed));
+  return Await(KeeperRequest::kReleaseUnclaimed);
 }
 
 }  // namespace kvtier

@@ -22,12 +22,12 @@ struct KeeperPlace {
   std::string program;  // empty: looked for
 };
 
-// Requests are answered before they return, or fail after kKeeperPatienceMs. Not thread-safe, and
-// bound to no thread.
+// Requests are answered before they return, or fail after kKeeperPatienceMs. Bound to no thread;
+// one thread may Send while another is in Await, and no other calls may overlap.
 class KeeperLink {
  public:
   // To the keeper there, after starting one if none listens. A keeper of another version is
-  // replaced, and what it kept is given back. `keep_for_ms` is told to it. Errors: kNotFound
+  // replaced, and its memory is given back. `keep_for_ms` is told to it. Errors: kNotFound
   // "no_keeper_program"; kAlreadyExists "keeper_busy" (another daemon is connected for two
   // seconds); kPermissionDenied "keeper_owner" (another user's process listens there); kUnavailable
   // "keeper_silent", "keeper_failed".
@@ -48,6 +48,13 @@ class KeeperLink {
   [[nodiscard]] Status ReleaseUnclaimed();
   [[nodiscard]] Status End();
 
+  // One request in two halves. Send never waits, and what it has sent the keeper has, even if this
+  // process ends now. Each is followed by its Await, in the order of sending. Errors of Send:
+  // kUnavailable "keeper_silent" (it is gone, or takes nothing); of Await: those of the request.
+  [[nodiscard]] Status Send(KeeperRequest request, std::string_view name = {}, int descriptor = -1,
+                            int64_t number = 0);
+  [[nodiscard]] Status Await(KeeperRequest request, UniqueFd* received = nullptr);
+
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] int32_t pid() const { return pid_; }
   // Whether the keeper was there before this process asked.
@@ -57,10 +64,8 @@ class KeeperLink {
   explicit KeeperLink(UniqueFd socket) : socket_(std::move(socket)) {}
   // Nothing if nothing listens.
   [[nodiscard]] static Result<std::optional<KeeperLink>> Connect(const std::string& path);
-  // Sends the packet and receives its answer.
-  [[nodiscard]] Result<KeeperPacket> Ask(KeeperRequest request, std::string_view name = {},
-                                         int64_t number = 0, int descriptor = -1,
-                                         UniqueFd* received = nullptr);
+  // Waits for the answer to what was sent.
+  [[nodiscard]] Result<KeeperPacket> Answer(KeeperRequest request, UniqueFd* received);
   // False: the keeper is of another version.
   [[nodiscard]] Result<bool> Greet(int64_t keep_for_ms);
 

@@ -19,7 +19,7 @@ constexpr int kExitUsage = 2;
 // Nothing of the daemon's may stay open here, above all no listening socket.
 void CloseInherited() { (void)::close_range(STDERR_FILENO + 1, ~0u, 0); }
 
-// What reads the daemon's output would otherwise wait for the keeper's end, too.
+// A reader of the daemon's output would otherwise wait for the keeper's end, too.
 void LeaveOutput() {
   const kvtier::UniqueFd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {

@@ -11,8 +11,8 @@
 namespace kvtier {
 namespace {
 
-// One descriptor more than a packet may have, so that a second one is noticed. What does not fit
-// even so is closed by the kernel, which then sets MSG_CTRUNC.
+// One descriptor more than a packet may have, so that a second one is noticed. Descriptors that do
+// not fit even so are closed by the kernel, which then sets MSG_CTRUNC.
 constexpr size_t kDescriptorSpace = 2;
 
 // Takes the first descriptor that came with the message, and closes the others. Returns how many
@@ -57,7 +57,7 @@ bool SendPacket(int socket, const KeeperPacket& packet, int descriptor) {
   }
   ssize_t sent = 0;
   do {
-    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(sizeof(packet));
 }
@@ -71,10 +71,12 @@ Received ReceivePacket(int socket, KeeperPacket* packet, UniqueFd* descriptor) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
+  // A peer that ends without having read everything causes ECONNRESET, once, before the packets
+  // that it had sent.
   ssize_t received = 0;
   do {
     received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
+  } while (received < 0 && (errno == EINTR || errno == ECONNRESET));
   if (received < 0) {
     return errno == EAGAIN || errno == EWOULDBLOCK ? Received::kNothing : Received::kClosed;
   }

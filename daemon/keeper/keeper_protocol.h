@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a daemon and its keeper say to each other: packets of one fixed size on a Unix socket that
+// The messages between a daemon and its keeper: packets of one fixed size on a Unix socket that
 // keeps packets apart (SOCK_SEQPACKET), each with at most one descriptor.
 //
 // The daemon asks and the keeper answers every packet with one of the same kind. Both run on one
@@ -25,10 +25,10 @@ inline constexpr size_t kMaxKeptDescriptors = 64;
 enum class KeeperRequest : uint32_t {
   kHello = 1,             // number: keep_for in ms; answered with the keeper's pid
   kEnd = 2,               // closes everything and ends, once it has answered
-  kKeep = 3,              // the descriptor under the name, in place of what has that name
+  kKeep = 3,              // the descriptor under the name, in place of the present one
   kTake = 4,              // answered with a duplicate of the descriptor, which stays kept
-  kRelease = 5,           // closes what has the name
-  kReleaseUnclaimed = 6,  // closes what was neither taken nor kept over this connection
+  kRelease = 5,           // closes the descriptor of the name
+  kReleaseUnclaimed = 6,  // closes all that were neither taken nor kept over this connection
 };
 
 enum class KeeperStatus : uint32_t {

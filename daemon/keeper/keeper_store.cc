@@ -46,13 +46,16 @@ DescriptorStore::Holder KeeperStore::holder() const {
           .reason = ""};
 }
 
-void KeeperStore::Ask(Request request) {
+// The keeper has the request before this returns: a daemon that is killed now has still made it.
+void KeeperStore::Ask(KeeperRequest request, std::string_view name, int descriptor) {
   if (!keeper_) return;
+  const Status sent = keeper_->link.Send(request, name, descriptor);
+  if (!sent) return OnLost(sent.error().ToString());
   const auto answer = std::make_shared<Status>();
   thread_.Run(
-      [keeper = keeper_, request = std::move(request), answer] {
+      [keeper = keeper_, request, answer] {
         if (keeper->silent) return;
-        *answer = request(&keeper->link);
+        *answer = keeper->link.Await(request);
         keeper->silent = !*answer && answer->error().code == ErrorCode::kUnavailable;
       },
       // The connection ends with the store, even if the loop never runs this.
@@ -104,20 +107,26 @@ void KeeperStore::OnReopened(Result<KeeperLink> link) {
 
 std::optional<UniqueFd> KeeperStore::DoTake(std::string_view name) {
   if (!keeper_) return std::nullopt;
-  using Answer = Result<std::optional<UniqueFd>>;
-  std::promise<Answer> answer;
-  thread_.Run(
-      [&answer, keeper = keeper_, name] {
-        Answer taken = std::optional<UniqueFd>();
-        if (!keeper->silent) taken = keeper->link.Take(name);
-        keeper->silent = keeper->silent || !taken;
-        answer.set_value(std::move(taken));
-      },
-      nullptr);
-  Answer taken = answer.get_future().get();
-  if (taken) return *std::move(taken);
-  OnLost(taken.error().ToString());
-  return std::nullopt;
+  UniqueFd received;
+  Status taken = keeper_->link.Send(KeeperRequest::kTake, name);
+  if (taken) {
+    std::promise<Status> answer;
+    thread_.Run(
+        [&answer, &received, keeper = keeper_] {
+          Status came;
+          if (!keeper->silent) came = keeper->link.Await(KeeperRequest::kTake, &received);
+          keeper->silent = keeper->silent || !came;
+          answer.set_value(std::move(came));
+        },
+        nullptr);
+    taken = answer.get_future().get();
+  }
+  if (!taken) {
+    OnLost(taken.error().ToString());
+    return std::nullopt;
+  }
+  if (!received.valid()) return std::nullopt;
+  return received;
 }
 
 Status KeeperStore::DoKeep(const std::string& name, const Descriptor& descriptor) {
@@ -126,23 +135,23 @@ Status KeeperStore::DoKeep(const std::string& name, const Descriptor& descriptor
                      fmt::format("{} descriptors are kept already", kMaxKeptDescriptors));
   }
   // Without a keeper now, the next one is given the descriptor.
-  Ask([name, descriptor](KeeperLink* link) { return link->Keep(name, descriptor->get()); });
+  Ask(KeeperRequest::kKeep, name, descriptor->get());
   return {};
 }
 
 void KeeperStore::DoRelease(std::string_view name) {
-  Ask([name = std::string(name)](KeeperLink* link) { return link->Release(name); });
+  Ask(KeeperRequest::kRelease, name);
 }
 
 void KeeperStore::ReleaseUnclaimed() {
-  Ask([](KeeperLink* link) { return link->ReleaseUnclaimed(); });
+  Ask(KeeperRequest::kReleaseUnclaimed);
 }
 
 void KeeperStore::DoReleaseAll() {
   ended_ = true;
   retry_.Cancel();
   watch_.reset();
-  Ask([](KeeperLink* link) { return link->End(); });
+  Ask(KeeperRequest::kEnd);
   keeper_.reset();
   why_lost_ = "released";
 }

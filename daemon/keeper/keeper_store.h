@@ -3,7 +3,6 @@
 // connection to it is how the keeper knows that the daemon lives.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,9 +19,10 @@ namespace kvtier {
 
 // Event loop only, or the time before it runs.
 //
-// The keeper is asked by a thread of the store's own, one request after the other: a keeper that is
-// stopped or swapped out holds up nothing but that thread, and at the end of the store its
-// destructor, for two seconds. Only Take waits for the answer, which belongs to the daemon's start.
+// A request is sent at once, so that a daemon that is killed afterwards has made it. A thread of
+// the store waits for the answers: a keeper that is stopped or swapped out holds up nothing
+// but that thread, and at the end of the store its destructor, for two seconds. Only Take waits for
+// the answer, which belongs to the daemon's start.
 //
 // A keeper that dies or does not answer is replaced by a new one, which is given everything again.
 // Until then nothing is kept, and calls still succeed.
@@ -42,7 +42,7 @@ class KeeperStore final : public DescriptorStore {
   void DoReleaseAll() override;
 
  private:
-  // For the thread, but for what never changes.
+  // The loop sends, the thread awaits; the rest is the thread's, or never changes.
   struct Keeper {
     explicit Keeper(KeeperLink opened)
         : link(std::move(opened)), pid(link.pid()), descriptor(link.descriptor()) {}
@@ -51,12 +51,11 @@ class KeeperStore final : public DescriptorStore {
     const int descriptor;
     bool silent = false;  // it is not asked again
   };
-  using Request = std::function<Status(KeeperLink*)>;
 
   KeeperStore(const DescriptorStoreOptions& options, KeeperLink link);
   void Connect(KeeperLink link);
-  // Has the thread ask the keeper, if there is one.
-  void Ask(Request request);
+  // Sends the request, if there is a keeper, and has the thread wait for the answer.
+  void Ask(KeeperRequest request, std::string_view name = {}, int descriptor = -1);
   void OnAnswered(const Status& answer);
   // The keeper is gone, or does not answer.
   void OnLost(const std::string& why);

@@ -28,7 +28,7 @@ bool Store(const std::string& name, int descriptor) {
   return ::sd_pid_notify_with_fds(0, /*unset_environment=*/0, message.c_str(), &descriptor, 1) > 0;
 }
 
-// What has the name; nothing happens if nothing has it.
+// Removes the descriptor of the name; nothing happens if there is none.
 void Remove(std::string_view name) {
   (void)::sd_notify(/*unset_environment=*/0,
                     fmt::format("FDSTOREREMOVE=1\nFDNAME={}", name).c_str());
@@ -49,7 +49,7 @@ bool StoresWhatItIsGiven() {
   return stored;
 }
 
-// Closes what has no name that was given here.
+// Closes descriptors that have no name given here.
 std::map<std::string, UniqueFd, std::less<>> TakePassed() {
   std::map<std::string, UniqueFd, std::less<>> passed;
   char** names = nullptr;
@@ -91,8 +91,8 @@ std::optional<UniqueFd> SystemdStore::DoTake(std::string_view name) {
   return taken;
 }
 
-// systemd would keep several under one name. What it is sent, it does in this order, also after
-// this process's end.
+// systemd would keep several under one name. It handles messages in this order, also after this
+// process's end.
 Status SystemdStore::DoKeep(const std::string& name, const Descriptor& descriptor) {
   names_.insert(name);
   Remove(name);

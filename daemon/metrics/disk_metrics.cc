@@ -9,15 +9,6 @@ using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
 
-double LifeUsedPerYear(From from) {
-  constexpr double kYearMs = 365.25 * 24 * 60 * 60 * 1000;
-  const uint64_t rated_bytes = from.snapshot.rated_write_bytes;
-  if (rated_bytes == 0 || from.snapshot.uptime_ms <= 0) return 0;
-  const double share =
-      static_cast<double>(from.process.written_bytes) / static_cast<double>(rated_bytes);
-  return share * kYearMs / static_cast<double>(from.snapshot.uptime_ms);
-}
-
 constexpr MetricRow kDiskRows[] = {
     {kGauge, "kvtier_write_budget_bytes", "Bytes that may be written to disk per UTC day.", "", "",
      [](From from, Family family) {
@@ -48,10 +39,6 @@ constexpr MetricRow kDiskRows[] = {
          family.Add({{"age", NeverRead::kAges[age].name}}, never_read.bytes[age]);
        }
      }},
-    {kGauge, "kvtier_disk_life_used_per_year_ratio",
-     "Share of the drives' rated writes (`disk.rated_writes`) that a year takes, if the process "
-     "goes on writing to storage as it has since its start; 0 if they are not known.",
-     "", "", [](From from, Family family) { family.Add(LifeUsedPerYear(from)); }},
     {kCounter, "kvtier_disk_errors", "Operations that the disk or the index refused.",
      "stats.{disk_read|disk_write|index}_errors", "",
      [](From from, Family family) {

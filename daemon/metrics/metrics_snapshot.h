@@ -14,7 +14,6 @@
 #include "daemon/keeper/descriptor_store.h"
 #include "daemon/metrics/model_metrics.h"
 #include "daemon/resources/kept_pools.h"
-#include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/request_trace.h"
@@ -23,8 +22,15 @@
 
 namespace kvtier {
 
-// What was asked for, where it was found and what moved, in the last minutes: for the live page,
-// which should show more than what happened since it was opened.
+class FormerClients;
+class LoopLag;
+class MappedArena;
+class Server;
+struct DiskStartFacts;
+struct OpenedDevice;
+
+// Counts of the last minutes, of blocks asked for, found and moved: for the live page, which should
+// show more than the time since it was opened.
 //
 // Event loop only; copies are snapshots.
 class HitHistory {
@@ -32,7 +38,7 @@ class HitHistory {
   static constexpr int64_t kIntervalMs = 5000;
   static constexpr size_t kPoints = 120;  // ten minutes
 
-  // What was counted in one interval.
+  // The counts of one interval.
   struct Point {
     std::array<uint64_t, kTierCount> hit_blocks{};
     uint64_t missed_blocks = 0;
@@ -116,7 +122,6 @@ struct MetricsSnapshot {
   bool index_rebuilt = false;
   double index_load_seconds = 0;
   uint64_t write_budget_bytes = 0;  // a day; 0: no limit
-  uint64_t rated_write_bytes = 0;   // of the drives' life; 0: not known
   LoopDelayHistogram loop_delays{&kLoopDelayBoundsUs};
   LoopDelayHistogram event_times{&kLoopDelayBoundsUs};
   HitHistory history;
@@ -124,7 +129,32 @@ struct MetricsSnapshot {
   int64_t taken_in_us = 0;
 };
 
+// Parts of the daemon that have something to tell. Everything is borrowed, outlives what tells of
+// it and belongs to the event loop.
+struct MetricsSources {
+  const Config* config = nullptr;  // in effect
+  const EventLoop* loop = nullptr;
+  const LoopLag* loop_lag = nullptr;
+  const HitHistory* history = nullptr;
+  const Clock* clock = nullptr;
+  int64_t started_ms = 0;  // monotonic
+  const DiskStartFacts* disk = nullptr;
+  const std::vector<OpenedDevice>* devices = nullptr;  // by DeviceIndex
+  const Cache* cache = nullptr;
+  const ModelRegistry* models = nullptr;
+  const ServerCounters* counters = nullptr;
+  const Server* server = nullptr;
+  const AttentionService* attention = nullptr;  // null: off
+  const EventReportSource* events = nullptr;    // null: off
+  const KeptMemories* kept_memories = nullptr;
+  // Memory that outlives the daemon, and what was taken over of an earlier one's.
+  const DescriptorStore* descriptors = nullptr;
+  const MappedArena* arena = nullptr;
+  const KeptPools* kept_pools = nullptr;
+  const FormerClients* former_clients = nullptr;
+};
+
 // Event loop only. Takes time in the number of pools and sessions, not of blocks.
-[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context);
+[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources);
 
 }  // namespace kvtier

@@ -33,7 +33,7 @@ struct MetricFamily {
   std::string_view help;  // one sentence
   std::vector<MetricSample> samples;
 
-  // What the samples' names have after the family's: "_total", "_info" or nothing.
+  // The samples' names end in it, after the family's: "_total", "_info" or nothing.
   [[nodiscard]] std::string_view Suffix() const;
   // A sample of a counter, gauge or info.
   MetricFamily& Add(MetricLabels labels, double value);
@@ -65,7 +65,7 @@ enum class MetricsFormat : uint8_t {
   kPrometheus,   // the Prometheus text format 0.0.4, which older tools read
 };
 
-// What an Accept header asks for; kPrometheus unless it names OpenMetrics.
+// The format that an Accept header asks for; kPrometheus unless it names OpenMetrics.
 [[nodiscard]] MetricsFormat FormatFor(std::string_view accept_header);
 // The Content-Type of a page in `format`.
 [[nodiscard]] std::string_view ContentTypeOf(MetricsFormat format);

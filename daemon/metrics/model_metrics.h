@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was asked of each model, and what it has of the pools, by the labels that metrics give
-// models.
+// Requests for each model, and its share of the pools, by the labels that metrics give models.
 #pragma once
 
 #include <cstdint>

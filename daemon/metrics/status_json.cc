@@ -55,7 +55,7 @@ json::object KernelsStatus(const AttentionReport& report) {
             {"worst_error", report.self_test.worst_error}}}};
 }
 
-// Of all devices together, and of each.
+// The attention of all devices together, and of each.
 json::object KernelsStatus(const AttentionReports& reports) {
   json::object status = KernelsStatus(reports.All());
   status["start_seconds"] = reports.start_seconds;
@@ -151,7 +151,7 @@ json::object EventsStatus(const EventReport& events) {
           {"next_sequence", events.next_sequence}};
 }
 
-// What the next daemon will find in memory, and who holds it meanwhile.
+// The memory that the next daemon will find, and who holds it meanwhile.
 json::object RestartStatus(const MetricsSnapshot& snapshot) {
   json::array list;
   for (const DescriptorStore::Entry& held : snapshot.held) {
@@ -235,7 +235,7 @@ json::value JsonOf(const MetricFamily& family, double value) {
 
 void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*place,
                 json::object* document) {
-  // What is known without the loop stands in neither document.
+  // Neither document has facts that are known without the loop.
   const LoopFacts no_loop;
   const ProcessFacts no_process;
   const MetricSource source{snapshot, no_loop, no_process};
@@ -253,23 +253,23 @@ void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*pl
   }
 }
 
-std::string StatusJson(const ServiceContext& context) {
-  const MetricsSnapshot snapshot = TakeMetricsSnapshot(context);
+std::string StatusJson(const MetricsSources& sources) {
+  const MetricsSnapshot snapshot = TakeMetricsSnapshot(sources);
   json::object status{
       {"schema", kStatusSchema},
       {"version", Version()},
       {"pid", ::getpid()},
       {"uptime_s", static_cast<double>(snapshot.uptime_ms) / 1000},
       {"state", snapshot.draining ? "draining" : "serving"},
-      {"socket", context.config->server.socket},
-      {"devices", DevicesStatus(*context.devices)},
+      {"socket", sources.config->server.socket},
+      {"devices", DevicesStatus(*sources.devices)},
       {"kernels", KernelsStatus(snapshot.attention)},
-      {"disk", DiskStatus(*context.disk, snapshot.gauges)},
-      {"pools", PoolsStatus(snapshot.gauges, *context.models)},
+      {"disk", DiskStatus(*sources.disk, snapshot.gauges)},
+      {"pools", PoolsStatus(snapshot.gauges, *sources.models)},
       {"tenants", TenantsStatus(snapshot.gauges)},
-      {"sessions", SessionsStatus(*context.server)},
+      {"sessions", SessionsStatus(*sources.server)},
       {"events", EventsStatus(snapshot.events)},
-      {"kept_memory", KeptMemoryStatus(snapshot, context.config->kept_memory.keep_for_ms)},
+      {"kept_memory", KeptMemoryStatus(snapshot, sources.config->kept_memory.keep_for_ms)},
       {"restart", RestartStatus(snapshot)},
       {"stats", {{"server", RefusalsStatus(snapshot.server)}}},
   };
@@ -278,8 +278,8 @@ std::string StatusJson(const ServiceContext& context) {
   return json::serialize(status);
 }
 
-std::string StatsJson(const ServiceContext& context) {
-  const MetricsSnapshot snapshot = TakeMetricsSnapshot(context);
+std::string StatsJson(const MetricsSources& sources) {
+  const MetricsSnapshot snapshot = TakeMetricsSnapshot(sources);
   json::object status{{"stats", {{"server", RefusalsStatus(snapshot.server)}}}};
   AddMetrics(snapshot, &MetricRow::status, &status);
   return json::serialize(json::object{{"schema", kStatsSchema}, {"stats", status["stats"]}});

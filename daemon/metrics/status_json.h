@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's state as JSON documents: what `kvtierctl status` shows (status_json.cc) and what the
-// live page shows (live_json.cc). Figures come from the table of metrics.h; texts, lists of pools,
-// tenants and sessions, and states are put together here. Members are only ever added.
+// The daemon's state as JSON documents: for `kvtierctl status` (status_json.cc) and for the live
+// page (live_json.cc). Figures come from the table of metrics.h; texts, lists of pools, tenants and
+// sessions, and states are put together here. Members are only ever added.
 //
 // The schema's number in each document changes only if a member's meaning does; readers should
 // ignore members that they do not know.
@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "daemon/metrics/metrics_snapshot.h"
-#include "daemon/runtime/service_context.h"
 
 namespace kvtier {
 
@@ -20,9 +19,9 @@ inline constexpr std::string_view kStatsSchema = "kvtier.stats/1";
 inline constexpr std::string_view kLiveSchema = "kvtier.live/1";
 
 // For root and the daemon's own user: names sessions with their processes. Event loop only.
-[[nodiscard]] std::string StatusJson(const ServiceContext& context);
+[[nodiscard]] std::string StatusJson(const MetricsSources& sources);
 // {"schema":"kvtier.stats/1","stats":{...}}: the counters alone, as in the status. Event loop only.
-[[nodiscard]] std::string StatsJson(const ServiceContext& context);
+[[nodiscard]] std::string StatsJson(const MetricsSources& sources);
 
 // Tells less than the status, without processes and users: every process of this machine may read
 // it. Any thread; `loop_silent_seconds` is what that thread knows of the loop.

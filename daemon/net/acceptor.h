@@ -44,7 +44,7 @@ class Acceptor {
   Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket, bool descriptors,
            std::function<void(UniqueFd)> accepted);
   void Wait();
-  // Takes what has come, a bounded number per event, then waits again.
+  // Takes waiting connections, a bounded number per event, then waits again.
   void AcceptAll();
 
   Log* const log_;

@@ -247,7 +247,7 @@ void Connection::Resume() {
   if (MayWork() && !batching_) turns_.ReadyLater();
 }
 
-// Congestion is judged before sending: what the kernel takes in this call counts again in
+// Congestion is judged before sending: bytes that the kernel takes in this call count again in
 // AfterSending.
 void Connection::FlushUnlessBatching() {
   congested_ = outbox_.bytes() > limits_.max_outbound_bytes;

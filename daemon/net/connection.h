@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's socket: cuts what comes into frames, queues what goes, and holds the client to its
-// limits. What frames mean is its listener's business.
+// One client's socket: cuts received bytes into frames, queues frames to send, and holds the client
+// to its limits. The meaning of frames is its listener's business.
 //
 // Event loop only. A connection belongs to a session, which is its listener. The peer is hostile
-// until proven otherwise: a frame's length is bounded before it is buffered, what is queued for it
-// is bounded, and a peer that does not read is cut off after a time.
+// until proven otherwise: a frame's length is bounded before it is buffered, the queue for it is
+// bounded, and a peer that does not read is cut off after a time.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@
 
 namespace kvtier {
 
-// What all connections of the process share; outlives them. The order of the members is that of
-// construction: the turns end before the closer.
+// The part that all connections of the process share; outlives them. The order of the members is
+// that of construction: the turns end before the closer.
 struct Network {
   explicit Network(EventLoop* event_loop) : loop(event_loop), turns(event_loop) {}
   Network(EventLoop* event_loop, DescriptorCloser::CloseCall close)
@@ -44,7 +44,7 @@ struct Network {
   FairTurns turns;
 };
 
-// What one client may cost. All bytes are of this connection alone.
+// The limits of one client's cost. All bytes are of this connection alone.
 struct ConnectionLimits {
   uint32_t max_frame_bytes = wire::kMaxFrameBytes;
   // With more than this unsent, frames are neither read nor handed out until half of it has gone.
@@ -114,7 +114,7 @@ class Connection {
     FlushUnlessBatching();
   }
 
-  // Tells the peer with an ERROR of request id 0, lets it take what is queued within the
+  // Tells the peer with an ERROR of request id 0, lets it take the queued frames within the
   // slow-reader time-out, and ends. Frames that were received and not handed out are dropped. Only
   // the first call has an effect.
   void CloseWith(const Error& error);
@@ -128,9 +128,9 @@ class Connection {
   [[nodiscard]] uint32_t budget() const;
   // The frame being handled is too dear for one turn: `step` does a part of it, as large as the
   // budget, in each turn from now on and returns whether there is more. No other frame is handed
-  // out before. It is dropped when the connection ends. kSendsNothing: it goes on although
-  // the client does not take in its replies, so that what it has begun to take does not stay taken
-  // for as long as the client likes. REQUIRES: within OnFrame, at most once.
+  // out before. It is dropped when the connection ends. kSendsNothing: it goes on although the
+  // client does not take in its replies, so that space that it has begun to take does not stay
+  // taken for as long as the client likes. REQUIRES: within OnFrame, at most once.
   enum class StepKind : uint8_t { kMaySend, kSendsNothing };
   void WorkInSteps(std::function<bool()> step, StepKind kind = StepKind::kMaySend) {
     step_ = std::move(step);
@@ -148,7 +148,7 @@ class Connection {
   void OnceUncongested(std::function<void()> drained) { on_drained_ = std::move(drained); }
 
   // To be called every second or so: a connection that was idle since the last call keeps no buffer
-  // for what it may send.
+  // for later frames.
   void GiveBackMemory();
 
  private:
@@ -173,7 +173,7 @@ class Connection {
     return state_ == State::kOpen && pauses_ == 0;
   }
 
-  // One turn at the loop: hands out what was received, reads once if the socket is readable, and
+  // One turn at the loop: hands out received frames, reads once if the socket is readable, and
   // sends the replies with one system call. Returns the price.
   uint32_t TakeTurn(uint32_t quantum);
   // Returns true if there is more to do than the turn had time for.
@@ -200,7 +200,8 @@ class Connection {
   enum class EndedBy : uint8_t { kPeer, kDaemon };
   void End(const Error& why, EndedBy by);
   void ShutDown();
-  // What must not happen within a method: going on to read, or telling the listener of the end.
+  // Work that must not happen within a method: going on to read, or telling the listener of the
+  // end.
   void Continue();
   void ContinueLater();
 

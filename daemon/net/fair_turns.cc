@@ -8,8 +8,8 @@ namespace kvtier {
 namespace {
 
 // Takes the first of `sparse`, otherwise the first of `backlogged` that owes less than a turn.
-// Those passed over go to the end and have a turn's price of their debt forgiven for it, so that
-// the loop ends. REQUIRES: one of the lists is not empty.
+// The skipped ones go to the end and have a turn's price of their debt forgiven for it, so that the
+// loop ends. REQUIRES: one of the lists is not empty.
 template <typename Debtor, typename DebtOf>
 Debtor* TakeNext(std::list<Debtor*>* sparse, std::list<Debtor*>* backlogged, DebtOf debt_of) {
   std::list<Debtor*>* const from = sparse->empty() ? backlogged : sparse;

@@ -38,8 +38,9 @@ inline constexpr uint64_t kMaxDebt = 4 * uint64_t{kTurnPrice};
 
 class FairTurns {
   struct Tenant;
-  // What one owes, in items. The debt is brought up to date only when its owner asks for a turn, by
-  // how far the clock of shares has advanced since `booked_at`; so idle connections cost nothing.
+  // A debtor's debt, in items. The debt is brought up to date only when its owner asks for a turn,
+  // by how far the clock of shares has advanced since `booked_at`; so idle connections cost
+  // nothing.
   struct Account {
     uint64_t debt = 0;
     uint64_t booked_at = 0;  // on the clock of shares
@@ -99,7 +100,7 @@ class FairTurns {
   void Enqueue(Member* member);
   void EnqueueTenant(Tenant* tenant);
   void Remove(Member* member);
-  // Lets the member work and books what it cost, for itself and for its tenant. Returns the price,
+  // Lets the member work and books the cost, for itself and for its tenant. Returns the price,
   // which is at least 1: a turn that costs nothing could be taken for ever.
   uint32_t TakeTurn(Member* member, uint32_t quantum);
   void Post();

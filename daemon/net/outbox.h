@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a connection still has to send: encoded frames, some with descriptors that travel with
-// their first byte. Does not limit itself: its owner looks at bytes() and stops making more.
+// The unsent frames of a connection: encoded, some with descriptors that travel with their first
+// byte. Does not limit itself: its owner looks at bytes() and stops making more.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ class Outbox {
 
   [[nodiscard]] size_t bytes() const { return bytes_; }
   [[nodiscard]] bool empty() const { return bytes_ == 0; }
-  // Drops everything unsent, and the owners of descriptors with it. What is sent half stays half:
+  // Drops everything unsent, and the owners of descriptors with it. A frame sent half stays half:
   // the connection must be over.
   void Clear();
 

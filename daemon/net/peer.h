@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is at the other end of a Unix socket, as the kernel tells it.
+// The process at the other end of a Unix socket, as the kernel tells it.
 //
 // Nothing here is told by the peer itself: user, group and process come from the kernel, and cannot
 // be forged by a process without privileges.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the data socket's server and the admin socket's have in common: an acceptor, who is let in,
-// and the sessions, each of which is destroyed in an event after the one in which it ended.
+// The common part of the data socket's server and the admin socket's: an acceptor, the rule for
+// letting clients in, and the sessions, each of which is destroyed in an event after the one in
+// which it ended.
 #pragma once
 
 #include <sys/types.h>

@@ -7,16 +7,17 @@
 #include <system_error>
 #include <utility>
 
+#include "base/units.h"
+#include "daemon/config/endpoints.h"
 #include "daemon/resources/root_key.h"
 
 namespace kvtier {
 namespace {
 
-// Beside the program, where it is built, or where packages put it; else the dynamic linker looks.
-std::string LibraryPath(const ColdConfig& config) {
-  if (!config.library.empty()) return config.library;
-  const char* const name =
-      config.kind == ColdKind::kRados ? "kvtier-cold-rados.so" : "kvtier-cold-resp.so";
+// Looks beside the program, where it is built, and where packages put it; otherwise the dynamic
+// linker searches its own directories.
+std::string LibraryPath() {
+  constexpr const char* name = "kvtier-cold-resp.so";
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path directory = program.parent_path();
@@ -25,6 +26,13 @@ std::string LibraryPath(const ColdConfig& config) {
     if (!error && std::filesystem::exists(path, error)) return path;
   }
   return name;
+}
+
+// Loads and writes of the store are under way together: the loader reads half as many bytes from it
+// at once as from disk, and the writer sends less than kMaxWriteBytes.
+uint64_t BytesInFlight(const CacheOptions& options) {
+  constexpr uint64_t kMaxWriteBytes = 32 * kMiB;
+  return options.max_disk_read_bytes / 2 + kMaxWriteBytes;
 }
 
 Result<std::string> ReadPassword(const std::string& path) {
@@ -43,16 +51,15 @@ Result<std::string> ReadPassword(const std::string& path) {
 Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clock* clock,
                                                  EventLoop* loop, Executor* executor) {
   const ColdConfig& cold = config.cold;
-  if (cold.kind == ColdKind::kNone) return nullptr;
+  if (cold.endpoint.empty()) return nullptr;
+  KVT_ASSIGN_OR_RETURN(ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
   KVT_ASSIGN_OR_RETURN(std::string password, ReadPassword(cold.password_file));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
-                       LoadedStore::Open({.library = LibraryPath(cold),
-                                          .endpoint = cold.endpoint,
-                                          .user = cold.user,
+                       LoadedStore::Open({.library = LibraryPath(),
+                                          .endpoint = std::move(endpoint.address),
+                                          .user = std::move(endpoint.user),
                                           .password = std::move(password),
-                                          .delete_from_hour = cold.delete_from_hour,
-                                          .delete_hours = cold.delete_hours,
-                                          .max_bytes_in_flight = cold.max_bytes_in_flight},
+                                          .max_bytes_in_flight = BytesInFlight(config.cache)},
                                          loop));
   std::unique_ptr<ColdTier> tier(new ColdTier(std::move(loaded), clock, loop));
   if (config.disk.encryption != DiskEncryption::kNone) {

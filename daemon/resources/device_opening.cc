@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kVramGranuleBytes = 2 * kMiB;
 
 // The bytes for pools on the device at `position` in pool.device: its own size if sizes are given
-// one by one, else a share of what is free, else the common size.
+// one by one, else a share of the free memory, else the common size.
 uint64_t WantedBytes(const Config& config, size_t position, uint64_t free_bytes) {
   if (!config.pool.device_bytes.empty()) return config.pool.device_bytes[position];
   if (config.pool.free_fraction <= 0) return config.cache.pool_bytes;
@@ -170,8 +170,7 @@ Result<OpenedDevices> OpenDevices(const Config& config, const DeviceEnvironment&
       KVT_ASSIGN_OR_RETURN(device,
                            OpenGpu(config, position, choice, environment, opened.pinner.get()));
     } else {
-      device.device = std::make_unique<HostDevice>(environment.loop,
-                                                   static_cast<int>(config.pool.copy_threads));
+      device.device = std::make_unique<HostDevice>(environment.loop);
       device.pool_bytes = WantedBytes(config, position, device.device->info().free_bytes);
       host_pool_bytes += device.pool_bytes;
     }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/executor.h"
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/log.h"
@@ -24,7 +24,7 @@
 
 namespace kvtier {
 
-// A device, and what the configuration said of it. Owned by the daemon until its end; sizes do not
+// A device, and its part of the configuration. Owned by the daemon until its end; sizes do not
 // change after the start.
 struct OpenedDevice {
   std::unique_ptr<Device> device;
@@ -67,7 +67,7 @@ struct DeviceEnvironment {
 // "GPU-1b2c...", as nvidia-smi writes it; empty for host memory.
 [[nodiscard]] std::string DeviceUuidText(const DeviceInfo& info);
 
-// Of all devices; see Device.
+// The sum over all devices; see Device.
 [[nodiscard]] uint64_t UnreachableCounterPages(const std::vector<OpenedDevice>& devices);
 
 // The NUMA node that is nearest to all of them; -1 if there is none.

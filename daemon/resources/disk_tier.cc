@@ -12,21 +12,9 @@ namespace {
 
 // How often the log and systemd hear of a rebuild's progress.
 constexpr int64_t kRebuildReportMs = 1000;
-// What systemd is told to wait for what comes between two reports, and after the last one. A
-// rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
+// The start-up time-out that systemd is asked for between two progress reports, and after the last
+// one. A rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
 constexpr int64_t kStartPatienceMs = 60 * 1000;
-
-DiskEngine EngineOf(DiskEngineChoice choice) {
-  switch (choice) {
-    case DiskEngineChoice::kAuto:
-      return DiskEngine::kAuto;
-    case DiskEngineChoice::kIoUring:
-      return DiskEngine::kUring;
-    case DiskEngineChoice::kPread:
-      return DiskEngine::kPread;
-  }
-  return DiskEngine::kAuto;
-}
 
 }  // namespace
 
@@ -49,10 +37,10 @@ void DiskTier::Note(const std::string& note) {
   facts_.notes.push_back(note);
 }
 
-// What was destroyed in memory must not come back from the file: memory that an earlier daemon left
-// is newer, or as new.
+// Keys destroyed in memory must not come back from the file: memory that an earlier daemon left is
+// newer, or as new.
 Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys) {
-  if (disk.keys == DiskKeys::kMemory) return KeyFile::Remove(disk.directory);
+  if (disk.root_key.empty()) return KeyFile::Remove(disk.directory);
   KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
   std::optional<RootKey> previous;
   if (!disk.previous_root_key.empty()) {
@@ -63,10 +51,6 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing
   const auto file = std::make_shared<KeyFile>(disk.directory, std::move(root), std::move(aes));
   if (!keys->adopted()) {
     Result<std::vector<StoredKey>> stored = file->Load(previous);
-    if (!stored && stored.error().reason == "key_file_damaged" && disk.reformat) {
-      Note("the stored encryption keys are damaged: " + stored.error().ToString());
-      stored = std::vector<StoredKey>{};
-    }
     if (!stored) return tl::unexpected<Error>(std::move(stored).error());
     keys->Load(*stored);
   }
@@ -123,14 +107,12 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                              .files = disk.files,
                              .slab_bytes = config.cache.slab_bytes,
                              .free_floor_bytes = disk.free_floor_bytes,
-                             .reformat = disk.reformat,
                              .has_keys = std::move(has_keys),
-                             .engine = EngineOf(disk.engine),
-                             .io = {.threads = static_cast<int>(disk.pread_threads),
-                                    .executor = executor,
+                             .engine = disk.engine,
+                             .io = {.executor = executor,
                                     .log = [this](const std::string& note) { Note(note); }}},
                             loop));
-  // Of a tier that was encrypted before.
+  // The key file of a tier that was encrypted before.
   if (disk.encryption == DiskEncryption::kNone) {
     KVT_RETURN_IF_ERROR(KeyFile::Remove(disk.directory));
   }
@@ -153,8 +135,8 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
   return {};
 }
 
-// The index is a copy of what the slots' headers say. If it is missing, damaged or of other files,
-// it is rebuilt from them, so that losing it costs time, not blocks.
+// The index is a copy of the slots' headers. If it is missing, damaged or of other files, it is
+// rebuilt from them, so that losing it costs time, not blocks.
 Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* loop) {
   const int64_t begun_ms = clock.MonotonicMs();
   int64_t reported_ms = begun_ms;

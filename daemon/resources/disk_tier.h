@@ -41,10 +41,11 @@ class DiskTier {
  public:
   using TakeKeys = std::function<std::optional<UniqueFd>()>;
 
-  // Does nothing if the configuration has no disk tier. Blocks; `manager` hears of what takes long.
-  // `executor` checks what is read and encrypts what is written. All are borrowed. `take_keys` is
-  // called, if blocks are encrypted, once the directory is locked, for the keys that an earlier
-  // daemon left, if any. Errors: those of OpenDiskFiles, StartIndex, KeyRing and SlotCipher.
+  // Does nothing if the configuration has no disk tier. Blocks; `manager` hears of long work.
+  // `executor` checks slots that are read and encrypts slots that are written. All are borrowed.
+  // `take_keys` is called, if blocks are encrypted, once the directory is locked, for the keys that
+  // an earlier daemon left, if any. Errors: those of OpenDiskFiles, StartIndex, KeyRing and
+  // SlotCipher.
   [[nodiscard]] static Result<std::unique_ptr<DiskTier>> Open(const Config& config,
                                                               const Clock& clock, EventLoop* loop,
                                                               Executor* executor, Log* log,
@@ -54,7 +55,7 @@ class DiskTier {
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
   [[nodiscard]] const DiskStartFacts& facts() const { return facts_; }
-  // What holds it can read what is on disk; -1 if nothing is encrypted.
+  // A process that holds it can read the blocks on disk; -1 if nothing is encrypted.
   [[nodiscard]] int keys_descriptor() const { return cipher_ ? cipher_->keys().descriptor() : -1; }
 
  private:

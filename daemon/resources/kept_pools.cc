@@ -21,7 +21,7 @@ namespace {
 std::string MemoryName(uint32_t number) { return fmt::format("pool-{}", number); }
 std::string TableName(uint32_t number) { return fmt::format("pool-{}-table", number); }
 
-// Of a pool's blocks, the part that may wait for clients of an earlier daemon: a half. Most of them
+// The part of a pool's blocks that may wait for clients of an earlier daemon: a half. Most of them
 // come back for it. But a client that lives and does not come keeps its part for as long as it
 // lives, and a pool of which new clients get less than half serves them worse than one that is made
 // anew, as if nothing had been kept.
@@ -73,7 +73,7 @@ struct KeptPools::Pool {
     mapped = {static_cast<std::byte*>(address), bytes};
     return {};
   }
-  // Maps the table and reads what it says. Errors: of Map and PoolTable::Read; kCorrupt.
+  // Maps the table and reads it. Errors: of Map and PoolTable::Read; kCorrupt.
   [[nodiscard]] Status OpenTable(const Digest128& boot_id) {
     const uint64_t bytes = FileBytes(table_fd.get());
     if (const auto refusal = MemoryFileRefusal(table_fd.get(), bytes)) {
@@ -94,14 +94,12 @@ struct KeptPools::Pool {
   std::unique_ptr<PoolTable> table;
 };
 
-KeptPools::KeptPools(DescriptorStore* store, Log* log, bool keep)
-    : store_(*store), log_(*log), boot_id_(ReadBootId()), keep_(keep) {
+KeptPools::KeptPools(DescriptorStore* store, Log* log)
+    : store_(*store), log_(*log), boot_id_(ReadBootId()), keep_(store->holder().name != "none") {
   for (uint32_t number = 0; number < kMaxKeptPools; ++number) {
-    if (keep) free_numbers_.insert(number);
+    if (keep_) free_numbers_.insert(number);
     Look(number);
   }
-  if (keep) return;
-  for (const auto& pool : std::exchange(left_, {})) Refuse(*pool, "off");
 }
 
 KeptPools::~KeptPools() = default;
@@ -195,7 +193,8 @@ std::vector<LeftPool> KeptPools::TakeLeft() {
       free_numbers_.insert(pool->number);
       continue;
     }
-    // What the holder has already is kept anew: this process's list of it says what is kept.
+    // Descriptors that the holder has already are kept anew: this process's list of them names the
+    // kept ones.
     (void)store_.Keep(TableName(pool->number), pool->table_fd.get());
     (void)store_.Keep(MemoryName(pool->number), left->memory->shareable_fd(),
                       left->memory->bytes());
@@ -218,7 +217,7 @@ PoolTable* KeptPools::Keep(DeviceIndex device, const PoolDescription& descriptio
   pool->description.device_uuid = info.uuid;
   pool->description.driver_version = info.driver_version;
   pool->description.boot_id = boot_id_;
-  // Of host memory alone: a driver's descriptors all have one number.
+  // For host memory alone: a driver's descriptors all have one number.
   if (info.driver_version == 0) pool->description.memory_id = FileNumber(memory.shareable_fd());
   const auto keep = [&]() -> Status {
     const uint64_t table_bytes = PoolTable::BytesFor(description.blocks);

@@ -25,21 +25,21 @@ struct OpenedDevice;
 // Pools beyond these end with the daemon.
 inline constexpr uint32_t kMaxKeptPools = 24;
 
-// Event loop only, or the time before it runs. Owns the tables. What cannot be kept or taken over
-// is in the log, and the daemon serves.
+// Event loop only, or the time before it runs. Owns the tables. Memory that cannot be kept or taken
+// over is in the log, and the daemon serves.
 class KeptPools final : public PoolKeeper {
  public:
-  // Takes what an earlier daemon left; with `keep` false only to give it back. Both are borrowed
+  // Takes what an earlier daemon left. Nothing is kept where nothing holds it. Both are borrowed
   // and outlive this.
-  KeptPools(DescriptorStore* store, Log* log, bool keep);
+  KeptPools(DescriptorStore* store, Log* log);
   ~KeptPools() override;
   KeptPools(const KeptPools&) = delete;
   KeptPools& operator=(const KeptPools&) = delete;
 
   // Whether the cache's own pools are kept.
   [[nodiscard]] bool keeps() const { return keep_; }
-  // What pools of an earlier daemon have of the device's memory: it is free for pools, though the
-  // device does not say so.
+  // The bytes of the device's memory that pools of an earlier daemon have: they are free for pools,
+  // though the device does not say so.
   [[nodiscard]] uint64_t BytesOn(const DeviceInfo& device) const;
   // The cap that pools in host memory had which an earlier daemon left with the keeper; 0 if there
   // are none. Any thread.
@@ -53,7 +53,7 @@ class KeptPools final : public PoolKeeper {
                                 const DevicePool& memory) override;
   void Release(PoolTable* table, const std::string& refused) override;
 
-  // What has become of each pool that an earlier daemon left: "adopted", or the reason why not.
+  // The outcome for each pool that an earlier daemon left: "adopted", or the reason why not.
   struct Outcome {
     std::string tenant;
     uint64_t bytes = 0;

@@ -52,8 +52,8 @@ std::string Flattened(std::string_view text) {
 }  // namespace
 
 struct Log::Impl {
-  // Of one id, in the current second of the monotonic clock. Ids are constants of the program, so
-  // that the map of rates stays small whatever clients do.
+  // The rate of one id, in the current second of the monotonic clock. Ids are constants of the
+  // program, so that the map of rates stays small whatever clients do.
   struct Rate {
     int64_t second = 0;
     int lines = 0;

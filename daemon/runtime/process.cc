@@ -24,6 +24,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/machine.h"
 #include "base/posix.h"
 #include "base/units.h"
 
@@ -64,7 +65,7 @@ std::string LimitText(int resource, bool in_bytes) {
     }
   } else if (std::uncaught_exceptions() > 0) {
     // Unwinding met an object that cannot go, such as a thread that a library has started before
-    // the next one failed. What was thrown cannot be had here.
+    // the next one failed. The exception cannot be had here.
     std::fputs("kvtierd: a thread or memory cannot be had (see ulimit -v and ulimit -u)\n", stderr);
     std::_Exit(kExitNoResources);
   }
@@ -143,8 +144,9 @@ uint32_t WorkerThreadsFor(uint32_t cores) {
   return std::clamp(spare, kMinWorkerThreads, kMaxWorkerThreads);
 }
 
-uint32_t WorkerThreads(uint32_t configured) {
-  return configured > 0 ? configured : WorkerThreadsFor(UsableCores());
+uint32_t WorkerThreads() {
+  const std::optional<uint32_t> allowed = ReadProcessorLimit();
+  return WorkerThreadsFor(std::min(UsableCores(), allowed.value_or(UINT32_MAX)));
 }
 
 namespace {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process that the daemon is: its version, what the kernel knows of it, which threads and how
-// much memory it may have, and how it ends when it cannot have them.
+// The daemon's process: its version, the kernel's facts about it, which threads and how much memory
+// it may have, and how it ends when it cannot have them.
 //
-// All functions here are free of state. Those that read facts never fail: what the kernel does not
-// tell is left at 0 or named "unknown", because a metric that is missing must not stop a daemon.
+// All functions here are free of state. Functions that read facts never fail: a fact that the
+// kernel does not tell is left at 0 or named "unknown", because a metric that is missing must not
+// stop a daemon.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@ namespace kvtier {
 // where so. For error messages about threads, memory and descriptors that cannot be had.
 [[nodiscard]] std::string ResourceLimitsText();
 
-// What `thrown`, of the standard library or of Boost, says of the system: kResourceExhausted
-// "no_thread", "no_descriptor" or "no_memory", with the limits in the context, or kIoError with the
-// errno's name. Nothing for what is no error of the system.
+// The error of the system that `thrown`, of the standard library or of Boost, stands for:
+// kResourceExhausted "no_thread", "no_descriptor" or "no_memory", with the limits in the context,
+// or kIoError with the errno's name. Nothing for an exception that is no error of the system.
 [[nodiscard]] std::optional<Error> ErrorOf(const std::exception_ptr& thrown);
 
 // From now on, an uncaught exception that says that a thread, memory or a descriptor cannot be had
@@ -46,18 +47,18 @@ inline constexpr uint32_t kMaxWorkerThreads = 16;
 // All but two of the cores, within the bounds above.
 [[nodiscard]] uint32_t WorkerThreadsFor(uint32_t cores);
 
-// `configured`, or where that is 0 what fits the cores that this process may run on. (A quota of
-// processor time is not looked at.)
-[[nodiscard]] uint32_t WorkerThreads(uint32_t configured);
+// As many as fit the cores that this process may run on, or the processor time that a control group
+// (CPUQuota=, a container's limit) allows it.
+[[nodiscard]] uint32_t WorkerThreads();
 
-// What the kernel tells of this process. All counts are since its start.
+// The kernel's facts about this process. All counts are since its start.
 struct ProcessFacts {
   double cpu_seconds = 0;
   double start_time_seconds = 0;  // Unix time
   uint64_t resident_bytes = 0;
   uint64_t open_descriptors = 0;
-  // What this process has caused to be written to storage: blocks, headers and the index with its
-  // compactions. 0 where the kernel does not tell.
+  // The bytes that this process has caused to be written to storage: blocks, headers and the index
+  // with its compactions. 0 where the kernel does not tell.
   uint64_t written_bytes = 0;
 };
 

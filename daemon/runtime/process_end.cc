@@ -41,8 +41,8 @@ struct MappedRange {
   uintptr_t end = 0;
 };
 
-// Lies at the low end of the child's stack, which its few frames do not reach: what it needs must
-// be there when no thread of this process can be relied on to leave a lock or the heap in order.
+// Lies at the low end of the child's stack, which its few frames do not reach: its data must be
+// there when no thread of this process can be relied on to leave a lock or the heap in order.
 struct Task {
   int parent = -1;  // a pidfd
   // Descriptors of the GPU's driver, in rising order.

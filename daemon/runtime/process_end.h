@@ -18,8 +18,8 @@ namespace kvtier {
 //
 // Only for a process whose large memory another process keeps, because the next one would otherwise
 // need as much once more while this one's is still there. Called once, when devices and files are
-// open: what is opened later is taken for what the next daemon waits for. Errors:
-// kResourceExhausted; kUnsupported "thread_sanitizer" in a build with that sanitizer.
+// open: the next daemon is taken to wait for files opened later. Errors: kResourceExhausted;
+// kUnsupported "thread_sanitizer" in a build with that sanitizer.
 [[nodiscard]] Status StartTeardownProcess();
 
 }  // namespace kvtier

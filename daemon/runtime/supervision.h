@@ -38,9 +38,9 @@ class ServiceManager {
   std::string last_status_;
 };
 
-// Calls `beat` at every interval in which the loop made a whole turn: a timer expired, and what was
-// posted then, behind all that was queued, was run. A loop that hangs in an event, or is swamped by
-// others, gives no beat. Event loop only.
+// Calls `beat` at every interval in which the loop made a whole turn: a timer expired, and the
+// event posted then, behind all that was queued, was run. A loop that hangs in an event, or is
+// swamped by others, gives no beat. Event loop only.
 class Heartbeat {
  public:
   // `loop` is borrowed and outlives the heartbeat.
@@ -64,8 +64,8 @@ class LoopLag {
  public:
   LoopLag();
 
-  // A timer of `interval_ms` that was started at the last beat has expired: what is missing to
-  // punctuality is how long the loop was busy with something else. Event loop only.
+  // A timer of `interval_ms` that was started at the last beat has expired: its lateness is how
+  // long the loop was busy with something else. Event loop only.
   void ObserveTick(int64_t interval_ms);
   // Since the last beat. Any thread.
   [[nodiscard]] double SilentSeconds() const;

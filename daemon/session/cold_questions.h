@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store that hosts share is to be asked about a sequence, so that a longer prefix may be
+// The questions to the store that hosts share about a sequence, so that a longer prefix may be
 // restored than this host can by itself.
 #pragma once
 

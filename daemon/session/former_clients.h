@@ -28,9 +28,9 @@ inline constexpr int64_t kResumeGraceMs = 30'000;
 
 // Event loop only.
 //
-// A client that does not come in time may still come later: what was private to its session waits
-// until its process has ended, because that may write to it, and what it referenced is given to it
-// again if no other client has needed the space.
+// A client that does not come in time may still come later: blocks private to its session wait
+// until its process has ended, because that may write to them, and blocks that it referenced are
+// given to it again if no other client has needed the space.
 class FormerClients {
  public:
   struct Options {
@@ -48,8 +48,9 @@ class FormerClients {
   FormerClients(const FormerClients&) = delete;
   FormerClients& operator=(const FormerClients&) = delete;
 
-  // What stands for the former session in the pool (AbsentClients::Session::holdings), if `peer` is
-  // the process that had it, under the same user, and knows its secret. Nothing otherwise.
+  // The session that stands for the former one in the pool (AbsentClients::Session::holdings), if
+  // `peer` is the process that had it, under the same user, and knows its secret. Nothing
+  // otherwise.
   [[nodiscard]] std::optional<SessionId> Find(PoolId pool, SessionId former,
                                               const SessionSecret& secret, const Peer& peer) const;
   // The client has taken back all that it wants of what Find returned.

@@ -49,7 +49,7 @@ class WayCounts {
       up_to_.push_back(sum);
     }
   }
-  // Of blocks [first, end). REQUIRES: end is not beyond the last.
+  // The counts of blocks [first, end). REQUIRES: end is not beyond the last.
   [[nodiscard]] Counts Of(uint64_t first, uint64_t end) const {
     Counts counts{};
     if (first >= end) return counts;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lookup over the groups of a model, for one tensor-parallel rank or for all of them: what the
-// tiers have of each group's blocks, and which prefixes every group can restore. Done in steps: a
-// model of many ranks has many blocks to look for.
+// A lookup over the groups of a model, for one tensor-parallel rank or for all of them: the tiers
+// that hold each group's blocks, and which prefixes every group can restore. Done in steps: a model
+// of many ranks has many blocks to look for.
 //
 // The ranks of a model are the models whose records differ in nothing but the rank. A block is
 // there for all ranks when each rank has it in some tier.
@@ -23,8 +23,8 @@
 namespace kvtier {
 
 // Event loop only. A request's lookup is one object of this class, which its session keeps until
-// the last step is done. It takes no references: what it reports may be evicted before the client
-// acquires it.
+// the last step is done. It takes no references: the blocks that it reports may be evicted before
+// the client acquires them.
 class GroupLookup {
  public:
   // The hashes of one group, from block 0 on. `pool` is used where only the session's own rank is
@@ -52,12 +52,12 @@ class GroupLookup {
   // Looks for at most `max_blocks` more blocks, adding to `*looked` how many they were. True if
   // there is more to do.
   [[nodiscard]] bool Step(size_t max_blocks, size_t* looked);
-  // What the cold store is to be asked, of this rank; nothing with `all_ranks`. Groups are the
-  // parts. REQUIRES: Step returned false.
+  // The questions to the cold store, of this rank; nothing with `all_ranks`. Groups are the parts.
+  // REQUIRES: Step returned false.
   [[nodiscard]] std::vector<ColdQuestion> Questions() const;
   [[nodiscard]] std::vector<ColdSubject> Subjects() const;
   void AddAnswers(const ColdPresence& present);
-  // Of each part the last block before the first that is in no tier, of this rank; nothing with
+  // For each part the last block before the first that is in no tier, of this rank; nothing with
   // `all_ranks`. REQUIRES: Step returned false.
   [[nodiscard]] std::vector<std::pair<PoolId, BlockHash>> PrefixEnds() const;
   // REQUIRES: Step returned false.
@@ -69,7 +69,7 @@ class GroupLookup {
   [[nodiscard]] uint32_t RanksOf(const Part& part) const;
   // Which prefix is worth loading, of those that can be restored, the longest first.
   [[nodiscard]] wire::LookupCut ChooseCut(std::span<const uint64_t> prefixes) const;
-  // What the current part and rank have of the hashes.
+  // The tiers of the current part and rank that hold the hashes.
   [[nodiscard]] std::vector<BlockPresence> Look(std::span<const BlockHash> hashes);
 
   const Cache& cache_;

@@ -8,8 +8,8 @@
 namespace kvtier {
 
 bool HeldStores::Reached(const CounterPage& page, const wire::StoreAfter& after) {
-  // No farther: a client that has lost its connection moves all its words on by 2^30, and what it
-  // held then is not to be stored.
+  // No farther: a client that has lost its connection moves all its words on by 2^30, and stores
+  // that it held then must not happen.
   return page.Read(after.offset) - after.value < (uint32_t{1} << 29);
 }
 
@@ -33,7 +33,7 @@ size_t HeldStores::blocks() const {
 }
 
 // The cache may report the end of a transfer from within its calls, which may end the connection
-// and thereby drop what is held here: so each store is looked for anew after such a call.
+// and thereby drop the stores held here: so each store is looked for anew after such a call.
 void HeldStores::Look() {
   CancelLate();
   size_t left = kBlocksPerLook;

@@ -3,10 +3,10 @@
 // writes it behind the kernels that compute the blocks, so that neither the engine nor the daemon
 // waits for them.
 //
-// The word is looked at every millisecond. It is the client's, and what it says concerns the
-// client's own blocks alone: one that is written too early has the client's unfinished bytes
-// stored under its own hashes, and one that is never written makes the store fail in time. No
-// stream and no copy of the daemon waits for it.
+// The word is looked at every millisecond. It is the client's, and its value concerns the client's
+// own blocks alone: one that is written too early has the client's unfinished bytes stored under
+// its own hashes, and one that is never written makes the store fail in time. No stream and no copy
+// of the daemon waits for it.
 #pragma once
 
 #include <cstddef>

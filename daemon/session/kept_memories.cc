@@ -41,11 +41,11 @@ std::string ShortName(const wire::KeptMemoryName& name) {
 
 }  // namespace
 
-KeptMemories::KeptMemories(const ServiceContext& context)
-    : context_(context),
+KeptMemories::KeptMemories(Environment environment)
+    : env_(std::move(environment)),
       watched_(
-          context.loop, context.log, [this](SessionId session) { OnProcessEnded(session); },
-          context.kernels_remain) {}
+          env_.loop, env_.log, [this](SessionId session) { OnProcessEnded(session); },
+          env_.kernels_remain) {}
 
 Status KeptMemories::CheckOwner(const Kept& kept, const KeptMemoryClient& client) {
   if (!kept.owner || kept.owner->session == client.session ||
@@ -69,7 +69,7 @@ Status KeptMemories::CheckLimits(const KeptMemoryClient& client, const wire::Kee
     return MakeError(ErrorCode::kLimitExceeded, "too_many_kept_memories",
                      fmt::format("{} are allowed", wire::kMaxKeptMemories));
   }
-  const uint64_t max_bytes = context_.config->kept_memory.max_bytes;
+  const uint64_t max_bytes = env_.config->kept_memory.max_bytes;
   if (max_bytes == 0 || total <= max_bytes) return {};
   return MakeError(ErrorCode::kLimitExceeded, "kept_bytes",
                    fmt::format("{} with this, {} are allowed", FormatByteSize(total),
@@ -78,7 +78,7 @@ Status KeptMemories::CheckLimits(const KeptMemoryClient& client, const wire::Kee
 
 Status KeptMemories::CheckDevice(const wire::KeepMemory& request) const {
   if (request.memory != wire::RegionMemory::kVmm) return {};
-  const auto& devices = context_.wire_devices->devices;
+  const auto& devices = env_.devices->devices;
   if (request.device < devices.size() && devices[request.device].kind == wire::DeviceKind::kCuda) {
     return {};
   }
@@ -105,7 +105,7 @@ Result<std::shared_ptr<const KeptMemories::Owner>> KeptMemories::OwnerOf(
 Status KeptMemories::Keep(const KeptMemoryClient& client, const wire::KeepMemory& request,
                           UniqueFd memory, UniqueFd table) {
   // First, so that every way out of here closes them where closing may block.
-  DescriptorCloser* const closer = &context_.network->closer;
+  DescriptorCloser* const closer = env_.closer;
   const auto descriptors = std::make_shared<const Descriptors>(Descriptors{
       {std::move(memory), closer, client.tenant}, {std::move(table), closer, client.tenant}});
   const auto checked = [&]() -> Result<std::shared_ptr<const Owner>> {
@@ -126,7 +126,7 @@ Status KeptMemories::Keep(const KeptMemoryClient& client, const wire::KeepMemory
     ++counters_.refused;
     return tl::unexpected(checked.error());
   }
-  // Only memory that waits for an owner is lost by this. What an owner has under the name is the
+  // Only memory that waits for an owner is lost by this. An owner's memory under the name is the
   // same memory, or its own affair.
   const auto replaced = kept_.find({client.tenant, request.name});
   if (replaced != kept_.end() && !replaced->second.owner) {
@@ -139,9 +139,9 @@ Status KeptMemories::Keep(const KeptMemoryClient& client, const wire::KeepMemory
                                                              .table_bytes = request.table_bytes,
                                                              .descriptors = descriptors,
                                                              .owner = *checked});
-  context_.log->Info("kept_memory.kept", "{} of pid {}, tenant {}, under the name {}",
-                     FormatByteSize(request.bytes), client.process.pid, client.tenant,
-                     ShortName(request.name));
+  env_.log->Info("kept_memory.kept", "{} of pid {}, tenant {}, under the name {}",
+                 FormatByteSize(request.bytes), client.process.pid, client.tenant,
+                 ShortName(request.name));
   return {};
 }
 
@@ -165,9 +165,9 @@ Result<KeptMemories::Taken> KeptMemories::Take(const KeptMemoryClient& client,
   }
   if (!kept.owner) {
     ++counters_.adopted;
-    context_.log->Info("kept_memory.adopted", "{} under the name {}: pid {} has it after {} ms",
-                       FormatByteSize(kept.bytes), ShortName(request.name), client.process.pid,
-                       context_.clock->MonotonicMs() - kept.waits_since_ms);
+    env_.log->Info("kept_memory.adopted", "{} under the name {}: pid {} has it after {} ms",
+                   FormatByteSize(kept.bytes), ShortName(request.name), client.process.pid,
+                   env_.clock->MonotonicMs() - kept.waits_since_ms);
   }
   kept.owner = *owner;
   return taken;
@@ -177,7 +177,7 @@ Result<KeptMemories::Taken> KeptMemories::Take(const KeptMemoryClient& client,
 bool KeptMemories::IsOn(const Kept& kept, uint32_t device) const {
   if (device == wire::ReleaseMemory::kAnyDevice) return true;
   if (kept.memory == wire::RegionMemory::kVmm) return kept.device == device;
-  const auto& devices = context_.wire_devices->devices;
+  const auto& devices = env_.devices->devices;
   return device < devices.size() && devices[device].kind == wire::DeviceKind::kHost;
 }
 
@@ -238,16 +238,16 @@ void KeptMemories::OnSessionEnded(SessionId session) {
 void KeptMemories::OnProcessEnded(SessionId session) {
   for (auto& [key, kept] : kept_) {
     if (!kept.owner || kept.owner->session != session) continue;
-    context_.log->Info("kept_memory.waits", "{} under the name {}: pid {} has ended",
-                       FormatByteSize(kept.bytes), ShortName(key.second), kept.owner->process.pid);
+    env_.log->Info("kept_memory.waits", "{} under the name {}: pid {} has ended",
+                   FormatByteSize(kept.bytes), ShortName(key.second), kept.owner->process.pid);
     kept.owner.reset();
-    kept.waits_since_ms = context_.clock->MonotonicMs();
+    kept.waits_since_ms = env_.clock->MonotonicMs();
   }
   Tick();
 }
 
 void KeptMemories::Tick() {
-  const int64_t since_ms = context_.clock->MonotonicMs() - context_.config->kept_memory.keep_for_ms;
+  const int64_t since_ms = env_.clock->MonotonicMs() - env_.config->kept_memory.keep_for_ms;
   for (auto place = kept_.begin(); place != kept_.end();) {
     const bool expired = !place->second.owner && place->second.waits_since_ms <= since_ms;
     place = expired
@@ -259,15 +259,14 @@ void KeptMemories::Tick() {
 KeptMemories::Place KeptMemories::GiveBack(Place place, const char* id, const char* why,
                                            uint64_t* counter) {
   ++*counter;
-  context_.log->Info(id, "{} of tenant {} under the name {}: {}",
-                     FormatByteSize(place->second.bytes), place->first.first,
-                     ShortName(place->first.second), why);
+  env_.log->Info(id, "{} of tenant {} under the name {}: {}", FormatByteSize(place->second.bytes),
+                 place->first.first, ShortName(place->first.second), why);
   return kept_.erase(place);
 }
 
 std::vector<KeptMemories::Entry> KeptMemories::entries() const {
   std::vector<Entry> entries;
-  const int64_t now_ms = context_.clock->MonotonicMs();
+  const int64_t now_ms = env_.clock->MonotonicMs();
   for (const auto& [key, kept] : kept_) {
     entries.push_back({.tenant = key.first,
                        .name = key.second,

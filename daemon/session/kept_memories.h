@@ -17,18 +17,22 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "base/posix.h"
 #include "base/result.h"
+#include "daemon/config/config.h"
 #include "daemon/net/descriptor_closer.h"
 #include "daemon/net/peer.h"
-#include "daemon/runtime/service_context.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
 #include "daemon/session/quarantine.h"
 #include "protocol/kept_memory_messages.h"
+#include "protocol/session_messages.h"
 
 namespace kvtier {
 
-// A session that asks, with what is known of its process. Valid during the call.
+// A session that asks, with the facts about its process. Valid during the call.
 struct KeptMemoryClient {
   SessionId session;
   const Peer& process;
@@ -68,14 +72,23 @@ class KeptMemories {
     uint64_t refused = 0;
   };
 
-  // `context` outlives this; its network, server and devices need not be there yet.
-  explicit KeptMemories(const ServiceContext& context);
+  // Everything is borrowed and outlives this.
+  struct Environment {
+    const Config* config = nullptr;  // in effect
+    EventLoop* loop = nullptr;
+    const Clock* clock = nullptr;
+    Log* log = nullptr;
+    DescriptorCloser* closer = nullptr;
+    const wire::DevicesReply* devices = nullptr;
+    Quarantine::KernelsRemain kernels_remain = {};
+  };
+  explicit KeptMemories(Environment environment);
 
-  // Makes the client's process the owner of what the descriptors name. Errors: kInvalidArgument
-  // "bad_memory" (no memory file, or smaller than said; a GPU's memory is believed); kNotFound
-  // "unknown_device"; kWrongState "memory_in_use" (a living process other than this one owns the
-  // name); kLimitExceeded "too_many_kept_memories", "kept_bytes"; kResourceExhausted
-  // "descriptors" (the process cannot be watched).
+  // Makes the client's process the owner of the memory that the descriptors name. Errors:
+  // kInvalidArgument "bad_memory" (no memory file, or smaller than said; a GPU's memory is
+  // believed); kNotFound "unknown_device"; kWrongState "memory_in_use" (a living process other than
+  // this one owns the name); kLimitExceeded "too_many_kept_memories", "kept_bytes";
+  // kResourceExhausted "descriptors" (the process cannot be watched).
   [[nodiscard]] Status Keep(const KeptMemoryClient& client, const wire::KeepMemory& request,
                             UniqueFd memory, UniqueFd table);
   // Errors, none of a request for the table alone: kWrongState "memory_in_use", as of Keep;
@@ -84,13 +97,13 @@ class KeptMemories {
   // Errors: kWrongState "memory_in_use".
   [[nodiscard]] Result<wire::ReleaseMemoryReply> Release(const KeptMemoryClient& client,
                                                          const wire::ReleaseMemory& request);
-  // The same for all tenants: what has no owner, with `owned` everything. An engine that still runs
-  // goes on with its memory, which is then no longer kept.
+  // The same for all tenants: memory without an owner, with `owned` everything. An engine that
+  // still runs goes on with its memory, which is then no longer kept.
   wire::ReleaseMemoryReply ReleaseAll(bool owned);
 
   // From here on the process's end is waited for. Adds nothing if the session owns nothing.
   void OnSessionEnded(SessionId session);
-  // Gives back what has waited too long. To be called now and then.
+  // Gives back memory that has waited too long. To be called now and then.
   void Tick();
 
   [[nodiscard]] std::vector<Entry> entries() const;
@@ -134,7 +147,7 @@ class KeptMemories {
   void OnProcessEnded(SessionId session);
   Place GiveBack(Place place, const char* id, const char* why, uint64_t* counter);
 
-  const ServiceContext& context_;
+  const Environment env_;
   Counters counters_;
   // Owners whose sessions have ended. Owners tell it of their end, so that it outlives `kept_`.
   Quarantine watched_;

@@ -88,7 +88,7 @@ class ModelRegistry {
     std::list<ModelHold> models;  // those that were registered last at the end
     std::unordered_map<wire::ModelId, std::list<ModelHold>::iterator> by_id;
     std::unordered_map<ModelFingerprint, wire::ModelId> ids;
-    // Of all models; a group that several have, as ranks do a replicated one, is one of theirs.
+    // A group that several models have, as ranks do a replicated one, is listed as one of theirs.
     std::unordered_map<ModelFingerprint, Group> groups;
     uint32_t last_id = 0;
   };

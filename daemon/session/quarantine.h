@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps the private blocks of sessions that have ended out of use until their processes are gone: a
-// process that lost its connection may still write to what it has mapped. So may its kernels on a
-// GPU, even when it is gone, as long as a child of it keeps what it had open.
+// process that lost its connection may still write to its mapped memory. So may its kernels on a
+// GPU, even when it is gone, as long as a child of it keeps its open files.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is told of requests as they happen: static probes (base/probes.h), events for the tracer,
-// and the counters of what was asked and refused.
+// The traces of requests as they happen: static probes (base/probes.h), events for the tracer, and
+// the counters of requests and refusals.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ class RequestTrace {
   void SessionBegin();
   void SessionEnd();
 
-  // What a request names.
+  // The things that a request names.
   struct Asked {
     uint32_t blocks = 0;
     uint32_t new_blocks = 0;

@@ -19,54 +19,55 @@ constexpr mode_t kSocketMode = 0666;
 
 }  // namespace
 
-Server::Server(const ServiceContext& context, TenantMap tenants)
-    : SocketServer(context.network, context.log),
-      context_(context),
+Server::Server(const SessionEnvironment& environment, PeerInspector* peers, TenantMap tenants,
+               Quarantine::KernelsRemain kernels_remain)
+    : SocketServer(environment.network, environment.log),
+      env_(environment),
+      peers_(*peers),
       tenants_(std::move(tenants)),
       quarantine_(
-          context.loop, context.log,
-          [this](SessionId id) { context_.cache->ReleaseQuarantine(id); }, context.kernels_remain) {
-}
+          env_.loop, env_.log, [this](SessionId id) { env_.cache->ReleaseQuarantine(id); },
+          std::move(kernels_remain)) {}
 
 // The sessions hold references to members of this class, so that they go before its members do.
 Server::~Server() { DestroySessions(); }
 
 Status Server::Listen() {
   return ListenOn(
-      context_.config->server.socket, kSocketMode,
+      env_.config->server.socket, kSocketMode,
       [this](UniqueFd* socket) { return AdmitSocket(socket); },
       [this](const Error& refused) {
-        context_.counters->CountRefusal(refused);
+        env_.counters->CountRefusal(refused);
         log_->Warning("server.client_refused", "{}", refused.ToString());
       });
 }
 
 Status Server::AdmitSocket(UniqueFd* socket) {
-  ++context_.counters->connections;
-  const uint32_t max_clients = context_.config->server.max_clients;
+  ++env_.counters->connections;
+  const uint32_t max_clients = env_.config->server.max_clients;
   if (session_count() >= max_clients) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_clients",
                      fmt::format("{} are connected, the most allowed", max_clients));
   }
   // The tenant is determined before a session exists: nothing is read from a process that has none.
-  KVT_ASSIGN_OR_RETURN(Peer peer, context_.peers->Inspect(socket->get()));
+  KVT_ASSIGN_OR_RETURN(Peer peer, peers_.Inspect(socket->get()));
   KVT_ASSIGN_OR_RETURN(std::string tenant, tenants_.TenantOf(peer));
   Session* const session = Add(std::make_unique<Session>(
-      SessionId(++last_session_), context_, std::move(*socket), std::move(peer), std::move(tenant),
+      SessionId(++last_session_), env_, std::move(*socket), std::move(peer), std::move(tenant),
       [this](Session* ended) { OnSessionEnded(ended); }));
   session->Start();
   return {};
 }
 
 void Server::OnSessionEnded(Session* session) {
-  context_.kept_memories->OnSessionEnded(session->id());
+  env_.kept_memories->OnSessionEnded(session->id());
   // The process has mapped the pool and may still write to blocks that only it wrote to, so that
   // those stay out of use until it has ended. A session that never had such a block needs no
   // quarantine.
   if (session->had_private_blocks()) {
     quarantine_.Add(session->id(), session->TakePeer());
   } else {
-    context_.cache->ReleaseQuarantine(session->id());
+    env_.cache->ReleaseQuarantine(session->id());
   }
   Remove(session);
 }

@@ -10,7 +10,6 @@
 #include "base/result.h"
 #include "daemon/net/peer.h"
 #include "daemon/net/socket_server.h"
-#include "daemon/runtime/service_context.h"
 #include "daemon/session/quarantine.h"
 #include "daemon/session/session.h"
 
@@ -21,7 +20,9 @@ namespace kvtier {
 // before a byte of it is read.
 class Server : public SocketServer<Session> {
  public:
-  Server(const ServiceContext& context, TenantMap tenants);
+  // Everything that is borrowed outlives the server.
+  Server(const SessionEnvironment& environment, PeerInspector* peers, TenantMap tenants,
+         Quarantine::KernelsRemain kernels_remain = {});
   ~Server();
 
   // Binds the socket and begins to serve. Errors: those of Acceptor::Listen.
@@ -51,7 +52,8 @@ class Server : public SocketServer<Session> {
   // Called by the session, which is still on the stack: it is destroyed by a later event.
   void OnSessionEnded(Session* session);
 
-  const ServiceContext& context_;
+  const SessionEnvironment env_;
+  PeerInspector& peers_;
   TenantMap tenants_;
   Quarantine quarantine_;
   // Session ids count up from 1 and are never used again, so that a late answer for an ended

@@ -10,17 +10,20 @@
 namespace kvtier {
 namespace {
 
+// A request of the longest allowed list of hashes fits a frame; its other fields are far below a
+// page.
+static_assert(wire::kMaxFrameBytes >= wire::kMaxHashesPerCall * sizeof(BlockHash) + 4096);
+
 // The limits for the time before HELLO. The full frame length is allowed once the client has been
 // greeted.
 ConnectionLimits LimitsOf(const ServerConfig& config) {
-  return {.max_frame_bytes = std::min<uint32_t>(static_cast<uint32_t>(config.max_frame_bytes),
-                                                kMaxHelloFrameBytes),
+  return {.max_frame_bytes = kMaxHelloFrameBytes,
           .max_outbound_bytes = config.max_outbound_bytes_per_client,
           .slow_reader_timeout_ms = config.slow_reader_timeout_ms};
 }
 
-// After a process has ended, for reading what it had sent before: a RELEASE or COMMIT that is still
-// in the socket's buffer is worth taking.
+// The time after a process has ended for reading its last messages: a RELEASE or COMMIT that is
+// still in the socket's buffer is worth taking.
 constexpr int64_t kLastWordsMs = 200;
 
 // Nothing if the kernel has none to give, which happens early in a boot only.
@@ -35,26 +38,21 @@ bool IsOrderlyEnd(const Error& why) { return why.code == ErrorCode::kUnavailable
 
 }  // namespace
 
-Session::Session(SessionId id, const ServiceContext& services, UniqueFd socket, Peer peer,
+Session::Session(SessionId id, const SessionEnvironment& environment, UniqueFd socket, Peer peer,
                  std::string tenant, std::function<void(Session*)> on_ended)
-    : id_(id),
-      services_(services),
-      tenant_(std::move(tenant)),
+    : env_(environment),
+      client_{.session = id, .tenant = std::move(tenant), .process = std::move(peer)},
       on_ended_(std::move(on_ended)),
-      peer_(std::move(peer)),
-      trace_(services.tracer, id),
-      connection_(services.network, tenant_, std::move(socket), LimitsOf(services.config->server),
+      connection_(env_.network, client_.tenant, std::move(socket), LimitsOf(env_.config->server),
                   this),
-      load_events_(services.loop, &connection_),
-      held_stores_(services.loop, services.cache),
-      hello_timeout_(services.loop),
-      process_(std::in_place, services.loop, peer_.pidfd.get()),
-      orphaned_(services.loop) {}
+      hello_timeout_(env_.loop),
+      process_(std::in_place, env_.loop, client_.process.pidfd.get()),
+      orphaned_(env_.loop) {}
 
 Session::~Session() = default;
 
 void Session::Start() {
-  hello_timeout_.Start(services_.config->server.hello_timeout_ms, [this] {
+  hello_timeout_.Start(env_.config->server.hello_timeout_ms, [this] {
     connection_.CloseWith({ErrorCode::kTimeout, "hello_timeout", "no HELLO came in time"});
   });
   process_->WaitReadable([this] { OnProcessEnded(); });
@@ -70,19 +68,14 @@ void Session::OnProcessEnded() {
 }
 
 Session::Summary Session::summary() const {
-  return {id_, tenant_, client_name_, peer_.pid, peer_.uid, HeldBlocks()};
-}
-
-uint64_t Session::HeldBlocks() const {
-  uint64_t held = 0;
-  for (const auto& [pool, attached] : pools_) held += attached.held;
-  return held;
+  return {client_.session,     client_.tenant,      client_.name,
+          client_.process.pid, client_.process.uid, handlers_ ? handlers_->pools().held() : 0};
 }
 
 void Session::OnFrame(const wire::Frame& frame) {
-  ++services_.counters->requests;
-  if (greeted_) {
-    Dispatch(frame);
+  ++env_.counters->requests;
+  if (handlers_) {
+    handlers_->Dispatch(frame);
   } else {
     OnHello(frame);
   }
@@ -103,74 +96,53 @@ void Session::OnHello(const wire::Frame& frame) {
   if (!minor) return connection_.CloseWith(minor.error());
   Result<std::shared_ptr<CounterPage>> counters = CounterPage::Create();
   if (!counters) return connection_.CloseWith(counters.error());
-  counters_ = *std::move(counters);
 
-  greeted_ = true;
   hello_timeout_.Cancel();
-  client_name_ = hello->client_name;
-  if (services_.pools_are_kept) secret_ = RandomSecret();
-  ++services_.counters->sessions;
-  trace_.SessionBegin();
-  services_.cache->OpenSession(
-      id_, [this](const LoadProgress& progress) { load_events_.Report(progress); });
-  services_.log->Info("session.opened", "session {} of tenant {}: \"{}\", pid {}, uid {}",
-                      id_.value, tenant_, client_name_, peer_.pid, peer_.uid);
-  const ServerConfig& config = services_.config->server;
+  client_.name = hello->client_name;
+  if (env_.pools_are_kept) client_.secret = RandomSecret();
+  ++env_.counters->sessions;
+  handlers_ = std::make_unique<RequestHandlers>(env_, &client_, &connection_, *counters);
+  env_.log->Info("session.opened", "session {} of tenant {}: \"{}\", pid {}, uid {}",
+                 client_.session.value, client_.tenant, client_.name, client_.process.pid,
+                 client_.process.uid);
+  const ServerConfig& config = env_.config->server;
   connection_.AcceptDescriptors();
   // From here on the client may send requests of the full length.
-  connection_.SetMaxFrameBytes(static_cast<uint32_t>(config.max_frame_bytes));
+  connection_.SetMaxFrameBytes(wire::kMaxFrameBytes);
   const wire::HelloReply reply{
       .minor = *minor,
-      .session = id_,
-      .daemon_generation = services_.daemon_generation,
-      .max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
+      .session = client_.session,
+      .daemon_generation = env_.daemon_generation,
+      .max_frame_bytes = wire::kMaxFrameBytes,
       .max_hashes = config.max_hashes_per_call,
       .max_blocks = config.max_hashes_per_call,
-      .max_references = services_.config->cache.max_references_per_session,
-      .tenant = tenant_,
-      .secret = secret_,
+      .max_references = env_.config->cache.max_references_per_session,
+      .tenant = client_.tenant,
+      .secret = client_.secret,
   };
-  connection_.SendWithDescriptors(frame.request_id, reply, {counters_->fd()});
-}
-
-// A request without an id has no place for an answer. The client could not learn that it failed and
-// would go on with a wrong picture of its blocks, so that the session ends instead.
-void Session::Refuse(const Call& call, const Error& error) {
-  services_.log->Debug("session.refused", "session {}: {}", id_.value, error.ToString());
-  if (call.request_id == 0) return connection_.CloseWith(error);
-  services_.counters->CountRefusal(error);
-  connection_.Send(call.request_id, wire::ErrorReply{error});
+  connection_.SendWithDescriptors(frame.request_id, reply, {(*counters)->fd()}, *counters);
 }
 
 // A client that sees its session end uses the memory that it has lent for other things: it must not
 // see that before the last copy there has landed.
 void Session::OnEnding(std::function<void()> end) {
-  if (!greeted_) return end();
-  held_stores_.DropAll();
-  services_.cache->CloseRegions(id_, gate_.WhileOpen(std::move(end)));
+  handlers_ ? handlers_->EndTransfers(std::move(end)) : end();
 }
 
-// The order matters: jobs are told to stop before the references that protect their blocks are
-// dropped, and the process watch goes before the server takes the pidfd for the quarantine.
+// The process watch goes before the server takes the pidfd for the quarantine.
 void Session::OnClosed(const Error& why) {
-  ended_ = true;
-  CancelAttends();
-  held_stores_.DropAll();
   hello_timeout_.Cancel();
   orphaned_.Cancel();
   process_.reset();
-  if (greeted_) {
-    services_.cache->CloseSession(id_);
-    trace_.SessionEnd();
-  }
+  if (handlers_) handlers_->EndSession();
   if (IsOrderlyEnd(why)) {
     const std::string how =
         why.reason == std::string_view("peer_closed") ? "the client has closed it" : why.ToString();
-    services_.log->Info("session.closed", "session {}: {}", id_.value, how);
+    env_.log->Info("session.closed", "session {}: {}", id().value, how);
   } else {
-    services_.counters->CountRefusal(why);
-    services_.log->Warning("session.cut", "session {} of \"{}\", pid {}, uid {}: {}", id_.value,
-                           client_name_, peer_.pid, peer_.uid, why.ToString());
+    env_.counters->CountRefusal(why);
+    env_.log->Warning("session.cut", "session {} of \"{}\", pid {}, uid {}: {}", id().value,
+                      client_.name, client_.process.pid, client_.process.uid, why.ToString());
   }
   on_ended_(this);
 }

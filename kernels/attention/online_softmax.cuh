@@ -3,8 +3,8 @@
 // holds two rows' share of the scores (score_tile.cuh); the four threads of a quad share a row.
 //
 // Both kinds keep exponentials relative to a maximum that moves only when a score exceeds it by
-// more than a slack: then what was summed up before is hardly ever to be rescaled. Probabilities
-// may exceed 1 by the power of two that is the slack, which 16-bit operands bear.
+// more than a slack: then earlier sums hardly ever need rescaling. Probabilities may exceed 1 by
+// the power of two that is the slack, which 16-bit operands bear.
 #pragma once
 
 #include <cmath>
@@ -83,8 +83,8 @@ class RunningSoftmax {
     }
   }
 
-  // Once after the last update: adds the weight of a sink (-infinity: none), and returns by what
-  // the sums of values must be divided, as a factor, and the log-sum-exp.
+  // Call once after the last update: adds the weight of a sink (-infinity: none), and returns the
+  // factor that divides the sums of values, and the log-sum-exp.
   __device__ __forceinline__ void Finish(int r, float sink, float& factor, float& lse) {
     const float sum = QuadSum(sum_[r]);
     if (limit_[r] == -INFINITY) {
@@ -151,7 +151,7 @@ class MlaSoftmax {
     }
   }
 
-  // Of all that this warpgroup has added up.
+  // The sum of all that this warpgroup has added up.
   [[nodiscard]] __device__ __forceinline__ float Sum(int r) const { return QuadSum(sums_[r]); }
 
   // From the sum of both warpgroups: by what values must be divided, as a factor, and the

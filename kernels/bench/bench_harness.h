@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every kernel bench stands on: device memory, random data, and times that mean something.
+// The base of every kernel bench: device memory, random data, and times that mean something.
 //
 // Protocol: each case owns several sets of buffers, so many that L2 never serves what a launch
 // reads; a CUDA graph of launches, one set after another, is replayed and the median time of a
@@ -92,7 +92,7 @@ struct Ceilings {
 // One line of the report. Counts that make no sense for a kernel stay 0.
 struct BenchResult {
   std::string kernel;
-  std::string variant;  // what the other fields do not say; may be empty
+  std::string variant;  // details that the other fields lack; may be empty
   std::string dtype = "bf16";
   std::string kv_dtype = "bf16";
   int batch = 0;
@@ -108,7 +108,7 @@ struct BenchResult {
   double ceiling_ratio = 0;  // share of the ceiling that binds the case
 };
 
-// What a case is held against: a ceiling of the machine, or the higher of two.
+// The bound that a case is compared with: a ceiling of the machine, or the higher of two.
 enum class Bound : uint8_t { kRead, kCopy, kMatrix, kReadOrMatrix };
 
 // Which cases a run is made of.
@@ -118,7 +118,7 @@ enum class Grid : uint8_t {
   kWide,   // and decode over batches and contexts, group, head size, page and lengths varied
 };
 
-// What a run is asked for and what it has found.
+// A run's options and its results.
 class BenchRun {
  public:
   // `filter`: only cases whose name contains it; empty: all.
@@ -132,8 +132,8 @@ class BenchRun {
   [[nodiscard]] const Ceilings& ceilings() const { return ceilings_; }
   void set_ceilings(const Ceilings& ceilings) { ceilings_ = ceilings; }
 
-  // Keeps the result and prints its line. `result` has its shape; what it took and moved is filled
-  // in here.
+  // Keeps the result and prints its line. `result` has its shape; time and bytes are filled in
+  // here.
   void Add(BenchResult result, double us, double bytes, double flops, Bound bound);
   // The whole run as a document of schema kvtier.kernel-bench/1.
   [[nodiscard]] std::string Json(const std::string& commit) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all benchmarks on a GPU stand on, the kernels' and the pool's: device memory, a stream that
+// The base of all benchmarks on a GPU, the kernels' and the pool's: device memory, a stream that
 // measures time, medians. Needs nothing but the CUDA runtime.
 //
 // Errors of CUDA are thrown as CudaFailure: a benchmark cannot go on after one, and its program

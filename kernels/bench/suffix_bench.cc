@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cached prefix saves: KV write and attention of one layer for requests of which all but the
-// last token is cached (decode), against the same requests computed from their first token
-// (prefill). GPT-2's geometry.
+// The time that a cached prefix saves: KV write and attention of one layer for requests of which
+// all but the last token is cached (decode), against the same requests computed from their first
+// token (prefill). GPT-2's geometry.
 
 #include <algorithm>
 

@@ -66,7 +66,7 @@ class Cell:
 
     @property
     def pairs(self) -> int:
-        """Of a query and a key that it sees, for each head."""
+        """Counts the pairs of a query and a key that it sees, for each head."""
         unseen = self.q_len * (self.q_len - 1) // 2
         return self.batch * (self.q_len * self.context - unseen)
 
@@ -244,7 +244,7 @@ def main() -> int:
                 f"{result['us']:10.2f} us {result['gbps']:6.0f} GB/s {result['tflops']:6.1f} TF",
                 flush=True,
             )
-        # After each cell, so that a run that is stopped early keeps what it measured.
+        # Written after each cell, so that a run that is stopped early keeps its measurements.
         run["peers"], run["torch"] = peers, torch.__version__
         with open(arguments.json, "w", encoding="utf-8") as file:
             file.write(as_text(run))

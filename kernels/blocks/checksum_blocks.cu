@@ -47,7 +47,7 @@ __device__ __forceinline__ uint64_t InitialLane(int lane) {
   return value;
 }
 
-// What a word adds to its own lane; its neighbour (lane ^ 1) gets the word itself.
+// The term that a word adds to its own lane; its neighbour (lane ^ 1) gets the word itself.
 __device__ __forceinline__ uint64_t Product(uint64_t word, uint64_t secret) {
   const uint64_t keyed = word ^ secret;
   return (keyed & 0xffffffff) * (keyed >> 32);

@@ -23,7 +23,7 @@ struct MergePlan {
   const int32_t* token_limit;
 };
 
-// Of checked parameters.
+// REQUIRES: checked parameters.
 template <Family kFamily>
 [[nodiscard]] cudaError_t LaunchMerge(const MergePlan& plan, cudaStream_t stream);
 

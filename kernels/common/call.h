@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host's side of every kernel needs to know before it launches: the device, the types of
-// the operands, and whether other calls would accept their parameters.
+// Facts that the host's side of every kernel needs before it launches: the device, the types of the
+// operands, and whether other calls would accept their parameters.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace kvtier::kernels {
 
-// For which devices a kernel is compiled. What Ampere's multiprocessors know (mma.sync, ldmatrix,
-// cp.async) all later ones do, so kAmpere runs everywhere; kHopper uses what Hopper has besides and
+// For which devices a kernel is compiled. All later multiprocessors have Ampere's instructions
+// (mma.sync, ldmatrix, cp.async), so kAmpere runs everywhere; kHopper uses Hopper's own besides and
 // runs there alone. Kernels of both are compiled twice from one source, with this as a parameter of
 // their templates; prefill has kernels of its own for each, and MLA is Hopper's only.
 enum class Family { kAmpere, kHopper };
@@ -32,8 +32,8 @@ struct Device {
 [[nodiscard]] bool QueryDevice(Device* device);
 
 // The types for which attention kernels are compiled, one translation unit each: queries and cache
-// of one 16-bit type, or an fp8 (e4m3) cache under queries of either. That is multiplied in fp16,
-// which holds all values of e4m3.
+// of one 16-bit type, or an fp8 (e4m3) cache under queries of either. An fp8 cache is multiplied in
+// fp16, which holds all values of e4m3.
 enum class Operands { kBf16, kFp16, kFp8 };
 
 [[nodiscard]] inline Operands OperandsOf(kvt_dtype cache) {
@@ -45,8 +45,9 @@ enum class Operands { kBf16, kFp16, kFp8 };
   return scales.values != nullptr && (scales.token_stride != 0 || scales.block_stride != 0);
 }
 
-// What kvt_decode, or kvt_prefill, refuses whatever the device and the workspace are; null:
-// refused. For calls that are made of several others and must queue all of them or none.
+// Refuses all parameters that kvt_decode, or kvt_prefill, refuses whatever the device and the
+// workspace are; null: refused. For calls that are made of several others and must queue all of
+// them or none.
 [[nodiscard]] kvt_kernel_status CheckDecode(const kvt_decode_params* params);
 [[nodiscard]] kvt_kernel_status CheckPrefill(const kvt_prefill_params* params);
 

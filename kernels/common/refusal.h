@@ -27,7 +27,7 @@ struct Limit {
   bool built;
   const char* field;
   int64_t given;
-  const char* choice;  // what is built: "64, 128 or 256"
+  const char* choice;  // the values that are built: "64, 128 or 256"
 };
 
 // KVT_KERNEL_UNSUPPORTED for the first field for which nothing is built, else KVT_KERNEL_OK.

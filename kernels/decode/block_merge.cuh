@@ -19,7 +19,7 @@ __device__ inline float PartWeight(float peak, float largest) {
   return peak == -INFINITY ? 0.0F : Exp2(peak - largest);
 }
 
-// What turns a head's sums into its output.
+// The numbers that turn a head's sums into its output.
 struct HeadResult {
   float factor;
   float lse;
@@ -93,8 +93,8 @@ __device__ void WriteColumn(const DecodeArguments& arguments, const Segment& seg
   }
 }
 
-// A head's statistics over the block: writes what is written once for each head, and returns what
-// its sums are multiplied with.
+// A head's statistics over the block: writes the values of which each head has one, and returns the
+// factor of its sums.
 template <typename Traits>
 __device__ float WriteHead(const DecodeArguments& arguments, const Segment& segment, int head,
                            DecodePartStats stats) {

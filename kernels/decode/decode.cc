@@ -89,7 +89,7 @@ int64_t CapacityOf(const Device& device, const DecodeShape& shape) {
   return int64_t{device.processors} * std::clamp(room, 1, shape.blocks_per_sm);
 }
 
-// How a step is cut, from what the host knows.
+// How a step is cut, from the facts that the host knows.
 struct Cut {
   Family family = Family::kAmpere;  // whose kernels work it off
   int unit_tokens = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decode's kernels are given, and their launches.
+// The arguments of decode's kernels, and their launches.
 //
 // One launch does a step's work for one layer: blocks divide the step's tokens among themselves
 // from the lengths on the device, each warp streams its slices of keys and values through shared
@@ -57,14 +57,14 @@ struct DecodeArguments {
   DecodeWorkspace workspace;
 };
 
-// What a kernel wants of its launch.
+// A kernel's requirements of its launch.
 struct DecodeShape {
   int tile_tokens;    // the smallest unit: one slice for each warp
   int blocks_per_sm;  // that fit, by shared memory, on the family's largest multiprocessors
   int shared_bytes;
 };
 
-// What a block has of a multiprocessor's shared memory beside shared_bytes, at most: its static
+// The shared memory that a block has of a multiprocessor beside shared_bytes, at most: its static
 // variables, and 1 KB that the system keeps.
 constexpr int kOtherSharedBytes = 2048;
 

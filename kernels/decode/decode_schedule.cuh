@@ -47,7 +47,8 @@ struct Segment {
 // A block's chunk, segment by segment. Copies of a walker walk independently.
 class SegmentWalker {
  public:
-  // Of block `block`, whose chunk is [begin, end); all chunks but the last have `chunk` units.
+  // Walks the segments of block `block`, whose chunk is [begin, end); all chunks but the last have
+  // `chunk` units.
   __device__ SegmentWalker(const StepShape& step, int block, int sequence, int sequence_begin,
                            int begin, int end, int chunk)
       : block_(block),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared-prefix decode, made of the other kernels: the sequences of a prefix are to it what the
-// tokens of a suffix are to prefill, only without a causal order among them.
+// Shared-prefix decode, made of the other kernels: the sequences of a prefix are to it like the
+// tokens of a suffix to prefill, only without a causal order among them.
 
 #include <optional>
 
@@ -85,8 +85,8 @@ kvt_merge_lse_params Merge(const kvt_decode_params& own, const char* outputs, co
   return params;
 }
 
-// All three launches are queued or none: the parts write where this says, so what the caller said
-// of output and LSE is checked as decode's own.
+// All three launches are queued or none: the parts write where this says, so the caller's output
+// and LSE are checked by decode's own rules.
 kvt_kernel_status Check(const kvt_decode_shared_params* params) {
   const auto given = CheckRules({{params != nullptr, "params must be given"}});
   if (given != KVT_KERNEL_OK) return given;

@@ -10,8 +10,8 @@
 
 namespace kvtier::kernels {
 
-// Dynamic shared memory that lets one or two blocks live on a multiprocessor, less what each has
-// statically and what the system keeps.
+// Dynamic shared memory that lets one or two blocks live on a multiprocessor, less each block's
+// static part and the system's share.
 template <Family kFamily>
 struct SmShare {
   static constexpr int kWholeBytes = 225 * 1024;  // of 227 KB
@@ -46,8 +46,8 @@ struct DecodeTraits {
   static constexpr int kScaleBytes = kFp8Cache ? 2 * kSliceTokens * 4 : 0;
   static constexpr int kStageBytes = 2 * kHalfSliceBytes;
   // Two stages of 8 warps are 128 KB on their way on each SM, 64 KB while all warps compute. HBM
-  // needs 64 KB to run at 95 % of its rate; what is more makes everything else wait longer.
-  // With less room, warps with large slices have one each and wait for it by turns.
+  // needs 64 KB to run at 95 % of its rate; any more makes everything else wait longer. With less
+  // room, warps with large slices have one each and wait for it by turns.
   static constexpr int kStages = kStageBytes <= 8192 ? 2 : kLargeSm ? 3 : 1;
   static constexpr int kWarpBytes = kStages * kStageBytes;
 

@@ -133,10 +133,10 @@ class HeadGroup {
     }
   }
 
-  // Of head n * 8 + 2 * (lane % 4) + c.
+  // The peak of head n * 8 + 2 * (lane % 4) + c.
   __device__ float peak(int n, int c) const { return peak_[n][c]; }
   __device__ float sum(int n, int c) const { return sum_[n][c]; }
-  // Of that head and column SumsRow(tile, half) of the output.
+  // The value sum of the same head and of column SumsRow(tile, half) of the output.
   __device__ float value_sum(int tile, int n, int half, int c) const {
     return sums_[tile][n][2 * half + c];
   }

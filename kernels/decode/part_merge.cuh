@@ -144,7 +144,7 @@ __device__ void ArriveAndMerge(const DecodeArguments& arguments, const Segment& 
     int32_t* const arrivals =
         &arguments.workspace
              .arrivals[segment.sequence * arguments.params.kv.kv_heads + segment.head];
-    // Releases what the whole block has written before its last barrier, and acquires the others'.
+    // Releases all that the block wrote before its last barrier, and acquires the others' writes.
     scratch->is_last = AddAcquireRelease(arrivals, 1) == segment.parts - 1;
     // The next launch finds it as this one did.
     if (scratch->is_last) *arrivals = 0;

@@ -7,7 +7,7 @@
 // a kernel that calls LaunchDependentGrids lets the next one come up beside it. Without the launch
 // attribute, or in front of other kernels, both calls do nothing.
 //
-// Only Hopper's kernels overlap. Those of other families begin when the work ahead has ended, so
+// Only Hopper's kernels overlap. Kernels of other families begin when the work ahead has ended, so
 // both calls are empty in them, and their launches do not have the attribute: it would promise the
 // wait that they lack.
 #pragma once
@@ -36,9 +36,9 @@ __device__ __forceinline__ void LaunchDependentGrids() {
   }
 }
 
-// Counters in global memory through which blocks hand over: what the whole block wrote before its
-// last barrier is released by the one thread that adds, and what other blocks released is acquired.
-// Returns what was there before.
+// Counters in global memory through which blocks hand over: the one thread that adds releases the
+// block's writes before its last barrier, and acquires the writes that other blocks released.
+// Returns the previous value.
 __device__ __forceinline__ int32_t AddAcquireRelease(int32_t* global, int32_t value) {
   int32_t before = 0;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"

@@ -116,7 +116,7 @@ __device__ inline uint32_t Fp16PairFromE4m3Pair(uint16_t pair) {
     return result;
   } else {
     // Ampere has no instruction for it. Exponent and mantissa move to where fp16 has them, which
-    // makes a value 2^-8 of what it was, as fp16's exponents count from 15 and e4m3's from 7.
+    // multiplies a value by 2^-8, as fp16's exponents count from 15 and e4m3's from 7.
     const uint32_t halves = __byte_perm(pair, 0, 0x1404);
     const uint32_t magnitudes = (halves & 0x7F007F00U) >> 1;
     const __half2 scaled = __hmul2(reinterpret_cast<const __half2&>(magnitudes),

@@ -176,7 +176,7 @@ __device__ __forceinline__ void NamedBarrierArrive(int id, int threads) {
 }
 
 // setmaxnreg: producer warpgroups give up registers that consumer warpgroups take. All warps of a
-// warpgroup execute it; the sum over the CTA must not exceed what it was launched with.
+// warpgroup execute it; the sum over the CTA must not exceed its number at launch.
 template <int kRegisters>
 __device__ __forceinline__ void AllocateRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -220,8 +220,8 @@ __device__ __forceinline__ uint32_t PeerAddress(uint32_t shared, uint32_t rank) 
   return address;
 }
 
-// At a peer's barrier. What the CTA's threads did before they last met is visible to the threads
-// that wait there with WaitForPeers.
+// Arrives at a peer's barrier. All earlier writes of the CTA's threads, up to their last common
+// barrier, are visible to the threads that wait there with WaitForPeers.
 __device__ __forceinline__ void ArriveAtPeer(uint32_t peer_barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_barrier)
                : "memory");

@@ -130,8 +130,8 @@ __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most kPending of this thread's newest groups are in flight. What other threads of
-// the warp copied can be read after a __syncwarp.
+// Waits until at most kPending of this thread's newest groups are in flight. Copies of the warp's
+// other threads can be read after a __syncwarp.
 template <int kPending>
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

@@ -20,7 +20,8 @@ struct TensorShape {
   std::span<const cuuint32_t> box;
 };
 
-// False: strides or extents are beyond what the engine can address, or the driver is too old.
+// Returns false if strides or extents are too large for the engine to address, or the driver is too
+// old.
 [[nodiscard]] bool EncodeTensorMap(const void* tensor, const TensorShape& shape, CUtensorMap* map);
 
 // A map over one of the cache's tensors whose coordinates are (element within the page's first

@@ -69,7 +69,7 @@ kvt_kernel_status Check(const kvt_mla_decode_params* p) {
        {pairs <= KVT_MLA_MAX_PAIRS, "sequences * tiles of 64 heads", pairs, "up to 16384"}});
 }
 
-// How a step is cut, from what the host knows.
+// How a step is cut, from the facts that the host knows.
 struct Cut {
   int unit_tokens;
   int chunks;
@@ -120,7 +120,8 @@ StepShape StepOf(const kvt_mla_decode_params& p, const Cut& cut) {
 }
 
 // Coordinates (element, head, sequence); one copy brings 64 elements of 64 heads, swizzled, zeros
-// for heads that do not exist. False: strides are beyond what the copy engine can address.
+// for heads that do not exist. Returns false if strides are too large for the copy engine to
+// address.
 bool EncodeQueryMap(const kvt_mla_decode_params& params, CUtensorMap* map) {
   const cuuint64_t extents[] = {KVT_MLA_QUERY_DIM, static_cast<cuuint64_t>(params.q_heads),
                                 static_cast<cuuint64_t>(params.sequences.sequences)};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to the MLA decode kernel, and the sizes both agree on.
+// The arguments that the host hands to the MLA decode kernel, and the sizes both agree on.
 #pragma once
 
 #include <cuda.h>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two consumer warpgroups of an MLA block. Both hold the same 64 heads and half of the output's
-// columns each, in registers. Of every two tiles of tokens each
-// multiplies queries with one, takes the softmax and hands the weights to the other; both multiply
-// the weights of both tiles with their columns. So one's softmax falls into the other's
-// multiplications.
+// columns each, in registers. From every two tiles of tokens each multiplies queries with one,
+// takes the softmax and hands the weights to the other; both multiply the weights of both tiles
+// with their columns. So one's softmax falls into the other's multiplications.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -59,7 +58,7 @@ class MlaConsumer {
     float scores[kMlaScores];
     if (kOwn == 0 && tiles > 0) Score<0>(scores);
     for (int tile = 0; tile < tiles; tile += 2) {
-      // Of the pair.
+      // The tokens of the pair.
       const int tokens = segment.token_end - segment.token_begin - tile * kMlaTileTokens;
       if constexpr (kOwn == 0) {
         WorkFirst(tokens, softmax, scores, output);
@@ -72,9 +71,9 @@ class MlaConsumer {
 
  private:
   using Softmax = MlaSoftmax<kMlaScores>;
-  // What is multiplied: fp16 holds all values of e4m3.
+  // The type that is multiplied: fp16 holds all values of e4m3.
   using Element = std::conditional_t<kFp8, __half, Output>;
-  // Of all tokens alike.
+  // The scale that all tokens share.
   [[nodiscard]] __device__ float OneScale() const {
     const bool one = kFp8 && arguments_.scales.values != nullptr;
     return one && arguments_.scales_by_token == 0 ? *arguments_.scales.values : 1.0f;
@@ -120,7 +119,7 @@ class MlaConsumer {
     NamedBarrierSync(kMlaMeetBarrier, kMlaMergeThreads);
   }
 
-  // Of the pair at hand and all that follow there are so many tokens.
+  // `tokens` are those of the pair at hand and of all that follow.
   __device__ __forceinline__ void WorkFirst(int tokens, Softmax& softmax,
                                             float (&scores)[kMlaScores],
                                             float (&output)[kMlaOutputs]) {
@@ -292,8 +291,8 @@ class MlaConsumer {
     wgmma::Commit();
   }
 
-  // The other consumer has waited for all of its tile, but what the copy engine wrote is seen by
-  // those who wait.
+  // The other consumer has waited for all of its tile, but only a thread that waits itself sees the
+  // copy engine's writes.
   template <int kStage, int kHalf>
   __device__ __forceinline__ void AwaitValues() {
 #pragma unroll
@@ -339,7 +338,7 @@ class MlaConsumer {
     }
   }
 
-  // Waits for the other's weights. A warp takes what the other's same warp has given.
+  // Waits for the other's weights. A warp takes the weights that the other's same warp has given.
   template <int kOther>
   __device__ __forceinline__ void ReceiveWeights(uint32_t (&weights)[kMlaWords],
                                                  float (&row_max)[2]) {

@@ -23,7 +23,7 @@ struct MergeClaim {
 
 constexpr int kMergeSpan = 128;  // columns of one warp
 
-// What the warps that share a row's parts have found; shared memory that is free while they merge.
+// The findings of the warps that share a row's parts; shared memory that is free while they merge.
 template <int kWarps>
 struct MergeScratch {
   float4 sums[kWarps][kMergeSpan / 4];
@@ -44,9 +44,9 @@ __device__ inline void LoadColumns(const float* from, float (&columns)[4]) {
   columns[3] = four.w;
 }
 
-// Of rows with few parts, kMergeRows from `row` on, kMergeSpan columns from `column` on, given to
-// rows.Write; one warp. Rows from `count` on are not written, a part without keys (LSE -infinity)
-// has no weight, whatever its values are.
+// Merges rows with few parts, kMergeRows from `row` on, kMergeSpan columns from `column` on, and
+// gives them to rows.Write; one warp. Rows from `count` on are not written, a part without keys
+// (LSE -infinity) has no weight, whatever its values are.
 //   rows.Lse(row, part)           its log-sum-exp
 //   rows.Values(row, part)        its head_dim sums, already divided
 //   rows.Write(row, column, sums) the result's four columns of this lane
@@ -230,7 +230,7 @@ __device__ void MergeCooperatively(MergeState* state, MergeClaim* turn,
                                    MergeScratch<kThreads / 32>* scratch, const Rows& rows,
                                    int parts, int count, int thread, bool may_wait) {
   constexpr int kWarps = kThreads / 32;
-  // Of few parts, rows are claimed, at least as many as occupy all warps; of many, items, which
+  // With few parts, rows are claimed, at least as many as occupy all warps; with many, items, which
   // several warps share if there are few for each block.
   const bool few = parts <= kMergeFewParts;
   constexpr int kFewestRows = kWarps * kMergeSpan / kHeadDim;
@@ -244,7 +244,7 @@ __device__ void MergeCooperatively(MergeState* state, MergeClaim* turn,
   const auto meet = [] {
     asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
   };
-  // Of the block's first thread: takes the next run, or leaves for good.
+  // Run by the block's first thread: takes the next run, or leaves for good.
   const auto claim = [&] {
     const int32_t before = atomicAdd(&state->claims, 1);
     const int32_t taken = before % kMergeDeparture;

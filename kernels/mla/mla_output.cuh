@@ -21,7 +21,7 @@ class MlaOutput {
     return min(kMlaTileHeads, arguments_.q_heads - first_head_);
   }
 
-  // Of the segment at hand.
+  // Writes the LSE of the segment at hand.
   __device__ void WriteOwnLse(int row, float lse) const {
     if (row >= Rows()) return;
     if (segment_.parts > 1) {
@@ -57,7 +57,7 @@ class MlaOutput {
     }
   }
 
-  // What merge_together.cuh asks of the segment's pair.
+  // The segment's pair, as merge_together.cuh reads it.
   [[nodiscard]] __device__ float Lse(int row, int part) const {
     return __ldcg(arguments_.part_lse + PartRow(SlotOf(part), row));
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The four warps that have the copy engine bring queries and pages of the latent cache: one for
 // each half of the columns of each stage, so that no half waits for another's place. Each chunk of
-// 64 columns is given out by itself. What comes from an fp8 cache takes the second half of its
-// chunk's place, unswizzled, and is widened to fp16 where it lies.
+// 64 columns is given out by itself. A chunk from an fp8 cache takes the second half of its place,
+// unswizzled, and is widened to fp16 where it lies.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ class MlaProducer {
     return own_box_ * arguments_.box_tokens < existing;
   }
 
-  // Of this lane's box.
+  // The first token of this lane's box.
   __device__ int FirstToken(const Segment& segment, int tile) const {
     return segment.token_begin + tile * kMlaTileTokens + own_box_ * arguments_.box_tokens;
   }
@@ -121,7 +121,7 @@ class MlaProducer {
     if (lane_ < chunks_) Full(lane_).Arrive();
   }
 
-  // Of the half's chunks.
+  // The barrier of one of the half's chunks.
   __device__ TransactionBarrier& Full(int chunk) const {
     return shared_.full[stage_][first_chunk_ + chunk];
   }

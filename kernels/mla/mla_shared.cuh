@@ -25,24 +25,26 @@ constexpr int kMlaLeftChunks = kMlaHalfDim / 64;
 constexpr int kMlaChunkBytes = 64 * 128;
 static_assert(kMlaTileHeads == 64 && kMlaTileTokens == 64);
 
-// Of a consumer's warp. The first lane of each reads and writes what goes with its rows, and
-// arrives for itself.
+// The quads of a consumer's warp. The first lane of each reads and writes what goes with its rows,
+// and arrives for itself.
 constexpr int kMlaQuads = 8;
 
 struct alignas(kMlaAtomBytes) MlaShared {
   alignas(kMlaAtomBytes) char query[kMlaChunks][kMlaChunkBytes];
   alignas(kMlaAtomBytes) char tiles[2][kMlaChunks][kMlaChunkBytes];
-  // Of a pair's tiles in turn: a warp that gives weights has taken what it was given before.
+  // The weights of a pair's tiles in turn: a warp that gives weights has already taken those given
+  // to it.
   alignas(kMlaAtomBytes) char weights[kMlaChunkBytes];
-  float row_max[2][kMlaTileHeads];  // what the weights of a pair's tiles are relative to
+  float row_max[2][kMlaTileHeads];  // the maxima to which a pair's weights are relative
   float sums[2][kMlaTileHeads];     // of each consumer's weights
   float scales[2][kMlaTileTokens];  // of an fp8 cache's tokens
   Ring<1> query_ring;               // emptied by both consumers
   TransactionBarrier full[2][kMlaChunks];
   TransactionBarrier left_empty[2];   // by the first consumer
   TransactionBarrier right_empty[2];  // by the second
-  // Weights and row_max of a tile, from each warp of a consumer to the same warp of the other. That
-  // it has taken them, the giver learns from what it is given next, or from the end of the segment.
+  // Weights and row_max of a tile, from each warp of a consumer to the same warp of the other. The
+  // giver learns that it has taken them from the next weights that it is given, or from the end of
+  // the segment.
   TransactionBarrier weights_full[2][4];
   TransactionBarrier landed[2][2];  // copies to be widened, or zeroed at their end, before
                                     // they are given out
@@ -63,12 +65,12 @@ struct alignas(kMlaAtomBytes) MlaShared {
   }
 };
 
-// What a thread of a consumer warpgroup holds of a tile.
+// A consumer thread's share of a tile.
 constexpr int kMlaScores = kMlaTileTokens / 2;
 constexpr int kMlaWords = kMlaTileTokens / 4;  // its weights in pairs
 constexpr int kMlaOutputs = kMlaHalfDim / 2;
 
-// What a segment takes: its tiles, and how many of the last one's tokens exist.
+// A segment's tiles, and how many of the last one's tokens exist.
 __device__ __forceinline__ int MlaTiles(const Segment& segment) {
   return (segment.token_end - segment.token_begin + kMlaTileTokens - 1) / kMlaTileTokens;
 }

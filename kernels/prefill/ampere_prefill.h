@@ -24,8 +24,8 @@ struct AmperePrefillPlan {
   int32_t to_fp32;           // results leave as fp32
 };
 
-// Of checked parameters. `blocks`: at least the tiles of kAmpereRows rows that the step's sequences
-// and KV heads have; those beyond find nothing to do.
+// REQUIRES: checked parameters. `blocks`: at least the tiles of kAmpereRows rows that the step's
+// sequences and KV heads have; those beyond find nothing to do.
 template <Operands kOperands>
 [[nodiscard]] cudaError_t LaunchAmperePrefill(const AmperePrefillPlan& plan, int64_t blocks,
                                               cudaStream_t stream);

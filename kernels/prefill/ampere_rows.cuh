@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warp's 16 rows of queries: scores, the running softmax, sums of values, and what is written. Of
-// an instruction's sums a thread holds columns 2 * (lane % 4) and the next of rows lane / 4 and 8
-// below; the four threads of a quad share a row.
+// A warp's 16 rows of queries: scores, the running softmax, sums of values, and the results that it
+// writes. From an instruction's sums a thread holds columns 2 * (lane % 4) and the next of rows
+// lane / 4 and 8 below; the four threads of a quad share a row.
 #pragma once
 
 #include <cmath>

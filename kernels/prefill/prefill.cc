@@ -103,7 +103,7 @@ bool MakePlan(const kvt_prefill_params& p, const PrefillChoice& choice, bool to_
   plan->tile_rows = choice.tile_rows;
   plan->box_tokens = choice.cluster_ctas != 0 ? kShortUnitKeys : BoxTokens(p, choice.tile_rows);
   plan->box_shift = std::countr_zero(static_cast<uint32_t>(plan->box_tokens));
-  // A cluster would have to agree on what it draws.
+  // A cluster's CTAs would have to agree on the item that they draw.
   plan->draws_items = choice.cluster_ctas == 1 && choice.items > choice.clusters;
   plan->page_shift = std::countr_zero(static_cast<uint32_t>(p.kv.page_tokens));
   // A split launch is short and has a merge ahead and behind, which leaves no room beside it: what

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to the two prefill kernels, the sizes both sides agree on, and the launches.
+// The plan that the host hands to the two prefill kernels, the sizes both sides agree on, and the
+// launches.
 //
 // The kernel for long queries is built for tiles of 128 or 192 rows of queries, that for short
 // queries for tiles of 64 rows, each served by a cluster of CTAs that divide its keys.

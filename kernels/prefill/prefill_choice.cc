@@ -59,8 +59,8 @@ struct ShortQuestion {
   std::array<int32_t, kMaxClusterCtas> places;
 };
 
-// As measured on an H200. What the long kernel computes is left out: where it counts, suffixes are
-// so long that the short one would read their keys too often to be chosen.
+// As measured on an H200. The long kernel's computing is left out: where it counts, suffixes are so
+// long that the short one would read their keys too often to be chosen.
 struct Costs {
   double long_us;
   double long_bytes_per_us;
@@ -83,7 +83,7 @@ constexpr Costs kFp8 = {.long_us = 14.5,
                         .cta_bytes_per_us = 2.05e4};
 // The long kernel takes so much longer over a byte of heads of 64 than of 128.
 constexpr double kLongNarrow = 1.5;
-// What a launch gains if all of the next one's clusters can come up beside its own.
+// The time that a launch gains if all of the next one's clusters can come up beside its own.
 constexpr double kOverlapUs = 1.2;
 
 double ShortUs(const ShortQuestion& q, const Costs& costs, int32_t ctas, int32_t places) {

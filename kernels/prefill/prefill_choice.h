@@ -26,7 +26,7 @@ struct PrefillChoice {
 // Tiles of so many rows over all sequences and KV heads, at most.
 [[nodiscard]] int64_t BoundTiles(const kvt_prefill_params& params, int tile_rows);
 
-// Of all queries, or of one part where keys are split.
+// The elements of all queries, or of one part where keys are split.
 [[nodiscard]] inline int64_t OutputElements(const kvt_prefill_params& params) {
   return int64_t{params.query_tokens} * params.q_heads * params.kv.head_dim;
 }

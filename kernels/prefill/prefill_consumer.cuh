@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A consumer warpgroup: 64 rows of queries against one tile of keys after another.
 //
-// Of two warpgroups each multiplies the scores of a tile and the output of the tile before in one
+// With two warpgroups each multiplies the scores of a tile and the output of the tile before in one
 // turn at the tensor cores, so that one's exponentials hide behind the other's multiplications.
 // Three multiply, exponentiate and multiply again, one after the other and each on its own.
 #pragma once
@@ -109,12 +109,12 @@ class TileConsumer {
     return {(first + Traits::kKeys - 1) / Traits::kKeys, (last + 1) / Traits::kKeys};
   }
 
-  // What takes raw scores to natural logarithms, without the soft cap and scales along tokens.
+  // The factor from raw scores to natural logarithms, without the soft cap and scales along tokens.
   __device__ float ScoreScale(const PrefillItem& item) const {
     return plan_.params.softmax_scale * HeadScale(plan_.params.kv.key_scales, item);
   }
 
-  // Of an fp8 cache whose scales do not differ along tokens: the one of the item's KV head.
+  // The scale of the item's KV head, for an fp8 cache whose scales do not differ along tokens.
   __device__ float HeadScale(const kvt_scales& scales, const PrefillItem& item) const {
     if (!Traits::kFp8 || scales.values == nullptr || plan_.scales_per_token) return 1.0f;
     return scales.values[item.kv_head * scales.head_stride];
@@ -253,8 +253,8 @@ class TileConsumer {
     Finish(item, softmax, output);
   }
 
-  // Of an item that ends before this warpgroup's rows: passes the scheduler barrier as often as the
-  // other warpgroups, which wait for it there, and releases every tile.
+  // Skips an item that ends before this warpgroup's rows: passes the scheduler barrier as often as
+  // the other warpgroups, which wait for it there, and releases every tile.
   __device__ __forceinline__ void PassOver(const PrefillItem& item) {
     const int32_t tiles = item.end_tile - item.first_tile;
     SchedulerBarrierSync();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What consumer warps leave behind: rows of output with their log-sum-exps, or of a part of it that
-// is merged later.
+// The output of consumer warps: rows with their log-sum-exps, or of a part of it that is merged
+// later.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class OutputWriter {
   }
 
  private:
-  // Of the tile: the thread's r-th row of two.
+  // The tile's row that is the thread's r-th of two.
   __device__ __forceinline__ int RowOf(int r) const { return first_row_ + lane_ / 4 + 8 * r; }
 
   __device__ __forceinline__ void StoreLse(const PrefillItem& item, int32_t rows,

@@ -126,7 +126,7 @@ class TileCopier {
     }
   }
 
-  // What a lane copies: from where, and to where in shared memory.
+  // A lane's copy: its source, and its place in shared memory.
   struct Box {
     int32_t column;
     int32_t group_in_page;  // of 8 tokens

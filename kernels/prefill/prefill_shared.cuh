@@ -37,8 +37,8 @@ struct PrefillTraits {
   static constexpr bool kQueryInRegisters = kOverlapsTiles && kDim <= 128;
   static constexpr int kQueryStages = kOverlapsTiles ? 1 : 2;
   static constexpr bool kQueriesAhead = kQueryInRegisters || kQueryStages > 1;
-  // Of the producer's four warps, those that copy: one for keys and one for values, since small
-  // pages keep a warp busy; but an fp8 cache needs three warps to widen.
+  // The copying warps of the producer's four: one for keys and one for values, since small pages
+  // keep a warp busy; but an fp8 cache needs three warps to widen.
   static constexpr int kCopierWarps = kFp8Cache ? 1 : 2;
   static constexpr int kLoaderThreads = 128 - 32 * kCopierWarps;
   // A tile lies as atoms [row / 8][dim / 64], each 8 rows of 64 elements, swizzled.
@@ -143,7 +143,7 @@ struct alignas(kAtomBytes) PrefillShared {
     // Converted tiles are given out by the loader threads, copied ones by the copying thread.
     const uint32_t fillers = Traits::kFp8 ? Traits::kLoaderThreads : 1;
     tile_ring.Init(fillers, emptiers);
-    // What threads read themselves, each gives back itself.
+    // Each thread gives back itself the stages that it reads itself.
     query_ring.Init(Traits::kLoaderThreads, 32 * Traits::kConsumerWarps);
     item_ring.Init(1, 32 * (Traits::kConsumerWarps + 3));  // all warps but the one that draws
     tail.Init(1);
@@ -151,8 +151,8 @@ struct alignas(kAtomBytes) PrefillShared {
   }
 };
 
-// Of a CTA whose shared memory has items with their item_ring: the next item, for the calling
-// thread.
+// Receives the next item of a CTA whose shared memory has items with their item_ring, for the
+// calling thread.
 template <typename Shared, int kSlots>
 __device__ __forceinline__ PrefillItem ReceiveItem(Shared& shared, RingCursor<kSlots>& cursor) {
   shared.item_ring.full[cursor.stage()].Wait(cursor.parity());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both prefill kernels do with a tile: where its elements lie in shared memory, which keys a
+// The work of both prefill kernels on a tile: where its elements lie in shared memory, which keys a
 // thread's rows see, the two multiplications, and where results go.
 //
 // A tile of queries, keys or values lies as atoms [row / 8][dim / 64] of 8 rows by 64 elements,
@@ -72,7 +72,8 @@ __device__ __forceinline__ void QueueOutput(float (&output)[Traits::kHeadDim / 2
   wgmma::Commit();
 }
 
-// Whether results leave as bf16: over an fp8 cache that is not the type of what is multiplied.
+// Whether results leave as bf16: over an fp8 cache the operands of the multiplication have another
+// type.
 template <typename Traits>
 __device__ __forceinline__ bool WritesBf16(const PrefillPlan& plan) {
   return Traits::kFp8 ? plan.params.query_dtype == KVT_BF16

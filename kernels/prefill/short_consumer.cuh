@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The consumer warpgroups of the kernel for short queries: 64 rows of queries against the keys of
-// this CTA, each warpgroup on every kShortGroups-th tile. The first one adds up what the others
-// have and merges it with the cluster's other CTAs, while those go on with the next item.
+// this CTA, each warpgroup on every kShortGroups-th tile. The first one adds up the others' sums
+// and merges them with the cluster's other CTAs, while those go on with the next item.
 //
 // A step with a short query is short itself and runs all of this from a cold instruction cache:
 // there is one copy of each piece of code, and little is unrolled that need not be.
@@ -70,7 +70,7 @@ class ShortConsumer {
   // All threads of the warpgroup.
   __device__ void Meet() const { NamedBarrierSync(1 + group_, 128); }
 
-  // Of keys or values; arrives as often as ShortTraits::kTileEmptiers says.
+  // Releases a tile of keys or values; arrives as often as ShortTraits::kTileEmptiers says.
   __device__ __forceinline__ void ReleaseTile(TransactionBarrier& barrier) const {
     if constexpr (Traits::kFp8) {
       barrier.Arrive();
@@ -79,8 +79,8 @@ class ShortConsumer {
     }
   }
 
-  // Of tile `tile` of the item. From lane 0, so that the compiler keeps descriptors in registers
-  // that the warp shares.
+  // The stage of tile `tile` of the item. Lane 0 broadcasts it, so that the compiler keeps
+  // descriptors in registers that the warp shares.
   __device__ __forceinline__ StagePhase StageOfTile(int32_t tile) const {
     const uint32_t number = __shfl_sync(0xffffffff, tiles_before_ + tile, 0);
     return {static_cast<int>(number % Traits::kStages), number / Traits::kStages % 2};
@@ -106,7 +106,7 @@ class ShortConsumer {
     return visible;
   }
 
-  // scores = queries * keys^T. What a tile lacks of keys is masked later.
+  // scores = queries * keys^T. Keys that a tile lacks are masked later.
   __device__ __forceinline__ void MultiplyKeys(float (&scores)[kScores], int stage) {
     const int slot = __shfl_sync(0xffffffff, query_cursor_.stage(), 0);
     const uint64_t query = wgmma::Advance(query_, slot * Traits::kQueryBytes);
@@ -267,7 +267,7 @@ class ShortConsumer {
     if (!stays) ReleaseTile(shared_.value_ring.empty[place.stage]);
   }
 
-  // 0 times NaN is NaN: what is not there of a tile's values must be 0, not just weightless.
+  // 0 times NaN is NaN: a tile's missing values must be 0, not just weightless.
   __device__ void ZeroValues(int stage, int32_t first_row) const {
     constexpr int kChunks = Traits::kHeadDim / 8;
 #pragma unroll 1
@@ -345,7 +345,7 @@ class ShortConsumer {
     shared_.sums_ring.empty[other - 1].Arrive();
   }
 
-  // Of the first warpgroup, which holds the CTA's sums.
+  // Called by the first warpgroup, which holds the CTA's sums.
   __device__ __forceinline__ void MergeWithPeers(const PrefillItem& item, int32_t rows,
                                                  int32_t tiles, const Sums& sums) {
     const int stage = tiles > 0 ? StageOfTile(LastTile(tiles, 0)).stage : 0;
@@ -358,7 +358,7 @@ class ShortConsumer {
     shown_stage_ = tiles > 0 ? stage : -1;
   }
 
-  // Before the next item. Of the last one the kernel's end makes sure.
+  // Called before the next item. The kernel's end does the same for the last one.
   __device__ __forceinline__ void WaitUntilPeersHaveRead() {
     if (!shows_) return;
     WaitForPeerArrivals(shared_.parts_read);

@@ -90,7 +90,7 @@ class ShortCopier {
   }
 
  private:
-  // Of the item's units of keys, those of this CTA.
+  // Cuts the item to this CTA's share of its units of keys.
   __device__ static void TakeShare(PrefillItem& item, uint32_t ctas) {
     const uint32_t rank = ClusterRank();
     const int32_t first = item.first_tile;
@@ -170,7 +170,7 @@ class ShortQueryLoader {
   static constexpr int kChunks = Traits::kHeadDim / 8;  // of 16 bytes in a row
   static constexpr int kRowsAtOnce = 32 * kQueryWarps / kChunks;
 
-  // Rows that do not exist keep what was there: whatever comes of it stays in them.
+  // Rows that do not exist keep their old contents: any result of them stays in them.
   __device__ void Load(const PrefillItem& item) {
     const kvt_prefill_params& p = plan_.params;
     const int slot = cursor_.stage();
@@ -190,7 +190,7 @@ class ShortQueryLoader {
     cursor_.Advance();
   }
 
-  // Those of all of the item's tiles, beside the copy engine's tiles.
+  // Loads the scales of all of the item's tiles, beside the copy engine's tiles.
   __device__ void LoadScales(const PrefillItem& item) {
     if constexpr (Traits::kFp8) {
       const int32_t begin = item.first_tile * kShortUnitKeys;
@@ -202,7 +202,7 @@ class ShortQueryLoader {
     }
   }
 
-  // Of a token's key and value; threads behind the tile's last token have none.
+  // Loads the scales of a token's key and value; threads behind the tile's last token have none.
   __device__ void LoadScales(const PrefillItem& item, int32_t token, int32_t end) {
     auto& raw = shared_.raw;
     const kvt_prefill_params& p = plan_.params;

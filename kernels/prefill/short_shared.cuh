@@ -45,12 +45,12 @@ struct ShortTraits {
   static constexpr int kStages = (kFp8Cache ? 4 : 6) * 128 / kDim;
   static constexpr int kRawStages = kFp8Cache ? 4 * 128 / kDim : 0;
   static constexpr int kRawTileBytes = kKeys * kDim;
-  // Of what the copy engine brings.
+  // The stages and tiles that the copy engine fills.
   static constexpr int kCopyStages = kFp8Cache ? kRawStages : kStages;
   static constexpr int kCopyTileBytes = kFp8Cache ? kRawTileBytes : kTileBytes;
   static constexpr int kCopyUnitBytes = kCopyTileBytes / kUnits;
-  // Arrivals that fill a tile's place, and that empty it. Of every thread that writes or reads what
-  // is not only for the copy engine and the tensor cores: widened tiles, scales and sums.
+  // Arrivals that fill a tile's place, and that empty it. Every thread arrives that writes or reads
+  // data not only for the copy engine and the tensor cores: widened tiles, scales and sums.
   static constexpr int kTileFillers = kFp8Cache ? kWideners : 1;
   static constexpr int kTileEmptiers = kFp8Cache ? 128 : 4;
   static constexpr int kAtomsPerGroup = kDim / 64;
@@ -75,7 +75,7 @@ __device__ __forceinline__ int32_t ShortTiles(const PrefillItem& item) {
   return (item.end_tile - item.first_tile + Traits::kUnits - 1) / Traits::kUnits;
 }
 
-// What the cluster's CTAs tell this one of their parts of an item.
+// The messages of the cluster's CTAs to this one about their parts of an item.
 struct ShortParts {
   // [CTA, row of this one's share], -infinity: no sums; shares are rounded up
   float lse[kShortRows + kMaxClusterCtas];
@@ -85,7 +85,7 @@ struct ShortParts {
 struct NoRawShortTiles {};
 
 // Tiles of an fp8 cache as they lie there and, where scales differ along tokens, those that belong
-// to them and to the widened ones. What is widened has the scales of values lifted.
+// to them and to the widened ones. Widening lifts the scales of values.
 template <typename Traits>
 struct RawShortTiles {
   alignas(128) char keys[Traits::kRawStages][Traits::kRawTileBytes];
@@ -135,7 +135,7 @@ struct alignas(kAtomBytes) ShortShared {
     }
     key_ring.Init(Traits::kTileFillers, Traits::kTileEmptiers);
     value_ring.Init(Traits::kTileFillers, Traits::kTileEmptiers);
-    // What threads read themselves, each gives back itself.
+    // Each thread gives back itself the stages that it reads itself.
     query_ring.Init(32 * kQueryWarps, kShortConsumers);
     item_ring.Init(1, 32 * (kShortConsumerWarps + kQueryWarps + kWidenWarps));
     // By every thread: what one thread shows, another one adds up.

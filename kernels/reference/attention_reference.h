@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over a paged KV cache on the CPU: what the kernels are judged by.
+// Attention over a paged KV cache on the CPU: the reference for judging the kernels.
 //
 // All pointers are host pointers, here and in the structs of kernels.h used as parameters; layouts
 // and meanings are those of the kernels. Any thread may call; nothing is kept between calls.
@@ -35,8 +35,8 @@ struct ReferenceAttention {
 
 enum class ReferenceArithmetic : uint8_t {
   kExact,  // fp64 throughout
-  // What a plain implementation in the query's 16-bit type gives: fp32 sums, probabilities and the
-  // output rounded to 16 bits. Its error is the yardstick for a kernel's.
+  // The result of a plain implementation in the query's 16-bit type: fp32 sums, probabilities and
+  // the output rounded to 16 bits. Its error is the yardstick for a kernel's.
   kPlain16Bit,
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block operations and KV writes on the CPU: what the kernels are judged by, and what the host
-// device can use. All pointers are host pointers; layouts and meanings are those of
+// Block operations and KV writes on the CPU: the reference for judging the kernels, and a backend
+// that the host device can use. All pointers are host pointers; layouts and meanings are those of
 // kvtier/block_ops.h and kvtier/kv_write.h. Any thread.
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace kvtier::kernels {
 namespace {
 
-// Of e4m3.
+// The format e4m3.
 constexpr int kMantissaBits = 3;
 constexpr int kExponentBias = 7;
 

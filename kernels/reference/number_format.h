@@ -11,7 +11,8 @@
 
 namespace kvtier::kernels {
 
-// Of 16 bits, inline and nearly without branches: they stand in the loops of attention on the CPU.
+// Conversions of 16-bit types, inline and nearly without branches: they stand in the loops of
+// attention on the CPU.
 [[nodiscard]] inline float FloatFromBf16(uint16_t bits) {
   return std::bit_cast<float>(uint32_t{bits} << 16);
 }

@@ -70,7 +70,7 @@ void DeviceBuffer::Release() {
 
 kvt_kernel_status DeviceBuffer::Reserve(const DeviceStream& stream, size_t bytes) {
   if (bytes <= bytes_) return KVT_KERNEL_OK;
-  // What is queued may still use the old memory.
+  // Queued work may still use the old memory.
   if (const auto waited = stream.Synchronize(); waited != KVT_KERNEL_OK) return waited;
   Release();
   device_ = stream.device();

@@ -24,12 +24,13 @@ struct KernelDevice {
 class DeviceStream {
  public:
   DeviceStream() = default;
-  // Waits for nothing: what is queued must be done, or of no interest any more.
+  // Waits for nothing: queued work must be done, or of no interest any more.
   ~DeviceStream();
   DeviceStream(DeviceStream&& other) noexcept;
   DeviceStream& operator=(DeviceStream&& other) noexcept;
 
-  // In place of what it had. On failure it has no stream, and may only be opened or destroyed.
+  // Replaces the stream that it had. On failure it has no stream, and may only be opened or
+  // destroyed.
   [[nodiscard]] kvt_kernel_status Open(const KernelDevice& device);
 
   [[nodiscard]] const KernelDevice& device() const { return device_; }
@@ -57,14 +58,14 @@ class DeviceBuffer {
   static constexpr size_t kMinBytes = size_t{1} << 20;
 
   DeviceBuffer() = default;
-  // What is queued on the stream must be done.
+  // Work that is queued on the stream must be done.
   ~DeviceBuffer();
   DeviceBuffer(DeviceBuffer&& other) noexcept;
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
 
-  // Room for `bytes` at least. What it held is kept if there was room already; else it is gone, the
-  // stream has been waited for, and all bytes are 0. On failure there is no room at all. REQUIRES:
-  // the same stream every time.
+  // Makes room for `bytes` at least. Its contents stay if there was room already; else they are
+  // gone, the stream has been waited for, and all bytes are 0. On failure there is no room at all.
+  // REQUIRES: the same stream every time.
   [[nodiscard]] kvt_kernel_status Reserve(const DeviceStream& stream, size_t bytes);
   // Reserves, and copies `bytes` there; see DeviceStream::Copy.
   [[nodiscard]] kvt_kernel_status Upload(const DeviceStream& stream, const void* from,

@@ -93,7 +93,7 @@ float ScaleOf(const kvt_scales& scales, int head) {
   return scales.values == nullptr ? 1.0F : scales.values[head * scales.head_stride];
 }
 
-// What has been summed up for one query vector; the sums are relative to e^peak.
+// The sums so far for one query vector; they are relative to e^peak.
 struct Partial {
   float peak = kNone;
   double weight_sum = 0;
@@ -116,7 +116,7 @@ class QueryTile {
   void Add(const float* keys, const float* values, int begin, int tokens);
   void Store() const;
 
-  // Of any of the rows.
+  // The keys that any of the rows sees.
   [[nodiscard]] int begin_key() const { return SeenFrom(first_); }
   [[nodiscard]] int end_key() const { return SeenTo(end_ - 1); }
 
@@ -145,7 +145,7 @@ void QueryTile::Load(int row_base, int rows, int first, int end) {
   queries_.assign(count * dim_, 0.0F);
   mixed_.assign(count * dim_, 0.0F);
   partials_.assign(count, Partial());
-  // The keys' scale rides on the queries, the values' on what is mixed of them.
+  // The keys' scale rides on the queries, the values' on their mixture.
   const float score_scale = problem_.softmax_scale * ScaleOf(problem_.kv.key_scales, kv_head_);
   for (size_t i = 0; i < count; ++i) {
     const int64_t row = row_base + first + static_cast<int64_t>(i / group_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over a paged KV cache on the CPU, fast enough to serve: fp32 sums, vectorised, over the
-// same strided layouts as the kernels. What it gives is judged by AttentionReference.
+// same strided layouts as the kernels. AttentionReference judges its results.
 //
 // All pointers are host pointers. Any thread may call; nothing is kept between calls.
 #pragma once
@@ -19,8 +19,8 @@ struct HostAttention {
   float* lse = nullptr;    // [rows, q_heads], contiguous; null: not wanted
 };
 
-// False if `cancelled` became true on the way (looked at every few hundred microseconds); what was
-// written then is unspecified. `cancelled` may be null.
+// Returns false if `cancelled` became true on the way (it is read every few hundred microseconds);
+// the output is then unspecified. `cancelled` may be null.
 [[nodiscard]] bool AttendOnHost(const HostAttention& attention,
                                 const std::atomic<bool>* cancelled = nullptr);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to the kernels that write keys and values.
+// The arguments that the host hands to the kernels that write keys and values.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,8 +12,8 @@
 
 namespace kvtier::kernels {
 
-// What a thread takes of a token, a run, is worked on in pairs of rows: the values and the keys of
-// a head, or two queries.
+// A thread's part of a token, a run, is worked on in pairs of rows: the values and the keys of a
+// head, or two queries.
 struct WriteShape {
   int threads;  // of a block
   int blocks;   // of a multiprocessor
@@ -42,7 +42,7 @@ struct WritePlan {
   int64_t query_step, output_step;
 };
 
-// Of checked parameters, on a device of so many multiprocessors.
+// Plans a write with checked parameters on a device of `processors` multiprocessors.
 [[nodiscard]] WritePlan PlanWrite(const kvt_kv_write_params& params, const WriteShape& shape,
                                   int processors);
 // Inputs of a 16-bit type: kBf16 or kFp16.

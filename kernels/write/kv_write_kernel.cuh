@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotary embedding, quantisation and paged write of a step's keys and values in one pass. A thread
-// owns sixteen elements of each row of its run. What earlier launches cannot change is done before
-// they have ended: addresses are computed, settled tables read. Then rows are asked for at once,
-// before it is known where they go.
+// owns sixteen elements of each row of its run. Work on data that earlier launches cannot change is
+// done before they have ended: addresses are computed, settled tables read. Then rows are asked for
+// at once, before it is known where they go.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -151,7 +151,7 @@ class KvRun {
   }
 
   __device__ __forceinline__ void Write() {
-    // While rows are on their way. Of one head, or of all if they share theirs.
+    // Loaded while rows are on their way: the scales of one head, or of all if they share theirs.
     float value_inverse = GivenInverse(p_.cache.value_scales, share_.run);
     float key_inverse = GivenInverse(p_.cache.key_scales, share_.run);
     if (slot_ < 0) return;
@@ -241,7 +241,7 @@ class KvRun {
   const kvt_kv_write_params& p_;
   Share share_;
   RowPart straight_;  // in values
-  RowPart place_;     // in what the rope turns
+  RowPart place_;     // in the elements that the rope turns
   uint32_t heads_;
   Rows rows_;
   int64_t slot_ = 0;

@@ -99,8 +99,8 @@ __device__ __forceinline__ void Load4x2(const float* row, uint32_t first, uint32
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
-// Of a place that turns. Pairs of the neox style (kHalves) span both chunks; those of the other lie
-// within one.
+// The angles of a place that turns. Pairs of the neox style (kHalves) span both chunks; those of
+// the other lie within one.
 template <bool kHalves>
 __device__ __forceinline__ Angles LoadAngles(const kvt_rope& rope, int32_t position,
                                              const RowPart& place) {

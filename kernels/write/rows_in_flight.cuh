@@ -39,7 +39,7 @@ class RowsInFlight {
   static constexpr int kSharedBytes = kStages * 4 * kPitch;
   static_assert(kAtOnce <= kPairs);
 
-  // Of `rows` rows. `first` and `second`: a thread's first chunks of the first pair.
+  // Holds `rows` rows. `first` and `second`: a thread's first chunks of the first pair.
   __device__ RowsInFlight(const void* shared, uint32_t rows, const char* first, const char* second,
                           const Chunks& first_chunks, const Chunks& second_chunks)
       : own_(SharedAddress(shared) + threadIdx.x * 16),

@@ -19,7 +19,7 @@ REFERENCES_GONE_WITHIN_MS = 1000
 
 class KillTest(unittest.TestCase):
     def play(self, part, seed):
-        """Runs a part of the campaign; returns what it counted, and its largest values."""
+        """Runs a part of the campaign; returns its counts, and its largest values."""
         print(f"KVTIER_SEED={SEED}", flush=True)
         with tempfile.TemporaryDirectory(prefix="kvtier-kills-") as directory:
             record = pathlib.Path(directory) / "campaign.json"

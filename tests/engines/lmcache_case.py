@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests with LMCache share, and LMCache as it is in its wheel, which is unpacked at
+"""Shared by the tests with LMCache, and LMCache as it is in its wheel, which is unpacked at
 KVTIER_LMCACHE_DIRECTORY beside the packages that it needs and PyTorch's environment lacks."""
 
 import contextlib
@@ -59,7 +59,7 @@ chunk_numbers, l1_numbers = itertools.count(), itertools.count()
 
 
 def l1_name():
-    """Of a file in /dev/shm that no other test has."""
+    """The name of a file in /dev/shm that no other test has."""
     return f"lmcache_l1_pool_kvtier_{os.getpid()}_{next(l1_numbers)}"
 
 
@@ -139,7 +139,7 @@ class LmcacheCase(SharedDaemonCase, unittest.TestCase):
             time.sleep(0.001)
 
     def result(self, fd, take):
-        """What `take` returns when the descriptor has told that it is there."""
+        """Returns the result of `take` when the descriptor has told that it is there."""
         while True:
             self.assertTrue(signaled(fd), "a task was not completed")
             if (taken := take()) not in (None, {}):

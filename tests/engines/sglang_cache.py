@@ -113,7 +113,7 @@ for_groups("all_reduce", lambda group, tensor: group.all_reduce(tensor))
 
 
 class Engine:
-    """What one rank of SGLang has: a pool, its allocator, its radix cache and the linker."""
+    """The parts of one rank of SGLang: a pool, its allocator, its radix cache and the linker."""
 
     def __init__(self, extra, pool=None, model="some/model", group=None):
         self.pool = pool or mha_pool()
@@ -183,7 +183,7 @@ class Engine:
         return request, result.host_hit_length
 
     def admit(self, request):
-        """Queues the load of what was offered; how many tokens."""
+        """Queues the load of the offered tokens; returns their number."""
         result = request.result
         count, _ = self.cache.init_load_back(
             InitLoadBackParams(result.best_match_node, result.host_hit_length, req=request)
@@ -192,7 +192,7 @@ class Engine:
         return count
 
     def start_loading(self):
-        """Starts what is queued, for the forward that comes next."""
+        """Starts the queued loads, for the forward that comes next."""
         index = self.cache.ready_to_load_host_cache()
         self.linker.layer_done_counter.set_consumer(index)
         return index
@@ -227,7 +227,7 @@ def radix_key(prompt):
 
 
 def window_pool():
-    """Of a model in which every second layer has a sliding window."""
+    """The pool of a model in which every second layer has a sliding window."""
     return SWAKVPool(
         size=PAGES * PAGE_TOKENS,
         size_swa=PAGES * PAGE_TOKENS,
@@ -242,7 +242,7 @@ def window_pool():
 
 
 def linker_parameters(pool, req_to_token_pool=None):
-    """What a linker needs of SGLang's CacheInitParams."""
+    """The fields of SGLang's CacheInitParams that a linker needs."""
     return types.SimpleNamespace(
         page_size=PAGE_TOKENS,
         token_to_kv_pool_allocator=types.SimpleNamespace(get_kvcache=lambda: pool),
@@ -269,8 +269,8 @@ def linker_alone(pool, components, socket, req_to_token_pool=None):
 
 
 def state_pools():
-    """Of a model with latent attention in its layers 1 and 3, and states in 0 and 2: its KV cache,
-    and the pool of requests, which has the states."""
+    """The pools of a model with latent attention in its layers 1 and 3, and states in 0 and 2: its
+    KV cache, and the pool of requests, which has the states."""
     kv_cache = HybridLinearKVPool.__new__(HybridLinearKVPool)
     kv_cache.full_kv_pool = mla_pool(layers=2)
     kv_cache.full_attention_layer_id_mapping = {1: 0, 3: 1}

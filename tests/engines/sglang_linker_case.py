@@ -25,7 +25,7 @@ def equal(some, others):
 
 
 def rows(layers, tokens):
-    """Of KV as `Engine.kv_of` returns it, some tokens."""
+    """Some tokens of KV as `Engine.kv_of` returns it."""
     return [layer[tokens] for layer in layers]
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's storage classes, pools and radix cache, as in its wheel, without the rest of SGLang.
 
-Its packages import everything that a server needs, kernels for GPUs included. What is tested here
-is taken from the unpacked wheel that KVTIER_SGLANG_DIRECTORY names; every other module of SGLang is
-a stand-in whose functions return zero, and whose classes are empty.
+Its packages import everything that a server needs, kernels for GPUs included. The modules under
+test come from the unpacked wheel that KVTIER_SGLANG_DIRECTORY names; every other module of SGLang
+is a stand-in whose functions return zero, and whose classes are empty.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ class StandIn(types.ModuleType):
 
 
 class Finder:
-    """For import; a loader for what is not real, too."""
+    """Finds modules for import; a loader for those that are not real, too."""
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in {"sglang", *MISSING} or name in REAL:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real kvtierd tells routers, over real ZMQ sockets, read as routers read it."""
+"""Events of a real kvtierd for routers, over real ZMQ sockets, read as routers read them."""
 
 import functools
 import pathlib
@@ -139,8 +139,8 @@ class EventsTest(unittest.TestCase):
         self.check_replay(decoder)
 
     def stored_events(self, socket, decoder, blocks, medium="GPU"):
-        """Of the medium, until so many blocks with ids were told: by hash, the ids and the hash
-        before it."""
+        """Reads the medium's events until so many blocks with ids were told: by hash, the ids and
+        the hash before it."""
         told = {}
 
         def seen(payload):
@@ -187,7 +187,7 @@ class EventsTest(unittest.TestCase):
         self.assertEqual(late, told)
 
     def test_llmds_and_dynamos_decoders_read_token_ids(self):
-        self.start("events.encoding=array", 'events.token_ids=["default"]')
+        self.start("events.format=llm-d", 'events.token_ids=["default"]')
 
         socket = self.subscribe()
         self.compute_prompt()
@@ -205,7 +205,6 @@ class EventsTest(unittest.TestCase):
         self.start(
             "disk.bytes=4MiB",
             "disk.free_floor_bytes=0B",
-            "disk.admission=0",
             'events.token_ids=["default"]',
         )
         self.compute_prompt()
@@ -238,7 +237,7 @@ class EventsTest(unittest.TestCase):
                 self.assertFalse(getattr(event, "token_ids", []))
 
     def check_replay(self, decoder):
-        """What vLLM's subscribers do after a gap, with the same answer."""
+        """Does the same as vLLM's subscribers after a gap, with the same answer."""
         asker = self.socket(zmq.DEALER)
         asker.connect(self.replay_endpoint)
         for first in (0, 2**63):
@@ -256,7 +255,7 @@ class EventsTest(unittest.TestCase):
 
     def test_sglangs_structs_read_maps(self):
         decoder = msgspec.msgpack.Decoder(type=SglangBatch)
-        self.start("events.media=sglang")
+        self.start("events.format=sglang")
 
         socket = self.subscribe()
         self.compute_prompt()
@@ -265,7 +264,7 @@ class EventsTest(unittest.TestCase):
         self.assertTrue(all(decode_dynamo(payload) is not None for payload in payloads))
 
     def test_llmds_and_dynamos_decoders_read_arrays(self):
-        self.start("events.encoding=array")
+        self.start("events.format=llm-d")
 
         socket = self.subscribe(TOPIC)
         self.compute_prompt()
@@ -277,7 +276,7 @@ class EventsTest(unittest.TestCase):
                     self.assertEqual(llmd["hashes"], dynamo["block_hashes"])
 
     def test_llmds_decoder_reads_hashes_as_bytes(self):
-        self.start("events.encoding=array", "events.hash=bytes")
+        self.start("events.format=llm-d-bytes")
 
         socket = self.subscribe()
         self.compute_prompt()

@@ -74,7 +74,7 @@ class StorageManagerTest(LmcacheCase):
             manager.close()
 
     def clear(self, manager):
-        """Empties LMCache's memory, once what was just stored is not locked there any more."""
+        """Empties LMCache's memory, once the objects just stored are not locked there any more."""
         deadline = time.monotonic() + TIMEOUT_MS / 1e3
         manager.clear()
         while manager.get_l1_usage()[0]:
@@ -132,7 +132,7 @@ class StorageManagerTest(LmcacheCase):
         manager, keys = self.manager(), keys_of(8)
         self.write(manager, keys, seed=5)
         self.clear(manager)
-        # Of what lies behind the first gap, LMCache takes nothing, and unlocks it.
+        # LMCache takes nothing that lies behind the first gap, and unlocks it.
         gap = keys[:3] + keys_of(1) + keys[4:]
         self.assertEqual(self.read(manager, gap)[0], 3)
         deadline = time.monotonic() + TIMEOUT_MS / 1e3

@@ -36,7 +36,7 @@ def turned(heads, table):
 
 
 def plain_answer(model, prompt, new_tokens):
-    """What the model says when it computes the whole sequence for each token, without any cache."""
+    """The model's tokens when it computes the whole sequence for each token, without any cache."""
     table, tokens = model.rope_table(), list(prompt)
 
     def attend(layer, query, key, value):
@@ -82,8 +82,8 @@ class AnswersTest(NanoEngineCase):
                 self.check(model, engine.generate(list(map(prompt_of, (1, 15, 16, 17, 200))), 20))
 
     def test_steps_that_are_repeated_give_the_same_answers(self):
-        # As on a GPU, where short steps are CUDA graphs: what is repeated here is a call that reads
-        # its inputs where they were the first time.
+        # As on a GPU, where short steps are CUDA graphs: the call that is repeated here reads its
+        # inputs where they were the first time.
         made = []
 
         def repeating(model, attention, _):

@@ -130,7 +130,7 @@ class LoadTest(LinkerTestCase):
         self.assertFalse(any(layer.any() for layer in engine.kv_of(request.slots)))
 
     def test_a_reset_waits_for_copies_and_forgets_what_was_queued(self):
-        """And what was stored, for SGLang resets its caches when it has updated the weights."""
+        """Stored tokens go, too, for SGLang resets its caches when it has updated the weights."""
         engine, other, prompt = self.engine(), self.engine(), prompt_of()
         kv = engine.compute(prompt, next(seeds))
         engine.cache.reset()
@@ -202,7 +202,7 @@ class IdentityTest(LinkerTestCase):
         for other in others:
             with self.subTest(str(other)):
                 engine = self.engine(**other)
-                # Of one rank alone, without those that it would ask.
+                # One rank alone, without those that it would ask.
                 engine.cache.attn_tp_group = None
                 self.assertEqual(engine.match(prompt)[1], 0)
 

@@ -49,7 +49,7 @@ def model_of(name):
 
 
 def step_of(name):
-    """What a restored prefix of the model is a multiple of."""
+    """The number of tokens that a restored prefix of the model is a multiple of."""
     return STATE_TOKENS if name == "qwen3-next" else BLOCK_TOKENS
 
 

@@ -44,14 +44,15 @@ def first_token_ms(model, prompt, socket):
 
 def main():
     tokens = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
-    # Threads that wait for each other on a machine with other work would be what is measured.
+    # Threads that wait for each other on a machine with other work would distort the times.
     torch.set_num_threads(1)
     model = llama(**SIZES)
     directory = tempfile.TemporaryDirectory(prefix="kvtier-first-token-")
     daemon = PrivateDaemon(directory.name, SETTINGS)
     daemon.start()
     generator = torch.Generator().manual_seed(0)
-    first_token_ms(model, torch.full((1, 64), 7), daemon.socket)  # what is done once in a process
+    first_token_ms(model, torch.full((1, 64), 7), daemon.socket)  # the work that a process does
+                                                                  # once
     figures = {"computed": [], "host memory": [], "disk": []}
     for _ in range(RUNS):
         prompt = torch.randint(3, VOCABULARY, (1, tokens), generator=generator)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can go wrong on a disk.
+// The faults of a disk.
 #pragma once
 
 namespace kvtier {

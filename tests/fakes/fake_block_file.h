@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file of slots in memory that can fail in every way a disk does, and that survives a crash as a
-// disk does: what was synced stays, what was not may or may not.
+// disk does: synced data stays, other data may stay or not.
 #pragma once
 
 #include <array>
@@ -67,7 +67,7 @@ class FakeBlockFile final : public BlockFile {
  private:
   using Sector = std::array<std::byte, kIoAlignment>;
   struct UnsyncedSector {
-    Sector synced;                // what is on stable storage
+    Sector synced;                // the content on stable storage
     uint64_t synced_version = 0;  // which write made that
     uint64_t version = 0;         // which write made the present contents
   };
@@ -76,7 +76,7 @@ class FakeBlockFile final : public BlockFile {
     // A copy, because at a crash the caller's memory may be gone already.
     std::vector<std::byte> buffer;
   };
-  // What a Sync call has to make durable: the sectors as they were at the call.
+  // A sector that a Sync call has to make durable, as it was at the call.
   struct SectorVersion {
     uint64_t sector = 0;
     uint64_t version = 0;

@@ -29,7 +29,7 @@ class FakeDevicePool final : public DevicePool {
   [[nodiscard]] int shareable_fd() const override { return fd_; }
   [[nodiscard]] std::byte* data() const override { return memory_->data(); }
   void WhenReady(std::function<void()> ready) override;
-  // What holds it has the bytes as they are when the pool is gone.
+  // A holder has the bytes as they are when the pool is gone.
   [[nodiscard]] const std::shared_ptr<AlignedBytes>& memory() const { return memory_; }
 
  private:
@@ -49,17 +49,17 @@ class FakeDevice final : public Device {
 
   [[nodiscard]] DeviceInfo info() const override;
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
-  // A pool of what was another's memory.
+  // A pool that takes over another's memory.
   [[nodiscard]] std::unique_ptr<DevicePool> Reopen(std::shared_ptr<AlignedBytes> memory, int fd);
   // Makes memory of its own: the newest of `lent()`.
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override;
   void Copy(CopyRequest request) override;
   void AwaitBackground(bool awaited) override { background_awaited_ = awaited; }
 
-  // What a client sees that mapped the pool with this descriptor.
+  // The memory as a client sees it that mapped the pool with this descriptor.
   [[nodiscard]] FakeDevicePool* PoolByFd(int fd) const;
 
-  // What regions have borrowed, the latest last.
+  // The memory that regions have borrowed, the latest last.
   [[nodiscard]] const std::vector<FakeDevicePool*>& lent() const { return lent_; }
 
   // Pools made from now on show this descriptor, which must be open, instead of a number that no

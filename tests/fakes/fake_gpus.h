@@ -13,7 +13,7 @@
 
 namespace kvtier {
 
-// Counts what is pinned. Any thread.
+// Counts the pinned memory. Any thread.
 class FakePinner final : public HostPinner {
  public:
   [[nodiscard]] Status Pin(std::span<std::byte> memory) override {

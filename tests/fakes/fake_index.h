@@ -36,12 +36,12 @@ class FakeIndex final : public Index {
   // The index was made anew.
   void ReplaceWith(const IndexSnapshot& snapshot);
 
-  // What a process finds that starts now.
+  // The index as a process finds it that starts now.
   [[nodiscard]] IndexSnapshot Snapshot() const;
 
   [[nodiscard]] EventSource source() const { return source_; }
   [[nodiscard]] size_t batches_applied() const { return log_.size(); }
-  // Of them, those that took deleted token ids out of the files.
+  // The number of them that took deleted token ids out of the files.
   [[nodiscard]] size_t purges() const;
 
  private:

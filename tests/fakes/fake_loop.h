@@ -3,8 +3,8 @@
 //
 // Every fake posts its completions through a source of its own. Without Shuffle() events run in the
 // order posted. With it, the next event is picked by seed among all sources: the first event of an
-// ordered source, any event of an unordered one. That is every interleaving which the interfaces
-// allow and no other.
+// ordered source, any event of an unordered one. So it plays every interleaving which the
+// interfaces allow and no other.
 #pragma once
 
 #include <cstddef>

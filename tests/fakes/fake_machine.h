@@ -39,16 +39,17 @@ class FakeMachine {
 
   // For the next cache.
   [[nodiscard]] CacheEnvironment Environment();
-  // What the index holds.
+  // The content of the index.
   [[nodiscard]] IndexSnapshot Snapshot() const;
 
-  // The machine lost power and came back: events are gone, arena and device are empty, of what was
-  // not synced or acknowledged a part is left. With kKept the arena stays as it is, as if only the
-  // process had died. Pools stay until pool_keeper loses them. REQUIRES: the cache is destroyed.
+  // The machine lost power and came back: events are gone, arena and device are empty, and a part
+  // is left of the data that was not synced or acknowledged. With kKept the arena stays as it is,
+  // as if only the process had died. Pools stay until pool_keeper loses them. REQUIRES: the cache
+  // is destroyed.
   enum class HostMemory : uint8_t { kLost, kKept };
   void Crash(HostMemory host = HostMemory::kLost);
 
-  // Of all files; index and device have their own.
+  // Concerns all files; index and device have their own.
   void SetDiskFaultRates(const DiskFaultRates& rates);
   [[nodiscard]] uint64_t disk_reads() const;
   [[nodiscard]] uint64_t disk_writes() const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: texts of the admin socket through ParseAdminRequest.
 //
-// Checked besides memory safety: what is taken lies within the bounds that its header promises, and
-// written as JSON again it is taken as the same.
+// Checked besides memory safety: an accepted request lies within the bounds that its header
+// promises, and written as JSON again it is accepted as the same.
 #include <boost/json/src.hpp>
 #include <cstddef>
 #include <cstdint>

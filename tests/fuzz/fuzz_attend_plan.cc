@@ -3,9 +3,9 @@
 // would be computed with.
 //
 // The input is the group's geometry and the workspace's size (8 bytes), then the message's
-// payload, which is of the one that it can be decoded as. Checked besides memory safety: what is
-// planned lies within the workspace, names no block that the message does not, and has a scale for
-// each head or none.
+// payload, which is of the one that it can be decoded as. Checked besides memory safety: the plan
+// lies within the workspace, names no block that the message does not, and has a scale for each
+// head or none.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: bytes of a disk through every decoder of pages and of index entries.
 //
-// The first input byte says what the rest is: its lowest three bits the kind, and bit 7, whether
+// The first input byte gives the rest's meaning: its lowest three bits the kind, and bit 7, whether
 // the checksum is made right first, as the fuzzer would not find one. Checked besides memory
 // safety: whatever decodes encodes to the same bytes.
 #include <algorithm>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: the file of encryption keys.
 //
-// The first input byte says what the rest is: a file as it is; one whose checksum is made right
+// The first input byte gives the rest's meaning: a file as it is; one whose checksum is made right
 // first, as the fuzzer would not find one; or keys, which are wrapped and unwrapped. Checked
-// besides memory safety: nothing is taken that the root key did not wrap, and what it wrapped comes
-// back, less keys that cannot be.
+// besides memory safety: only keys that the root key wrapped are accepted, and all that it wrapped
+// come back, less keys that cannot be.
 #include <algorithm>
 #include <array>
 #include <cstddef>

@@ -15,12 +15,12 @@
 namespace kvtier {
 namespace {
 
-// So that choices of one byte still reach what is known.
+// Limited, so that choices of one byte still reach all known blocks.
 constexpr size_t kMaxKnownBlocks = 96;
 // Blocks of a region.
 constexpr uint32_t kRegionRows = 12;
 
-// Memory for the regions of all clients: what the daemon reads there does not matter.
+// Memory for the regions of all clients: its content does not matter to the daemon.
 int SharedRows() {
   static const UniqueFd memory = [] {
     UniqueFd fd(::memfd_create("fuzz-region", MFD_CLOEXEC));
@@ -100,7 +100,7 @@ std::optional<PayloadChecksum> HostileClient::PickChecksum() {
       return ChecksumPayload(wrong);
     }
     case 5: {
-      // That of a block that nothing was written to.
+      // The hash of a block that nothing was written to.
       const std::vector<std::byte> unwritten(HostileModel(0).groups[0].BlockBytes(),
                                              std::byte{0xdb});
       return ChecksumPayload(unwritten);
@@ -361,7 +361,8 @@ void HostileClient::Load() {
   wire::Load load{.region = region.id, .transfer = input_.Below(16)};
   if (input_.Below(4) == 3) load.order = wire::LoadOrder::kLayers;
   if (load.order == wire::LoadOrder::kLayers && input_.Below(2) == 1) {
-    // Of few slots, so that loads under way share some; now and then no layer is counted so.
+    // Picks one of few slots, so that loads under way share some; now and then no layer is counted
+    // so.
     const uint32_t slot = kCounterPageBytes / kCounterSlotBytes / 2 + input_.Below(4);
     const uint32_t layers = 1 + input_.Below(16) % 2;
     load.counter = {.offset = slot * kCounterSlotBytes, .base = input_.Byte(), .steps = layers};

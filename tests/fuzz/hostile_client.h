@@ -25,7 +25,7 @@ inline constexpr uint32_t kHostileDepth = 24;
 
 class HostileClient {
  public:
-  // What was told of one pool or region.
+  // The daemon's answers about one pool or region.
   struct Pool {
     PoolId id;
     uint32_t blocks = 0;
@@ -40,7 +40,7 @@ class HostileClient {
   // Its last new blocks, one after the other, as a good client would.
   void CommitInOrder();
   void Release(const HostileClient* other);
-  // A stretch of what it knows, one of them several times.
+  // Releases a stretch of the blocks that it knows, one of them several times.
   void ReleaseStretch();
   void Prefetch();
   // A pin, a hint or token ids.
@@ -54,7 +54,7 @@ class HostileClient {
   // One bit of the next request is flipped on its way.
   void CorruptNext() { corrupt_next_ = true; }
 
-  // Takes what the daemon has sent; false once it has closed the connection.
+  // Takes the frames that the daemon has sent; false once it has closed the connection.
   bool Receive();
 
   [[nodiscard]] const std::vector<BlockHandle>& blocks() const { return blocks_; }

@@ -53,7 +53,7 @@ class HostileGame {
   void Evict();
   void Reconfigure();
 
-  // After every step: what was answered, what holds.
+  // After every step: checks the answers and the invariants.
   void Look() {
     world_.Settle();
     for (auto& client : clients_) {
@@ -137,7 +137,7 @@ void HostileGame::DeviceStep() {
       machine.loop.RunAll();
       return;
     case 1:
-      // Copies only, or what the disk does only.
+      // Runs copies only, or events of the disk only.
       (void)machine.loop.RunOneOf(machine.device->source());
       return;
     case 2:

@@ -82,7 +82,7 @@ HostileSetup::HostileSetup(FuzzInput* input) {
   sizes.disk_slabs = sizes.disk_files == 0 ? 0 : 1 + input->Below(4);
   for (uint32_t tenant = 1; tenant <= tenants; ++tenant) {
     config.tenants.push_back({.name = "tenant-" + std::to_string(tenant), .uids = {tenant}});
-    // Of the second nothing is kept.
+    // Nothing of the second is kept.
     if (tenant == 1) config.cache.token_tenants = {config.tenants.back().name};
     if (!input->Flag()) continue;
     TenantQuota quota = DrawQuota(input, config.cache.slab_bytes);
@@ -110,7 +110,7 @@ HostileWorld::HostileWorld(const HostileSetup& setup)
       pool_fd_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
       machine_(setup.sizes, setup.event_order),
       log_(setup_.config.log),
-      models_(setup_.config.server.max_models_per_tenant, setup_.config.metrics.models_per_tenant),
+      models_(setup_.config.server.max_models_per_tenant, 16),
       settled_(&loop_) {
   if (setup_.event_order > 0) machine_.loop.Shuffle(setup_.event_order);
   for (const auto& device : machine_.devices) device->ShareDescriptor(pool_fd_.get());
@@ -118,20 +118,25 @@ HostileWorld::HostileWorld(const HostileSetup& setup)
   for (uint32_t i = 0; i < setup_.sizes.devices; ++i) {
     wire_devices_.devices.push_back({.pool_bytes = setup_.sizes.device_bytes, .name = "fake"});
   }
-  context_ = {.config = &setup_.config,
-              .loop = &loop_,
-              .clock = &machine_.clock,
-              .log = &log_,
-              .network = &network_,
-              .peers = &peers_,
-              .daemon_generation = 42,
-              .wire_devices = &wire_devices_,
-              .cache = cache_.get(),
-              .models = &models_,
-              .counters = &counters_};
-  kept_memories_ = std::make_unique<KeptMemories>(context_);
-  context_.kept_memories = kept_memories_.get();
-  server_ = std::make_unique<Server>(context_, TenantMap(setup_.config.tenants, 0));
+  kept_memories_ =
+      std::make_unique<KeptMemories>(KeptMemories::Environment{.config = &setup_.config,
+                                                               .loop = &loop_,
+                                                               .clock = &machine_.clock,
+                                                               .log = &log_,
+                                                               .closer = &network_.closer,
+                                                               .devices = &wire_devices_});
+  const SessionEnvironment sessions{.config = &setup_.config,
+                                    .loop = &loop_,
+                                    .clock = &machine_.clock,
+                                    .log = &log_,
+                                    .network = &network_,
+                                    .cache = cache_.get(),
+                                    .models = &models_,
+                                    .counters = &counters_,
+                                    .devices = &wire_devices_,
+                                    .kept_memories = kept_memories_.get(),
+                                    .daemon_generation = 42};
+  server_ = std::make_unique<Server>(sessions, &peers_, TenantMap(setup_.config.tenants, 0));
   const Status listens = server_->Listen();
   KVT_CHECK(listens.has_value());
 }
@@ -177,8 +182,8 @@ void HostileWorld::UnpinEverything() {
   } while (!walk.finished);
 }
 
-// What cannot be written must be given up: the daemon would wait for it until its deadline. Clients
-// may still be there, and pins, and what they have asked for.
+// Blocks that cannot be written must be given up: the daemon would wait for them until its
+// deadline. Clients may still be there, and pins, and unanswered requests.
 void HostileWorld::Stop() {
   constexpr int kSeconds = 40;  // writing pauses for ten seconds after a failure
   machine_.SetDiskFaultRates({});

@@ -13,7 +13,6 @@
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/service_context.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "protocol/model_record.h"
@@ -24,15 +23,15 @@
 
 namespace kvtier {
 
-// A client's process: it may have many connections, one after the other and at once, and what it
-// could write to stays quarantined until it ends.
+// A client's process: it may have many connections, one after the other and at once, and memory
+// that it could write to stays quarantined until it ends.
 struct HostileProcess {
   int32_t pid = 0;
   uint32_t uid = 0;
   UniqueFd ended;  // readable when it has: in place of a pidfd
 };
 
-// What the input decides before the first client comes.
+// Choices of the input before the first client comes.
 struct HostileSetup {
   static constexpr uint32_t kModels = 2;
 
@@ -58,11 +57,11 @@ class HostileWorld {
 
   // A new connection as of `process`.
   [[nodiscard]] UniqueFd Connect(const HostileProcess& process);
-  // Lets the sessions' loop do all that is to be done now. What the cache has asked of devices and
-  // disks stays under way: that is what machine().loop steps.
+  // Lets the sessions' loop do all work that is due now. The cache's requests to devices and disks
+  // stay under way: machine().loop steps them.
   void Settle();
-  // What the daemon does when it is stopped: ends the sessions and drains the cache, which must not
-  // take until the deadline.
+  // Stops like the daemon: ends the sessions and drains the cache, which must not take until the
+  // deadline.
   void Stop();
   // Brings everything to rest and checks that nothing is held, withheld or under way that no client
   // has. REQUIRES: every client has closed its connections, every process has ended.
@@ -95,7 +94,6 @@ class HostileWorld {
   wire::DevicesReply wire_devices_;
   ModelRegistry models_;
   ServerCounters counters_;
-  ServiceContext context_;
   std::unique_ptr<KeptMemories> kept_memories_;
   std::unique_ptr<Server> server_;
   Timer settled_;

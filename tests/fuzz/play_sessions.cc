@@ -22,7 +22,7 @@
 namespace kvtier {
 namespace {
 
-// What is being played; read by the signal handler.
+// The name of the file being played; read by the signal handler.
 char now_playing[512];
 
 void SayWhatWasPlayed(int signal) {

@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <random>
@@ -76,7 +77,7 @@ class GpuAttentionTest : public GpuDaemonFixture {
   std::optional<kvt::Pool> pool_;
 };
 
-// Of the second layer, its output at kOutputOffset; borrows both.
+// A request for the second layer, its output at kOutputOffset; borrows both.
 kvt_attend_request Request(const kvt_attend_sequence& sequence,
                            const std::vector<kvt_block>& blocks) {
   kvt_attend_request request;
@@ -263,9 +264,19 @@ TEST_F(GpuAttentionTest, RefusesWhatNoKernelIsBuiltFor) {
 class LostDeviceTest : public GpuAttentionTest {
  protected:
   [[nodiscard]] std::vector<std::string> MoreSettings() const override {
-    return {"kernels.library=" + ProgramBeside("../lib/libkvtier_faulty_kernels.so"),
-            "disk.bytes=128MiB", "disk.free_floor_bytes=0B", "cache.slab_bytes=8MiB",
+    return {"disk.bytes=128MiB", "disk.free_floor_bytes=0B", "cache.slab_bytes=8MiB",
             "retention.persist_after=0s"};
+  }
+  // The daemon takes the kernels that lie beside it.
+  [[nodiscard]] std::string Program() const override {
+    const std::filesystem::path directory = directory_->path();
+    std::filesystem::copy_file(ProgramBeside("kvtierd"), directory / "kvtierd",
+                               std::filesystem::copy_options::skip_existing);
+    if (!std::filesystem::exists(directory / "libkvtier_kernels.so")) {
+      std::filesystem::create_symlink(ProgramBeside("../lib/libkvtier_faulty_kernels.so"),
+                                      directory / "libkvtier_kernels.so");
+    }
+    return directory / "kvtierd";
   }
   [[nodiscard]] bool LogTells(const std::string& id) const {
     std::ifstream file(daemon_->log_path());

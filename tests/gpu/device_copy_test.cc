@@ -125,7 +125,7 @@ class SmallParts : public CudaDeviceTest, public ::testing::WithParamInterface<u
   static constexpr uint64_t kParts = 32;
 
   [[nodiscard]] static uint64_t BytesInAll() { return kBlocks * kParts * GetParam(); }
-  // Of every second block, so that something lies between them that no copy may touch.
+  // Copies every second block, so that something lies between them that no copy may touch.
   [[nodiscard]] static CopyRequest Request(DevicePool* pool, CopyDirection direction,
                                            std::byte* host) {
     CopyRequest request{.pool = pool, .direction = direction};
@@ -137,7 +137,7 @@ class SmallParts : public CudaDeviceTest, public ::testing::WithParamInterface<u
     }
     return request;
   }
-  // What the pool must hold after the blocks of `host` were copied into zeros.
+  // The pool's expected content after the blocks of `host` were copied into zeros.
   [[nodiscard]] static std::vector<std::byte> Expected(std::span<const std::byte> host) {
     std::vector<std::byte> expected(BytesInAll());
     for (uint64_t block = 0; block < kBlocks; block += 2) {

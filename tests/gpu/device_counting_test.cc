@@ -86,8 +86,8 @@ TEST_F(DeviceCountingTest, CopiesQueuedTogetherAreCountedInOrder) {
   loop_.RunUntil([&] { return under_way_ == 0; });
 }
 
-// The engine may be the last to know of a load; what it still has to write must not reach the next
-// load in the slot.
+// The engine may be the last to know of a load; its late writes must not reach the next load in the
+// slot.
 TEST_F(DeviceCountingTest, ASlotIsNotWrittenToWhenItsLoadIsOver) {
   for (uint32_t round = 0; round < 200; ++round) {
     auto counter = page_->Open(1);

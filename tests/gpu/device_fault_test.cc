@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What no copy can cure: a broken context, and memory that others hold.
+// Faults that no copy can cure: a broken context, and memory that others hold.
 #include <algorithm>
 
 #include "tests/gpu/device_fixture.h"

@@ -67,7 +67,7 @@ class PoolPeer {
 
   // Waits until it says that it is at work. False if it ended instead.
   [[nodiscard]] bool WaitUntilReady();
-  // Of the memory that it lends. All zeros if it ended instead.
+  // The handle of the memory that it lends. All zeros if it ended instead.
   [[nodiscard]] std::array<uint8_t, 64> ReadIpcHandle();
   [[nodiscard]] uint32_t pid() const { return static_cast<uint32_t>(pid_); }
   void Kill();

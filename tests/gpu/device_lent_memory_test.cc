@@ -72,7 +72,7 @@ TEST_F(DeviceLentMemoryTest, AnIpcHandleIsCopiedFromAlsoAfterItsOwnerWasKilled) 
   ASSERT_TRUE(CopyAll(borrowed.get(), CopyDirection::kPoolToHost, host.data()));
   EXPECT_TRUE(std::ranges::equal(host.span(), BytesOf(23)));
   lender.Kill();
-  // What is read now means nothing. That the copy ends, and hurts no other, is what counts.
+  // The bytes read now mean nothing. The copy must end, and hurt no other.
   (void)CopyAll(borrowed.get(), CopyDirection::kPoolToHost, host.data());
   const auto pool = MakePool(kBytes);
   EXPECT_TRUE(CopyAll(pool.get(), CopyDirection::kPoolToHost, host.data()));

@@ -29,7 +29,7 @@ class DeviceOrderTest : public CudaDeviceTest {
     host_ = std::make_unique<PinnedBuffer>(device_.get(), bytes);
   }
   void TearDown() override {
-    // In this order: the device outlives what it pinned and its pools.
+    // In this order: the device outlives its pinned memory and its pools.
     host_.reset();
     pool_.reset();
     device_.reset();

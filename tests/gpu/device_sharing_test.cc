@@ -53,7 +53,7 @@ TEST_F(DeviceSharingTest, WhatIsOnloadedAnotherProcessReads) {
   EXPECT_EQ(doubter.Wait(), 2) << "the check must be able to fail";
 }
 
-// A client that dies while it writes costs nothing but what it was writing.
+// A client that dies while it writes costs nothing but the blocks that it was writing.
 TEST_F(DeviceSharingTest, KilledClientsLeakNothingAndHurtNobody) {
   constexpr int kKills = 5;
   const auto pool = MakePool(kPoolBytes);

@@ -17,7 +17,7 @@ const kvt_kernel_table* RealTable(uint32_t abi) {
   Dl_info self{};
   if (::dladdr(reinterpret_cast<const void*>(&RealTable), &self) == 0) return nullptr;
   const std::filesystem::path real =
-      std::filesystem::path(self.dli_fname).parent_path() / "libkvtier_kernels.so";
+      std::filesystem::canonical(self.dli_fname).parent_path() / "libkvtier_kernels.so";
   void* const library = ::dlopen(real.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return nullptr;
   const auto find =

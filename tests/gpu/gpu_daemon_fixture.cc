@@ -24,7 +24,7 @@ void GpuDaemonFixture::SetUp() {
 
 PrivateDaemonOptions GpuDaemonFixture::OptionsWith(std::vector<std::string> settings) const {
   PrivateDaemonOptions options;
-  options.program = ProgramBeside("kvtierd");
+  options.program = Program();
   options.directory = directory_->path();
   options.settings = std::move(settings);
   return options;

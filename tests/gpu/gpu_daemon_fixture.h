@@ -25,6 +25,8 @@ class GpuDaemonFixture : public testing::Test {
   [[nodiscard]] std::string TwoDevices() const {
     return gpus_ > 1 ? R"(pool.device=["cuda:0", "cuda:1"])" : R"(pool.device=["cuda:0", "host"])";
   }
+  // The daemon's.
+  [[nodiscard]] virtual std::string Program() const { return ProgramBeside("kvtierd"); }
   [[nodiscard]] PrivateDaemonOptions OptionsWith(std::vector<std::string> settings) const;
   // In the test's directory. Fails the test if it does not come.
   void StartDaemon(std::vector<std::string> settings);

@@ -96,7 +96,7 @@ int Main(int fd, uint64_t pool_bytes, const std::string& command, uint64_t seed)
   return command == "fill" || found == bytes ? 0 : 2;
 }
 
-// What an engine does whose memory the daemon borrows.
+// Plays an engine whose memory the daemon borrows.
 int Lend(uint64_t bytes, uint64_t seed) {
   std::vector<std::byte> content(bytes);
   FillFromSeed(seed, content);

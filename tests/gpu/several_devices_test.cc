@@ -175,8 +175,8 @@ TEST_F(SeveralDevicesTest, HostMemoryPinnedOnceIsPinnedForEachGpu) {
 
 TEST_F(SeveralDevicesTest, APoolLargerThanItsGpuIsAnErrorThatNamesTheGpu) {
   const int last = gpus_ > 1 ? 1 : 0;
-  const auto daemon = PrivateDaemon::Start(
-      OptionsWith(Settings({GpuLast(), R"(pool.device_bytes=["24MiB", "100TiB"])"})));
+  const auto daemon =
+      PrivateDaemon::Start(OptionsWith(Settings({GpuLast(), R"(pool.bytes=["24MiB", "100TiB"])"})));
   ASSERT_FALSE(daemon);
   EXPECT_NE(daemon.error().context.find("pool_exceeds_vram"), std::string::npos)
       << daemon.error().context;

@@ -9,7 +9,7 @@ namespace kvtier {
 namespace {
 
 constexpr size_t kBlocks = 12;
-// What the client of these tests calls its model.
+// The name of the model of these tests' client.
 const std::string kModel = "kvtier-replay";
 
 class BlocksTest : public DaemonTest {
@@ -159,7 +159,7 @@ TEST_F(BlocksTest, ConfigTellsWhatIsNotTheDefault) {
   EXPECT_NE(changed.output.find("\nbytes = \"1MiB\"  # default \"1GiB\"\n"), std::string::npos)
       << changed.output;
   EXPECT_EQ(changed.output.find("max_clients"), std::string::npos);
-  // What it prints is a configuration.
+  // Its output is a configuration.
   const std::string path = directory() + "/effective.toml";
   std::ofstream(path) << Ctl({"config"}).output;
   EXPECT_EQ(RunProgram({KvtierdPath(), "--config", path, "--check-config"}).exit_code, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client gives back that closes a pool and keeps its connection.
+// A client that closes a pool and keeps its connection gives back its blocks.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -51,8 +51,8 @@ class ClosedPoolsTest : public DaemonTest {
     std::ranges::fill(hash.bytes, byte);
     return hash;
   }
-  // What the daemon says of the device's pool, and of the one session's blocks. All that was sent
-  // before is done then.
+  // A count of the daemon for the device's pool, and for the one session's blocks. All requests
+  // that were sent before are done then.
   uint64_t CountIn(uint32_t device, const char* what) {
     EXPECT_TRUE(connection_->Ping());
     return Admin("status").at("pools").at(device).at(what).to_number<uint64_t>();
@@ -62,7 +62,7 @@ class ClosedPoolsTest : public DaemonTest {
     const boost::json::value status = Admin("status");
     return status.at("sessions").at("list").at(0).at("references").to_number<uint64_t>();
   }
-  // Parts of what is given back may be events after the first.
+  // Parts of the return may be events after the first.
   void WaitUntilGivenBack() { (void)Ctl({"settle"}); }
 
   std::optional<kvt::Connection> connection_;

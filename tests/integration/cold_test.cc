@@ -79,7 +79,7 @@ class ColdTest : public TwoHostsTest {
     server_.reset();
   }
   [[nodiscard]] std::vector<std::string> StoreSettings() const override {
-    std::vector<std::string> settings = {"cold.kind=resp", "cold.endpoint=" + server_->socket()};
+    std::vector<std::string> settings = {"cold.endpoint=resp://" + server_->socket()};
     settings.insert(settings.end(), encryption_.begin(), encryption_.end());
     return settings;
   }
@@ -88,7 +88,7 @@ class ColdTest : public TwoHostsTest {
     const std::string path = directory() + "/root." + byte;
     std::ofstream(path, std::ios::binary) << std::string(32, byte);
     std::filesystem::permissions(path, std::filesystem::perms::owner_read);
-    encryption_ = {"disk.encryption=aes-256-gcm", "disk.keys=persist", "disk.root_key=" + path};
+    encryption_ = {"disk.encryption=aes-256-gcm", "disk.root_key=" + path};
   }
   [[nodiscard]] size_t CountObjects() override { return server_->Names().size(); }
 
@@ -136,6 +136,52 @@ TEST_F(ColdTest, AKilledStoreCostsMisses) {
   EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).blocks.miss, kBlocks);
   EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).blocks.miss, 0u);
   EXPECT_EQ(other().Terminate(), 0);
+}
+
+TEST_F(ColdTest, AKilledStoreIsAskedAgainWhenItIsBack) {
+  WriteByFirstHost();
+  StartOtherHost();
+  server_->Kill();
+  EXPECT_EQ(PlayOnOther(Prompt("shared", 1)).blocks.miss, 1u);
+  server_->Start();
+  AwaitAnswerToOtherHost();
+  EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).wrong_blocks, 0u);
+}
+
+TEST_F(ColdTest, ADaemonStartsWithoutItsStore) {
+  server_->Kill();
+  StartDaemon({}, Settings());
+  EXPECT_EQ(Play(Prompt("shared", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(Play(Prompt("shared", kBlocks)).blocks.miss, 0u);
+  EXPECT_EQ(daemon().Terminate(), 0);
+}
+
+TEST_F(ColdTest, AFullStoreTakesNothingAndIsWrittenToWhenItHasSpace) {
+  (void)server_->Ask({"CONFIG", "SET", "maxmemory", "1"});
+  StartDaemon({}, Settings());
+  EXPECT_EQ(Play(Prompt("shared", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(Play(Prompt("shared", kBlocks)).blocks.miss, 0u);
+  EXPECT_EQ(Play(Prompt("others", 60)).wrong_blocks, 0u);
+  EXPECT_EQ(Play(Prompt("more", 60)).wrong_blocks, 0u);
+  EXPECT_TRUE(Eventually([this] {
+    return Cold(daemon().admin_socket()).at("write_errors").to_number<uint64_t>() > 0;
+  }));
+  EXPECT_EQ(Play(Prompt("shared", kBlocks)).blocks.miss, 0u) << "local hits";
+  EXPECT_EQ(CountObjects(), 0u);
+  (void)server_->Ask({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_TRUE(Eventually([this] { return CountObjects() >= kBlocks; }));
+}
+
+TEST_F(ColdTest, TruncatedObjectsAreMissesWithTheirReasons) {
+  WriteByFirstHost();
+  const std::string truncate = "redis.call('SET', KEYS[1], redis.call('GETRANGE', KEYS[1], 0, 8999))";
+  for (const std::string& name : server_->Names()) {
+    (void)server_->Ask({"EVAL", truncate, "1", name});
+    ASSERT_EQ(server_->Ask({"STRLEN", name}), "9000\n");
+  }
+  StartOtherHost();
+  EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).wrong_blocks, 0u);
+  EXPECT_GT(FailedReads("checksum_mismatch"), 0u);
 }
 
 TEST_F(ColdTest, DamagedAndForeignObjectsAreMissesWithTheirReasons) {
@@ -190,6 +236,22 @@ TEST_F(ColdTest, AnErasureDeletesTheTenantsObjects) {
   EXPECT_EQ(erased.exit_code, 0) << erased.output;
   EXPECT_NE(erased.output.find("\"proven\":true"), std::string::npos) << erased.output;
   EXPECT_EQ(server_->Names(), std::vector<std::string>{"kvtier/1/default2/other"});
+}
+
+TEST_F(ColdTest, AHostThatAnErasureHasNotReachedWritesAgain) {
+  WriteByFirstHost();
+  StartOtherHost();
+  const ProgramResult erased =
+      RunProgram({KvtierctlPath(), "--admin-socket", other().admin_socket(), "erase", "--tenant",
+                  "default", "--yes", "--without-proof"});
+  EXPECT_EQ(erased.exit_code, 0) << erased.output;
+  ASSERT_EQ(CountObjects(), 0u);
+  EXPECT_EQ(Play(Prompt("later", kBlocks)).wrong_blocks, 0u);
+  EXPECT_EQ(Play(Prompt("later", kBlocks)).blocks.miss, 0u);
+  EXPECT_EQ(Play(Prompt("others again", 60)).wrong_blocks, 0u);
+  EXPECT_EQ(Play(Prompt("more again", 60)).wrong_blocks, 0u);
+  EXPECT_TRUE(Eventually([this] { return CountObjects() >= kBlocks; }));
+  EXPECT_EQ(PlayOnOther(Prompt("later", kBlocks)).blocks.miss, 0u);
 }
 
 }  // namespace

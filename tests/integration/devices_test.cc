@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A daemon with two devices. Host memory twice: what it does is the same as with two GPUs.
+// A daemon with two devices. Host memory twice: it behaves the same as with two GPUs.
 #include "tests/integration/harness/daemon_test.h"
 #include "tests/integration/harness/plain_client.h"
 
@@ -28,7 +28,7 @@ class DevicesTest : public DaemonTest {
 };
 
 TEST_F(DevicesTest, ClientsAreToldOfThem) {
-  StartDaemon({}, {kTwoDevices, R"(pool.device_bytes=["1MiB", "2MiB"])"});
+  StartDaemon({}, {kTwoDevices, R"(pool.bytes=["1MiB", "2MiB"])"});
   const auto devices = ConnectPlainly().Devices();
   ASSERT_TRUE(devices) << devices.error().ToString();
   ASSERT_EQ(devices->size(), 2u);

@@ -47,7 +47,7 @@ class KeptHostTest : public DaemonTest {
       (void)Admin("settle");
     }
   }
-  // Of the prompts that were in host memory alone.
+  // Plays the prompts that were in host memory alone.
   [[nodiscard]] ReplayReport PlayAgain() {
     ReplayReport all;
     for (size_t i = 0; i < kPrompts; ++i) {
@@ -223,7 +223,7 @@ TEST_F(KeptHostTest, StoppingWithReleaseEndsTheKeeperToo) {
 }
 
 TEST_F(KeptHostTest, SwitchedOffNothingIsKept) {
-  Start({"host.keep=false", "pool.keep=false"});
+  Start({"restart.keep_for=0s"});
   Fill();
   const boost::json::value status = Admin("status");
   EXPECT_EQ(JsonView(&status)["restart"]["bytes"]["kvtier-keeper"].Count(), 0u);

@@ -160,8 +160,8 @@ TEST_F(KeptPoolsTest, SwitchedOffNothingIsKept) {
   Start();
   (void)PlayAll();
   daemon().Kill();
-  Start({"pool.keep=false"});
-  EXPECT_EQ(Adoption(), "off");
+  Start({"restart.keep_for=0s"});
+  EXPECT_EQ(Adoption(), "");
   ExpectNothingThere();
   KillAndRestart();
   EXPECT_EQ(Adoption(), "");

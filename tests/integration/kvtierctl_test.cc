@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl against a real daemon: what it prints and how it ends.
+// kvtierctl against a real daemon: its output and its exit code.
 #include <signal.h>
 #include <unistd.h>
 
@@ -234,7 +234,7 @@ TEST_F(KvtierctlTest, FsckTakesDirectoryAndTimesToLiveFromTheConfiguration) {
     expired = ExpiredBy(WriteConfig("1s"));
   }
   EXPECT_EQ(expired, kBlocks);
-  // A tenant's own time counts for its blocks; what the command line says, for all others.
+  // A tenant's own time counts for its blocks; the time on the command line, for all others.
   const std::string own = "[[tenant]]\nname = \"default\"\nuids = [" + std::to_string(::geteuid()) +
                           "]\nextended_ttl = \"1h\"\n";
   EXPECT_EQ(ExpiredBy(WriteConfig("1s", own)), 0u);

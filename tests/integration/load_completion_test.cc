@@ -50,7 +50,7 @@ std::optional<std::chrono::nanoseconds> LoadCompletionTest::TimeUntilAKilledDaem
       sets_->Load(KVT_LOAD_LAYERS, [&](kvt::Pool* pool, kvt::Acquired* acquired) -> Status {
         daemon_->Kill();
         killed = std::chrono::steady_clock::now();
-        // Whatever had been counted by then: one of the waits is for what is not there.
+        // Whatever had been counted by then: one of the waits is for blocks that are not there.
         const auto layers = pool->WaitLayers(acquired, kSizes.layers);
         return layers ? Status() : FromClient(layers.error());
       });

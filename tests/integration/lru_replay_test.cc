@@ -3,11 +3,15 @@
 // tier, on real traces with real tiers.
 #include <fmt/format.h>
 
+#include <boost/json.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "tests/integration/harness/daemon_test.h"
 #include "tests/model/lru_model.h"
+#include "tests/unit/daemon/daemon_under_test.h"
+#include "tools/support/admin.h"
 
 namespace kvtier {
 namespace {
@@ -30,43 +34,54 @@ class LruReplayTest : public DaemonTest {
     return std::filesystem::path(KVTIER_SOURCE_DIRECTORY).parent_path() / "shared/traces";
   }
 
+  // In this process, since no key sets two of these options.
   void StartDaemonOfModelSizes() {
-    StartDaemon({}, {fmt::format("pool.bytes={}B", kPoolBlocks * kBlockBytes),
-                     fmt::format("host.bytes={}B", kHostSlabs * kSlabBytes),
-                     fmt::format("disk.bytes={}B", kDiskSlabs * kSlabBytes + kMiB),
-                     fmt::format("cache.slab_bytes={}B", kSlabBytes),
-                     // Nothing happens by the clock.
-                     "retention.persist_after=1d", "retention.keep_unusable=1d",
-                     "cache.max_wait_ms=60000", "cache.read_slot_wait_ms=60000"});
+    const auto adjust = [](Config* config) {
+      config->cache.pool_bytes = kPoolBlocks * kBlockBytes;
+      config->host.bytes = kHostSlabs * kSlabBytes;
+      config->disk.bytes = kDiskSlabs * kSlabBytes + kMiB;
+      CacheOptions& cache = config->cache;
+      cache.slab_bytes = kSlabBytes;
+      // Nothing happens by the clock.
+      cache.persist_after_ms = cache.keep_unusable_ms = kDayMs;
+      cache.max_wait_ms = cache.read_slot_wait_ms = kMinuteMs;
+    };
+    daemon_.emplace(directory(), adjust);
+    ASSERT_TRUE(daemon_->status()) << daemon_->status().error().ToString();
     WaitForTheArena();
+  }
+
+  boost::json::value Status() {
+    const auto reply = CallAdmin(daemon_->admin_socket(), R"({"op":"status"})", kMinuteMs);
+    EXPECT_TRUE(reply) << reply.error().ToString();
+    return reply ? boost::json::parse(*reply) : boost::json::value();
   }
 
   // The model's host tier is whole from the start.
   void WaitForTheArena() {
     for (;;) {
-      const boost::json::value document = Admin("status");
+      const boost::json::value document = Status();
       const JsonView host = JsonView(&document)["tiers"]["host"];
       if (host["ready_bytes"].Count() == host["capacity_bytes"].Count()) return;
     }
   }
 
-  LruModelOptions ModelSizes() {
-    const boost::json::value config = Admin("config");
-    const JsonView cache = JsonView(&config)["cache"];
+  static LruModelOptions ModelSizes() {
+    const CacheOptions options;
     return {.pool = kPoolBlocks,
             .host = kHostSlabs * kSlotsPerSlab,
             .disk = kDiskSlabs * kSlotsPerSlab,
-            .pool_clean_fraction = cache["pool_clean_fraction"].Number(),
-            .host_clean_fraction = cache["host_clean_fraction"].Number(),
-            .disk_free_fraction = cache["disk_free_fraction"].Number()};
+            .pool_clean_fraction = options.pool_clean_fraction,
+            .host_clean_fraction = options.host_clean_fraction,
+            .disk_free_fraction = options.disk_free_fraction};
   }
 
   void ExpectServedAsTheModelSays(const Trace& trace) {
     StartDaemonOfModelSizes();
     LruModel model(ModelSizes());
     ReplayTarget target;
-    target.socket = daemon().socket();
-    target.settle_admin_socket = daemon().admin_socket();
+    target.socket = daemon_->socket();
+    target.settle_admin_socket = daemon_->admin_socket();
     target.block_bytes = kBlockBytes;
     auto client = ReplayClient::Connect(target, trace.block_tokens);
     ASSERT_TRUE(client) << client.error().ToString();
@@ -87,6 +102,8 @@ class LruReplayTest : public DaemonTest {
     EXPECT_TRUE(client->Finish().Complete());
     for (const uint64_t hits : before.hit) EXPECT_GT(hits, 0u) << "the trace must reach every tier";
   }
+
+  std::optional<DaemonUnderTest> daemon_;
 };
 
 TEST_F(LruReplayTest, ConversationTrace) {

@@ -81,12 +81,12 @@ TEST(ManualContentTest, OptionsThatDocumentsNameHaveTheirPlaceInThePage) {
 TEST(ManualContentTest, EveryConfigurationKeyHasItsPlaceInThePage) {
   REQUIRE_PAGES();
   const std::string page = ReadFile(PathOf("man/man5/kvtierd.toml.5"));
-  for (const char* key : {"admin_socket", "slab_bytes", "extended_ttl", "uids", "reformat"}) {
+  for (const char* key : {"admin_socket", "slab_bytes", "extended_ttl", "uids", "root_key"}) {
     EXPECT_NE(page.find(std::string("\\f[B]") + key + "\\f[R]"), std::string::npos) << key;
   }
 }
 
-// What bash offers for a command line whose last word is being typed.
+// The completions that bash offers for a command line whose last word is being typed.
 std::string BashOffers(const std::string& words, int last) {
   return RunProgram({"bash", "-c",
                      "source " + PathOf("bash-completion/completions/kvtierctl") +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metrics page of a live daemon, and that alert rules and dashboard speak of what it shows.
+// The metrics page of a live daemon, and that alert rules and dashboard speak of its metrics.
 #include <fmt/format.h>
 
 #include <ctime>
@@ -146,15 +146,6 @@ TEST_F(MetricsTest, WhatIsAskedOfAModelIsCountedUnderItsName) {
     if (!series.starts_with("kvtier_model_")) continue;
     EXPECT_EQ(series.find("model=\"\""), std::string::npos) << series;
   }
-}
-
-TEST_F(MetricsTest, ModelsBeyondThoseThatHaveSeriesAreSummedUpWithoutAName) {
-  StartDaemon({.pool_blocks = 64}, {kMetricsSetting, "metrics.models_per_tenant=0"});
-  MakeTraffic();
-  const Samples samples = ScrapeSamples();
-  const std::string unnamed = R"({tenant="default",model=""})";
-  EXPECT_EQ(samples.at("kvtier_model_asked_blocks_total" + unnamed),
-            SumOf(samples, "kvtier_asked_blocks_total"));
 }
 
 TEST_F(MetricsTest, WhatIsAskedForIsHitOrMissed) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a daemon promised before it ended is there when it is back.
+// A daemon's promises before it ended are kept when it is back.
 #include <filesystem>
 #include <fstream>
 
@@ -65,7 +65,7 @@ TEST_F(RestartTest, ClientOutlivesTheDaemonAndComesBackByItself) {
   ASSERT_TRUE(daemon().Restart());
 
   while (!client->connection().IsConnected()) (void)client->connection().Ping();
-  // The first flush over the new connection tells of what the old one took with it.
+  // The first flush over the new connection tells of the blocks lost with the old one.
   EXPECT_FALSE(client->connection().Flush());
   const Status played = client->Play(Prompt("a", kBlocks));
   ASSERT_TRUE(played) << played.error().ToString();

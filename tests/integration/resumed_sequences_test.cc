@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences go on after the daemon's death: an engine keeps its blocks, its mapping and what it has
-// computed, and need not know that there was another daemon.
+// Sequences go on after the daemon's death: an engine keeps its blocks, its mapping and its
+// computed tokens, and need not know that there was another daemon.
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -60,7 +60,7 @@ class Engine {
     Write();
     return sequence_->MarkComputed(tokens_.size());
   }
-  // Tokens whose KV is not what was computed.
+  // Tokens whose KV differs from the computed one.
   [[nodiscard]] size_t Wrong() {
     size_t wrong = 0;
     for (size_t i = 0; i < tokens_.size(); ++i) {
@@ -287,7 +287,7 @@ TEST_F(ResumedSequencesTest, EachOfManySequencesGoesOn) {
   EXPECT_TRUE(second->Check());
   EXPECT_EQ(second->cached_tokens(), cached);
   ExpectGoesOn(other.get());
-  // What one gives back is the other's still.
+  // A block that one gives back is the other's still.
   engine->Close();
   EXPECT_TRUE(second->Check());
   EXPECT_TRUE(second->Append(Tokens(500, 2)));
@@ -363,7 +363,7 @@ TEST_F(ResumedSequencesTest, WithoutTheKeeperASequenceIsStaleAndNotWrong) {
 }
 
 TEST_F(ResumedSequencesTest, WhereNothingIsKeptNoCallWaits) {
-  Start({"pool.keep=false"});
+  Start({"restart.keep_for=0s"});
   const auto engine = EngineAtWork();
   KillAndNotice(engine.get());
   const auto begun = std::chrono::steady_clock::now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What scrapes and listings cost when there are many blocks, and clients that want theirs.
+// The cost of scrapes and listings when there are many blocks, and clients that want theirs.
 #include <fmt/format.h>
 #include <sys/resource.h>
 

@@ -25,8 +25,8 @@ constexpr int kReloads = 40;
 constexpr int kRestarts = 3;
 // Enough for a busy machine to write all that is left.
 constexpr std::chrono::seconds kDrainDeadline(20);
-// What farewells and the last I/O may take after the deadline, see shutdown.cc: 6 seconds, and more
-// on a busy machine.
+// The time that farewells and the last I/O may take after the deadline, see shutdown.cc: 6 seconds,
+// and more on a busy machine.
 constexpr std::chrono::seconds kGrace(60);
 
 class ServiceUnderLoadTest : public DaemonTest {
@@ -56,7 +56,7 @@ class ServiceUnderLoadTest : public DaemonTest {
     }
   }
 
-  // What all clients together saw.
+  // The reports of all clients together.
   ReplayReport StopClients() {
     over_ = true;
     for (std::thread& client : clients_) client.join();
@@ -100,14 +100,14 @@ TEST_F(ServiceUnderLoadTest, ReloadsDisturbNobody) {
   for (int i = 1; i <= kReloads; ++i) {
     WriteConfig(
         fmt::format("[cache]\npool_clean_fraction = {}\nhost_clean_fraction = {}\n"
-                    "read_slot_wait_ms = {}\n[retention]\npersist_after = \"{}s\"\n",
+                    "max_wait_ms = {}\n[retention]\npersist_after = \"{}s\"\n",
                     0.02 * (i % 40), 0.02 * (40 - i % 40), i, i % 3));
     ASSERT_EQ(::kill(daemon().pid(), SIGHUP), 0);
     WaitForRequests(10);
     // The reload is over when its values are in effect.
     for (std::string seen; seen != std::to_string(i);) {
       const boost::json::value config = Admin("config");
-      seen = boost::json::serialize(config.at("cache").at("read_slot_wait_ms"));
+      seen = boost::json::serialize(config.at("cache").at("max_wait_ms"));
     }
   }
   const ReplayReport report = StopClients();

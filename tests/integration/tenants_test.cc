@@ -26,7 +26,7 @@ constexpr uid_t kCrowdUid = 61003;
 constexpr size_t kPrompts = 15;
 constexpr size_t kPromptBlocks = 10;
 constexpr uint64_t kFewestRounds = 6;
-// What the others store: more than all tiers hold.
+// Requests of the others: they store more than all tiers hold.
 constexpr uint64_t kGreedyRequests = 40;
 constexpr uint64_t kCrowdRequests = 80;
 constexpr uint64_t kPoolBytes = 64 * kTestBlockBytes;
@@ -58,7 +58,7 @@ uids = [{}]
       kGreedyDiskBytes, kCrowdUid);
 }
 
-// What a client's process tells at its end.
+// The report of a client's process at its end.
 struct ClientOutcome {
   uint64_t requests = 0, asked = 0, miss = 0, wrong = 0;
   bool failed = false;

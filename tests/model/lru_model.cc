@@ -78,7 +78,7 @@ LruModelCounts LruModel::Acquire(std::span<const BlockHash> hashes) {
     if (host_.Contains(hash)) host_.Place(hash, ++now_);
   }
   MakeRoomInPool(to_load.size());
-  // What sank to make room may have pushed out what was to be loaded.
+  // Blocks that sank to make room may have pushed out blocks to be loaded.
   const auto gone = std::ranges::find_if(hashes, [&](const BlockHash& hash) {
     return !held_.contains(hash) && !host_.Contains(hash) && !disk_.Contains(hash);
   });
@@ -125,7 +125,7 @@ void LruModel::Commit(std::span<const BlockHash> hashes, uint64_t hits) {
   for (size_t i = hits; i < hashes.size(); ++i) {
     const BlockHash& hash = hashes[i];
     if (Where(hash) == Presence{}) {
-      // What was said of an earlier copy of it was forgotten with that.
+      // A hint about an earlier copy of it was forgotten with that.
       ended_.erase(hash);
       if (i > 0) TakeBackEnd(hashes[i - 1]);
     } else {
@@ -191,7 +191,7 @@ void LruModel::BringUp(std::span<const BlockHash> hashes) {
     pool_.Remove(BlockHash(pool_.coldest()));
   }
   coming.resize(std::min<uint64_t>(coming.size(), FreePoolBlocks()));
-  // What sank to make room may have pushed out what was to come.
+  // Blocks that sank to make room may have pushed out blocks that were to come.
   coming.erase(std::ranges::find_if(
                    coming, [this](const BlockHash& hash) { return Where(hash) == Presence{}; }),
                coming.end());

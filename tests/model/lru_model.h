@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cache of three LRU tiers must serve, told from the rules alone. Shares no code with the
-// cache, so that equal counts mean something.
+// The blocks that a cache of three LRU tiers must serve, computed from the rules alone. Shares no
+// code with the cache, so that equal counts mean something.
 //
 // One client; each request acquires the longest prefix, waits for its load, allocates and commits
 // the rest, releases everything, and lets the cache come to rest before the next. All blocks have
@@ -16,30 +16,29 @@
 //  3. A hit below the pool is brought to the pool; the lower copies stay. A host copy that serves a
 //     hit, or that a disk hit leaves behind, becomes the hottest in host, the deepest first.
 //  4. Released blocks become the hottest in the pool, the deepest first.
-//  5. The pool evicts its coldest when a block is needed. What leaves it has a copy in host or on
-//     disk.
+//  5. The pool evicts its coldest when a block is needed. A block that leaves it has a copy in host
+//     or on disk.
 //  6. At rest, ceil(clean fraction * blocks) of the pool are free or prepared, the coldest first.
 //     To prepare a block is to make its copy in host the hottest there, which may mean to make the
 //     copy first. How long that takes does not matter for the order. When more is needed at once
-//     than is prepared, no copy is made of what is on disk. A block is prepared once; a use ends
-//     it. A call that waits for such copies lets the pool prepare up to its share meanwhile.
+//     than is prepared, blocks on disk are not copied. A block is prepared once; a use ends it. A
+//     call that waits for such copies lets the pool prepare up to its share meanwhile.
 //  7. Host does the same with the disk: evicts its coldest, which has a copy on disk by then.
 //  8. A write takes a free slot of the disk, or its coldest; then the coldest leave until
-//     ceil(free fraction * slots) are free. What the disk has given up is not written again before
-//     it is used again, wherever else it is.
+//     ceil(free fraction * slots) are free. A block that the disk has given up is not written again
+//     before it is used again, wherever else it is.
 //  9. A block whose parent no tier holds is unusable, and so is all that follows it. It leaves
 //  every
-//     tier when its parent has not come back for `retention.keep_unusable`: DropUnusable() is the
-//     moment at which that time has passed for all of them.
+//     tier when its parent has not come back for CacheOptions::keep_unusable_ms: DropUnusable() is
+//     the moment at which that time has passed for all of them.
 // 10. A block that is released, and that host and disk have, becomes the last of those that leave
-// host
-//     before all that are not prepared: host is the first to give up what the pool has.
+// host before all that are not prepared: host is the first to give up the pool's blocks.
 // 11. A sequence may be said not to be used again. From its last block on, each that is followed by
 //     nothing, or by one such block alone, leaves pool and host before all that are not prepared
 //     and are not such blocks themselves; it is copied neither to host nor to disk. A use takes
 //     this back of the block and of all before it, unless it was said that uses do not; a block
-//     that is computed takes it back of all before it. What it is taken back of becomes the hottest
-//     where it is, unless it is in use there.
+//     that is computed takes it back of all before it. A block for which it is taken back becomes
+//     the hottest where it is, unless it is in use there.
 // 12. A sequence may be said to be expected back. Its blocks become the hottest where they are, and
 //     again whenever one of them would be prepared, at most 64 times before another is. This ends
 //     with the block's use, with what rule 11 says of it, and with ForgetReturns().
@@ -47,8 +46,8 @@
 // first
 //     to the one before the first that no tier holds, unless its last block has been used since. It
 //     takes free blocks of the pool and the coldest, up to the first that is expected back itself:
-//     there it ends. What is brought up comes as a hit does (rules 2 and 3), and is the hottest of
-//     the pool, but it has not been used: what was said of it stands.
+//     there it ends. Blocks brought up come as a hit does (rules 2 and 3), and are the hottest of
+//     the pool, but they have not been used: their hints stand.
 #pragma once
 
 #include <cstdint>
@@ -89,8 +88,8 @@ class LruModel {
   // REQUIRES: every tier has room for the blocks of one request.
   explicit LruModel(const LruModelOptions& options);
 
-  // Serves one request; returns what it counted. The hashes are those of one sequence, from its
-  // first block on, each once.
+  // Serves one request; returns its counts. The hashes are those of one sequence, from its first
+  // block on, each once.
   LruModelCounts Request(std::span<const BlockHash> hashes);
 
   // The client says of a sequence, whose blocks these are from the first one on, that it will not
@@ -121,7 +120,7 @@ class LruModel {
   [[nodiscard]] uint64_t PrefixLength(std::span<const BlockHash> hashes) const;
   LruModelCounts Acquire(std::span<const BlockHash> hashes);
   [[nodiscard]] bool FollowedByOthers(const BlockHash& hash) const;
-  // Of the block and of all before it.
+  // Takes back the end of the block and of all before it.
   void TakeBackEnd(const BlockHash& hash);
   void Use(const BlockHash& hash);
   [[nodiscard]] bool IsToBeWritten(const BlockHash& hash) const {

@@ -172,7 +172,7 @@ class SettlingClient {
   }
   // Until all that is expected back is overdue.
   void LetReturnsPass() { machine_.clock.Advance(kReturnsInMs + 1000); }
-  // Until what has been hinted last is expected back any moment.
+  // Lets time pass until the last hinted sequence is expected back any moment.
   void ApproachReturns() {
     machine_.clock.Advance(kReturnsInMs - 400);
     cache_->Tick();
@@ -181,7 +181,7 @@ class SettlingClient {
   }
   uint64_t ReturnsBroughtUp() const { return cache_->stats().return_blocks; }
 
-  // What cannot be reached leaves with the next tick.
+  // Blocks that cannot be reached leave with the next tick.
   void DropUnusable() {
     cache_->Tick();
     machine_.loop.RunAll();
@@ -308,9 +308,9 @@ TEST_P(CacheAgainstModelTest, EveryRequestIsServedAsTheModelSays) {
   EXPECT_GT(total.miss, 100u);
 }
 
-// What a client might say of the sequence that it has just used. One sequence at a time is awaited:
-// where that holds of nearly all of host, what is on its way there counts, which the model leaves
-// out.
+// A hint that a client might give about the sequence that it has just used. One sequence at a time
+// is awaited: if nearly all of host were awaited, blocks on their way there would count, which the
+// model leaves out.
 void GiveRandomHint(SeededRandom& random, const std::vector<BlockHash>& hashes, LruModel* model,
                     SettlingClient* client) {
   switch (random.Below(6)) {

@@ -11,7 +11,7 @@
 
 namespace kvtier {
 
-// The coldest blocks are marked as prepared; every prepared block is colder than every other. Of
+// The coldest blocks are marked as prepared; every prepared block is colder than every other. Among
 // the others, those that leave first are colder than those that do not.
 class LruTier {
  public:

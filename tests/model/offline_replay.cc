@@ -39,7 +39,7 @@ std::vector<bool> Closing(const Trace& trace, double share) {
   return closing;
 }
 
-// Of Llama-3.1-8B on an H200, as measured.
+// The time of Llama-3.1-8B on an H200, as measured.
 double PrefillMs(uint64_t tokens) {
   const auto n = static_cast<double>(tokens);
   return 0.0292 * n + 3.78e-7 * n * n;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plays a trace against the cache alone, in memory and at the times of the trace: hours of requests
-// in seconds. What `kvtierctl replay` does with a daemon, for what only policies decide.
+// in seconds. It does the same as `kvtierctl replay` does with a daemon, for results that policies
+// alone decide.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@ struct OfflineSizes {
   uint64_t host = 0;
   uint64_t disk = 0;
   PoolEviction eviction = PoolEviction::kLru;
-  // Of so many of the conversations the client says with the last request that they are closed.
+  // The share of conversations that the client says with the last request to be closed.
   // Requests whose first 1,536 tokens are the same are one conversation.
   double closed_share = 0;
   double disk_admission = 0;  // see CacheOptions

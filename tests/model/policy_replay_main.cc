@@ -198,7 +198,7 @@ int Main(int argc, char** argv) {
   app.add_option("--disk", arguments.disk_share, "disk, in sizes of the pool");
   app.add_option("--closed-percent", arguments.closed_percent,
                  "of the conversations, which the client closes");
-  app.add_option("--admission", arguments.admissions, "compares these values of disk.admission")
+  app.add_option("--admission", arguments.admissions, "compares these least chances of use")
       ->delimiter(',');
   app.add_option("--persist-after", arguments.persist_after_s, "seconds")->capture_default_str();
   app.add_option("--copies", arguments.copies, "of each trace");

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# journal.sh KVTIERD: what the journal gets, received in its place in a mount namespace of our own.
+# journal.sh KVTIERD: the entries that the journal gets, received in its place in a mount namespace
+# of our own.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 

@@ -22,7 +22,7 @@ def fields_of(datagram):
 
 
 def run(kvtierd, journal, manager, output_is_journal):
-    """The entries of a daemon, and what it wrote to standard output elsewhere than to the journal."""
+    """The entries of a daemon, and its standard output elsewhere than in the journal."""
     # Standard error is a pipe; said to be the journal's by its device and inode.
     reading, writing = os.pipe()
     status = os.fstat(writing)

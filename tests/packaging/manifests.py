@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 
 try:
     import yaml
@@ -59,9 +60,29 @@ def expect_valid(*paths: pathlib.Path) -> None:
         print("not checked against the schemas: kubernetes-validate is not installed")
 
 
-def rendered(values: dict) -> dict[str, dict]:
+def rendered(values: dict, name: str = "kvtierd") -> dict[str, dict]:
     with helm_python.Chart.load(DIRECTORY / "chart") as chart:
-        return by_kind("\n---\n".join(chart.render(values, name="kvtierd", namespace="kvtier").values()))
+        texts = chart.render(values, name=name, namespace="kvtier")
+    # Notes are for people.
+    return by_kind("\n---\n".join(text for path, text in texts.items() if path.endswith(".yaml")))
+
+
+def is_refused(values: dict) -> bool:
+    try:
+        rendered(values)
+    except Exception as error:  # of the binding's own kinds
+        return "schema" in str(error)
+    return False
+
+
+def expect_rules(rule: dict) -> None:
+    """They are the alert rules that are shipped and tested, as Prometheus reads them."""
+    shipped = yaml.safe_load((SOURCE / "tools/monitoring/kvtier.rules.yml").read_text())
+    expect(rule["spec"] == shipped, "the chart's alert rules are not tools/monitoring/kvtier.rules.yml")
+    if promtool := shutil.which("promtool"):
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            yaml.safe_dump(rule["spec"], file)
+            subprocess.run([promtool, "check", "rules", file.name], check=True, capture_output=True)
 
 
 def size(text: str) -> int:
@@ -87,7 +108,7 @@ version = (SOURCE / "VERSION").read_text().strip()
 for one in [*pod["initContainers"], container]:
     expect(one["image"] == f"kvtier:{version}", f"the image {one['image']}")
 
-# The configuration is what the daemon would read, at the path that it is told.
+# The configuration is the one that the daemon would read, at the path that it is told.
 expect_accepted(config)
 expect(container["args"][1].startswith(mounts(container)["config"] + "/"), "the file's path")
 for key in ("socket", "admin_socket"):
@@ -100,7 +121,7 @@ resources = container["resources"]
 expect(size(resources["limits"]["memory"]) >= host + (2 << 30), "the memory limit")
 expect(resources["requests"]["memory"] == resources["limits"]["memory"], "requests and limits differ")
 
-# It is the user of the image, who owns what the init container made, on the same volumes.
+# It is the user of the image, who owns the init container's files, on the same volumes.
 user = container["securityContext"]["runAsUser"]
 image = (SOURCE / "Dockerfile").read_text()
 expect(f"USER {user}:{user}" in image and f"--uid {user}" in image, "the image has another user")
@@ -137,9 +158,8 @@ else:
     expect(not report["errors"], f"the chart: {report}")
     chart = rendered({})
     expect(chart.keys() == {"ConfigMap", "DaemonSet"}, f"the chart's kinds: {chart.keys()}")
-    uncommented = re.sub(r" *#.*", "", config)
-    expect(chart["ConfigMap"]["data"]["kvtierd.toml"].split() == uncommented.split(),
-           f"the chart's configuration: {chart['ConfigMap']['data']['kvtierd.toml']}")
+    of_chart = chart["ConfigMap"]["data"]["kvtierd.toml"]
+    expect(tomllib.loads(of_chart) == tomllib.loads(config), f"the chart's configuration: {of_chart}")
     template = chart["DaemonSet"]["spec"]["template"]
     del template["metadata"]["annotations"]
     for one in [*template["spec"]["initContainers"], *template["spec"]["containers"]]:
@@ -147,21 +167,55 @@ else:
     expect(chart["DaemonSet"] == daemon["DaemonSet"], "the chart's DaemonSet is another")
 
     chart = rendered({
-        "metrics": {"enabled": True, "serviceMonitor": {"enabled": True, "labels": {"release": "x"}}},
-        "pool": {"device": ["cuda:0", "cuda:1"], "bytes": "1GiB"},
+        "metrics": {
+            "enabled": True,
+            "serviceMonitor": {"enabled": True, "labels": {"release": "x"}},
+            "prometheusRule": {"enabled": True, "labels": {"release": "x"}},
+        },
+        # Any key, also of sections that the chart has values of its own for.
+        "config": {
+            "pool": {"device": ["cuda:0", "cuda:1"], "bytes": "1GiB"},
+            "disk": {"encryption": "aes-256-gcm", "write_budget_per_day": "2TiB"},
+            "drain": {"deadline": "300s"},
+            "log": {"level": "debug"},
+            "retention": {"persist_after": "1s"},
+        },
         "tenants": [{"name": "a", "uids": [0]}, {"name": "b", "uids": [1000660000], "gids": [5]}],
-        "extraConfig": "[retention]\npersist_after = \"1s\"\n",
         "imagePullSecrets": [{"name": "secret"}], "runtimeClassName": "",
     })
     expect_accepted(chart["ConfigMap"]["data"]["kvtierd.toml"])
+    written = tomllib.loads(chart["ConfigMap"]["data"]["kvtierd.toml"])
+    expect(written["disk"]["encryption"] == "aes-256-gcm", "a key of a section of the chart's own")
+    expect(written["disk"]["bytes"] == "1TiB", "the defaults beside it")
+    expect(written["log"] == {"level": "debug", "format": "json"}, "the log's section")
     pod = chart["DaemonSet"]["spec"]["template"]
+    expect(pod["spec"]["terminationGracePeriodSeconds"] == 330, "the grace follows from the drain")
     ports = [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
     service, monitor = chart["Service"], chart.pop("ServiceMonitor")
-    expect(service["spec"]["selector"] == pod["metadata"]["labels"], "the service's pods")
+    expect_rules(chart.pop("PrometheusRule"))
+    expect(service["spec"]["selector"].items() <= pod["metadata"]["labels"].items(), "the service's pods")
+    # The alert rules ask for this job.
+    job = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+    expect(f'up{{job="{job}"}}' in (SOURCE / "tools/monitoring/kvtier.rules.yml").read_text(), "the job")
     expect([port["targetPort"] for port in service["spec"]["ports"]] == ports, "the service's port")
-    expect(monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"], "the monitor")
+    expect(monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items(),
+           "the monitor")
     expect("runtimeClassName" not in pod["spec"], "the runtime class")
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump_all(chart.values(), file)
         expect_valid(pathlib.Path(file.name))
+
+    # A value that nothing reads is a mistake, and so is a size in the wrong unit.
+    for wrong in (
+        {"hosts": {"bytes": "1GiB"}},
+        {"config": {"host": {"bytes": "64Gi"}}},
+        {"config": {"server": {"socket": "/elsewhere"}}},
+        {"config": {"drain": {"deadline": "5min"}}},
+        {"memory": "68GiB"},
+    ):
+        expect(is_refused(wrong), f"the schema takes {wrong}")
+    # Two releases in one namespace.
+    other = rendered({}, name="other")
+    expect(other["DaemonSet"]["metadata"]["name"] == "other-kvtierd", "the other release's name")
+    expect(other["DaemonSet"]["spec"]["selector"] != daemon["DaemonSet"]["spec"]["selector"], "its pods")
 print("ok")

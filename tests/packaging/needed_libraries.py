@@ -13,7 +13,8 @@ import sys
 SYSTEM = {"ld-linux-x86-64", "libc", "libdl", "libgcc_s", "libm", "libpthread", "libresolv", "librt"}
 RUNTIME = {"libstdc++"}
 DISK = {"libboost_json", "libcrypto", "libfmt", "librocksdb", "liburing", "libxxhash"}
-# What a file needs beside SYSTEM: in every build, and in one that links shared libraries.
+# The libraries that a file needs beside SYSTEM: in every build, and in one that links shared
+# libraries.
 ALLOWED = {
     "libkvtier": (set(), RUNTIME | {"libcrypto", "libfmt"}),
     "libkvtier_kernels": (set(), RUNTIME),

@@ -53,14 +53,14 @@ has libkvtier-dev /usr/include/kvtier/kvtier.h
 has libkvtier-dev '/usr/lib/[^/]+/pkgconfig/kvtier\.pc'
 # Libraries for cold stores are packages where they were built.
 cold=()
-for library in kvtier-cold-resp kvtier-cold-rados; do
+for library in kvtier-cold-resp; do
   if [[ -e $build/lib/$library.so ]]; then
     cold+=("$library")
     has "$library" "/usr/lib/kvtier/$library\.so"
   fi
 done
 lacks libkvtier0 'include|\.so$'
-# What users start has a manual page.
+# Each program that users start has a manual page.
 for package in kvtierd kvtier-tools; do
   for program in $(dpkg-deb --contents "$(deb_of $package)" | sed -n 's|.* \./usr/s\?bin/\(.\+\)|\1|p'); do
     has $package "/usr/share/man/man[18]/$program\.[18]\.gz"
@@ -70,7 +70,7 @@ dpkg-deb --ctrl-tarfile "$(deb_of libkvtier0)" | tar --extract --to-stdout ./tri
   grep -qx 'activate-noawait ldconfig' || fail "libkvtier0 has no trigger of ldconfig"
 lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
-# Those that are not linked into it.
+# A library that is not linked into it.
 library=librocksdb
 [[ $linking == shared ]] || library=libsystemd0
 [[ $(field kvtierd Depends) == *$library* ]] || fail "kvtierd: libraries are not in Depends"
@@ -110,7 +110,7 @@ grep -q "ExecStart=/usr/sbin/kvtierd" "$root/usr/lib/systemd/system/kvtierd.serv
 LD_LIBRARY_PATH=$(dirname "$root"/usr/lib/*/libkvtier.so.0) "$root/usr/bin/kvtierctl" --version \
   >/dev/null || fail "the installed kvtierctl does not run"
 
-# A program is built against what was installed.
+# A program is built against the installed files.
 echo '#include <kvtier/kvtier.h>
 int main(void) { return kvt_version() == 0; }' >"$scratch/program.c"
 PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$(echo "$root"/usr/lib/*/pkgconfig) \
@@ -118,7 +118,7 @@ PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$(echo "$root"/usr/lib/*/pkgconfi
   $(PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$(echo "$root"/usr/lib/*/pkgconfig) \
     pkg-config --cflags --libs kvtier) || fail "a program against libkvtier-dev"
 
-# --- upgrade: what the administrator changed stays ---
+# --- upgrade: the administrator's changes stay ---
 echo '# mine' >>"$root/etc/kvtier/kvtierd.toml"
 echo block >"$root/var/lib/kvtier/block"
 rm "$enabled"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# release.sh SOURCE: tools/release.sh with a wheel of a few bytes: what it makes, that it makes the same
+# release.sh SOURCE: tools/release.sh with a wheel of a few bytes: its files, that it makes the same
 # bytes twice, and that nothing but a tagged commit with notes is released.
 set -euo pipefail
 source_tree=$1

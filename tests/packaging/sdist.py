@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sdist.py SOURCE: the source distribution is the same bytes each time, also when it is made from one
-that was unpacked; what is in it can be configured and has the headers that Python reads; and what is
-missing without git is said."""
+"""sdist.py SOURCE: the source distribution is the same bytes each time, also when it is made from
+one that was unpacked; its content can be configured and has the headers that Python reads; and
+parts that are missing without git are named."""
 
 import email
 import hashlib

@@ -3,7 +3,7 @@
 
     KVTIER_LIBRARY=.. KVTIERD=.. PYTHONPATH=client/python python3 tests/python/acquire_benchmark.py
 
-Both calls alternate in one run over one connection; each releases what it got, which is not timed.
+Both calls alternate in one run over one connection; each releases its blocks, which is not timed.
 Not a test: the figures are printed, and depend on the build and the machine.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/campaign: what it counts and keeps, the bytes it expects, and where it damages. Its parts run
+"""tools/campaign: its counts and files, the bytes it expects, and where it damages. Its parts run
 on real daemons for minutes and are no test of this tree's: tools/campaign.sh."""
 
 import contextlib
@@ -250,7 +250,7 @@ class Stream:
         self.do(write_stream.SYNC_DIRECTORY, 0, 0, b"/")
 
     def cuts(self, count=200):
-        """What so many power losses at the end leave."""
+        """The disk that so many power losses at the end leave."""
         disk = write_stream.Disk()
         for event in write_stream.unpack(self.bytes):
             disk.advance(event)
@@ -380,7 +380,7 @@ class PowerLossTest(unittest.TestCase):
 
 
 class RecordingTest(CampaignTest):
-    """Recordings that are made by hand: what was promised at a moment, and what is gone."""
+    """Recordings that are made by hand: promises at a moment, and losses."""
 
     def setUp(self):
         super().setUp()

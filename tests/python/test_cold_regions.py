@@ -61,7 +61,7 @@ class ColdRegionsTest(unittest.TestCase):
             depths=np.arange(BLOCKS),
         )
         self.assertEqual(first.region.wait(transfer).copied, BLOCKS)
-        self.assertEqual(first.load(hashes).copied, BLOCKS)  # what is used is written to the store
+        self.assertEqual(first.load(hashes).copied, BLOCKS)  # used blocks are written to the store
         second = self.host("second")
         while not all(second.region.lookup(hashes) == Presence.COLD):
             self.assertTrue(first.daemon.is_running())

@@ -22,7 +22,8 @@ class ContainersTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.root = pathlib.Path(directory.name)
         self.root.chmod(0o755)
-        # What the daemon alone has, and what each client would see there if it were shared.
+        # The daemon's own directories, and the paths where each client would see them if they were
+        # shared.
         self.run = self.root / "run"
         self.disk = self.root / "disk"
         self.elsewhere = self.root / "elsewhere"

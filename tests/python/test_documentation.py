@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples of docs/PYTHON.md, docs/CPP.md and of the README files run as printed, and do what they
-say; README itself stays short."""
+say; README itself stays short, and the engines' pages have one form."""
 
 import contextlib
 import functools
@@ -68,14 +68,39 @@ class ReadmeTest(unittest.TestCase):
         self.assertEqual([s for s in sentences_of(self.text) if len(s.split()) > 30], [])
         self.assertEqual([cell for cell in cells_of(self.text) if len(cell.split()) > 10], [])
 
-    def test_its_first_screen_has_a_figure_an_install_line_and_a_server(self):
+    def test_its_first_screen_has_a_figure_an_install_line_a_server_and_a_picture(self):
         first_screen = "\n".join(self.text.splitlines()[:40])
         for line in ("pip install", "vllm serve MODEL", "kvtierd --dev", "computed again"):
             self.assertIn(line, first_screen)
+        self.assertRegex(first_screen, r"VRAM +<--> +host memory +<--> +NVMe", "no picture")
 
     def test_its_links_lead_to_files(self):
         targets = re.findall(r"\]\(([^)#:]+)[^)]*\)", self.text)
         self.assertEqual([one for one in targets if not (SOURCE / one).exists()], [])
+
+
+class EnginePagesTest(unittest.TestCase):
+    """Pages differ in what they say, and not in where they say it."""
+
+    chapters = (
+        "Three",
+        "In the log",
+        "What to expect",
+        "Sizes",
+        "Options",
+        "What each miss means",
+        "Tested with",
+    )
+
+    def test_all_have_the_same_chapters_in_the_same_order(self):
+        for engine in ("VLLM", "SGLANG", "LMCACHE", "TRANSFORMERS"):
+            with self.subTest(engine):
+                page = (SOURCE / "docs" / "engines" / f"{engine}.md").read_text()
+                titles = re.findall(r"^## (.*)$", page, re.MULTILINE)
+                found = [
+                    one for title in titles for one in self.chapters if title.startswith(one)
+                ]
+                self.assertEqual(found, list(self.chapters))
 
 
 class DocumentationTest(DaemonTestCase):

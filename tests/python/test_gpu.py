@@ -42,7 +42,7 @@ def holds(sequence, tokens):
 
 
 def ipc_handle_of(tensor):
-    """Of the allocation that begins where the tensor does."""
+    """The handle of the allocation that begins where the tensor does."""
     handle = (ctypes.c_char * 64)()
     code = ctypes.CDLL("libcuda.so.1").cuIpcGetMemHandle(
         handle, ctypes.c_uint64(tensor.data_ptr())
@@ -60,7 +60,7 @@ class GpuTest(DaemonTestCase):
     disk_blocks = 600
 
     def run_through(self, tokens):
-        """Opens, computes what is missing, finishes. Returns the sequence's last info."""
+        """Opens, computes the missing tokens, finishes. Returns the sequence's last info."""
         pool = self.attach()
         with pool.open_sequence(tokens, leave_tokens=0) as sequence:
             self.assertTrue(sequence.wait(timeout_ms=30_000))

@@ -72,7 +72,7 @@ def restorable(groups, presence):
 
 
 class Engine:
-    """Computes sequences and keeps what it computed; every block holds its own hash, repeated."""
+    """Computes sequences and keeps its results; every block holds its own hash, repeated."""
 
     def __init__(self, test, connection, groups, seed):
         self.test, self.random = test, random.Random(seed)
@@ -92,7 +92,7 @@ class Engine:
         return [(i // 64, words[i // 64], i) for i in range(length)]
 
     def hashes(self, tokens):
-        """Of each group's blocks."""
+        """The hashes of each group's blocks."""
         digest, ends = hashlib.sha256(), {}
         for i, token in enumerate(tokens):
             digest.update(repr(token).encode())
@@ -113,7 +113,7 @@ class Engine:
         self.test.assertEqual(found.prefixes, restorable(self.groups, found.presence))
 
     def run(self, tokens):
-        """Restores what is cached, checks its bytes, and computes and commits the rest."""
+        """Restores the cached blocks, checks their bytes, and computes and commits the rest."""
         hashes = self.hashes(tokens)
         self.check_lookup(hashes)
         results = kvtier.acquire_groups(self.requests(hashes))

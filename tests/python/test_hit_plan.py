@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is worth loading: costs of computing, and sequences with a plan on a real daemon."""
+"""Which blocks are worth loading: costs of computing, and sequences with a plan on a real daemon.
+"""
 
 import math
 import unittest

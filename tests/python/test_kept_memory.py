@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that outlives its process: what the next process finds, and what the daemon refuses."""
+"""Memory that outlives its process: the next process finds it, and the daemon refuses false claims.
+"""
 
 import hashlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the attention calls of kvtier.kernels refuse and what they tell the library, without a
+"""Refusals of the attention calls of kvtier.kernels, and their arguments for the library, without a
 GPU."""
 
 import math
@@ -262,7 +262,7 @@ class AttentionTest(KernelsTest):
             self.library.workspace_bytes = workspace_bytes
             with self.assertRaisesRegex(kvtier.UnsupportedError, "why not: kv.head_dim is 96;"):
                 kernels.decode(queries(), self.cache, tables(), workspace=self.workspace)
-        # What CUDA refused has nothing to do with the arguments.
+        # CUDA's refusal has nothing to do with the arguments.
         self.library.status = abi.KVT_KERNEL_LAUNCH_FAILED
         with self.assertRaises(kvtier.InternalError) as raised:
             kernels.decode(queries(), self.cache, tables(), workspace=self.workspace)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvtier.kernels refuses and what it tells the library, without a GPU: everything but
+"""Refusals of kvtier.kernels, and its arguments for the library, without a GPU: everything but
 attention."""
 
 import ctypes

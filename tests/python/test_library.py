@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding libkvtier, and what the package's declarations say of it."""
+"""Finding libkvtier, and the package's declarations of it."""
 
 import ctypes
 import os

@@ -13,7 +13,7 @@ from kvtier import DType, HitRule, ModelRecord
 
 
 def record(config=(), /, **fields):
-    """Of a Llama with another configuration."""
+    """The record of a Llama with another configuration."""
     return ModelRecord.from_config({**LLAMA, **dict(config)}, **{"name": "m", **fields})
 
 

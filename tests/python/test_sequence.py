@@ -35,7 +35,7 @@ def holds(sequence, tokens):
 
 class SequenceTest(DaemonTestCase):
     def run_through(self, pool, tokens, **options):
-        """Opens, computes what is missing, finishes and closes. Returns the cached tokens."""
+        """Opens, computes the missing tokens, finishes and closes. Returns the cached tokens."""
         with pool.open_sequence(tokens, **options) as sequence:
             self.assertTrue(sequence.wait())
             cached = sequence.cached_tokens

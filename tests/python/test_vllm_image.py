@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What starts in the image of vLLM and kvtierd, with programs in their places that only say how they
-were called."""
+"""The programs that start in the image of vLLM and kvtierd, with others in their places that only
+say how they were called."""
 
 import json
 import os
@@ -12,8 +12,8 @@ import unittest
 from harness.paths import SOURCE
 
 ENTRYPOINT = SOURCE / "tools" / "packaging" / "vllm" / "kvtier-vllm"
-# One line for each argument, to a file of the program's name; `vllm` is what the script becomes, and
-# ends it once the daemon beside it has written.
+# One line for each argument, to a file of the program's name; the script becomes `vllm`, which ends
+# it once the daemon beside it has written.
 PROGRAM = """#!/bin/sh
 cd "$(dirname "$0")"
 name=$(basename "$0")

@@ -13,7 +13,7 @@
 namespace kvtier {
 namespace {
 
-// What a private block holds until it is filled: differs between any two handles.
+// The content of a private block until it is filled: differs between any two handles.
 BlockHash PatternOf(SimPool pool, BlockHandle block) {
   return TestHash(0x9a77e59 + pool.name_space + 16 * pool.device,
                   uint64_t{block.index.value} << 32 | block.generation);
@@ -26,14 +26,14 @@ void SimClient::Open() {
 }
 
 std::vector<SimBlock> SimClient::Close() {
-  // Before the call: what it lets go may go to a waiting client within it.
+  // Called before the call: blocks that it lets go may go to a waiting client within it.
   std::vector<SimBlock> quarantined;
   for (auto& [id, sequence] : sequences_) {
     for (const Held& held : sequence.held) {
       context_.oracle.OnReferenceDropped({sequence.pool, held.handle});
       context_.oracle.OnClosing(sequence.pool.name_space, held.hash);
     }
-    // What an acquire held while it waited is given back in the same parts.
+    // The blocks that an acquire held while it waited are given back in the same parts.
     if (!sequence.answered) {
       ForEachRequested(sequence, [&](const BlockHash& hash) {
         context_.oracle.OnClosing(sequence.pool.name_space, hash);
@@ -88,7 +88,8 @@ void SimClient::Acquire(Sequence sequence) {
   if (random_.Chance(0.7)) sequence.request.counters = counters_;
   if (random_.Chance(0.4)) sequence.request.layers = random_.Chance(0.5) ? 2 : 8;
   const uint64_t id = next_sequence_++;
-  // Of a stream of its own, so that seeds from before there were wishes still play the same.
+  // Drawn from a stream of its own, so that seeds from before there were wishes still play the
+  // same.
   SeededRandom wishes(context_.plan.seed ^ (session_.value << 20) ^ id);
   if (wishes.Chance(context_.plan.wish_rate)) {
     sequence.request.block_tokens = 16;

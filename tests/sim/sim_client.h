@@ -18,7 +18,7 @@
 
 namespace kvtier {
 
-// What all clients of a simulation share.
+// State that all clients of a simulation share.
 struct SimContext {
   const SimPlan& plan;
   SimWorld& world;
@@ -40,16 +40,16 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   void BeginSequence();
   void CommitSome();
   void ReleaseSome();
-  // A second acquire of what it holds already, as a fork does.
+  // Acquires held blocks a second time, as a fork does.
   void Fork();
   // Calls that must be refused, on blocks of its own, of other clients and of earlier times.
   void Misbehave();
   // Compares the bytes of one block it may use.
   void CheckOne();
-  // Compares what the counters of its loads say is usable.
+  // Checks that the blocks that its loads' counters call usable are.
   void CheckCounters();
 
-  // An acquire that waits holds what it has found so far.
+  // An acquire that waits holds the blocks that it has found so far.
   void TouchAwaited();
 
   [[nodiscard]] SessionId session() const { return session_; }
@@ -60,7 +60,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     BlockHash hash;
     bool usable = false;
   };
-  // Where the load's counter is, and what it said last.
+  // The place of the load's counter, and its last value.
   struct Counter {
     uint32_t offset = 0;
     uint32_t base = 0;
@@ -99,19 +99,19 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
                                const std::function<void(const BlockHash&)>& visit);
   void OnProgress(const LoadProgress& progress);
   void MarkUsable(const Sequence& sequence, Held* held);
-  // Believes what the counter says, and checks it.
+  // Believes the counter, and checks it.
   void CheckCounter(Sequence* sequence);
 
   [[nodiscard]] Sequence* PickAnswered();
   void CommitNext(Sequence* sequence);
-  // Gives back the last `count` of what is held, the private blocks first.
+  // Gives back the last `count` of the held blocks, the private ones first.
   void ReleaseLast(Sequence* sequence, size_t count);
   void EraseIfEmpty(Sequence* sequence);
   // A block that this client may neither release nor commit, unless it holds it.
   void ExpectRefused(const SimBlock& block);
   // The second time in the same call, which must be refused.
   void ReleaseTwice();
-  // Of all its sequences that were answered.
+  // Counts references of all its sequences that were answered.
   [[nodiscard]] uint32_t ReferencesTo(const SimBlock& block) const;
   void ReleaseBlocks(SimPool pool, const std::vector<BlockHandle>& blocks);
   void CheckPattern(SimPool pool, BlockHandle block);

@@ -31,8 +31,8 @@ bool SimErasures::Step() {
   return true;
 }
 
-// What the index refused to remember may be cut short, too; what it remembers may have begun long
-// ago.
+// An erasure that the index refused to remember may be cut short, too; one that it remembers may
+// have begun long ago.
 std::vector<SimErasures::Erasure> SimErasures::Unfinished() const {
   std::vector<Erasure> unfinished;
   for (const Erasure& erasure : begun_) {

@@ -17,15 +17,15 @@ class SimErasures {
 
   // Sometimes begins one. False if not.
   bool Step();
-  // The daemon is about to die: what is being erased need not be there any more, nor be gone.
+  // The daemon is about to die: blocks being erased need not be there any more, nor be gone.
   void BeforeDeath();
   // The next daemon has begun, with what its index remembers.
   void AfterRestart();
 
-  // Everything has come to rest: what was to be resumed has ended, too.
+  // Everything has come to rest: resumed erasures have ended, too.
   void CheckEnded() const;
 
-  // Those that ended and left nothing, also when a later daemon finished them.
+  // The number of erasures that ended and left nothing, also when a later daemon finished them.
   [[nodiscard]] uint64_t ended() const { return ended_; }
 
  private:
@@ -38,7 +38,7 @@ class SimErasures {
 
   [[nodiscard]] std::vector<Erasure> Unfinished() const;
   void OnEnded(const Erasure& erasure, const EraseReport& report, const Status& status);
-  // That an earlier daemon began.
+  // The erasure is one that an earlier daemon began.
   void OnResumed(const std::string& tenant, const EraseReport& report, const Status& status);
 
   SimContext context_;

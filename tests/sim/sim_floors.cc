@@ -152,7 +152,7 @@ void SimFloors::CheckKept(const TenantQuota& tenant, const Terms& terms) {
     SIM_CHECK(has.slabs >= std::min(had.slabs, reserved),
               fmt::format("{}: {} had {} slabs, {} are reserved, others left {}", NameOf(tier),
                           tenant.name, had.slabs, reserved, has.slabs));
-    // What a restart found may lie in slabs of others, and share their lot.
+    // Blocks that a restart found may lie in slabs of others, and share their lot.
     if (had.slabs > reserved || before.wants_disk || !terms.disk_sound) continue;
     if (reserved > 0) CheckAllThere(tenant, tier, had, has);
   }
@@ -224,13 +224,13 @@ void SimFloors::CheckHadBack(const TenantQuota& tenant, const Terms& terms) {
   const uint32_t name_space = namespaces[random_.Below(namespaces.size())];
   CheckGrowsFromOthers(tenant, terms, name_space);
   const std::vector<BlockHash> stored = Store(terms.session, name_space, MoreThanFits(name_space));
-  // What stays in the pool need not be anywhere else.
+  // Blocks that stay in the pool need not be anywhere else.
   const uint64_t pool_blocks = context_.world.pool({name_space, 0}).blocks;
   CheckReached(tenant, Tier::kHost, stored.size() - std::min(stored.size(), pool_blocks),
                name_space);
   const CacheOptions& options = context_.world.options();
   if (!terms.disk_sound || options.disk_write_budget_bytes_per_day > 0) return;
-  // What is declined does not count against a reserve.
+  // Declined blocks do not count against a reserve.
   if (options.disk_admission > 0) return;
   const auto extended =
       static_cast<uint64_t>(std::ranges::count_if(stored, [](const BlockHash& hash) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is reserved for a tenant, tried out: others store more than the tiers hold and take nothing
+// Trials of the space reserved for a tenant: others store more than the tiers hold and take nothing
 // of it; the tenant comes back and gets all of it from those that have it.
 #pragma once
 
@@ -19,10 +19,10 @@ class SimFloors {
   SimFloors(const SimContext& context, SeededRandom random, std::function<void()> drain)
       : context_(context), random_(random), drain_(std::move(drain)) {}
 
-  // What was asked of one trial.
+  // The terms of one trial.
   struct Terms {
     SessionId session;  // of no client
-    // The disk keeps what is written to it: no faults, now or earlier.
+    // The disk keeps all writes: no faults, now or earlier.
     bool disk_sound = false;
   };
   // With a tenant that has something reserved and others beside it, if there are such; false if
@@ -30,7 +30,7 @@ class SimFloors {
   bool Try(const Terms& terms);
 
  private:
-  // Of a tenant, in host memory or on disk.
+  // The space of a tenant, in host memory or on disk.
   struct Holding {
     uint64_t slabs = 0;            // to itself
     std::vector<BlockKey> blocks;  // known ones, wherever they lie

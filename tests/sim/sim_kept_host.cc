@@ -75,7 +75,7 @@ void SimKeptHost::WriteLate() {
   }
 }
 
-// Of the table, its states and cuts: times and uses are believed as they are (tiers_cache_test
+// Damages the table's states and cuts: times and uses are believed as they are (tiers_cache_test
 // damages these).
 void SimKeptHost::ChangeBits() {
   damaged_ = damaged_ever_ = true;
@@ -121,7 +121,7 @@ void SimKeptHost::AfterRestart() {
     SIM_CHECK(!context_.plan.options.tenants.empty(), "a cap without quotas");
     return;
   }
-  // What was adopted in pools is copied down, and takes the place of what was here.
+  // Blocks adopted in pools are copied down, and take the place of the blocks that were here.
   if (!machine.pool_keeper.kept().empty()) return;
   // Times are kept in seconds, and the table knows of a use 8 seconds later at most.
   constexpr int64_t kSlackMs = 10'000;

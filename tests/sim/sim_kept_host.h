@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that outlives the daemon: what dies with it all the same, what is damaged meanwhile,
-// and what the next daemon must have adopted.
+// Host memory that outlives the daemon: the blocks that die with it all the same, those that are
+// damaged meanwhile, and those that the next daemon must have adopted.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class SimKeptHost {
   // The daemon has ended, and the next one has not begun. Late writes may arrive, bits may change.
   void AfterDeath();
   // The next daemon has begun, and no client has come yet. Sometimes has all of the memory looked
-  // at at once, and checks that what was whole is in host again.
+  // at at once, and checks that all whole blocks are in host again.
   void AfterRestart();
 
   // Some life has found memory that was kept.

@@ -35,7 +35,7 @@ void SimKeptPools::BeforeDeath() {
     held += pool.blocks - pool.free - pool.cached - pool.referenced;
     whole += pool.cached + pool.referenced;
   }
-  // What is referenced may have lost its entry: then it is held, and no hit.
+  // A referenced block may have lost its entry: then it is held, and no hit.
   SIM_CHECK(held_.size() >= held, fmt::format("{} blocks held, {} are", held_.size(), held));
   SIM_CHECK(held_.size() + whole_.size() == held + whole,
             fmt::format("{} blocks held and {} whole, {} and {} are", held_.size(), whole_.size(),
@@ -71,7 +71,7 @@ void SimKeptPools::AfterDeath() {
   if (damaged_) ChangeBits();
 }
 
-// Of the states and the records.
+// Damages the states and the records.
 void SimKeptPools::ChangeBits() {
   damaged_ever_ = true;
   for (const FakePoolKeeper::Kept& kept : context_.world.machine().pool_keeper.kept()) {
@@ -91,7 +91,7 @@ void SimKeptPools::AfterRestart() {
   if (!kept_) return;
   readers_ = writers_ = context_.world.cache().TakeAbsentClients();
   context_.oracle.OnAbsent();
-  // What the tables said is not what the next daemon has read.
+  // The next daemon has read other things than the tables said.
   if (damaged_) return;
   if (context_.oracle.erasure_cut()) return WriteLate();
   constexpr int64_t kSlackMs = 10'000;

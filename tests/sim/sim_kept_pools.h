@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools that outlive the daemon: processes that live on and write to what was theirs, bits that
-// change meanwhile, and what the next daemon must serve at once.
+// Pools that outlive the daemon: processes that live on and write to their former blocks, bits that
+// change meanwhile, and blocks that the next daemon must serve at once.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ class SimKeptPools {
  public:
   SimKeptPools(SimContext context, SeededRandom random) : context_(context), random_(random) {}
 
-  // The daemon is about to die. Checks that the tables say of every block what the cache does.
+  // The daemon is about to die. Checks that the tables agree with the cache about every block.
   void BeforeDeath();
   // The daemon has ended, and the next one has not begun: pools may be lost with it, or damaged.
   void AfterDeath();
-  // The next daemon has begun, and no client has come yet. Checks that what was whole is there.
+  // The next daemon has begun, and no client has come yet. Checks that all whole blocks are there.
   void AfterRestart();
-  // Processes of the earlier life write to what was theirs, and what they read has not changed;
-  // some of them end.
+  // Processes of the earlier life write to their former blocks, and find those that they read
+  // unchanged; some of them end.
   void Step();
   // All of them have gone.
   void ReleaseAll();

@@ -31,7 +31,7 @@ struct SimArguments {
   bool verbose = false;
 };
 
-// What a worker tells its parent, in memory that both map.
+// A worker's message to its parent, in memory that both map.
 struct SimShared {
   uint64_t seed;  // under way
   uint64_t done;  // seeds that held

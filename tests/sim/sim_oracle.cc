@@ -73,7 +73,7 @@ void SimOracle::OnErased(const std::string& tenant, uint64_t commits) {
 void SimOracle::OnErasureCut(const std::string& tenant, uint32_t begun_s) {
   erasure_cut_ = true;
   // A block that was computed anew since is younger in its record, too, but not while the index
-  // refuses what is written: the next daemon, which knows the record alone, erases the block.
+  // refuses writes: the next daemon, which knows the record alone, erases the block.
   std::unordered_set<BlockKey> recorded_before;
   for (const IndexRecord& record : IndexRecords()) {
     if (record.created_s <= begun_s) recorded_before.insert(record.key);
@@ -126,7 +126,7 @@ void SimOracle::OnUsed(uint32_t name_space, const BlockHash& hash) {
   TruthOf(name_space, hash).last_use_ms = NowMs();
 }
 
-// Its blocks were taken when it was asked for; what is lost on the way is not used again.
+// Its blocks were taken when it was asked for; blocks lost on the way are not used again.
 void SimOracle::OnNotArrived(uint32_t name_space, const BlockHash& hash, int64_t asked_ms,
                              int64_t answered_ms) {
   Truth& truth = TruthOf(name_space, hash);
@@ -353,7 +353,8 @@ void SimOracle::BeforeCrash() {
   KeepDoubts();
 }
 
-// A record that is not verified proves nothing: what is read and right by then is not in doubt.
+// A record that is not verified proves nothing: blocks that are read and right by then are not in
+// doubt.
 void SimOracle::KeepDoubts() {
   const std::unordered_set<BlockKey> persisted(persisted_.begin(), persisted_.end());
   std::unordered_map<BlockKey, Doubt> still_doubtful;
@@ -451,8 +452,8 @@ void SimOracle::AfterRestart(Source source) {
   if (source == Source::kNothingSure) persisted_.clear();
   CheckRestored(source == Source::kIndex ? ReadIndex() : ReadHeaders(), source);
   for (auto& [key, truth] : truths_) {
-    // Headers know of no use after the write, and a cut index of less. Both may bring back what
-    // was given up before it would have been erased.
+    // Headers know of no use after the write, and a cut index of less. Both may bring back blocks
+    // that were given up before they would have been erased.
     if (source != Source::kIndex) truth.recorded_use_ms = truth.erased = 0;
     // The daemon may drop its later copy before it finds the one in host memory.
     if (const auto copy = copy_use_ms_.find(key); copy != copy_use_ms_.end()) {

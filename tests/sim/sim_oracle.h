@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must be true of the cache, told from the outside: who owns which block, what may still be
-// served, what must be there after a crash.
+// Truths about the cache, told from the outside: who owns which block, which blocks may still be
+// served, which must be there after a crash.
 #pragma once
 
 #include <cstdint>
@@ -56,9 +56,9 @@ class SimOracle {
   [[nodiscard]] uint64_t erasures() const { return erasures_; }
   // All of the tenant that was computed among the first `commits` is gone, and stays so.
   void OnErased(const std::string& tenant, uint64_t commits);
-  // The daemon dies while it erases what the tenant has made by then.
+  // The daemon dies while it erases the blocks that the tenant has made by then.
   void OnErasureCut(const std::string& tenant, uint32_t begun_s);
-  // What was kept over the last death need not be all there.
+  // Blocks kept over the last death need not be all there.
   [[nodiscard]] bool erasure_cut() const { return erasure_cut_; }
   // An acquire that began after so many erasures was given the block.
   void CheckNotErased(uint32_t name_space, const BlockHash& hash, uint64_t erasures);
@@ -67,7 +67,7 @@ class SimOracle {
   void OnClosing(uint32_t name_space, const BlockHash& hash) {
     closing_.emplace_back(name_space, hash);
   }
-  // What processes of an earlier daemon's life hold now is theirs until they have gone.
+  // Blocks that processes of an earlier daemon's life hold now are theirs until they have gone.
   void OnAbsent();
   void OnAbsentGone();
   // Time has passed.
@@ -78,8 +78,8 @@ class SimOracle {
   void OnCapsChanged() { caps_changed_ = host_caps_changed_ = true; }
   // Nothing is under way: the index has heard of all uses before the last tick.
   void OnQuiet();
-  // No tier has the block any more. What the daemon may find later is a copy that an earlier life
-  // has left in host memory, which is no younger than that life knew it to be.
+  // No tier has the block any more. The daemon may later find a copy that an earlier life has left
+  // in host memory; it is no younger than that life knew it to be.
   void OnLeft(const BlockKey& key);
 
   // One of the blocks that some client owns, if there are any: for clients that do not.
@@ -102,14 +102,14 @@ class SimOracle {
   // Host memory that is kept has a copy of the block, with this use. Other lives may have left it
   // there and used the block elsewhere since.
   void OnCopyLeft(const SlotHeader& header, uint32_t last_use_s);
-  // What was persisted and had not expired must still be there.
+  // Blocks that were persisted and had not expired must still be there.
   enum class Source : uint8_t { kIndex, kHeaders, kNothingSure };
   void AfterRestart(Source source);
   // Blocks that were persisted, are there now and must be whole.
   [[nodiscard]] const std::vector<BlockKey>& survivors() const { return persisted_; }
 
  private:
-  // What is known of a hash in a space.
+  // The facts about a hash in a space.
   struct Truth {
     int64_t last_touch_ms = 0;    // nothing can have used it later
     int64_t last_use_ms = 0;      // a client certainly used it then
@@ -136,10 +136,11 @@ class SimOracle {
   [[nodiscard]] int64_t TtlMs(uint32_t name_space, const BlockHash& hash) const;
   void CheckLifetime(uint32_t name_space, const BlockHash& hash);
   void OnUsed(uint32_t name_space, const BlockHash& hash);
-  // What the cache says is on disk: only what it vouches for, or also what it has merely found.
+  // The blocks that the cache reports on disk: only those that it vouches for, or also those that
+  // it has merely found.
   enum class Proof : uint8_t { kRead, kNone };
   [[nodiscard]] std::vector<BlockKey> OnDisk(Proof proof) const;
-  // What is written down of each block: whether it is still to be served.
+  // For each block that is written down: whether it is still to be served.
   using Readable = std::unordered_map<BlockKey, bool>;
   void CheckRestored(const Readable& readable, Source source) const;
   [[nodiscard]] Readable ReadIndex();

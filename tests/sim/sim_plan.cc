@@ -86,7 +86,7 @@ void DrawFaults(SeededRandom& random, SimPlan* plan) {
   if (random.Chance(0.3)) plan->index_tail_loss_rate = 0.5;
 }
 
-// Within the tier, together with what is reserved already.
+// Draws a quota within the tier, together with all earlier reserves.
 TierQuota DrawTierQuota(SeededRandom& random, uint64_t slabs, uint64_t slab_bytes,
                         uint64_t* slabs_left) {
   TierQuota quota;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a seed decides before the first step: sizes, limits, which faults occur and how often.
+// Choices of a seed before the first step: sizes, limits, which faults occur and how often.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct SimPlan {
   double crash_rate = 0;            // per step
   uint32_t sessions = 1;            // at most so many at once
   bool erases = false;              // a tenant's blocks, now and then
-  double wish_rate = 0;             // of acquires that say what is worth loading
+  double wish_rate = 0;             // of acquires that say which loads are worth it
   bool lends_regions = false;       // engines that number their blocks themselves are there
 };
 

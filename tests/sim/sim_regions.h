@@ -23,7 +23,7 @@ class SimRegions {
 
   // Sometimes one call. False if not.
   bool Step();
-  // What transfers under way name is used until they have ended, and a little longer.
+  // Blocks that transfers under way name are used until they have ended, and a little longer.
   void TouchPending();
   // All engines end.
   void CloseAll();
@@ -48,7 +48,7 @@ class SimRegions {
     uint32_t name_space = 0;
     FakeDevicePool* memory = nullptr;
     uint64_t block_bytes = 0;
-    std::vector<uint64_t> patterns;  // what the engine wrote to each row last; 0: a transfer has it
+    std::vector<uint64_t> patterns;  // the engine's last pattern for each row; 0: a transfer has it
     std::map<TransferId, Transfer> transfers;
     bool closing = false;
   };

@@ -30,7 +30,7 @@ class SimUniverse {
 
   // The same hash always has the same class.
   [[nodiscard]] static RetentionClass RetentionOf(const BlockHash& hash);
-  // What the block of `hash` holds in space `space`: no two spaces have the same bytes.
+  // The content of the block of `hash` in space `space`: no two spaces have the same bytes.
   [[nodiscard]] static BlockHash ContentsOf(uint32_t name_space, const BlockHash& hash);
 
  private:

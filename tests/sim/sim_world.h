@@ -18,12 +18,12 @@
 
 namespace kvtier {
 
-// What the cache has told of its tiers.
+// The tiers as the cache has announced them.
 class SimView final : public BlockEventSink {
  public:
   void BlockStored(const StoredBlock& block) override;
   void BlockRemoved(const BlockKey& key, Tier tier) override;
-  // Checks that it is what the cache says of itself. REQUIRES: no event is pending.
+  // Checks that it equals the cache's own report. REQUIRES: no event is pending.
   void Check(const Cache& cache) const;
   void Clear() { tiers_.clear(); }
   // Calls `left` when no tier has the block any more.
@@ -61,7 +61,7 @@ class SimWorld {
   void CrashAndRestart(Recovery recovery, size_t lost_batches, FakeMachine::HostMemory host,
                        const std::function<void()>& died);
 
-  // Of what a later daemon finishes; see CacheEnvironment.
+  // Called for erasures that a later daemon finishes; see CacheEnvironment.
   using ErasureResumed = std::function<void(const std::string&, const EraseReport&, const Status&)>;
   void OnErasureResumed(ErasureResumed resumed) { erasure_resumed_ = std::move(resumed); }
   // The block, by the number of its space here, has left its last tier.

@@ -14,7 +14,7 @@
 namespace kvtier {
 namespace {
 
-// Of streams of their own: the rest of a seed's life is the same without kept pools and erasures.
+// Streams of their own: the rest of a seed's life is the same without kept pools and erasures.
 constexpr uint64_t kPoolsStream = 0x706f6f6c;
 constexpr uint64_t kErasuresStream = 0x65726173;
 constexpr uint64_t kRegionsStream = 0x7265676f;
@@ -240,7 +240,7 @@ void Simulator::Hint() {
   // Some go on at once: their blocks are brought up.
   const int64_t latest_ms = random_.Chance(0.5) ? 2000 : 4 * kHourMs;
   const auto returns_in_ms = static_cast<int64_t>(random_.Below(latest_ms));
-  // Of one who has gone, too.
+  // Sometimes the session of a client that has gone, too.
   const SessionId session(random_.Between(1, next_session_));
   const auto taken =
       world_.cache().Hint(session, world_.pool(pool).id, hashes, hint, returns_in_ms);
@@ -326,7 +326,7 @@ void Simulator::GrowArena() {
 
 void Simulator::MaybeCrash() {
   if (!random_.Chance(plan_.crash_rate)) return;
-  // What waits for its answer may have used its blocks already.
+  // Acquires that wait for their answer may have used their blocks already.
   for (const auto& client : clients_) client->TouchAwaited();
   regions_.BeforeDeath();
   oracle_.BeforeCrash();
@@ -365,7 +365,7 @@ void Simulator::RestartFromHeaders(FakeMachine::HostMemory host) {
   Trace("crash, scan");
   scanned_ = true;
   world_.CrashAndRestart(SimWorld::Recovery::kFromHeaders, 0, host, [this] { AfterDeath(); });
-  // What a scan found counts as persisted only once it has been read.
+  // Blocks that a scan found count as persisted only once they have been read.
   // With pools that were kept, much is copied and written meanwhile.
   const bool verify = !plan_.disk_faulty && random_.Chance(0.5) && !kept_pools_.kept();
   if (verify) {
@@ -382,7 +382,7 @@ void Simulator::AfterDeath() {
   kept_pools_.AfterDeath();
 }
 
-// What was persisted is not only listed, it is served with its bytes.
+// Persisted blocks are not only listed, they are served with their bytes.
 void Simulator::ServeSurvivors() {
   if (plan_.sizes.host_slabs_ready == 0 || random_.Chance(0.7)) return;
   const std::vector<BlockKey>& survivors = oracle_.survivors();
@@ -471,9 +471,10 @@ void Simulator::CheckNothingHeld() const {
   }
 }
 
-// What no acquire can reach has gone from every tier.
+// Blocks that no acquire can reach have gone from every tier.
 void Simulator::CheckEverythingUsable() {
-  // What is lost meanwhile, because its time is up, leaves others behind for as long again.
+  // Blocks that are lost meanwhile, because their time is up, leave others behind for as long
+  // again.
   for (int round = 0; round < 4 * static_cast<int>(SimUniverse::kDepth); ++round) {
     world_.machine().clock.Advance(plan_.options.keep_unusable_ms + 1000);
     Tick();

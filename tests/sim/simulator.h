@@ -25,7 +25,7 @@ struct SimReport {
   uint64_t crashes = 0;
   uint64_t survivors = 0;  // blocks that had to be there after a crash and were
   uint64_t adopted = 0;    // blocks that had to be in host or in a pool again and were
-  uint64_t floors = 0;     // trials of what is reserved for a tenant
+  uint64_t floors = 0;     // trials of a tenant's reserved space
   uint64_t erasures = 0;   // of a tenant's blocks, after which nothing came back
   uint64_t transfers = 0;  // of regions, that were reported
   CacheStats stats;        // of the last life

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for each way in which a real vLLM uses a real kvtierd: the same tokens, always."""
+"""Tests for each way in which a real vLLM uses a real kvtierd: the same tokens, always."""
 
 import atexit
 import functools
@@ -23,7 +23,7 @@ LLAMA = "llama"
 SEEDS = 16
 # A machine that does more than one thing is no reason to miss.
 PATIENT = {"lookup_timeout_ms": 30_000, "retry_max_ms": 50}
-# Of tests that wait for something by steps of the engine.
+# The limit of tests that wait for something by steps of the engine.
 MANY_STEPS = 4_000
 AN_HOUR_S = 3600
 
@@ -58,13 +58,13 @@ def shared_model(kind, tokens, engine):
 
 
 class EngineCase(SharedDaemonCase):
-    """Mixed into a TestCase that sets `options`, of the tier or of the connector, and the `kind` of
-    model. One daemon and one engine for all tests, each of which has prompts of its own."""
+    """Mixed into a TestCase that sets `options`, of the connector, and the `kind` of model. One daemon
+    and one engine for all tests, each of which has prompts of its own."""
 
     options: dict = {}
     kind = LLAMA
     prompt_tokens = PROMPT_TOKENS
-    with_expected = True  # whether an engine without kvtier says what the tokens must be
+    with_expected = True  # whether an engine without kvtier gives the expected tokens
 
     @classmethod
     def setUpClass(cls):
@@ -101,14 +101,14 @@ class EngineCase(SharedDaemonCase):
         self.engine.forget()
 
     def tokens_of(self, model):
-        """What an engine of this model generates that has nothing to do with kvtier."""
+        """The tokens of an engine of this model that has nothing to do with kvtier."""
         plain = EngineProcess(model, self.directory / "plain.log", {"engine": {}})
         tokens = plain.generate(self.prompts)["tokens"]
         plain.stop()
         return tokens
 
     def wait_for_connection(self, engine=None):
-        """Steps the engine until the tier has said that it is connected."""
+        """Steps the engine until the connector has said that it is connected."""
         engine = engine or self.engine
         for prompt in range(MANY_STEPS):
             engine.generate([[prompt % 1000 + 3] * 40], tokens=1)
@@ -141,7 +141,7 @@ class EngineCase(SharedDaemonCase):
 
 
 class CacheTests(EngineCase):
-    """What holds for the tier and for the connector."""
+    """The tests of a model of one cache group."""
 
     def test_the_model_s_tokens_depend_on_the_whole_prompt(self):
         """Or else equal tokens would prove nothing."""

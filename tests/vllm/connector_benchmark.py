@@ -7,8 +7,8 @@ for its first token, and of those in which it is stored.
 
 With a real daemon, vLLM's own block pool, and requests of 128, 625 and 2,000 blocks, which are small,
 so that copying them takes no time. Not a test: the figures are printed, and depend on the build and
-the machine. Of each hook the best time of the clock, since others may use the machine, and the median
-of the processor time of its thread.
+the machine. For each hook it prints the best time of the clock, since others may use the machine,
+and the median of the processor time of its thread.
 """
 
 import collections

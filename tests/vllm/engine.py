@@ -8,32 +8,27 @@ socket has {"model": path, "options": {...} or null} and the descriptors of the 
 replies and log; the answer is the engine's process id. {"wait": id} is answered with the exit
 status of one that ends.
 
-options: of KvtierTier, or of KvtierConnector if they have "connector": true; null: vLLM has no
-connector; "engine": {...}: more arguments of vllm.LLM, which are no reason for a connector;
-"idle_check_s": how often links to the daemon that nothing uses look whether it is there. Each line of the requests is one, for example {"op": "generate", "prompts": [[3, 4, 5]]}; the reply is
-one line, too.
+options: of KvtierConnector; null: vLLM has no connector; "engine": {...}: more arguments of vllm.LLM,
+which are no reason for a connector; "idle_check_s": how often links to the daemon that nothing uses
+look whether it is there. Each line of the requests is one, for example
+{"op": "generate", "prompts": [[3, 4, 5]]}; the reply is one line, too.
 """
 
 import ctypes
 import importlib
-import itertools
 import json
 import os
-import random
 import signal
 import socket
 import sys
 import traceback
 
 BLOCK_TOKENS = 32
-HOST_ROWS = 96
 STEPS_TO_SETTLE = 10_000
-# Of a prompt that stands for whatever else an engine is asked.
-OTHER_BLOCKS = 8
 PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 16
 VLLM_METRICS = {"vllm:num_preemptions": "preemptions", "vllm:prefix_cache_hits": "hits"}
-# What every engine imports.
+# Modules that every engine imports.
 MODULES = (
     "vllm.v1.engine.llm_engine",
     "vllm.v1.engine.core_client",
@@ -56,35 +51,17 @@ for name, value in {
     os.environ.setdefault(name, value)
 
 
-prompts_made = itertools.count(1)
-
-
 def transfer_config(options):
-    from tiny_model import HEAD_DIM, KV_HEADS, LAYERS
     from vllm.config import KVTransferConfig
 
-    if options.pop("connector", False):
-        # A tiny model computes faster than a disk reads.
-        options.setdefault("always_load", True)
-        return KVTransferConfig(
-            kv_connector="KvtierConnector",
-            kv_connector_module_path="kvtier.vllm",
-            kv_role="kv_both",
-            kv_load_failure_policy="recompute",
-            kv_connector_extra_config=options,
-        )
-    row_bytes = LAYERS * BLOCK_TOKENS * KV_HEADS * HEAD_DIM * 2 * 2
+    # A tiny model computes faster than a disk reads.
+    options.setdefault("always_load", True)
     return KVTransferConfig(
-        kv_connector="OffloadingConnector",
+        kv_connector="KvtierConnector",
+        kv_connector_module_path="kvtier.vllm",
         kv_role="kv_both",
-        kv_connector_extra_config={
-            "spec_name": "CpuTieringSpec",
-            "spec_module_path": "cpu_offloading",
-            "cpu_bytes_to_use": HOST_ROWS * row_bytes,
-            "secondary_tiers": [
-                {"type": "KvtierTier", "module_path": "kvtier.vllm.tier", **options}
-            ],
-        },
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config=options,
     )
 
 
@@ -136,30 +113,8 @@ def generate(engine, request):
 
 
 def forget(engine, request):
-    """Drops what vLLM has in its own caches, the one of the GPU and the one in host memory."""
-    done = reset(engine, {"connector": False})
-    if done["done"] and offloads(engine):
-        # Host memory has room for so many blocks, those of the last prompts.
-        for prompt in other_prompts(HOST_ROWS // OTHER_BLOCKS + 4):
-            generate(engine, {"prompts": [prompt], "tokens": 1})
-        return reset(engine, {"connector": False})
-    return done
-
-
-def offloads(engine):
-    config = engine.llm_engine.vllm_config.kv_transfer_config
-    return config is not None and config.kv_connector == "OffloadingConnector"
-
-
-def other_prompts(count):
-    """That nothing else has the beginnings of."""
-    from tiny_model import VOCABULARY
-
-    generator = random.Random(f"{os.getpid()} {next(prompts_made)}")
-    return [
-        [generator.randrange(3, VOCABULARY) for _ in range(OTHER_BLOCKS * BLOCK_TOKENS + 1)]
-        for _ in range(count)
-    ]
+    """Drops the blocks in vLLM's own cache."""
+    return reset(engine, {"connector": False})
 
 
 def reset(engine, request):
@@ -182,7 +137,7 @@ def reload(engine, request):
 
 
 def metrics(engine, request):
-    """The tier's or the connector's figures in vLLM's registry: {"load:copied": 12, ...} and what
+    """The connector's figures in vLLM's registry: {"load:copied": 12, ...} and what
     else there is by the last word of its name, the smallest of several; of vLLM "preemptions", and
     "hits", the tokens that its own cache had."""
     found = {}
@@ -217,7 +172,7 @@ def run_engine(model, options, requests, replies):
         request = json.loads(line)
         reply = operations[request["op"]](engine, request)
         print(json.dumps(reply), file=replies, flush=True)
-    # The engine's scheduler, and with it the tier, closes before the interpreter ends.
+    # The engine's scheduler, and with it the connector, closes before the interpreter ends.
     engine.llm_engine.engine_core.shutdown()
 
 

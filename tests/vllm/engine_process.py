@@ -54,14 +54,14 @@ def _ask_maker(message: dict, descriptors: tuple[int, ...] = ()) -> int:
 class EngineProcess:
     """A running engine; `kill` or `stop` ends it. log: vLLM's own output, appended to a file."""
 
-    def __init__(self, model: pathlib.Path, log: pathlib.Path, tier: dict | None = None) -> None:
+    def __init__(self, model: pathlib.Path, log: pathlib.Path, options: dict | None = None) -> None:
         requests, writing_requests = os.pipe()
         reading, writing = os.pipe()
         self.log_path = log
         self._exit_status: int | None = None
         with open(log, "ab") as output:
             self._pid = _ask_maker(
-                {"model": str(model), "options": tier}, (requests, writing, output.fileno())
+                {"model": str(model), "options": options}, (requests, writing, output.fileno())
             )
         self._process = os.pidfd_open(self._pid)
         os.close(requests)
@@ -85,7 +85,7 @@ class EngineProcess:
         assert self.ask({"op": "reset", "connector": True})["done"], self.log[-3000:]
 
     def reload(self, model: pathlib.Path, **version: str) -> None:
-        """Replaces the weights of the running engine. version: what the trainer calls them."""
+        """Replaces the weights of the running engine. version: the trainer's name for them."""
         self.ask({"op": "reload", "model": str(model), **version})
 
     def metrics(self) -> dict[str, float]:
@@ -125,7 +125,7 @@ class EngineProcess:
         return bool(select.select([self._process], [], [], timeout_s)[0])
 
     def _close(self) -> None:
-        """Of an engine that has ended or does so at once."""
+        """The exit status of an engine that has ended or does so at once."""
         self._exit_status = _ask_maker({"wait": self._pid})
         os.close(self._process)
         with contextlib.suppress(BrokenPipeError):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kept memory is about without vLLM and without a daemon: vLLM's block pool, as far as the
-connector uses it, and kvtier.KeptMemory, which outlives its engine because the test has it."""
+"""Kept memory without vLLM and without a daemon: vLLM's block pool, as far as the connector uses
+it, and kvtier.KeptMemory, which outlives its engine because the test has it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class FakeKeptMemory:
         assert self.root is not None and len(blocks) == len(hashes)
         for block, one in zip(blocks.tolist(), hashes):
             assert 0 < block < self.blocks
-            # What an entry vouches for is never changed while it does.
+            # Memory that an entry vouches for is never changed while it does.
             assert self.table.get(block, (group, one)) == (group, one)
             self.table[block] = (group, one)
             self._sequence += 1

@@ -23,7 +23,8 @@ class FakeEnd:
 
 
 class FakeDaemon:
-    """What outlives regions: the blocks. reachable: whether one can connect; `opened` counts."""
+    """The part that outlives regions: the blocks. reachable: whether one can connect; `opened`
+    counts."""
 
     def __init__(self) -> None:
         self.blocks: dict[bytes, bytes] = {}
@@ -38,7 +39,7 @@ class FakeDaemon:
         self.region: FakeRegion | None = None
 
     def attach(self, rows: np.ndarray) -> Attachment:
-        """As the tier's: raises UnavailableError when the daemon cannot be reached."""
+        """As the connector's: raises UnavailableError when the daemon cannot be reached."""
         if not self.reachable:
             raise unavailable()
         self.opened += 1
@@ -98,7 +99,7 @@ class FakeRegion:
         self._under_way.clear()
 
     def release(self):
-        """Ends what was held."""
+        """Ends the held transfers."""
         self.hold = False
         for transfer in list(self._under_way):
             self._copy(transfer)

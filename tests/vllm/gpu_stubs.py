@@ -29,7 +29,7 @@ def output_of(*command):
 
 
 class Wanted:
-    """What the libraries of torch need from libraries that are not there.
+    """The symbols that the libraries of torch need from libraries that are not there.
 
     versions: by library, then by version, the names of symbols; unversioned: those of no library in
     particular.

@@ -7,14 +7,13 @@ from cache_tests import CACHED_TOKENS, PROMPTS, CacheTests, EngineCase
 
 
 class ConnectorTest(CacheTests, unittest.TestCase):
-    options = {"connector": True}
+    """A model of one cache group, with the connector's defaults."""
 
 
 class WaitingRequestsTest(EngineCase, unittest.TestCase):
     """A step computes so few tokens that vLLM does not look at the requests behind a long prompt."""
 
     options = {
-        "connector": True,
         "engine": {"max_num_batched_tokens": 64, "max_num_seqs": 8, "enable_chunked_prefill": True},
     }
 

@@ -13,8 +13,6 @@ from harness.redis_server import SERVER, RedisServer
 class TwoHostsTest(EngineCase, unittest.TestCase):
     """The daemon and the engine that all tests of engines have are those of the first host."""
 
-    options = {"connector": True}
-
     @classmethod
     def setUpClass(cls):
         directory = tempfile.TemporaryDirectory(prefix="kvtier-other-host-")
@@ -31,7 +29,7 @@ class TwoHostsTest(EngineCase, unittest.TestCase):
 
     def test_what_one_engine_computed_is_a_hit_of_the_other_host_s(self):
         self.store()
-        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)  # what is used is written
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)  # used blocks are written
         rows = PROMPTS * CACHED_TOKENS // BLOCK_TOKENS
         for _ in range(MANY_STEPS):
             if self.store_of_hosts.objects() >= rows:

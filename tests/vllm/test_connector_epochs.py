@@ -15,9 +15,7 @@ NONE = [0] * PROMPTS
 
 
 class FilesTest(EngineCase, unittest.TestCase):
-    """What a model's files say is what was in them when the engine loaded them."""
-
-    options = {"connector": True}
+    """A model's files count as they were when the engine loaded them."""
 
     @classmethod
     def setUpClass(cls):
@@ -73,7 +71,6 @@ class AdaptersTest(EngineCase, unittest.TestCase):
     """Adapters are told apart by their tensors, beside the name and path that vLLM goes by."""
 
     options = {
-        "connector": True,
         "engine": {"enable_lora": True, "max_loras": 2, "max_lora_rank": ADAPTER_RANK},
     }
 
@@ -112,8 +109,6 @@ class AdaptersTest(EngineCase, unittest.TestCase):
 class UnsaidUpdateTest(EngineCase, unittest.TestCase):
     """The caller replaces the weights and says nothing to the connector."""
 
-    options = {"connector": True}
-
     def test_the_worker_notices_it_and_uses_nothing_of_before(self):
         other = make_model(self.directory / "other", seed=1)
         expected = self.tokens_of(other)
@@ -135,7 +130,7 @@ class UnsaidUpdateTest(EngineCase, unittest.TestCase):
 class NamedWeightsTest(EngineCase, unittest.TestCase):
     """As training does it: engines get new weights in place, and the trainer says which."""
 
-    options = {"connector": True, "weights_run": "a run"}
+    options = {"weights_run": "a run"}
 
     @classmethod
     def setUpClass(cls):
@@ -166,7 +161,7 @@ class NamedWeightsTest(EngineCase, unittest.TestCase):
 
 
 class KeptEpochsTest(EngineCase, unittest.TestCase):
-    options = {"connector": True, "keep_kv_cache": True}
+    options = {"keep_kv_cache": True}
 
     def test_memory_that_is_kept_is_not_taken_over_with_other_weights(self):
         other = make_model(self.directory / "other", seed=1)
@@ -184,7 +179,7 @@ class KeptEpochsTest(EngineCase, unittest.TestCase):
 class TwoRanksEpochsTest(EngineCase, unittest.TestCase):
     """Ranks are processes, which hear of other weights with the next step."""
 
-    options = {"connector": True, "engine": {"tensor_parallel_size": 2}}
+    options = {"engine": {"tensor_parallel_size": 2}}
     kind = "windows and experts"
     with_expected = False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvtierd tells routers of a real vLLM's blocks, beside what vLLM tells of them itself."""
+"""kvtierd's events for routers about a real vLLM's blocks, beside vLLM's own events."""
 
 import tempfile
 import unittest
@@ -47,7 +47,6 @@ class Blocks:
 
 
 class EventsCase(EngineCase):
-    options = {"connector": True}
     token_ids = "[]"
 
     @classmethod

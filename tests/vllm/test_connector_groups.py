@@ -6,14 +6,13 @@ import unittest
 
 from cache_tests import CACHED_TOKENS, EngineCase, prompts_of
 
-# Of "states", whose blocks vLLM makes as long as a state is large.
+# The block size of "states", whose blocks vLLM makes as long as a state is large.
 STATE_BLOCK_TOKENS = 160
 
 
 class GroupTests(EngineCase):
-    """block_tokens: what the length of a prefix is a multiple of."""
+    """block_tokens: the number that the length of a prefix is a multiple of."""
 
-    options = {"connector": True}
     block_tokens = 32
 
     def cached(self, tokens):
@@ -102,11 +101,11 @@ class WindowsTest(GroupTests, unittest.TestCase):
 
 
 class StatesTest(GroupTests, unittest.TestCase):
-    """Of a model with experts. By default vLLM keeps no states but the last of a prompt, and their
-    numbers are those that the processor is quick at, so that a state is as large as it likes."""
+    """Tests of a model with experts. By default vLLM keeps no states but the last of a prompt, and
+    their numbers are those that the processor is quick at, so that a state is as large as it likes.
+    """
 
     options = {
-        "connector": True,
         "engine": {
             "mamba_ssm_cache_dtype": "float32",
             "prefix_cache_retention_interval": STATE_BLOCK_TOKENS,
@@ -123,7 +122,6 @@ class TwoRanksTest(EngineCase, unittest.TestCase):
     ranks round otherwise than one does, so that their tokens are compared with their own."""
 
     options = {
-        "connector": True,
         "keep_kv_cache": True,
         "engine": {"tensor_parallel_size": 2},
     }
@@ -157,7 +155,6 @@ class LatentTest(EngineCase, unittest.TestCase):
     """Where vLLM cannot continue a prefix, as its reference kernel for MLA on CPUs, it turns prefix
     caching off, and nothing may be loaded."""
 
-    options = {"connector": True}
     kind = "latent"
 
     def test_nothing_is_served(self):

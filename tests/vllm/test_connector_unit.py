@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the vLLM connector decides in the scheduler, without vLLM."""
+"""The vLLM connector's decisions in the scheduler, without vLLM."""
 
 import random
 import types
@@ -12,7 +12,7 @@ from kvtier.vllm.connector_scheduler import STEP_WAIT_S, STORE_PATIENCE_S, Sched
 from kvtier.vllm.hit_prices import BELIEVED_S, MIN_STEP_TOKENS, TRIAL_TOKENS, HitPrices
 from kvtier.vllm.lookups import Lookups
 from kvtier.vllm.rows import key_of
-from test_tier_unit import PATIENCE_S
+from link_case import PATIENCE_S
 
 BLOCK_TOKENS = 16
 ONE_GROUP = [CacheGroup(0, BLOCK_TOKENS)]
@@ -335,8 +335,8 @@ class SeveralGroupsTest(SchedulerCase):
         self.assertEqual(state.hashes, [hash_of(3)])
 
     def test_each_group_stores_its_own_blocks(self):
-        """Of states only what vLLM itself holds for the state at the block's end, and never null
-        blocks, of which a window and states leave many."""
+        """It takes only those states that vLLM itself holds for the state at the block's end, and
+        never null blocks, of which a window and states leave many."""
         one = request(100)
         self.match(one)
         blocks = self.manager.table("r", [1, 2, 3, 4, 8], [0, 9, 5, 6, 8], [10, 7])

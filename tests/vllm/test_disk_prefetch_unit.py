@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes from disk to host memory while requests wait in vLLM's queue, without vLLM."""
+"""Blocks that come from disk to host memory while requests wait in vLLM's queue, without vLLM."""
 
 import queue
 import threading
@@ -23,8 +23,8 @@ TOKENS = BLOCKS * BLOCK_TOKENS
 
 
 class FakeRegion:
-    """answers: for each call how many blocks are in memory then, or what is raised; all of them
-    without one. A call waits until `answering` is set."""
+    """answers: for each call how many blocks are in memory then, or an exception to raise; all of
+    them without one. A call waits until `answering` is set."""
 
     def __init__(self, answers=()):
         self.answers = list(answers)
@@ -66,7 +66,7 @@ class DiskPrefetchTest(unittest.TestCase):
         return [key_of(hash_of(first + i), 0) for i in range(count)]
 
     def wait_for(self, *requests):
-        """What has arrived of these requests, all of which end at once."""
+        """The blocks of these requests that have arrived; the requests all end at once."""
         arrived = {}
         with self.prefetch._changed:
             done = self.prefetch._changed.wait_for(

@@ -24,7 +24,7 @@ class DiskTurnsTest(SchedulerCase):
         self.requests = 0
 
     def prices(self, compute_s, disk_s):
-        """Of a request's blocks."""
+        """The prices of a request's blocks."""
         self.side.prices.computed(1000, 1000 * compute_s / TOKENS)
         self.side.prices.loaded_from_disk(1000, 1000 * disk_s / TOKENS)
 
@@ -35,7 +35,7 @@ class DiskTurnsTest(SchedulerCase):
         return request(tokens, name=f"r{self.requests}", first=first)
 
     def found(self, one):
-        """What the request hears when the daemon's answer is known; None: to wait."""
+        """The request's answer when the daemon's is known; None: to wait."""
         found = self.side.matched_tokens(one, 0)
         if found is None:
             self.step()
@@ -195,7 +195,7 @@ class FakeTransfers:
 
 
 class DiskSecondsTest(unittest.TestCase):
-    """What a load took, of which the price of the disk is made."""
+    """A load's time, of which the price of the disk is made."""
 
     def setUp(self):
         self.now = 100.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector does when the engine gets other weights, without vLLM."""
+"""The connector when the engine gets other weights, without vLLM."""
 
 import pathlib
 import tempfile
@@ -12,12 +12,11 @@ from kvtier.vllm.adapters import AdapterDigests
 from kvtier.vllm.connector_scheduler import StepPlan
 from kvtier.vllm.connector_worker import WorkerSide
 from kvtier.vllm.kept_cache import table_root
-from kvtier.vllm.lookups import Verdict
 from kvtier.vllm.rows import key_of
 from kvtier.vllm.transfers import Transfers
 from test_connector_unit import BLOCK_TOKENS, SchedulerCase, hash_of, request
-from test_lookups_unit import LookupsCase
-from test_tier_unit import LinkCase
+from test_lookups_unit import LookupsCase, Verdict
+from link_case import LinkCase
 from test_worker_unit import block_list
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a new engine finds in kept memory after vLLM has warmed up in it. Needs torch, not vLLM."""
+"""The blocks that a new engine finds in kept memory after vLLM has warmed up in it. Needs torch,
+not vLLM."""
 
 import mmap
 import os

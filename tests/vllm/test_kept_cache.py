@@ -17,7 +17,7 @@ FEW_BLOCKS = {
 
 
 class KeptCase(EngineCase):
-    options = {"connector": True, "keep_kv_cache": True}
+    options = {"keep_kv_cache": True}
 
     def restart_engine(self, **options):
         self.engine.kill()

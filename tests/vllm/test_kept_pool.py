@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kept memory does to vLLM's own block pool, which the unit tests only imitate."""
+"""Kept memory's effects on vLLM's own block pool, which the unit tests only imitate."""
 
 import unittest
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector writes into the tables of kept memory and takes from them, without vLLM."""
+"""The entries that the connector writes into the tables of kept memory and takes from them, without
+vLLM."""
 
 import random
 import types
@@ -37,7 +38,7 @@ def hash_of(number):
 
 
 def table_of(*entries, root=ROOT):
-    """Of (block, group, number of the hash)."""
+    """A table of entries (block, group, number of the hash)."""
     blocks, groups, hashes = zip(*entries) if entries else ((), (), ())
     return KeptTable(
         root,
@@ -294,7 +295,7 @@ class SimulatedRequest:
 
 
 class SimulatedRank:
-    """A worker: its kernels and loads write `contents`, by block the hash of what it holds, or None
+    """A worker: its kernels and loads write `contents`, by block the hash of its content, or None
     while something writes it. Both outlive it."""
 
     def __init__(self, memory, contents):
@@ -366,7 +367,7 @@ class SimulatedEngine:
             block = self.pool.cached_block_hash_to_block.get(key_of(one, 0))
             if block is None:
                 break
-            # What vLLM takes for the hash must be what the block holds, or will hold in time.
+            # The hash that vLLM has for a block must be the block's, now or in time.
             for rank in self.ranks:
                 assert rank.contents.get(block.block_id) == one or block.ref_cnt > 0
             self.pool.touch([block])
@@ -427,7 +428,7 @@ class SimulatedEngine:
                 self.load_ends(request)
 
     def load_ends(self, request):
-        """Of what comes after a block that failed, vLLM computes everything, in place."""
+        """vLLM computes all blocks after one that failed, in place."""
         first, end = request.num_computed_tokens // BLOCK_TOKENS, len(request.blocks)
         failed = self.generator.randrange(first, end) if self.generator.random() < 0.3 else end
         unlucky = self.generator.choice(self.ranks)
@@ -458,7 +459,7 @@ class KilledAtAnyMomentTest(unittest.TestCase):
                     if len(engine.requests) < 4:
                         hits += engine.admit(f"{seed}.{step}")
                     engine.step()
-                # Killed: what is still being written has neither its old nor its new bytes.
+                # Killed: a block that is still being written has neither its old nor its new bytes.
         self.assertGreater(restored, 1000)
         self.assertGreater(hits, 1000)
 

@@ -6,13 +6,13 @@ import unittest
 
 from kvtier import Presence
 from kvtier._link import LinkState
-from kvtier.vllm.rows import block_hash
-from test_tier_unit import PATIENCE_S, LinkCase, key
+from kvtier.vllm.rows import hash_of
+from link_case import PATIENCE_S, LinkCase, key
 
 
 class LinkTest(LinkCase):
     def test_lookups_are_answered_from_another_thread(self):
-        self.daemon.blocks[block_hash(key(2))] = b""
+        self.daemon.blocks[hash_of(key(2))] = b""
         link = self.open_link()
         self.ask_until(link, [Presence(0)])
         self.assertEqual(self.ask(link, 1, 2), [Presence(0), Presence.HOST])
@@ -53,7 +53,7 @@ class LinkTest(LinkCase):
     def test_a_question_that_finds_the_daemon_gone_is_asked_of_the_next_one(self):
         link = self.open_link()
         self.ask_until(link, [Presence(0)])
-        self.daemon.blocks[block_hash(key(2))] = b""
+        self.daemon.blocks[hash_of(key(2))] = b""
         self.daemon.restart()
         self.assertEqual(self.ask(link, 1, 2), [Presence(0), Presence.HOST])
 

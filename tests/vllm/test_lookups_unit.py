@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's scheduler is told of blocks, without a vLLM or a daemon."""
+"""The answers about blocks for vLLM's scheduler, without a vLLM or a daemon."""
 
+import enum
 import unittest
 
 from kvtier import Presence
 from kvtier._link import LinkState
-from kvtier.vllm.lookups import Lookups, Verdict
-from test_tier_unit import key
+from kvtier.vllm.lookups import Lookups
+from link_case import key
+
+
+class Verdict(enum.Enum):
+    """Of one block: the daemon has it, has it not, or has not answered yet."""
+
+    HIT = 0
+    MISS = 1
+    RETRY = 2
 
 
 class LookupsCase(unittest.TestCase):
@@ -23,7 +32,11 @@ class LookupsCase(unittest.TestCase):
         )
 
     def look_up(self, *numbers, request="r"):
-        return [self.lookups.look_up(key(number), request) for number in numbers]
+        return [self._verdict(key(number), request) for number in numbers]
+
+    def _verdict(self, one, request):
+        hits, waiting = self.lookups.look_up_run([one], request)
+        return Verdict.MISS if hits == 0 else Verdict.RETRY if waiting else Verdict.HIT
 
     def answer(self, *presence):
         self.lookups.receive((self.asked[-1], presence))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of docs/engines/VLLM.md, as printed there: a server that is started anew answers from
-what the daemon has kept."""
+"""The commands of docs/engines/VLLM.md, as printed there: a server that is started anew answers
+from the daemon's blocks."""
 
 import contextlib
 import ctypes
@@ -26,8 +26,8 @@ START_TIMEOUT_S = 400
 REPLY_TIMEOUT_S = 120
 POLL_S = 0.2
 PROMPT = [3 + (i * i * 7 + i * 31) % (VOCABULARY - 4) for i in range(900)]
-# What a page cannot know: where the model, the programs and this test's own port are, and that the
-# environment is installed. Everything else is run as the page has it.
+# Facts that a page cannot know: where the model, the programs and this test's own port are, and
+# that the environment is installed. Everything else is run as the page has it.
 PRELUDE = r"""
 set -eu -o pipefail
 pip() { :; }
@@ -196,7 +196,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.complete(), computed)
         self.assertGreater(self.blocks("lookup", "host", "disk"), 0)
         self.assertGreater(self.blocks("load", "copied"), 0)
-        # What the page shows under "In the log".
+        # The line that the page shows under "In the log".
         self.assertIn("kvtier: the daemon has the engine's memory", self.log_of("vllm"))
 
         self.kill(daemon)

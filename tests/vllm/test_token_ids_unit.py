@@ -14,7 +14,7 @@ from kvtier.vllm.connector_scheduler import SchedulerSide
 from kvtier.vllm.link import LookupLink
 from kvtier.vllm.token_ids import ToldBlocks, TokenTeller
 from test_connector_unit import BLOCK_TOKENS, FULL, SchedulerCase, hash_of, request
-from test_tier_unit import PATIENCE_S, LinkCase
+from link_case import PATIENCE_S, LinkCase
 
 #: Blocks of twice the tokens, of which only the last of a prefix are there.
 WIDE = CacheGroup(1, 2 * BLOCK_TOKENS, hashes_per_block=2, rule=HitRule.TRAILING, window_tokens=32)
@@ -158,7 +158,7 @@ class LinkTellsTest(LinkCase):
         return link
 
     def settle(self, link):
-        """Returns when the link has done what it was given before: it answers, asks, and then tells."""
+        """Returns when the link has done all its earlier work: it answers, asks, and then tells."""
         for _ in range(2):
             count = len(self.answers)
             link.ask([bytes(36)])

@@ -8,7 +8,7 @@ from kvtier.vllm.connector_worker import StepPlan, WorkerSide
 from kvtier.vllm.rows import key_of
 from kvtier.vllm.transfers import Transfers
 from test_connector_unit import BLOCK_TOKENS, hash_of
-from test_tier_unit import LinkCase
+from link_case import LinkCase
 from test_worker_unit import block_list
 
 try:

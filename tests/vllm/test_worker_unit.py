@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the vLLM connector does in a worker, without vLLM."""
+"""The vLLM connector in a worker, without vLLM."""
 
 import itertools
 import unittest
@@ -12,11 +12,11 @@ from kvtier.vllm.connector_worker import WorkerSide
 from kvtier.vllm.rows import key_of
 from kvtier.vllm.transfers import Transfers
 from test_connector_unit import BLOCK_TOKENS, hash_of
-from test_tier_unit import PATIENCE_S, LinkCase
+from link_case import PATIENCE_S, LinkCase
 
 
 def block_list(*numbers, name="r", number=0):
-    """Of the engine's blocks, with hashes of the same numbers."""
+    """A store of the engine's blocks, with hashes of the same numbers."""
     hashes = [hash_of(one) for one in numbers]
     parents, depths = [None] * len(numbers), [0] * len(numbers)
     return BlockList(name, 0, list(numbers), hashes, parents, depths, number)

@@ -43,8 +43,8 @@ def make_model(directory: pathlib.Path, seed: int = 0, window: int = 0) -> pathl
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(rows: int, columns: int, gain: float = 1.0) -> torch.Tensor:
-        # A gain of 1 keeps the size of what is multiplied; the initialization that models are
-        # trained from is so small that all logits are nearly equal.
+        # A gain of 1 keeps the size of the product; the initialization that models are trained from
+        # is so small that all logits are nearly equal.
         values = torch.randn(rows, columns, generator=generator) * (gain / columns**0.5)
         return values.to(torch.bfloat16)
 

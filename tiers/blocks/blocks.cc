@@ -10,15 +10,9 @@
 
 namespace kvtier {
 
-std::optional<NamespaceId> Blocks::FindNamespace(const NamespaceIdentity& identity) const {
-  const auto found = std::ranges::find(namespaces, identity, &Namespace::identity);
-  if (found == namespaces.end()) return std::nullopt;
-  return NamespaceId(static_cast<uint32_t>(found - namespaces.begin()));
-}
-
-// There are as many as models times tenants: a search through all of them is short.
 Result<NamespaceId> Blocks::InternNamespace(const NamespaceIdentity& identity) {
-  if (const auto known = FindNamespace(identity)) return *known;
+  const std::optional<NamespaceId> known = FindNamespace(identity);
+  if (known && namespaces[known->value].slot_bytes > 0) return *known;
   Namespace name_space = MakeNamespace(identity);
   if (name_space.slot_bytes + kSlabHeaderBytes > options_.slab_bytes) {
     return MakeError(ErrorCode::kInvalidArgument, "block_too_large",
@@ -26,14 +20,15 @@ Result<NamespaceId> Blocks::InternNamespace(const NamespaceIdentity& identity) {
                                  "= {}",
                                  identity.block_bytes, options_.slab_bytes));
   }
-  namespaces.push_back(std::move(name_space));
-  return NamespaceId(static_cast<uint32_t>(namespaces.size() - 1));
+  return namespaces.Add(std::move(name_space));
 }
 
-Namespace Blocks::MakeNamespace(const NamespaceIdentity& identity) const {
+Namespace Blocks::MakeNamespace(const NamespaceIdentity& identity) {
+  const auto next_line = TenantLine(static_cast<uint32_t>(lines_.size()));
   Namespace name_space{.identity = identity,
                        .slot_bytes = SlotBytes(identity.block_bytes),
-                       .tenant = tenants_.Find(identity.tenant)};
+                       .tenant = tenants_.Find(identity.tenant),
+                       .line = lines_.try_emplace(identity.tenant, next_line).first->second};
   const auto keeps_ids = std::ranges::find(token_tenants_, identity.tenant);
   if (keeps_ids != token_tenants_.end()) {
     name_space.token_share = static_cast<uint32_t>(keeps_ids - token_tenants_.begin());
@@ -56,17 +51,18 @@ Status Blocks::MayAddPool() const {
 }
 
 CachePool* Blocks::AddPool(std::unique_ptr<CachePool> pool) {
-  CachePool*& slot = namespaces[pool->namespace_id.value].pools[pool->slot.value];
-  KVT_CHECK(slot == nullptr && next_pool_ < UINT32_MAX);
+  KVT_CHECK(next_pool_ < UINT32_MAX);
   pool->id = PoolId(next_pool_++);
-  return slot = pools.emplace(pool->id, std::move(pool)).first->second.get();
+  CachePool* const added = pools.emplace(pool->id, std::move(pool)).first->second.get();
+  namespaces[added->namespace_id.value].PutPool(added->slot, added);
+  return added;
 }
 
-void Blocks::RemovePool(CachePool* pool) {
+std::unique_ptr<CachePool> Blocks::RemovePool(CachePool* pool) {
   KVT_CHECK(pool->blocks.free() == pool->blocks.size());
   KVT_CHECK(pool->sessions + pool->ended_sessions + pool->operations == 0);
-  namespaces[pool->namespace_id.value].pools[pool->slot.value] = nullptr;
-  pools.erase(pool->id);
+  namespaces[pool->namespace_id.value].TakePool(pool->slot);
+  return std::move(pools.extract(pool->id).mapped());
 }
 
 BlockIndex Blocks::BlockIn(const CachePool& pool, const BlockEntry& entry) const {
@@ -96,7 +92,7 @@ uint32_t Blocks::References(const BlockEntry& entry) const {
 }
 
 void Blocks::AddPlace(CachePool* pool, BlockIndex block) {
-  PoolBlock& record = pool->blocks[block];
+  PoolBlock& record = pool->blocks.Taken(block);
   BlockEntry& entry = directory[record.entry];
   // An entry has one block in a pool at most, or the list of its places would name one twice.
   KVT_CHECK(BlockIn(*pool, entry) == kNoBlock);
@@ -110,11 +106,11 @@ BlockIndex Blocks::RemovePlace(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = directory[index];
   PoolPlace* link = &entry.place;
   while (*link != kNoPlace && link->pool() != pool->slot) {
-    link = &NamespaceOf(entry).pools[link->pool().value]->blocks[link->block()].elsewhere;
+    link = &NamespaceOf(entry).pools[link->pool().value]->blocks.Taken(link->block()).elsewhere;
   }
   KVT_CHECK(*link != kNoPlace);
   const BlockIndex block = link->block();
-  PoolBlock& record = pool->blocks[block];
+  PoolBlock& record = pool->blocks.Taken(block);
   KVT_CHECK(record.entry == index);
   *link = std::exchange(record.elsewhere, kNoPlace);
   if (pool->checksums.Find(block.value) != nullptr) pool->checksums[block.value].reset();
@@ -144,16 +140,6 @@ BlockFacts Blocks::FactsOf(EntryIndex index) const {
           .tokens = entry.tokens,
           .uses = entry.recent_uses,
           .leaves_first = entry.LeavesFirst()};
-}
-
-bool Blocks::IsShared(TenantId tenant) const {
-  const std::string* first = nullptr;
-  for (const Namespace& name_space : namespaces) {
-    if (name_space.tenant != tenant) continue;
-    if (first != nullptr && *first != name_space.identity.tenant) return true;
-    first = &name_space.identity.tenant;
-  }
-  return false;
 }
 
 std::optional<BlockHash> Blocks::ParentHashOf(EntryIndex index) const {

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,30 +18,19 @@
 
 #include "base/result.h"
 #include "gpu/device.h"
+#include "tiers/blocks/namespace_table.h"
 #include "tiers/directory/directory.h"
 #include "tiers/directory/lineage.h"
 #include "tiers/directory/pool_blocks.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/tenant_orders.h"
+#include "tiers/policy/tenant_queues.h"
 #include "tiers/policy/tenant_table.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/types/cache_options.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
-
-struct CachePool;
-
-struct Namespace {
-  NamespaceIdentity identity;
-  uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
-  TenantId tenant;
-  std::array<CachePool*, kMaxPoolSlots> pools{};  // by PoolSlot; null: none there
-  bool indexed = false;                           // the index knows the identity of this number
-  // Its tenant's number among those of which token ids are kept.
-  static constexpr uint32_t kNoTokenShare = UINT32_MAX;
-  uint32_t token_share = kNoTokenShare;
-};
 
 // How a region's blocks end their loads. Event loop only; RegionTransfers implements it.
 class RegionEvents {
@@ -65,6 +53,7 @@ struct CachePool {
   std::unique_ptr<DevicePool> memory;
   PoolBlocks blocks;
   PagedArray<std::optional<PayloadChecksum>> checksums;  // given at commit, by block
+  PagedArray<uint32_t> load_waiters;                     // rows of LoadWaiters, by entry
   VictimQueue victims;  // cached blocks: committed, loaded, unreferenced; of a region none
   // The parts of a region's block, in the order of its payload; none: blocks lie one after the
   // other.
@@ -103,7 +92,7 @@ class Blocks {
       : options_(*options), tenants_(*tenants), token_tenants_(options->token_tenants) {}
 
   Directory directory;
-  std::vector<Namespace> namespaces;                   // by NamespaceId
+  NamespaceTable namespaces;                           // by NamespaceId
   std::map<PoolId, std::unique_ptr<CachePool>> pools;  // regions among them
   // Which block follows which.
   Lineage lineage;
@@ -122,19 +111,29 @@ class Blocks {
     return index != kNoEntry && lost.Contains(index) ? kNoEntry : index;
   }
 
-  [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
-  // Finds or adds. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const {
+    return namespaces.Find(identity);
+  }
+  // Finds or adds. REQUIRES: identity.block_bytes > 0. Errors: kInvalidArgument "block_too_large";
+  // those of NamespaceTable::Add.
   [[nodiscard]] Result<NamespaceId> InternNamespace(const NamespaceIdentity& identity);
   // A space for the identity that has no pool yet. REQUIRES: identity.block_bytes > 0.
-  [[nodiscard]] Namespace MakeNamespace(const NamespaceIdentity& identity) const;
+  [[nodiscard]] Namespace MakeNamespace(const NamespaceIdentity& identity);
   [[nodiscard]] Namespace& NamespaceOf(const BlockEntry& entry) {
     return namespaces[entry.namespace_id.value];
   }
   [[nodiscard]] TenantId TenantOf(const BlockEntry& entry) const {
     return namespaces[entry.namespace_id.value].tenant;
   }
+  // The line in which blocks of the entry's tenant, or of the pool's, wait to be moved.
+  [[nodiscard]] TenantLine LineOf(const BlockEntry& entry) const {
+    return namespaces[entry.namespace_id.value].line;
+  }
+  [[nodiscard]] TenantLine LineOf(const CachePool& pool) const {
+    return namespaces[pool.namespace_id.value].line;
+  }
   // Whether tenants share this row of tenant tables: one's hints must not cost another's blocks.
-  [[nodiscard]] bool IsShared(TenantId tenant) const;
+  [[nodiscard]] bool IsShared(TenantId tenant) const { return namespaces.IsShared(tenant); }
 
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);
@@ -143,8 +142,9 @@ class Blocks {
   // The pool gets a number that no pool has had before, so that a handle of a closed one finds
   // none, and stands in its namespace's slot. REQUIRES: the slot is free; MayAddPool().
   CachePool* AddPool(std::unique_ptr<CachePool> pool);
-  // The pool's memory goes with it. REQUIRES: no block is taken, and nothing uses the pool.
-  void RemovePool(CachePool* pool);
+  // Returns the pool, with its memory and records. REQUIRES: no block is taken, and nothing uses
+  // the pool.
+  std::unique_ptr<CachePool> RemovePool(CachePool* pool);
 
   // The block of `pool` that is the entry's, loaded or not; kNoBlock if there is none. REQUIRES: a
   // pool of the entry's space.
@@ -161,7 +161,8 @@ class Blocks {
   [[nodiscard]] std::optional<BlockHash> ParentHashOf(EntryIndex entry) const;
   // The checksum that the client gave when it committed the pool's block: compared when the block
   // is offloaded. Null if it gave none.
-  [[nodiscard]] const PayloadChecksum* CommitChecksum(const CachePool& pool, EntryIndex entry) const;
+  [[nodiscard]] const PayloadChecksum* CommitChecksum(const CachePool& pool,
+                                                      EntryIndex entry) const;
   // Describes the block to orders of eviction and to admission.
   [[nodiscard]] BlockFacts FactsOf(EntryIndex index) const;
 
@@ -178,6 +179,7 @@ class Blocks {
   const CacheOptions& options_;
   const TenantTable& tenants_;
   const std::vector<std::string> token_tenants_;
+  std::map<std::string, TenantLine, std::less<>> lines_;  // of all tenants that were ever named
   uint32_t next_pool_ = 0;
 };
 

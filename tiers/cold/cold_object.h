@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cold store holds: one object for each block, its header and payload as in a slot. The
-// name says whose block it is, and the header says it again.
+// The objects of the cold store: one for each block, its header and payload as in a slot. The name
+// says whose block it is, and the header says it again.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ namespace kvtier {
 // All names begin so; the number is that of the format.
 inline constexpr std::string_view kColdNamePrefix = "kvtier/1/";
 
-// "kvtier/1/TENANT/FINGERPRINT-BYTES/HASH". A tenant's name in it has `%XX` for what is neither
-// letter nor digit nor one of "-_.", so that no two tenants' names meet.
+// "kvtier/1/TENANT/FINGERPRINT-BYTES/HASH". A tenant's name in it has `%XX` for each byte that is
+// neither letter nor digit nor one of "-_.", so that no two tenants' names meet.
 [[nodiscard]] std::string ColdName(const NamespaceIdentity& identity, const BlockHash& hash);
-// What all names of the tenant's objects begin with, and no other's.
+// The prefix of all names of the tenant's objects, and of no other's.
 [[nodiscard]] std::string ColdPrefix(std::string_view tenant);
 
 // Bytes of an object: header and payload, without what a slot adds behind them.
@@ -31,7 +31,7 @@ inline constexpr std::string_view kColdNamePrefix = "kvtier/1/";
   return kSlotHeaderBytes + payload_bytes;
 }
 
-// What a reader learns of an object.
+// A reader's verdict on an object.
 struct ColdVerdict {
   MissReason miss = MissReason::kNone;  // kNone: header and payload are the expected block's
   uint32_t created_s = 0;               // Unix time, as the writer knew them

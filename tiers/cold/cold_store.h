@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam to a store beyond this host: objects by name, which several daemons share. What stands
+// The seam to a store beyond this host: objects by name, which several daemons share. The store
 // behind it (a cluster, a server) may be slow, may be gone, and may return any bytes at all.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace kvtier {
 // An object's bytes. Shared, because a call that was given up may still read them.
 using ColdBytes = std::shared_ptr<const std::vector<std::byte>>;
 
-// What a question is about.
+// The subject of a question.
 enum class ColdAsk : uint8_t {
   kPrefix,  // blocks of one sequence in its order: what follows the first that is absent is of no
             // use

@@ -22,7 +22,7 @@ struct NameParts {
   BlockHash hash;
 };
 
-// Of "kvtier/1/TENANT/MODEL/HASH".
+// The parts of "kvtier/1/TENANT/MODEL/HASH".
 std::optional<NameParts> PartsOf(std::string_view name) {
   if (!name.starts_with(kColdNamePrefix)) return std::nullopt;
   const size_t tenant_end = name.find('/', kColdNamePrefix.size());
@@ -104,7 +104,7 @@ Status EncryptedStore::Hide(std::vector<std::string>* names) {
 }
 
 // On the loop, as are the names' making and the search for their blocks: a question must not wait
-// behind what the executor does.
+// behind the executor's work.
 void EncryptedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
                             ExistsDone done) {
   const Status hidden = Hide(&names);

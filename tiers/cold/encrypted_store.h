@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cold store whose objects are encrypted on their way there and decrypted on their way back, as
-// slots are on disk. What uses it sees plain objects only.
+// slots are on disk. Its users see plain objects only.
 //
 // The keys are derived from a root key (DerivedKeys): every host that has it can read the objects,
 // and the store has nothing of use to who has not. Hashes in names are encrypted, too, the same
@@ -23,9 +23,9 @@
 
 namespace kvtier {
 
-// Event loop only. An object that is not what was encrypted under its name's tenant has a header of
-// zeros when it is returned, which its check takes for damage. A call that brings bytes may end
-// later than its timeout by the time that the executor needs.
+// Event loop only. An object that was not encrypted under its name's tenant is returned with a
+// header of zeros, which its check takes for damage. A call that brings bytes may end later than
+// its timeout by the time that the executor needs.
 class EncryptedStore final : public ColdStore {
  public:
   // `store`, `executor` and `loop` are borrowed and outlive this.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store with a circuit breaker in front of it: what is slow or gone is not asked.
+// A store with a circuit breaker in front of it: a store that is slow or gone is not asked.
 #pragma once
 
 #include <cstdint>

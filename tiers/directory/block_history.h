@@ -13,7 +13,7 @@
 namespace kvtier {
 
 // Each block has one place in a table of fixed size, where a later event of any block replaces an
-// earlier one: constant time and bounded memory, and what is recent is nearly always there. Event
+// earlier one: constant time and bounded memory, and recent events are nearly always there. Event
 // loop only.
 class BlockHistory {
  public:

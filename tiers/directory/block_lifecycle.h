@@ -61,7 +61,7 @@ struct PoolBlock {
   }
   // It was prefetched, and nothing has asked for it since: its load goes after all others.
   [[nodiscard]] bool CanWait() const { return prefetched() && references_ == 0; }
-  // What asked for it has gone: its load is cancelled.
+  // All that asked for it have gone: its load is cancelled.
   [[nodiscard]] bool Cancelled() const { return !prefetched() && references_ == 0; }
 
  private:

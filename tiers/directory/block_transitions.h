@@ -200,7 +200,7 @@ struct EntryBits {
       "update queued", "persist failed", "pinned",         "closed",         "once",
       "offered",       "cold copy"};
 
-  // What refers to the entry by its row and will come back to it.
+  // The movements that refer to the entry by its row and will come back to it.
   static constexpr uint32_t kInFlight =
       kLoading | kOffloading | kReading | kWriting | kCommitting | kVerifying;
 };

@@ -15,8 +15,8 @@ namespace kvtier {
 // a list, so that a link is made and taken back in constant time, however many sequences share a
 // prefix. 16 bytes a row, in pages that are allocated when one of their rows is linked.
 //
-// Links are learned at commit, from the first acquire that finds both blocks, and from what the
-// index or the headers say of blocks found at the start. The index and the parent's number are not
+// Links are learned at commit, from the first acquire that finds both blocks, and from the index's
+// or the headers' records of blocks found at the start. The index and the parent's number are not
 // checked here: CacheState links only blocks of one namespace and of adjoining depths, so that no
 // client can make a circle. Event loop only.
 class Lineage {

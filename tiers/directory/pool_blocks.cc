@@ -5,20 +5,16 @@
 
 namespace kvtier {
 
-PoolBlocks::PoolBlocks(uint32_t blocks) : blocks_(blocks) {
+PoolBlocks::PoolBlocks(uint32_t blocks, BlockRecords::Stay stay)
+    : blocks_(blocks, stay), in_line_(stay == BlockRecords::Stay::kForEver) {
   counts_[static_cast<size_t>(PoolBlockState::kFree)] = blocks;
-  // Linked in reverse, so that low indices are handed out first.
-  for (uint32_t i = blocks; i > 0; --i) {
-    blocks_[i - 1].generation = 1;
-    Link(BlockIndex(i - 1), &free_);
-  }
 }
 
 BlockIndex PoolBlocks::TakePrivate(SessionId owner, std::optional<uint32_t> holder,
                                    PoolBlockList* list) {
   const BlockIndex block = TakeFree();
   Apply(block, PoolEvent::kTakePrivate);
-  blocks_[block.value].owner = owner;
+  blocks_.At(block).owner = owner;
   Link(block, list);
   if (table_ != nullptr && holder) table_->SetHolder(block, *holder);
   return block;
@@ -26,7 +22,7 @@ BlockIndex PoolBlocks::TakePrivate(SessionId owner, std::optional<uint32_t> hold
 
 void PoolBlocks::Resume(BlockIndex block, SessionId owner, std::optional<uint32_t> holder,
                         PoolBlockList* from, PoolBlockList* to) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   Apply(block, PoolEvent::kResume);
   Unlink(block, from);
   record.owner = owner;
@@ -37,20 +33,20 @@ void PoolBlocks::Resume(BlockIndex block, SessionId owner, std::optional<uint32_
 }
 
 BlockIndex PoolBlocks::TakeCommitted(EntryIndex entry) {
-  const BlockIndex block = free_.first;
+  const BlockIndex block = free_.size > 0 ? free_.first : BlockIndex(untaken_);
   TakeCommitted(block, entry);
   return block;
 }
 
 void PoolBlocks::TakeCommitted(BlockIndex block, EntryIndex entry) {
-  KVT_CHECK(block.value < blocks_.size() && blocks_[block.value].state() == PoolBlockState::kFree);
-  Unlink(block, &free_);
+  KVT_CHECK(block.value < blocks_.size() && blocks_[block].state() == PoolBlockState::kFree);
+  TakeFromLine(block);
   Apply(block, PoolEvent::kTakeCommitted);
-  blocks_[block.value].entry = entry;
+  blocks_.At(block).entry = entry;
 }
 
 void PoolBlocks::Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   Apply(block, PoolEvent::kCommit);
   Unlink(block, list);
   record.entry = entry;
@@ -59,7 +55,7 @@ void PoolBlocks::Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list)
 
 // No state changes, so that the table need not be told but of the first and the last.
 bool PoolBlocks::Reference(BlockIndex block, uint32_t times) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   const bool first = record.references() == 0;
   record.Apply(PoolEvent::kReference, times);
   if (first) RecordReferences(block);
@@ -67,7 +63,7 @@ bool PoolBlocks::Reference(BlockIndex block, uint32_t times) {
 }
 
 bool PoolBlocks::Unreference(BlockIndex block, uint32_t times) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   record.Apply(PoolEvent::kUnreference, times);
   if (record.references() > 0) return false;
   RecordReferences(block);
@@ -86,23 +82,24 @@ uint32_t PoolBlocks::Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t
 }
 
 void PoolBlocks::Withhold(BlockIndex block, SessionId owner, PoolBlockList* list) {
-  KVT_CHECK(blocks_[block.value].state() == PoolBlockState::kFree);
-  Unlink(block, &free_);
+  KVT_CHECK(blocks_[block].state() == PoolBlockState::kFree);
+  TakeFromLine(block);
   Apply(block, PoolEvent::kTakePrivate);
   Apply(block, PoolEvent::kQuarantine);
-  blocks_[block.value].owner = owner;
+  blocks_.At(block).owner = owner;
   Link(block, list);
 }
 
 // The generation grows with each return to the free list, so that old handles name nothing.
 void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   const PoolBlockState before = record.state();
   const bool listed = before == PoolBlockState::kPrivate || before == PoolBlockState::kQuarantined;
   KVT_CHECK(listed == (list != nullptr));
   if (listed) Unlink(block, list);
   const uint32_t generation = record.generation + 1;
   Apply(block, PoolEvent::kFree);
+  if (blocks_.Drop(block)) return;
   record = PoolBlock{};
   record.generation = generation;
   Link(block, &free_);
@@ -110,7 +107,7 @@ void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
 
 // The block belongs to no entry any more; references alone keep it until the last one is dropped.
 void PoolBlocks::Orphan(BlockIndex block) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   KVT_CHECK(record.elsewhere == kNoPlace);
   Apply(block, PoolEvent::kOrphan);
   record.entry = kNoEntry;
@@ -118,7 +115,7 @@ void PoolBlocks::Orphan(BlockIndex block) {
 
 // The only place at which the state changes, so that the counts hold.
 void PoolBlocks::Apply(BlockIndex block, PoolEvent event) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   --counts_[static_cast<size_t>(record.state())];
   loading_ -= record.loading();
   record.Apply(event);
@@ -130,7 +127,7 @@ void PoolBlocks::Apply(BlockIndex block, PoolEvent event) {
 // A block that is committed and not loading may be whole, which Record alone can say. One that is
 // private stays its holder's in quarantine, too: the session may yet be resumed.
 void PoolBlocks::Tell(BlockIndex block) {
-  const PoolBlock& record = blocks_[block.value];
+  const PoolBlock& record = blocks_[block];
   const bool own =
       record.state() == PoolBlockState::kPrivate || record.state() == PoolBlockState::kQuarantined;
   if (own && table_->StateOf(block) == PoolEntryState::kPrivate) return;
@@ -143,14 +140,14 @@ void PoolBlocks::Tell(BlockIndex block) {
 }
 
 void PoolBlocks::Record(BlockIndex block, const PoolEntryFacts& facts) {
-  const PoolBlock& record = blocks_[block.value];
+  const PoolBlock& record = blocks_[block];
   KVT_CHECK(record.state() == PoolBlockState::kCommitted && !record.loading());
   if (table_ != nullptr) table_->Complete(block, facts, record.references() > 0);
 }
 
 void PoolBlocks::RecordReferences(BlockIndex block) {
   if (table_ == nullptr || !table_->Whole(block)) return;
-  table_->SetReferenced(block, blocks_[block.value].references() > 0);
+  table_->SetReferenced(block, blocks_[block].references() > 0);
 }
 
 void PoolBlocks::RecordUse(BlockIndex block, const PoolEntryFacts& facts) {
@@ -158,30 +155,38 @@ void PoolBlocks::RecordUse(BlockIndex block, const PoolEntryFacts& facts) {
 }
 
 BlockIndex PoolBlocks::TakeFree() {
-  KVT_CHECK(free_.size > 0);
-  const BlockIndex block = free_.first;
-  Unlink(block, &free_);
+  KVT_CHECK(in_line_ && free() > 0);
+  const BlockIndex block = free_.size > 0 ? free_.first : BlockIndex(untaken_);
+  TakeFromLine(block);
   return block;
 }
 
+// Blocks that are passed over come into the line in reverse, so that low numbers are taken first.
+void PoolBlocks::TakeFromLine(BlockIndex block) {
+  if (!in_line_) return;
+  if (block.value < untaken_) return Unlink(block, &free_);
+  for (uint32_t i = block.value; i > untaken_; --i) Link(BlockIndex(i - 1), &free_);
+  untaken_ = block.value + 1;
+}
+
 void PoolBlocks::Link(BlockIndex block, PoolBlockList* list) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   record.previous = kNoBlock;
   record.next = list->first;
-  if (list->first != kNoBlock) blocks_[list->first.value].previous = block;
+  if (list->first != kNoBlock) blocks_.At(list->first).previous = block;
   list->first = block;
   ++list->size;
 }
 
 void PoolBlocks::Unlink(BlockIndex block, PoolBlockList* list) {
-  PoolBlock& record = blocks_[block.value];
+  PoolBlock& record = blocks_.At(block);
   if (record.previous != kNoBlock) {
-    blocks_[record.previous.value].next = record.next;
+    blocks_.At(record.previous).next = record.next;
   } else {
     KVT_CHECK(list->first == block);
     list->first = record.next;
   }
-  if (record.next != kNoBlock) blocks_[record.next.value].previous = record.previous;
+  if (record.next != kNoBlock) blocks_.At(record.next).previous = record.previous;
   record.previous = record.next = kNoBlock;
   --list->size;
 }

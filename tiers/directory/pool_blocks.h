@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of one pool: state, generation, owner, references. Knows nothing of what the blocks
-// hold or why they move.
+// The blocks of one pool: state, generation, owner, references. Knows nothing of the blocks'
+// contents or why they move.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "base/ids.h"
 #include "tiers/directory/block_lifecycle.h"
+#include "tiers/directory/block_records.h"
 #include "tiers/memory/pool_table.h"
 
 namespace kvtier {
@@ -24,30 +24,35 @@ struct PoolBlockList {
 // Event loop only.
 class PoolBlocks {
  public:
-  explicit PoolBlocks(uint32_t blocks);
+  explicit PoolBlocks(uint32_t blocks) : PoolBlocks(blocks, BlockRecords::Stay::kForEver) {}
+  // Blocks that are taken by their numbers alone.
+  [[nodiscard]] static PoolBlocks OfRegion(uint32_t blocks) {
+    return {blocks, BlockRecords::Stay::kWhileTaken};
+  }
   // From now on the table beside the pool's memory is told of every change, before the caller
-  // is; null: there is none. Borrowed; it outlives this. REQUIRES: all blocks are free, and
-  // what the table says of them is done with, or as Adopt and Withhold say next.
+  // is; null: there is none. Borrowed; it outlives this. REQUIRES: all blocks are free, and the
+  // table's records of them are done with, or as Adopt and Withhold say next.
   void SetTable(PoolTable* table) { table_ = table; }
   [[nodiscard]] PoolTable* table() const { return table_; }
 
-  [[nodiscard]] uint32_t size() const { return static_cast<uint32_t>(blocks_.size()); }
-  [[nodiscard]] uint32_t free() const { return free_.size; }
+  [[nodiscard]] uint32_t size() const { return blocks_.size(); }
+  [[nodiscard]] uint32_t free() const { return count(PoolBlockState::kFree); }
   [[nodiscard]] uint32_t count(PoolBlockState state) const {
     return counts_[static_cast<size_t>(state)];
   }
   // Committed blocks that await their bytes.
   [[nodiscard]] uint32_t loading() const { return loading_; }
-  [[nodiscard]] PoolBlock& operator[](BlockIndex block) { return blocks_[block.value]; }
-  [[nodiscard]] const PoolBlock& operator[](BlockIndex block) const { return blocks_[block.value]; }
+  [[nodiscard]] const PoolBlock& operator[](BlockIndex block) const { return blocks_[block]; }
+  // The record, to change all of it but the state. REQUIRES: the block is not free.
+  [[nodiscard]] PoolBlock& Taken(BlockIndex block) { return blocks_.At(block); }
   [[nodiscard]] BlockHandle HandleOf(BlockIndex block) const {
-    return {block, blocks_[block.value].generation};
+    return {block, blocks_[block].generation};
   }
   // Whether the handle names a block that has not returned to the free list since.
   [[nodiscard]] bool Current(BlockHandle handle) const {
-    return handle.index.value < blocks_.size() &&
-           blocks_[handle.index.value].generation == handle.generation &&
-           blocks_[handle.index.value].state() != PoolBlockState::kFree;
+    if (handle.index.value >= blocks_.size()) return false;
+    const PoolBlock& record = blocks_[handle.index];
+    return record.generation == handle.generation && record.state() != PoolBlockState::kFree;
   }
 
   // A free block, now private to `owner` and in `list`; `holder` is the owner's number in the
@@ -79,9 +84,7 @@ class PoolBlocks {
               PoolBlockList* from, PoolBlockList* to);
   // Handles of an earlier daemon's life name the block if they are of this generation. REQUIRES:
   // the block is free.
-  void BeginAt(BlockIndex block, uint32_t generation) {
-    blocks_[block.value].generation = generation;
-  }
+  void BeginAt(BlockIndex block, uint32_t generation) { blocks_.At(block).generation = generation; }
   // free -> quarantined: an earlier daemon left the block to a process that may still write to it.
   // `owner` is the session that stands for the process's.
   void Withhold(BlockIndex block, SessionId owner, PoolBlockList* list);
@@ -90,24 +93,31 @@ class PoolBlocks {
   // The uses, times or retention of a block that stays whole have changed. Does nothing if the
   // table does not know it as whole.
   void RecordUse(BlockIndex block, const PoolEntryFacts& facts);
-  // Any state -> free, with a new generation. `list` is the one a private or quarantined block is
-  // in, else null. REQUIRES: no pins.
+  // Any state -> free, so that no handle names the block any more. `list` is the one that a
+  // private or quarantined block is in, else null. REQUIRES: no pins.
   void Free(BlockIndex block, PoolBlockList* list);
 
  private:
+  PoolBlocks(uint32_t blocks, BlockRecords::Stay stay);
   void Link(BlockIndex block, PoolBlockList* list);
   void Unlink(BlockIndex block, PoolBlockList* list);
   BlockIndex TakeFree();
+  // The free block leaves the line of those to be taken.
+  void TakeFromLine(BlockIndex block);
   void Apply(BlockIndex block, PoolEvent event);
   // Tells the table of a block that is free, or may be written to.
   void Tell(BlockIndex block);
   // Tells the table that the first reference came or the last one went.
   void RecordReferences(BlockIndex block);
 
-  std::vector<PoolBlock> blocks_;
+  BlockRecords blocks_;
   std::array<uint32_t, kPoolBlockStateCount> counts_{};
   uint32_t loading_ = 0;
+  // Free blocks in the order in which they are taken: those that were taken before, then those from
+  // `untaken_` on, which may have no records. A region's blocks stand in no line.
+  bool in_line_ = true;
   PoolBlockList free_;
+  uint32_t untaken_ = 0;
   PoolTable* table_ = nullptr;
 };
 

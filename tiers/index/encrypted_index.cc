@@ -94,7 +94,7 @@ Status EncryptedIndex::Encrypt(IndexBatch* batch) {
     KVT_RETURN_IF_ERROR(cipher_->EncryptHashes(tenant->second, &tokens.key.hash, nullptr));
   }
   for (std::vector<BlockKey>* const deletes : {&batch->deletes, &batch->token_deletes}) {
-    // Of a namespace that was never written there is nothing to delete.
+    // A namespace that was never written has nothing to delete.
     std::erase_if(*deletes,
                   [&](const BlockKey& key) { return !tenants_.contains(key.namespace_id); });
     for (BlockKey& key : *deletes) {

@@ -26,11 +26,11 @@ namespace kvtier {
 // Event loop only.
 class EncryptedIndex final : public Index {
  public:
-  // `snapshot` names the tenants of what the index holds. `loop` is borrowed and outlives this.
+  // `snapshot` names the tenants of the index's records. `loop` is borrowed and outlives this.
   EncryptedIndex(std::unique_ptr<Index> index, std::shared_ptr<const SlotCipher> cipher,
                  const IndexSnapshot& snapshot, EventQueue* loop);
 
-  // The keys of what is put are stored first, if they are to be. Errors besides the index's:
+  // The keys of new records are stored first, if they are to be. Errors besides the index's:
   // SlotCipher::EncryptHashes's and KeyRing::WhenStored's.
   void Apply(IndexBatch batch, std::function<void(Status)> done) override;
 

@@ -66,7 +66,7 @@ class IndexComparison final : public HeaderVisitor {
 
   void Finish() { PassEntriesBefore(DiskLocation{}); }
 
-  // What the slots of the good entries should hold; empty unless payloads are to be verified.
+  // The expected contents of the good entries' slots; empty unless payloads are to be verified.
   [[nodiscard]] std::vector<PayloadToCheck> TakePayloads() { return std::move(payloads_); }
 
  private:
@@ -171,7 +171,7 @@ Status Check(const FsckOptions& options, const OfflineDisk& disk, const IndexMet
   return {};
 }
 
-// Runs after the check: the report says what was wrong before the index was replaced.
+// Runs after the check: the report names the faults from before the index was replaced.
 Status Rebuild(const FsckOptions& options, const OfflineDisk& disk, const IndexMeta& next_start,
                const DiskReadFunction& read, FsckReport* report) {
   RebuiltIndex rebuilt = RebuildIndex(disk.geometry, read, options.rebuild, options.on_progress);

@@ -18,7 +18,7 @@
 
 namespace kvtier {
 
-// What is known of one block on disk. Times are Unix time in seconds.
+// The record of one block on disk. Times are Unix time in seconds.
 struct IndexRecord {
   BlockKey key;
   DiskLocation location;

@@ -64,7 +64,7 @@ using RecordKey = std::array<std::byte, 1 + 4 + 32>;
 using ErasureKey = std::array<std::byte, 1 + 4>;
 using RecordValue = std::array<std::byte, 64>;
 
-// Of the ids of one block: those of the largest, and what encryption adds.
+// The limit for the ids of one block: those of the largest, and the bytes that encryption adds.
 inline constexpr size_t kMaxTokensBytes = 1024 * sizeof(uint32_t) + 64;
 
 inline constexpr SingleKey kMetaKey{std::byte{1}};

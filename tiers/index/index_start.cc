@@ -181,7 +181,7 @@ Result<RebuiltIndex> Rebuild(const std::filesystem::path& directory, const DiskF
       files.geometry, [&](std::span<DiskRead> reads) { reader.Read(reads); }, options, on_progress);
 }
 
-// What lies on disk has its hashes encrypted; `snapshot` does not.
+// The index on disk has its hashes encrypted; `snapshot` does not.
 Status ReplaceIndex(const IndexPlace& place, const IndexMeta& start, IndexSnapshot* snapshot,
                     const SlotCipher* cipher) {
   if (cipher != nullptr) KVT_RETURN_IF_ERROR(EncryptSnapshot(*cipher, snapshot));

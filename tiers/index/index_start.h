@@ -29,7 +29,7 @@ struct RebuildOptions {
   int64_t now_ms = 0;  // Unix time
   int64_t extended_ttl_ms = 24 * 60 * 60 * 1000;
   int64_t max_age_ms = 0;  // 0: no maximum
-  // Of these, what they have of their own counts.
+  // For these tenants their own settings count.
   std::vector<TenantQuota> tenants = {};
   // Null: nothing is encrypted, or there are no keys.
   std::shared_ptr<const SlotCipher> cipher = nullptr;
@@ -58,7 +58,7 @@ struct RebuiltIndex {
   IndexSnapshot snapshot;
   uint64_t slabs = 0;
   uint64_t slabs_uncut = 0;  // never used: nothing in them
-  uint64_t slabs_bad = 0;    // what was in them is forgotten
+  uint64_t slabs_bad = 0;    // their blocks are forgotten
   uint64_t slots = 0;
   uint64_t slots_empty = 0;
   std::array<uint64_t, kRebuildRejectCount> rejected{};
@@ -75,7 +75,7 @@ struct RebuiltIndex {
 struct StartedIndex {
   std::unique_ptr<Index> index;
   IndexSnapshot snapshot;
-  // What was found; if not good, it was rebuilt for that reason.
+  // The state of the index as found; if not good, it was rebuilt for that reason.
   IndexState found = IndexState::kGood;
   std::string found_detail;
   // The rebuild's counts (the snapshot is moved out); nothing if none was needed.

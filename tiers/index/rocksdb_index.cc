@@ -101,7 +101,7 @@ IndexContents Bad(IndexState state, std::string detail) {
   return IndexContents{.state = state, .detail = std::move(detail)};
 }
 
-// Sorts a failure to open into what a rebuild cures (contents) and what it does not (error).
+// Sorts failures to open: a rebuild cures some (contents), others not (error).
 Result<IndexContents> ClassifyOpenFailure(const rocksdb::Status& status) {
   const std::string text = status.ToString();
   // Said by RocksDB's POSIX environment, which has no code of its own for it.
@@ -397,7 +397,7 @@ class RocksdbIndex::Database {
   }
 
   // After a failed write the database is in no state to be written to, not even to be flushed. The
-  // next commit opens it again, which keeps what was acknowledged.
+  // next commit opens it again, which keeps all acknowledged writes.
   Status Commit(rocksdb::WriteBatch* batch) {
     rocksdb::Status status = failed_ ? Reopen() : rocksdb::Status::OK();
     if (status.ok()) status = Write(batch);
@@ -498,7 +498,7 @@ RocksdbIndex::RocksdbIndex(std::unique_ptr<Database> database, EventQueue* loop)
   pthread_setname_np(thread_.native_handle(), "kvt-index");
 }
 
-// What is queued is still written: the thread ends only when its queue is empty.
+// Queued batches are still written: the thread ends only when its queue is empty.
 RocksdbIndex::~RocksdbIndex() {
   {
     const std::lock_guard lock(mutex_);

@@ -38,7 +38,7 @@ enum class IndexState : uint8_t {
 // "good", "missing", "damaged", "stale_epoch", "other_files".
 [[nodiscard]] std::string_view IndexStateName(IndexState state);
 
-// What an index holds, or why it must be rebuilt.
+// The contents of an index, or why it must be rebuilt.
 struct IndexContents {
   IndexState state = IndexState::kMissing;
   std::string detail;      // for a person; empty if good
@@ -58,11 +58,11 @@ struct OpenedIndex {
   std::unique_ptr<RocksdbIndex> index;  // null unless good
 };
 
-// Apply() may be called on the event loop's thread only. One thread of the index's own writes what
-// is queued, many batches at a time with one sync.
+// Apply() may be called on the event loop's thread only. One thread of the index's own writes
+// queued batches, many at a time with one sync.
 class RocksdbIndex final : public Index {
  public:
-  // Blocks while everything is read and checked. `start` is what the disk files say: their set and
+  // Blocks while everything is read and checked. `start` comes from the disk files: their set and
   // the epoch that they have just begun. `loop` is borrowed and outlives the index. A bad index is
   // left for Replace. Errors, none of which a rebuild would cure: kPermissionDenied
   // "index_permission", kUnavailable "index_locked", kIoError "index_open" (no space) and
@@ -70,17 +70,17 @@ class RocksdbIndex final : public Index {
   [[nodiscard]] static Result<OpenedIndex> Open(const IndexPlace& place, const IndexMeta& start,
                                                 EventQueue* loop);
 
-  // What Open would find, without changing anything on disk.
+  // Returns the contents that Open would find, without changing anything on disk.
   [[nodiscard]] static Result<IndexContents> Read(const IndexPlace& place, const IndexMeta& start);
 
   // Makes `place` an index of exactly `snapshot`, good for Open with `start` or a later one: writes
-  // it durably beside, then puts it in place of what was there. A crash on the way leaves the old
+  // it durably beside, then puts it in the old index's place. A crash on the way leaves the old
   // index, the new one, or none (which is rebuilt again). REQUIRES: no process has the index open.
   // Errors: kIoError "index_replace", "epoch_mark".
   [[nodiscard]] static Status Replace(const IndexPlace& place, const IndexMeta& start,
                                       const IndexSnapshot& snapshot);
 
-  // Writes what is queued and joins; the `done`s are still posted.
+  // Writes queued batches and joins; the `done`s are still posted.
   ~RocksdbIndex() override;
   RocksdbIndex(const RocksdbIndex&) = delete;
   RocksdbIndex& operator=(const RocksdbIndex&) = delete;

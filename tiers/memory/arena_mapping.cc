@@ -128,7 +128,7 @@ Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, 
     }
     reason = *refusal;
   }
-  // What cannot be adopted is given back before as much is taken anew.
+  // Memory that cannot be adopted is given back before as much is taken anew.
   arena.Reset();
   table.Reset();
   ArenaMapping mapping;

@@ -22,8 +22,8 @@ class HostArena {
   // Whether more of it will be ready. False before the capacity is reached if memory has ended.
   [[nodiscard]] virtual bool growing() const = 0;
   [[nodiscard]] virtual std::byte* data() = 0;
-  // Of memory that outlives the process; null if it does not. It may tell of blocks that another
-  // process has left.
+  // The table of memory that outlives the process; null if it does not. It may tell of blocks that
+  // another process has left.
   [[nodiscard]] virtual HostTable* table() { return nullptr; }
   // Called on the event loop after each growth with the new slice. At most one listener.
   virtual void OnGrowth(std::function<void(std::span<std::byte>)> listener) = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table beside a host arena that outlives the daemon: how each slab is cut, and which of its
-// slots hold whole blocks. Who a slot's block is stands in the slot's own header.
+// slots hold whole blocks. The identity of a slot's block stands in the slot's own header.
 //
 // The daemon may die between any two instructions. So a slot counts only while its record says
 // kComplete; it says so only once header and payload are whole, and no longer before the first byte
-// of them may change. What a dead daemon left is believed no more than what is read from a disk:
-// every field is checked, and a value that cannot be costs the slot.
+// of them may change. The records that a dead daemon left are believed no more than those of a
+// disk: every field is checked, and a value that cannot be costs the slot.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace kvtier {
 
-// What must be equal in two processes for one to adopt what the other has left.
+// The properties that must be equal in two processes for one to adopt the other's memory.
 struct HostTableShape {
   uint64_t arena_bytes = 0;
   uint64_t slab_bytes = 0;
@@ -27,7 +27,7 @@ struct HostTableShape {
   friend bool operator==(const HostTableShape&, const HostTableShape&) = default;
 };
 
-// What is known of a block in host beside its header, which was written when it came here.
+// Facts about a block in host beside its header, which was written when it came here.
 struct HostSlotFacts {
   uint32_t uses = 0;
   uint32_t last_use_s = 0;  // Unix time, as the following
@@ -46,7 +46,7 @@ enum class HostSlotState : uint8_t {
 // Event loop only; other processes may have the memory mapped, but do not write to it.
 class HostTable {
  public:
-  // Of a slot with one 4 KiB page of payload.
+  // The size of a slot with one 4 KiB page of payload.
   static constexpr uint64_t kMinSlotBytes = 8192;
 
   [[nodiscard]] static uint64_t BytesFor(const HostTableShape& shape);
@@ -68,7 +68,7 @@ class HostTable {
   void Update(uint64_t address, const HostSlotFacts& facts);
   // From now on the slot's bytes may change. REQUIRES: no write to it is under way.
   void Clear(uint64_t address);
-  // A process begins to look at what is here, and has looked at all of it.
+  // A process begins to check the slots, and has checked all of them.
   void BeginAdoption();
   void EndAdoption();
   // The files from which slots are filled from now on, by DiskFiles::set_uuid; zeros for none.

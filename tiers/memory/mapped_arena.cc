@@ -135,7 +135,7 @@ void MappedArena::PinPiece(std::span<std::byte> piece) {
     pinned_.push_back(piece);
     return;
   }
-  // What could not be had once is not asked for again with every slice.
+  // Pinning that failed once is not tried again with every slice.
   may_pin_ = false;
   Note(fmt::format("host arena: not pinned from {} on, copies there are slow: {}",
                    FormatByteSize(static_cast<uint64_t>(piece.data() - arena_.data())),

@@ -78,7 +78,8 @@ class MappedArena final : public HostArena {
   [[nodiscard]] bool growing() const override { return growing_; }
   [[nodiscard]] std::byte* data() override { return arena_.data(); }
   [[nodiscard]] HostTable* table() override { return mapping_.table(); }
-  // A listener set late is told at once, from within this call, of what is ready already.
+  // A listener set late is told at once, from within this call, of all memory that is ready
+  // already.
   void OnGrowth(std::function<void(std::span<std::byte>)> listener) override;
 
   // For a process that ends next: its end gives back pages and pins, which takes a second that a

@@ -18,8 +18,8 @@ namespace kvtier {
 // thread.
 class MemoryToucher {
  public:
-  // Starts at once. `memory` is page-aligned, stays mapped, and no other thread writes to what has
-  // not been waited for.
+  // Starts at once. `memory` is page-aligned, stays mapped, and no other thread writes to parts
+  // that have not been waited for.
   MemoryToucher(std::span<std::byte> memory, int threads);
   // Stops after the steps under way.
   ~MemoryToucher();

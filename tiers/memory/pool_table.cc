@@ -33,7 +33,7 @@ uint64_t RecordsAt(uint32_t blocks) {
 }  // namespace
 
 // The bytes as they lie in memory. The table never leaves the machine: its byte order is its own.
-// What `checksum` covers does not change.
+// The fields that `checksum` covers do not change.
 struct PoolTable::Head {
   char magic[8];
   uint64_t checksum;
@@ -76,7 +76,7 @@ struct PoolTable::State {
   uint32_t word;
   uint32_t generation;
 };
-// What `seal` covers does not change while the block is whole.
+// The fields that `seal` covers do not change while the block is whole.
 struct PoolTable::Record {
   BlockHash hash;
   BlockHash parent;

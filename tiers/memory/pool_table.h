@@ -4,8 +4,8 @@
 //
 // The daemon may die between any two instructions. So a block counts only while its entry says
 // kCached or kReferenced; it says so only once its bytes are whole, and no longer before the first
-// of them may change. What says who the block is carries a checksum, for unlike a slot in host or
-// on disk a block has no header. What a dead daemon left is believed no more than a disk.
+// of them may change. The fields that identify the block carry a checksum, for unlike a slot in
+// host or on disk a block has no header. A dead daemon's table is believed no more than a disk.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@
 
 namespace kvtier {
 
-// What does not change as long as the table lives.
+// Facts that do not change as long as the table lives.
 struct PoolDescription {
   NamespaceIdentity identity;
   uint64_t generation = 0;    // of the pool, as clients know it
@@ -46,7 +46,7 @@ enum class PoolEntryState : uint8_t {
   kDamaged,     // the entry holds what no daemon writes
 };
 
-// What is known of a block that is whole.
+// The record of a block that is whole.
 struct PoolEntryFacts {
   BlockHash hash;
   std::optional<BlockHash> parent;
@@ -69,9 +69,9 @@ class PoolTable {
   [[nodiscard]] static uint64_t BytesFor(uint32_t blocks);
   // Makes an empty table. REQUIRES: `memory` is all zeros, page-aligned, and BytesFor(blocks) long.
   static void Format(const PoolDescription& description, std::span<std::byte> memory);
-  // What an earlier daemon left. Errors, all kCorrupt: "damaged", "version", "other_boot",
-  // "not_ready" (see SetReady), "adoption_unfinished" (daemon after daemon has died of what it
-  // found).
+  // Reads the table that an earlier daemon left. Errors, all kCorrupt: "damaged", "version",
+  // "other_boot", "not_ready" (see SetReady), "adoption_unfinished" (daemon after daemon has died
+  // of its contents).
   [[nodiscard]] static Result<PoolDescription> Read(std::span<const std::byte> memory,
                                                     const Digest128& boot_id);
   // REQUIRES: Format was called, or Read without an error; the memory outlives the table.
@@ -97,7 +97,7 @@ class PoolTable {
   // adopted.
   [[nodiscard]] std::optional<uint32_t> AddSession(const SessionIdentity& session);
   void RemoveSession(uint32_t number);
-  // A daemon begins to use what is here, and has lived to serve it.
+  // A daemon begins to use the pool's blocks, and has lived to serve them.
   void BeginAdoption();
   void EndAdoption();
 

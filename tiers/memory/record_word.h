@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tables in kept memory have in common: the word in which a record says what state it is
-// in, so that a process that dies between any two instructions leaves the old state or the new one.
+// The part that the tables in kept memory share: the word in which a record gives its state, so
+// that a process that dies between any two instructions leaves the old state or the new one.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,11 @@
 
 namespace kvtier {
 
-// Some deaths are chance. A daemon that dies of what it finds would do so for ever; this many are
-// fewer than systemd allows in a minute. A daemon that finds so many begins empty.
+// Some deaths are chance. A daemon that dies of the blocks that it finds would do so for ever; this
+// many are fewer than systemd allows in a minute. A daemon that finds so many begins empty.
 inline constexpr uint32_t kMaxUnfinishedAdoptions = 5;
 
-// Of a record that was never used, in memory that is all zeros at first.
+// The word of a record that was never used, in memory that is all zeros at first.
 inline constexpr uint32_t kEmptyRecordWord = 0;
 
 struct RecordState {

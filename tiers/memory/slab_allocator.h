@@ -14,7 +14,8 @@
 
 namespace kvtier {
 
-// Slots that share slabs: those of one size and one group. What a group is, the caller decides.
+// Slots that share slabs: those of one size and one group. The caller decides the meaning of a
+// group.
 struct SlotClass {
   uint64_t slot_bytes = 0;
   uint32_t group = 0;

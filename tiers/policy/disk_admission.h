@@ -2,12 +2,12 @@
 // Which blocks are worth being written to disk: those that are likely enough to be used again
 // before they would have to go from there.
 //
-// Most of what a chat service computes is never asked for again, and a drive wears by what is
-// written. So what is to be written is first looked up in a table of how blocks of its kind have
-// fared: how likely one that was used about as often, and has been idle for as long, is to be used
-// in the time that it would have on disk. Each tenant with quotas has a table of its own, learned
-// from its blocks alone, and all others have one together. As long as little has been learned
-// everything is admitted.
+// Most blocks that a chat service computes are never asked for again, and a drive wears by writes.
+// So a block is first looked up in a table of how blocks of its kind have fared: how likely one
+// that was used about as often, and has been idle for as long, is to be used in the time that it
+// would have on disk. Each tenant with quotas has a table of its own, learned from its blocks
+// alone, and all others have one together. As long as little has been learned everything is
+// admitted.
 #pragma once
 
 #include <cstddef>

@@ -67,7 +67,7 @@ class EntryList {
     return EntryList(other.links_);
   }
 
-  // Of lists that share their links: whether one of them contains the entry.
+  // For lists that share their links: whether one of them contains the entry.
   [[nodiscard]] bool Contains(EntryIndex entry) const {
     const Link* link = links_->Find(entry.value);
     return link != nullptr && link->hotter != kUnlinked;
@@ -94,7 +94,7 @@ class EntryList {
     PushHot(entry);
   }
 
-  // Of lists that share their links: those of all.
+  // For lists that share their links: the memory of all.
   [[nodiscard]] size_t memory_bytes() const { return links_->memory_bytes(); }
 
  private:
@@ -114,7 +114,7 @@ class EntryList {
   size_t size_ = 0;
 };
 
-// What a policy may base its choice on.
+// The facts on which a policy may base its choice.
 struct BlockFacts {
   EntryIndex parent = kNoEntry;  // the block before it in its sequence, as far as it is known
   uint64_t hash = 0;             // names the block beyond the life of its entry
@@ -127,7 +127,7 @@ struct BlockFacts {
 
 // Holds the evictable blocks of one tier; there is one instance per tier, pool and tenant with
 // quotas. Among blocks inserted by one release the deeper comes first (the caller inserts them in
-// that order). Of blocks that leave first the one inserted first goes first. Event loop only.
+// that order). Among blocks that leave first the one inserted first goes first. Event loop only.
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
@@ -145,8 +145,8 @@ class EvictionPolicy {
   [[nodiscard]] virtual size_t size() const = 0;
   [[nodiscard]] virtual size_t memory_bytes() const = 0;
 
-  // What a policy that learns is told besides: a block was used just now, held or not; a request
-  // was served.
+  // Told besides to a policy that learns: a block was used just now, held or not; a request was
+  // served.
   virtual void NoteUse(const BlockFacts& /*facts*/) {}
   virtual void NoteRequest() {}
 };

@@ -28,8 +28,8 @@ double LoadUs(const LoadPrices& prices, const std::array<uint64_t, kLoadWayCount
 
 constexpr WayPrice kTrial{.trial_bytes = RateMeter::kTrialBytes};
 
-// How many of a stretch of blocks come over each way. What comes from disk or the cold store is
-// also copied.
+// How many of a stretch of blocks come over each way. A block from disk or the cold store is also
+// copied.
 class Stretch {
  public:
   void Add(BlockSource source) { Count(source, 1); }
@@ -67,7 +67,8 @@ class Search {
 
   [[nodiscard]] LoadAnswer Best() {
     Stretch head;  // of [lead, end)
-    // The gap that is best for the end, and the shortest behind which what is loaded is in time.
+    // The gap that is best for the end, and the shortest behind which the loaded blocks are in
+    // time.
     Gap best{lead_, {}}, timely{lead_, {}};
     Consider(lead_, lead_, head);
     for (size_t end = lead_ + 1; end <= question_.blocks.size(); ++end) {
@@ -107,7 +108,7 @@ class Search {
   }
 
  private:
-  // Of [lead, end) it is computed, while the tail behind it is loaded.
+  // The part of [lead, end) that is computed, while the tail behind it is loaded.
   struct Gap {
     size_t end;
     Stretch tail;
@@ -139,7 +140,7 @@ class Search {
     return question_.deadline_us > 0 && load_us > question_.deadline_us;
   }
 
-  // Of equals without a gap the longest is taken, of gaps the first.
+  // On a tie, prefers the longest prefix; among plans with a gap, the first.
   void Consider(size_t gap_end, size_t end, const Stretch& tail) {
     const double load_us = tail.LoadUs(question_);
     const double rest_us = question_.cost.Us(Covered(end), question_.tokens);
@@ -213,8 +214,8 @@ PrefixChoice ChoosePrefix(const LoadWish& wish, std::span<const PrefixOffer> off
   return again ? ChooseOnce(wish, offers, least_trial_bytes, prices) : choice;
 }
 
-// A rate that is old may still say that loading pays. What it says against loading is tried out, or
-// it would never be measured again.
+// A rate that is old may still say that loading pays. If it says that loading does not pay, loading
+// is tried out, or the rate would never be measured again.
 LoadAnswer PlanLoad(const LoadQuestion& question) {
   LoadQuestion asked = question;
   const bool known = question.plan != HitPlan::kAll && question.cost.known();

@@ -3,9 +3,9 @@
 //
 // Attention is causal: a token's keys and values need those of all tokens before it, at each layer.
 // So the head of a prefix can be computed while its tail is loaded, since the tail was computed
-// before, from this same head; but a tail cannot be computed before its head has arrived. Two
-// forms follow: load a head and then compute the rest, or compute a gap behind what the pool has
-// while what follows the gap is loaded, and then compute the rest.
+// before, from this same head; but a tail cannot be computed before its head has arrived. Two forms
+// follow: load a head and then compute the rest, or compute a gap behind the pool's blocks while
+// the blocks behind the gap are loaded, and then compute the rest.
 #pragma once
 
 #include <array>
@@ -61,7 +61,7 @@ struct LoadAnswer {
 
 [[nodiscard]] LoadAnswer PlanLoad(const LoadQuestion& question);
 
-// What a forecast says, in whole microseconds. A client may name costs and tokens that come to more
+// A forecast's time, in whole microseconds. A client may name costs and tokens that come to more
 // than any integer holds: such a time is told as the longest.
 inline constexpr uint64_t kLongestForecastUs = uint64_t{1} << 62;
 [[nodiscard]] inline uint64_t ForecastUs(double us) {
@@ -80,9 +80,9 @@ struct PrefixChoice {
   double load_us = 0;
   double ready_us = 0;
 };
-// `offers` ascend; the first is what the engine has itself, without any bytes. A wish for kBothEnds
-// is one for kCut. least_trial_bytes: what may be loaded in any case to learn a rate, the bytes of
-// a block. REQUIRES: not empty.
+// `offers` ascend; the first is the engine's own prefix, without any bytes. A wish for kBothEnds is
+// one for kCut. least_trial_bytes: the bytes that may be loaded in any case to learn a rate, those
+// of a block. REQUIRES: not empty.
 [[nodiscard]] PrefixChoice ChoosePrefix(const LoadWish& wish, std::span<const PrefixOffer> offers,
                                         uint64_t least_trial_bytes, LoadPrices prices);
 

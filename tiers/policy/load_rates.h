@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it takes now to bring bytes to a pool, by what it took lately: from disk and from the cold
+// The present time to bring bytes to a pool, from the recent times: from disk and from the cold
 // store to host memory, and from there over each device's bus.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace kvtier {
 
-// The ways on which a load can be held up. What comes from disk or from the cold store then goes
-// over the bus as well.
+// The ways on which a load can be held up. Bytes from disk or from the cold store then go over the
+// bus as well.
 enum class LoadWay : uint8_t { kDisk = 0, kCold, kBus };
 inline constexpr size_t kLoadWayCount = 3;
 
-// What a way costs from now on, in microseconds.
+// The cost of a way from now on, in microseconds.
 struct WayPrice {
   // Until the first byte can begin: what waits ahead, and the way's latency.
   double wait_us = 0;
@@ -24,7 +24,7 @@ struct WayPrice {
   // How many bytes may be loaded to learn what they take; beyond them the price is not known.
   // UINT64_MAX: it is known.
   uint64_t trial_bytes = UINT64_MAX;
-  // It was known too long ago for what it says to be final.
+  // It was measured too long ago to be final.
   bool stale = false;
 
   [[nodiscard]] bool trial() const { return trial_bytes != UINT64_MAX; }
@@ -36,7 +36,7 @@ using LoadPrices = std::array<WayPrice, kLoadWayCount>;  // by LoadWay
 // one read takes and not how many bytes come in a second. O(1), allocates nothing. Event loop only.
 class RateMeter {
  public:
-  // What is loaded to learn a rate, and how long a rate is believed when nothing is loaded.
+  // The bytes loaded to learn a rate, and how long a rate is believed when nothing is loaded.
   static constexpr uint64_t kTrialBytes = 32u << 20;
   static constexpr int64_t kBelievedUs = 60'000'000;
 
@@ -44,7 +44,8 @@ class RateMeter {
   explicit RateMeter(double assumed_us_per_byte = 0) : assumed_us_per_byte_(assumed_us_per_byte) {}
 
   void Begin(uint64_t bytes, int64_t now_us);
-  // REQUIRES: Begin(bytes) before. What has not arrived (it failed) says nothing of the rate.
+  // REQUIRES: Begin(bytes) before. Bytes that have not arrived (their load failed) say nothing of
+  // the rate.
   void End(uint64_t bytes, bool arrived, int64_t now_us);
 
   // ahead_bytes: what waits to begin, besides that which is under way.
@@ -65,8 +66,8 @@ class RateMeter {
   int64_t known_at_us_ = 0;
 
   uint64_t under_way_bytes_ = 0;
-  // The sample that is being taken: since when, what has arrived, and whether its burst had a first
-  // arrival.
+  // The sample that is being taken: since when, the bytes that have arrived, and whether its burst
+  // had a first arrival.
   int64_t since_us_ = 0;
   uint64_t sample_bytes_ = 0;
   bool arrived_ = false;
@@ -89,8 +90,8 @@ class LoadRates {
   [[nodiscard]] const RateMeter& bus(DeviceIndex device) const { return buses_[SlotOf(device)]; }
 
  private:
-  // Copies are mostly faster than any model computes, so that they need no trial: what is assumed
-  // is a slow bus, or memory that is copied by two threads.
+  // Copies are mostly faster than any model computes, so that they need no trial: the assumed bus
+  // is a slow one, or memory that two threads copy.
   static constexpr double kAssumedBusUsPerByte = 1.0 / 8000;  // 8 GB/s
   struct Bus : RateMeter {
     Bus() : RateMeter(kAssumedBusUsPerByte) {}

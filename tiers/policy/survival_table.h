@@ -37,16 +37,16 @@ class SurvivalTable {
   void RestartEpisode(uint64_t block, size_t use_class, uint32_t now_s);
   // The block is used. Does nothing if no episode of it is known.
   void EndEpisode(uint64_t block, uint32_t now_s);
-  // Computes the ranks from what is known of the episodes by now; those that have not ended count
-  // as blocks that were not used up to now. Takes one pass over the episodes.
+  // Computes the ranks from the episodes so far; those that have not ended count as blocks that
+  // were not used up to now. Takes one pass over the episodes.
   void Learn(uint32_t now_s);
 
   // Before anything has been learned, the rank of the longest idle is the lowest, as in LRU.
   [[nodiscard]] double Rank(size_t use_class, uint32_t idle_s) const;
 
   // How likely a block that has been idle for `idle_s` is to be used before it has been idle for
-  // `until_s`. 1 as long as blocks have been watched for too short a part of that time. Of ages to
-  // which too few have come so far, each is taken to bring as many uses as the last that is known:
+  // `until_s`. 1 as long as blocks have been watched for too short a part of that time. Ages to
+  // which too few have come so far are each taken to bring as many uses as the last that is known:
   // mostly too many, since the longer a block is idle the less it is used.
   [[nodiscard]] double ChanceOfUse(size_t use_class, uint32_t idle_s, uint32_t until_s) const;
 
@@ -66,7 +66,7 @@ class SurvivalTable {
   };
   static_assert(sizeof(Episode) == 16);
 
-  // What the episodes say of one class, or of all.
+  // The statistics of one class's episodes, or of all.
   struct Observed {
     PerAge uses{};
     PerAge seconds{};  // that blocks of this age were watched

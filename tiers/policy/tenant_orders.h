@@ -27,8 +27,8 @@ namespace kvtier {
 // loop only.
 class VictimQueue {
  public:
-  // What is to be told of a block that is spared: its turn came, and it is put back to the hot
-  // side. Nothing of one that is not.
+  // Returns the facts of a block if it is spared (its turn came, and it is put back to the hot
+  // side), else nothing.
   using Spares = std::function<std::optional<BlockFacts>(EntryIndex)>;
   // Before each block that is prepared, so many are spared at most: where all are to be spared, the
   // coldest goes nevertheless.
@@ -173,7 +173,7 @@ class TenantVictims {
     lanes_[lane.value].Prepare(target, prepare);
   }
 
-  // Of the lanes admitted.
+  // The number of blocks in the lanes admitted.
   [[nodiscard]] size_t size(const Admits& admits) const;
   [[nodiscard]] size_t memory_bytes() const;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Queues of what waits to be moved: what a client waits for goes before prefetches, and tenants
-// with quotas take turns with all others, so that a tenant that waits for space under its own cap
-// holds up none but itself.
+// take turns, so that one that waits for space under its own cap, or moves very much, holds up none
+// but itself.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,13 @@
 #include <deque>
 #include <iterator>
 #include <utility>
-#include <vector>
 
-#include "tiers/policy/tenant_table.h"
+#include "base/ids.h"
 
 namespace kvtier {
+
+// A tenant's place among those that the cache has seen, with quotas or without (Blocks::LineOf).
+using TenantLine = Strong<struct TenantLineTag, uint32_t>;
 
 // Event loop only.
 template <typename Item>
@@ -23,7 +25,8 @@ class PriorityQueue {
   void Push(Item item) { now_.push_back(std::move(item)); }
   // It goes when nothing else is left.
   void PushLater(Item item) { later_.push_back(std::move(item)); }
-  // What could wait and of which `urgent` holds can wait no longer. Looks at all that can wait.
+  // Moves all items that could wait, and for which `urgent` holds, to those that can wait no
+  // longer. Looks at all that can wait.
   template <typename Predicate>
   void Promote(const Predicate& urgent) {
     const auto first = std::stable_partition(later_.begin(), later_.end(),
@@ -32,11 +35,16 @@ class PriorityQueue {
     later_.erase(first, later_.end());
   }
 
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    for (const Item& item : now_) visit(item);
+    for (const Item& item : later_) visit(item);
+  }
   [[nodiscard]] size_t size() const { return now_.size() + later_.size(); }
   [[nodiscard]] bool empty() const { return now_.empty() && later_.empty(); }
   [[nodiscard]] std::deque<Item>* now() { return &now_; }
   [[nodiscard]] std::deque<Item>* later() { return &later_; }
-  // Those whose turn it is.
+  // The items whose turn it is.
   [[nodiscard]] std::deque<Item>* next() { return now_.empty() ? &later_ : &now_; }
 
  private:
@@ -44,15 +52,13 @@ class PriorityQueue {
   std::deque<Item> later_;
 };
 
-// One queue for each tenant with quotas, and one for all others. Event loop only.
+// One queue for each tenant. Event loop only.
 template <typename Item>
 class TenantQueues {
  public:
-  explicit TenantQueues(uint32_t lanes) : lanes_(lanes) {}
-
-  void Push(TenantId lane, Item item) { lanes_[lane.value].Push(std::move(item)); }
+  void Push(TenantLine line, Item item) { At(line).Push(std::move(item)); }
   // See PriorityQueue.
-  void PushLater(TenantId lane, Item item) { lanes_[lane.value].PushLater(std::move(item)); }
+  void PushLater(TenantLine line, Item item) { At(line).PushLater(std::move(item)); }
   template <typename Predicate>
   void Promote(const Predicate& urgent) {
     for (auto& lane : lanes_) lane.Promote(urgent);
@@ -64,19 +70,28 @@ class TenantQueues {
   }
   [[nodiscard]] bool empty() const { return size() == 0; }
 
-  // Lets the lines take steps in turn, one each, until none can: `step(std::deque<Item>*)` gets a
-  // line that is not empty and says whether it got on. True if any did.
+  // Lets one line take a step, the first after the last one that did and that can:
+  // `step(TenantLine, PriorityQueue<Item>*)` gets a line that is not empty and says whether it got
+  // on. True if one did.
+  template <typename Step>
+  bool TakeTurn(const Step& step) {
+    for (size_t looked_at = 0; looked_at < lanes_.size(); ++looked_at) {
+      next_ = next_ + 1 < lanes_.size() ? next_ + 1 : 0;
+      if (lanes_[next_].empty()) continue;
+      if (step(TenantLine(static_cast<uint32_t>(next_)), &lanes_[next_])) return true;
+    }
+    return false;
+  }
+  // The same in turn, one step each, until none can. True if any did.
   template <typename Step>
   bool TakeTurns(const Step& step) {
     bool progressed = false;
-    for (size_t idle = 0; idle < lanes_.size();) {
-      next_ = next_ + 1 < lanes_.size() ? next_ + 1 : 0;
-      ++idle;
-      if (lanes_[next_].empty() || !step(lanes_[next_].next())) continue;
-      progressed = true;
-      idle = 0;
-    }
+    while (TakeTurn(step)) progressed = true;
     return progressed;
+  }
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    for (const auto& lane : lanes_) lane.ForEach(visit);
   }
   template <typename Visit>
   void ForEachLine(const Visit& visit) {
@@ -87,7 +102,12 @@ class TenantQueues {
   }
 
  private:
-  std::vector<PriorityQueue<Item>> lanes_;
+  PriorityQueue<Item>& At(TenantLine line) {
+    if (line.value >= lanes_.size()) lanes_.resize(line.value + 1);
+    return lanes_[line.value];
+  }
+
+  std::deque<PriorityQueue<Item>> lanes_;  // steps may push to another line
   size_t next_ = 0;
 };
 

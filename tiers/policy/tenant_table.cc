@@ -36,7 +36,7 @@ void TenantTable::TakeRetention(const CacheOptions& options) {
 }
 
 // Reservations stay as they were at the start, because memory and disk were divided by them then. A
-// tenant above its new cap keeps what it has, but gets nothing more; see Fits.
+// tenant above its new cap keeps its blocks, but gets nothing more; see Fits.
 void TenantTable::Reconfigure(const CacheOptions& options) {
   for (const TenantQuota& wanted : options.tenants) {
     const TenantId tenant = Find(wanted.name);
@@ -81,7 +81,7 @@ void TenantTable::Charge(Tier tier, TenantId tenant, uint64_t bytes) {
 }
 
 // Blocks found on disk at a start are charged even above the cap: they exist, and the trimming that
-// follows evicts what is too much.
+// follows evicts the excess.
 void TenantTable::Restore(Tier tier, TenantId tenant, uint64_t bytes) {
   TierUse& use = Use(tier, tenant);
   use.used_bytes += bytes;
@@ -95,7 +95,7 @@ void TenantTable::Refund(Tier tier, TenantId tenant, uint64_t bytes) {
   use.over_bytes = std::min(use.over_bytes, use.used_bytes);
 }
 
-// What is reserved for others counts as taken, whether they use it or not.
+// Bytes reserved for others count as taken, whether they use them or not.
 uint64_t TenantTable::PoolBytesLeft(TenantId tenant, uint64_t capacity_bytes) const {
   constexpr auto kPool = static_cast<size_t>(Tier::kPool);
   uint64_t taken = 0;

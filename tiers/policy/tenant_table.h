@@ -18,7 +18,7 @@ using TenantId = Strong<struct TenantIdTag, uint32_t>;
 // All tenants without quotas together.
 inline constexpr TenantId kOtherTenants{0};
 
-// Event loop only. Which tenants have rows, and what is reserved for them, is settled at the start.
+// Event loop only. The start settles which tenants have rows, and how much is reserved for them.
 class TenantTable {
  public:
   explicit TenantTable(const CacheOptions& options);
@@ -37,7 +37,7 @@ class TenantTable {
   // --- bytes taken ---
   // Whether the tenant may take so much more.
   [[nodiscard]] bool Fits(Tier tier, TenantId tenant, uint64_t bytes) const;
-  // REQUIRES: Fits, but for what is found at a restart (`Restore`).
+  // REQUIRES: Fits, but for blocks found at a restart (`Restore`).
   void Charge(Tier tier, TenantId tenant, uint64_t bytes);
   void Restore(Tier tier, TenantId tenant, uint64_t bytes);
   void Refund(Tier tier, TenantId tenant, uint64_t bytes);
@@ -46,11 +46,11 @@ class TenantTable {
   }
   // UINT64_MAX: none.
   [[nodiscard]] uint64_t cap_bytes(Tier tier, TenantId tenant) const;
-  // What the tenant has beyond a cap that was lowered.
+  // Whether the tenant has more than a cap that was lowered.
   [[nodiscard]] bool OverCap(Tier tier, TenantId tenant) const {
     return used_bytes(tier, tenant) > cap_bytes(tier, tenant);
   }
-  // What the tenant can have by now at most: its cap, or what is left of what it had when the cap
+  // The most that the tenant can have by now: its cap, or the rest of its usage from when the cap
   // was lowered.
   [[nodiscard]] uint64_t bound_bytes(Tier tier, TenantId tenant) const;
 
@@ -64,14 +64,14 @@ class TenantTable {
   }
 
   // --- pools ---
-  // What the tenant may still take of the tier's `capacity_bytes`: neither what others have, nor
-  // what is reserved for others, nor more than its cap.
+  // The bytes that the tenant may still take of the tier's `capacity_bytes`: neither those that
+  // others have, nor those reserved for others, nor more than its cap.
   [[nodiscard]] uint64_t PoolBytesLeft(TenantId tenant, uint64_t capacity_bytes) const;
   [[nodiscard]] uint64_t CapBytesLeft(Tier tier, TenantId tenant) const {
     const uint64_t cap = cap_bytes(tier, tenant);
     return cap - std::min(cap, used_bytes(tier, tenant));
   }
-  // Whether the tenant keeps what is reserved for it when it gives up so many bytes.
+  // Whether the tenant keeps its reserved bytes when it gives up so many.
   [[nodiscard]] bool KeepsPoolReserve(TenantId tenant, uint64_t bytes) const {
     constexpr auto kPool = static_cast<size_t>(Tier::kPool);
     return At(tenant).tiers[kPool].used_bytes >=
@@ -88,7 +88,8 @@ class TenantTable {
  private:
   struct TierUse {
     uint64_t used_bytes = 0;
-    uint64_t over_bytes = 0;  // what was used when the cap was lowered below it, less what left
+    uint64_t over_bytes = 0;  // bytes in use when the cap was lowered below them, less those that
+                              // left
     uint64_t reserved_slabs = 0;
   };
   struct Row {

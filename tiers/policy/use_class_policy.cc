@@ -106,14 +106,14 @@ class UseClassPolicy final : public EvictionPolicy {
     return facts.leaves_first ? kLeaving : SurvivalTable::ClassOf(facts.uses);
   }
 
-  // What is known of a block that a list has got.
+  // Remembers the facts of a block that a list has got.
   void Hold(EntryIndex entry, const BlockFacts& facts) {
     const auto list = static_cast<uint32_t>(ListOf(facts));
     const bool counted = facts.parent != kNoEntry && AddChild(facts.parent);
     held_.At(entry.value) = {.parent = counted ? facts.parent : kNoEntry,
                              .last_use_s = facts.last_use_s & kTimeMask,
                              .list = list & 7};
-    // What will not be used again, as its client says, does not tell how others of its class fare.
+    // A block that its client will not use again does not tell how others of its class fare.
     if (!facts.leaves_first && SurvivalTable::Samples(facts.hash, facts.tokens)) {
       survival_.BeginEpisode(facts.hash, list, facts.last_use_s);
     }

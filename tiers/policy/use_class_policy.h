@@ -2,11 +2,11 @@
 // Eviction by classes of use: which block of a pool is worth least, told from how often it was used
 // and how long it has been idle.
 //
-// LRU in a pool that is much smaller than what is in use keeps prompts that were asked once as long
-// as prefixes that many share. This policy keeps one LRU list for each class of blocks that were
-// used about equally often. Its victim is the coldest block of one of these lists: of the one whose
-// coldest has the lowest rank by its class and age. The ranks are learned from the pool's own
-// blocks (SurvivalTable), so that where recency alone tells what will be used again, recency alone
+// LRU in a pool that is much smaller than the working set keeps prompts that were asked once as
+// long as prefixes that many share. This policy keeps one LRU list for each class of blocks that
+// were used about equally often. Its victim is the coldest block of one of these lists: of the one
+// whose coldest has the lowest rank by its class and age. The ranks are learned from the pool's own
+// blocks (SurvivalTable), so that where recency alone foretells the next use, recency alone
 // decides. A block is of no use without those before it: one with children in the order is passed
 // over while another list's coldest has none.
 //

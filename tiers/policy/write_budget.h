@@ -10,7 +10,7 @@
 
 namespace kvtier {
 
-// What was spent on one UTC day; the index carries it across restarts, so that a daemon that is
+// The bytes spent on one UTC day; the index carries them across restarts, so that a daemon that is
 // restarted over and over cannot wear out the disk.
 struct WriteBudgetState {
   uint32_t day = 0;  // days since the Unix epoch
@@ -22,8 +22,8 @@ struct WriteBudgetState {
 // refill the budget. Single-threaded; `clock` is borrowed.
 //
 // The budget is paced: while more has been spent than the day's share by now, a block must be more
-// and more likely to be used again before it is worth writing. So what is written is what is most
-// likely to be used, and not what came first after midnight. The budget itself stays a cap.
+// and more likely to be used again before it is worth writing. So the blocks most likely to be used
+// are written, and not those that came first after midnight. The budget itself stays a cap.
 class WriteBudget {
  public:
   // `bytes_per_day` 0 means no limit; spending is counted all the same. `state` is what an earlier
@@ -31,7 +31,7 @@ class WriteBudget {
   WriteBudget(const Clock* clock, uint64_t bytes_per_day, const WriteBudgetState& state = {})
       : clock_(clock), bytes_per_day_(bytes_per_day), state_(state) {}
 
-  // What was spent today stays spent.
+  // Keeps today's spending.
   void SetBytesPerDay(uint64_t bytes_per_day) { bytes_per_day_ = bytes_per_day; }
   // Spends all of `bytes` or, when fewer are left, nothing.
   [[nodiscard]] bool TrySpend(uint64_t bytes) {

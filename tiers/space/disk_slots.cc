@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
@@ -13,7 +14,7 @@
 namespace kvtier {
 namespace {
 
-// Slabs of another slot class that one search for a victim tries to empty. Those that hold a pinned
+// Slabs of another slot class that one search for a victim tries to empty. Slabs that hold a pinned
 // block cannot be, and a search through all of them would hold the event loop.
 constexpr size_t kSlabsTriedPerSearch = 16;
 
@@ -45,16 +46,20 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
   allocator_.Grow(state_.env.geometry.slabs);
 }
 
-void DiskSlots::RestoreNamespaces(IndexSnapshot* snapshot) {
-  constexpr uint32_t kMaxNamespaces = 1 << 16;
-  for (auto& [id, identity] : snapshot->namespaces) {
-    const uint64_t slot_bytes = SlotBytes(identity.block_bytes);
-    if (id.value >= kMaxNamespaces || identity.block_bytes == 0 || !allocator_.Fits(slot_bytes))
-      continue;
-    if (id.value >= state_.blocks.namespaces.size()) state_.blocks.namespaces.resize(id.value + 1);
-    Namespace& name_space = state_.blocks.namespaces[id.value];
-    name_space = state_.blocks.MakeNamespace(identity);
+// Only of what has records: the numbers of the others are given anew. A model that no block is of
+// any more, as most weights of a training run, would else have its number for ever.
+void DiskSlots::RestoreNamespaces(const IndexSnapshot& snapshot) {
+  std::unordered_set<NamespaceId> used;
+  for (const IndexRecord& record : snapshot.records) used.insert(record.key.namespace_id);
+  for (const TokensRecord& tokens : snapshot.tokens) used.insert(tokens.key.namespace_id);
+  for (const auto& [id, identity] : snapshot.namespaces) {
+    if (!used.contains(id) || identity.block_bytes == 0) continue;
+    Namespace name_space = state_.blocks.MakeNamespace(identity);
     name_space.indexed = true;
+    // Slabs have become too small for it. Its records are still there, so that its number is not
+    // free.
+    if (!allocator_.Fits(name_space.slot_bytes)) name_space.slot_bytes = 0;
+    state_.blocks.namespaces.Restore(id, std::move(name_space));
   }
 }
 
@@ -83,7 +88,7 @@ std::vector<uint32_t> DiskSlots::GroupsOfSlabs(const IndexSnapshot& snapshot) co
 }
 
 void DiskSlots::Restore(IndexSnapshot snapshot) {
-  RestoreNamespaces(&snapshot);
+  RestoreNamespaces(snapshot);
   // Coldest first; of one sequence the deepest first.
   std::sort(snapshot.records.begin(), snapshot.records.end(),
             [](const IndexRecord& a, const IndexRecord& b) {
@@ -215,8 +220,8 @@ uint64_t DiskSlots::AllowedBytes(TenantId tenant, uint64_t bytes) const {
   return cap - std::min(cap, std::max(bytes, share));
 }
 
-// Counts what is leaving already as gone, or one block too many would be evicted for each commit
-// that is under way.
+// Counts blocks that are leaving already as gone, or one block too many would be evicted for each
+// commit that is under way.
 void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
   const uint64_t allowed = AllowedBytes(tenant, bytes);
   for (uint32_t evictions = state_.options.search_part_blocks; evictions > 0; --evictions) {
@@ -254,11 +259,11 @@ uint64_t DiskSlots::SpareBytes(TenantId tenant) const {
   return allowed - std::min(allowed, StayingBytes(tenant));
 }
 
-// The order has blocks, too, whose writes have not ended. That another class may take a whole slab
-// of this one is not foreseen.
+// The order has blocks, too, whose writes have not ended. The case that another class takes a whole
+// slab of this one is not foreseen.
 void DiskSlots::ForEachLeavingSoon(uint64_t bytes,
                                    const std::function<void(EntryIndex)>& visit) const {
-  // What is still to leave for other blocks of the class, and for the tenant's cap.
+  // The bytes still to leave for other blocks of the class, and for the tenant's cap.
   std::unordered_map<SlotClass, uint64_t, SlotClassHash> for_class;
   std::unordered_map<uint32_t, uint64_t> for_cap;
   const auto beyond = [bytes](uint64_t spare) { return bytes - std::min(bytes, spare); };
@@ -323,7 +328,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
 // A slab serves another slot size only when it is empty. It is closed first, so that none of its
 // slots is given out again while deletions become durable.
 bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
-  // What a restart found may lie in a slab that has become another tenant's.
+  // A block that a restart found may lie in a slab that has become another tenant's.
   const uint32_t group = allocator_.ClassAt(location.offset).group;
   if (group != request.slots.group && !EvictableForOthers(TenantId(group))) return false;
   bool free_of_motion = true;
@@ -340,7 +345,8 @@ bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
 
 void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot slot) {
   BlockEntry& entry = state_[index];
-  // What an operator evicts is not to come back with an index that is rebuilt from the headers.
+  // A block that an operator evicts must not come back with an index that is rebuilt from the
+  // headers.
   const bool by_hand = reason == DropReason::kEvictedByHand;
   if (by_hand && slot == IndexCommitter::Slot::kFree) slot = IndexCommitter::Slot::kVoid;
   if (cold_ != nullptr && IsForSpace(reason)) cold_->CountLoss(index);

@@ -25,7 +25,7 @@ class DiskSlots final : private SlotOwner {
   // Both are borrowed; `cold` is null without a cold store.
   DiskSlots(CacheState* state, ColdChoice* cold);
 
-  // Takes over what the disk held at start: adds an entry for each record that fits, coldest first.
+  // Takes over the disk's blocks at start: adds an entry for each record that fits, coldest first.
   void Restore(IndexSnapshot snapshot);
 
   enum class Outcome : uint8_t {
@@ -62,11 +62,11 @@ class DiskSlots final : private SlotOwner {
   [[nodiscard]] const SlabAllocator& allocator() const { return allocator_; }
   // Nothing is written for a while after the disk or the index refused.
   [[nodiscard]] bool degraded() const { return write_pause_until_ms_ > 0 || committer_.failed(); }
-  // Of the tenant's bytes, those whose deletion is not durable yet.
+  // The bytes of the tenant whose deletion is not durable yet.
   [[nodiscard]] uint64_t leaving_bytes(TenantId tenant) const {
     return leaving_bytes_[tenant.value];
   }
-  // Evicts what is beyond a lowered cap.
+  // Evicts all blocks beyond a lowered cap.
   void TrimToCaps();
   // Ends the pause when its time has come.
   void Tick();
@@ -80,7 +80,7 @@ class DiskSlots final : private SlotOwner {
  private:
   static constexpr int64_t kWritePauseMs = 10'000;
 
-  // A request for space: what is to be had, and at which tenants' cost.
+  // A request for space: how much, and at which tenants' cost.
   struct SpaceRequest {
     TenantId tenant;
     SlotClass slots;
@@ -88,7 +88,7 @@ class DiskSlots final : private SlotOwner {
   };
 
   [[nodiscard]] SlotClass ClassOf(const Namespace& name_space) const;
-  void RestoreNamespaces(IndexSnapshot* snapshot);
+  void RestoreNamespaces(const IndexSnapshot& snapshot);
   // Which group each slab belongs to.
   [[nodiscard]] std::vector<uint32_t> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
   void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);
@@ -104,17 +104,17 @@ class DiskSlots final : private SlotOwner {
   [[nodiscard]] bool EvictFor(const Namespace& name_space);
   [[nodiscard]] bool EvictFrom(const SpaceRequest& request);
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
-  // What may come before blocks of the class are evicted, or the tenant's for its cap.
+  // The bytes that may come before blocks of the class are evicted, or the tenant's for its cap.
   [[nodiscard]] uint64_t SpareBytes(const SlotClass& slots) const;
   [[nodiscard]] uint64_t SpareBytes(TenantId tenant) const;
-  // What the tenant may have of its cap, so that the wanted share of it and `bytes` stay free; and
-  // what it will have.
+  // The bytes that the tenant may have of its cap, so that the wanted share of it and `bytes` stay
+  // free; and the bytes that it will have.
   [[nodiscard]] uint64_t AllowedBytes(TenantId tenant, uint64_t bytes) const;
   [[nodiscard]] uint64_t StayingBytes(TenantId tenant) const {
     return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_bytes_[tenant.value];
   }
-  // Evicts the tenant's own until what it will have leaves the wanted share of its cap, and at
-  // least `bytes`. At most `limit` blocks.
+  // Evicts the tenant's own blocks until the rest leaves the wanted share of its cap, and at least
+  // `bytes`. At most `limit` blocks.
   void KeepUnderCap(TenantId tenant, uint64_t bytes);
   [[nodiscard]] bool EvictOwn(TenantId tenant);
   // The slot is no block's any more, but its deletion is not durable yet.
@@ -122,7 +122,7 @@ class DiskSlots final : private SlotOwner {
   void EndLeaving(DiskLocation location);
   void FreeSlot(DiskLocation location) override;
   void KeepSlot(DiskLocation location) override;
-  // What the header of the slab must say in which the entry has its slot.
+  // The required header of the slab in which the entry has its slot.
   [[nodiscard]] SlabHeader HeaderOf(const BlockEntry& entry) const;
   void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
 

@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kMostRefusals = 8;
 // So are all headers on a file that has taken none for so long.
 constexpr int64_t kLongestRefusalMs = 10'000;
-// Of each file, in one tick.
+// The limit for each file, in one tick.
 constexpr size_t kMostRetries = 1024;
 
 }  // namespace

@@ -54,7 +54,7 @@ class HeaderVoider {
 
   // Starts what can be started. True if anything was.
   bool Pump();
-  // Has what was refused be tried again: of each disk so many as may hold it up for milliseconds.
+  // Retries refused writes: on each disk so many as may hold it up for milliseconds.
   void Tick();
 
   [[nodiscard]] bool Idle() const { return left_ == 0; }

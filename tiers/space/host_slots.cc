@@ -173,7 +173,7 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint6
     ++state_.stats.host_eviction_steps;
     if (!state_[front].PassesThroughHost()) return front;
     search->passing |= state_[front].has_host_slot();
-    // More is on its way than host can hold: what has arrived leaves first.
+    // More is on its way than host can hold: blocks that have arrived leave first.
     PassOver(front, search);
   }
   return kNoEntry;
@@ -252,7 +252,7 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(
       state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t, EntryIndex owner) {
-        // What an earlier daemon left is no block's until it has been looked at.
+        // A slot that an earlier daemon left is no block's until it has been checked.
         if (owner == kNoEntry) {
           outcome = SlabEviction::kBlocked;
           return;
@@ -271,7 +271,7 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
     for (const EntryIndex owner : owners) {
       if (state_[owner].in_host()) to_disk_.Want(owner);
     }
-    // What the disk declines may leave at once.
+    // Blocks that the disk declines may leave at once.
     const bool all_may = std::ranges::all_of(owners, [this](EntryIndex owner) {
       return MayLeave(state_[owner]) && !Kept(state_[owner]);
     });

@@ -22,7 +22,7 @@ class HostSlots {
  public:
   HostSlots(CacheState* state, CopyDown* to_disk);
 
-  // More of the arena is ready. What an earlier daemon has left there waits in kept().
+  // More of the arena is ready. Slots that an earlier daemon has left there wait in kept().
   void Grow();
   [[nodiscard]] KeptSlots& kept() { return kept_; }
   // The slot, which came from kept(), holds the entry's block: it is cached in host. It counts
@@ -58,7 +58,7 @@ class HostSlots {
   // REQUIRES: ready, no pins.
   void Drop(EntryIndex entry, DropReason reason);
 
-  // Readies the coldest to be dropped at no cost, and evicts what is beyond a lowered cap.
+  // Readies the coldest to be dropped at no cost, and evicts all blocks beyond a lowered cap.
   void Prepare();
   // Lets searches that found only blocks to wait for look at all of them again.
   void Tick() {
@@ -77,7 +77,7 @@ class HostSlots {
   }
 
  private:
-  // What is to be had, and at whose cost.
+  // The size of a request, and the tenants at whose cost.
   struct SpaceRequest {
     enum class From : uint8_t {
       kCommon,  // the coldest of all whose blocks may go
@@ -95,7 +95,7 @@ class HostSlots {
     bool passing = false;      // some of these will give their slots back soon
     uint64_t waits_since = 0;  // `changes_` when all had been looked at and were to be waited for
   };
-  // What one tenant has.
+  // One tenant's share.
   struct Share {
     uint64_t slots = 0;
     uint64_t ready = 0;
@@ -149,7 +149,8 @@ class HostSlots {
   KeptSlots kept_;
   std::vector<Share> shares_;
   uint64_t ready_blocks_ = 0;
-  // Blocks that have come or gone, and ticks: what has to be waited for stays so in between.
+  // Counts blocks that have come or gone, and ticks: a request that has to wait goes on waiting in
+  // between.
   uint64_t changes_ = 1;
   SlotClass last_slots_;  // last asked for: preparation is measured in it
 };

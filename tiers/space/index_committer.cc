@@ -40,7 +40,7 @@ void IndexCommitter::WhenDeleted(std::function<void(Status)> done) {
   voider_.WhenVoided(std::move(done));
 }
 
-// Data before index: files are synced before an entry may name what was written to them. Deletions
+// Data before index: files are synced before an entry may name a slot that was written. Deletions
 // alone need no sync.
 bool IndexCommitter::Pump() {
   const bool voids_begun = voider_.Pump();
@@ -127,7 +127,7 @@ void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
     if (index == kNoEntry || !state_[index].update_queued()) continue;
     state_.Apply(index, BlockEvent::kTakeUpdate);
     const BlockEntry& entry = state_[index];
-    // What is being committed carries its times anyway.
+    // A commit under way carries its times anyway.
     if (!entry.on_disk() || entry.committing()) continue;
     AddPut(index, batch);
     updates_under_way_.push_back(ref);

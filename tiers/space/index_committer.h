@@ -24,8 +24,8 @@ class IndexCommitter {
 
   // The entry's data is written; sets `committing` until it is durable and then `persisted`.
   void Put(EntryIndex entry);
-  // What becomes of a slot when its index entry is gone: it is freed; it is never used again,
-  // because its bytes are not to be trusted; its header is voided, durably, and then it is freed.
+  // The fate of a slot when its index entry is gone: it is freed; it is never used again, because
+  // its bytes are not to be trusted; its header is voided, durably, and then it is freed.
   enum class Slot : uint8_t { kFree, kKeep, kVoid };
   // The block is no longer at `location`.
   void Delete(const BlockKey& key, DiskLocation location, Slot slot);

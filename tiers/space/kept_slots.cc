@@ -11,8 +11,8 @@ namespace kvtier {
 namespace {
 
 // A dead daemon's threads have ended when its memory is handed over, and the lock of its disk
-// directory is not had before its last disk I/O has ended. What is left are reads from another
-// directory, for which the kernel waits for so long at most before it gives up,
+// directory is not had before its last disk I/O has ended. Only reads from another directory are
+// left, for which the kernel waits for so long at most before it gives up,
 constexpr int64_t kLateReadsMs = 30 * kSecondMs;
 // and copies of a device, which end with the process's context, a moment after its files.
 constexpr int64_t kLateCopiesMs = 5 * kSecondMs;

@@ -20,8 +20,9 @@ class KeptSlots {
   KeptSlots(CacheState* state, SlabAllocator* allocator);
 
   // These slabs have been added to the allocator, and no slot of theirs has been given out. Takes
-  // what may be whole, and what was being filled for as long as a dead daemon's write may still
-  // reach it; the rest is empty from now on. A walk over the records of the slabs' slots.
+  // slots that may be whole, and slots that were being filled for as long as a dead daemon's write
+  // may still reach them; the rest is empty from now on. A walk over the records of the slabs'
+  // slots.
   void Claim(uint64_t first_slab, uint64_t end_slab);
 
   struct Slot {
@@ -44,8 +45,8 @@ class KeptSlots {
 
   CacheState& state_;
   SlabAllocator& allocator_;
-  // What each call of Claim has found, the most recently used last: sorting all of it anew with
-  // each would take ever longer.
+  // The slots that each call of Claim has found, the most recently used last: sorting all of them
+  // anew with each would take ever longer.
   std::vector<std::vector<Slot>> found_;
   uint64_t waiting_ = 0;
   // Until when writes of a dead daemon may still arrive, and the slots that they may reach.

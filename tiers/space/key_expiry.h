@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends the keys of an encrypted disk tier whose blocks are all gone: expired, evicted, or of a
-// tenant that has none any more. What their slots still hold, there or where the drive has put it,
+// tenant that has none any more. The remains of their slots, there or where the drive has put them,
 // cannot be read from then on.
 #pragma once
 

@@ -22,7 +22,7 @@ constexpr uint64_t kUnsizedShare = 4;
 int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
   int pools = 0;
   state.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
-    // What an engine's region has, it has for the time of a transfer.
+    // Blocks of an engine's region are its own for the time of a transfer only.
     pools += pool.region == nullptr && !pool.blocks[block].loading();
   });
   return pools;
@@ -52,7 +52,7 @@ std::unique_ptr<EvictionPolicy> PoolSpace::MakeOrder() const {
   return MakeUseClassPolicy([&state = state_] { return state.clock.NowS(); });
 }
 
-// What is reserved for tenants, and their caps, count over all devices.
+// Tenants' reserves and caps count over all devices.
 uint64_t PoolSpace::BytesLeft(TenantId tenant, DeviceIndex device) const {
   return std::min(capacity_bytes(device) - used_bytes(device),
                   state_.tenants.PoolBytesLeft(tenant, capacity_bytes()));
@@ -61,7 +61,7 @@ uint64_t PoolSpace::BytesLeft(TenantId tenant, DeviceIndex device) const {
 Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex device,
                                      uint64_t pool_bytes, uint32_t shares, uint32_t groups) {
   Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
-  if (CachePool* const known = name_space.pools[device.value]) return known;
+  if (CachePool* const known = name_space.PoolIn(PoolSlot(device.value))) return known;
   KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
   const uint64_t block_bytes = name_space.identity.block_bytes;
   const bool sized = pool_bytes > 0;
@@ -88,7 +88,7 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   if (wanted > left || blocks == 0) return exhausted(wanted);
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
                        state_.env.devices[device.value].device->CreatePool(blocks * block_bytes));
-  // A device may round up; the cap holds for what it takes.
+  // A device may round up; the cap holds for the rounded size.
   if (memory->bytes() > left) return exhausted(memory->bytes());
   // Wall time makes it differ from pools of earlier processes, the count from this process's
   // others: a client that finds the generation that it knows keeps the memory that it has mapped.
@@ -142,7 +142,7 @@ Result<CachePool*> PoolSpace::Adopt(LeftPool left) {
   KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
                        state_.blocks.InternNamespace(left.description.identity));
   const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
-  if (name_space.pools[left.device.value] != nullptr) {
+  if (name_space.PoolIn(PoolSlot(left.device.value)) != nullptr) {
     return MakeError(ErrorCode::kCorrupt, "duplicate");
   }
   if (left.memory->bytes() > BytesLeft(name_space.tenant, left.device)) {
@@ -173,8 +173,8 @@ Status PoolSpace::MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted,
                    "pools of clients that have gone are being closed");
 }
 
-// What each step would leave is asked of a copy of the table, so that caps and reserves count as
-// they will when it has been done.
+// Each step is tried on a copy of the table, so that caps and reserves count as they will when it
+// has been done.
 PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint64_t wanted) const {
   TenantTable tenants = state_.tenants;
   uint64_t free_bytes = capacity_bytes(device) - used_bytes(device);
@@ -193,7 +193,7 @@ PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint
     const bool closable = pool->region == nullptr && pool->unused_since_ms.has_value();
     if (closable && pool->device == device) unused.push_back(pool.get());
   }
-  // Those that can be closed now before those that a process may still write to.
+  // Pools that can be closed now come before those that a process may still write to.
   std::ranges::sort(unused, {}, [](const CachePool* pool) {
     return std::tuple(pool->ended_sessions > 0, *pool->unused_since_ms);
   });
@@ -212,8 +212,8 @@ PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint
   return plan;
 }
 
-// In parts, since a pool may have very many blocks. What is being copied, or awaited by a prefetch,
-// is passed over until that has ended; a pinned block without a copy, until it has one.
+// In parts, since a pool may have very many blocks. A block that is being copied, or awaited by a
+// prefetch, is skipped until that has ended; a pinned block without a copy, until it has one.
 void PoolSpace::Empty(CachePool* pool) {
   const CacheTrace::Together together(&state_.trace);
   const uint32_t blocks = pool->blocks.size();
@@ -235,20 +235,19 @@ void PoolSpace::Empty(CachePool* pool) {
   if (pool->blocks.free() == blocks && pool->operations == 0) Close(pool);
 }
 
-// The memory goes on a thread of the executor, because giving back a hundred gigabytes takes the
-// kernel seconds; checksums have one thread less meanwhile.
+// Memory and records go on a thread of the executor, because giving back a hundred gigabytes takes
+// the kernel seconds; checksums have one thread less meanwhile.
 void PoolSpace::Close(CachePool* pool) {
   const auto returning = returning_.insert(
       returning_.end(), {state_.blocks.namespaces[pool->namespace_id.value].tenant, pool->device,
                          pool->memory->bytes()});
-  const auto memory = std::make_shared<std::unique_ptr<DevicePool>>(std::move(pool->memory));
   PoolTable* const table = pool->blocks.table();
-  state_.blocks.RemovePool(pool);
+  const auto gone = std::make_shared<std::unique_ptr<CachePool>>(state_.blocks.RemovePool(pool));
   if (table != nullptr) state_.env.pool_keeper->Release(table, "");
   state_.env.executor->Run(
-      [memory] {
-        (*memory)->Discard();
-        memory->reset();
+      [gone] {
+        (*gone)->memory->Discard();
+        gone->reset();
       },
       gate_.WhileOpen([this, returning] {
         used_bytes_[returning->device.value] -= returning->bytes;
@@ -267,7 +266,7 @@ DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) c
 }
 
 // In order: the front of the queue decides, and a dirty block there is waited for, though there may
-// be clean ones behind it. Otherwise what is copied fastest would leave first, not what is coldest.
+// be clean ones behind it. Otherwise the blocks copied fastest would leave first, not the coldest.
 bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks, Spare spare) {
   if (pool->blocks.free() >= blocks) return true;
   PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);

@@ -69,7 +69,7 @@ class PoolSpace {
   void Keep(CachePool* pool);
   // The order of eviction of a new pool.
   [[nodiscard]] std::unique_ptr<EvictionPolicy> MakeOrder() const;
-  // What is left of a device to the tenant.
+  // The bytes of a device that are left to the tenant.
   [[nodiscard]] uint64_t BytesLeft(TenantId tenant, DeviceIndex device) const;
   // Closes pools that no session uses until so many bytes are left, or as many as can be if `any`.
   // Nothing is closed if that would not do. Errors: kUnavailable "pool_bytes_returning" until then.
@@ -85,10 +85,10 @@ class PoolSpace {
   void Empty(CachePool* pool);
   void Close(CachePool* pool);
   [[nodiscard]] bool MayLeave(const BlockEntry& entry) const;
-  // What it means for the block to leave a pool that some tier or other pool could outlive.
+  // The reason to count when the block leaves a pool that some tier or other pool could outlive.
   [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry, DropReason last_copy) const;
-  // Ahead of need every block goes to host. When room is needed now, what is on disk does not wait
-  // for that.
+  // Ahead of need every block goes to host. When room is needed now, blocks on disk do not wait for
+  // that.
   enum class Need : uint8_t { kLater, kNow };
   void PrepareVictims(CachePool* pool, uint64_t target, Need need);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is told which tiers hold which blocks, as that changes.
+// Interface that receives changes of the tiers that hold a block.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class BlockEventSink {
   virtual ~BlockEventSink() = default;
   virtual void BlockStored(const StoredBlock& block) = 0;
   virtual void BlockRemoved(const BlockKey& key, Tier tier) = 0;
-  // Blocks with token ids are being erased: what was heard of ids is not to be kept any more.
+  // Blocks with token ids are being erased: all ids heard so far must be forgotten.
   virtual void TokenIdsErased() {}
 };
 

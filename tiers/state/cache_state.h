@@ -59,8 +59,8 @@ class CopyDown;
 
 class CacheState {
  public:
-  // The tasks are the cache's, and are borrowed: they let every part start what it can, and begin
-  // the next part of work that was too much for one event.
+  // The tasks are the cache's, and are borrowed: they let every part start all that it can, and
+  // begin the next part of work that was too much for one event.
   CacheState(const CacheOptions& options, CacheEnvironment environment,
              const WriteBudgetState& spent, LoopTask* pump, LoopTask* next_part);
 
@@ -178,7 +178,11 @@ class CacheState {
     BlockEntry& entry = blocks.directory[index];
     const uint32_t changed = entry.Apply(event);
     if (changed != 0) orders.Refile(blocks.TenantOf(entry), index, entry, changed);
-    if ((changed & (EntryBits::kClosed | EntryBits::kOnce)) != 0) Reorder(index);
+    // Also a hint that is given again: the block may have been used in between.
+    if (event == BlockEvent::kHintClosed || event == BlockEvent::kHintOnce ||
+        (changed & (EntryBits::kClosed | EntryBits::kOnce)) != 0) {
+      Reorder(index);
+    }
     NotePresence(index);
   }
   // The block may have come to a tier or left one.

@@ -19,8 +19,8 @@ class CacheTrace {
  public:
   explicit CacheTrace(CacheState* state) : state_(*state) {}
 
-  // While one lives, events share readings of the clock, each at most kEventsPerReading: for what
-  // is done to many blocks in a row, where a reading for each would cost more than all the rest.
+  // While one lives, events share readings of the clock, each at most kEventsPerReading: for work
+  // on many blocks in a row, where a reading for each would cost more than all the rest.
   class Together {
    public:
     explicit Together(CacheTrace* trace) : trace_(*trace) {

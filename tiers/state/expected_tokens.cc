@@ -5,8 +5,8 @@
 
 namespace kvtier {
 
-// What was taken keeps its turn, and its share of the bytes, until its turn comes or nothing is
-// expected: so the queue is bounded as well.
+// An entry that was taken keeps its turn, and its share of the bytes, until its turn comes or
+// nothing is expected: so the queue is bounded as well.
 void ExpectedTokens::Add(const BlockKey& key, std::span<const uint32_t> ids, int64_t now_ms) {
   if (!ids_.try_emplace(key, ids.begin(), ids.end()).second) return;
   turns_.push_back({key, now_ms});

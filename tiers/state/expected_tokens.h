@@ -26,7 +26,7 @@ class ExpectedTokens {
   void Add(const BlockKey& key, std::span<const uint32_t> ids, int64_t now_ms);
   // The block is cached now; empty if nothing was known of it.
   [[nodiscard]] std::vector<uint32_t> Take(const BlockKey& key);
-  // Forgets what has waited too long.
+  // Forgets entries that have waited too long.
   void Expire(int64_t now_ms);
   void Clear();
   [[nodiscard]] bool empty() const { return ids_.empty(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a movement of a block holds while it runs, as move-only values: a pin keeps the bytes where
-// they are, and a count of bytes keeps the movement within its bound. What is held is given
-// back when the value is destroyed, whichever way that comes about.
+// The resources of a block's movement while it runs, as move-only values: a pin keeps the bytes
+// where they are, and a count of bytes keeps the movement within its bound. They are given back
+// when the value is destroyed, whichever way that comes about.
 //
 // They must be destroyed before the state that they were taken from. Callbacks that others keep
 // (devices, files, executors) may live longer: they point to a value that its owner keeps.
@@ -98,7 +98,7 @@ class InFlightBytes {
   }
   InFlightBytes(InFlightBytes&& other) noexcept
       : total_(std::exchange(other.total_, nullptr)), bytes_(other.bytes_), items_(other.items_) {}
-  // What this had been counts until `other` ends.
+  // The bytes that this had count until `other` ends.
   InFlightBytes& operator=(InFlightBytes&& other) noexcept {
     std::swap(total_, other.total_);
     std::swap(bytes_, other.bytes_);

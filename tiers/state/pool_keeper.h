@@ -22,8 +22,8 @@ struct LeftPool {
   PoolTable* table = nullptr;
 };
 
-// Who had a pool that was taken over when the earlier daemon died. Sessions of the cache stand for
-// what they held, and are given back with Cache::ReleaseQuarantine.
+// The clients of a pool that was taken over when the earlier daemon died. Sessions of the cache
+// stand for their blocks, which are given back with Cache::ReleaseQuarantine.
 struct AbsentClients {
   struct Session {
     SessionIdentity identity;
@@ -45,7 +45,7 @@ struct AbsentClients {
 class PoolKeeper {
  public:
   virtual ~PoolKeeper() = default;
-  // Those that may be taken over, once. The caller releases what it refuses.
+  // The pools that may be taken over, once. The caller releases those that it refuses.
   [[nodiscard]] virtual std::vector<LeftPool> TakeLeft() = 0;
   // Has a new pool's memory kept. Returns the table, which is empty and the keeper's; null if the
   // memory cannot be kept.

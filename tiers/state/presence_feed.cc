@@ -83,7 +83,7 @@ void PresenceFeed::Tell(EntryIndex index) {
   }
 }
 
-// What a router does with ids whose place in the sequence it does not know would be wrong.
+// A router would misuse ids whose place in the sequence it does not know.
 StoredBlock PresenceFeed::Describe(EntryIndex index, Tier tier) const {
   const BlockEntry& entry = state_.blocks.directory[index];
   StoredBlock block{.key = {entry.namespace_id, entry.hash},

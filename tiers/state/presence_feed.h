@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells a BlockEventSink what the tiers hold, by comparing what it was told with what is.
+// Tells a BlockEventSink which blocks the tiers hold, by comparing its earlier messages with the
+// present state.
 //
 // Transitions only mark a block; it is looked at when the event has ended. So a block that passes
-// through a tier within one event is not told, and what was told and what is cannot drift apart.
+// through a tier within one event is not told, and the messages and the state cannot drift apart.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ class PresenceFeed {
 
   // Calls `sink->BlockStored` for each tier of each block as it was last told, for at most `rows`
   // rows of the directory from `cursor` on (0 at first). Returns the cursor to go on from, or kEnd.
-  // What a tier holds from the first step to the last is told exactly once.
+  // A block that a tier holds from the first step to the last is told exactly once.
   uint64_t Replay(uint64_t cursor, uint32_t rows, BlockEventSink* sink) const;
 
   // The sink knows, or is about to learn, what holds of the block. For tests.
@@ -44,7 +45,7 @@ class PresenceFeed {
   // Bits of `told_`, above those of the tiers.
   static constexpr uint8_t kMarked = 1 << 7;
 
-  // What the sink was told of the row; with kMarked, if it is to be looked at.
+  // The sink's last message about the row; with kMarked, if it is to be looked at.
   [[nodiscard]] uint8_t ToldOf(EntryIndex entry) const {
     return entry.value < told_end_ ? told_[entry.value] : uint8_t{0};
   }
@@ -61,7 +62,7 @@ class PresenceFeed {
   std::deque<EntryIndex> marked_;
   bool scheduled_ = false;
   bool goes_on_ = false;  // more were marked than one event tells
-  // Last, so that what is posted does not outlive what it uses.
+  // Last, so that posted events do not outlive the members that they use.
   Gate gate_;
 };
 

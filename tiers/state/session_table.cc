@@ -139,8 +139,8 @@ void SessionTable::Forget(Sessions::iterator closed) {
   closed_.erase(closed);
 }
 
-// Pool by pool, references before private blocks; what is left stands where it was when the next
-// part begins.
+// Pool by pool, references before private blocks; the rest stands where it was when the next part
+// begins.
 bool SessionTable::GiveBack(Session* closed, uint32_t* most) {
   for (auto& [pool_id, holdings] : closed->pools) {
     CachePool* pool = state_.blocks.FindPool(pool_id);
@@ -273,7 +273,7 @@ HeldReferences::HeldReferences(HeldReferences&& other) noexcept
       count_(std::exchange(other.count_, 0)) {}
 
 HeldReferences& HeldReferences::operator=(HeldReferences&& other) noexcept {
-  // What this held goes with `other`.
+  // The blocks that this held go with `other`.
   std::swap(table_, other.table_);
   std::swap(pool_, other.pool_);
   std::swap(session_, other.session_);
@@ -288,7 +288,7 @@ HeldReferences::~HeldReferences() {
 }
 
 void HeldReferences::Assign(std::vector<BlockIndex> blocks) {
-  // The new ones first, so that what is held before and after never becomes evictable between.
+  // The new ones first, so that a block held before and after never becomes evictable between.
   const std::vector<BlockIndex> before = std::exchange(blocks_, std::move(blocks));
   for (const BlockIndex block : blocks_) {
     if (block != kNoBlock) Reference(block);

@@ -103,26 +103,26 @@ class SessionTable {
   explicit SessionTable(CacheState* state) : state_(*state) {}
 
   void Open(SessionId session);
-  // From now on the session holds nothing that it could use. What it held is given back in
-  // parts (CacheOptions::close_part_blocks), the first of them at once and the others by CloseSome:
-  // references are dropped, private blocks quarantined. What operations hold on its behalf is
-  // theirs to drop (HeldReferences); until they have, the session counts as closing.
+  // From now on the session holds nothing that it could use. Its blocks are given back in parts
+  // (CacheOptions::close_part_blocks), the first of them at once and the others by CloseSome:
+  // references are dropped, private blocks quarantined. Blocks that operations hold on its behalf
+  // are theirs to drop (HeldReferences); until they have, the session counts as closing.
   void Close(SessionId session);
   // The next part of what closed sessions held; once for each event that the cache schedules.
   void CloseSome();
   // The session gives back all that it holds in the pool, and the use of it, in the same parts as a
   // closed session does; but its private blocks become free, because its client says that nothing
-  // writes to them any more. The session may use the pool again before the last part: what it then
-  // gets is not given back. What operations hold there on its behalf is theirs to drop. REQUIRES:
-  // the session is open and uses the pool.
+  // writes to them any more. The session may use the pool again before the last part: blocks that
+  // it then gets are not given back. Blocks that operations hold there on its behalf are theirs to
+  // drop. REQUIRES: the session is open and uses the pool.
   void LeavePool(SessionId session, CachePool* pool);
   // From now on what closing sessions hold stays as it is, for the next daemon to resume them.
   void KeepHoldings() { keeps_holdings_ = true; }
   // The pool stays until the session has left it or is closed, all that it held has been given
   // back, and its process can no longer write to blocks that were private to it. The table beside
-  // the pool's memory names the session for as long; `identity` is what it says. REQUIRES: open.
+  // the pool's memory names the session for as long, by `identity`. REQUIRES: open.
   void UsePool(SessionId session, CachePool* pool, const SessionIdentity& identity);
-  // What sessions of an earlier daemon hold in a pool that was taken over.
+  // The blocks that sessions of an earlier daemon hold in a pool that was taken over.
   struct AbsentHoldings {
     std::vector<BlockIndex> referenced;  // REQUIRES: cached, and in no order of eviction
     std::vector<BlockIndex> withheld;    // REQUIRES: free
@@ -140,8 +140,8 @@ class SessionTable {
   void ReleaseQuarantine(SessionId session);
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
 
-  // Whether the block is private to the session, and not among what it gives back since it left the
-  // pool. REQUIRES: open.
+  // Whether the block is private to the session, and not among those that it gives back since it
+  // left the pool. REQUIRES: open.
   [[nodiscard]] bool OwnsPrivate(SessionId session, const CachePool& pool, BlockIndex block) const;
   // Turns one free block of the pool into a private one. REQUIRES: open; a block is free.
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);
@@ -152,8 +152,8 @@ class SessionTable {
   // A private block becomes committed, with the session's reference.
   void Publish(SessionId session, CachePool* pool, BlockIndex block, EntryIndex entry);
 
-  // Whether the session itself holds a reference, which it may then release. What an operation
-  // holds on its behalf does not count.
+  // Whether the session itself holds a reference, which it may then release. References that an
+  // operation holds on its behalf do not count.
   [[nodiscard]] bool Holds(SessionId session, const CachePool& pool, BlockIndex block) const;
   // The session's references and those that operations hold on its behalf.
   [[nodiscard]] uint64_t references(SessionId session) const;
@@ -232,7 +232,7 @@ class HeldReferences {
   [[nodiscard]] uint32_t count() const { return count_; }
   [[nodiscard]] BlockIndex operator[](size_t position) const { return blocks_[position]; }
 
-  // References `blocks` (kNoBlock: none) in place of what was held before.
+  // References `blocks` (kNoBlock: none) in place of those held before.
   void Assign(std::vector<BlockIndex> blocks);
   // References the block. REQUIRES: nothing is held at the position.
   void Add(size_t position, BlockIndex block);

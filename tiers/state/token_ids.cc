@@ -11,7 +11,7 @@
 namespace kvtier {
 namespace {
 
-// What a block with ids takes besides them, rounded up.
+// The bytes that a block with ids takes besides them, rounded up.
 constexpr uint64_t kBytesPerBlock = 32;
 
 static_assert(TokenIds::kNoShare == Namespace::kNoTokenShare);

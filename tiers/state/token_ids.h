@@ -40,7 +40,7 @@ class TokenIds {
   bool Give(const BlockKey& key, std::span<const uint32_t> ids);
   // The block is cached from now on.
   void NoteAdded(EntryIndex entry);
-  // What the index has of a block that it names. False if it is not to be kept.
+  // Takes the index's ids of a block that it names. False if they are not to be kept.
   bool Restore(const BlockKey& key, std::span<const uint32_t> ids);
 
   // For events: empty if they are not known, or the block is being erased.
@@ -49,7 +49,7 @@ class TokenIds {
   void Forget(EntryIndex entry);
   // Forgets the ids of a block that is being erased. Returns whether the index may have them.
   [[nodiscard]] bool Erase(EntryIndex entry);
-  // Forgets what is told of blocks of the tenant that are not cached.
+  // Forgets the ids of the tenant's blocks that are not cached.
   void EraseExpected(const std::string& tenant);
   void Tick();
 

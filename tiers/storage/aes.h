@@ -42,8 +42,8 @@ class AesAlgorithms {
     [[nodiscard]] bool Encrypt(const GcmNonce& nonce, std::span<const std::byte> associated,
                                std::span<const std::byte> in, std::span<std::byte> out,
                                GcmTag* tag);
-    // False, too, if any bit of nonce, associated data, input or tag is not what was encrypted:
-    // what is in `out` is then not to be used. REQUIRES: made for decryption.
+    // False, too, if any bit of nonce, associated data, input or tag differs from the encryption's:
+    // the bytes in `out` are then not to be used. REQUIRES: made for decryption.
     [[nodiscard]] bool Decrypt(const GcmNonce& nonce, std::span<const std::byte> associated,
                                std::span<const std::byte> in, std::span<std::byte> out,
                                const GcmTag& tag);

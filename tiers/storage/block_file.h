@@ -29,9 +29,9 @@ using IoDone = std::function<void(Status)>;
 using IoCheck = std::function<void()>;
 
 // All calls are made on the event loop's thread and return at once; buffers stay valid and (writes)
-// unchanged until `done`. The caller bounds what it has in flight: more requests than the engine
-// can hand to the kernel wait inside it, reads before writes. Completions come in any order.
-// Requests that are out of bounds or misaligned are programmer errors.
+// unchanged until `done`. The caller bounds its requests in flight: more than the engine can hand
+// to the kernel wait inside it, reads before writes. Completions come in any order. Requests that
+// are out of bounds or misaligned are programmer errors.
 class BlockFile {
  public:
   virtual ~BlockFile() = default;
@@ -70,8 +70,8 @@ struct EngineFile {
 };
 
 // The returned files share one engine, in the order given. `loop` must outlive them. Destroying the
-// last of them cancels what still waits (kCancelled "closed") and finishes what has begun; every
-// callback is posted before the destructor returns.
+// last of them cancels requests that still wait (kCancelled "closed") and finishes those that have
+// begun; every callback is posted before the destructor returns.
 //
 // On io_uring: one ring and one thread for all files, and registered memory. Files are not
 // registered: the ring holds each, and a flock(2) on it, exactly as long as a request uses it, also

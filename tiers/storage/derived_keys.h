@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys that every host with one root key can make by itself, of what an encrypted slot's header
-// says in the open: tenant, hour and the key's id. So hosts that have the same root key read what
-// the others wrote, without a key that travels, is stored or has to be agreed upon.
+// says in the open: tenant, hour and the key's id. So hosts that have the same root key read each
+// other's slots, without a key that travels, is stored or has to be agreed upon.
 //
 // The id is drawn by each process: two writers have one key only if both drew the same 64 bits,
 // and the nonces of each begin with 64 bits more. Derivation is HMAC-SHA256 of the root key.
@@ -29,7 +29,7 @@ class DerivedKeys {
   [[nodiscard]] Result<SlotKey> ForSlot(std::string_view tenant, uint32_t hour);
   // The key that a slot's header names. Errors: kIoError "encryption".
   [[nodiscard]] Result<SecretKey> Find(std::string_view tenant, uint32_t hour, uint64_t id) const;
-  // Of the tenant's hashes in names. Errors: kIoError "encryption".
+  // The key of the tenant's hashes in names. Errors: kIoError "encryption".
   [[nodiscard]] Result<SecretKey> ForHashes(std::string_view tenant) const;
 
  private:

@@ -27,9 +27,9 @@ namespace {
 constexpr const char* kLockName = "lock";
 // How long the lock is waited for while its holder lives: it may be about to end.
 constexpr auto kHolderPatience = std::chrono::milliseconds(500);
-// How long the locks of a process that has ended are waited for. That of a data file lasts until
-// the kernel has ended the last I/O: seconds as a rule, more on a machine that is short of disk or
-// processor. It is less than systemd's start time-out of 120 s, so that the error is told.
+// How long the locks of a process that has ended are waited for. The lock of a data file lasts
+// until the kernel has ended the last I/O: seconds as a rule, more on a machine that is short of
+// disk or processor. It is less than systemd's start time-out of 120 s, so that the error is told.
 constexpr auto kLastIoPatience = std::chrono::seconds(90);
 constexpr auto kLockPoll = std::chrono::milliseconds(1);
 constexpr mode_t kPrivateDirectory = 0700;
@@ -40,7 +40,7 @@ tl::unexpected<Error> Failed(std::string_view call, const std::filesystem::path&
       ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path.native())));
 }
 
-// What the holder wrote into its lock file; 0 if that is no process's number.
+// The number that the holder wrote into its lock file; 0 if that is no process's.
 pid_t HolderOf(int lock) {
   std::array<char, 16> text{};
   const ssize_t count = ::pread(lock, text.data(), text.size(), 0);
@@ -54,7 +54,7 @@ std::string NameOfHolder(pid_t pid) {
   return pid == 0 ? "an unknown process" : fmt::format("process {}", pid);
 }
 
-// Of a process that the kernel is taking down, in the flags of /proc/PID/stat: PF_EXITING.
+// Marks a process that the kernel is taking down, in the flags of /proc/PID/stat: PF_EXITING.
 constexpr uint64_t kExitingFlag = 0x4;
 
 // Whether the process has ended or is ending: one that was killed keeps its number until its files
@@ -98,7 +98,7 @@ Result<bool> WaitForLock(int fd, const std::filesystem::path& path, IsEnough is_
 }
 
 // The file is not removed on unlock: a second daemon might lock the removed file while a third
-// creates and locks a new one. O_NOFOLLOW, because the number is written over what the file holds.
+// creates and locks a new one. O_NOFOLLOW, because the number overwrites the file's contents.
 Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path) {
   const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   UniqueFd fd(::openat(directory->fd.get(), kLockName, flags, kPrivateFile));
@@ -163,7 +163,7 @@ Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path) {
   }
   if (::fstat(directory.fd.get(), &status) != 0) return Failed("fstat", path);
   KVT_RETURN_IF_ERROR(CheckOwner(status, path));
-  // What lies below is made from the prompts of all tenants, so that no other user may read it.
+  // The files below are made from the prompts of all tenants, so that no other user may read them.
   const mode_t mode = status.st_mode & 07777;
   if ((mode & 077) != 0) {
     if (::fchmod(directory.fd.get(), kPrivateDirectory) != 0) return Failed("chmod", path);

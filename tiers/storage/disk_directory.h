@@ -32,7 +32,7 @@ class DirectoryLock {
 struct DiskDirectory {
   DirectoryLock lock;
   UniqueFd fd;
-  // What was set right on the way, for the log.
+  // The correction made on the way, for the log.
   std::optional<std::string> note;
 };
 
@@ -45,8 +45,8 @@ struct DiskDirectory {
 
 // Locks the open file `fd`, a data file at `path`, until all its descriptors are closed and its
 // last I/O has ended. REQUIRES: its directory is locked. So the lock is free, unless the kernel is
-// still at what a killed daemon has asked of this file, which is waited for: what is written then
-// could arrive in a slot that another block has been given, and what is read, in such host memory.
+// still at a killed daemon's requests of this file, which are waited for: a late write could arrive
+// in a slot that another block has been given, and a late read, in such host memory.
 // Errors: kIoError "last_io_under_way" after a minute and a half; kIoError by errno name.
 [[nodiscard]] Status LockDataFile(int fd, const std::filesystem::path& path);
 

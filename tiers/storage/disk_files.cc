@@ -64,13 +64,8 @@ Result<DiskSet> OpenSet(const DiskFilesOptions& options, DiskFiles* result) {
     KVT_ASSIGN_OR_RETURN(has_keys, options.has_keys());
   }
   KVT_ASSIGN_OR_RETURN(DiskSet set, DiskSet::Inspect(options.directory, shape));
-  const Status usable = set.CheckUsable();
-  if (!usable && !options.reformat) return tl::unexpected<Error>(usable.error());
-  if (!usable) {
-    result->notes.push_back("emptied the disk tier because reformat is set: " +
-                            usable.error().ToString());
-  }
-  result->created = !usable || set.IsNew();
+  KVT_RETURN_IF_ERROR(set.CheckUsable());
+  result->created = set.IsNew();
   if (!result->created) {
     if (std::optional<std::string> why = WhyAnew(set, options, has_keys)) {
       result->notes.push_back(*std::move(why));

@@ -33,11 +33,8 @@ struct DiskFilesOptions {
   uint64_t slab_bytes = 64 * kMiB;
   // The file system keeps at least this much free.
   uint64_t free_floor_bytes = 0;
-  // Allows files of another shape (`slab_bytes`, `files`), incomplete or damaged ones to be
-  // emptied and made anew.
-  bool reformat = false;
   // Empty: blocks lie on disk as they are. Otherwise they are encrypted, by the caller, and this is
-  // called once, with the directory locked: false if the keys of what was written before are gone.
+  // called once, with the directory locked: false if the keys of earlier blocks are gone.
   // The set then begins anew, as it does when encryption was turned on or off. Its errors are
   // returned, and nothing has been changed then.
   std::function<Result<bool>()> has_keys;
@@ -56,7 +53,7 @@ struct DiskFiles {
   bool created = false;  // the files were made or emptied by this start: nothing is in them
   // True if less than the configured bytes could be had.
   bool degraded = false;
-  // What an operator should read in the log, one sentence each.
+  // Notes that an operator should read in the log, one sentence each.
   std::vector<std::string> notes;
   std::vector<std::unique_ptr<BlockFile>> files;
 };
@@ -68,8 +65,8 @@ struct DiskFiles {
 //   kInvalidArgument "bad_disk_options"; kPermissionDenied "directory_owner", "file_owner";
 //   kAlreadyExists "directory_locked" naming the other process;
 //   kWrongState "slab_bytes_changed", "files_changed", "file_missing", "file_truncated",
-//     "foreign_file", "not_a_file"; kCorrupt "bad_superblock" (all but the last two cured by
-//     `reformat`);
+//     "foreign_file", "not_a_file"; kCorrupt "bad_superblock" (files that were emptied by hand
+//     begin a new set);
 //   kResourceExhausted "disk_full" when not one slab fits; kUnsupported "io_uring_refused";
 //   kIoError by errno name.
 [[nodiscard]] Result<DiskFiles> OpenDiskFiles(const DiskFilesOptions& options, EventQueue* loop);

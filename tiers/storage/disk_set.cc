@@ -23,8 +23,9 @@ namespace {
 // some empty, some of the new one.
 constexpr std::string_view kEmptyingName = "emptying";
 constexpr mode_t kPrivateFile = 0600;
-constexpr std::string_view kCure =
-    "change it back, or set reformat = true to give up what the files hold";
+// Through symbolic links, too. Files that hold nothing begin a new set.
+constexpr std::string_view kGiveUp =
+    "give up what the files hold: truncate -s 0 blocks-*.kvt in the directory";
 // When the file system has less room than it said, this share of the slabs is given up at a time.
 constexpr uint64_t kRetreatDivisor = 16;
 
@@ -48,7 +49,8 @@ Status SyncDirectory(const std::filesystem::path& directory) {
 }
 
 tl::unexpected<Error> Unusable(std::string reason, std::string what) {
-  return MakeError(ErrorCode::kWrongState, std::move(reason), fmt::format("{}; {}", what, kCure));
+  return MakeError(ErrorCode::kWrongState, std::move(reason),
+                   fmt::format("{}; change it back, or {}", what, kGiveUp));
 }
 
 }  // namespace
@@ -66,8 +68,8 @@ Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
   return set;
 }
 
-// Damage is noted, not returned: with reformat set the file is emptied all the same. Errors of the
-// file system are returned, because they say nothing of what the file holds.
+// Damage is noted, not returned: nothing of it counts while the files are being emptied. Errors of
+// the file system are returned, because they say nothing of the file's contents.
 Status DiskSet::InspectFile(uint32_t number) {
   Result<DiskSetFile> file = DiskSetFile::Open(directory_ / DiskSetFileName(number), false);
   found_.emplace_back();
@@ -101,7 +103,7 @@ Status DiskSet::CheckUsable() const {
   for (const Found& found : found_) {
     if (!found.damage) continue;
     Error error = *found.damage;
-    error.context.append("; ").append(kCure);
+    error.context.append("; ").append(kGiveUp);
     return tl::unexpected<Error>(std::move(error));
   }
   if (IsNew()) return {};
@@ -197,8 +199,8 @@ Status DiskSet::Reset() {
 }
 
 // The order keeps every superblock true at every moment: space is taken before superblocks speak of
-// it, and files are cut only after superblocks have ceased to speak of what is cut off. After a
-// crash between two steps, CheckFile finds no file shorter than it should be.
+// it, and files are cut only after superblocks have ceased to speak of the part that is cut off.
+// After a crash between two steps, CheckFile finds no file shorter than it should be.
 Status DiskSet::SizeAndBegin() {
   found_.resize(shape_.files);
   geometry_ = {.slab_bytes = shape_.slab_bytes, .files = shape_.files, .slabs = 0};
@@ -229,7 +231,7 @@ uint64_t DiskSet::SlabsWithinCap() const {
   return shape_.bytes > superblocks ? (shape_.bytes - superblocks) / shape_.slab_bytes : 0;
 }
 
-// Files on one file system share its free space; what the files have taken already counts as
+// Files on one file system share its free space; space that the files have taken already counts as
 // available, since a start sizes them anew. The floor is left free on each file system.
 Result<uint64_t> DiskSet::SlabsThatFit() const {
   struct FileSystem {
@@ -275,7 +277,8 @@ Status DiskSet::Preallocate() {
 
 // False if the file system ran out of space.
 Result<bool> DiskSet::PreallocateAll() {
-  // What an earlier, larger attempt got, except for slabs that the superblocks still speak of.
+  // Frees the space that an earlier, larger attempt got, except for slabs that the superblocks
+  // still speak of.
   for (uint32_t i = 0; i < shape_.files; ++i) {
     const uint64_t kept = found_[i].superblock ? found_[i].superblock->file_bytes : 0;
     KVT_RETURN_IF_ERROR(found_[i].file->Cut(std::max(kept, geometry_.FileBytes(i))));

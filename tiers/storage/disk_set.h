@@ -39,8 +39,8 @@ class DiskSet {
   [[nodiscard]] bool IsNew() const;
   // As the files say. REQUIRES: CheckUsable, and not IsNew.
   [[nodiscard]] bool encrypted() const;
-  // Empties and creates what is needed, removes what is not. What is cut off is known by a mark
-  // until SizeAndBegin has begun the set.
+  // Empties and creates the files that are needed, removes all others. A mark tells of
+  // an interrupted reset until SizeAndBegin has begun the set.
   [[nodiscard]] Status Reset();
   // Gives the files as many slabs as cap, file system and floor allow, and durably begins a new
   // epoch. Errors: kResourceExhausted "disk_full"; kIoError.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file of slots that are encrypted on their way to another file and decrypted on their way back.
-// What reads and writes it sees plain slots only.
+// Its users see plain slots only.
 //
 // A slot whose key is gone is read as it lies on disk, encrypted, with a good status: the check of
 // slots tells it by its header (CheckDiskSlot). One that was changed is read with a header of

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of ended requests from an I/O engine to the event loop: what was read is checked by an
-// executor first, and the loop then hears of many requests by one event. Internal to tiers/storage.
+// The way of ended requests from an I/O engine to the event loop: an executor checks the bytes read
+// first, and the loop then hears of many requests by one event. Internal to tiers/storage.
 #pragma once
 
 #include <condition_variable>
@@ -30,7 +30,7 @@ class IoCompletionQueue {
   // `loop` outlives this object and its events. `executor` outlives this object; without one, the
   // thread that delivers runs the checks.
   IoCompletionQueue(EventQueue* loop, Executor* executor);
-  // Returns when all checks have been run and their events posted. Those stay valid.
+  // Returns when all checks have been run and their events posted. The events stay valid.
   ~IoCompletionQueue();
   IoCompletionQueue(const IoCompletionQueue&) = delete;
   IoCompletionQueue& operator=(const IoCompletionQueue&) = delete;
@@ -39,8 +39,8 @@ class IoCompletionQueue {
   void Deliver(std::vector<IoCompletion> batch);
 
  private:
-  // What has ended and is not known to the loop. Events hold it, so that they may outlive the
-  // queue.
+  // Requests that have ended and are not known to the loop. Events hold it, so that they may
+  // outlive the queue.
   struct Gathered {
     std::mutex mutex;
     std::vector<IoCompletion> completions;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engines behind BlockFile have in common: requests, the queue of those that wait for
-// their turn, and the record of memory registered with the kernel. Internal to tiers/storage.
+// The common part of the engines behind BlockFile: requests, the queue of those that wait for their
+// turn, and the record of memory registered with the kernel. Internal to tiers/storage.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct IoRequest {
   [[nodiscard]] bool Advance(int64_t outcome, uint64_t asked, Status* status);
   // "read of 4096 bytes at 1048576 in file 0".
   [[nodiscard]] std::string Describe() const;
-  // What is left of a request that has ended: its callbacks move there.
+  // The remains of a request that has ended: its callbacks move there.
   [[nodiscard]] IoCompletion End(Status status) {
     return {std::move(done), std::move(status), std::move(check), bytes};
   }
@@ -63,10 +63,10 @@ class IoEngine {
 
 // The requests of an engine that wait for their turn, and the bound on those in flight. A client
 // waits for reads, and mostly none for writes, so reads go first; but a few writes (and syncs) are
-// always in flight if there are any, because a drive that reads without end must still take what
-// has to leave host memory. Of many bytes of reads, half wait: a drive may tell of all that it has
-// by one burst, and must find work while those are checked. Among each other reads, and writes,
-// keep their order. One thread at a time.
+// always in flight if there are any, because a drive that reads without end must still take the
+// blocks that have to leave host memory. If many bytes of reads are queued, half wait: a drive may
+// report all its reads in one burst, and must find work while those are checked. Among each other
+// reads, and writes, keep their order. One thread at a time.
 class IoQueue {
  public:
   // `places`: requests in flight at once.
@@ -117,8 +117,8 @@ class RegisteredMemory {
     int number = 0;
   };
 
-  // Cuts `memory` into new entries, leaving out what is registered already. Numbers are given once
-  // and never come back.
+  // Cuts `memory` into new entries, leaving out memory that is registered already. Numbers are
+  // given once and never come back.
   [[nodiscard]] std::vector<Entry> Plan(std::span<std::byte> memory);
   // The entry is known to the kernel from now on.
   void Add(const Entry& entry);

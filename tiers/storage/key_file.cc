@@ -57,7 +57,7 @@ std::span<const std::byte> BytesOf(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-// What the tag covers besides the records.
+// The fields that the tag covers besides the records.
 Head AssociatedData(const Head& head) {
   Head associated = head;
   associated.prefix.checksum = 0;

@@ -2,8 +2,8 @@
 // The keys of an encrypted disk tier in a file, wrapped by a root key that lies elsewhere: they are
 // then there after a reboot, too. docs/DISK_FORMAT.md gives the bytes.
 //
-// What the file held before is not gone when it is written anew: the drive may keep it, and a copy
-// may have been made. With the root key of that time it can be read.
+// The file's earlier contents are not gone when it is written anew: the drive may keep them, and a
+// copy may have been made. With the root key of that time they can be read.
 #pragma once
 
 #include <array>
@@ -55,8 +55,8 @@ class KeyFile {
   KeyFile(const std::filesystem::path& directory, RootKey root, AesAlgorithms aes)
       : directory_(directory), root_(std::move(root)), aes_(std::move(aes)) {}
 
-  // What the file holds; nothing if there is none. Blocks. With the previous root key if the file
-  // was wrapped by that one. Errors: those of DecodeKeyFile; kIoError by errno's name.
+  // The file's keys; nothing if there is none. Blocks. With the previous root key if the file was
+  // wrapped by that one. Errors: those of DecodeKeyFile; kIoError by errno's name.
   [[nodiscard]] Result<std::vector<StoredKey>> Load(const std::optional<RootKey>& previous) const;
   // Replaces the file, durably, unless this or a later state was saved already. Blocks. Errors:
   // those of EncodeKeyFile; kIoError by errno's name.

@@ -135,8 +135,8 @@ bool KeyRing::Holds(const Record& record) {
   return record.id != 0 && record.zero == 0 && record.checksum == ChecksumHeader(covered);
 }
 
-// A key whose counter does not hold may still decrypt; it is not written with again. Of two records
-// with one identity the first stays.
+// A key whose counter does not hold may still decrypt; it is not written with again. If two records
+// have one identity, the first stays.
 void KeyRing::LoadRecords() {
   const std::span<Record> all = records();
   for (uint32_t number = 0; number < all.size(); ++number) {

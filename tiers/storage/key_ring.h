@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keys of an encrypted disk tier: one for each tenant and hour, and one for each tenant's
 // hashes in the index. They lie in one file in memory, locked, sealed against other sizes and left
-// out of core dumps. Who holds its descriptor holds the keys: given to what outlives the daemon,
-// they are there for the next one; when the last descriptor is closed, every byte that was
-// encrypted with them is gone for good. They are written nowhere, unless a ring is told to keep
-// them in a file, wrapped by a root key (key_file.h).
+// out of core dumps. A process that holds its descriptor holds the keys: given to a process that
+// outlives the daemon, they are there for the next one; when the last descriptor is closed, every
+// byte that was encrypted with them is gone for good. They are written nowhere, unless a ring is
+// told to keep them in a file, wrapped by a root key (key_file.h).
 //
-// What an earlier daemon left is believed no more than a disk: each record has a checksum, and one
-// that does not hold is wiped, so that what it encrypted is lost rather than misread.
+// An earlier daemon's records are believed no more than a disk: each has a checksum, and one that
+// does not hold is wiped, so that data encrypted with it is lost rather than misread.
 #pragma once
 
 #include <array>
@@ -71,7 +71,7 @@ struct StoredKey {
   ~StoredKey() { WipeBytes(key); }
 };
 
-// What a call of Destroy has wiped.
+// The result of a call of Destroy.
 struct DestroyedKeys {
   uint64_t keys = 0;
   uint32_t first_hour = 0;  // of those for slots, in hours since 1970; 0 if there were none
@@ -102,9 +102,9 @@ class KeyRing {
   [[nodiscard]] Result<SlotKey> ForSlot(std::string_view tenant, uint32_t hour);
   // The key that a slot's header names; nothing if it is gone or another tenant's.
   [[nodiscard]] std::optional<SecretKey> Find(std::string_view tenant, uint64_t id) const;
-  // Of a tenant's hashes in the index, made if there is none; errors as above.
+  // The key of a tenant's hashes in the index, made if there is none; errors as above.
   [[nodiscard]] Result<SecretKey> ForIndex(std::string_view tenant);
-  // The same; nothing if there is none, so that what was written with it cannot be read.
+  // The same; nothing if there is none, so that hashes written with it cannot be read.
   [[nodiscard]] std::optional<SecretKey> FindForIndex(std::string_view tenant) const;
 
   // Wipes the keys of the tenant's hours before `end_hour`; with kNoHour, of all its hours. The key
@@ -146,7 +146,7 @@ class KeyRing {
  private:
   struct Head;
   struct Record;
-  // What a record is found by: the tenant's digest and the hour, kNoHour for that of the index.
+  // The identity of a record: the tenant's digest and the hour, kNoHour for that of the index.
   struct Scope {
     Digest256 tenant;
     uint32_t hour = 0;

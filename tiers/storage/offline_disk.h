@@ -18,12 +18,12 @@ namespace kvtier {
 // Move-only; holds the directory's lock.
 struct OfflineDisk {
   DiskDirectory directory;
-  // Of no slabs when the superblocks do not tell.
+  // Has no slabs when the superblocks do not tell.
   DiskGeometry geometry;
   Digest128 set_uuid;
   uint64_t epoch = 0;  // of the last start
   bool encrypted = false;
-  // What does not hold about the superblocks, one sentence each.
+  // The faults of the superblocks, one sentence each.
   std::vector<std::string> faults;
 
   [[nodiscard]] bool usable() const { return geometry.slabs > 0; }

@@ -51,7 +51,7 @@ Fields AssociatedData(const Fields& fields) {
   return associated;
 }
 
-// Of token ids. The label keeps them apart from slots under the same key.
+// The associated data of token ids. The label keeps them apart from slots under the same key.
 std::vector<std::byte> AssociatedData(std::string_view tenant, const BlockHash& hash) {
   ByteWriter associated;
   associated.WriteString("token ids");
@@ -159,7 +159,7 @@ Status EncryptSlot(const AesAlgorithms& aes, const ObtainSlotKey& obtain,
       gcm.Encrypt(NonceAfter(key.nonce), BytesOf(associated), payload.first(fields.payload_bytes),
                   out_payload.first(fields.payload_bytes), &fields.payload_tag);
   if (!encrypted) return Failed();
-  // What fills the slot is not the payload's, and may be what an earlier one left.
+  // The rest of the slot is not the payload's, and may be an earlier one's.
   std::ranges::fill(out_payload.subspan(fields.payload_bytes), std::byte{0});
   PutSecrets(secrets, &fields);
   SealHeaderPage(BytesOf(fields), out.first<kSlotHeaderBytes>());

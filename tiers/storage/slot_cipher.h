@@ -29,7 +29,7 @@ namespace kvtier {
 enum class DecryptOutcome : uint8_t {
   kDecrypted,  // the bytes are a plain slot, as it was before encryption
   kNoKey,      // whole as far as can be told, but its key is gone; the bytes are as they were
-  kDamaged,    // not what was encrypted; the header is now zeros
+  kDamaged,    // not as encrypted; the header is now zeros
 };
 
 // Where keys come from: that for a slot of this tenant and hour, and that of one whose header has
@@ -38,8 +38,8 @@ using ObtainSlotKey = std::function<Result<SlotKey>(std::string_view tenant, uin
 using FindSlotKey =
     std::function<std::optional<SecretKey>(std::string_view tenant, uint32_t hour, uint64_t id)>;
 
-// What SlotCipher does, with keys of any origin. `slot` and `out` as there; errors also those of
-// `obtain`. Any thread.
+// The functions of SlotCipher, with keys of any origin. `slot` and `out` as there; errors also
+// those of `obtain`. Any thread.
 [[nodiscard]] Status EncryptSlot(const AesAlgorithms& aes, const ObtainSlotKey& obtain,
                                  std::span<const std::byte> slot, std::span<std::byte> out);
 [[nodiscard]] DecryptOutcome DecryptSlot(const AesAlgorithms& aes, const FindSlotKey& find,
@@ -56,8 +56,8 @@ class SlotCipher {
   // "slot_header" if it is none.
   [[nodiscard]] Status Encrypt(std::span<const std::byte> slot, std::span<std::byte> out) const;
 
-  // In place; `slot` is one as read, and may hold anything. A plain slot is damage: nothing but
-  // what was encrypted here is believed.
+  // In place; `slot` is one as read, and may hold anything. A plain slot is damage: only slots
+  // encrypted here are believed.
   [[nodiscard]] DecryptOutcome Decrypt(std::span<std::byte> slot) const;
   // The same of a header alone, whose payload is then checked by Decrypt when it is read.
   [[nodiscard]] DecryptOutcome DecryptHeader(std::span<std::byte, kSlotHeaderBytes> page) const;
@@ -70,14 +70,14 @@ class SlotCipher {
   [[nodiscard]] bool DecryptHashes(std::string_view tenant, BlockHash* hash,
                                    BlockHash* parent) const;
 
-  // Of a block's tokens, for the index: under the key that a slot of that hour has, so that the ids
-  // go with it. What comes back is bound to tenant and hash, and longer by kSealedIdsBytes. Errors:
-  // those of KeyRing::ForSlot; kIoError "encryption".
+  // Encrypts a block's tokens, for the index: under the key that a slot of that hour has, so that
+  // the ids go with it. The result is bound to tenant and hash, and longer by kSealedIdsBytes.
+  // Errors: those of KeyRing::ForSlot; kIoError "encryption".
   static constexpr size_t kSealedIdsBytes = 8 + 12 + 16;  // key, nonce, tag
   [[nodiscard]] Result<std::vector<std::byte>> EncryptIds(std::string_view tenant, uint32_t hour,
                                                           const BlockHash& hash,
                                                           std::span<const std::byte> ids) const;
-  // Empty if the key is gone, or the bytes are not what was encrypted.
+  // Empty if the key is gone, or the bytes are not as encrypted.
   [[nodiscard]] std::vector<std::byte> DecryptIds(std::string_view tenant, const BlockHash& hash,
                                                   std::span<const std::byte> sealed) const;
 

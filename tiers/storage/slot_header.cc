@@ -21,7 +21,7 @@ bool IsZero(const T& field) {
 }
 
 // An address of all ones belongs to a header that was sealed in host memory and never placed on
-// disk. Each field has one encoding only: what is unused must be zero, so that two headers of the
+// disk. Each field has one encoding only: unused fields must be zero, so that two headers of the
 // same content are the same bytes.
 Status CheckFields(const SlotFields& f) {
   const bool aligned = f.address % kIoAlignment == 0;
@@ -148,7 +148,8 @@ bool ClaimsEncryptedSlot(std::span<const std::byte, kSlotHeaderBytes> page) {
   return ClaimsSlot(page) && prefix.version == kEncryptedSlotVersion;
 }
 
-// Without what is encrypted it is a plain header, which has a decoder that checks the other fields.
+// Without its encrypted fields it is a plain header, which has a decoder that checks the other
+// fields.
 Result<SlotHeader> DecodeEncryptedSlotHeader(std::span<const std::byte, kSlotHeaderBytes> page) {
   KVT_RETURN_IF_ERROR(CheckHeaderPage(page, kMagic, kEncryptedSlotVersion, sizeof(SlotFields)));
   SlotFields f;

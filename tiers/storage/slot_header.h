@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The 4 KiB that precede every payload, in host slots and on disk, and the check that a slot which
 // was read holds the block that it should. On disk the header is the truth: whose block lies here,
-// what it holds and whether the bytes are whole. An encrypted header has the plain one's fields in
-// the same places, hashes and payload checksum encrypted, and what is needed to decrypt them.
+// its hash and whether the bytes are whole. An encrypted header has the plain one's fields in the
+// same places, hashes and payload checksum encrypted, and the fields needed to decrypt them.
 // docs/DISK_FORMAT.md gives the bytes.
 #pragma once
 
@@ -87,7 +87,7 @@ static_assert(offsetof(SlotFields, hash) == 64 && offsetof(SlotFields, parent) =
 // Fills all of `out`. Under a microsecond. REQUIRES: the bounds noted above.
 void EncodeSlotHeader(const SlotHeader& header, std::span<std::byte, kSlotHeaderBytes> out);
 
-// What is known of a block only when it is written to disk.
+// Facts about a block that are known only when it is written to disk.
 struct SlotPlacement {
   DiskLocation address;
   uint32_t generation = 0;
@@ -117,20 +117,20 @@ inline constexpr size_t kSlotIdentityBytes = 5 * 64;
 [[nodiscard]] bool ClaimsSlot(std::span<const std::byte, kSlotHeaderBytes> page);
 [[nodiscard]] bool ClaimsEncryptedSlot(std::span<const std::byte, kSlotHeaderBytes> page);
 
-// What can be read without a key: all fields but hash, parent and payload checksum, which are zeros
-// and nothing. For bytes that may hold anything; errors as those of DecodeSlotHeader.
+// The fields that can be read without a key: all but hash, parent and payload checksum, which are
+// zeros and nothing. For bytes that may hold anything; errors as those of DecodeSlotHeader.
 [[nodiscard]] Result<SlotHeader> DecodeEncryptedSlotHeader(
     std::span<const std::byte, kSlotHeaderBytes> page);
 
-// What the reader believes of a slot; copied, so that a check can run on any thread.
+// The reader's belief about a slot; copied, so that a check can run on any thread.
 struct SlotExpectation {
   NamespaceIdentity identity;
   BlockHash hash;
   DiskLocation location;
   uint32_t generation = 0;
   uint16_t tokens = 0;
-  // Decryption has shown already that header and payload are what was written: the payload's
-  // checksum would cost a second pass over the bytes and say nothing more.
+  // Decryption has shown already that header and payload are as written: the payload's checksum
+  // would cost a second pass over the bytes and say nothing more.
   bool authenticated = false;
 };
 

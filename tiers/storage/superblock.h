@@ -19,7 +19,7 @@ namespace kvtier {
 inline constexpr uint64_t kFirstSlabOffset = 1 * kMiB;
 inline constexpr size_t kSuperblockBytes = 4096;
 inline constexpr uint32_t kSuperblockFormatVersion = 1;
-// Of a set whose slots and hashes are encrypted; no field differs.
+// The version of a set whose slots and hashes are encrypted; no field differs.
 inline constexpr uint32_t kEncryptedSuperblockVersion = 2;
 
 struct Superblock {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes durable what was written to several files.
+// Makes writes to several files durable.
 #pragma once
 
 #include <functional>

@@ -109,8 +109,8 @@ class UringEngine final : public IoEngine {
  private:
   // --- event loop ---
 
-  // Changes what the ring's thread looks at, and wakes it if it waits. A burst of requests costs
-  // one wake-up.
+  // Changes the state that the ring's thread reads, and wakes it if it waits. A burst of requests
+  // costs one wake-up.
   template <typename Change>
   void WakeAfter(Change change) {
     bool wake = false;
@@ -178,9 +178,9 @@ class UringEngine final : public IoEngine {
 
   [[nodiscard]] bool IsIdle() const { return free_slots_.size() == kMaxRequests; }
 
-  // The kernel pins the pages of what it registers, which takes long for gigabytes. After a start
-  // the host tier grows slice by slice, and the first reads would wait for all of them: so requests
-  // go first, and then one slice at a time.
+  // The kernel pins the pages of memory that it registers, which takes long for gigabytes. After a
+  // start the host tier grows slice by slice, and the first reads would wait for all of them: so
+  // requests go first, and then one slice at a time.
   void RegisterNext() {
     if (unregistered_.empty()) return;
     const auto waited = std::chrono::steady_clock::now() - waits_since_;
@@ -272,7 +272,7 @@ class UringEngine final : public IoEngine {
     ring_waits_ = false;
   }
 
-  // What could not be submitted now is submitted next time.
+  // Requests that could not be submitted now are submitted next time.
   static void CheckSubmitted(int outcome) {
     KVT_CHECK(outcome >= 0 || outcome == -EINTR || outcome == -EAGAIN || outcome == -EBUSY);
   }

@@ -220,7 +220,7 @@ void Acquirer::CountAsked(const Operation& operation) {
   if (reply.partial_block)
     state_.infinite_cache.Ask(namespace_id,
                               std::span(&request.partial_blocks[*reply.partial_block], 1));
-  // What is being loaded is a hit or a miss only when the load has ended.
+  // A block that is being loaded is a hit or a miss only when the load has ended.
   if (reply.load.value != 0) return;
   for (const AcquiredBlock& hit : reply.hits) {
     stats.CountHit(namespace_id, hit.tier, hit.tokens);

@@ -53,9 +53,9 @@ class Acquirer {
   // Some acquire of the pool has not been answered yet.
   [[nodiscard]] bool AnyWaits(PoolId pool) const { return !LineIsEmpty(pool); }
   // Answers the acquires of a session that closes or, with `pool`, leaves that pool: kCancelled
-  // "session_closed", "pool_detached". Call before its loads are closed. What they held is dropped
-  // in parts (CacheOptions::close_part_blocks), the first of them at once and the others by
-  // CancelSome.
+  // "session_closed", "pool_detached". Call before its loads are closed. The blocks that they held
+  // are dropped in parts (CacheOptions::close_part_blocks), the first of them at once and the
+  // others by CancelSome.
   void Cancel(SessionId session, std::optional<PoolId> pool);
   // The next part of what cancelled acquires held; once for each event that the cache schedules.
   void CancelSome();
@@ -66,7 +66,7 @@ class Acquirer {
   // Serves the acquires that have waited long enough by dropping dirty blocks: of host first.
   void Tick();
 
-  // Those not answered yet.
+  // The number of acquires not answered yet.
   [[nodiscard]] size_t waiting() const;
 
  private:
@@ -78,15 +78,14 @@ class Acquirer {
     kWaits,   // for blocks to become free
   };
 
-  // Takes the next part of what the operation asks for. `force`: drops dirty blocks rather than
-  // wait.
+  // Takes the next part of the operation's request. `force`: drops dirty blocks rather than wait.
   [[nodiscard]] Outcome Serve(Operation* operation, bool force);
   // Looks what there is, and holds it. False if the operation was refused.
   [[nodiscard]] bool Begin(CachePool* pool, Operation* operation);
   [[nodiscard]] Status CheckLimits(const CachePool& pool, const Operation& operation) const;
   // References that acquires under way have yet to take for the session.
   [[nodiscard]] uint64_t Promised(SessionId session) const;
-  // Cuts what was found so that at most `loads` blocks have to be loaded. REQUIRES: nothing was
+  // Cuts the found prefix so that at most `loads` blocks have to be loaded. REQUIRES: nothing was
   // taken.
   void CutLoads(CachePool* pool, Operation* operation, uint64_t loads);
   // Free blocks that there should be for the next part.
@@ -100,7 +99,7 @@ class Acquirer {
   void TouchLowerTiers(const CachePool& pool, const Operation& operation);
   void StartWaiting(Operation* operation);
   // True once for an operation that has waited for half of its time or more while host waits for
-  // the disk: until the next tick, host gives up what is older than the pool's blocks.
+  // the disk: until the next tick, host gives up blocks older than the pool's.
   [[nodiscard]] bool AsksHost(Operation* operation, int64_t now_ms) const;
   // Tells each device whether an acquire waits for space in one of its pools, so that it copies
   // down faster.
@@ -126,7 +125,7 @@ class Acquirer {
   std::map<PoolId, Line> lines_;             // first come, first served
   Line cancelled_;                           // answered; they hold references yet
   PoolId last_in_turn_;                      // of the lines whose first goes on
-  std::array<bool, kMaxDevices> awaited_{};  // what the devices were told
+  std::array<bool, kMaxDevices> awaited_{};  // the last value told to each device
 };
 
 }  // namespace kvtier

@@ -108,7 +108,7 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
     while (more && batch.hits.size() < kTakenTogether) {
       more = TakeHit(pool, operation, &room, &batch);
     }
-    EndBatch(*pool, operation, batch);
+    EndBatch(pool, operation, batch);
     prefetched |= batch.prefetched;
   }
   if (prefetched) {
@@ -116,7 +116,8 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
     loader_.StartVerifiedCopies();
   }
   if (Complete(*pool, *operation)) return;
-  // What loads has a place in host's order when an event ends; all get their final ones together.
+  // A block that loads has a place in host's order when an event ends; all get their final ones
+  // together.
   for (size_t i = operation->taken(); i > taken_before; --i) {
     loader_.TouchLoading(*pool, operation->found.hits[i - 1]);
   }
@@ -182,7 +183,7 @@ BlockIndex BlockTaker::TakeBlock(CachePool* pool, EntryIndex index) {
   return block;
 }
 
-void BlockTaker::EndBatch(const CachePool& pool, AcquireOperation* operation, const Batch& batch) {
+void BlockTaker::EndBatch(CachePool* pool, AcquireOperation* operation, const Batch& batch) {
   const bool awaited = std::ranges::any_of(
       batch.hits, [](const LoadTable::Added& hit) { return hit.entry != kNoEntry; });
   AcquireReply& reply = operation->reply;
@@ -193,10 +194,10 @@ void BlockTaker::EndBatch(const CachePool& pool, AcquireOperation* operation, co
   if (awaited) loader_.StartVerifiedCopies();
 }
 
-void BlockTaker::OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before) {
+void BlockTaker::OpenLoad(CachePool* pool, AcquireOperation* operation, size_t hits_before) {
   const AcquireRequest& request = operation->request;
   AcquireReply& reply = operation->reply;
-  LoadTable::Start load{.session = request.session, .pool = &pool, .layers = request.layers};
+  LoadTable::Start load{.session = request.session, .pool = pool, .layers = request.layers};
   if (request.counters) {
     const auto hits = static_cast<uint32_t>(operation->found.hits.size());
     load.counter = request.counters->Open(request.layers > 0 ? request.layers : hits);

@@ -18,7 +18,7 @@
 
 namespace kvtier {
 
-// What was found of an acquire's hashes. Nothing of it is held: entries may go with any later
+// The blocks found for an acquire's hashes. None of them is held: entries may go with any later
 // event.
 struct FoundPrefix {
   std::vector<EntryIndex> hits;
@@ -28,8 +28,8 @@ struct FoundPrefix {
   uint32_t to_arrive = 0;  // those, and hits on their way to the pool
   MissReason miss = MissReason::kNone;
 
-  // What LoadPlanner has left out of `hits`: a gap, and with it or without it the last ones.
-  // `declined` counts full blocks.
+  // The blocks that LoadPlanner has left out of `hits`: a gap, and with it or without it the last
+  // ones. `declined` counts full blocks.
   LoadForecast forecast;
   uint32_t declined = 0;
   MissReason declined_for = MissReason::kNone;
@@ -50,12 +50,12 @@ class PrefixFinder {
   // The block if some tier can serve it, else kNoEntry and why not. `before` is the block before it
   // in the sequence, or kNoEntry.
   [[nodiscard]] EntryIndex Servable(EntryIndex before, const BlockKey& key, MissReason* miss);
-  // The same for the hit at `position` of what was found in an earlier event.
+  // The same for the hit at `position` of a prefix found in an earlier event.
   [[nodiscard]] EntryIndex FindAgain(const CachePool& pool, const AcquireRequest& request,
                                      const FoundPrefix& found, size_t position, MissReason* miss);
 
  private:
-  // Of a block in no tier: as far as it is remembered, whether it was erased.
+  // The reason for a block in no tier: as far as it is remembered, whether it was erased.
   [[nodiscard]] MissReason WhyUnknown(const BlockKey& key) const;
 
   CacheState& state_;
@@ -66,7 +66,7 @@ struct AcquireOperation {
   AcquireRequest request;
   std::function<void(Result<AcquireReply>)> done;
   int64_t deadline_ms = 0;
-  // What is to be taken; `to_load` says how many loads may still begin.
+  // The blocks to take; `to_load` says how many loads may still begin.
   FoundPrefix found;
   // One per hit found: the referenced block, which cannot be evicted any more, or kNoBlock for one
   // that still has to be loaded. These are the operation's references: the session can neither
@@ -79,17 +79,17 @@ struct AcquireOperation {
   bool host_asked = false;  // host was to make space for it at the cost of unwritten blocks
   // Holds the hits that were taken.
   AcquireReply reply;
-  std::vector<PinnedEntry> in_layers;  // of those, what is to be loaded in layers
+  std::vector<PinnedEntry> in_layers;  // of those, the ones to be loaded in layers
 
   [[nodiscard]] size_t taken() const { return reply.hits.size(); }
   [[nodiscard]] bool all_hits_taken() const { return taken() == found.hits.size(); }
-  // Those of a gap among them.
+  // The number of new blocks, those of a gap among them.
   [[nodiscard]] uint64_t new_blocks() const {
     return uint64_t{request.new_blocks} + found.forecast.gap_blocks;
   }
   // Free blocks that it needs yet.
   [[nodiscard]] uint64_t blocks_left() const { return uint64_t{found.to_load} + new_blocks(); }
-  // It has what it needs for its next part, but for an event.
+  // It has all that it needs for its next part, but for an event.
   [[nodiscard]] bool goes_on() const { return begun && !waits; }
 };
 
@@ -100,8 +100,8 @@ class BlockTaker {
              SessionTable* sessions)
       : state_(*state), finder_(*finder), loader_(*loader), loads_(*loads), sessions_(*sessions) {}
 
-  // References the resident hits, which then cannot be evicted, in place of what the operation held
-  // before. REQUIRES: nothing was taken.
+  // References the resident hits, which then cannot be evicted, in place of the blocks that the
+  // operation held before. REQUIRES: nothing was taken.
   void Hold(CachePool* pool, AcquireOperation* operation);
   // Only the first `hits` hits are to be served; `miss` says why.
   static void Cut(AcquireOperation* operation, size_t hits, MissReason miss);
@@ -113,17 +113,15 @@ class BlockTaker {
   [[nodiscard]] static bool Complete(const CachePool& pool, const AcquireOperation& operation) {
     return operation.all_hits_taken() && pool.blocks.free() >= operation.new_blocks();
   }
-  // What was taken counts as used, and passes to the session with the reply. Then, when the client
-  // has the reply, its load is to be closed. REQUIRES:
-  // Complete.
+  // The taken blocks count as used, and pass to the session with the reply. Then, when the client
+  // has the reply, its load is to be closed. REQUIRES: Complete.
   void HandOver(CachePool* pool, AcquireOperation* operation);
-  // Gives back what was held and taken. Loads that no other acquire waits for end by
-  // themselves.
+  // Gives back all held and taken blocks. Loads that no other acquire waits for end by themselves.
   void Undo(CachePool* pool, AcquireOperation* operation);
   // The same in two steps, for an operation that has been answered. First its load is forgotten, of
-  // which the client has not heard; then, by as many calls as it takes until `held` is empty, what
-  // it held is dropped: some `most` blocks in one call, the last of the prefix first. Returns how
-  // many were looked at, and one for the operation.
+  // which the client has not heard; then, by as many calls as it takes until `held` is empty, its
+  // blocks are dropped: some `most` in one call, the last of the prefix first. Returns how many
+  // were looked at, and one for the operation.
   void DiscardLoad(AcquireOperation* operation);
   size_t UndoSome(CachePool* pool, AcquireOperation* operation, size_t most);
 
@@ -143,10 +141,10 @@ class BlockTaker {
                              Batch* batch);
   // The pool's block of the entry, new and loading if there was none.
   BlockIndex StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex entry);
-  // Registers what the batch waits for and starts its copies.
-  void EndBatch(const CachePool& pool, AcquireOperation* operation, const Batch& batch);
+  // Registers the blocks that the batch waits for and starts its copies.
+  void EndBatch(CachePool* pool, AcquireOperation* operation, const Batch& batch);
   // With the hits before the batch, none of which has to arrive.
-  void OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before);
+  void OpenLoad(CachePool* pool, AcquireOperation* operation, size_t hits_before);
   // Blocks found on disk at the start are not linked before an acquire names them in their order.
   void LinkTo(const CachePool& pool, const AcquiredBlock& before, EntryIndex entry);
   // A hit whose load has failed before the reply, in an earlier part, was used like one that fails

@@ -23,7 +23,7 @@ class ColdFetch {
   // stay as they are.
   void Begin(const SlotExpectation& expected, std::span<std::byte> slot,
              std::function<void(const ColdVerdict&)> done);
-  // Takes what was fetched as the entry's, with the times of its header, unless it has expired by
+  // Takes the fetched block as the entry's, with the times of its header, unless it has expired by
   // them. Returns why the block is a miss, or kNone, and counts.
   [[nodiscard]] MissReason Accept(EntryIndex entry, const ColdVerdict& verdict, uint64_t bytes);
 

@@ -46,7 +46,7 @@ void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& has
   std::vector<std::string> names;
   std::vector<size_t> asked;  // positions among the hashes
   for (size_t i = 0; i < std::min(hashes.size(), kMostAsked); ++i) {
-    // What was erased here is not to come back from elsewhere.
+    // A block that was erased here must not come back from elsewhere.
     MissReason miss = MissReason::kNone;
     (void)finder_.Servable(kNoEntry, {namespace_id, hashes[i]}, &miss);
     if (miss == MissReason::kErased && ask == ColdAsk::kPrefix) break;
@@ -95,7 +95,7 @@ std::vector<uint32_t> ColdLookup::Missing(const AcquireRequest& request) {
     MissReason miss = MissReason::kNone;
     before = finder_.Servable(before, {namespace_id, request.hashes[i]}, &miss);
     if (before != kNoEntry) continue;
-    // What was erased here is not to come back from elsewhere.
+    // A block that was erased here must not come back from elsewhere.
     if (miss == MissReason::kErased) break;
     missing.push_back(i);
   }

@@ -34,8 +34,8 @@ class ColdLookup {
   // REQUIRES: its session is open and its pool is known.
   void Acquire(AcquireRequest request, Done done);
   // Asks which of these blocks the store has, a prefix's from its first on or each for itself.
-  // `done` gets a value for each: from a later event, or within the call if the store is away. What
-  // was erased here, and what the store does not tell in time, counts as absent.
+  // `done` gets a value for each: from a later event, or within the call if the store is away. A
+  // block that was erased here, or that the store does not tell of in time, counts as absent.
   void Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
            std::function<void(std::vector<bool>)> done);
   // Answers those of the session that wait, or only those for `pool`. Errors: as Acquirer::Cancel.
@@ -57,7 +57,7 @@ class ColdLookup {
   [[nodiscard]] std::vector<uint32_t> Missing(const AcquireRequest& request);
   void OnAnswer(uint64_t number, const Result<std::vector<bool>>& answer);
   void Count(ColdAsk ask, const Result<std::vector<bool>>& answer);
-  // What the store has of what was asked for, without a gap.
+  // The store's share of the requested blocks, without a gap.
   [[nodiscard]] static ColdHits HitsOf(const Waiting& waiting, const std::vector<bool>& present);
   // Serves the acquire, with entries for these blocks until its loads have taken them.
   void ServeWith(const ColdHits& hits, AcquireRequest request, Done done);

@@ -26,7 +26,7 @@ class ColdVerifier {
     VerifyResult result;
     uint32_t left = 0;
     std::function<void(VerifyResult)> done;
-    // Of the block that is being read.
+    // The block that is being read.
     BlockKey key;
     SlotExpectation expected;
     ColdVerdict verdict;

@@ -13,9 +13,9 @@ namespace {
 
 // Nothing waits for a write, but a store that needs longer is not keeping up.
 constexpr int64_t kWriteTimeoutMs = 5'000;
-// How far before its eviction from disk a block is written: what the store may be given in this
-// time, but no more than this share of the disk, so that evictions find blocks that are not being
-// read.
+// How far before its eviction from disk a block is written: the blocks that the store may be given
+// in this time, but no more than this share of the disk, so that evictions find blocks that are not
+// being read.
 constexpr int64_t kAheadS = 2;
 constexpr uint64_t kAheadShare = 16;
 

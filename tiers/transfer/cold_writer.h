@@ -21,15 +21,15 @@ namespace kvtier {
 
 // An eviction from disk neither reads nor waits for the store: with each tick the blocks that come
 // next at the cold end of the disk's order are written, as far as cold_write_bytes_per_s allows.
-// What is evicted without is counted with its reason. Event loop only.
+// A block that is evicted unwritten is counted with its reason. Event loop only.
 class ColdWriter {
  public:
   // All are borrowed.
   ColdWriter(CacheState* state, DiskSlots* disk, ColdChoice* choice)
       : state_(*state), disk_(*disk), choice_(*choice) {}
 
-  // Starts what may be written by now: first what the disk evicts next, then what has waited
-  // longest.
+  // Starts the writes that are allowed by now: first the blocks that the disk evicts next, then
+  // those that have waited longest.
   void Tick();
 
   // Deletes the block's object, if the store is there to hear it. Another host may write it again.
@@ -48,7 +48,7 @@ class ColdWriter {
   struct Write {
     EntryRef entry;
     BlockKey key;
-    SlotPlacement placement;  // what the object's header says of times
+    SlotPlacement placement;  // the times in the object's header
     int64_t ttl_s = 0;
     HostPin pin;  // from host
     // From disk.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between pools and host memory, gathered into requests: what the loads, layered or not, and
-// the offloads have in common.
+// Copies between pools and host memory, gathered into requests: the common part of the loads,
+// layered or not, and the offloads.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace kvtier {
 inline constexpr uint64_t kCopyBatchBytes = 4 * kMiB;
 // However small the pieces are: gathering a request holds the event loop.
 inline constexpr size_t kCopyBatchPieces = 4096;
-// Likewise of all requests of one direction in flight.
+// Likewise of all requests of one direction and tenant in flight.
 inline constexpr uint64_t kCopyPiecesInFlight = 8 * kCopyBatchPieces;
 
 // A request that is being gathered: pieces of blocks of one pool. Event loop only.
@@ -38,13 +39,14 @@ class CopyBatch {
     return bytes_ >= most_bytes_ || request_.copies.size() >= kCopyBatchPieces;
   }
   [[nodiscard]] bool empty() const { return request_.copies.empty(); }
+  [[nodiscard]] size_t pieces() const { return request_.copies.size(); }
   // The part of the block's payload, between its block of the pool and its host slot. Returns where
   // in host that is. REQUIRES: Admits(*pool); the block has both places.
   std::span<std::byte> Add(CachePool* pool, EntryIndex entry, uint64_t offset, uint64_t bytes);
   std::span<std::byte> AddBlock(CachePool* pool, EntryIndex entry) {
     return Add(pool, entry, 0, pool->block_bytes);
   }
-  // What the device is to count when the copies have landed.
+  // Sets the counts that the device makes when the copies have landed.
   void Count(std::vector<CountedStep> counted) { request_.counted = std::move(counted); }
 
   // Null while it is empty.
@@ -61,18 +63,21 @@ class CopyBatch {
   uint64_t bytes_ = 0;
 };
 
-// Hands requests of one direction to the devices, counts what is in flight, and keeps the callbacks
-// with what they own: a device holds no more than a pointer. Event loop only.
+// Hands requests of one direction to the devices, counts the bytes in flight, and keeps the
+// callbacks with all that they own: a device holds no more than a pointer. Event loop only.
 class CopyLimiter {
  public:
   CopyLimiter(CacheState* state, CopyDirection direction);
 
-  // Whether another request may start: less is in flight than so many bytes.
-  [[nodiscard]] bool MayStart(uint64_t most_bytes) const {
-    return in_flight_.bytes < most_bytes && in_flight_.items < kCopyPiecesInFlight;
+  // Whether another request of the tenant may start: less of its is in flight than so many bytes.
+  // Other tenants' copies do not count: their memory may be slow, and they have threads of their
+  // own where it is.
+  [[nodiscard]] bool MayStart(TenantLine tenant, uint64_t most_bytes) {
+    const InFlight& in_flight = in_flight_[tenant];
+    return in_flight.bytes < most_bytes && in_flight.items < kCopyPiecesInFlight;
   }
-  // `done` is called once, from a later event, when the copies count as in flight no more; what it
-  // owns is destroyed with it. REQUIRES: not empty.
+  // `done` is called once, from a later event, when the copies count as in flight no more; its
+  // captures are destroyed with it. REQUIRES: not empty.
   void Start(CopyBatch batch, std::function<void(const Status&)> done);
   [[nodiscard]] bool Idle() const { return flights_.empty(); }
 
@@ -85,12 +90,13 @@ class CopyLimiter {
   };
   void OnCopied(std::list<Flight>::iterator flight, const Status& status);
   [[nodiscard]] CopyMeter& meter() { return state_.stats.Lane(lane_); }
-  // What a load over the device's bus costs is learned from these copies; null: not from others.
+  // The meter that learns the cost of loads over the device's bus from these copies; null: not from
+  // others.
   [[nodiscard]] RateMeter* RateOf(DeviceIndex device);
 
   CacheState& state_;
   const CopyLane lane_;
-  InFlight in_flight_;
+  std::map<TenantLine, InFlight> in_flight_;
   std::list<Flight> flights_;
 };
 

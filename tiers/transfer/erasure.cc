@@ -19,8 +19,8 @@ namespace {
 // A block that is loaded again and again is given up after so many ticks, and counted.
 constexpr uint32_t kMostPasses = 200;
 
-// Of one part of the objects. A store that does not answer, or is away, is asked again with a tick,
-// so many times: after a start it may not be connected yet.
+// The time-out of one part of the objects. A store that does not answer, or is away, is asked again
+// with a tick, so many times: after a start it may not be connected yet.
 constexpr int64_t kDeleteTimeoutMs = 5'000;
 constexpr uint32_t kMostStoreTries = 100;
 
@@ -65,7 +65,8 @@ void Erasure::Add(const ErasureRecord& record, uint32_t begun_s, Done done) {
   if (state_.env.events != nullptr) state_.env.events->TokenIdsErased();
 }
 
-// What the index refuses to remember is erased all the same, and the error told at the end.
+// An erasure that the index refuses to remember goes on all the same, and the error is told at the
+// end.
 void Erasure::OnNoted(uint32_t number, const Status& status) {
   Job& job = *std::ranges::find(jobs_, number, &Job::number);
   job.noted = true;
@@ -151,8 +152,8 @@ void Erasure::Finish() {
   }));
 }
 
-// What was deleted from the index lies in its files for a while; ids are prompts, and may be there
-// in the open.
+// Entries deleted from the index lie in its files for a while; ids are prompts, and may be there in
+// the open.
 void Erasure::PurgeTokens() {
   if (!state_.has_disk() || !KeepsTokens(jobs_.front().request.tenant)) return DeleteObjects();
   state_.env.index->Apply({.purge_tokens = true}, gate_.WhileOpen([this](const Status& status) {
@@ -173,7 +174,7 @@ void Erasure::ForgetColdCopy(EntryIndex index) {
   cold_writer_->LookAgain(index);
 }
 
-// What is on its way there arrives before, or a deletion would miss it.
+// Objects on their way there arrive before, or a deletion would miss them.
 void Erasure::DeleteObjects() {
   if (cold_writer_ == nullptr) return Answer();
   const Job& job = jobs_.front();
@@ -204,7 +205,7 @@ void Erasure::Answer() {
   jobs_.pop_front();
   state_.erasing.scopes.erase(state_.erasing.scopes.begin());
   job.report.moving = moving_;
-  // If this fails, a start finds nothing more to erase. What is not complete it finishes.
+  // If this fails, a start finds nothing more to erase. An incomplete erasure is finished by it.
   const bool complete = job.status && moving_ == 0 && all_was_adopted_;
   if (complete && state_.has_disk()) {
     state_.env.index->Apply({.ended_erasures = {job.number}}, [](const Status&) {});
@@ -223,7 +224,7 @@ bool Erasure::InRegion(const BlockEntry& entry) const {
 // The last drop forgets the entry: where the block is must be known before.
 bool Erasure::Drop(EntryIndex index, EraseReport* report) {
   const BlockEntry& entry = state_[index];
-  // What an engine stores from memory of its own or loads into it ends soon.
+  // A block that an engine stores from memory of its own or loads into it ends soon.
   if (entry.busy() || InRegion(entry)) return false;
   if (entry.pinned()) state_.Unpin(index);
   const bool in_host = entry.in_host();

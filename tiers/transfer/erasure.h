@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Erases a tenant's blocks for good: first the keys of what is encrypted on disk, then the blocks
+// Erases a tenant's blocks for good: first the keys of its encrypted data on disk, then the blocks
 // themselves in every tier, and at last its objects in the cold store.
 //
 // The index remembers the erasure before the first key goes, so that the next start finishes what a
@@ -11,7 +11,7 @@
 //
 // Keys of objects can be made by every host that has the root key, so that objects are deleted
 // instead: all of the tenant's, those of other hosts and of later hours, too, since names tell no
-// time. What other hosts hold they may write again.
+// time. Other hosts may write their blocks again.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +74,8 @@ class Erasure {
   void OnNoted(uint32_t number, const Status& status);
   void DestroyKeys(Job* job);
   void BeginPass();
-  // The next part of the directory; then waits until what was dropped is gone from the disk.
+  // Takes the next part of the directory; then waits until the dropped blocks are gone from the
+  // disk.
   void GoOn();
   void EndPass();
   void Finish();

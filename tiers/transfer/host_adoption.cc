@@ -103,8 +103,8 @@ Result<BlockEntry> HostAdoption::Describe(const Slot& slot) {
   KVT_ASSIGN_OR_RETURN(
       found.namespace_id,
       state_.blocks.InternNamespace({header.tenant, header.model, header.payload_bytes}));
-  // The table knows of later uses than the header, but no checksum guards it: what it says can make
-  // a block younger than it is, by its time to live at most, and never older.
+  // The table knows of later uses than the header, but no checksum guards it: its times can make a
+  // block younger than it is, by its time to live at most, and never older.
   const HostSlotFacts facts = state_.env.arena->table()->FactsOf(slot.address);
   found.hash = header.hash;
   found.depth = header.depth;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes over the blocks that an earlier daemon has left in host memory: each slot's header and
-// payload are verified on the executor, beside the normal traffic, and what is whole becomes a
+// payload are verified on the executor, beside the normal traffic, and a whole block becomes a
 // block in host like any other. Nothing is served before that.
 #pragma once
 
@@ -26,14 +26,14 @@ class HostAdoption {
  public:
   HostAdoption(CacheState* state, HostSlots* host);
 
-  // Starts verifications, as many as may be under way; puts what was adopted into its order, in
+  // Starts verifications, as many as may be under way; puts adopted blocks into their order, in
   // parts. True if anything was started.
   bool Pump();
   // An administrator has evicted the block: it must not come back from a slot that has not been
   // looked at yet, also of a part of the arena that is not ready.
   void NoteEvicted(const BlockKey& key);
 
-  // Nothing is left to be verified of what is ready of the arena, and nothing to be put in order.
+  // No slot of the ready part of the arena is left to verify, and no block to put in order.
   [[nodiscard]] bool Idle() const { return waiting() == 0 && stage_ != Stage::kOrdering; }
   // All of the arena has been looked at: nothing of an earlier daemon will appear any more.
   [[nodiscard]] bool Ended() const;
@@ -48,7 +48,7 @@ class HostAdoption {
     bool misplaced = false;            // whole, but of another size than the slot
   };
   using Batch = std::vector<Slot>;
-  // What was adopted, until it stands in its order.
+  // A block that was adopted, until it stands in its order.
   struct Adopted {
     EntryRef entry;
     uint32_t last_use_s = 0;
@@ -59,7 +59,7 @@ class HostAdoption {
   void Finish(const Batch& batch);
   // Why the slot cannot be adopted; nothing if it has been.
   [[nodiscard]] std::optional<AdoptionDrop> Adopt(const Slot& slot);
-  // What the header and the table know of the block, as an entry of its space.
+  // The block as an entry of its space, from its header and the table.
   [[nodiscard]] Result<BlockEntry> Describe(const Slot& slot);
   using Order = std::shared_ptr<std::vector<Adopted>>;
   void BeginOrdering();

@@ -7,10 +7,10 @@
 namespace kvtier {
 namespace {
 
-// How long a tenant's requests wait while none gets on: for a disk that hangs, or until what was
-// brought before is used.
+// How long a tenant's requests wait while none gets on: for a disk that hangs, or until blocks
+// brought before are used.
 constexpr int64_t kPatienceMs = 5'000;
-// How long what was brought counts unless it is used.
+// How long a block that was brought counts unless it is used.
 constexpr int64_t kUnusedMs = 60'000;
 // Prefetched blocks may take one part of so many of host, and of the tenant's cap there.
 constexpr uint64_t kHostShare = 2;
@@ -26,7 +26,6 @@ HostPrefetch::HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* h
       loader_(*loader),
       offloader_(*offloader),
       touches_(*touches),
-      lines_(state->tenants.rows()),
       shares_(state->tenants.rows()) {}
 
 void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id, std::vector<BlockHash> hashes,
@@ -46,7 +45,7 @@ void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id, std::vecto
   if (share.waiting_blocks == 0) share.moved_ms = state_.clock.NowMs();
   share.waiting_blocks += request.price();
   requests_.emplace(++last_request_, std::move(request));
-  lines_.Push(tenant, last_request_);
+  lines_.Push(state_.blocks.namespaces[namespace_id.value].line, last_request_);
 }
 
 // Its reads still arrive, for no one.
@@ -63,7 +62,8 @@ void HostPrefetch::Pump() {
   TakeEndedReads();
   if (requests_.empty()) return;
   looks_left_ = state_.options.acquire_part_blocks;
-  (void)lines_.TakeTurns([this](std::deque<RequestId>* line) { return Step(line); });
+  (void)lines_.TakeTurns(
+      [this](TenantLine, PriorityQueue<RequestId>* line) { return Step(line->next()); });
   if (looks_left_ == 0) state_.SchedulePart();
 }
 
@@ -99,7 +99,7 @@ bool HostPrefetch::Step(std::deque<RequestId>* line) {
   return true;
 }
 
-// What no tier here has ends the prefix: nothing behind it could be hit.
+// A block that no tier here has ends the prefix: nothing behind it could be hit.
 bool HostPrefetch::SeeToNext(RequestId id, Request* request) {
   if (looks_left_ == 0) return false;
   --looks_left_;
@@ -152,7 +152,7 @@ bool HostPrefetch::HasRoom(TenantId tenant, uint64_t slot_bytes) const {
          shares_[tenant.value].brought_bytes + slot_bytes <= cap_bytes / kHostShare;
 }
 
-// Those that still count go behind the others, so that all are looked at in turn.
+// Blocks that still count go behind the others, so that all are looked at in turn.
 void HostPrefetch::Tick() {
   const int64_t now_ms = state_.clock.NowMs();
   for (size_t looks = std::min(brought_.size(), kBroughtPerTick); looks > 0; --looks) {

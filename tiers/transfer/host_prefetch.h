@@ -6,8 +6,8 @@
 //
 //  * A read begins only while no load and no store waits for the disk or for space in host, and
 //    while the disk has less than half of CacheOptions::max_disk_read_bytes to read.
-//  * What was brought and has not been used yet is at most half of host, and of what the tenant may
-//    have there. It counts for a minute: an engine may have given the request up.
+//  * The blocks that were brought and have not been used yet take at most half of host, and half of
+//    the tenant's limit there. They count for a minute: an engine may have given the request up.
 //  * Tenants with quotas take turns; the requests of one tenant are served in their order.
 //  * It counts as no use of the blocks. But the prefix becomes the youngest in host, so that it is
 //    there when its request begins.
@@ -36,8 +36,8 @@ namespace kvtier {
 // Event loop only.
 class HostPrefetch {
  public:
-  // Of the requests of one tenant that have not ended, each of which counts as kRequestPrice more,
-  // because ticks look at all requests; what comes beyond is answered at once.
+  // The limit of one tenant's requests that have not ended, each of which counts as kRequestPrice
+  // more, because ticks look at all requests; requests beyond it are answered at once.
   static constexpr size_t kMostBlocks = 1u << 18;
   static constexpr size_t kRequestPrice = 64;
   // `in_memory`: as many blocks of the prefix are in memory now, or on their way for another.
@@ -54,7 +54,8 @@ class HostPrefetch {
   // Takes in which reads have ended, and begins others. Looks at CacheOptions::acquire_part_blocks
   // blocks; once for each event that the cache schedules, behind all that clients wait for.
   void Pump();
-  // Ends requests that could not go on for long, and finds out what has been used of what came.
+  // Ends requests that could not go on for long, and finds out which of the brought blocks have
+  // been used.
   void Tick();
 
   [[nodiscard]] bool Idle() const { return requests_.empty(); }
@@ -71,7 +72,7 @@ class HostPrefetch {
     size_t end = 0;        // where the prefix ends, as far as that is known
     uint32_t reading = 0;  // blocks
 
-    // What it counts as among kMostBlocks.
+    // Its share of kMostBlocks.
     [[nodiscard]] size_t price() const { return hashes.size() + kRequestPrice; }
   };
   struct Share {
@@ -101,7 +102,7 @@ class HostPrefetch {
   [[nodiscard]] Loader::HostRead ReadFromDisk(RequestId id, Request* request, EntryIndex entry);
   // The tenant may bring so much more.
   [[nodiscard]] bool HasRoom(TenantId tenant, uint64_t slot_bytes) const;
-  // What has become of a block: it was used, or has left host or been there for long before that.
+  // The fate of a block: it was used, or has left host or been there for long before that.
   enum class Fate : uint8_t { kWaits, kUsed, kUnused };
   [[nodiscard]] Fate FateOf(const Brought& brought, int64_t now_ms) const;
   void EndIfDone(Requests::iterator request);

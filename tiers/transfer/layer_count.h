@@ -3,8 +3,8 @@
 //
 // Blocks of a load in layers come in two ways: those that are in host, layer by layer; those from
 // disk or from another pool, and those that another load brings, whole. Layer n is counted when the
-// first have it and all of the second are here. What can be foretold is counted by the device that
-// copies: layers whose copies are all submitted are handed to it with the copies. The rest is
+// first have it and all of the second are here. The device that copies counts every step that can
+// be foretold: layers whose copies are all submitted are handed to it with the copies. The rest is
 // counted here, when the event loop hears that it has landed.
 #pragma once
 
@@ -38,8 +38,8 @@ class LayerCount {
   }
 
   // The first `layers` layers of all the blocks in layers are about to be copied by one demand
-  // request behind all earlier ones: what it is to count. Also a step that counts nothing new: if
-  // its copies fail, later ones must not be counted.
+  // request behind all earlier ones: returns the steps for it to count. Also a step that counts
+  // nothing new: if its copies fail, later ones must not be counted.
   [[nodiscard]] std::vector<CountedStep> Queued(uint32_t layers) {
     if (whole_blocks_ == 0) counted_ = std::max(counted_, layers);
     return {{counter_, counted_}};
@@ -53,7 +53,7 @@ class LayerCount {
   void Fail() { counter_->End(); }
 
  private:
-  // What the device was told to count, it has counted or will count. If one of its copies fails,
+  // The device has counted or will count all steps that it was given. If one of its copies fails,
   // the load does.
   void Update() {
     const uint32_t done = whole_blocks_ > 0 ? 0 : layers_here_;

@@ -35,33 +35,40 @@ void LayerLoader::Add(std::shared_ptr<LayerCount> count, CachePool* pool,
   for (PinnedEntry& block : blocks) {
     group->members.push_back({.entry = block.entry, .pin = std::move(block.pin)});
   }
-  groups_.push_back(group);
+  groups_.Push(state_.blocks.LineOf(*pool), group);
 }
 
 uint64_t LayerLoader::queued() const {
   uint64_t blocks = 0;
-  for (const auto& group : groups_) blocks += group->members.size();
+  groups_.ForEach([&](const auto& group) { blocks += group->members.size(); });
   return blocks;
 }
 
 // Few loads come at once, and one is gone through in a step.
 uint64_t LayerLoader::queued_bytes(DeviceIndex device) const {
   uint64_t bytes = 0;
-  for (const auto& group : groups_) {
-    if (group->device != device) continue;
+  groups_.ForEach([&](const auto& group) {
+    if (group->device != device) return;
     bytes += group->layer_bytes * (group->layers - group->layer) * group->members.size();
-  }
+  });
   return bytes;
 }
 
-bool LayerLoader::StartOne() {
-  if (groups_.empty()) return false;
-  const std::shared_ptr<Group> group = groups_.front();
+bool LayerLoader::StartOne(const std::function<bool(TenantLine)>& may_start) {
+  return groups_.TakeTurn([&](TenantLine tenant, PriorityQueue<std::shared_ptr<Group>>* line) {
+    if (!may_start(tenant)) return false;
+    StartNext(line->now());
+    return true;
+  });
+}
+
+void LayerLoader::StartNext(std::deque<std::shared_ptr<Group>>* line) {
+  const std::shared_ptr<Group> group = line->front();
   const bool first = group->layer == 0 && group->member == 0;
   CopyBatch batch(&state_, CopyDirection::kHostToPool, CopyPriority::kDemand,
                   first ? kFirstBatchBytes : kCopyBatchBytes);
   std::vector<Piece> pieces = Fill(group.get(), &batch);
-  if (group->AllStarted()) groups_.pop_front();
+  if (group->AllStarted()) line->pop_front();
   if (!pieces.empty()) {
     if (group->count && !group->broken) batch.Count(group->count->Queued(group->layer));
     copies_.Start(std::move(batch),
@@ -74,7 +81,6 @@ bool LayerLoader::StartOne() {
   if (group->AllStarted()) {
     for (Member& member : group->members) EndIfDone(*group, &member);
   }
-  return true;
 }
 
 std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch) {

@@ -15,8 +15,8 @@
 
 namespace kvtier {
 
-// Event loop only. What arrives and fails goes to the two callbacks, once for each block, when no
-// copy of it is under way any more.
+// Event loop only. The two callbacks get each block that arrives or fails, once, when no copy of it
+// is under way any more.
 class LayerLoader {
  public:
   using OnArrived = std::function<void(CachePool* pool, EntryIndex entry)>;
@@ -30,12 +30,13 @@ class LayerLoader {
   // equal layers.
   void Add(std::shared_ptr<LayerCount> count, CachePool* pool, std::vector<PinnedEntry> blocks,
            uint32_t layers);
-  // Starts one copy request of the load that came first; false if there is nothing to start.
-  bool StartOne();
+  // Starts one copy request of the load that came first of the tenant whose turn it is among those
+  // that may; false if there is nothing to start.
+  bool StartOne(const std::function<bool(TenantLine)>& may_start);
 
   // Blocks of which something has not been started.
   [[nodiscard]] uint64_t queued() const;
-  // What of them has not been started, over that device's bus.
+  // The bytes of them that have not been started, over that device's bus.
   [[nodiscard]] uint64_t queued_bytes(DeviceIndex device) const;
 
  private:
@@ -69,6 +70,8 @@ class LayerLoader {
     uint32_t layer = 0;  // its first
   };
 
+  // Starts the next request of the group in the front of the line.
+  void StartNext(std::deque<std::shared_ptr<Group>>* line);
   // Fills the batch with what comes next; it may stay empty when blocks fall out. Returns the
   // pieces.
   [[nodiscard]] std::vector<Piece> Fill(Group* group, CopyBatch* batch);
@@ -84,7 +87,7 @@ class LayerLoader {
   CopyLimiter& copies_;
   const OnArrived on_arrived_;
   const OnFailed on_failed_;
-  std::deque<std::shared_ptr<Group>> groups_;  // of which something has not been started
+  TenantQueues<std::shared_ptr<Group>> groups_;  // of which something has not been started
 };
 
 }  // namespace kvtier

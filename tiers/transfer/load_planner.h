@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leaves out of a prefix that was found what is not worth loading now: see load_plan.h for which
-// blocks those are, and load_rates.h for what loading costs.
+// Leaves blocks that are not worth loading now out of a prefix that was found: see load_plan.h for
+// which blocks those are, and load_rates.h for the cost of loading.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,7 @@ namespace kvtier {
 
 // Rows are linked by number and used again from a free list: loads come and go by the thousand, and
 // a list per block would allocate for each.
-void LoadWaiters::Add(PoolId pool, EntryIndex block, const LoadWaiter& waiter) {
-  if (pool.value >= first_.size()) first_.resize(pool.value + 1);
+void LoadWaiters::Add(CachePool* pool, EntryIndex block, const LoadWaiter& waiter) {
   uint32_t row = free_;
   if (row == kNone) {
     row = static_cast<uint32_t>(rows_.size());
@@ -18,7 +17,7 @@ void LoadWaiters::Add(PoolId pool, EntryIndex block, const LoadWaiter& waiter) {
   } else {
     free_ = rows_[row].next;
   }
-  uint32_t& first = first_[pool.value].At(block.value);
+  uint32_t& first = pool->load_waiters.At(block.value);
   rows_[row] = {waiter, first};
   first = row;
 }
@@ -85,7 +84,7 @@ void LoadTable::Add(LoadId id, std::span<const Added> hits) {
     if (!waits) continue;
     load.in_layers |= added.in_layers;
     if (load.layers && !added.in_layers) load.layers->AddWhole();
-    waiters_.Add(load.pool->id, added.entry, {id, position, added.in_layers});
+    waiters_.Add(load.pool, added.entry, {id, position, added.in_layers});
   }
   // After a block has failed, the prefix ends there: hits that are added later lie behind it.
   if (load.miss == MissReason::kNone) load.limit = static_cast<uint32_t>(load.hits.size());
@@ -134,7 +133,7 @@ std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
                                                  std::span<const EntryIndex> entries) {
   Touched touched(&loads_);
   for (const EntryIndex entry : entries) {
-    waiters_.ForEach(pool.id, entry, [&](const LoadWaiter& waiter) {
+    waiters_.ForEach(pool, entry, [&](const LoadWaiter& waiter) {
       Load* const load = touched.Find(waiter.load);
       if (load != nullptr && load->counts_blocks()) load->on_way[waiter.position] = true;
     });
@@ -157,17 +156,17 @@ std::shared_ptr<LayerCount> LoadTable::LayersOf(LoadId id) const {
 }
 
 void LoadTable::CountArrived(Load& load) {
-  // What the device was told to count, it has counted or will count. If one of its copies fails,
+  // The device has counted or will count all steps that it was given. If one of its copies fails,
   // the load ends there.
   if (!load.counts_blocks() || load.ready <= load.counted) return;
   load.counted = load.ready;
   load.counter->Store(load.ready);
 }
 
-void LoadTable::BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries) {
+void LoadTable::BlocksReady(CachePool* pool, std::span<const EntryIndex> entries) {
   Touched touched(&loads_);
   for (const EntryIndex entry : entries) {
-    waiters_.Take(pool.id, entry, [&](const LoadWaiter& waiter) {
+    waiters_.Take(pool, entry, [&](const LoadWaiter& waiter) {
       Load* const load = touched.Find(waiter.load);
       if (load == nullptr) return;
       load->arrived[waiter.position] = true;
@@ -180,8 +179,8 @@ void LoadTable::BlocksReady(const CachePool& pool, std::span<const EntryIndex> e
   }
 }
 
-void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason) {
-  waiters_.Take(pool.id, entry, [&](const LoadWaiter& waiter) {
+void LoadTable::BlockFailed(CachePool* pool, EntryIndex entry, MissReason reason) {
+  waiters_.Take(pool, entry, [&](const LoadWaiter& waiter) {
     const auto found = loads_.find(waiter.load);
     if (found == loads_.end()) return;
     Load& load = found->second;

@@ -29,26 +29,26 @@ struct LoadWaiter {
 
 // Which loads wait for which blocks of which pools. Looking a block up reads four bytes of a page
 // that its neighbours in the directory share: the blocks of a sequence lie side by side there, so
-// that a load of very many costs few cache misses. Pages stay: four bytes for each row of the
-// directory that was ever loaded or lies beside one. Event loop only.
+// that a load of very many costs few cache misses. Pages are the pool's and stay as long as it
+// does: four bytes for each row of the directory that was ever loaded into it or lies beside one.
+// Event loop only.
 class LoadWaiters {
  public:
-  void Add(PoolId pool, EntryIndex block, const LoadWaiter& waiter);
+  void Add(CachePool* pool, EntryIndex block, const LoadWaiter& waiter);
   // Calls `visit(const LoadWaiter&)` for each that waits for the block, the latest first. `visit`
   // must not change this table.
   template <typename Visit>
-  void ForEach(PoolId pool, EntryIndex block, Visit visit) const {
-    if (pool.value >= first_.size()) return;
-    const uint32_t* const first = first_[pool.value].Find(block.value);
+  void ForEach(const CachePool& pool, EntryIndex block, Visit visit) const {
+    const uint32_t* const first = pool.load_waiters.Find(block.value);
     if (first == nullptr) return;
     for (uint32_t row = *first; row != kNone; row = rows_[row].next) visit(rows_[row].waiter);
   }
   // The same, and no load waits for it any more; `visit` may do anything. Each row is free before
   // its waiter is visited, and the rest of the chain stays taken meanwhile.
   template <typename Visit>
-  void Take(PoolId pool, EntryIndex block, Visit visit) {
-    if (pool.value >= first_.size() || first_[pool.value].Find(block.value) == nullptr) return;
-    for (uint32_t row = std::exchange(first_[pool.value][block.value], kNone); row != kNone;) {
+  void Take(CachePool* pool, EntryIndex block, Visit visit) {
+    if (pool->load_waiters.Find(block.value) == nullptr) return;
+    for (uint32_t row = std::exchange(pool->load_waiters[block.value], kNone); row != kNone;) {
       const Row taken = rows_[row];
       rows_[row].next = std::exchange(free_, row);
       row = taken.next;
@@ -64,19 +64,18 @@ class LoadWaiters {
     uint32_t next = kNone;  // of the same block, or free
   };
 
-  std::vector<PagedArray<uint32_t>> first_;  // rows, by pool and block
   std::vector<Row> rows_{1};
   uint32_t free_ = kNone;
 };
 
 // Several loads may wait for one block; a block is moved once. Event loop only.
 //
-// A load is open while its acquire adds to it what it takes. Its blocks may arrive and fail
-// meanwhile; nothing is reported, and it does not end, before it is closed.
+// A load is open while its acquire adds to it the blocks that it takes. Its blocks may arrive and
+// fail meanwhile; nothing is reported, and it does not end, before it is closed.
 //
-// A load may have a counter that its client watches. What can be foretold is counted by the device
-// that copies: a step whose copies are all submitted, and whose predecessors are, is handed to the
-// device with the copies. The rest is counted here when it has arrived.
+// A load may have a counter that its client watches. The device that copies counts every step that
+// can be foretold: a step whose copies are all submitted, and whose predecessors are, is handed to
+// the device with the copies. The rest is counted here when it has arrived.
 class LoadTable {
  public:
   using Report = std::function<void(SessionId, const LoadProgress&)>;
@@ -96,12 +95,12 @@ class LoadTable {
   };
   struct Added {
     Hit hit;
-    EntryIndex entry;        // of what has still to arrive, else kNoEntry
+    EntryIndex entry;        // of a block that has still to arrive, else kNoEntry
     bool in_layers = false;  // arrives layer by layer, and LayersOf(load) hears of it
   };
   struct Start {
     SessionId session;
-    const CachePool* pool = nullptr;  // where they arrive
+    CachePool* pool = nullptr;  // where they arrive
     // Counts blocks, or layers if `layers` is not 0; may be null.
     std::shared_ptr<StepCounter> counter;
     uint32_t layers = 0;
@@ -116,14 +115,14 @@ class LoadTable {
   // Forgets an open load of which no client has heard.
   void Discard(LoadId load);
 
-  // The blocks are about to be copied by one demand request behind all earlier ones: what it is to
-  // count.
+  // The blocks are about to be copied by one demand request behind all earlier ones: returns the
+  // steps for it to count.
   [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
                                                       std::span<const EntryIndex> entries);
-  // What arrives together is reported together.
-  void BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries);
+  // Blocks that arrive together are reported together.
+  void BlocksReady(CachePool* pool, std::span<const EntryIndex> entries);
   // The block will not arrive in this pool: loads that wait for it end before it.
-  void BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason);
+  void BlockFailed(CachePool* pool, EntryIndex entry, MissReason reason);
 
   // Counts the layers of the blocks that this load waits for in layers; null if it has no counter,
   // or has been forgotten.
@@ -143,7 +142,7 @@ class LoadTable {
  private:
   struct Load {
     SessionId session;
-    const CachePool* pool = nullptr;  // may be gone when the load is counted and forgotten
+    CachePool* pool = nullptr;  // may be gone when the load is counted and forgotten
     PoolId pool_id;
     NamespaceId namespace_id;  // the pool's
     bool open = true;
@@ -180,7 +179,7 @@ class LoadTable {
   Report report_;
   std::unordered_map<SessionId, std::function<void(const LoadProgress&)>> listeners_;
   Loads loads_;
-  // Of sessions that are open, by pool, so that closing one need not look at the loads of all.
+  // The loads of open sessions, by pool, so that closing one need not look at the loads of all.
   std::unordered_map<SessionId, std::map<PoolId, std::unordered_set<LoadId>>> of_session_;
   // To be forgotten, since their session was closed or has left their pool; some may have ended by
   // themselves. Never empty.

@@ -9,7 +9,7 @@
 namespace kvtier {
 namespace {
 
-// Of the bytes that may be read or copied at once, prefetches get one part of so many, so that a
+// Prefetches get one part of so many of the bytes that may be read or copied at once, so that a
 // load which a client waits for finds capacity to spare.
 constexpr uint64_t kPrefetchShare = 2;
 // The cold store gets one part of so many of what may be read from disk at once.
@@ -21,7 +21,7 @@ constexpr int64_t kHostSlotWaitMs = 5'000;
 // for host to keep what arrives.
 constexpr size_t kMostInWait = 4096;
 
-// What a read brings of a block, in which all rates are counted.
+// The bytes that a read brings of a block, in which all rates are counted.
 uint64_t PayloadOf(std::span<const std::byte> slot) { return slot.size() - kSlotHeaderBytes; }
 
 }  // namespace
@@ -40,10 +40,9 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
           [this](CachePool* pool, EntryIndex entry) { Arrived(pool, std::span(&entry, 1)); },
           [this](CachePool* pool, EntryIndex entry, MissReason reason) {
             Fail({pool, entry}, reason);
-          }),
-      read_queues_(state->tenants.rows()) {}
+          }) {}
 
-PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
+const PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
   return arrival.pool->blocks[state_.blocks.BlockIn(*arrival.pool, state_[arrival.entry])];
 }
 
@@ -128,7 +127,7 @@ void Loader::PromoteReferenced() {
 }
 
 void Loader::QueueRead(const Arrival& arrival) {
-  const TenantId tenant = state_.blocks.TenantOf(state_[arrival.entry]);
+  const TenantLine tenant = state_.blocks.LineOf(state_[arrival.entry]);
   QueuedRead read{arrival, Ahead(&reads_ahead_, arrival)};
   if (CanWait(arrival)) {
     read_queues_.PushLater(tenant, std::move(read));
@@ -142,7 +141,7 @@ InFlightBytes Loader::Ahead(InFlight* line, const Arrival& arrival) const {
   return {line, arrival.pool->block_bytes, 1};
 }
 
-// What is under way counts as well, see RateMeter::PriceNow.
+// Loads under way count as well, see RateMeter::PriceNow.
 LoadPrices Loader::PricesNow(DeviceIndex device) const {
   const int64_t now_us = state_.clock.PreciseUs();
   const uint64_t copies =
@@ -160,13 +159,15 @@ LoadPrices Loader::PricesNow(DeviceIndex device) const {
 bool Loader::PumpReads() {
   PassSlotsOn();
   const int64_t waited_since_ms = std::exchange(host_wait_since_ms_, kNoWait);
-  const bool progressed = read_queues_.TakeTurns([this](std::deque<QueuedRead>* line) {
-    uint64_t most_bytes = state_.options.max_disk_read_bytes;
-    if (CanWait(line->front().arrival)) most_bytes /= kPrefetchShare;
-    if (in_flight_.bytes >= most_bytes || !TryRead(line->front().arrival)) return false;
-    line->pop_front();
-    return true;
-  });
+  const bool progressed =
+      read_queues_.TakeTurns([this](TenantLine, PriorityQueue<QueuedRead>* of_tenant) {
+        std::deque<QueuedRead>* const line = of_tenant->next();
+        uint64_t most_bytes = state_.options.max_disk_read_bytes;
+        if (CanWait(line->front().arrival)) most_bytes /= kPrefetchShare;
+        if (in_flight_.bytes >= most_bytes || !TryRead(line->front().arrival)) return false;
+        line->pop_front();
+        return true;
+      });
   // If some reads got slots meanwhile while others still wait, the wait counts from its beginning.
   if (host_wait_since_ms_ == kNoWait) {
     arrived_in_wait_.clear();
@@ -406,38 +407,38 @@ Loader::Arrival Loader::EndRead(Reads::iterator read) {
 void Loader::QueueCopy(const Arrival& arrival) {
   Loadable block{arrival, HostPin(&state_, arrival.entry),
                  Ahead(&copies_ahead_[LoadRates::SlotOf(arrival.pool->device)], arrival)};
+  const TenantLine tenant = state_.blocks.LineOf(*arrival.pool);
   if (CanWait(arrival)) {
-    copy_queue_.PushLater(std::move(block));
+    copy_queue_.PushLater(tenant, std::move(block));
   } else {
-    copy_queue_.Push(std::move(block));
+    copy_queue_.Push(tenant, std::move(block));
   }
 }
 
+// Tenants take turns. So do a tenant's loads in layers and loads of whole blocks, so that neither
+// holds up the other.
 bool Loader::PumpCopies() {
   bool progressed = false;
-  // Loads in layers and loads of whole blocks take turns, so that neither holds up the other.
-  while (MayCopy(1)) {
-    const bool layers = layers_.StartOne();
-    std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, OnInvalid::kFail);
-    if (!batch && !layers && MayCopy(kPrefetchShare)) {
-      batch = NextBatch(CopyPriority::kPrefetch, OnInvalid::kFail);
-    }
-    if (!batch && !layers) break;
-    if (batch) StartCopy(std::move(batch));
+  for (;;) {
+    const bool layers = layers_.StartOne([this](TenantLine tenant) { return MayCopy(tenant, 1); });
+    const bool blocks = copy_queue_.TakeTurn([this](TenantLine tenant, auto* line) {
+      const bool demand = !line->now()->empty();
+      return MayCopy(tenant, demand ? 1 : kPrefetchShare) &&
+             StartBatch(line, demand ? CopyPriority::kDemand : CopyPriority::kPrefetch,
+                        OnInvalid::kFail);
+    });
+    if (!layers && !blocks) return progressed;
     progressed = true;
   }
-  return progressed;
 }
 
 void Loader::StartVerifiedCopies() {
-  while (MayCopy(1)) {
-    std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, OnInvalid::kLeave);
-    if (!batch) return;
-    StartCopy(std::move(batch));
-  }
+  (void)copy_queue_.TakeTurns([this](TenantLine tenant, PriorityQueue<Loadable>* line) {
+    return MayCopy(tenant, 1) && StartBatch(line, CopyPriority::kDemand, OnInvalid::kLeave);
+  });
 }
 
-void Loader::StartCopy(std::shared_ptr<Batch> batch) {
+void Loader::StartCopy(const std::shared_ptr<Batch>& batch) {
   CopyBatch& copies = batch->copies;
   // In which order prefetches land is not known beforehand: others may overtake them.
   if (copies.priority() == CopyPriority::kDemand) {
@@ -447,10 +448,11 @@ void Loader::StartCopy(std::shared_ptr<Batch> batch) {
                 [this, batch](const Status& status) { OnCopied(batch.get(), status); });
 }
 
-std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, OnInvalid on_invalid) {
+bool Loader::StartBatch(PriorityQueue<Loadable>* of_tenant, CopyPriority priority,
+                        OnInvalid on_invalid) {
   const bool demand = priority == CopyPriority::kDemand;
-  std::deque<Loadable>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
-  if (line.empty()) return nullptr;
+  std::deque<Loadable>& line = demand ? *of_tenant->now() : *of_tenant->later();
+  if (line.empty()) return false;
   const uint64_t most_bytes = std::min(kCopyBatchBytes, state_.options.max_load_bytes);
   const CacheTrace::Together together(&state_.trace);
   const auto batch =
@@ -479,7 +481,9 @@ std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, OnInvali
     batch->pins.push_back(std::move(pin));
     state_.trace.Begin(TraceKind::kCopyUp, arrival.entry);
   }
-  return batch->entries.empty() ? nullptr : batch;
+  if (batch->entries.empty()) return false;
+  StartCopy(batch);
+  return true;
 }
 
 void Loader::OnCopied(Batch* batch, const Status& status) {
@@ -506,8 +510,7 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
       arrived_in_wait_.push_back({state_[entry].namespace_id, state_[entry].hash});
     }
     if (pool->region != nullptr) continue;
-    PoolBlock& block = BlockOf({pool, entry});
-    block.since_ds = now_ds;
+    pool->blocks.Taken(state_.blocks.BlockIn(*pool, state_[entry])).since_ds = now_ds;
     state_.tables.EnterPool(pool, entry);
   }
   state_.stats.onload_blocks += entries.size();
@@ -515,14 +518,15 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   if (pool->region != nullptr) {
     pool->region->OnLoaded(pool, entries);
   } else {
-    loads_.BlocksReady(*pool, entries);
+    loads_.BlocksReady(pool, entries);
   }
 }
 
 // Reads wait for slots while host is full of blocks that have to be written first. Left at that,
 // they would go at the speed of those writes and share the drive with them. So the slots that reads
-// have got go round among them: what arrived is in the pool and on disk, and loses nothing. That
-// includes what arrived before the wait was long: a fast drive fills all slots within that time.
+// have got go round among them: blocks that arrived are in the pool and on disk, and lose nothing.
+// This includes blocks that arrived before the wait was long: a fast drive fills all slots within
+// that time.
 void Loader::PassSlotsOn() {
   if (host_wait_since_ms_ > state_.clock.NowMs() - state_.options.read_slot_wait_ms) return;
   for (const BlockKey& key : std::exchange(arrived_in_wait_, {})) {
@@ -561,7 +565,7 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
     arrival.pool->region->OnLoadFailed(arrival.pool, index, reason);
   } else {
     state_.LosePoolBlock(arrival.pool, index);
-    loads_.BlockFailed(*arrival.pool, index, reason);
+    loads_.BlockFailed(arrival.pool, index, reason);
   }
   state_.ForgetIfGone(index);
 }

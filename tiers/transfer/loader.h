@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings blocks up to a pool: disk -> host (read and verified) -> pool, in the order asked for.
-// What only another device's pool holds comes the same way: that pool -> host -> pool. What is
-// prefetched goes while no client waits for a block, and is at most half of what may be in flight.
+// Blocks that only another device's pool holds come the same way: that pool -> host -> pool.
+// Prefetches go while no client waits for a block, and take at most half of the bytes that may be
+// in flight.
 //
 // The bytes of a read are checked before the loop hears of it (BlockFile::ReadAndCheck), and many
 // reads end in one event, at whose end the copies of all of them begin: a batch of blocks from disk
@@ -54,9 +55,9 @@ class Loader {
   // are not. Goes through all that wait.
   void PromoteReferenced();
   // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
-  // out not to be what it should be: no load fails from within this call.
+  // out to be wrong: no load fails from within this call.
   void StartVerifiedCopies();
-  // What came of asking for a read to host alone, for a load that has not been asked for yet.
+  // The answer to a request to read to host alone, for a load that has not been asked for yet.
   enum class HostRead : uint8_t {
     kBegun,    // TakeEndedHostReads will tell of its end
     kLater,    // as much is being read as prefetches may, or space in host has to be waited for
@@ -88,7 +89,7 @@ class Loader {
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size() + fetch_queue_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
-  // What it costs from now on to bring blocks to a pool of the device.
+  // The cost, from now on, of bringing blocks to a pool of the device.
   [[nodiscard]] LoadPrices PricesNow(DeviceIndex device) const;
 
  private:
@@ -133,7 +134,7 @@ class Loader {
   // Whether the block is on its way to host, or can be brought there from another pool.
   [[nodiscard]] bool ComesToHost(Arrival* arrival);
   bool WakeWaiting();
-  // Those who waited for the block's way to host look again.
+  // Retries all loads that wait for this block to reach host memory.
   void Wake(EntryIndex entry);
   void QueueRead(const Arrival& arrival);
   bool PumpReads();
@@ -155,23 +156,24 @@ class Loader {
   Arrival EndRead(Reads::iterator read);
 
   void QueueCopy(const Arrival& arrival);
-  // Whether less is in flight than a share (1: all) of what may be.
-  [[nodiscard]] bool MayCopy(uint64_t share) const {
-    return copies_.MayStart(state_.options.max_load_bytes / share);
+  // Whether less of the tenant's is in flight than a share (1: all) of what may be.
+  [[nodiscard]] bool MayCopy(TenantLine tenant, uint64_t share) {
+    return copies_.MayStart(tenant, state_.options.max_load_bytes / share);
   }
   bool PumpCopies();
-  void StartCopy(std::shared_ptr<Batch> batch);
-  // What is not to be copied fails, or with kLeave ends the batch.
+  void StartCopy(const std::shared_ptr<Batch>& batch);
+  // A block that must not be copied fails, or with kLeave ends the batch.
   enum class OnInvalid : uint8_t { kFail, kLeave };
-  // Of the first in the line of that priority; null if there is none.
-  [[nodiscard]] std::shared_ptr<Batch> NextBatch(CopyPriority priority, OnInvalid on_invalid);
+  // Of the first in the tenant's line of that priority; false if there is none.
+  [[nodiscard]] bool StartBatch(PriorityQueue<Loadable>* of_tenant, CopyPriority priority,
+                                OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
   // Gives the slots of blocks that have arrived since the reads in line began to wait for some to
   // these reads, once they have waited long.
   void PassSlotsOn();
 
-  [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
+  [[nodiscard]] const PoolBlock& BlockOf(const Arrival& arrival) const;
   // It was prefetched, and no client has asked for it since.
   [[nodiscard]] bool CanWait(const Arrival& arrival) const;
   // The block as part of `line`, unless a demand load overtakes it.
@@ -194,18 +196,18 @@ class Loader {
   ColdFetch fetch_;
   CopyLimiter copies_;
   LayerLoader layers_;
-  // What demand loads behind these have to wait for. Declared above the lines, whose items count
-  // themselves off when they end.
+  // The bytes that demand loads behind these have to wait for. Declared above the lines, whose
+  // items count themselves off when they end.
   InFlight reads_ahead_, fetches_ahead_;
   std::array<InFlight, LoadRates::kBuses> copies_ahead_;
   TenantQueues<QueuedRead> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
-  PriorityQueue<Loadable> copy_queue_;
+  TenantQueues<Loadable> copy_queue_;
   // Since when some read in line has waited for a host slot without a break; kNoWait: none does.
   static constexpr int64_t kNoWait = INT64_MAX;
   int64_t host_wait_since_ms_ = kNoWait;
-  // What has arrived since then.
+  // The blocks that have arrived since then.
   std::vector<BlockKey> arrived_in_wait_;
   InFlight in_flight_;  // of reads from disk
   InFlight fetching_;   // from the cold store

@@ -12,7 +12,7 @@ void Offloader::Want(EntryIndex index) {
     host_.Reorder(index);
     return;
   }
-  // What will not be used again is not worth the copy.
+  // A block that will not be used again is not worth the copy.
   if (state_.blocks.ReadyPool(entry) == nullptr || entry.offload_failed() || entry.LeavesFirst())
     return;
   Queue(index);
@@ -27,7 +27,7 @@ void Offloader::Queue(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.in_host() || entry.offload_queued() || entry.offloading()) return;
   state_.Apply(index, BlockEvent::kQueueOffload);
-  queues_.Push(state_.blocks.TenantOf(entry), state_.blocks.directory.RefOf(index));
+  queues_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
   NoteBusy();
 }
 
@@ -40,7 +40,7 @@ bool Offloader::WantNow(EntryIndex index) {
   if (entry.offloading()) return true;
   state_.Apply(index, BlockEvent::kAllowOffload);
   Queue(index);
-  urgent_.Push(state_.blocks.TenantOf(entry), state_.blocks.directory.RefOf(index));
+  urgent_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
   NoteBusy();
   return true;
 }
@@ -68,10 +68,11 @@ void Offloader::End(EntryIndex index, MissReason reason) {
 // devices cannot take more of the link than the offloads are allowed.
 bool Offloader::Pump() {
   const auto starting = [this](CopyPriority priority) {
-    return [this, priority](std::deque<EntryRef>* line) {
-      const bool may_start = in_flight_.bytes < state_.options.max_offload_bytes &&
-                             in_flight_.items < kCopyPiecesInFlight;
-      return may_start && StartBatch(line, priority);
+    return [this, priority](TenantLine tenant, PriorityQueue<EntryRef>* line) {
+      const InFlight& in_flight = of_tenants_[tenant];
+      const bool may_start = in_flight.bytes < state_.options.max_offload_bytes &&
+                             in_flight.items < kCopyPiecesInFlight;
+      return may_start && StartBatch(line->next(), priority);
     };
   };
   const bool urgent = urgent_.TakeTurns(starting(CopyPriority::kDemand));
@@ -101,13 +102,16 @@ bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
   if (batch.entries.empty()) return false;
   batch.pool = batch.copies.pool();
   const uint64_t blocks = batch.entries.size();
-  const auto started = batches_.insert(
-      batches_.end(), {.copies = std::move(batch.copies),
-                       .pool = batch.pool,
-                       .entries = std::move(batch.entries),
-                       .pins = std::move(batch.pins),
-                       .payloads = std::move(batch.payloads),
-                       .in_flight = {&in_flight_, blocks * batch.pool->block_bytes, blocks}});
+  const uint64_t bytes = blocks * batch.pool->block_bytes;
+  InFlight& of_tenant = of_tenants_[state_.blocks.LineOf(*batch.pool)];
+  const uint64_t pieces = batch.copies.pieces();
+  const auto started = batches_.insert(batches_.end(), {.copies = std::move(batch.copies),
+                                                        .pool = batch.pool,
+                                                        .entries = std::move(batch.entries),
+                                                        .pins = std::move(batch.pins),
+                                                        .payloads = std::move(batch.payloads),
+                                                        .in_flight = {&in_flight_, bytes, blocks},
+                                                        .of_tenant = {&of_tenant, bytes, pieces}});
   copies_.Start(std::move(started->copies),
                 [this, started](const Status& status) { OnCopied(started, status); });
   return true;
@@ -177,6 +181,7 @@ void Offloader::Finish(Batches::iterator finished) {
   ended.splice(ended.end(), batches_, finished);
   Batch& batch = ended.front();
   batch.in_flight = {};
+  batch.of_tenant = {};
   NoteBusy();
   const bool copied = batch.checksums.size() == batch.entries.size();
   for (size_t i = 0; i < batch.entries.size(); ++i) {
@@ -195,7 +200,7 @@ void Offloader::Finish(Batches::iterator finished) {
     End(index, copied ? MissReason::kChecksumMismatch : MissReason::kCopyFailed);
     if (copied) {
       // The client has written to the block after it committed it: the bytes in the pool are not
-      // what the hash says, so that no other session may be given them. A copy that failed says
+      // those of the hash, so that no other session may be given them. A copy that failed says
       // nothing of the kind, and the block stays in its pool.
       state_.drops.Count(index, Tier::kPool, DropReason::kClientWroteCommitted);
       state_.LosePoolBlock(batch.pool, index);

@@ -19,11 +19,7 @@ namespace kvtier {
 class Offloader final : public CopyDown {
  public:
   Offloader(CacheState* state, HostSlots* host)
-      : state_(*state),
-        host_(*host),
-        queues_(state->tenants.rows()),
-        urgent_(state->tenants.rows()),
-        copies_(state, CopyDirection::kPoolToHost) {}
+      : state_(*state), host_(*host), copies_(state, CopyDirection::kPoolToHost) {}
 
   // Asks for a copy of a pool's block in host; touches the one there is.
   void Want(EntryIndex entry) override;
@@ -73,7 +69,8 @@ class Offloader final : public CopyDown {
     std::vector<PoolPin> pins;
     std::vector<std::span<const std::byte>> payloads;
     std::vector<PayloadChecksum> checksums;
-    InFlightBytes in_flight;
+    InFlightBytes in_flight;  // blocks
+    InFlightBytes of_tenant;  // pieces of blocks
   };
   using Batches = std::list<Batch>;
 
@@ -90,7 +87,7 @@ class Offloader final : public CopyDown {
   void OnCopied(Batches::iterator batch, const Status& status);
   void Finish(Batches::iterator batch);
   void TraceCopied(const Batch& batch, bool failed);
-  // False if the bytes are not what the client said at commit.
+  // False if the bytes differ from the client's at commit.
   [[nodiscard]] bool MatchesCommit(const CachePool& pool, EntryIndex entry,
                                    const PayloadChecksum& checksum);
   void Seal(EntryIndex entry, const PayloadChecksum& checksum);
@@ -104,6 +101,8 @@ class Offloader final : public CopyDown {
   std::vector<EndedStore> ended_stores_;
   CopyLimiter copies_;
   InFlight in_flight_;  // until they are sealed
+  // The same by tenant: memory that is slow, or many pieces, hold up no other tenant's blocks.
+  std::map<TenantLine, InFlight> of_tenants_;
   Batches batches_;
 };
 

@@ -59,12 +59,13 @@ void Persister::SourceReady(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.persist_wanted() || entry.write_queued() || entry.writing()) return;
   state_.Apply(index, BlockEvent::kQueueWrite);
-  queues_.Push(state_.blocks.TenantOf(entry), state_.blocks.directory.RefOf(index));
+  queues_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
 }
 
 bool Persister::Pump() {
   climbed_ = 0;
-  return queues_.TakeTurns([this](std::deque<EntryRef>* line) {
+  return queues_.TakeTurns([this](TenantLine, PriorityQueue<EntryRef>* of_tenant) {
+    std::deque<EntryRef>* const line = of_tenant->next();
     if (!MayWrite(line->front())) return false;
     if (!PutPrefixFirst(line)) return false;
     if (TryWrite(line->front()) == Step::kWait) return false;
@@ -73,10 +74,10 @@ bool Persister::Pump() {
   });
 }
 
-// A client waits for what is read, and none waits for what is written until space in host is
-// overdue: the drive divides its time by what is in flight, and reads may be few where host has few
-// slots for them. A share of the bytes that were read, unlike one of the bytes in flight, is small
-// however few the reads and however large the blocks are.
+// A client waits for reads, and none waits for writes until space in host is overdue: the drive
+// divides its time by the bytes in flight, and reads may be few where host has few slots for them.
+// A share of the bytes that were read, unlike one of the bytes in flight, is small however few the
+// reads and however large the blocks are.
 bool Persister::MayWrite(EntryRef next) const {
   const uint64_t most_bytes = state_.options.max_disk_write_bytes;
   const uint64_t reads = state_.stats.Lane(CopyLane::kDiskToHost).under_way();

@@ -17,8 +17,7 @@ namespace kvtier {
 // Event loop only.
 class Persister final : public CopyDown {
  public:
-  Persister(CacheState* state, DiskSlots* disk)
-      : state_(*state), disk_(*disk), admission_(state), queues_(state->tenants.rows()) {}
+  Persister(CacheState* state, DiskSlots* disk) : state_(*state), disk_(*disk), admission_(state) {}
 
   // Asks for the block to be on disk, if it is worth it: else host may drop it. If its bytes are
   // not in host yet, they are written as soon as they are. Does nothing if the block is on disk, on
@@ -47,7 +46,7 @@ class Persister final : public CopyDown {
   void Ask(EntryIndex entry);
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
   Step TryWrite(EntryRef block);
-  // Whether a write may start beside what is in flight: few do while reads are.
+  // Whether a write may start beside those in flight: few do while reads are.
   [[nodiscard]] bool MayWrite(EntryRef next) const;
   // While not all can be written, has the next of the line be one whose ancestors are written or
   // being written: a block is worth nothing without them. False if there is more to look at than

@@ -9,7 +9,7 @@ namespace kvtier {
 void PoolAdoption::Adopt() {
   if (state_.env.pool_keeper == nullptr) return;
   for (LeftPool& left : state_.env.pool_keeper->TakeLeft()) AdoptPool(std::move(left));
-  // A later event: what was found has not killed the daemon.
+  // A later event: the blocks found have not killed the daemon.
   state_.env.loop->Post(gate_.WhileOpen([this] {
     for (const auto& [id, pool] : state_.blocks.pools) {
       if (pool->blocks.table() != nullptr) pool->blocks.table()->EndAdoption();
@@ -89,7 +89,7 @@ std::vector<PoolAdoption::Found> PoolAdoption::Sort(CachePool* pool, PoolTable* 
     ++state_.stats.pool_adoption_drops[static_cast<size_t>(held ? AdoptionDrop::kUnfinished
                                                                 : AdoptionDrop::kCorrupt)];
     table->Hold(block, generation + 1);
-    // What was held was being loaded: clients could read it, but only the dead daemon wrote to it.
+    // A held block was being loaded: clients could read it, but only the dead daemon wrote to it.
     auto& holders = state == PoolEntryState::kHeld ? holdings->readers : holdings->writers;
     holders.withheld.push_back(block);
   }
@@ -155,7 +155,7 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   entry.uses = std::max(entry.uses, facts.uses);
   entry.last_use_s = std::max(entry.last_use_s, described.last_use_s);
   pool->blocks.TakeCommitted(found.block, index);
-  pool->blocks[found.block].since_ds = state_.clock.NowDs();
+  pool->blocks.Taken(found.block).since_ds = state_.clock.NowDs();
   state_.AddPlace(pool, found.block);
   if (facts.checksum && !entry.in_host()) {
     pool->checksums.At(found.block.value) = facts.checksum;

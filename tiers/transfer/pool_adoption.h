@@ -2,11 +2,11 @@
 // Takes over the pools that an earlier daemon left, with the blocks in them that were whole: they
 // are hits at once, and no byte is copied.
 //
-// Processes that used a pool when that daemon died still have its memory mapped. What they
-// referenced is served, and is neither evicted nor overwritten as long as they may read it; what
-// was private to their sessions is kept for these as they left it; whatever else was neither free
-// nor whole is not used as long as they may write to it. Handles of blocks that are whole or
-// private name them still, those of all others name nothing.
+// Processes that used a pool when that daemon died still have its memory mapped. Blocks that they
+// referenced are served, and are neither evicted nor overwritten as long as they may read them;
+// blocks private to their sessions are kept for these as they left them; all other blocks that were
+// neither free nor whole are not used as long as they may write to them. Handles of blocks that are
+// whole or private name them still, those of all others name nothing.
 #pragma once
 
 #include <map>
@@ -40,7 +40,7 @@ class PoolAdoption {
     bool referenced = false;
   };
 
-  // What those who had the pool hold of it.
+  // References that the pool's former clients still hold.
   struct Holdings {
     SessionTable::AbsentHoldings readers;
     SessionTable::AbsentHoldings writers;
@@ -51,7 +51,7 @@ class PoolAdoption {
   // Stands for what they hold from now on.
   void AddAbsent(CachePool* pool, const std::vector<PoolTable::Session>& sessions,
                  Holdings holdings);
-  // Gives every block of the pool what the table says of it; returns those that are whole, the most
+  // Gives every block of the pool its state from the table; returns those that are whole, the most
   // recently used first. The others that a process may write to go to `holdings`.
   [[nodiscard]] std::vector<Found> Sort(CachePool* pool, PoolTable* table, Holdings* holdings);
   // Where the block goes if it is private to a session that the table names; null otherwise.

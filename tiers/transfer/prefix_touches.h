@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The uses of prefixes of which a region's transfers name the end only.
 //
-// An engine with a region keeps what it uses in its own memory, and the cache hears of a sequence
-// when blocks behind it are stored or loaded: all blocks before them are used as well. They become
-// the youngest in each order of eviction, the first of the sequence last, so that a sequence that
-// is idle loses its end before its start, and one that is worked on loses neither.
+// An engine with a region keeps the blocks that it uses in its own memory, and the cache hears of a
+// sequence when blocks behind it are stored or loaded: all blocks before them are used as well.
+// They become the youngest in each order of eviction, the first of the sequence last, so that a
+// sequence that is idle loses its end before its start, and one that is worked on loses neither.
 //
 // The blocks are walked in parts, since a sequence may have hundreds of thousands, and only so many
 // of them from one tick to the next: a client names a long walk with a short message. Event loop

@@ -16,7 +16,7 @@ constexpr size_t kLateStoresPerTick = 4096;
 constexpr size_t kStoreLooksPerTick = 32'768;
 // Blocks that are cancelled, or loads that have waited, in one event.
 constexpr size_t kBlocksPerEvent = 1024;
-// Of blocks that are stored one by one, each so many-th makes all before it young.
+// When blocks are stored singly, the whole prefix is touched only every so many blocks.
 constexpr uint32_t kGeneratedBlocksPerWalk = 64;
 
 tl::unexpected<Error> BadMemory(std::string context) {
@@ -36,24 +36,24 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
       in_host_memory ? state_.env.lent_host_memory : state_.env.devices[memory.device.value].device;
   if (copier == nullptr) return MakeError(ErrorCode::kUnsupported, "region_memory_kind");
   KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
-  const auto regions = name_space.pools | std::views::drop(state_.env.devices.size());
-  const auto slot = std::ranges::find(regions, nullptr);
-  if (slot == regions.end()) {
+  const auto first = static_cast<uint32_t>(state_.env.devices.size());
+  const std::optional<PoolSlot> slot = name_space.FreeSlot(first);
+  if (!slot) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_regions",
-                     fmt::format("{} of this model's group are open", regions.size()));
+                     fmt::format("{} of this model's group are open", kMaxPoolSlots - first));
   }
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> mapped, copier->Borrow(&memory.lent));
-  CachePool* const pool = state_.blocks.AddPool(std::make_unique<CachePool>(
-      CachePool{.namespace_id = namespace_id,
-                .device = memory.device,
-                .slot = PoolSlot(static_cast<uint32_t>(slot - name_space.pools.begin())),
-                .block_bytes = name_space.identity.block_bytes,
-                .copier = copier,
-                .memory = std::move(mapped),
-                .blocks = PoolBlocks(memory.blocks),
-                .victims = VictimQueue(MakeLruPolicy()),
-                .pieces = std::move(memory.pieces),
-                .region = this}));
+  CachePool* const pool = state_.blocks.AddPool(
+      std::make_unique<CachePool>(CachePool{.namespace_id = namespace_id,
+                                            .device = memory.device,
+                                            .slot = *slot,
+                                            .block_bytes = name_space.identity.block_bytes,
+                                            .copier = copier,
+                                            .memory = std::move(mapped),
+                                            .blocks = PoolBlocks::OfRegion(memory.blocks),
+                                            .victims = VictimQueue(MakeLruPolicy()),
+                                            .pieces = std::move(memory.pieces),
+                                            .region = this}));
   regions_.emplace(pool->id,
                    Region{.session = session, .pool = pool, .block_tokens = memory.block_tokens});
   of_session_[session].push_back(pool->id);
@@ -119,7 +119,7 @@ void RegionTransfers::CancelSome(Region* region, size_t* most) {
 }
 
 void RegionTransfers::CancelOne(Region* region, BlockIndex block) {
-  PoolBlock& record = region->pool->blocks[block];
+  const PoolBlock& record = region->pool->blocks[block];
   if (record.state() == PoolBlockState::kFree) {
     End(region, block, Outcome::kFailed, MissReason::kCancelled);
   } else if (record.loading()) {
@@ -134,7 +134,7 @@ void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
   const auto closed = std::move(region->second.closed);
   const auto of_session = of_session_.find(region->second.session);
   if (of_session != of_session_.end()) std::erase(of_session->second, region->first);
-  state_.blocks.RemovePool(region->second.pool);
+  (void)state_.blocks.RemovePool(region->second.pool);
   regions_.erase(region);
   for (const std::function<void()>& call : closed) call();
 }
@@ -245,7 +245,7 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
   state_.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.parent) state_.LinkToParent(index, *request.parent);
   state_.QueueIfUndecided(index);
-  // Those that have ended leave faster than others come, so that the list stays short.
+  // Stores that have ended leave faster than others come, so that the list stays short.
   for (int i = 0; i < 2 && !stores_.empty(); ++i) {
     if (UnderWay(stores_.front().region, stores_.front().block) != nullptr) break;
     stores_.pop_front();
@@ -283,10 +283,10 @@ void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason r
 }
 
 // Neither a region that was closed nor a handle whose store has ended names anything any more.
-PoolBlock* RegionTransfers::UnderWay(PoolId id, BlockHandle block) {
+const PoolBlock* RegionTransfers::UnderWay(PoolId id, BlockHandle block) {
   const auto region = regions_.find(id);
   if (region == regions_.end()) return nullptr;
-  PoolBlocks& blocks = region->second.pool->blocks;
+  const PoolBlocks& blocks = region->second.pool->blocks;
   return blocks.Current(block) ? &blocks[block.index] : nullptr;
 }
 
@@ -300,8 +300,8 @@ const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
   return nullptr;
 }
 
-// Between two ticks host has the time to give up what it can, so a store fails only if not one got
-// a slot in that time: a store that begins right after a tick has waited for less than its half at
+// Between two ticks host has the time to give up blocks, so a store fails only if not one got a
+// slot in that time: a store that begins right after a tick has waited for less than its half at
 // the next one, and for all of its time at the one after.
 void RegionTransfers::Tick() {
   const int64_t now_ms = state_.clock.NowMs();
@@ -479,7 +479,8 @@ void RegionTransfers::LoadWoken(Region* region, size_t* most) {
     LoadWhole(region, first);
     if (!woken.empty()) {
       const EntryIndex index = state_.blocks.Find({region->pool->namespace_id, first.hash});
-      if (index == kNoEntry || state_.blocks.BlockIn(*region->pool, state_[index]) == kNoBlock) continue;
+      if (index == kNoEntry || state_.blocks.BlockIn(*region->pool, state_[index]) == kNoBlock)
+        continue;
       Waiting& waiting = region->waiting[index];
       if (waiting.empty()) {
         waiting = std::move(woken);

@@ -77,7 +77,7 @@ class RegionTransfers final : public RegionEvents {
     TransferEnd end;
     uint32_t left = 0;                  // blocks that have not ended
     uint32_t not_begun = 0;             // of a load: blocks that Load has not named yet
-    uint32_t layers = 0;                // not 0: what is in host comes in so many layers
+    uint32_t layers = 0;                // not 0: blocks in host come in so many layers
     std::shared_ptr<LayerCount> count;  // of these layers; null: they are not counted
     // Until all blocks have been named, so that the first layer of all of them goes first.
     std::vector<PinnedEntry> in_layers;
@@ -119,7 +119,7 @@ class RegionTransfers final : public RegionEvents {
   enum class Outcome : uint8_t { kCopied, kSkipped, kFailed };
 
   [[nodiscard]] Region& RegionOf(const CachePool& pool) { return regions_.at(pool.id); }
-  // Of a block that is known: a tier in memory has it, or is about to have it.
+  // Whether a known block is in memory: a tier there has it, or is about to have it.
   [[nodiscard]] bool InMemory(EntryIndex entry) const;
   // Returns the block's entry, which may have ended, if no tier has the block then.
   EntryIndex StoreOne(Region* region, const StoreRequest& request);
@@ -128,7 +128,7 @@ class RegionTransfers final : public RegionEvents {
   // The block's entry, to be loaded; kNoEntry if it waits for another transfer, or has failed.
   [[nodiscard]] EntryIndex TakeForLoad(Region* region, const LoadRequest& request);
   // The entry of a block that no tier of this host has, offered for a load by the cold store;
-  // kNoEntry without one. That it has no such block is found out by asking for it.
+  // kNoEntry without one. Asking for the block shows whether the store has it.
   [[nodiscard]] EntryIndex OfferFromColdStore(const Region& region, const BlockHash& hash);
   // Loads a block for which another transfer had to end first.
   void LoadWhole(Region* region, const LoadRequest& request);
@@ -155,7 +155,7 @@ class RegionTransfers final : public RegionEvents {
   [[nodiscard]] const Queued* OldestWaiting();
   void EndLateStores(int64_t now_ms);
   // The block that is being stored; null if that has ended.
-  [[nodiscard]] PoolBlock* UnderWay(PoolId region, BlockHandle block);
+  [[nodiscard]] const PoolBlock* UnderWay(PoolId region, BlockHandle block);
   // One block of a transfer has ended; with the last, the transfer has.
   void End(Region* region, BlockIndex block, Outcome outcome,
            MissReason reason = MissReason::kNone);

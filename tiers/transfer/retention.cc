@@ -11,8 +11,8 @@
 namespace kvtier {
 namespace {
 
-// Of each order of ages at least so many blocks are looked at in one tick, however many orders
-// share a part.
+// The least number of blocks that one tick checks in each order of ages, however many orders share
+// a part.
 constexpr size_t kLeastExpiriesPerTick = 64;
 
 }  // namespace
@@ -25,12 +25,13 @@ uint64_t Retention::PinLimit(NamespaceId namespace_id, double pin_fraction) cons
 
 Status Retention::CheckPinFraction(double pin_fraction) const {
   const uint64_t pinned = state_.orders.pins.size();
-  // What is pinned was allowed under the present fraction, whatever the sizes of its blocks.
+  // Pinned blocks were allowed under the present fraction, whatever their sizes.
   if (pinned == 0 || pin_fraction >= state_.options.pin_fraction) return {};
   // Models with blocks of several sizes have limits of their own; the blocks stay as long as one
   // of them would allow so many.
   uint64_t limit = 0;
   for (uint32_t i = 0; i < state_.blocks.namespaces.size(); ++i) {
+    if (state_.blocks.namespaces[i].slot_bytes == 0) continue;
     limit = std::max(limit, PinLimit(NamespaceId(i), pin_fraction));
   }
   if (pinned <= limit) return {};
@@ -58,7 +59,7 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
   for (const EntryIndex index : cached) {
     if (ttl_ms > 0) {
       state_.Pin(index, until_ms);
-      // What was declined before is to be on disk now.
+      // A block declined before is to be on disk now.
       if (state_.Admits()) {
         state_.Apply(index, BlockEvent::kAllowPersist);
         state_.QueueIfUndecided(index);
@@ -77,10 +78,10 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
 void Retention::Tick() {
   UnpinExpired();
   DropExpired();
-  // What is held now is looked at again after the same time.
+  // Blocks that cannot be dropped now are checked again after the same time.
   lost_left_ = state_.blocks.lost.size();
   GoOn();
-  // What is left over is idle at the next tick, too.
+  // Blocks left over are idle at the next tick, too.
   if (!state_.has_disk()) return;
   (void)PersistIdleFor(state_.options.persist_after_ms, state_.options.drain_part_rows);
 }
@@ -135,7 +136,7 @@ bool Retention::DropIfUnused(EntryIndex index) {
 }
 
 void Retention::GoOn() {
-  // What came back has made all that follows it usable.
+  // A block that came back has made all that follows it usable.
   if (std::exchange(returned_seen_, state_.blocks.returned) != state_.blocks.returned)
     unwinding_.clear();
   const int64_t lost_until_ms = state_.clock.AgeMs() - state_.options.keep_unusable_ms;
@@ -156,7 +157,7 @@ void Retention::GoOn() {
       lost_left_ = 0;
       return;
     }
-    // What follows it and stays, because it is held, pinned or in flight, is looked at again after
+    // Its followers that stay, because they are held, pinned or in flight, are checked again after
     // the same time.
     state_[lost].last_use_s = state_.clock.NowS();
     state_.blocks.lost.Touch(lost);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long blocks live: expiry, pins, the end of what is unusable, and writing idle blocks to disk
+// How long blocks live: expiry, pins, the end of unusable blocks, and writing idle blocks to disk
 // before a crash can take them.
 #pragma once
 
@@ -36,9 +36,9 @@ class Retention {
   [[nodiscard]] Status CheckPinFraction(double pin_fraction) const;
   // See Cache::Evict.
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
-  // Drops what has expired, unpins, persists what has been idle long enough.
+  // Drops expired blocks, unpins, persists blocks that have been idle long enough.
   void Tick();
-  // The next part of dropping what is unusable; once for each event that the cache schedules.
+  // Takes the next part of dropping unusable blocks; once for each event that the cache schedules.
   void GoOn();
   // Asks for at most `most` of the blocks that should be on disk to be written, the longest unused
   // first. False if there are more.
@@ -46,9 +46,9 @@ class Retention {
 
  private:
   void UnpinExpired();
-  // Drops what follows an unusable block from all tiers, but for what is held, pinned or in flight;
-  // what follows these goes nevertheless. Begins with `from` if that is still a child. Takes the
-  // steps that it needed, one at least, from `*steps`.
+  // Drops the followers of an unusable block from all tiers, but for those that are held, pinned or
+  // in flight; their followers go nevertheless. Begins with `from` if that is still a child. Takes
+  // the steps that it needed, one at least, from `*steps`.
   void DropFollowers(EntryIndex entry, EntryIndex from, size_t* steps);
   void DropExpired();
   // True if the block is gone from every tier, false if it is in use or on the move.

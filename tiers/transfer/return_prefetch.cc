@@ -13,9 +13,9 @@ namespace {
 
 // Besides what loading is expected to take: ticks come late, and others want the disk as well.
 constexpr int64_t kMarginMs = 500;
-// What a byte from disk is taken to need before that was measured: as of a slow drive.
+// The assumed time for a byte from disk before it was measured: that of a slow drive.
 constexpr double kUnknownUsPerByte = 1.0 / 500;
-// Of the bytes that may be on their way to a pool, prefetches are begun up to one part of so many.
+// Prefetches are begun up to one part of so many of the bytes that may be on their way to a pool.
 constexpr uint64_t kReturnShare = 2;
 constexpr size_t kLooksPerTick = 4096;
 
@@ -30,7 +30,7 @@ ReturnPrefetch::ReturnPrefetch(CacheState* state, PoolSpace* pools, Acquirer* ac
       finder_(state),
       shares_(state->tenants.rows()) {}
 
-// What no tier holds at the end of the sequence need not be remembered.
+// Blocks at the end of the sequence that no tier holds need not be remembered.
 void ReturnPrefetch::Expect(SessionId session, const CachePool& pool,
                             std::span<const BlockHash> hashes, int64_t returns_in_ms) {
   if (pool.region != nullptr) return;
@@ -91,7 +91,7 @@ bool ReturnPrefetch::IsDue(const CachePool& pool, const Return& awaited) const {
   return state_.clock.NowMs() + load_ms + kMarginMs >= awaited.due_ms;
 }
 
-// Those that were looked at and are not due go behind the others, so that all have their turn.
+// Sequences that were looked at and are not due go behind the others, so that all have their turn.
 void ReturnPrefetch::Tick() {
   for (size_t looks = std::min(waiting_.size(), kLooksPerTick); looks > 0; --looks) {
     const auto awaited = waiting_.begin();
@@ -158,7 +158,7 @@ std::optional<ReturnOutcome> ReturnPrefetch::BringUp(CachePool* pool, Return* aw
   return std::nullopt;
 }
 
-// What no tier holds ends the prefix: nothing behind it could be hit.
+// A block that no tier holds ends the prefix: nothing behind it could be hit.
 std::vector<EntryIndex> ReturnPrefetch::ChoosePart(const CachePool& pool, Return* awaited,
                                                    uint64_t most) {
   size_t& end = awaited->part_end;

@@ -12,8 +12,8 @@
 //    awaited: there it ends.
 //  * It counts as no use, so that a client that never comes back keeps no block alive.
 //  * It is dropped when the session that gave the hint ends or leaves the pool, and when the
-//    sequence is used before its time, ends, or is expected at another time. What is on its way
-//    then still arrives.
+//    sequence is used before its time, ends, or is expected at another time. Blocks on their way
+//    then still arrive.
 #pragma once
 
 #include <cstddef>
@@ -38,23 +38,23 @@ class Acquirer;
 // Event loop only.
 class ReturnPrefetch {
  public:
-  // Of the sequences of one tenant; what comes beyond them is not remembered, and counted.
+  // The limit of the sequences of one tenant; those beyond it are not remembered, and counted.
   static constexpr size_t kMostSequences = 1024;
   static constexpr size_t kMostBlocks = 1u << 18;
 
   ReturnPrefetch(CacheState* state, PoolSpace* pools, Acquirer* acquirer, Loader* loader);
 
-  // The sequence goes on in so long. What was said of one with the same last block before is
-  // replaced. A region's blocks are its engine's to load: nothing is done for those. REQUIRES:
-  // SequenceHints has been told.
+  // The sequence goes on in so long. An earlier time for one with the same last block is replaced.
+  // A region's blocks are its engine's to load: nothing is done for those. REQUIRES: SequenceHints
+  // has been told.
   void Expect(SessionId session, const CachePool& pool, std::span<const BlockHash> hashes,
               int64_t returns_in_ms);
-  // What the session expects, or only in `pool`.
+  // Forgets the session's expected sequences, or only those in `pool`.
   void Forget(SessionId session, std::optional<PoolId> pool);
-  // Finds what is due. Looks at some thousand sequences.
+  // Finds the sequences that are due. Looks at some thousand sequences.
   void Tick();
-  // Begins what is due, at most CacheOptions::acquire_part_blocks for each pool; once for each
-  // event that the cache schedules.
+  // Begins the prefetches that are due, at most CacheOptions::acquire_part_blocks for each pool;
+  // once for each event that the cache schedules.
   void Pump();
 
   [[nodiscard]] size_t remembered() const { return by_last_block_.size(); }
@@ -69,7 +69,7 @@ class ReturnPrefetch {
     int64_t due_ms = 0;
     uint32_t until_s = 0;  // as the entries of its blocks say
     bool is_due = false;   // in due_
-    // Before `next` all has been seen to. Of those before `part_end` `part` is to be loaded.
+    // Before `next` all has been seen to. `part` are those before `part_end` that are to be loaded.
     size_t next = 0, part_end = 0;
     std::vector<size_t> part;
   };
@@ -86,10 +86,10 @@ class ReturnPrefetch {
                                                        const Return& awaited) const;
   // Sees to its next part. Nothing if there is more to do, now or later.
   [[nodiscard]] std::optional<ReturnOutcome> BringUp(CachePool* pool, Return* awaited);
-  // Returns what is to be loaded of it.
+  // Returns the blocks to load of it.
   [[nodiscard]] std::vector<EntryIndex> ChoosePart(const CachePool& pool, Return* awaited,
                                                    uint64_t most);
-  // What is to be loaded must not be pushed out by what moves down to make room for it.
+  // Blocks to be loaded must not be pushed out by blocks that move down to make room for them.
   void TouchLowerTiers(std::span<const EntryIndex> entries);
   // Begins the loads of the part, as many as there are free blocks.
   void Start(CachePool* pool, Return* awaited);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients say of their sequences: that one will not be used again, or when it will be.
+// Clients' hints about their sequences: that one will not be used again, or when it will be.
 //
 // A hint changes where blocks stand in the orders of eviction, and nothing else that a client could
-// see: what is cached is served as before. Blocks that will not be used again leave pool and host
+// see: cached blocks are served as before. Blocks that will not be used again leave pool and host
 // before all others of their tenant, and are copied neither to host nor to disk, unless they are
 // pinned; where they are, they stay until their space is needed. A block that others' sequences go
 // on from keeps its place, and so do those before it: they are not this sequence's alone. A use

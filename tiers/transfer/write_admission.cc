@@ -6,7 +6,7 @@
 namespace kvtier {
 namespace {
 
-// Of more children than these some are taken to be written: such a block is shared by many.
+// Some of more children than these are taken to be written: such a block is shared by many.
 constexpr size_t kMostChildren = 64;
 
 }  // namespace
@@ -27,8 +27,8 @@ bool WriteAdmission::ChildIsWritten(EntryIndex index) const {
   return false;
 }
 
-// Of a parent that no tier has nothing is decided here: it may come back, as when it is computed
-// anew, and if it does not what follows it is dropped (CacheOptions::keep_unusable_ms).
+// Nothing is decided here for a parent that no tier has: it may come back, as when it is computed
+// anew, and if it does not, its followers are dropped (CacheOptions::keep_unusable_ms).
 bool WriteAdmission::ParentsCanBeWritten(EntryIndex index) const {
   uint64_t left = state_.options.search_part_blocks;
   for (EntryIndex parent = state_.blocks.lineage.ParentOf(index);

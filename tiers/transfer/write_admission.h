@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a block is worth being written to disk: by its own chance of being used again, and by
-// what is written of its sequence.
+// Whether a block is worth being written to disk: by its own chance of being used again, and by the
+// blocks of its sequence that are written.
 //
 // A block is worth nothing without those before it. So one that is followed by a block on disk, or
 // on its way there, is written whatever its own chance; and one whose parent is not on disk and
@@ -24,8 +24,8 @@ class WriteAdmission {
   }
   // REQUIRES: Undecided().
   [[nodiscard]] bool Admits(EntryIndex entry) const;
-  // Of a block that is admitted, those before it that were declined and that some tier still has:
-  // they are to be written, too. The nearest first.
+  // The declined blocks before an admitted one that some tier still has: they are to be written,
+  // too. The nearest first.
   [[nodiscard]] std::vector<EntryIndex> DeclinedParents(EntryIndex entry) const;
 
  private:

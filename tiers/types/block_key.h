@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which block: whose it is and what it holds (its key), and where it is found: its row in the
-// directory, its place in a pool, its slot on disk.
+// A block's identity (its key: whose it is, and its hash), and the places where it is found: its
+// row in the directory, its place in a pool, its slot on disk.
 #pragma once
 
 #include <compare>
@@ -15,12 +15,12 @@
 namespace kvtier {
 
 // A (tenant, model) pair, interned: blocks of different namespaces never meet. Numbered from 0 by
-// the cache; persisted by the index, which also keeps what the number stands for.
+// the cache; persisted by the index, which also keeps the number's identity.
 using NamespaceId = Strong<struct NamespaceIdTag, uint32_t>;
 
 inline constexpr size_t kMaxTenantBytes = 64;
 
-// What a namespace stands for, the same for ever. `block_bytes` follows from the model.
+// The identity of a namespace, the same for ever. `block_bytes` follows from the model.
 struct NamespaceIdentity {
   std::string tenant;  // at most kMaxTenantBytes
   ModelFingerprint model;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache tells of single blocks to people who look into it.
+// The cache's reports on single blocks for people who look into it.
 #pragma once
 
 #include <cstdint>

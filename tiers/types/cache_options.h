@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache can be told. Units are in the names; zero means "off" only where it says so.
+// The options of the cache. Units are in the names; zero means "off" only where it says so.
 #pragma once
 
 #include <array>
@@ -16,12 +16,14 @@ namespace kvtier {
 struct TierQuota {
   // The tenant never takes more; 0: no cap of its own.
   uint64_t max_bytes = 0;
-  // What the tenant has, up to this much, is not taken for others; 0: nothing. Host and disk
+  // The tenant's own bytes, up to this number, are not taken for others; 0: none. Host and disk
   // reserve whole slabs: the next multiple of CacheOptions::slab_bytes.
   uint64_t reserved_bytes = 0;
+
+  bool operator==(const TierQuota&) const = default;
 };
 
-// What one tenant may take of each tier, and how long its blocks live.
+// One tenant's limits in each tier, and how long its blocks live.
 struct TenantQuota {
   std::string name;
   std::array<TierQuota, kTierCount> tiers;  // by Tier
@@ -29,6 +31,8 @@ struct TenantQuota {
   int64_t memory_ttl_ms = 0;
   int64_t extended_ttl_ms = 0;
   int64_t max_age_ms = 0;
+
+  bool operator==(const TenantQuota&) const = default;
 };
 
 // How a pool chooses the block to evict. Host and disk evict the least recently used.
@@ -40,7 +44,7 @@ enum class PoolEviction : uint8_t {
 struct CacheOptions {
   // Pool memory over all pools of a device: a hard cap.
   uint64_t pool_bytes = 1 * kGiB;
-  // Of pools that are created from now on.
+  // Applies to pools created after the change.
   PoolEviction pool_eviction = PoolEviction::kLru;
   // Slots are carved from slabs of this size, in the host arena and on disk. The largest block and
   // its header must fit into one.
@@ -50,13 +54,15 @@ struct CacheOptions {
   // (copied to the tier below ahead of need).
   double pool_clean_fraction = 0.10;
   double host_clean_fraction = 0.10;
-  // The share of the disk's slots kept free, so that a write finds one at once.
+  // The share of the disk's slots kept free, so that a write finds one at once. No key: a hundredth
+  // is 10 GiB of a TiB, more than a burst of writes that is under way takes.
   double disk_free_fraction = 0.01;
 
   // How long an acquire may wait for blocks to become free before dirty ones are dropped.
   int64_t max_wait_ms = 100;
   // A read from disk that has waited so long for a host slot takes the slot of a block that has
-  // arrived in the pool; host then no longer holds that one.
+  // arrived in the pool; host then no longer holds that one. No key: a write to disk takes less, so
+  // that only a disk that is behind makes host give up blocks.
   int64_t read_slot_wait_ms = 5;
 
   int64_t memory_ttl_ms = 10 * 60 * 1000;
@@ -66,34 +72,40 @@ struct CacheOptions {
   // An `extended` block that has been idle this long is written to disk without being pushed.
   int64_t persist_after_ms = 30 * 1000;
   // How long blocks are kept that follow one that no tier holds any more. They cannot be hit until
-  // it is back, which a client that missed it and computed it anew may bring about.
+  // it is back, which a client that missed it and computed it anew may bring about. No key: that
+  // client commits the block within the seconds that its prompt takes.
   int64_t keep_unusable_ms = 60 * 1000;
   // Bytes written to disk per UTC day; 0 means no limit.
   uint64_t disk_write_budget_bytes_per_day = 0;
   // A block is written to disk if it is at least so likely to be used again before it expires, as
   // far as that has been learned, or if a block that follows it is written; pinned ones always are.
-  // 0: every `extended` block is written.
+  // 0: every `extended` block is written. No key: at a persist_after of 30 s values up to 0.5 wrote
+  // 95 to 100 % of the same blocks. The write budget raises it when a day's share is spent.
   double disk_admission = 0.15;
-  // At most this share of the lowest tier's blocks may be pinned.
+  // At most this share of the lowest tier's blocks may be pinned. No key: half is left to what is
+  // not pinned, so that pins cannot stop the cache.
   double pin_fraction = 0.5;
 
-  // Bytes under way at once, each direction and kind.
+  // Bytes under way at once, each direction and kind. Reads from disk alone have a key. On an H200
+  // half as many bytes of loads made no difference, and 64 MiB of offloads kept copies waiting for
+  // their checksums (79 % of the bus). More writes would keep reads waiting in the drive.
   uint64_t max_load_bytes = 256 * kMiB;
   uint64_t max_offload_bytes = 256 * kMiB;
   uint64_t max_disk_read_bytes = 64 * kMiB;
   uint64_t max_disk_write_bytes = 32 * kMiB;
 
-  // Of a load in layers the first comes alone, as early as can be. Of the others so many come
-  // together that a piece of a block has this many bytes: the bus carries smaller ones slowly.
+  // The first layer of a load comes alone, as early as can be. So many of the others come together
+  // that a piece of a block has this many bytes: the bus carries smaller ones slowly.
   uint64_t layer_piece_bytes = 64 * kKiB;
 
   // --- the cold tier, if there is one
   // An `extended` block that has been idle this long is written to the cold store, once, if it has
-  // had so many hits. 0 bytes: nothing is written.
+  // had so many hits (no key: what was never hit is not worth a write that all hosts wait behind).
+  // 0 bytes: nothing is written.
   int64_t cold_after_ms = 60 * 1000;
   uint32_t cold_min_uses = 1;
   uint64_t cold_write_bytes_per_s = 64 * kMiB;
-  // How long an acquire waits to hear what the cold store has, and a load for one block of it.
+  // How long an acquire waits for the cold store's answer, and a load for one block of it.
   int64_t cold_lookup_deadline_ms = 5;
   int64_t cold_read_deadline_ms = 1000;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What callers ask of the cache, and what it answers; see cache.h for the calls.
+// Callers' requests to the cache, and its answers; see cache.h for the calls.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ namespace kvtier {
 
 // --- acquire ---
 
-// What the store that hosts share has of the blocks of an acquire whose caller has asked it.
+// The blocks of an acquire that the store shared by hosts has, if its caller has asked it.
 struct ColdHits {
   std::vector<uint32_t> positions;  // among the acquire's hashes
   // By position, as CommitRequest::depth.
@@ -45,7 +45,7 @@ struct AcquireRequest {
   uint32_t new_blocks = 0;
   // Tokens of a full block, for the count of tokens that are missed.
   uint16_t block_tokens = 0;
-  // Not 0: what is in host is loaded layer by layer, over all blocks, a block being so many equal
+  // Not 0: blocks in host are loaded layer by layer, over all blocks, a block being so many equal
   // layers. REQUIRES: divides the pool's block_bytes.
   uint32_t layers = 0;
   // Where the load is to be counted, if anywhere.
@@ -68,8 +68,8 @@ struct AcquireReply {
   std::vector<BlockHandle> new_blocks;
   // Nonzero if something is being loaded.
   LoadId load;
-  // Of the load: stands at how many of the hits are usable or, with layers asked for, how many
-  // layers of all the hits. Null if there is no load, or no room to count it.
+  // The load's counter: its value is how many of the hits are usable or, with layers asked for, how
+  // many layers of all the hits. Null if there is no load, or no room to count it.
   std::shared_ptr<const StepCounter> counter;
   // Why the first block after `hits` was not served; kNone when everything asked for was.
   MissReason miss = MissReason::kNone;
@@ -143,8 +143,8 @@ struct LoadRequest {
 
 // How the blocks of a load come.
 struct LayerOrder {
-  // Not 0: what is in host comes layer by layer, over all blocks, a block being so many equal
-  // layers. REQUIRES: divides the group's block_bytes.
+  // Not 0: blocks in host come layer by layer, over all blocks, a block being so many equal layers.
+  // REQUIRES: divides the group's block_bytes.
   uint32_t layers = 0;
   // Where the layers that all blocks have are counted, if anywhere: in a slot that the client has
   // named. REQUIRES: counters->CanBeNamed(counter_offset).
@@ -160,7 +160,7 @@ struct TransferEnd {
   std::vector<std::pair<uint32_t, MissReason>> failed;
 };
 
-// Of one handle that could not be released.
+// The error of one handle that could not be released.
 struct ReleaseError {
   uint32_t position = 0;
   Error error;
@@ -169,7 +169,7 @@ struct ReleaseError {
 // Which blocks an administrator wants to be gone for good.
 struct EraseRequest {
   std::string tenant;
-  // Those that were made in earlier hours, which count from 1970. Default: all.
+  // Only blocks made in earlier hours, which count from 1970. Default: all.
   uint32_t end_hour = UINT32_MAX;
 };
 
@@ -178,19 +178,19 @@ struct EraseReport {
   // Copies of blocks that tiers had, by Tier, and what they took there.
   std::array<uint64_t, kTierCount> blocks{};
   std::array<uint64_t, kTierCount> bytes{};
-  // Of those in pools: sessions still hold them, and their memory is free when the last lets go.
+  // Blocks in pools that sessions still hold: their memory is free when the last lets go.
   uint64_t referenced = 0;
   // In use without a pause, and still cached.
   uint64_t moving = 0;
 };
 
-// Of a stretch of a verification.
+// The result for a stretch of a verification.
 struct VerifyResult {
   uint64_t next_cursor = 0;
   uint64_t checked = 0;
   uint64_t bad = 0;
   uint64_t bytes = 0;
-  // Of the cold store: objects that it does not have any more, and that it did not answer for.
+  // Objects that the cold store does not have any more, and those that it did not answer for.
   uint64_t absent = 0;
   uint64_t unread = 0;
   bool finished = false;

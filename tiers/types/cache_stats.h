@@ -50,9 +50,9 @@ inline constexpr int kDropReasonCount = 23;
 
 // Why a slot of host memory that an earlier daemon left was not taken over.
 enum class AdoptionDrop : uint8_t {
-  kCorrupt = 0,  // header or payload is damaged, or what the table says of it cannot be
+  kCorrupt = 0,  // header or payload is damaged, or the table's record of it cannot be
   kUnfinished,   // it was being filled
-  kMisplaced,    // whole, but of another size than its slot, or not what is known of its block
+  kMisplaced,    // whole, but of another size than its slot, or not its block's facts
   kExpired,
   kDuplicate,     // the block has come to host again before its turn
   kTenantCap,     // its tenant would be beyond its cap
@@ -80,7 +80,7 @@ struct NeverRead {
   }
 };
 
-// What came of bringing a sequence up before its client is back (ReturnPrefetch).
+// The outcome of bringing a sequence up before its client is back (ReturnPrefetch).
 enum class ReturnOutcome : uint8_t {
   kComplete = 0,  // all that is cached of it was in the pool, or on its way there, in time
   kShort,         // the time was up, or there was no room
@@ -118,8 +118,8 @@ struct CacheStats {
     declined_by_reason[static_cast<size_t>(reason)] += count;
   }
 
-  // What acquires asked for; asked = pool + host + disk + miss + declined. What belongs to an
-  // acquire that has to load is counted when the load ends.
+  // The blocks that acquires asked for; asked = pool + host + disk + miss + declined. Blocks of an
+  // acquire that has to load are counted when the load ends.
   struct Asked {
     uint64_t asked = 0;
     std::array<uint64_t, kTierCount> hit{};
@@ -164,8 +164,7 @@ struct CacheStats {
   uint64_t acquires = 0;
   uint64_t acquires_refused = 0;
   uint64_t acquires_waited = 0;
-  // Of sequences that clients expected to go on: what came of bringing them up before that, and
-  // what was loaded for it.
+  // Outcomes of bringing up sequences that clients expected to go on, and the blocks loaded for it.
   std::array<uint64_t, kReturnOutcomeCount> returns{};
   void CountReturn(ReturnOutcome outcome) { ++returns[static_cast<size_t>(outcome)]; }
   uint64_t return_blocks = 0, return_bytes = 0;
@@ -205,7 +204,7 @@ struct CacheStats {
   // Blocks that an earlier daemon left in pools, and why others were not taken over.
   uint64_t adopted_pool_blocks = 0, adopted_pool_bytes = 0;
   std::array<uint64_t, kAdoptionDropCount> pool_adoption_drops{};
-  // Of blocks that clients named when they resumed their sessions: held again, and not.
+  // Blocks that clients named when they resumed their sessions: held again, and not.
   uint64_t resumed_blocks = 0, resume_lost_blocks = 0;
   std::array<uint64_t, kAdoptionDropCount> adoption_drops{};
   void CountAdoptionDrop(AdoptionDrop reason) { ++adoption_drops[static_cast<size_t>(reason)]; }
@@ -239,11 +238,11 @@ struct DeviceGauges {
   uint64_t load_bytes_per_s = 0;  // host to pool, as measured; 0: nothing was
 };
 
-// Of a tenant with quotas, by tier.
+// The gauges of a tenant with quotas, by tier.
 struct TenantGauges {
   TenantQuota quota;
   std::array<uint64_t, kTierCount> used_bytes{};  // slots with their headers; the pool: all of them
-  std::array<uint64_t, kTierCount> bound_bytes{};  // what it can have now; UINT64_MAX: no cap
+  std::array<uint64_t, kTierCount> bound_bytes{};  // the most it can have now; UINT64_MAX: no cap
   // Host and disk: slabs that the tenant has to itself, which only those with reserved ones do.
   std::array<uint64_t, kTierCount> own_slab_bytes{};
 };

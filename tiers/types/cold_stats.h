@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cold tier is counted by. Names are stable, they become metrics.
+// The counters of the cold tier. Names are stable, they become metrics.
 #pragma once
 
 #include <array>

@@ -15,9 +15,9 @@ enum class CopyLane : uint8_t { kPoolToHost = 0, kHostToPool, kHostToDisk, kDisk
 inline constexpr int kCopyLaneCount = 4;
 [[nodiscard]] std::string_view CopyLaneName(CopyLane lane);
 
-// What moved in one direction between tiers, and for how long anything was moving: bytes by busy
-// time is the throughput that was reached, whatever the share of idle time. Several copies may be
-// in flight at once; their time counts once. Event loop only.
+// The bytes moved in one direction between tiers, and for how long anything was moving: bytes by
+// busy time is the throughput that was reached, whatever the share of idle time. Several copies may
+// be in flight at once; their time counts once. Event loop only.
 class CopyMeter {
  public:
   void Begin(int64_t now_ms) {

@@ -10,7 +10,7 @@
 
 namespace kvtier {
 
-// What only the session's own client and the daemon know; random.
+// A random secret that only the session's own client and the daemon know.
 using SessionSecret = Digest128;
 
 struct SessionIdentity {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to requests and blocks, event by event as it happens: a tracer learns when it was,
-// for how long, and for which session.
+// The events of requests and blocks as they happen: a tracer learns when each was, for how long,
+// and for which session.
 #pragma once
 
 #include <array>
@@ -41,8 +41,8 @@ struct RequestTag {
 // A cache line: they are written in the middle of everything. Members that a kind has no use for
 // are zero.
 struct TraceEvent {
-  // Monotonic; 0: set by the tracer. What another thread has done carries its own time, which may
-  // lie before that of the event recorded before it.
+  // Monotonic; 0: set by the tracer. Another thread's work carries its own time, which may lie
+  // before that of the event recorded before it.
   int64_t time_us = 0;
   RequestTag tag;
   uint64_t id = 0;

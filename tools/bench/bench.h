@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measurements of kvtier-bench. Each starts a private daemon of its own and holds what it
-// measures against what the machine can do, in the same run.
+// The measurements of kvtier-bench. Each starts a private daemon of its own and compares its
+// results with the machine's limits, in the same run.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,6 @@ struct BenchOptions {
   std::vector<uint64_t> block_bytes;
   uint64_t entries = 1'000'000;
   uint32_t samples = 1000;  // of each acquire
-  uint32_t copy_threads = 2;
   std::vector<std::string> settings;  // of the onloads' daemons, KEY=VALUE, beside the bench's own
 };
 
@@ -65,8 +64,8 @@ struct AcquireResult {
 };
 [[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options);
 // The same of a daemon that runs already, with a pool of 64 MiB of its own on the device of that
-// position, and evicts what it stored there. Errors: those of the admin socket, before anything is
-// stored; kResourceExhausted when the daemon's pools leave no room for it.
+// position; it evicts the blocks that it stored there. Errors: those of the admin socket, before
+// anything is stored; kResourceExhausted when the daemon's pools leave no room for it.
 [[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquireOf(const std::string& socket,
                                                                   const std::string& admin_socket,
                                                                   uint32_t device,
@@ -76,7 +75,7 @@ struct AcquireResult {
 struct StartResult {
   uint64_t entries = 0;
   double seconds = 0;
-  double index_bytes_per_entry = 0;     // what the daemon accounts for
+  double index_bytes_per_entry = 0;     // bytes that the daemon accounts for
   double resident_bytes_per_entry = 0;  // growth of its resident memory over an empty start
 };
 [[nodiscard]] Result<StartResult> MeasureStart(const BenchOptions& options);
@@ -97,7 +96,7 @@ struct BenchSelection {
     return !(onload_host || onload_disk || onload_unwritten || acquire || start);
   }
 };
-// Measures what is selected, with progress on standard error. What was measured before an error is
+// Runs the selected measurements, with progress on standard error. All results before an error are
 // in `results`.
 [[nodiscard]] Status RunBench(const BenchOptions& options, const BenchSelection& selection,
                               BenchResults* results);
@@ -107,7 +106,7 @@ struct BenchSelection {
 // Tables with the bars of the project beside the figures.
 [[nodiscard]] std::string ToText(const BenchResults& results);
 
-// To be called before what is to be drawn is measured. Errors: kNotFound "no_gnuplot".
+// To be called before the measurements that are to be drawn. Errors: kNotFound "no_gnuplot".
 [[nodiscard]] Status FindGnuplot();
 // Throughput against block size, each tier with its ceiling, as an SVG file drawn by gnuplot.
 // Errors: kInvalidArgument "nothing_to_plot"; kNotFound "no_gnuplot"; kIoError.

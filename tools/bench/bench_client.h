@@ -18,17 +18,17 @@
 
 namespace kvtier {
 
-// What one acquire and the wait for its load took.
+// The times of one acquire and of the wait for its load.
 struct TimedLoad {
   double first_seconds = 0;  // from the same start to the end of what came before the wait
   double seconds = 0;
   std::array<uint64_t, kTierCount> hit{};
   uint64_t ready = 0;
-  // What the daemon used within `seconds`; only for clients of a PrivateDaemon.
+  // The daemon's processor time within `seconds`; only for clients of a PrivateDaemon.
   DaemonCpu cpu;
 };
 
-// What was copied down within a time.
+// The bytes that were copied down within a time.
 struct TimedOffload {
   double seconds = 0;
   uint64_t bytes = 0;
@@ -50,12 +50,12 @@ class BenchClient {
   // daemon is at rest. Errors: kResourceExhausted when the pool is smaller than the set.
   [[nodiscard]] Status Store(const std::vector<BlockHash>& set);
   // Commits a set that is nowhere yet, filled or with whatever its blocks hold, and lets go of it:
-  // how long it took from then until the daemon was at rest, and what it offloaded meanwhile. (Some
-  // may have been offloaded before, to make room.)
+  // the time from then until the daemon was at rest, and the bytes that it offloaded meanwhile.
+  // (Some may have been offloaded before, to make room.)
   [[nodiscard]] Result<TimedOffload> CommitAndTimeRest(const std::vector<BlockHash>& set,
                                                        bool fill);
-  // Commits a set likewise, lets go of it and asks at once for as many new blocks: how long it took
-  // to get them, and what was offloaded meanwhile to make room.
+  // Commits a set likewise, lets go of it and asks at once for as many new blocks: the time to get
+  // them, and the bytes that were offloaded meanwhile to make room.
   [[nodiscard]] Result<TimedOffload> CommitAndTimeRoom(const std::vector<BlockHash>& set);
   // References the whole set, waits until it is usable, lets go of it, and waits until the daemon
   // is at rest. Only the first two are timed.
@@ -70,7 +70,7 @@ class BenchClient {
   // How many of the set's blocks are durably on disk.
   [[nodiscard]] Result<uint64_t> CountOnDisk(const std::vector<BlockHash>& set);
 
-  // What the daemon has copied from its pools to host memory since it began.
+  // The bytes that the daemon has copied from its pools to host memory since it began.
   [[nodiscard]] Result<uint64_t> OffloadedBytes();
   // Asks the admin socket: the blocks leave host memory, so that the next load reads the disk.
   [[nodiscard]] Status EvictFromHost(const std::vector<BlockHash>& set) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the machine can do at best: the same bytes moved by the shortest program, to hold the tiers'
-// rates against.
+// The machine's limits: the same bytes moved by the shortest program, for comparison with the
+// tiers' rates.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct ReadWork {
   uint64_t request_bytes = 0;  // a multiple of 4 KiB
   uint64_t requests = 0;       // one after the other in the file
   uint64_t queue_bytes = 0;    // under way at once
-  // What is read lands in so much memory, round and round; no less than queue_bytes, at most 1 GiB.
+  // The memory into which reads land, round and round; no less than queue_bytes, at most 1 GiB.
   uint64_t memory_bytes = 0;
 };
 

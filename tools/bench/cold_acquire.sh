@@ -1,18 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a configured cold tier costs acquires of blocks that this host has: a daemon without one beside
-# a daemon with a Ceph cluster that answers, and that stands still. The three are measured in turn.
+# Measures how much a configured cold tier slows acquires of blocks that this host has: a daemon without
+# one beside a daemon whose RESP server answers, and then stands still. The three are measured in turn.
 # Prints medians of p50 and p99 over the rounds.
 #
 #   tools/bench/cold_acquire.sh [ROUNDS]      9 by default; build/release, or KVTIER_BUILD
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-if [[ ! ${KVTIER_TEST_CLUSTER-} ]]; then exec tools/test-cluster.sh "$0" "$@"; fi
-
 readonly rounds=${1:-9}
 readonly build=${KVTIER_BUILD:-build/release}
-readonly directory=$KVTIER_TEST_CLUSTER
+directory=$(mktemp -d /tmp/kvtier-cold.XXXXXX)
+readonly directory
+trap 'kill -KILL $(cat "$directory"/*.pid); rm -rf "$directory"' EXIT
+
+redis-server --port 0 --unixsocket "$directory/redis.sock" --save '' --appendonly no >/dev/null &
+readonly store=$!
+echo $store >"$directory/redis.pid"
+until redis-cli -s "$directory/redis.sock" ping >/dev/null 2>&1; do read -rt 0.1 <> <(:) || true; done
 
 start_daemon() {
   local name=$1
@@ -21,7 +26,6 @@ start_daemon() {
     --set "server.admin_socket=$directory/$name.admin" --set pool.device=host \
     --set pool.bytes=256MiB --set host.bytes=256MiB --set disk.bytes=0B --set restart.keep_for=0s \
     "$@" >"$directory/$name.out" 2>&1 &
-  # With the others that the cluster's directory lists, so that they end together.
   echo $! >"$directory/$name.pid"
   until [[ -S $directory/$name.sock ]]; do read -rt 0.1 <> <(:) || true; done
 }
@@ -32,13 +36,13 @@ measure() {
 }
 
 start_daemon without
-start_daemon with --set cold.kind=rados --set "cold.endpoint=kvtier@$directory/ceph.conf"
+start_daemon with --set "cold.endpoint=resp://$directory/redis.sock"
 for ((round = 0; round < rounds; round++)); do
   measure without none "$round"
   measure with healthy "$round"
-  tools/test-cluster.sh signal "$directory" STOP 0 1 2
+  kill -STOP $store
   measure with stopped "$round"
-  tools/test-cluster.sh signal "$directory" CONT 0 1 2
+  kill -CONT $store
 done
 
 python3 - "$directory" "$rounds" <<'END'

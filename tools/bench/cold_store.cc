@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cold store takes and gives through the daemon's own code for it: `tools/bench/cold.sh`
-// compares that with the store's own benchmark.
+// A cold store's rates through the daemon's own code for it: `tools/bench/cold.sh` compares them
+// with the store's own benchmark.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ constexpr int64_t kTtlS = 3600;
 // Objects that are read, many times, and how many a question asks for.
 constexpr size_t kObjects = 128;
 constexpr size_t kAsked = 64;
-// What is written before names are used again, so that a store in memory does not fill up.
+// The bytes written before names are used again, so that a store in memory does not fill up.
 constexpr size_t kWrittenBytes = size_t{1} << 30;
 
 struct Measure {

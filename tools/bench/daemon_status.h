@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a daemon under measurement says of itself.
+// The status of a daemon under measurement.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,7 @@ namespace kvtier {
 [[nodiscard]] Result<boost::json::value> AskStatus(const std::string& admin_socket);
 
 // Processor time that a daemon has taken since it started, in the kernel and outside. Threads that
-// have ended are not counted, of which a daemon at work has none. Of no process: zeros.
+// have ended are not counted, of which a daemon at work has none. Zeros without a process.
 struct DaemonCpu {
   double all_seconds = 0;   // all its threads together
   double loop_seconds = 0;  // the event loop's thread, which is the process's first

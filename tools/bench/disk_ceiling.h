@@ -17,10 +17,10 @@ namespace kvtier {
 class DiskCeiling {
  public:
   // For the daemon whose disk tier lies in `disk_directory` and holds two sets of `blocks` slots of
-  // `slot_bytes`. What is read lands in `memory_bytes`: as many as the host tier has, or 0 for the
-  // few buffers of the queue, again and again. (A disk that is a program, as in many virtual
-  // machines, copies into the latter faster: they stay in the processor's caches.)
-  // Errors: kNotFound when there is no data file.
+  // `slot_bytes`. Reads land in `memory_bytes`: as many as the host tier has, or 0 for the few
+  // buffers of the queue, again and again. (A disk that is a program, as in many virtual machines,
+  // copies into the latter faster: they stay in the processor's caches.) Errors: kNotFound when
+  // there is no data file.
   [[nodiscard]] static Result<DiskCeiling> Find(const std::string& disk_directory,
                                                 uint64_t slot_bytes, uint64_t blocks,
                                                 uint64_t memory_bytes);

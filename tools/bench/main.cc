@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtier-bench: measures the tiers through a real daemon, beside what the machine can do.
+// kvtier-bench: measures the tiers through a real daemon, beside the machine's limits.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -39,9 +39,6 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--entries", options.entries, "For the start.")
       ->check(CLI::Range(uint64_t{8192}, uint64_t{1} << 30))
-      ->capture_default_str();
-  app.add_option("--copy-threads", options.copy_threads, "Of the daemon and of the ceiling.")
-      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--set", options.settings,
                  "KEY=VALUE for the daemons of the onloads and acquires; may be repeated.");

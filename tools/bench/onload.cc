@@ -27,8 +27,11 @@ uint64_t HostBytesForDisk(const BenchOptions& options, uint64_t block_bytes) {
   return options.set_bytes / block_bytes * (block_bytes + kHeaderBytes) / 2;
 }
 
+// As many as copy between pool and host memory on the daemon's host device.
+constexpr uint32_t kCopyThreads = 2;
+
 // For the host tier two sets, both of which lie in host memory, take turns in a pool that holds
-// one. Of a set that came from disk host memory keeps a part when the next one comes, so for the
+// one. Host memory keeps a part of a set that came from disk when the next one comes, so for the
 // disk tier each load has a set of its own; those that are stored last push the others out of host
 // memory.
 uint64_t SetCount(const BenchOptions& options, Tier tier) {
@@ -44,7 +47,6 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
   daemon.temporary_parent = options.directory;
   daemon.settings = {
       fmt::format("pool.bytes={}B", (slots + kSparePoolBlocks) * block_bytes),
-      fmt::format("pool.copy_threads={}", options.copy_threads),
       fmt::format("host.bytes={}B",
                   from_disk ? HostBytesForDisk(options, block_bytes) : 3 * set_slot_bytes),
       fmt::format("disk.bytes={}B", from_disk ? (SetCount(options, tier) + 1) * set_slot_bytes : 0),
@@ -59,7 +61,7 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
 
 constexpr uint64_t kSetsInPool = 3;
 
-// The coldest third of the pool lies in host as well, which has no space for more. Of host, only
+// The coldest third of the pool lies in host as well, which has no space for more. In host, only
 // the share that is kept clean has been written.
 Result<PrivateDaemon> StartUnwritten(const BenchOptions& options, uint64_t block_bytes) {
   const uint64_t slots = options.set_bytes / block_bytes;
@@ -68,7 +70,6 @@ Result<PrivateDaemon> StartUnwritten(const BenchOptions& options, uint64_t block
   daemon.temporary_parent = options.directory;
   daemon.settings = {
       fmt::format("pool.bytes={}B", (kSetsInPool * slots + kSparePoolBlocks) * block_bytes),
-      fmt::format("pool.copy_threads={}", options.copy_threads),
       fmt::format("host.bytes={}B", set_slot_bytes + 16 * kMiB),
       fmt::format("disk.bytes={}B", 3 * kSetsInPool * set_slot_bytes),
       fmt::format("cache.slab_bytes={}B", 16 * kMiB),
@@ -81,15 +82,15 @@ Result<PrivateDaemon> StartUnwritten(const BenchOptions& options, uint64_t block
   return PrivateDaemon::Start(std::move(daemon));
 }
 
-// What the machine can do at best with the same bytes: run once for each load, and the seconds that
-// each run took.
+// The machine's limit with the same bytes: run once for each load, and the seconds that each run
+// took.
 struct Ceiling {
   std::function<Status()> run;
   std::function<std::vector<double>()> seconds;
 };
 
 Result<Ceiling> CeilingOfHost(const BenchOptions& options, uint64_t block_bytes) {
-  const CopyWork work{block_bytes, options.set_bytes / block_bytes, options.copy_threads};
+  const CopyWork work{block_bytes, options.set_bytes / block_bytes, kCopyThreads};
   KVT_ASSIGN_OR_RETURN(MemcpyCeiling memory, MemcpyCeiling::Create(work));
   auto shared = std::make_shared<MemcpyCeiling>(std::move(memory));
   auto seconds = std::make_shared<std::vector<double>>();
@@ -112,8 +113,8 @@ Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
 
 double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; }
 
-// Leaves copies of all sets below the pool, so that making room costs nothing later. Of two sets
-// that take turns the first turn alone does not.
+// Leaves copies of all sets below the pool, so that making room costs nothing later. For two sets
+// that take turns, the first turn alone does not.
 Status WarmUp(BenchClient& client, std::span<const std::vector<BlockHash>> sets) {
   const int turns = sets.size() == 2 ? 4 : 1;
   for (int i = 0; i < turns; ++i) {

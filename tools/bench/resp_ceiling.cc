@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one connection of hiredis moves to and from a server with nothing around it: commands are
+// The rates of one connection of hiredis to and from a server with nothing around it: commands are
 // appended, then their replies are read. tools/bench/cold.sh compares the library for cold stores
 // with it.
 #include <fmt/format.h>

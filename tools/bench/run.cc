@@ -11,7 +11,7 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kHeaderBytes = 4 * kKiB;
-// What the onload measurements need of a tier, in sets; see onload.cc.
+// The size of a tier that the onload measurements need, in sets; see onload.cc.
 constexpr uint64_t kSetsInTier = 3;
 constexpr uint64_t kSpareSlabBytes = 16 * kMiB;
 

@@ -128,7 +128,7 @@ def _run_jobs(
     name: str, part: Part, record: Record, path: pathlib.Path, seconds: float, first_seed: int,
     count: int,
 ) -> None:
-    """Each process has a file of its own; what has been counted is added when all have ended."""
+    """Each process has a file of its own; the counts are added when all have ended."""
     deadline = time.monotonic() + seconds
     dealer = Dealer(record.part(name, first_seed)["next_seed"])
     files = [path.with_suffix(f".{name}-{number}.json") for number in range(count)]

@@ -36,7 +36,8 @@ def block_hash(*key: object) -> bytes:
 
 
 def bytes_of(block: bytes) -> np.ndarray:
-    """What a block of this hash must be: every eight bytes depend on hash and position."""
+    """The bytes that a block of this hash must have: every eight bytes depend on hash and position.
+    """
     start = int.from_bytes(block[:8], "little")
     words = _WORDS + np.uint64(start)
     words ^= words >> np.uint64(29)
@@ -54,8 +55,8 @@ def conversations(seed: int, count: int = 48, longest: int = 24) -> list[list[by
 
 
 class Player:
-    """A client: acquires, checks, fills what it misses, releases. Counts what it saw in `counts`;
-    `wrong` says where bytes were not what they must be. One thread."""
+    """A client: acquires, checks, fills the blocks that it misses, releases. Counts its findings in
+    `counts`; `wrong` says where bytes were not as they must be. One thread."""
 
     def __init__(self, socket: str, name: str) -> None:
         """Raises KvtierError."""
@@ -139,7 +140,7 @@ class Player:
         self.finish()
 
     def finish(self) -> None:
-        """Waits until what was sent has been done."""
+        """Waits until all requests so far have been done."""
         try:
             self.connection.flush()
         except kvtier.KvtierError as error:
@@ -169,7 +170,7 @@ class Player:
                     f"block {hashes[place].hex()[:16]} from {kvtier.Tier(tiers[place]).name}: "
                     f"{int(differs.sum())} bytes, the first at {int(differs.argmax())}"
                 )
-        # What was read of a block counts only if the block was held all the while.
+        # Bytes read from a block count only if the block was held all the while.
         whole = self.pool.check(blocks)
         if not whole:
             lost = [place for place in wrong if not self.pool.check(blocks[place : place + 1])]

@@ -18,7 +18,7 @@ from world import Nursery, World
 VICTIMS_AT_ONCE = 4
 ROUNDS_OF_VICTIMS = 50
 LONGEST_LIFE_S = 0.15
-#: The first ones make the daemon allocate what it keeps.
+#: The first ones make the daemon allocate the memory that it keeps.
 _WARM_UP = 10
 _GONE_WITHIN_S = 120
 _RESIDENT_SLACK_BYTES = 8 << 20
@@ -119,7 +119,7 @@ class Kills:
             self._fail(f"resident memory grew from {before[2]} to {after[2]} bytes")
 
     def _fail(self, what: str) -> None:
-        # What follows from the first failure of a round is no news.
+        # Later failures of a round are no news.
         if not self._failed:
             self._job.fail(self._seed, what, self._world.log())
         self._failed = True

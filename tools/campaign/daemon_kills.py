@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 of the daemon under load: no client sees a wrong byte, and what the daemon had said to be
-on disk is found there by every later one."""
+"""kill -9 of the daemon under load: no client sees a wrong byte, and every later daemon finds the
+blocks that the daemon had reported on disk."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class DaemonKills:
         if hits < 0:
             return  # no room, or no answer in time; a daemon that has died is noticed at its kill
         if hits < length and observer.miss == kvtier.Miss.POOL_FULL:
-            # What sessions went on holding over the restart leaves little of so small a pool.
+            # Blocks that sessions went on holding over the restart leave little of so small a pool.
             self._job.count("requests cut for want of room")
         elif hits < length:
             self._fail(f"{hits} of {length} blocks on disk were served: {observer.miss.name}")
@@ -143,7 +143,7 @@ class DaemonKills:
             self._fail(text)
 
     def _fail(self, what: str) -> None:
-        # What follows from the first failure of a round is no news.
+        # Later failures of a round are no news.
         if not self._failed:
             self._job.fail(self._seed, what, self._world.log())
         self._failed = True

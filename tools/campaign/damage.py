@@ -49,7 +49,7 @@ _ANY: Places = (set(), set())
 
 
 class Damage:
-    """What all rounds share: a world whose blocks are known, and how they are read."""
+    """The part that all rounds share: a world whose blocks are known, and how they are read."""
 
     def __init__(self, job: Job, seed: int, world: World) -> None:
         self.job = job

@@ -2,7 +2,7 @@
 """The client processes of a campaign.
 
     load_client.py play SOCKET SEED PROMPTS_SEED     plays until its standard input ends, then prints
-                                                     what it has seen as JSON
+                                                     its findings as JSON
     load_client.py nursery SOCKET 0 PROMPTS_SEED     takes "start SEED" and "kill PID", line by line,
                                                      and answers each with a number
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Power loss: a recorded stream of a daemon's writes is cut, what was not synced is dropped, torn and
-reordered, and a daemon is started on what is left. It starts; what was promised to be on disk is a
-hit; no byte is wrong; and what was evicted or erased by an administrator stays gone."""
+"""Power loss: a recorded stream of a daemon's writes is cut, unsynced data is dropped, torn and
+reordered, and a daemon is started on the rest. It starts; blocks promised to be on disk are hits;
+no byte is wrong; and blocks evicted or erased by an administrator stay gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READ_AT_MOST = 500
 
 
 class Cut(NamedTuple):
-    """One power loss: when, and the numbers that decide what is left."""
+    """One power loss: when, and the numbers that decide which data is left."""
 
     seed: int
     position: int
@@ -102,7 +102,8 @@ class Checks:
             raise RuntimeError(f"the daemon refuses to start, with {status}") from None
 
     def _read(self, player: Player, blocks: list[bytes], promised: set[bytes]) -> set[bytes]:
-        """Reads what is there, or a part of it if that is much. Returns the misses."""
+        """Reads the blocks that are there, or a part of them if they are many. Returns the misses.
+        """
         assert self._cut is not None
         presence = player.pool.lookup(blocks)
         present = [block for block, where in zip(blocks, presence) if where]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a campaign has done so far: counted, kept in a JSON file, shown as a table in Markdown."""
+"""A campaign's results so far: counted, kept in a JSON file, shown as a table in Markdown."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Dealer:
 
 
 class Job:
-    """One part's share of a run: how long it may take, and what it has to report. One thread.
+    """One part's share of a run: how long it may take, and its results. One thread.
 
     deal: gives the next so many seeds, where several jobs share a range; without it the job goes on
     where its record ends. again: what a command that repeats a seed needs beyond it."""
@@ -148,8 +148,8 @@ class Job:
         return self.seconds_left == 0 or len(self._entry["failures"]) >= MAX_FAILURES
 
     def seeds(self, step: int = 1) -> Iterator[int]:
-        """The first seed of each round, `step` apart, until the part is over; at least one. What a
-        round has counted is saved with it."""
+        """The first seed of each round, `step` apart, until the part is over; at least one. A
+        round's counts are saved with it."""
         while True:
             self._entry["skipped"] = ""
             seed = self._entry["next_seed"] if self._deal is None else self._deal(step)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvtier-record-writes STREAM BACKING MOUNTPOINT: a file system that passes everything on to the
-// empty directory BACKING and writes down, in STREAM, what was asked of it and when it was
-// answered, so that any moment can later be looked at as a power loss would have left it. For Linux
-// with FUSE; runs until it is unmounted. Exit: 0, or 1 with a message.
+// empty directory BACKING and writes down, in STREAM, each request and when it was answered, so
+// that any moment can later be looked at as a power loss would have left it. For Linux with FUSE;
+// runs until it is unmounted. Exit: 0, or 1 with a message.
 //
 // A request that changes something is written down twice: when it arrives, with its bytes, and just
-// before it is answered, with how much of it failed. A sync therefore promises what was answered
-// before the sync arrived, and nothing else. Syncs, and some writes, are answered late, since on a
-// disk they take their time and overlap. Nothing is cached: each write() above is a write here.
+// before it is answered, with how much of it failed. A sync therefore promises the requests that
+// were answered before the sync arrived, and nothing else. Syncs, and some writes, are answered
+// late, since on a disk they take their time and overlap. Nothing is cached: each write() above is
+// a write here.
 //
 // STREAM is a sequence of events, in little-endian integers:
 //   kind (1 byte, see Kind) zero (3) request (4) value (8) file (8) bytes (4), and the bytes.
@@ -51,7 +52,7 @@ enum class Kind : char {
   kSyncDirectory = 'Y',  // bytes: the name
   kAnswer = 'E',         // of the request; value: bytes at its end that were not written, 1 if it
                          // has none and failed
-  kNote = 'N',           // bytes: what was written to /.note
+  kNote = 'N',           // bytes: those written to /.note
 };
 
 constexpr std::string_view kNotePath = "/.note";
@@ -229,7 +230,7 @@ int Allocate(const char*, int mode, off_t offset, off_t bytes, fuse_file_info* i
   return outcome;
 }
 
-// The backing directory needs no sync: what is left after a power loss comes from the stream.
+// The backing directory needs no sync: the data left after a power loss comes from the stream.
 int Sync(const char*, int, fuse_file_info* info) {
   const uint32_t request = Self().Note(Kind::kSync, 0, Handle(info).number, {});
   Pause(kSlowestSyncUs);

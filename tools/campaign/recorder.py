@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records everything that a daemon under load writes, by kvtier-record-writes, with notes in the stream
-of what the daemon had said at each moment: which blocks are on disk, and which are gone."""
+"""Records everything that a daemon under load writes, by kvtier-record-writes, with notes in the
+stream of the daemon's reports at each moment: which blocks are on disk, and which are gone."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class _Recorder:
                 self._hashes += blocks_of(prompts)
             settings.apply(self._world)
             self._world.daemon.start()
-            # What is encrypted anew each time does not get smaller by compression.
+            # Data that is encrypted anew each time does not get smaller by compression.
             share = 0.25 if settings.keys == "memory" else 1.0
             self._live(prompts, share * seconds / lives, erases=life % 3 == 2 and not keeps_keys)
             self._end(life, index_is_lost=life % 4 == 3)

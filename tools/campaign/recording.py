@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording of everything that a daemon under load has written, by kvtier-record-writes, with notes
-in it of what the daemon had said at each moment: which blocks are on disk, and which are gone."""
+"""A recording of everything that a daemon under load has written, by kvtier-record-writes, with
+notes in it of the daemon's reports at each moment: which blocks are on disk, and which are gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from world import World
 SIZES = (192, 150)
 #: As many would fit into what two files use for other things than slabs.
 _HEAD_BLOCKS = 224
-#: The disk holds about half of what is asked for. It grows and shrinks with the starts.
+#: The disk holds about half of the requested blocks. It grows and shrinks with the starts.
 DISK_BLOCKS = tuple(_HEAD_BLOCKS + blocks for blocks in (320, 320, 420, 320, 380))
 SETTINGS = ("retention.persist_after=0s", "restart.keep_for=0s", "disk.files=2")
 _LIVES_TO_AN_ENCRYPTED = 6
@@ -38,8 +38,8 @@ def doomed_hash(seed: int, number: int) -> bytes:
 
 
 class DiskSettings(NamedTuple):
-    """What the recorded daemon is told of its disk, start by start. keys: "none"; "memory": encrypted
-    with keys that end with the daemon, so that the next one empties the files; "persist": they are on
+    """The recorded daemon's disk options, start by start. keys: "none"; "memory": encrypted with
+    keys that end with the daemon, so that the next one empties the files; "persist": they are on
     the disk as well."""
 
     blocks: int
@@ -48,7 +48,7 @@ class DiskSettings(NamedTuple):
     def apply(self, world: World) -> None:
         settings = ["disk.encryption=none"]
         if self.keys != "none":
-            settings = ["disk.encryption=aes-256-gcm", f"disk.keys={self.keys}"]
+            settings = ["disk.encryption=aes-256-gcm"]
         if self.keys == "persist":
             root_key = world.directory / "root.key"
             root_key.write_bytes(_ROOT_KEY)

@@ -43,8 +43,8 @@ def resident_bytes(process: int) -> int:
 
 
 def grown(samples: list[tuple[int, int, int]]) -> str:
-    """What is larger in the last third than it ever was in the one before it; empty if flat. The
-    first third is for what a daemon allocates once."""
+    """The figures that are larger in the last third than they ever were in the one before it; empty
+    if flat. The first third is for memory that a daemon allocates once."""
     third = len(samples) // 3
     if third < 4:
         return ""
@@ -95,7 +95,7 @@ def _run_one(job: Job, seed: int, world: World) -> None:
 
 
 def run(job: Job) -> None:
-    """One round takes all the time there is. Tiers that hold about half of what is asked for, so
+    """One round takes all the time there is. Tiers that hold about half of the requested blocks, so
     that all of them work."""
     for seed in job.seeds():
         with World(160, 150, 300, "retention.persist_after=0s", "restart.keep_for=0s") as world:

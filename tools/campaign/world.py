@@ -123,7 +123,7 @@ class LoadClient:
         return self._process.poll() is not None
 
     def finish(self) -> dict[str, Any]:
-        """What it has seen. Raises RuntimeError (it failed)."""
+        """Returns its findings. Raises RuntimeError (it failed)."""
         try:
             output, errors = self._process.communicate(timeout=_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -161,7 +161,7 @@ class Nursery:
         return int(self._ask(f"kill {client}"))
 
     def close(self) -> None:
-        """What it has started ends with it."""
+        """Its child processes end with it."""
         self._process.kill()
         self._process.communicate()
 

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvtier-record-writes has written down, and what a power loss may leave of it.
+"""The stream of kvtier-record-writes, and the states that a power loss may leave of it.
 
 The model, by which any file system that journals its metadata must be covered:
 
-* A sync (fsync or fdatasync, which are the same here) that was answered keeps what was answered
+* A sync (fsync or fdatasync, which are the same here) that was answered keeps all requests answered
   before it arrived: the bytes of its file, and the file's size. It keeps no name.
-* Names (create, mkdir, rename, unlink, rmdir) are one journal for the whole file system. What is left
-  is a prefix of it, which has at least what was answered before an answered sync of any directory
+* Names (create, mkdir, rename, unlink, rmdir) are one journal for the whole file system. A prefix
+  of it is left, which has at least the requests answered before an answered sync of any directory
   arrived.
-* Of what was written to a file since, each sector, of 512 or 4,096 bytes, has any of the contents that
-  it has had, independently of all others: writes are dropped, torn and reordered, also those that
-  were never answered. A sector that nothing of was kept reads as zeros, or as it was before.
+* After later writes to a file each sector, of 512 or 4,096 bytes, has any of the contents that it
+  has had, independently of all others: writes are dropped, torn and reordered, also those that were
+  never answered. A sector that nothing of was kept reads as zeros, or as it was before.
 * Sizes (writes beyond the end, truncate, fallocate) of one file are kept in order, up to any point,
   whatever happened to the bytes and to other files. A truncate that was lost gives back the old bytes.
 
-A request that failed has changed what it did change, such as the first bytes of a write, and counts as that.
+A request that failed has changed some things, such as the first bytes of a write, and counts as
+these changes.
 
 It is harsher than ext4 and XFS, which also keep the name of a file that was synced, and write bytes
 before the size that covers them. It is milder than a file system that loses the order of names
@@ -66,7 +67,7 @@ def unpack(stream: bytes | memoryview) -> Iterator[Event]:
 
 
 class _Change:
-    """Of a file's contents or of names; `answered` is when, and None until then."""
+    """A change of a file's contents or of names; `answered` is when, and None until then."""
 
     __slots__ = ("event", "answered")
 
@@ -107,7 +108,7 @@ def _overwrite(content: bytearray, offset: int, piece: bytes | memoryview) -> No
 
 
 def _done(event: Event, failed: int) -> Event:
-    """What it came to, where that many bytes at its end were not written."""
+    """The bytes actually written, where that many at its end were not."""
     written = event.content[: max(0, len(event.content) - failed)]
     if event.kind == WRITE and written:
         return event._replace(content=written)
@@ -184,7 +185,7 @@ class Disk:
         reachable = {number for number in self._names.values() if number is not None}
         reachable.update(change.event.file for change in self._journal)
         for number in [number for number in self._files if number not in reachable]:
-            # Its unlink is kept, but it may be open: what is written to it now is lost anyhow.
+            # Its unlink is kept, but it may be open: later writes to it are lost anyhow.
             self._files[number] = _File()
 
     def cut(self, numbers: random.Random) -> dict[str, bytearray | None]:
@@ -204,7 +205,7 @@ class Disk:
 
 
 class _Luck:
-    """What one power loss keeps of what was not synced."""
+    """The unsynced changes that one power loss keeps."""
 
     def __init__(self, numbers: random.Random) -> None:
         self._numbers = numbers
@@ -260,7 +261,7 @@ class _Luck:
         return range(offset // self._sector, (offset + size - 1) // self._sector + 1)
 
     def _forget(self, sectors: dict[int, list[tuple[int, Event]]], size: int) -> None:
-        """What was written before a truncate that was kept, as far as it was beyond the new end."""
+        """Bytes written before a truncate that was kept, as far as they were beyond the new end."""
         for sector in [sector for sector in sectors if (sector + 1) * self._sector > size]:
             below = [
                 (i, event._replace(content=event.content[: size - event.value]))
@@ -294,8 +295,8 @@ class _Luck:
 
 
 def write_tree(contents: dict[str, bytearray | None], root: pathlib.Path) -> None:
-    """REQUIRES: root is an empty directory. Names come in order, a directory before what is in it;
-    what lies in a directory that was lost is lost."""
+    """REQUIRES: root is an empty directory. Names come in order, a directory before its entries;
+    entries of a directory that was lost are lost."""
     for name, content in contents.items():
         path = root / name.lstrip("/")
         if not path.parent.is_dir():

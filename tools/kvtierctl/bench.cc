@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl bench: what the tiers deliver, beside what the machine can do.
+// kvtierctl bench: the tiers' rates, beside the machine's limits.
 #include "tools/bench/bench.h"
 
 #include <fmt/format.h>
@@ -121,16 +121,10 @@ void AddSpawnOptions(CLI::App* command, BenchArguments* arguments) {
       ->check(CLI::Range(1, 1000))
       ->type_name("N")
       ->capture_default_str();
-  command
-      ->add_option("--copy-threads", arguments->options.copy_threads,
-                   "Of the daemon, and of the ceiling.")
-      ->check(CLI::Range(1, 64))
-      ->type_name("N")
-      ->capture_default_str();
   command->add_option("--plot", arguments->plot, "Also draw throughput against block size (SVG).")
       ->type_name("FILE");
-  for (const char* name : {"--pool", "--host", "--disk", "--directory", "--block-bytes",
-                           "--repetitions", "--copy-threads", "--plot"}) {
+  for (const char* name :
+       {"--pool", "--host", "--disk", "--directory", "--block-bytes", "--repetitions", "--plot"}) {
     command->get_option(name)->needs(spawn);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands on single blocks share: which blocks are meant, and asking the daemon in
+// Shared by the commands on single blocks: which blocks are meant, and asking the daemon in
 // portions.
 #pragma once
 

@@ -18,7 +18,7 @@
 namespace kvtier {
 namespace {
 
-// What to do about errors that do not say so themselves, by reason.
+// Advice about errors that give none themselves, by reason.
 struct Remedy {
   std::string_view reason;
   std::string_view text;
@@ -100,7 +100,7 @@ void CommandContext::Fail(const Error& error) {
 }
 
 std::string FormatProgress(std::string_view verb, const BlockProgress& progress) {
-  // What is counted may grow meanwhile.
+  // The total may grow meanwhile.
   const uint64_t total = std::max(progress.total, progress.done);
   if (total == 0) return fmt::format("{} nothing yet", verb);
   const uint64_t filled = kBarColumns * progress.done / total;

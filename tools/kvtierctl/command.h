@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kvtierctl's commands share: where the daemon is, how to answer, how to show progress and how
+// Shared by kvtierctl's commands: where the daemon is, how to answer, how to show progress and how
 // to end.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace kvtier {
 // The largest number for options that count; a negative one would be taken for a huge one.
 inline constexpr int64_t kMaxCount = int64_t{1} << 53;
 
-// What kvtierctl tells the shell. Stable: scripts depend on the numbers.
+// kvtierctl's exit codes. Stable: scripts depend on the numbers.
 enum class ExitCode : int {
   kOk = 0,
   kFailed = 1,

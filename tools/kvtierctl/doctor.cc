@@ -83,7 +83,7 @@ Check DiskOwnerCheck(const std::string& directory) {
           "kvtierd --dev leaves the disk tier out: chown and chmod 700 it, or remove it"};
 }
 
-// What the daemon reports of itself: a disk tier that is degraded, and a version that is not this
+// Checks of the daemon's own report: a disk tier that is degraded, and a version that is not this
 // program's. `status` is nowhere if there is no daemon, or no right to ask.
 void AddDaemonChecks(JsonView status, std::vector<Check>* checks) {
   if (!status.present()) return;

@@ -20,7 +20,7 @@
 #include <memory>
 #include <system_error>
 
-#include "base/machine_memory.h"
+#include "base/machine.h"
 #include "base/posix.h"
 #include "base/units.h"
 
@@ -29,8 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the CUDA runtime in kvtierd takes at least, by the driver's number and by its version of
-// CUDA.
+// The oldest driver that kvtierd's CUDA runtime accepts, by the driver's number and by its version
+// of CUDA.
 constexpr int kWantedDriver = KVTIER_DRIVER;
 constexpr int kWantedCuda = KVTIER_DRIVER_CUDA;
 // Below this the smallest tiers of `kvtierd --dev` leave an engine nothing.
@@ -62,7 +62,7 @@ std::string FirstLine(const fs::path& path) {
   return line;
 }
 
-// "[madvise]" of "always [madvise] never" is what is in effect.
+// "[madvise]" in "always [madvise] never" is the choice in effect.
 std::string Chosen(const std::string& choices) {
   const size_t begin = choices.find('[');
   const size_t end = choices.find(']', begin);

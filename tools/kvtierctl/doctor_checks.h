@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `kvtierctl doctor` looks at on a machine: each check says what was found, whether it would
-// hurt a kvtierd, and what to do about it.
+// The checks of `kvtierctl doctor` on a machine: each gives its finding, whether it would hurt a
+// kvtierd, and advice.
 //
 // Checks change nothing but for a file without a name that DiskChecks writes and that is gone with
-// its descriptor. Those that take a `root` read files below it, so that tests can show them any
+// its descriptor. Checks that take a `root` read files below it, so that tests can show them any
 // machine. Any thread; DiskChecks and DriverCheck may take seconds.
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace kvtier {
 
-// kFail: a daemon would not work, or the user would not get what is asked for. kWarn: it works, but
-// slower or with less than the machine has.
+// kFail: a daemon would not work, or the user would not get the requested service. kWarn: it works,
+// but slower or with less than the machine has.
 enum class CheckLevel { kOk, kWarn, kFail };
 
 struct Check {
@@ -28,7 +28,7 @@ struct Check {
 // The NVIDIA driver and its GPUs, by loading libcuda. No driver is no fault.
 [[nodiscard]] Check DriverCheck();
 
-// What may be locked (RLIMIT_MEMLOCK). `limit_bytes`: UINT64_MAX means no limit.
+// Checks the limit of locked memory (RLIMIT_MEMLOCK). `limit_bytes`: UINT64_MAX means no limit.
 [[nodiscard]] Check MemlockCheck(uint64_t limit_bytes);
 
 // Descriptors: each client costs a few.

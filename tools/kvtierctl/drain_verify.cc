@@ -17,7 +17,7 @@
 namespace kvtier {
 namespace {
 
-// What a reply means to a person, and how many blocks it names that the operation failed for.
+// A reply's meaning for a person, and how many blocks it names that the operation failed for.
 struct Outcome {
   std::string text;
   uint64_t failed = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl erase: a tenant's blocks to be gone for good, with the keys of what is on disk.
+// kvtierctl erase: removes a tenant's blocks for good, with the keys of those on disk.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -41,7 +41,7 @@ void AddGlobalOptions(CLI::App* app, CommandContext* context) {
       ->capture_default_str();
 }
 
-// What is wrong with the command's name, after parsing has failed; empty if it is something else.
+// The fault of the command's name, after parsing has failed; empty if it is something else.
 std::string WrongCommand(const CLI::App& app) {
   if (!app.get_subcommands().empty()) return {};
   const std::vector<std::string> rest = app.remaining();

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kCudaPrefix = "cuda:";
 
-// Empty if it is; else what is wrong. Which GPUs there are, the daemon knows.
+// Empty if it is; else its fault. The daemon knows which GPUs there are.
 std::string CheckDevice(const std::string& text) {
   if (text == "host" || text == "all") return {};
   const bool gpu = text.starts_with(kCudaPrefix) && text.size() > kCudaPrefix.size() &&

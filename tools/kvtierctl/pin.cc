@@ -68,8 +68,8 @@ void AddPinCommand(CLI::App* app, CommandContext* context) {
       ->type_name("HOURS")
       ->capture_default_str();
   command->footer(
-      "Ends with 8 if some of the blocks are not cached, with 4 if none is. How many may be\n"
-      "pinned is the daemon's cache.pin_fraction.\n"
+      "Ends with 8 if some of the blocks are not cached, with 4 if none is. At most\n"
+      "half of the lowest tier can be pinned.\n"
       "Example:\n"
       "  kvtierctl ls --prefix 3fb1 --hashes | kvtierctl pin - --hours 2");
   command->callback([arguments, context] {

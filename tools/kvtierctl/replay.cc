@@ -137,7 +137,7 @@ std::string FormatReport(const ReplayReport& report) {
       Percentile(samples, 0.99), report.wrong_blocks);
 }
 
-// What the table and the JSON do not show, but the user should know.
+// Warns of facts that the table and the JSON do not show, but the user should know.
 void WarnOfShortfalls(const ReplayReport& report) {
   const Terminal terminal(stderr);
   const auto warn = [&terminal](uint64_t count, std::string_view what) {

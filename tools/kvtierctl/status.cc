@@ -40,7 +40,7 @@ std::string Heading(JsonView status, const Terminal& terminal) {
                      FormatElapsed(static_cast<int64_t>(status["uptime_s"].Number() * 1000)));
 }
 
-// What each tier is made of, so that one need not guess which engine was chosen.
+// The disk tier's kind, so that one need not guess which engine was chosen.
 std::string DiskKind(JsonView disk) {
   if (!disk["enabled"].IsTrue()) return "none";
   const std::string engines = JoinedTexts(disk["engines"]);
@@ -77,7 +77,7 @@ std::string TierTable(JsonView status) {
   return table.Render();
 }
 
-// What the blocks in a device's pools take.
+// The bytes of the blocks in a device's pools.
 struct DeviceUse {
   uint64_t blocks = 0;
   uint64_t bytes = 0;
@@ -180,7 +180,7 @@ std::string TenantTable(JsonView tenants) {
   return any ? "\n" + table.Render() : std::string();
 }
 
-// What engines have in memory that outlives them, or have left there.
+// Engines' memory that outlives them, or that they have left there.
 std::string KeptMemoryTable(JsonView kept_memory) {
   using enum Table::Align;
   Table table({{"kept memory", kLeft}, {"size"}, {"device"}, {"owner", kLeft}});
@@ -220,7 +220,7 @@ std::string SessionTable(JsonView sessions) {
   return text;
 }
 
-// What outlives the daemon, who holds it and until when.
+// The memory that outlives the daemon, its holder and until when.
 std::string RestartText(JsonView restart) {
   const std::string holder = restart["holder"].Text();
   if (holder.empty()) return {};
@@ -279,7 +279,7 @@ std::string KernelsText(JsonView kernels) {
                      FormatCompactCount(kernels["calls"].Count()), kernels["in_flight"].Count());
 }
 
-// What an administrator should look into.
+// Problems that an administrator should look into.
 std::string Troubles(JsonView status, const Terminal& terminal) {
   std::string text;
   const auto add = [&](const std::string& line) {

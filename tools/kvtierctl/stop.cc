@@ -35,7 +35,7 @@ bool WaitForProcess(int pidfd) {
   return ::poll(&waiting, 1, kProcessEndMs) == 1;
 }
 
-// What the daemon tells while it drains; the first message has its number.
+// The daemon's messages while it drains; the first message has its number.
 class StopProgress {
  public:
   void OnMessage(std::string_view message) {

@@ -28,7 +28,7 @@ struct TopArguments {
   uint64_t count = 0;
 };
 
-// What has happened between two looks, per second.
+// Changes between two readings, per second.
 struct Rates {
   double seconds = 0;
   double asked = 0;

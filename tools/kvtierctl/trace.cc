@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl trace: what the daemon did lately, request by request and block by block.
+// kvtierctl trace: the daemon's recent work, request by request and block by block.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -90,7 +90,7 @@ void Dump(const TraceArguments& arguments, CommandContext* context) {
   if (fetched->lost > 0) {
     fmt::print(stderr,
                "kvtierctl: {} events were overwritten while they were being fetched; "
-               "a shorter --since or a larger trace.events helps\n",
+               "a shorter --since helps\n",
                FormatCount(fetched->lost));
   }
   if (arguments.output.empty()) return context->Print(fetched->document);
@@ -124,7 +124,7 @@ void AddTraceCommand(CLI::App* app, CommandContext* context) {
   command->add_option("--output", arguments->output, "Write it to this file.")->type_name("FILE");
   command->footer(
       "The output is in Chrome's trace event format: open it at https://ui.perfetto.dev or in\n"
-      "chrome://tracing. The daemon keeps its latest events, as many as trace.events says.\n"
+      "chrome://tracing. The daemon keeps its latest 65,536 events.\n"
       "Example:\n"
       "  kvtierctl trace dump --since 10 --output trace.json");
   command->callback([arguments, context] { Dump(*arguments, context); });

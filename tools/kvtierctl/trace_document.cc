@@ -67,7 +67,7 @@ std::string NameOf(const KindRow& kind, JsonView event) {
   return std::string(kind.name);
 }
 
-// What a begin and an end have in common.
+// The arguments that a begin and an end have in common.
 json::object ArgumentsOf(JsonView event) {
   json::object arguments;
   for (const char* member : {"session", "request", "bytes"}) {
@@ -153,7 +153,7 @@ void TraceDocument::Place(JsonView event, const Key& key, Open* open) {
   open->track = next_track_++;
   if (session == 0) return;
   sessions_.try_emplace(session, fmt::format("session {}", session));
-  // What a session waits for ends with it, but blocks on their way up still arrive.
+  // Work that a session waits for ends with it, but blocks on their way up still arrive.
   const auto owner = open_.find(Key{"session", session, 0});
   if (owner != open_.end() && kind.kind != "block_load") owner->second.parts.push_back(key);
 }

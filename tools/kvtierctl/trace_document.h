@@ -14,8 +14,8 @@ namespace kvtier {
 
 // Each thing that took time becomes a pair of records, "b" and "e", with an id of its own; parts of
 // it have the same id and lie within it. Each session is shown as a process, the cache itself as
-// process 1. An end without a begin is left out and counted; what has no end yet ends now and says
-// so.
+// process 1. An end without a begin is left out and counted; a begin without an end yet ends now
+// and says so.
 class TraceDocument {
  public:
   // An event of a "kvtier.trace/1" reply; in the order in which they happened.
@@ -54,7 +54,7 @@ class TraceDocument {
   void Instant(JsonView event);
   // Puts the span's two records into the document, those of its open parts before.
   void Close(const Key& key, int64_t us, boost::json::object arguments);
-  // Where the span is shown, and of what it is a part.
+  // Where the span is shown, and the span of which it is a part.
   void Place(JsonView event, const Key& key, Open* open);
   void AddRecord(int nested, uint64_t order, boost::json::object record);
   [[nodiscard]] std::string Metadata() const;

@@ -36,7 +36,8 @@ class Option:
 
     @property
     def kind(self):
-        """What completes the value: choice, flag, directory, file, or other (nothing does)."""
+        """The kind of completion of the value: choice, flag, directory, file, or other (nothing
+        does)."""
         if self.choices:
             return "choice"
         return {"": "flag", "DIRECTORY": "directory", "FILE": "file", "PATH": "file",
@@ -83,7 +84,7 @@ def rows(lines):
 
 
 def read(name, run):
-    """REQUIRES: run(*words) gives what the program prints for these arguments."""
+    """REQUIRES: run(*words) returns the program's output for these arguments."""
     return _read(name, run("--help"), lambda command: run(command, "--help"))
 
 

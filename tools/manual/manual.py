@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes manual pages and completions from what the programs say of themselves.
+"""Writes manual pages and completions from the programs' own help.
 
     manual.py SHARE DATE KVTIERCTL KVTIERD [PANDOC]
 
@@ -100,8 +100,8 @@ def write_page(share, page, markdown, date, version, pandoc):
          "--metadata=header:kvtier"],
         input=f"## NAME\n\n{name} - {TITLES[page]}\n\n{markdown}", text=True, check=True,
         stdout=subprocess.PIPE).stdout
-    # What mandoc objects to: fonts that terminals lack, and a paragraph begun right behind a heading,
-    # which begins one by itself.
+    # Removes everything that mandoc objects to: fonts that terminals lack, and a paragraph begun
+    # right behind a heading, which begins one by itself.
     man = man.replace("\\f[C]\n", "").replace("\n\\f[R]\n.fi", "\n.fi")
     man = man.replace("\\f[V]", "\\f[B]")
     man = re.sub(r"(?m)^(\.S[HS] .*\n)\.PP\n", r"\1", man)

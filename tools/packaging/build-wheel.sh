@@ -16,7 +16,8 @@ source tools/packaging/packing.sh
 readonly tag=manylinux_${floor/./_}_x86_64
 # Libraries that every system has, and that must be its own.
 readonly system_libraries='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s)\.so'
-# Debian's packages of what is linked statically or used as headers; what is carried along is found.
+# Debian's packages that are linked statically or used as headers; libraries that are carried along
+# are found.
 readonly linked_packages=(librocksdb-dev libsnappy-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev
   liburing-dev libssl-dev libboost-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev libstdc++-12-dev)
@@ -53,7 +54,7 @@ copy_stripped() {
   fi
 }
 
-# The licences of what the wheel carries beside kvtier.
+# The licences of the parts that the wheel carries beside kvtier.
 copy_licences() {
   local directory=$1 name path
   mkdir -p "$directory"

@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by what packs a build, which is called with the directory for what it makes: sets `output`, that
-# directory; `build`, KVTIER_BUILD_DIRECTORY or build/wheel; and `work`, which is gone when the script ends.
+# Sourced by the scripts that pack a build, which are called with the directory for their output:
+# sets `output`, that directory; `build`, KVTIER_BUILD_DIRECTORY or build/wheel; and `work`, which
+# is gone when the script ends.
 # Files that are packed have the time of the commit, or SOURCE_DATE_EPOCH.
 
-# What the parts may ask of glibc.
+# The version of glibc that the parts may require.
 readonly floor=2.34
 
 die() {

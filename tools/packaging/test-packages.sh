@@ -21,7 +21,7 @@ shift
 debs=("$directory"/*.deb)
 [[ -e ${debs[0]} ]] || die "$directory has no packages"
 
-# What an administrator types; runs in a root.
+# An administrator's commands; runs in a root.
 readonly journey='
 set -eu
 export DEBIAN_FRONTEND=noninteractive

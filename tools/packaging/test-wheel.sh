@@ -21,7 +21,7 @@ die() {
 readonly wheel=$(realpath "$1")
 shift
 readonly places=("${@:-here}")
-# What a user types; runs in a root or on this machine. $1: a directory of its own, $2: the wheel,
+# A user's commands; runs in a root or on this machine. $1: a directory of its own, $2: the wheel,
 # $3: the interpreter.
 readonly journey='
 set -eu

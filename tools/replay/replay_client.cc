@@ -233,7 +233,7 @@ void ReplayClient::CountAsyncErrors() {
   do {
     count = kvt_take_errors(connection_.get(), errors.data(), errors.size(), nullptr);
     for (const kvt_async_error& error : std::span(errors).first(count)) {
-      // What a daemon's death has taken was counted where it was missed.
+      // A block that a daemon's death has taken was counted where it was missed.
       if (std::string_view(error.reason) == "lost_at_restart") continue;
       const bool duplicate = error.code == KVT_ALREADY_EXISTS;
       ++(duplicate ? report_.blocks_committed_twice : report_.errors);

@@ -24,7 +24,7 @@ struct ReplayTarget {
   std::string settle_admin_socket;
   uint64_t block_bytes = 0;
   uint32_t layers = 1;
-  uint64_t pool_bytes = 0;  // 0: what the daemon has left
+  uint64_t pool_bytes = 0;  // 0: as much as the daemon has left
   uint32_t device = 0;
   // The longest pause between tries to come back to a lost daemon.
   int64_t reconnect_max_ms = 2000;
@@ -42,7 +42,7 @@ class ReplayClient {
   // the report meaningless (the daemon cannot settle).
   [[nodiscard]] Status Play(const TraceRequest& request);
 
-  // Waits until the daemon has taken everything in, and returns what was seen.
+  // Waits until the daemon has taken everything in, and returns the report.
   [[nodiscard]] const ReplayReport& Finish();
 
   [[nodiscard]] kvt::Connection& connection() { return connection_; }
@@ -59,8 +59,7 @@ class ReplayClient {
   // Returns how many hits still counted when they had been read: all, or none if the connection,
   // and with it the protection of the bytes, went away.
   size_t CheckHits(const std::vector<kvt_hash>& hashes, const kvt::Acquired& acquired);
-  // A block's bytes: in place in host memory, or a copy of what is on a GPU, good until the next
-  // call.
+  // A block's bytes: in place in host memory, or a copy of a GPU's, good until the next call.
   [[nodiscard]] kvt::Result<std::span<const std::byte>> Look(const kvt_block& block);
   // Fills a private block with what belongs to `hash`.
   [[nodiscard]] kvt::Status Fill(const BlockHash& hash, const kvt_block& block);

@@ -34,7 +34,7 @@ void WaitForArrival(const TraceRequest& request, SteadyClock::time_point start, 
                                 std::chrono::duration_cast<SteadyClock::duration>(since_start));
 }
 
-// What the clients have played together; in memory that a process shares with those that it forks.
+// The clients' progress together; in memory that a process shares with those that it forks.
 class Progress {
  public:
   explicit Progress(uint64_t requests) : requests_(requests) {
@@ -106,7 +106,7 @@ Result<ReplayReport> ReplayWithThreads(const Trace& trace, const ReplayOptions& 
   return Merge(reports);
 }
 
-// What a client process sends: a byte that says which of the two, then a report or an error.
+// A client process sends a byte that says which of the two follows, then a report or an error.
 constexpr uint8_t kReportFollows = 1;
 constexpr uint8_t kErrorFollows = 2;
 constexpr size_t kMaxErrorTextBytes = 4096;

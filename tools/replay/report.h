@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a replay saw.
+// The results of a replay.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ struct ReplayReport {
   std::array<OnloadTime, kTierCount> onload{};
   double seconds = 0;
 
-  // What went other than well. All of these blocks count as misses.
+  // Counts of troubles. All of these blocks count as misses.
   uint64_t requests_without_daemon = 0;  // the connection was down, or went down meanwhile
   uint64_t requests_without_room = 0;    // the pool could not hold the missed blocks
   uint64_t blocks_lost_loading = 0;      // promised by an acquire, but the load failed

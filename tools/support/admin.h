@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tools use of libkvtier besides pools: its errors as this project's own, and requests to the
-// daemon's admin socket.
+// The parts of libkvtier that tools use besides pools: its errors as this project's own, and
+// requests to the daemon's admin socket.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ class JsonView {
  public:
   explicit JsonView(const boost::json::value* value = nullptr) : value_(value) {}
 
-  // What is looked at; null for nowhere, or if it is not an object.
+  // The value in view; null for nowhere, or if it is not an object.
   [[nodiscard]] const boost::json::value* value() const { return value_; }
   [[nodiscard]] const boost::json::object* object() const {
     return value_ != nullptr ? value_->if_object() : nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stream can show.
+// The abilities of a stream's terminal.
 #pragma once
 
 #include <cstdio>

@@ -10,10 +10,9 @@
  * Status. Every function that can fail returns a `kvt_status`, KVT_OK (0) or one of the positive
  * codes below; its particulars are in `kvt_last_error()` of the same thread. Two kinds matter:
  *   KVT_UNAVAILABLE   no daemon, or the connection was lost (or closed by the library, because the
- *                     daemon sent what the protocol does not allow). Not an error of the caller:
- *                     treat it as a miss, compute without the cache and call again; the library
- *                     reconnects.
- *   everything else   what was asked for cannot be done, for the stated reason.
+ *                     daemon broke the protocol). Not an error of the caller: treat it as a miss,
+ *                     compute without the cache and call again; the library reconnects.
+ *   everything else   the request cannot be served, for the stated reason.
  *
  * Ownership. Objects (`kvt_connection`, `kvt_pool`) belong to the caller, which frees them with the
  * function named there; NULL is accepted. Arrays and structs passed in are only read during the
@@ -27,9 +26,9 @@
  *
  * Reconnecting. A call that finds the connection gone tries to connect, say hello, register and
  * attach again, at most once per `reconnect_min_ms`..`reconnect_max_ms` (doubling); between tries
- * it returns KVT_UNAVAILABLE at once. What was acquired over the lost connection is taken back if
- * it can be ("Resuming" in kvtier_sequence.h); else handles give KVT_STALE_HANDLE, and the bytes of
- * a lost block may be overwritten. Memory is never unmapped under the caller: an earlier pool stays
+ * it returns KVT_UNAVAILABLE at once. Blocks acquired over the lost connection are taken back if
+ * they can be ("Resuming" in kvtier_sequence.h); else handles give KVT_STALE_HANDLE, and
+ * lost blocks may be overwritten. Memory is never unmapped under the caller: an earlier pool stays
  * until `kvt_pool_drop_stale_mappings` or `kvt_pool_close`, but two generations later as zeros.
  *
  * Units are in the names; times are milliseconds; a block is `block_tokens` tokens. Timeouts: 0
@@ -225,8 +224,9 @@ enum {
 };
 
 /* A group of a model's layers, whose blocks have a geometry and a pool of their own. An opaque
- * group has `layer_bytes` in place of heads and head sizes: only the engine knows what the bytes
- * are. A group of states is opaque, and its block_tokens say how far apart states can be kept. */
+ * group has `layer_bytes` in place of heads and head sizes: only the engine knows the meaning of
+ * the bytes. A group of states is opaque, and its block_tokens say how far apart states can be
+ * kept. */
 typedef struct kvt_kv_group {
   uint32_t layers;
   uint32_t kv_heads; /* stored by this tensor-parallel rank */
@@ -266,7 +266,7 @@ typedef struct kvt_model_record {
 KVT_API void kvt_model_record_init(kvt_model_record* record);
 
 /* Byte strides in the pool of a group. Inline scales follow a layer's keys and values as
- * [token][head][scale]. Of an opaque group only the strides of blocks and layers are not 0. */
+ * [token][head][scale]. An opaque group has only strides of blocks and layers; the others are 0. */
 typedef struct kvt_layout {
   size_t size;
   uint64_t element_bytes;
@@ -317,19 +317,19 @@ KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devic
 #define KVT_ANY_DEVICE UINT32_MAX
 
 /* Attaches to the pool of (device, this user's tenant, model, group) and maps it for reading and
- * writing. Pools of one model on several devices share what is cached below them. `group` is a
- * position in the record's groups. The pool is created on first use with `pool_bytes`; 0 leaves the
- * size to the daemon, which shares what is left among the groups that have no pool yet. Two
- * attaches to one model give two mappings of one pool. With wait_for_daemon and no daemon, calls
- * are KVT_UNAVAILABLE (misses) until one finds a daemon. Free with kvt_pool_close. Errors:
+ * writing. Pools of one model on several devices share the tiers below them. `group` is a position
+ * in the record's groups. The pool is created on first use with `pool_bytes`; 0 leaves the size to
+ * the daemon, which shares the rest among the groups that have no pool yet. Two attaches to one
+ * model give two mappings of one pool. With wait_for_daemon and no daemon, calls are
+ * KVT_UNAVAILABLE (misses) until one finds a daemon. Free with kvt_pool_close. Errors:
  * KVT_RESOURCE_EXHAUSTED, KVT_INVALID_ARGUMENT, KVT_NOT_FOUND (model; "unknown_device";
  * "device_not_served": no pools on this GPU; "device_ambiguous": several, none is current here). */
 KVT_API kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t group,
                               uint32_t device, uint64_t pool_bytes, kvt_pool** pool);
 /* Unmaps the pool, old mappings included. The last of a connection's that are attached to one pool
- * also gives back what is held there: references are dropped, blocks that were not committed are
- * free for others at once. REQUIRES: no thread and no kernel of the process uses the memory, by
- * whatever mapping; the pool's sequences and workspaces are closed. Waits for no answer. */
+ * also gives back its blocks: references are dropped, blocks that were not committed are free for
+ * others at once. REQUIRES: no thread and no kernel of the process uses the memory, by whatever
+ * mapping; the pool's sequences and workspaces are closed. Waits for no answer. */
 KVT_API void kvt_pool_close(kvt_pool* pool);
 
 typedef struct kvt_pool_info {
@@ -340,7 +340,7 @@ typedef struct kvt_pool_info {
   uint32_t blocks;
   uint32_t block_tokens;
   uint64_t generation; /* of the pool: differs between any two pools ever created on this host */
-  uint64_t attachment; /* of this process to it: changes with what was held before being lost */
+  uint64_t attachment; /* of this process to it: changes with blocks held before being lost */
   int32_t fd;          /* of the pool's memory, to import it on a device; owned by `pool` */
   uint32_t model;
   uint32_t group;
@@ -398,7 +398,7 @@ typedef struct kvt_acquire_request {
   size_t partial_count;
   uint32_t new_blocks; /* private blocks to allocate: all of them or the call fails */
   uint32_t reserved;
-  /* Default KVT_LOAD_BLOCKS. What comes from disk comes whole, and no layer is complete before. */
+  /* Default KVT_LOAD_BLOCKS. Blocks from disk come whole, and no layer is complete before. */
   kvt_load_order load_order;
   uint8_t reserved_2[7];
 } kvt_acquire_request;
@@ -430,7 +430,7 @@ typedef struct kvt_acquire_reply {
 /* References the longest cached prefix over all tiers, starts what must be loaded, and allocates
  * private blocks. Exactly one round trip. On failure nothing is held and the counts are 0. Errors:
  * KVT_UNAVAILABLE (miss is then KVT_MISS_UNAVAILABLE), KVT_RESOURCE_EXHAUSTED "pool_full",
- * KVT_LIMIT_EXCEEDED, KVT_TIMEOUT (what the daemon still grants is released by the library). */
+ * KVT_LIMIT_EXCEEDED, KVT_TIMEOUT (the library releases all that the daemon still grants). */
 KVT_API kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* request,
                                kvt_acquire_reply* reply);
 
@@ -459,16 +459,16 @@ KVT_API kvt_status kvt_wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64
  * it is complete. After a failure no layer counts as usable: `ready` says which hits still are. */
 KVT_API kvt_status kvt_wait_layers(kvt_pool* pool, kvt_load load, uint32_t layers,
                                    int64_t timeout_ms, kvt_load_progress* progress);
-/* What is given to `stream` after this call starts when the first `up_to` hits (of a load in
- * layers: the first `up_to` layers of all hits) are usable, without the host: the stream waits for
- * a counter that the daemon's copies set. It goes on, too, when the load fails, the daemon dies or
+/* Work given to `stream` after this call starts when the first `up_to` hits (of a load in layers:
+ * the first `up_to` layers of all hits) are usable, without the host: the stream waits for a
+ * counter that the daemon's copies set. It goes on, too, when the load fails, the daemon dies or
  * the connection is closed: once the stream has passed, kvt_wait (kvt_wait_layers) for the same
- * `up_to` tells, usually without waiting, whether what was computed counts; if it does not say so,
- * throw the results away. `stream` is a cudaStream_t or CUstream of the pool's GPU, NULL the
- * default one. Where the load is not counted (the session has more loads at once than
- * counters) the call itself waits, at most for the connection's `request_timeout_ms`. A
- * thread of the library watches the connection from the first call on. Errors: KVT_UNSUPPORTED (not
- * CUDA memory), KVT_IO_ERROR, those of kvt_wait. */
+ * `up_to` tells, usually without waiting, whether its results count; if it does not say so, throw
+ * them away. `stream` is a cudaStream_t or CUstream of the pool's GPU, NULL the default one. Where
+ * the load is not counted (the session has more loads at once than counters) the call itself waits,
+ * at most for the connection's `request_timeout_ms`. A thread of the library watches the connection
+ * from the first call on. Errors: KVT_UNSUPPORTED (not CUDA memory), KVT_IO_ERROR, those of
+ * kvt_wait. */
 KVT_API kvt_status kvt_wait_on_stream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream);
 
 typedef struct kvt_commit_entry {
@@ -535,11 +535,11 @@ typedef struct kvt_multimodal_item {
 
 /* Recipes of block hashes: names of kvt_model_record.hash_recipe and kvt_hash_options.recipe. */
 #define KVT_HASH_VLLM_1 "vllm-sha256-cbor/1" /* vLLM up to 0.30, keys as bare values */
-#define KVT_HASH_VLLM_2 "vllm-sha256-cbor/2" /* vLLM from 0.31 on, each key with what it is */
+#define KVT_HASH_VLLM_2 "vllm-sha256-cbor/2" /* vLLM from 0.31 on, each key with its kind */
 #define KVT_HASH_SGLANG_1 "sglang/1"         /* SGLang's storage hashes */
 
-/* What the hashes of a prompt cover beside its tokens. A text that is NULL is absent; vLLM takes an
- * empty one for absent, too. A recipe refuses what it does not hash; /1 passes over lora_path. */
+/* Values that a prompt's hashes cover beside its tokens. A text that is NULL is absent; vLLM takes
+ * an empty one for absent, too. A recipe refuses values it does not hash; /1 skips lora_path. */
 typedef struct kvt_prompt_identity {
   size_t size;
   const char* seed;                 /* vLLM's, of the first parent; NULL: "vllm-none-hash" */

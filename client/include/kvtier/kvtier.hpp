@@ -70,7 +70,7 @@ class BlockSpan {
   std::vector<kvt_block> blocks_;
 };
 
-// What an acquire brought.
+// The result of an acquire.
 struct Acquired {
   BlockSpan hits;                                 // the longest cached prefix
   std::vector<kvt_acquired_block> sources;        // where each hit was found, and its tokens
@@ -81,7 +81,7 @@ struct Acquired {
   kvt_miss miss = KVT_MISS_NONE;
 };
 
-// One growing sequence of tokens; see kvtier_sequence.h for what the calls mean.
+// One growing sequence of tokens; kvtier_sequence.h describes the calls.
 class Sequence {
  public:
   explicit Sequence(kvt_sequence* sequence) : sequence_(sequence) {}
@@ -123,7 +123,7 @@ class Sequence {
   Status MarkComputed(uint64_t tokens) {
     return ToStatus(kvt_sequence_mark_computed(get(), tokens));
   }
-  // What is to be computed, in order; see kvtier_hit_plan.h.
+  // The ranges to compute, in order; see kvtier_hit_plan.h.
   Result<std::vector<kvt_token_range>> ComputeRanges() const {
     std::vector<kvt_token_range> ranges(KVT_MAX_COMPUTE_RANGES);
     size_t count = 0;
@@ -133,8 +133,7 @@ class Sequence {
     return ranges;
   }
   Status Finish() { return ToStatus(kvt_sequence_finish(get())); }
-  // Tells what is known of the sequence; see kvtier_hints.h. Returns of how many blocks the hint
-  // was taken.
+  // Gives a hint about the sequence; see kvtier_hints.h. Returns the number of blocks that took it.
   Result<uint32_t> Hint(kvt_hint hint, int64_t returns_in_ms = 0) {
     uint32_t taken = 0;
     if (kvt_sequence_hint(get(), hint, returns_in_ms, &taken)) return Error::Last();
@@ -177,7 +176,7 @@ class Workspace {
 
 class Pool;
 
-// What is asked for in the pool of one group of a model.
+// The request for the pool of one group of a model.
 struct GroupRequest {
   const Pool* pool = nullptr;
   std::span<const kvt_hash> hashes;
@@ -263,7 +262,7 @@ class Pool {
     if (progress.finished) acquired->hits.Shrink(progress.ready);
     return progress;
   }
-  // Has the stream wait instead; ask Wait or WaitLayers afterwards whether what it did counts.
+  // Has the stream wait instead; ask Wait or WaitLayers afterwards whether its results count.
   Status WaitOnStream(const Acquired& acquired, uint32_t up_to, void* stream) {
     return ToStatus(kvt_wait_on_stream(get(), acquired.load, up_to, stream));
   }
@@ -280,7 +279,7 @@ class Pool {
   Status Release(std::span<const kvt_block> blocks) {
     return ToStatus(kvt_release(get(), blocks.data(), blocks.size(), nullptr));
   }
-  // Whether what was read of these blocks before is theirs; see kvt_check_blocks.
+  // Whether bytes read from these blocks before are theirs; see kvt_check_blocks.
   Status Check(std::span<const kvt_block> blocks) const {
     return ToStatus(kvt_check_blocks(get(), blocks.data(), blocks.size()));
   }
@@ -294,8 +293,8 @@ class Pool {
     if (kvt_pin(get(), hashes.data(), hashes.size(), ttl_ms, &pinned)) return Error::Last();
     return pinned;
   }
-  // Tells what is known of a sequence whose hashes these are; see kvtier_hints.h. Returns of how
-  // many blocks the hint was taken.
+  // Gives a hint about the sequence that has these hashes; see kvtier_hints.h. Returns the number
+  // of blocks that took it.
   Result<uint32_t> Hint(std::span<const kvt_hash> hashes, kvt_hint hint,
                         int64_t returns_in_ms = 0) {
     uint32_t taken = 0;
@@ -425,8 +424,8 @@ class Region {
     if (kvt_region_pin(get(), hashes.data(), hashes.size(), ttl_ms, &pinned)) return Error::Last();
     return pinned;
   }
-  // Tells what is known of a sequence whose hashes these are; see kvtier_hints.h. Returns of how
-  // many blocks the hint was taken.
+  // Gives a hint about the sequence that has these hashes; see kvtier_hints.h. Returns the number
+  // of blocks that took it.
   Result<uint32_t> Hint(std::span<const kvt_hash> hashes, kvt_hint hint,
                         int64_t returns_in_ms = 0) {
     uint32_t taken = 0;

@@ -62,8 +62,8 @@ typedef struct kvt_attend_request {
   size_t sequence_count;
   const kvt_block* blocks; /* of all sequences, one after another: as many as kv_tokens need */
   size_t block_count;
-  /* What the numbers of an fp8 cache are multiplied with: one for each of the model's KV heads, or
-   * one for all of them; none stands for 1. Finite and above 0. */
+  /* The factors of an fp8 cache's numbers: one for each of the model's KV heads, or one for all of
+   * them; none stands for 1. Finite and above 0. */
   const float* key_scales;
   size_t key_scale_count;
   const float* value_scales;
@@ -75,8 +75,8 @@ KVT_API void kvt_attend_request_init(kvt_attend_request* request);
 /* Causal attention of one layer over blocks that this process holds, and waits for it. Keys and
  * values of all kv_tokens must have been written before (on a GPU: the stream has been waited for),
  * and the blocks must be held until it returns. The results are then in the workspace. `compute_ns`
- * (may be NULL): what it took. One workspace may serve several calls at once, if their ranges
- * differ. What is computed for which dtypes and sizes: docs/PROTOCOL.md, "Attention".
+ * (may be NULL): the time that they took. One workspace may serve several calls at once, if their
+ * ranges differ. docs/PROTOCOL.md, "Attention", lists the dtypes and sizes that can be computed.
  * Errors: KVT_UNSUPPORTED, KVT_INVALID_ARGUMENT ("bad_scale_count", "bad_scale" and others, naming
  * the field), KVT_NOT_OWNER, KVT_STALE_HANDLE, KVT_WRONG_STATE
  * (a block's load has not reached it), KVT_LIMIT_EXCEEDED (too much for one call), KVT_UNAVAILABLE,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Models whose layers form several groups: what is acquired and looked up of all groups at once,
- * and of all tensor-parallel ranks.
+ * Models whose layers form several groups: acquires and lookups of all groups at once, and of all
+ * tensor-parallel ranks.
  *
  * A prefix can be restored when every group has the blocks of it that its hit rule needs. Its
  * length is a multiple of every group's block_tokens.
@@ -34,9 +34,9 @@ typedef struct kvt_lookup_group {
 
 typedef uint8_t kvt_lookup_flags;
 enum {
-  /* What every tensor-parallel rank of the model has: one rank asks for all. Of each block the
-   * answer is the fastest tier of the rank that is worst off, or 0 if some rank lacks it. The ranks
-   * are the models whose records differ only in the rank. */
+  /* Looks up the blocks that every tensor-parallel rank of the model has: one rank asks for all.
+   * The answer for each block is the fastest tier of the rank that is worst off, or 0 if some rank
+   * lacks it. The ranks are the models whose records differ only in the rank. */
   KVT_LOOKUP_ALL_RANKS = 1,
   KVT_LOOKUP_EVERY_PREFIX = 2 /* else only the longest */
 };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Prefetches, pins and hints: what a client knows of a sequence that its blocks do not tell. They
- * change which blocks are kept, never what is served. A hint concerns blocks of the client's own
- * tenant and model; the daemon forgets it when it ends.
+ * Prefetches, pins and hints: facts about a sequence that a client knows and its blocks do not
+ * tell. They change which blocks are kept, never which bytes are served. A hint concerns blocks of
+ * the client's own tenant and model; the daemon forgets it when it ends.
  *
- * Of blocks that will not be used again, those that only this sequence needs leave pool and host
- * memory before all others, and are not copied to host or disk any more, unless they are pinned. A
- * block that another cached sequence goes on from stays where its uses have put it. It does not
- * matter whether the hint comes before the blocks are released or after.
+ * Blocks that will not be used again, and that only this sequence needs, leave pool and host memory
+ * before all others, and are not copied to host or disk any more, unless they are pinned. A block
+ * that another cached sequence goes on from stays where its uses have put it. It does not matter
+ * whether the hint comes before the blocks are released or after.
  *
  * All hints, also kvt_region_hint of kvtier_region.h, are one round trip, and none without a
  * daemon. `taken` may be NULL; it is set to how many blocks the hint was taken of. Errors:
@@ -44,7 +44,8 @@ enum {
 /* `hashes`: of the sequence, from its first block on. */
 KVT_API kvt_status kvt_hint_blocks(kvt_pool* pool, const kvt_hash* hashes, size_t count,
                                    kvt_hint hint, int64_t returns_in_ms, uint32_t* taken);
-/* Of the blocks that it found or has committed. Errors besides: KVT_STALE_HANDLE. */
+/* Concerns the blocks that the sequence found or has committed. Errors besides: KVT_STALE_HANDLE.
+ */
 KVT_API kvt_status kvt_sequence_hint(kvt_sequence* sequence, kvt_hint hint, int64_t returns_in_ms,
                                      uint32_t* taken);
 

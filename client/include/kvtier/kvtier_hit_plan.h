@@ -27,8 +27,8 @@ typedef struct kvt_compute_cost {
   double fixed_us;
 } kvt_compute_cost;
 
-/* What the model of the pool takes on this engine; for all sequences that are opened later. No
- * round trip. Errors: KVT_INVALID_ARGUMENT "bad_cost". */
+/* The computing costs of the pool's model on this engine; for all sequences that are opened later.
+ * No round trip. Errors: KVT_INVALID_ARGUMENT "bad_cost". */
 KVT_API kvt_status kvt_pool_set_compute_cost(kvt_pool* pool, const kvt_compute_cost* cost);
 
 typedef struct kvt_token_range {
@@ -42,7 +42,7 @@ typedef struct kvt_token_range {
  * ranges. The first then is a gap between blocks that are usable at once and blocks that are being
  * loaded: compute it before kvt_sequence_wait, into its slots, with the block table as it is then,
  * which ends with the gap; kvt_sequence_mark_computed up to its end is due, before or after the
- * wait. What cannot be loaded is computed as well: ask again after the wait. Errors:
+ * wait. Blocks that cannot be loaded are computed as well: ask again after the wait. Errors:
  * KVT_INVALID_ARGUMENT "capacity_too_small" (`*count` is set). */
 KVT_API kvt_status kvt_sequence_compute_ranges(const kvt_sequence* sequence,
                                                kvt_token_range* ranges, size_t capacity,

@@ -14,12 +14,12 @@
  * engines of one kind run side by side, for a name belongs to one living process at a time.
  *
  * Table. Beside the memory, shared memory of its own says which block of which group holds which
- * hash. Little endian, version 1: a header of 64 bytes, "KVTTABLE" u32 version, u32 blocks,
- * u64 sequence (of the last publishing), root[32] (what the engine's hashes begin with; zeros: not
- * known yet), zeros; then for each block 64 bytes: u64 state (0: nothing; else the number of its
+ * hash. Little endian, version 1: a header of 64 bytes, "KVTTABLE" u32 version, u32 blocks, u64
+ * sequence (of the last publishing), root[32] (the root of the engine's hashes; zeros: not known
+ * yet), zeros; then for each block 64 bytes: u64 state (0: nothing; else the number of its
  * publishing), u32 group, u32 reserved, hash[32], reserved[16]. A block counts only while its state
- * is not 0, and what the state vouches for changes only while it is 0: a process may die between
- * any two instructions. The daemon never reads it.
+ * is not 0, and the data that the state vouches for changes only while it is 0: a process may die
+ * between any two instructions. The daemon never reads it.
  *
  * Order. A block is published when its bytes are complete on the device, and retracted before
  * anything is launched that writes them.
@@ -50,11 +50,11 @@ typedef struct kvt_kept_memory_options {
 /* Sets `size` and cuda_device; the rest 0. */
 KVT_API void kvt_kept_memory_options_init(kvt_kept_memory_options* options);
 
-/* Takes what the daemon keeps under the name. If it keeps nothing, or what does not fit the
- * options, allocates zeros and has the daemon keep them; where a GPU is full, what the daemon keeps
- * there for engines that have ended is released first. With a NULL connection, or one that is lost,
- * it only allocates; kvt_kept_memory_keep hands the memory over later. The connection is not needed
- * afterwards.
+/* Takes the memory that the daemon keeps under the name. If it keeps none, or memory that does not
+ * fit the options, allocates zeros and has the daemon keep them; where a GPU is full, memory that
+ * the daemon keeps there for engines that have ended is released first. With a NULL connection, or
+ * one that is lost, it only allocates; kvt_kept_memory_keep hands the memory over later. The
+ * connection is not needed afterwards.
  *
  * Errors: KVT_WRONG_STATE "memory_in_use" (another process that lives owns the name; a second is
  * waited for one that is ending); KVT_INVALID_ARGUMENT "bad_options"; KVT_LIMIT_EXCEEDED
@@ -76,7 +76,7 @@ KVT_API void* kvt_kept_memory_data(kvt_kept_memory* memory);
 /* Its descriptor, for kvt_region_open (KVT_REGION_VMM on a GPU, else KVT_REGION_SHARED_MEMORY, of
  * kvt_kept_memory_bytes); the memory's. */
 KVT_API int kvt_kept_memory_fd(const kvt_kept_memory* memory);
-/* Of the mapping: what was asked for, rounded up. */
+/* The size of the mapping: the requested one, rounded up. */
 KVT_API uint64_t kvt_kept_memory_bytes(const kvt_kept_memory* memory);
 /* 1 if the bytes are those that an earlier process left; then its table tells what they are. */
 KVT_API int kvt_kept_memory_was_kept(const kvt_kept_memory* memory);
@@ -94,7 +94,8 @@ KVT_API kvt_status kvt_kept_memory_clear(kvt_kept_memory* memory);
 /* KVT_KEPT_ROOT_BYTES each. Setting another root than there was clears the table first. */
 KVT_API kvt_status kvt_kept_memory_root(kvt_kept_memory* memory, uint8_t* root);
 KVT_API kvt_status kvt_kept_memory_set_root(kvt_kept_memory* memory, const uint8_t* root);
-/* What is published, in the order in which it was: the first `capacity` of `*count` blocks. */
+/* The published blocks, in the order of their publishing: the first `capacity` of `*count` blocks.
+ */
 KVT_API kvt_status kvt_kept_memory_entries(kvt_kept_memory* memory, uint32_t* blocks,
                                            uint32_t* groups, kvt_hash* hashes, size_t capacity,
                                            size_t* count);

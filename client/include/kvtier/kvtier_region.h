@@ -5,7 +5,7 @@
  *
  * A region is memory of the caller's, cut into blocks that the caller numbers. The daemon maps it
  * and copies: a store takes blocks of the region into the cache, a load brings cached blocks into
- * the region. A lookup never finds anything in a region: what it holds is the caller's affair.
+ * the region. A lookup never finds anything in a region: its contents are the caller's affair.
  *
  * Transfers. Stores and loads only send, and return the number of a transfer. Until its end is
  * reported, by kvt_region_poll or kvt_region_wait, the blocks that it names must not be written (of
@@ -105,7 +105,7 @@ typedef struct kvt_load_block {
 /* Begins a transfer, of up to KVT_MAX_REGION_BLOCKS blocks; many go out as several messages, but
  * stay one transfer. A hash that a pool or host memory has already is not copied again; one that is
  * on disk only comes to host memory. A store is also a use of the blocks before it in its sequence.
- * Only sends: what the daemon refuses is told at the transfer's end. `*transfer` differs from that
+ * Only sends: a refusal of the daemon is told at the transfer's end. `*transfer` differs from that
  * of every other transfer of the region and is never 0. Errors (nothing was begun):
  * KVT_INVALID_ARGUMENT "empty_request", "block_out_of_range", "bad_token_count", "bad_retention";
  * KVT_LIMIT_EXCEEDED; KVT_UNAVAILABLE. */
@@ -165,9 +165,9 @@ KVT_API kvt_status kvt_region_wait(kvt_region* region, uint64_t transfer, int64_
  * before these. The blocks belong to the transfer until its end is reported, as always.
  *
  * A load that ends without all layers makes this return why, so that a loop ends: KVT_CANCELLED
- * "load_incomplete" (kvt_region_wait tells which blocks failed), KVT_UNAVAILABLE, or what the
- * daemon refused it with. `*layers` is then what had come before. Others: KVT_NOT_FOUND
- * "unknown_transfer": not begun in this order, or ended 4,096 such loads ago. */
+ * "load_incomplete" (kvt_region_wait tells which blocks failed), KVT_UNAVAILABLE, or the error with
+ * which the daemon refused it. `*layers` is then the number that had come before. Others:
+ * KVT_NOT_FOUND "unknown_transfer": not begun in this order, or ended 4,096 such loads ago. */
 KVT_API kvt_status kvt_region_layers_loaded(kvt_region* region, uint64_t transfer,
                                             uint32_t* layers);
 /* Waits until so many layers have come: without system calls at first, then with short sleeps.
@@ -188,16 +188,18 @@ KVT_API kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, ui
                                        kvt_miss* reasons, size_t capacity, size_t* count);
 
 /* Fills presence[0..count) with the tiers that hold each block now, as kvt_lookup. One round trip.
- * KVT_PRESENT_POOL is never about the region itself. What is KVT_PRESENT_COLD can be loaded. */
+ * KVT_PRESENT_POOL is never about the region itself. Blocks that are KVT_PRESENT_COLD can be
+ * loaded. */
 KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t count,
                                      uint8_t* presence);
 
-/* Has what only the disk has of a sequence brought to host memory, for a load that comes later, and
- * waits for that: `timeout_ms` as kvt_region_wait's. `hashes` are the sequence's from its first
- * block on, or go on where an earlier call ended. `*in_memory` (may be NULL): how many of them are
- * in memory then, up to the first that is not cached or could not come. Prefetches come behind all
- * loads and stores; what was not loaded yet of all that they brought takes half of host memory at
- * most, and if no block comes for 5 s, for that reason or another, the call ends with what came.
+/* Has the blocks of a sequence that only the disk has brought to host memory, for a load that comes
+ * later, and waits for that: `timeout_ms` as kvt_region_wait's. `hashes` are the sequence's from
+ * its first block on, or go on where an earlier call ended. `*in_memory` (may be NULL): how many of
+ * them are in memory then, up to the first that is not cached or could not come. Prefetches come
+ * behind all loads and stores; of all that they brought, the blocks not loaded yet take half of
+ * host memory at most, and if no block comes for 5 s, for that reason or another, the call ends
+ * with the blocks that came.
  * The blocks are not used by this, and may leave again. KVT_TIMEOUT: they still come. */
 KVT_API kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashes, size_t count,
                                        int64_t timeout_ms, uint32_t* in_memory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvt::Error and kvt::Result: what the C++ wrapper returns. Part of the public interface, therefore
-// free of any other header of this repository than the C ABI.
+// kvt::Error and kvt::Result: the results of the C++ wrapper's functions. Part of the public
+// interface, therefore free of any other header of this repository than the C ABI.
 #pragma once
 
 #include <cstdio>
@@ -34,9 +34,9 @@ struct Error {
   }
 };
 
-// What value access to an error throws: carries that error, so that a call chain written without
-// checks still says what went wrong. In programs built with -fno-exceptions the access prints the
-// same message to stderr and aborts.
+// Thrown by value access to an error: carries that error, so that a call chain written without
+// checks still names the fault. In programs built with -fno-exceptions the access prints the same
+// message to stderr and aborts.
 class BadResultAccess : public std::logic_error {
  public:
   explicit BadResultAccess(Error error)
@@ -59,7 +59,7 @@ namespace internal {
 #endif
 }
 
-// What error() gives for a Result without one.
+// The result of error() for a Result without one.
 inline const Error& NoError() {
   static const Error kNone{KVT_OK, "", ""};
   return kNone;

@@ -4,7 +4,7 @@
  * The life of a sequence in an engine:
  *  - kvt_sequence_open: hashes the prompt, references its longest cached prefix, reserves blocks
  *    for the rest. One round trip if all is cached, two if something must be filled.
- *  - kvt_sequence_wait: until what was found below the pool has been loaded.
+ *  - kvt_sequence_wait: until the blocks found below the pool have been loaded.
  *  - The engine computes the tokens from cached_tokens on into their slots.
  *  - kvt_sequence_mark_computed: the KV of the first n tokens is in place; full blocks are
  *    committed.
@@ -18,16 +18,16 @@
  *
  * Resuming. Pools may outlive the daemon. If blocks are held when a call of the pool or of one of
  * its sequences finds the connection gone, and the daemon kept its pools, the call waits up to
- * `resume_wait_ms` for the next daemon, takes back what is held, and is made again; other threads'
- * calls of the pool wait as well. The attachment is the same then: handles stay good, and the bytes
- * are those that were there. A sequence has the same block table, and nothing to compute again; a
- * prefix that was being loaded becomes shorter. What concerns those who use handles themselves:
+ * `resume_wait_ms` for the next daemon, takes back the held blocks, and is made again; other
+ * threads' calls of the pool wait as well. The attachment is the same then: handles stay good, and
+ * the bytes are the same. A sequence has the same block table, and nothing to compute again; a
+ * prefix that was being loaded becomes shorter. Callers that use handles themselves must know:
  *  - Loads are lost: kvt_wait returns KVT_UNAVAILABLE for them.
  *  - A block that cannot be had again is reported by kvt_take_errors, KVT_STALE_HANDLE
- *    "lost_at_restart", and kvt_check_blocks says KVT_STALE_HANDLE of it from then on. That also
+ *    "lost_at_restart", and kvt_check_blocks says KVT_STALE_HANDLE of it from then on. This also
  *    happens to blocks whose load kvt_wait had reported as complete: the daemon died before it had
- *    noted that. From the call that resumes on, other blocks may come where these were. So what was
- *    read counts only if kvt_check_blocks, called after reading, returns KVT_OK.
+ *    noted that. From the call that resumes on, other blocks may come where these were. So bytes
+ *    that were read count only if kvt_check_blocks, called after reading, returns KVT_OK.
  *  - A commit that was only sent, and not flushed, may not have been heard: the block is private.
  * If there is no daemon in time, or the pool is new memory, everything that was held is lost.
  * Regions and workspaces end with the connection.
@@ -47,12 +47,12 @@
 extern "C" {
 #endif
 
-/* KVT_OK if the caller has held all these blocks without a break since it acquired them: what it
- * has read of them before this call is then theirs, and nothing else says so. Ask after reading,
- * and before the blocks are released. Does no round trip while the connection stands. If the daemon
- * was lost, takes back what is held from the next one first, as above. Errors: KVT_STALE_HANDLE
- * "lost_at_restart", "connection_lost" or "attachment_lost" (one of the blocks is not held, or none
- * is: throw away what was read of them). */
+/* KVT_OK if the caller has held all these blocks without a break since it acquired them: bytes that
+ * it has read from them before this call are then theirs, and nothing else says so. Ask after
+ * reading, and before the blocks are released. Does no round trip while the connection stands. If
+ * the daemon was lost, takes back the held blocks from the next one first, as above. Errors:
+ * KVT_STALE_HANDLE "lost_at_restart", "connection_lost" or "attachment_lost" (one of the blocks is
+ * not held, or none is: throw away the bytes that were read from them). */
 KVT_API kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, size_t count);
 
 /* Copies one block within the pool: `bytes` from `source_offset` to `target_offset`, both counted
@@ -95,8 +95,8 @@ KVT_API kvt_status kvt_sequence_open(kvt_pool* pool, const kvt_sequence_options*
 /* Releases its blocks and frees it. */
 KVT_API void kvt_sequence_close(kvt_sequence* sequence);
 
-/* Waits until the cached prefix is in the pool. What could not be loaded is dropped from it:
- * `cached_tokens` shrinks and private blocks take the place of the lost ones. After KVT_OK the
+/* Waits until the cached prefix is in the pool. Blocks that could not be loaded are dropped from
+ * it: `cached_tokens` shrinks and private blocks take the place of the lost ones. After KVT_OK the
  * cached prefix is usable and the block table final for the tokens so far. Returns at once if
  * nothing is being loaded. Errors: KVT_TIMEOUT (call again), KVT_STALE_HANDLE,
  * KVT_RESOURCE_EXHAUSTED (call again or close). */

@@ -42,8 +42,8 @@ _NAMED = re.compile(r"(.+?[ *])(\w+)(?:\[(\w+)\])?")
 
 
 class Header:
-    """What one header and those it includes declare. Structures, constants and callback types are
-    attributes by their names in C.
+    """The declarations of one header and of those it includes. Structures, constants and callback
+    types are attributes by their names in C.
 
     structures: by name. functions: by name, the result's type and those of the arguments. Pointers
     are c_void_p, which takes byref(), arrays, bytes, None and addresses alike; but `const char*` is
@@ -51,7 +51,7 @@ class Header:
     """
 
     def __init__(self, path: pathlib.Path) -> None:
-        """Raises OSError; ValueError for what it does not understand."""
+        """Raises OSError; ValueError for a declaration that it does not understand."""
         self.structures: dict[str, Any] = {}
         self.functions: dict[str, tuple[Any, list[Any]]] = {}
         self._constants: dict[str, int] = {}

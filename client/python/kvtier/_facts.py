@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells models apart, as the short texts that a model record's `extra` can hold."""
+"""Facts that tell models apart, as the short texts that a model record's `extra` can hold."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-#: Of a model's configuration, what names the file and not the model.
+#: Fields of a model's configuration that name the file and not the model.
 NOT_IDENTITY = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "_commit_hash"})
 _MAX_NAME_BYTES = 256
 
 
 def digest(value: Any) -> str:
-    """Of any values that JSON can name; others by their text."""
+    """The digest of any values that JSON can name; others by their text."""
     text = json.dumps(value, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def config_digest(configuration: dict[str, Any]) -> str:
-    """Of a model's configuration, but for what names its file."""
+    """The digest of a model's configuration, but for the fields that name its file."""
     return digest({key: value for key, value in configuration.items() if key not in NOT_IDENTITY})
 
 

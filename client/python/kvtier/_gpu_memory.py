@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that torch allocated on a GPU as a region's: the daemon opens it by its CUDA IPC handle.
-What the daemon copies is not ordered behind the engine's kernels by itself."""
+The daemon's copies are not ordered behind the engine's kernels by themselves."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class GpuMemory:
         _check(driver.cuIpcGetMemHandle(handle, base), "cuIpcGetMemHandle")
         self._handle = bytes(handle)
         self._bytes = size.value
-        # Of the tensor in the allocation.
+        # The tensor's offset in the allocation.
         self._offset = start - base.value
         self._uuid = gpu_uuid(tensor.device)
 
     def arguments(self, pieces: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
-        """What `region_arguments` takes for a region in the tensor's storage."""
+        """The memory for `region_arguments`, for a region in the tensor's storage."""
         return {
             "memory": RegionMemory.CUDA_IPC,
             "ipc_handle": self._handle,

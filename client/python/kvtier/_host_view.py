@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared memory that a memoryview shows: what the daemon needs to map the same bytes.
+"""The shared memory that a memoryview shows: the descriptor and offset by which the daemon maps the
+same bytes.
 
 vLLM and LMCache give their modules a view or an address of host memory and no descriptor. The
 address is looked up in /proc/self/maps, which names the file that is mapped there by device and
@@ -54,8 +55,8 @@ class _Mapping:
 def find_host_view(view: memoryview) -> HostView:
     """Where the rows of a two-dimensional view lie, one row for each index of its first dimension.
 
-    Raises NotSharedError, which says what is missing; ValueError if the view has other dimensions
-    or its rows are not contiguous.
+    Raises NotSharedError, which names the obstacle; ValueError if the view has other dimensions or
+    its rows are not contiguous.
     """
     rows = np.asarray(view)
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.strides[1] != rows.itemsize:

@@ -34,7 +34,7 @@ class LinkState(enum.Enum):
 
 
 class Region(Protocol):
-    """What the link and its user need of kvtier.Region, and what tests put in its place."""
+    """The part of kvtier.Region that the link and its user need, and that tests replace."""
 
     def store_many(
         self, blocks: Any, hashes: Any, parents: Any, tokens: Any, depths: Any, retention: Any
@@ -56,10 +56,10 @@ class Region(Protocol):
 
 
 class Attachment:
-    """The regions of one connection, one for each cache group, and what is closed with them. Users
-    take it by `Link.borrow` and give it back. Those who only ask have regions of all
-    tensor-parallel ranks, one rank's after the other's. memory: what the regions are in, if it was
-    made for this connection.
+    """The regions of one connection, one for each cache group, and the objects that are closed with
+    them. Users take it by `Link.borrow` and give it back. Users that only ask have regions of all
+    tensor-parallel ranks, one rank's after the other's. memory: the regions' memory, if it was made
+    for this connection.
 
     A retired attachment takes no more borrowers and is closed when the last one has left: the
     transfers that a lost daemon had under way are still reported by its region.
@@ -205,8 +205,8 @@ class Link:
             self._close_unused(one, force=True)
 
     def _work(self, attachment: Attachment | None) -> None:
-        """What the thread does between two looks at the daemon: it waits. Derived classes do more,
-        on which `_wake` is notified."""
+        """The thread's work between two looks at the daemon: it waits. Derived classes do more, on
+        which `_wake` is notified."""
         with self._wake:
             self._wait(attachment)
 
@@ -276,7 +276,7 @@ class Link:
         return attachment
 
     def _report(self, text: str) -> None:
-        """Logs what is wrong, once until it is something else or right again."""
+        """Logs a fault, once until it is another or right again."""
         if text != self._reported:
             self._logger.warning("kvtier: %s; its blocks are misses", text)
             self._reported = text

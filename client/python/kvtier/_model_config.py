@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's configuration, as the transformers library has it, tells of its KV cache.
+"""A model's KV cache, as its configuration of the transformers library describes it.
 
 transformers is not needed and not imported: a configuration is an object with `to_dict`, a mapping,
 or the path of a config.json or of its directory. All of it may be wrong or of a kind that is not
@@ -38,7 +38,7 @@ _OTHER_LAYERS = (
     "num_kv_shared_layers",
 )
 _WITHOUT_WINDOW = frozenset({"full_attention", "chunked_attention", "attention"})
-# What positions go into keys by, wherever a version of transformers puts it.
+# Fields that decide how positions go into keys, wherever a version of transformers puts them.
 _ROPE = ("rope_local_base_freq", "partial_rotary_factor", "rotary_dim", "rotary_pct", "alibi")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _MAX_COUNT = 1_000_000
@@ -125,7 +125,8 @@ def dtype(config: Mapping[str, Any]) -> Any:
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, str]:
-    """What else changes the bytes: rope and quantization, as texts for a record's `extra`."""
+    """Other settings that change the bytes: rope and quantization, as texts for a record's `extra`.
+    """
     text = text_part(config)
     rope = {name: text[name] for name in _ROPE if text.get(name) is not None}
     rope["rope_theta"] = text.get("rope_theta")

@@ -49,8 +49,8 @@ class Scoped:
 
 
 class Handle:
-    """Owns one C object, which is freed when this is closed and nothing needs it any more: what was
-    made from it is closed first, and pins are waited for.
+    """Owns one C object, which is freed when this is closed and nothing needs it any more: objects
+    made from it are closed first, and pins are waited for.
 
     Closing is idempotent and may happen in any order and on any thread, as the garbage collector
     likes it, but not while another thread uses the object.
@@ -126,7 +126,8 @@ class Handle:
             call(pointer)
 
     def close(self) -> None:
-        # A forked child shares the parent's socket: what it freed would be freed for the parent.
+        # A forked child shares the parent's socket: an object that it freed would be freed for the
+        # parent.
         # Nor may it take the lock, which a thread that it lacks may hold.
         if os.getpid() != self._pid:
             return
@@ -230,7 +231,7 @@ def unsigned(value: int, bits: int, what: str) -> int:
 
 
 def address(array: npt.NDArray[Any]) -> int | None:
-    """Of an array's first element; None if it has none."""
+    """The address of an array's first element; None if it has none."""
     return array.ctypes.data if array.size else None
 
 

@@ -62,7 +62,7 @@ class Workspace(Scoped):
 
     @property
     def byte_count(self) -> int:
-        """At least what was asked for."""
+        """At least the requested size."""
         return int(self._info().bytes)
 
     @property
@@ -113,8 +113,8 @@ class Workspace(Scoped):
         another, log-sum-exps [tokens, q_heads] of float32. Keys and values of all kv_tokens must
         have been written (on a GPU: the stream has been waited for).
 
-        key_scales, value_scales: what the numbers of an fp8 cache are multiplied with: one for each
-        KV head, or one for all of them; None: 1.
+        key_scales, value_scales: the factors of an fp8 cache's numbers: one for each KV head, or
+        one for all of them; None: 1.
 
         Returns the nanoseconds that it took. Raises UnsupportedError, InvalidArgumentError,
         NotOwnerError, StaleHandleError, WrongStateError (a block's load has not reached it),

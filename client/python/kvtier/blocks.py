@@ -122,12 +122,12 @@ def _hit(fields: tuple[Any, ...]) -> Hit:
     return Hit(Block._make(fields[0]), fields[1], _TIERS[fields[2]])
 
 
-#: What is released or asked for: handles one by one, or those of an acquire as they are.
+#: Blocks to release or to ask for: handles one by one, or those of an acquire as they are.
 AnyBlocks = Union[Blocks, Hits, Iterable[Block]]
 
 
 class BlockHolder(Protocol):
-    """What an AcquireResult needs of the pool that made it."""
+    """The part of a pool that an AcquireResult needs."""
 
     @property
     def closed(self) -> bool: ...
@@ -142,9 +142,9 @@ class BlockHolder(Protocol):
 class AcquireResult(Scoped):
     """The longest cached prefix, and private blocks to fill.
 
-    What was acquired must be released: by `release`, by Pool.release with the blocks, or by using
-    the result in a `with` statement, which releases what it still holds at its end. The garbage
-    collector does not. One thread at a time.
+    Acquired blocks must be released: by `release`, by Pool.release with the blocks, or by using the
+    result in a `with` statement, which releases the rest of them at its end. The garbage collector
+    does not. One thread at a time.
 
     hits: in order, one reference each. new_blocks: the private blocks asked for; none without a
     daemon. partial_block: which of the partial blocks offered is the last hit, or None. load: for
@@ -180,7 +180,7 @@ class AcquireResult(Scoped):
 
     @property
     def hashes(self) -> list[bytes]:
-        """Of the full blocks asked for, 32 bytes each."""
+        """The hashes of the full blocks asked for, 32 bytes each."""
         return split_hashes(self._hashes)
 
     @property
@@ -201,14 +201,14 @@ class AcquireResult(Scoped):
         """Waits until the first `up_to` hits (None: all) are usable or the load has finished.
 
         Hits that could not be loaded are then taken out of `hits` and released; after the loss of
-        the connection everything is. When the time is up, what is so far is returned.
+        the connection everything is. When the time is up, the progress so far is returned.
         Raises as Pool.wait.
         """
         if self.load is None:
             return LoadProgress(len(self.hits), True, Miss.NONE)
         progress = self._pool.wait(self.load, up_to, timeout_ms)
         if progress.miss == Miss.UNAVAILABLE:
-            # Of a session that was resumed, some may be held still.
+            # If the session was resumed, some may be held still.
             self.release()
             self.partial_block, self.miss = None, progress.miss
         elif progress.finished and progress.ready < len(self.hits):
@@ -276,8 +276,8 @@ def entry_array(entries: Iterable[CommitEntry]) -> npt.NDArray[Any]:
 
 
 def _fill(array: npt.NDArray[Any], name: str, values: list[int]) -> None:
-    """Sets one field of all elements. Raises InvalidArgumentError for what the field cannot hold,
-    which numpy would cut instead."""
+    """Sets one field of all elements. Raises InvalidArgumentError for values that the field cannot
+    hold, which numpy would cut instead."""
     kind = array.dtype[name]
     if values and not 0 <= min(values) <= max(values) <= np.iinfo(kind).max:
         raise invalid(f"bad_{name}", f"{min(values)} to {max(values)}")

@@ -32,8 +32,8 @@ _ERRORS_KEPT = 1024
 @dataclass(frozen=True)
 class Stats:
     """blocks_*: by all acquires of all clients since the daemon started; asked = pool + host + disk
-    + miss, and what was declined. pool_blocks_*: now, over the pools this connection has attached. session_references:
-    held by this connection, private blocks included."""
+    + miss, and the declined blocks. pool_blocks_*: now, over the pools this connection has
+    attached. session_references: held by this connection, private blocks included."""
 
     blocks_asked: int
     blocks_pool: int
@@ -80,8 +80,8 @@ def connect(
     reconnect_max_ms: the pause after a failed try to reconnect, doubling from the one (50) to the
     other (2000); a negative minimum: never again. resume_wait_ms: how long calls of those that hold
     blocks wait for a daemon that is started anew (3000; 0: not at all). wait_for_daemon: succeed without a daemon, as
-    `register_model` and `attach` then do: the pool misses until the daemon is there. What else needs
-    one raises UnavailableError until then.
+    `register_model` and `attach` then do: the pool misses until the daemon is there. Other calls
+    that need one raise UnavailableError until then.
 
     Raises UnavailableError (no daemon listens), PermissionDeniedError, UnsupportedError (no common
     version of the protocol), TimedOutError, InvalidArgumentError; LibraryNotFoundError.
@@ -125,7 +125,7 @@ class Connection(Scoped):
 
     @property
     def handle(self) -> Handle:
-        """Of the C object, for what is made with it."""
+        """The C object, for objects made with it."""
         return self._handle
 
     @property
@@ -193,9 +193,9 @@ class Connection(Scoped):
         """Attaches to the pool of a model, or of one of its groups of layers.
 
         It is created on first use with `pool_bytes`; 0 leaves the size to the daemon, which shares
-        what is left among the groups that have no pool yet. device: its
-        position in `devices()`; None: the only one, or the GPU whose CUDA context is current on
-        this thread (after `torch.cuda.set_device`), or the only GPU that this process may see.
+        the rest among the groups that have no pool yet. device: its position in `devices()`; None:
+        the only one, or the GPU whose CUDA context is current on this thread (after
+        `torch.cuda.set_device`), or the only GPU that this process may see.
         Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model; group; device, or
         which device is meant cannot be told); UnavailableError, unless the connection was made with
         `wait_for_daemon`: the pool then misses until a daemon is there and gives it its memory.
@@ -261,7 +261,7 @@ class Connection(Scoped):
         return Region(self, self._handle, known, options)
 
     def kept_table(self, name: bytes) -> KeptTable | None:
-        """What the memory kept under a name (32 bytes) holds, for another process than its owner;
+        """The table of the memory kept under a name (32 bytes), for another process than its owner;
         None if the daemon keeps nothing under it. Changes no owner. One round trip. Raises
         UnavailableError."""
         return kept_memory.read_table(self._handle, name)
@@ -326,10 +326,10 @@ def admin(
 ) -> Any:
     """Sends one request, for example {"op": "status"}, and returns the reply's JSON value.
 
-    socket: empty: admin.sock beside the socket that `connect` would find.
-    timeout_ms: after the last message from the daemon. progress: called with each progress
-    message's JSON value, on this thread; what it raises is raised here, after the reply. Raises
-    UnavailableError, PermissionDeniedError, TimedOutError; the daemon's refusals with their code.
+    socket: empty: admin.sock beside the socket that `connect` would find. timeout_ms: after the
+    last message from the daemon. progress: called with each progress message's JSON value, on this
+    thread; an exception that it raises is raised here, after the reply. Raises UnavailableError,
+    PermissionDeniedError, TimedOutError; the daemon's refusals with their code.
     """
     library = _library.load()
     raised: list[BaseException] = []

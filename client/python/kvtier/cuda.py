@@ -23,9 +23,9 @@ class DeviceMemory:
         """Raises UnsupportedError (host memory; no driver), IoError."""
         mapping = _map(pool_handle)
         self._pool_handle = pool_handle
-        #: Of the pool, as in PoolInfo.
+        #: The pool's, as in PoolInfo.
         self.generation: int = mapping.generation
-        #: Of the GPU, as this process numbers them.
+        #: The GPU's number in this process.
         self.ordinal: int = mapping.ordinal
 
     def array(self, spec: ArraySpec, typestr: str) -> CudaArray:

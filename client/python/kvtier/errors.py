@@ -24,7 +24,7 @@ class Status(HeaderEnum):
 
 
 class KvtierError(Exception):
-    """What was asked for cannot be done.
+    """The request cannot be served.
 
     status: the code; reason: short and stable, for programs ("pool_full"); context: the
     particulars, for people, possibly empty.
@@ -89,7 +89,7 @@ class IoError(KvtierError, OSError):
 
 
 class CorruptError(KvtierError):
-    """The daemon said what the protocol does not allow."""
+    """The daemon broke the protocol."""
 
 
 class TimedOutError(KvtierError, TimeoutError):

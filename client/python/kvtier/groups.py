@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose layers form several groups: what is acquired and looked up of all groups at once,
-and of all tensor-parallel ranks.
+"""Models whose layers form several groups: acquires and lookups of all groups at once, and of all
+tensor-parallel ranks.
 
 A prefix can be restored when every group has the blocks of it that its hit rule needs. Its length is
 a multiple of every group's block_tokens.
@@ -23,7 +23,7 @@ from .types import Miss, Presence
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """What is asked for in one group's pool.
+    """The request for one group's pool.
 
     hashes: of the sequence's full blocks in this group, from block 0. new_blocks: private blocks to
     allocate; lookups do not use it.
@@ -77,7 +77,7 @@ class PrefixLookup:
 def lookup_groups(
     requests: Sequence[GroupRequest], *, all_ranks: bool = False, every_prefix: bool = False
 ) -> PrefixLookup:
-    """What could be restored now; holds nothing. One round trip.
+    """The prefixes that could be restored now; holds nothing. One round trip.
 
     all_ranks: of every tensor-parallel rank of the model, so that one rank can ask for all. The
     ranks are the models whose records differ only in the rank. every_prefix: else only the longest.

@@ -2,8 +2,8 @@
 """The content identity of blocks, computed as engines do: a recipe says how, by name and version.
 
     vllm-sha256-cbor/1   vLLM up to 0.30, prefix_caching_hash_algo sha256_cbor: keys as they are
-    vllm-sha256-cbor/2   vLLM from 0.31: each key with what it is, so that a salt cannot be taken
-                         for a LoRA's name
+    vllm-sha256-cbor/2   vLLM from 0.31: each key with its kind, so that a salt cannot be taken for a
+                         LoRA's name
     sglang/1             SGLang's storage hashes
 """
 
@@ -20,7 +20,7 @@ from ._native import Tokens
 from .errors import check
 
 DEFAULT_RECIPE = "vllm-sha256-cbor/2"
-#: What hash_blocks knows, and sequences of models that are registered with it.
+#: The recipes of hash_blocks, and of sequences whose model is registered with one of them.
 RECIPES = ("vllm-sha256-cbor/1", DEFAULT_RECIPE, "sglang/1")
 
 
@@ -39,7 +39,7 @@ class MultimodalItem:
 
 @dataclass(frozen=True)
 class PromptIdentity:
-    """What a block's hash covers beside its tokens and its parent.
+    """The values that a block's hash covers beside its tokens and its parent.
 
     seed: of the first parent; None is "vllm-none-hash" (vLLM: PYTHONHASHSEED, if it is set). lora:
     adapter name, part of every block's hash. lora_path: hashed with the name from
@@ -47,8 +47,8 @@ class PromptIdentity:
     offsets. prompt_embeds: for prompts given as embeddings, the SHA-256 of each block's, 32 bytes;
     not for sequences, which grow. extra_key: of SGLang's requests.
 
-    An empty text is given, and for SGLang not the same as None. A recipe refuses what it does not
-    hash, but vllm-sha256-cbor/1 is known to pass over lora_path.
+    An empty text is given, and for SGLang not the same as None. A recipe refuses values that it
+    does not hash, but vllm-sha256-cbor/1 is known to ignore lora_path.
     """
 
     seed: str | None = None
@@ -74,8 +74,8 @@ def hash_blocks(
     hashed with so many tokens behind it, and only blocks that have them are. identity.prompt_embeds
     are as many as there are hashes.
 
-    Hashes have 32 bytes. Needs no daemon. Raises InvalidArgumentError, also for what the recipe
-    does not hash.
+    Hashes have 32 bytes. Needs no daemon. Raises InvalidArgumentError, also for values that the
+    recipe does not hash.
     """
     array = _native.token_array(tokens)
     library = _library.load()
@@ -104,7 +104,7 @@ def hash_blocks(
 
 
 def identity_to_abi(identity: PromptIdentity | None) -> Any:
-    """The identity as a kvt_prompt_identity, which keeps what it points to. Raises
+    """The identity as a kvt_prompt_identity, which keeps the objects that it points to. Raises
     InvalidArgumentError."""
     identity = identity or PromptIdentity()
     result = abi.kvt_prompt_identity()

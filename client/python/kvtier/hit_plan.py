@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What computing costs an engine, from which the daemon tells which hits are worth loading."""
+"""An engine's costs of computing, from which the daemon tells which hits are worth loading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ComputeCost:
     fixed_us: float = 0.0
 
     def ms(self, new_tokens: int, cached_tokens: int = 0) -> float:
-        """Of so many new tokens behind cached ones; nothing for none."""
+        """The time for so many new tokens behind cached ones; 0 for none."""
         if new_tokens <= 0:
             return 0.0
         pairs = new_tokens * (cached_tokens + new_tokens / 2)
@@ -41,8 +41,8 @@ class ComputeCost:
         terms = np.array([[n, n * (m + n / 2), 1.0] for n, m, _ in rows])
         terms /= np.array([us for _, _, us in rows])[:, None]
         best, least = np.zeros(3), np.inf
-        # Of the solutions with some coefficients at zero, the best without a negative one; of equals
-        # that with the fewest, and tokens before all else.
+        # Picks the best solution with some coefficients at zero and none negative; on a tie that
+        # with the fewest, and tokens before all else.
         choices = itertools.product((False, True), repeat=3)
         for used in sorted(choices, key=lambda one: (sum(one), not one[0])):
             chosen = np.flatnonzero(used)

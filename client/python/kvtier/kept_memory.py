@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that outlives its process: an engine's KV cache, and the table that says what it holds.
+"""Memory that outlives its process: an engine's KV cache, and the table of its blocks.
 
 The daemon holds descriptors of both. After the engine's end, however it ended, the next engine that
 asks for the same name has the same bytes at once; kvtier_kept_memory.h says what a name must tell,
@@ -29,7 +29,7 @@ _NO_ROOT = bytes(HASH_BYTES)
 
 @dataclass(frozen=True)
 class KeptBlocks:
-    """What a table tells: blocks[i] of groups[i] holds the bytes of hashes[i]; those that were
+    """A table's entries: blocks[i] of groups[i] holds the bytes of hashes[i]; those that were
     published first come first."""
 
     blocks: npt.NDArray[np.uint32]
@@ -48,8 +48,8 @@ class KeptMemory(Scoped):
         connection: Connection | None = None,
         cuda_device: int | None = None,
     ) -> None:
-        """Takes what the daemon keeps under the name; if it keeps nothing, or nothing that fits,
-        allocates zeros, which the daemon then keeps.
+        """Takes the memory that the daemon keeps under the name; if it keeps none, or none that
+        fits, allocates zeros, which the daemon then keeps.
 
         name: 32 bytes. blocks: of the table. connection: None, or without a daemon: only allocates;
         `keep` hands the memory over later. It need not live as long as this. cuda_device: as torch
@@ -86,13 +86,13 @@ class KeptMemory(Scoped):
 
     @property
     def fd(self) -> int:
-        """Of the memory, for `open_region`: RegionMemory.VMM on a GPU, else SHARED_MEMORY. Owned by
-        this."""
+        """The descriptor of the memory, for `open_region`: RegionMemory.VMM on a GPU, else
+        SHARED_MEMORY. Owned by this."""
         return int(self._library.kvt_kept_memory_fd(self._handle.get()))
 
     @property
     def byte_count(self) -> int:
-        """Of the mapping: what was asked for, rounded up."""
+        """The size of the mapping: the requested one, rounded up."""
         return int(self._library.kvt_kept_memory_bytes(self._handle.get()))
 
     @property
@@ -151,7 +151,7 @@ class KeptMemory(Scoped):
 
     @property
     def root(self) -> bytes | None:
-        """What the hashes begin with, as it was set; None: never."""
+        """The root of the hashes, as it was set; None: never."""
         return _root_of(self._library.kvt_kept_memory_root, self._handle)
 
     def set_root(self, root: bytes) -> None:
@@ -159,7 +159,7 @@ class KeptMemory(Scoped):
         check(self._library.kvt_kept_memory_set_root(self._handle.get(), _native.one_hash(root)))
 
     def entries(self) -> KeptBlocks:
-        """What is published."""
+        """The published blocks."""
         return _entries_of(self._library.kvt_kept_memory_entries, self._handle)
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ class PoolMemory:
 
     @property
     def generation(self) -> int:
-        """Of the pool; see PoolInfo."""
+        """The pool's; see PoolInfo."""
         return self._info.generation
 
     @property
@@ -78,7 +78,7 @@ class PoolMemory:
 
     @property
     def dtype(self) -> DType:
-        """Of all elements; numpy shows bfloat16 as uint16 and float8 as uint8."""
+        """The type of all elements; numpy shows bfloat16 as uint16 and float8 as uint8."""
         return self._group.dtype
 
     def layer(self, layer: int) -> KvView[npt.NDArray[Any]]:
@@ -198,7 +198,7 @@ class AttachedPool(Scoped):
 
     @property
     def handle(self) -> Handle:
-        """Of the C object, for what is made from it."""
+        """The C object, for objects made from it."""
         return self._handle
 
     @property

@@ -133,12 +133,12 @@ class ModelRecord:
         """The record of a model by its configuration: an object of the transformers library, a
         mapping, or the path of a config.json or its directory.
 
-        name, revision: by default what the configuration says, which is often nothing: a revision
-        tells other weights of the same name apart. dtype: the KV cache's, if it is not the
-        weights'. Rope and quantization go into `extra`. Layers with a sliding window are a group of
-        their own if `layer_types` names them; KV heads are divided by the ranks. Raises
-        InvalidArgumentError (something is missing; it says what to pass), NotFoundError (no such
-        file), UnsupportedError (layers whose state the configuration does not tell).
+        name, revision: by default the configuration's, which is often nothing: a revision tells
+        other weights of the same name apart. dtype: the KV cache's, if it is not the weights'. Rope
+        and quantization go into `extra`. Layers with a sliding window are a group of their own if
+        `layer_types` names them; KV heads are divided by the ranks. Raises InvalidArgumentError
+        (something is missing; it says what to pass), NotFoundError (no such file), UnsupportedError
+        (layers whose state the configuration does not tell).
         """
         values = _model_config.read(config)
         kinds = _model_config.groups(values, tensor_parallel_size)
@@ -191,8 +191,8 @@ class Layout:
     """Byte strides in the pool of a group, in the order that its `kv_layout` says.
 
     block_stride: the bytes of one block. v_offset: from a layer's K to its V. Inline scales follow
-    a layer's keys and values, [token][head][scale]. Of a group with layer_bytes, all but block_stride and
-    layer_stride are 0.
+    a layer's keys and values, [token][head][scale]. For a group with layer_bytes, all but
+    block_stride and layer_stride are 0.
     """
 
     element_bytes: int
@@ -232,7 +232,7 @@ _GROUP_NUMBERS = (
 
 
 def to_abi(record: ModelRecord) -> Any:
-    """The record as a kvt_model_record, which keeps what it points to. Raises
+    """The record as a kvt_model_record, which keeps the objects that it points to. Raises
     InvalidArgumentError."""
     result = abi.kvt_model_record()
     _library.load().kvt_model_record_init(ctypes.byref(result))

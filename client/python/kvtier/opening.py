@@ -75,7 +75,7 @@ def _open(pool: AttachedPool, options: Any, tokens: Any, copier: Copier | None) 
 
 
 class MissedSequence(Sequence):
-    """What Pool.open_sequence returns without a daemon; see Sequence.available."""
+    """Returned by Pool.open_sequence without a daemon; see Sequence.available."""
 
     def __init__(self, pool: AttachedPool, tokens: int) -> None:
         self._pool = pool

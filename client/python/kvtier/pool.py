@@ -59,7 +59,7 @@ class AcquireCall:
         reply.new_blocks, reply.new_block_capacity = address(self._private), len(self._private)
 
     def result(self, pool: Pool) -> AcquireResult:
-        """What came, when the call has succeeded."""
+        """The acquired blocks, when the call has succeeded."""
         reply = self.reply
         offered, load = reply.partial_block, reply.load
         return AcquireResult(
@@ -124,9 +124,9 @@ class Pool(AttachedPool):
 
         hashes: of the sequence's full blocks, from block 0. partial_blocks: hashes of partial
         blocks that would do after all of `hashes`, longest first. Or tokens, with identity: hashed
-        here by the model's recipe, the block of the remaining tokens being the only partial one. new_blocks: how many
-        private blocks to allocate, all of them or the call fails. in_layers: what is in host memory
-        comes layer by layer, layer 0 of all blocks first; see wait_layers.
+        here by the model's recipe, the block of the remaining tokens being the only partial one.
+        new_blocks: how many private blocks to allocate, all of them or the call fails. in_layers:
+        blocks in host memory come layer by layer, layer 0 of all blocks first; see wait_layers.
 
         Without a daemon: no hits, no private blocks, miss UNAVAILABLE. Raises
         ResourceExhaustedError ("pool_full"), LimitExceededError, TimedOutError,
@@ -165,11 +165,11 @@ class Pool(AttachedPool):
         finished, whichever is first.
 
         timeout_ms: 0 does not wait, None is the connection's request_timeout_ms. When the time is
-        up, what is so far is returned: fewer ready and not finished. After the loss of the
+        up, the progress so far is returned: fewer ready and not finished. After the loss of the
         connection: 0 ready, finished, miss UNAVAILABLE. Raises NotFoundError (no such load).
 
         stream: a CUDA stream of the pool's GPU (torch.cuda.Stream, an object with `ptr`, or a
-        cudaStream_t as an int) waits instead, and this call only says how far the load is. What is
+        cudaStream_t as an int) waits instead, and this call only says how far the load is. Work
         given to the stream from now on starts when the hits are usable, or when nothing more will
         come (the load failed, the daemon died): call wait again after synchronizing with the
         stream, and throw the results away unless it says that the hits are ready. Raises
@@ -272,12 +272,12 @@ class Pool(AttachedPool):
         return _statuses(results) if check_available(status) else _all_unavailable(results)
 
     def check(self, blocks: AnyBlocks) -> bool:
-        """True if these blocks have been held without a break since they were acquired: what was
-        read of them before this call is then theirs, and nothing else says so. Ask after reading,
-        and before they are released.
+        """True if these blocks have been held without a break since they were acquired: bytes read
+        from them before this call are then theirs, and nothing else says so. Ask after reading, and
+        before they are released.
 
-        No round trip while the connection stands. If the daemon was lost, takes back what is held
-        from the next one first, for which it may wait (connect's resume_wait_ms).
+        No round trip while the connection stands. If the daemon was lost, takes back the held
+        blocks from the next one first, for which it may wait (connect's resume_wait_ms).
         """
         array = block_array(blocks)
         status = self._library.kvt_check_blocks(self._handle.get(), address(array), len(array))
@@ -310,10 +310,10 @@ class Pool(AttachedPool):
         return pinned.value
 
     def hint(self, hashes: Hashes, hint: Hint, returns_in_ms: int = 0) -> int:
-        """Tells the daemon what is known of a sequence, whose hashes these are from its first block
-        on: Hint.CLOSED, Hint.ONCE, or Hint.RETURNS with `returns_in_ms`, at most a day. One round
-        trip. Of blocks that will not be used again, those that no other cached sequence goes on
-        from leave first, and are not copied to lower tiers.
+        """Gives the daemon a hint about a sequence, whose hashes these are from its first block on:
+        Hint.CLOSED, Hint.ONCE, or Hint.RETURNS with `returns_in_ms`, at most a day. One round trip.
+        Blocks that will not be used again, and that no other cached sequence goes on from, leave
+        first, and are not copied to lower tiers.
 
         Returns of how many blocks the hint was taken; without a daemon 0. Raises
         InvalidArgumentError.
@@ -405,9 +405,9 @@ class Pool(AttachedPool):
         leave_tokens: at least so many are left to compute; an engine needs the logits of the last.
         reserve_tokens: blocks for so many, to append without another round trip. retention: of the
         blocks that the sequence commits. copy: for copy-on-write in place of the built-in copy; see
-        CopyFunction. plan: which hits are worth loading, by what the daemon knows of loading and
-        `set_compute_cost` says of computing; with BOTH_ENDS see Sequence.compute_ranges.
-        deadline_ms: hits that would be loaded later are left out; 0: no deadline.
+        CopyFunction. plan: which hits are worth loading, by the daemon's knowledge of loading and
+        the costs of `set_compute_cost`; with BOTH_ENDS see Sequence.compute_ranges. deadline_ms:
+        hits that would be loaded later are left out; 0: no deadline.
 
         Without a daemon: a sequence that is a miss, see Sequence.available; compute without the
         cache. Raises ResourceExhaustedError (nothing is held),

@@ -76,8 +76,8 @@ class TransferEnd(NamedTuple):
 
     skipped: of a store, blocks that the daemon had already. failed: why, by their positions in the
     call; the bytes of a block whose load failed are undefined. error: None; UnavailableError if the
-    connection was lost before the transfer ended (its blocks failed as UNAVAILABLE); what the daemon
-    refused the transfer with as a whole (they failed as CANCELLED).
+    connection was lost before the transfer ended (its blocks failed as UNAVAILABLE); the daemon's
+    error if it refused the transfer as a whole (they failed as CANCELLED).
     """
 
     transfer: int
@@ -119,7 +119,7 @@ class Region(Scoped):
 
     @property
     def group(self) -> KvGroup:
-        """Of the model's groups, the one whose blocks the region has."""
+        """The one of the model's groups whose blocks the region has."""
         return self._group
 
     @property
@@ -128,7 +128,7 @@ class Region(Scoped):
 
     @property
     def block_bytes(self) -> int:
-        """Of one block, all its pieces together."""
+        """The size of one block, all its pieces together."""
         return int(self._library.kvt_region_block_bytes(self._handle.get()))
 
     @property
@@ -154,7 +154,7 @@ class Region(Scoped):
         comes to host memory. A store is also a use of the blocks before it in its sequence.
 
         Raises InvalidArgumentError ("empty_request", "block_out_of_range", "bad_token_count", ...),
-        UnavailableError; nothing was begun then. What the daemon refuses is told by the transfer's
+        UnavailableError; nothing was begun then. A refusal of the daemon is told by the transfer's
         end.
         """
         items = list(blocks)
@@ -231,7 +231,7 @@ class Region(Scoped):
         sends. Returns the transfer's number as `store`, and raises as it does.
 
         Exactly these blocks come, each for itself: one that cannot be served does not keep the
-        others from arriving. in_layers: what is in host memory comes layer by layer, and
+        others from arriving. in_layers: blocks in host memory come layer by layer, and
         `layers_loaded` tells how many layers have arrived.
         """
         items = list(blocks)
@@ -263,8 +263,8 @@ class Region(Scoped):
         connection were in use when the load began or some block has failed; then it reads the
         socket, too. The blocks belong to the transfer until its end is reported. Raises
         CancelledError "load_incomplete" once a load has ended without some block (its end tells
-        which), UnavailableError (the connection was lost before it ended), what the daemon refused it
-        with, NotFoundError (not a load in layers, or ended 4,096 of them ago).
+        which), UnavailableError (the connection was lost before it ended), the daemon's error if it
+        refused the load, NotFoundError (not a load in layers, or ended 4,096 of them ago).
         """
         layers = ctypes.c_uint32()
         code = self._library.kvt_region_layers_loaded(
@@ -349,8 +349,8 @@ class Region(Scoped):
     def lookup(self, hashes: HashArray) -> npt.NDArray[np.uint8]:
         """The tiers that hold each block now: uint8 [count], bits of Presence. One round trip.
 
-        Presence.POOL is never about the region itself; what is Presence.COLD can be loaded. Raises
-        UnavailableError, LimitExceededError, TimedOutError.
+        Presence.POOL is never about the region itself; a block that is Presence.COLD can be loaded.
+        Raises UnavailableError, LimitExceededError, TimedOutError.
         """
         joined = _hash_rows(hashes)
         presence = np.zeros(len(joined), np.uint8)
@@ -382,9 +382,10 @@ class Region(Scoped):
         later, and waits for that, other threads running meanwhile.
 
         hashes: the sequence's from its first block on, or going on where an earlier call ended.
-        timeout_ms: as `wait`'s. Returns how many of them are in memory then, up to the first that is
-        not cached or could not come: what was not loaded yet of all that prefetches brought takes
-        half of host memory at most, and if no block comes for 5 s, the call ends with what there is.
+        timeout_ms: as `wait`'s. Returns how many of them are in memory then, up to the first that
+        is not cached or could not come: of all that prefetches brought, the blocks not loaded yet
+        take half of host memory at most, and if no block comes for 5 s, the call ends with the
+        blocks that are there.
         The blocks are not used by this, and may leave again. Raises UnavailableError,
         LimitExceededError, TimedOutError (they still come).
         """
@@ -467,8 +468,8 @@ def region_options(
     ipc_handle: bytes | None,
     device: int | None,
 ) -> Any:
-    """The arguments of Connection.open_region as a kvt_region_options, which keeps what it points
-    to. group_bytes: of one block of the group. Raises InvalidArgumentError."""
+    """The arguments of Connection.open_region as a kvt_region_options, which keeps the objects that
+    it points to. group_bytes: of one block of the group. Raises InvalidArgumentError."""
     options = abi.kvt_region_options()
     _library.load().kvt_region_options_init(ctypes.byref(options))
     if pieces is None:

@@ -4,7 +4,7 @@
 Its life in an engine:
 
     sequence = pool.open_sequence(prompt)  # one round trip: hash, find, reserve
-    sequence.wait()                        # until what was found is in the pool
+    sequence.wait()                        # until the found blocks are in the pool
     # compute tokens sequence.cached_tokens.. into their slots
     sequence.mark_computed(len(prompt))    # others can find the full blocks now
     sequence.append([token])               # compute it into its slot, and so on
@@ -45,7 +45,7 @@ class Copier:
         self.thunk = abi.kvt_copy_block(self._call)
 
     def take_error(self) -> BaseException | None:
-        """What the copy function raised on this thread since this was last asked."""
+        """The copy function's exception on this thread since this was last asked."""
         error: BaseException | None = getattr(self._raised, "error", None)
         self._raised.error = None
         return error
@@ -68,8 +68,8 @@ class SequenceInfo:
     computed_tokens: at least cached_tokens. blocks: in the block table; more than the tokens need
     if some are reserved. pool_tokens, host_tokens, disk_tokens: where the cached ones were found.
     attachment: PoolInfo.attachment when it was opened. ready: False if `wait` is due. miss: why the
-    cached prefix ended, NONE if all asked for was found. load_ms, ready_ms: of one with a plan or a
-    deadline, what the daemon expected when it was opened: until the prefix is loaded, and until the
+    cached prefix ended, NONE if all asked for was found. load_ms, ready_ms: for one with a plan or
+    a deadline, the daemon's forecast when it was opened: until the prefix is loaded, and until the
     rest is computed as well.
     """
 
@@ -88,7 +88,7 @@ class SequenceInfo:
 
 
 def missed_info(tokens: int, computed_tokens: int, attachment: int) -> SequenceInfo:
-    """Of a sequence without blocks."""
+    """The info of a sequence without blocks."""
     return SequenceInfo(
         tokens=tokens,
         cached_tokens=0,
@@ -113,8 +113,8 @@ class Sequence(Scoped):
     sequence, so an engine may write there; a cached block that would be written is copied first.
 
     A sequence that was opened without a daemon is a miss, `available` False: it counts tokens, but
-    has no cached tokens and no blocks, its block table and slot mapping are empty, and what it is
-    told to publish goes nowhere. `check` is True of it, for there is nothing to lose; `memory`
+    has no cached tokens and no blocks, its block table and slot mapping are empty, and the tokens
+    that it is to publish go nowhere. `check` is True of it, for there is nothing to lose; `memory`
     raises UnavailableError. It stays a miss: open another one once the daemon is back.
 
     When the connection is lost for good, so is the sequence, and a call that finds that makes it a
@@ -167,7 +167,7 @@ class Sequence(Scoped):
 
     @property
     def cached_tokens(self) -> int:
-        """Of the first tokens: came from the cache. May shrink in `wait`."""
+        """The number of first tokens that came from the cache. May shrink in `wait`."""
         return self.info().cached_tokens
 
     def compute_ranges(self) -> list[tuple[int, int]]:
@@ -176,8 +176,8 @@ class Sequence(Scoped):
         With HitPlan.BOTH_ENDS there may be two ranges. The first then is a gap in the cached prefix,
         behind blocks that are usable at once: it can be computed before `wait`, while what follows
         it is loaded, into its slots and with the block table as it is then. `mark_computed` up to
-        its end is due, before or after the wait. What cannot be loaded is computed as well: ask
-        again after the wait.
+        its end is due, before or after the wait. Blocks that cannot be loaded are computed as well:
+        ask again after the wait.
         """
         if self._lost:
             return [(0, len(self))] if len(self) > 0 else []
@@ -201,10 +201,10 @@ class Sequence(Scoped):
     def wait(self, timeout_ms: int | None = None) -> bool:
         """Waits on the host until the cached prefix is in the pool. False: the time is up.
 
-        What could not be loaded is dropped: `cached_tokens` shrinks, private blocks take the place
-        of the lost ones. After True the cached prefix is usable and the block table final for the
-        tokens so far; of a lost sequence both are empty. timeout_ms: 0 does not wait, None is the
-        connection's request_timeout_ms. Raises ResourceExhaustedError (call again or close);
+        Blocks that could not be loaded are dropped: `cached_tokens` shrinks, private blocks take
+        the place of the lost ones. After True the cached prefix is usable and the block table final
+        for the tokens so far; of a lost sequence both are empty. timeout_ms: 0 does not wait, None
+        is the connection's request_timeout_ms. Raises ResourceExhaustedError (call again or close);
         IoError (the copy failed).
         """
         status = self._library.kvt_sequence_wait(self._handle.get(), _native.timeout(timeout_ms))
@@ -222,8 +222,8 @@ class Sequence(Scoped):
     def memory(self) -> PoolMemory:
         """The memory that this sequence's block table and slots belong to.
 
-        Raises StaleHandleError once the connection it was opened on is gone; what it returned
-        before stays valid memory.
+        Raises StaleHandleError once the connection it was opened on is gone; its earlier results
+        stay valid memory.
         """
         if self._memory is None:
             pool_info = self._pool.info()
@@ -295,8 +295,8 @@ class Sequence(Scoped):
         """Says that the KV of the first `tokens` tokens is completely written, and commits the
         blocks this fills. Never goes back. On a GPU: wait for the stream first.
 
-        False: the sequence is lost, no process gets the blocks, and what was computed with cached
-        tokens does not count. Raises InvalidArgumentError (more than there are), WrongStateError (a
+        False: the sequence is lost, no process gets the blocks, and tokens computed with cached
+        ones do not count. Raises InvalidArgumentError (more than there are), WrongStateError (a
         wait is due).
         """
         _native.unsigned(tokens, 64, "tokens")
@@ -314,9 +314,9 @@ class Sequence(Scoped):
         return self._published(self._library.kvt_sequence_finish(self._handle.get()))
 
     def hint(self, hint: Hint, returns_in_ms: int = 0) -> int:
-        """Tells the daemon what is known of this sequence, before or after its blocks are complete:
-        see Pool.hint. It concerns the blocks that were found or committed so far; returns of how
-        many it was taken, 0 without a daemon. Raises InvalidArgumentError."""
+        """Gives the daemon a hint about this sequence, before or after its blocks are complete: see
+        Pool.hint. It concerns the blocks that were found or committed so far; returns how many took
+        it, 0 without a daemon. Raises InvalidArgumentError."""
         _native.unsigned(returns_in_ms, 63, "returns_in_ms")
         taken = ctypes.c_uint32()
         status = self._library.kvt_sequence_hint(
@@ -342,13 +342,13 @@ class Sequence(Scoped):
         return status != Status.STALE_HANDLE
 
     def _published(self, status: int) -> bool:
-        """Of a call that copies nothing. False: the sequence is lost. Raises other errors."""
+        """For a call that copies nothing. False: the sequence is lost. Raises other errors."""
         if self._holds(status):
             check(status)
             return True
         return False
 
     def _check(self, status: int) -> None:
-        """Of a call that may have copied: what the copy raised is the cause."""
+        """For a call that may have copied: the copy's exception is the cause."""
         if status != Status.OK:
             raise last_error() from (self._copier.take_error() if self._copier else None)

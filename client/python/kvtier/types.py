@@ -21,7 +21,7 @@ from .errors import Status, invalid
 
 @enum_of(abi, "KVT_DEVICE_HOST")
 class DeviceKind(HeaderEnum):
-    """What kind of memory a pool is: HOST or CUDA."""
+    """The kind of a pool's memory: HOST or CUDA."""
 
 
 @enum_of(abi, "KVT_TIER_POOL")
@@ -55,8 +55,8 @@ class Retention(HeaderEnum):
 
 @enum_of(abi, "KVT_HINT_CLOSED")
 class Hint(HeaderEnum):
-    """What is known of a sequence. CLOSED: it will not be continued. ONCE: the same, and uses do not
-    disprove it. RETURNS: it goes on after a known time."""
+    """A client's knowledge of a sequence. CLOSED: it will not be continued. ONCE: the same, and
+    uses do not disprove it. RETURNS: it goes on after a known time."""
 
 
 @enum_of(abi, "KVT_PLAN_ALL")
@@ -78,11 +78,11 @@ class Miss(HeaderEnum):
 
 @enum_of(abi, "KVT_DTYPE_FLOAT32")
 class DType(HeaderEnum):
-    """What the elements of K and V are."""
+    """The type of the elements of K and V."""
 
     @property
     def numpy(self) -> npt.DTypeLike:
-        """The dtype of numpy views. What numpy lacks shows as unsigned integers of its size:
+        """The dtype of numpy views. Types that numpy lacks show as unsigned integers of their size:
         bfloat16 as uint16, float8 as uint8."""
         return _NUMPY.get(self.name, self.name.lower())
 
@@ -98,7 +98,7 @@ class DType(HeaderEnum):
 
     @classmethod
     def of(cls, dtype: object) -> DType:
-        """What a torch.dtype, a numpy dtype or a text ("bfloat16", "bf16") names.
+        """The dtype that a torch.dtype, a numpy dtype or a text ("bfloat16", "bf16") names.
 
         Raises InvalidArgumentError "bad_dtype".
         """

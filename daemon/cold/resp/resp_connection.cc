@@ -17,7 +17,7 @@ namespace {
 
 constexpr timeval kPatience = {.tv_sec = 1, .tv_usec = 0};
 
-// What one call of the system reads, beside a text.
+// One call of the system reads as much, beside a text.
 constexpr size_t kChunkBytes = size_t{64} << 10;
 // "$" and a length.
 constexpr size_t kMostLineBytes = 24;

@@ -35,7 +35,7 @@ struct RespReply {
   Kind kind = Kind::kNothing;
   int64_t integer = 0;
   size_t bytes = 0;  // of a text, as many as were asked for at most
-  // Of a list: its texts, with those of lists in it, in their order.
+  // The texts of a list, with those of lists in it, in their order.
   std::vector<std::string> texts;
 };
 
@@ -57,7 +57,7 @@ class RespConnection {
   // Has a call that is under way fail soon, and every later one. From any thread.
   void Interrupt();
 
-  // For the functions that hiredis calls with what it has read.
+  // For the functions to which hiredis passes the bytes that it has read.
   struct Incoming {
     std::span<std::byte> into;
     RespReply reply;
@@ -81,7 +81,7 @@ class RespConnection {
   [[nodiscard]] bool Interrupted();
 
   const RespEndpoint endpoint_;
-  // What has been received and not been looked at yet lies between the two.
+  // Bytes that were received and not parsed yet lie between the two.
   std::vector<char> chunk_;
   size_t chunk_begin_ = 0, chunk_end_ = 0;
   Incoming incoming_;

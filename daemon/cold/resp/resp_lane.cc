@@ -77,7 +77,7 @@ std::vector<RespCall> RespLane::Take() {
   return calls;
 }
 
-// What comes while answers are outstanding is sent before the next of them is waited for, so that
+// Sends calls that come while answers are outstanding before it waits for the next answer, so that
 // the server always has something to do.
 void RespLane::Work() {
   BlockSignals();

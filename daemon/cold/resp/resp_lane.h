@@ -19,7 +19,7 @@
 
 namespace kvtier {
 
-// What one call of the daemon comes to.
+// One call of the daemon, as commands.
 struct RespCall {
   std::vector<std::string> words;  // of all commands
   std::vector<size_t> lengths;     // words of each command
@@ -36,7 +36,7 @@ struct RespCall {
 class RespLane {
  public:
   explicit RespLane(const RespEndpoint& endpoint);
-  // What waits ends as incomplete.
+  // Ends the calls that wait as incomplete.
   ~RespLane();
   RespLane(const RespLane&) = delete;
   RespLane& operator=(const RespLane&) = delete;
@@ -57,11 +57,11 @@ class RespLane {
   [[nodiscard]] std::vector<RespCall> Take();
   void Send(std::vector<RespCall> calls);
   void ReceiveOne();
-  // What is under way will not be answered.
+  // Ends the calls under way, which the server will not answer.
   void FailSent();
 
   RespConnection connection_;
-  // Of the thread alone.
+  // The thread alone uses these.
   std::deque<Sent> sent_;
   size_t sent_bytes_ = 0;  // of their payloads
   std::mutex mutex_;

@@ -25,9 +25,9 @@ typedef struct {
   const char* version; /* of the project, for people */
 
   const char* (*status_text)(kvt_kernel_status status);
-  /* What the last refused call of this thread objected to: kvt_kernel_last_error_detail. */
+  /* The objection of this thread's last refused call: kvt_kernel_last_error_detail. */
   const char* (*last_error_detail)(void);
-  /* What CUDA said last on this thread, for people; never null. */
+  /* CUDA's last message on this thread, for people; never null. */
   const char* (*cuda_error_text)(void);
 
   size_t (*decode_workspace_bytes)(const kvt_decode_params* params);

@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The whole library is built hidden but for what is declared in these headers. */
+/* The whole library is built hidden but for the declarations in these headers. */
 #if defined(__GNUC__)
 #define KVT_KERNEL_API __attribute__((visibility("default")))
 #else
@@ -43,7 +43,7 @@ typedef enum {
 
 typedef enum { KVT_BF16 = 0, KVT_FP16 = 1, KVT_FP8_E4M3 = 2, KVT_FP32 = 3 } kvt_dtype;
 
-/* What an fp8 cache's values are multiplied with to get the real ones. Null: 1.
+/* The factors that turn an fp8 cache's values into the real ones. Null: 1.
  * Per tensor:         one float, strides 0.
  * Per head:           [kv_heads], head_stride 1, the others 0.
  * Per token and head: block_stride, token_stride and head_stride as laid out. */
@@ -88,8 +88,8 @@ typedef struct {
 /* For people: what a status means. Never null. */
 KVT_KERNEL_API const char* kvt_kernel_status_text(kvt_kernel_status status);
 
-/* For people: what the last refused call of this thread objected to: the field, what it was and
- * what can be, e.g. "kv.head_dim is 96; kernels are built for 64, 128 or 256". Set by every call
+/* The objection of this thread's last refused call, for people: the field, its value and the
+ * possible ones, e.g. "kv.head_dim is 96; kernels are built for 64, 128 or 256". Set by every call
  * that returns KVT_KERNEL_INVALID_ARGUMENT, _UNSUPPORTED or _WORKSPACE_TOO_SMALL, and by size
  * queries that return 0; left as it was by all others, and empty at first. Overwritten by the
  * thread's next refused call. Never null. */

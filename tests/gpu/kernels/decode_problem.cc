@@ -22,7 +22,7 @@ constexpr int kRowGap = 64;             // elements between two sequences' queri
 constexpr int kLseBehind = 8;           // that must stay as they were
 constexpr uint16_t kPoison16 = 0xFFFF;  // NaN in bf16 and fp16
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-// What a row may be off beyond twice a plain implementation's error, relative to the row.
+// The error that a row may have beyond twice a plain implementation's, relative to the row.
 constexpr double kEpsilon = 1e-3;
 constexpr double kLseTolerance = 2e-3;
 
@@ -66,7 +66,7 @@ int DecodeProblem::MaxLength() const {
   return std::max({longest, setup_.max_length, 1});
 }
 
-// Of keys, or of values, of one layer of one block.
+// The elements of keys, or of values, of one layer of one block.
 int64_t DecodeProblem::LayerElements() const {
   return int64_t{setup_.page} * setup_.kv_heads * setup_.head_dim;
 }

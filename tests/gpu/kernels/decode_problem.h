@@ -101,7 +101,7 @@ class DecodeProblem {
   [[nodiscard]] RowLayout Rows() const;
   [[nodiscard]] int64_t HostBlockStride() const;
   [[nodiscard]] int64_t DeviceBlockStride() const;
-  // Of queries and output, from sequence to sequence.
+  // The stride of queries and output, from sequence to sequence.
   [[nodiscard]] int64_t RowStride() const;
   void MakeTable();
   void MakeCache();

@@ -10,7 +10,7 @@
 
 namespace kvtier::kernels {
 
-// Of the compute capability; 0: there is no device.
+// The major number of the compute capability; 0: there is no device.
 [[nodiscard]] inline int DeviceMajor() {
   int major = 0;
   const bool is_there =

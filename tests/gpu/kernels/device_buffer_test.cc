@@ -43,7 +43,7 @@ TEST_F(DeviceBufferTest, GrowsToAPowerOfTwoAndNeverShrinks) {
   const void* const memory = buffer.memory();
   ASSERT_EQ(buffer.Reserve(stream, 1), KVT_KERNEL_OK);
   EXPECT_EQ(buffer.memory(), memory);
-  // What it had before is given back.
+  // Its earlier memory is given back.
   EXPECT_EQ(gpus_.BytesOn(2), 8 * DeviceBuffer::kMinBytes);
 }
 

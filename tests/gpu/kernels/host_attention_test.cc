@@ -25,8 +25,8 @@ struct Shape {
   std::vector<int> rows = {1, 5, 129};
 };
 
-// Random sequences over shuffled blocks, in the middle of three layers of the pool's layout. What
-// no sequence may see is NaN.
+// Random sequences over shuffled blocks, in the middle of three layers of the pool's layout.
+// Elements that no sequence may see are NaN.
 class Problem {
  public:
   explicit Problem(const Shape& shape) : shape_(shape) {

@@ -18,7 +18,7 @@ constexpr int kDim = KVT_MLA_QUERY_DIM;
 constexpr int kValueDim = KVT_MLA_LATENT_DIM;
 constexpr uint16_t kPoison = 0xFFFF;
 constexpr float kUsualScale = 0.0625F;
-// What a row may be off beyond twice a plain implementation's error, relative to the row.
+// The error that a row may have beyond twice a plain implementation's, relative to the row.
 constexpr double kEpsilon = 1e-3;
 constexpr double kLseTolerance = 2e-3;
 

@@ -88,7 +88,7 @@ kvt_prefill_params GoodPrefill() {
   return p;
 }
 
-// What decode and prefill have alike.
+// Parameters that decode and prefill share.
 template <typename P>
 std::vector<Change<P>> BadAttention() {
   return {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <iostream>
 #include <sstream>
 
 #include "base/bytes.h"
@@ -44,6 +45,7 @@ void DaemonTest::TearDown() {
   for (const char* alarm : {"check failed", "Sanitizer", "runtime error"}) {
     EXPECT_EQ(log.find(alarm), std::string::npos) << log;
   }
+  if (HasFailure()) std::cerr << "the daemon's log:\n" << log;
 }
 
 std::string DaemonTest::Log() {

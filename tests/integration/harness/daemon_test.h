@@ -35,9 +35,9 @@ inline constexpr uint32_t kTestBlockTokens = 16;
 inline constexpr uint64_t kTestSlabBytes = 64 * kKiB;
 inline constexpr uint64_t kTestSlotsPerSlab = 3;
 
-// How long an acquire waits until what must leave the pool for it has been copied. A busy machine
-// takes longer than the default for it, and what was stored would be dropped; a client's request
-// may last a little longer.
+// How long an acquire waits until blocks that must leave the pool for it have been copied. A busy
+// machine takes longer than the default for it, and stored blocks would be dropped; a client's
+// request may last a little longer.
 inline constexpr int kTestMaxWaitMs = 4000;
 
 // Settings that give a daemon tiers of these sizes.
@@ -69,7 +69,7 @@ class DaemonTest : public testing::Test {
   // Where the daemon's web pages are, for example "http://127.0.0.1:43210/". REQUIRES: started with
   // kMetricsSetting.
   [[nodiscard]] std::string MetricsUrl();
-  // What all daemons of this directory have logged.
+  // The log of all daemons of this directory.
   [[nodiscard]] std::string Log();
   // The reply of an admin operation.
   [[nodiscard]] boost::json::value Admin(const std::string& operation);

@@ -21,7 +21,8 @@ struct LoadSizes {
 
 class TwoSets {
  public:
-  // Stores both sets in turn, twice: what the pool cannot hold of the first is in host memory.
+  // Stores both sets in turn, twice: the blocks of the first that the pool cannot hold are in host
+  // memory.
   // REQUIRES: the daemon's pool holds little more than one set, its host memory both.
   [[nodiscard]] static Result<TwoSets> Store(const PrivateDaemon& daemon, const LoadSizes& sizes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What most tests of clients that replay nothing do first.
+// The first steps of most tests of clients that replay nothing.
 #pragma once
 
 #include <cstdint>

@@ -73,12 +73,16 @@ void TwoHostsTest::WriteByFirstHost() {
       << boost::json::serialize(Cold(daemon().admin_socket()));
 }
 
-void TwoHostsTest::ReadByOtherHostFrom(size_t blocks) {
+void TwoHostsTest::AwaitAnswerToOtherHost() {
   int asked = 0;
   EXPECT_TRUE(Eventually([this, &asked] {
     EXPECT_EQ(PlayOnOther(Prompt("asked " + std::to_string(++asked), 1)).wrong_blocks, 0u);
     return Cold(other_->admin_socket()).at("lookups").at("absent").to_number<uint64_t>() > 0;
   })) << "the store answers";
+}
+
+void TwoHostsTest::ReadByOtherHostFrom(size_t blocks) {
+  AwaitAnswerToOtherHost();
   uint64_t read_blocks = 0;
   for (; blocks <= kBlocks && read_blocks == 0; ++blocks) {
     EXPECT_EQ(PlayOnOther(Prompt("shared", blocks)).wrong_blocks, 0u);

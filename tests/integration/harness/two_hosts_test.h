@@ -30,16 +30,18 @@ class TwoHostsTest : public DaemonTest {
   [[nodiscard]] PrivateDaemon& other() { return *other_; }
   void StopOtherHost() { other_.reset(); }
   [[nodiscard]] ReplayReport PlayOnOther(const TraceRequest& request);
-  // What the status says of the cold tier.
+  // The cold tier's part of the status.
   [[nodiscard]] static boost::json::value Cold(const std::string& admin_socket);
   // Blocks that the store named and that were misses for that reason, on the other host.
   [[nodiscard]] uint64_t FailedReads(const std::string& reason);
   // The first host computes kBlocks blocks named "shared", uses them once, and writes them to the
   // store.
   void WriteByFirstHost();
-  // Plays prompts of which the store has nothing until it answers that, and then some that begin
-  // with "shared", each longer by a block, until the other host has read from the store. What is
-  // late is computed there, so that each try has a block that none asked for.
+  // Plays prompts of which the store has nothing on the other host, until the store says so.
+  void AwaitAnswerToOtherHost();
+  // Awaits an answer, and then plays prompts that begin with "shared", each longer by a block,
+  // until the other host has read from the store. It computes blocks that come late, so that each
+  // try has one that it has not asked for.
   void ReadByOtherHostFrom(size_t blocks);
 
  private:

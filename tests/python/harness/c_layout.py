@@ -16,7 +16,7 @@ COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
 def differences(header: Header, name: str, include: str) -> str:
-    """What the compiler says against the sizes and offsets that the package read out of a header;
+    """Compares the compiler's sizes and offsets with those that the package read out of a header;
     "" if they are right. `include`: directory of the source tree that `name` is found in."""
     checks = []
     for structure_name, structure in header.structures.items():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs in namespaces of their own, as containers run them: they see their own processes, network,
-shared memory, users and files, and share with others what is passed to them."""
+"""Programs in namespaces of their own, as containers run them: they see their own processes,
+network, shared memory, users and files, and share with others only the files passed to them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def contained_process(outer: subprocess.Popen[Any]) -> int | None:
 
 
 class ContainedClient:
-    """A client that does what it is told (contained_client.py), until it is killed or closed."""
+    """A client that obeys commands (contained_client.py), until it is killed or closed."""
 
     def __init__(self, socket: str, hide: pathlib.Path, uid: int = 0) -> None:
         program = pathlib.Path(__file__).with_name("contained_client.py")
@@ -78,7 +78,7 @@ class ContainedClient:
         )
 
     def ask(self, verb: str, *arguments: Any) -> Any:
-        """What the client's function of this name returns."""
+        """Returns the result of the client's function of this name."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([verb, *arguments]) + "\n")
         self._process.stdin.flush()

@@ -94,8 +94,8 @@ class Client:
                 return np.unique(rows[BLOCK_BYTES:]).tolist()
 
     def disconnect(self) -> bool:
-        """Breaks off, without giving anything back first. The process lives on, with what it had
-        mapped."""
+        """Breaks off, without giving anything back first. The process lives on, with its mapped
+        memory."""
         broken = 0
         for name in os.listdir("/proc/self/fd"):
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for torch tensors on a GPU, for what is said of tensors and not done with them."""
+"""Stand-ins for torch tensors on a GPU, for code that only asks about tensors."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from .paths import daemon_program
 BLOCK_BYTES = 16 * 1024
 SLAB_BYTES = 64 * 1024
 SLOTS_PER_SLAB = 3
-# How long what must make room is waited for, as in the C++ tests: a busy machine takes longer than
-# the default, and what was stored would be dropped.
+# How long the daemon waits for blocks that must make room, as in the C++ tests: a busy machine
+# takes longer than the default, and stored blocks would be dropped.
 MAX_WAIT_MS = 4000
 
 

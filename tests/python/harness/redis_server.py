@@ -28,10 +28,9 @@ class RedisServer:
             assert line, "redis-server has ended"
 
     def settings(self) -> list[str]:
-        """Of a daemon that writes what is used at once, and waits for a busy machine."""
+        """The options of a daemon that writes used blocks at once, and waits for a busy machine."""
         return [
-            "cold.kind=resp",
-            f"cold.endpoint={self._socket}",
+            f"cold.endpoint=resp://{self._socket}",
             "cold.after=0s",
             "cold.lookup_deadline_ms=5000",
             "cold.read_deadline_ms=10000",

@@ -18,7 +18,7 @@ class SharedDaemonCase:
 
     @classmethod
     def settings(cls) -> list[str]:
-        """Of its daemon."""
+        """The options of its daemon."""
         return [
             "pool.bytes=16MiB",
             "pool.device=host",

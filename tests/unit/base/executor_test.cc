@@ -16,7 +16,7 @@
 namespace kvtier {
 namespace {
 
-// An event loop that runs what was posted when the test says so.
+// An event loop that runs posted events when the test says so.
 class ManualLoop final : public EventQueue {
  public:
   void Post(std::function<void()> event) override {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvt_attend and workspaces: what the library refuses itself, and what a broken daemon cannot do.
-// What is computed is tried on real daemons (tests/python/test_attention.py).
+// kvt_attend and workspaces: refusals of the library itself, and the limits of a broken daemon's
+// harm. Results are tried on real daemons (tests/python/test_attention.py).
 
 #include "tests/unit/client/client_fixture.h"
 

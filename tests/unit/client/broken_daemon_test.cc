@@ -177,7 +177,7 @@ TEST_F(BackPressureTest, ADaemonThatStopsReadingEndsTheConnection) {
         opened.wait();
         return Bytes();
       });
-  EXPECT_TRUE(SendMuch());  // what is lost with the connection needs no release
+  EXPECT_TRUE(SendMuch());  // blocks lost with the connection need no release
   EXPECT_FALSE(connection_->IsConnected());
   EXPECT_EQ(connection_->Flush().error().reason, "send_timeout");
   gate.set_value();

@@ -23,7 +23,7 @@ namespace kvtier::client {
 inline constexpr uint32_t kBlockTokens = 4;
 
 // Whether `lasts`, which returns how long something took, finds it shorter than `limit` once in a
-// few tries: a busy machine adds to what it measures, and takes nothing away.
+// few tries: a busy machine adds to the measured times, and takes nothing away.
 [[nodiscard]] inline bool CanBeWithin(std::chrono::milliseconds limit,
                                       const std::function<std::chrono::nanoseconds()>& lasts) {
   constexpr int kTries = 8;

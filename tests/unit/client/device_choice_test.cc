@@ -21,7 +21,7 @@ wire::DevicesReply::Device Gpu(uint8_t byte) {
 }
 wire::DevicesReply::Device Host() { return {.name = "host"}; }
 
-// What the thread's CUDA context is on.
+// The device that the thread's CUDA context is on.
 std::function<Result<DeviceUuid>()> Current(uint8_t byte) {
   return [byte]() -> Result<DeviceUuid> { return Uuid(byte); };
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a daemon remembers of blocks, in the simplest form that the client can be tested against.
+// A daemon's memory of blocks, in the simplest form that the client can be tested against.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,8 @@ class FakeCache {
 
   // Acquires with a wish for both ends leave this gap from now on.
   void LeaveGap(uint32_t first, uint32_t blocks) { gap_ = {first, blocks}; }
-  // Of one group. Answers with an ERROR "pool_full" if the private blocks cannot be had.
+  // Acquires blocks of one group. Answers with an ERROR "pool_full" if the private blocks cannot be
+  // had.
   [[nodiscard]] Result<wire::AcquireReply::Part> Acquire(
       const wire::Acquire::Part& request, const std::optional<LoadWish>& wish = std::nullopt);
   // Fills the blocks of a load up to `ready` with their bytes.
@@ -42,7 +43,7 @@ class FakeCache {
   void Lose(uint32_t block);
   // A committed block that is not held is below the pool from now on.
   void Sink(uint32_t block);
-  // What the last load was to bring is lost with it.
+  // The blocks that the last load was to bring are lost with it.
   void LoseLoad();
 
   [[nodiscard]] uint64_t block_bytes() const { return block_bytes_; }
@@ -77,7 +78,7 @@ class FakeCache {
   std::vector<Block> blocks_;
   std::map<BlockHash, uint32_t> committed_;
   std::map<BlockHash, Below> below_;
-  // By load, the block of each hit and what it is to be filled with.
+  // By load, the block of each hit and the byte that is to fill it.
   std::map<LoadId, std::vector<std::pair<uint32_t, std::optional<std::byte>>>> loads_;
   uint64_t last_load_ = 0;
   LoadForecast gap_;

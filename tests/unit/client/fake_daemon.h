@@ -55,9 +55,9 @@ class FakeDaemon {
   // Closes the client's connection; the daemon goes on listening, its cache stays.
   void DropClient();
   // The same, as if the daemon had died and another had taken over its pool. References stay as
-  // they are: the claims of RESUME say only what is there.
+  // they are: the claims of RESUME only ask which blocks are there.
   void DieAndAdopt();
-  // Of an interceptor.
+  // For use in an interceptor.
   void DieAndAdoptLocked();
   // Called by the daemon's thread until another is set or the daemon ends, which may be after the
   // test's body has returned: what an interceptor looks at outlives the daemon, or is shared.
@@ -75,14 +75,14 @@ class FakeDaemon {
   [[nodiscard]] std::vector<std::byte> RegionMemory();
   // Sends another process's answer to requests for kept memory.
   void RefuseKeptMemory(bool refuse);
-  // What is kept, of all names: the message, and the descriptors that came with it.
+  // Kept memory of all names: the message, and the descriptors that came with it.
   struct Kept {
     wire::KeepMemory message;
     UniqueFd memory;
     UniqueFd table;
   };
   void WithKept(const std::function<void(std::map<wire::KeptMemoryName, Kept>*)>& body);
-  // What stands in the counter of the load: so many steps done. No event.
+  // Sets the load's counter: so many steps done. No event.
   void Count(LoadId load, uint32_t done);
   // The same in a counter that the client has named; its load need not be known.
   void Count(const wire::LoadCounter& counter, uint32_t done);
@@ -95,7 +95,7 @@ class FakeDaemon {
   [[nodiscard]] int Requests(wire::MessageType type);
   [[nodiscard]] int requests();
   [[nodiscard]] uint32_t references();
-  // That it was told.
+  // The token ids that it was told.
   [[nodiscard]] std::map<BlockHash, std::vector<uint32_t>> TokenIds();
 
  private:

@@ -103,7 +103,7 @@ class KeptMemoryTest : public ClientFixture {
     EXPECT_EQ(kvt_kept_table_read(client_.get(), MemoryOptions().name, &table), KVT_OK);
     return Table(table);
   }
-  // Changes what the daemon keeps, as a process that is not this library's could.
+  // Changes the daemon's kept memory, as a process that is not this library's could.
   void Tamper(const std::function<void(FakeDaemon::Kept*)>& with) {
     daemon_->WithKept([&](auto* kept) {
       ASSERT_EQ(kept->size(), 1u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table tells of a process that was killed at any moment, or that writes meanwhile.
+// The table of a process that was killed at any moment, or that writes meanwhile.
 #include "client/core/kept_table.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What survives a lost connection, and what must not. What the daemon hears of the end of an
-// attachment.
+// Things that survive a lost connection, and things that must not. The daemon's messages about the
+// end of an attachment.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -216,7 +216,7 @@ class DetachTest : public ClientFixture {
     ClientFixture::SetUp();
     Attach();
   }
-  // What Intercept takes: `look` sees each DETACH, which is then served.
+  // An argument for Intercept: `look` sees each DETACH, which is then served.
   static FakeDaemon::Interceptor WithDetach(std::function<void(const wire::Detach&)> look) {
     return [look = std::move(look)](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
       if (frame.type == static_cast<uint16_t>(kDetach)) {

@@ -60,7 +60,7 @@ class RegionLayersTest : public ClientFixture {
     EXPECT_TRUE(connection_->Ping());
     return transfer ? *transfer : 0;
   }
-  // Of the load that was sent last.
+  // Counts layers of the load that was sent last.
   void Count(uint32_t layers) { daemon_->Count(*sent_.back().counter, layers); }
   [[nodiscard]] uint32_t Loaded(uint64_t transfer) {
     const auto layers = region_->LayersLoaded(transfer);
@@ -126,7 +126,7 @@ TEST_F(RegionLayersTest, CountersOfLoadsAreTheirOwnAndUsedAgain) {
     ASSERT_TRUE(region_->Wait(last));
   }
   EXPECT_GT(offsets.size(), 8u) << "what was given back last is taken last";
-  // What the daemon may still write for the earlier load says nothing of the later one.
+  // Late counts of the daemon for the earlier load say nothing of the later one.
   ASSERT_EQ(sent_.back().counter->offset, counter.offset);
   for (uint32_t done = 0; done <= kLayers + 1; ++done) {
     daemon_->Count(counter, done);

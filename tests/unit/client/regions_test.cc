@@ -52,7 +52,7 @@ class RegionTest : public ClientFixture {
     ASSERT_TRUE(region) << region.error().ToString();
     region_.emplace(*std::move(region));
   }
-  // Of as many blocks, all zeros. The descriptor lives as long as the test.
+  // A region of as many blocks, all zeros. The descriptor lives as long as the test.
   [[nodiscard]] kvt_region_options SharedMemory(uint32_t blocks = kBlocks) {
     memory_ = UniqueFd(::memfd_create("region", MFD_CLOEXEC));
     EXPECT_EQ(::ftruncate(memory_.get(), static_cast<off_t>(blocks * kBlockBytes)), 0);
@@ -64,7 +64,8 @@ class RegionTest : public ClientFixture {
     return options;
   }
 
-  // What the daemon is sent from now on; nothing of these is answered, unless with `answer`.
+  // The messages that the daemon is sent from now on; none of these is answered, unless with
+  // `answer`.
   template <typename Message>
   std::shared_ptr<std::vector<Message>> Record(const std::optional<Error>& answer = std::nullopt) {
     auto messages = std::make_shared<std::vector<Message>>();

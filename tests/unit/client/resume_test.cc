@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is held goes on over the daemon's death: what the client claims from the next one, and what
-// the application sees of it.
+// Held blocks go on over the daemon's death: the client's claims from the next one, and the
+// application's view of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ class ResumeTest : public ClientFixture {
     EXPECT_TRUE(acquired) << acquired.error().ToString();
     return acquired->new_blocks.Take();
   }
-  // Of all that was claimed, the blocks.
+  // The blocks of all claims.
   [[nodiscard]] std::vector<uint32_t> Claimed() const {
     std::vector<uint32_t> blocks;
     for (const wire::Resume& resume : resumes_) {
@@ -98,7 +98,7 @@ TEST_F(ResumeTest, ASequenceThatMissesABlockIsStaleAndOthersAreNot) {
   EXPECT_EQ(errors[0].block.index, block);
   EXPECT_EQ(errors[0].code, KVT_STALE_HANDLE);
   EXPECT_STREQ(errors[0].reason, "lost_at_restart");
-  // Closing it gives back what is left of it, and only that.
+  // Closing it gives back the rest of its blocks, and only those.
   lost = kvt::Sequence(nullptr);
   EXPECT_EQ(References(), 2u);
   EXPECT_THAT(connection_->TakeErrors(), IsEmpty());
@@ -155,8 +155,7 @@ TEST_F(ResumeTest, HandlesStayGood) {
   EXPECT_EQ(References(), 0u);
 }
 
-// What other code does with a block that is lost: its bytes change as soon as the client has
-// claimed it in vain.
+// Other code changes the bytes of a lost block as soon as the client has claimed it in vain.
 class LostBlockTest : public ResumeTest {
  protected:
   static constexpr std::byte kOther{0xEE};
@@ -364,7 +363,7 @@ TEST_F(ResumeTest, InOtherMemoryNothingIsClaimed) {
   ExpectStale(*sequence);
   EXPECT_EQ(daemon_->Requests(wire::MessageType::kResume), 0);
   EXPECT_TRUE(pool_->Acquire({}, {}, 1)) << "the pool serves what comes next";
-  // Of the two that were made, the one in which nothing could be claimed was taken back.
+  // Two were made; the one in which nothing could be claimed was taken back.
   EXPECT_EQ(daemon_->Requests(wire::MessageType::kAttach), 2);
   daemon_->WaitForRequests(wire::MessageType::kDetach, 1);
 }

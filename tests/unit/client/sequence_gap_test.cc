@@ -24,7 +24,7 @@ class SequenceGapTest : public ClientFixture {
  protected:
   static constexpr uint32_t kTokens = 26;
 
-  // Of the prompt's six full blocks the first is in the pool, and the others are on disk.
+  // The first of the prompt's six full blocks is in the pool, and the others are on disk.
   void SetUp() override {
     ClientFixture::SetUp();
     Attach();

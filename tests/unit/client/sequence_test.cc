@@ -37,7 +37,7 @@ class SequenceTest : public ClientFixture {
   }
   [[nodiscard]] static std::byte KvOf(uint32_t token) { return std::byte(token & 0xff); }
 
-  // Writes what is not cached yet, as an engine would.
+  // Writes the tokens that are not cached yet, as an engine would.
   void Compute(kvt::Sequence* sequence, const std::vector<uint32_t>& tokens) {
     for (uint64_t i = sequence->Info().computed_tokens; i < tokens.size(); ++i) {
       *Slot(*sequence, i) = KvOf(tokens[i]);
@@ -221,7 +221,7 @@ TEST_F(SequenceTest, AppendingAfterFinishCopiesTheCommittedTail) {
   EXPECT_NE((*sequence->BlockTable())[1], committed);
   Compute(&*sequence, tokens);
   ExpectKv(*sequence, tokens);
-  // The committed block still has what it was committed with.
+  // The committed block still has its bytes from the commit.
   const auto other = pool_->OpenSequence(Tokens(8));
   ASSERT_TRUE(other);
   EXPECT_EQ(other->cached_tokens(), 6u);

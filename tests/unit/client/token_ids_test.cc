@@ -28,10 +28,10 @@ class TokenIdsTest : public ClientFixture {
     ASSERT_TRUE(sequence->MarkComputed(tokens.size()));
     ASSERT_TRUE(sequence->Finish());
   }
-  // Of all blocks that the daemon was told of.
+  // The ids of all blocks that the daemon was told of.
   [[nodiscard]] std::vector<Ids> Told() {
     std::vector<Ids> told;
-    EXPECT_TRUE(connection_->Ping());  // what was sent before has come
+    EXPECT_TRUE(connection_->Ping());  // all earlier messages have come
     for (const auto& [hash, ids] : daemon_->TokenIds()) told.push_back(ids);
     std::ranges::sort(told);
     return told;

@@ -28,7 +28,7 @@ std::vector<uint64_t> NumbersOf(const std::vector<EndedTransfer>& ended) {
   return numbers;
 }
 
-// Of a page with four counters that a client may name.
+// A page with four counters that a client may name.
 std::shared_ptr<LoadCounters> Counters() {
   UniqueFd page(::memfd_create("counters", MFD_CLOEXEC));
   EXPECT_EQ(::ftruncate(page.get(), 8 * 64), 0);

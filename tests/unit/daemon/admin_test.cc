@@ -113,7 +113,7 @@ TEST_F(Admin, ConfigShowsWhatIsInEffect) {
   const json::value config = Ask(R"({"op":"config"})");
   EXPECT_EQ(config.at("pool").at("bytes"), "256KiB");
   EXPECT_EQ(config.at("server").at("max_clients"), 256);
-  EXPECT_EQ(config.at("disk").at("reformat"), false);
+  EXPECT_EQ(config.at("kernels").at("enabled"), true);
 }
 
 TEST_F(Admin, StatsAreTheCountersAlone) {

@@ -42,7 +42,7 @@ class AttendPlan : public testing::Test {
                                              const KvGroup& model = Model()) {
     return PlanAttend(request, model, {pool_, workspace_, kWorkspaceBytes}, kMaxProducts);
   }
-  // What a request changed by `spoil` is refused for.
+  // The reason for which a request changed by `spoil` is refused.
   std::string ReasonFor(const std::function<void(wire::Attend*)>& spoil) {
     wire::Attend request = Request();
     spoil(&request);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The self-test must pass what is right and see what is wrong.
+// The self-test must pass right results and find wrong ones.
 #include "daemon/attention/attention_self_test.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using testing::HasSubstr;
 // Five types, decode and append.
 constexpr uint32_t kSelfTestCases = 10;
 
-// Right but for what it is told to do wrong.
+// An engine that is right but for the faults that the test asks for.
 class FaultyEngine final : public AttentionEngine {
  public:
   // ..Later: after as many runs as the self-test makes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that does nothing until it is killed, and what the kernel tells of it.
+// A process that does nothing until it is killed, and the kernel's knowledge of it.
 #pragma once
 
 #include <signal.h>
@@ -54,7 +54,7 @@ class Bystander {
   const pid_t pid_;
 };
 
-// Of the test's process.
+// The number of pidfds that the test's process has open.
 inline size_t OpenPidfds() {
   size_t open = 0;
   std::error_code error;

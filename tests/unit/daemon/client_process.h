@@ -18,7 +18,7 @@ class ClientProcess {
  public:
   // Gives the test an answer and sleeps until the process is killed. It does not return.
   using AnswerAndSleep = std::function<void(int answer)>;
-  // What the process does, once it is told the daemon's socket. It ends with its answer.
+  // The process's work, once it is told the daemon's socket. It ends with its answer.
   using Work = std::function<void(const std::string& socket, const AnswerAndSleep& answer)>;
 
   explicit ClientProcess(const Work& work);

@@ -37,7 +37,7 @@ TEST(ColdQuestions, AsksForAPrefixFromItsFirstMissingBlockOn) {
   EXPECT_THAT(questions[0].positions, ElementsAre(2, 4, 5));
 }
 
-// 64 tokens can be restored here: what is before the window of the next boundary is of no use.
+// 64 tokens can be restored here: blocks before the window of the next boundary are of no use.
 TEST(ColdQuestions, AsksOfWindowsAndStatesOnlyForWhatLongerPrefixesNeed) {
   const Present all = {1, 1, 1, 1, 0, 0, 0, 0};
   const Present window = {0, 0, 1, 1, 0, 0, 0, 0};

@@ -59,7 +59,6 @@ bytes = "192MiB"
 [disk]
 bytes = "1.5GiB"
 files = 3
-engine = "pread"
 [retention]
 extended_ttl = "7d"
 persist_after = "500ms"
@@ -79,7 +78,6 @@ format = "json"
   EXPECT_EQ(config->cache.pool_bytes, 192 * kMiB);
   EXPECT_EQ(config->disk.bytes, 1536 * kMiB);
   EXPECT_EQ(config->disk.files, 3u);
-  EXPECT_EQ(config->disk.engine, DiskEngineChoice::kPread);
   EXPECT_EQ(config->cache.extended_ttl_ms, 7 * 24 * 3600 * 1000);
   EXPECT_EQ(config->cache.persist_after_ms, 500);
   EXPECT_EQ(config->cache.pool_clean_fraction, 0.25);
@@ -95,7 +93,7 @@ format = "json"
 TEST(Config, DevicesAreNamedAndNumbered) {
   EXPECT_EQ(Parse("[pool]\ndevice = \"all\"\n")->pool.devices.front(), DeviceChoice::kAll);
   EXPECT_EQ(Parse("[pool]\ndevice = \"cuda:0\"\n")->pool.devices.front(), DeviceChoice::kCuda);
-  const Result<Config> fourth = Parse("[pool]\ndevice = \"cuda:3\"\nfree_fraction = 0.5\n");
+  const Result<Config> fourth = Parse("[pool]\ndevice = \"cuda:3\"\nbytes = \"50%\"\n");
   ASSERT_TRUE(fourth) << fourth.error().context;
   EXPECT_EQ(static_cast<int>(fourth->pool.devices.front()),
             static_cast<int>(DeviceChoice::kCuda) + 3);
@@ -113,12 +111,12 @@ TEST(Config, PoolEvictionIsOneOfTwo) {
 
 TEST(Config, SeveralDevicesAreAListEachWithItsSize) {
   const Result<Config> two =
-      Parse("[pool]\ndevice = [\"cuda:0\", \"cuda:3\"]\ndevice_bytes = [\"16GiB\", \"8GiB\"]\n");
+      Parse("[pool]\ndevice = [\"cuda:0\", \"cuda:3\"]\nbytes = [\"16GiB\", \"8GiB\"]\n");
   ASSERT_TRUE(two) << two.error().context;
   const auto fourth = static_cast<DeviceChoice>(static_cast<int>(DeviceChoice::kCuda) + 3);
   EXPECT_EQ(two->pool.devices, (std::vector{DeviceChoice::kCuda, fourth}));
   EXPECT_EQ(two->pool.device_bytes, (std::vector<uint64_t>{16 * kGiB, 8 * kGiB}));
-  // What is printed can be read again.
+  // The printed text can be read again.
   const Result<Config> again = Parse(FormatConfig(*two));
   ASSERT_TRUE(again) << again.error().context;
   EXPECT_EQ(again->pool.devices, two->pool.devices);
@@ -137,19 +135,35 @@ TEST(Config, DevicesThatContradictEachOtherAreRefused) {
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", 1]\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", \"cuda:0\"]\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"all\", \"host\"]\n"), "config_conflict");
-  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"all\"\ndevice_bytes = [\"1GiB\"]\n"), "config_conflict");
-  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\", \"1GiB\"]\n"),
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"all\"\nbytes = [\"1GiB\", \"1GiB\"]\n"),
             "config_conflict");
-  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\"]\nfree_fraction = 0.5\n"),
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\nbytes = [\"1GiB\", \"1GiB\"]\n"),
             "config_conflict");
-  EXPECT_EQ(ReasonOf("[pool]\ndevice_bytes = [\"1B\"]\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\nbytes = [\"1B\"]\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\nbytes = []\n"), "config_out_of_range");
+}
+
+TEST(Config, APoolMayTakeAShareOfWhatIsFree) {
+  const Result<Config> share = Parse("[pool]\nbytes = \"12.5%\"\n");
+  ASSERT_TRUE(share) << share.error().context;
+  EXPECT_EQ(share->pool.free_fraction, 0.125);
+  const Result<Config> again = Parse(FormatConfig(*share));
+  ASSERT_TRUE(again) << again.error().context;
+  EXPECT_EQ(again->pool.free_fraction, 0.125);
+  const Result<Config> replaced =
+      ParseConfig("[pool]\nbytes = \"20%\"\n", "t", {"pool.bytes=1MiB"});
+  ASSERT_TRUE(replaced) << replaced.error().context;
+  EXPECT_EQ(replaced->pool.free_fraction, 0) << "the last value counts alone";
+  EXPECT_EQ(replaced->cache.pool_bytes, 1 * kMiB);
+  for (const char* text : {"\"100%\"", "\"0%\"", "\"-5%\"", "\"%\"", "\"half%\"", "[\"50%\"]"}) {
+    EXPECT_EQ(ReasonOf(fmt::format("[pool]\nbytes = {}\n", text)), "config_out_of_range") << text;
+  }
 }
 
 TEST(Config, UnknownKeyNamesPlaceAndNearestKey) {
-  EXPECT_EQ(ContextOf("[pool]\nbytes = \"1GiB\"\n  copy_treads = 2\n"),
-            "test.toml:3:3: there is no key \"copy_treads\" in [pool]; the nearest is "
-            "\"copy_threads\"");
-  EXPECT_EQ(ReasonOf("[pool]\ncopy_treads = 2\n"), "config_unknown_key");
+  EXPECT_EQ(ContextOf("[pool]\nbytes = \"1GiB\"\n  evicton = \"lru\"\n"),
+            "test.toml:3:3: there is no key \"evicton\" in [pool]; the nearest is \"eviction\"");
+  EXPECT_EQ(ReasonOf("[pool]\nevicton = \"lru\"\n"), "config_unknown_key");
 }
 
 TEST(Config, KeyInTheWrongSectionNamesTheRightOne) {
@@ -173,21 +187,13 @@ TEST(Config, FirstMistakeInTheFileIsTold) {
 }
 
 TEST(Config, SizeWithoutUnitIsRefused) {
-  EXPECT_EQ(ContextOf("[pool]\nbytes = 1073741824\n"),
-            "test.toml:2:9: pool.bytes must be a size with a unit, \"64KiB\" to \"1024TiB\", not "
-            "an integer");
+  EXPECT_EQ(
+      ContextOf("[pool]\nbytes = 1073741824\n"),
+      "test.toml:2:9: pool.bytes must be a size with a unit, \"64KiB\" to \"1024TiB\", a list of "
+      "sizes, or a share up to \"99%\", not an integer");
   EXPECT_EQ(ReasonOf("[pool]\nbytes = 1073741824\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[pool]\nbytes = \"1073741824\"\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[pool]\nbytes = \"12 parsecs\"\n"), "config_out_of_range");
-}
-
-TEST(Config, RatedWritesOfManyDrivesAreMoreThanAPebibyte) {
-  const Result<Config> config = Parse("[disk]\nrated_writes = \"1.5TB\"\n");
-  ASSERT_TRUE(config) << config.error().context;
-  EXPECT_EQ(config->disk.rated_write_bytes, 1'500'000'000'000u);
-  const Result<Config> large = Parse("[disk]\nrated_writes = \"70000TB\"\n");
-  ASSERT_TRUE(large) << large.error().context;
-  EXPECT_EQ(large->disk.rated_write_bytes, 70'000'000'000'000'000u);
 }
 
 TEST(Config, DurationWithoutUnitIsRefused) {
@@ -199,8 +205,8 @@ TEST(Config, WrongTypesAreRefused) {
   EXPECT_EQ(ReasonOf("[server]\nsocket = 3\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = \"3\"\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = 3.5\n"), "config_wrong_type");
-  EXPECT_EQ(ReasonOf("[disk]\nreformat = 1\n"), "config_wrong_type");
-  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = \"half\"\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[kernels]\nenabled = 1\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[cache]\npool_clean_fraction = \"half\"\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[log]\nlevel = 1979-05-27\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("pool = 3\n"), "config_wrong_type");
   EXPECT_EQ(ReasonOf("[tenant]\nname = \"a\"\n"), "config_wrong_type");
@@ -212,14 +218,14 @@ TEST(Config, ValuesOutOfRangeSayWhatIsAllowed) {
             "test.toml:2:15: server.max_clients 0 is not allowed; must be an integer, 1 to 65536");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = -1\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[server]\nmax_clients = 9223372036854775807\n"), "config_out_of_range");
-  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = 1.5\n"), "config_out_of_range");
-  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = nan\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[cache]\npool_clean_fraction = 1.5\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[cache]\npool_clean_fraction = nan\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[retention]\nextended_ttl = \"0s\"\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[pool]\nbytes = \"1B\"\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[[tenant]]\nname = \"a\"\nuids = [4294967295]\n"), "config_out_of_range");
-  EXPECT_EQ(ContextOf("[disk]\nengine = \"uring\"\n"),
-            "test.toml:2:10: disk.engine \"uring\" is not allowed; must be one of \"auto\", "
-            "\"io_uring\", \"pread\"");
+  EXPECT_EQ(
+      ContextOf("[pool]\neviction = \"fifo\"\n"),
+      "test.toml:2:12: pool.eviction \"fifo\" is not allowed; must be one of \"cls\", \"lru\"");
 }
 
 TEST(Config, TruncatedFileIsASyntaxErrorWithItsPlace) {
@@ -286,19 +292,14 @@ TEST(Config, SocketPathTooLongForTheKernelIsRefused) {
             "of 1 to 107 bytes");
 }
 
-TEST(Config, FramesTooSmallForTheirHashesAreRefused) {
-  EXPECT_EQ(ReasonOf("[server]\nmax_frame_bytes = \"64KiB\"\n"), "config_conflict");
-  EXPECT_EQ(ReasonOf("[server]\nmax_frame_bytes = \"64KiB\"\nmax_hashes_per_call = 1024\n"), "");
-}
-
 TEST(Config, OverridesReplaceTheFile) {
-  const Result<Config> config = ParseConfig(
-      "[pool]\nbytes = \"1GiB\"\n", "test.toml",
-      {"pool.bytes=256MiB", "server.max_clients=3", "disk.reformat=true", "disk.directory=/x/y"});
+  const Result<Config> config = ParseConfig("[pool]\nbytes = \"1GiB\"\n", "test.toml",
+                                            {"pool.bytes=256MiB", "server.max_clients=3",
+                                             "kernels.enabled=false", "disk.directory=/x/y"});
   ASSERT_TRUE(config) << config.error().context;
   EXPECT_EQ(config->cache.pool_bytes, 256 * kMiB);
   EXPECT_EQ(config->server.max_clients, 3u);
-  EXPECT_TRUE(config->disk.reformat);
+  EXPECT_FALSE(config->kernels.enabled);
   EXPECT_EQ(config->disk.directory, "/x/y");
 }
 
@@ -332,12 +333,14 @@ TEST(Config, EndlessFileIsRefused) {
   EXPECT_EQ(config.error().reason, "config_too_long");
 }
 
-TEST(Config, MetricsAndEventsAreForThisMachineOnly) {
+TEST(Config, MetricsAndEventsAreForThisMachineUnlessOthersAreLetIn) {
   EXPECT_TRUE(LoadConfig("", {"metrics.listen=127.0.0.1:9400"}));
   EXPECT_TRUE(LoadConfig("", {"events.endpoint=tcp://127.0.0.1:5557"}));
   EXPECT_FALSE(LoadConfig("", {"events.endpoint=tcp://0.0.0.0:5557"}));
   EXPECT_FALSE(LoadConfig("", {"events.replay_endpoint=tcp://127.0.0.1:5558"}));
   EXPECT_TRUE(LoadConfig("", {}));
+  EXPECT_TRUE(LoadConfig("", {"metrics.listen=0.0.0.0:9400", "events.endpoint=tcp://0.0.0.0:5557",
+                              "server.listen_beyond_loopback=true"}));
   const Result<Config> open = LoadConfig("", {"metrics.listen=0.0.0.0:9400"});
   ASSERT_FALSE(open);
   EXPECT_NE(open.error().context.find("metrics.listen \"0.0.0.0:9400\""), std::string::npos)
@@ -395,6 +398,21 @@ TEST(Config, QuotasOfTenantsAreRead) {
   EXPECT_EQ(quota.tiers[1].max_bytes, 256 * kMiB);
   EXPECT_EQ(quota.extended_ttl_ms, 2 * 3600 * 1000);
   EXPECT_EQ(quota.memory_ttl_ms, 0);
+}
+
+TEST(Config, EveryKeyOfATenantThatIsAQuotaCounts) {
+  int quotas = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const bool is_size = key.type == ConfigType::kSize;
+    if (key.section != kTenantSection || (!is_size && key.type != ConfigType::kDuration)) continue;
+    const std::string text = fmt::format("[disk]\nbytes = \"1GiB\"\n{}{} = \"{}\"\n", kTenantA,
+                                         key.name, is_size ? "64MiB" : "1h");
+    const Result<Config> config = Parse(text);
+    ASSERT_TRUE(config) << config.error().context;
+    EXPECT_EQ(config->cache.tenants.size(), 1u) << key.name;
+    ++quotas;
+  }
+  EXPECT_EQ(quotas, 9);
 }
 
 TEST(Config, UsersAreLookedUpByName) {
@@ -458,14 +476,15 @@ TEST(Config, SectionsCanBeAppendedToTheExample) {
 }
 
 TEST(Config, AKeyOfTheExampleWithoutItsSectionIsToldWhereItBelongs) {
-  EXPECT_EQ(ContextOf("touch_threads = 1\n"),
-            "test.toml:1:1: \"touch_threads\" stands in no section; write [host] above it");
+  EXPECT_EQ(ContextOf("slab_bytes = \"1MiB\"\n"),
+            "test.toml:1:1: \"slab_bytes\" stands in no section; write [cache] above it");
 }
 
 TEST(Config, UnitsAreNamedWhereAValueCannotBeRead) {
   EXPECT_EQ(ContextOf("[pool]\nbytes = \"16G\"\n"),
             "test.toml:2:9: pool.bytes \"16G\" is not allowed; must be a size with a unit, "
-            "\"64KiB\" to \"1024TiB\"; units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB");
+            "\"64KiB\" to \"1024TiB\", a list of sizes, or a share up to \"99%\"; units are B, "
+            "KiB, MiB, GiB, TiB, kB, MB, GB, TB");
   EXPECT_TRUE(ContextOf("[drain]\ndeadline = \"10m\"\n").ends_with("; units are ms, s, min, h, d"));
 }
 
@@ -543,25 +562,22 @@ TEST(Config, ReferenceInTheDocumentationIsUpToDate) {
       << "run: kvtierd --print-config-reference > docs/CONFIGURATION.md";
 }
 
-TEST(Config, KeysPersistOnlyWithEncryptionAndARootKey) {
-  EXPECT_EQ(ReasonOf("[disk]\nkeys = \"persist\"\nroot_key = \"kvtier.root\"\n"),
-            "config_conflict");
-  EXPECT_EQ(ReasonOf("[disk]\nencryption = \"aes-256-gcm\"\nkeys = \"persist\"\n"),
-            "config_conflict");
-  EXPECT_EQ(ReasonOf("[disk]\nencryption = \"aes-256-gcm\"\nkeys = \"persist\"\n"
-                     "root_key = \"kvtier.root\"\n"),
-            "");
+TEST(Config, ARootKeyIsOfUseOnlyWithEncryption) {
+  const std::string encrypted = "[disk]\nencryption = \"aes-256-gcm\"\n";
+  EXPECT_EQ(ReasonOf(encrypted), "");
+  EXPECT_EQ(ReasonOf(encrypted + "root_key = \"kvtier.root\"\n"), "");
+  EXPECT_EQ(ReasonOf("[disk]\nroot_key = \"kvtier.root\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(encrypted + "previous_root_key = \"kvtier.root\"\n"), "config_conflict");
 }
 
-TEST(Config, AColdTierNeedsAnEndpointPlainBytesAndRoomForWhatMoves) {
-  EXPECT_EQ(ReasonOf("[cold]\nkind = \"resp\"\n"), "config_conflict");
-  const std::string cold = "[cold]\nkind = \"resp\"\nendpoint = \"127.0.0.1:6379\"\n";
+TEST(Config, AColdTierNeedsAnEndpointAndKeysThatOtherHostsHave) {
+  const std::string cold = "[cold]\nendpoint = \"resp://127.0.0.1:6379\"\n";
   EXPECT_EQ(ReasonOf(cold), "");
   const std::string encrypted = cold + "[disk]\nencryption = \"aes-256-gcm\"\n";
   EXPECT_EQ(ReasonOf(encrypted), "config_conflict") << "no other host could read them";
-  EXPECT_EQ(ReasonOf(encrypted + "keys = \"persist\"\nroot_key = \"/etc/kvtier/root.key\"\n"), "");
-  EXPECT_EQ(ReasonOf(cold + "max_bytes_in_flight = \"16MiB\"\n"), "config_conflict");
-  EXPECT_EQ(ReasonOf("[cold]\nkind = \"tape\"\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf(encrypted + "root_key = \"/etc/kvtier/root.key\"\n"), "");
+  EXPECT_EQ(ReasonOf("[cold]\nendpoint = \"127.0.0.1:6379\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[cold]\nendpoint = \"tape://9\"\n"), "config_conflict");
 }
 
 }  // namespace

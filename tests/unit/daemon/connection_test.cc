@@ -66,7 +66,7 @@ class ConnectionTest : public testing::Test {
   void RunUntilClosed() {
     loop_.RunUntil([&] { return listener_.closings > 0; });
   }
-  // Takes what is there; how many bytes.
+  // Takes the bytes that have arrived; returns their number.
   size_t Drain() {
     std::vector<std::byte> name_space(1 << 20);
     size_t total = 0;
@@ -213,7 +213,7 @@ TEST_F(ConnectionTest, ALongRequestIsWorkedOnInStepsOfOneTurnEach) {
       return ++steps < kSteps;
     });
   };
-  // What runs between two turns sees one step more at most.
+  // An event between two turns sees one step more at most.
   uint32_t seen = 0;
   uint32_t most = 0;
   std::function<void()> look = [&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine asks of the kernel library, and what it makes of its answers; what the kernels
-// compute is tried where there is a GPU.
+// The engine's requests to the kernel library, and its use of the answers; the kernels' results are
+// tested where there is a GPU.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -91,7 +91,7 @@ uint32_t ReadBlocks(const std::string& socket, uint64_t first, uint32_t count, T
   return static_cast<uint32_t>(acquired.hits.size());
 }
 
-class Daemons : public testing::TestWithParam<DiskEngineChoice> {};
+class Daemons : public testing::TestWithParam<DiskEngine> {};
 
 TEST_P(Daemons, WhatWasDrainedIsServedAfterARestart) {
   const TemporaryDirectory directory;
@@ -121,10 +121,9 @@ TEST_P(Daemons, IndexIsRebuiltFromTheHeadersWhenItIsGone) {
   EXPECT_EQ(ReadBlocks(daemon.socket(), 1, 16, Tier::kDisk), 16u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, Daemons,
-                         testing::Values(DiskEngineChoice::kAuto, DiskEngineChoice::kPread),
+INSTANTIATE_TEST_SUITE_P(Engines, Daemons, testing::Values(DiskEngine::kAuto, DiskEngine::kPread),
                          [](const auto& engine) {
-                           return engine.param == DiskEngineChoice::kAuto ? "Auto" : "Pread";
+                           return engine.param == DiskEngine::kAuto ? "Auto" : "Pread";
                          });
 
 // --- keys that are stored, wrapped by a root key ---
@@ -143,7 +142,6 @@ class StoredKeys : public testing::Test {
     return std::make_unique<DaemonUnderTest>(directory_.path(), [&](Config* config) {
       config->restart.keep_for_ms = 0;
       config->disk.encryption = DiskEncryption::kAes256Gcm;
-      config->disk.keys = root_key.empty() ? DiskKeys::kMemory : DiskKeys::kPersist;
       config->disk.root_key = root_key;
       config->disk.previous_root_key = previous;
     });

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice of devices, with GPUs that are none, and what is opened of them.
+// The choice of devices, with GPUs that are none, and how they are opened.
 #include "daemon/resources/device_opening.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,8 +18,9 @@
 namespace kvtier {
 namespace {
 
-// What was opened, and what the log said meanwhile.
+// The opened devices, and the log meanwhile.
 struct Opening {
+  std::unique_ptr<Log> writer;  // devices that are opened later tell it
   Result<OpenedDevices> opened = OpenedDevices{};
   std::string log;
 
@@ -31,15 +33,13 @@ class DeviceOpeningTest : public ::testing::Test {
     config_.pool.devices = std::move(choices);
     testing::internal::CaptureStderr();
     Opening opening;
-    {
-      Log log(config_.log);
-      opening.opened = OpenDevices(config_, {.gpus = &gpus,
-                                             .loop = &loop_,
-                                             .executor = &executor_,
-                                             .log = &log,
-                                             .memory = memory_,
-                                             .kept_bytes = kept_bytes_});
-    }
+    opening.writer = std::make_unique<Log>(config_.log);
+    opening.opened = OpenDevices(config_, {.gpus = &gpus,
+                                           .loop = &loop_,
+                                           .executor = &executor_,
+                                           .log = opening.writer.get(),
+                                           .memory = memory_,
+                                           .kept_bytes = kept_bytes_});
     opening.log = testing::internal::GetCapturedStderr();
     return opening;
   }
@@ -95,7 +95,7 @@ TEST_F(DeviceOpeningTest, AGpuWithPoolsOfAnEarlierDaemonIsOpenedAtOnce) {
   EXPECT_EQ(eight_.opened(), std::vector{2});
 }
 
-// What an engine lends takes no memory of the daemon's, and engines may have taken all there is.
+// Memory that an engine lends is none of the daemon's, and engines may have taken all there is.
 TEST_F(DeviceOpeningTest, MemoryThatOthersHoldIsNoReasonNotToServeAGpu) {
   config_.cache.pool_bytes = 70 * kGiB;
   EXPECT_TRUE(Open({DeviceChoice::kAll}, eight_).opened);

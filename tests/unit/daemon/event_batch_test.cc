@@ -24,14 +24,14 @@ StoredBlock Stored(const BlockHash& hash, Tier tier, std::optional<BlockHash> pa
   return {.key = {NamespaceId(0), hash}, .parent = parent, .tokens = 16, .tier = tier};
 }
 
-json::value Taken(EventBatch* batch, const EventsConfig& format) {
+json::value Taken(EventBatch* batch, EventFormat format = EventFormat::kVllm) {
   return ReadMsgpack(batch->Take(format, /*now_ms=*/1500));
 }
 
 TEST(EventBatchTest, IsTheArrayOfTimeEventsAndRankThatVllmSends) {
   EventBatch batch;
   batch.AddCleared();
-  EXPECT_EQ(Taken(&batch, {}), json::parse(R"([1.5, [{"type": "AllBlocksCleared"}], 0])"));
+  EXPECT_EQ(Taken(&batch), json::parse(R"([1.5, [{"type": "AllBlocksCleared"}], 0])"));
   EXPECT_TRUE(batch.empty());
 }
 
@@ -39,7 +39,7 @@ TEST(EventBatchTest, WritesTheFieldsOfVllmsMaps) {
   EventBatch batch;
   batch.AddStored(Stored(HashOf(1, 2), Tier::kPool, HashOf(0, 1)), std::nullopt);
   batch.AddRemoved(HashOf(1, 2), Tier::kDisk, std::nullopt);
-  EXPECT_EQ(Taken(&batch, {}).at(1), json::parse(R"([
+  EXPECT_EQ(Taken(&batch).at(1), json::parse(R"([
     {"type": "BlockStored", "block_hashes": [2], "parent_block_hash": 1, "token_ids": [],
      "block_size": 16, "lora_id": null, "medium": "GPU", "lora_name": null},
     {"type": "BlockRemoved", "block_hashes": [2], "medium": "STORAGE"}])"));
@@ -50,7 +50,7 @@ TEST(EventBatchTest, WritesTaggedArraysForRoutersThatReadNoMaps) {
   batch.AddStored(Stored(HashOf(1, 2), Tier::kHost), std::nullopt);
   batch.AddRemoved(HashOf(1, 2), Tier::kHost, std::nullopt);
   batch.AddCleared();
-  EXPECT_EQ(Taken(&batch, {.encoding = EventEncoding::kArray}).at(1), json::parse(R"([
+  EXPECT_EQ(Taken(&batch, EventFormat::kLlmd).at(1), json::parse(R"([
     ["BlockStored", [2], null, [], 16, null, "CPU"],
     ["BlockRemoved", [2], "CPU"],
     ["AllBlocksCleared"]])"));
@@ -68,10 +68,10 @@ TEST(EventBatchTest, WritesTheTokenIdsOfAllBlocksOfAnEventOneAfterTheOther) {
   batch.AddStored(tail, std::nullopt);
   EventBatch again = batch;
   const json::value ids = json::parse("[7, 70000, 0, 4294967295]");
-  const json::value event = Taken(&batch, {}).at(1).at(0);
+  const json::value event = Taken(&batch).at(1).at(0);
   EXPECT_EQ(event.at("block_hashes"), json::parse("[1, 2]"));
   EXPECT_EQ(event.at("token_ids"), ids);
-  EXPECT_EQ(Taken(&again, {.encoding = EventEncoding::kArray}).at(1).at(0).at(3), ids);
+  EXPECT_EQ(Taken(&again, EventFormat::kLlmd).at(1).at(0).at(3), ids);
 }
 
 TEST(EventBatchTest, ABlockWithoutTokenIdsHasAnEventOfItsOwn) {
@@ -84,7 +84,7 @@ TEST(EventBatchTest, ABlockWithoutTokenIdsHasAnEventOfItsOwn) {
     if (i != 2) block.token_ids = ids;
     batch.AddStored(block, std::nullopt);
   }
-  const json::value events = Taken(&batch, {}).at(1);
+  const json::value events = Taken(&batch).at(1);
   ASSERT_EQ(events.as_array().size(), 3u);
   EXPECT_EQ(events.at(0).at("token_ids"), json::parse("[7]"));
   EXPECT_EQ(events.at(1).at("token_ids"), json::parse("[]"));
@@ -108,10 +108,10 @@ TEST(EventBatchTest, NamesTheGroupOfAModelThatHasSeveral) {
   batch.AddStored(Stored(HashOf(1, 2), Tier::kHost), 3);
   batch.AddRemoved(HashOf(1, 2), Tier::kHost, 3);
   EventBatch again = batch;
-  const json::value maps = Taken(&batch, {}).at(1);
+  const json::value maps = Taken(&batch).at(1);
   EXPECT_EQ(maps.at(0).at("group_idx"), 3);
   EXPECT_EQ(maps.at(1).at("group_idx"), 3);
-  EXPECT_EQ(Taken(&again, {.encoding = EventEncoding::kArray}).at(1), json::parse(R"([
+  EXPECT_EQ(Taken(&again, EventFormat::kLlmd).at(1), json::parse(R"([
     ["BlockStored", [2], null, [], 16, null, "CPU", null, null, 3],
     ["BlockRemoved", [2], "CPU", 3]])"));
 }
@@ -122,11 +122,14 @@ TEST(EventBatchTest, TakesTheEndOfAHashThatTheEngineTakes) {
   batch.AddRemoved(hash, Tier::kHost, std::nullopt);
   EventBatch sglang = batch;
   EventBatch bytes = batch;
-  EXPECT_EQ(Taken(&batch, {}).at(1).at(0).at("block_hashes").at(0), 255);
-  const json::value event = Taken(&sglang, {.media = EventMedia::kSglang}).at(1).at(0);
+  EventBatch array = batch;
+  EXPECT_EQ(Taken(&batch).at(1).at(0).at("block_hashes").at(0), 255);
+  const json::value event = Taken(&sglang, EventFormat::kSglang).at(1).at(0);
   EXPECT_EQ(event.at("block_hashes").at(0), INT64_MIN);
   EXPECT_EQ(event.at("medium"), "CPU_PINNED");
-  EXPECT_EQ(Taken(&bytes, {.hash = EventHash::kBytes}).at(1).at(0).at("block_hashes").at(0),
+  EXPECT_EQ(Taken(&bytes, EventFormat::kVllmBytes).at(1).at(0).at("block_hashes").at(0),
+            json::string(hash.Hex()));
+  EXPECT_EQ(Taken(&array, EventFormat::kLlmdBytes).at(1).at(0).at(1).at(0),
             json::string(hash.Hex()));
 }
 
@@ -139,7 +142,7 @@ TEST(EventBatchTest, PutsTheBlocksOfASequenceIntoOneEvent) {
   batch.AddRemoved(HashOf(0, 1), Tier::kPool, std::nullopt);
   batch.AddRemoved(HashOf(0, 4), Tier::kPool, std::nullopt);
   EXPECT_EQ(batch.size(), 6u);
-  const json::value events = Taken(&batch, {}).at(1);
+  const json::value events = Taken(&batch).at(1);
   ASSERT_EQ(events.as_array().size(), 4u);
   EXPECT_EQ(events.at(0).at("block_hashes"), json::parse("[1, 2]"));
   EXPECT_EQ(events.at(0).at("parent_block_hash"), nullptr);

@@ -25,12 +25,17 @@ UniqueFd ConnectUnix(const std::string& path) {
   return socket;
 }
 
-UniqueFd ConnectTcp(uint16_t port) {
+UniqueFd ConnectTcp(uint16_t port, const std::string& from) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  EXPECT_EQ(::inet_pton(AF_INET, from.c_str(), &address.sin_addr), 1);
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  // Little waits in the kernel, so that the other side soon notices a client that does not read.
+  const int buffer_bytes = 4096;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof(buffer_bytes));
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   return socket;
 }
@@ -44,12 +49,13 @@ uint64_t SequenceOf(const std::string& part) {
   return number;
 }
 
-EventClient::EventClient(const std::string& endpoint, std::string_view socket_type) {
+EventClient::EventClient(const std::string& endpoint, std::string_view socket_type,
+                         const std::string& from) {
   if (endpoint.starts_with("ipc://")) {
     socket_ = ConnectUnix(endpoint.substr(6));
   } else {
-    socket_ =
-        ConnectTcp(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+    socket_ = ConnectTcp(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))),
+                         from);
   }
   ::fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
   std::string greeting("\xff\0\0\0\0\0\0\0\1\x7f\x03\x01NULL", 16);
@@ -72,7 +78,7 @@ void EventClient::SendFrame(uint8_t flags, const std::string& body) {
   SendRaw(frame.append(body));
 }
 
-// What is sent is short and fits into the socket's buffer; the other side may have ended it.
+// A short message fits into the socket's buffer; the other side may have ended it.
 void EventClient::SendRaw(std::string_view bytes) {
   (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }

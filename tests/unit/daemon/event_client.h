@@ -12,16 +12,17 @@
 
 namespace kvtier {
 
-// Never blocks: the test's own thread runs the loop of what it talks to.
+// Never blocks: the test's own thread runs the loop of the other side.
 class EventClient {
  public:
-  // Connects to "tcp://127.0.0.1:PORT" or "ipc:///PATH", greets, and says what kind of socket it
-  // is.
-  EventClient(const std::string& endpoint, std::string_view socket_type);
+  // Connects to "tcp://127.0.0.1:PORT", from an address of this machine, or to "ipc:///PATH",
+  // greets, and says what kind of socket it is.
+  EventClient(const std::string& endpoint, std::string_view socket_type,
+              const std::string& from = "127.0.0.1");
 
   void Subscribe(std::string_view topic) { SendFrame(0, "\x01" + std::string(topic)); }
   void Cancel(std::string_view topic) { SendFrame(0, std::string(1, '\0') + std::string(topic)); }
-  // Asks for what was published from `first` on.
+  // Asks for all batches from `first` on.
   void Request(uint64_t first);
   // One frame with these flags (1: more follow, 4: a command), shorter than 256 bytes.
   void SendFrame(uint8_t flags, const std::string& body);
@@ -35,7 +36,7 @@ class EventClient {
 
  private:
   void ReadSocket();
-  // Takes a frame off what was read; false if there is none.
+  // Takes a frame off the bytes read so far; false if there is none.
   bool TakeFrame();
 
   UniqueFd socket_;

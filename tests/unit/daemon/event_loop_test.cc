@@ -60,7 +60,7 @@ TEST(EventLoop, WorkAfterAnEventRunsBeforeTheNextEvent) {
   loop.Post([&] {
     loop.RunAfterEvent([&] {
       order.push_back(2);
-      // What asks for itself again has to queue behind the others.
+      // A function that asks for itself again has to queue behind the others.
       loop.RunAfterEvent([&] {
         order.push_back(4);
         loop.Stop();
@@ -165,7 +165,7 @@ TEST(FdWatch, CallsBackOnceForEachWait) {
   ASSERT_EQ(::write(sockets.far.get(), "x", 1), 1);
   loop.RunUntil([&] { return readable == 1; });
   EXPECT_FALSE(watch.waiting_readable());
-  // What was not read makes the next wait succeed again.
+  // Unread bytes make the next wait succeed again.
   watch.WaitReadable([&] { ++readable; });
   loop.RunUntil([&] { return readable == 2; });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events as a router reads them: from MessagePack to what it believes the tiers hold.
+// Events as a router reads them: from MessagePack to its view of the tiers.
 #pragma once
 
 #include <boost/json.hpp>
@@ -17,7 +17,7 @@ namespace kvtier {
 // Fails the test if there is more than one value, or less.
 [[nodiscard]] boost::json::value ReadMsgpack(std::string_view payload);
 
-// What a router has learnt, from nothing but batches: (hash, medium) by topic. Applies maps only.
+// A router's knowledge, from nothing but batches: (hash, medium) by topic. Applies maps only.
 class RouterView {
  public:
   void Apply(const std::string& topic, std::string_view payload);

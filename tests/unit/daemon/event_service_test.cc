@@ -2,7 +2,10 @@
 // Routers over real sockets, with a cache whose loop and devices are fakes.
 #include "daemon/events/event_service.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/event_client.h"
@@ -13,6 +16,18 @@ namespace kvtier {
 namespace {
 
 constexpr const char* kTopic = "kv@pod@model";
+
+// The machine's, which a test can set forward.
+class LateClock final : public Clock {
+ public:
+  void Advance(int64_t ms) { late_ms_ += ms; }
+  [[nodiscard]] int64_t MonotonicMs() const override { return clock_.MonotonicMs() + late_ms_; }
+  [[nodiscard]] int64_t WallMs() const override { return clock_.WallMs() + late_ms_; }
+
+ private:
+  const SystemClock clock_;
+  int64_t late_ms_ = 0;
+};
 
 class EventServiceTest : public CacheTest {
  protected:
@@ -26,7 +41,7 @@ class EventServiceTest : public CacheTest {
                         .replay_endpoint = "ipc://" + (directory_.path() / "replay").string(),
                         .pod = "pod",
                         .tenants = {"tenant"},
-                        .hash = EventHash::kBytes};
+                        .format = EventFormat::kVllmBytes};
     if (adjust) adjust(&config);
     service_ = std::make_unique<EventService>(config, &loop_, &clock_, &log_,
                                               [](const NamespaceIdentity&) {
@@ -55,7 +70,7 @@ class EventServiceTest : public CacheTest {
     for (const BlockRecord& block : cache_->Walk(0, UINT32_MAX, UINT32_MAX, {}).blocks) {
       for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
         if (!block.presence.in(tier)) continue;
-        listed.emplace(block.key.hash.Hex(), MediumName(tier, EventMedia::kVllm));
+        listed.emplace(block.key.hash.Hex(), MediumName(tier, EventFormat::kVllm));
       }
     }
     WaitFor([&] {
@@ -71,7 +86,7 @@ class EventServiceTest : public CacheTest {
   }
 
   TemporaryDirectory directory_;
-  SystemClock clock_;
+  LateClock clock_;
   Log log_{LogConfig{.level = LogLevel::kError}};
   EventLoop loop_;
   std::unique_ptr<EventService> service_;
@@ -90,13 +105,15 @@ TEST_F(EventServiceTest, ASubscriberLearnsWhatThereIsAndThenWhatHappens) {
 }
 
 TEST_F(EventServiceTest, SendsTopicNumberAndPayload) {
-  Open([](EventsConfig* config) { config->snapshots = false; });
+  Open();
   EventClient router(service_->Report().endpoint, "SUB");
   router.Subscribe("kv@pod@");
   WaitForSubscribers(1);
   const uint64_t next = service_->Report().next_sequence;
   Put(Sequence(1, 1));
-  const EventClient::Message message = Next(&router);
+  EventClient::Message message = Next(&router);
+  // The snapshot bears the number of the last batch before it.
+  while (message.size() == 3 && SequenceOf(message[1]) < next) message = Next(&router);
   ASSERT_EQ(message.size(), 3u);
   EXPECT_EQ(message[0], kTopic);
   EXPECT_EQ(SequenceOf(message[1]), next);
@@ -237,21 +254,85 @@ TEST_F(EventServiceTest, EndsConnectionsWithRequestsThatAreNone) {
   EXPECT_EQ(service_->Report().peers.replays, 0u);
 }
 
-TEST_F(EventServiceTest, ClosesMoreConnectionsThanItKeeps) {
-  Open();
-  std::vector<std::unique_ptr<EventClient>> routers;
-  for (size_t i = 0; i < EventService::kMaxPeers; ++i) {
-    routers.push_back(std::make_unique<EventClient>(service_->Report().endpoint, "SUB"));
-    routers.back()->Subscribe("");
+class FullEventServiceTest : public EventServiceTest {
+ protected:
+  void SetUp() override {
+    Open([](EventsConfig* config) { config->endpoint = "tcp://127.0.0.1:0"; });
   }
+  // Connects as many as fit, each from one of `hosts` addresses in turn.
+  void Fill(size_t hosts, const std::function<void(EventClient*)>& then) {
+    for (size_t i = 0; i < EventService::kMaxPeers; ++i) {
+      const std::string from = fmt::format("127.0.0.{}", 10 + i % hosts);
+      others_.push_back(std::make_unique<EventClient>(service_->Report().endpoint, "SUB", from));
+      then(others_.back().get());
+    }
+  }
+  [[nodiscard]] size_t Ended() {
+    return static_cast<size_t>(
+        std::ranges::count_if(others_, [](const auto& each) { return each->ended(); }));
+  }
+  void ExpectServed(EventClient* router) {
+    router->Subscribe("");
+    Put(Sequence(++puts_, 2));
+    RouterView view;
+    WaitForListing(router, &view);
+  }
+
+  static constexpr uint64_t kManyPuts = 1000;
+
+  std::vector<std::unique_ptr<EventClient>> others_;
+  uint64_t puts_ = 0;
+};
+
+TEST_F(FullEventServiceTest, ClosesOneMoreIfAllOthersReadAndAreOfManyHosts) {
+  Fill(8, [](EventClient* client) { client->Subscribe(""); });
   WaitForSubscribers(EventService::kMaxPeers);
-  EventClient one_more(service_->Report().endpoint, "SUB");
+  EventClient one_more(service_->Report().endpoint, "SUB", "127.0.0.99");
   WaitFor([&] { return one_more.ended(); });
-  routers.pop_back();
+  EXPECT_EQ(Ended(), 0u);
+  others_.pop_back();
   WaitForSubscribers(EventService::kMaxPeers - 1);
-  EventClient admitted(service_->Report().endpoint, "SUB");
-  admitted.Subscribe("");
+  EventClient admitted(service_->Report().endpoint, "SUB", "127.0.0.99");
+  ExpectServed(&admitted);
+}
+
+TEST_F(FullEventServiceTest, OneThatSubscribedToNothingMakesRoom) {
+  Fill(8, [](EventClient*) {});
+  EventClient router(service_->Report().endpoint, "SUB", "127.0.0.99");
+  ExpectServed(&router);
+  WaitFor([&] { return Ended() == 1; });
+}
+
+TEST_F(FullEventServiceTest, TheOldestOfAHostWithMoreThanItsShareMakesRoom) {
+  Fill(1, [](EventClient* client) { client->Subscribe(""); });
   WaitForSubscribers(EventService::kMaxPeers);
+  EventClient router(service_->Report().endpoint, "SUB", "127.0.0.99");
+  ExpectServed(&router);
+  WaitFor([&] { return Ended() == 1; });
+  EXPECT_TRUE(others_.front()->ended());
+}
+
+TEST_F(FullEventServiceTest, OneThatReadsNothingMakesRoomAfterSeconds) {
+  Fill(8, [](EventClient* client) { client->Subscribe(""); });
+  WaitForSubscribers(EventService::kMaxPeers);
+  const std::unique_ptr<EventClient> silent = std::move(others_.back());
+  others_.pop_back();
+  // More than the kernel keeps for a connection.
+  for (uint64_t i = 0; i < kManyPuts; ++i) {
+    Put(Sequence(++puts_, 8));
+    const uint64_t next = service_->Report().next_sequence;
+    WaitFor([&] { return service_->Report().next_sequence > next; });
+    for (const auto& other : others_) {
+      while (other->Receive()) {
+      }
+    }
+  }
+  EventClient early(service_->Report().endpoint, "SUB", "127.0.0.99");
+  WaitFor([&] { return early.ended(); });
+  clock_.Advance(EventService::kUnreadMs + 1);
+  EventClient router(service_->Report().endpoint, "SUB", "127.0.0.99");
+  ExpectServed(&router);
+  EXPECT_EQ(Ended(), 0u);
 }
 
 TEST_F(EventServiceTest, SaysWhichAddressIsTaken) {

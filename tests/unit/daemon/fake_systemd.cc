@@ -80,7 +80,7 @@ void FakeSystemd::Listen() {
   }
 }
 
-// Descriptors of a barrier are closed at the end, which is what the sender waits for.
+// Descriptors of a barrier are closed at the end; the sender waits for that.
 void FakeSystemd::OnMessage(const std::string& text, std::vector<UniqueFd> descriptors) {
   const std::lock_guard lock(mutex_);
   messages_ += text + "\n";

@@ -35,13 +35,13 @@ class FakeSystemd {
   // A message with this text has come since the last process was started; false: none comes.
   [[nodiscard]] bool WaitFor(const std::string& text);
 
-  // Names of what is kept, in the order in which it came.
+  // Names of the kept descriptors, in the order in which they came.
   [[nodiscard]] std::vector<std::string> Names();
 
  private:
   void Listen();
   void OnMessage(const std::string& text, std::vector<UniqueFd> descriptors);
-  // In the child: the environment, and what is kept from descriptor 3 on.
+  // In the child: sets the environment, and the kept descriptors from descriptor 3 on.
   void Pass(const std::vector<int>& descriptors, const std::string& names, bool says_so) const;
   pid_t Fork(const std::function<void()>& child, bool says_so);
 

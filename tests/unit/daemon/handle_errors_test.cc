@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client can do wrong with block handles.
+// A client's possible mistakes with block handles.
 
 #include <gtest/gtest.h>
 
@@ -133,7 +133,7 @@ TEST_F(HandleErrors, ReferencesOfOneSessionAreLimited) {
   (void)Fill(&second, pool, Hashes(0, 5));
   EXPECT_EQ(client.ErrorOf(wire::Acquire{.parts = {{.pool = pool, .hashes = hashes}}}),
             "session_references");
-  // Of that session alone; and what it may still hold, it gets.
+  // Only that session's acquires fail; and it gets the blocks that it may still hold.
   EXPECT_EQ(Acquire(&second, pool, Hashes(100, 3), 0).hits.size(), 3u);
   EXPECT_EQ(Acquire(&client, pool, Hashes(0, 4), 0).hits.size(), 4u);
 }

@@ -122,7 +122,7 @@ TEST_F(HostileMessages, BytesChangedAnywhereHarmNobodyElse) {
     }
     intruder.reset();
     daemon_.WaitUntil([&] { return daemon_.server().session_count() == 1; });
-    // What it held is its process's until that is gone: this one, which does no harm.
+    // Its blocks are its process's until that is gone: this one, which does no harm.
     daemon_.OnLoop([&] { daemon_.cache().ReleaseQuarantine(SessionId(seed + 2)); });
   }
 }

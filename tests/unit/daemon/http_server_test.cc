@@ -67,7 +67,7 @@ TEST(HttpServer, SurvivesHeadersWithoutEnd) {
   EXPECT_EQ(HttpGet(server->Url()).status, 200u);
 }
 
-// A client that does what it is told, byte by byte.
+// A client that sends byte by byte, as the test says.
 class RawClient {
  public:
   // `from` is an address of this machine.
@@ -123,7 +123,7 @@ TEST(HttpServer, ConnectionsThatSayNothingOrHalfARequestOrReadNothingTakeThePage
       }
     }
     EXPECT_EQ(HttpGet(server->Url()).status, 200u);
-    // Those that waited longest have made way.
+    // The connections that waited longest have made way.
     held.front()->WaitUntilClosed();
   }
 }

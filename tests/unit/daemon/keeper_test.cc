@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/executor.h"
@@ -222,7 +224,7 @@ TEST_F(KeeperTest, TakesLittleMemory) {
 
 // ---- hostile bytes ----
 
-// Of one size in three that of a packet, with fields that are mostly in range.
+// One in three has the size of a packet, with fields that are mostly in range.
 std::string Garbage(std::mt19937_64* random) {
   const auto below = [random](uint64_t bound) { return (*random)() % bound; };
   KeeperPacket packet;
@@ -293,7 +295,7 @@ TEST_F(KeeperTest, AKeeperOfAnotherVersionIsReplaced) {
     pid = link.pid();
     ASSERT_TRUE(link.Keep("host-arena", MemoryWith("blocks").get()));
   }
-  // What a daemon of a later version says, and what it asks for when it hears of this one.
+  // The message of a daemon of a later version, and its request when it hears of this one.
   const UniqueFd socket = OpenKeeperSocket(place_.socket, /*listening=*/false);
   ASSERT_TRUE(socket.valid());
   KeeperPacket answer;
@@ -382,6 +384,23 @@ TEST_F(KeeperStoreTest, AKeeperThatIsStoppedHoldsUpNoCallAndHasEverythingWhenItG
   EXPECT_EQ(TextOf(store->Take(kHostArenaName)), "blocks");
   EXPECT_EQ(TextOf(store->Take(kHostTableName)), "table");
   EXPECT_FALSE(store->Take(kDiskKeysName)) << "it was released meanwhile";
+}
+
+TEST_F(KeeperStoreTest, ADaemonThatIsKilledRightAfterwardsHasKeptEverything) {
+  for (int i = 0; i < 20; ++i) {
+    const std::string text = "blocks " + std::to_string(i);
+    const pid_t daemon = ::fork();
+    if (daemon == 0) {
+      const auto store = OpenStore();
+      for (const std::string_view name : {kHostTableName, kDiskKeysName, kHostArenaName}) {
+        (void)store->Keep(name, MemoryWith(text).get());
+      }
+      ::kill(::getpid(), SIGKILL);
+    }
+    ASSERT_EQ(::waitpid(daemon, nullptr, 0), daemon);
+    const auto store = OpenStore();
+    ASSERT_EQ(TextOf(store->Take(kHostArenaName)), text);
+  }
 }
 
 TEST_F(KeeperStoreTest, ReleasingAllEndsTheKeeper) {

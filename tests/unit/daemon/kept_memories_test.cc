@@ -61,12 +61,12 @@ class KeptMemoriesTest : public testing::Test {
     Start();
   }
 
-  void Start() { memories_.emplace(context_); }
+  void Start() { memories_.emplace(environment_); }
 
   [[nodiscard]] static wire::KeepMemory Message(uint8_t name) {
     return {.name = NameOf(name), .bytes = kBytes, .table_bytes = kTableBytes};
   }
-  // Of a GPU's memory, which may be any descriptor.
+  // A message about a GPU's memory, which may be any descriptor.
   [[nodiscard]] static wire::KeepMemory GpuMessage(uint8_t name) {
     wire::KeepMemory message = Message(name);
     message.memory = wire::RegionMemory::kVmm;
@@ -112,12 +112,12 @@ class KeptMemoriesTest : public testing::Test {
   Network network_{&loop_};
   Config config_;
   wire::DevicesReply wire_devices_;
-  ServiceContext context_{.config = &config_,
-                          .loop = &loop_,
-                          .clock = &clock_,
-                          .log = &log_,
-                          .network = &network_,
-                          .wire_devices = &wire_devices_};
+  KeptMemories::Environment environment_{.config = &config_,
+                                         .loop = &loop_,
+                                         .clock = &clock_,
+                                         .log = &log_,
+                                         .closer = &network_.closer,
+                                         .devices = &wire_devices_};
   const std::string tenant_ = "a";
   std::map<pid_t, Peer> peers_;
   std::optional<KeptMemories> memories_;
@@ -189,7 +189,7 @@ TEST_F(KeptMemoriesTest, TheOwnerEndsWithItsSessionAndItsProcess) {
 
 TEST_F(KeptMemoriesTest, MemoryThatKernelsOfADeadProcessMayWriteIsNotOffered) {
   std::function<void(bool)> answer;
-  context_.kernels_remain = [&](int32_t, std::function<void(bool)> asked) {
+  environment_.kernels_remain = [&](int32_t, std::function<void(bool)> asked) {
     answer = std::move(asked);
   };
   Start();

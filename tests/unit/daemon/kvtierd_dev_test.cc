@@ -23,19 +23,8 @@ using ::testing::HasSubstr;
 class KvtierdDevTest : public testing::Test {
  protected:
   [[nodiscard]] static std::vector<std::string> Arguments() {
-    return {"--dev",
-            "--set",
-            "host.bytes=128MiB",
-            "--set",
-            "pool.bytes=16MiB",
-            "--set",
-            "disk.bytes=0B",
-            "--set",
-            "pool.device=host",
-            "--set",
-            "pool.free_fraction=0",
-            "--set",
-            "restart.keep_for=0s"};
+    return {"--dev",         "--set", "host.bytes=128MiB", "--set", "pool.bytes=16MiB",   "--set",
+            "disk.bytes=0B", "--set", "pool.device=host",  "--set", "restart.keep_for=0s"};
   }
 
   const TemporaryDirectory directory_;

@@ -17,7 +17,7 @@ namespace kvtier {
 // A running kvtierd whose output can be read. Killed at the end.
 class Kvtierd {
  public:
-  // What the process may have; 0: as much as the test.
+  // The process's limits; 0: as much as the test.
   struct Limits {
     uint64_t address_space_bytes = 0;
     uint64_t descriptors = 0;

@@ -25,7 +25,7 @@ class KvtierdService : public testing::Test {
  protected:
   [[nodiscard]] std::string ConfigPath() const { return directory_.path() / "kvtierd.toml"; }
   void WriteConfig(const std::string& text) const { std::ofstream(ConfigPath()) << text; }
-  // Small tiers, and what the file says.
+  // Small tiers, and the file's settings.
   [[nodiscard]] std::vector<std::string> Arguments() const {
     std::vector<std::string> arguments = SmallArguments(directory_.path());
     arguments.insert(arguments.end(), {"--config", ConfigPath()});
@@ -65,7 +65,7 @@ TEST_F(KvtierdService, GivesSignsOfLifeOnlyWhenAskedTo) {
   Kvtierd watched(Arguments());
   ::unsetenv("WATCHDOG_USEC");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(systemd_.ReceiveUntil("WATCHDOG=1"), "WATCHDOG=1");
-  // A process that makes no progress gives none. What it had sent before is taken first.
+  // A process that makes no progress gives none. Its earlier messages are taken first.
   watched.Signal(SIGSTOP);
   while (!systemd_.Receive(/*timeout_ms=*/500).empty()) {
   }
@@ -77,7 +77,7 @@ TEST_F(KvtierdService, ReloadTakesWhatItCanAndNamesWhatItCannot) {
   WriteConfig("[log]\nlevel = \"info\"\n");
   Kvtierd kvtierd(Arguments());
   ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
-  WriteConfig("[retention]\nextended_ttl = \"7d\"\n\n[host]\ntouch_threads = 3\n");
+  WriteConfig("[retention]\nextended_ttl = \"7d\"\n\n[kernels]\nenabled = false\n");
   kvtierd.Signal(SIGHUP);
   EXPECT_NE(systemd_.ReceiveUntil("RELOADING=1"), "");
   EXPECT_NE(systemd_.ReceiveUntil("READY=1"), "");
@@ -89,7 +89,7 @@ TEST_F(KvtierdService, ReloadTakesWhatItCanAndNamesWhatItCannot) {
             std::string::npos)
       << log;
   EXPECT_NE(log.find("config.needs_restart: " + ConfigPath() +
-                     ":5:17: host.touch_threads: 3 is wanted, 0 stays until a restart"),
+                     ":5:11: kernels.enabled: false is wanted, true stays until a restart"),
             std::string::npos)
       << log;
 }
@@ -142,11 +142,6 @@ TEST_F(KvtierdService, ReloadBelowWhatIsPinnedIsRefusedAndNamesKeyAndRemedy) {
                                 ":3:9: disk.bytes 1280KiB has room for 256.0 KiB of blocks, less "
                                 "than the 320.0 KiB that are pinned; unpin blocks"))
       << kvtierd.output();
-  WriteConfig("[disk]\nbytes = \"8MiB\"\n[cache]\npin_fraction = 0.01\n");
-  kvtierd.Signal(SIGHUP);
-  EXPECT_TRUE(kvtierd.ReadUntil("config.rejected: " + ConfigPath() +
-                                ":4:16: cache.pin_fraction: 40 blocks are pinned, "))
-      << kvtierd.output();
   EXPECT_EQ(kvtierd.output().find("config.changed"), std::string::npos);
 }
 
@@ -166,12 +161,13 @@ TEST_F(KvtierdService, DrainTellsItsProgressAndHowLongItMayTake) {
 class KvtierdDrain : public KvtierdService {
  protected:
   static constexpr int kBlocks = 32'000;
+  // Of 8 KiB with their headers: what may be written at once.
+  static constexpr int kBlocksUnderWay = 32 * 1024 / 8;
 
   [[nodiscard]] std::vector<std::string> LargeArguments() const {
     std::vector<std::string> arguments = Arguments();
-    for (const char* setting :
-         {"pool.bytes=128MiB", "host.bytes=256MiB", "disk.bytes=384MiB", "cache.slab_bytes=1MiB",
-          "cache.max_disk_write_bytes=64KiB", "retention.persist_after=1d"}) {
+    for (const char* setting : {"pool.bytes=128MiB", "host.bytes=256MiB", "disk.bytes=384MiB",
+                                "cache.slab_bytes=1MiB", "retention.persist_after=1d"}) {
       arguments.insert(arguments.end(), {"--set", setting});
     }
     return arguments;
@@ -208,8 +204,8 @@ TEST_F(KvtierdDrain, NothingIsWrittenAfterTheDeadlineButWhatWasUnderWay) {
   const size_t told = log.find("drain.incomplete: ");
   ASSERT_NE(told, std::string::npos) << log;
   const int lost = std::stoi(log.substr(told + std::string("drain.incomplete: ").size()));
-  // A thousandth of a second, and what one write at a time and one batch of copies had begun.
-  EXPECT_GT(lost, kBlocks * 9 / 10) << log;
+  // A thousandth of a second, and what writes and one batch of copies had begun.
+  EXPECT_GT(lost, kBlocks * 9 / 10 - kBlocksUnderWay) << log;
 
   Kvtierd next(LargeArguments());
   ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
@@ -237,7 +233,7 @@ TEST_F(KvtierdDrain, TellsHowManyBlocksAreLeftWhenItTakesLong) {
   const auto kvtierd = StartAndFill("1h");
   kvtierd->Signal(SIGTERM);
   ASSERT_NE(systemd_.ReceiveUntil("STATUS=Draining: "), "");
-  // It takes long because it is kept from working. What it had sent before is taken first.
+  // It takes long because it is kept from working. Its earlier messages are taken first.
   kvtierd->Signal(SIGSTOP);
   while (!systemd_.Receive(/*timeout_ms=*/1100).empty()) {
   }

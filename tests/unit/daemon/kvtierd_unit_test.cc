@@ -73,7 +73,7 @@ TEST_P(KvtierdUnitTest, HasItsHostMemoryAgainAfterEachEnd) {
 TEST_P(KvtierdUnitTest, LeavesNothingBehindOnceItIsSwitchedOff) {
   Start();
   End(SIGKILL);
-  Start({"host.keep=false"});
+  Start({"restart.keep_for=0s"});
   EXPECT_THAT(Log(), Not(HasSubstr("host.adopted")));
   End(SIGKILL);
   EXPECT_THAT(systemd_.Names(), IsEmpty());

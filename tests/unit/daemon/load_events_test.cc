@@ -89,7 +89,7 @@ TEST_F(LoadEventsTest, EndIsToldAtOnceAndLast) {
   ASSERT_TRUE(last);
   EXPECT_EQ(last->ready, 3u);
   EXPECT_TRUE(last->finished);
-  // What had waited is not told after the end.
+  // Progress that had waited is not told after the end.
   Report(8, 1);
   Report(8, 2);
   EXPECT_EQ(Wait().load, LoadId(8));

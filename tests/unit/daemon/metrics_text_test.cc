@@ -144,21 +144,6 @@ TEST(Metrics, ModelsAreNamedByTheirClientsAndEscaped) {
   }
 }
 
-TEST(Metrics, LifeOfTheDrivesIsToldByWhatHasBeenWrittenSinceTheStart) {
-  MetricsSnapshot snapshot;
-  snapshot.rated_write_bytes = 1'461'000;
-  snapshot.uptime_ms = 24 * 60 * 60 * 1000;
-  ProcessFacts process;
-  process.written_bytes = 1'000;
-  EXPECT_NE(MetricsText(MetricsOf(snapshot, {}, process), MetricsFormat::kPrometheus)
-                .find("\nkvtier_disk_life_used_per_year_ratio 0.25\n"),
-            std::string::npos);
-  snapshot.rated_write_bytes = 0;
-  EXPECT_NE(MetricsText(MetricsOf(snapshot, {}, process), MetricsFormat::kPrometheus)
-                .find("\nkvtier_disk_life_used_per_year_ratio 0\n"),
-            std::string::npos);
-}
-
 TEST(Metrics, WriteBudgetWithoutLimitIsInfinite) {
   MetricsSnapshot snapshot;
   snapshot.gauges.write_budget_left_bytes = UINT64_MAX;

@@ -49,7 +49,7 @@ TEST_F(QuarantineTest, WaitsAsLongAsTheProcessIsOutlastedByItsKernels) {
   EXPECT_EQ(quarantine.sessions(), 0u);
 }
 
-// What a dead process left behind may hold its entry for long; its number is soon another's.
+// A process's remains may hold its entry for long after its death; its number is soon another's.
 TEST_F(QuarantineTest, ALaterProcessOfTheSameNumberIsAwaitedForItself) {
   std::function<void(bool)> answer_first;
   Quarantine quarantine(&loop_, &log_, Releasing(), [&](int32_t, std::function<void(bool)> answer) {

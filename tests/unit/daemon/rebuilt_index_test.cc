@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client is told of blocks that a rebuild of the index found by their headers.
+// A client's view of blocks that a rebuild of the index found by their headers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ class RebuiltIndex : public testing::Test {
     daemon_ = std::make_unique<DaemonUnderTest>(directory_.path());
     ASSERT_TRUE(daemon_->status());
   }
-  // What the daemon holds goes to disk first.
+  // The daemon's blocks go to disk first.
   void LoseIndexAndRestart() {
     daemon_.reset();
     EXPECT_GT(std::filesystem::remove_all(directory_.path() / "disk" / "index"), 0u);

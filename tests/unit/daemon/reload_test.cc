@@ -44,12 +44,12 @@ TEST(Reload, SizesAndPathsWaitForARestart) {
 
 TEST(Reload, TakesWhatCanChangeAndLeavesTheRest) {
   const Config wanted = Parsed(
-      "[pool]\nbytes = \"2GiB\"\n[log]\nlevel = \"debug\"\n[cache]\npin_fraction = 0.25\n"
+      "[pool]\nbytes = \"2GiB\"\n[log]\nlevel = \"debug\"\n[cache]\npool_clean_fraction = 0.25\n"
       "max_wait_ms = 7\n[disk]\nwrite_budget_per_day = \"1TB\"\n[drain]\ndeadline = \"5s\"\n");
   const Config taken = TakeReloadable(Config{}, wanted);
   EXPECT_EQ(taken.cache.pool_bytes, Config{}.cache.pool_bytes);
   EXPECT_EQ(taken.log.level, LogLevel::kDebug);
-  EXPECT_EQ(taken.cache.pin_fraction, 0.25);
+  EXPECT_EQ(taken.cache.pool_clean_fraction, 0.25);
   EXPECT_EQ(taken.cache.max_wait_ms, 7);
   EXPECT_EQ(taken.cache.disk_write_budget_bytes_per_day, 1'000'000'000'000u);
   EXPECT_EQ(taken.drain.deadline_ms, 5000);
@@ -85,7 +85,7 @@ TEST(Reload, CapsAndTimesToLiveOfTenantsWithQuotasAreTaken) {
   EXPECT_EQ(differences.restart[0].key, "[[tenant]] \"a\" host_reserved_bytes");
   EXPECT_EQ(differences.restart[0].running, "\"64MiB\"");
   EXPECT_EQ(differences.restart[0].wanted, "\"0B\"");
-  // What was taken is taken: the next reload finds the same difference and no other.
+  // A change that was taken is taken: the next reload finds the same difference and no other.
   const ConfigDifferences again = CompareConfigs(taken, wanted);
   EXPECT_TRUE(again.now.empty());
   EXPECT_EQ(again.restart.size(), 1u);
@@ -100,14 +100,6 @@ TEST(Reload, FirstQuotaOfATenantWaitsForARestart) {
   EXPECT_TRUE(differences.now.empty());
   ASSERT_EQ(differences.restart.size(), 1u);
   EXPECT_EQ(differences.restart[0].place, "test.toml:4:18");
-}
-
-TEST(Reload, KeysThatClientsWereToldAreNotTaken) {
-  for (const ConfigKey& key : ConfigKeys()) {
-    const bool told = key.name == "max_frame_bytes" || key.name == "max_hashes_per_call" ||
-                      key.name == "max_references_per_session";
-    EXPECT_FALSE(told && key.reloadable) << key.name;
-  }
 }
 
 TEST(Reload, TierBelowWhatIsPinnedIsRefused) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lane against a server that answers what the test says.
+// A lane against a server that answers as the test says.
 #include "daemon/cold/resp/resp_lane.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is let in, who is thrown out, and what is left behind.
+// Which clients are let in, which are thrown out, and the blocks that they leave behind.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -163,7 +163,7 @@ TEST(Server, TooManyModelsAreRefused) {
   EXPECT_NE(client.Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model, first.model);
   record.revision = "third";
   EXPECT_EQ(client.ErrorOf(wire::RegisterModel{record}), "too_many_models");
-  // What is known already stays known.
+  // A known model stays known.
   EXPECT_EQ(client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()}).model,
             first.model);
 }
@@ -310,7 +310,7 @@ PoolId FillWithUnsavedBlocks(WireClient* client) {
 }
 
 TEST(Server, MoreAcquiresThanMayWaitAreAllAnswered) {
-  // Those for which there is no room are refused at the end of their wait.
+  // Acquires for which there is no room are refused at the end of their wait.
   ServerUnderTest daemon([](Config* config) { config->cache.max_wait_ms = 100; });
   WireClient client(daemon.socket());
   const PoolId pool = FillWithUnsavedBlocks(&client);
@@ -337,7 +337,8 @@ TEST(Server, ClientMayLeaveRightAfterAsking) {
     client.Send(wire::Acquire{.parts = {{.pool = pool, .new_blocks = 32, .hashes = hashes}}});
     client.Close();
     daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
-    // What it was given is its process's until that is gone: this one, which does no harm.
+    // The blocks that it was given are its process's until that is gone: this one, which does no
+    // harm.
     daemon.OnLoop([&] {
       for (uint64_t id = 1; id <= 20; ++id) daemon.cache().ReleaseQuarantine(SessionId(id));
       EXPECT_EQ(daemon.cache().Gauges().references, 0u);

@@ -55,7 +55,7 @@ Config SmallConfig(const std::filesystem::path& directory) {
   config.pool.devices = {DeviceChoice::kHost};
   config.cache.pool_bytes = 256 * kKiB;
   config.cache.slab_bytes = 128 * kKiB;
-  // What must leave the pool for an acquire is copied first, however busy the machine is.
+  // Blocks that must leave the pool for an acquire are copied first, however busy the machine is.
   config.cache.max_wait_ms = kMinuteMs / 2;
   config.host.bytes = 2 * kMiB;
   config.disk.directory = directory / "disk";
@@ -89,31 +89,34 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, Fak
                                                       .cold = Joined(cold, &loop_)},
                                      IndexSnapshot{})),
       wire_devices_(WireDevicesOf(config_)),
-      models_(config_.server.max_models_per_tenant, config_.metrics.models_per_tenant),
-      context_{.config = &config_,
-               .loop = &loop_,
-               .clock = &clock_,
-               .log = &log_,
-               .network = &network_,
-               .peers = &peers,
-               .daemon_generation = 42,
-               .wire_devices = &wire_devices_,
-               .attention = &attention_,
-               .tracer = &trace_,
-               .trace = &trace_,
-               .cache = cache_.get(),
-               .models = &models_,
-               .counters = &counters_,
-               .kept_memories = &kept_memories_},
-      kept_memories_(context_),
-      server_(std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()))),
+      models_(config_.server.max_models_per_tenant, 16),
+      kept_memories_({.config = &config_,
+                      .loop = &loop_,
+                      .clock = &clock_,
+                      .log = &log_,
+                      .closer = &network_.closer,
+                      .devices = &wire_devices_}),
+      server_(std::make_unique<Server>(SessionEnvironment{.config = &config_,
+                                                          .loop = &loop_,
+                                                          .clock = &clock_,
+                                                          .log = &log_,
+                                                          .network = &network_,
+                                                          .cache = cache_.get(),
+                                                          .models = &models_,
+                                                          .counters = &counters_,
+                                                          .tracer = &trace_,
+                                                          .devices = &wire_devices_,
+                                                          .attention = &attention_,
+                                                          .kept_memories = &kept_memories_,
+                                                          .daemon_generation = 42},
+                                       &peers, TenantMap(config_.tenants, ::geteuid()))),
       tick_(&loop_) {
   network_.kernel_refuses_descriptors = kernel == Kernel::kRefusesDescriptors;
   KVT_CHECK(server_->Listen().has_value());
   arena_->Prepare();
   TickForever();
   thread_ = std::thread([this] { loop_.Run(); });
-  // Else what is offloaded, loaded or pinned would depend on how far the arena has grown.
+  // Else it would depend on the arena's growth which blocks are offloaded, loaded or pinned.
   WaitUntil([this] { return arena_->ready_bytes() == arena_->capacity_bytes(); });
 }
 
@@ -122,8 +125,8 @@ ServerUnderTest::~ServerUnderTest() {
     server_->StopListening();
     server_->CloseSessions({ErrorCode::kUnavailable, "test_over", ""});
   });
-  // What a session leaves behind is still moved: nothing may begin after this, or copies would meet
-  // memory that is gone.
+  // Blocks that a session leaves behind are still moved: nothing may begin after this, or copies
+  // would meet memory that is gone.
   WaitUntil([this] {
     if (server_->session_count() > 0 || !cache_->Idle()) return false;
     tick_.Cancel();

@@ -30,7 +30,7 @@
 
 namespace kvtier {
 
-// Says the truth, except for what it is told to say.
+// Tells the truth, except where the test makes it lie.
 class DisguisedPeers final : public PeerInspector {
  public:
   static constexpr int64_t kTrue = -1;
@@ -116,7 +116,6 @@ class ServerUnderTest {
   wire::DevicesReply wire_devices_;
   ModelRegistry models_;
   ServerCounters counters_;
-  const ServiceContext context_;
   KeptMemories kept_memories_;
   std::unique_ptr<Server> server_;
   Timer tick_;

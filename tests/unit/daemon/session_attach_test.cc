@@ -27,7 +27,7 @@ class SessionAttach : public testing::Test {
     const auto model = client->Call<wire::RegisterModelReply>(wire::RegisterModel{record});
     client->Send(wire::Attach{.model = model.model});
   }
-  // What the next message must be.
+  // The next message must be an attach's reply.
   static PoolId ExpectAttached(WireClient* client) {
     const auto received = client->Receive();
     if (!received || !received->Is(wire::MessageType::kAttachReply)) {
@@ -159,7 +159,7 @@ TEST_F(SessionOpening, AClientThatGoesMeanwhileLeavesNothing) {
   EXPECT_EQ(Fill(&next, attached.pool, Hashes(0, 2)).size(), 2u);
 }
 
-// What would be left of it is found by the sanitizers' leak checker.
+// The sanitizers' leak checker would find its remains.
 TEST_F(SessionAttach, ThatWaitsForMemoryEndsWithTheDaemon) {
   LetPoolsBeReady();
   const Bystander lives;
@@ -380,7 +380,7 @@ TEST(SessionDetach, OtherPoolsOfTheSessionGoOn) {
 // --- acquires over several groups ---
 
 // One group has its blocks and another waits for room when the first one's pool is detached, and
-// attached anew: what is acquired there then must not be taken for what the acquire had.
+// attached anew: blocks acquired there then must not be taken for the earlier acquire's.
 TEST(SessionDetach, AnAcquireOfGroupsEndsAndLeavesWhatIsAcquiredAnew) {
   ServerUnderTest daemon;
   GroupedEngine engine(daemon.socket());

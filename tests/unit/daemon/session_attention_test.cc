@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ATTEND over the socket: results equal the reference's, and no session reads what it does not
-// hold.
+// ATTEND over the socket: results equal the reference's, and no session reads blocks that it does
+// not hold.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -131,7 +131,7 @@ class SessionAttention : public testing::Test {
                                         .softmax_scale = 0.125F});
   }
 
-  // What the workspace must hold after the Request was served.
+  // The workspace's expected content after the Request was served.
   static void ExpectResults(const Mapping& workspace, const kernels::ReferenceOutput& expected) {
     for (size_t i = 0; i < expected.output.size(); ++i) {
       ASSERT_NEAR(
@@ -325,7 +325,7 @@ TEST_F(SessionAttention, AClosedWorkspaceIsGone) {
   const auto workspace = OpenWorkspace(&client_, 1);
   wire::Attend request = Request(FilledBlocks(3));
   request.workspace = 1;
-  // What is being computed there comes first.
+  // Work being computed there comes first.
   FillWithNumbers(workspace->data(), 4 * kHeads * kDim);
   client_.Send(request);
   client_.Send(wire::WorkspaceClose{1});

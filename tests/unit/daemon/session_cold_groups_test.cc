@@ -44,14 +44,14 @@ class SessionColdGroups : public testing::Test {
         },
         &store_);
   }
-  // Fills the group's pool, so that what is in it goes to host.
+  // Fills the group's pool, so that its blocks go to host.
   static void PushOut(GroupedEngine* engine, uint32_t group) {
     const auto blocks = Acquire(&engine->client, engine->pools[group], {}, 16).new_blocks;
     ASSERT_EQ(blocks.size(), 16u);
     engine->client.Send(wire::Release{engine->pools[group], blocks}, /*want_reply=*/true);
     (void)engine->client.Expect<wire::ReleaseReply>();
   }
-  // Removes from the store what it has of the group's block.
+  // Removes the store's objects of the group's block.
   void Lose(uint32_t group, uint64_t hash) {
     const std::string model = GroupedModel().GroupFingerprint(group).Hex();
     std::erase_if(store_.objects, [&](const auto& object) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client can do wrong with messages, one by one: each costs that call, or that session, and
-// no other client notices.
+// A client's possible mistakes with messages, one by one: each costs that call, or that session,
+// and no other client notices.
 
 #include <gtest/gtest.h>
 

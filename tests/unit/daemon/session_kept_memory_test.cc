@@ -95,7 +95,7 @@ TEST_F(SessionKeptMemory, TheNextProcessIsHandedBothDescriptors) {
   EXPECT_EQ(ReplyOf(taken).table_bytes, kTableBytes);
   EXPECT_EQ(Beginning(taken.descriptor, 6), "memory");
   EXPECT_EQ(Beginning(taken.second, 5), "table");
-  // What follows has no descriptor of these.
+  // Later messages have no descriptor of these.
   (void)next->Call<wire::Pong>(wire::Ping{});
 }
 

@@ -24,10 +24,10 @@ using ::testing::ElementsAre;
 
 constexpr uint64_t kBlockBytes = 4096;
 constexpr uint32_t kBlocks = 8;
-// Of the model whose loads are counted; its blocks are as large as those of the other.
+// Layers of the model whose loads are counted; its blocks are as large as those of the other.
 constexpr uint32_t kLayers = 4;
 
-// What an engine lends.
+// Memory that an engine lends.
 class Memory {
  public:
   Memory() : fd_(::memfd_create("region", MFD_CLOEXEC)) { Resize(kBlocks * kBlockBytes); }
@@ -187,7 +187,7 @@ TEST_F(SessionRegions, AStoreWaitsUntilTheClientsWordHasTheValue) {
   store.after = {.offset = kCounterPageBytes / 2, .value = 3};
   SetWord(store.after->offset, 0xffffffff);
   client_.Send(store);
-  // What was sent before is done by the time that this is answered.
+  // All earlier requests are done by the time that this is answered.
   (void)client_.Call<wire::Pong>(wire::Ping{});
   memory_.Fill(0, 'a');
   memory_.Fill(1, 'b');
@@ -315,7 +315,7 @@ TEST_F(SessionRegions, ARegionIsLookedUpAndPinnedAsAPool) {
   EXPECT_EQ(client_.Call<wire::PinReply>(wire::Pin{region, 1000, hashes}).count, 1u);
 }
 
-// Of the two oldest blocks the one that was found stays when host memory is full.
+// The one of the two oldest blocks that was found stays when host memory is full.
 TEST_F(SessionRegions, WhatALookupFoundIsStillThereToBeLoaded) {
   constexpr uint32_t kHostBlocks = 256;
   const PoolId region = Open();

@@ -119,7 +119,7 @@ TEST(Session, AnyNumberOfBlocksIsPrefetchedInOneCall) {
   (void)Fill(&client, pool, Hashes(0, kBlocks));
   std::vector<BlockHash> hashes = Hashes(0, kBlocks);
   EXPECT_EQ(client.Call<wire::PrefetchReply>(wire::Prefetch{pool, hashes}).count, kBlocks);
-  // The replies keep their order, and what is found ends with the first miss.
+  // The replies keep their order, and the found blocks end with the first miss.
   hashes.insert(hashes.begin() + kTurnPrice + 1, TestHash(kBlocks));
   const uint64_t request = client.Send(wire::Prefetch{pool, hashes});
   client.Send(wire::Ping{});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live page's data, and what the page itself may contain.
+// The live page's data, and the page's allowed content.
 #include "daemon/metrics/status_json.h"
 
 #include <gmock/gmock.h>
@@ -126,7 +126,7 @@ TEST(LivePage, LoadsNothingFromElsewhere) {
   for (const char* outside : {"https://", " src=", "@import", "url("}) {
     EXPECT_THAT(page, testing::Not(testing::HasSubstr(outside)));
   }
-  // What clients call themselves must not become markup.
+  // Names that clients give themselves must not become markup.
   for (const char* markup : {"innerHTML", "insertAdjacentHTML", "document.write"}) {
     EXPECT_THAT(page, testing::Not(testing::HasSubstr(markup)));
   }

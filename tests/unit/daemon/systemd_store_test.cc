@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each case starts processes one after the other as a unit would, with what the last one left.
+// Each case starts processes one after the other as a unit would, with the descriptors that the
+// last one left.
 #include "daemon/keeper/systemd_store.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +35,7 @@ std::string TextOf(const std::optional<UniqueFd>& memory) {
   return ::pread(memory->get(), text, sizeof(text) - 1, 0) < 0 ? "unreadable" : text;
 }
 
-// What a process did, as its exit code: each bit is an assertion that failed.
+// A process's result as its exit code: each bit is an assertion that failed.
 int Failures(std::initializer_list<bool> expected) {
   int failures = 0;
   int bit = 1;

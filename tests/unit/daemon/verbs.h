@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What most tests of the server do first.
+// The first steps of most tests of the server.
 #pragma once
 
 #include <cstdint>

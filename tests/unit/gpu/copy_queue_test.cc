@@ -114,7 +114,7 @@ TEST(CopyQueueTest, AFullChunkIsNotTakenBeforeThereIsOne) {
   queue.Add(Up(CopyPriority::kDemand, {400, 300}), nullptr);
   EXPECT_EQ(take_full(&queue)->bytes, kChunkBytes);
   EXPECT_FALSE(take_full(&queue));
-  // Less urgent work does not fill up what is more urgent.
+  // Less urgent work does not fill up more urgent chunks.
   queue.Add(Up(CopyPriority::kBackground, {kChunkBytes}), nullptr);
   EXPECT_FALSE(take_full(&queue));
   EXPECT_EQ(TakeUp(&queue)->bytes, 300u);

@@ -13,7 +13,7 @@ namespace {
 
 class CounterPageTest : public ::testing::Test {
  protected:
-  // What a client reads there, from the load's base on.
+  // A client's reading of the counter, from the load's base on.
   [[nodiscard]] uint32_t Done(const StepCounter& counter) const {
     return *reinterpret_cast<const uint32_t*>(page_->memory().data() + counter.offset()) -
            counter.base();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine without a GPU, or a build without CUDA, says when it is asked for one.
+// The errors of a machine without a GPU, or of a build without CUDA, when it is asked for one.
 #include <gtest/gtest.h>
 
 #include "base/executor.h"

@@ -245,7 +245,7 @@ TEST_F(HostDeviceTest, CopiesAreCountedWithoutTheEventLoop) {
                   .done = [&](const Status&) { ++done; }});
   }
   auto* const word = reinterpret_cast<uint32_t*>(page->memory().data() + counter->offset());
-  // Two threads copy: what is counted is a prefix nevertheless.
+  // Two threads copy: the counted chunks are a prefix nevertheless.
   for (uint32_t seen = 0; seen < 20;) {
     seen = std::atomic_ref(*word).load(std::memory_order_acquire) - counter->base();
     ASSERT_EQ(std::memcmp(view.bytes().data(), bytes.data(), seen * kMiB), 0) << seen;

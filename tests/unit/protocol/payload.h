@@ -20,7 +20,7 @@ inline BlockHash HashOf(uint32_t number) {
   return hash;
 }
 
-// What stands behind the frame's header.
+// The bytes behind the frame's header.
 template <typename Message>
 std::vector<std::byte> PayloadOf(const Message& message) {
   std::vector<std::byte> frame;

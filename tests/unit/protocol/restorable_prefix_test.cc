@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// A group's rule with what is cached of it: "1101" lacks the third block.
+// A group's rule with its cached blocks: "1101" lacks the third block.
 struct Group {
   GroupRule rule;
   std::vector<uint8_t> present;

@@ -24,7 +24,7 @@ class SocketIo : public ::testing::Test {
     right_ = UniqueFd(fds[1]);
   }
 
-  // What the right side gets, as text; descriptors go to descriptors_.
+  // The bytes that the right side gets, as text; descriptors go to descriptors_.
   std::string ReceiveText() {
     const auto received = Receive(right_.get(), namespace_id_, &descriptors_);
     if (!received || !*received) return "";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors that others have computed, so that what lies on disk is what it is called.
+// Vectors that others have computed, so that the bytes on disk are AES, as named.
 #include "tiers/storage/aes.h"
 
 #include <gtest/gtest.h>

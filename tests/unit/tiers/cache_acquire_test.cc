@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an acquire finds, takes and leaves alone.
+// The blocks that an acquire finds, takes and leaves alone.
 
 #include "tests/unit/tiers/cache_fixture.h"
 

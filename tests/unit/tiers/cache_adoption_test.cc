@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that outlives the process: what the next one serves of it, and what it does not.
+// Host memory that outlives the process: the blocks that the next one serves, and the others.
 
 #include <algorithm>
 #include <cstring>

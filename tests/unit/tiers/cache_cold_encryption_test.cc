@@ -37,7 +37,7 @@ class CacheColdEncryptionTest : public CacheColdTest {
   ~CacheColdEncryptionTest() override { cache_.reset(); }
 
   [[nodiscard]] FakeColdStore::Object& FirstObject() { return store_.objects.begin()->second; }
-  // Of a load of all blocks whose first object is no good.
+  // Loads all blocks, whose first object is no good.
   void ExpectFirstBlockMissed(MissReason reason) {
     const AcquireReply reply = Acquire(kAlice, hashes_);
     EXPECT_EQ(LastProgress(reply.load).ready, 0u);
@@ -45,7 +45,7 @@ class CacheColdEncryptionTest : public CacheColdTest {
     Release(kAlice, HandlesOf(reply));
     Settle();
   }
-  // What the store has of the first block.
+  // The store's name of the first block.
   [[nodiscard]] std::string HiddenName(const BlockHash& hash) {
     std::vector<std::string> before;
     for (const auto& [name, object] : store_.objects) before.push_back(name);
@@ -124,7 +124,7 @@ TEST_F(CacheColdEncryptionTest, NoBitOfAnObjectCanBeChanged) {
   }
 }
 
-// Who can write to the store can make whatever a plain store would serve.
+// A host that can write to the store can make whatever a plain store would serve.
 TEST_F(CacheColdEncryptionTest, APlainObjectIsNotBelieved) {
   WriteByAnotherHost(hashes_);
   const std::string name = HiddenName(hashes_[0]);

@@ -43,7 +43,7 @@ class CacheColdErasureTest : public CacheColdTest {
 TEST_F(CacheColdErasureTest, DeletesTheTenantsObjectsAndNoOthers) {
   Start(ColdSetup());
   WriteToStore(hashes_);
-  // Of a host that this one knows nothing of.
+  // Another host, which this one knows nothing of.
   store_.objects[ColdName(Identity("tenant", 9), hashes_[0])] = {};
   const std::string other = ColdName(Identity("tenant2", 1), hashes_[0]);
   store_.objects[other] = {};

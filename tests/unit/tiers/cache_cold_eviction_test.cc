@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the disk evicts goes down to the store before, and an eviction waits for none of it.
+// Blocks that the disk evicts go down to the store before, and an eviction waits for none of them.
 #include <utility>
 
 #include "tests/unit/tiers/cache_cold_fixture.h"

@@ -63,7 +63,7 @@ class CacheColdTest : public CacheTest {
   [[nodiscard]] uint64_t FailedReads(MissReason reason) const {
     return stats().failed_reads[static_cast<size_t>(reason)];
   }
-  // What is left of an acquire whose load failed is released, and the cache keeps no trace of it.
+  // The blocks of an acquire whose load failed are released, and the cache keeps no trace of it.
   void GiveBack(const AcquireReply& reply) {
     Release(kAlice, HandlesOf(reply));
     Settle();

@@ -416,7 +416,8 @@ class CacheColdOrderTest : public CacheColdTest, public ::testing::WithParamInte
     const auto fresh = static_cast<uint32_t>(random_.Below(blocks + 1));
     asked_.push_back({hashes, BeginAcquire(kAlice, hashes, fresh)});
   }
-  // Checks what has arrived of the oldest, commits what it lacked and gives all back.
+  // Checks the blocks of the oldest that have arrived, commits those that it lacked and gives all
+  // back.
   void EndOne() {
     if (asked_.empty() || !asked_.front().pending.answered()) return;
     const Asked asked = std::move(asked_.front());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a load's counter says, and loads in layers.
+// The values of a load's counter, and loads in layers.
 
 #include <cstring>
 #include <set>
@@ -22,7 +22,7 @@ class CacheCountTest : public CacheTest {
     Put(hashes);
     DrainAndRestart();
   }
-  // Runs the device's events one by one; after each, what is counted must be there.
+  // Runs the device's events one by one; after each, all counted blocks must be there.
   void RunAndCheck(const AcquireReply& reply, const Hashes& hashes, uint32_t layers) {
     uint32_t before = 0;
     do {
@@ -117,7 +117,7 @@ TEST_F(CacheCountTest, AClosedSessionsSlotsServeOthersAgain) {
   ASSERT_NE(BeginCounted(kAlice, Sequence(1, 4)).reply().counter, nullptr);
   EXPECT_EQ(counters_->Open(1), nullptr);
   cache_->CloseSession(kAlice);
-  // The device may still count what is under way: the slot is not free yet.
+  // The device may still count copies under way: the slot is not free yet.
   EXPECT_EQ(counters_->Open(1), nullptr);
   machine_->loop.LetGo(machine_->device->source());
   Settle();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache whose files are encrypted: nothing changes for those who use it, and what is on disk
-// comes to nothing without the keys.
+// A cache whose files are encrypted: nothing changes for its users, and the bytes on disk come to
+// nothing without the keys.
 
 #include <algorithm>
 #include <array>
@@ -69,7 +69,7 @@ class CacheEncryptionTest : public CacheTest {
       };
     };
   }
-  // The cache goes before what it uses.
+  // The cache goes before the objects that it uses.
   ~CacheEncryptionTest() override {
     cache_.reset();
     machine_->loop.DropAll();
@@ -327,7 +327,7 @@ TEST_F(CacheEncryptionTest, ErasedBlocksAreGoneFromEveryTierAndTheirKeysFirst) {
   ASSERT_EQ(cipher_->keys().size(), 2u);
   BeginErasure({.tenant = "tenant"});
   EXPECT_EQ(cache_->Gauges().host_blocks, 4u);
-  // That of the index stays, for deletions need it.
+  // The key of the index stays, for deletions need it.
   EXPECT_EQ(cipher_->keys().size(), 1u);
   ASSERT_TRUE(FinishErasure());
   EXPECT_EQ(erased_.keys, 1u);
@@ -451,7 +451,7 @@ TEST_F(CacheEncryptionTest, WhatADaemonBeganToEraseTheNextOneErases) {
   EXPECT_TRUE(machine_->Snapshot().records.empty());
   EXPECT_TRUE(machine_->Snapshot().erasures.empty());
   EXPECT_TRUE(Acquire(kAlice, Sequence(1, 4)).hits.empty());
-  // What comes later stays, also over the next death.
+  // Later blocks stay, also over the next death.
   AdvanceAndTick(1000);
   Put(Sequence(2, 4));
   Drain();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tenant's blocks are erased, and none comes back with memory or a disk that outlives the daemon.
-// What encryption adds to it: cache_encryption_test.cc.
+// cache_encryption_test.cc tests the additions of encryption.
 
 #include <algorithm>
 #include <optional>
@@ -32,7 +32,7 @@ class CacheErasureTest : public CacheTest {
     BeginErasure(tenant);
     ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
   }
-  // What had to be waited for is looked at again with each tick.
+  // Each tick checks again the blocks that had to be waited for.
   [[nodiscard]] bool FinishErasure() {
     Settle();
     for (int ticks = 0; ticks < 5 && !ended_; ++ticks) AdvanceAndTick(1);
@@ -77,7 +77,7 @@ TEST_F(CacheErasureTest, BlocksThatAreErasedBeforeTheyAreVerifiedAreNotAdopted) 
   EXPECT_EQ(cache_->stats().adopted_blocks, 0u);
 }
 
-// Of a large arena much is not ready for minutes.
+// Much of a large arena is not ready for minutes.
 TEST_F(CacheErasureTest, WhatIsEvictedWhileTheArenaGrowsDoesNotComeBack) {
   Start({.pool_blocks = 16,
          .host_slots = 16,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who leaves the pool and the host tier, in which order, and at what cost.
+// Which blocks leave the pool and the host tier, in which order, and at what cost.
 
 #include <algorithm>
 

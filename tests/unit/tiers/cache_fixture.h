@@ -68,10 +68,10 @@ class CacheTest : public ::testing::Test {
   void Start(const CacheSetup& setup = {});
   // From now on all verbs speak of this device's pool.
   void UseDevice(uint32_t device);
-  // The process dies without warning and starts again; what the index says is served.
+  // The process dies without warning and starts again; the index's blocks are served.
   void CrashAndRestart();
-  // The process dies and starts again, and host memory has been kept meanwhile. What it holds has
-  // been looked at when this returns.
+  // The process dies and starts again, and host memory has been kept meanwhile. Its blocks have
+  // been checked when this returns.
   void DieAndAdopt();
   // As CrashAndRestart, after a Drain that ran to its end.
   void DrainAndRestart();
@@ -100,15 +100,15 @@ class CacheTest : public ::testing::Test {
   // The error of releasing one block, if any.
   std::optional<Error> TryRelease(SessionId session, BlockHandle block);
 
-  // Acquires what is missing of `hashes`, commits it; the session then references all of them.
+  // Acquires the missing blocks of `hashes`, commits them; the session then references all of them.
   Handles Store(SessionId session, const Hashes& hashes,
                 RetentionClass retention = RetentionClass::kExtended);
   // The same, then releases deepest first and settles.
   void Put(const Hashes& hashes, RetentionClass retention = RetentionClass::kExtended);
   // Acquires (expecting a hit of all), releases, settles.
   void Use(const Hashes& hashes);
-  // Fills the pool with blocks that no test asks for again, so that all others leave it. What was
-  // clean sinks; expects that to be possible.
+  // Fills the pool with blocks that no test asks for again, so that all others leave it. Clean
+  // blocks sink; expects that to be possible.
   void EvictFromPool();
   void Drain();
 
@@ -118,10 +118,9 @@ class CacheTest : public ::testing::Test {
 
   // --- looking ---
   [[nodiscard]] BlockPresence Presence(const BlockHash& hash) const;
-  // Of the prefix that would hit now.
   [[nodiscard]] std::span<std::byte> Bytes(BlockHandle block) const;
   [[nodiscard]] const LoadProgress& LastProgress(LoadId load) const;
-  // What a client reads: the steps done, more than there are when the load has ended.
+  // A client's reading of the counter: the steps done, more than there are when the load has ended.
   [[nodiscard]] uint32_t Counted(const AcquireReply& reply) const;
   [[nodiscard]] uint64_t Drops(Tier tier, DropReason reason) const;
   [[nodiscard]] uint64_t Misses(MissReason reason) const;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache grows to a million blocks, and no event does the work of many.
 //
-// What doubles moves all that it has at once, to memory that it takes in one piece. So the largest
-// piece that an event takes tells of every container that doubles, on any machine, however busy.
+// A container that doubles moves all its elements at once, to memory that it takes in one piece. So
+// the largest piece that an event takes tells of every container that doubles, on any machine,
+// however busy.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +60,7 @@ class CacheGrowth : public testing::Test {
     machine_.loop.DropAll();
   }
 
-  // Runs what the caller begins and all that follows from it, one event after another.
+  // Runs the work that the caller begins and all that follows from it, one event after another.
   template <typename Begin>
   void Events(Begin begin) {
     (void)TakeMemoryTaken();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients say of their sequences, and what the tiers make of it.
+// Clients' hints about their sequences, and their effect on the tiers.
 
 #include "tests/unit/tiers/cache_fixture.h"
 

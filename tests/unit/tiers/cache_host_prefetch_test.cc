@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::Optional;
 
-// What a prefetch was answered with. Copies share it.
+// The answer to a prefetch. Copies share it.
 struct PendingPrefetch {
   std::shared_ptr<std::optional<uint32_t>> answer = std::make_shared<std::optional<uint32_t>>();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What administrators see of single blocks, and what they may do to them.
+// Administrators' views of single blocks, and their means to change them.
 
 #include "base/units.h"
 #include "tests/unit/tiers/cache_fixture.h"

@@ -30,6 +30,13 @@ class CacheNamespacesTest : public CacheTest {
     }
     (void)UsePool(Identity("tenant", 1), first_pool_blocks * kBlockBytes);
   }
+  // The process dies and starts again, without a pool.
+  void RestartWithRoom() {
+    cache_.reset();
+    machine_->Crash();
+    cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), machine_->Snapshot());
+    cache_->OpenSession(kAlice, [this](const LoadProgress& p) { progress_.push_back(p); });
+  }
 };
 
 TEST_F(CacheNamespacesTest, SameSpaceGetsTheSamePool) {
@@ -223,6 +230,46 @@ TEST_F(CacheNamespacesTest, PinnedBlockDoesNotKeepHostFromAnotherModel) {
     EXPECT_EQ(Acquire(kAlice, Sequence(2, 4)).hits.size(), 4u);
     EXPECT_EQ(Drops(Tier::kPool, DropReason::kPoolPressure), 0u);
   }
+}
+
+// Each update of an engine's weights is a model of its own.
+NamespaceIdentity Epoch(const NamespaceIdentity& model, uint32_t number) {
+  NamespaceIdentity identity = model;
+  identity.model.bytes[1] = static_cast<uint8_t>(number);
+  identity.model.bytes[2] = static_cast<uint8_t>(number >> 8);
+  return identity;
+}
+
+TEST_F(CacheNamespacesTest, AnEngineGoesThroughTenThousandEpochs) {
+  constexpr uint32_t kEpochs = 10'000;
+  StartWithRoom({.pool_blocks = 16, .host_slots = 16, .disk_slots = 32}, 2);
+  const NamespaceIdentity model = Identity("tenant", 2);
+  for (uint32_t i = 0; i < kEpochs; ++i) {
+    // The pools of epochs that are over make way.
+    while (!cache_->AttachPool(Epoch(model, i), 2 * kBlockBytes)) Settle();
+    cache_->UsePool(kAlice, UsePool(Epoch(model, i), 2 * kBlockBytes).id);
+    // The same tokens with other weights are another block.
+    ASSERT_TRUE(Acquire(kAlice, Sequence(1, 1)).hits.empty()) << i;
+    if (i % 100 == 99) Put(Sequence(1, 1));
+    cache_->LeavePool(kAlice, pool_.id);
+  }
+  Drain();
+  RestartWithRoom();
+  EXPECT_LE(cache_->NamespaceCount(), setup_.disk_slots) << "only those that have blocks";
+  // This one has the number of an epoch that has none.
+  (void)UsePool(Epoch(model, kEpochs), 2 * kBlockBytes);
+  EXPECT_LT(cache_->FindNamespace(Epoch(model, kEpochs))->value, kEpochs);
+  Put(Sequence(1, 1));
+  Drain();
+  RestartWithRoom();
+  for (const uint32_t stored : {kEpochs - 1, kEpochs}) {
+    (void)UsePool(Epoch(model, stored), 2 * kBlockBytes);
+    const AcquireReply reply = Acquire(kAlice, Sequence(1, 1));
+    ASSERT_EQ(reply.hits.size(), 1u) << stored;
+    EXPECT_EQ(LastProgress(reply.load).ready, 1u) << stored;
+  }
+  (void)UsePool(Epoch(model, 0), 2 * kBlockBytes);
+  EXPECT_TRUE(Acquire(kAlice, Sequence(1, 1)).hits.empty());
 }
 
 }  // namespace

@@ -254,7 +254,7 @@ TEST_F(CachePartsTest, AnAcquireThatRunsOutOfRoomHalfWayIsCutInTime) {
   Put(Sequence(2, 4));
   const PendingAcquire large = BeginAcquire(kAlice, Sequence(1, 6));
   ASSERT_FALSE(large.answered());
-  // What it would have evicted is now in use.
+  // The blocks that it would have evicted are now in use.
   const PendingAcquire resident = BeginAcquire(kBob, Sequence(2, 4));
   ASSERT_TRUE(resident.succeeded());
   Settle();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acquires that load only what is worth it, on a disk that takes as long as the test says.
+// Acquires that load only blocks that are worth it, on a disk as slow as the test says.
 
 #include <gmock/gmock.h>
 
@@ -22,7 +22,7 @@ class CachePlanTest : public CacheTest {
     for (uint64_t stream = 1; stream <= 4; ++stream) Put(Sequence(stream, 8));
     DrainAndRestart();
   }
-  // Of computing: so long for each block, however many come before it.
+  // A wish with costs of computing: so long for each block, however many come before it.
   [[nodiscard]] static LoadWish Wish(HitPlan plan, double ms_per_block, uint32_t tokens = 0) {
     const auto per_token_us = static_cast<float>(ms_per_block * 1000 / kBlockTokens);
     return {.plan = plan, .tokens = tokens, .cost = {.per_token_us = per_token_us}};
@@ -155,7 +155,7 @@ TEST_F(CachePlanTest, AGapIsLeftWhereTheHeadIsComputedWhileTheTailLoads) {
     const size_t block = i < 2 ? i : i + forecast.gap_blocks;
     EXPECT_TRUE(MatchesHash(TestHash(1, block), Bytes(reply.hits[i].handle))) << block;
   }
-  // What the client computed in the gap is a block like any other.
+  // A block that the client computed in the gap is a block like any other.
   for (uint32_t i = 0; i < forecast.gap_blocks; ++i) {
     Commit(kAlice, reply.new_blocks[i], TestHash(1, 2 + i), 2 + i);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools that outlive the process: what the next one serves of them at once, and what it leaves
-// alone as long as processes of the earlier life may use it.
+// Pools that outlive the process: the blocks that the next one serves at once, and those that it
+// leaves alone as long as processes of the earlier life may use them.
 
 #include <algorithm>
 #include <cstring>

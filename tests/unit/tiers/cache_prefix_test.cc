@@ -17,7 +17,7 @@ class CachePrefixTest : public CacheTest {
   static constexpr int64_t kKeepMs = 10'000;
   static constexpr uint64_t kWritesInFlight = 2;
 
-  // What has lost its start is kept for ten seconds.
+  // Blocks that have lost their start are kept for ten seconds.
   static CacheSetup KeepingUnusable(CacheSetup setup = {}) {
     setup.options.keep_unusable_ms = kKeepMs;
     // A write that has begun keeps its block in host until it ends.

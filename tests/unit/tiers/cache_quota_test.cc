@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tenants may take of each tier, and what is kept for them.
+// Tenants' caps and reserves in each tier.
 
 #include "base/units.h"
 #include "tests/fakes/seeded_random.h"

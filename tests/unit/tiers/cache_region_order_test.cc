@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a region's sequences stays in host memory when there is not enough of it.
+// Blocks of a region's sequences that stay in host memory when there is not enough of it.
 #include <algorithm>
 
 #include "tests/unit/tiers/region_fixture.h"
@@ -82,7 +82,7 @@ TEST_F(CacheRegionSpaceTest, AStoreThatBeginsRightAfterATickIsGivenTheColdestBlo
   Settle();
 }
 
-// What is left of a sequence in host when others have taken some of its slots.
+// The blocks of a sequence that are left in host when others have taken some of its slots.
 class CacheRegionOrderTest : public CacheRegionsTest {
  protected:
   static constexpr uint32_t kSlots = 2 * kSlotsPerSlab;

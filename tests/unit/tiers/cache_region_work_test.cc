@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions: what the loop does for transfers of very many blocks. How much that is all in all is
-// told from the memory that it takes, since each step of a transfer takes some.
+// Regions: the loop's work for transfers of very many blocks. How much that is all in all is told
+// from the memory that it takes, since each step of a transfer takes some.
 #include <algorithm>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace {
 class CacheRegionWorkTest : public CacheRegionsTest {
  protected:
   static constexpr uint32_t kBlocks = 4096;
-  // Of a load or store of one block that is alone, several times over.
+  // The memory for a load or store of one block that is alone, several times over.
   static constexpr size_t kMostBytesOfABlock = 8 * kKiB;
 
   PoolId OpenLargeRegion() {
@@ -38,6 +38,95 @@ class CacheRegionWorkTest : public CacheRegionsTest {
     return most;
   }
 };
+
+TEST_F(CacheRegionWorkTest, AMillionBlocksTakeNoWorkBeforeTransfersNameThem) {
+  constexpr uint32_t kMillion = 1u << 20;
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 1));
+  // All in one place, so that the test needs little memory.
+  RegionMemory memory{.lent = {.bytes = kBlockBytes},
+                      .blocks = kMillion,
+                      .block_tokens = kBlockTokens,
+                      .pieces = {{0, 0, kBlockBytes}}};
+  (void)TakeMemoryTaken();
+  const auto region = cache_->OpenRegion(kBob, Identity("tenant", 1), std::move(memory));
+  ASSERT_TRUE(region);
+  EXPECT_LE(TakeMemoryTaken().bytes, kMillion / 16);
+  const PendingTransfer loaded = BeginLoad(*region, {TestHash(1, 0)}, kMillion - 1);
+  machine_->loop.RunAll();
+  EXPECT_LE(TakeMemoryTaken().bytes, kMillion / 16);
+  ASSERT_TRUE(loaded.ended());
+  EXPECT_EQ(loaded->copied, 1u);
+  cache_->CloseRegion(*region, [] {});
+}
+
+TEST_F(CacheRegionWorkTest, AMillionBlocksOfAPoolTakeNoWorkBeforeTheyAreUsed) {
+  constexpr uint32_t kMillion = 1u << 20;
+  CacheSetup setup;
+  setup.devices = 2;
+  setup.pool_blocks = 2 * kMillion / kBlockBytes;
+  Start(setup);
+  (void)TakeMemoryTaken();
+  const auto pool = cache_->AttachPool(Identity("tenant", 2, 1), kMillion, DeviceIndex(1));
+  ASSERT_TRUE(pool);
+  ASSERT_EQ(pool->blocks, kMillion);
+  EXPECT_LE(TakeMemoryTaken().bytes, kMillion + kMillion / 8);
+}
+
+// Numbers of regions and pools are never used twice.
+TEST_F(CacheRegionWorkTest, RegionsThatAreGoneCostLaterLoadsNothing) {
+  constexpr uint32_t kRegions = 100'000;
+  CacheSetup setup;
+  setup.devices = 2;
+  Start(setup);
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  for (uint32_t i = 0; i < kRegions; ++i) cache_->CloseRegion(OpenRegion(), [] {});
+  UseDevice(1);
+  (void)TakeMemoryTaken();
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
+  EXPECT_EQ(reply.hits.size(), 4u);
+  EXPECT_NE(reply.load.value, 0u);
+  EXPECT_LE(TakeMemoryTaken().largest, 128 * kKiB);
+}
+
+// Its memory may be slow, or its blocks of very many pieces.
+TEST_F(CacheRegionWorkTest, CopiesOfATenantThatDoNotEndHoldUpNoOther) {
+  CacheSetup setup;
+  setup.options.max_load_bytes = setup.options.max_offload_bytes = kBlockBytes;
+  Start(setup);
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 4));
+  RegionMemory memory{.lent = {.bytes = kRegionBlocks * kBlockBytes},
+                      .blocks = kRegionBlocks,
+                      .block_tokens = kBlockTokens,
+                      .pieces = {{0, kBlockBytes, kBlockBytes}}};
+  const auto other = cache_->OpenRegion(kBob, Identity("other", 1), std::move(memory));
+  ASSERT_TRUE(other);
+  memory_ = machine_->device->lent().back();
+  (void)StoreAll(*other, Sequence(2, 4));
+  FakeLoop& loop = machine_->loop;
+  const EventSource device = machine_->device->source();
+  loop.Hold(device);
+  const auto begins = [&](const auto& begin) {
+    const size_t before = loop.pending(device);
+    const PendingTransfer transfer = begin();
+    loop.RunAll();
+    EXPECT_GT(loop.pending(device), before);
+    return transfer;
+  };
+  const std::vector<PendingTransfer> transfers = {
+      begins([&] { return BeginLoad(region, Sequence(1, 4)); }),
+      begins([&] { return BeginLoad(*other, Sequence(2, 4)); }),
+      begins([&] { return BeginStore(region, Sequence(3, 4), 8); }),
+      begins([&] { return BeginStore(*other, Sequence(4, 4), 8); })};
+  loop.LetGo(device);
+  loop.RunAll();
+  for (const PendingTransfer& transfer : transfers) {
+    ASSERT_TRUE(transfer.ended());
+    EXPECT_EQ(transfer->copied, 4u);
+  }
+}
 
 TEST_F(CacheRegionWorkTest, LoadsOfOneBlockToManyPlacesTakeWorkForEachOnce) {
   Start();

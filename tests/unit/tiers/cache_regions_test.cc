@@ -105,7 +105,7 @@ TEST_F(CacheRegionsTest, ABlockBelongsToOneTransferAtATime) {
               IsErrorOf(ErrorCode::kInvalidArgument, "block_out_of_range"));
   Settle();
   EXPECT_TRUE(stored.ended());
-  // What was refused has reserved nothing.
+  // The refused transfer has reserved nothing.
   const PendingTransfer loaded = BeginLoad(region, Sequence(1, 2), 3);
   Settle();
   EXPECT_EQ(loaded->copied, 2u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left after a crash.
+// The blocks that are left after a crash.
 
 #include <algorithm>
 
@@ -51,8 +51,8 @@ TEST_F(CacheRestartTest, GenerationsLeaveOutThoseOfWritesThatTheIndexNeverHeardO
   EXPECT_EQ(newest, known + 1 + kLeftOut);
 }
 
-// On a drive that lies about its flush an index can lose what it had acknowledged. Headers of then
-// are still there, and a rebuild of the index must not take them for the later ones.
+// On a drive that lies about its flush an index can lose writes that it had acknowledged. Headers
+// of then are still there, and a rebuild of the index must not take them for the later ones.
 TEST_F(CacheRestartTest, GenerationsGoOnRisingThoughTheIndexHasLostAll) {
   Start();
   DrainAndRestart();

@@ -197,7 +197,7 @@ TEST_F(CacheResumeTest, ABlockThatWasBeingLoadedIsLost) {
   EXPECT_THAT(Resume(kAlice, loading), Each(ResumeOutcome::kLost));
 }
 
-// Its client may be reading what the counter said to be there.
+// Its client may be reading blocks that the counter called usable.
 TEST_F(CacheResumeTest, ALoadThatWasCountedAndNotNotedIsLostAndStaysUntilItsReadersHaveCome) {
   std::unique_ptr<LateToTell> late;
   change_environment_ = [&](CacheEnvironment* environment, IndexSnapshot*) {
@@ -247,7 +247,7 @@ TEST_F(CacheResumeTest, TwoDeathsInARowLoseNothing) {
   Die();
   EXPECT_THAT(Resume(kAlice, HandlesOf(held)), Each(ResumeOutcome::kReferenced));
   EXPECT_THAT(Resume(kAlice, {held.new_blocks[0]}), Each(ResumeOutcome::kPrivate));
-  // What was taken back is the new session's, the rest the first one's still.
+  // The blocks taken back are the new session's, the rest the first one's still.
   Die();
   std::vector<SessionId> owners;
   for (const AbsentClients::Session& session : absent_.front().sessions) {

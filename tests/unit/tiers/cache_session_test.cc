@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the end of a session gives back, and when; and a session that leaves a pool and goes on.
+// The blocks that the end of a session gives back, and when; and a session that leaves a pool and
+// goes on.
 
 #include "tests/unit/tiers/cache_fixture.h"
 
@@ -125,7 +126,7 @@ TEST_F(CacheSessionTest, ClosingManySessionsLeavesTheCacheIdle) {
 }
 
 // A waiting acquire that has found one block in the pool, of which the session holds a reference,
-// too. What it waits for is an offload, which the test lets go.
+// too. It waits for an offload, which the test lets go.
 class CacheHeldReferenceTest : public CacheTest {
  protected:
   void SetUp() override {
@@ -369,7 +370,7 @@ TEST_F(CacheLeavePoolTest, WhatIsAcquiredAnewMeanwhileIsTheSessionsOwn) {
   Release(kAlice, again.reply().new_blocks);
 }
 
-// A client that sends messages out of order must not reach what is being given back: those blocks
+// A client that sends messages out of order must not reach blocks that are being given back: they
 // are in a list that is not the session's any more.
 TEST_F(CacheLeavePoolTest, LateMessagesAboutFormerBlocksAreRefused) {
   CacheSetup setup;

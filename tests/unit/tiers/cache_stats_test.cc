@@ -137,7 +137,7 @@ TEST_F(CacheStatsTest, ResidenceEndsWhenABlockLeavesItsTier) {
   AdvanceAndTick(30'000);
   EvictFromPool();
   const BlockAgeHistogram& pool = cache_->stats().residence[0];
-  // Those that pushed the four out are still there.
+  // The blocks that pushed the four out are still there.
   EXPECT_EQ(std::accumulate(pool.counts().begin(), pool.counts().end(), uint64_t{0}), 4u);
   EXPECT_EQ(pool.sum_us(), 4u * 30'000'000);
 }

@@ -18,7 +18,7 @@ namespace {
 
 using Ids = std::vector<uint32_t>;
 
-// What a router knows of ids.
+// A router's knowledge of ids.
 class IdSink final : public BlockEventSink {
  public:
   void BlockStored(const StoredBlock& block) override {
@@ -82,7 +82,7 @@ class CacheTokenIdsTest : public CacheTest {
     const auto found = sink_.ids.find({hash, tier});
     return found == sink_.ids.end() ? std::nullopt : std::optional(found->second);
   }
-  // Of the blocks that a snapshot for a late router tells.
+  // The ids of the blocks that a snapshot for a late router tells.
   [[nodiscard]] std::map<std::pair<BlockHash, Tier>, Ids> Replayed() const {
     IdSink late;
     for (uint64_t cursor = 0; cursor != Cache::kReplayEnd;) {
@@ -235,7 +235,7 @@ TEST_F(CacheTokenIdsTest, BeyondTheirBytesBlocksAreToldWithoutThem) {
   EXPECT_EQ(Told(hashes[1], Tier::kPool), IdsOf(hashes[1]));
   EXPECT_EQ(Told(hashes[2], Tier::kPool), Ids());
   EXPECT_EQ(cache_->stats().token_ids_refused, 1u);
-  // What leaves makes room.
+  // Blocks that leave make room.
   EXPECT_EQ(cache_->Evict({pool_.namespace_id, hashes[1]}, std::nullopt), EvictOutcome::kEvicted);
   Settle();
   EXPECT_TRUE(Give(hashes[2], IdsOf(hashes[2])));

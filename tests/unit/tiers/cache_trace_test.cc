@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cache tells its tracer.
+// The cache's messages to its tracer.
 
 #include <algorithm>
 
@@ -39,7 +39,7 @@ class CacheTraceTest : public CacheTest {
                          [kind](const TraceEvent& event) { return event.kind == kind; });
     return found;
   }
-  // Of one block, in order.
+  // The events of one block, in order.
   [[nodiscard]] std::vector<std::pair<TraceKind, TracePhase>> Story(const BlockHash& hash) const {
     std::vector<std::pair<TraceKind, TracePhase>> story;
     for (const TraceEvent& event : tracer_.events) {

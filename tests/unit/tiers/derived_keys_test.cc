@@ -58,7 +58,7 @@ TEST(DerivedKeys, DifferByRootKeyTenantHourIdAndPurpose) {
   }
 }
 
-// The bytes are those of every host and of every later version: what is in a store stays readable.
+// The bytes are those of every host and of every later version: objects in a store stay readable.
 TEST(DerivedKeys, DoNotChangeBetweenVersions) {
   const std::vector<std::byte> key = Found(DerivedKeys(Root(1)), "acme", 7, 9);
   std::string hex;

@@ -53,6 +53,12 @@ class DiskFilesTest : public ::testing::Test {
     Result<DiskFiles> files = OpenDiskFiles(options_, &loop_);
     return files ? Error{ErrorCode::kInternal, "opened", ""} : files.error();
   }
+  // As an operator does who gives up what they hold.
+  void EmptyFiles() const {
+    for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
+      if (entry.path().extension() == ".kvt") std::filesystem::resize_file(entry.path(), 0);
+    }
+  }
   std::filesystem::path FilePath(int number) const {
     return options_.directory / ("blocks-0" + std::to_string(number) + ".kvt");
   }
@@ -83,7 +89,7 @@ class DiskFilesTest : public ::testing::Test {
     return *outcome ? static_cast<int>(bytes.data()[0]) : -1;
   }
 
-  // What is left of a daemon that was killed: a process that has some of its open files.
+  // The remains of a daemon that was killed: a process that has some of its open files.
   class KilledDaemon {
    public:
     // `stay`: the end of a pipe at whose other end the process waits.
@@ -106,7 +112,7 @@ class DiskFilesTest : public ::testing::Test {
     for (const int fd : others) ::close(fd);
   }
 
-  // Of a daemon that has opened the disk tier. The process left has the open files named, and no
+  // Kills a daemon that has opened the disk tier. The process left has the open files named, and no
   // other one has them.
   KilledDaemon KillDaemonBut(const std::string& name_end) {
     int pair[2];
@@ -244,7 +250,7 @@ TEST_F(DiskFilesTest, TheLastIoOfAKilledDaemonIsWaitedFor) {
 TEST_F(DiskFilesTest, SoIsIoInAFileThatTheNextDaemonDoesNotUse) {
   KilledDaemon io = KillDaemonBut("blocks-01.kvt");
   options_.files = 1;
-  options_.reformat = true;
+  EmptyFiles();
   auto opened = std::async(std::launch::async, [this] { return OpenOrDie().geometry.files; });
   EXPECT_EQ(opened.wait_for(std::chrono::seconds(1)), std::future_status::timeout);
   io.End();
@@ -260,7 +266,7 @@ TEST_F(DiskFilesTest, SoIsItBeforeTheFilesAreCheckedWithoutADaemon) {
   EXPECT_EQ(opened.get(), 2u);
 }
 
-// It may take a second and more to unpin what is registered with it.
+// It may take a second and more to unpin the buffers registered with it.
 TEST_F(DiskFilesTest, TheRingOfAKilledDaemonIsNotWaitedFor) {
   options_.engine = DiskEngine::kUring;
   const KilledDaemon ring = KillDaemonBut("anon_inode:[io_uring]");
@@ -327,7 +333,7 @@ TEST_F(DiskFilesTest, GrowsAndCutsFilesWhenTheCapChanges) {
   EXPECT_EQ(std::filesystem::file_size(FilePath(0)), kMiB + 2 * kSlabBytes);
 }
 
-TEST_F(DiskFilesTest, AnotherSlabSizeNeedsReformat) {
+TEST_F(DiskFilesTest, AnotherSlabSizeNeedsEmptyFiles) {
   const Digest128 uuid = OpenOrDie().set_uuid;
   options_.slab_bytes = 2 * kSlabBytes;
   const Error error = OpenError();
@@ -335,42 +341,30 @@ TEST_F(DiskFilesTest, AnotherSlabSizeNeedsReformat) {
   EXPECT_EQ(error.reason, "slab_bytes_changed");
   EXPECT_NE(error.context.find("slab_bytes = 262144, configured is 524288"), std::string::npos)
       << error.context;
-  EXPECT_NE(error.context.find("reformat"), std::string::npos);
+  EXPECT_NE(error.context.find("truncate -s 0 blocks-*.kvt"), std::string::npos);
 
-  options_.reformat = true;
+  EmptyFiles();
   const DiskFiles files = OpenOrDie();
   EXPECT_TRUE(files.created);
   EXPECT_NE(files.set_uuid, uuid);
   EXPECT_EQ(files.epoch, 1u);
-  EXPECT_FALSE(files.notes.empty());
 }
 
-TEST_F(DiskFilesTest, AnotherNumberOfFilesNeedsReformat) {
+TEST_F(DiskFilesTest, AnotherNumberOfFilesNeedsEmptyFiles) {
   { const DiskFiles files = OpenOrDie(); }
   options_.files = 1;
   EXPECT_EQ(OpenError().reason, "files_changed");
-  options_.reformat = true;
+  EmptyFiles();
   EXPECT_EQ(OpenOrDie().geometry.files, 1u);
   EXPECT_FALSE(std::filesystem::exists(FilePath(1)));
 }
 
-TEST_F(DiskFilesTest, ReformatWithoutNeedKeepsTheContents) {
+TEST_F(DiskFilesTest, EmptiedFilesReadAsZeros) {
   {
     const DiskFiles files = OpenOrDie();
     ASSERT_TRUE(Write(files, DiskLocation{0}, 7));
   }
-  options_.reformat = true;
-  const DiskFiles files = OpenOrDie();
-  EXPECT_FALSE(files.created);
-  EXPECT_EQ(ReadByte(files, DiskLocation{0}), 7);
-}
-
-TEST_F(DiskFilesTest, ReformattedFilesReadAsZeros) {
-  {
-    const DiskFiles files = OpenOrDie();
-    ASSERT_TRUE(Write(files, DiskLocation{0}, 7));
-  }
-  options_.reformat = true;
+  EmptyFiles();
   options_.slab_bytes = 2 * kSlabBytes;
   EXPECT_EQ(ReadByte(OpenOrDie(), DiskLocation{0}), 0);
 }
@@ -405,14 +399,14 @@ TEST_F(DiskFilesTest, OneDamagedSuperblockPageFallsBackToTheOther) {
   EXPECT_EQ(OpenOrDie().epoch, 2u);
 }
 
-TEST_F(DiskFilesTest, SuperblocksDamagedBeyondRepairNeedReformat) {
+TEST_F(DiskFilesTest, SuperblocksDamagedBeyondRepairNeedEmptyFiles) {
   { const DiskFiles files = OpenOrDie(); }
   Overwrite(0, 40, "damage");
   Overwrite(0, 4096 + 40, "damage");
   const Error error = OpenError();
   EXPECT_EQ(error.code, ErrorCode::kCorrupt);
   EXPECT_EQ(error.reason, "bad_superblock");
-  options_.reformat = true;
+  EmptyFiles();
   EXPECT_TRUE(OpenOrDie().created);
 }
 

@@ -20,7 +20,7 @@
 
 namespace kvtier {
 
-// A block on disk, and what the index should know of it.
+// A block on disk, and the record that the index should have of it.
 struct DiskBlock {
   SlotHeader header;
   IndexRecord record;
@@ -40,13 +40,13 @@ class DiskTest : public ::testing::Test {
 
   // As a daemon does at start; a later start needs the earlier one's files closed.
   DiskFiles OpenFiles();
-  // What RebuildIndex and RunFsck are told of time and retention.
+  // The time and retention for RebuildIndex and RunFsck.
   [[nodiscard]] RebuildOptions Options() const { return {.now_ms = int64_t{kNowS} * 1000}; }
   [[nodiscard]] std::filesystem::path FilePath(uint32_t file) const;
 
   // Cuts a slab into slots of kSlotBytes.
   void WriteSlabHeader(uint64_t slab) { WriteSlabHeader(slab, {.slab = slab}); }
-  // What `header` leaves open is filled in.
+  // Fields that `header` leaves open are filled in.
   void WriteSlabHeader(uint64_t slab, SlabHeader header);
 
   // A header for block `number` of tenant "uid:0" in that slot.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a power loss may leave of files that are made or grow. The file system is not asked to
-// forget anything: it is enough to see what has been synced when.
+// The state that a power loss may leave of files that are made or grow. The file system is not
+// asked to forget anything: it is enough to see which data has been synced when.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -41,7 +41,7 @@ extern "C" int fsync(int fd) {
   return static_cast<int>(::syscall(SYS_fsync, fd));
 }
 
-// What there was room for stays in the file, as ext4 does it.
+// Bytes for which there was room stay in the file, as ext4 does it.
 extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   const bool fails = kvtier::allocation_that_fails > 0 && --kvtier::allocation_that_fails == 0;
   const off_t room = fails ? bytes - 1 : bytes;
@@ -97,7 +97,8 @@ class DiskGrowthTest : public ::testing::Test {
     sync_watcher = &watcher_;
   }
 
-  // At each sync, what is about to become durable may have become so already, all but the size.
+  // At each sync, data that is about to become durable may have become so already, all but the
+  // size.
   void Watch(int fd) {
     struct stat status {};
     if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
@@ -134,8 +135,8 @@ TEST_F(DiskGrowthTest, NorDoesOneAfterTheFileSystemWasFull) {
   EXPECT_EQ(superblocks_ahead_, 0);
 }
 
-// What a power loss leaves of a start that empties the files: at any sync, each file may be as it
-// was, or as it is now. The file system has kept names in order.
+// The state that a power loss leaves of a start that empties the files: at any sync, each file may
+// be as it was, or as it is now. The file system has kept names in order.
 TEST_F(DiskGrowthTest, ASetThatIsEmptiedCanBeEmptiedAgainAfterAPowerLoss) {
   Open(4);
   TemporaryDirectory before;

@@ -33,7 +33,7 @@ class FsckTest : public DiskTest {
     return report ? *std::move(report) : FsckReport{};
   }
 
-  // That `fault` was found `count` times, described, and nothing else was found.
+  // Expects that `fault` was found `count` times, described, and nothing else was found.
   static void ExpectOnly(const FsckReport& report, FsckFault fault, uint64_t count = 1) {
     for (int i = 0; i < kFsckFaultCount; ++i) {
       const auto each = static_cast<FsckFault>(i);

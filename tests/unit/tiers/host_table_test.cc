@@ -133,7 +133,7 @@ TEST(HostTableTest, ARecordInWhichABitHasChangedIsDamaged) {
   }
 }
 
-// What is read back is bounded, whatever lies there.
+// The rows read back are bounded, whatever lies there.
 TEST(HostTableTest, GarbageNamesNoSlotOutsideItsSlab) {
   SeededRandom random(5);
   for (int round = 0; round < 300; ++round) {

@@ -35,7 +35,7 @@ class IndexRebuildTest : public DiskTest {
     return rebuilt.rejected[static_cast<size_t>(reject)];
   }
 
-  // Of all reasons.
+  // The sum over all reasons.
   static uint64_t Rejected(const RebuiltIndex& rebuilt) {
     uint64_t all = 0;
     for (const uint64_t count : rebuilt.rejected) all += count;
@@ -229,7 +229,7 @@ TEST_F(IndexRebuildTest, GarbageEverywhereIsSurvived) {
   WriteBytes(geometry_.SlabStart(1), garbage);
   WriteBytes(Slot(0, 2), std::span(garbage).first(kSlotBytes));
   const RebuiltIndex rebuilt = Rebuild();
-  // Of 20: eight in slab 1 and one in slab 0 are gone.
+  // Eight of the 20, in slab 1, and one in slab 0 are gone.
   EXPECT_EQ(rebuilt.snapshot.records.size(), 11u);
 }
 

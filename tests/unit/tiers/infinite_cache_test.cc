@@ -51,7 +51,7 @@ TEST(InfiniteCache, EstimatesWhatIsFarBeyondItsBound) {
   InfiniteCache infinite(4096);
   for (uint64_t i = 0; i < kStored; ++i) infinite.Store(kNamespace, HashOf(i));
   EXPECT_GE(infinite.sampling_shift(), 4u);
-  // A quarter of what is asked for was stored.
+  // A quarter of the blocks asked for was stored.
   for (uint64_t i = 0; i < 4 * kStored; ++i) {
     const std::array asked = {HashOf(i)};
     infinite.Ask(kNamespace, asked);

@@ -380,7 +380,8 @@ std::vector<UniqueFd> DuplicateRings() {
   return rings;
 }
 
-// The kernel takes a killed process's ring down when it has unpinned what is registered with it.
+// The kernel takes a killed process's ring down when it has unpinned the buffers registered with
+// it.
 TEST(UringBlockFileTest, ARingThatOutlivesItsEngineDoesNotHoldTheFilesLocks) {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory.path() / "locked";

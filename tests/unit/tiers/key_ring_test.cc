@@ -126,8 +126,8 @@ TEST(KeyRingTest, NoNonceComesTwiceWhenThreadsTakeThemAtOnce) {
   EXPECT_EQ(seen.size(), 2000u);
 }
 
-// A process is killed between any two instructions, and the next one goes on with its keys: what
-// it took is told through a pipe before it could have been used.
+// A process is killed between any two instructions, and the next one goes on with its keys: it
+// sends the nonces that it took through a pipe before it could have used them.
 TEST(KeyRingTest, NoNonceComesTwiceWhenProcessesAreKilled) {
   const auto ring = NewRing();
   std::set<std::pair<uint64_t, GcmNonce>> seen;

@@ -32,7 +32,7 @@ WayPrice PriceOf(double us_per_byte, double wait_us = 0) {
   return {.wait_us = wait_us, .us_per_byte = us_per_byte};
 }
 
-// What loading [first, end) takes, counted one by one.
+// The time to load [first, end), counted one by one.
 double LoadUs(const LoadQuestion& question, size_t first, size_t end) {
   std::array<double, kLoadWayCount> bytes{};
   for (size_t i = first; i < end; ++i) {

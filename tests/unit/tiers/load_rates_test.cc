@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What loads are expected to take, by what they took.
+// The expected times of loads, from the times that they took.
 
 #include "tiers/policy/load_rates.h"
 

@@ -67,7 +67,7 @@ TEST_F(LoadTableTest, ALoadThatEndsBeforeItsPartIsForgottenOnce) {
   ASSERT_TRUE(table_.CloseSession(kAlice));
   for (uint32_t entry = 1; entry < next_entry_; ++entry) {
     const EntryIndex arrived(entry);
-    table_.BlocksReady(pool_, std::span(&arrived, 1));
+    table_.BlocksReady(&pool_, std::span(&arrived, 1));
   }
   EXPECT_EQ(table_.size(), 0u);
   while (table_.CloseSome()) {

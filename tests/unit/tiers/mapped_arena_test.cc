@@ -93,7 +93,7 @@ TEST(MappedArenaTest, RefusesMoreThanTheMachineHas) {
   EXPECT_EQ(arena.error().reason, "arena_exceeds_memory");
 }
 
-// Pins until it is told not to; remembers what it has.
+// Pins until the test says otherwise; remembers the pinned memory.
 class FakePinner final : public HostPinner {
  public:
   Status Pin(std::span<std::byte> memory) override {
@@ -291,7 +291,7 @@ TEST(KeptArenaTest, AHeadThatWasOverwrittenIsNotAdopted) {
   EXPECT_EQ(MakeKeptArena(&loop, first.get())->adoption(), "damaged");
 }
 
-// A daemon that dies of what it finds must not do so for ever.
+// A daemon that dies of the blocks that it finds must not do so for ever.
 TEST(KeptArenaTest, MemoryThatNoDaemonHasLookedAtToTheEndIsGivenUpAfterSomeDeaths) {
   BlockingLoop loop;
   const auto first = MakeKeptArena(&loop);

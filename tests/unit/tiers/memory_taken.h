@@ -12,7 +12,7 @@ struct MemoryTaken {
   size_t largest = 0;  // of one call
 };
 
-// What any thread has taken since the last call of this function.
+// The memory that any thread has taken since the last call of this function.
 [[nodiscard]] MemoryTaken TakeMemoryTaken();
 
 }  // namespace kvtier

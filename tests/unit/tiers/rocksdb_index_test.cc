@@ -406,7 +406,7 @@ TEST_F(RocksdbIndexTest, DamagedManifestOrCurrentIsDamage) {
   EXPECT_EQ(StateAt(1), IndexState::kDamaged);
 }
 
-// A copy of the index as a crash would leave it: what was applied lies in the log only.
+// A copy of the index as a crash would leave it: applied changes lie in the log only.
 class CrashedIndexTest : public RocksdbIndexTest {
  protected:
   static constexpr uint64_t kBatches = 50;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The set of the directory's rows: what it finds, and how little one insertion moves.
+// The set of the directory's rows: its finds, and how little one insertion moves.
 #include "tiers/directory/row_set.h"
 
 #include <gtest/gtest.h>

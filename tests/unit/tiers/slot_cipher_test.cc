@@ -137,7 +137,7 @@ TEST_F(SlotCipherTest, EveryForgedBitOfTheHeaderIsNoticed) {
       const bool in_payload_tag =
           byte >= offsetof(SlotFields, payload_tag) && byte < offsetof(SlotFields, zero_end);
       const auto outcome = cipher_->DecryptHeader(std::span(again).first<kSlotHeaderBytes>());
-      // That one tells of the payload, which a header alone does not have.
+      // Bits of that tag concern the payload, which a header alone does not have.
       EXPECT_EQ(outcome == DecryptOutcome::kDecrypted, in_payload_tag) << byte << "." << bit;
     }
   }

@@ -197,7 +197,7 @@ TEST(SlotHeaderTest, PlacingAHeaderChangesThoseFieldsAndKeepsTheRest) {
   EXPECT_EQ(page, Encode(header));
 }
 
-// A slot as it is read from disk, and what it is expected to hold.
+// A slot as it is read from disk, and its expected content.
 class SlotCheckTest : public ::testing::Test {
  protected:
   SlotCheckTest() : slot_(SlotBytes(kPayloadBytes), std::byte{0x5a}) {

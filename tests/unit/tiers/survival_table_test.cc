@@ -117,7 +117,7 @@ TEST(SurvivalTableTest, ChanceOfUseIsTheShareThatCameBack) {
   EXPECT_NEAR(table.ChanceOfUse(kUsedOnce, 0, 86'400), 0.5, 0.1);
   // Drawn towards those of all blocks.
   EXPECT_GT(table.ChanceOfUse(kUsedTwice, 0, 86'400), 0.7);
-  // Those that were not used within minutes never were.
+  // Blocks that were not used within minutes never were.
   EXPECT_LT(table.ChanceOfUse(kUsedOnce, 600, 86'400), 0.05);
 }
 

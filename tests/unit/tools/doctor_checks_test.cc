@@ -26,7 +26,7 @@ class DoctorChecksTest : public testing::Test {
   const TemporaryDirectory directory_ = *TemporaryDirectory::Create();
 };
 
-// What a check says is of use only if it says what to do.
+// A check's finding is of use only if it comes with advice.
 void ExpectWarning(const Check& check, const std::string& advice) {
   EXPECT_EQ(check.level, CheckLevel::kWarn) << check.name << ": " << check.found;
   EXPECT_THAT(check.advice, HasSubstr(advice));

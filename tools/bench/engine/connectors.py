@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import subprocess
 import sys
 
@@ -26,24 +25,13 @@ def native(settings: Settings) -> dict:
 
 
 def file_system(settings: Settings) -> dict:
-    root = str(settings.work / "fs")
-    return _tiering(settings, {"type": "fs", "root_dir": root})
-
-
-def kvtier_tier(settings: Settings, socket: str) -> dict:
-    """kvtierd below vLLM's own offloading."""
-    tier = {"type": "KvtierTier", "module_path": "kvtier.vllm.tier", "socket": socket}
-    return _tiering(settings, tier)
-
-
-def _tiering(settings: Settings, tier: dict) -> dict:
     options = {
         "spec_name": "TieringOffloadingSpec",
         "cpu_bytes_to_use": settings.host_bytes,
-        "secondary_tiers": [tier],
+        "secondary_tiers": [{"type": "fs", "root_dir": str(settings.work / "fs")}],
     }
     if settings.small:
-        # vLLM has no copies between two parts of host memory; its tests bring some.
+        # vLLM has no copies between two parts of host memory.
         options.update(spec_name="CpuTieringSpec", spec_module_path="cpu_offloading")
     return _offloading(options)
 
@@ -76,8 +64,3 @@ def lmcache_environment(settings: Settings) -> dict[str, str]:
         # Without it LMCache's keys differ from process to process, and it warns.
         "PYTHONHASHSEED": "0",
     }
-
-
-def test_modules() -> str:
-    """Where the tests' offloading for machines without a GPU is."""
-    return str(pathlib.Path(__file__).resolve().parents[3] / "tests/vllm")

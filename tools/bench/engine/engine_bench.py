@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user of vLLM feels with and without kvtier, in one run on one machine.
+"""A vLLM user's times with and without kvtier, in one run on one machine.
 
 Called by tools/engine-bench.sh, which says how. For each configuration a vLLM of its own serves the
 same prompts; the model is Llama-3.1-8B's shape with random weights (`--model windows`: one in the
@@ -9,14 +9,13 @@ manner of Gemma 3; `--small`: a tiny one for CPUs).
     native   its OffloadingConnector, host memory
     fs       its TieringOffloadingSpec, host memory and a file system
     lmcache  LMCache's connector, host memory of vLLM's own process
-    tier     as `fs`, with a kvtierd in place of the file system
     kvtier   KvtierConnector and a kvtierd of its own
     absent   KvtierConnector without a kvtierd: what its hooks and its layout cost
     kept     the same with `keep_kv_cache`: the KV cache outlives the engine
     pair     two vLLM on one GPU, each with half of the KV cache, and one kvtierd
 
-What is measured of each prompt, where the configuration has it: `cold` (computed), `vram` (vLLM's
-own prefix cache), `host` (after vLLM has forgotten it), `tier` (after its host memory has, too),
+Measured of each prompt, where the configuration has it: `cold` (computed), `vram` (vLLM's own
+prefix cache), `host` (after vLLM has forgotten it), `tier` (after its host memory has, too),
 `restart` (first request of a new vLLM, the one before was killed), `disk` (a new kvtierd, the one
 before was killed), `other` (asked of the second vLLM of a pair when the first has computed it); and
 many requests at once with nothing cached, as the daemon runs and as it is killed in their midst.
@@ -45,14 +44,14 @@ from settings import MODELS, Settings
 LOADS = 4
 # How long requests run before the daemon is killed under them.
 KILL_AFTER_S = 1.5
-# What was just computed is still being stored.
+# Tokens just computed are still being stored.
 STORE_S = 1.0
 # vLLM hands blocks to the tier below its host memory as it steps.
 STEPS_TO_TIER, STEP_TO_TIER_S = 20, 0.15
-WITH_DAEMON = ("kvtier", "kept", "pair", "tier")
-# Of the daemon, beside sessions of agents.
+WITH_DAEMON = ("kvtier", "kept", "pair")
+# The daemon's figures that are shown beside sessions of agents.
 _SHOWN_STATS = ("drops.", "disk_", "host_prefetched_", "tiers.", "misses.")
-WITHOUT_SESSIONS = {"kept", "pair", "fs", "tier"}
+WITHOUT_SESSIONS = {"kept", "pair", "fs"}
 
 
 class Run:
@@ -99,7 +98,7 @@ class Run:
             for trial in range(self.settings.trials):
                 row = engine.call("ask", length=length, trial=trial)
                 vram = self._results.vram_hit(self.name, length, trial)
-                # What is computed anew in other batches may differ in its last bits.
+                # Tokens computed anew in other batches may differ in their last bits.
                 is_whole = vram is not None and row["cached_tokens"] >= vram["cached_tokens"]
                 same = row["digest"] == vram["digest"] if vram and is_whole else None
                 self.add(kind, {"length": length, "trial": trial, **row, "same_as_vram": same})
@@ -169,17 +168,6 @@ def run_plain(run: Run, connector: dict | None, environment: dict[str, str] | No
         run.loads(engine)
 
 
-def run_tier(run: Run, daemon) -> None:
-    connector = connectors.kvtier_tier(run.settings, daemon.socket)
-    engine = run.start(connector)
-    run.hits(engine)
-    run.hits_below(engine)
-    if run.settings.only_hits:
-        return
-    engine.kill()
-    run.ask_all(run.start(connector, 901), "restart")
-
-
 def run_kept(run: Run, daemon) -> None:
     connector = connectors.kvtier(daemon.socket, keep_kv_cache=True)
     engine = run.start(connector)
@@ -204,8 +192,8 @@ def run_kvtier(run: Run, daemon) -> None:
     run.end()
 
     engine = run.start(connector, warm_up=0)
-    # The very first request of an engine compiles kernels, cached or not; what is asked for here
-    # is none of the prompts below.
+    # The very first request of an engine compiles kernels, cached or not; this request is none of
+    # the prompts below.
     row = engine.call("ask", length=run.settings.lengths[0], trial=700)
     run.add("first request, cold", {"first_ttft_ms": row["ttft_ms"]})
     run.warm_up(engine, 901)
@@ -237,7 +225,7 @@ def run_with_daemon(run: Run) -> None:
     try:
         daemon.start()
         run.daemon = daemon
-        functions = {"kvtier": run_kvtier, "kept": run_kept, "pair": run_pair, "tier": run_tier}
+        functions = {"kvtier": run_kvtier, "kept": run_kept, "pair": run_pair}
         functions[run.name](run, daemon)
     finally:
         run.end()
@@ -326,8 +314,8 @@ def main() -> None:
     arguments = parse()
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.small:
-        # Where the tests' offloading for machines without a GPU is, for vLLM's processes.
-        os.environ["PYTHONPATH"] += f":{connectors.test_modules()}"
+        # For cpu_offloading.py in vLLM's processes.
+        os.environ["PYTHONPATH"] += f":{pathlib.Path(__file__).resolve().parent}"
     signal.signal(signal.SIGALRM, time_is_up)
     signal.signal(signal.SIGTERM, end_early)
     with tempfile.TemporaryDirectory(prefix="kvtier-engine-bench-") as work:

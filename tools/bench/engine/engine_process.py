@@ -162,7 +162,7 @@ class Engine:
         }
 
     def _possible_hits(self, session: list) -> list[int]:
-        """Of each turn, the tokens that a cache would have which forgot nothing: whole blocks in
+        """For each turn, the tokens that a cache would have which forgot nothing: whole blocks in
         common with an earlier prompt of the session, but for the last token."""
         block = self._engine.vllm_config.cache_config.block_size
         known: set[int] = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What engine_bench.py has measured: rows, as JSON and as a table."""
+"""The results of engine_bench.py: rows, as JSON and as a table."""
 
 from __future__ import annotations
 

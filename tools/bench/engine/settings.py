@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run of the benchmark has: the model, the sizes, what is asked of each engine."""
+"""The settings of one run of the benchmark: the model, the sizes, the requests to each engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
 
 
 class Settings:
-    """Of one run, from the command line. work: a directory for the model, sockets and disk tiers."""
+    """Settings of one run, from the command line. work: a directory for the model, sockets and disk
+    tiers."""
 
     def __init__(self, arguments: argparse.Namespace, work: pathlib.Path) -> None:
         self.small: bool = arguments.small

@@ -40,8 +40,6 @@ Result<PrivateDaemon> StartBenchDaemon(const GpuBenchOptions& options, const Ben
   std::vector<std::string> settings = {
       fmt::format("pool.bytes={}B", sizes.pool_bytes()),
       fmt::format("host.bytes={}B", sizes.host_bytes()),
-      fmt::format("host.touch_threads={}", options.threads),
-      fmt::format("host.checksum_threads={}", options.threads),
       fmt::format("disk.bytes={}B", sizes.disk ? 3 * slots_bytes : 0),
       fmt::format("cache.slab_bytes={}B", 64 * kMiB),
       // A whole set is allocated at once: all of the other one may have to be saved first.

@@ -29,7 +29,7 @@ struct BenchSizes {
   uint64_t block_bytes = 0;
   uint64_t blocks = 0;
   bool disk = false;
-  uint64_t spare_pool_blocks = 2;  // for what the daemon has under way
+  uint64_t spare_pool_blocks = 2;  // for the daemon's work under way
 
   [[nodiscard]] uint64_t pool_bytes() const;
   [[nodiscard]] uint64_t host_bytes() const;

@@ -21,7 +21,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr uint32_t kPlayersAtOnce = 4;
 constexpr int kLongestLifeMs = 100;
-// What is not gone by then counts as leaked.
+// Memory that is not gone by then counts as leaked.
 constexpr double kPatienceSeconds = 5;
 
 double SecondsSince(SteadyClock::time_point start) {

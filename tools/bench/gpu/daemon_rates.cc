@@ -67,10 +67,8 @@ namespace {
 // An acquire waits for space: an acquire asks for a whole pool whose blocks must all be saved
 // first.
 Result<double> AwaitedOffloadGbps(const GpuBenchOptions& options, const BenchSizes& sizes) {
-  KVT_ASSIGN_OR_RETURN(
-      const PrivateDaemon daemon,
-      StartBenchDaemon(options, sizes,
-                       {"cache.pool_clean_fraction=0", "cache.max_offload_bytes=256MiB"}));
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon,
+                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0"}));
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, sizes.block_bytes));
   std::vector<double> rates;
   for (uint32_t i = 0; i < options.repetitions + 1; ++i) {
@@ -86,14 +84,12 @@ Result<double> AwaitedOffloadGbps(const GpuBenchOptions& options, const BenchSiz
 // no acquire waits. Blocks count as being offloaded until their checksums are made, which takes
 // about as many bytes at once again.
 Result<double> BackgroundOffloadGbps(const GpuBenchOptions& options, const BenchSizes& sizes) {
-  KVT_ASSIGN_OR_RETURN(
-      const PrivateDaemon daemon,
-      StartBenchDaemon(options, sizes,
-                       {"cache.pool_clean_fraction=0.9", "cache.max_offload_bytes=256MiB"}));
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon,
+                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0.9"}));
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, sizes.block_bytes));
   std::vector<double> rates;
   for (uint32_t i = 0; i < options.repetitions + 1; ++i) {
-    // The first fills the pool and warms up; the others publish what is there under new names.
+    // The first fills the pool and warms up; the others publish the same blocks under new names.
     KVT_ASSIGN_OR_RETURN(const TimedOffload offload,
                          client.CommitAndTimeRest(BenchClient::Set(100 + i, sizes.blocks), i == 0));
     if (i > 0) rates.push_back(static_cast<double>(offload.bytes) / 1e9 / offload.seconds);
@@ -161,7 +157,7 @@ Result<GpuResults> MeasurePrefix(const GpuBenchOptions& options, const CopyCeili
     seconds.push_back(from_pool);
   }
   results.push_back(MakeGpuResult("prefix_10k_from_pool", 1e3 * Median(seconds), "ms", 0));
-  // What a load costs beside its bytes.
+  // The cost of a load beside its bytes.
   const BenchSizes least{.block_bytes = 2 * kMiB, .blocks = 1, .spare_pool_blocks = 0};
   KVT_ASSIGN_OR_RETURN(const double least_seconds, HostLoadSeconds(options, least));
   results.push_back(MakeGpuResult("one_block_from_host", 1e3 * least_seconds, "ms",

@@ -19,8 +19,8 @@ struct StepTimes {
 // CudaFailure where CUDA fails or the GPU has no decode kernel.
 //
 // A layer is kvtier's decode attention of 8 sequences of 4,096 tokens (Llama-3.1-8B's heads, bf16)
-// and one read of 32 MiB, which is what the matrix products of 8 tokens amount to: their time is
-// the time of reading the weights. The whole stands for 32 layers of such a model.
+// and one read of 32 MiB, the equivalent of the matrix products of 8 tokens: their time is the time
+// of reading the weights. The whole stands for 32 layers of such a model.
 class EngineStep {
  public:
   EngineStep();

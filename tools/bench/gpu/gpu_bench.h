@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measurements of kvtier-gpu-bench: what a GPU's pool, copies and loads reach, each beside what
-// the machine can do at best, measured in the same run. Any of them may throw a CudaFailure
+// The measurements of kvtier-gpu-bench: the rates of a GPU's pool, copies and loads, each beside
+// the machine's limit, measured in the same run. Any of them may throw a CudaFailure
 // (kernels/bench/cuda_bench.h).
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace kvtier {
 
-// Where there is no GPU: only what is killed and replayed can be measured then.
+// Used where there is no GPU: only kills and replays can be measured then.
 inline constexpr std::string_view kHostDevice = "host";
 
 struct GpuBenchOptions {
@@ -21,9 +21,8 @@ struct GpuBenchOptions {
   std::string directory;  // where temporary directories are made; on the disk to be measured
   uint32_t repetitions = 9;
   uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
-  uint32_t threads = 0;      // for checksums and for touching memory; 0: what the daemon chooses
-  uint64_t chunk_bytes = 0;  // of the device measured alone; 0: its default
-  uint32_t chunks_in_flight = 0;      // likewise
+  uint64_t chunk_bytes = 0;                // of the device measured alone; 0: its default
+  uint32_t chunks_in_flight = 0;           // likewise
   std::vector<std::string> settings;  // of the daemons, KEY=VALUE, beside those of a measurement
   uint64_t large_pool_bytes = uint64_t{100} << 30;
   uint64_t large_host_bytes = uint64_t{48} << 30;
@@ -85,19 +84,19 @@ using GpuResults = std::vector<GpuResult>;
 // How long a daemon with a large pool and arena takes to serve, the first time and again.
 [[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);
 // The end, by kill -9 and in order, of a daemon with a large pool and arena under load: how soon
-// the next one serves what was in the pool, which it does not copy.
+// the next one serves the pool's blocks, which it does not copy.
 [[nodiscard]] Result<GpuResults> MeasureKeptRestart(const GpuBenchOptions& options);
 // An engine's steps in this process while a daemon offloads and loads, and beside a bare copier.
 [[nodiscard]] Result<GpuResults> MeasureInterference(const GpuBenchOptions& options);
-// kill -9 of clients at work: what is left of them, and whether another client's blocks stay what
-// they are.
+// kill -9 of clients at work: the memory that they leave, and whether another client's blocks keep
+// their bytes.
 [[nodiscard]] Result<GpuResults> MeasureClientKills(const GpuBenchOptions& options);
 // kill -9 of daemons at work: when clients notice, and whether the next serves the right bytes.
 [[nodiscard]] Result<GpuResults> MeasureDaemonKills(const GpuBenchOptions& options);
 // Four client processes replay the trace through all tiers. REQUIRES: this process has one thread
 // and has not used CUDA.
 [[nodiscard]] Result<GpuResults> MeasureReplay(const GpuBenchOptions& options);
-// What that other process does until it is killed. Errors: those of CUDA.
+// The work of that other process until it is killed. Errors: those of CUDA.
 [[nodiscard]] Status OffloadForever(uint64_t bytes_per_s);
 // Copies 1 GiB of pinned memory to VRAM again and again, as fast as the bus can, until it is
 // killed: what loads cost the steps of others at least. Throws a CudaFailure.

@@ -14,7 +14,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Counts in full, what was measured to four digits. A JSON number as well.
+// Counts in full, measured values to four digits. A JSON number as well.
 std::string NumberText(double value) {
   const bool whole = value == std::floor(value) && std::abs(value) < 1e15;
   return whole ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value);

@@ -144,7 +144,6 @@ Result<GpuResults> MeasureKeptRestart(const GpuBenchOptions& options) {
       PrivateDaemon daemon,
       StartGpuDaemon(options, {fmt::format("pool.bytes={}B", options.large_pool_bytes),
                                fmt::format("host.bytes={}B", options.large_host_bytes),
-                               fmt::format("host.touch_threads={}", options.threads),
                                "restart.keep_for=60s"}));
   KVT_RETURN_IF_ERROR(WaitForArena(daemon));
   const size_t set_blocks = SetBlocks(options);

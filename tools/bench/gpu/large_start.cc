@@ -44,8 +44,7 @@ Result<Times> TimeStart(const GpuBenchOptions& options, const std::function<Stat
   KVT_ASSIGN_OR_RETURN(
       const PrivateDaemon daemon,
       StartGpuDaemon(options, {fmt::format("pool.bytes={}B", options.large_pool_bytes),
-                               fmt::format("host.bytes={}B", options.large_host_bytes),
-                               fmt::format("host.touch_threads={}", options.threads)}));
+                               fmt::format("host.bytes={}B", options.large_host_bytes)}));
   KVT_ASSIGN_OR_RETURN(const BenchClient client, BenchClient::Connect(daemon, 2 * kMiB));
   times.attached_seconds = SecondsSince(start);
   for (bool complete = false; !complete;) {

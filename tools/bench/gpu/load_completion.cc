@@ -28,7 +28,7 @@ using BeforeWait = BenchClient::BeforeWait;
 class SmallKernel {
  public:
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
-  // Behind what the stream holds; returns when it has run.
+  // Runs behind the stream's work; returns when it has run.
   [[nodiscard]] Status Run() {
     CheckCuda(ReadMemory(vram_.get(), kReadBytes, digest_.get<uint32_t>(), 1, stream()),
               "small kernel");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtier-gpu-bench: measures the pool on a GPU, its copies and its loads, beside what the machine
-// can do.
+// kvtier-gpu-bench: measures the pool on a GPU, its copies and its loads, beside the machine's
+// limits.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -147,10 +147,6 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--set-bytes", options.set_bytes, "Moved in one repetition.")
       ->check(CLI::Range(64 * kMiB, 16 * kGiB))
-      ->capture_default_str();
-  app.add_option("--threads", options.threads,
-                 "Of the daemons, for checksums and for touching memory; 0: their own choice.")
-      ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_option("--chunk-bytes", options.chunk_bytes, "Of the device measured alone.");
   app.add_option("--chunks-in-flight", options.chunks_in_flight, "Likewise.");

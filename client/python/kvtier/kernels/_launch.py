@@ -130,7 +130,7 @@ class Workspace:
 
 @contextlib.contextmanager
 def on_device(tensor: torch.Tensor, stream: torch.cuda.Stream | None) -> Iterator[int]:
-    """Makes the device of `tensor` and `stream` (None: as it is) the current ones, so that what is
+    """Makes the device of `tensor` and `stream` (None: as it is) the current ones, so that memory
     allocated within belongs to that stream, which is yielded as C takes it."""
     import torch
 
@@ -150,15 +150,15 @@ _DETAILED = (
 
 
 def _detail() -> str:
-    """What the last refused call of this thread objected to."""
+    """The objection of this thread's last refused call."""
     detail: bytes = load().kvt_kernel_last_error_detail()
     return detail.decode()
 
 
 def check(name: str, status: int, detail: str | None = None) -> None:
     """Raises unless the kernel was queued: InvalidArgumentError, UnsupportedError (no such kernel
-    is built, or not for this device), InternalError (CUDA refused). The text says what the library
-    objected to; `detail` is that of an earlier call."""
+    is built, or not for this device), InternalError (CUDA refused). The text names the library's
+    objection; `detail` is that of an earlier call."""
     if status != abi.KVT_KERNEL_OK:
         text: str = load().kvt_kernel_status_text(status).decode()
         if status in _DETAILED:
@@ -171,7 +171,7 @@ def check(name: str, status: int, detail: str | None = None) -> None:
 
 
 def _device_text() -> str:
-    """What this process computes on, and what the kernels are built for."""
+    """The device that this process computes on, and those that the kernels are built for."""
     torch = sys.modules.get("torch")
     found = "no GPU"
     if torch is not None and torch.cuda.is_available():
@@ -181,12 +181,13 @@ def _device_text() -> str:
 
 
 def workspace_bytes(name: str, params: Any, stream: int) -> int:
-    """What `name` needs for these parameters on the current device. Raises as `check`."""
+    """The workspace bytes that `name` needs for these parameters on the current device. Raises as
+    `check`."""
     query = getattr(load(), f"{name}_workspace_bytes")
     needed: int = query(ctypes.byref(params))
     if needed == 0:
-        # The size says only that they are refused; the call, which cannot run so, says how. What
-        # it objects to itself may be the workspace that it was not given.
+        # The size says only that they are refused; the call, which cannot run so, says how. The
+        # call itself may object to the workspace that it was not given.
         detail = _detail()
         status = getattr(load(), name)(ctypes.byref(params), None, 0, stream)
         refused = status in (abi.KVT_KERNEL_INVALID_ARGUMENT, abi.KVT_KERNEL_LAUNCH_FAILED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels are told of a tensor, and the checks before they are.
+"""A tensor's description for the kernels, and the checks before it.
 
 Only attributes and methods that every torch version has are used, so that nothing here imports it.
 """
@@ -51,7 +51,7 @@ def _name(dtype: object) -> str:
 
 
 def dtype_number(tensor: torch.Tensor) -> int:
-    """Of a tensor whose dtype was checked."""
+    """The number of the dtype of a tensor whose dtype was checked."""
     return _NUMBERS[dtype_name(tensor)]
 
 
@@ -168,7 +168,7 @@ def unsupported(field: str, given: object, built: str) -> UnsupportedError:
 
 
 def address(tensor: torch.Tensor | None) -> int | None:
-    """Of the first element; None for no tensor."""
+    """The address of the first element; None for no tensor."""
     return None if tensor is None else tensor.data_ptr()
 
 

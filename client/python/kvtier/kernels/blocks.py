@@ -133,8 +133,8 @@ def checksum_blocks(
     output: torch.Tensor | None = None,
     stream: torch.cuda.Stream | None = None,
 ) -> torch.Tensor:
-    """Canonical xxh3-128 of each block's bytes, uint8 [count, 16]: CommitEntry.checksum of it, and
-    what the tiers below keep.
+    """Canonical xxh3-128 of each block's bytes, uint8 [count, 16]: the value of
+    CommitEntry.checksum, and of the tiers below.
 
     blocks: [blocks, ..], each block contiguous, of a multiple of 64 bytes, 256 at least.
     block_ids: int32 [count]; None: all; of negative ones the output is left as it was (0 if it is

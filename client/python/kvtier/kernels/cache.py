@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention reads: one layer of a paged KV cache, and which blocks of it a sequence uses."""
+"""The input of attention: one layer of a paged KV cache, and which blocks of it a sequence uses."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class PagedKv:
     key, value: [blocks, page_tokens, kv_heads, head_dim], bfloat16, float16 or float8_e4m3fn, of
     equal strides; `pool.torch_layer(i)` has them. page_tokens: a power of two from 16 to 256.
 
-    key_scales, value_scales: what the values of a float8 cache are multiplied with to get the real
-    ones, float32: one value, or [kv_heads], or [blocks, page_tokens, kv_heads]. None: 1.
+    key_scales, value_scales: the factors that turn a float8 cache's values into the real ones,
+    float32: one value, or [kv_heads], or [blocks, page_tokens, kv_heads]. None: 1.
 
     Make it once for each layer and use it for every step. Raises InvalidArgumentError.
     """

@@ -40,8 +40,8 @@ def mla_decode(
     query: [sequences, q_heads, 576], bfloat16 or float16: the latent part, then the part that the
         rope has turned; q_heads 1 to 128. latent: [blocks, page_tokens, 576] in the same order,
         of query's dtype or float8_e4m3fn.
-    latent_scales: what the values of a float8 latent are multiplied with to get the real ones,
-        float32: one value, or [blocks, page_tokens]. None: 1.
+    latent_scales: the factors that turn a float8 latent's values into the real ones, float32: one
+        value, or [blocks, page_tokens]. None: 1.
     output: [sequences, q_heads, 512]. lse: float32 [sequences, q_heads], contiguous.
 
     The other parameters and errors are as for `decode`.

@@ -3,7 +3,7 @@
 
 LMCache's threads only hand in tasks. Three threads of the adapter do them, one each for stores,
 loads, and lookups with their locks, each with a connection of its own; completions are told by three
-event descriptors. What fails, or finds no daemon, is a miss or a failed store.
+event descriptors. A task that fails, or finds no daemon, is a miss or a failed store.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Completions:
 
 
 class _Worker:
-    """A thread that does what it is given, one after the other."""
+    """A thread that does its tasks, one after the other."""
 
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -133,7 +133,7 @@ class KvtierL2Adapter(L2AdapterInterface):
         names = ("kvtier-store", "kvtier-load", "kvtier-lookup")
         self._storer, self._loader, self._finder = map(_Worker, names)
         self._stores, self._loads, self._lookups = (_Completions() for _ in range(3))
-        # Of the thread that looks up: how often each key is locked, and under which name.
+        # Used by the thread that looks up: how often each key is locked, and under which name.
         self._locks: dict[Any, tuple[int, ObjectName]] = {}
         # How large a group's objects are, where a lookup does not say it.
         self._sizes: dict[tuple[str, int, int], int] = {}
@@ -195,7 +195,7 @@ class KvtierL2Adapter(L2AdapterInterface):
         }
 
     def close(self) -> None:
-        """Finishes what was submitted, and ends once nothing touches LMCache's memory any more."""
+        """Finishes all submitted tasks, and ends once nothing touches LMCache's memory any more."""
         for worker in (self._storer, self._loader, self._finder):
             worker.close()
         for store in self._all_stores():
@@ -278,8 +278,8 @@ class KvtierL2Adapter(L2AdapterInterface):
         return name_of(key, size)
 
     def _size(self, key: Any, layouts: Any) -> int:
-        """Of an object that was not seen yet; 0 if that is not known. What was stored says more
-        than the layout: a serde changes sizes."""
+        """The size of an object that was not seen yet; 0 if that is not known. A stored object says
+        more than the layout: a serde changes sizes."""
         size = self._sizes.get((key.model_name, key.kv_rank, key.object_group_id), 0)
         layout = layouts.get(key.object_group_id)
         if size == 0 and layout is not None:

@@ -45,7 +45,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ObjectName:
-    """What an object is stored under. Objects of other sizes never meet."""
+    """The name that an object is stored under. Objects of other sizes never meet."""
 
     model: str
     object_bytes: int
@@ -53,7 +53,7 @@ class ObjectName:
 
 
 def name_of(key: Any, object_bytes: int) -> ObjectName:
-    """Of one of LMCache's object keys."""
+    """The name of one of LMCache's object keys."""
     parts = (
         key.model_name.encode(),
         str(key.kv_rank).encode(),
@@ -153,10 +153,10 @@ class ObjectStore:
         self._link.close()
 
     def look_up(self, names: Sequence[ObjectName], lock_ms: int) -> list[bool]:
-        """Which objects the daemon has. Those are kept from being evicted for lock_ms."""
+        """Which objects the daemon has; it keeps these from being evicted for lock_ms."""
 
         def call(blocks: _Blocks, hashes: list[bytes]) -> list[bool]:
-            # In this order, so that what is said to be there has been locked.
+            # In this order, so that objects reported as present have been locked.
             try:
                 blocks.staged.pin(hashes, lock_ms)
             except LimitExceededError as error:
@@ -175,7 +175,7 @@ class ObjectStore:
     def store(
         self, names: Sequence[ObjectName], contents: Sequence[Bytes]
     ) -> list[tuple[bool, bool]]:
-        """Of each object whether the daemon has it now, and whether it did not have it before."""
+        """For each object whether the daemon has it now, and whether it did not have it before."""
         before = self._by_size(
             names, lambda blocks, hashes: [bool(one) for one in blocks.staged.lookup(hashes)]
         )
@@ -192,7 +192,7 @@ class ObjectStore:
         return result
 
     def load(self, names: Sequence[ObjectName], contents: Sequence[Bytes]) -> list[bool]:
-        """Which objects have come. What is in the memory of the others is undefined."""
+        """Which objects have come. The content of the others' memory is undefined."""
 
         def begin(part: _Part, hashes: list[bytes]) -> int:
             return part.region.load_many(part.blocks, hashes)
@@ -204,7 +204,8 @@ class ObjectStore:
     def _by_size(
         self, names: Sequence[ObjectName], call: Callable[[_Blocks, list[bytes]], list[bool]]
     ) -> list[bool]:
-        """What `call` says of the objects of each model and size, in the order of the names."""
+        """The results of `call` for the objects of each model and size, in the order of the names.
+        """
         result = [False] * len(names)
         for positions in _alike(names):
 

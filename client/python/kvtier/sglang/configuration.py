@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user tells kvtier's modules, and which pages of SGLang may meet: whatever decides their
-bytes is in the record of their pool."""
+"""The user's settings for kvtier's modules, and which pages of SGLang may meet: whatever decides
+their bytes is in the record of their pool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .._options import (
 from ..connection import DEFAULT_SOCKET
 from .prefixes import logger
 
-# Of SGLang's arguments, those that change what a page holds.
+# SGLang's arguments that change a page's content.
 _ARGUMENTS = (
     "quantization",
     "kv_cache_dtype",
@@ -82,7 +82,7 @@ class Options:
 
 
 def record_options(model_name: str | None) -> dict[str, Any]:
-    """Of the record of any of a model's pools."""
+    """The fields that the records of all of a model's pools share."""
     name = name_of(str(model_name or "unnamed"))
     return {"name": record_name(name), "hash_recipe": "sglang-pages/1"}
 
@@ -90,8 +90,8 @@ def record_options(model_name: str | None) -> dict[str, Any]:
 def page_facts(
     config: Any, pool: str, layout: str, arguments: dict[str, str], label: str
 ) -> dict[str, str]:
-    """What decides the bytes of a page, beside its tokens, as a record's extra. config: a
-    HiCacheStorageConfig. layout: what the pool's pages look like, short enough for a record.
+    """Everything that decides the bytes of a page, beside its tokens, as a record's extra. config:
+    a HiCacheStorageConfig. layout: the form of the pool's pages, short enough for a record.
     arguments: see `arguments_of`. label: whatever else tells pages apart."""
     # Keys and values of latent attention are the same on all ranks, states are not.
     replicated = config.is_mla_model and pool != PoolName.MAMBA.value
@@ -151,7 +151,7 @@ def arguments_of(server_arguments: Any) -> dict[str, str]:
 
 
 def running_arguments() -> dict[str, str]:
-    """Of the server that this process is, as far as they can be asked."""
+    """The arguments of the server that this process is, as far as they can be asked."""
     try:
         from sglang.srt.runtime_context import get_server_args
 

@@ -19,7 +19,7 @@ class CopyStream:
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def current(self) -> Any:
-        """A context in which what is launched goes to the stream."""
+        """A context in which launched work goes to the stream."""
         return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def synchronize(self) -> None:
@@ -28,7 +28,7 @@ class CopyStream:
 
 
 class CopyWorker:
-    """A thread that does what is put, in order, and its stream for copies."""
+    """A thread that does its queued work, in order, and its stream for copies."""
 
     def __init__(self, name: str, device: torch.device, work: Callable[[Any], None]) -> None:
         self.stream = CopyStream(device)
@@ -42,7 +42,7 @@ class CopyWorker:
         self._tasks.put(task)
 
     def take_waiting(self) -> list[Any]:
-        """What was put and not begun, which is not done then. Any thread."""
+        """Takes back the items that were put and not begun, which are not done then. Any thread."""
         taken = []
         with contextlib.suppress(queue.Empty):
             while True:

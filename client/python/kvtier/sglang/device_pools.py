@@ -57,7 +57,7 @@ def device_pool_group(kv_cache: Any, params: Any, components: Any) -> DevicePool
 
 
 def _layers_of(kv_cache: Any, is_window: bool) -> dict[int, int]:
-    """Of a pool with windows, the layer of one half by the layer of the model."""
+    """For a pool with windows, the layer of one half by the layer of the model."""
     return {
         layer - kv_cache.start_layer: place
         for layer, (place, windowed) in kv_cache.layers_mapping.items()
@@ -90,8 +90,8 @@ def _entry(name: Any, pool: Any, layers: dict[int, int], page_size: int) -> Devi
 
 
 class _Part(NamedTuple):
-    """What one buffer has of every page. words: [pages, rows, words of a row]; offset, bytes: of
-    the part in a page as the daemon has it."""
+    """One buffer's part of every page. words: [pages, rows, words of a row]; offset, bytes: of the
+    part in a page as the daemon has it."""
 
     words: torch.Tensor
     offset: int
@@ -149,7 +149,7 @@ class DevicePages:
         )
 
     def layout(self) -> str:
-        """What a page looks like, for the model's identity."""
+        """The layout of a page, for the model's identity."""
         parts = [
             [str(buffer.dtype), list(buffer.shape[1:])]
             for component in self._entry.components

@@ -23,7 +23,7 @@ from .device_pools import DevicePages
 from .shared_rows import SharedRows
 
 _WAIT_MS = 1000
-# What the daemon takes in one call by default is twice as many.
+# The daemon takes twice as many in one call by default.
 _HASHES_PER_CALL = 8192
 # So long a prefix that a lookup has promised stays: the load begins some milliseconds later.
 _PROMISE_MS = 10_000
@@ -157,8 +157,8 @@ def store(
 
 
 def _finish(region: Any, transfer: int) -> Any:
-    """Waits until a transfer has ended: before that, its rows belong to the daemon. Raises what it
-    ended with."""
+    """Waits until a transfer has ended: before that, its rows belong to the daemon. Raises the
+    transfer's error."""
     while True:
         try:
             end = region.wait(transfer, _WAIT_MS)

@@ -2,9 +2,9 @@
 """SGLang's external cache linker, loaded by name: from the device's pools to the daemon and back,
 without host memory of SGLang's own, layer by layer.
 
-SGLang's scheduler asks, queues and counts; two threads of this module copy. What the daemon lacks
-or loses is a miss. Only a load that fails after a lookup had promised it costs a request: SGLang
-aborts it then.
+SGLang's scheduler asks, queues and counts; two threads of this module copy. A page that the daemon
+lacks or loses is a miss. Only a load that fails after a lookup had promised it costs a request:
+SGLang aborts it then.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class KvtierLinker(UnifiedCacheLinker):
         transfers = [one for wanted in self._queued.values() for one in wanted]
         self._queued = {}
         index = int(self.layer_done_counter.update_producer())
-        # The current stream has chosen the slots; what the forward's stream writes are others.
+        # The current stream has chosen the slots; the forward's stream writes others.
         self._loader.put((index, transfers, self.record_offload_ready()[:1]))
         self._fail_waiting()
         return index

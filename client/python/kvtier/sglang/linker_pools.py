@@ -108,7 +108,7 @@ class LinkerPools:
         self, attachment: Attachment, hashes: list[bytes], transfers: list[Any], asked_parts: int
     ) -> list[int] | None:
         """By so many parts of each pool. None: some page that these have is not there whole."""
-        # Pools that need all pages come first, since they limit what is asked of the others.
+        # Pools that need all pages come first, since they limit the questions to the others.
         wanted = sorted(transfers, key=lambda one: one.hit_policy != PoolHitPolicy.ALL_PAGES)
         possible = set(range(1, len(hashes) + 1)) if wanted else set()
         found_in: list[tuple[list[Any], list[bool]]] = []
@@ -202,7 +202,7 @@ class LinkerPools:
             raise
 
     def _pages_by_pool(self, transfers: list[Any]) -> dict[Any, tuple[list[bytes], torch.Tensor]]:
-        """Of all requests, the hashes and the pages of each pool."""
+        """The hashes and the pages of each pool, of all requests."""
         hashes: dict[Any, list[bytes]] = {}
         numbers: dict[Any, list[torch.Tensor]] = {}
         for one in transfers:
@@ -220,7 +220,7 @@ class LinkerPools:
         return [region for _, region in self._parts_of(attachment, name)]
 
     def _guarded(self, call: Callable[[Attachment], Any], otherwise: Any) -> Any:
-        """What the call says, or `otherwise` if there is no daemon, or it refuses."""
+        """The call's result, or `otherwise` if there is no daemon, or it refuses."""
         attachment = self._link.borrow()
         if attachment is None:
             return otherwise

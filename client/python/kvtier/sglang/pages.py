@@ -197,7 +197,7 @@ class PagePool:
         return first // size
 
     def _with_region(self, call: Callable[[Attachment], list[bool]], count: int) -> list[bool]:
-        """What the call says, or that nothing was done if there is no daemon."""
+        """The call's result, or that nothing was done if there is no daemon."""
         attachment = self._link.borrow()
         if attachment is None:
             return [False] * count

@@ -50,7 +50,7 @@ class SharedRows:
         return connection.open_region(record, blocks=count, **arguments)
 
     def close(self) -> None:
-        """No more regions will be opened. Those that are stay, and so do the rows."""
+        """No more regions will be opened. Open regions stay, and so do the rows."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

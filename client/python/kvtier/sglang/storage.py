@@ -2,7 +2,7 @@
 """The storage backend of SGLang's HiCache, loaded by name: pages of all host pools in the daemon.
 
 Each pool has a record of its own, so that pages never meet those of another pool, rank, layout or
-type. What fails, or finds no daemon, is a miss: SGLang's storage threads see no exception.
+type. A call that fails, or finds no daemon, is a miss: SGLang's storage threads see no exception.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .pages import PagePool
 from .prefixes import leading, logger, page_hash, restorable_prefixes
 
 _KV = "kv"
-# Of a host pool, what its pages look like.
+# Attributes of a host pool that decide its pages' layout.
 _SHAPE = (
     "dtype",
     "layout",
@@ -79,7 +79,7 @@ class KvtierStorage(HiCacheStorage):
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         self.mem_pool_host = mem_pool_host
-        # Without memory of its own, it has what the other pools have.
+        # Without memory of its own, it has the pages of the other pools.
         self._anchor_only = getattr(mem_pool_host, "kv_buffer", None) is None
         if not self._anchor_only:
             self._add(_KV, mem_pool_host)
@@ -127,7 +127,8 @@ class KvtierStorage(HiCacheStorage):
     def batch_exists_v2(
         self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None
     ) -> Any:
-        """The prefixes that all pools can restore; a pool in block groups only says what it has."""
+        """The prefixes that all pools can restore; a pool in block groups only reports its pages.
+        """
         kv_pages = len(keys) if self._anchor_only else self.batch_exists(keys, extra_info)
         hits = {PoolName.KV: kv_pages} if kv_pages else {}
         restorable = set(range(1, kv_pages + 1))
@@ -214,7 +215,7 @@ class KvtierStorage(HiCacheStorage):
         )
 
     def _facts(self, name: str, host_pool: Any) -> dict[str, str]:
-        """What decides the bytes of a page, beside its tokens."""
+        """Everything that decides the bytes of a page, beside its tokens."""
         shape = {key: str(getattr(host_pool, key, None)) for key in _SHAPE}
         layout = short(" ".join(f"{key}={value}" for key, value in shape.items()))
         # Not within a server: the directory's files and `identity` remain.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DynamicCache whose beginning comes from the daemon, and which gives it what was computed."""
+"""A DynamicCache whose beginning comes from the daemon, and which gives it the computed rest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FAILURES = (KvtierError, LibraryNotFoundError, OSError)
 
 
 class Outcome(enum.Enum):
-    """What became of the prompt. RESTORED: some of it was cached; MISS: the daemon has none of it;
+    """The outcome for the prompt. RESTORED: some of it was cached; MISS: the daemon has none of it;
     UNAVAILABLE: no daemon, or it failed; UNSUPPORTED: this model or prompt is not cached."""
 
     RESTORED = "restored"
@@ -84,15 +84,15 @@ class _KnownModel:
 
 
 _known_models: weakref.WeakKeyDictionary[Any, _KnownModel] = weakref.WeakKeyDictionary()
-# Of models that are not cached, the version and why: as text, since an exception holds its model.
+# For models that are not cached, the version and why: as text, since an exception holds its model.
 _refused_models: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
 
 
 class KvtierCache(DynamicCache):
     """Made by `for_model` for one sequence, and given to `generate` as past_key_values.
 
-    Of one thread. Nothing of the daemon raises: without it, the cache begins empty and nothing is
-    stored. Leaving its `with` block stores the prompt, unless `store` was called.
+    For use by one thread. Nothing of the daemon raises: without it, the cache begins empty and
+    nothing is stored. Leaving its `with` block stores the prompt, unless `store` was called.
     """
 
     def __init__(self, config: Any, tokens: Sequence[int] = ()) -> None:
@@ -172,7 +172,7 @@ class KvtierCache(DynamicCache):
             self.store()
 
     def store(self, output: Any = None) -> int:
-        """Stores what was computed of the prompt or, given what `generate` returned, of the whole
+        """Stores the computed part of the prompt or, given the output of `generate`, of the whole
         sequence. Returns how many blocks the daemon took or had; 0 without a daemon.
 
         Raises ValueError if the output does not begin with the prompt.
@@ -266,7 +266,7 @@ class KvtierCache(DynamicCache):
                 self.layers[number] = WindowLayer(layer.sliding_window)
 
     def _restore(self, tokens: list[int]) -> None:
-        """Fills the layers with what the daemon has of a prompt."""
+        """Fills the layers with the daemon's blocks of a prompt."""
         settings, known = self._settings, self._model
         assert settings is not None and known is not None
         hashes = self._hashes(tokens)
@@ -342,7 +342,7 @@ class KvtierCache(DynamicCache):
         stored = 0
         for number, (group, hashes) in enumerate(zip(self._model.groups, self._hashes(tokens))):
             depths = self._new_blocks(group, self._presence[number], len(hashes))
-            # A later call stores only what is new then.
+            # A later call stores only blocks that are new then.
             known = self._presence[number]
             presence = np.pad(known, (0, max(0, len(hashes) - len(known))))
             rows = max(1, _STORE_BYTES // sum(group.piece_bytes()))
@@ -397,7 +397,7 @@ class KvtierCache(DynamicCache):
                     target[row * step : (row + count) * step].copy_(tokens)
 
     def _hashes(self, tokens: list[int]) -> list[list[bytes]]:
-        """Of each group, the hashes of the full blocks."""
+        """For each group, the hashes of the full blocks."""
         assert self._model is not None and self._settings is not None
         by_step: dict[int, list[bytes]] = {}
         for group in self._model.groups:
@@ -469,7 +469,7 @@ def _runs(depths: list[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> _KnownModel:
-    """What there is to know of a model, found out once. Raises UnsupportedModelError."""
+    """All facts about a model, found out once. Raises UnsupportedModelError."""
     if model.training:
         # Asked each time, since the mode changes without the weights, and dropout would be stored.
         raise UnsupportedModelError("it is in training mode")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which model it is, told by its weights: blocks of models that differ never meet.
 
-The weights themselves are read, since a name or a directory says what was loaded and not what is in
-memory now. Small tensors are hashed whole, and large ones by a sample. A model is hashed whole that
-names neither a commit of the hub nor a directory, or that was seen to change in memory.
+The weights themselves are read, since a name or a directory tells which weights were loaded and not
+which are in memory now. Small tensors are hashed whole, and large ones by a sample. A model is
+hashed whole that names neither a commit of the hub nor a directory, or that was seen to change in
+memory.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SAMPLES = 256
 _LOOK_BYTES = 512
 # Hooks that only record what a layer puts out.
 _RECORDING_HOOKS = "transformers.utils.output_capturing"
-# What a pass over all weights takes is worth a line in the log.
+# The time of a pass over all weights is worth a line in the log.
 _LONG_PASS_BYTES = 4 << 30
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of transformers' DynamicCache as the daemon's groups of layers.
 
-What a layer keeps is found by running a few tokens through the model, not from its configuration,
-so that every model whose layers are of the classes below is known, whatever its sizes. A layer of
-any other class makes the model one that is not cached.
+A layer's state is found by running a few tokens through the model, not from its configuration, so
+that every model whose layers are of the classes below is known, whatever its sizes. A layer of any
+other class makes the model one that is not cached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from ..model import KvGroup
 from ..types import DType, HitRule
 
-# States of many layers may exceed what the daemon takes as one block (64 MiB by default), and are
+# States of many layers may exceed the daemon's limit for one block (64 MiB by default), and are
 # then several groups.
 _MAX_STATE_BYTES = 32 << 20
 # The daemon's limit of groups of a record.
@@ -71,7 +71,7 @@ class WindowLayer(DynamicSlidingWindowLayer):
         return self.get_seq_length() - keys.shape[-2], keys, values
 
     def drop_past(self, position: int) -> None:
-        """Forgets what is before a position."""
+        """Forgets everything before a position."""
         if self._past:
             keys, values = self._joined()
             kept = max(0, self.get_seq_length() - position)
@@ -120,7 +120,8 @@ class Group:
     parts: tuple[StatePart, ...] = ()
 
     def piece_bytes(self) -> list[int]:
-        """Of the parts of a block, in its order: keys, then values of each layer; or states."""
+        """The bytes of a block's parts, in its order: keys, then values of each layer; or states.
+        """
         if self.parts:
             return [part.byte_count for part in self.parts]
         row = self.kv.block_tokens * self.kv.kv_heads * self.dtype.itemsize
@@ -218,7 +219,7 @@ def _state_groups(parts: list[StatePart], state_tokens: int) -> list[Group]:
 
 
 def restore_attention(layer: Any, keys: torch.Tensor, values: torch.Tensor, tokens: int) -> None:
-    """Makes an empty attention layer what it was after `tokens` tokens. keys, values: [1, heads,
+    """Gives an empty attention layer its state after `tokens` tokens. keys, values: [1, heads,
     tokens or fewer, dim]; of windows, the last window - 1 tokens."""
     DynamicLayer.lazy_initialization(layer, keys, values)
     layer.keys, layer.values = keys, values

@@ -26,10 +26,10 @@ from ..regions import Region
 from ..types import HitRule, Retention
 from .layers import Group
 
-# Half of what the daemon takes in one call by default.
+# Half of the daemon's default limit for one call.
 _BLOCKS_PER_CALL = 4096
 
-#: Of one group, a number for each block: 0, or the tiers that have it (kvtier.Presence).
+#: For one group, a number for each block: 0, or the tiers that have it (kvtier.Presence).
 Presence = npt.NDArray[np.uint8]
 
 
@@ -134,7 +134,7 @@ class Session:
 
     def finish(self, region: Region, transfers: Sequence[tuple[int, int]]) -> list[int]:
         """Waits for transfers, given with the number of blocks before each; returns the blocks
-        that failed. Raises TimedOutError, and what the daemon refused one with."""
+        that failed. Raises TimedOutError, and the daemon's error if it refused one."""
         failed: list[int] = []
         for transfer, first in transfers:
             end = region.wait(transfer, self._timeout_ms)

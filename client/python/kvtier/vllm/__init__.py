@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvtier in vLLM, without changes to vLLM: see docs/engines/VLLM.md.
 
-`kvtier.vllm.tier.KvtierTier` is a secondary tier of vLLM's own offloading to host memory. Nothing
-of vLLM is imported before that module is.
+Nothing of vLLM is imported before vLLM asks for the connector.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..types import HitRule
 
-# Of a model record.
+# The limit of a model record.
 _MAX_GROUPS = 16
 
 
@@ -50,13 +50,13 @@ class CacheGroup:
         return 0
 
     def hashes(self, request_hashes: Sequence[bytes], first: int, last: int) -> list[bytes]:
-        """Of the blocks from position `first` up to before `last`."""
+        """The keys of the blocks from position `first` up to before `last`."""
         step = self.hashes_per_block
         return [bytes(one) for one in request_hashes[(first + 1) * step - 1 : last * step : step]]
 
 
 def prefix_unit(groups: Sequence[CacheGroup]) -> int:
-    """What the length of every prefix is a multiple of, in tokens."""
+    """The number of tokens that the length of every prefix is a multiple of."""
     return math.lcm(*(group.block_tokens for group in groups))
 
 
@@ -71,9 +71,10 @@ def longest_prefix(
 
     look_up: of a group (by its place in `groups`), from a position up to before another: how many
     blocks come before the first miss, and whether one of them is not known yet. Full attention
-    bounds the prefix, and is asked for everything; of the others only what the bound needs is asked
-    for at first, since they mostly have it. Answers come a step later, so that the first hole among
-    those makes it ask for all that is left: a request is told to ask again three times at most.
+    bounds the prefix, and is asked for everything; the others are asked at first only for the
+    blocks that the bound needs, since they mostly have them. Answers come a step later, so that the
+    first hole among those makes it ask for all that is left: a request is told to ask again three
+    times at most.
     """
     unit = prefix_unit(groups)
     tokens, waiting = limit // unit * unit, False

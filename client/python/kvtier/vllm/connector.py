@@ -119,7 +119,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
-        """What is kept does not move."""
+        """Kept memory does not move."""
         given = kv_transfer_config.kv_connector_extra_config
         return not read_options("KvtierConnector", CONNECTOR_OPTIONS, given)["keep_kv_cache"]
 

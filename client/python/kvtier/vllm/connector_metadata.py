@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector's two sides tell each other, in vLLM's own messages."""
+"""The messages between the connector's two sides, carried in vLLM's own."""
 
 from __future__ import annotations
 

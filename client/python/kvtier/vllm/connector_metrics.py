@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 
 BLOCKS = "vllm:kvtier_connector_blocks"
 CONNECTED = "vllm:kvtier_connector_connected"
-# Of the keys of KvtierStats.data.
+# One of the keys of KvtierStats.data.
 _CONNECTED_KEY = "connected"
 
 

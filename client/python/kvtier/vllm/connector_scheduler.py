@@ -134,14 +134,14 @@ class _Request:
         return [hashlib.sha256(one + self.salt).digest() for one in hashes]
 
     def tokens_to_compute(self) -> int:
-        """Of a request that is scheduled."""
+        """Counts tokens of a request that is scheduled."""
         if self.scheduled_from is None:
             return 0
         first = max(self.scheduled_from, self.request.num_computed_tokens)
         return max(0, self.request.num_tokens - first)
 
     def add_keys(self, index: int, group: CacheGroup) -> None:
-        """Those of blocks that became full since the last call."""
+        """The keys of blocks that became full since the last call."""
         if index == len(self.keys):
             self.keys.append([])
         keys, full = self.keys[index], len(self.request.block_hashes) // group.hashes_per_block
@@ -164,8 +164,9 @@ class _Store:
 
 
 class SchedulerSide:
-    """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
-    with its part of every block. always_load: also what takes longer to load than to compute. kept:
+    """Belongs to the scheduler's thread. lookups: the daemon's answers; workers: how many there
+    are, each with its part of every block. always_load: also blocks that take longer to load than
+    to compute. kept:
     None if the KV cache is not kept. tokens: None if the daemon is told no token ids. prefetch: None
     if blocks on disk stay there until their requests begin. adapters: tells their requests apart."""
 
@@ -200,7 +201,7 @@ class SchedulerSide:
         self._plan = StepPlan()
         self._stores: dict[int, _Store] = {}
         self._last_store = 0
-        self._step_wait_s = STEP_WAIT_S  # what is left of it in this step
+        self._step_wait_s = STEP_WAIT_S  # the rest of it in this step
 
     @property
     def epoch(self) -> int:
@@ -277,7 +278,7 @@ class SchedulerSide:
             names = known.hashes(group, begin, end)
             targets = list(blocks[group.number][begin:end])
             if self._tokens is not None:
-                # Those that memory alone brought over the daemon's restart have lost theirs.
+                # Blocks that memory alone brought over the daemon's restart have lost theirs.
                 depths = range(begin, end)
                 self._tokens.tell(index, group.block_tokens, request, depths, names)
             if any(block.is_null for block in targets):
@@ -299,7 +300,8 @@ class SchedulerSide:
             self._turns.leave(request.request_id)
 
     def plan_step(self, output: Any) -> StepPlan:
-        """The loads of this step, and stores of what the steps before it have computed."""
+        """The loads of this step, and stores of the blocks that the steps before it have computed.
+        """
         for known in list(self._with_pins.values()):
             self._store(known)
         for name, tokens in output.num_scheduled_tokens.items():
@@ -394,8 +396,8 @@ class SchedulerSide:
         return known
 
     def _prefetch_new(self) -> None:
-        """Those that a step was planned without: they wait, if only for the next one. Groups without
-        full attention need few blocks, which depend on where the prefix ends."""
+        """Requests that a step was planned without: they wait, if only for the next one. Groups
+        without full attention need few blocks, which depend on where the prefix ends."""
         new, self._new = self._new, []
         for request in new:
             if request.is_finished() or request.skip_reading_prefix_cache:
@@ -459,9 +461,9 @@ class SchedulerSide:
         return _DiskPlan(found, found, 0, 0.0)
 
     def _at_turn(self, known: _Request, plan: _DiskPlan) -> int | None:
-        """The prefix to load: with blocks on disk when it is the request's turn to load them; without
-        where the disk is stuck, or waiting for the turn would take longer than computing, which waits
-        for what is computed before; None: wait."""
+        """The prefix to load: with blocks on disk when it is the request's turn to load them;
+        without where the disk is stuck, or waiting for the turn would take longer than computing,
+        which waits for the tokens that are computed before; None: wait."""
         name, disk_blocks = known.request.request_id, plan.disk_tokens // self._groups[0].block_tokens
         known.waits_for = None
         if self._turns.is_stuck():
@@ -477,7 +479,7 @@ class SchedulerSide:
         return plan.tokens_in_memory
 
     def _backlog_s(self) -> float:
-        """How long what is scheduled takes to be computed."""
+        """How long the scheduled tokens take to be computed."""
         if self._backlog_tokens is None:
             requests = self._requests.values()
             self._backlog_tokens = sum(known.tokens_to_compute() for known in requests)
@@ -497,7 +499,7 @@ class SchedulerSide:
 
     def _wait_for_answer(self) -> bool:
         """Whether one came. A daemon that does not answer is waited for once by each request, since
-        only what has just come up is waited for."""
+        only questions that have just come up are waited for."""
         if not self._lookups.has_unasked():
             return False
         if len(self._requests) == 1:
@@ -528,7 +530,7 @@ class SchedulerSide:
                 self._with_pins[known.request.request_id] = known
 
     def _store(self, known: _Request) -> None:
-        """Plans stores of the pinned blocks that have been computed. Those that have not are let
+        """Plans stores of the pinned blocks that have been computed. Blocks that have not are let
         go: the request was preempted, or drafted tokens were rejected."""
         request, kept = known.request, []
         for run in known.pinned:
@@ -576,7 +578,7 @@ class SchedulerSide:
             self.kept.computed(run.index, blocks, hashes)
 
     def _store_of_step(self, index: int) -> BlockList:
-        """What the step stores of a group: one transfer costs the engine less than many."""
+        """The step's stores of a group: one transfer costs the engine less than many."""
         for store in self._plan.stores:
             if store.group == index:
                 return store

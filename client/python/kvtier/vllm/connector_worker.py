@@ -50,7 +50,7 @@ class WorkerSide:
         self._retention = retention
         self.epoch = 0  # of the plans that are carried out
         self._next_job = 0
-        self._lists: dict[int, BlockList] = {}  # what the transfers under way are for
+        self._lists: dict[int, BlockList] = {}  # the purposes of the transfers under way
         self._loads_of: dict[str, int] = {}  # how many of a request's loads are under way
         self._loaded: set[str] = set()
         self._failed_requests: set[str] = set()
@@ -117,9 +117,9 @@ class WorkerSide:
         return bool(self._loads_of)
 
     def wait_for_load(self, timeout_s: float, begin_ready: Callable[[], None]) -> None:
-        """`poll` until a request has its blocks, at the latest after `timeout_s`. In a step that
-        computes nothing, for vLLM would only come back later. begin_ready: begins what the plan
-        of the step has, as soon as it may begin."""
+        """`poll` until a request has its blocks, at the latest after `timeout_s`. Called in a step
+        that computes nothing, for vLLM would only come back later. begin_ready: begins the
+        transfers of the step's plan, as soon as they may begin."""
         deadline = self._clock() + timeout_s
         while not self._loaded and self._clock() < deadline:
             self._pause()
@@ -147,7 +147,7 @@ class WorkerSide:
         return failed
 
     def take_disk_loads(self) -> list[tuple[int, float]]:
-        """Of the requests with blocks on disk whose loads have ended, the tokens on disk and the
+        """For the requests with blocks on disk whose loads have ended, the tokens on disk and the
         seconds that they took, of all together: loads of the same time share the disk."""
         loads, self._disk_loads = self._disk_loads, []
         return [(sum(tokens), sum(seconds)) for tokens, seconds in [zip(*loads)]] if loads else []

@@ -3,8 +3,8 @@
 
 vLLM asks the connector about a request only when it could begin it, often seconds after it came, and
 the disk would be idle meanwhile. Requests are served in the order in which they came, piece by
-piece, so that one that begins or ends gives way to the next. The first of those that wait are looked
-up now and then, by which the daemon keeps what it has of them in host memory.
+piece, so that one that begins or ends gives way to the next. The first of those that wait are
+looked up now and then, by which the daemon keeps their blocks in host memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PIECE_BLOCKS = 256
 KEEP_S = 1.0
 KEPT_REQUESTS = 16
 
-# Half of what the daemon takes in one call by default.
+# Half of the daemon's default limit for one call.
 _KEYS_PER_LOOKUP = 8192
 
 # How long one call waits. The daemon ends those that do not get on after 5 s.
@@ -49,15 +49,16 @@ def _prefetch(region: Any, hashes: list[bytes]) -> int:
 
 @dataclass
 class _Waiting:
-    """What is left to be prefetched for a request. group: by its place in the connector's list."""
+    """The part that is left to be prefetched for a request. group: by its place in the connector's
+    list."""
 
     group: int
     keys: list[bytes]
 
 
 class DiskPrefetch:
-    """Of the scheduler's thread, which never waits here: a thread of its own, begun with the first
-    request, waits for the daemon.
+    """Belongs to the scheduler's thread, which never waits here: a thread of its own, begun with
+    the first request, waits for the daemon.
 
     borrow, lost: as the link's, whose attachments have regions of all ranks. keep_s: how often
     requests that wait are looked up.
@@ -75,7 +76,7 @@ class DiskPrefetch:
         self._changed = threading.Condition()
         # The following are guarded by it. By request, in the order in which they are served.
         self._waiting: collections.OrderedDict[str, list[_Waiting]] = collections.OrderedDict()
-        # Those that wait, whether they have been served or not, with all of their keys.
+        # The requests that wait, whether they have been served or not, with all of their keys.
         self._kept: dict[str, Sequence[tuple[int, Sequence[bytes]]]] = {}
         self._arrived: list[tuple[str, Sequence[bytes]]] = []
         self._closed = False
@@ -101,7 +102,7 @@ class DiskPrefetch:
                 self._thread.start()
 
     def drop(self, request: str) -> None:
-        """The request has begun, or ended. What is asked for already still comes."""
+        """The request has begun, or ended. Blocks asked for already still come."""
         if request in self._kept:
             with self._changed:
                 self._waiting.pop(request, None)
@@ -168,8 +169,8 @@ class DiskPrefetch:
     def _take(
         self, request: str, waiting: list[_Waiting], piece: Sequence[bytes], count: int
     ) -> None:
-        """Of the request's next piece so many blocks are in memory. What comes behind the first that
-        is not will not be a hit."""
+        """So many blocks of the request's next piece are in memory. Blocks behind the first that is
+        not will not be hits."""
         with self._changed:
             if count > 0:
                 self._arrived.append((request, piece[:count]))
@@ -183,7 +184,7 @@ class DiskPrefetch:
     def _ask(
         self, call: Callable[[Any, list[bytes]], int], group: int, keys: Sequence[bytes]
     ) -> int | None:
-        """The least of what the regions of all ranks answer; 0 without a daemon; None: too late."""
+        """The least of the answers of all ranks' regions; 0 without a daemon; None: too late."""
         attachment = self._borrow()
         if attachment is None:
             return 0

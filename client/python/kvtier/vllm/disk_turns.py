@@ -21,8 +21,8 @@ STUCK_S = 5.0
 
 
 class DiskTurns:
-    """Of the scheduler's thread. A request waits from `wait` until it begins or leaves; its load is
-    under way from `begin` until `ended`, which also comes for loads that failed.
+    """Belongs to the scheduler's thread. A request waits from `wait` until it begins or leaves; its
+    load is under way from `begin` until `ended`, which also comes for loads that failed.
 
     seconds_for: how long the disk takes for so many tokens; None if that is not known.
     """
@@ -36,7 +36,7 @@ class DiskTurns:
         self._clock = clock
         self._waiting: dict[str, int] = {}  # tokens on disk, in the order of turns
         self._loading: dict[str, int] = {}
-        # Of each that waits, those of the requests before it; None: count anew.
+        # For each that waits, the tokens of the requests before it; None: count anew.
         self._tokens_before: dict[str, int] | None = None
         self._tokens_waiting = 0
         self._last_change = 0.0  # when a load began or ended

@@ -22,7 +22,7 @@ from .kept_allocation import KeptAllocation, memory_name, open_memory
 from .kv_memory import BlockPieces, SharedAllocation
 from .link import LookupLink, attach_regions
 
-#: Of each group, what `attach_regions` needs.
+#: For each group, the arguments of `attach_regions`.
 Memories = Sequence[Mapping[str, Any]]
 
 
@@ -53,8 +53,8 @@ class EngineBlocks:
     def memories_of(
         self, cache: torch.Tensor, allocation: SharedAllocation | None
     ) -> Memories | None:
-        """Of the worker. cache: any layer's, since all layers' are in one allocation. allocation:
-        what it may have come from. None if vLLM has put them elsewhere."""
+        """The worker's memory. cache: any layer's, since all layers' are in one allocation.
+        allocation: the one that it may have come from. None if vLLM has put them elsewhere."""
         if cache.untyped_storage().nbytes() < self.groups[0].memory_bytes:
             return None
         if allocation is not None and allocation.fd is not None:
@@ -67,7 +67,7 @@ class EngineBlocks:
         return [{**place, "blocks": group.blocks} for place, group in zip(places, self.groups)]
 
     def lookup_memories(self) -> Memories:
-        """Of the scheduler, which only asks: memory of one block."""
+        """The memory of the scheduler, which only asks: that of one block."""
         block_bytes = [sum(piece[2] for piece in group.pieces) for group in self.groups]
         fd = os.memfd_create("kvtier-vllm-lookups", os.MFD_CLOEXEC)
         os.ftruncate(fd, max(block_bytes))
@@ -90,7 +90,7 @@ class EngineBlocks:
         return LookupLink(attach, on_answer, first_s, last_s, tells_tokens=tells_tokens)
 
     def kept_allocation(self, likely_written: int, device: str) -> KeptAllocation:
-        """Of the worker. likely_written: as there."""
+        """The worker's kept allocation. likely_written: as there."""
         return KeptAllocation(self.groups, self._open_memory, likely_written, device)
 
     def _record(self, root: bytes, weights: str, rank: int | None) -> ModelRecord:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of vLLM's kernels: what the daemon copies is not ordered behind them by itself, so a
+"""The order of vLLM's kernels: the daemon's copies are not ordered behind them by themselves, so a
 transfer is begun only when the kernels that were launched before it have ended."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 class AfterKernels:
     """Work that is begun, in the order in which it was added, once the kernels have ended that had
-    been launched on the current stream when it was added. Of the worker's thread."""
+    been launched on the current stream when it was added. Belongs to the worker's thread."""
 
     def __init__(self) -> None:
         self._waiting: collections.deque[tuple[Any, Callable[[], None]]] = collections.deque()
@@ -30,7 +30,7 @@ class AfterKernels:
 
 
 class StepTimer:
-    """How long the kernels of steps take. Of the worker's thread; never waits."""
+    """How long the kernels of steps take. Belongs to the worker's thread; never waits."""
 
     def __init__(self) -> None:
         self._begun: tuple[int, Any] | None = None

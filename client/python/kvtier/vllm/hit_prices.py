@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 #: Steps with fewer tokens than these say little of what a prompt's tokens cost.
 MIN_STEP_TOKENS = 256
-#: What is loaded from disk to learn what that costs, and how long it is believed.
+#: The tokens loaded from disk to learn their cost, and how long it is believed.
 TRIAL_TOKENS, BELIEVED_S = 256, 60.0
 
 # The weight of the newest measurement.
@@ -20,7 +20,8 @@ _NEWEST = 0.3
 
 
 class HitPrices:
-    """Of the scheduler's thread. Both prices are in seconds for a token; None: not known."""
+    """Belongs to the scheduler's thread. Both prices are in seconds for a token; None: not known.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

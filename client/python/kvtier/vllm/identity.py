@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model record of a vLLM engine: rows of engines that differ in any of it never meet.
+"""The model record of a vLLM engine: blocks of engines that differ in any of it never meet.
 
-Everything that decides the bytes of a row goes in: the configuration of the model, the types and the
+Everything that decides the bytes of a block goes in: the configuration of the model, the types and the
 layout of its KV cache, how it is split over GPUs, how blocks are hashed, and the version of vLLM,
 whose layouts are its own affair. All of this is found out once, while the engine starts. The
 record's revision says which weights the engine has (_epochs.py), which may change while it runs.
@@ -11,37 +11,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from .._facts import config_digest, digest, record_name, short
 from .._weight_files import weights_digest
-from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
-
-
-class UnknownModelError(Exception):
-    """It cannot be told which model the engine has."""
-
-
-def find_engine_config() -> Any:
-    """The VllmConfig of the engine that is being made on this thread, or None.
-
-    vLLM does not hand it to a tier. It is the current one while workers are made; a scheduler's
-    tiers are made by functions whose callers have it as an argument.
-    """
-    from vllm.config import VllmConfig, get_current_vllm_config_or_none
-
-    config = get_current_vllm_config_or_none()
-    frame: FrameType | None = sys._getframe(1)
-    while config is None and frame is not None:
-        candidate = frame.f_locals.get("vllm_config")
-        if isinstance(candidate, VllmConfig):
-            config = candidate
-        frame = frame.f_back
-    return config
+from ..model import KvGroup, ModelRecord
 
 
 def hash_root() -> bytes | None:
@@ -50,11 +26,6 @@ def hash_root() -> bytes | None:
 
     root = getattr(kv_cache_utils, "NONE_HASH", None)
     return None if root is None else bytes(root)
-
-
-def chunk_tokens(spec: Any) -> tuple[int, ...]:
-    """The tokens of a row, for each cache group of an offloading spec."""
-    return tuple(tokens * spec.blocks_per_chunk for tokens in spec.tokens_per_block)
 
 
 @dataclass(frozen=True)
@@ -92,30 +63,6 @@ class ModelFacts:
         )
 
 
-def row_facts(
-    spec: Any, engine: Any, row_bytes: int, vllm_version: str, label: str = ""
-) -> ModelFacts:
-    """Describes an engine's rows of host memory.
-
-    spec: the tier's OffloadingSpec. engine: the VllmConfig, or None, and then `label` must say what
-    the weights are. label: whatever else tells rows apart. Raises UnknownModelError.
-    """
-    if engine is None and not label:
-        raise UnknownModelError("vLLM's configuration was not found: give the tier an `identity`")
-    facts = _engine_facts(spec.config, vllm_version)
-    facts["row"] = f"{row_bytes} bytes, {chunk_tokens(spec)} tokens"
-    if engine is None:
-        return _facts_of(record_name(str(spec.config.model.name)), facts, label)
-    facts.update(_model_facts(engine))
-    return _facts_of(_name(engine.model_config), facts, label)
-
-
-def row_group(spec: Any, row_bytes: int) -> KvGroup:
-    """Rows are one group of one opaque layer."""
-    tokens = min(max(chunk_tokens(spec)), MAX_BLOCK_TOKENS)
-    return KvGroup(layers=1, layer_bytes=row_bytes, block_tokens=tokens)
-
-
 def block_facts(engine: Any, specs: Sequence[Any], vllm_version: str, label: str) -> ModelFacts:
     """Describes the blocks of an engine's own KV cache. specs: all that tells vLLM's cache groups and
     their layers apart."""
@@ -134,15 +81,15 @@ def block_facts(engine: Any, specs: Sequence[Any], vllm_version: str, label: str
 def loaded_weights(engine: Any, label: str, whole: bool = False) -> str | None:
     """Names the weights that the engine has loaded, by their content; None: it is not known which they
     are, and the user has not named them. To be called once, right after the load. engine: the
-    VllmConfig, or None. label: the user's name for them. whole: reads the files whole."""
-    parts = [] if engine is None else _weight_names(engine, whole)
-    if not parts or None in parts:
+    VllmConfig. label: the user's name for them. whole: reads the files whole."""
+    parts = _weight_names(engine, whole)
+    if None in parts:
         return f"named:{short(label)}" if label else None
     return parts[0] if len(parts) == 1 else f"files:{digest(parts)[:32]}"
 
 
 def _weight_names(engine: Any, whole: bool) -> list[str | None]:
-    """Names the model's and a draft model's, whose layers have their part of each row."""
+    """Names the model's and a draft model's, whose layers have their part of each block."""
     model = engine.model_config
     if str(engine.load_config.load_format) == "dummy":
         return [f"dummy:{model.seed}"]
@@ -189,24 +136,6 @@ def _recipe(algorithm: str) -> str:
     and this one does not say it."""
     plain = re.sub("[^a-z0-9.-]", "-", algorithm.lower())
     return f"vllm-engine-{plain[:40]}/1"
-
-
-def _engine_facts(config: Any, vllm_version: str) -> dict[str, str]:
-    """What vLLM's own offloading knows of the rows. config: an OffloadingConfig."""
-    parallel = config.parallel
-    sizes = ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
-    return {
-        "vllm": ".".join(vllm_version.split(".")[:2]),
-        "kv_cache_dtype": str(config.model.dtype),
-        "kv_cache_layout": str(getattr(config, "kv_cache_layout", None)),
-        "canonical_layout": str(getattr(config, "canonical_layout", False)),
-        "replicated_layout": str(getattr(config, "replicated_layout", False)),
-        "parallel": " ".join(f"{size}={getattr(parallel, size, 1)}" for size in sizes),
-        "groups": digest(
-            [[group.tokens_per_block, list(group.layer_names)] for group in config.groups]
-        ),
-        "tokens_per_hash": str(config.cache.tokens_per_hash),
-    }
 
 
 def _model_facts(engine: Any) -> dict[str, str]:

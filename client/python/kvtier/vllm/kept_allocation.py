@@ -2,8 +2,9 @@
 """vLLM's KV cache in memory that outlives the engine, and what a new engine finds in it.
 
 Before vLLM's scheduler exists its workers warm up, for which they write some of the lowest blocks
-as if those belonged to requests. What was in them is put back; what cannot be is forgotten. Until
-then the table is empty, since the engine may be killed while it warms up, too.
+as if those belonged to requests. Their former bytes are put back; blocks for which this cannot be
+done are forgotten. Until then the table is empty, since the engine may be killed while it warms up,
+too.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .kept_cache import KeptTable
 from .kv_memory import BlockPieces, SharedAllocation
 from .link import FIRST_CONNECT_S, logger
 
-#: Of everything below that changes what memory of the same name means.
+#: The version of everything below that changes the meaning of memory of the same name.
 _FORMAT = 1
 # So long a killed engine's workers may take to be gone.
 _OWNER_PATIENCE_S = 5.0
 _OWNER_PAUSE_S = 0.1
-# What is read at once, so that next to the KV cache hardly any GPU memory is needed.
+# The bytes read at once: so few that next to the KV cache hardly any GPU memory is needed.
 _CHUNK_BYTES = 32 << 20
 
 
@@ -108,7 +109,7 @@ class KeptAllocation(SharedAllocation):
         self.memory: Any = None
 
     def found(self) -> KeptTable | None:
-        """What is in the table and still true. Once, after the warm-up."""
+        """The entries that are in the table and still true. Once, after the warm-up."""
         guard, self._guard = self._guard, None
         if guard is None:
             return None
@@ -154,8 +155,8 @@ class KeptAllocation(SharedAllocation):
 
 
 class WarmUpGuard:
-    """Remembers what is in the blocks of a table: of all of them a sum, and the bytes of those that
-    are likely to be overwritten. Blocks of which the table says what cannot be, it leaves out."""
+    """Remembers the blocks of a table: a sum of each, and the bytes of those that are likely to be
+    overwritten. It leaves out blocks for which the table's entry cannot be true."""
 
     def __init__(
         self,
@@ -184,7 +185,8 @@ class WarmUpGuard:
 
     @torch.inference_mode()
     def undo(self) -> list[int]:
-        """Puts back what was overwritten. The places in the table of what could not be."""
+        """Puts back overwritten blocks. Returns the places in the table of those that could not be.
+        """
         lost: list[int] = []
         for (places, blocks, pieces), sums, saved in zip(self._groups, self._sums, self._saved):
             changed = _sums(pieces, blocks) != sums
@@ -246,7 +248,7 @@ def _copied(rows: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _sums(pieces: Sequence[torch.Tensor], blocks: torch.Tensor) -> torch.Tensor:
-    """Of the words of each block."""
+    """The sums of the words of each block."""
     total = torch.zeros(len(blocks), dtype=torch.int64, device=blocks.device)
     for rows in pieces:
         step = _rows_at_once(rows)

@@ -3,7 +3,7 @@
 
 Beside the part of the KV cache that a worker has lies a table in shared memory (kvtier.KeptMemory):
 which hash each block holds. Both outlive the engine, which may be killed between any two
-instructions, so that what the table says of a block must be true at every moment:
+instructions, so that the table's entry of a block must be true at every moment:
 
 * A block is published when what wrote it has ended: computed blocks when their stores begin, since
   they are pinned until those have ended; loaded ones when the load has succeeded on all ranks.
@@ -42,7 +42,7 @@ class Publication(NamedTuple):
 
 @dataclass
 class KeptChanges:
-    """What a step changes in the tables. clear: nothing of what they say is true any more. written:
+    """A step's changes of the tables. clear: none of their entries is true any more. written:
     blocks that the step may write. loaded: to be published at once; computed: with the step's
     stores, when the kernels of the steps before have ended."""
 
@@ -94,15 +94,16 @@ def why_not_kept(engine: Any, kv_cache_config: Any) -> str | None:
 
 
 class KeptCacheScheduler:
-    """Of the scheduler's thread. groups: the connector's. Blocks are vLLM's KVCacheBlocks."""
+    """Belongs to the scheduler's thread. groups: the connector's. Blocks are vLLM's KVCacheBlocks.
+    """
 
     def __init__(self, groups: Sequence[CacheGroup]) -> None:
         self._groups = groups
         self._pool: Any = None
-        # Until it is known what is left of the last engine, the tables stay as they are: no step
-        # computes anything before the first request has come.
+        # Until it is known which blocks of the last engine are left, the tables stay as they are:
+        # no step computes anything before the first request has come.
         self._changes = KeptChanges()
-        # Of the tables that are not restored yet; None: it was not told of them.
+        # The tables that are not restored yet; None: it was not told of them.
         self._expected: set[int] | None = None
         self._loading: dict[str, list[tuple[int, Sequence[Any], list[bytes]]]] = {}
 
@@ -151,8 +152,8 @@ class KeptCacheScheduler:
         return len(restored)
 
     def computed(self, index: int, blocks: Sequence[Any], hashes: Sequence[bytes]) -> None:
-        """Blocks of a group that the next plan stores. Those that vLLM does not cache are of no use
-        to another engine, and some of them it may compute again."""
+        """Blocks of a group that the next plan stores. Blocks that vLLM does not cache are of no
+        use to another engine, and some of them it may compute again."""
         group = self._groups[index]
         if group.is_state:
             return
@@ -234,7 +235,7 @@ class KeptCacheScheduler:
 
 
 class KeptCacheWorker:
-    """Of the worker's thread, but for `keep`. memory: a kvtier.KeptMemory."""
+    """Belongs to the worker's thread, but for `keep`. memory: a kvtier.KeptMemory."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
@@ -255,7 +256,7 @@ class KeptCacheWorker:
         self.publish(changes.loaded)
 
     def publish(self, publications: Iterable[Publication]) -> None:
-        """Of a prefix the last block first, since the next engine lets go first of what was
+        """The last block of a prefix comes first, since the next engine lets go first of blocks
         published first."""
         for group, blocks, hashes in publications:
             if blocks and self._root is not None:

@@ -43,7 +43,7 @@ class SharedAllocation(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def arguments(self, pieces: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
-        """What `attach_regions` needs for a region in the file."""
+        """The arguments of `attach_regions` for a region in the file."""
         return {"fd": self.fd, "bytes": self.byte_count, "pieces": pieces}
 
     def _allocate(self) -> torch.Tensor | None:

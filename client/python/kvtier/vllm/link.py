@@ -18,7 +18,7 @@ from ..connection import Connection, connect
 from ..errors import KvtierError, UnavailableError
 from ..model import ModelRecord
 from ..types import Presence
-from .rows import block_hashes, group_of, hash_of
+from .rows import group_of, hash_of
 from .token_ids import ToldBlocks
 
 logger = logging.getLogger("vllm.kvtier")
@@ -30,13 +30,13 @@ _IN_MEMORY = int(Presence.POOL | Presence.HOST)
 #: daemon that is absent refuses at once.
 FIRST_CONNECT_S = 1.0
 
-# Half of what the daemon takes in one call by default.
+# Half of the daemon's default limit for one call.
 _KEYS_PER_LOOKUP = 8192
 
 # Told blocks that wait for the link's thread: beyond them the oldest are not told.
 _MOST_TOLD = 4096
 
-#: What a lookup brings for each key: the tiers that have it (kvtier.Presence), 0 for none; None: no
+#: A lookup's answer for each key: the tiers that have it (kvtier.Presence), 0 for none; None: no
 #: daemon was asked.
 Answer = tuple[Sequence[bytes], "Sequence[int] | None"]
 
@@ -55,7 +55,7 @@ def attach_regions(
     try:
         if on_connection is not None:
             on_connection(connection)
-        # What fails half-way closes the regions that were opened with their connection.
+        # A failure half-way closes the regions that were opened with their connection.
         regions = [
             connection.open_region(record, group=group, **region_arguments(connection, memory))
             for record in records
@@ -163,8 +163,8 @@ class LookupLink(Link):
             self._report(f"a question was refused: {error}")
 
     def _tell(self, attachment: Attachment | None, told: Sequence[ToldBlocks]) -> None:
-        """To all ranks, each of which has blocks of its own. What is lost with a daemon is told again
-        when the blocks are stored or loaded again."""
+        """To all ranks, each of which has blocks of its own. Ids that are lost with a daemon are
+        told again when the blocks are stored or loaded again."""
         if attachment is None:
             return
         groups = len(attachment.regions) // attachment.ranks
@@ -187,7 +187,7 @@ class LookupLink(Link):
                 assert attachment is not None
                 self.lost(attachment)
                 if not self._asking_again:
-                    # Of the daemon that has taken its place, if there is one.
+                    # Asks the daemon that has taken its place, if there is one.
                     self._asking_again = True
                     with self._wake:
                         self._questions.extendleft(reversed(questions))
@@ -218,7 +218,7 @@ def _look_up(attachment: Attachment, keys: Sequence[bytes]) -> list[int]:
     """The tiers that have each key's block: of several ranks the slowest, since all must have it.
     One round trip for each region with a key."""
     if len(attachment.regions) == 1:
-        return attachment.regions[0].lookup(block_hashes(keys)).tolist()
+        return attachment.regions[0].lookup([hash_of(key) for key in keys]).tolist()
     groups = len(attachment.regions) // attachment.ranks
     presence = np.zeros((attachment.ranks, len(keys)), np.uint8)
     groups_of_keys = np.array([group_of(key) for key in keys])
@@ -232,6 +232,6 @@ def _look_up(attachment: Attachment, keys: Sequence[bytes]) -> list[int]:
             region = attachment.regions[rank * groups + group]
             presence[rank, places] = region.lookup(hashes)
     in_memory = (presence & _IN_MEMORY) != 0
-    # What a rank has in the store only is as far away as a disk.
+    # A block that a rank has in the store only is as far away as a disk.
     somewhere = np.where((presence != 0).all(axis=0), int(Presence.DISK), 0)
     return np.where(in_memory.all(axis=0), int(Presence.HOST), somewhere).tolist()

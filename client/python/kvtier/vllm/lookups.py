@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's scheduler is told when it asks, block by block, whether the tier has a block.
+"""Answers vLLM's scheduler when it asks whether the daemon has a request's blocks.
 
 The questions of one scheduler step go to the daemon as one, on the link's thread; until the answer
 is there the scheduler hears "ask again", and after a deadline, or without a daemon, "no". A verdict
@@ -10,7 +10,6 @@ that changes; the next request asks anew.
 from __future__ import annotations
 
 import collections
-import enum
 import itertools
 import queue
 import time
@@ -23,7 +22,7 @@ from .link import FIRST_CONNECT_S, Answer
 #: Names of outcomes, for the counters: where a block was found, or why it was not.
 FOUND_IN_HOST, FOUND_ON_DISK, FOUND_COLD = "host", "disk", "cold"
 NOT_FOUND, TOO_LATE, NO_DAEMON = "miss", "timeout", "unavailable"
-#: Of blocks that a disk has which answers no more.
+#: The outcome for blocks on a disk that answers no more.
 DISK_STUCK = "disk_stuck"
 
 _IN_MEMORY = int(Presence.POOL | Presence.HOST)
@@ -36,18 +35,10 @@ _COLD_BIT = int(Presence.COLD)
 _YIELD_S = 0.0001
 
 
-class Verdict(enum.Enum):
-    """HIT: a tier of the daemon has it; MISS; RETRY: not known yet."""
-
-    HIT = 0
-    MISS = 1
-    RETRY = 2
-
-
 class _State:
-    """What is known of blocks, one object for all of which the same is. outcome: how they are
-    counted. deadline: of those that came up together and of which nothing is known yet; what is
-    not answered by then is a miss."""
+    """The state of blocks, one object for all of which the same is known. outcome: how they are
+    counted. deadline: of those that came up together and of which nothing is known yet; blocks
+    without an answer by then are misses."""
 
     __slots__ = ("deadline", "outcome")
 
@@ -68,13 +59,14 @@ def _state_of(presence: int) -> _State:
     return _COLD if presence & _COLD_BIT else _MISS
 
 
-# Of each byte that an answer can have.
+# The state for each byte that an answer can have.
 _STATES = [_state_of(presence) for presence in range(256)]
 
 
 class Lookups:
-    """Of the scheduler's thread, but for `receive`. A request has thousands of blocks and waits for
-    this, so that what is done for each of them is left to functions that take them all at once.
+    """Belongs to the scheduler's thread, but for `receive`. A request has thousands of blocks and
+    waits for this, so that the work for each of them is left to functions that take them all at
+    once.
 
     ask: sends keys to the daemon without waiting. state: of the link. count: told outcomes and of
     how many blocks they are, once for each block. yield_interpreter: lets the link's thread run.
@@ -96,7 +88,8 @@ class Lookups:
         self._clock = clock
         self._yield = yield_interpreter
         self._states: dict[bytes, _State] = {}
-        # What each request has asked for, and of what more than one has, how many more.
+        # The keys that each request has asked for, and how many more requests ask for those that
+        # more than one has.
         self._keys_of: dict[str, set[bytes]] = {}
         self._more_askers: collections.Counter[bytes] = collections.Counter()
         self._held: set[bytes] = set()  # by some request
@@ -105,14 +98,9 @@ class Lookups:
         self._outdated = 0  # the first of these, which were asked of an epoch that has ended
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
-    def look_up(self, key: bytes, request: str) -> Verdict:
-        """Whether to expect the block; never waits."""
-        hits, waiting = self.look_up_run((key,), request)
-        return Verdict.MISS if hits == 0 else Verdict.RETRY if waiting else Verdict.HIT
-
     def look_up_run(self, keys: Sequence[bytes], request: str) -> tuple[int, bool]:
-        """`look_up` of blocks until one is a miss: how many come before that one, and whether one
-        of them is not known yet."""
+        """Returns how many of the blocks come before the first miss, and whether one of these is not
+        known yet; never waits."""
         if self._unanswered:
             self._take_answers()
         link, now = self._state(), self._clock()
@@ -197,7 +185,7 @@ class Lookups:
         self._states.update((key, _MISS) for key in keys if key in self._states)
 
     def forget(self, request: str) -> None:
-        """The request has ended, and with it what is known of blocks that no other request has
+        """The request has ended, and with it all knowledge of blocks that no other request has
         asked for."""
         mine = self._keys_of.pop(request, set())
         shared = mine.intersection(self._more_askers) if self._more_askers else set()

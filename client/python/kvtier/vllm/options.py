@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of vLLM's connector and tier; docs/engines/VLLM.md explains them."""
+"""The options of vLLM's connector; docs/engines/VLLM.md explains them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from .._options import (
 )
 from ..types import Retention
 
-TIER_OPTIONS: dict[str, Option] = {
+CONNECTOR_OPTIONS: dict[str, Option] = {
+    "always_load": Flag(False),
     "identity": IDENTITY,
-    "locality": Choice(None, {"LOCAL": "LOCAL", "REMOTE": "REMOTE"}),
+    "keep_kv_cache": Flag(False),
+    # The longest time that a worker that has nothing to compute waits for a load in one step.
+    "load_wait_ms": Number(5, 0, 1000),
     "lookup_timeout_ms": Number(50, 0, 600_000),
     "retention": Choice(
         Retention.EXTENDED, {"extended": Retention.EXTENDED, "memory": Retention.MEMORY}
@@ -28,13 +31,5 @@ TIER_OPTIONS: dict[str, Option] = {
     "socket": SOCKET,
     # Whether files are read whole to tell the weights.
     "weights_digest": Choice(False, {"sample": False, "whole": True}),
-}
-
-CONNECTOR_OPTIONS: dict[str, Option] = {
-    **{name: option for name, option in TIER_OPTIONS.items() if name != "locality"},
-    "always_load": Flag(False),
-    "keep_kv_cache": Flag(False),
-    # The longest time that a worker that has nothing to compute waits for a load in one step.
-    "load_wait_ms": Number(5, 0, 1000),
     "weights_run": Text("", 128),
 }

@@ -23,9 +23,9 @@ class ToldBlocks(NamedTuple):
 
 
 def are_told_apart_by_tokens(request: Any) -> bool:
-    """Whether the hashes of vLLM's request depend on nothing but tokens. Of others vLLM's own events
-    say more than their tokens, for which the daemon's have no field: a router would take their blocks
-    for those of the bare prompt."""
+    """Whether the hashes of vLLM's request depend on nothing but tokens. For others vLLM's own
+    events say more than their tokens, for which the daemon's have no field: a router would take
+    their blocks for those of the bare prompt."""
     return not (
         getattr(request, "lora_request", None) is not None
         or getattr(request, "mm_features", None)
@@ -35,8 +35,8 @@ def are_told_apart_by_tokens(request: Any) -> bool:
 
 
 class TokenTeller:
-    """Of the scheduler's thread. wanted: whether the daemon keeps ids of a group's blocks. tell: sends
-    without waiting."""
+    """Belongs to the scheduler's thread. wanted: whether the daemon keeps ids of a group's blocks.
+    tell: sends without waiting."""
 
     def __init__(self, wanted: Callable[[int], bool], tell: Callable[[ToldBlocks], None]) -> None:
         self._wanted = wanted

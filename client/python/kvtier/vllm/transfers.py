@@ -26,7 +26,6 @@ from .rows import StoreRows
 #: Why transfers fail that would mix KV of the weights that the engine had with those that it has.
 OLD_EPOCH = "old_epoch"
 
-_DRAIN_PAUSE_S = 0.0005
 # Far longer than a copy, and seldom: a load is cut off when the daemon ends.
 SETTLE_S = 2.0
 
@@ -52,15 +51,9 @@ class EndedJob:
     skipped: int
     seconds: float
 
-    def copied_keys(self) -> list[bytes]:
-        return [key for i, key in enumerate(self.job.keys) if i not in self.failed]
-
-    def failed_keys(self) -> list[bytes]:
-        return [key for i, key in enumerate(self.job.keys) if i in self.failed]
-
 
 class Transfers:
-    """Of the scheduler's thread."""
+    """Belongs to the scheduler's thread."""
 
     def __init__(self, link: LookupLink, settle_s: float = SETTLE_S) -> None:
         self._link = link
@@ -132,14 +125,6 @@ class Transfers:
     def refuse(self, job: Job) -> None:
         """Reports a job as failed that would be of other weights than the engine has now."""
         self._fail(job, OLD_EPOCH)
-
-    def drain(self) -> None:
-        """Returns when no job is under way; what has ended is for `take_ended`."""
-        ended = self.take_ended()
-        while self._held or self._under_way or self._cut_off:
-            time.sleep(_DRAIN_PAUSE_S)
-            ended += self.take_ended()
-        self._ended = ended + self._ended
 
     def _end(self, job: Job, end: Any, now: float) -> None:
         if end.error is not None and not isinstance(end.error, UnavailableError):

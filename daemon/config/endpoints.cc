@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config/endpoints.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+
+namespace kvtier {
+namespace {
+
+struct HostAndPort {
+  std::string host;
+  std::optional<std::string_view> port;
+};
+
+// Takes "host", "host:port", "[v6]" or "[v6]:port". Nothing if the brackets do not match or
+// something else follows them. The parts themselves are not checked here.
+std::optional<HostAndPort> Split(std::string_view text) {
+  const size_t close = text.starts_with('[') ? text.find(']') : std::string_view::npos;
+  if (text.starts_with('[') && close == std::string_view::npos) return std::nullopt;
+  const size_t host_end = close == std::string_view::npos ? text.find(':') : close + 1;
+  const std::string_view rest = host_end < text.size() ? text.substr(host_end) : "";
+  const std::string_view host =
+      close == std::string_view::npos ? text.substr(0, host_end) : text.substr(1, close - 1);
+  if (rest.empty()) return HostAndPort{std::string(host), std::nullopt};
+  if (rest.front() != ':') return std::nullopt;
+  return HostAndPort{std::string(host), rest.substr(1)};
+}
+
+bool IsLiteral(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// Names are refused, since what a name resolves to can change after the check.
+bool IsLoopbackLiteral(const std::string& host) {
+  in_addr four{};
+  if (::inet_pton(AF_INET, host.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+  in6_addr six{};
+  return ::inet_pton(AF_INET6, host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+}  // namespace
+
+Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback) {
+  const auto bad = [text](std::string_view why) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_listen",
+                     fmt::format("\"{}\" {}; write for example \"127.0.0.1:9400\" or "
+                                 "\"[::1]:9400\"",
+                                 text, why));
+  };
+  const std::optional<HostAndPort> parts = Split(text);
+  if (!parts || !parts->port) return bad("is not an address and a port");
+  if (!IsLiteral(parts->host)) {
+    return bad("is not an address of this machine in figures: a name may come to mean another");
+  }
+  if (!beyond_loopback && !IsLoopbackLiteral(parts->host)) {
+    return bad(
+        "is not an address of this machine alone; server.listen_beyond_loopback = true lets others "
+        "in");
+  }
+  uint16_t port = 0;
+  const std::string_view digits = *parts->port;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    return bad("has no port between 0 and 65535");
+  }
+  return ListenAddress{parts->host, port};
+}
+
+Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loopback) {
+  constexpr std::string_view kTcp = "tcp://";
+  constexpr std::string_view kIpc = "ipc://";
+  if (text.starts_with(kIpc) && text.substr(kIpc.size()).starts_with('/')) {
+    return EventEndpoint{.path = std::string(text.substr(kIpc.size())), .address = {}};
+  }
+  if (!text.starts_with(kTcp)) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_endpoint",
+                     fmt::format("\"{}\" is neither tcp://ADDRESS:PORT nor ipc:///PATH", text));
+  }
+  KVT_ASSIGN_OR_RETURN(ListenAddress address,
+                       ParseListenAddress(text.substr(kTcp.size()), beyond_loopback));
+  return EventEndpoint{.path = {}, .address = std::move(address)};
+}
+
+Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
+  constexpr std::string_view kResp = "resp://";
+  const std::string_view rest = text.starts_with(kResp) ? text.substr(kResp.size()) : "";
+  // A path may have an @, a user has no slash.
+  const size_t at = rest.substr(0, rest.find('/')).rfind('@');
+  const bool has_user = at != std::string_view::npos;
+  ColdEndpoint endpoint{.user = std::string(has_user ? rest.substr(0, at) : ""),
+                        .address = std::string(has_user ? rest.substr(at + 1) : rest)};
+  if (!endpoint.address.empty() && (!has_user || at > 0)) return endpoint;
+  return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
+                   fmt::format("\"{}\" is neither resp://HOST:PORT nor resp:///PATH", text));
+}
+
+bool IsLoopbackHost(std::string_view host_header) {
+  const std::optional<HostAndPort> parts = Split(host_header);
+  return parts && (parts->host == "localhost" || IsLoopbackLiteral(parts->host));
+}
+
+}  // namespace kvtier

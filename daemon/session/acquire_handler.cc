@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/acquire_handler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "daemon/session/group_lookup.h"
+
+namespace kvtier {
+namespace {
+
+wire::AcquireReply::Part ToWire(AcquireReply acquired, uint32_t first_hit, bool wished) {
+  wire::AcquireReply::Part part{.load = acquired.load,
+                                .partial_block = acquired.partial_block,
+                                .miss = acquired.miss,
+                                .first_hit = first_hit,
+                                .hits = std::move(acquired.hits),
+                                .new_blocks = std::move(acquired.new_blocks)};
+  if (wished) part.forecast = acquired.forecast;
+  if (const StepCounter* const counter = acquired.counter.get()) {
+    part.counter = {
+        .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
+  }
+  return part;
+}
+
+// A part may be there only because all groups have to be named.
+bool AsksForNothing(const wire::Acquire::Part& part) {
+  return part.new_blocks == 0 && part.hashes.empty() && part.partial_blocks.empty();
+}
+
+}  // namespace
+
+template <typename Part>
+Result<ModelHold> AcquireHandler::CheckParts(const std::vector<Part>& parts) const {
+  ModelHold model;
+  uint32_t groups_seen = 0, hashed = 0, pools = 0;
+  for (const Part& part : parts) {
+    constexpr bool kLookup = std::is_same_v<Part, wire::Lookup::Part>;
+    KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached,
+                         kLookup ? pools_.Find(part.pool) : pools_.FindPool(part.pool));
+    if (model == nullptr) model = attached->model;
+    if (attached->model != model) return MakeError(ErrorCode::kInvalidArgument, "other_model");
+    const uint32_t bit = 1u << attached->group;
+    if ((groups_seen & bit) != 0) {
+      return MakeError(ErrorCode::kInvalidArgument, "group_twice",
+                       fmt::format("group {}", attached->group));
+    }
+    groups_seen |= bit;
+    if (!part.hashes.empty()) ++hashed;
+    if (attached->region_blocks == 0) ++pools;
+  }
+  if (model == nullptr) return tl::unexpected(EmptyRequest());
+  // A prefix of some groups alone would be restored with the other groups' state missing. The
+  // engine of regions decides which of their blocks to restore, and asks about each.
+  if (hashed > 0 && pools > 0 && groups_seen + 1 != 1u << model->groups.size()) {
+    return MakeError(
+        ErrorCode::kInvalidArgument, "group_missing",
+        fmt::format("{} of the model's {} groups are named", parts.size(), model->groups.size()));
+  }
+  return model;
+}
+
+Status AcquireHandler::CheckAcquire(const wire::Acquire& request) const {
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, CheckParts(request.parts));
+  size_t new_blocks = 0, hashes = 0, partial_blocks = 0;
+  for (const wire::Acquire::Part& part : request.parts) {
+    new_blocks += part.new_blocks;
+    hashes += part.hashes.size();
+    partial_blocks += part.partial_blocks.size();
+  }
+  KVT_RETURN_IF_ERROR(CheckCount(config_, new_blocks, "too_many_blocks"));
+  KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
+  // Hashes, partial blocks and new blocks may each be asked for alone.
+  if (std::ranges::all_of(request.parts, AsksForNothing)) return tl::unexpected(EmptyRequest());
+  if (request.wish && request.wish->any() && !model->record.IsPlain()) {
+    return MakeError(
+        ErrorCode::kUnsupported, "wish_of_groups",
+        "what is worth loading is said only of a model whose one group is found by all "
+        "of its blocks");
+  }
+  if (partial_blocks > 0 && !model->record.IsPlain()) {
+    return MakeError(ErrorCode::kUnsupported, "partial_blocks",
+                     "only a model whose one group is found by all of its blocks has them");
+  }
+  return {};
+}
+
+AcquireRequest AcquireHandler::ToCache(const Call& call, const wire::Acquire& request,
+                                       const wire::Acquire::Part& part) const {
+  const KvGroup& group = pools_.at(part.pool).kv_group();
+  return {.session = client_.session,
+          .pool = part.pool,
+          .hashes = {part.hashes.begin(), part.hashes.end()},
+          .partial_blocks = {part.partial_blocks.begin(), part.partial_blocks.end()},
+          .new_blocks = part.new_blocks,
+          .block_tokens = static_cast<uint16_t>(group.block_tokens),
+          .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
+          .counters = counters_,
+          .wish = request.wish.value_or(LoadWish{}),
+          .most_gap_blocks =
+              config_.max_hashes_per_call - std::min(config_.max_hashes_per_call, part.new_blocks),
+          .request_id = call.request_id};
+}
+
+Status AcquireHandler::OnAcquire(const Call& call, const wire::Acquire& request) {
+  KVT_RETURN_IF_ERROR(CheckAcquire(request));
+  // Counted before the cache is asked, since it may answer within the call. OnAcquired counts down
+  // for every answer, and resumes the connection at the same number.
+  if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
+  const wire::Acquire::Part& first = request.parts.front();
+  if (!pools_.at(first.pool).model->record.IsPlain()) {
+    AcquireGroups(call, request);
+    return {};
+  }
+  const bool wished = request.wish.has_value();
+  cache_.Acquire(
+      ToCache(call, request, first),
+      gate_.WhileOpen([this, call, pool = first.pool, wished](Result<AcquireReply> acquired) {
+        if (!acquired) return OnAcquired(call, tl::unexpected(std::move(acquired).error()), wished);
+        std::vector<GroupAcquire::AcquiredPart> parts;
+        parts.push_back({pool, 0, *std::move(acquired)});
+        OnAcquired(call, std::move(parts), wished);
+      }));
+  return {};
+}
+
+void AcquireHandler::AcquireGroups(const Call& call, const wire::Acquire& request) {
+  std::vector<GroupAcquire::Part> parts;
+  for (const wire::Acquire::Part& part : request.parts) {
+    const AttachedPool& attached = pools_.at(part.pool);
+    AcquireRequest of_part = ToCache(call, request, part);
+    std::vector<BlockHash> hashes = std::exchange(of_part.hashes, {});
+    parts.push_back({std::move(of_part), std::move(hashes), attached.namespace_id,
+                     attached.kv_group().rule(), attached.attachment->MakePass()});
+  }
+  // The session outlives whatever the gate lets through.
+  const GroupAcquire::Listener listener{
+      .on_load = [this](LoadId load) { load_events_.Withhold(load); },
+      .on_load_dropped = [this](LoadId load) { load_events_.Drop(load); },
+      .on_done =
+          [this, call, wished = request.wish.has_value()](
+              Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
+            OnAcquired(call, std::move(acquired), wished);
+          }};
+  std::make_shared<GroupAcquire>(&cache_, &loop_, &gate_, std::move(parts), listener)->Start();
+}
+
+void AcquireHandler::OnAcquired(const Call& call,
+                                Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
+                                bool wished) {
+  // Counted before anything else, because an answer to an ended session counts as well.
+  if (acquires_in_flight_-- == kMaxAcquiresInFlight) replies_.connection().Resume();
+  if (!acquired) return replies_.Fail(wire::MessageType::kAcquire, call, acquired.error());
+  wire::AcquireReply reply;
+  for (GroupAcquire::AcquiredPart& part : *acquired) {
+    // The cache has taken these references already. They are told to the client by the reply below,
+    // and are dropped with the session if that reply never arrives. The pool is attached: a DETACH
+    // would have ended the acquire.
+    pools_.at(part.pool).held += part.reply.hits.size() + part.reply.new_blocks.size();
+    if (!part.reply.new_blocks.empty()) pools_.NotePrivateBlocks();
+    reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit, wished));
+  }
+  replies_.trace().EndAcquire(call.request_id, reply);
+  if (replies_.ended()) return;
+  // The reply comes first and the loads' events after it, so that a client never sees an event of a
+  // load that it does not know.
+  replies_.Send(call, reply);
+  for (const wire::AcquireReply::Part& part : reply.parts) load_events_.Announce(part.load);
+}
+
+struct AcquireHandler::LookupSteps {
+  Call call;
+  GroupLookup lookup;
+};
+
+Status AcquireHandler::OnLookup(const Call& call, const wire::Lookup& request) {
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, CheckParts(request.parts));
+  std::vector<GroupLookup::Part> parts;
+  size_t hashes = 0;
+  for (const wire::Lookup::Part& part : request.parts) {
+    hashes += part.hashes.size();
+    parts.push_back(
+        {part.pool, pools_.at(part.pool).group, {part.hashes.begin(), part.hashes.end()}});
+  }
+  if (hashes == 0) return tl::unexpected(EmptyRequest());
+  KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
+  const auto steps = std::make_shared<LookupSteps>(
+      LookupSteps{call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
+                                    {.all_ranks = request.all_ranks,
+                                     .every_prefix = request.every_prefix,
+                                     .wish = request.wish,
+                                     .held_tokens = request.held_tokens})});
+  if (LookUpSome(steps)) {
+    replies_.connection().WorkInSteps([this, steps] { return LookUpSome(steps); });
+  }
+  return {};
+}
+
+// A lookup over all ranks of a large model may look for a hundred thousand blocks; in one go it
+// would hold up every other client.
+bool AcquireHandler::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
+  size_t looked = 0;
+  const bool more = steps->lookup.Step(replies_.connection().budget(), &looked);
+  replies_.connection().Spend(looked);
+  if (more) return true;
+  if (cache_.has_cold_store()) {
+    AskColdStore(steps);
+  } else {
+    AnswerLookup(steps.get());
+  }
+  return false;
+}
+
+// Such a lookup waits for others as an acquire does, and counts as one.
+void AcquireHandler::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
+  std::vector<ColdQuestion> questions = steps->lookup.Questions();
+  if (questions.empty()) return AnswerLookup(steps.get());
+  if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
+  kvtier::AskColdStore(&cache_, steps->lookup.Subjects(), std::move(questions),
+                       gate_.WhileOpen([this, steps](const ColdPresence& present) {
+                         steps->lookup.AddAnswers(present);
+                         if (acquires_in_flight_-- == kMaxAcquiresInFlight)
+                           replies_.connection().Resume();
+                         AnswerLookup(steps.get());
+                       }));
+}
+
+void AcquireHandler::AnswerLookup(LookupSteps* steps) {
+  replies_.End(wire::Lookup::kType, steps->call);
+  for (const auto& [pool, last] : steps->lookup.PrefixEnds()) {
+    cache_.KeepForRegion(pool, last);
+  }
+  replies_.Send(steps->call, steps->lookup.TakeReply());
+}
+
+}  // namespace kvtier

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// One session's requests about models and pools, and about itself: REGISTER_MODEL, DEVICES, ATTACH,
+// DETACH, RESUME, STATS and PING.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/gate.h"
+#include "base/result.h"
+#include "daemon/config/config.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/session/models.h"
+#include "daemon/session/replies.h"
+#include "daemon/session/session_client.h"
+#include "protocol/session_messages.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+
+class AttentionService;
+class FormerClients;
+
+// Event loop only. It owns the session's holds on models and the attaches that wait for memory;
+// BlockHandler says how requests are answered.
+class PoolHandler {
+ public:
+  // What it works with besides the cache. Everything is borrowed and outlives the handler.
+  struct Environment {
+    const Config* config = nullptr;
+    EventLoop* loop = nullptr;
+    const Clock* clock = nullptr;
+    Log* log = nullptr;
+    ModelRegistry* models = nullptr;
+    const wire::DevicesReply* devices = nullptr;
+    AttentionService* attention = nullptr;    // null: off
+    FormerClients* former_clients = nullptr;  // null: there were none
+  };
+  PoolHandler(const SessionClient* client, AttachedPools* pools, Replies* replies, Cache* cache,
+              const Environment& environment)
+      : client_(*client), pools_(*pools), replies_(*replies), cache_(*cache), env_(environment) {}
+
+  Status OnRegisterModel(const Call& call, const wire::RegisterModel& request);
+  Status OnDevices(const Call& call, const wire::Devices& request);
+  Status OnAttach(const Call& call, const wire::Attach& request);
+  Status OnDetach(const Call& call, const wire::Detach& request);
+  // A client comes back after the daemon was started anew, and takes back what it held.
+  Status OnResume(const Call& call, const wire::Resume& request);
+  Status OnStats(const Call& call, const wire::Stats& request);
+  Status OnPing(const Call& call, const wire::Ping& request);
+
+ private:
+  // until_ms: when to stop waiting for memory; nothing: it is the first try.
+  [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request,
+                                 std::optional<int64_t> until_ms);
+  // After the cache's `error`: tries again soon if memory is on its way back, else returns it.
+  [[nodiscard]] Status AttachLater(const Call& call, const wire::Attach& request,
+                                   const Error& error, std::optional<int64_t> until_ms);
+  // The pool's memory is ready: only now does the client get its descriptor.
+  void OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached);
+
+  const SessionClient& client_;
+  AttachedPools& pools_;
+  Replies& replies_;
+  Cache& cache_;
+  const Environment env_;
+  // Those that the client registered last, so that it can attach them.
+  std::deque<ModelHold> registered_;
+  // Each runs out when an ATTACH that waits for memory of closed pools is tried again.
+  std::list<Timer> attaches_waiting_;
+  // Last, so that it closes before anything that the cache's answers would use is destroyed.
+  Gate gate_;
+};
+
+}  // namespace kvtier

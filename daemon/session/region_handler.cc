@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/region_handler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace kvtier {
+
+Result<LentMemory> RegionHandler::TakeLentMemory(const wire::OpenRegion& request) {
+  LentMemory lent{.kind = static_cast<LentMemory::Kind>(request.memory),
+                  .ipc_handle = request.ipc_handle,
+                  .bytes = request.bytes};
+  if (request.memory == wire::RegionMemory::kCudaIpc) return lent;
+  std::optional<UniqueFd> descriptor = replies_.connection().TakeDescriptor();
+  if (!descriptor) {
+    return MakeError(ErrorCode::kInvalidArgument, "no_descriptor", "none came with the message");
+  }
+  if (!descriptor->valid()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory",
+                     "neither a file in memory nor memory of a GPU");
+  }
+  lent.descriptor = LentDescriptor(*std::move(descriptor), closer_.CloseFor(client_.tenant));
+  lent.owner = client_.tenant;
+  return lent;
+}
+
+Status RegionHandler::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
+  KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
+  // Shared, because a function that is kept for later must be copyable.
+  const auto kept = std::make_shared<LentMemory>(std::move(lent));
+  return replies_.After(
+      [this, &request](std::function<void(Status)> open) {
+        if (request.memory == wire::RegionMemory::kSharedMemory) return open({});
+        cache_.WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+      },
+      wire::MessageType::kOpenRegion, call,
+      [this, call, request, kept] { return OpenRegion(call, request, std::move(*kept)); });
+}
+
+Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& request,
+                                 LentMemory lent) {
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, models_.Find(client_.tenant, request.model));
+  if (request.group >= model->groups.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_group",
+                     fmt::format("group {} of {}", request.group, model->groups.size()));
+  }
+  const wire::RegisterModelReply::Group& group = model->groups[request.group];
+  uint64_t bytes = 0;
+  for (const wire::RegionPiece& piece : request.pieces) bytes += piece.bytes;
+  if (bytes != group.block_bytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "region_block_bytes",
+                     fmt::format("the pieces have {} bytes, a block of the group has {}", bytes,
+                                 group.block_bytes));
+  }
+  if (region_blocks_ + request.blocks > wire::kMaxRegionBlocks) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_blocks",
+                     fmt::format("{} in regions, {} are allowed", region_blocks_ + request.blocks,
+                                 wire::kMaxRegionBlocks));
+  }
+  replies_.connection().Spend(request.pieces.size());
+  RegionMemory memory{
+      .lent = std::move(lent),
+      .device = DeviceIndex(request.device),
+      .blocks = request.blocks,
+      .block_tokens = static_cast<uint16_t>(model->record.groups[request.group].block_tokens)};
+  for (const wire::RegionPiece& piece : request.pieces) {
+    memory.pieces.push_back({piece.offset, piece.block_stride, piece.bytes});
+  }
+  const NamespaceIdentity identity{client_.tenant, group.fingerprint, group.block_bytes};
+  KVT_ASSIGN_OR_RETURN(const PoolId region,
+                       cache_.OpenRegion(client_.session, identity, std::move(memory)));
+  const NamespaceId namespace_id = cache_.FindNamespace(identity).value();
+  models_.NoteNamespace(namespace_id, *model);
+  pools_.Add(region, {.model = model,
+                      .group = request.group,
+                      .device = request.device,
+                      .namespace_id = namespace_id,
+                      .region_blocks = request.blocks});
+  region_blocks_ += request.blocks;
+  replies_.End(wire::MessageType::kOpenRegion, call);
+  replies_.Send(call, wire::OpenRegionReply{.region = region, .block_bytes = group.block_bytes});
+  return {};
+}
+
+Status RegionHandler::OnCloseRegion(const Call& call, const wire::CloseRegion& request) {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const region, pools_.FindRegion(request.region));
+  region_blocks_ -= region->region_blocks;
+  pools_.Erase(request.region);
+  held_stores_.Drop(request.region);
+  cache_.CloseRegion(request.region, gate_.WhileOpen([this, call] {
+    replies_.End(wire::MessageType::kCloseRegion, call);
+    replies_.Send(call, wire::CloseRegionReply{});
+  }));
+  return {};
+}
+
+template <typename Message>
+Status RegionHandler::BeginTransfer(const Message& request, const LayerOrder& order) {
+  KVT_RETURN_IF_ERROR(pools_.FindRegion(request.region));
+  std::vector<BlockIndex> blocks;
+  blocks.reserve(request.items.size());
+  for (const auto& item : request.items) blocks.emplace_back(item.block);
+  const auto count = static_cast<uint32_t>(blocks.size());
+  KVT_RETURN_IF_ERROR(
+      cache_.BeginTransfer(request.region, TransferId(request.transfer), blocks,
+                           gate_.WhileOpen([this, region = request.region,
+                                            transfer = request.transfer, count](TransferEnd end) {
+                             OnTransferred(region, transfer, count, std::move(end));
+                           }),
+                           order));
+  const uint64_t before = transfers_in_flight_;
+  transfers_in_flight_ += count + kTransferPrice;
+  const bool full = transfers_in_flight_ >= kMaxTransferBlocksInFlight;
+  if (full && before < kMaxTransferBlocksInFlight) replies_.connection().Pause();
+  return {};
+}
+
+void RegionHandler::OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks,
+                                  TransferEnd end) {
+  const uint64_t before = transfers_in_flight_;
+  transfers_in_flight_ -= blocks + kTransferPrice;
+  const bool free = transfers_in_flight_ < kMaxTransferBlocksInFlight;
+  if (free && before >= kMaxTransferBlocksInFlight) replies_.connection().Resume();
+  if (replies_.ended()) return;
+  wire::TransferDone done{
+      .region = region, .transfer = transfer, .copied = end.copied, .skipped = end.skipped};
+  done.failed.reserve(end.failed.size());
+  for (const auto& [position, reason] : end.failed) done.failed.push_back({position, reason});
+  replies_.connection().Send(0, done);
+}
+
+template <typename Block, typename Work>
+void RegionHandler::TransferInSteps(std::vector<Block> blocks, Work work) {
+  // An event reports the transfer's end. A load in layers has host slots pinned until all blocks
+  // are named.
+  const auto step = [this, blocks = std::make_shared<const std::vector<Block>>(std::move(blocks)),
+                     done = size_t{0}, work = std::move(work)]() mutable {
+    const std::span<const Block> part = replies_.NextItems(std::span(*blocks), done);
+    done += part.size();
+    work(part);
+    return done < blocks->size();
+  };
+  replies_.connection().WorkInSteps(step, Connection::StepKind::kSendsNothing);
+}
+
+Status RegionHandler::OnStore(const Call& call, const wire::Store& request) {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const region, pools_.FindRegion(request.region));
+  const KvGroup& group = region->kv_group();
+  std::vector<StoreRequest> blocks;
+  blocks.reserve(request.items.size());
+  for (const wire::StoreItem& item : request.items) {
+    if (item.tokens == 0 || item.tokens > group.block_tokens) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_token_count",
+                       fmt::format("{}, a block has {}", item.tokens, group.block_tokens));
+    }
+    if (item.depth > kMaxBlockPosition) return MakeError(ErrorCode::kInvalidArgument, "bad_depth");
+    blocks.push_back({.block = BlockIndex(item.block),
+                      .hash = item.hash,
+                      // As of COMMIT: windows and states are of use without the blocks before them.
+                      .parent = group.hit_rule == HitRule::kAll ? item.parent : std::nullopt,
+                      .tokens = item.tokens,
+                      .depth = EvictionDepth(group.hit_rule, item.depth),
+                      .retention = item.retention});
+  }
+  if (request.after && !counters_->CanBeNamed(request.after->offset)) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_counter",
+                     fmt::format("offset {}", request.after->offset));
+  }
+  const bool hold = request.after && !HeldStores::Reached(*counters_, *request.after);
+  if (hold && held_stores_.blocks() + blocks.size() > kMaxHeldBlocks) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "too_many_held_blocks",
+        fmt::format("{} beside {} that are held", blocks.size(), held_stores_.blocks()));
+  }
+  KVT_RETURN_IF_ERROR(BeginTransfer(request, {}));
+  replies_.End(wire::MessageType::kStore, call);
+  if (hold) {
+    held_stores_.Hold(request.region, std::move(blocks), counters_, *request.after);
+    return {};
+  }
+  TransferInSteps(std::move(blocks), [cache = &cache_, region = request.region](auto part) {
+    cache->Store(region, part);
+  });
+  return {};
+}
+
+Result<LayerOrder> RegionHandler::OrderOf(const wire::Load& request, uint32_t layers) const {
+  LayerOrder order;
+  if (request.order == wire::LoadOrder::kLayers) order.layers = layers;
+  if (!request.counter) return order;
+  const wire::LoadCounter& counter = *request.counter;
+  if (!counters_->CanBeNamed(counter.offset) || counter.steps != layers) {
+    return MakeError(
+        ErrorCode::kInvalidArgument, "bad_counter",
+        fmt::format("{} steps at offset {}, for {} layers", counter.steps, counter.offset, layers));
+  }
+  order.counters = counters_;
+  order.counter_offset = counter.offset;
+  order.counter_base = counter.base;
+  return order;
+}
+
+Status RegionHandler::OnLoad(const Call& call, const wire::Load& request) {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const region, pools_.FindRegion(request.region));
+  std::vector<LoadRequest> blocks;
+  blocks.reserve(request.items.size());
+  for (const wire::LoadItem& item : request.items) {
+    blocks.push_back({.block = BlockIndex(item.block), .hash = item.hash});
+  }
+  KVT_ASSIGN_OR_RETURN(const LayerOrder order, OrderOf(request, region->kv_group().layers));
+  KVT_RETURN_IF_ERROR(BeginTransfer(request, order));
+  replies_.End(wire::MessageType::kLoad, call);
+  TransferInSteps(std::move(blocks), [cache = &cache_, region = request.region](auto part) {
+    cache->Load(region, part);
+  });
+  return {};
+}
+
+}  // namespace kvtier

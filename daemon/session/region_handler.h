@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// One session's requests about regions, memory that its client lends: OPEN_REGION, CLOSE_REGION,
+// STORE and LOAD.
+//
+// What the client lends is checked before anything is read from it or written to it: a layout lies
+// within the memory, and the memory is as large as it is said to be. What the client does to it
+// later costs the client its own blocks, and the cache a failed copy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/gate.h"
+#include "base/result.h"
+#include "daemon/net/descriptor_closer.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/session/held_stores.h"
+#include "daemon/session/models.h"
+#include "daemon/session/replies.h"
+#include "daemon/session/session_client.h"
+#include "gpu/counter_page.h"
+#include "protocol/region_messages.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+
+// Blocks of transfers that one session may have under way before the next request is read, each
+// transfer counting as kTransferPrice more: they take memory here until they are reported.
+inline constexpr uint64_t kMaxTransferBlocksInFlight = 1u << 16;
+inline constexpr uint64_t kTransferPrice = 64;
+// How many of these may be blocks of stores that wait for the client. The client may wait itself
+// for a load that it sends behind them, for which there must be room.
+inline constexpr size_t kMaxHeldBlocks = kMaxTransferBlocksInFlight / 2;
+
+// Event loop only. It owns the stores that wait for the client; BlockHandler says how requests are
+// answered.
+class RegionHandler {
+ public:
+  // Everything is borrowed and outlives the handler, but `counters`. The client can write to that
+  // page, so that nothing read from it is believed but what is the client's to say: when its stores
+  // may begin.
+  RegionHandler(const SessionClient* client, AttachedPools* pools, Replies* replies, Cache* cache,
+                ModelRegistry* models, DescriptorCloser* closer, EventLoop* loop,
+                std::shared_ptr<CounterPage> counters)
+      : client_(*client),
+        pools_(*pools),
+        replies_(*replies),
+        cache_(*cache),
+        models_(*models),
+        closer_(*closer),
+        counters_(std::move(counters)),
+        held_stores_(loop, cache) {}
+
+  Status OnOpenRegion(const Call& call, const wire::OpenRegion& request);
+  Status OnCloseRegion(const Call& call, const wire::CloseRegion& request);
+  Status OnStore(const Call& call, const wire::Store& request);
+  Status OnLoad(const Call& call, const wire::Load& request);
+  // The session ends: stores that wait for the client do not begin any more.
+  void DropHeldStores() { held_stores_.DropAll(); }
+
+ private:
+  // What the client lends. Errors: kInvalidArgument "no_descriptor", "bad_region_memory".
+  [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
+  [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request,
+                                  LentMemory lent);
+  // Announces the transfer to the cache; its end is reported to the client. Errors: those of
+  // AttachedPools::FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
+  template <typename Message>
+  [[nodiscard]] Status BeginTransfer(const Message& request, const LayerOrder& order);
+  // The order of a load of a group with so many layers. Errors: kInvalidArgument "bad_counter".
+  [[nodiscard]] Result<LayerOrder> OrderOf(const wire::Load& request, uint32_t layers) const;
+  void OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks, TransferEnd end);
+  // Calls `work(blocks)` with parts of `blocks`, as large as the turns at the loop allow.
+  template <typename Block, typename Work>
+  void TransferInSteps(std::vector<Block> blocks, Work work);
+
+  const SessionClient& client_;
+  AttachedPools& pools_;
+  Replies& replies_;
+  Cache& cache_;
+  ModelRegistry& models_;
+  DescriptorCloser& closer_;
+  const std::shared_ptr<CounterPage> counters_;
+  uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer
+  uint64_t region_blocks_ = 0;        // of all regions
+  HeldStores held_stores_;
+  // Last, so that it closes before anything that the cache's answers would use is destroyed.
+  Gate gate_;
+};
+
+}  // namespace kvtier

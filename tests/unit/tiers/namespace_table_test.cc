@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/blocks/namespace_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace kvtier {
+namespace {
+
+Namespace Space(uint32_t model, const std::string& tenant = "a", TenantId row = TenantId(0)) {
+  Namespace space{.identity = {.tenant = tenant, .model = {}, .block_bytes = 4096},
+                  .slot_bytes = 8192,
+                  .tenant = row};
+  std::memcpy(space.identity.model.bytes.data(), &model, sizeof(model));
+  return space;
+}
+
+TEST(NamespaceTable, NumbersAreGivenUpToTheBound) {
+  NamespaceTable table;
+  for (uint32_t i = 0; i < NamespaceTable::kMaxNamespaces; ++i) {
+    const auto id = table.Add(Space(i));
+    ASSERT_TRUE(id);
+    ASSERT_EQ(id->value, i);
+  }
+  const auto refused = table.Add(Space(NamespaceTable::kMaxNamespaces));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().reason, "too_many_namespaces");
+  EXPECT_EQ(table.Find(Space(70'000).identity), NamespaceId(70'000));
+}
+
+TEST(NamespaceTable, NumbersThatWereNotRestoredAreFree) {
+  NamespaceTable table;
+  ASSERT_TRUE(table.Restore(NamespaceId(1), Space(1)));
+  ASSERT_TRUE(table.Restore(NamespaceId(3), Space(3)));
+  EXPECT_EQ(table.size(), 4u);
+  EXPECT_EQ(table.count(), 2u);
+  EXPECT_EQ(*table.Add(Space(10)), NamespaceId(0));
+  EXPECT_EQ(*table.Add(Space(11)), NamespaceId(2));
+  EXPECT_EQ(*table.Add(Space(12)), NamespaceId(4));
+  EXPECT_EQ(table.Find(Space(3).identity), NamespaceId(3));
+}
+
+TEST(NamespaceTable, ADamagedIndexRestoresNoNumberTwiceAndNoneBeyondTheBound) {
+  NamespaceTable table;
+  EXPECT_TRUE(table.Restore(NamespaceId(1), Space(1)));
+  EXPECT_FALSE(table.Restore(NamespaceId(1), Space(2)));
+  EXPECT_FALSE(table.Restore(NamespaceId(NamespaceTable::kMaxNamespaces), Space(3)));
+  EXPECT_FALSE(table.Restore(NamespaceId(UINT32_MAX), Space(3)));
+  EXPECT_EQ(table.Find(Space(1).identity), NamespaceId(1));
+}
+
+TEST(NamespaceTable, ARowIsSharedOnceASecondTenantIsInIt) {
+  NamespaceTable table;
+  (void)table.Add(Space(1, "a", TenantId(2)));
+  (void)table.Add(Space(2, "a", TenantId(2)));
+  (void)table.Add(Space(1, "b", TenantId(3)));
+  EXPECT_FALSE(table.IsShared(TenantId(2)));
+  (void)table.Add(Space(1, "c", TenantId(2)));
+  EXPECT_TRUE(table.IsShared(TenantId(2)));
+  EXPECT_FALSE(table.IsShared(TenantId(3)));
+  EXPECT_FALSE(table.IsShared(TenantId(4)));
+}
+
+}  // namespace
+}  // namespace kvtier

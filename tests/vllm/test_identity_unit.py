@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of models and weights, without vLLM."""
+
+import os
+import tempfile
+import types
+import unittest
+
+from kvtier import KvGroup
+from kvtier.vllm import identity
+
+
+def engine(**model):
+    """As much of a VllmConfig as the connector's identity reads."""
+    configuration = {"rope_theta": 10000.0, "_name_or_path": "anywhere"}
+    settings = {
+        "model": "org/model",
+        "revision": "main",
+        "architectures": ["LlamaForCausalLM"],
+        "dtype": "bfloat16",
+        "quantization": None,
+        "seed": 0,
+        "hf_config": types.SimpleNamespace(to_dict=lambda: configuration, _commit_hash=None),
+        **model,
+    }
+    return types.SimpleNamespace(
+        model_config=types.SimpleNamespace(**settings),
+        cache_config=types.SimpleNamespace(
+            prefix_caching_hash_algo="sha256", cache_dtype="auto"
+        ),
+        parallel_config=types.SimpleNamespace(tensor_parallel_size=1),
+        load_config=types.SimpleNamespace(load_format="auto"),
+    )
+
+
+class IdentityTest(unittest.TestCase):
+    ROOT = bytes(range(32))
+
+    def record(self, the_engine=None, specs=("full",), vllm="0.32.0", root=ROOT, label=""):
+        the_engine = the_engine or engine()
+        facts = identity.block_facts(the_engine, specs, vllm, label)
+        weights = identity.loaded_weights(the_engine, label) or "unknown"
+        group = KvGroup(layers=2, layer_bytes=4096, block_tokens=32)
+        made = facts.record(root, weights, [group])
+        self.assertGreaterEqual(made.layout().block_stride, 2 * 4096)  # or it raises
+        return made
+
+    def test_the_same_engine_has_the_same_record(self):
+        self.assertEqual(self.record(), self.record())
+        self.assertEqual(self.record(vllm="0.32.0"), self.record(vllm="0.32.1"))
+
+    def test_whatever_changes_the_bytes_changes_the_record(self):
+        rope = types.SimpleNamespace(to_dict=lambda: {"rope_theta": 5e5}, _commit_hash=None)
+        commit = types.SimpleNamespace(to_dict=engine().model_config.hf_config.to_dict,
+                                       _commit_hash="abc")
+        dummy, scales, fp8, wide = engine(), engine(), engine(), engine()
+        dummy.load_config.load_format = "dummy"
+        scales.cache_config.calculate_kv_scales = True
+        scales.kv_transfer_config = types.SimpleNamespace(engine_id="one")
+        fp8.cache_config.cache_dtype = "fp8"
+        wide.parallel_config.tensor_parallel_size = 2
+        records = [
+            self.record(),
+            self.record(the_engine=engine(model="org/other")),
+            self.record(the_engine=engine(quantization="fp8")),
+            self.record(the_engine=engine(dtype="float16")),
+            self.record(the_engine=engine(hf_config=rope)),
+            self.record(the_engine=engine(hf_config=commit)),
+            self.record(the_engine=dummy),
+            self.record(the_engine=scales),
+            self.record(the_engine=fp8),
+            self.record(the_engine=wide),
+            self.record(specs=("window",)),
+            self.record(specs=("full", "window")),
+            self.record(vllm="0.33.0"),
+            self.record(root=bytes(32)),
+            self.record(label="a"),
+            self.record(label="b"),
+        ]
+        for i, one in enumerate(records):
+            for other in records[:i]:
+                self.assertNotEqual(one, other)
+
+    def directory(self, weights, times=None):
+        """Of a model with these bytes as its weights."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        path = os.path.join(directory.name, "model.safetensors")
+        with open(path, "wb") as file:
+            file.write(weights)
+        if times is not None:
+            os.utime(path, times)
+        return directory.name
+
+    def test_the_same_weights_at_another_path_and_time_are_the_same(self):
+        first = self.record(the_engine=engine(model=self.directory(b"weights", (1, 1))))
+        again = self.record(the_engine=engine(model=self.directory(b"weights", (2, 2))))
+        self.assertEqual(first, again)
+
+    def test_other_weights_with_the_same_size_and_times_are_others(self):
+        first = self.record(the_engine=engine(model=self.directory(b"weights", (1, 1))))
+        other = self.record(the_engine=engine(model=self.directory(b"Weights", (1, 1))))
+        self.assertNotEqual(first, other)
+
+    def test_weights_that_nobody_can_tell_have_no_name_but_the_user_s(self):
+        in_a_bucket = engine(model=self.directory(b"w"), model_weights="s3://bucket/model")
+        with tempfile.TemporaryDirectory() as empty:
+            for unknown in (engine(), in_a_bucket, engine(model=empty)):
+                self.assertIsNone(identity.loaded_weights(unknown, ""))
+                self.assertEqual(identity.loaded_weights(unknown, "mine"), "named:mine")
+
+    def test_a_commit_of_the_hub_names_weights(self):
+        config = types.SimpleNamespace(to_dict=dict, _commit_hash="c0ffee")
+        self.assertEqual(identity.loaded_weights(engine(hf_config=config), ""), "commit:c0ffee")
+
+    def test_a_draft_model_s_weights_are_weights(self):
+        the_engine = engine(model=self.directory(b"weights"))
+        names = {identity.loaded_weights(the_engine, "")}
+        for weights in (b"one draft", b"another"):
+            draft = self.directory(weights)
+            the_engine.speculative_config = types.SimpleNamespace(method="draft", model=draft)
+            names.add(identity.loaded_weights(the_engine, ""))
+        self.assertEqual(len(names), 3)
+        self.assertNotIn(None, names)
+
+    def test_long_names_stay_different(self):
+        names = ["org/" + "x" * 300, "org/y" + "x" * 300]
+        records = [self.record(the_engine=engine(model=name)) for name in names]
+        self.assertNotEqual(records[0].name, records[1].name)
+
+    def test_hashes_that_can_be_forged_are_refused(self):
+        with self.assertRaises(ValueError):
+            self.record(root=bytes(16))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/blocks/namespace_table.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/result.h"
+
+namespace kvtier {
+
+std::optional<PoolSlot> Namespace::FreeSlot(uint32_t first) const {
+  for (uint32_t slot = first; slot < kMaxPoolSlots; ++slot) {
+    if (PoolIn(PoolSlot(slot)) == nullptr) return PoolSlot(slot);
+  }
+  return std::nullopt;
+}
+
+void Namespace::PutPool(PoolSlot slot, CachePool* pool) {
+  KVT_CHECK(PoolIn(slot) == nullptr);
+  pools.resize(kMaxPoolSlots);
+  pools[slot.value] = pool;
+}
+
+void Namespace::TakePool(PoolSlot slot) {
+  pools[slot.value] = nullptr;
+  if (std::ranges::count(pools, nullptr) == kMaxPoolSlots) pools = {};
+}
+
+size_t NamespaceTable::Hash::operator()(const NamespaceIdentity& identity) const {
+  return std::hash<std::string>()(identity.tenant) ^ std::hash<ModelFingerprint>()(identity.model) ^
+         identity.block_bytes;
+}
+
+std::optional<NamespaceId> NamespaceTable::Find(const NamespaceIdentity& identity) const {
+  const auto found = numbers_.find(identity);
+  if (found == numbers_.end()) return std::nullopt;
+  return found->second;
+}
+
+Result<NamespaceId> NamespaceTable::Add(Namespace name_space) {
+  while (first_free_ < table_.size() && table_[first_free_].identity.block_bytes > 0) ++first_free_;
+  if (first_free_ == kMaxNamespaces) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_namespaces",
+                     "the daemon has met too many models since its start; a restart forgets those "
+                     "that have no blocks on disk");
+  }
+  const NamespaceId id(first_free_);
+  numbers_.insert_or_assign(name_space.identity, id);
+  Put(id, std::move(name_space));
+  return id;
+}
+
+bool NamespaceTable::Restore(NamespaceId id, Namespace name_space) {
+  if (id.value >= kMaxNamespaces) return false;
+  if (id.value < table_.size() && table_[id.value].identity.block_bytes > 0) return false;
+  // The first of two numbers for one pair counts; only a damaged index has two.
+  numbers_.try_emplace(name_space.identity, id);
+  Put(id, std::move(name_space));
+  return true;
+}
+
+void NamespaceTable::Put(NamespaceId id, Namespace name_space) {
+  if (id.value >= table_.size()) table_.resize(id.value + 1);
+  const auto [known, added] =
+      tenants_.try_emplace(name_space.tenant.value, Sharing{name_space.identity.tenant});
+  if (!added && known->second.first != name_space.identity.tenant) known->second.shared = true;
+  table_[id.value] = std::move(name_space);
+  ++count_;
+}
+
+bool NamespaceTable::IsShared(TenantId tenant) const {
+  const auto known = tenants_.find(tenant.value);
+  return known != tenants_.end() && known->second.shared;
+}
+
+}  // namespace kvtier
