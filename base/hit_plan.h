@@ -8,9 +8,8 @@
 namespace kvtier {
 
 enum class HitPlan : uint8_t {
-  kAll = 0,       // every hit
-  kCut = 1,       // hits as far as to load them and to compute the rest takes the least time
-  kBothEnds = 2,  // or a gap is computed while what follows it is loaded
+  kAll = 0,  // every hit
+  kCut = 1,  // hits as far as to load them and to compute the rest takes the least time
 };
 
 // The time that an engine takes to compute n new tokens behind m that are there:
@@ -44,13 +43,8 @@ struct LoadWish {
   friend bool operator==(const LoadWish&, const LoadWish&) = default;
 };
 
-// How far the load will go, and the times that the cache expects.
+// The times that the cache expects of an acquire with a wish.
 struct LoadForecast {
-  // HitPlan::kBothEnds: so many blocks behind the first `gap_first` hits, all of which are usable
-  // now, are not among the hits. They are to be computed, into the first of the new blocks, of
-  // which there are so many more. The other hits follow the gap.
-  uint32_t gap_first = 0;
-  uint32_t gap_blocks = 0;
   uint64_t load_us = 0;   // until all hits are usable
   uint64_t ready_us = 0;  // and the rest is computed; load_us if what that costs is not known
   friend bool operator==(const LoadForecast&, const LoadForecast&) = default;

@@ -3,8 +3,9 @@
 
 # Packages must run on other distributions than that of the build, so they link libraries and the C++ runtime
 # statically, as far as these have archives. libsystemd has none, and that of libxxhash lacks the choice by
-# processor: these two stay shared, and the wheel takes them along (tools/packaging/build-wheel.sh). AUTO, which
-# the preset for release says, means ON where the archives are, as on Debian, so that tests run what is shipped.
+# processor: these two stay shared, and the wheel takes them along (tools/packaging/build-wheel.sh).
+# AUTO, which the preset for release says, means ON where the archives are, as on Debian, so that
+# tests run the shipped files.
 set(KVTIER_STATIC OFF CACHE STRING "Link statically what has archives: ON, OFF, or AUTO")
 set_property(CACHE KVTIER_STATIC PROPERTY STRINGS ON OFF AUTO)
 if(KVTIER_STATIC STREQUAL "AUTO")
@@ -49,8 +50,9 @@ pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)
 set(KVTIER_FMT fmt::fmt)
 set(KVTIER_SPDLOG spdlog::spdlog)
 if(KVTIER_STATIC)
-  # Distributions have no archives of these two, but both can be used as headers only. That takes long to compile
-  # for fmt, which most sources use, so where its version is known the build makes an archive of the headers.
+  # Distributions have no archives of these two, but both can be used as headers only. Compiling fmt
+  # so takes long, and most sources use it, so where its version is known the build makes an archive
+  # of the headers.
   if(fmt_VERSION MATCHES "^9[.]")
     add_library(kvtier_fmt STATIC cmake/fmt_archive.cc)
     set(KVTIER_FMT kvtier_fmt)

@@ -46,7 +46,7 @@ Status CudaLentMemory::MapAllocation(int ordinal, int fd) {
               "importing the descriptor"));
   CUmemAllocationProp properties{};
   KVT_RETURN_IF_ERROR(
-      Checked(driver_.mem_get_properties(&properties, allocation_), "asking what it is"));
+      Checked(driver_.mem_get_properties(&properties, allocation_), "asking for its kind"));
   if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
       properties.location.id != ordinal) {
     return Bad(fmt::format("it lies on GPU {}, not {}", properties.location.id, ordinal));

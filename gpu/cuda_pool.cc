@@ -67,7 +67,7 @@ Status CudaPool::Import(int ordinal, UniqueFd fd, uint64_t bytes) {
   KVT_RETURN_IF_CUDA_ERROR(imported, "importing a pool");
   CUmemAllocationProp properties{};
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_get_properties(&properties, handle_),
-                           "asking what a pool is");
+                           "asking for the kind of a pool");
   if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
       properties.location.id != ordinal) {
     return MakeError(ErrorCode::kCorrupt, "other_device");

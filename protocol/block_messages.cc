@@ -38,7 +38,7 @@ void CostFields(auto& io, auto& us) {
 }
 
 void WishFields(auto& io, auto& wish) {
-  io.OneOf(wish.plan, HitPlan::kAll, HitPlan::kBothEnds);
+  io.OneOf(wish.plan, HitPlan::kAll, HitPlan::kCut);
   io.Number(wish.deadline_ms);
   io.Number(wish.tokens);
   CostFields(io, wish.cost.per_token_us);
@@ -71,8 +71,6 @@ void AcquiredFields(auto& io, auto& part) {
              *part.partial_block);
   }
   if (part.forecast) {
-    io.Number(part.forecast->gap_first);
-    io.Number(part.forecast->gap_blocks);
     io.Number(part.forecast->load_us);
     io.Number(part.forecast->ready_us);
   }
@@ -170,11 +168,6 @@ KVT_DEFINE_MESSAGE(PrefetchReply);
 void Fields(auto& io, Like<Lookup> auto& m) {
   io.Bool(m.all_ranks);
   io.Bool(m.every_prefix);
-  io.Presence(m.wish);
-  if (m.wish) {
-    WishFields(io, *m.wish);
-    io.Number(m.held_tokens);
-  }
   io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
     part_io.Number(part.pool);
     part_io.Hashes(part.hashes, kMaxHashesPerCall, "too_many_hashes");
@@ -185,12 +178,6 @@ KVT_DEFINE_MESSAGE(Lookup);
 void Fields(auto& io, Like<LookupReply> auto& m) {
   io.List(m.prefixes, kMaxHashesPerCall, "too_many_hashes",
           [](auto& item_io, auto& tokens) { item_io.Number(tokens); });
-  io.Presence(m.cut);
-  if (m.cut) {
-    io.Number(m.cut->tokens);
-    io.Number(m.cut->load_us);
-    io.Number(m.cut->ready_us);
-  }
   io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
     part_io.List(part.presence, kMaxHashesPerCall, "too_many_hashes",
                  [](auto& item_io, auto& bits) { item_io.Bits(bits, kPresenceBits); });

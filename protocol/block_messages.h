@@ -180,9 +180,6 @@ struct Lookup {
   bool all_ranks = false;
   bool every_prefix = false;  // else only the longest
   std::vector<Part> parts;
-  // As Acquire's, for a client that has the first `held_tokens` itself.
-  std::optional<LoadWish> wish = std::nullopt;
-  uint32_t held_tokens = 0;  // with a wish only
 };
 
 inline constexpr uint8_t kPresentInPool = 1 << 0;
@@ -191,14 +188,6 @@ inline constexpr uint8_t kPersistedOnDisk = 1 << 2;
 inline constexpr uint8_t kInColdStore = 1 << 3;  // asked for only of what no other tier has
 // On disk by its header, which is all that a rebuilt index knows: a load checks the block.
 inline constexpr uint8_t kUnverifiedOnDisk = 1 << 4;
-
-// A prefix that is worth loading, and what that is expected to take.
-struct LookupCut {
-  uint64_t tokens = 0;  // no less than the held ones
-  uint64_t load_us = 0;
-  uint64_t ready_us = 0;
-  friend bool operator==(const LookupCut&, const LookupCut&) = default;
-};
 
 struct LookupReply {
   static constexpr MessageType kType = MessageType::kLookupReply;
@@ -211,9 +200,6 @@ struct LookupReply {
   // In tokens, the longest first: prefixes whose every needed block is cached.
   std::vector<uint64_t> prefixes;
   std::vector<Part> parts;
-  // Which prefix to load, if there was a wish. It is not in `prefixes` if only the longest was
-  // asked for and another is better.
-  std::optional<LookupCut> cut = std::nullopt;
 };
 
 struct Pin {

@@ -17,7 +17,6 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "gpu/device.h"
-#include "tiers/policy/load_rates.h"
 #include "tiers/state/cache_environment.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/block_view.h"
@@ -97,6 +96,12 @@ class Cache {
   // "pool_full", kLimitExceeded "session_references", kCancelled when the session closed or left
   // the pool meanwhile.
   void Acquire(AcquireRequest request, std::function<void(Result<AcquireReply>)> done);
+  // The same over groups of one model: the longest prefix that every group can restore, and of each
+  // group the blocks that this prefix needs; or none of them. The store that hosts share is asked
+  // once, about all groups. REQUIRES: at least one part; all are of one session, each of another
+  // pool.
+  void AcquireGroups(std::vector<GroupPart> parts,
+                     std::function<void(Result<std::vector<GroupReply>>)> done);
   // Errors: kStaleHandle, kNotOwner, kWrongState "not_private", kInvalidArgument.
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
                                            const CommitRequest& request);
@@ -124,7 +129,6 @@ class Cache {
   // are absent, late or erased here: false.
   void AskColdStore(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
                     std::function<void(std::vector<bool>)> done);
-  [[nodiscard]] bool has_cold_store() const;
   // The blocks that this pool and the tiers below it hold.
   [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
                                                   std::span<const BlockHash> hashes) const;
@@ -132,8 +136,6 @@ class Cache {
   // do so in a moment: the prefix becomes the youngest, so that it is still there. Does nothing for
   // other pools, whose engines acquire at once what they find.
   void KeepForRegion(PoolId region, const BlockHash& last);
-  // The cost, from now on, of bringing blocks to the pool.
-  [[nodiscard]] LoadPrices PricesNow(PoolId pool) const;
   // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the
   // hashes are cached and now pinned. Errors: kLimitExceeded "pin_limit".
   [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,
@@ -187,7 +189,7 @@ class Cache {
   // The number of a namespace that was attached or restored from disk before; nothing if it never
   // was.
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
-  // What every NamespaceId stands for, from 0 on. Numbers that are free have no size of blocks.
+  // The identity of every NamespaceId, from 0 on. Numbers that are free have no size of blocks.
   [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
   // How many numbers are not free.
   [[nodiscard]] size_t NamespaceCount() const;
@@ -246,6 +248,8 @@ class Cache {
   // to the cold store.
   // Work under way ends; then the cache is idle, whatever still waits.
   void StopDraining();
+  // Nothing is written to disk any more, because it would not last; what is there is served.
+  void StopDiskWrites();
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
   // True when all that an earlier daemon left in host memory has been looked at.

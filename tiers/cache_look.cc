@@ -24,8 +24,7 @@ BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
 bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry& entry) {
   if (filter.tier && !PresenceOf(state, entry).in(*filter.tier)) return false;
   if (filter.hashes && !filter.hashes->Contains(entry.hash)) return false;
-  return !filter.namespaces ||
-         std::ranges::binary_search(*filter.namespaces, entry.namespace_id);
+  return !filter.namespaces || std::ranges::binary_search(*filter.namespaces, entry.namespace_id);
 }
 
 // Bytes that have not arrived are another block's, perhaps another tenant's: they are not shown.
@@ -104,18 +103,11 @@ void Cache::KeepForRegion(PoolId region, const BlockHash& last) {
   impl_->touches.TouchPrefix(impl_->state.blocks.Find({pool->namespace_id, last}));
 }
 
-bool Cache::has_cold_store() const { return impl_->cold_lookup.has_value(); }
-
 void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                          std::function<void(std::vector<bool>)> done) {
   const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr || !impl_->cold_lookup) return done(std::vector<bool>(hashes.size()));
   impl_->cold_lookup->Ask(pool->namespace_id, hashes, ask, std::move(done));
-}
-
-LoadPrices Cache::PricesNow(PoolId pool_id) const {
-  const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
-  return pool == nullptr ? LoadPrices{} : impl_->loader.PricesNow(pool->device);
 }
 
 std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,

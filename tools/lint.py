@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the whole tree for what no compiler sees.
+"""Checks the whole tree for faults that no compiler sees.
 
     tools/lint.py [--all]
 
 * words that the project does not use, in code, comments and documents; WORDS says what to write;
+* sentences of comments, messages and documents without a subject; lint_sentences.py has the rule;
 * sources without an SPDX line among their first three lines;
 * sources of more than 600 lines, and comments of C and C++ wider than 100 columns;
 * tests of the cache that tests/README.md does not name;
@@ -20,6 +21,8 @@ import re
 import subprocess
 import sys
 
+import lint_sentences
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOW_LIST = ROOT / "tools/lint_allow.txt"
 MAX_LINES = 600
@@ -27,16 +30,18 @@ MAX_COLUMNS = 100
 COMMENT_LINE = re.compile(r" *(//|/?\*)")
 C_SUFFIXES = {".c", ".cc", ".cu", ".cuh", ".h", ".hpp"}
 SOURCE_SUFFIXES = C_SUFFIXES | {".cmake", ".py", ".sh", ".toml", ".yml"}
-TEXT_SUFFIXES = SOURCE_SUFFIXES | {".html", ".in", ".json", ".md", ".service", ".txt"}
-# Of those that packages bring; kernels/CMakeLists.txt says why not.
+TEXT_SUFFIXES = SOURCE_SUFFIXES | {".conf", ".html", ".in", ".json", ".md", ".service", ".txt", ".yaml"}
+# Kernels that packages bring; kernels/CMakeLists.txt says why not.
 KERNELS = re.compile(r"^kernels/(?!bench/|reference/).*\.cuh?$")
 INTERNAL_TO_FILE = re.compile(r"namespace \{|(static )?__(constant|device)__ (static )?const |static __global__")
 # Bytes that are compared, texts that others wrote, and this program, which names the words.
 NOT_READ = re.compile(
-    r"^(tests/fuzz/corpus|tests/data/|docs/benchmarks/|client/python/kvtier/demo/.*\.(md|txt)$"
+    r"^(tests/fuzz/corpus|tests/data/|client/python/kvtier/demo/.*\.(md|txt)$"
     r"|tests/python/test_demo\.py$|LICENSE$|tools/lint)")
+# Documents that may use those words.
+NO_WORDS = re.compile(r"^docs/benchmarks/")
 
-# What is not written here, as a regular expression, and what to write in its place.
+# Words that are not written here, as regular expressions, and words to write in their place.
 WORDS = {
     r"nobody": "name the subject: no process, no client, no thread",
     r"everybody|somebody|anybody": "name the subject: a process, a client",
@@ -112,8 +117,10 @@ def main():
                 report(name, f"{number}: a comment of {len(line)} columns, {MAX_COLUMNS} at most")
             if KERNELS.match(name) and INTERNAL_TO_FILE.match(line):
                 report(name, f"{number}: internal to the file, so that nvcc names it by its directory")
-        for number, word, better in words_in(lines):
+        for number, word, better in words_in(lines) if not NO_WORDS.match(name) else ():
             report(name, f'{number}: "{word}" ({better})')
+        for number, sentence in lint_sentences.faults(name, "\n".join(lines)):
+            report(name, f"{number}: begin with the subject, and name it: {sentence[:80]}")
     for name in unmapped_tests():
         report("tests/README.md", f"1: {name} has no row among the aspects of the cache")
     if found:

@@ -3,10 +3,10 @@
 # Installs packages of Debian 12 or later, and never removes one. Quick and silent when all of them are there;
 # needs root only when something is missing. Debian 12 is what kvtier is tested on.
 #
-#   tools/setup.sh --demo     # what it takes to compile what tools/quickstart.sh shows
-#   tools/setup.sh --build    # the same for all that is shipped
+#   tools/setup.sh --demo     # the packages that compile the programs of tools/quickstart.sh
+#   tools/setup.sh --build    # the same for all shipped files
 #   tools/setup.sh            # and for the tests
-#   tools/setup.sh --all      # and what single tests use: a browser, shells, servers; without it they skip
+#   tools/setup.sh --all      # and for single tests: a browser, shells, servers; without it they skip
 #
 # Most of it can be done without: if apt would have to remove a package for one of these, setup leaves it out and
 # says so. It does not install services' packages but with --all, because Debian starts them at once.
@@ -68,7 +68,7 @@ if [[ $level == --all ]]; then
     python3-torch
     # Kubernetes manifests, GitHub's workflows
     python3-yaml
-    # bare systems, in which tests install what is shipped
+    # bare systems, in which tests install the shipped files
     mmdebstrap
     # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page
     prometheus python3-prometheus-client chromium-headless-shell

@@ -36,6 +36,8 @@ struct Inbox {
   std::vector<std::string> progress;
   std::optional<Result<std::string>> reply;
 
+  // Called by the channel with its lock held. Errors: kCorrupt, which ends the connection: a frame
+  // that does not decode, or of a type that has no place here.
   [[nodiscard]] Status Take(const wire::Frame& frame) {
     switch (static_cast<wire::MessageType>(frame.type)) {
       case wire::MessageType::kAdminProgress: {
@@ -96,6 +98,8 @@ Result<std::string> CallAdmin(const std::string& socket_path, const std::string&
   }
 }
 
+// The reply is allocated with malloc, because callers free it with kvt_string_free, which may lie
+// in another library than their own allocator. It is null after every error.
 Status Admin(const char* socket_path, const char* request_json, int64_t timeout_ms,
              kvt_admin_progress progress, void* user, char** reply_json) {
   KVT_RETURN_IF_ERROR(CheckPointer(socket_path, "admin_socket_path"));
@@ -128,10 +132,12 @@ kvt_status kvt_admin(const char* admin_socket_path, const char* request_json, in
   });
 }
 
+// The counterpart of the malloc in Admin; null is accepted.
 void kvt_string_free(char* text) { std::free(text); }
 
 const char* kvt_version(void) { return KVT_VERSION_TEXT; }
 
+// Never null, and never freed: the names are constants of the library.
 const char* kvt_status_name(kvt_status status) {
   if (status == KVT_OK) return "ok";
   // The names are literals, and so end with a zero.

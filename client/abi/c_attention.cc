@@ -11,6 +11,8 @@
 #include "client/abi/c_common.h"
 #include "client/core/workspace.h"
 
+// Opaque to C, freed by kvt_workspace_close. It belongs to the connection over which it was opened,
+// and computes nothing any more once that is lost.
 struct kvt_workspace {
   // For its time-outs; outlives it.
   const kvtier::client::Connection* connection = nullptr;
@@ -20,6 +22,7 @@ struct kvt_workspace {
 namespace kvtier::client {
 namespace {
 
+// Needs a daemon: a workspace is memory of its device. `*workspace` is null after every error.
 Status OpenWorkspace(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
@@ -33,6 +36,8 @@ Status OpenWorkspace(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace) 
   return {};
 }
 
+// Maps GPU memory for this process at the first call; `device_base` stays 0 for host memory.
+// Errors: those of PoolMapping::OnDevice.
 Status GetInfo(kvt_workspace* workspace, kvt_workspace_info* info) {
   KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
   KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
@@ -49,6 +54,8 @@ Status GetInfo(kvt_workspace* workspace, kvt_workspace_info* info) {
   return {};
 }
 
+// Checks only the parts that the daemon cannot: pointers, and enumerators that the casts below
+// would cut. The daemon checks the numbers against the model and the workspace.
 Status CheckRequest(const kvt_attend_request* request) {
   KVT_RETURN_IF_ERROR(CheckStruct(request, "request"));
   KVT_RETURN_IF_ERROR(CheckArray(request->sequences, request->sequence_count, "sequences"));
@@ -63,6 +70,8 @@ Status CheckRequest(const kvt_attend_request* request) {
                    fmt::format("{}", request->query_dtype));
 }
 
+// Waits for the result. All blocks must be of the workspace's own attachment: after a reconnection
+// their numbers name other blocks. `*compute_ns` is set on success only.
 Status Attend(kvt_workspace* workspace, const kvt_attend_request* request, int64_t timeout_ms,
               uint64_t* compute_ns) {
   KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
@@ -95,6 +104,8 @@ Status Attend(kvt_workspace* workspace, const kvt_attend_request* request, int64
   return {};
 }
 
+// The handles of the sequence's first blocks. Before the cached prefix is there they are not final,
+// so the call refuses: kWrongState "not_ready".
 Status SequenceBlocks(const kvt_sequence* sequence, kvt_block* blocks, size_t block_count) {
   KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
   KVT_RETURN_IF_ERROR(CheckArray(blocks, block_count, "blocks"));
@@ -123,6 +134,7 @@ kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_workspace** wo
   return client::Guard([&] { return client::OpenWorkspace(pool, bytes, workspace); });
 }
 
+// A daemon that is gone has freed its side, so that an error of Close means nothing.
 void kvt_workspace_close(kvt_workspace* workspace) {
   if (workspace == nullptr) return;
   (void)client::Guard([&]() -> kvtier::Status {

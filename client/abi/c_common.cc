@@ -4,11 +4,14 @@
 namespace kvtier::client {
 namespace {
 
+// The view points into `error`, and is set anew with it.
 struct LastError {
   Error error;
   kvt_error view{KVT_OK, "", ""};
 };
 
+// Each thread has its own, so that a failure elsewhere does not replace an error before its caller
+// has read it.
 LastError& Slot() {
   thread_local LastError last;
   return last;
@@ -28,6 +31,7 @@ kvt_status SetLastError(Error error) {
 
 extern "C" {
 
+// Success leaves it as it was: callers read it only after a failure.
 const kvt_error* kvt_last_error(void) { return &kvtier::client::Slot().view; }
 
 }  // extern "C"

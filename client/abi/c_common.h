@@ -19,14 +19,18 @@
 #include "client/core/sequence.h"
 #include "kvtier/kvtier.h"
 
+// Opaque to C, freed by kvt_disconnect. Pools, regions and workspaces borrow it, and must be closed
+// before.
 struct kvt_connection {
   std::unique_ptr<kvtier::client::Connection> connection;
 };
 
+// Opaque to C, freed by kvt_pool_close. It may be used by several threads at once.
 struct kvt_pool {
   std::unique_ptr<kvtier::client::Pool> pool;
 };
 
+// Opaque to C, freed by kvt_sequence_close. One thread at a time uses it.
 struct kvt_sequence {
   // For its time-outs; outlives it.
   const kvtier::client::Connection* connection = nullptr;
@@ -96,10 +100,13 @@ static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alig
   return {counts, counts == nullptr ? 0 : count};
 }
 
+// The handle as the daemon knows it. The attachment stays behind: callers compare it first, with
+// CheckAttachment, because a handle of a lost attachment would name another block.
 [[nodiscard]] inline BlockHandle ToHandle(const kvt_block& block) {
   return {BlockIndex{block.index}, block.generation};
 }
 
+// The handle as C callers hold it, bound to the attachment over which it was got.
 [[nodiscard]] inline kvt_block ToBlock(const BlockHandle& handle, uint64_t attachment) {
   return {handle.index.value, handle.generation, attachment};
 }

@@ -28,8 +28,11 @@ std::string DefaultClientName() {
   return name;
 }
 
+// C callers leave texts null that they do not have; the protocol has no null, only empty texts.
 std::string TextOf(const char* text) { return text == nullptr ? std::string() : text; }
 
+// `given` may be null: all defaults. A newer caller's struct is larger, and its further fields are
+// ignored. Errors: those of CheckStruct and ConnectionOptions::Validate.
 Result<ConnectionOptions> ToOptions(const kvt_connect_options* given) {
   kvt_connect_options options;
   kvt_connect_options_init(&options);
@@ -51,6 +54,7 @@ Result<ConnectionOptions> ToOptions(const kvt_connect_options* given) {
   return result;
 }
 
+// Enumerators are cast unchecked: ModelRecord::Validate refuses those that do not exist.
 Result<KvGroup> ToGroup(const kvt_kv_group& given) {
   if (given.replicated > 1) return MakeError(ErrorCode::kInvalidArgument, "bad_replicated");
   return KvGroup{.hit_rule = static_cast<HitRule>(given.hit_rule),
@@ -67,6 +71,9 @@ Result<KvGroup> ToGroup(const kvt_kv_group& given) {
                  .layer_bytes = given.layer_bytes};
 }
 
+// Copies everything, so that the caller may free its record after the call. Counts are checked
+// before the arrays are read. `extra` is sorted, because records that differ in its order alone are
+// one model. Errors: kInvalidArgument; those of ModelRecord::Validate.
 Result<ModelRecord> ToRecord(const kvt_model_record* given) {
   KVT_RETURN_IF_ERROR(CheckStruct(given, "record"));
   KVT_RETURN_IF_ERROR(CheckArray(given->extra, given->extra_count, "record.extra"));
@@ -106,6 +113,7 @@ Result<Reply> CallEmpty(Connection* connection) {
   return session->channel().Call<Reply>(Request{}, connection->RequestDeadline());
 }
 
+// The time includes a reconnection, if the call had to make one.
 Status Ping(kvt_connection* connection, double* round_trip_us) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
   const auto start = std::chrono::steady_clock::now();
@@ -116,6 +124,8 @@ Status Ping(kvt_connection* connection, double* round_trip_us) {
   return {};
 }
 
+// Fails without a daemon, unless the options say to wait for one. `*connection` is null after every
+// error, so that callers may pass it to kvt_disconnect.
 Status Connect(const char* socket_path, const kvt_connect_options* options,
                kvt_connection** connection) {
   KVT_RETURN_IF_ERROR(CheckPointer(socket_path, "socket_path"));
@@ -129,6 +139,7 @@ Status Connect(const char* socket_path, const kvt_connect_options* options,
   return {};
 }
 
+// The model's number stays valid over reconnections: the connection registers its models anew.
 Status RegisterModel(kvt_connection* connection, const kvt_model_record* record,
                      kvt_model_info* info) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
@@ -160,6 +171,8 @@ Status GetStats(kvt_connection* connection, kvt_stats* stats) {
   return {};
 }
 
+// `*count` is the number of devices, and may exceed `capacity`: callers then ask again with more.
+// Names end with a zero, since the fields are larger than the protocol allows.
 Status GetDevices(kvt_connection* connection, kvt_device* devices, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
   KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
@@ -182,6 +195,7 @@ Status GetDevices(kvt_connection* connection, kvt_device* devices, size_t capaci
   return {};
 }
 
+// Asks no daemon: the layout follows from the record alone.
 Status LayoutOf(const kvt_model_record* record, uint32_t group, kvt_layout* layout) {
   KVT_RETURN_IF_ERROR(CheckStruct(layout, "layout"));
   KVT_ASSIGN_OR_RETURN(const ModelRecord checked, ToRecord(record));
@@ -201,6 +215,7 @@ Status LayoutOf(const kvt_model_record* record, uint32_t group, kvt_layout* layo
   return {};
 }
 
+// Each error is returned once. A reason that does not fit is cut, but always ends with a zero.
 size_t TakeErrors(Connection* connection, kvt_async_error* errors, size_t capacity,
                   uint64_t* dropped) {
   uint64_t lost = 0;
@@ -242,6 +257,7 @@ kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* optio
 
 void kvt_disconnect(kvt_connection* connection) { delete connection; }
 
+// Takes in the frames that have arrived, so that a daemon that has just died is noticed.
 int kvt_is_connected(kvt_connection* connection) {
   bool connected = false;
   (void)client::Guard([&]() -> Status {

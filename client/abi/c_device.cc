@@ -11,6 +11,8 @@
 namespace kvtier::client {
 namespace {
 
+// Without a daemon the latest mapping is taken, because the memory outlives the connection. Errors:
+// kUnsupported, if the pool is host memory or CUDA is missing; kIoError from the driver.
 Status MapDevice(kvt_pool* pool, kvt_device_mapping* mapping) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckStruct(mapping, "mapping"));
@@ -32,6 +34,9 @@ struct BlockPart {
   uint64_t offset = 0;  // in the pool
 };
 
+// Finds the part in the mapping that the handle was got with, which may be an older one than the
+// pool's. Checks bounds before any address is computed; the sums cannot overflow. Errors:
+// kInvalidArgument "block_outside_pool", "outside_block"; kStaleHandle.
 Result<BlockPart> PartOf(kvt_pool* pool, const kvt_block& block, uint64_t offset, uint64_t bytes) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<PoolMapping> mapping,
@@ -49,6 +54,8 @@ Result<BlockPart> PartOf(kvt_pool* pool, const kvt_block& block, uint64_t offset
   return BlockPart{std::move(mapping), block.index * block_bytes + offset};
 }
 
+// Waits for the copy. The caller must hold the block: nothing here keeps another process from
+// writing to it meanwhile.
 Status ReadBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, void* data,
                  size_t bytes) {
   KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
@@ -61,6 +68,7 @@ Status ReadBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, void* 
   return device->Read(part.offset, static_cast<std::byte*>(data), bytes);
 }
 
+// As ReadBlock. REQUIRES: the block is private to this session, since committed ones are shared.
 Status WriteBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, const void* data,
                   size_t bytes) {
   KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));

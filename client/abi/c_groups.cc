@@ -20,6 +20,9 @@ Status CheckGroupCount(size_t count) {
                    fmt::format("{}, 1 to {} can be named", count, int{KVT_MAX_GROUPS}));
 }
 
+// Refuses arrays that are too small before anything is sent: blocks that the daemon has granted and
+// the reply cannot hold would be lost. Errors: kInvalidArgument "bad_load_order",
+// "capacity_too_small"; those of CheckStruct and CheckArray.
 Status CheckRequest(const kvt_acquire_request* request, const kvt_acquire_reply* reply) {
   KVT_RETURN_IF_ERROR(CheckStruct(request, "request"));
   if (request->load_order > KVT_LOAD_LAYERS) {
@@ -39,6 +42,7 @@ Status CheckRequest(const kvt_acquire_request* request, const kvt_acquire_reply*
                                reply->new_block_capacity, request->new_blocks));
 }
 
+// REQUIRES: CheckRequest has passed, and the part keeps to the request, which AcquireGroups checks.
 void FillReply(const AcquiredPart& acquired, uint64_t attachment, kvt_acquire_reply* reply) {
   for (size_t i = 0; i < acquired.hits.size(); ++i) {
     const AcquiredBlock& hit = acquired.hits[i];
@@ -58,10 +62,14 @@ void FillReply(const AcquiredPart& acquired, uint64_t attachment, kvt_acquire_re
   reply->miss = static_cast<kvt_miss>(acquired.miss);
 }
 
+// The reason goes to all groups, because none of them got anything.
 void SetMiss(kvt_acquire_reply* replies, size_t count, kvt_miss miss) {
   for (size_t i = 0; i < count; ++i) replies[i].miss = miss;
 }
 
+// One group and several take the same path, in one round trip. Replies are empty after every error;
+// their miss tells a daemon that is away from a request that was refused. The order of loads is the
+// first request's.
 Status Acquire(kvt_pool* const* pools, const kvt_acquire_request* requests, size_t count,
                kvt_acquire_reply* replies) {
   KVT_RETURN_IF_ERROR(CheckGroupCount(count));
@@ -96,6 +104,7 @@ Status Acquire(kvt_pool* const* pools, const kvt_acquire_request* requests, size
   return {};
 }
 
+// One round trip; holds nothing. `presence` of a group may be null: not wanted.
 Status LookUp(const kvt_lookup_group* groups, size_t count, const LookupOptions& options,
               std::vector<uint64_t>* prefixes) {
   KVT_RETURN_IF_ERROR(CheckGroupCount(count));
@@ -121,6 +130,8 @@ Status LookUp(const kvt_lookup_group* groups, size_t count, const LookupOptions&
   return {};
 }
 
+// `*prefix_count` may exceed `capacity`; the longest prefixes are the ones that fit. Flags of a
+// later version are refused, since ignoring one would change the answer's meaning.
 Status LookUpPrefixes(const kvt_lookup_group* groups, size_t count, kvt_lookup_flags flags,
                       uint64_t* prefixes, size_t capacity, size_t* prefix_count) {
   KVT_RETURN_IF_ERROR(CheckArray(prefixes, capacity, "prefixes"));

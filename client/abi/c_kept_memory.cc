@@ -10,10 +10,12 @@
 #include "client/abi/c_common.h"
 #include "client/core/kept_memory.h"
 
+// Opaque to C, freed by kvt_kept_memory_close, which leaves the memory with the daemon.
 struct kvt_kept_memory {
   std::unique_ptr<kvtier::client::KeptMemory> memory;
 };
 
+// A copy, made once: it does not change with the table of the process that owns it.
 struct kvt_kept_table {
   kvtier::client::KeptTableContents contents;
 };
@@ -36,6 +38,7 @@ Connection* OrNone(kvt_connection* connection) {
   return connection == nullptr ? nullptr : connection->connection.get();
 }
 
+// `connection` may be null: the memory is then allocated here and kept by no daemon yet.
 Status Open(kvt_connection* connection, const kvt_kept_memory_options* options,
             kvt_kept_memory** memory) {
   KVT_RETURN_IF_ERROR(CheckStruct(options, "options"));
@@ -56,6 +59,8 @@ Status Keep(kvt_kept_memory* memory, kvt_connection* connection) {
   return memory->memory->Keep(connection->connection.get());
 }
 
+// Writes to shared memory alone, without the daemon. REQUIRES: the blocks' bytes are complete on
+// the device, because the next process believes the table.
 Status Publish(kvt_kept_memory* memory, uint32_t group, const uint32_t* blocks,
                const kvt_hash* hashes, size_t count) {
   KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
@@ -64,6 +69,7 @@ Status Publish(kvt_kept_memory* memory, uint32_t group, const uint32_t* blocks,
   return memory->memory->table().Publish(group, {blocks, count}, ToHashes(hashes, count));
 }
 
+// REQUIRES: called before anything that overwrites the blocks is launched.
 Status Retract(kvt_kept_memory* memory, const uint32_t* blocks, size_t count) {
   KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
   KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
@@ -85,6 +91,7 @@ Status SetRoot(kvt_kept_memory* memory, const uint8_t* root) {
   return {};
 }
 
+// The caller's arrays, all of `capacity` elements.
 struct EntryArrays {
   uint32_t* blocks;
   uint32_t* groups;
@@ -92,6 +99,7 @@ struct EntryArrays {
   size_t capacity;
 };
 
+// `*count` is the number of entries, and may exceed the arrays.
 Status GetEntries(const KeptTableContents& contents, const EntryArrays& arrays, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckArray(arrays.blocks, arrays.capacity, "blocks"));
   KVT_RETURN_IF_ERROR(CheckArray(arrays.groups, arrays.capacity, "groups"));
@@ -107,6 +115,7 @@ Status GetEntries(const KeptTableContents& contents, const EntryArrays& arrays, 
   return {};
 }
 
+// Success with a null `*table` means that the daemon keeps nothing under the name.
 Status ReadTable(kvt_connection* connection, const uint8_t* name, kvt_kept_table** table) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
   KVT_RETURN_IF_ERROR(CheckPointer(name, "name"));
@@ -118,6 +127,7 @@ Status ReadTable(kvt_connection* connection, const uint8_t* name, kvt_kept_table
   return {};
 }
 
+// Without a name, all memory of the tenant that no process owns is given back.
 Status Release(kvt_connection* connection, const uint8_t* name, uint32_t device, uint32_t* released,
                uint64_t* bytes) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));

@@ -12,6 +12,9 @@ namespace {
 
 using AttachmentPtr = std::shared_ptr<const Attachment>;
 
+// The attachment over which the load was begun, which must still be the pool's. It never
+// reconnects: the loads of a lost connection cannot be waited for. Errors: kStaleHandle
+// "attachment_lost"; those of Pool::Latest.
 Result<AttachmentPtr> AttachmentOf(kvt_pool* pool, kvt_load load) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_ASSIGN_OR_RETURN(AttachmentPtr attachment, pool->pool->Latest());
@@ -19,6 +22,7 @@ Result<AttachmentPtr> AttachmentOf(kvt_pool* pool, kvt_load load) {
   return attachment;
 }
 
+// `layers` counts only while the load can still succeed, or when it has.
 void Fill(const LoadState& state, kvt_load_progress* progress) {
   const LoadProgress& known = state.progress;
   progress->ready = known.ready;
@@ -29,6 +33,9 @@ void Fill(const LoadState& state, kvt_load_progress* progress) {
   progress->layers = complete ? KVT_ALL_LAYERS : known.finished ? 0 : state.layers;
 }
 
+// `*progress` is set in any case, also when the time is up: callers use the blocks that have
+// arrived. A load that has failed reaches its goal, and the progress says so. Errors: kTimeout
+// "load_timeout".
 Status Wait(kvt_pool* pool, kvt_load load, const LoadGoal& goal, int64_t timeout_ms,
             kvt_load_progress* progress) {
   KVT_RETURN_IF_ERROR(CheckStruct(progress, "progress"));
@@ -43,6 +50,7 @@ Status Wait(kvt_pool* pool, kvt_load load, const LoadGoal& goal, int64_t timeout
                    fmt::format("{} of {} blocks are loaded", state.progress.ready, state.hits));
 }
 
+// Returns once the stream has its wait; the host waits only if the load has no counter.
 Status WaitOnStream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream) {
   KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, AttachmentOf(pool, load));
   return attachment->WaitOnStream(LoadId{load.id}, up_to, stream,
@@ -69,6 +77,7 @@ kvt_status kvt_wait_layers(kvt_pool* pool, kvt_load load, uint32_t layers, int64
   });
 }
 
+// An acquire without anything to load has load 0: the stream need not wait.
 kvt_status kvt_wait_on_stream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream) {
   return client::Guard([&]() -> kvtier::Status {
     if (load.id == 0) return {};

@@ -17,6 +17,8 @@ namespace {
 
 using AttachmentPtr = std::shared_ptr<const Attachment>;
 
+// `*pool` is null after every error. With wait_for_daemon it succeeds without a daemon, and the
+// pool misses until there is one.
 Status Attach(kvt_connection* connection, uint32_t model, uint32_t group, uint32_t device,
               uint64_t pool_bytes, kvt_pool** pool) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
@@ -29,6 +31,8 @@ Status Attach(kvt_connection* connection, uint32_t model, uint32_t group, uint32
   return {};
 }
 
+// Reconnects if it can; without a daemon it describes the latest attachment, whose memory is still
+// mapped.
 Status GetInfo(kvt_pool* pool, kvt_pool_info* info) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
@@ -50,6 +54,8 @@ Status GetInfo(kvt_pool* pool, kvt_pool_info* info) {
   return {};
 }
 
+// Looks the handle's own mapping up, which stays valid after a reconnection. Errors: kStaleHandle;
+// kInvalidArgument "block_outside_pool"; kUnsupported "not_host_memory".
 Status BlockAddress(kvt_pool* pool, kvt_block block, void** address) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckPointer(address, "address"));
@@ -70,6 +76,8 @@ Status BlockAddress(kvt_pool* pool, kvt_block block, void** address) {
   return {};
 }
 
+// One status for each entry. The call itself succeeds, so the first failure is remembered for
+// kvt_last_error, which has its reason.
 void FillResults(const std::vector<EntryOutcome>& outcomes, kvt_status* results) {
   const EntryOutcome* first_failed = nullptr;
   for (size_t i = 0; i < outcomes.size(); ++i) {
@@ -82,6 +90,7 @@ void FillResults(const std::vector<EntryOutcome>& outcomes, kvt_status* results)
   if (first_failed != nullptr) (void)SetLastError({first_failed->code, first_failed->reason, {}});
 }
 
+// REQUIRES: the entry's attachment and retention have been checked.
 wire::CommitItem ToItem(const kvt_commit_entry& entry) {
   wire::CommitItem item{.block = ToHandle(entry.block),
                         .hash = ToHashes(&entry.hash, 1)[0],
@@ -97,6 +106,8 @@ wire::CommitItem ToItem(const kvt_commit_entry& entry) {
   return item;
 }
 
+// Without `results` the entries are only sent: a failure is reported by kvt_take_errors. Nothing is
+// sent if one entry is wrong, so that callers need not find out which were.
 Status Commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count, kvt_status* results) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckArray(entries, count, "entries"));
@@ -118,6 +129,8 @@ Status Commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count, kvt
   return {};
 }
 
+// Handles of a lost attachment hold nothing: they are skipped, so that clean-up never fails for a
+// daemon that is gone. Without `results` the blocks are only sent.
 Status Release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status* results) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
@@ -149,6 +162,8 @@ Status Release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status
   return {};
 }
 
+// May wait for the next daemon and resume (PoolLink::CheckHeld). A loss is kStaleHandle here: for
+// the caller it does not matter whether the daemon or the block is gone.
 Status CheckBlocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
@@ -180,6 +195,7 @@ Result<float> ToCost(double us, const char* name) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_cost", fmt::format("{}: {}", name, us));
 }
 
+// All three are checked before any takes effect. No round trip.
 Status SetComputeCost(kvt_pool* pool, const kvt_compute_cost* cost) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckStruct(cost, "cost"));
@@ -191,6 +207,7 @@ Status SetComputeCost(kvt_pool* pool, const kvt_compute_cost* cost) {
   return {};
 }
 
+// `target` may be null: the caller does not want the count.
 Status StoreCount(const Result<uint32_t>& count, uint32_t* target) {
   if (!count) return tl::unexpected(count.error());
   if (target != nullptr) *target = *count;

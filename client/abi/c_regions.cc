@@ -13,6 +13,7 @@
 #include "client/abi/c_common.h"
 #include "client/core/region.h"
 
+// Opaque to C, freed by kvt_region_close, which waits until no copy touches the memory.
 struct kvt_region {
   // For its time-outs; outlives it.
   const kvtier::client::Connection* connection = nullptr;
@@ -28,6 +29,8 @@ static_assert(KVT_MAX_REGION_BLOCKS == wire::kMaxRegionBlocks);
 static_assert(KVT_FAILURES_KEPT == Transfers::kFailuresKept);
 static_assert(sizeof(kvt_transfer_end::reason) > wire::kMaxReasonBytes);
 
+// Checks pointers, enumerators and counts; the daemon checks the layout against the memory. Errors:
+// kInvalidArgument "bad_memory"; kLimitExceeded "too_many_pieces".
 Result<wire::OpenRegion> ToRequest(const kvt_region_options* options) {
   KVT_RETURN_IF_ERROR(CheckStruct(options, "options"));
   KVT_RETURN_IF_ERROR(CheckArray(options->pieces, options->piece_count, "options.pieces"));
@@ -61,6 +64,8 @@ Result<UniqueFd> DescriptorOf(const kvt_region_options& options) {
   return MakeError(ErrorCode::kInvalidArgument, "no_descriptor", fmt::format("{}", options.fd));
 }
 
+// Needs a daemon, also with wait_for_daemon: a region ends with its connection. `*region` is null
+// after every error.
 Status Open(kvt_connection* connection, uint32_t model, const kvt_region_options* options,
             kvt_region** region) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
@@ -76,6 +81,8 @@ Status Open(kvt_connection* connection, uint32_t model, const kvt_region_options
   return {};
 }
 
+// Only sends. `*transfer` is 0 if nothing was begun; otherwise its end is reported once, by
+// kvt_region_poll or kvt_region_wait, whatever happens to the daemon.
 Status Store(kvt_region* region, const kvt_store_block* blocks, size_t count,
              const StoreStart& start, uint64_t* transfer) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
@@ -106,6 +113,7 @@ Status BeginStore(kvt_region* region, uint64_t transfer) {
   return region->region->BeginStore(transfer);
 }
 
+// As Store. The blocks of the region belong to the transfer until its end.
 Status Load(kvt_region* region, const kvt_load_block* blocks, size_t count, kvt_load_order order,
             uint64_t* transfer) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
@@ -124,6 +132,7 @@ Status Load(kvt_region* region, const kvt_load_block* blocks, size_t count, kvt_
   return {};
 }
 
+// The reason is cut to the field and ends with a zero; a static_assert holds the sizes together.
 kvt_transfer_end ToEnd(const EndedTransfer& ended) {
   kvt_transfer_end end{};
   end.transfer = ended.transfer;
@@ -137,6 +146,7 @@ kvt_transfer_end ToEnd(const EndedTransfer& ended) {
   return end;
 }
 
+// Never waits. Further ends stay for the next call.
 Status Poll(kvt_region* region, kvt_transfer_end* ends, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
   KVT_RETURN_IF_ERROR(CheckArray(ends, capacity, "ends"));
@@ -147,6 +157,7 @@ Status Poll(kvt_region* region, kvt_transfer_end* ends, size_t capacity, size_t*
   return {};
 }
 
+// Takes the end: kvt_region_poll does not report it again. Errors: those of Region::Wait.
 Status Wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms, kvt_transfer_end* end) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
   KVT_RETURN_IF_ERROR(CheckPointer(end, "end"));
@@ -157,6 +168,7 @@ Status Wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms, kvt_trans
   return {};
 }
 
+// `*layers` is set also when the load has failed: the layers that had come are counted.
 Status GetLayersLoaded(kvt_region* region, uint64_t transfer, uint32_t* layers) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
   KVT_RETURN_IF_ERROR(CheckPointer(layers, "layers"));
@@ -171,6 +183,8 @@ Status WaitLayers(kvt_region* region, uint64_t transfer, uint32_t layers, int64_
   return region->region->WaitLayers(transfer, layers, ToDeadline(timeout_ms, *region->connection));
 }
 
+// `*count` is the number of all failures. They are forgotten once the arrays have held all of them,
+// so that a caller whose arrays are too small can ask again.
 Status TakeFailures(kvt_region* region, uint64_t transfer, uint32_t* positions, kvt_miss* reasons,
                     size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
@@ -186,6 +200,7 @@ Status TakeFailures(kvt_region* region, uint64_t transfer, uint32_t* positions, 
   return {};
 }
 
+// One round trip; holds nothing.
 Status LookUp(kvt_region* region, const kvt_hash* hashes, size_t count, uint8_t* presence) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
   KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
@@ -217,6 +232,7 @@ Status Hint(kvt_region* region, const kvt_hash* hashes, size_t count, kvt_hint h
   return {};
 }
 
+// Waits for the daemon's answer, which comes when nothing of the prefix is on its way any more.
 Status Prefetch(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t timeout_ms,
                 uint32_t* in_memory) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));

@@ -19,6 +19,7 @@
 namespace kvtier::client {
 namespace {
 
+// Absent and empty are not the same for every recipe, so that null becomes no text here.
 std::optional<std::string> TextOf(const char* text) {
   return text == nullptr ? std::nullopt : std::optional<std::string>(text);
 }
@@ -74,6 +75,8 @@ Result<BlockHasher> ToHasher(const kvt_hash_options& options) {
   return BlockHasher(options.block_tokens, recipe, std::move(identity), options.lookahead_tokens);
 }
 
+// The last hash is that of the tokens that fill no block, unless the recipe looks ahead. Nothing is
+// written if the array is too small: half of a prompt's hashes is no prefix of use.
 Status HashBlocks(const kvt_hash_options* options, std::span<const uint32_t> tokens,
                   kvt_hash* hashes, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckStruct(options, "options"));
@@ -102,6 +105,8 @@ Status HashBlocks(const kvt_hash_options* options, std::span<const uint32_t> tok
   return {};
 }
 
+// `given` may be null: all defaults. The caller's copy function must not throw; a result other than
+// 0 fails the call that copies. Errors: kInvalidArgument "bad_retention", "bad_plan".
 Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Connection& connection) {
   kvt_sequence_options options;
   kvt_sequence_options_init(&options);
@@ -113,7 +118,7 @@ Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Conne
     return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
                      fmt::format("{}", options.retention));
   }
-  if (options.plan > KVT_PLAN_BOTH_ENDS) {
+  if (options.plan > KVT_PLAN_CUT) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_plan", fmt::format("{}", options.plan));
   }
   KVT_ASSIGN_OR_RETURN(PromptIdentity identity, ToIdentity(options.identity));
@@ -134,6 +139,8 @@ Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Conne
   return result;
 }
 
+// One round trip, or two if something must be filled. `*sequence` is null after every error, and
+// nothing is held then.
 Status Open(kvt_pool* pool, const kvt_sequence_options* options, const uint32_t* tokens,
             size_t token_count, kvt_sequence** sequence) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
@@ -168,14 +175,16 @@ void FillInfo(const Sequence& sequence, kvt_sequence_info* info) {
   info->ready_us = sequence.forecast().ready_us;
 }
 
+// With a gap, the blocks before it and in it are usable while the rest is loaded.
 Status CheckTableReady(const Sequence& sequence) {
-  if (sequence.ready() || sequence.usable_blocks() > 0) return {};
+  if (sequence.ready()) return {};
   return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
 }
 
+// `*count` is set also if the array is too small, so that callers can ask for the size alone.
 Status BlockTable(const Sequence& sequence, int32_t* indices, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckTableReady(sequence));
-  const size_t blocks = sequence.usable_blocks();
+  const size_t blocks = sequence.blocks();
   *count = blocks;
   if (indices == nullptr && capacity == 0) return {};
   if (capacity < blocks) {
@@ -189,6 +198,8 @@ Status BlockTable(const Sequence& sequence, int32_t* indices, size_t capacity, s
   return {};
 }
 
+// A slot is a token's place in the pool, counted in tokens, as paged attention wants it. Errors:
+// kInvalidArgument "beyond_sequence"; kWrongState "not_ready".
 Status SlotMapping(const Sequence& sequence, uint64_t first, size_t count, int64_t* slots) {
   KVT_RETURN_IF_ERROR(CheckTableReady(sequence));
   KVT_RETURN_IF_ERROR(CheckArray(slots, count, "slots"));
@@ -197,29 +208,11 @@ Status SlotMapping(const Sequence& sequence, uint64_t first, size_t count, int64
                      fmt::format("{} tokens from {} on of {}", count, first, sequence.tokens()));
   }
   const uint64_t block_tokens = sequence.attachment().block_tokens();
-  if (!sequence.ready() && first + count > sequence.usable_blocks() * block_tokens) {
-    return MakeError(ErrorCode::kWrongState, "not_ready",
-                     "what follows the gap must be waited for");
-  }
   for (size_t i = 0; i < count; ++i) {
     const uint64_t token = first + i;
     slots[i] = static_cast<int64_t>(sequence.block(token / block_tokens).value * block_tokens +
                                     token % block_tokens);
   }
-  return {};
-}
-
-Status ComputeRanges(const Sequence& sequence, kvt_token_range* ranges, size_t capacity,
-                     size_t* count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
-  const std::vector<TokenRange> found = sequence.ComputeRanges();
-  *count = found.size();
-  KVT_RETURN_IF_ERROR(CheckArray(ranges, std::min(capacity, found.size()), "ranges"));
-  if (capacity < found.size()) {
-    return MakeError(ErrorCode::kInvalidArgument, "capacity_too_small",
-                     fmt::format("{} of {}", capacity, found.size()));
-  }
-  for (size_t i = 0; i < found.size(); ++i) ranges[i] = {found[i].first, found[i].end};
   return {};
 }
 
@@ -318,13 +311,6 @@ kvt_status kvt_sequence_slot_mapping(const kvt_sequence* sequence, uint64_t firs
                                      int64_t* slots) {
   return client::WithSequence(
       sequence, [&] { return client::SlotMapping(*sequence->sequence, first, count, slots); });
-}
-
-kvt_status kvt_sequence_compute_ranges(const kvt_sequence* sequence, kvt_token_range* ranges,
-                                       size_t capacity, size_t* count) {
-  return client::WithSequence(sequence, [&] {
-    return client::ComputeRanges(*sequence->sequence, ranges, capacity, count);
-  });
 }
 
 kvt_status kvt_sequence_append(kvt_sequence* sequence, const uint32_t* tokens, size_t count) {

@@ -120,7 +120,7 @@ Status Connection::Flush() {
   const bool replaced = std::exchange(replaced_since_flush_, false);
   lock.unlock();
   if (!session || replaced) {
-    return MakeError(ErrorCode::kUnavailable, "connection_lost", "what was sent may be lost");
+    return MakeError(ErrorCode::kUnavailable, "connection_lost", "earlier messages may be lost");
   }
   // The daemon answers in order.
   const Result<wire::Pong> pong =

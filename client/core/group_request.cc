@@ -67,21 +67,11 @@ Status CheckRequest(std::span<const GroupRequest> groups, const Links& links) {
                    fmt::format("{} bytes, at most {}", bytes, limits.max_frame_bytes));
 }
 
-// Whether the hits are hashes that were asked for, without a gap but for the one of the forecast,
-// before which all are usable.
+// Checks that the hits are hashes that were asked for, one after the other.
 Status CheckHits(const GroupRequest& group, const LoadWish& wish, const AcquiredPart& part) {
   const uint64_t asked = group.hashes.size();
   if (part.forecast.has_value() != wish.any()) return BadReply("an answer to another wish");
-  const LoadForecast forecast = part.forecast.value_or(LoadForecast{});
-  const uint64_t gap = forecast.gap_blocks;
-  if (gap > asked || (gap > 0 && wish.plan != HitPlan::kBothEnds) ||
-      (gap > 0 && forecast.gap_first >= part.hits.size())) {
-    return BadReply("a gap where none can be");
-  }
-  for (size_t i = 0; gap > 0 && i < forecast.gap_first; ++i) {
-    if (part.hits[i].tier != Tier::kPool) return BadReply("a gap behind what is to be loaded");
-  }
-  const uint64_t full_hits = part.hits.size() - (part.partial_block ? 1 : 0) + gap;
+  const uint64_t full_hits = part.hits.size() - (part.partial_block ? 1 : 0);
   if (part.partial_block) {
     if (*part.partial_block >= group.partial_blocks.size() || part.hits.empty() ||
         full_hits != asked) {
@@ -91,7 +81,7 @@ Status CheckHits(const GroupRequest& group, const LoadWish& wish, const Acquired
   if (part.first_hit > asked || full_hits > asked - part.first_hit) {
     return BadReply("more hits than hashes");
   }
-  if (part.new_blocks.size() != group.new_blocks + gap) {
+  if (part.new_blocks.size() != group.new_blocks) {
     return BadReply("a wrong number of private blocks");
   }
   return {};
@@ -192,11 +182,8 @@ Result<std::vector<AcquiredPart>> AcquireOver(const Links& links,
 Result<wire::LookupReply> LookUpOver(const Links& links, std::span<const GroupRequest> groups,
                                      const LookupOptions& options, Deadline deadline) {
   KVT_RETURN_IF_ERROR(CheckRequest(groups, links));
-  wire::Lookup request{.all_ranks = options.all_ranks,
-                       .every_prefix = options.every_prefix,
-                       .parts = {},
-                       .wish = options.wish,
-                       .held_tokens = options.held_tokens};
+  wire::Lookup request{
+      .all_ranks = options.all_ranks, .every_prefix = options.every_prefix, .parts = {}};
   bool asks = false;
   for (size_t i = 0; i < groups.size(); ++i) {
     request.parts.push_back({links[i]->pool, groups[i].hashes});
@@ -206,8 +193,7 @@ Result<wire::LookupReply> LookUpOver(const Links& links, std::span<const GroupRe
     return wire::LookupReply{.prefixes = {},
                              .parts = std::vector<wire::LookupReply::Part>(groups.size())};
   const auto check = [&](const wire::LookupReply& reply) -> Status {
-    bool fits =
-        reply.parts.size() == groups.size() && reply.cut.has_value() == options.wish.has_value();
+    bool fits = reply.parts.size() == groups.size();
     for (size_t i = 0; fits && i < groups.size(); ++i) {
       fits = reply.parts[i].presence.size() == groups[i].hashes.size();
     }

@@ -31,14 +31,11 @@ struct GroupRequest {
 struct LookupOptions {
   bool all_ranks = false;     // what every tensor-parallel rank of the model has
   bool every_prefix = false;  // else only the longest
-  // Which prefix is worth loading, for an engine that has the first held_tokens itself.
-  std::optional<LoadWish> wish;
-  uint32_t held_tokens = 0;
 };
 
 // Thread-safe, as the attachments. One round trip; the reply is checked against the request. The
 // answer has a part for each group asked; with a wish, which one group alone can have, it has the
-// forecast. See Cache::Acquire and daemon/session/group_acquire.h. Errors: the daemon's;
+// forecast. See Cache::AcquireGroups. Errors: the daemon's;
 // kInvalidArgument "no_group"; kStaleHandle "other_session" (an attachment was made over another
 // connection, or before it was lost); kLimitExceeded "too_many_hashes", "too_many_partial_blocks",
 // "frame_too_long"; kUnavailable; kTimeout (a later grant is released).

@@ -43,7 +43,8 @@ Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> device
   });
   if (found != devices.end()) return static_cast<uint32_t>(found - devices.begin());
   return MakeError(ErrorCode::kNotFound, "device_not_served",
-                   fmt::format("the GPU {:02x} is not among the daemon's: {}",
+                   fmt::format("the GPU {:02x} is not among the daemon's ({}): set its pool.device "
+                               "to \"all\", or name that GPU there",
                                fmt::join(*wanted, ""), NamesOf(devices)));
 }
 

@@ -86,7 +86,7 @@ Result<LinkPtr> PoolLink::Live() {
   }
   lock.lock();
   given_up_ = true;
-  return tl::unexpected(Lost("what was held is lost"));
+  return tl::unexpected(Lost("the held blocks are lost"));
 }
 
 // The bytes of a held block change only after its session has ended, and blocks that the next

@@ -99,29 +99,21 @@ size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& re
 void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
   const size_t hits = CountGenuineHits(plan, reply);
   forecast_ = reply.forecast.value_or(LoadForecast{});
-  // Without a hit behind it, it is no gap: its blocks are the first of the private ones.
-  if (forecast_.gap_blocks > 0 && hits > forecast_.gap_first) {
-    gap_first_ = forecast_.gap_first;
-    gap_blocks_ = forecast_.gap_blocks;
-    gap_open_ = true;
-  }
   const bool has_partial = reply.partial_block && hits == reply.hits.size();
-  uint64_t covered = (hits + gap_blocks_ - (has_partial ? 1 : 0)) * uint64_t{block_tokens()};
+  uint64_t covered = (hits - (has_partial ? 1 : 0)) * uint64_t{block_tokens()};
   if (has_partial) covered += plan.partial_tokens[*reply.partial_block];
   cached_end_ = std::min(covered, plan.usable_tokens);
   cached_blocks_ = cached_end_ / block_tokens();
-  shared_blocks_ = gap_open_ ? gap_first_ : cached_blocks_;
-  computed_tokens_ = gap_open_ ? gap_first_ * uint64_t{block_tokens()} : cached_end_;
+  shared_blocks_ = cached_blocks_;
+  computed_tokens_ = cached_end_;
   const bool copies = cached_end_ % block_tokens() != 0;
 
-  const auto gap = reply.new_blocks.begin() + static_cast<ptrdiff_t>(gap_blocks_);
   std::vector<BlockHandle> unused;
   for (size_t i = 0; i < reply.hits.size(); ++i) {
     const AcquiredBlock& hit = reply.hits[i];
-    if (gap_open_ && i == gap_first_) blocks_.insert(blocks_.end(), reply.new_blocks.begin(), gap);
-    if (BlockOfHit(i) < cached_blocks_) {
+    if (i < cached_blocks_) {
       blocks_.push_back(hit.handle);
-    } else if (BlockOfHit(i) == cached_blocks_ && copies) {
+    } else if (i == cached_blocks_ && copies) {
       copy_source_ = hit.handle;
     } else {
       unused.push_back(hit.handle);
@@ -129,7 +121,7 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
     }
     cached_tiers_.push_back(hit.tier);
   }
-  blocks_.insert(blocks_.end(), gap, reply.new_blocks.end());
+  blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
   ReleaseBlocks(std::move(unused));
   load_ = reply.load;
   load_hits_ = static_cast<uint32_t>(cached_tiers_.size());
@@ -161,48 +153,21 @@ Status Sequence::Wait(Deadline deadline) {
   return settled ? settled : tl::unexpected(LostIfUnavailable(settled.error()));
 }
 
-// The hits before a gap are usable from the start, and so not among the lost, whatever the daemon
-// says. Where all behind it are lost, the gap's blocks are the first of those that follow the
-// cached prefix, computed or not.
 void Sequence::LoseHitsFrom(uint32_t ready) {
-  ready = std::max(ready, static_cast<uint32_t>(gap_first_));
   std::vector<BlockHandle> lost;
   if (copy_source_) lost.push_back(*std::exchange(copy_source_, std::nullopt));
-  const size_t first_lost = BlockOfHit(ready);
-  if (first_lost < cached_blocks_) {
-    const auto first = blocks_.begin() + static_cast<ptrdiff_t>(first_lost);
+  if (ready < cached_blocks_) {
+    const auto first = blocks_.begin() + ready;
     const auto end = blocks_.begin() + static_cast<ptrdiff_t>(cached_blocks_);
     lost.insert(lost.begin(), first, end);
     blocks_.erase(first, end);
-    cached_blocks_ = first_lost;
+    cached_blocks_ = ready;
   }
   cached_tiers_.resize(ready);
   cached_end_ = cached_blocks_ * uint64_t{block_tokens()};
-  if (gap_blocks_ == 0) {
-    shared_blocks_ = cached_blocks_;
-    computed_tokens_ = cached_end_;
-  }
-  if (gap_open_ && cached_blocks_ == gap_end()) {
-    gap_open_ = false;
-    gap_blocks_ = 0;
-    cached_blocks_ = gap_first_;
-    cached_end_ = gap_first_ * uint64_t{block_tokens()};
-  }
+  shared_blocks_ = cached_blocks_;
+  computed_tokens_ = cached_end_;
   ReleaseBlocks(std::move(lost));
-}
-
-void Sequence::CloseGap() {
-  gap_open_ = false;
-  shared_blocks_ = std::max(shared_blocks_, cached_blocks_);
-  computed_tokens_ = std::max(computed_tokens_, cached_end_);
-}
-
-std::vector<TokenRange> Sequence::ComputeRanges() const {
-  std::vector<TokenRange> ranges;
-  if (gap_open_) ranges.push_back({computed_tokens_, gap_end() * uint64_t{block_tokens()}});
-  const uint64_t rest = std::max(computed_tokens_, cached_end_);
-  if (rest < tokens_.size()) ranges.push_back({rest, tokens_.size()});
-  return ranges;
 }
 
 Status Sequence::Settle() {
@@ -212,8 +177,6 @@ Status Sequence::Settle() {
     KVT_RETURN_IF_ERROR(EndCopy());
   }
   ready_ = true;
-  // A gap may have been computed before the rest had come.
-  if (gap_blocks_ > 0 && !gap_open_) CloseGap();
   return {};
 }
 
@@ -291,18 +254,10 @@ Status Sequence::Append(std::span<const uint32_t> tokens) {
 }
 
 Status Sequence::MarkComputed(uint64_t tokens) {
-  const uint64_t gap_tokens = gap_blocks_ > 0 ? gap_end() * uint64_t{block_tokens()} : 0;
-  const bool of_gap = gap_blocks_ > 0 && tokens <= gap_tokens;
-  KVT_RETURN_IF_ERROR(of_gap ? Check() : CheckReady());
+  KVT_RETURN_IF_ERROR(CheckReady());
   if (tokens > tokens_.size()) {
     return MakeError(ErrorCode::kInvalidArgument, "too_many_tokens",
                      fmt::format("{} of {}", tokens, tokens_.size()));
-  }
-  if (gap_open_ && tokens >= gap_tokens) {
-    KVT_RETURN_IF_ERROR(CommitBlocks(shared_blocks_, gap_end(), std::nullopt));
-    computed_tokens_ = gap_tokens;
-    gap_open_ = false;
-    if (ready_) CloseGap();
   }
   if (tokens <= computed_tokens_) return {};
   const size_t full_blocks = tokens / block_tokens();
@@ -366,10 +321,6 @@ void Sequence::TellTokens(size_t first, size_t end, uint16_t tokens) const {
 
 Result<std::unique_ptr<Sequence>> Sequence::Fork() {
   KVT_RETURN_IF_ERROR(CheckReady());
-  if (gap_open_) {
-    return MakeError(ErrorCode::kWrongState, "gap_not_computed",
-                     "a fork would share blocks behind a gap that is not computed yet");
-  }
   SequenceOptions options = options_;
   options.reserve_tokens = 0;
   std::unique_ptr<Sequence> fork(new Sequence(attachment_, std::move(options), hasher_));
@@ -444,7 +395,7 @@ Result<uint32_t> Sequence::Hint(SequenceHint hint, int64_t returns_in_ms) {
 std::array<uint64_t, kTierCount> Sequence::TokensByTier() const {
   std::array<uint64_t, kTierCount> tokens{};
   for (size_t hit = 0; hit < cached_tiers_.size(); ++hit) {
-    const uint64_t first = BlockOfHit(hit) * block_tokens();
+    const uint64_t first = hit * block_tokens();
     tokens[static_cast<size_t>(cached_tiers_[hit])] +=
         std::min<uint64_t>(block_tokens(), cached_end_ - first);
   }
@@ -474,13 +425,12 @@ Status Sequence::Resume(uint64_t resumes) {
 
 void Sequence::EndLoadEarly() {
   load_ = LoadId{};
-  // Up to the end of a gap every block is needed as it is.
-  const auto begin = blocks_.begin() + static_cast<ptrdiff_t>(gap_blocks_ == 0 ? 0 : gap_end());
   const auto end = blocks_.begin() + static_cast<ptrdiff_t>(cached_blocks_);
-  const auto lost = std::find_if(begin, end, [this](auto block) { return IsLost(block); });
+  const auto lost =
+      std::find_if(blocks_.begin(), end, [this](auto block) { return IsLost(block); });
   if (lost == end && (!copy_source_ || !IsLost(*copy_source_))) return;
   miss_ = kMissUnavailable;
-  LoseHitsFrom(static_cast<uint32_t>(lost - blocks_.begin() - static_cast<ptrdiff_t>(gap_blocks_)));
+  LoseHitsFrom(static_cast<uint32_t>(lost - blocks_.begin()));
 }
 
 Status Sequence::CommitAgain() {

@@ -27,12 +27,6 @@ namespace kvtier::client {
 using BlockCopier =
     std::function<bool(uint64_t target_offset, uint64_t source_offset, uint64_t bytes)>;
 
-struct TokenRange {
-  uint64_t first = 0;
-  uint64_t end = 0;
-  friend bool operator==(const TokenRange&, const TokenRange&) = default;
-};
-
 struct SequenceOptions {
   PromptIdentity identity;  // without prompt_embeds: a sequence grows
   uint64_t leave_tokens = 1;
@@ -43,9 +37,6 @@ struct SequenceOptions {
   int64_t request_timeout_ms = 5000;
 };
 
-// With HitPlan::kBothEnds the daemon may leave a gap in the prefix, between blocks that are usable
-// at once and blocks that are loaded: the gap's blocks are private ones, to be computed meanwhile.
-//
 // One thread at a time. A call that finds the session lost resumes it if it can, and goes on: all
 // computed tokens are there. If it cannot, or if one of the blocks has been lost, calls other than
 // Open fail with kStaleHandle "connection_lost" from then on.
@@ -69,14 +60,6 @@ class Sequence {
 
   // Whether the block table is final and the cached prefix usable.
   [[nodiscard]] bool ready() const { return ready_; }
-  // The ranges to compute, in order: the rest of the gap, which needs no Wait, and the tokens
-  // behind the cached prefix, of which a Wait may make more. None is empty.
-  [[nodiscard]] std::vector<TokenRange> ComputeRanges() const;
-  // How many blocks of the table are final, and may be used: before it is ready those up to the
-  // gap's end.
-  [[nodiscard]] size_t usable_blocks() const {
-    return ready_ ? blocks_.size() : gap_blocks_ == 0 ? 0 : gap_end();
-  }
   // The daemon's forecast when the sequence was opened; zeros without a wish.
   [[nodiscard]] const LoadForecast& forecast() const { return forecast_; }
   // Gives the daemon a hint about the blocks that this sequence found or has committed; returns of
@@ -87,10 +70,7 @@ class Sequence {
   [[nodiscard]] BlockIndex block(size_t i) const { return blocks_[i].index; }
   [[nodiscard]] BlockHandle handle(size_t i) const { return blocks_[i]; }
   [[nodiscard]] uint64_t tokens() const { return tokens_.size(); }
-  // Tokens in a gap are not among them.
-  [[nodiscard]] uint64_t cached_tokens() const {
-    return cached_end_ - gap_blocks_ * uint64_t{block_tokens()};
-  }
+  [[nodiscard]] uint64_t cached_tokens() const { return cached_end_; }
   [[nodiscard]] uint64_t computed_tokens() const { return computed_tokens_; }
   // How many of the cached tokens each tier had.
   [[nodiscard]] std::array<uint64_t, kTierCount> TokensByTier() const;
@@ -110,14 +90,6 @@ class Sequence {
   [[nodiscard]] size_t CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& reply) const;
   // Drops the hits from `ready` on from the cached prefix.
   void LoseHitsFrom(uint32_t ready);
-  // The blocks [gap_first_, gap_end()) of the table.
-  [[nodiscard]] size_t gap_end() const { return gap_first_ + gap_blocks_; }
-  // Where in the table a hit is.
-  [[nodiscard]] size_t BlockOfHit(size_t hit) const {
-    return hit < gap_first_ ? hit : hit + gap_blocks_;
-  }
-  // The gap has been computed, or will not be one any more: what follows it belongs to the prefix.
-  void CloseGap();
   // Makes the block table as long as the tokens need and the first writable block private.
   [[nodiscard]] Status Settle();
   // The source was copied; it is given back. If it was lost meanwhile, so is the copy, and its
@@ -163,14 +135,10 @@ class Sequence {
   BlockHasher hasher_;
   bool tells_tokens_ = false;
 
-  // The block table: shared_blocks_ immutable ones, then private ones. But if there is a gap that
-  // is not computed yet, the blocks from its end up to cached_blocks_ are immutable, too.
+  // The block table: shared_blocks_ immutable ones, then private ones.
   std::vector<BlockHandle> blocks_;
   size_t shared_blocks_ = 0;
-  size_t cached_blocks_ = 0;  // the table's first so many are the cached prefix, the gap included
-  size_t gap_first_ = 0;
-  size_t gap_blocks_ = 0;  // stays when it has been computed
-  bool gap_open_ = false;
+  size_t cached_blocks_ = 0;  // the table's first so many are the cached prefix
   // The last shared block is a partial one that this sequence committed.
   bool partial_committed_ = false;
   // A cached block of which a part is used: copied to the first private block once it is there.
@@ -178,7 +146,7 @@ class Sequence {
   // Where the cached prefix came from, by hit, the copied one included.
   std::vector<Tier> cached_tiers_;
 
-  uint64_t cached_end_ = 0;  // in tokens, the gap included
+  uint64_t cached_end_ = 0;  // in tokens
   LoadForecast forecast_;
   uint64_t computed_tokens_ = 0;
   LoadId load_;

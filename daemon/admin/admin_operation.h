@@ -33,7 +33,7 @@ class AdminCall {
   [[nodiscard]] virtual bool cancelled() const = 0;
 };
 
-// What every operation works with. Borrowed, and outlives the operations.
+// The objects that every operation works with. Borrowed, and outlives the operations.
 struct OperationBasics {
   Cache* cache = nullptr;
   EventLoop* loop = nullptr;

@@ -14,7 +14,7 @@
 //   {"op":"erase","tenant":"t","before_ms":0}  destroys its keys and forgets its blocks, for good;
 //                                      "before_ms": only of whole hours before; "without_proof"
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
-//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  the latest events, see trace_operation.h
+//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000} the latest events, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it
 //   {"op":"drain"}                     writes blocks that should survive a restart to disk
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way or to be adopted
@@ -26,6 +26,7 @@
 // kAdminProgressMs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,16 +35,16 @@
 #include "base/result.h"
 #include "daemon/admin/admin_operation.h"
 #include "daemon/admin/admin_request.h"
-#include "daemon/admin/trace_ring.h"
-#include "daemon/config/config.h"
-#include "daemon/keeper/descriptor_store.h"
-#include "daemon/metrics/metrics_snapshot.h"
-#include "daemon/runtime/log.h"
-#include "daemon/session/kept_memories.h"
-#include "daemon/session/models.h"
-#include "daemon/session/server.h"
 
 namespace kvtier {
+
+class DescriptorStore;
+class KeptMemories;
+class Log;
+class ModelRegistry;
+class Server;
+class TraceRing;
+struct Config;
 
 // Event loop only. It owns the operations that are under way; their calls belong to the
 // connections. Every operation works in short steps, because an administrator's question must not
@@ -61,7 +62,9 @@ class AdminOperations {
     const ModelRegistry* models = nullptr;
     KeptMemories* kept_memories = nullptr;
     const Server* server = nullptr;
-    const MetricsSources* metrics = nullptr;
+    // The answers to "status" and "stats".
+    std::function<std::string()> status_json;
+    std::function<std::string()> stats_json;
   };
   explicit AdminOperations(const Environment& environment);
   ~AdminOperations();

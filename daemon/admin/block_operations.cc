@@ -9,7 +9,8 @@
 
 #include "daemon/admin/admin_operations.h"
 #include "daemon/admin/chosen_models.h"
-#include "daemon/session/session.h"
+#include "daemon/session/block_handler.h"
+#include "daemon/session/models.h"
 #include "protocol/restorable_prefix.h"
 
 namespace kvtier {

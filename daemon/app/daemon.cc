@@ -17,6 +17,7 @@
 #include "daemon/config/reload.h"
 #include "daemon/config/tenants.h"
 #include "daemon/keeper/store_opening.h"
+#include "daemon/metrics/status_json.h"
 #include "daemon/runtime/process.h"
 #include "daemon/runtime/process_end.h"
 #include "gpu/cuda_device.h"
@@ -150,7 +151,7 @@ Status Daemon::OpenDisk() {
   const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
   if (!kept && config_.disk.root_key.empty()) {
     log_->Warning("disk.keys_not_kept",
-                  "a restart will lose what is on disk, for the encryption keys end with this "
+                  "a restart will lose the blocks on disk, for the encryption keys end with this "
                   "process: {}",
                   kept.error().ToString());
   }
@@ -293,6 +294,7 @@ void Daemon::MakeCache() {
   options.token_tenants = config_.events.token_ids;
   options.token_bytes = config_.events.token_bytes;
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
+  disk_->Watch(clock_, executor_.get(), [this] { cache_->StopDiskWrites(); });
 }
 
 // The configuration was checked against itself only. The disk may be smaller than configured, and
@@ -399,7 +401,8 @@ void Daemon::MakeServers() {
       .models = models_.get(),
       .kept_memories = kept_memories_.get(),
       .server = server_.get(),
-      .metrics = &metrics_sources_});
+      .status_json = [this] { return StatusJson(metrics_sources_); },
+      .stats_json = [this] { return StatsJson(metrics_sources_); }});
   admin_server_ = std::make_unique<AdminServer>(&network_, log_, peers_, admin_operations_.get());
 }
 
@@ -482,6 +485,7 @@ void Daemon::TickForever() {
     loop_lag_.ObserveTick(kTickMs);
     history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
+    disk_->Tick();
     kept_memories_->Tick();
     if (events_) events_->Tick();
     if (clock_.MonotonicMs() >= trim_at_ms_) TrimHeap();

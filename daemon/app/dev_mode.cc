@@ -228,7 +228,7 @@ kvtierd for development serves user {} alone.
 {}
 Other sizes: --set host.bytes=8GiB, --set disk.bytes=0B, and so on; --check-config shows all.
 A page for people: --set metrics.listen=127.0.0.1:9400
-Ctrl-C ends it; what is on disk is there again at the next start.
+Ctrl-C ends it; blocks on disk are there again at the next start.
 {}
 
 Next, in another terminal:

@@ -32,7 +32,7 @@ struct ServerConfig {
   // --- no keys: tests alone set them
   // The protocol's own limit.
   uint32_t max_hashes_per_call = wire::kMaxHashesPerCall;
-  // An engine registers one model for each of its ranks; models are never removed.
+  // An engine uses one model for each of its ranks, and others when its weights change.
   uint32_t max_models_per_tenant = 64;
   // Replies waiting for one client to read them: sixteen of the longest. Above this the daemon
   // stops reading that client's requests.

@@ -305,7 +305,7 @@ constexpr std::array kRemedies = {
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
     Remedy{"cold_endpoint", "cold.endpoint", "name resp://HOST:PORT or resp:///PATH"},
     Remedy{"socket_in_use", "", "stop that process, or name another path"},
-    Remedy{"socket_path_taken", "", "remove what is there, or name another path"},
+    Remedy{"socket_path_taken", "", "remove the file there, or name another path"},
     Remedy{"socket_path_too_long", "", "name one of at most 107 bytes"},
     Remedy{"EADDRINUSE", "",
            "another process listens there (ss -ltnp): end it, or name another port; port 0 takes "

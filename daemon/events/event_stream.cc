@@ -135,7 +135,7 @@ bool EventStream::GiveName(NamespaceId id) {
   spaces_[id.value].topic = &topic->second;
   spaces_[id.value].group = name->group;
   if (added) {
-    // What an earlier daemon published under this topic holds no longer.
+    // Batches that an earlier daemon published under this topic hold no longer.
     topic->second.text = std::make_shared<const std::string>(text);
     topic->second.batch.AddCleared();
   }

@@ -94,7 +94,7 @@ class EventStream final : public BlockEventSink {
   [[nodiscard]] const Space* SpaceOf(NamespaceId id) const;
   void NameSpaces();
   void FindNewSpaces();
-  // False: no engine has said what the model is called.
+  // False: no engine has named the model.
   [[nodiscard]] bool GiveName(NamespaceId id);
   void PublishPart();
   void Publish(Topic* topic);

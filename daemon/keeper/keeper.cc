@@ -108,7 +108,7 @@ void Keeper::Accept() {
   visitor_ = std::move(connection);
 }
 
-// A daemon that has ended was still promised what it sent before.
+// A daemon that has ended was still promised all that it sent before.
 bool Keeper::HasDaemon() {
   while (daemon_.valid() && IsAtEnd(daemon_.get())) Serve(&daemon_);
   return daemon_.valid();

@@ -48,9 +48,10 @@ class KeeperLink {
   [[nodiscard]] Status ReleaseUnclaimed();
   [[nodiscard]] Status End();
 
-  // One request in two halves. Send never waits, and what it has sent the keeper has, even if this
-  // process ends now. Each is followed by its Await, in the order of sending. Errors of Send:
-  // kUnavailable "keeper_silent" (it is gone, or takes nothing); of Await: those of the request.
+  // One request in two halves. Send never waits, and the keeper has every request that was sent,
+  // even if this process ends now. Each is followed by its Await, in the order of sending. Errors
+  // of Send: kUnavailable "keeper_silent" (it is gone, or takes nothing); of Await: those of the
+  // request.
   [[nodiscard]] Status Send(KeeperRequest request, std::string_view name = {}, int descriptor = -1,
                             int64_t number = 0);
   [[nodiscard]] Status Await(KeeperRequest request, UniqueFd* received = nullptr);
@@ -64,7 +65,7 @@ class KeeperLink {
   explicit KeeperLink(UniqueFd socket) : socket_(std::move(socket)) {}
   // Nothing if nothing listens.
   [[nodiscard]] static Result<std::optional<KeeperLink>> Connect(const std::string& path);
-  // Waits for the answer to what was sent.
+  // Waits for the answer to the request sent.
   [[nodiscard]] Result<KeeperPacket> Answer(KeeperRequest request, UniqueFd* received);
   // False: the keeper is of another version.
   [[nodiscard]] Result<bool> Greet(int64_t keep_for_ms);

@@ -139,13 +139,9 @@ Status KeeperStore::DoKeep(const std::string& name, const Descriptor& descriptor
   return {};
 }
 
-void KeeperStore::DoRelease(std::string_view name) {
-  Ask(KeeperRequest::kRelease, name);
-}
+void KeeperStore::DoRelease(std::string_view name) { Ask(KeeperRequest::kRelease, name); }
 
-void KeeperStore::ReleaseUnclaimed() {
-  Ask(KeeperRequest::kReleaseUnclaimed);
-}
+void KeeperStore::ReleaseUnclaimed() { Ask(KeeperRequest::kReleaseUnclaimed); }
 
 void KeeperStore::DoReleaseAll() {
   ended_ = true;
@@ -162,7 +158,7 @@ void EndKeeper(const std::string& socket, Log* log) {
     log->Warning("keeper.none", "an earlier daemon's keeper does not end: {}",
                  ended.error().ToString());
   } else if (*ended) {
-    log->Info("keeper.ended", "an earlier daemon's keeper gave back what it kept");
+    log->Info("keeper.ended", "an earlier daemon's keeper gave back its memory");
   }
 }
 

@@ -13,8 +13,8 @@ const ColdStats& StatsOf(From from) { return from.snapshot.stats.cold; }
 
 constexpr MetricRow kColdRows[] = {
     {kCounter, "kvtier_cold_lookups",
-     "Acquires and lookups with blocks that this host misses, by what the store of the cold tier "
-     "answered, one for each group of a model; "
+     "Acquires and lookups with blocks that this host misses, by the answer of the cold tier's "
+     "store, one for each group of a model; "
      "skipped: it was not asked, because it has lately been late or away.",
      "cold.lookups.{}", "",
      [](From from, Family family) {

@@ -170,7 +170,7 @@ constexpr MetricRow kRequestRows[] = {
     {kCounter, "kvtier_host_prefetched_bytes", "Bytes of these blocks' slots.",
      "stats.host_prefetched_bytes", "", ReadStat<&CacheStats::host_prefetched_bytes>},
     {kCounter, "kvtier_host_prefetched_unused_blocks",
-     "Of these, blocks that left host memory unused, or were not used within a minute.",
+     "Prefetched blocks that left host memory unused, or were not used within a minute.",
      "stats.host_prefetched_unused_blocks", "",
      ReadStat<&CacheStats::host_prefetched_unused_blocks>},
     {kCounter, "kvtier_cut_host_prefetches",
@@ -246,11 +246,12 @@ constexpr MetricRow kTierRows[] = {
                     1.0);
        }
      }},
-    {kGauge, "kvtier_device_pool_capacity_bytes", "What the pools of a device may take together.",
-     "devices.[].pool_capacity_bytes", "devices.[].capacity_bytes",
-     ReadPerDevice<&DeviceGauges::pool_capacity_bytes>},
-    {kGauge, "kvtier_device_pool_allocated_bytes", "What the pools of a device have taken of it.",
-     "devices.[].pool_used_bytes", "", ReadPerDevice<&DeviceGauges::pool_used_bytes>},
+    {kGauge, "kvtier_device_pool_capacity_bytes",
+     "The bytes that the pools of a device may take together.", "devices.[].pool_capacity_bytes",
+     "devices.[].capacity_bytes", ReadPerDevice<&DeviceGauges::pool_capacity_bytes>},
+    {kGauge, "kvtier_device_pool_allocated_bytes",
+     "The bytes that the pools of a device have taken of it.", "devices.[].pool_used_bytes", "",
+     ReadPerDevice<&DeviceGauges::pool_used_bytes>},
     {kGauge, "kvtier_device_pool_used_bytes", "Bytes of a device's pools that blocks are in.", "",
      "devices.[].used_bytes",
      [](From from, Family family) {
@@ -283,15 +284,16 @@ constexpr MetricRow kTierRows[] = {
          return tenant.used_bytes[tier];
        });
      }},
-    {kGauge, "kvtier_tenant_cap_bytes", "What a tenant may have of a tier; infinite without a cap.",
-     "", "",
+    {kGauge, "kvtier_tenant_cap_bytes",
+     "The bytes that a tenant may have of a tier; infinite without a cap.", "", "",
      [](From from, Family family) {
        AddPerTenant(family, from, [](const TenantGauges& tenant, size_t tier) {
          const uint64_t cap = tenant.quota.tiers[tier].max_bytes;
          return OrInfinity(cap, cap > 0);
        });
      }},
-    {kGauge, "kvtier_tenant_reserved_bytes", "What is kept of a tier for a tenant.", "", "",
+    {kGauge, "kvtier_tenant_reserved_bytes", "The bytes of a tier that are kept for a tenant.", "",
+     "",
      [](From from, Family family) {
        AddPerTenant(family, from, [](const TenantGauges& tenant, size_t tier) {
          return tenant.quota.tiers[tier].reserved_bytes;
@@ -351,14 +353,14 @@ constexpr MetricRow kMovementRows[] = {
                                      gauges.disk_writes_queued, gauges.disk_reads_queued});
      }},
     {kGauge, "kvtier_load_bytes_per_second",
-     "What reads from disk and from the cold store bring, as last measured; 0 before.", "", "",
+     "The rate of reads from disk and from the cold store, as last measured; 0 before.", "", "",
      [](From from, Family family) {
        const CacheGauges& gauges = from.snapshot.gauges;
        family.Add({{"tier", "disk"}}, gauges.disk_read_bytes_per_s)
            .Add({{"tier", "cold"}}, gauges.cold_read_bytes_per_s);
      }},
     {kGauge, "kvtier_device_load_bytes_per_second",
-     "What copies from host memory to a device's pools bring, as last measured; 0 before.", "", "",
+     "The rate of copies from host memory to a device's pools, as last measured; 0 before.", "", "",
      ReadPerDevice<&DeviceGauges::load_bytes_per_s>},
     {kGauge, "kvtier_waiting_acquires", "Acquires that wait for blocks to become free.",
      "in_flight.acquires_waiting", "", ReadGauge<&CacheGauges::acquires_waiting>},
@@ -391,7 +393,7 @@ constexpr MetricRow kAttentionRows[] = {
     {kCounter, "kvtier_attention_failures", "Calls given up: cancelled, or the device failed.",
      "kernels.failures", "",
      [](From from, Family family) { family.Add(from.snapshot.attention.All().failures); }},
-    {kCounter, "kvtier_attention_busy_seconds", "What computing them took.", "kernels.busy_seconds",
+    {kCounter, "kvtier_attention_busy_seconds", "The time to compute them.", "kernels.busy_seconds",
      "",
      [](From from, Family family) { family.Add(Seconds(from.snapshot.attention.All().busy_ns)); }},
     {kGauge, "kvtier_attention_waiting_calls", "Calls that wait or are being computed.",
@@ -409,7 +411,7 @@ constexpr MetricRow kAttentionRows[] = {
      [](From from, Family family) {
        AddPerDevice(family, from.snapshot.attention.devices, &AttentionReport::calls);
      }},
-    {kCounter, "kvtier_device_attention_busy_seconds", "What computing them took.",
+    {kCounter, "kvtier_device_attention_busy_seconds", "The time to compute them.",
      "kernels.devices.[].busy_seconds", "",
      [](From from, Family family) {
        AddPerDevice(family, from.snapshot.attention.devices,
@@ -439,7 +441,7 @@ constexpr MetricRow kDaemonRows[] = {
        }
      }},
     {kCounter, "kvtier_kept_memory",
-     "What became of the memory of engines: kept for one, taken over by the next, given back "
+     "The fate of the memory of engines: kept for one, taken over by the next, given back "
      "because none came in time or on request; and requests that were refused.",
      "kept_memory.events.{}", "",
      [](From from, Family family) {

@@ -24,7 +24,7 @@ there, to processes on this machine only:
 | `GET /healthz` | for probes: 200 `ok`, or 503 if the event loop does not answer within a second |
 
 ```yaml
-# prometheus.yml of the agent on each host, which sends on what it scrapes
+# prometheus.yml of the agent on each host, which sends on its samples
 global:
   external_labels: {host: gpu-17}  # this host's name: every daemon is instance 127.0.0.1:9400
 rule_files: [kvtier.rules.yml]
@@ -94,7 +94,7 @@ time to live too short); with as many, that the requests or the cache salt have 
 names its own trouble.
 
 ### KvtierChecksumMismatch
-A block's bytes were not what was written. Nothing wrong was served. On disk: run `kvtierctl verify`,
+A block's bytes differed from the written ones. Nothing wrong was served. On disk: run `kvtierctl verify`,
 look at the drive's own health; a slot that failed is not used again before a restart.
 `client_wrote_committed`: an engine writes to blocks that it has committed; find it by its tenant.
 
@@ -103,7 +103,7 @@ Reads, writes or the index failed. Writing pauses for ten seconds after each fai
 cannot be written live in memory only. Look at the kernel's log and at free space.
 
 ### KvtierDiskDegraded
-For five minutes the disk tier has been smaller than configured, or has refused writes. What is committed
+For five minutes the disk tier has been smaller than configured, or has refused writes. Blocks committed
 meanwhile lives in memory only. The log says why: `disk.degraded`.
 
 ### KvtierAttentionLost
@@ -121,7 +121,7 @@ Acquires are refused, or unsaved blocks dropped, for want of pool blocks. Either
 engines' concurrency, or offloading is too slow: raise `cache.pool_clean_fraction`.
 
 ### KvtierEvictionThrash
-A fifth of what is asked for was here before and has been evicted. Give the tiers more space, beginning
+A fifth of the blocks asked for was here before and has been evicted. Give the tiers more space, beginning
 with the one whose `kvtier_residence_seconds` is shortest.
 
 ### KvtierWriteBudgetSpent
@@ -130,7 +130,7 @@ with the one whose `kvtier_residence_seconds` is shortest.
 
 ### KvtierWatchdogNear
 The event loop was silent for half of the time after which systemd ends the daemon, or for more than
-five seconds. The log says what it was doing last; a stack of all threads helps (`gdb -p`).
+five seconds. The log names its last work; a stack of all threads helps (`gdb -p`).
 )";
 
 // A snapshot with one of everything that rows make a series for: the rows add samples to it as to

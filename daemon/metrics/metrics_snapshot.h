@@ -17,7 +17,7 @@
 #include "daemon/runtime/supervision.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/request_trace.h"
-#include "daemon/session/session.h"
+#include "daemon/session/session_client.h"
 #include "tiers/types/cache_stats.h"
 
 namespace kvtier {
@@ -109,7 +109,7 @@ struct MetricsSnapshot {
   AttentionReports attention;
   size_t session_count = 0;
   size_t quarantined_sessions = 0;
-  std::vector<Session::Summary> sessions;
+  std::vector<SessionSummary> sessions;
   std::vector<KeptMemories::Entry> kept_memories;
   KeptMemories::Counters kept_memory_events;
   DescriptorStore::Holder holder;  // of what outlives the daemon
@@ -147,7 +147,7 @@ struct MetricsSources {
   const AttentionService* attention = nullptr;  // null: off
   const EventReportSource* events = nullptr;    // null: off
   const KeptMemories* kept_memories = nullptr;
-  // Memory that outlives the daemon, and what was taken over of an earlier one's.
+  // Memory that outlives the daemon, and memory that was taken over from an earlier one.
   const DescriptorStore* descriptors = nullptr;
   const MappedArena* arena = nullptr;
   const KeptPools* kept_pools = nullptr;

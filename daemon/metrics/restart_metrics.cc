@@ -50,7 +50,7 @@ constexpr MetricRow kRestartRows[] = {
      "restart.resume_lost_blocks", "", ReadStat<&CacheStats::resume_lost_blocks>},
     {kGauge, "kvtier_former_clients",
      "Sessions of an earlier daemon's life, once for each pool, that have neither been resumed nor "
-     "lost their process: what was private to them stays out of use.",
+     "lost their process: their private blocks stay out of use.",
      "restart.former_clients", "", Read<&MetricsSnapshot::former_clients>},
     {kGauge, "kvtier_adoption_waiting_slots",
      "Slots that an earlier daemon left in host memory and that are still to be verified.",

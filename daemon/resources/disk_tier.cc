@@ -5,6 +5,8 @@
 
 #include "base/units.h"
 #include "daemon/resources/root_key.h"
+#include "daemon/runtime/process.h"
+#include "tiers/storage/disk_set_file.h"
 #include "tiers/storage/key_file.h"
 
 namespace kvtier {
@@ -68,6 +70,7 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing
 
 Result<bool> DiskTier::OpenKeys(const DiskConfig& disk, Executor* executor,
                                 const TakeKeys& take_keys) {
+  ForbidCoreDumps();
   std::unique_ptr<KeyRing> keys;
   if (std::optional<UniqueFd> kept = take_keys()) {
     Result<std::unique_ptr<KeyRing>> adopted = KeyRing::Adopt(*std::move(kept));
@@ -179,6 +182,26 @@ void DiskTier::LogRebuild(const RebuiltIndex& rebuilt) const {
              "the index was {}{}{}; {} blocks were found in the headers of {} slabs in {:.3f} s{}",
              facts_.index_found, index_.found_detail.empty() ? "" : ": ", index_.found_detail,
              index_.snapshot.records.size(), rebuilt.slabs, facts_.index_seconds, rejected);
+}
+
+void DiskTier::Watch(const Clock& clock, Executor* executor, std::function<void()> on_gone) {
+  if (!facts_.enabled) return;
+  const std::filesystem::path directory = facts_.directory;
+  std::vector<std::filesystem::path> paths = {directory, IndexPlaceIn(directory).index};
+  for (uint32_t i = 0; i < files_.files.size(); ++i)
+    paths.push_back(directory / DiskSetFileName(i));
+  watch_.emplace(
+      std::move(paths), &clock, executor,
+      [this, on_gone = std::move(on_gone)](const std::filesystem::path& gone) {
+        facts_.degraded = true;
+        const std::string text = fmt::format(
+            "{} was deleted or replaced: no block is written to disk any more, and those "
+            "that are there end with this process",
+            gone.native());
+        log_->Error("disk.gone", "{}", text);
+        facts_.notes.push_back(text);
+        on_gone();
+      });
 }
 
 IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {

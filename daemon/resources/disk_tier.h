@@ -12,6 +12,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
+#include "daemon/resources/disk_watch.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 #include "daemon/runtime/supervision.h"
@@ -27,7 +28,7 @@ namespace kvtier {
 struct DiskStartFacts {
   bool enabled = false;
   std::string directory;
-  bool degraded = false;           // smaller than configured
+  bool degraded = false;           // smaller than configured, or deleted meanwhile
   std::vector<std::string> notes;  // for people
   std::string index_found;         // "good", "new", or why the index was rebuilt
   bool index_rebuilt = false;
@@ -36,7 +37,8 @@ struct DiskStartFacts {
 
 // Made once, before the loop runs, and kept until the end: it owns the directory's lock, the files
 // with their I/O threads, and the index. The cache borrows files and index and must go first. The
-// cache's calls use them on the event loop; nothing here is called after Join but facts().
+// cache's calls use them on the event loop; nothing here is called after Join but Watch, Tick and
+// facts().
 class DiskTier {
  public:
   using TakeKeys = std::function<std::optional<UniqueFd>()>;
@@ -54,6 +56,12 @@ class DiskTier {
 
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
+  // From now on Tick looks whether directory and files are still there. `on_gone` is called once,
+  // when they are not: what is written from then on ends with the process.
+  void Watch(const Clock& clock, Executor* executor, std::function<void()> on_gone);
+  void Tick() {
+    if (watch_) watch_->Tick();
+  }
   [[nodiscard]] const DiskStartFacts& facts() const { return facts_; }
   // A process that holds it can read the blocks on disk; -1 if nothing is encrypted.
   [[nodiscard]] int keys_descriptor() const { return cipher_ ? cipher_->keys().descriptor() : -1; }
@@ -81,6 +89,7 @@ class DiskTier {
   std::shared_ptr<SlotCipher> cipher_;                           // null: nothing is encrypted
   std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;  // over those of `files_`
   StartedIndex index_;
+  std::optional<DiskWatch> watch_;
 };
 
 }  // namespace kvtier

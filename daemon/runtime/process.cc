@@ -123,6 +123,15 @@ void ReleaseFreedMemory() {
   if (heap.fordblks > kKeptHeapBytes && heap.fordblks > heap.uordblks) ::malloc_trim(0);
 }
 
+// A limit of one byte is too small for any core file, and the only one that the kernel heeds where
+// a program takes the dumps. The hard limit stays, so that an operator can allow them again.
+void ForbidCoreDumps() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_CORE, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 1);
+  (void)::setrlimit(RLIMIT_CORE, &limit);
+}
+
 namespace {
 
 // Cores that are left to the event loop and to the engines that compute beside the daemon.

@@ -39,6 +39,11 @@ void ReportUncaughtExceptions();
 // large requests leave it behind. Cheap when there is nothing to do; any thread.
 void ReleaseFreedMemory();
 
+// No core file of this process is written from now on, and none is given to a program that the
+// system has for them, because it would hold keys: not only the memory that is left out of dumps
+// has them, the heap has what ciphers make of them.
+void ForbidCoreDumps();
+
 // Two threads let a checksum go on beside another slow job. More than sixteen do not pay: memory
 // bandwidth limits checksums and page touching before that.
 inline constexpr uint32_t kMinWorkerThreads = 2;

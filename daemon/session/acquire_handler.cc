@@ -80,8 +80,8 @@ Status AcquireHandler::CheckAcquire(const wire::Acquire& request) const {
   if (request.wish && request.wish->any() && !model->record.IsPlain()) {
     return MakeError(
         ErrorCode::kUnsupported, "wish_of_groups",
-        "what is worth loading is said only of a model whose one group is found by all "
-        "of its blocks");
+        "only a model whose one group is found by all of its blocks takes a wish for hits worth "
+        "loading");
   }
   if (partial_blocks > 0 && !model->record.IsPlain()) {
     return MakeError(ErrorCode::kUnsupported, "partial_blocks",
@@ -102,8 +102,6 @@ AcquireRequest AcquireHandler::ToCache(const Call& call, const wire::Acquire& re
           .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
           .counters = counters_,
           .wish = request.wish.value_or(LoadWish{}),
-          .most_gap_blocks =
-              config_.max_hashes_per_call - std::min(config_.max_hashes_per_call, part.new_blocks),
           .request_id = call.request_id};
 }
 
@@ -122,7 +120,7 @@ Status AcquireHandler::OnAcquire(const Call& call, const wire::Acquire& request)
       ToCache(call, request, first),
       gate_.WhileOpen([this, call, pool = first.pool, wished](Result<AcquireReply> acquired) {
         if (!acquired) return OnAcquired(call, tl::unexpected(std::move(acquired).error()), wished);
-        std::vector<GroupAcquire::AcquiredPart> parts;
+        std::vector<GroupReply> parts;
         parts.push_back({pool, 0, *std::move(acquired)});
         OnAcquired(call, std::move(parts), wished);
       }));
@@ -130,34 +128,24 @@ Status AcquireHandler::OnAcquire(const Call& call, const wire::Acquire& request)
 }
 
 void AcquireHandler::AcquireGroups(const Call& call, const wire::Acquire& request) {
-  std::vector<GroupAcquire::Part> parts;
+  std::vector<GroupPart> parts;
   for (const wire::Acquire::Part& part : request.parts) {
-    const AttachedPool& attached = pools_.at(part.pool);
-    AcquireRequest of_part = ToCache(call, request, part);
-    std::vector<BlockHash> hashes = std::exchange(of_part.hashes, {});
-    parts.push_back({std::move(of_part), std::move(hashes), attached.namespace_id,
-                     attached.kv_group().rule(), attached.attachment->MakePass()});
+    parts.push_back({ToCache(call, request, part), pools_.at(part.pool).kv_group().rule()});
   }
-  // The session outlives whatever the gate lets through.
-  const GroupAcquire::Listener listener{
-      .on_load = [this](LoadId load) { load_events_.Withhold(load); },
-      .on_load_dropped = [this](LoadId load) { load_events_.Drop(load); },
-      .on_done =
-          [this, call, wished = request.wish.has_value()](
-              Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
-            OnAcquired(call, std::move(acquired), wished);
-          }};
-  std::make_shared<GroupAcquire>(&cache_, &loop_, &gate_, std::move(parts), listener)->Start();
+  cache_.AcquireGroups(std::move(parts),
+                       gate_.WhileOpen([this, call, wished = request.wish.has_value()](
+                                           Result<std::vector<GroupReply>> acquired) {
+                         OnAcquired(call, std::move(acquired), wished);
+                       }));
 }
 
-void AcquireHandler::OnAcquired(const Call& call,
-                                Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
+void AcquireHandler::OnAcquired(const Call& call, Result<std::vector<GroupReply>> acquired,
                                 bool wished) {
   // Counted before anything else, because an answer to an ended session counts as well.
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) replies_.connection().Resume();
   if (!acquired) return replies_.Fail(wire::MessageType::kAcquire, call, acquired.error());
   wire::AcquireReply reply;
-  for (GroupAcquire::AcquiredPart& part : *acquired) {
+  for (GroupReply& part : *acquired) {
     // The cache has taken these references already. They are told to the client by the reply below,
     // and are dropped with the session if that reply never arrives. The pool is attached: a DETACH
     // would have ended the acquire.
@@ -166,11 +154,9 @@ void AcquireHandler::OnAcquired(const Call& call,
     reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit, wished));
   }
   replies_.trace().EndAcquire(call.request_id, reply);
-  if (replies_.ended()) return;
-  // The reply comes first and the loads' events after it, so that a client never sees an event of a
-  // load that it does not know.
+  // The cache reports on the loads afterwards, so that a client never sees an event of a load that
+  // it does not know.
   replies_.Send(call, reply);
-  for (const wire::AcquireReply::Part& part : reply.parts) load_events_.Announce(part.load);
 }
 
 struct AcquireHandler::LookupSteps {
@@ -189,12 +175,9 @@ Status AcquireHandler::OnLookup(const Call& call, const wire::Lookup& request) {
   }
   if (hashes == 0) return tl::unexpected(EmptyRequest());
   KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
-  const auto steps = std::make_shared<LookupSteps>(
-      LookupSteps{call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
-                                    {.all_ranks = request.all_ranks,
-                                     .every_prefix = request.every_prefix,
-                                     .wish = request.wish,
-                                     .held_tokens = request.held_tokens})});
+  const auto steps = std::make_shared<LookupSteps>(LookupSteps{
+      call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
+                        {.all_ranks = request.all_ranks, .every_prefix = request.every_prefix})});
   if (LookUpSome(steps)) {
     replies_.connection().WorkInSteps([this, steps] { return LookUpSome(steps); });
   }
@@ -208,7 +191,7 @@ bool AcquireHandler::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
   const bool more = steps->lookup.Step(replies_.connection().budget(), &looked);
   replies_.connection().Spend(looked);
   if (more) return true;
-  if (cache_.has_cold_store()) {
+  if (cache_.HasColdStore()) {
     AskColdStore(steps);
   } else {
     AnswerLookup(steps.get());
@@ -221,7 +204,11 @@ void AcquireHandler::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
   std::vector<ColdQuestion> questions = steps->lookup.Questions();
   if (questions.empty()) return AnswerLookup(steps.get());
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
-  kvtier::AskColdStore(&cache_, steps->lookup.Subjects(), std::move(questions),
+  const auto ask = [this](PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk how,
+                          std::function<void(std::vector<bool>)> done) {
+    cache_.AskColdStore(pool, hashes, how, std::move(done));
+  };
+  kvtier::AskColdStore(ask, steps->lookup.Subjects(), std::move(questions),
                        gate_.WhileOpen([this, steps](const ColdPresence& present) {
                          steps->lookup.AddAnswers(present);
                          if (acquires_in_flight_-- == kMaxAcquiresInFlight)

@@ -10,7 +10,6 @@
 #include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/session/group_acquire.h"
 #include "daemon/session/load_events.h"
 #include "daemon/session/replies.h"
 #include "daemon/session/session_client.h"
@@ -38,17 +37,17 @@ class AcquireHandler {
         replies_(*replies),
         cache_(*cache),
         config_(*config),
-        loop_(*loop),
         counters_(std::move(counters)),
         load_events_(loop, &replies->connection()) {}
 
   Status OnAcquire(const Call& call, const wire::Acquire& request);
   Status OnLookup(const Call& call, const wire::Lookup& request);
-  // What the cache reports of the session's loads; may be called from within any call of the cache.
+  // Takes the cache's reports of the session's loads; may be called from within any call of the
+  // cache.
   void OnLoadProgress(const LoadProgress& progress) { load_events_.Report(progress); }
 
  private:
-  // What is asked of the groups of one model. Errors: those of AttachedPools; kInvalidArgument
+  // Checks a request for the groups of one model. Errors: those of AttachedPools; kInvalidArgument
   // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
   template <typename Part>
   [[nodiscard]] Result<ModelHold> CheckParts(const std::vector<Part>& parts) const;
@@ -63,8 +62,7 @@ class AcquireHandler {
   // The answer of the cache, for one group or several. It may come after the session has ended, and
   // then only the trace is completed.
   // `wished`: the request says which hits are worth loading, and the answer what is expected.
-  void OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
-                  bool wished);
+  void OnAcquired(const Call& call, Result<std::vector<GroupReply>> acquired, bool wished);
   // A lookup that takes several turns at the loop, and its state between them.
   struct LookupSteps;
   [[nodiscard]] bool LookUpSome(const std::shared_ptr<LookupSteps>& steps);
@@ -76,7 +74,6 @@ class AcquireHandler {
   Replies& replies_;
   Cache& cache_;
   const ServerConfig& config_;
-  EventLoop& loop_;
   const std::shared_ptr<CounterPage> counters_;
   uint32_t acquires_in_flight_ = 0;
   LoadEvents load_events_;

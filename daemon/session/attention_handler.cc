@@ -45,7 +45,7 @@ Status AttentionHandler::OpenWorkspace(const Call& call, const wire::Workspace& 
 }
 
 Status AttentionHandler::OnWorkspaceClose(const Call&, const wire::WorkspaceClose& request) {
-  // What is being computed there keeps it until then.
+  // Work being computed there keeps it until then.
   workspaces_.erase(request.number);
   return {};
 }

@@ -155,8 +155,8 @@ Status BlockHandler::OnHint(const Call& call, const wire::Hint& request) {
   return {};
 }
 
-// Where they are not wanted they are neither looked at nor kept. Blocks of windows and states are
-// cached without what is before them, so that events could not say where in a prompt ids stand.
+// Ignores token ids in pools that do not keep them. Blocks of windows and states are cached without
+// the blocks before them, so that events could not say where in a prompt ids stand.
 Status BlockHandler::OnTokens(const Call& call, const wire::Tokens& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const pool, pools_.Find(request.pool));
   wire::TokensReply reply{.wanted = pool->kv_group().hit_rule == HitRule::kAll &&

@@ -73,8 +73,8 @@ void FormerClients::Watch(size_t member) {
     return quarantine_.Add(SessionId(member), {.pid = process.pid, .pidfd = std::move(opened)});
   }
   log_.Warning("session.warned",
-               "process {} used a pool of an earlier daemon and cannot be watched: what it held "
-               "there stays out of use",
+               "process {} used a pool of an earlier daemon and cannot be watched: its blocks "
+               "there stay out of use",
                process.pid);
 }
 

@@ -2,11 +2,9 @@
 #include "daemon/session/group_lookup.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "protocol/restorable_prefix.h"
-#include "tiers/policy/load_plan.h"
 
 namespace kvtier {
 namespace {
@@ -30,38 +28,6 @@ uint8_t FastestOf(uint8_t bits) { return static_cast<uint8_t>(bits & -bits); }
 uint8_t SlowestOf(uint8_t others, uint8_t bits) {
   return others == 0 || bits == 0 ? uint8_t{0} : std::max(others, FastestOf(bits));
 }
-
-// How many of a group's blocks come over each way, counted up to each block.
-class WayCounts {
- public:
-  using Counts = std::array<uint64_t, kLoadWayCount>;
-
-  explicit WayCounts(std::span<const uint8_t> presence) {
-    Counts sum{};
-    up_to_.reserve(presence.size() + 1);
-    up_to_.push_back(sum);
-    for (const uint8_t bits : presence) {
-      const bool here = (bits & wire::kPresentInPool) != 0;
-      const bool in_host = (bits & wire::kPresentInHost) != 0;
-      const bool cold = bits == wire::kInColdStore;
-      if (!here) ++sum[static_cast<size_t>(LoadWay::kBus)];
-      if (!here && !in_host) ++sum[static_cast<size_t>(cold ? LoadWay::kCold : LoadWay::kDisk)];
-      up_to_.push_back(sum);
-    }
-  }
-  // The counts of blocks [first, end). REQUIRES: end is not beyond the last.
-  [[nodiscard]] Counts Of(uint64_t first, uint64_t end) const {
-    Counts counts{};
-    if (first >= end) return counts;
-    for (size_t way = 0; way < kLoadWayCount; ++way) {
-      counts[way] = up_to_[end][way] - up_to_[first][way];
-    }
-    return counts;
-  }
-
- private:
-  std::vector<Counts> up_to_;
-};
 
 }  // namespace
 
@@ -156,35 +122,6 @@ void GroupLookup::AddAnswers(const ColdPresence& present) {
   }
 }
 
-wire::LookupCut GroupLookup::ChooseCut(std::span<const uint64_t> prefixes) const {
-  std::vector<PrefixOffer> offers{{.tokens = options_.held_tokens}};
-  for (size_t i = prefixes.size(); i > 0; --i) {
-    if (prefixes[i - 1] > options_.held_tokens) offers.push_back({.tokens = prefixes[i - 1]});
-  }
-  uint64_t block_bytes = 0;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const GroupRule rule = model_->record.groups[parts_[i].group].rule();
-    const WayCounts counts(reply_.parts[i].presence);
-    const uint64_t bytes = model_->groups[parts_[i].group].block_bytes;
-    block_bytes = std::max(block_bytes, bytes);
-    const uint64_t held_blocks = options_.held_tokens / rule.block_tokens;
-    for (PrefixOffer& offer : std::span(offers).subspan(1)) {
-      const BlockRange needed = NeededBlocks(rule, offer.tokens);
-      const auto blocks = counts.Of(std::max(needed.first, held_blocks), needed.end);
-      for (size_t way = 0; way < kLoadWayCount; ++way) {
-        // Each rank has a bus of its own, and all have one disk.
-        const bool shared = way != static_cast<size_t>(LoadWay::kBus);
-        offer.bytes[way] += blocks[way] * bytes * (shared ? RanksOf(parts_[i]) : 1);
-      }
-    }
-  }
-  const PrefixChoice choice =
-      ChoosePrefix(*options_.wish, offers, block_bytes, cache_.PricesNow(parts_.front().pool));
-  return {.tokens = offers[choice.index].tokens,
-          .load_us = ForecastUs(choice.load_us),
-          .ready_us = ForecastUs(choice.ready_us)};
-}
-
 std::vector<std::pair<PoolId, BlockHash>> GroupLookup::PrefixEnds() const {
   std::vector<std::pair<PoolId, BlockHash>> ends;
   for (size_t i = 0; i < parts_.size() && !options_.all_ranks; ++i) {
@@ -197,10 +134,7 @@ std::vector<std::pair<PoolId, BlockHash>> GroupLookup::PrefixEnds() const {
 
 wire::LookupReply GroupLookup::TakeReply() {
   const std::vector<GroupPresence> groups = Presence();
-  const bool all = options_.every_prefix || options_.wish;
-  reply_.prefixes = RestorablePrefixes(groups, all ? SIZE_MAX : 1);
-  if (options_.wish) reply_.cut = ChooseCut(reply_.prefixes);
-  if (!options_.every_prefix) reply_.prefixes.resize(std::min<size_t>(reply_.prefixes.size(), 1));
+  reply_.prefixes = RestorablePrefixes(groups, options_.every_prefix ? SIZE_MAX : 1);
   return std::move(reply_);
 }
 

@@ -15,10 +15,10 @@
 
 #include "base/digest.h"
 #include "base/ids.h"
-#include "daemon/session/cold_questions.h"
 #include "daemon/session/models.h"
 #include "protocol/block_messages.h"
 #include "tiers/cache.h"
+#include "tiers/transfer/cold_questions.h"
 
 namespace kvtier {
 
@@ -37,12 +37,9 @@ class GroupLookup {
   // `all_ranks`: a block counts only if every rank has it, and is reported in the slowest of the
   // tiers in which the ranks find it. `every_prefix`: report all restorable prefixes, not the
   // longest alone.
-  // `wish`: says which prefix to load, for a client that has the first `held_tokens` itself.
   struct Options {
     bool all_ranks = false;
     bool every_prefix = false;
-    std::optional<LoadWish> wish;
-    uint32_t held_tokens = 0;
   };
 
   // `cache` is borrowed. REQUIRES: at least one part, all of `model`.
@@ -67,8 +64,6 @@ class GroupLookup {
   [[nodiscard]] std::vector<GroupPresence> Presence() const;
   // How many ranks have blocks of their own of the part's group.
   [[nodiscard]] uint32_t RanksOf(const Part& part) const;
-  // Which prefix is worth loading, of those that can be restored, the longest first.
-  [[nodiscard]] wire::LookupCut ChooseCut(std::span<const uint64_t> prefixes) const;
   // The tiers of the current part and rank that hold the hashes.
   [[nodiscard]] std::vector<BlockPresence> Look(std::span<const BlockHash> hashes);
 

@@ -83,7 +83,8 @@ Status KeptMemories::CheckDevice(const wire::KeepMemory& request) const {
     return {};
   }
   return MakeError(ErrorCode::kNotFound, "unknown_device",
-                   fmt::format("{} is no GPU of this daemon", request.device));
+                   fmt::format("{} is no GPU of this daemon; its pool.device says which it serves",
+                               request.device));
 }
 
 Result<std::shared_ptr<const KeptMemories::Owner>> KeptMemories::OwnerOf(

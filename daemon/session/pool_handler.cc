@@ -127,8 +127,7 @@ Status PoolHandler::TryAttach(const Call& call, const wire::Attach& request,
 void PoolHandler::OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached) {
   replies_.End(wire::MessageType::kAttach, call);
   if (replies_.ended()) return;
-  AttachedPool& known = pools_.Add(pool.id, attached);
-  if (known.attaches++ == 0) known.attachment = std::make_shared<Gate>();
+  ++pools_.Add(pool.id, attached).attaches;
   replies_.connection().SendWithDescriptors(
       call.request_id,
       wire::AttachReply{.pool = pool.id,
@@ -147,7 +146,7 @@ Status PoolHandler::OnDetach(const Call&, const wire::Detach& request) {
   AttachedPool& attached = pools_.at(request.pool);
   if (--attached.attaches > 0) return {};
   replies_.connection().Spend(attached.held);
-  // First, so that what the cache cancels finds the pool detached.
+  // First, so that operations that the cache cancels find the pool detached.
   pools_.Erase(request.pool);
   cache_.LeavePool(client_.session, request.pool);
   return {};

@@ -28,7 +28,8 @@ class FormerClients;
 // BlockHandler says how requests are answered.
 class PoolHandler {
  public:
-  // What it works with besides the cache. Everything is borrowed and outlives the handler.
+  // The objects that it works with besides the cache. Everything is borrowed and outlives the
+  // handler.
   struct Environment {
     const Config* config = nullptr;
     EventLoop* loop = nullptr;
@@ -47,7 +48,7 @@ class PoolHandler {
   Status OnDevices(const Call& call, const wire::Devices& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
   Status OnDetach(const Call& call, const wire::Detach& request);
-  // A client comes back after the daemon was started anew, and takes back what it held.
+  // A client comes back after the daemon was started anew, and takes back its blocks.
   Status OnResume(const Call& call, const wire::Resume& request);
   Status OnStats(const Call& call, const wire::Stats& request);
   Status OnPing(const Call& call, const wire::Ping& request);
@@ -67,7 +68,7 @@ class PoolHandler {
   Replies& replies_;
   Cache& cache_;
   const Environment env_;
-  // Those that the client registered last, so that it can attach them.
+  // The models that the client registered last, so that it can attach them.
   std::deque<ModelHold> registered_;
   // Each runs out when an ATTACH that waits for memory of closed pools is tried again.
   std::list<Timer> attaches_waiting_;

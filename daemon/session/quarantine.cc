@@ -49,10 +49,11 @@ void Quarantine::OnAnswer(Place process, bool remain) {
     return;
   }
   if (!std::exchange(process->warned, true)) {
-    log_->Warning("session.warned",
-                  "process {} is gone, but not its work on the GPU: a child that it left has its "
-                  "files open; what it could write to stays out of use until that has ended",
-                  process->peer.pid);
+    log_->Warning(
+        "session.warned",
+        "process {} is gone, but not its work on the GPU: a child that it left has its "
+        "files open; the blocks that it could write to stay out of use until that has ended",
+        process->peer.pid);
   }
   process->again.Start(kAskAgainMs, [this, process] { OnEnded(process); });
 }

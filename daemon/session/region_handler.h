@@ -2,9 +2,9 @@
 // One session's requests about regions, memory that its client lends: OPEN_REGION, CLOSE_REGION,
 // STORE and LOAD.
 //
-// What the client lends is checked before anything is read from it or written to it: a layout lies
-// within the memory, and the memory is as large as it is said to be. What the client does to it
-// later costs the client its own blocks, and the cache a failed copy.
+// Memory that the client lends is checked before anything is read from it or written to it: a
+// layout lies within the memory, and the memory is as large as the client says. A later change of
+// it costs the client its own blocks, and the cache a failed copy.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +39,8 @@ inline constexpr size_t kMaxHeldBlocks = kMaxTransferBlocksInFlight / 2;
 class RegionHandler {
  public:
   // Everything is borrowed and outlives the handler, but `counters`. The client can write to that
-  // page, so that nothing read from it is believed but what is the client's to say: when its stores
-  // may begin.
+  // page, so that no value read from it is believed but the one that is the client's to say: when
+  // its stores may begin.
   RegionHandler(const SessionClient* client, AttachedPools* pools, Replies* replies, Cache* cache,
                 ModelRegistry* models, DescriptorCloser* closer, EventLoop* loop,
                 std::shared_ptr<CounterPage> counters)
@@ -61,7 +61,8 @@ class RegionHandler {
   void DropHeldStores() { held_stores_.DropAll(); }
 
  private:
-  // What the client lends. Errors: kInvalidArgument "no_descriptor", "bad_region_memory".
+  // The memory that the client lends. Errors: kInvalidArgument "no_descriptor",
+  // "bad_region_memory".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
   [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request,
                                   LentMemory lent);

@@ -58,7 +58,7 @@ void TimedStream::Begin() { CheckCuda(cudaEventRecord(begin_, stream_), "event")
 
 double TimedStream::End() {
   CheckCuda(cudaEventRecord(end_, stream_), "event");
-  CheckCuda(cudaEventSynchronize(end_), "what is measured");
+  CheckCuda(cudaEventSynchronize(end_), "measured work");
   float ms = 0;
   CheckCuda(cudaEventElapsedTime(&ms, begin_, end_), "event");
   return ms * 1000.0;

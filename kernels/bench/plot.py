@@ -73,7 +73,7 @@ plot {curves}
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("json", help="what the benchmark wrote")
+    parser.add_argument("json", help="the benchmark's output")
     parser.add_argument("svg", help="the file to write")
     arguments = parser.parse_args()
     with open(arguments.json, encoding="utf-8") as file:

@@ -221,7 +221,7 @@ def time_cell(cell: Cell) -> list[dict]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("json", help="what the benchmark wrote; the peers are added to it")
+    parser.add_argument("json", help="the benchmark's output; the peers are added to it")
     parser.add_argument("--seconds", type=float, default=60, help="begin no cell after so many")
     parser.add_argument("--filter", default="", help="only kernels with it; others' peers stay")
     arguments = parser.parse_args()

@@ -45,6 +45,18 @@ import kvtier
 from kvtier.lmcache import KvtierL2Adapter, objects
 
 
+class ObjectThatWaits:
+    """A memory object whose bytes a task gets once an event is set."""
+
+    def __init__(self, event):
+        self._event, self._object = event, memory_object()
+
+    @property
+    def byte_array(self):
+        self._event.wait(TIMEOUT_MS / 1e3)
+        return self._object.byte_array
+
+
 class TasksTest(LmcacheCase):
     def test_the_three_descriptors_differ_and_are_silent_at_first(self):
         adapter = self.adapter()
@@ -226,6 +238,41 @@ class IdentityTest(LmcacheCase):
             weights.write_bytes(b"another")
             self.assertEqual(self.look_up(self.adapter(), keys), [False])
 
+    def test_files_that_are_replaced_below_a_running_server_change_nothing_for_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            weights = pathlib.Path(folder) / "model.safetensors"
+            weights.write_bytes(b"one")
+            adapter = self.adapter()
+            keys, _ = self.stored(adapter, 1, model_name=folder)
+            weights.write_bytes(b"another")
+            self.daemon.kill()
+            self.wait_for_daemon(adapter, connections=0)
+            self.daemon.start()
+            self.wait_for_daemon(adapter)
+            more, _ = self.stored(adapter, 1, model_name=folder)
+            self.assertEqual(self.look_up(adapter, more), [True])
+            self.assertEqual(self.look_up(self.adapter(), keys + more), [False, False])
+
+    def test_tasks_that_were_submitted_before_an_epoch_began_are_of_the_one_before(self):
+        adapter, keys = self.adapter(), keys_of(2)
+        self.store(adapter, keys[:1], [memory_object(1)])
+        store = adapter.submit_store_task(keys[1:], [memory_object(2)])
+        look_up = adapter.submit_lookup_and_lock_task(keys[:1], LAYOUTS)
+        begun = threading.Event()
+        load = adapter.submit_load_task(keys[:1], [ObjectThatWaits(begun)])
+        adapter.begin_epoch()
+        begun.set()
+        fd = adapter.get_store_event_fd()
+        self.assertTrue(self.result(fd, adapter.pop_completed_store_tasks)[store].is_successful())
+        fd = adapter.get_lookup_and_lock_event_fd()
+        self.result(fd, lambda: adapter.query_lookup_and_lock_result(look_up))
+        # LMCache would give what comes now to engines with the new weights.
+        fd = adapter.get_load_event_fd()
+        loaded = self.result(fd, lambda: adapter.query_load_result(load))
+        self.assertEqual(bits(loaded, 1), [False])
+        self.assertEqual(self.look_up(adapter, keys), [False, False])
+        self.assertEqual(self.look_up(self.adapter(), keys), [True, True])
+
     def test_a_model_that_nobody_names_the_weights_of_is_found_by_one_server(self):
         with self.assertLogs("lmcache.kvtier", "WARNING"):
             adapter = self.adapter(identity="")
@@ -263,7 +310,7 @@ class LockTest(LmcacheCase):
     """Locks are the daemon's pins, which `evict` respects."""
 
     def pinned(self, keys):
-        names = [objects.name_of(key, OBJECT_BYTES) for key in keys]
+        names = [objects.name_of(key, OBJECT_BYTES, "") for key in keys]
         self.daemon.settle()
         request = {"op": "evict", "hashes": [one.hash.hex() for one in names]}
         return kvtier.admin(request, self.daemon.admin_socket)["pinned"]

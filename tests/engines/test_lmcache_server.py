@@ -73,16 +73,20 @@ class StorageManagerTest(LmcacheCase):
             self.closed.append(manager)
             manager.close()
 
-    def clear(self, manager):
-        """Empties LMCache's memory, once the objects just stored are not locked there any more."""
+    def leave_memory(self, manager, keys):
+        """Drops the objects from LMCache's memory."""
+        self.empty(manager, lambda: manager.delete_l1_keys(keys))
+
+    def empty(self, manager, drop):
+        """Calls `drop` until LMCache's memory is empty: objects just stored are locked for a while."""
         deadline = time.monotonic() + TIMEOUT_MS / 1e3
-        manager.clear()
+        drop()
         while manager.get_l1_usage()[0]:
             self.assertLess(time.monotonic(), deadline, "objects stay locked")
             time.sleep(0.001)
-            manager.clear()
+            drop()
 
-    def write(self, manager, keys, seed):
+    def write(self, manager, keys, seed, known_bytes=0):
         reserved = manager.reserve_write(keys, LAYOUT)
         self.assertEqual(list(reserved), keys)
         fill(reserved.values(), seed)
@@ -90,7 +94,7 @@ class StorageManagerTest(LmcacheCase):
         manager.finish_write(keys)
         deadline = time.monotonic() + TIMEOUT_MS / 1e3
         # The store controller has been told, and the daemon has them all.
-        while self.below.get_usage().total_bytes_used < len(keys) * OBJECT_BYTES:
+        while self.below.get_usage().total_bytes_used < known_bytes + len(keys) * OBJECT_BYTES:
             self.assertLess(time.monotonic(), deadline, "the objects were not stored")
             time.sleep(0.005)
         return expected
@@ -113,7 +117,7 @@ class StorageManagerTest(LmcacheCase):
                 manager, keys = self.manager(shm), keys_of(20)
                 expected = self.write(manager, keys, seed=3)
                 self.assertEqual(self.read(manager, keys), (0, expected))
-                self.clear(manager)
+                self.leave_memory(manager, keys)
                 self.assertEqual(self.read(manager, keys), (20, expected))
                 status = self.below.report_status()
                 self.assertEqual(status["objects_copied_in_place"], 40 if shm else 0)
@@ -131,7 +135,7 @@ class StorageManagerTest(LmcacheCase):
     def test_nothing_stays_locked_after_prefetches(self):
         manager, keys = self.manager(), keys_of(8)
         self.write(manager, keys, seed=5)
-        self.clear(manager)
+        self.leave_memory(manager, keys)
         # LMCache takes nothing that lies behind the first gap, and unlocks it.
         gap = keys[:3] + keys_of(1) + keys[4:]
         self.assertEqual(self.read(manager, gap)[0], 3)
@@ -145,7 +149,7 @@ class StorageManagerTest(LmcacheCase):
         expected = self.write(manager, keys, seed=6)
         self.daemon.kill()
         self.assertEqual(self.read(manager, keys), (0, expected))
-        self.clear(manager)
+        self.leave_memory(manager, keys)
         self.assertEqual(self.read(manager, keys), (0, []))
         self.wait_for_daemon(self.below, connections=0)
         self.daemon.start()
@@ -158,8 +162,17 @@ class StorageManagerTest(LmcacheCase):
         adapter, deadline = self.adapter(), time.monotonic() + TIMEOUT_MS / 1e3
         while self.look_up(adapter, more) != [True] * 6:
             self.assertLess(time.monotonic(), deadline, "the objects were not stored")
-        self.clear(manager)
+        self.leave_memory(manager, more)
         self.assertEqual(self.read(manager, more), (6, expected))
+
+    def test_a_cleared_server_finds_nothing_of_before_and_goes_on(self):
+        manager, keys = self.manager(), keys_of(6)
+        self.write(manager, keys, seed=8)
+        self.empty(manager, manager.clear)
+        self.assertEqual(self.read(manager, keys), (0, []))
+        expected = self.write(manager, keys, seed=9, known_bytes=len(keys) * OBJECT_BYTES)
+        self.leave_memory(manager, keys)
+        self.assertEqual(self.read(manager, keys), (6, expected))
 
 
 class Engine:

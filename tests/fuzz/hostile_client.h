@@ -49,6 +49,11 @@ class HostileClient {
   void Attach();
   // A few requests about regions: mostly of memory that fits the model, and blocks that it has.
   void UseRegions();
+  void OpenRegion();
+  // Mostly with transfers under way.
+  void CloseRegion();
+  void Store();
+  void Load();
   // A frame of any type and content.
   void SendRaw();
   // One bit of the next request is flipped on its way.
@@ -74,11 +79,7 @@ class HostileClient {
   void Pin();
   void Hint();
   void Tokens();
-  void OpenRegion();
-  void CloseRegion();
   void UseKeptMemory();
-  void Store();
-  void Load();
   [[nodiscard]] std::vector<BlockHash> PickHashes();
   [[nodiscard]] BlockHandle PickBlock(const HostileClient* other);
   [[nodiscard]] std::optional<PayloadChecksum> PickChecksum();

@@ -47,6 +47,7 @@ class HostileGame {
   void Step();
   void ClientStep(uint32_t choice);
   void DeviceStep();
+  void ReopenRegion(HostileClient* client);
   void Administer();
   void AdvanceClock();
   void FailSomething();
@@ -89,7 +90,8 @@ void HostileGame::Step() {
   // The highest bytes: what earlier inputs mean stays as it is.
   if (byte >= 240) {
     HostileClient* const client = clients_[input_.Below(kClients)].get();
-    return client == nullptr ? void() : client->UseRegions();
+    if (client == nullptr) return;
+    return byte < 252 ? client->UseRegions() : ReopenRegion(client);
   }
   const uint32_t choice = byte % 32;
   if (choice < 20) return ClientStep(choice);
@@ -148,6 +150,22 @@ void HostileGame::DeviceStep() {
         if (!machine.loop.RunOne()) return;
       }
   }
+}
+
+// All that a region leaves behind meets the next one, which has blocks of the same numbers, and
+// time passes while transfers are under way.
+void HostileGame::ReopenRegion(HostileClient* client) {
+  client->Store();
+  client->CloseRegion();
+  world_.Settle();
+  world_.machine().loop.RunAll();
+  if (!client->Receive()) return;
+  client->OpenRegion();
+  world_.Settle();
+  if (!client->Receive()) return;
+  client->Load();
+  world_.Settle();
+  for (uint32_t ticks = input_.Below(4); ticks > 0; --ticks) AdvanceClock();
 }
 
 void HostileGame::AdvanceClock() {

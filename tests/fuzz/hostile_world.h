@@ -14,6 +14,7 @@
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 #include "daemon/session/kept_memories.h"
+#include "daemon/session/request_trace.h"
 #include "daemon/session/server.h"
 #include "protocol/model_record.h"
 #include "tests/fakes/fake_machine.h"

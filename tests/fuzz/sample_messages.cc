@@ -68,7 +68,7 @@ void AddBlocks(SampleList* list) {
   list->Add("acquire_groups", 4,
             Acquire{LoadOrder::kBlocks,
                     {{PoolId{1}, 1, hashes, {}}, {PoolId{2}, 0, std::span(hashes).first(1), {}}}});
-  const LoadWish wish{.plan = HitPlan::kBothEnds,
+  const LoadWish wish{.plan = HitPlan::kCut,
                       .deadline_ms = 250,
                       .tokens = 40,
                       .cost = {.per_token_us = 12.5F, .per_pair_us = 0.25F, .fixed_us = 4}};
@@ -86,11 +86,10 @@ void AddBlocks(SampleList* list) {
   of_window.first_hit = 1;
   of_window.hits = {{{BlockIndex{4}, 2}, Tier::kHost, 16}};
   list->Add("acquire_reply_groups", 4, AcquireReply{{reply, of_window}});
-  AcquireReply::Part with_gap = reply;
-  with_gap.partial_block.reset();
-  with_gap.forecast =
-      LoadForecast{.gap_first = 1, .gap_blocks = 1, .load_us = 900, .ready_us = 1100};
-  list->Add("acquire_reply_with_gap", 4, AcquireReply{{with_gap}});
+  AcquireReply::Part with_forecast = reply;
+  with_forecast.partial_block.reset();
+  with_forecast.forecast = LoadForecast{.load_us = 900, .ready_us = 1100};
+  list->Add("acquire_reply_with_forecast", 4, AcquireReply{{with_forecast}});
   list->Add("acquire_reply_nothing", 4, AcquireReply{});
   list->Add("load_progress", 0, LoadProgress{{LoadId{7}, 2, true, MissReason::kNone}});
 
@@ -118,10 +117,6 @@ void AddLookups(SampleList* list) {
   list->Add("prefetch_reply", 7, PrefetchReply{2});
   list->Add("lookup", 8, Lookup{false, true, {{PoolId{1}, hashes}}});
   list->Add("lookup_reply", 8, LookupReply{{16}, {{{kPresentInPool | kPersistedOnDisk, 0}}}});
-  list->Add("lookup_with_wish", 8,
-            Lookup{false, false, {{PoolId{1}, hashes}}, LoadWish{.plan = HitPlan::kCut}, 16});
-  list->Add("lookup_reply_with_cut", 8,
-            LookupReply{{32}, {{{kPersistedOnDisk, kPersistedOnDisk}}}, LookupCut{16, 0, 700}});
   list->Add("pin", 9, Pin{PoolId{1}, 60000, hashes});
   list->Add("pin_reply", 9, PinReply{1});
   list->Add("hint", 30, Hint{PoolId{1}, SequenceHint::kReturns, 30000, hashes});

@@ -22,8 +22,8 @@ class LivePageTest : public DaemonTest {
     DaemonTest::SetUp();
     REQUIRE_PROGRAM("chromium-headless-shell");
   }
-  // Loads the page and lets `seconds` pass in the browser's own time, waiting for no clock. What
-  // the page then consists of is the output, what it complained about on its console the errors.
+  // Loads the page and lets `seconds` pass in the browser's own time, waiting for no clock. The
+  // page's final content is the output, its complaints on its console the errors.
   ProgramResult Browse(int seconds, int width = 390) {
     return RunProgram({"chromium-headless-shell", "--no-sandbox", "--disable-gpu",
                        "--enable-logging=stderr", "--window-size=" + std::to_string(width) + ",844",

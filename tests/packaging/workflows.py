@@ -16,7 +16,7 @@ except ImportError:
     sys.exit(77)
 
 SOURCE = pathlib.Path(sys.argv[1])
-# What each job may do beyond reading the source.
+# The rights that each job has beyond reading the source.
 RIGHTS = {
     ("release", "build"): {"id-token", "attestations"},
     ("release", "pypi"): {"id-token"},

@@ -85,10 +85,10 @@ class EnginePagesTest(unittest.TestCase):
     chapters = (
         "Three",
         "In the log",
-        "What to expect",
+        "Expected results",
         "Sizes",
         "Options",
-        "What each miss means",
+        "Meaning of each miss",
         "Tested with",
     )
 

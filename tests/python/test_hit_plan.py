@@ -54,9 +54,6 @@ class HitPlanTest(DaemonTestCase):
             with pool.open_sequence(tokens, plan=plan) as sequence:
                 self.assertTrue(sequence.wait())
                 self.assertEqual(sequence.cached_tokens, 4 * BLOCK_TOKENS)
-                self.assertEqual(
-                    sequence.compute_ranges(), [(4 * BLOCK_TOKENS, 4 * BLOCK_TOKENS + 3)]
-                )
                 self.assertTrue(holds(sequence, tokens[: 4 * BLOCK_TOKENS]))
 
     def test_an_expectation_is_told_with_a_plan_alone(self):
@@ -75,17 +72,6 @@ class HitPlanTest(DaemonTestCase):
             with self.assertRaises(kvtier.InvalidArgumentError):
                 pool.set_compute_cost(wrong)
 
-    def test_ranges_cover_what_is_not_cached(self):
-        pool = self.attach()
-        tokens = prompt(blocks=3)
-        with pool.open_sequence(tokens) as sequence:
-            self.assertEqual(sequence.compute_ranges(), [(0, len(tokens))])
-            compute(sequence, tokens)
-            sequence.mark_computed(BLOCK_TOKENS)
-            self.assertEqual(sequence.compute_ranges(), [(BLOCK_TOKENS, len(tokens))])
-            sequence.mark_computed(len(tokens))
-            self.assertEqual(sequence.compute_ranges(), [])
-            self.assertEqual(sequence.block_table().dtype, np.int32)
 
 
 if __name__ == "__main__":

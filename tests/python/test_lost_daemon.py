@@ -194,7 +194,6 @@ class LostDaemonTest(DaemonTestCase):
             self.assertTrue(sequence.wait())
             self.assertFalse(sequence.available)
             self.assertEqual((sequence.cached_tokens, len(sequence)), (0, len(tokens)))
-            self.assertEqual(sequence.compute_ranges(), [(0, len(tokens))])
             self.assertEqual((sequence.info().blocks, sequence.block_table().size), (0, 0))
             self.assertEqual((sequence.slot_mapping().size, sequence.block_handles()), (0, []))
             self.assertFalse(sequence.mark_computed(len(tokens)))

@@ -13,7 +13,7 @@ from harness.paths import SOURCE, daemon_program
 KVTIERCTL = pathlib.Path(daemon_program()).parent / "kvtierctl"
 PAGE = SOURCE / "docs" / "engines" / "RECIPES.md"
 LLAMA = {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 8, "head_dim": 128}
-# What the models' own config.json say of their KV cache.
+# The models' own config.json, as far as it describes their KV cache.
 CONFIGS = {
     "Llama-3.1-8B": {**LLAMA, "num_hidden_layers": 32, "num_attention_heads": 32},
     "Llama-3.3-70B": {**LLAMA, "num_hidden_layers": 80, "num_attention_heads": 64},
@@ -47,7 +47,8 @@ CONFIGS = {
 
 
 def recipes():
-    """Of each recipe its command `kvtierctl size`, its command kvtierd, and the row of its table."""
+    """For each recipe its command `kvtierctl size`, its command kvtierd, and the row of its table.
+    """
     for chapter in PAGE.read_text().split("\n## ")[1:]:
         size = re.search(r"^kvtierctl size config.json (.*)$", chapter, re.MULTILINE).group(1)
         daemon = re.search(r"^kvtierd --dev (.*) &$", chapter, re.MULTILINE).group(1)
@@ -62,7 +63,7 @@ def number(text):
 
 
 def size(model, arguments):
-    """What `kvtierctl size` tells of a model with these arguments."""
+    """The output of `kvtierctl size` for a model with these arguments."""
     with tempfile.TemporaryDirectory(prefix="kvtier-recipes-") as directory:
         config = pathlib.Path(directory) / "config.json"
         config.write_text(json.dumps({"torch_dtype": "bfloat16", **CONFIGS[model]}))

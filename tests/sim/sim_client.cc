@@ -94,14 +94,12 @@ void SimClient::Acquire(Sequence sequence) {
   if (wishes.Chance(context_.plan.wish_rate)) {
     sequence.request.block_tokens = 16;
     sequence.request.wish = {
-        .plan = static_cast<HitPlan>(wishes.Below(3)),
+        .plan = wishes.Below(3) == 0 ? HitPlan::kAll : HitPlan::kCut,
         .deadline_ms = static_cast<uint32_t>(wishes.Chance(0.3) ? 1 + wishes.Below(200) : 0),
         .tokens = static_cast<uint32_t>(wishes.Below(600)),
         .cost = {.per_token_us = static_cast<float>(wishes.Below(5000)),
                  .per_pair_us = static_cast<float>(wishes.Below(10)),
                  .fixed_us = static_cast<float>(wishes.Below(1000))}};
-    if (wishes.Chance(0.3))
-      sequence.request.most_gap_blocks = static_cast<uint32_t>(wishes.Below(4));
   }
   const AcquireRequest request = sequence.request;
   sequences_.emplace(id, std::move(sequence));
@@ -136,16 +134,8 @@ void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
 
 void SimClient::CheckReply(const Sequence& sequence, const AcquireReply& reply) const {
   const AcquireRequest& request = sequence.request;
-  const LoadForecast& forecast = reply.forecast;
-  SIM_CHECK(forecast.gap_blocks <= request.most_gap_blocks, "a larger gap than may be");
-  SIM_CHECK(reply.new_blocks.size() == request.new_blocks + forecast.gap_blocks,
-            "private blocks are all or nothing");
-  SIM_CHECK(forecast.gap_blocks == 0 || forecast.gap_first < reply.hits.size(),
-            "a gap behind the hits");
-  for (uint32_t i = 0; forecast.gap_blocks > 0 && i < forecast.gap_first; ++i) {
-    SIM_CHECK(reply.hits[i].tier == Tier::kPool, "a gap behind what is to be loaded");
-  }
-  const size_t full_hits = reply.hits.size() - (reply.partial_block ? 1 : 0) + forecast.gap_blocks;
+  SIM_CHECK(reply.new_blocks.size() == request.new_blocks, "private blocks are all or nothing");
+  const size_t full_hits = reply.hits.size() - (reply.partial_block ? 1 : 0);
   SIM_CHECK(full_hits <= request.hashes.size(), "more hits than hashes");
   SIM_CHECK(!reply.partial_block || (*reply.partial_block < request.partial_blocks.size() &&
                                      full_hits == request.hashes.size()),
@@ -168,21 +158,17 @@ void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
   }
   sequence->load_finished = reply.load.value == 0;
   sequence->hits = static_cast<uint32_t>(reply.hits.size());
-  const LoadForecast& forecast = reply.forecast;
-  // Nothing is built upon hits behind a gap before that is computed.
-  if (forecast.gap_blocks > 0) sequence->most_good = forecast.gap_first;
-  sequence->ended = reply.partial_block.has_value() && forecast.gap_blocks == 0;
+  sequence->ended = reply.partial_block.has_value();
   for (size_t i = 0; i < reply.hits.size(); ++i) {
-    const size_t position = i < forecast.gap_first ? i : i + forecast.gap_blocks;
-    const bool is_partial = position == sequence->request.hashes.size();
+    const bool is_partial = i == sequence->request.hashes.size();
     const BlockHash& hash = is_partial ? sequence->request.partial_blocks[*reply.partial_block]
-                                       : sequence->request.hashes[position];
+                                       : sequence->request.hashes[i];
     sequence->held.push_back({reply.hits[i].handle, hash});
     context_.oracle.CheckNotErased(sequence->pool.name_space, hash, sequence->erasures);
     context_.oracle.OnHit({sequence->pool, reply.hits[i].handle}, hash);
     if (reply.hits[i].tier == Tier::kPool) MarkUsable(*sequence, &sequence->held.back());
   }
-  if (sequence->load_finished) sequence->good = std::min(sequence->hits, sequence->most_good);
+  if (sequence->load_finished) sequence->good = sequence->hits;
 }
 
 void SimClient::CheckCounters() {
@@ -242,7 +228,7 @@ void SimClient::OnProgress(const LoadProgress& progress) {
     MarkUsable(sequence, &sequence.held[i]);
   }
   if (!progress.finished) return;
-  sequence.good = std::min(progress.ready, sequence.most_good);
+  sequence.good = progress.ready;
   if (progress.ready == sequence.hits) return;
   sequence.ended = false;
   for (uint32_t i = progress.ready; i < sequence.held.size(); ++i) {

@@ -81,7 +81,6 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     int64_t answered_ms = 0;
     bool load_finished = true;
     uint32_t good = 0;  // blocks of the prefix that can be built upon
-    uint32_t most_good = UINT32_MAX;
     std::optional<Counter> counter;
     std::vector<Held> held;
     std::vector<BlockHandle> new_blocks;

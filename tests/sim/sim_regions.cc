@@ -34,8 +34,10 @@ bool SimRegions::Step() {
     Begin();
   } else if (choice < 82) {
     GoOn();
-  } else if (choice < 92) {
+  } else if (choice < 87) {
     Close();
+  } else if (choice < 92) {
+    Reopen();
   } else if (choice < 95) {
     CloseSession();
   } else {
@@ -165,6 +167,14 @@ void SimRegions::Close() {
     SIM_CHECK(closed->second.transfers.empty(), "a region was closed with a transfer under way");
     regions_.erase(closed);
   });
+}
+
+void SimRegions::Reopen() {
+  Close();
+  for (int events = 0; events < 8 && context_.world.machine().loop.RunOne(); ++events) {
+  }
+  Open();
+  Begin();
 }
 
 // Nothing of it is reported: the memory is not the engine's to look at any more.

@@ -59,6 +59,9 @@ class SimRegions {
   // Names more blocks of a transfer that was announced, or gives up those of a store.
   void GoOn();
   void Close();
+  // Closes one and opens another as soon as it is gone, which has what the first one has left
+  // behind.
+  void Reopen();
   void CloseSession();
   // Calls that must be refused.
   void Misbehave();

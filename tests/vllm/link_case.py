@@ -20,7 +20,7 @@ def key(number, group=0):
 
 
 class LinkCase(unittest.TestCase):
-    """A link to a fake daemon; `answers` get what it was asked."""
+    """A link to a fake daemon; `answers` get the daemon's requests."""
 
     def setUp(self):
         self.daemon = FakeDaemon()

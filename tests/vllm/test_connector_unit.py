@@ -69,9 +69,11 @@ class FakeManager:
         return {number for number, block in self.blocks.items() if block.references > 0}
 
 
-def request(tokens, name="r", first=0, computed=0):
-    """A request whose full blocks have the hashes `first`, `first` + 1, ..."""
+def request(tokens, name="r", first=0, computed=0, skips=False):
+    """A request whose full blocks have the hashes `first`, `first` + 1, ... skips: it must not read
+    caches."""
     return types.SimpleNamespace(
+        skip_reading_prefix_cache=skips,
         request_id=name,
         num_tokens=tokens,
         num_computed_tokens=computed,
@@ -174,6 +176,11 @@ class SchedulerSideTest(SchedulerCase):
         self.have(*range(4))
         self.assertEqual(self.match(request(64)), 48)
         self.assertEqual(self.match(request(65, "longer")), 64)
+
+    def test_of_a_request_that_must_not_read_caches_the_daemon_is_not_asked(self):
+        self.have(0, 1, 2)
+        self.assertEqual(self.side.matched_tokens(request(64, skips=True), 0), 0)
+        self.assertEqual(self.asked, [])
 
     def test_what_was_matched_is_loaded_into_the_blocks_that_the_engine_chose(self):
         self.have(*range(4))

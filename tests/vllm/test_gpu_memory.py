@@ -25,6 +25,7 @@ class RegionArgumentsTest(unittest.TestCase):
             self.arguments_for(uuid.UUID(int=4))
         self.assertEqual(raised.exception.reason, "unknown_gpu")
         self.assertIn('set its pool.device to "all"', str(raised.exception))
+        self.assertIn("kvtierd --version", str(raised.exception), "it may serve no GPU at all")
 
 
 if __name__ == "__main__":

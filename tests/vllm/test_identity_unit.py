@@ -82,7 +82,7 @@ class IdentityTest(unittest.TestCase):
                 self.assertNotEqual(one, other)
 
     def directory(self, weights, times=None):
-        """Of a model with these bytes as its weights."""
+        """The path of a model with these bytes as its weights."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         path = os.path.join(directory.name, "model.safetensors")

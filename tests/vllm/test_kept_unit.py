@@ -292,6 +292,7 @@ class SimulatedRequest:
         self.num_computed_tokens = 0
         self.blocks = []
         self.is_loading = False
+        self.skip_reading_prefix_cache = False
 
 
 class SimulatedRank:

@@ -11,7 +11,7 @@ from link_case import key
 
 
 class Verdict(enum.Enum):
-    """Of one block: the daemon has it, has it not, or has not answered yet."""
+    """The states of one block: the daemon has it, has it not, or has not answered yet."""
 
     HIT = 0
     MISS = 1

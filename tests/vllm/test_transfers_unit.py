@@ -63,7 +63,7 @@ class TransfersTest(LinkCase):
         self.assertEqual([ended.skipped for ended in self.transfers.take_ended()], [1])
 
     def test_loads_of_the_first_step_wait_until_the_region_is_open(self):
-        """Or the first request of an engine would compute what the daemon has."""
+        """Otherwise the first request of an engine would compute blocks that the daemon has."""
         self.store(1, 1)
         too_early = [None, None, None]
 

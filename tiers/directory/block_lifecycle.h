@@ -204,10 +204,11 @@ struct BlockEntry {
   [[nodiscard]] bool PassesThroughHost() const {
     return !has_host_slot() || reading() || (loading() && (!in_host() || host_pins() > 0));
   }
-  [[nodiscard]] bool EvictableFromDisk() const {
-    return on_disk() && !pinned() &&
-           !Has(EntryBits::kLoading | EntryBits::kReading | EntryBits::kCommitting |
-                EntryBits::kVerifying);
+  [[nodiscard]] bool EvictableFromDisk() const { return AtRestOnDisk() && !pinned(); }
+  // Nothing reads or writes its slot, or what is known of it.
+  [[nodiscard]] bool AtRestOnDisk() const {
+    return on_disk() && !Has(EntryBits::kLoading | EntryBits::kReading | EntryBits::kCommitting |
+                             EntryBits::kVerifying);
   }
 
  private:

@@ -160,9 +160,9 @@ void MappedArena::PrepareSlices() {
     if (const int failure = toucher_->WaitFor(prepared + slice.size()); failure != 0) {
       if (failure == ECANCELED) return;
       PostToLoop([](MappedArena* arena) { arena->growing_ = false; });
-      return Note(
-          fmt::format("host arena: memory ended at {} of {} ({}); the tier works with what it has",
-                      FormatByteSize(prepared), FormatByteSize(arena_.size()), ErrnoName(failure)));
+      return Note(fmt::format("host arena: memory ended at {} of {} ({}); the tier works with that",
+                              FormatByteSize(prepared), FormatByteSize(arena_.size()),
+                              ErrnoName(failure)));
     }
     const auto pinning = SteadyClock::now();
     times.pages_s += SecondsBetween(waiting, pinning);

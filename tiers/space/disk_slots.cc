@@ -14,8 +14,8 @@
 namespace kvtier {
 namespace {
 
-// Slabs of another slot class that one search for a victim tries to empty. Slabs that hold a pinned
-// block cannot be, and a search through all of them would hold the event loop.
+// Slabs of another slot class that one search for a victim tries to empty: some cannot be, and a
+// search through all of them would hold the event loop.
 constexpr size_t kSlabsTriedPerSearch = 16;
 
 // A process that dies may have written slots of which the index did not hear. The generations after
@@ -46,8 +46,9 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
   allocator_.Grow(state_.env.geometry.slabs);
 }
 
-// Only of what has records: the numbers of the others are given anew. A model that no block is of
-// any more, as most weights of a training run, would else have its number for ever.
+// Restores only namespaces that have records: the numbers of the others are given anew. A model
+// that no block is of any more, as most weights of a training run, would else have its number for
+// ever.
 void DiskSlots::RestoreNamespaces(const IndexSnapshot& snapshot) {
   std::unordered_set<NamespaceId> used;
   for (const IndexRecord& record : snapshot.records) used.insert(record.key.namespace_id);
@@ -307,26 +308,42 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     return tenant == request.tenant ? request.own : EvictableForOthers(tenant);
   });
   std::vector<uint64_t> tried_slabs;
-  for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
+  std::vector<EntryIndex> stuck;
+  bool evicted = false;
+  uint32_t steps = state_.options.search_part_blocks;
+  for (EntryIndex victim = walk.Next(); victim != kNoEntry && steps > 0; victim = walk.Next()) {
+    --steps;
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
     if (!entry.EvictableFromDisk()) continue;
     if (allocator_.ClassAt(entry.disk.offset) == request.slots) {
       Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kLru);
-      return true;
+      evicted = true;
+      break;
     }
     // The coldest block belongs to another class: its whole slab goes, if it can.
     const uint64_t slab = state_.env.geometry.SlabOf(entry.disk);
-    if (std::ranges::find(tried_slabs, slab) != tried_slabs.end()) continue;
-    if (tried_slabs.size() == kSlabsTriedPerSearch) return false;
-    if (EvictSlab(entry.disk, request)) return true;
-    tried_slabs.push_back(slab);
+    const bool known = PinsKeep(slab) || std::ranges::count(tried_slabs, slab) > 0;
+    if (!known && tried_slabs.size() == kSlabsTriedPerSearch) break;
+    evicted = !known && EvictSlab(entry.disk, request);
+    if (evicted) break;
+    if (!known) tried_slabs.push_back(slab);
+    stuck.push_back(victim);
   }
-  return false;
+  // Behind all others, or the next search would meet them first again.
+  for (const EntryIndex index : stuck) {
+    state_.orders.TouchDisk(state_.blocks.TenantOf(state_[index]), index, state_[index]);
+  }
+  return evicted;
+}
+
+bool DiskSlots::PinsKeep(uint64_t slab) const {
+  return state_.PinsKeep(state_.pinned_on_disk, slab, allocator_.slabs());
 }
 
 // A slab serves another slot size only when it is empty. It is closed first, so that none of its
-// slots is given out again while deletions become durable.
+// slots is given out again while deletions become durable. If pins hold more slabs than they may,
+// those that hold this one end.
 bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   // A block that a restart found may lie in a slab that has become another tenant's.
   const uint32_t group = allocator_.ClassAt(location.offset).group;
@@ -334,12 +351,15 @@ bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   bool free_of_motion = true;
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(location.offset, [&](uint64_t, EntryIndex owner) {
-    if (owner == kNoEntry || !state_[owner].EvictableFromDisk()) free_of_motion = false;
+    if (owner == kNoEntry || !state_[owner].AtRestOnDisk()) free_of_motion = false;
     owners.push_back(owner);
   });
-  if (!free_of_motion) return false;
+  if (!free_of_motion || PinsKeep(state_.env.geometry.SlabOf(location))) return false;
   allocator_.Close(location.offset);
-  for (const EntryIndex owner : owners) Drop(owner, DropReason::kSlabReclaimed);
+  for (const EntryIndex owner : owners) {
+    if (state_[owner].pinned()) state_.Unpin(owner);
+    Drop(owner, DropReason::kSlabReclaimed);
+  }
   return true;
 }
 

@@ -60,8 +60,11 @@ class DiskSlots final : private SlotOwner {
   [[nodiscard]] const IndexCommitter& committer() const { return committer_; }
   [[nodiscard]] uint64_t blocks() const { return blocks_; }
   [[nodiscard]] const SlabAllocator& allocator() const { return allocator_; }
-  // Nothing is written for a while after the disk or the index refused.
-  [[nodiscard]] bool degraded() const { return write_pause_until_ms_ > 0 || committer_.failed(); }
+  // Nothing is written for a while after the disk or the index refused, or ever after StopWrites.
+  [[nodiscard]] bool degraded() const {
+    return stopped_ || write_pause_until_ms_ > 0 || committer_.failed();
+  }
+  void StopWrites() { stopped_ = true; }
   // The bytes of the tenant whose deletion is not durable yet.
   [[nodiscard]] uint64_t leaving_bytes(TenantId tenant) const {
     return leaving_bytes_[tenant.value];
@@ -104,6 +107,7 @@ class DiskSlots final : private SlotOwner {
   [[nodiscard]] bool EvictFor(const Namespace& name_space);
   [[nodiscard]] bool EvictFrom(const SpaceRequest& request);
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
+  [[nodiscard]] bool PinsKeep(uint64_t slab) const;
   // The bytes that may come before blocks of the class are evicted, or the tenant's for its cap.
   [[nodiscard]] uint64_t SpareBytes(const SlotClass& slots) const;
   [[nodiscard]] uint64_t SpareBytes(TenantId tenant) const;
@@ -137,6 +141,7 @@ class DiskSlots final : private SlotOwner {
   std::unordered_map<uint64_t, TenantId> leaving_;
   SlabHeaders slab_headers_;
   int64_t write_pause_until_ms_ = 0;
+  bool stopped_ = false;
   ColdChoice* const cold_;
 };
 

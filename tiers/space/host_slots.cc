@@ -75,8 +75,8 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, const SpaceRequest& request) {
 
 void HostSlots::GiveSlot(EntryIndex index, uint64_t address) {
   const Namespace& name_space = state_.blocks.NamespaceOf(state_[index]);
-  state_.Apply(index, BlockEvent::kTakeHostSlot);
   state_[index].host_slot = HostSlot(static_cast<uint32_t>(address / kHostSlotUnit));
+  state_.Apply(index, BlockEvent::kTakeHostSlot);
   state_.tenants.Charge(Tier::kHost, name_space.tenant, name_space.slot_bytes);
   ++shares_[name_space.tenant.value].slots;
 }
@@ -246,9 +246,11 @@ void HostSlots::PassOver(EntryIndex index, Search* search) {
   ++search->passed_over;
 }
 
-// A slab changes its slot size only when it is empty: all of its blocks leave together, or none.
+// A slab changes its slot size only when it is empty: all of its blocks leave together, or none. If
+// pins hold more slabs than they may, those that hold this one end.
 HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   SlabEviction outcome = SlabEviction::kDone;
+  const bool pins_keep = PinsKeep(SlabOf(state_[coldest]));
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(
       state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t, EntryIndex owner) {
@@ -259,7 +261,7 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
         }
         const BlockEntry& entry = state_[owner];
         owners.push_back(owner);
-        if (MayLeave(entry) && !Kept(entry)) return;
+        if (MayLeave(entry) && !(pins_keep && Kept(entry))) return;
         // A write to disk ends soon, and then the block may go. Pins and loads may last.
         const bool leaves_soon = entry.in_host() && (entry.NeedsPersist(state_.has_disk()) ||
                                                      entry.writing() || entry.committing());
@@ -272,12 +274,15 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
       if (state_[owner].in_host()) to_disk_.Want(owner);
     }
     // Blocks that the disk declines may leave at once.
-    const bool all_may = std::ranges::all_of(owners, [this](EntryIndex owner) {
-      return MayLeave(state_[owner]) && !Kept(state_[owner]);
+    const bool all_may = std::ranges::all_of(owners, [&](EntryIndex owner) {
+      return MayLeave(state_[owner]) && !(pins_keep && Kept(state_[owner]));
     });
     if (!all_may) return outcome;
   }
-  for (const EntryIndex owner : owners) Drop(owner, DropReason::kSlabReclaimed);
+  for (const EntryIndex owner : owners) {
+    if (Kept(state_[owner])) state_.Unpin(owner);
+    Drop(owner, DropReason::kSlabReclaimed);
+  }
   return SlabEviction::kDone;
 }
 

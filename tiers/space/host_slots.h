@@ -134,6 +134,9 @@ class HostSlots {
   [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
     return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
   }
+  [[nodiscard]] bool PinsKeep(uint64_t slab) const {
+    return state_.PinsKeep(state_.pinned_in_host, slab, allocator_.slabs());
+  }
   [[nodiscard]] bool MoreToCome(const SpaceRequest& request) const;
   // The block is pinned and nowhere else: not the coldest after all.
   [[nodiscard]] bool Kept(const BlockEntry& entry) const;

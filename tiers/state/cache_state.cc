@@ -218,6 +218,23 @@ void CacheState::Unpin(EntryIndex index) {
   orders.pins.Erase(index);
 }
 
+void CacheState::NotePinnedSlabs(const BlockEntry& entry, uint32_t changed) {
+  const bool was_pinned = entry.pinned() != ((changed & EntryBits::kPinned) != 0);
+  if (!entry.pinned() && !was_pinned) return;
+  const uint64_t bytes = blocks.NamespaceOf(entry).slot_bytes;
+  const auto note = [&](PinnedSlabs* slabs, bool has, bool had, uint64_t address) {
+    const bool holds = entry.pinned() && has;
+    const bool held = was_pinned && had;
+    if (holds && !held) slabs->Add(address / options.slab_bytes, bytes);
+    if (held && !holds) slabs->Remove(address / options.slab_bytes, bytes);
+  };
+  note(&pinned_in_host, entry.has_host_slot(),
+       entry.has_host_slot() != ((changed & EntryBits::kHostSlot) != 0),
+       entry.host_slot.value * kHostSlotUnit);
+  note(&pinned_on_disk, entry.has_disk_slot(),
+       entry.has_disk_slot() != ((changed & EntryBits::kDiskSlot) != 0), entry.disk.offset);
+}
+
 void CacheState::QueueUpdateIfBehind(EntryIndex index) {
   const BlockEntry& entry = blocks.directory[index];
   const int64_t behind_ms = (int64_t{entry.last_use_s} - entry.indexed_use_s) * 1000;

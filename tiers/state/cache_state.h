@@ -48,6 +48,7 @@
 #include "tiers/state/erasures.h"
 #include "tiers/state/host_pressure.h"
 #include "tiers/state/kept_tables.h"
+#include "tiers/state/pinned_slabs.h"
 #include "tiers/state/presence_feed.h"
 #include "tiers/state/token_ids.h"
 #include "tiers/types/cache_options.h"
@@ -86,6 +87,7 @@ class CacheState {
   std::vector<EntryRef> seen_expired;
   Erasures erasing{&clock};
   HostPressure pressure;
+  PinnedSlabs pinned_in_host, pinned_on_disk;
   KeptTables tables{this};
   DropLog drops{this};
 
@@ -183,7 +185,14 @@ class CacheState {
         (changed & (EntryBits::kClosed | EntryBits::kOnce)) != 0) {
       Reorder(index);
     }
+    constexpr uint32_t kSlabBits = EntryBits::kPinned | EntryBits::kHostSlot | EntryBits::kDiskSlot;
+    if ((changed & kSlabBits) != 0) NotePinnedSlabs(entry, changed);
     NotePresence(index);
+  }
+  // Pins keep the slab of that tier from blocks of other sizes.
+  [[nodiscard]] bool PinsKeep(const PinnedSlabs& of_tier, uint64_t slab, uint64_t slabs) const {
+    return of_tier.Keep(slab,
+                        static_cast<uint64_t>(options.pin_fraction * static_cast<double>(slabs)));
   }
   // The block may have come to a tier or left one.
   void NotePresence(EntryIndex index) {
@@ -203,6 +212,8 @@ class CacheState {
   [[nodiscard]] bool pump_scheduled() const { return pump_.scheduled() || next_part_.scheduled(); }
 
  private:
+  // These bits have changed. REQUIRES: the entry names its slots still, or already.
+  void NotePinnedSlabs(const BlockEntry& entry, uint32_t changed);
   // Gives the block its places in the orders of eviction anew, after its client's hint has changed.
   void Reorder(EntryIndex entry);
   // REQUIRES: no tier holds the entry, and no block follows it.

@@ -25,7 +25,7 @@ constexpr std::string_view kEmptyingName = "emptying";
 constexpr mode_t kPrivateFile = 0600;
 // Through symbolic links, too. Files that hold nothing begin a new set.
 constexpr std::string_view kGiveUp =
-    "give up what the files hold: truncate -s 0 blocks-*.kvt in the directory";
+    "give up the files' blocks: truncate -s 0 blocks-*.kvt in the directory";
 // When the file system has less room than it said, this share of the slabs is given up at a time.
 constexpr uint64_t kRetreatDivisor = 16;
 

@@ -88,7 +88,7 @@ bool Acquirer::Begin(CachePool* pool, Operation* operation) {
   }
   CutLoads(pool, operation, PoolSpace::Obtainable(*pool) - operation->request.new_blocks);
   if (!operation->request.wish.any()) return true;
-  if (planner_.Apply(*pool, operation->request, PoolSpace::Obtainable(*pool), &operation->found)) {
+  if (planner_.Apply(*pool, operation->request, &operation->found)) {
     taker_.Hold(pool, operation);
   }
   return true;
@@ -148,13 +148,7 @@ Acquirer::Outcome Acquirer::MakeRoom(CachePool* pool, Operation* operation, bool
 }
 
 bool Acquirer::FitInto(CachePool* pool, Operation* operation, uint64_t obtainable) {
-  // Without blocks for its gap, an acquire is served what comes before it.
-  const LoadForecast& forecast = operation->found.forecast;
-  if (operation->new_blocks() > obtainable && forecast.gap_blocks > 0 &&
-      operation->taken() <= forecast.gap_first) {
-    BlockTaker::Cut(operation, forecast.gap_first, MissReason::kPoolFull);
-  }
-  const uint64_t fresh = operation->new_blocks();
+  const uint64_t fresh = operation->request.new_blocks;
   if (fresh > obtainable) {
     Refuse(pool, operation, PoolFull(fresh, obtainable, pool->blocks.size()));
     return false;
@@ -176,7 +170,7 @@ void Acquirer::TouchLowerTiers(const CachePool& pool, const Operation& operation
 void Acquirer::Finish(CachePool* pool, Operation* operation) {
   taker_.HandOver(pool, operation);
   CountAsked(*operation);
-  const LoadId load = operation->reply.load;
+  const LoadId load = operation->request.closes_load ? operation->reply.load : LoadId();
   Answer(operation, std::move(operation->reply));
   // Not before: the client must know the load that is reported on.
   if (load.value != 0) loads_.Close(load);
@@ -205,7 +199,7 @@ void Acquirer::CountAsked(const Operation& operation) {
     if (state_.Admits()) state_.disk_admission.NoteRequest(state_.clock.NowS());
   }
   const NamespaceId namespace_id = pool->namespace_id;
-  if (const size_t first = found.HashOf(reply.hits.size()); first < request.hashes.size()) {
+  if (const size_t first = reply.hits.size(); first < request.hashes.size()) {
     state_.history.NoteMiss({namespace_id, request.hashes[first]},
                             {state_.clock.ToWallS(state_.clock.NowS()), reply.miss});
   }

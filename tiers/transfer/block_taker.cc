@@ -67,10 +67,9 @@ FoundPrefix PrefixFinder::Find(const CachePool& pool, const AcquireRequest& requ
 
 EntryIndex PrefixFinder::FindAgain(const CachePool& pool, const AcquireRequest& request,
                                    const FoundPrefix& found, size_t position, MissReason* miss) {
-  const size_t asked = found.HashOf(position);
-  const bool is_partial = asked == request.hashes.size();
+  const bool is_partial = position == request.hashes.size();
   const BlockHash& hash =
-      is_partial ? request.partial_blocks[*found.partial_block] : request.hashes[asked];
+      is_partial ? request.partial_blocks[*found.partial_block] : request.hashes[position];
   // The block mostly still has the row in which it was found, so that the search begins just before
   // it.
   const uint32_t row = found.hits[position].value;
@@ -95,8 +94,6 @@ void BlockTaker::Cut(AcquireOperation* operation, size_t hits, MissReason miss) 
   found.to_load = 0;
   found.miss = miss;
   found.ends_declined = false;
-  // A gap is one only if hits follow it.
-  if (hits <= found.forecast.gap_first) found.forecast.gap_first = found.forecast.gap_blocks = 0;
 }
 
 void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t room) {
@@ -226,17 +223,14 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
       continue;
     }
     state_.Use(pool, block.entry);
-    // Behind a gap the block before is not among the hits.
-    const LoadForecast& forecast = operation->found.forecast;
-    const bool behind_gap = forecast.gap_blocks > 0 && i - 1 == forecast.gap_first;
-    if (i > 1 && !behind_gap) LinkTo(*pool, reply.hits[i - 2], block.entry);
+    if (i > 1) LinkTo(*pool, reply.hits[i - 2], block.entry);
     if (block.loading()) {
       loader_.TouchLoading(*pool, block.entry);
     } else if (hit.tier != Tier::kPool) {
       loader_.TouchHost(block.entry);
     }
   }
-  for (uint64_t i = 0; i < operation->new_blocks(); ++i) {
+  for (uint64_t i = 0; i < operation->request.new_blocks; ++i) {
     reply.new_blocks.push_back(sessions_.AllocatePrivate(operation->request.session, pool));
   }
   state_.stats.allocated += reply.new_blocks.size();

@@ -28,17 +28,11 @@ struct FoundPrefix {
   uint32_t to_arrive = 0;  // those, and hits on their way to the pool
   MissReason miss = MissReason::kNone;
 
-  // The blocks that LoadPlanner has left out of `hits`: a gap, and with it or without it the last
-  // ones. `declined` counts full blocks.
+  // The last hits, which LoadPlanner has left out. `declined` counts full blocks.
   LoadForecast forecast;
   uint32_t declined = 0;
   MissReason declined_for = MissReason::kNone;
   bool ends_declined = false;  // what follows the hits was left out
-
-  // Which of the request's hashes is that of the hit at `position`.
-  [[nodiscard]] size_t HashOf(size_t position) const {
-    return position < forecast.gap_first ? position : position + forecast.gap_blocks;
-  }
 };
 
 // Which blocks of a sequence the cache can serve. Event loop only.
@@ -83,12 +77,10 @@ struct AcquireOperation {
 
   [[nodiscard]] size_t taken() const { return reply.hits.size(); }
   [[nodiscard]] bool all_hits_taken() const { return taken() == found.hits.size(); }
-  // The number of new blocks, those of a gap among them.
-  [[nodiscard]] uint64_t new_blocks() const {
-    return uint64_t{request.new_blocks} + found.forecast.gap_blocks;
-  }
   // Free blocks that it needs yet.
-  [[nodiscard]] uint64_t blocks_left() const { return uint64_t{found.to_load} + new_blocks(); }
+  [[nodiscard]] uint64_t blocks_left() const {
+    return uint64_t{found.to_load} + request.new_blocks;
+  }
   // It has all that it needs for its next part, but for an event.
   [[nodiscard]] bool goes_on() const { return begun && !waits; }
 };
@@ -111,7 +103,7 @@ class BlockTaker {
   void Take(CachePool* pool, AcquireOperation* operation, uint64_t room);
   // All hits are taken, and there is room for the private blocks.
   [[nodiscard]] static bool Complete(const CachePool& pool, const AcquireOperation& operation) {
-    return operation.all_hits_taken() && pool.blocks.free() >= operation.new_blocks();
+    return operation.all_hits_taken() && pool.blocks.free() >= operation.request.new_blocks;
   }
   // The taken blocks count as used, and pass to the session with the reply. Then, when the client
   // has the reply, its load is to be closed. REQUIRES: Complete.

@@ -17,17 +17,14 @@ BlockSource LoadPlanner::SourceOf(const CachePool& pool, EntryIndex index) const
   return entry.on_disk() ? BlockSource::kDisk : BlockSource::kCold;
 }
 
-bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request, uint64_t obtainable,
-                        FoundPrefix* found) {
+bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request, FoundPrefix* found) {
   const LoadWish& wish = request.wish;
   std::vector<BlockSource> sources;
   sources.reserve(found->hits.size());
   for (const EntryIndex hit : found->hits) sources.push_back(SourceOf(pool, hit));
   const uint64_t block_tokens = request.block_tokens;
   LoadQuestion question{
-      // A gap takes blocks of the pool. Where loading takes none, the acquire needs no place in the
-      // line of those that wait for some.
-      .plan = found->to_load > 0 ? wish.plan : std::min(wish.plan, HitPlan::kCut),
+      .plan = wish.plan,
       .deadline_us = wish.deadline_ms * 1000.0,
       .tokens = std::max<uint64_t>(wish.tokens, request.hashes.size() * block_tokens),
       .cost = wish.cost,
@@ -35,22 +32,11 @@ bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request, ui
       .block_bytes = pool.block_bytes,
       .block_tokens = block_tokens,
       .covered_tokens = found->hits.size() * block_tokens,
-      .most_gap_blocks = request.most_gap_blocks,
       .prices = loader_.PricesNow(pool.device)};
   if (found->partial_block) {
     question.covered_tokens -= block_tokens - state_[found->hits.back()].tokens;
   }
-  LoadAnswer answer = PlanLoad(question);
-  // A gap takes a block of the pool for each of its own, and so more than loading it did where the
-  // pool has one already, be it on its way.
-  uint64_t in_pool = 0;
-  for (size_t i = answer.gap_first; i < answer.gap_end; ++i) {
-    if (state_.blocks.BlockIn(pool, state_[found->hits[i]]) != kNoBlock) ++in_pool;
-  }
-  if (uint64_t{request.new_blocks} + found->to_load + in_pool > obtainable) {
-    question.plan = std::min(question.plan, HitPlan::kCut);
-    answer = PlanLoad(question);
-  }
+  const LoadAnswer answer = PlanLoad(question);
   found->forecast = {.load_us = ForecastUs(answer.load_us),
                      .ready_us = ForecastUs(answer.ready_us)};
   if (answer.declined_for == MissReason::kNone) return false;
@@ -60,20 +46,14 @@ bool LoadPlanner::Apply(const CachePool& pool, const AcquireRequest& request, ui
 
 void LoadPlanner::LeaveOut(const CachePool& pool, const LoadAnswer& answer, FoundPrefix* found) {
   std::vector<EntryIndex>& hits = found->hits;
-  const auto at = [&](size_t i) { return hits.begin() + static_cast<ptrdiff_t>(i); };
+  const auto left_out = hits.begin() + static_cast<ptrdiff_t>(answer.end);
   const bool partial = found->partial_block && answer.end < hits.size();
-  TouchDeclined({at(answer.end), hits.end()});
-  TouchDeclined({at(answer.gap_first), at(answer.gap_end)});
-  found->declined = static_cast<uint32_t>(hits.size() - answer.end + answer.gap() - partial);
+  TouchDeclined({left_out, hits.end()});
+  found->declined = static_cast<uint32_t>(hits.size() - answer.end - partial);
   found->declined_for = answer.declined_for;
   found->ends_declined = answer.end < hits.size();
   if (partial) found->partial_block.reset();
-  hits.erase(at(answer.end), hits.end());
-  hits.erase(at(answer.gap_first), at(answer.gap_end));
-  if (answer.gap() > 0) {
-    found->forecast.gap_first = static_cast<uint32_t>(answer.gap_first);
-    found->forecast.gap_blocks = static_cast<uint32_t>(answer.gap());
-  }
+  hits.erase(left_out, hits.end());
   found->to_load = found->to_arrive = 0;
   for (const EntryIndex hit : hits) {
     const BlockIndex block = state_.blocks.BlockIn(pool, state_[hit]);

@@ -21,10 +21,10 @@ class LoadPlanner {
   LoadPlanner(CacheState* state, Loader* loader) : state_(*state), loader_(*loader) {}
 
   // Leaves hits out as request.wish says, and touches them where they are: they were asked for.
-  // True if any was. `obtainable`: blocks of the pool that can become free. REQUIRES: the wish asks
-  // for something; nothing of `found` was taken or left out.
+  // True if any was. REQUIRES: the wish asks for something; nothing of `found` was taken or left
+  // out.
   [[nodiscard]] bool Apply(const CachePool& pool, const AcquireRequest& request,
-                           uint64_t obtainable, FoundPrefix* found);
+                           FoundPrefix* found);
 
  private:
   [[nodiscard]] BlockSource SourceOf(const CachePool& pool, EntryIndex entry) const;

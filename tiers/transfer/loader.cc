@@ -522,11 +522,10 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   }
 }
 
-// Reads wait for slots while host is full of blocks that have to be written first. Left at that,
-// they would go at the speed of those writes and share the drive with them. So the slots that reads
-// have got go round among them: blocks that arrived are in the pool and on disk, and lose nothing.
-// This includes blocks that arrived before the wait was long: a fast drive fills all slots within
-// that time.
+// Reads wait for slots while host is full of blocks that have to be written first, and would go at
+// the speed of those writes, on the same drive. So the slots of reads go round among them: blocks
+// that arrived are in the pool and on disk, and lose nothing. This includes blocks that arrived
+// before the wait was long: a fast drive fills all slots within that time.
 void Loader::PassSlotsOn() {
   if (host_wait_since_ms_ > state_.clock.NowMs() - state_.options.read_slot_wait_ms) return;
   for (const BlockKey& key : std::exchange(arrived_in_wait_, {})) {
@@ -572,9 +571,7 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
 
 void Loader::Tick() {
   const int64_t now_ms = state_.env.clock->MonotonicMs();
-  const auto late = [&](const Arrival& arrival) {
-    return now_ms - arrival.since_ms > kHostSlotWaitMs;
-  };
+  const auto late = [&](const Arrival& each) { return now_ms - each.since_ms > kHostSlotWaitMs; };
   read_queues_.ForEachLine([&](std::deque<QueuedRead>* line) {
     while (!line->empty() && late(line->front().arrival)) {
       const Arrival arrival = line->front().arrival;

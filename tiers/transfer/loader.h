@@ -164,7 +164,7 @@ class Loader {
   void StartCopy(const std::shared_ptr<Batch>& batch);
   // A block that must not be copied fails, or with kLeave ends the batch.
   enum class OnInvalid : uint8_t { kFail, kLeave };
-  // Of the first in the tenant's line of that priority; false if there is none.
+  // Starts a batch from the tenant's line of that priority; false if there is none.
   [[nodiscard]] bool StartBatch(PriorityQueue<Loadable>* of_tenant, CopyPriority priority,
                                 OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);

@@ -82,8 +82,8 @@ struct CacheOptions {
   // 0: every `extended` block is written. No key: at a persist_after of 30 s values up to 0.5 wrote
   // 95 to 100 % of the same blocks. The write budget raises it when a day's share is spent.
   double disk_admission = 0.15;
-  // At most this share of the lowest tier's blocks may be pinned. No key: half is left to what is
-  // not pinned, so that pins cannot stop the cache.
+  // At most this share of the lowest tier's blocks may be pinned. No key: half is left to blocks
+  // that are not pinned, so that pins cannot stop the cache.
   double pin_fraction = 0.5;
 
   // Bytes under way at once, each direction and kind. Reads from disk alone have a key. On an H200
@@ -100,7 +100,7 @@ struct CacheOptions {
 
   // --- the cold tier, if there is one
   // An `extended` block that has been idle this long is written to the cold store, once, if it has
-  // had so many hits (no key: what was never hit is not worth a write that all hosts wait behind).
+  // had so many hits (no key: a block never hit is not worth a write that all hosts wait behind).
   // 0 bytes: nothing is written.
   int64_t cold_after_ms = 60 * 1000;
   uint32_t cold_min_uses = 1;

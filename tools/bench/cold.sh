@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# How much of what a RESP server can do the library for it reaches: each measurement stands beside
-# pipelines of hiredis with nothing around them, of the same size and depth and run right before it,
-# since the machine may be busy otherwise. Prints the medians of the ratios.
+# Compares the library for RESP servers with redis-benchmark: each measurement stands beside one
+# connection's pipelines of the same size and depth, run right before it, since the machine may be busy
+# otherwise. Prints the medians of the ratios.
 #
 #   tools/bench/cold.sh [ROUNDS]      5 by default; build/release, or KVTIER_BUILD
 set -euo pipefail
@@ -26,7 +26,10 @@ bench() {
 }
 
 ceiling() {
-  "$build/bin/kvtier-resp-ceiling" "$redis" "$1" "$2" "$depth" "$seconds"
+  local command=set requests=$(((2 << 30) / $2))
+  [[ $1 == put ]] || command=get
+  redis-benchmark -s "$redis" -c 1 -P "$depth" -d "$2" -n "$requests" -t "$command" --csv |
+    awk -F'"' -v bytes="$2" 'NR == 2 { print $4 * bytes / 1e6 }'
 }
 
 report() {

@@ -18,7 +18,7 @@ int Main(int argc, char** argv) {
   BenchSelection selection;
   bool json = false;
   std::string output;
-  CLI::App app("Measures the tiers through a real daemon, beside what the machine can do.",
+  CLI::App app("Measures the tiers through a real daemon, beside the machine's limits.",
                "kvtier-bench");
   app.add_flag("--onload-host", selection.onload_host, "Host memory to pool, against memcpy.");
   app.add_flag("--onload-disk", selection.onload_disk, "Disk to pool, against raw io_uring.");

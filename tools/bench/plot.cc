@@ -63,7 +63,7 @@ std::string Script(const BenchResults& results, const std::string& path) {
   return fmt::format(
       "{}set terminal svg size 800,500 font 'sans-serif,14' background rgb 'white'\n"
       "set output {}\n"
-      "set title 'Onload into the pool, and what the machine can do'\n"
+      "set title 'Onload into the pool, and the ceiling of the machine'\n"
       "set xlabel 'block size [KiB]'\nset ylabel 'throughput [10^9 bytes/s]'\n"
       "set logscale x 2\nset xrange [{}:{}]\nset yrange [0:*]\n"
       "set grid\nset key outside bottom center horizontal\n"

@@ -201,7 +201,7 @@ class HostDamage(Damage):
             in_slots = number == 0
             damaged, hits = self._flip(keeper, in_slots)
             if not self.start("host memory"):
-                self.fail("the daemon refuses to start with what is kept")
+                self.fail("the daemon refuses to start with the kept memory")
                 return
             self.world.daemon.settle()
             player = Player(self.world.daemon.socket, "campaign")

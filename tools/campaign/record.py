@@ -76,7 +76,7 @@ class Record:
 
     def to_markdown(self) -> str:
         lines = [
-            "| part | time | seeds | what was done | failures |",
+            "| part | time | seeds | work done | failures |",
             "|---|---|---|---|---|",
         ]
         for name, part in self._document["parts"].items():

@@ -133,7 +133,7 @@ void AddSpawnOptions(CLI::App* command, BenchArguments* arguments) {
 
 void AddBenchCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
-      "bench", "Measure the tiers through the API, beside what the machine can do.");
+      "bench", "Measure the tiers through the API, beside the machine's limits.");
   const auto arguments = std::make_shared<BenchArguments>();
   AddDeviceOption(
       command, &arguments->options.device,

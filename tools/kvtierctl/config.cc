@@ -121,9 +121,9 @@ void AddConfigCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
       "config", "Show the configuration in effect, and what in it is not the default.");
   const auto changed_only = std::make_shared<bool>(false);
-  command->add_flag("--changed", *changed_only, "Only what is not the default.");
+  command->add_flag("--changed", *changed_only, "Only values that are not the default.");
   command->footer(
-      "What is printed is a configuration file that kvtierd takes.\n"
+      "The output is a configuration file that kvtierd takes.\n"
       "Example:\n"
       "  kvtierctl config --changed");
   command->callback([changed_only, context] { ShowConfig(*changed_only, context); });

@@ -148,9 +148,9 @@ void AddEraseCommand(CLI::App* app, CommandContext* context) {
                     "Also if the disk is not encrypted, where freed bytes stay until they are "
                     "written over.");
   command->footer(
-      "Asks first, and cannot be undone. Pins do not protect blocks from this. What sessions hold\n"
-      "is found by no other session any more, and gone when they let go of it. Ends with 8 if\n"
-      "blocks were in use all the time.\n"
+      "Asks first, and cannot be undone. Pins do not protect blocks from this. Blocks that\n"
+      "sessions hold are found by no other session any more, and gone when they are released.\n"
+      "Ends with 8 if blocks were in use all the time.\n"
       "Examples:\n"
       "  kvtierctl erase --tenant research\n"
       "  kvtierctl erase --tenant research --before 36h --yes");

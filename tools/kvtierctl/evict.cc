@@ -101,7 +101,7 @@ void AddReleaseMemoryCommand(CLI::App* app, CommandContext* context) {
       "Give back the KV caches that ended engines have left for their next start.");
   const auto all = std::make_shared<bool>(false);
   command->add_flag("--all", *all,
-                    "Those of engines that run, too: they go on, but leave nothing at their end.");
+                    "Also memory of engines that run: they go on, but leave nothing at their end.");
   command->callback([all, context] { ReleaseMemory(*all, context); });
 }
 

@@ -171,8 +171,7 @@ void AddLookupCommand(CLI::App* app, CommandContext* context) {
       ->capture_default_str();
   PromptIdentity& identity = arguments->identity;
   command
-      ->add_option("--seed", identity.seed,
-                   "What vLLM's hashes begin with, vllm-none-hash if absent.")
+      ->add_option("--seed", identity.seed, "The seed of vLLM's hashes, vllm-none-hash if absent.")
       ->type_name("TEXT");
   command->add_option("--salt", identity.cache_salt, "The request's cache salt.")
       ->type_name("TEXT");

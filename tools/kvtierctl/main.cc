@@ -57,8 +57,8 @@ std::string WrongCommand(const CLI::App& app) {
 
 // Parsing fills `context`, which outlives the table, and runs the command.
 std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
-  auto app = std::make_unique<CLI::App>(
-      "Looks at a kvtierd, checks what it keeps, and exercises it.", "kvtierctl");
+  auto app = std::make_unique<CLI::App>("Looks at a kvtierd, checks its blocks, and exercises it.",
+                                        "kvtierctl");
   app->set_help_flag("-h,--help", "Print this help and end.");
   AddGlobalOptions(app.get(), context);
   app->require_subcommand(1);

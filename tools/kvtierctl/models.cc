@@ -107,7 +107,8 @@ void Forget(const ModelArguments& arguments, CommandContext* context) {
 }
 
 void AddTenantOption(CLI::App* command, ModelArguments* arguments) {
-  command->add_option("--tenant", arguments->tenant, "Of this tenant only.")->type_name("TENANT");
+  command->add_option("--tenant", arguments->tenant, "Only models of this tenant.")
+      ->type_name("TENANT");
 }
 
 }  // namespace

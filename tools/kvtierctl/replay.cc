@@ -165,8 +165,9 @@ void AddTraceOptions(CLI::App* command, ReplayArguments* arguments) {
   command->add_option("traces", arguments->traces, "Trace files.")->required()->type_name("TRACE");
   const std::map<std::string, TraceFormat> formats = {{"auto", TraceFormat::kAuto},
                                                       {"mooncake", TraceFormat::kMooncake},
+                                                      {"qwen", TraceFormat::kQwen},
                                                       {"agentic", TraceFormat::kAgentic}};
-  command->add_option("--format", arguments->format, "auto, mooncake or agentic.")
+  command->add_option("--format", arguments->format, "auto, mooncake, qwen or agentic.")
       ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case).description(""))
       ->default_str("auto")
       ->type_name("FORMAT");

@@ -199,7 +199,7 @@ void AddOptions(CLI::App* command, SizeArguments* arguments) {
                    "The model's config.json, or its directory; -: standard input.")
       ->required()
       ->type_name("FILE");
-  command->add_option("--dtype", arguments->dtype, "Of the KV cache, if not the model's own.")
+  command->add_option("--dtype", arguments->dtype, "The KV cache's type, if not the model's own.")
       ->check(CLI::IsMember({"bf16", "f16", "f32", "fp8"}))
       ->type_name("TYPE");
   command->add_option("--block-tokens", arguments->block_tokens, "Tokens of one block.")

@@ -109,15 +109,15 @@ void Dump(const TraceArguments& arguments, CommandContext* context) {
 
 void AddTraceCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
-      "trace", "Show what the daemon did lately: requests, loads, copies, disk I/O, evictions.");
+      "trace", "Show the daemon's latest work: requests, loads, copies, disk I/O, evictions.");
   const auto arguments = std::make_shared<TraceArguments>();
-  command->add_option("action", arguments->action, "What to do with it: print it.")
+  command->add_option("action", arguments->action, "The action: print it.")
       ->check(CLI::IsMember({"dump"}))
       ->required()
       ->type_name("ACTION");
   command
       ->add_option("--since", arguments->since_s,
-                   "Of the last so many seconds only; 0: all there is.")
+                   "Only events of the last so many seconds; 0: all there are.")
       ->check(CLI::Range(0.0, kMaxSinceSeconds))
       ->type_name("SECONDS")
       ->capture_default_str();

@@ -18,7 +18,7 @@ import completion
 import help_text
 
 TITLES = {
-    "kvtierctl.1": "look at a KV cache daemon, check what it keeps, and exercise it",
+    "kvtierctl.1": "look at a KV cache daemon, check its blocks, and exercise it",
     "kvtierd.8": "keep KV cache blocks of LLM inference in three tiers",
     "kvtierd.toml.5": "configuration of kvtierd",
 }

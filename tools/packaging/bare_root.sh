@@ -15,7 +15,7 @@ remove_roots() {
 }
 trap remove_roots EXIT
 
-# roots_are_made: whether this machine lets make_root work; if not, prints what is missing.
+# roots_are_made: whether this machine lets make_root work; if not, prints the obstacle.
 roots_are_made() {
   if [[ $EUID -ne 0 ]]; then
     echo 'only root makes them'
@@ -45,7 +45,7 @@ make_root() {
       exit 1
       ;;
   esac
-  # What is thrown away need not reach the disk.
+  # A root that is thrown away need not reach the disk.
   mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include="$2" "$suite" "$root" "$mirror"
   # The root reaches the package index as this machine does.
   cp /etc/resolv.conf "$root/etc/resolv.conf"

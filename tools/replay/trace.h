@@ -33,6 +33,7 @@ struct Trace {
 enum class TraceFormat {
   kAuto,
   kMooncake,  // one JSON object a line: timestamp, input_length, hash_ids (512 tokens a block)
+  kQwen,      // the same with chat_id, seconds with fractions, and 16 tokens a block
   kAgentic,   // one JSON document a session: block_size, requests[] with t, in, hash_ids
 };
 

@@ -123,15 +123,6 @@ class Sequence {
   Status MarkComputed(uint64_t tokens) {
     return ToStatus(kvt_sequence_mark_computed(get(), tokens));
   }
-  // The ranges to compute, in order; see kvtier_hit_plan.h.
-  Result<std::vector<kvt_token_range>> ComputeRanges() const {
-    std::vector<kvt_token_range> ranges(KVT_MAX_COMPUTE_RANGES);
-    size_t count = 0;
-    if (kvt_sequence_compute_ranges(get(), ranges.data(), ranges.size(), &count))
-      return Error::Last();
-    ranges.resize(count);
-    return ranges;
-  }
   Status Finish() { return ToStatus(kvt_sequence_finish(get())); }
   // Gives a hint about the sequence; see kvtier_hints.h. Returns the number of blocks that took it.
   Result<uint32_t> Hint(kvt_hint hint, int64_t returns_in_ms = 0) {

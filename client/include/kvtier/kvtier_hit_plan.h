@@ -4,9 +4,6 @@
  * daemon leaves out of a prefix what would be ready sooner if it were computed. Without that, or
  * with KVT_PLAN_ALL, every hit is served.
  *
- * Attention is causal: the keys and values of a token need those of all tokens before it, at each
- * layer. So the head of a prefix can be computed while its tail is loaded, and not the reverse.
- *
  * A sequence is opened with a plan, see kvt_sequence_options.
  */
 #ifndef KVTIER_KVTIER_HIT_PLAN_H_
@@ -30,23 +27,6 @@ typedef struct kvt_compute_cost {
 /* The computing costs of the pool's model on this engine; for all sequences that are opened later.
  * No round trip. Errors: KVT_INVALID_ARGUMENT "bad_cost". */
 KVT_API kvt_status kvt_pool_set_compute_cost(kvt_pool* pool, const kvt_compute_cost* cost);
-
-typedef struct kvt_token_range {
-  uint64_t first;
-  uint64_t end;
-} kvt_token_range;
-
-#define KVT_MAX_COMPUTE_RANGES 2
-
-/* Writes which tokens are to be computed, in order. With KVT_PLAN_BOTH_ENDS there may be two
- * ranges. The first then is a gap between blocks that are usable at once and blocks that are being
- * loaded: compute it before kvt_sequence_wait, into its slots, with the block table as it is then,
- * which ends with the gap; kvt_sequence_mark_computed up to its end is due, before or after the
- * wait. Blocks that cannot be loaded are computed as well: ask again after the wait. Errors:
- * KVT_INVALID_ARGUMENT "capacity_too_small" (`*count` is set). */
-KVT_API kvt_status kvt_sequence_compute_ranges(const kvt_sequence* sequence,
-                                               kvt_token_range* ranges, size_t capacity,
-                                               size_t* count);
 
 #ifdef __cplusplus
 }

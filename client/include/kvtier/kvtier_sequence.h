@@ -64,8 +64,7 @@ typedef int32_t (*kvt_copy_block)(void* user, uint64_t target_offset, uint64_t s
 typedef uint8_t kvt_hit_plan;
 enum {
   KVT_PLAN_ALL = 0, /* every hit */
-  KVT_PLAN_CUT = 1, /* hits as far as loading them and computing the rest takes the least time */
-  KVT_PLAN_BOTH_ENDS = 2 /* or a gap is computed while what follows it is loaded */
+  KVT_PLAN_CUT = 1  /* hits as far as loading them and computing the rest takes the least time */
 };
 
 typedef struct kvt_sequence_options {
@@ -105,8 +104,7 @@ KVT_API kvt_status kvt_sequence_wait(kvt_sequence* sequence, int64_t timeout_ms)
 typedef struct kvt_sequence_info {
   size_t size;
   uint64_t tokens;          /* so far */
-  uint64_t cached_tokens;   /* of the first ones: came from the cache, need not be computed; see
-                               kvt_sequence_compute_ranges for a prefix with a gap */
+  uint64_t cached_tokens;   /* of the first ones: came from the cache, need not be computed */
   uint64_t computed_tokens; /* at least cached_tokens */
   uint64_t blocks;          /* in the block table; more than tokens need if some are reserved */
   uint64_t pool_tokens;     /* of cached_tokens: found in the pool, in host memory, on disk */
@@ -127,8 +125,7 @@ KVT_API kvt_status kvt_sequence_get_info(const kvt_sequence* sequence, kvt_seque
  * trip. Errors: KVT_STALE_HANDLE. */
 KVT_API kvt_status kvt_sequence_check(kvt_sequence* sequence);
 
-/* Writes the pool block of each logical block and their number; before the wait those up to the end
- * of a gap, if there is one. Errors: KVT_INVALID_ARGUMENT
+/* Writes the pool block of each logical block and their number. Errors: KVT_INVALID_ARGUMENT
  * (capacity too small; `*count` is set), KVT_WRONG_STATE (wait is due). `indices` may be NULL with
  * capacity 0 to ask for the number. */
 KVT_API kvt_status kvt_sequence_block_table(const kvt_sequence* sequence, int32_t* indices,

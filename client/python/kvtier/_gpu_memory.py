@@ -71,7 +71,8 @@ def region_arguments(connection: Connection, memory: Mapping[str, Any]) -> dict[
             raise invalid(
                 "unknown_gpu",
                 f"the daemon does not serve the GPU {uuid_of_gpu}: set its pool.device to "
-                '"all", or name that GPU there',
+                '"all", or name that GPU there; kvtierd --version tells whether it was built '
+                "with CUDA",
             )
         arguments["device"] = known.index(uuid_of_gpu)
     return arguments

@@ -98,11 +98,6 @@ class MissedSequence(Sequence):
         self._require_open()
         return missed_info(self._tokens, self._computed_tokens, attachment=0)
 
-    def compute_ranges(self) -> list[tuple[int, int]]:
-        self._require_open()
-        rest = (self._computed_tokens, self._tokens)
-        return [rest] if rest[0] < rest[1] else []
-
     def wait(self, timeout_ms: int | None = None) -> bool:
         _native.timeout(timeout_ms)
         self._require_open()

@@ -406,8 +406,8 @@ class Pool(AttachedPool):
         reserve_tokens: blocks for so many, to append without another round trip. retention: of the
         blocks that the sequence commits. copy: for copy-on-write in place of the built-in copy; see
         CopyFunction. plan: which hits are worth loading, by the daemon's knowledge of loading and
-        the costs of `set_compute_cost`; with BOTH_ENDS see Sequence.compute_ranges. deadline_ms:
-        hits that would be loaded later are left out; 0: no deadline.
+        the costs of `set_compute_cost`. deadline_ms: hits that would be loaded later are left out;
+        0: no deadline.
 
         Without a daemon: a sequence that is a miss, see Sequence.available; compute without the
         cache. Raises ResourceExhaustedError (nothing is held),

@@ -170,26 +170,6 @@ class Sequence(Scoped):
         """The number of first tokens that came from the cache. May shrink in `wait`."""
         return self.info().cached_tokens
 
-    def compute_ranges(self) -> list[tuple[int, int]]:
-        """Which tokens are to be computed, as (first, end), in order; no round trip.
-
-        With HitPlan.BOTH_ENDS there may be two ranges. The first then is a gap in the cached prefix,
-        behind blocks that are usable at once: it can be computed before `wait`, while what follows
-        it is loaded, into its slots and with the block table as it is then. `mark_computed` up to
-        its end is due, before or after the wait. Blocks that cannot be loaded are computed as well:
-        ask again after the wait.
-        """
-        if self._lost:
-            return [(0, len(self))] if len(self) > 0 else []
-        ranges = (abi.kvt_token_range * abi.KVT_MAX_COMPUTE_RANGES)()
-        count = ctypes.c_size_t()
-        check(
-            self._library.kvt_sequence_compute_ranges(
-                self._handle.get(), ranges, len(ranges), ctypes.byref(count)
-            )
-        )
-        return [(one.first, one.end) for one in ranges[: count.value]]
-
     @property
     def closed(self) -> bool:
         return self._handle.closed
@@ -233,8 +213,8 @@ class Sequence(Scoped):
         return self._memory
 
     def block_table(self) -> npt.NDArray[np.int32]:
-        """The pool block of each logical block, int32 [blocks]; before the wait those up to the end
-        of a gap, see `compute_ranges`. Raises WrongStateError (a wait is due)."""
+        """The pool block of each logical block, int32 [blocks]. Raises WrongStateError (a wait is
+        due)."""
         blocks = self.info().blocks
         if self._lost:
             return np.empty(0, dtype=np.int32)

@@ -62,8 +62,7 @@ class Hint(HeaderEnum):
 @enum_of(abi, "KVT_PLAN_ALL")
 class HitPlan(HeaderEnum):
     """Which hits are worth loading. ALL: every one. CUT: as far as loading them and computing the
-    rest takes the least time. BOTH_ENDS: or a gap in the prefix is computed while what follows it
-    is loaded."""
+    rest takes the least time."""
 
 
 @enum_of(abi, "KVT_MISS_NONE")

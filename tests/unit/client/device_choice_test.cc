@@ -52,8 +52,11 @@ TEST(DeviceChoice, WithoutACurrentGpuSomebodyMustChoose) {
   EXPECT_NE(choice.error().context.find("0 (gpu), 1 (gpu)"), std::string::npos);
 }
 
-TEST(DeviceChoice, AGpuWithoutPoolsIsAnErrorNotAnotherGpu) {
-  EXPECT_EQ(ReasonOf(ChooseDevice(Devices{Gpu(1), Gpu(2)}, {}, Current(3))), "device_not_served");
+TEST(DeviceChoice, AGpuWithoutPoolsIsAnErrorNotAnotherGpuAndNamesTheKey) {
+  const Result<uint32_t> choice = ChooseDevice(Devices{Gpu(1), Gpu(2)}, {}, Current(3));
+  EXPECT_EQ(ReasonOf(choice), "device_not_served");
+  ASSERT_FALSE(choice);
+  EXPECT_NE(choice.error().context.find("pool.device"), std::string::npos);
 }
 
 TEST(DeviceChoice, HostMemoryIsNobodysGpu) {

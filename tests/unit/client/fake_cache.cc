@@ -34,28 +34,23 @@ Result<wire::AcquireReply::Part> FakeCache::Acquire(const wire::Acquire::Part& r
   }
   wire::AcquireReply::Part reply;
   if (wish) reply.forecast.emplace();
-  const bool gap = wish && wish->plan == HitPlan::kBothEnds && !request.hashes.empty();
-  if (gap) reply.forecast = gap_;
-  const uint32_t gap_blocks = gap ? gap_.gap_blocks : 0;
-  for (size_t i = 0; i < request.hashes.size(); ++i) {
-    if (i == gap_.gap_first) i += gap_blocks;
-    const auto hit = AcquireOne(request.hashes[i]);
+  for (const BlockHash& hash : request.hashes) {
+    const auto hit = AcquireOne(hash);
     if (!hit) break;
     reply.hits.push_back(*hit);
   }
   for (uint32_t i = 0;
-       reply.hits.size() + gap_blocks == request.hashes.size() && i < request.partial_blocks.size();
-       ++i) {
+       reply.hits.size() == request.hashes.size() && i < request.partial_blocks.size(); ++i) {
     const auto hit = AcquireOne(request.partial_blocks[i]);
     if (!hit) continue;
     reply.hits.push_back(*hit);
     reply.partial_block = i;
     break;
   }
-  const bool all_hit = reply.hits.size() + gap_blocks ==
-                       request.hashes.size() + (request.partial_blocks.empty() ? 0 : 1);
+  const bool all_hit =
+      reply.hits.size() == request.hashes.size() + (request.partial_blocks.empty() ? 0 : 1);
   reply.miss = all_hit ? MissReason::kNone : MissReason::kUnknown;
-  for (uint32_t i = 0; i < request.new_blocks + gap_blocks; ++i) {
+  for (uint32_t i = 0; i < request.new_blocks; ++i) {
     const uint32_t index = *Allocate();
     blocks_[index].is_private = true;
     reply.new_blocks.push_back({BlockIndex{index}, blocks_[index].generation});

@@ -27,8 +27,6 @@ class FakeCache {
   // A block that is committed but below the pool: an acquire of it starts a load.
   void PutBelow(const BlockHash& hash, Tier tier, uint16_t tokens, std::byte fill);
 
-  // Acquires with a wish for both ends leave this gap from now on.
-  void LeaveGap(uint32_t first, uint32_t blocks) { gap_ = {first, blocks}; }
   // Acquires blocks of one group. Answers with an ERROR "pool_full" if the private blocks cannot be
   // had.
   [[nodiscard]] Result<wire::AcquireReply::Part> Acquire(
@@ -81,7 +79,6 @@ class FakeCache {
   // By load, the block of each hit and the byte that is to fill it.
   std::map<LoadId, std::vector<std::pair<uint32_t, std::optional<std::byte>>>> loads_;
   uint64_t last_load_ = 0;
-  LoadForecast gap_;
 };
 
 }  // namespace kvtier::client

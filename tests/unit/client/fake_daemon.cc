@@ -165,7 +165,6 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
     wire::LookupReply reply;
     const auto request = wire::Decode<wire::Lookup>(frame.payload);
     reply.parts.resize(1);
-    if (request->wish) reply.cut.emplace();
     for (const BlockHash& hash : request->parts.at(0).hashes) {
       reply.parts[0].presence.push_back(cache_->Holds(hash) ? wire::kPresentInPool : 0);
     }

@@ -161,7 +161,7 @@ TEST_F(KvtierdService, DrainTellsItsProgressAndHowLongItMayTake) {
 class KvtierdDrain : public KvtierdService {
  protected:
   static constexpr int kBlocks = 32'000;
-  // Of 8 KiB with their headers: what may be written at once.
+  // The number of blocks of 8 KiB, with their headers, that may be written at once.
   static constexpr int kBlocksUnderWay = 32 * 1024 / 8;
 
   [[nodiscard]] std::vector<std::string> LargeArguments() const {

@@ -3,10 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <boost/asio/error.hpp>
 #include <boost/system/system_error.hpp>
 #include <cerrno>
+#include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -53,6 +56,21 @@ TEST(ErrorOfExceptions, OtherErrorsOfTheSystemAreWhatTheyAre) {
 
 TEST(ErrorOfExceptions, ErrorsOfTheProgramAreNone) {
   EXPECT_EQ(Told(std::logic_error("wrong")), "nothing");
+}
+
+TEST(CoreDumpsDeathTest, AProcessThatForbidsThemLeavesNone) {
+  const auto end = [] {
+    rlimit limit{};
+    (void)::getrlimit(RLIMIT_CORE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    (void)::setrlimit(RLIMIT_CORE, &limit);
+    ForbidCoreDumps();
+    (void)::getrlimit(RLIMIT_CORE, &limit);
+    if (limit.rlim_cur > 1) std::_Exit(0);
+    std::abort();
+  };
+  EXPECT_EXIT(
+      end(), [](int status) { return WIFSIGNALED(status) && !WCOREDUMP(status); }, "");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <set>
 #include <thread>
 
+#include "daemon/session/acquire_handler.h"
 #include "protocol/socket_io.h"
 #include "tests/fakes/lingering_socket.h"
 #include "tests/fakes/seeded_random.h"

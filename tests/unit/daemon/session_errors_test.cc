@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/bytes.h"
+#include "daemon/session/block_handler.h"
 #include "tests/unit/daemon/server_under_test.h"
 #include "tests/unit/daemon/verbs.h"
 #include "tests/unit/daemon/wire_client.h"

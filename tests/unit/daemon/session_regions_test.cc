@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/session/region_handler.h"
 #include "tests/unit/daemon/server_under_test.h"
 #include "tests/unit/daemon/verbs.h"
 #include "tests/unit/daemon/wire_client.h"

@@ -175,27 +175,11 @@ TEST(Session, AWishIsAnsweredWithAForecast) {
   const auto hashes = Hashes(0, 2);
   wire::Acquire acquire{.parts = {{.pool = pool, .hashes = hashes}}};
   EXPECT_FALSE(client.Call<wire::AcquireReply>(acquire).parts[0].forecast);
-  acquire.wish = LoadWish{.plan = HitPlan::kBothEnds, .tokens = 48, .cost = {.per_token_us = 100}};
+  acquire.wish = LoadWish{.plan = HitPlan::kCut, .tokens = 48, .cost = {.per_token_us = 100}};
   const auto reply = client.Call<wire::AcquireReply>(acquire).parts[0];
   EXPECT_EQ(reply.hits.size(), 2u);
   ASSERT_TRUE(reply.forecast);
   EXPECT_EQ(*reply.forecast, (LoadForecast{.load_us = 0, .ready_us = 1600}));
-}
-
-TEST(Session, ALookupWithAWishTellsWhichPrefixToLoad) {
-  ServerUnderTest daemon;
-  WireClient client(daemon.socket());
-  const PoolId pool = client.Attach().pool;
-  (void)Fill(&client, pool, Hashes(0, 2));
-  const auto hashes = Hashes(0, 3);
-  wire::Lookup lookup{.parts = {{.pool = pool, .hashes = hashes}}};
-  EXPECT_FALSE(client.Call<wire::LookupReply>(lookup).cut);
-  lookup.wish = LoadWish{.plan = HitPlan::kCut, .tokens = 48, .cost = {.per_token_us = 100}};
-  const auto reply = client.Call<wire::LookupReply>(lookup);
-  ASSERT_TRUE(reply.cut);
-  EXPECT_EQ(*reply.cut, (wire::LookupCut{.tokens = 32, .load_us = 0, .ready_us = 1600}));
-  lookup.held_tokens = 40;
-  EXPECT_EQ(client.Call<wire::LookupReply>(lookup).cut->tokens, 40u) << "nothing is beyond those";
 }
 
 TEST(Session, PinCountsWhatIsCached) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several models and tenants in one cache.
 
+#include <algorithm>
 #include <map>
 
 #include "tests/unit/tiers/cache_fixture.h"
+#include "tiers/state/pinned_slabs.h"
 
 namespace kvtier {
 namespace {
@@ -230,6 +232,61 @@ TEST_F(CacheNamespacesTest, PinnedBlockDoesNotKeepHostFromAnotherModel) {
     EXPECT_EQ(Acquire(kAlice, Sequence(2, 4)).hits.size(), 4u);
     EXPECT_EQ(Drops(Tier::kPool, DropReason::kPoolPressure), 0u);
   }
+}
+
+// One in each slab.
+TEST_F(CacheNamespacesTest, PinsThatAreSpreadOverAllOfHostLeaveAnotherModelHalf) {
+  StartWithRoom({.pool_blocks = 64, .host_slots = 32, .disk_slots = 0}, 32);
+  const Hashes hashes = Sequence(1, 32);
+  Put(hashes);
+  EvictFromPool();
+  ASSERT_EQ(cache_->Gauges().host_blocks, 32u);
+  Hashes pinned;
+  for (uint32_t i = 0; i < 32; i += kSlotsPerSlab) pinned.push_back(hashes[i]);
+  ASSERT_TRUE(cache_->Pin(pool_.id, pinned, 60'000));
+  const PoolInfo first = pool_;
+  (void)UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
+  Put(Sequence(2, 4));
+  EvictFromPool();
+  EXPECT_EQ(Acquire(kBob, Sequence(2, 4)).hits.size(), 4u);
+  pool_ = first;
+  const auto kept =
+      std::ranges::count_if(pinned, [this](const BlockHash& hash) { return Presence(hash).host; });
+  EXPECT_GE(kept, 2) << "as many slabs as pins may keep";
+}
+
+TEST_F(CacheNamespacesTest, PinsThatAreSpreadOverAllOfTheDiskLeaveAnotherModelHalf) {
+  StartWithRoom({.pool_blocks = 64, .host_slots = 32, .disk_slots = 32}, 32);
+  const Hashes hashes = Sequence(1, 32);
+  Put(hashes);
+  Drain();
+  ASSERT_EQ(cache_->Gauges().disk_blocks, 32u);
+  Hashes pinned;
+  for (uint32_t i = 0; i < 32; i += kSlotsPerSlab) pinned.push_back(hashes[i]);
+  ASSERT_TRUE(cache_->Pin(pool_.id, pinned, 60'000));
+  const PoolInfo first = pool_;
+  (void)UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
+  Put(Sequence(2, 2));
+  Drain();
+  for (const BlockHash& hash : Sequence(2, 2)) EXPECT_TRUE(Presence(hash).disk);
+  pool_ = first;
+  const auto kept =
+      std::ranges::count_if(pinned, [this](const BlockHash& hash) { return Presence(hash).disk; });
+  EXPECT_GE(kept, 2) << "as many slabs as pins may keep";
+}
+
+TEST(PinnedSlabs, PinsThatLieTogetherKeepTheirSlabWhileOthersGiveWay) {
+  constexpr uint64_t kBytes = 4 * kKiB;
+  PinnedSlabs slabs;
+  for (const uint64_t slab : {0, 0, 0, 1, 2, 3}) slabs.Add(slab, kBytes);
+  EXPECT_TRUE(slabs.Keep(1, 4)) << "they hold no more than they may";
+  EXPECT_TRUE(slabs.Keep(0, 2));
+  EXPECT_FALSE(slabs.Keep(1, 2));
+  EXPECT_FALSE(slabs.Keep(4, 2)) << "none is pinned there";
+  slabs.Remove(1, kBytes);
+  EXPECT_FALSE(slabs.Has(1));
+  slabs.Remove(2, kBytes);
+  EXPECT_TRUE(slabs.Keep(3, 2));
 }
 
 // Each update of an engine's weights is a model of its own.

@@ -55,7 +55,7 @@ double LoadUs(const LoadQuestion& question, size_t first, size_t end) {
   return us;
 }
 
-// The least time of all cuts, or of all gaps if that is a tenth less.
+// The least time of all cuts.
 double LeastUs(const LoadQuestion& question) {
   const auto covered = [&](size_t blocks) {
     return blocks == question.blocks.size() ? question.covered_tokens
@@ -63,33 +63,19 @@ double LeastUs(const LoadQuestion& question) {
   };
   size_t lead = 0;
   while (lead < question.blocks.size() && question.blocks[lead] == BlockSource::kHere) ++lead;
-  double least = kNever, least_with_gap = kNever;
+  double least = kNever;
   for (size_t end = lead; end <= question.blocks.size(); ++end) {
-    const size_t last_gap = question.plan == HitPlan::kBothEnds && end > lead
-                                ? lead + std::min(question.most_gap_blocks, end - 1 - lead)
-                                : lead;
-    for (size_t gap_end = lead; gap_end <= last_gap; ++gap_end) {
-      const double load_us = LoadUs(question, gap_end, end);
-      if (load_us > 0 && question.deadline_us > 0 && load_us > question.deadline_us) continue;
-      const double us = std::max(load_us, question.cost.Us(covered(lead), covered(gap_end))) +
-                        question.cost.Us(covered(end), question.tokens);
-      double& least_of_kind = gap_end > lead ? least_with_gap : least;
-      least_of_kind = std::min(least_of_kind, us);
-    }
+    const double load_us = LoadUs(question, lead, end);
+    if (load_us > 0 && question.deadline_us > 0 && load_us > question.deadline_us) continue;
+    least = std::min(least, load_us + question.cost.Us(covered(end), question.tokens));
   }
-  return least_with_gap < 0.9 * least ? least_with_gap : least;
+  return least;
 }
 
 void ExpectConsistent(const LoadQuestion& question, const LoadAnswer& answer) {
-  ASSERT_LE(answer.gap_first, answer.gap_end);
-  ASSERT_LE(answer.gap_end, answer.end);
   ASSERT_LE(answer.end, question.blocks.size());
-  EXPECT_LE(answer.gap(), question.most_gap_blocks);
-  for (size_t i = 0; i < answer.gap_first; ++i) {
-    EXPECT_EQ(question.blocks[i], BlockSource::kHere) << "a gap stands behind what is here";
-  }
-  EXPECT_NEAR(answer.load_us, LoadUs(question, answer.gap_end, answer.end), 1e-3);
-  const bool declines = answer.gap() > 0 || answer.end < question.blocks.size();
+  EXPECT_NEAR(answer.load_us, LoadUs(question, 0, answer.end), 1e-3);
+  const bool declines = answer.end < question.blocks.size();
   EXPECT_EQ(declines, answer.declined_for != MissReason::kNone);
 }
 
@@ -104,7 +90,7 @@ TEST(LoadPlanTest, WithoutAPlanEveryHitIsLoadedHoweverSlow) {
 
 TEST(LoadPlanTest, WithoutTheCostOfComputingNothingIsSlowerThanIt) {
   const Sources blocks(100, BlockSource::kDisk);
-  LoadQuestion question = Ask(HitPlan::kBothEnds, blocks, 1600);
+  LoadQuestion question = Ask(HitPlan::kCut, blocks, 1600);
   question.cost = {};
   question.prices[0] = PriceOf(1000);
   EXPECT_EQ(PlanLoad(question).end, 100u);
@@ -120,25 +106,6 @@ TEST(LoadPlanTest, AFastDiskServesAllAndASlowOneNothing) {
   EXPECT_EQ(answer.end, 0u);
   EXPECT_EQ(answer.load_us, 0);
   EXPECT_EQ(answer.declined_for, MissReason::kSlowerThanComputing);
-}
-
-TEST(LoadPlanTest, FromBothEndsASlowDiskStillHelps) {
-  const Sources blocks(100, BlockSource::kDisk);
-  LoadQuestion question = Ask(HitPlan::kBothEnds, blocks, 1600);
-  question.prices[0] = PriceOf(0.32);  // twice what a block takes to compute
-  const LoadAnswer answer = PlanLoad(question);
-  EXPECT_GT(answer.gap(), 50u);
-  EXPECT_EQ(answer.end, 100u);
-  EXPECT_LT(answer.ready_us, 0.75 * question.cost.Us(0, 1600));
-}
-
-TEST(LoadPlanTest, AGapThatWouldSaveLittleIsNotMade) {
-  const Sources blocks(100, BlockSource::kHost);
-  LoadQuestion question = Ask(HitPlan::kBothEnds, blocks, 1600);
-  question.prices[2] = PriceOf(0.008);  // a twentieth of what a block takes to compute
-  const LoadAnswer answer = PlanLoad(question);
-  EXPECT_EQ(answer.gap(), 0u);
-  EXPECT_EQ(answer.end, 100u);
 }
 
 TEST(LoadPlanTest, WhatWaitsAheadCounts) {
@@ -185,38 +152,18 @@ TEST(LoadPlanTest, IsAsGoodAsTheBestOfAllCuts) {
     Sources blocks(random.Between(0, 24));
     for (BlockSource& block : blocks) block = static_cast<BlockSource>(random.Below(4));
     if (random.Below(2) == 0) std::ranges::sort(blocks);
-    const auto plan = static_cast<HitPlan>(random.Between(1, 2));
-    LoadQuestion question = Ask(plan, blocks, blocks.size() * 16 + random.Below(100));
+    LoadQuestion question = Ask(HitPlan::kCut, blocks, blocks.size() * 16 + random.Below(100));
     for (WayPrice& price : question.prices) {
       price = PriceOf(static_cast<double>(random.Below(400)) / 1000.0,
                       static_cast<double>(random.Below(3) * random.Below(500)));
       if (random.Below(8) == 0) price = {.trial_bytes = random.Below(10'000)};
     }
     if (random.Below(4) == 0) question.deadline_us = static_cast<double>(1 + random.Below(2000));
-    if (random.Below(4) == 0) question.most_gap_blocks = random.Below(6);
     if (!blocks.empty() && random.Below(4) == 0) question.covered_tokens -= random.Below(16);
     const LoadAnswer answer = PlanLoad(question);
     ExpectConsistent(question, answer);
     ASSERT_NEAR(answer.ready_us, LeastUs(question), 1e-3) << "round " << round;
   }
-}
-
-TEST(ChoosePrefixTest, TakesTheOneThatIsReadyFirst) {
-  const LoadWish wish{.plan = HitPlan::kCut, .tokens = 2000, .cost = {.per_token_us = 10}};
-  std::vector<PrefixOffer> offers{{.tokens = 100}, {.tokens = 600}, {.tokens = 1600}};
-  offers[1].bytes[2] = 100'000;
-  offers[2].bytes[0] = 1'000'000;
-  offers[2].bytes[2] = 1'100'000;
-  LoadPrices prices{};
-  prices[0] = PriceOf(0.005);
-  prices[2] = PriceOf(0.001);
-  EXPECT_EQ(ChoosePrefix(wish, offers, 1000, prices).index, 2u);
-  prices[0] = PriceOf(0.05);
-  const PrefixChoice choice = ChoosePrefix(wish, offers, 1000, prices);
-  EXPECT_EQ(choice.index, 1u);
-  EXPECT_NEAR(choice.load_us, 100, 1e-3);
-  EXPECT_NEAR(choice.ready_us, 100 + 14'000, 1);
-  EXPECT_EQ(ChoosePrefix({}, offers, 1000, prices).index, 2u) << "without a plan the longest";
 }
 
 TEST(ComputeCostTest, TokensBehindOthersCostMore) {

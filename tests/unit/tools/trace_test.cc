@@ -67,6 +67,39 @@ TEST(TraceTest, EqualIdsAreEqualBlocksOnlyWithinOneScopeAndSeed) {
   EXPECT_NE(first, other_name->requests[0].hashes[0]);
 }
 
+TEST(TraceTest, LinesWithAChatAreOfSecondsAndBlocksOf16Tokens) {
+  const auto trace =
+      Parse(R"({"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 50,)"
+            R"( "output_length": 132, "type": "text", "turn": 1, "hash_ids": [1, 2, 3, 4]})"
+            "\n"
+            R"({"chat_id": 160, "parent_chat_id": 159, "timestamp": 2, "input_length": 95,)"
+            R"( "output_length": 13, "type": "text", "turn": 2, "hash_ids": [1, 2, 3, 4, 5]})");
+  ASSERT_TRUE(trace) << trace.error().ToString();
+  EXPECT_EQ(trace->block_tokens, 16u);
+  ASSERT_EQ(trace->requests.size(), 2u);
+  EXPECT_EQ(trace->requests[0].arrival_ms, 2000);
+  EXPECT_EQ(trace->requests[1].arrival_ms, 61'114);
+  EXPECT_EQ(trace->requests[1].hashes.size(), 4u);
+}
+
+TEST(TraceTest, AFaultNamesTheFieldAndItsValue) {
+  const std::pair<std::string_view, std::string_view> bad[] = {
+      {R"({"timestamp": 1, "input_length": 5})", R"("hash_ids" is missing)"},
+      {R"({"timestamp": 1.5, "input_length": 5, "hash_ids": [1]})", R"("timestamp" is 1.5)"},
+      {R"({"timestamp": 1, "input_length": null, "hash_ids": [1]})", R"("input_length" is null)"},
+      {R"({"timestamp": 1, "input_length": 5, "hash_ids": [-1]})", R"("hash_ids" is [-1])"},
+      {R"({"timestamp": 1, "input_length": 5000, "hash_ids": [1, 2, 3]})",
+       R"("hash_ids" has 3 blocks of 512 tokens for the 5000 of "input_length")"},
+      {R"({"block_size": 64, "requests": [{"t": "x", "in": 64, "hash_ids": [1]}]})",
+       R"("t" is "x")"},
+  };
+  for (const auto& [text, expected] : bad) {
+    const auto trace = Parse(text);
+    ASSERT_FALSE(trace) << text;
+    EXPECT_NE(trace.error().context.find(expected), std::string::npos) << trace.error().ToString();
+  }
+}
+
 TEST(TraceTest, FaultsAreReportedWithTheirPlace) {
   const std::string_view bad[] = {
       "",

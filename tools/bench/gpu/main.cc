@@ -132,7 +132,7 @@ int Run(const Arguments& arguments) {
 int Main(int argc, char** argv) {
   Arguments arguments;
   GpuBenchOptions& options = arguments.options;
-  CLI::App app("Measures the pool on a GPU beside what the machine can do.", "kvtier-gpu-bench");
+  CLI::App app("Measures the pool on a GPU beside the machine's limits.", "kvtier-gpu-bench");
   app.add_option("--only", arguments.only,
                  "copy, onload, offload, disk, prefix, completion, layers, interference, start, "
                  "clients-killed, daemons-killed, kept-restart, replay; default: all");
@@ -148,7 +148,7 @@ int Main(int argc, char** argv) {
   app.add_option("--set-bytes", options.set_bytes, "Moved in one repetition.")
       ->check(CLI::Range(64 * kMiB, 16 * kGiB))
       ->capture_default_str();
-  app.add_option("--chunk-bytes", options.chunk_bytes, "Of the device measured alone.");
+  app.add_option("--chunk-bytes", options.chunk_bytes, "Chunks of the device measured alone.");
   app.add_option("--chunks-in-flight", options.chunks_in_flight, "Likewise.");
   app.add_option("--large-pool-bytes", options.large_pool_bytes, "For the start.")
       ->capture_default_str();

@@ -21,11 +21,10 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
-from .._epochs import unnamed_epoch
 from .._facts import short
-from .._model_config import weights
 from .._options import IDENTITY, RETRY_MAX_MS, RETRY_MIN_MS, SOCKET, Number, Option, read_options
 from ..connection import DEFAULT_SOCKET
+from .model_weights import FirstEpoch, UnnamedEpoch, WeightEpoch, tell_of_clearing
 from .objects import Bytes, ObjectName, ObjectStore, SharedFile, logger, name_of
 
 _OPTIONS: dict[str, Option] = {
@@ -82,25 +81,6 @@ class _Worker:
             task()
 
 
-def _weights_of(label: str) -> Callable[[str], str]:
-    """Names the weights that lie under a model's name by their content. LMCache does not say which weights
-    an engine has: if this machine does not have them either and the user has named none, only this server
-    finds the objects that it stored. label: the user's name for them."""
-    unnamed = unnamed_epoch()
-
-    def weights_of(model: str) -> str:
-        found = weights(model)
-        if found is None and not label:
-            logger.warning(
-                "kvtier: it is not known which weights %s has: no other server is served its objects, nor "
-                "this one after a restart, unless the option `identity` names them",
-                model,
-            )
-        return found or (f"named:{short(label)}" if label else unnamed)
-
-    return weights_of
-
-
 class KvtierL2Adapter(L2AdapterInterface):
     """Options, in "adapter_params": those of _OPTIONS; docs/engines/LMCACHE.md has a table.
 
@@ -119,12 +99,14 @@ class KvtierL2Adapter(L2AdapterInterface):
         if given["identity"]:
             identity["label"] = short(given["identity"])
 
-        weights_of = _weights_of(given["identity"])
+        # Tasks belong to the epoch in which they were submitted.
+        self._epoch: WeightEpoch = FirstEpoch(given["identity"])
+        tell_of_clearing(_begin_epoch)
 
         def new_store(staging_bytes: int, shared: SharedFile | None) -> ObjectStore:
             socket = given["socket"] or DEFAULT_SOCKET
             retry_s = (given["retry_min_ms"] / 1e3, given["retry_max_ms"] / 1e3)
-            return ObjectStore(socket, identity, weights_of, staging_bytes, shared, retry_s)
+            return ObjectStore(socket, identity, staging_bytes, shared, retry_s)
 
         self._tasks = itertools.count(1)
         self._stored = new_store(given["staging_bytes"], self._l1_file)
@@ -147,20 +129,26 @@ class KvtierL2Adapter(L2AdapterInterface):
     def get_load_event_fd(self) -> int:
         return int(self._loads.notifier.fileno())
 
+    def begin_epoch(self) -> None:
+        """The engines may have other weights from now on. The objects of before stay in the daemon, and
+        are not found; loads under way fail."""
+        self._epoch = UnnamedEpoch()
+
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
-        failed = L2StoreResult(False, 0)
+        failed, epoch = L2StoreResult(False, 0), self._epoch
         return self._submit(
-            self._storer, self._stores, lambda: self._store(keys, objects), failed
+            self._storer, self._stores, lambda: self._store(keys, objects, epoch), failed
         )
 
     def pop_completed_store_tasks(self) -> dict[int, Any]:
         return self._stores.take_all()
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
+        epoch = self._epoch
         return self._submit(
             self._finder,
             self._lookups,
-            lambda: self._look_up(keys, group_layout_descs or {}),
+            lambda: self._look_up(keys, group_layout_descs or {}, epoch),
             Bitmap(len(keys)),
         )
 
@@ -171,8 +159,9 @@ class KvtierL2Adapter(L2AdapterInterface):
         self._finder.submit(lambda: self._guarded(lambda: self._unlock(keys), None))
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
+        epoch = self._epoch
         return self._submit(
-            self._loader, self._loads, lambda: self._load(keys, objects), Bitmap(len(keys))
+            self._loader, self._loads, lambda: self._load(keys, objects, epoch), Bitmap(len(keys))
         )
 
     def query_load_result(self, task_id: int) -> Any:
@@ -225,9 +214,9 @@ class KvtierL2Adapter(L2AdapterInterface):
             logger.exception("kvtier: a task failed")
             return failed
 
-    def _store(self, keys: list[Any], objects: list[Any]) -> Any:
+    def _store(self, keys: list[Any], objects: list[Any], epoch: WeightEpoch) -> Any:
         contents = [_bytes_of(one) for one in objects]
-        names = [self._name(key, content.size) for key, content in zip(keys, contents)]
+        names = [self._name(key, content.size, epoch) for key, content in zip(keys, contents)]
         outcomes = self._stored.store(names, contents)
         new = [
             (key, name.object_bytes)
@@ -239,10 +228,10 @@ class KvtierL2Adapter(L2AdapterInterface):
         complete = len(keys) == len(objects) and all(there for there, _ in outcomes)
         return L2StoreResult(complete, sum(size for _, size in new))
 
-    def _look_up(self, keys: list[Any], layouts: Any) -> Any:
+    def _look_up(self, keys: list[Any], layouts: Any, epoch: WeightEpoch) -> Any:
         bitmap = Bitmap(len(keys))
         sized = [(i, key, self._size(key, layouts)) for i, key in enumerate(keys)]
-        known = [(i, key, name_of(key, size)) for i, key, size in sized if size]
+        known = [(i, key, _name_of(key, size, epoch)) for i, key, size in sized if size]
         found = self._found.look_up([name for _, _, name in known], self._lock_ms)
         for (i, key, name), is_there in zip(known, found):
             if is_there:
@@ -263,19 +252,21 @@ class KvtierL2Adapter(L2AdapterInterface):
                 free.append(name)
         self._found.unlock(free)
 
-    def _load(self, keys: list[Any], objects: list[Any]) -> Any:
+    def _load(self, keys: list[Any], objects: list[Any], epoch: WeightEpoch) -> Any:
         bitmap = Bitmap(len(keys))
         contents = [_bytes_of(one) for one in objects]
-        names = [self._name(key, content.size) for key, content in zip(keys, contents)]
+        names = [self._name(key, content.size, epoch) for key, content in zip(keys, contents)]
         came = [i for i, one in enumerate(self._loaded.load(names, contents)) if one]
+        if epoch is not self._epoch:
+            return bitmap
         bitmap.batched_set(came)
         if came:
             self._notify_keys_accessed([keys[i] for i in came])
         return bitmap
 
-    def _name(self, key: Any, size: int) -> ObjectName:
+    def _name(self, key: Any, size: int, epoch: WeightEpoch) -> ObjectName:
         self._sizes[(key.model_name, key.kv_rank, key.object_group_id)] = size
-        return name_of(key, size)
+        return _name_of(key, size, epoch)
 
     def _size(self, key: Any, layouts: Any) -> int:
         """The size of an object that was not seen yet; 0 if that is not known. A stored object says
@@ -285,6 +276,15 @@ class KvtierL2Adapter(L2AdapterInterface):
         if size == 0 and layout is not None:
             size = sum(s.numel() * d.itemsize for s, d in zip(layout.shapes, layout.dtypes))
         return size
+
+
+def _begin_epoch(adapter: Any) -> None:
+    if isinstance(adapter, KvtierL2Adapter):
+        adapter.begin_epoch()
+
+
+def _name_of(key: Any, size: int, epoch: WeightEpoch) -> ObjectName:
+    return name_of(key, size, epoch.weights_of(key.model_name))
 
 
 def _bytes_of(memory_object: Any) -> Bytes:

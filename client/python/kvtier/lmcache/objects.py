@@ -45,15 +45,16 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ObjectName:
-    """The name that an object is stored under. Objects of other sizes never meet."""
+    """Names an object in the daemon. Objects of other sizes or weights never meet."""
 
     model: str
+    weights: str
     object_bytes: int
     hash: bytes
 
 
-def name_of(key: Any, object_bytes: int) -> ObjectName:
-    """The name of one of LMCache's object keys."""
+def name_of(key: Any, object_bytes: int, weights: str) -> ObjectName:
+    """The name of one of LMCache's object keys. weights: which the model has."""
     parts = (
         key.model_name.encode(),
         str(key.kv_rank).encode(),
@@ -62,7 +63,7 @@ def name_of(key: Any, object_bytes: int) -> ObjectName:
         key.chunk_hash,
     )
     text = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
-    return ObjectName(key.model_name, object_bytes, hashlib.sha256(text).digest())
+    return ObjectName(key.model_name, weights, object_bytes, hashlib.sha256(text).digest())
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,11 @@ class _Blocks:
     in_place: Region | None
     stride: int
 
+    def close(self) -> None:
+        self.staged.close()
+        if self.in_place is not None:
+            self.in_place.close()
+
 
 @dataclass
 class _Part:
@@ -122,22 +128,19 @@ class ObjectStore:
     """One connection to the daemon. One thread uses it, but for `connected`; its calls wait for the
     daemon, and what fails or finds none is reported as not done: nothing is raised because of it.
 
-    weights_of: names the weights that a model has now. staging_bytes: of memory of its own for objects
-    of each size.
+    staging_bytes: of memory of its own for objects of each size.
     """
 
     def __init__(
         self,
         socket: str,
         identity: dict[str, str],
-        weights_of: Callable[[str], str],
         staging_bytes: int,
         shared: SharedFile | None,
         retry_s: tuple[float, float],
     ) -> None:
         self._socket = socket
         self._identity = identity
-        self._weights_of = weights_of
         self._staging_bytes = staging_bytes
         self._shared = shared
         self._link = Link(self._open, logger, *retry_s)
@@ -302,13 +305,11 @@ class ObjectStore:
     def _open(self) -> Attachment:
         """On the link's thread. Raises KvtierError."""
         connection = connect(self._socket, client_name="lmcache", reconnect_min_ms=-1)
-        sizes: dict[tuple[str, int], _Blocks] = {}
+        sizes: dict[tuple[str, str, int], _Blocks] = {}
 
         def close() -> None:
             for blocks in sizes.values():
-                blocks.staged.close()
-                if blocks.in_place is not None:
-                    blocks.in_place.close()
+                blocks.close()
             connection.close()
 
         return Attachment([], close, connection.is_connected, memory=(connection, sizes))
@@ -316,8 +317,11 @@ class ObjectStore:
     def _blocks(self, attachment: Attachment, name: ObjectName) -> _Blocks:
         """Opened when a model's objects of this size first come. Raises KvtierError, OSError."""
         connection, sizes = attachment.memory
-        key = (name.model, name.object_bytes)
+        key = (name.model, name.weights, name.object_bytes)
         if key not in sizes:
+            # No more is to come of the model's other weights, but for locks that end.
+            for other in [one for one in sizes if one[0] == name.model and one[1] != name.weights]:
+                sizes.pop(other).close()
             sizes[key] = self._open_blocks(connection, name)
         found: _Blocks = sizes[key]
         return found
@@ -328,7 +332,7 @@ class ObjectStore:
         record = ModelRecord(
             record_name(name.model or "unnamed"),
             hash_recipe="lmcache-objects/1",
-            extra={**self._identity, "weights": self._weights_of(name.model)},
+            extra={**self._identity, "weights": name.weights},
             groups=(group,),
         )
         count = max(1, min(self._staging_bytes // size, _MOST_ROWS))
@@ -361,10 +365,10 @@ class ObjectStore:
 
 
 def _alike(names: Iterable[ObjectName]) -> list[list[int]]:
-    """Positions of the names of each model and size."""
-    groups: dict[tuple[str, int], list[int]] = {}
+    """Positions of the names of each model, its weights, and size."""
+    groups: dict[tuple[str, str, int], list[int]] = {}
     for i, name in enumerate(names):
-        groups.setdefault((name.model, name.object_bytes), []).append(i)
+        groups.setdefault((name.model, name.weights, name.object_bytes), []).append(i)
     return list(groups.values())
 
 

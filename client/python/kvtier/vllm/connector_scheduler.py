@@ -232,6 +232,8 @@ class SchedulerSide:
         known.is_mixed = False  # it begins anew
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
+        if request.skip_reading_prefix_cache:
+            return 0  # vLLM takes no answer for it, as of prompts whose logprobs are asked for
 
         def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
             return self._lookups.look_up_run(known.keys[index][begin:end], request.request_id)

@@ -147,7 +147,7 @@ class KeptAllocation(SharedAllocation):
         try:
             self._guard = WarmUpGuard(tensor, self._groups, table, self._likely_written)
         except RuntimeError as error:  # torch's, also when there is too little memory
-            logger.warning("kvtier: what the last engine left is not used: %s", error)
+            logger.warning("kvtier: the last engine's memory is not used: %s", error)
             nothing = table.without(range(len(table.hashes)))
             self._guard = WarmUpGuard(tensor, self._groups, nothing, 0)
         memory.clear()
