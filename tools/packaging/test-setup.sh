@@ -5,7 +5,7 @@
 #
 #   tools/packaging/test-setup.sh [--demo|--build|--tests|--all] [NAME ...]
 #
-# What setup is called with is --tests without it. Names: bare, scipy (which brings another Boost), desktop (a
+# The first is what setup is called with, --tests by default. Names: bare, scipy (which brings another Boost), desktop (a
 # browser, gnuplot, shells). Without any: all three. Needs root, mmdebstrap and a mirror within reach, and minutes;
 # tests/packaging/setup.py asks apt the same in seconds, and installs nothing.
 set -euo pipefail
