@@ -96,12 +96,6 @@ class Cache {
   // "pool_full", kLimitExceeded "session_references", kCancelled when the session closed or left
   // the pool meanwhile.
   void Acquire(AcquireRequest request, std::function<void(Result<AcquireReply>)> done);
-  // The same over groups of one model: the longest prefix that every group can restore, and of each
-  // group the blocks that this prefix needs; or none of them. The store that hosts share is asked
-  // once, about all groups. REQUIRES: at least one part; all are of one session, each of another
-  // pool.
-  void AcquireGroups(std::vector<GroupPart> parts,
-                     std::function<void(Result<std::vector<GroupReply>>)> done);
   // Errors: kStaleHandle, kNotOwner, kWrongState "not_private", kInvalidArgument.
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
                                            const CommitRequest& request);
@@ -248,7 +242,7 @@ class Cache {
   // to the cold store.
   // Work under way ends; then the cache is idle, whatever still waits.
   void StopDraining();
-  // Nothing is written to disk any more, because it would not last; what is there is served.
+  // Nothing is written to disk any more, because it would not last; blocks there are served.
   void StopDiskWrites();
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;

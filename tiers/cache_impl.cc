@@ -39,12 +39,6 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       touches(&state, &host),
       regions(&state, &finder, &loader, &offloader, &touches),
       acquirer(&state, &pools, &loader, &loads, &sessions),
-      groups(
-          &state, &finder, &loads, &sessions,
-          [this](AcquireRequest request, Acquirer::Done done) {
-            Acquire(std::move(request), std::move(done));
-          },
-          MakeColdAsker()),
       returns(&state, &pools, &acquirer, &loader),
       prefetch(&state, &finder, &host, &loader, &offloader, &touches),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
@@ -87,14 +81,6 @@ void Cache::Impl::GoOn() {
   Pump();
 }
 
-ColdAsker Cache::Impl::MakeColdAsker() {
-  if (state.env.cold == nullptr) return nullptr;
-  return [this](PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
-                std::function<void(std::vector<bool>)> done) {
-    cold_lookup->Ask(state.blocks.FindPool(pool)->namespace_id, hashes, ask, std::move(done));
-  };
-}
-
 std::unique_ptr<ColdWriter> Cache::Impl::MakeColdWriter() {
   if (!cold_choice) return nullptr;
   return std::make_unique<ColdWriter>(&state, &disk, &*cold_choice);
@@ -123,7 +109,7 @@ void Cache::Impl::Pump() {
   if (!draining_stopped) returns.Pump();
   bool progressed = true;
   while (progressed) {
-    progressed = groups.Pump() | acquirer.Pump();
+    progressed = acquirer.Pump();
     if (!draining_stopped) {
       // Before, the copy below of a block in a pool may not have been found yet.
       if (adoption.Ended()) pools.Prepare();
@@ -247,6 +233,28 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   return CommitReply{};
 }
 
+// The errors say what is wrong with the handle, never what another session does with the block.
+Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle handle,
+                            ReleasedBlocks* released) {
+  if (!pool->blocks.Current(handle)) {
+    return MakeError(ErrorCode::kStaleHandle, "stale_generation",
+                     fmt::format("block {} generation {}", handle.index.value, handle.generation));
+  }
+  const PoolBlock& block = pool->blocks[handle.index];
+  const bool private_block = block.state() == PoolBlockState::kPrivate;
+  if (private_block && sessions.OwnsPrivate(session, *pool, handle.index)) {
+    sessions.FreePrivate(session, pool, handle.index);
+    return {};
+  }
+  if (private_block || block.state() == PoolBlockState::kQuarantined ||
+      !sessions.Holds(session, *pool, handle.index)) {
+    return MakeError(ErrorCode::kNotOwner, "not_held",
+                     fmt::format("the session holds no reference to block {}", handle.index.value));
+  }
+  sessions.DropReference(session, pool, handle.index, released);
+  return {};
+}
+
 Cache::Cache(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : impl_(std::make_unique<Impl>(options, std::move(environment), std::move(snapshot))) {
   impl_->Pump();
@@ -264,7 +272,6 @@ void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
   // In this order: the loads of operations that were not answered are forgotten, not counted as
   // cancelled, and no load reports to a session that is gone.
-  impl_->groups.Cancel(session, std::nullopt);
   if (impl_->cold_lookup) impl_->cold_lookup->Cancel(session, std::nullopt);
   impl_->acquirer.Cancel(session, std::nullopt);
   impl_->returns.Forget(session, std::nullopt);
@@ -279,7 +286,6 @@ void Cache::LeavePool(SessionId session, PoolId pool_id) {
   CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   // In the order of CloseSession, for its reasons.
-  impl_->groups.Cancel(session, pool_id);
   if (impl_->cold_lookup) impl_->cold_lookup->Cancel(session, pool_id);
   impl_->acquirer.Cancel(session, pool_id);
   impl_->returns.Forget(session, pool_id);
@@ -371,20 +377,6 @@ void Cache::Acquire(AcquireRequest request, std::function<void(Result<AcquireRep
   impl_->Pump();
 }
 
-void Cache::AcquireGroups(std::vector<GroupPart> parts,
-                          std::function<void(Result<std::vector<GroupReply>>)> done) {
-  for (const GroupPart& part : parts) {
-    if (!impl_->sessions.IsOpen(part.request.session)) {
-      return done(MakeError(ErrorCode::kCancelled, "session_closed"));
-    }
-    if (impl_->state.blocks.FindPool(part.request.pool) == nullptr) {
-      return done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
-    }
-  }
-  impl_->groups.Acquire(std::move(parts), std::move(done));
-  impl_->Pump();
-}
-
 Result<CommitReply> Cache::Commit(SessionId session, PoolId pool, const CommitRequest& request) {
   if (!impl_->sessions.IsOpen(session)) {
     return MakeError(ErrorCode::kCancelled, "session_closed");
@@ -443,7 +435,7 @@ std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_i
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     Status status = MakeError(ErrorCode::kNotFound, "unknown_pool");
     if (pool != nullptr && impl_->sessions.IsOpen(session)) {
-      status = impl_->sessions.Release(session, pool, blocks[i], &*released);
+      status = impl_->Release(session, pool, blocks[i], &*released);
     }
     if (!status) errors.push_back({i, std::move(status).error()});
   }
@@ -564,7 +556,7 @@ void Cache::StopDraining() { impl_->draining_stopped = true; }
 // Something that is scheduled may start more: it counts as under way.
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&
-         impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 && impl_->groups.waiting() == 0 &&
+         impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
          (!impl_->cold_lookup || impl_->cold_lookup->waiting() == 0) &&
          (!impl_->cold_writer || impl_->cold_writer->Idle()) && impl_->regions.in_flight() == 0 &&
          (impl_->draining_stopped || impl_->prefetch.Idle()) && impl_->drains_beginning == 0 &&
@@ -583,7 +575,7 @@ void Cache::VerifyColdStep(uint64_t cursor, uint32_t max_blocks,
   impl_->cold_verifier->Step(cursor, max_blocks, std::move(done));
 }
 
-bool Cache::HasColdStore() const { return impl_->cold_lookup.has_value(); }
+bool Cache::HasColdStore() const { return impl_->cold_verifier.has_value(); }
 
 const CacheStats& Cache::stats() const { return impl_->state.stats; }
 CacheGauges Cache::Gauges() const { return impl_->Gauges(); }

@@ -22,7 +22,6 @@
 #include "tiers/transfer/cold_verifier.h"
 #include "tiers/transfer/cold_writer.h"
 #include "tiers/transfer/erasure.h"
-#include "tiers/transfer/group_acquirer.h"
 #include "tiers/transfer/host_adoption.h"
 #include "tiers/transfer/host_prefetch.h"
 #include "tiers/transfer/load_table.h"
@@ -55,6 +54,8 @@ class Cache::Impl {
 
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
                                            const CommitRequest& request);
+  [[nodiscard]] Status Release(SessionId session, CachePool* pool, BlockHandle handle,
+                               ReleasedBlocks* released);
   // Asks the cold store first, if there is one.
   void Acquire(AcquireRequest request, Acquirer::Done done);
   // Also in the cold store, if `tier` does not name another. Other hosts may still have the block.
@@ -82,7 +83,6 @@ class Cache::Impl {
   PrefixTouches touches;
   RegionTransfers regions;
   Acquirer acquirer;
-  GroupAcquirer groups;
   ReturnPrefetch returns;
   HostPrefetch prefetch;
   std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
@@ -101,8 +101,6 @@ class Cache::Impl {
   // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
   [[nodiscard]] EntryIndex EntryForCommit(CachePool* pool, const CommitRequest& request);
   [[nodiscard]] std::unique_ptr<ColdWriter> MakeColdWriter();
-  // Empty without a cold store.
-  [[nodiscard]] ColdAsker MakeColdAsker();
   void CheckTenants() const;
   void CheckLineage(EntryIndex index) const;
   void CheckEntry(EntryIndex index) const;

@@ -101,7 +101,7 @@ fail() {
   exit 1
 }
 
-# choose PACKAGE...: those that can be installed with what is in `chosen` are added to it, the others to `left_out`.
+# choose PACKAGE...: adds each to `chosen` if apt can install it with the others there, and else to `left_out`.
 choose() {
   if installable "${chosen[@]}" "$@"; then
     chosen+=("$@")

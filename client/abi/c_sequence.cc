@@ -216,6 +216,8 @@ Status SlotMapping(const Sequence& sequence, uint64_t first, size_t count, int64
   return {};
 }
 
+// The fork shares committed blocks and has copies of private ones, so that both sequences are
+// independent. `*fork` is null after every error.
 Status Fork(kvt_sequence* sequence, kvt_sequence** fork) {
   KVT_RETURN_IF_ERROR(CheckPointer(fork, "fork"));
   *fork = nullptr;

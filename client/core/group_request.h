@@ -35,7 +35,8 @@ struct LookupOptions {
 
 // Thread-safe, as the attachments. One round trip; the reply is checked against the request. The
 // answer has a part for each group asked; with a wish, which one group alone can have, it has the
-// forecast. See Cache::AcquireGroups. Errors: the daemon's;
+// forecast. See Cache::Acquire and
+// daemon/session/group_acquire.h. Errors: the daemon's;
 // kInvalidArgument "no_group"; kStaleHandle "other_session" (an attachment was made over another
 // connection, or before it was lost); kLimitExceeded "too_many_hashes", "too_many_partial_blocks",
 // "frame_too_long"; kUnavailable; kTimeout (a later grant is released).

@@ -13,6 +13,7 @@
 #include "daemon/config/config.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/keeper/descriptor_store.h"
+#include "daemon/metrics/status_json.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "tiers/cache.h"
@@ -232,8 +233,8 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
   };
   const std::string& op = request.op;
   Cache* const cache = env_.basics.cache;
-  if (op == "status") return answer(env_.status_json());
-  if (op == "stats") return answer(env_.stats_json());
+  if (op == "status") return answer(StatusJson(*env_.metrics));
+  if (op == "stats") return answer(StatsJson(*env_.metrics));
   if (op == "config") return answer(ConfigJson(*env_.config));
   if (op == "config_defaults") return answer(ConfigJson(Config{}));
   if (op == "inspect")

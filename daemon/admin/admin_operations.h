@@ -26,7 +26,6 @@
 // kAdminProgressMs.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,16 +34,16 @@
 #include "base/result.h"
 #include "daemon/admin/admin_operation.h"
 #include "daemon/admin/admin_request.h"
+#include "daemon/admin/trace_ring.h"
+#include "daemon/config/config.h"
+#include "daemon/keeper/descriptor_store.h"
+#include "daemon/metrics/metrics_snapshot.h"
+#include "daemon/runtime/log.h"
+#include "daemon/session/kept_memories.h"
+#include "daemon/session/models.h"
+#include "daemon/session/server.h"
 
 namespace kvtier {
-
-class DescriptorStore;
-class KeptMemories;
-class Log;
-class ModelRegistry;
-class Server;
-class TraceRing;
-struct Config;
 
 // Event loop only. It owns the operations that are under way; their calls belong to the
 // connections. Every operation works in short steps, because an administrator's question must not
@@ -62,9 +61,7 @@ class AdminOperations {
     const ModelRegistry* models = nullptr;
     KeptMemories* kept_memories = nullptr;
     const Server* server = nullptr;
-    // The answers to "status" and "stats".
-    std::function<std::string()> status_json;
-    std::function<std::string()> stats_json;
+    const MetricsSources* metrics = nullptr;
   };
   explicit AdminOperations(const Environment& environment);
   ~AdminOperations();

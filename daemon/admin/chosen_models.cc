@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/admin/chosen_models.h"
 
-#include "daemon/session/models.h"
-#include "tiers/cache.h"
-
 namespace kvtier {
 namespace {
 

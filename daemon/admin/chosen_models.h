@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "daemon/admin/admin_request.h"
+#include "daemon/session/models.h"
+#include "tiers/cache.h"
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
-
-class Cache;
-class ModelRegistry;
 
 // The namespaces of the request's tenant, model and epoch, in rising order; all of them if it names
 // none. A model is

@@ -123,7 +123,7 @@ class TraceListing final : public AdminOperation {
 
   void Finish() {
     json::array sessions;
-    for (const SessionSummary& session : server_.Sessions()) {
+    for (const Session::Summary& session : server_.Sessions()) {
       sessions.push_back({{"id", session.id.value},
                           {"tenant", session.tenant},
                           {"client", session.client_name},

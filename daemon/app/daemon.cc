@@ -17,7 +17,6 @@
 #include "daemon/config/reload.h"
 #include "daemon/config/tenants.h"
 #include "daemon/keeper/store_opening.h"
-#include "daemon/metrics/status_json.h"
 #include "daemon/runtime/process.h"
 #include "daemon/runtime/process_end.h"
 #include "gpu/cuda_device.h"
@@ -401,8 +400,7 @@ void Daemon::MakeServers() {
       .models = models_.get(),
       .kept_memories = kept_memories_.get(),
       .server = server_.get(),
-      .status_json = [this] { return StatusJson(metrics_sources_); },
-      .stats_json = [this] { return StatsJson(metrics_sources_); }});
+      .metrics = &metrics_sources_});
   admin_server_ = std::make_unique<AdminServer>(&network_, log_, peers_, admin_operations_.get());
 }
 

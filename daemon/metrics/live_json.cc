@@ -95,7 +95,7 @@ json::array TenantsOf(const CacheGauges& gauges) {
 
 json::object SessionsOf(const MetricsSnapshot& snapshot) {
   json::array list;
-  for (const SessionSummary& session : snapshot.sessions) {
+  for (const Session::Summary& session : snapshot.sessions) {
     list.push_back({{"tenant", session.tenant},
                     {"client", session.client_name},
                     {"references", session.references}});

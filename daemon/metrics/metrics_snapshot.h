@@ -17,7 +17,7 @@
 #include "daemon/runtime/supervision.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/request_trace.h"
-#include "daemon/session/session_client.h"
+#include "daemon/session/session.h"
 #include "tiers/types/cache_stats.h"
 
 namespace kvtier {
@@ -109,7 +109,7 @@ struct MetricsSnapshot {
   AttentionReports attention;
   size_t session_count = 0;
   size_t quarantined_sessions = 0;
-  std::vector<SessionSummary> sessions;
+  std::vector<Session::Summary> sessions;
   std::vector<KeptMemories::Entry> kept_memories;
   KeptMemories::Counters kept_memory_events;
   DescriptorStore::Holder holder;  // of what outlives the daemon

@@ -119,7 +119,7 @@ json::array TenantsStatus(const CacheGauges& gauges) {
 
 json::object SessionsStatus(const Server& server) {
   json::array list;
-  for (const SessionSummary& session : server.Sessions()) {
+  for (const Session::Summary& session : server.Sessions()) {
     list.push_back({{"id", session.id.value},
                     {"tenant", session.tenant},
                     {"client", session.client_name},

@@ -57,7 +57,7 @@ class DiskTier {
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
   // From now on Tick looks whether directory and files are still there. `on_gone` is called once,
-  // when they are not: what is written from then on ends with the process.
+  // when they are not: later writes end with the process.
   void Watch(const Clock& clock, Executor* executor, std::function<void()> on_gone);
   void Tick() {
     if (watch_) watch_->Tick();

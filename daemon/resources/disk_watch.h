@@ -35,7 +35,7 @@ class DiskWatch {
   void Tick();
 
  private:
-  // A file of a file system; nothing if there is none. Of an error of another kind nothing is
+  // A file of a file system; nothing if there is none. After an error of another kind nothing is
   // known, and the file counts as there.
   struct Identity {
     uint64_t device = 0;

@@ -120,7 +120,7 @@ Status AcquireHandler::OnAcquire(const Call& call, const wire::Acquire& request)
       ToCache(call, request, first),
       gate_.WhileOpen([this, call, pool = first.pool, wished](Result<AcquireReply> acquired) {
         if (!acquired) return OnAcquired(call, tl::unexpected(std::move(acquired).error()), wished);
-        std::vector<GroupReply> parts;
+        std::vector<GroupAcquire::AcquiredPart> parts;
         parts.push_back({pool, 0, *std::move(acquired)});
         OnAcquired(call, std::move(parts), wished);
       }));
@@ -128,24 +128,34 @@ Status AcquireHandler::OnAcquire(const Call& call, const wire::Acquire& request)
 }
 
 void AcquireHandler::AcquireGroups(const Call& call, const wire::Acquire& request) {
-  std::vector<GroupPart> parts;
+  std::vector<GroupAcquire::Part> parts;
   for (const wire::Acquire::Part& part : request.parts) {
-    parts.push_back({ToCache(call, request, part), pools_.at(part.pool).kv_group().rule()});
+    const AttachedPool& attached = pools_.at(part.pool);
+    AcquireRequest of_part = ToCache(call, request, part);
+    std::vector<BlockHash> hashes = std::exchange(of_part.hashes, {});
+    parts.push_back({std::move(of_part), std::move(hashes), attached.namespace_id,
+                     attached.kv_group().rule(), attached.attachment->MakePass()});
   }
-  cache_.AcquireGroups(std::move(parts),
-                       gate_.WhileOpen([this, call, wished = request.wish.has_value()](
-                                           Result<std::vector<GroupReply>> acquired) {
-                         OnAcquired(call, std::move(acquired), wished);
-                       }));
+  // The session outlives whatever the gate lets through.
+  const GroupAcquire::Listener listener{
+      .on_load = [this](LoadId load) { load_events_.Withhold(load); },
+      .on_load_dropped = [this](LoadId load) { load_events_.Drop(load); },
+      .on_done =
+          [this, call, wished = request.wish.has_value()](
+              Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
+            OnAcquired(call, std::move(acquired), wished);
+          }};
+  std::make_shared<GroupAcquire>(&cache_, &loop_, &gate_, std::move(parts), listener)->Start();
 }
 
-void AcquireHandler::OnAcquired(const Call& call, Result<std::vector<GroupReply>> acquired,
+void AcquireHandler::OnAcquired(const Call& call,
+                                Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
                                 bool wished) {
   // Counted before anything else, because an answer to an ended session counts as well.
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) replies_.connection().Resume();
   if (!acquired) return replies_.Fail(wire::MessageType::kAcquire, call, acquired.error());
   wire::AcquireReply reply;
-  for (GroupReply& part : *acquired) {
+  for (GroupAcquire::AcquiredPart& part : *acquired) {
     // The cache has taken these references already. They are told to the client by the reply below,
     // and are dropped with the session if that reply never arrives. The pool is attached: a DETACH
     // would have ended the acquire.
@@ -154,9 +164,11 @@ void AcquireHandler::OnAcquired(const Call& call, Result<std::vector<GroupReply>
     reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit, wished));
   }
   replies_.trace().EndAcquire(call.request_id, reply);
-  // The cache reports on the loads afterwards, so that a client never sees an event of a load that
-  // it does not know.
+  if (replies_.ended()) return;
+  // The reply comes first and the loads' events after it, so that a client never sees an event of a
+  // load that it does not know.
   replies_.Send(call, reply);
+  for (const wire::AcquireReply::Part& part : reply.parts) load_events_.Announce(part.load);
 }
 
 struct AcquireHandler::LookupSteps {
@@ -204,11 +216,7 @@ void AcquireHandler::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
   std::vector<ColdQuestion> questions = steps->lookup.Questions();
   if (questions.empty()) return AnswerLookup(steps.get());
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
-  const auto ask = [this](PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk how,
-                          std::function<void(std::vector<bool>)> done) {
-    cache_.AskColdStore(pool, hashes, how, std::move(done));
-  };
-  kvtier::AskColdStore(ask, steps->lookup.Subjects(), std::move(questions),
+  kvtier::AskColdStore(&cache_, steps->lookup.Subjects(), std::move(questions),
                        gate_.WhileOpen([this, steps](const ColdPresence& present) {
                          steps->lookup.AddAnswers(present);
                          if (acquires_in_flight_-- == kMaxAcquiresInFlight)

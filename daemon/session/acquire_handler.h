@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
+#include "daemon/session/group_acquire.h"
 #include "daemon/session/load_events.h"
 #include "daemon/session/replies.h"
 #include "daemon/session/session_client.h"
@@ -37,6 +38,7 @@ class AcquireHandler {
         replies_(*replies),
         cache_(*cache),
         config_(*config),
+        loop_(*loop),
         counters_(std::move(counters)),
         load_events_(loop, &replies->connection()) {}
 
@@ -60,9 +62,10 @@ class AcquireHandler {
                                        const wire::Acquire::Part& part) const;
   void AcquireGroups(const Call& call, const wire::Acquire& request);
   // The answer of the cache, for one group or several. It may come after the session has ended, and
-  // then only the trace is completed.
-  // `wished`: the request says which hits are worth loading, and the answer what is expected.
-  void OnAcquired(const Call& call, Result<std::vector<GroupReply>> acquired, bool wished);
+  // then only the trace is completed. `wished`: the request says which hits are worth loading, and
+  // the answer has the forecast.
+  void OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired,
+                  bool wished);
   // A lookup that takes several turns at the loop, and its state between them.
   struct LookupSteps;
   [[nodiscard]] bool LookUpSome(const std::shared_ptr<LookupSteps>& steps);
@@ -74,6 +77,7 @@ class AcquireHandler {
   Replies& replies_;
   Cache& cache_;
   const ServerConfig& config_;
+  EventLoop& loop_;
   const std::shared_ptr<CounterPage> counters_;
   uint32_t acquires_in_flight_ = 0;
   LoadEvents load_events_;

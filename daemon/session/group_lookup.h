@@ -15,10 +15,10 @@
 
 #include "base/digest.h"
 #include "base/ids.h"
+#include "daemon/session/cold_questions.h"
 #include "daemon/session/models.h"
 #include "protocol/block_messages.h"
 #include "tiers/cache.h"
-#include "tiers/transfer/cold_questions.h"
 
 namespace kvtier {
 

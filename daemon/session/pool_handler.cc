@@ -127,7 +127,8 @@ Status PoolHandler::TryAttach(const Call& call, const wire::Attach& request,
 void PoolHandler::OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached) {
   replies_.End(wire::MessageType::kAttach, call);
   if (replies_.ended()) return;
-  ++pools_.Add(pool.id, attached).attaches;
+  AttachedPool& known = pools_.Add(pool.id, attached);
+  if (known.attaches++ == 0) known.attachment = std::make_shared<Gate>();
   replies_.connection().SendWithDescriptors(
       call.request_id,
       wire::AttachReply{.pool = pool.id,

@@ -18,11 +18,32 @@
 #include "daemon/session/region_handler.h"
 #include "daemon/session/replies.h"
 #include "daemon/session/session_client.h"
-#include "daemon/session/session_environment.h"
 #include "gpu/counter_page.h"
 #include "protocol/frame.h"
 
 namespace kvtier {
+
+// Parts of the daemon that sessions use. Everything is borrowed, is there before the first session
+// and outlives the last, and belongs to the event loop.
+struct SessionEnvironment {
+  // The configuration in effect; a reload changes it in place.
+  const Config* config = nullptr;
+  EventLoop* loop = nullptr;
+  const Clock* clock = nullptr;
+  Log* log = nullptr;
+  Network* network = nullptr;
+  Cache* cache = nullptr;
+  ModelRegistry* models = nullptr;
+  ServerCounters* counters = nullptr;
+  Tracer* tracer = nullptr;  // null: nothing is recorded
+  const wire::DevicesReply* devices = nullptr;
+  AttentionService* attention = nullptr;  // null: off
+  KeptMemories* kept_memories = nullptr;
+  FormerClients* former_clients = nullptr;  // null: there were none
+  bool pools_are_kept = false;              // so that sessions can be resumed
+  // Chosen at random, so that clients can tell that the daemon was started anew.
+  uint64_t daemon_generation = 0;
+};
 
 // Event loop only. It lives from HELLO until the session is destroyed, and owns all that the client
 // may have used up, but for blocks that the cache counts: attached pools, workspaces, running

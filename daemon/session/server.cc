@@ -76,12 +76,12 @@ void Server::CloseSessions(const Error& why) {
   ForEachSession([&](Session* session) { session->CloseWith(why); });
 }
 
-std::vector<SessionSummary> Server::Sessions(size_t limit) const {
-  std::vector<SessionSummary> summaries;
+std::vector<Session::Summary> Server::Sessions(size_t limit) const {
+  std::vector<Session::Summary> summaries;
   ForEachSession([&](const Session* session) {
     if (summaries.size() < limit) summaries.push_back(session->summary());
   });
-  std::ranges::sort(summaries, {}, &SessionSummary::id);
+  std::ranges::sort(summaries, {}, &Session::Summary::id);
   return summaries;
 }
 

@@ -40,7 +40,7 @@ class Server : public SocketServer<Session> {
   void CloseSessions(const Error& why);
 
   // At most `limit` of them (any), by id.
-  [[nodiscard]] std::vector<SessionSummary> Sessions(size_t limit = SIZE_MAX) const;
+  [[nodiscard]] std::vector<Session::Summary> Sessions(size_t limit = SIZE_MAX) const;
   // Ended sessions whose processes live on, with their private blocks.
   [[nodiscard]] size_t quarantined_sessions() const { return quarantine_.sessions(); }
 

@@ -7,11 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/config/config.h"
-#include "daemon/runtime/log.h"
-#include "daemon/session/request_handlers.h"
-#include "tiers/cache.h"
-
 namespace kvtier {
 namespace {
 
@@ -72,13 +67,9 @@ void Session::OnProcessEnded() {
   });
 }
 
-SessionSummary Session::summary() const {
+Session::Summary Session::summary() const {
   return {client_.session,     client_.tenant,      client_.name,
           client_.process.pid, client_.process.uid, handlers_ ? handlers_->pools().held() : 0};
-}
-
-bool Session::had_private_blocks() const {
-  return handlers_ != nullptr && handlers_->pools().had_private_blocks();
 }
 
 void Session::OnFrame(const wire::Frame& frame) {

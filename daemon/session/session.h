@@ -21,8 +21,8 @@
 #include "daemon/net/connection.h"
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"
+#include "daemon/session/request_handlers.h"
 #include "daemon/session/session_client.h"
-#include "daemon/session/session_environment.h"
 #include "protocol/frame.h"
 
 namespace kvtier {
@@ -30,10 +30,18 @@ namespace kvtier {
 // The longest frame of a connection that has not said HELLO yet: a process that only connects must
 // not be able to make the daemon allocate a full frame's buffer.
 inline constexpr uint32_t kMaxHelloFrameBytes = 64u << 10;
-class RequestHandlers;
-
 class Session final : public ConnectionListener {
  public:
+  // For `kvtierctl status`.
+  struct Summary {
+    SessionId id;
+    std::string tenant;
+    std::string client_name;
+    int32_t pid = 0;
+    uint32_t uid = 0;
+    uint64_t references = 0;
+  };
+
   // `on_ended` is called once, from an event, when the session is over and has closed itself in the
   // cache; the session may be destroyed from a later event on.
   Session(SessionId id, const SessionEnvironment& environment, UniqueFd socket, Peer peer,
@@ -46,9 +54,11 @@ class Session final : public ConnectionListener {
 
   [[nodiscard]] SessionId id() const { return client_.session; }
   [[nodiscard]] Connection& connection() { return connection_; }
-  [[nodiscard]] SessionSummary summary() const;
+  [[nodiscard]] Summary summary() const;
   // Whether its process may have blocks that only it writes to: those outlive the session.
-  [[nodiscard]] bool had_private_blocks() const;
+  [[nodiscard]] bool had_private_blocks() const {
+    return handlers_ != nullptr && handlers_->pools().had_private_blocks();
+  }
   // The credentials, for the quarantine. REQUIRES: the session has ended.
   [[nodiscard]] Peer TakePeer() { return std::move(client_.process); }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/gate.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/net/peer.h"
@@ -34,16 +35,6 @@ struct SessionClient {
   }
 };
 
-// A session as `kvtierctl status` shows it.
-struct SessionSummary {
-  SessionId id;
-  std::string tenant;
-  std::string client_name;
-  int32_t pid = 0;
-  uint32_t uid = 0;
-  uint64_t references = 0;
-};
-
 // A pool or region that a session may name in its requests.
 struct AttachedPool {
   ModelHold model;
@@ -55,6 +46,8 @@ struct AttachedPool {
   // Blocks that the client holds there, as this session has counted them. For status only; the
   // cache counts for itself and enforces the limit.
   uint64_t held = 0;
+  // Of a pool: closes with the last DETACH, so that a later attachment is told from this one.
+  std::shared_ptr<Gate> attachment = nullptr;
 
   [[nodiscard]] bool is_region() const { return region_blocks > 0; }
   [[nodiscard]] const KvGroup& kv_group() const { return model->record.groups[group]; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of a test's own, removed with everything in it.
+// A directory of a test's own, removed with everything in it; tools/support has that of programs.
 #pragma once
 
 #include <stdlib.h>
@@ -12,19 +12,19 @@
 
 namespace kvtier {
 
-class TemporaryDirectory {
+class TestDirectory {
  public:
-  TemporaryDirectory() {
+  TestDirectory() {
     std::string name = (std::filesystem::temp_directory_path() / "kvtier-test-XXXXXX").string();
     KVT_CHECK(::mkdtemp(name.data()) != nullptr);
     path_ = name;
   }
-  ~TemporaryDirectory() {
+  ~TestDirectory() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  TestDirectory(const TestDirectory&) = delete;
+  TestDirectory& operator=(const TestDirectory&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 

@@ -21,7 +21,7 @@ constexpr int64_t kNeverMs = int64_t{24} * 60 * kMinuteMs;
 
 // One socket for all worlds of the process: making a directory for each takes longer than playing.
 const std::string& SocketPath() {
-  static const TemporaryDirectory directory;
+  static const TestDirectory directory;
   static const std::string path = directory.path() / "kvtier.sock";
   return path;
 }

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 SOURCE = pathlib.Path(sys.argv[1])
-# Each has the argument of setup.sh, and what is installed before. CI itself is the bare machine that gets everything.
+# Each has the argument of setup.sh and the packages that are there already. CI itself is the bare machine that gets everything.
 MACHINES = {
     "bare": ("--tests", ["apt"]),
     "scipy": ("--tests", ["apt", "python3-scipy", "libboost-dev"]),

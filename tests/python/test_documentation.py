@@ -159,16 +159,15 @@ class DocumentationTest(DaemonTestCase):
             exec(self.example, names)
         self.assertEqual(computed, [(0, 50)])
 
-    def test_the_lines_of_hit_plans_compute_what_no_tier_has(self):
-        computed = []
-        names = {
-            "kvtier": kvtier,
-            "pool": self.attach(),
-            "prompt": prompt(blocks=3, extra_tokens=2),
-            "compute": lambda sequence, first, end: computed.append((first, end)),
-        }
-        exec(self.plan, names)
-        self.assertEqual(computed, [(0, 3 * BLOCK_TOKENS + 2)])
+    def test_the_lines_of_hit_plans_leave_out_what_no_tier_has(self):
+        names = {"kvtier": kvtier, "pool": self.attach(), "prompt": prompt(blocks=3, extra_tokens=2)}
+        found = []
+        for _ in range(2):
+            exec(self.plan, names)
+            with names["sequence"] as sequence:
+                found.append(sequence.cached_tokens)
+                sequence.mark_computed(len(sequence))
+        self.assertEqual(found, [0, 3 * BLOCK_TOKENS])
 
     def test_the_groups_lines_acquire_of_both_groups(self):
         hashes = [bytes([i]) * 32 for i in range(4)]

@@ -59,8 +59,8 @@ class SimRegions {
   // Names more blocks of a transfer that was announced, or gives up those of a store.
   void GoOn();
   void Close();
-  // Closes one and opens another as soon as it is gone, which has what the first one has left
-  // behind.
+  // Closes one and opens another as soon as it is gone, which has the blocks that the first one
+  // left behind.
   void Reopen();
   void CloseSession();
   // Calls that must be refused.

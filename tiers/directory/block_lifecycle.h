@@ -205,7 +205,7 @@ struct BlockEntry {
     return !has_host_slot() || reading() || (loading() && (!in_host() || host_pins() > 0));
   }
   [[nodiscard]] bool EvictableFromDisk() const { return AtRestOnDisk() && !pinned(); }
-  // Nothing reads or writes its slot, or what is known of it.
+  // Nothing reads or writes its slot, or its record.
   [[nodiscard]] bool AtRestOnDisk() const {
     return on_disk() && !Has(EntryBits::kLoading | EntryBits::kReading | EntryBits::kCommitting |
                              EntryBits::kVerifying);

@@ -69,7 +69,7 @@ class Search {
 
  private:
   static bool IsHere(BlockSource source) { return source == BlockSource::kHere; }
-  // Of [lead, end).
+  // The blocks [lead, end) as a stretch.
   [[nodiscard]] Stretch OfBlocks(size_t end) const {
     Stretch stretch;
     for (size_t i = lead_; i < end; ++i) stretch.Add(question_.blocks[i]);

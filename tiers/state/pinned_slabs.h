@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pins hold of a tier: a slab changes its slot size only when it is empty, so that one pinned
-// block keeps all of its slab from blocks of other sizes.
+// The slabs of a tier that pins hold: a slab changes its slot size only when it is empty, so that
+// one pinned block keeps all of its slab from blocks of other sizes.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace kvtier {
 
-// Of one tier. Event loop only.
+// The pinned slabs of one tier. Event loop only.
 class PinnedSlabs {
  public:
   // A pinned block of so many bytes has come to the slab, or a block there was pinned.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/state/session_table.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -191,26 +189,6 @@ BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
   const BlockIndex block = pool->blocks.TakePrivate(
       OwnerIn(session, *pool), NumberOf(session, *pool), &Of(session, *pool).private_blocks);
   return pool->blocks.HandleOf(block);
-}
-Status SessionTable::Release(SessionId session, CachePool* pool, BlockHandle handle,
-                             ReleasedBlocks* released) {
-  if (!pool->blocks.Current(handle)) {
-    return MakeError(ErrorCode::kStaleHandle, "stale_generation",
-                     fmt::format("block {} generation {}", handle.index.value, handle.generation));
-  }
-  const PoolBlock& block = pool->blocks[handle.index];
-  const bool private_block = block.state() == PoolBlockState::kPrivate;
-  if (private_block && OwnsPrivate(session, *pool, handle.index)) {
-    FreePrivate(session, pool, handle.index);
-    return {};
-  }
-  if (private_block || block.state() == PoolBlockState::kQuarantined ||
-      !Holds(session, *pool, handle.index)) {
-    return MakeError(ErrorCode::kNotOwner, "not_held",
-                     fmt::format("the session holds no reference to block {}", handle.index.value));
-  }
-  DropReference(session, pool, handle.index, released);
-  return {};
 }
 
 void SessionTable::DropReference(SessionId session, CachePool* pool, BlockIndex block,

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/result.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/types/cache_requests.h"
 
@@ -146,11 +145,6 @@ class SessionTable {
   [[nodiscard]] bool OwnsPrivate(SessionId session, const CachePool& pool, BlockIndex block) const;
   // Turns one free block of the pool into a private one. REQUIRES: open; a block is free.
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);
-  // Gives back one reference, or the private block. `released` is the pool's. Errors: kStaleHandle,
-  // kNotOwner; they say what is wrong with the handle, never what another session does with the
-  // block. REQUIRES: open.
-  [[nodiscard]] Status Release(SessionId session, CachePool* pool, BlockHandle block,
-                               ReleasedBlocks* released);
   // Drops one reference. `released` is the pool's. REQUIRES: the session holds one.
   void DropReference(SessionId session, CachePool* pool, BlockIndex block,
                      ReleasedBlocks* released);

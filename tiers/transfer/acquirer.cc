@@ -170,7 +170,7 @@ void Acquirer::TouchLowerTiers(const CachePool& pool, const Operation& operation
 void Acquirer::Finish(CachePool* pool, Operation* operation) {
   taker_.HandOver(pool, operation);
   CountAsked(*operation);
-  const LoadId load = operation->request.closes_load ? operation->reply.load : LoadId();
+  const LoadId load = operation->reply.load;
   Answer(operation, std::move(operation->reply));
   // Not before: the client must know the load that is reported on.
   if (load.value != 0) loads_.Close(load);

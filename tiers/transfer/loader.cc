@@ -524,8 +524,8 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
 
 // Reads wait for slots while host is full of blocks that have to be written first, and would go at
 // the speed of those writes, on the same drive. So the slots of reads go round among them: blocks
-// that arrived are in the pool and on disk, and lose nothing. This includes blocks that arrived
-// before the wait was long: a fast drive fills all slots within that time.
+// that arrived are in the pool and on disk, and lose nothing. This includes blocks from before the
+// wait was long: a fast drive fills all slots in that time.
 void Loader::PassSlotsOn() {
   if (host_wait_since_ms_ > state_.clock.NowMs() - state_.options.read_slot_wait_ms) return;
   for (const BlockKey& key : std::exchange(arrived_in_wait_, {})) {

@@ -16,7 +16,6 @@
 #include "base/result.h"
 #include "gpu/counter_page.h"
 #include "gpu/device.h"
-#include "protocol/restorable_prefix.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/cache_stats.h"
 
@@ -54,8 +53,6 @@ struct AcquireRequest {
   // If given, the store is not asked again.
   std::optional<ColdHits> cold;
   LoadWish wish;
-  // The answer closes the load. Otherwise the caller does, when its client knows of the load.
-  bool closes_load = true;
   // The caller's number for the request, for the tracer.
   uint64_t request_id = 0;
 };
@@ -75,18 +72,6 @@ struct AcquireReply {
   std::shared_ptr<const StepCounter> counter;
   // Why the first block after `hits` was not served; kNone when everything asked for was.
   MissReason miss = MissReason::kNone;
-};
-
-// One group of an acquire over the groups of a model.
-struct GroupPart {
-  AcquireRequest request;  // with the hashes of all of the group's blocks, from block 0 on
-  GroupRule rule;
-};
-
-struct GroupReply {
-  PoolId pool;
-  uint32_t first_hit = 0;  // its place in the part's hashes
-  AcquireReply reply;
 };
 
 // --- commit ---

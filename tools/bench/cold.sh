@@ -26,7 +26,7 @@ bench() {
 }
 
 ceiling() {
-  local command=set requests=$(((2 << 30) / $2))
+  local command=set requests=$(((512 << 20) / $2))
   [[ $1 == put ]] || command=get
   redis-benchmark -s "$redis" -c 1 -P "$depth" -d "$2" -n "$requests" -t "$command" --csv |
     awk -F'"' -v bytes="$2" 'NR == 2 { print $4 * bytes / 1e6 }'

@@ -5,9 +5,10 @@
 #
 #   tools/packaging/test-setup.sh [--demo|--build|--tests|--all] [NAME ...]
 #
-# The first is what setup is called with, --tests by default. Names: bare, scipy (which brings another Boost), desktop (a
-# browser, gnuplot, shells). Without any: all three. Needs root, mmdebstrap and a mirror within reach, and minutes;
-# tests/packaging/setup.py asks apt the same in seconds, and installs nothing.
+# Without an option it calls setup with --tests. Names: bare, scipy (which brings another Boost),
+# desktop (a browser, gnuplot, shells). Without any: all three. Needs root, mmdebstrap and a mirror
+# within reach, and minutes; tests/packaging/setup.py asks apt the same in seconds, and installs
+# nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tools/packaging/bare_root.sh

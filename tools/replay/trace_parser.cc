@@ -46,8 +46,8 @@ std::string Explain(const std::exception& error) {
   return coded != nullptr ? coded->code().message() : error.what();
 }
 
-// What `read` makes of the field's value. Throws an exception that names the field if it is absent,
-// or if `read` throws: the value is out of range or of another type.
+// The result of `read` for the field's value. Throws an exception that names the field if it is
+// absent, or if `read` throws: the value is out of range or of another type.
 template <typename Read>
 auto ReadField(const json::object& object, std::string_view field, Read read) {
   const json::value* const value = object.if_contains(field);

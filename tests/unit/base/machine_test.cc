@@ -31,7 +31,7 @@ class MachineTest : public testing::Test {
     EXPECT_EQ(memory.limited_by, limited_by);
   }
 
-  const TemporaryDirectory root_;
+  const TestDirectory root_;
 };
 
 TEST_F(MachineTest, WithoutControlGroupsTheMachineCounts) {

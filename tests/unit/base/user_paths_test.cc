@@ -37,7 +37,7 @@ class UserPathsTest : public testing::Test {
     return temporary_ / ("kvtier-" + std::to_string(::geteuid()));
   }
 
-  const TemporaryDirectory directory_;
+  const TestDirectory directory_;
   const fs::path runtime_ = directory_.path() / "run";
   const fs::path temporary_ = directory_.path() / "tmp";
   const ScopedVariable runtime_variable_{"XDG_RUNTIME_DIR", runtime_};

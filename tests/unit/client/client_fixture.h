@@ -143,7 +143,7 @@ class ClientFixture : public ::testing::Test {
     return daemon_->references();
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   std::unique_ptr<FakeDaemon> daemon_;
   std::optional<kvt::Connection> connection_;
   std::optional<kvt::Pool> pool_;

@@ -52,7 +52,7 @@ class Admin : public testing::Test {
     return admin.ErrorOf(wire::AdminRequest{request});
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   DaemonUnderTest daemon_;
   std::vector<json::value> progress_;
 };

@@ -316,7 +316,7 @@ TEST(Config, BadOverridesAreNamed) {
 }
 
 TEST(Config, UnreadableFileIsNamed) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const Result<Config> config = LoadConfig(directory.path() / "none.toml", {});
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().reason, "config_unreadable");
@@ -325,7 +325,7 @@ TEST(Config, UnreadableFileIsNamed) {
 }
 
 TEST(Config, EndlessFileIsRefused) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const std::string path = directory.path() / "long.toml";
   std::ofstream(path) << std::string(kMaxConfigFileBytes + 1, '\n');
   const Result<Config> config = LoadConfig(path, {});
@@ -514,7 +514,7 @@ TEST(Config, WhatStandsAgainstTheDiskTierIsSaid) {
     const std::vector<std::string> all = doubts(directory, bytes);
     return all.empty() ? "" : all[0];
   };
-  const TemporaryDirectory there;
+  const TestDirectory there;
   const std::string path = there.path();
   std::ofstream(path + "/file") << "text";
   EXPECT_TRUE(doubts(path, "128MiB").empty());

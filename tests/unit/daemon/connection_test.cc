@@ -337,7 +337,7 @@ TEST_F(ConnectionDescriptors, WhatNoFrameTakesIsClosed) {
 }
 
 TEST_F(ConnectionDescriptors, OnlyThoseOfMemoryAreHandedOut) {
-  TemporaryDirectory directory;
+  TestDirectory directory;
   const UniqueFd memory = MemoryFile();
   const UniqueFd file(::open((directory.path() / "nvidia0").c_str(), O_CREAT | O_RDWR, 0600));
   const UniqueFd device(::open("/dev/zero", O_RDWR | O_CLOEXEC));

@@ -94,7 +94,7 @@ uint32_t ReadBlocks(const std::string& socket, uint64_t first, uint32_t count, T
 class Daemons : public testing::TestWithParam<DiskEngine> {};
 
 TEST_P(Daemons, WhatWasDrainedIsServedAfterARestart) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const auto choose_engine = [](Config* config) { config->disk.engine = GetParam(); };
   {
     const DaemonUnderTest daemon(directory.path(), choose_engine);
@@ -108,7 +108,7 @@ TEST_P(Daemons, WhatWasDrainedIsServedAfterARestart) {
 }
 
 TEST_P(Daemons, IndexIsRebuiltFromTheHeadersWhenItIsGone) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const auto choose_engine = [](Config* config) { config->disk.engine = GetParam(); };
   {
     const DaemonUnderTest daemon(directory.path(), choose_engine);
@@ -148,7 +148,7 @@ class StoredKeys : public testing::Test {
   }
   [[nodiscard]] fs::path key_file() const { return directory_.path() / "disk" / "keys"; }
 
-  const TemporaryDirectory directory_;
+  const TestDirectory directory_;
 };
 
 TEST_F(StoredKeys, ServeWhatWasDrainedAfterARestart) {
@@ -214,7 +214,7 @@ TEST_F(StoredKeys, WantARootKeyThatIsWholeAndClosedToOthers) {
 }
 
 TEST(Daemon, TwoOnOneDirectoryAreRefused) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const DaemonUnderTest first(directory.path());
   ASSERT_TRUE(first.status());
   const DaemonUnderTest second(directory.path(), [](Config* config) {
@@ -229,7 +229,7 @@ TEST(Daemon, TwoOnOneDirectoryAreRefused) {
 }
 
 TEST(Daemon, TwoOnOneSocketAreRefused) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const DaemonUnderTest first(directory.path());
   ASSERT_TRUE(first.status());
   const DaemonUnderTest second(directory.path(),
@@ -241,7 +241,7 @@ TEST(Daemon, TwoOnOneSocketAreRefused) {
 }
 
 TEST(Daemon, DirectoryThatCannotBeIsAConfigurationError) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   std::ofstream(directory.path() / "file") << "x";
   const DaemonUnderTest daemon(directory.path(), [&](Config* config) {
     config->disk.directory = directory.path() / "file" / "disk";
@@ -251,7 +251,7 @@ TEST(Daemon, DirectoryThatCannotBeIsAConfigurationError) {
 }
 
 TEST(Daemon, FileWhereTheSocketShouldBeIsNotTouched) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   std::ofstream(directory.path() / "kvtier.sock") << "precious";
   const DaemonUnderTest daemon(directory.path());
   ASSERT_FALSE(daemon.status());
@@ -260,7 +260,7 @@ TEST(Daemon, FileWhereTheSocketShouldBeIsNotTouched) {
 }
 
 TEST(Daemon, CudaIsRefusedWhereThereIsNone) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const DaemonUnderTest daemon(
       directory.path(), [](Config* config) { config->pool.devices = {DeviceChoice::kCuda}; });
   ASSERT_FALSE(daemon.status());
@@ -269,7 +269,7 @@ TEST(Daemon, CudaIsRefusedWhereThereIsNone) {
 }
 
 TEST(Daemon, ServesWithoutADiskTier) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const DaemonUnderTest daemon(directory.path(), [](Config* config) { config->disk.bytes = 0; });
   ASSERT_TRUE(daemon.status());
   WriteBlocks(daemon.socket(), 1, 4);
@@ -278,7 +278,7 @@ TEST(Daemon, ServesWithoutADiskTier) {
 }
 
 TEST(Daemon, SocketsGoWithIt) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   { ASSERT_TRUE(DaemonUnderTest(directory.path()).status()); }
   EXPECT_FALSE(fs::exists(directory.path() / "kvtier.sock"));
   EXPECT_FALSE(fs::exists(directory.path() / "admin.sock"));

@@ -154,7 +154,7 @@ class DevDirectoriesTest : public testing::Test {
     return facts.value_or(DevFacts{});
   }
 
-  const TemporaryDirectory directory_;
+  const TestDirectory directory_;
   const std::filesystem::path disk_ = directory_.path() / "cache/kvtier/disk";
   const ScopedVariable runtime_{"XDG_RUNTIME_DIR", directory_.path()};
   const ScopedVariable cache_{"XDG_CACHE_HOME", directory_.path() / "cache"};

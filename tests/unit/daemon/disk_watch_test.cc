@@ -22,7 +22,7 @@ class DiskWatchTest : public ::testing::Test {
     loop_.RunAll();
   }
 
-  TemporaryDirectory temporary_;
+  TestDirectory temporary_;
   const std::filesystem::path file_ = temporary_.path() / "blocks-00.kvt";
   FakeClock clock_;
   FakeLoop loop_;

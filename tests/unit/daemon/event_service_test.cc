@@ -85,7 +85,7 @@ class EventServiceTest : public CacheTest {
     WaitFor([&] { return service_->Report().subscribers == count; });
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   LateClock clock_;
   Log log_{LogConfig{.level = LogLevel::kError}};
   EventLoop loop_;

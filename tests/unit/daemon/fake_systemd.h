@@ -46,7 +46,7 @@ class FakeSystemd {
   pid_t Fork(const std::function<void()>& child, bool says_so);
 
   const size_t max_descriptors_;
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   UniqueFd socket_;
   UniqueFd stop_reading_, stop_writing_;
   std::mutex mutex_;

@@ -62,7 +62,7 @@ class KeeperTest : public testing::Test {
     return taken ? TextOf(*taken) : taken.error().reason;
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   const std::string daemon_socket_ = (directory_.path() / "kvtier.sock").string();
   const KeeperPlace place_ = KeeperPlace::Beside(daemon_socket_, KVTIER_KEEPER_PATH);
 };

@@ -27,7 +27,7 @@ class KvtierdDevTest : public testing::Test {
             "disk.bytes=0B", "--set", "pool.device=host",  "--set", "restart.keep_for=0s"};
   }
 
-  const TemporaryDirectory directory_;
+  const TestDirectory directory_;
   const ScopedVariable runtime_{"XDG_RUNTIME_DIR", directory_.path()};
   const ScopedVariable cache_{"XDG_CACHE_HOME", directory_.path() / "cache"};
   const ScopedVariable socket_{kSocketVariable, std::nullopt};

@@ -45,7 +45,7 @@ class KvtierdService : public testing::Test {
     return arguments;
   }
 
-  const TemporaryDirectory directory_;
+  const TestDirectory directory_;
   NotifySocket systemd_;
 };
 

@@ -31,7 +31,7 @@ TEST(Kvtierd, ChecksAConfigurationAndShowsIt) {
 }
 
 TEST(Kvtierd, EndsWith78OnAnyConfigurationError) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const std::string path = directory.path() / "kvtierd.toml";
   std::ofstream(path) << "[server]\nsocket = \"/run/kv";
   Kvtierd truncated({"--config", path});
@@ -45,7 +45,7 @@ TEST(Kvtierd, EndsWith78OnAnyConfigurationError) {
 }
 
 TEST(Kvtierd, SecondOneOnADirectoryEndsWith78) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   Kvtierd first(SmallArguments(directory.path()));
   ASSERT_TRUE(first.ReadUntil("READY socket="));
   auto arguments = SmallArguments(directory.path());
@@ -56,7 +56,7 @@ TEST(Kvtierd, SecondOneOnADirectoryEndsWith78) {
 }
 
 TEST(Kvtierd, SaysThatAThreadOrMemoryCouldNotBeHad) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   for (const uint64_t mebibytes : {100, 130, 160, 200, 250, 300}) {
     Kvtierd kvtierd(SmallArguments(directory.path()), {.address_space_bytes = mebibytes << 20});
     if (kvtierd.ReadUntil("READY socket=")) continue;
@@ -70,7 +70,7 @@ TEST(Kvtierd, SaysThatAThreadOrMemoryCouldNotBeHad) {
 }
 
 TEST(Kvtierd, TooFewDescriptorsAreNamedInTheError) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   Kvtierd kvtierd(SmallArguments(directory.path()), {.descriptors = 16});
   EXPECT_NE(kvtierd.Wait(), 0);
   EXPECT_NE(kvtierd.output().find("16 descriptors"), std::string::npos) << kvtierd.output();
@@ -79,7 +79,7 @@ TEST(Kvtierd, TooFewDescriptorsAreNamedInTheError) {
 // Each part of the start takes some descriptors, so that each number fails at another place.
 TEST(Kvtierd, AnyNumberOfDescriptorsIsEnoughOrIsNamed) {
   for (uint64_t descriptors = 4; descriptors <= 28; ++descriptors) {
-    const TemporaryDirectory directory;
+    const TestDirectory directory;
     Kvtierd kvtierd(SmallArguments(directory.path()), {.descriptors = descriptors});
     if (kvtierd.ReadUntil("READY socket=")) continue;
     const int code = kvtierd.Wait();
@@ -91,7 +91,7 @@ TEST(Kvtierd, AnyNumberOfDescriptorsIsEnoughOrIsNamed) {
 }
 
 TEST(Kvtierd, TerminationDrainsToDisk) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   {
     Kvtierd kvtierd(SmallArguments(directory.path()));
     ASSERT_TRUE(kvtierd.ReadUntil("READY socket=")) << kvtierd.output();
@@ -111,7 +111,7 @@ TEST(Kvtierd, TerminationDrainsToDisk) {
 }
 
 TEST(Kvtierd, StartsAgainAfterAKill) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   for (int round = 0; round < 3; ++round) {
     Kvtierd kvtierd(SmallArguments(directory.path()));
     ASSERT_TRUE(kvtierd.ReadUntil("READY socket=")) << kvtierd.output();

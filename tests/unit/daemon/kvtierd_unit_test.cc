@@ -51,7 +51,7 @@ class KvtierdUnitTest : public testing::TestWithParam<bool> {
     return text.str();
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   FakeSystemd systemd_{16};
   pid_t pid_ = -1;
 };

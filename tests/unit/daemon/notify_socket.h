@@ -23,7 +23,7 @@ class NotifySocket {
   [[nodiscard]] std::string ReceiveUntil(const std::string& text);
 
  private:
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   UniqueFd socket_;
 };
 

@@ -43,7 +43,7 @@ class RebuiltIndex : public testing::Test {
         .presence;
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   std::unique_ptr<DaemonUnderTest> daemon_;
 };
 

@@ -120,7 +120,7 @@ class RespLaneTest : public testing::Test {
     return "$" + std::to_string(bytes) + "\r\n" + std::string(bytes, 'x') + "\r\n";
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   std::unique_ptr<ScriptedServer> server_;
   std::unique_ptr<RespLane> lane_;
 };

@@ -101,7 +101,7 @@ class ServerUnderTest {
  private:
   void TickForever();
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   Config config_;
   Log log_;
   CoarseClock clock_;

@@ -70,7 +70,7 @@ class TraceOperation : public testing::Test {
     return found;
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   std::optional<DaemonUnderTest> daemon_;
 };
 

@@ -123,7 +123,7 @@ class CacheEncryptionTest : public CacheTest {
     return !std::ranges::search(file().contents(), bytes).empty();
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   std::shared_ptr<KeyFile> key_file_;  // null: keys are in memory only
   std::shared_ptr<SlotCipher> cipher_;
   std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;

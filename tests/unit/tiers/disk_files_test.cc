@@ -135,7 +135,7 @@ class DiskFilesTest : public ::testing::Test {
     return KilledDaemon(std::move(stay));
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   BlockingLoop loop_;
   DiskFilesOptions options_;
 };

@@ -69,7 +69,7 @@ class DiskTest : public ::testing::Test {
   void WriteIndex(const std::vector<DiskBlock>& blocks);
   [[nodiscard]] static IndexSnapshot SnapshotOf(const std::vector<DiskBlock>& blocks);
 
-  TemporaryDirectory temporary_;
+  TestDirectory temporary_;
   const std::filesystem::path directory_ = temporary_.path() / "disk";
   BlockingLoop loop_;
   DiskGeometry geometry_;

@@ -108,7 +108,7 @@ class DiskGrowthTest : public ::testing::Test {
     synced_bytes_[status.st_ino] = static_cast<uint64_t>(status.st_size);
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   BlockingLoop loop_;
   DiskFilesOptions options_;
   std::map<ino_t, uint64_t> synced_bytes_;
@@ -139,7 +139,7 @@ TEST_F(DiskGrowthTest, NorDoesOneAfterTheFileSystemWasFull) {
 // be as it was, or as it is now. The file system has kept names in order.
 TEST_F(DiskGrowthTest, ASetThatIsEmptiedCanBeEmptiedAgainAfterAPowerLoss) {
   Open(4);
-  TemporaryDirectory before;
+  TestDirectory before;
   std::filesystem::copy(options_.directory, before.path() / "disk");
   options_.has_keys = [] { return Result<bool>(false); };
   int checked = 0;
@@ -147,7 +147,7 @@ TEST_F(DiskGrowthTest, ASetThatIsEmptiedCanBeEmptiedAgainAfterAPowerLoss) {
     struct stat status {};
     if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
     for (int old_files = 0; old_files < 4; ++old_files) {
-      const TemporaryDirectory left;
+      const TestDirectory left;
       std::filesystem::copy(options_.directory, left.path() / "disk");
       for (int i = 0; i < 2; ++i) {
         const std::filesystem::path name = DiskSetFileName(static_cast<uint32_t>(i));

@@ -15,7 +15,7 @@ class EpochMarkTest : public ::testing::Test {
   void WriteRaw(const std::string& text) {
     std::ofstream(directory_.path() / "index.epoch") << text;
   }
-  const TemporaryDirectory directory_;
+  const TestDirectory directory_;
 };
 
 TEST_F(EpochMarkTest, NoMarkIsEpochZero) { EXPECT_EQ(EpochMark::Read(directory_.path()), 0u); }

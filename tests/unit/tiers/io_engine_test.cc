@@ -76,7 +76,7 @@ class IoEngineTest : public ::testing::TestWithParam<std::string> {
     return *outcomes_.back();
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   BlockingLoop loop_;
   IoEngineOptions options_;
   std::vector<std::optional<Status>> outcomes_;
@@ -341,7 +341,7 @@ TEST_P(IoEngineTest, RequestsMadeFromACallbackAreServed) {
 }
 
 TEST(UringBlockFileTest, RefusedRegistrationIsToldOnceAndIoGoesOn) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   BlockingLoop loop;
   std::vector<std::string> told;
   IoEngineOptions options;
@@ -383,7 +383,7 @@ std::vector<UniqueFd> DuplicateRings() {
 // The kernel takes a killed process's ring down when it has unpinned the buffers registered with
 // it.
 TEST(UringBlockFileTest, ARingThatOutlivesItsEngineDoesNotHoldTheFilesLocks) {
-  const TemporaryDirectory directory;
+  const TestDirectory directory;
   const std::filesystem::path path = directory.path() / "locked";
   UniqueFd locked(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::flock(locked.get(), LOCK_EX | LOCK_NB), 0);

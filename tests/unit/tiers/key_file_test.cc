@@ -55,7 +55,7 @@ class KeyFileTest : public ::testing::Test {
     return std::filesystem::path(directory_.path()) / "keys";
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   const AesAlgorithms aes_;
 };
 

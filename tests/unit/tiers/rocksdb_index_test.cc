@@ -118,7 +118,7 @@ class RocksdbIndexTest : public ::testing::Test {
     return found;
   }
 
-  TemporaryDirectory directory_;
+  TestDirectory directory_;
   BlockingLoop loop_;
   const IndexPlace place_;
   Digest128 files_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/transfer/cold_questions.h"
+#include "daemon/session/cold_questions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

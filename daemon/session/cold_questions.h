@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questions to the store that hosts share about a sequence, so that a longer prefix may be
+// What the store that hosts share is to be asked about a sequence, so that a longer prefix may be
 // restored than this host can by itself.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 #include "base/ids.h"
 #include "protocol/restorable_prefix.h"
-#include "tiers/cold/cold_store.h"
+#include "tiers/cache.h"
 
 namespace kvtier {
 
@@ -38,13 +38,9 @@ struct ColdSubject {
 // By group: of each of its blocks, whether the store has it.
 using ColdPresence = std::vector<std::vector<uint8_t>>;
 
-// Asks the store which of these blocks of a pool it has; the callback gets a value for each.
-using ColdAsker = std::function<void(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
-                                     std::function<void(std::vector<bool>)> done)>;
-
 // Asks all questions at the same time and calls `done` once all are answered: from a later event,
-// or within the call. `subjects` are looked at in the call only.
-void AskColdStore(const ColdAsker& ask_store, std::span<const ColdSubject> subjects,
+// or within the call. `subjects` are looked at in the call only. REQUIRES: the cache has a store.
+void AskColdStore(Cache* cache, std::span<const ColdSubject> subjects,
                   std::vector<ColdQuestion> questions,
                   std::function<void(const ColdPresence&)> done);
 

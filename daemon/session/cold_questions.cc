@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/transfer/cold_questions.h"
+#include "daemon/session/cold_questions.h"
 
 #include <algorithm>
 #include <utility>
@@ -63,7 +63,7 @@ std::vector<ColdQuestion> ColdQuestions(std::span<const GroupPresence> groups) {
   return questions;
 }
 
-void AskColdStore(const ColdAsker& ask_store, std::span<const ColdSubject> subjects,
+void AskColdStore(Cache* cache, std::span<const ColdSubject> subjects,
                   std::vector<ColdQuestion> questions,
                   std::function<void(const ColdPresence&)> done) {
   const auto asked = std::make_shared<Asked>();
@@ -79,10 +79,10 @@ void AskColdStore(const ColdAsker& ask_store, std::span<const ColdSubject> subje
     hashes.reserve(question.positions.size());
     for (const size_t position : question.positions) hashes.push_back(subject.hashes[position]);
     const ColdAsk ask = question.ask;
-    ask_store(subject.pool, hashes, ask,
-              [asked, question = std::move(question)](const std::vector<bool>& present) {
-                OnAnswer(asked.get(), question, present);
-              });
+    cache->AskColdStore(subject.pool, hashes, ask,
+                        [asked, question = std::move(question)](const std::vector<bool>& present) {
+                          OnAnswer(asked.get(), question, present);
+                        });
   }
   if (--asked->unanswered == 0) asked->done(asked->presence);
 }
