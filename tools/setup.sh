@@ -73,7 +73,7 @@ if [[ $level == --all ]]; then
     # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page
     prometheus python3-prometheus-client chromium-headless-shell
     # stores for the tests of the cold tier
-    redis-server ceph-common ceph-mon ceph-osd
+    redis-server
     # tests of manual pages and completions; gnuplot draws for kvtierctl bench --plot
     fish "gnuplot-nox|gnuplot-qt|gnuplot-x11" man-db mandoc zsh
   )

@@ -87,7 +87,7 @@ def check(machine: str, level: str, admin: pathlib.Path, work: pathlib.Path) -> 
     for needed in ("librocksdb-dev", "libspdlog-dev", "liburing-dev", "ninja-build"):
         expect(needed in would, f"{where} does not install {needed}")
     expect("python3-matplotlib" not in would, f"{where} installs matplotlib")
-    for package in ("redis-server", "ceph-mon", "chromium-headless-shell"):
+    for package in ("redis-server", "prometheus", "chromium-headless-shell"):
         expect((package in would) == (level == "--all"), f"{where}: {package}")
     left = re.search(r"left out, .*: (.*)", done.stdout)
     expect(left is None, f"{where} goes without {left and left[1]}")
