@@ -5,8 +5,6 @@
 import math
 import unittest
 
-import numpy as np
-
 import kvtier
 from harness.daemon_test_case import BLOCK_TOKENS, DaemonTestCase, prompt
 from kvtier import ComputeCost, HitPlan, Miss
