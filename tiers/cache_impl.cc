@@ -233,7 +233,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   return CommitReply{};
 }
 
-// The errors say what is wrong with the handle, never what another session does with the block.
+// The errors name the fault of the handle, and never tell about another session's use of the block.
 Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle handle,
                             ReleasedBlocks* released) {
   if (!pool->blocks.Current(handle)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store that hosts share is to be asked about a sequence, so that a longer prefix may be
-// restored than this host can by itself.
+// The questions about a sequence to the store that hosts share, which may restore a longer prefix
+// than this host can by itself.
 #pragma once
 
 #include <cstddef>

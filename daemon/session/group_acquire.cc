@@ -167,7 +167,7 @@ void GroupAcquire::RollBack() {
     if (reply.miss != MissReason::kNone) miss_ = reply.miss;
     std::vector<BlockHandle> blocks = reply.new_blocks;
     for (const AcquiredBlock& hit : reply.hits) blocks.push_back(hit.handle);
-    // Of a pool that was left, the handles may name what a new attachment holds.
+    // The handles of a pool that was left may name blocks that a new attachment holds.
     if (blocks.empty() || !parts_[i].attachment.open()) continue;
     (void)cache_.Release(parts_[i].request.session, parts_[i].request.pool, blocks);
   }

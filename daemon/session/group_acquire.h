@@ -8,8 +8,8 @@
 // The groups' blocks are acquired from the cache in one event, one acquire each. If one of them
 // turns out to lack a block (it was dropped while the acquire waited for free blocks, or its pool
 // cannot hold them all), everything is given back and a shorter prefix is tried. When the session
-// leaves one of the pools, what was acquired there has gone with it; the rest is given back, and
-// the acquire has ended.
+// leaves one of the pools, the blocks acquired there have gone with it; the rest is given back,
+// and the acquire has ended.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@
 namespace kvtier {
 
 // After this many prefixes that could not be had, an acquire is served without hits. The bound
-// keeps a request from going round for ever while other clients evict what it asks for; a request
-// without hits is always a correct answer.
+// keeps a request from going round for ever while other clients evict the blocks that it asks for;
+// a request without hits is always a correct answer.
 inline constexpr int kMaxGroupAcquireTries = 3;
 
 // Event loop only. The object is owned by the callbacks that it waits for, and so lives exactly as
@@ -80,24 +80,24 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
   // The longest prefix of at most `most_tokens` that every group can restore from any tier, or 0.
   // It costs one lookup per block, which is bounded by the session's max_hashes_per_call.
   [[nodiscard]] uint64_t FindPrefix(uint64_t most_tokens) const;
-  // What this host's tiers have of each part's first blocks, as many as `most_tokens` reach.
+  // Asks where this host has each part's first blocks, as many as `most_tokens` reach.
   [[nodiscard]] std::vector<std::vector<uint8_t>> LookUp(uint64_t most_tokens) const;
   [[nodiscard]] std::vector<GroupPresence> Groups(
       const std::vector<std::vector<uint8_t>>& present) const;
-  // Of the needed blocks of a part, those that the store has.
+  // The needed blocks of a part that the store has.
   [[nodiscard]] ColdHits ColdHitsOf(size_t part, const BlockRange& needed) const;
   // Asks the cache, one acquire per group, for what this prefix needs. The cache may answer within
   // the call.
   void Try(uint64_t prefix_tokens);
   void OnPartAcquired(size_t part, Result<AcquireReply> acquired);
-  // Called when every part has its answer: hands the blocks to the listener if all groups got what
-  // the prefix needs, otherwise posts a rollback.
+  // Called when every part has its answer: hands the blocks to the listener if all groups got the
+  // blocks of the prefix, otherwise posts a rollback.
   void Finish();
   // Gives everything back, then tries a shorter prefix, or reports the refusal. It runs as an event
   // of its own, because the cache must not be called from within its own callback.
   void RollBack();
-  // The longest prefix, in tokens, that a next try may hope for after what the parts got in this
-  // one. It equals prefix_tokens_ if every part got all that it needs.
+  // The longest prefix, in tokens, that a next try may hope for, by the blocks that the parts got
+  // in this one. It equals prefix_tokens_ if every part got all that it needs.
   [[nodiscard]] uint64_t ReachableTokens() const;
 
   Cache& cache_;
@@ -108,13 +108,13 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
   ColdPresence cold_;  // by part; empty if the store was not asked
   int tries_ = 0;
   uint64_t prefix_tokens_ = 0;
-  // Why the block after the prefix is not served: what the last try that was rolled back met.
+  // Why the block after the prefix is not served: the miss of the last try that was rolled back.
   MissReason miss_ = MissReason::kUnknown;
   // Parts of the current try that the cache has not answered yet.
   size_t unanswered_ = 0;
   // By part: the blocks that the current prefix needs, as places in the part's hashes.
   std::vector<BlockRange> needed_;
-  // By part: what the cache gave; empty where it has not answered or has refused.
+  // The cache's answers by part; empty where it has not answered or has refused.
   std::vector<AcquireReply> replies_;
   // The last error that a part of the current try met.
   std::optional<Error> refusal_;

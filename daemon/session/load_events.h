@@ -30,10 +30,10 @@ class LoadEvents {
   // for pacing, because the engine may be waiting for it; a congested connection delays even an
   // end, since its queue must not grow without bound.
   void Report(const LoadProgress& progress);
-  // Keeps back what is reported of a load that the client does not know yet, until it is announced
+  // Keeps back the reports on a load that the client does not know yet, until it is announced
   // (after the reply that names it) or dropped (the client never hears of it).
   void Withhold(LoadId load) { withheld_.emplace(load, std::nullopt); }
-  // Sends what was withheld of the load, if anything. REQUIRES: the reply that names the load has
+  // Sends the load's withheld report, if there is one. REQUIRES: the reply that names the load has
   // been queued before, so that the client meets the load's id first in the reply. A load that was
   // not withheld is left alone.
   void Announce(LoadId load);
@@ -46,7 +46,7 @@ class LoadEvents {
   Connection* const connection_;
   // Loads of which something was told, but not the end.
   std::unordered_set<LoadId> announced_;
-  // What was reported of those kept back.
+  // The last report on each load that is kept back.
   std::unordered_map<LoadId, std::optional<LoadProgress>> withheld_;
   // Loads whose try was rolled back and which have not ended yet. Their reports are swallowed until
   // the last one, with which the entry goes away: an entry lives no longer than its load.

@@ -46,7 +46,7 @@ struct AttachedPool {
   // Blocks that the client holds there, as this session has counted them. For status only; the
   // cache counts for itself and enforces the limit.
   uint64_t held = 0;
-  // Of a pool: closes with the last DETACH, so that a later attachment is told from this one.
+  // Closes with the pool's last DETACH, so that a later attachment is told from this one.
   std::shared_ptr<Gate> attachment = nullptr;
 
   [[nodiscard]] bool is_region() const { return region_blocks > 0; }

@@ -43,12 +43,12 @@ class KillTest(unittest.TestCase):
             self.assertGreater(counts[f"hits in {tier}"], 0)
 
     def test_killed_daemons_forget_nothing_on_disk_and_serve_no_wrong_byte(self):
-        counts, _ = self.play("daemon-kill", 2 * SEED)
+        counts, _ = self.play("daemon-kill", SEED)
         self.assert_promises_were_kept(counts)
         self.assertEqual(counts["blocks adopted"], 0)
 
     def test_the_same_where_host_memory_outlives_daemons_and_sometimes_its_keeper_dies_too(self):
-        counts, _ = self.play("daemon-kill", 2 * SEED + 1)
+        counts, _ = self.play("kept-daemon-kill", SEED)
         self.assert_promises_were_kept(counts)
         self.assertGreater(counts["of them with the keeper"], 0)
         self.assertGreater(counts["blocks adopted"], 0)

@@ -70,7 +70,8 @@ def _power_loss(options: argparse.Namespace, path: pathlib.Path) -> Part:
 
 _WEIGHTS = {
     "simulation": 4,
-    "daemon-kill": 5,
+    "daemon-kill": 3,
+    "kept-daemon-kill": 2,
     "client-kill": 3,
     "disk-damage": 3,
     "host-damage": 2,
@@ -81,6 +82,7 @@ _WEIGHTS = {
 _RUNS = {
     "simulation": simulations.run_simulations,
     "daemon-kill": daemon_kills.run,
+    "kept-daemon-kill": daemon_kills.run_keeping,
     "client-kill": client_kills.run,
     "disk-damage": damage.run_disk,
     "host-damage": damage.run_host,

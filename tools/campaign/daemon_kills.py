@@ -149,11 +149,18 @@ class DaemonKills:
         self._failed = True
 
 
-def run(job: Job) -> None:
-    # The disk holds every block there is: none may leave it by rule. With odd seeds, host memory
-    # outlives the daemons.
+def _run(job: Job, keep_for: str) -> None:
+    # The disk holds every block there is: none may leave it by rule.
+    settings = ("retention.persist_after=0s", f"restart.keep_for={keep_for}")
     for seed in job.seeds():
-        keep_for = "1min" if seed % 2 == 1 else "0s"
-        settings = ("retention.persist_after=0s", f"restart.keep_for={keep_for}")
         with World(192, 150, 1500, *settings) as world:
             DaemonKills(job, seed, world).run()
+
+
+def run(job: Job) -> None:
+    _run(job, keep_for="0s")
+
+
+def run_keeping(job: Job) -> None:
+    """Host memory and pools outlive the daemons."""
+    _run(job, keep_for="1min")
