@@ -156,7 +156,6 @@ TEST_F(SessionErrors, CountThatTheMessageCannotHoldIsRefused) {
   const auto client = Attached();
   ByteWriter writer;
   writer.Write(uint16_t{0});  // this rank, the longest prefix
-  writer.Write(uint8_t{0});   // no wish
   writer.Write(uint32_t{1});  // group
   writer.Write(pool_.value);
   writer.Write(uint32_t{10'000});  // hashes, none of which follows
