@@ -28,39 +28,44 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       sessions(&state),
       cold_choice(state.env.cold == nullptr ? std::nullopt : std::optional<ColdChoice>(&state)),
       disk(&state, cold_choice ? &*cold_choice : nullptr),
-      persister(&state, &disk),
-      cold_writer(MakeColdWriter()),
-      host(&state, &persister),
-      hints(&state, &host),
-      offloader(&state, &host),
-      pools(&state, &offloader),
-      loader(&state, &host, &offloader, &disk, &loads),
-      finder(&state),
+      to_host(&state),
+      to_disk(&state, &to_host),
+      host(&state, &to_disk),
+      pools(&state, &to_host),
       touches(&state, &host),
-      regions(&state, &finder, &loader, &offloader, &touches),
-      acquirer(&state, &pools, &loader, &loads, &sessions),
-      returns(&state, &pools, &acquirer, &loader),
-      prefetch(&state, &finder, &host, &loader, &offloader, &touches),
-      retention(&state, &pools, &offloader, &host, &persister, &disk),
-      verifier(&state, &disk),
-      key_expiry(&state),
-      pool_adoption(&state, &pools, &sessions),
-      adoption(&state, &host),
-      erasure(&state, &pools, &host, &disk, &adoption, cold_writer.get()) {
+      down{.cold_writer = MakeColdWriter(),
+           .persister = Persister(&state, &to_disk, &disk),
+           .offloader = Offloader(&state, &to_host, &host)},
+      up{.loader = Loader(&state, &host, &to_host, &disk, &loads),
+         .finder = PrefixFinder(&state),
+         .acquirer = Acquirer(&state, &pools, &up.loader, &loads, &sessions),
+         .returns = ReturnPrefetch(&state, &pools, &up.acquirer, &up.loader),
+         .prefetch = HostPrefetch(&state, &up.finder, &host, &up.loader, &to_host, &touches),
+         .cold_lookup = std::nullopt},
+      regions(&state, &up.finder, &up.loader, &to_host, &touches),
+      upkeep{.hints = SequenceHints(&state, &host),
+             .retention = Retention(&state, &pools, &to_host, &host, &to_disk, &disk),
+             .verifier = Verifier(&state, &disk),
+             .cold_verifier = std::nullopt,
+             .key_expiry = KeyExpiry(&state),
+             .pool_adoption = PoolAdoption(&state, &pools, &sessions),
+             .adoption = HostAdoption(&state, &host),
+             .erasure = Erasure(&state, &to_host, &pools, &host, &disk, &upkeep.adoption,
+                                down.cold_writer.get())} {
+  state.ends.AddListener(&loads);
   if (state.env.cold != nullptr) {
-    cold_verifier.emplace(&state);
-    cold_lookup.emplace(&state, &finder, [this](AcquireRequest request, Acquirer::Done done) {
-      acquirer.Acquire(std::move(request), std::move(done));
+    upkeep.cold_verifier.emplace(&state);
+    up.cold_lookup.emplace(&state, &up.finder, [this](AcquireRequest request, Acquirer::Done done) {
+      up.acquirer.Acquire(std::move(request), std::move(done));
     });
   }
-  state.to_host = &offloader;
   // Before host grows for the first time: the index's blocks get their disk slots before any write
   // of a new block can take them.
   const std::vector<ErasureRecord> erasures = std::move(snapshot.erasures);
   disk.Restore(std::move(snapshot));
-  erasure.Resume(erasures);
+  upkeep.erasure.Resume(erasures);
   // Before host, whose blocks then find theirs; and before anything takes the pools' memory anew.
-  pool_adoption.Adopt();
+  upkeep.pool_adoption.Adopt();
   state.env.arena->OnGrowth([this](std::span<std::byte> slice) {
     // Registered before its slots can be used, so that no transfer has to pin the pages by itself.
     for (BlockFile* file : state.env.files) file->RegisterMemory(slice);
@@ -71,10 +76,10 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
 }
 
 void Cache::Impl::GoOn() {
-  acquirer.GoOn();
-  acquirer.CancelSome();
+  up.acquirer.GoOn();
+  up.acquirer.CancelSome();
   sessions.CloseSome();
-  retention.GoOn();
+  upkeep.retention.GoOn();
   touches.GoOn();
   regions.GoOn();
   if (loads.CloseSome()) state.SchedulePart();
@@ -87,18 +92,18 @@ std::unique_ptr<ColdWriter> Cache::Impl::MakeColdWriter() {
 }
 
 void Cache::Impl::Acquire(AcquireRequest request, Acquirer::Done done) {
-  if (cold_lookup) {
-    cold_lookup->Acquire(std::move(request), std::move(done));
+  if (up.cold_lookup) {
+    up.cold_lookup->Acquire(std::move(request), std::move(done));
   } else {
-    acquirer.Acquire(std::move(request), std::move(done));
+    up.acquirer.Acquire(std::move(request), std::move(done));
   }
 }
 
 EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
-  if (tier.value_or(Tier::kHost) == Tier::kHost) adoption.NoteEvicted(key);
-  const EvictOutcome outcome = retention.Evict(key, tier);
+  if (tier.value_or(Tier::kHost) == Tier::kHost) upkeep.adoption.NoteEvicted(key);
+  const EvictOutcome outcome = upkeep.retention.Evict(key, tier);
   if (outcome == EvictOutcome::kEvicted) state.SchedulePump();
-  if (cold_writer && !tier) cold_writer->Forget(key);
+  if (down.cold_writer && !tier) down.cold_writer->Forget(key);
   return outcome;
 }
 
@@ -106,50 +111,52 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
 // copies make writes. Resources that a lower part has freed let a higher one go on in the next
 // round.
 void Cache::Impl::Pump() {
-  if (!draining_stopped) returns.Pump();
+  if (!drains.stopped) up.returns.Pump();
   bool progressed = true;
   while (progressed) {
-    progressed = acquirer.Pump();
-    if (!draining_stopped) {
+    progressed = up.acquirer.Pump();
+    if (!drains.stopped) {
       // Before, the copy below of a block in a pool may not have been found yet.
-      if (adoption.Ended()) pools.Prepare();
+      if (upkeep.adoption.Ended()) pools.Prepare();
       host.Prepare();
     }
     disk.TrimToCaps();
-    progressed |= loader.Pump();
-    if (!draining_stopped) {
-      progressed |= offloader.Pump();
-      progressed |= persister.Pump();
-      progressed |= adoption.Pump();
+    progressed |= state.ends.TellKept();
+    progressed |= up.loader.Pump();
+    if (!drains.stopped) {
+      progressed |= down.offloader.Pump();
+      progressed |= down.persister.Pump();
+      progressed |= upkeep.adoption.Pump();
     }
-    progressed |= regions.Pump();
     progressed |= disk.committer().Pump();
   }
-  if (!draining_stopped) prefetch.Pump();
+  if (!drains.stopped) up.prefetch.Pump();
   FinishDrains();
 }
 
 // Once draining has been stopped, what still waits in queues counts no more: it will not be
 // started.
 bool Cache::Impl::Settled() const {
-  if (draining_stopped) {
-    return offloader.in_flight() + persister.writes_in_flight() == 0 && disk.committer().Idle();
+  if (drains.stopped) {
+    return down.offloader.in_flight() + down.persister.writes_in_flight() == 0 &&
+           disk.committer().Idle();
   }
-  return offloader.Idle() && persister.Idle() && adoption.Idle() && disk.committer().Idle();
+  return down.offloader.Idle() && down.persister.Idle() && upkeep.adoption.Idle() &&
+         disk.committer().Idle();
 }
 
 void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
   // Begins the writes first, so that they are under way while the rows are walked.
   uint64_t next = row;
-  if (retention.PersistSome(state.options.drain_part_rows)) {
+  if (upkeep.retention.PersistSome(state.options.drain_part_rows)) {
     next = disk.FlushRecency(row, state.options.drain_part_rows);
   } else {
     state.SchedulePump();
   }
   if (next >= state.blocks.directory.end()) {
     state.SchedulePump();
-    --drains_beginning;
-    drains.push_back(std::move(done));
+    --drains.beginning;
+    drains.waiting.push_back(std::move(done));
     return;
   }
   state.env.loop->Post(gate_.WhileOpen(
@@ -159,17 +166,17 @@ void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
 // Blocks committed since a drain began are written, too; they would not be before they have been
 // idle.
 void Cache::Impl::FinishDrains() {
-  if (drains.empty()) return;
+  if (drains.waiting.empty()) return;
   // Blocks that an earlier daemon left may be worth writing, too.
-  if (!draining_stopped && adoption.waiting() > 0) return;
+  if (!drains.stopped && upkeep.adoption.waiting() > 0) return;
   if (!state.orders.unpersisted.empty()) {
-    if (draining_stopped) return;
-    (void)retention.PersistSome(state.options.drain_part_rows);
+    if (drains.stopped) return;
+    (void)upkeep.retention.PersistSome(state.options.drain_part_rows);
     return state.SchedulePump();
   }
   if (!Settled()) return;
   std::vector<std::function<void()>> finished;
-  finished.swap(drains);
+  finished.swap(drains.waiting);
   for (const auto& done : finished) done();
 }
 
@@ -272,10 +279,10 @@ void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
   // In this order: the loads of operations that were not answered are forgotten, not counted as
   // cancelled, and no load reports to a session that is gone.
-  if (impl_->cold_lookup) impl_->cold_lookup->Cancel(session, std::nullopt);
-  impl_->acquirer.Cancel(session, std::nullopt);
-  impl_->returns.Forget(session, std::nullopt);
-  impl_->prefetch.ForgetSession(session);
+  if (impl_->up.cold_lookup) impl_->up.cold_lookup->Cancel(session, std::nullopt);
+  impl_->up.acquirer.Cancel(session, std::nullopt);
+  impl_->up.returns.Forget(session, std::nullopt);
+  impl_->up.prefetch.ForgetSession(session);
   impl_->regions.CloseSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);
@@ -286,9 +293,9 @@ void Cache::LeavePool(SessionId session, PoolId pool_id) {
   CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   // In the order of CloseSession, for its reasons.
-  if (impl_->cold_lookup) impl_->cold_lookup->Cancel(session, pool_id);
-  impl_->acquirer.Cancel(session, pool_id);
-  impl_->returns.Forget(session, pool_id);
+  if (impl_->up.cold_lookup) impl_->up.cold_lookup->Cancel(session, pool_id);
+  impl_->up.acquirer.Cancel(session, pool_id);
+  impl_->up.returns.Forget(session, pool_id);
   if (impl_->loads.LeavePool(session, pool_id)) impl_->state.SchedulePart();
   impl_->sessions.LeavePool(session, pool);
   impl_->Pump();
@@ -327,7 +334,7 @@ Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t p
 }
 
 std::vector<AbsentClients> Cache::TakeAbsentClients() {
-  return impl_->pool_adoption.TakeAbsentClients();
+  return impl_->upkeep.pool_adoption.TakeAbsentClients();
 }
 
 void Cache::UsePool(SessionId session, PoolId pool_id, const SessionIdentity& identity) {
@@ -447,7 +454,7 @@ std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_i
 uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, RequestTag tag) {
   CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return 0;
-  const uint32_t count = impl_->acquirer.Prefetch(pool, hashes, tag);
+  const uint32_t count = impl_->up.acquirer.Prefetch(pool, hashes, tag);
   impl_->Pump();
   return count;
 }
@@ -456,30 +463,30 @@ void Cache::PrefetchToHost(SessionId session, PoolId region, std::vector<BlockHa
                            std::function<void(uint32_t in_memory)> done) {
   const CachePool* const pool = impl_->state.blocks.FindPool(region);
   if (pool == nullptr) return done(0);
-  impl_->prefetch.Begin(session, pool->namespace_id, std::move(hashes), std::move(done));
+  impl_->up.prefetch.Begin(session, pool->namespace_id, std::move(hashes), std::move(done));
   impl_->Pump();
 }
 
 Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, int64_t ttl_ms) {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
-  return impl_->retention.Pin(pool->namespace_id, hashes, ttl_ms);
+  return impl_->upkeep.retention.Pin(pool->namespace_id, hashes, ttl_ms);
 }
 
 Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
                              SequenceHint hint, int64_t returns_in_ms) {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
-  const uint32_t taken = impl_->hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
+  const uint32_t taken = impl_->upkeep.hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
   if (hint == SequenceHint::kReturns) {
-    impl_->returns.Expect(session, *pool, hashes, returns_in_ms);
+    impl_->up.returns.Expect(session, *pool, hashes, returns_in_ms);
   }
   impl_->Pump();
   return taken;
 }
 
 Status Cache::Reconfigure(const CacheOptions& options) {
-  KVT_RETURN_IF_ERROR(impl_->retention.CheckPinFraction(options.pin_fraction));
+  KVT_RETURN_IF_ERROR(impl_->upkeep.retention.CheckPinFraction(options.pin_fraction));
   CacheState& state = impl_->state;
   // Memory that was taken at the start stays as it is.
   CacheOptions taken = options;
@@ -502,7 +509,7 @@ uint64_t Cache::PinnedBytes() const {
 
 Result<uint32_t> Cache::Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
                             int64_t ttl_ms) {
-  return impl_->retention.Pin(namespace_id, hashes, ttl_ms);
+  return impl_->upkeep.retention.Pin(namespace_id, hashes, ttl_ms);
 }
 
 EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {
@@ -515,7 +522,7 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
 
 void Cache::Erase(const EraseRequest& request,
                   std::function<void(const EraseReport&, const Status&)> done) {
-  impl_->erasure.Begin(request, std::move(done));
+  impl_->upkeep.erasure.Begin(request, std::move(done));
 }
 
 bool Cache::GiveTokenIds(PoolId pool, const BlockHash& hash, std::span<const uint32_t> ids) {
@@ -530,52 +537,52 @@ bool Cache::KeepsTokenIds(PoolId pool) const {
 void Cache::Tick() {
   impl_->state.token_ids.Tick();
   impl_->disk.Tick();
-  impl_->key_expiry.Tick();
+  impl_->upkeep.key_expiry.Tick();
   impl_->host.Tick();
-  impl_->loader.Tick();
-  impl_->acquirer.Tick();
-  impl_->returns.Tick();
+  impl_->up.loader.Tick();
+  impl_->up.acquirer.Tick();
+  impl_->up.returns.Tick();
   impl_->regions.Tick();
-  impl_->prefetch.Tick();
+  impl_->up.prefetch.Tick();
   impl_->touches.Tick();
-  impl_->retention.Tick();
-  impl_->erasure.Tick();
-  if (impl_->cold_writer && !impl_->draining_stopped) impl_->cold_writer->Tick();
+  impl_->upkeep.retention.Tick();
+  impl_->upkeep.erasure.Tick();
+  if (impl_->down.cold_writer && !impl_->drains.stopped) impl_->down.cold_writer->Tick();
   impl_->Pump();
 }
 
 void Cache::Drain(std::function<void()> done) {
-  ++impl_->drains_beginning;
+  ++impl_->drains.beginning;
   impl_->DrainFrom(0, std::move(done));
 }
 
 void Cache::StopDiskWrites() { impl_->disk.StopWrites(); }
 
-void Cache::StopDraining() { impl_->draining_stopped = true; }
+void Cache::StopDraining() { impl_->drains.stopped = true; }
 
 // Something that is scheduled may start more: it counts as under way.
 bool Cache::Idle() const {
-  return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&
-         impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
-         (!impl_->cold_lookup || impl_->cold_lookup->waiting() == 0) &&
-         (!impl_->cold_writer || impl_->cold_writer->Idle()) && impl_->regions.in_flight() == 0 &&
-         (impl_->draining_stopped || impl_->prefetch.Idle()) && impl_->drains_beginning == 0 &&
-         !impl_->state.pump_scheduled();
+  return impl_->Settled() && impl_->up.loader.Idle() && impl_->upkeep.verifier.Idle() &&
+         impl_->upkeep.erasure.Idle() && impl_->up.acquirer.waiting() == 0 &&
+         (!impl_->up.cold_lookup || impl_->up.cold_lookup->waiting() == 0) &&
+         (!impl_->down.cold_writer || impl_->down.cold_writer->Idle()) &&
+         impl_->regions.in_flight() == 0 && (impl_->drains.stopped || impl_->up.prefetch.Idle()) &&
+         impl_->drains.beginning == 0 && !impl_->state.pump_scheduled();
 }
 
-bool Cache::AdoptionEnded() const { return impl_->adoption.Ended(); }
+bool Cache::AdoptionEnded() const { return impl_->upkeep.adoption.Ended(); }
 
 void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks,
                        std::function<void(VerifyResult)> done) {
-  impl_->verifier.Step(cursor, max_blocks, std::move(done));
+  impl_->upkeep.verifier.Step(cursor, max_blocks, std::move(done));
 }
 
 void Cache::VerifyColdStep(uint64_t cursor, uint32_t max_blocks,
                            std::function<void(VerifyResult)> done) {
-  impl_->cold_verifier->Step(cursor, max_blocks, std::move(done));
+  impl_->upkeep.cold_verifier->Step(cursor, max_blocks, std::move(done));
 }
 
-bool Cache::HasColdStore() const { return impl_->cold_verifier.has_value(); }
+bool Cache::HasColdStore() const { return impl_->upkeep.cold_verifier.has_value(); }
 
 const CacheStats& Cache::stats() const { return impl_->state.stats; }
 CacheGauges Cache::Gauges() const { return impl_->Gauges(); }

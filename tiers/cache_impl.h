@@ -64,6 +64,38 @@ class Cache::Impl {
   [[nodiscard]] BlockRecord Describe(EntryIndex index) const;
   void CheckInvariants() const;
 
+  // From pools to host, from there to disk and to the cold store.
+  struct Down {
+    std::unique_ptr<ColdWriter> cold_writer;  // null without a cold store
+    Persister persister;
+    Offloader offloader;
+  };
+  // From disk and the cold store to host, from there to pools.
+  struct Up {
+    Loader loader;
+    PrefixFinder finder;
+    Acquirer acquirer;
+    ReturnPrefetch returns;
+    HostPrefetch prefetch;
+    std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
+  };
+  // Work that no request waits for.
+  struct Upkeep {
+    SequenceHints hints;
+    Retention retention;
+    Verifier verifier;
+    std::optional<ColdVerifier> cold_verifier;  // nothing without a cold store
+    KeyExpiry key_expiry;
+    PoolAdoption pool_adoption;
+    HostAdoption adoption;
+    Erasure erasure;
+  };
+  struct Drains {
+    std::vector<std::function<void()>> waiting;
+    uint64_t beginning = 0;  // their rows are being walked
+    bool stopped = false;
+  };
+
   // Before all that asks for them.
   LoopTask pump;
   LoopTask next_part;
@@ -72,30 +104,16 @@ class Cache::Impl {
   SessionTable sessions;
   std::optional<ColdChoice> cold_choice;  // nothing without a cold store
   DiskSlots disk;
-  Persister persister;
-  std::unique_ptr<ColdWriter> cold_writer;  // likewise
+  OffloadQueue to_host;
+  PersistQueue to_disk;
   HostSlots host;
-  SequenceHints hints;
-  Offloader offloader;
   PoolSpace pools;
-  Loader loader;
-  PrefixFinder finder;
   PrefixTouches touches;
+  Down down;
+  Up up;
   RegionTransfers regions;
-  Acquirer acquirer;
-  ReturnPrefetch returns;
-  HostPrefetch prefetch;
-  std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
-  std::optional<ColdVerifier> cold_verifier;
-  Retention retention;
-  Verifier verifier;
-  KeyExpiry key_expiry;
-  PoolAdoption pool_adoption;
-  HostAdoption adoption;
-  Erasure erasure;
-  std::vector<std::function<void()>> drains;
-  bool draining_stopped = false;
-  uint64_t drains_beginning = 0;  // their rows are being walked
+  Upkeep upkeep;
+  Drains drains;
 
  private:
   // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.

@@ -16,7 +16,7 @@ namespace {
 BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
   bool in_pool = false;
   state.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
-    in_pool |= pool.region == nullptr && !pool.blocks[block].loading();
+    in_pool |= !pool.is_region && !pool.blocks[block].loading();
   });
   return {in_pool, entry.in_host(), entry.persisted(), entry.unverified_on_disk()};
 }
@@ -92,23 +92,22 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
     if (!presence[i].pool) continue;
     const EntryIndex index = impl_->state.blocks.directory.Find({pool->namespace_id, hashes[i]});
     const BlockIndex block = impl_->state.blocks.BlockIn(*pool, impl_->state[index]);
-    presence[i].pool =
-        pool->region == nullptr && block != kNoBlock && !pool->blocks[block].loading();
+    presence[i].pool = !pool->is_region && block != kNoBlock && !pool->blocks[block].loading();
   }
   return presence;
 }
 
 void Cache::KeepForRegion(PoolId region, const BlockHash& last) {
   const CachePool* const pool = impl_->state.blocks.FindPool(region);
-  if (pool == nullptr || pool->region == nullptr) return;
+  if (pool == nullptr || !pool->is_region) return;
   impl_->touches.TouchPrefix(impl_->state.blocks.Find({pool->namespace_id, last}));
 }
 
 void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                          std::function<void(std::vector<bool>)> done) {
   const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
-  if (pool == nullptr || !impl_->cold_lookup) return done(std::vector<bool>(hashes.size()));
-  impl_->cold_lookup->Ask(pool->namespace_id, hashes, ask, std::move(done));
+  if (pool == nullptr || !impl_->up.cold_lookup) return done(std::vector<bool>(hashes.size()));
+  impl_->up.cold_lookup->Ask(pool->namespace_id, hashes, ask, std::move(done));
 }
 
 std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,

@@ -76,7 +76,7 @@ CacheGauges Cache::Impl::Gauges() const {
   CacheGauges gauges;
   uint64_t order_bytes = 0;
   for (const auto& [id, pool] : state.blocks.pools) {
-    if (pool->region != nullptr) continue;
+    if (pool->is_region) continue;
     gauges.pools.push_back(GaugesOf(state, *pool));
     order_bytes += pool->victims.memory_bytes();
   }
@@ -106,36 +106,37 @@ CacheGauges Cache::Impl::Gauges() const {
       state.orders.returns_s.memory_bytes() + host.memory_bytes() + disk.memory_bytes() +
       order_bytes + state.blocks.lineage.memory_bytes() + state.blocks.lost.memory_bytes();
   gauges.unpersisted_blocks = state.orders.unpersisted.size() +
-                              state.orders.persist_wanted_blocks() + persister.writes_in_flight();
+                              state.orders.persist_wanted_blocks() +
+                              down.persister.writes_in_flight();
   gauges.pinned_blocks = state.orders.pins.size();
   gauges.token_blocks = state.token_ids.blocks();
   gauges.token_bytes = state.token_ids.bytes();
   gauges.sessions = sessions.size();
   gauges.sessions_closing = sessions.closing();
   gauges.references = sessions.references();
-  gauges.loads_in_flight = loader.in_flight();
-  gauges.offloads_in_flight = offloader.in_flight();
-  gauges.disk_reads_in_flight = loader.reads_in_flight();
-  gauges.disk_writes_in_flight = persister.writes_in_flight();
-  gauges.acquires_waiting = acquirer.waiting();
+  gauges.loads_in_flight = up.loader.in_flight();
+  gauges.offloads_in_flight = down.offloader.in_flight();
+  gauges.disk_reads_in_flight = up.loader.reads_in_flight();
+  gauges.disk_writes_in_flight = down.persister.writes_in_flight();
+  gauges.acquires_waiting = up.acquirer.waiting();
   gauges.regions = regions.size();
   gauges.region_blocks_in_flight = regions.in_flight();
-  gauges.offloads_queued = offloader.queued();
-  gauges.onload_copies_queued = loader.copies_queued();
-  gauges.disk_reads_queued = loader.reads_queued();
-  gauges.disk_writes_queued = persister.waiting();
-  gauges.write_budget_left_bytes = persister.budget_left_bytes();
+  gauges.offloads_queued = to_host.size();
+  gauges.onload_copies_queued = up.loader.copies_queued();
+  gauges.disk_reads_queued = up.loader.reads_queued();
+  gauges.disk_writes_queued = to_disk.size();
+  gauges.write_budget_left_bytes = down.persister.budget_left_bytes();
   gauges.write_budget_spent_bytes = state.write_budget.state().spent_bytes;
   gauges.infinite_missed_blocks = state.infinite_cache.misses();
   for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
   gauges.disk_degraded = disk.degraded();
-  gauges.adoption_waiting = adoption.waiting();
-  if (cold_lookup) {
+  gauges.adoption_waiting = upkeep.adoption.waiting();
+  if (up.cold_lookup) {
     gauges.cold = {.enabled = true,
                    .available = state.env.cold->Available(),
-                   .waiting_acquires = cold_lookup->waiting(),
-                   .waiting_blocks = cold_writer->waiting(),
-                   .writes_in_flight = cold_writer->in_flight()};
+                   .waiting_acquires = up.cold_lookup->waiting(),
+                   .waiting_blocks = down.cold_writer->waiting(),
+                   .writes_in_flight = down.cold_writer->in_flight()};
   }
   return gauges;
 }
@@ -157,7 +158,7 @@ void Cache::Impl::CheckInvariants() const {
   std::array<uint64_t, kMaxDevices> pool_bytes{};
   for (const auto& [id, pool] : state.blocks.pools) {
     CheckPool(*pool);
-    if (pool->region != nullptr) continue;
+    if (pool->is_region) continue;
     pool_bytes[pool->device.value] += pool->memory->bytes();
   }
   for (uint32_t i = 0; i < state.env.devices.size(); ++i) {

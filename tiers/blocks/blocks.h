@@ -32,16 +32,6 @@
 
 namespace kvtier {
 
-// How a region's blocks end their loads. Event loop only; RegionTransfers implements it.
-class RegionEvents {
- public:
-  virtual ~RegionEvents() = default;
-  // The blocks have their bytes.
-  virtual void OnLoaded(CachePool* pool, std::span<const EntryIndex> entries) = 0;
-  // The block will not arrive. It is no longer loading, and still the entry's.
-  virtual void OnLoadFailed(CachePool* pool, EntryIndex entry, MissReason reason) = 0;
-};
-
 struct CachePool {
   PoolId id;
   NamespaceId namespace_id;
@@ -58,10 +48,10 @@ struct CachePool {
   // The parts of a region's block, in the order of its payload; none: blocks lie one after the
   // other.
   std::vector<RegionPiece> pieces;
-  RegionEvents* region = nullptr;  // null: not a region
-  uint32_t sessions = 0;           // that use it (SessionTable::UsePool)
-  uint32_t ended_sessions = 0;     // that did, and hold blocks or may still write to them
-  uint32_t operations = 0;         // acquires under way
+  bool is_region = false;
+  uint32_t sessions = 0;        // that use it (SessionTable::UsePool)
+  uint32_t ended_sessions = 0;  // that did, and hold blocks or may still write to them
+  uint32_t operations = 0;      // acquires under way
   // When the last of its sessions ended; none of a pool that is used, or never was.
   std::optional<int64_t> unused_since_ms;
   uint32_t next_to_close = 0;  // the block at which PoolSpace goes on to empty the pool

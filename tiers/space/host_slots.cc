@@ -10,7 +10,7 @@
 
 namespace kvtier {
 
-HostSlots::HostSlots(CacheState* state, CopyDown* to_disk)
+HostSlots::HostSlots(CacheState* state, PersistQueue* to_disk)
     : state_(*state),
       order_(state->orders.host),
       to_disk_(*to_disk),

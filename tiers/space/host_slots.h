@@ -9,6 +9,7 @@
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/policy/tenant_orders.h"
 #include "tiers/space/kept_slots.h"
+#include "tiers/space/persist_queue.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
@@ -20,7 +21,7 @@ namespace kvtier {
 // reads end does not matter. Event loop only.
 class HostSlots {
  public:
-  HostSlots(CacheState* state, CopyDown* to_disk);
+  HostSlots(CacheState* state, PersistQueue* to_disk);
 
   // More of the arena is ready. Slots that an earlier daemon has left there wait in kept().
   void Grow();
@@ -147,7 +148,7 @@ class HostSlots {
 
   CacheState& state_;
   TenantVictims& order_;  // CacheState::orders.host
-  CopyDown& to_disk_;
+  PersistQueue& to_disk_;
   SlabAllocator allocator_;
   KeptSlots kept_;
   std::vector<Share> shares_;

@@ -23,7 +23,7 @@ int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
   int pools = 0;
   state.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
     // Blocks of an engine's region are its own for the time of a transfer only.
-    pools += pool.region == nullptr && !pool.blocks[block].loading();
+    pools += !pool.is_region && !pool.blocks[block].loading();
   });
   return pools;
 }
@@ -190,7 +190,7 @@ PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint
   }
   std::vector<CachePool*> unused;
   for (const auto& [id, pool] : state_.blocks.pools) {
-    const bool closable = pool->region == nullptr && pool->unused_since_ms.has_value();
+    const bool closable = !pool->is_region && pool->unused_since_ms.has_value();
     if (closable && pool->device == device) unused.push_back(pool.get());
   }
   // Pools that can be closed now come before those that a process may still write to.
@@ -336,7 +336,7 @@ void PoolSpace::DropAll(EntryIndex index, DropReason reason) {
 // wait for the copy engine.
 void PoolSpace::Prepare() {
   for (const auto& [id, pool] : state_.blocks.pools) {
-    if (pool->region != nullptr) continue;
+    if (pool->is_region) continue;
     const double share = state_.options.pool_clean_fraction;
     const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
     if (wanted > pool->blocks.free())

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/gate.h"
+#include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
@@ -17,7 +18,7 @@ namespace kvtier {
 // Event loop only.
 class PoolSpace {
  public:
-  PoolSpace(CacheState* state, CopyDown* to_host) : state_(*state), to_host_(*to_host) {}
+  PoolSpace(CacheState* state, OffloadQueue* to_host) : state_(*state), to_host_(*to_host) {}
 
   // The pool of the namespace on a device, created on first use. See Cache::AttachPool.
   [[nodiscard]] Result<CachePool*> Attach(NamespaceId namespace_id, DeviceIndex device,
@@ -93,7 +94,7 @@ class PoolSpace {
   void PrepareVictims(CachePool* pool, uint64_t target, Need need);
 
   CacheState& state_;
-  CopyDown& to_host_;
+  OffloadQueue& to_host_;
   std::array<uint64_t, kMaxDevices> used_bytes_{};
   uint32_t created_ = 0;  // pools so far
   std::list<Returning> returning_;

@@ -51,7 +51,7 @@ void CacheState::EndLoad(CachePool* pool, EntryIndex index) {
   pool->blocks.EndLoad(block);
   if (!blocks.Awaited(index)) Apply(index, BlockEvent::kEndLoad);
   const bool evictable = pool->blocks[block].cached();
-  if (evictable && pool->region == nullptr) pool->victims.Insert(index, blocks.FactsOf(index));
+  if (evictable && !pool->is_region) pool->victims.Insert(index, blocks.FactsOf(index));
   NotePresence(index);
 }
 

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "base/loop_task.h"
+#include "tiers/blocks/block_ends.h"
 #include "tiers/blocks/blocks.h"
 #include "tiers/directory/block_history.h"
 #include "tiers/orders/orders.h"
@@ -56,8 +57,6 @@
 
 namespace kvtier {
 
-class CopyDown;
-
 class CacheState {
  public:
   // The tasks are the cache's, and are borrowed: they let every part start all that it can, and
@@ -81,6 +80,7 @@ class CacheState {
   Blocks blocks{&options, &tenants};
 
   Orders orders;
+  BlockEnds ends;
   // Blocks whose index records are older than they may be (entry.update_queued).
   std::deque<EntryRef> recency_updates;
   // Blocks that a lookup found past their time; dropped at the next tick.
@@ -207,8 +207,6 @@ class CacheState {
   void SchedulePump() { pump_.RunAfterEvent(); }
   // There is more to do than one event should: the next part of it follows in an event of its own.
   void SchedulePart() { next_part_.RunInOwnEvent(); }
-  // Set by the cache: the way from pools to host.
-  CopyDown* to_host = nullptr;
   [[nodiscard]] bool pump_scheduled() const { return pump_.scheduled() || next_part_.scheduled(); }
 
  private:
@@ -221,22 +219,6 @@ class CacheState {
 
   LoopTask& pump_;
   LoopTask& next_part_;
-};
-
-// How a tier's space asks for its blocks to be copied to the tier below before they are evicted.
-// The transfers implement it (Offloader from pools to host, Persister from host to disk), so that
-// space knows nothing of how bytes move. The implementation outlives the space that uses it.
-// Event loop only.
-class CopyDown {
- public:
-  virtual ~CopyDown() = default;
-  // Asks for a copy of the block in the tier below, soon; a copy that is there is touched. Does
-  // nothing if the copy is being made, or cannot be.
-  virtual void Want(EntryIndex entry) = 0;
-  // The block's bytes have arrived in the tier above: a copy that was asked for can begin.
-  virtual void SourceReady(EntryIndex entry) = 0;
-  // The tier above no longer has the block: a copy that has not begun is wanted no more.
-  virtual void SourceGone(EntryIndex entry) = 0;
 };
 
 }  // namespace kvtier

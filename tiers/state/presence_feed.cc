@@ -24,7 +24,7 @@ uint8_t PresenceFeed::TiersOf(EntryIndex index) const {
   const BlockEntry& entry = state_.blocks.directory[index];
   uint8_t tiers = 0;
   state_.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
-    if (pool.region == nullptr && !pool.blocks[block].loading()) tiers |= BitOf(Tier::kPool);
+    if (!pool.is_region && !pool.blocks[block].loading()) tiers |= BitOf(Tier::kPool);
   });
   if (entry.in_host()) tiers |= BitOf(Tier::kHost);
   if (entry.persisted() || entry.unverified_on_disk()) tiers |= BitOf(Tier::kDisk);

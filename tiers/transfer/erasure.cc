@@ -217,7 +217,7 @@ void Erasure::Answer() {
 bool Erasure::InRegion(const BlockEntry& entry) const {
   bool in_region = false;
   state_.blocks.ForEachPlace(
-      entry, [&](const CachePool& pool, BlockIndex) { in_region |= pool.region != nullptr; });
+      entry, [&](const CachePool& pool, BlockIndex) { in_region |= pool.is_region; });
   return in_region;
 }
 
@@ -258,7 +258,7 @@ void Erasure::DropFromPools(EntryIndex index, EraseReport* report) {
   }
   for (CachePool* const pool : unused) pools_.Drop(pool, index, DropReason::kErased);
   if (!unused.empty()) return;
-  state_.to_host->SourceGone(index);
+  to_host_.SourceGone(index);
   state_.ForgetIfGone(index);
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/gate.h"
 #include "tiers/index/index.h"
+#include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/types/cache_requests.h"
 
@@ -39,9 +40,10 @@ class Erasure {
   using Done = std::function<void(const EraseReport&, const Status&)>;
 
   // All are borrowed; `cold_writer` is null without a cold store.
-  Erasure(CacheState* state, PoolSpace* pools, HostSlots* host, DiskSlots* disk,
-          const HostAdoption* adoption, ColdWriter* cold_writer)
+  Erasure(CacheState* state, OffloadQueue* to_host, PoolSpace* pools, HostSlots* host,
+          DiskSlots* disk, const HostAdoption* adoption, ColdWriter* cold_writer)
       : state_(*state),
+        to_host_(*to_host),
         pools_(*pools),
         host_(*host),
         disk_(*disk),
@@ -93,6 +95,7 @@ class Erasure {
   void EraseTokens(EntryIndex entry);
 
   CacheState& state_;
+  OffloadQueue& to_host_;
   PoolSpace& pools_;
   HostSlots& host_;
   DiskSlots& disk_;

@@ -19,14 +19,16 @@ constexpr size_t kBroughtPerTick = 4096;
 }  // namespace
 
 HostPrefetch::HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* host, Loader* loader,
-                           Offloader* offloader, PrefixTouches* touches)
+                           OffloadQueue* to_host, PrefixTouches* touches)
     : state_(*state),
       finder_(*finder),
       host_(*host),
       loader_(*loader),
-      offloader_(*offloader),
+      to_host_(*to_host),
       touches_(*touches),
-      shares_(state->tenants.rows()) {}
+      shares_(state->tenants.rows()) {
+  state_.ends.AddListener(this);
+}
 
 void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id, std::vector<BlockHash> hashes,
                          Done done) {
@@ -59,7 +61,6 @@ void HostPrefetch::ForgetSession(SessionId session) {
 }
 
 void HostPrefetch::Pump() {
-  TakeEndedReads();
   if (requests_.empty()) return;
   looks_left_ = state_.options.acquire_part_blocks;
   (void)lines_.TakeTurns(
@@ -67,13 +68,15 @@ void HostPrefetch::Pump() {
   if (looks_left_ == 0) state_.SchedulePart();
 }
 
-void HostPrefetch::TakeEndedReads() {
-  for (const Loader::EndedHostRead& ended : loader_.TakeEndedHostReads()) {
-    const auto node = reads_.extract(ended.block);
+void HostPrefetch::OnEnded(std::span<const BlockEnd> ends) {
+  for (const BlockEnd& end : ends) {
+    if (end.move != BlockMove::kReadAhead) continue;
+    const auto node = reads_.extract(end.block);
     if (node.empty()) continue;
     const Read read = node.mapped();
-    const EntryIndex index = state_.blocks.Find(ended.block);
-    if (ended.in_host && index != kNoEntry) {
+    const bool in_host = end.reason == MissReason::kNone;
+    const EntryIndex index = state_.blocks.directory.Resolve(end.block);
+    if (in_host && index != kNoEntry) {
       ++state_.stats.host_prefetched_blocks;
       state_.stats.host_prefetched_bytes += state_.blocks.NamespaceOf(state_[index]).slot_bytes;
     }
@@ -81,7 +84,7 @@ void HostPrefetch::TakeEndedReads() {
     if (request == requests_.end()) continue;
     --request->second.reading;
     shares_[request->second.tenant.value].moved_ms = state_.clock.NowMs();
-    if (!ended.in_host) request->second.end = std::min(request->second.end, read.position);
+    if (!in_host) request->second.end = std::min(request->second.end, read.position);
     EndIfDone(request);
   }
 }
@@ -127,14 +130,14 @@ bool HostPrefetch::SeeToNext(RequestId id, Request* request) {
 Loader::HostRead HostPrefetch::ReadFromDisk(RequestId id, Request* request, EntryIndex index) {
   const uint64_t slot_bytes = state_.blocks.NamespaceOf(state_[index]).slot_bytes;
   const TenantId tenant = request->tenant;
-  const bool others_wait = loader_.reads_queued() > 0 || offloader_.queued() > 0;
+  const bool others_wait = loader_.reads_queued() > 0 || to_host_.size() > 0;
   if (others_wait || !HasRoom(tenant, slot_bytes)) return Loader::HostRead::kLater;
   const BlockKey key{request->namespace_id, request->hashes[request->next]};
   const uint32_t uses = state_[index].uses;
   const Loader::HostRead read = loader_.ReadToHost(index);
   if (read != Loader::HostRead::kBegun) return read;
   ++request->reading;
-  reads_[key] = {id, request->next};
+  reads_[state_.blocks.directory.RefOf(index)] = {id, request->next};
   brought_.push_back({.block = key,
                       .tenant = tenant,
                       .bytes = slot_bytes,

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -24,17 +25,17 @@
 #include "base/digest.h"
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/space/host_slots.h"
+#include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/transfer/block_taker.h"
 #include "tiers/transfer/loader.h"
-#include "tiers/transfer/offloader.h"
 #include "tiers/transfer/prefix_touches.h"
 #include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
 
 // Event loop only.
-class HostPrefetch {
+class HostPrefetch final : public BlockListener {
  public:
   // The limit of one tenant's requests that have not ended, each of which counts as kRequestPrice
   // more, because ticks look at all requests; requests beyond it are answered at once.
@@ -44,7 +45,7 @@ class HostPrefetch {
   using Done = std::function<void(uint32_t in_memory)>;
 
   HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* host, Loader* loader,
-               Offloader* offloader, PrefixTouches* touches);
+               OffloadQueue* to_host, PrefixTouches* touches);
 
   // Brings the prefix of the sequence that tiers of this machine have; these hashes are its first,
   // or follow others that were asked for before. `done` is called once, from this call or a later
@@ -58,6 +59,8 @@ class HostPrefetch {
   // been used.
   void Tick();
 
+  // Reads that were begun for a request.
+  void OnEnded(std::span<const BlockEnd> ends) override;
   [[nodiscard]] bool Idle() const { return requests_.empty(); }
 
  private:
@@ -94,7 +97,6 @@ class HostPrefetch {
     size_t position = 0;
   };
 
-  void TakeEndedReads();
   // Sees to the next block of the first request in the line. False if it has to wait.
   [[nodiscard]] bool Step(std::deque<RequestId>* line);
   [[nodiscard]] bool SeeToNext(RequestId id, Request* request);
@@ -111,12 +113,12 @@ class HostPrefetch {
   PrefixFinder& finder_;
   HostSlots& host_;
   Loader& loader_;
-  Offloader& offloader_;
+  OffloadQueue& to_host_;
   PrefixTouches& touches_;
   Requests requests_;
   RequestId last_request_ = 0;
   TenantQueues<RequestId> lines_;  // of requests that have blocks to be seen to; some have ended
-  std::unordered_map<BlockKey, Read, BlockKeyHash> reads_;
+  std::map<EntryRef, Read> reads_;
   std::deque<Brought> brought_;
   uint64_t brought_bytes_ = 0;  // of all tenants
   std::vector<Share> shares_;   // by tenant

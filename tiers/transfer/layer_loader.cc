@@ -14,13 +14,6 @@ constexpr uint64_t kFirstBatchBytes = 1 * kMiB;
 
 }  // namespace
 
-LayerLoader::LayerLoader(CacheState* state, CopyLimiter* copies, OnArrived on_arrived,
-                         OnFailed on_failed)
-    : state_(*state),
-      copies_(*copies),
-      on_arrived_(std::move(on_arrived)),
-      on_failed_(std::move(on_failed)) {}
-
 void LayerLoader::Add(std::shared_ptr<LayerCount> count, CachePool* pool,
                       std::vector<PinnedEntry> blocks, uint32_t layers) {
   KVT_CHECK(!blocks.empty() && layers > 0 && pool->block_bytes % layers == 0);
@@ -164,11 +157,11 @@ void LayerLoader::EndIfDone(const Group& group, Member* member) {
   member->ended = true;
   if (member->begun) state_.trace.End(TraceKind::kCopyUp, member->entry, failed);
   member->pin.Release();
-  if (failed) {
-    on_failed_(group.pool, member->entry, member->failure);
-  } else {
-    on_arrived_(group.pool, member->entry);
-  }
+  const BlockEnd end{.move = BlockMove::kInLayers,
+                     .block = state_.blocks.directory.RefOf(member->entry),
+                     .pool = group.pool,
+                     .reason = member->failure};
+  listener_.OnEnded(std::span(&end, 1));
 }
 
 }  // namespace kvtier

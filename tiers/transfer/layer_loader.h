@@ -15,17 +15,14 @@
 
 namespace kvtier {
 
-// Event loop only. The two callbacks get each block that arrives or fails, once, when no copy of it
-// is under way any more.
+// Event loop only. Each block ends once, when no copy of it is under way any more (kInLayers).
 class LayerLoader {
  public:
-  using OnArrived = std::function<void(CachePool* pool, EntryIndex entry)>;
-  using OnFailed = std::function<void(CachePool* pool, EntryIndex entry, MissReason reason)>;
-
   // `copies` is shared with the loads of whole blocks, whose requests it counts as well.
-  LayerLoader(CacheState* state, CopyLimiter* copies, OnArrived on_arrived, OnFailed on_failed);
+  LayerLoader(CacheState* state, CopyLimiter* copies, BlockListener* listener)
+      : state_(*state), copies_(*copies), listener_(*listener) {}
 
-  // Queues the blocks of one load, whose host slots stay pinned until the callback. `count`, which
+  // Queues the blocks of one load, whose host slots stay pinned until they end. `count`, which
   // may be null, hears of each layer that all of them have. REQUIRES: not empty; a block is so many
   // equal layers.
   void Add(std::shared_ptr<LayerCount> count, CachePool* pool, std::vector<PinnedEntry> blocks,
@@ -85,8 +82,7 @@ class LayerLoader {
 
   CacheState& state_;
   CopyLimiter& copies_;
-  const OnArrived on_arrived_;
-  const OnFailed on_failed_;
+  BlockListener& listener_;
   TenantQueues<std::shared_ptr<Group>> groups_;  // of which something has not been started
 };
 

@@ -163,10 +163,15 @@ void LoadTable::CountArrived(Load& load) {
   load.counter->Store(load.ready);
 }
 
-void LoadTable::BlocksReady(CachePool* pool, std::span<const EntryIndex> entries) {
+void LoadTable::OnEnded(std::span<const BlockEnd> ends) {
   Touched touched(&loads_);
-  for (const EntryIndex entry : entries) {
-    waiters_.Take(pool, entry, [&](const LoadWaiter& waiter) {
+  for (const BlockEnd& end : ends) {
+    if (end.move != BlockMove::kToPool) continue;
+    if (end.reason != MissReason::kNone) {
+      BlockFailed(end.pool, end.block.row, end.reason);
+      continue;
+    }
+    waiters_.Take(end.pool, end.block.row, [&](const LoadWaiter& waiter) {
       Load* const load = touched.Find(waiter.load);
       if (load == nullptr) return;
       load->arrived[waiter.position] = true;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gpu/counter_page.h"
+#include "tiers/blocks/block_ends.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/transfer/layer_count.h"
 #include "tiers/types/cache_requests.h"
@@ -76,12 +77,12 @@ class LoadWaiters {
 // A load may have a counter that its client watches. The device that copies counts every step that
 // can be foretold: a step whose copies are all submitted, and whose predecessors are, is handed to
 // the device with the copies. The rest is counted here when it has arrived.
-class LoadTable {
+class LoadTable final : public BlockListener {
  public:
   using Report = std::function<void(SessionId, const LoadProgress&)>;
-  // `report` is called from BlocksReady, BlockFailed, LeavePool and CloseSome, and from Close if
-  // one of the first two was called for the load while it was open. How each load ended is counted
-  // in `stats`. Closing a session looks at `close_part_blocks` hits in one call.
+  // `report` is called from OnEnded, LeavePool and CloseSome, and from Close if the first was
+  // called for the load while it was open. How each load ended is counted in `stats`. Closing a
+  // session looks at `close_part_blocks` hits in one call.
   LoadTable(CacheStats* stats, uint32_t close_part_blocks, Report report)
       : stats_(*stats), close_part_blocks_(close_part_blocks), report_(std::move(report)) {}
 
@@ -119,10 +120,9 @@ class LoadTable {
   // steps for it to count.
   [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
                                                       std::span<const EntryIndex> entries);
-  // Blocks that arrive together are reported together.
-  void BlocksReady(CachePool* pool, std::span<const EntryIndex> entries);
-  // The block will not arrive in this pool: loads that wait for it end before it.
-  void BlockFailed(CachePool* pool, EntryIndex entry, MissReason reason);
+  // Blocks that arrive together are reported together. If one will not arrive in a pool, the loads
+  // that wait for it there end before it.
+  void OnEnded(std::span<const BlockEnd> ends) override;
 
   // Counts the layers of the blocks that this load waits for in layers; null if it has no counter,
   // or has been forgotten.
@@ -163,6 +163,8 @@ class LoadTable {
   };
   using Loads = std::unordered_map<LoadId, Load>;
   class Touched;
+
+  void BlockFailed(CachePool* pool, EntryIndex entry, MissReason reason);
 
   void Tell(SessionId session, const LoadProgress& progress);
   // Advances the prefix; reports unless the load is open, and forgets it when it is finished.

@@ -26,21 +26,18 @@ uint64_t PayloadOf(std::span<const std::byte> slot) { return slot.size() - kSlot
 
 }  // namespace
 
-Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlots* disk,
+Loader::Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSlots* disk,
                LoadTable* loads)
     : state_(*state),
       host_(*host),
-      offloader_(*offloader),
+      to_host_(*to_host),
       disk_(*disk),
       loads_(*loads),
       fetch_(state),
       copies_(state, CopyDirection::kHostToPool),
-      layers_(
-          state, &copies_,
-          [this](CachePool* pool, EntryIndex entry) { Arrived(pool, std::span(&entry, 1)); },
-          [this](CachePool* pool, EntryIndex entry, MissReason reason) {
-            Fail({pool, entry}, reason);
-          }) {}
+      layers_(state, &copies_, this) {
+  state_.ends.AddListener(this);
+}
 
 const PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
   return arrival.pool->blocks[state_.blocks.BlockIn(*arrival.pool, state_[arrival.entry])];
@@ -85,27 +82,32 @@ void Loader::TouchHost(EntryIndex index) {
 }
 
 bool Loader::Pump() {
-  const bool woken = WakeWaiting();
   const bool reads = PumpReads() | PumpFetches();
   const bool copies = PumpCopies();
-  return woken || reads || copies;
+  return reads || copies;
 }
 
 bool Loader::ComesToHost(Arrival* arrival) {
   const BlockEntry& entry = state_[arrival->entry];
   if (entry.reading() || entry.offloading()) return true;
-  if (arrival->asked_pool || !offloader_.WantNow(arrival->entry)) return false;
+  if (arrival->asked_pool || !to_host_.WantNow(arrival->entry)) return false;
   arrival->asked_pool = true;
   return true;
 }
 
-bool Loader::WakeWaiting() {
-  const std::vector<EntryRef> ended = offloader_.TakeEnded();
-  for (const EntryRef block : ended) {
-    if (const EntryIndex index = state_.blocks.directory.Resolve(block); index != kNoEntry)
-      Wake(index);
+void Loader::OnEnded(std::span<const BlockEnd> ends) {
+  for (const BlockEnd& end : ends) {
+    if (end.move == BlockMove::kInLayers) EndInLayers(end);
+    if (end.move != BlockMove::kToHost) continue;
+    const EntryIndex index = state_.blocks.directory.Resolve(end.block);
+    if (index != kNoEntry) Wake(index);
   }
-  return !ended.empty();
+}
+
+void Loader::EndInLayers(const BlockEnd& end) {
+  const EntryIndex index = end.block.row;
+  if (end.reason == MissReason::kNone) return Arrived(end.pool, std::span(&index, 1));
+  Fail({end.pool, index}, end.reason);
 }
 
 // Taken out first: an arrival stands in the table or in a line, never in both.
@@ -345,13 +347,16 @@ void Loader::OnInHost(const Arrival& arrival) {
   if (arrival.pool != nullptr) {
     QueueCopy(arrival);
   } else {
-    EndHostRead(arrival.entry, /*in_host=*/true);
+    EndHostRead(arrival.entry, MissReason::kNone);
   }
   Wake(arrival.entry);
 }
 
-void Loader::EndHostRead(EntryIndex index, bool in_host) {
-  ended_host_reads_.push_back({{state_[index].namespace_id, state_[index].hash}, in_host});
+// Told later, for the block is in the midst of its change. EndRead has scheduled the pump.
+void Loader::EndHostRead(EntryIndex index, MissReason reason) {
+  state_.ends.TellLater({.move = BlockMove::kReadAhead,
+                         .block = state_.blocks.directory.RefOf(index),
+                         .reason = reason});
 }
 
 // Read once more, for a fault may lie on the way (cable, controller) and not in the medium. A
@@ -370,7 +375,7 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
   state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.clock.PreciseUs());
   const Arrival arrival = EndRead(read);
   const EntryIndex index = arrival.entry;
-  if (arrival.pool == nullptr) EndHostRead(index, /*in_host=*/false);
+  if (arrival.pool == nullptr) EndHostRead(index, miss);
   host_.RollBack(index);
   // Nothing is wrong with the place of one that was erased.
   const auto slot = erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep;
@@ -509,17 +514,18 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
     if (host_wait_since_ms_ != kNoWait && arrived_in_wait_.size() < kMostInWait) {
       arrived_in_wait_.push_back({state_[entry].namespace_id, state_[entry].hash});
     }
-    if (pool->region != nullptr) continue;
+    if (pool->is_region) continue;
     pool->blocks.Taken(state_.blocks.BlockIn(*pool, state_[entry])).since_ds = now_ds;
     state_.tables.EnterPool(pool, entry);
   }
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;
-  if (pool->region != nullptr) {
-    pool->region->OnLoaded(pool, entries);
-  } else {
-    loads_.BlocksReady(pool, entries);
+  std::vector<BlockEnd> ends;
+  ends.reserve(entries.size());
+  for (const EntryIndex entry : entries) {
+    ends.push_back({.block = state_.blocks.directory.RefOf(entry), .pool = pool});
   }
+  state_.ends.Tell(ends);
 }
 
 // Reads wait for slots while host is full of blocks that have to be written first, and would go at
@@ -560,12 +566,11 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
   state_.trace.BlockLoadEnd(index, reason);
   state_.history.NoteMiss({state_[index].namespace_id, state_[index].hash},
                           {state_.clock.ToWallS(state_.clock.NowS()), reason});
-  if (arrival.pool->region != nullptr) {
-    arrival.pool->region->OnLoadFailed(arrival.pool, index, reason);
-  } else {
-    state_.LosePoolBlock(arrival.pool, index);
-    loads_.BlockFailed(arrival.pool, index, reason);
-  }
+  const BlockEnd end{
+      .block = state_.blocks.directory.RefOf(index), .pool = arrival.pool, .reason = reason};
+  // A region's block is still the entry's when the region hears of it.
+  if (!arrival.pool->is_region) state_.LosePoolBlock(arrival.pool, index);
+  state_.ends.Tell(std::span(&end, 1));
   state_.ForgetIfGone(index);
 }
 

@@ -21,20 +21,20 @@
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
+#include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/transfer/cold_fetch.h"
 #include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/layer_loader.h"
 #include "tiers/transfer/load_table.h"
-#include "tiers/transfer/offloader.h"
 
 namespace kvtier {
 
 // Event loop only.
-class Loader {
+class Loader final : public BlockListener {
  public:
-  Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlots* disk,
+  Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSlots* disk,
          LoadTable* loads);
 
   // The tier that would serve the block to a pool without it.
@@ -59,26 +59,21 @@ class Loader {
   void StartVerifiedCopies();
   // The answer to a request to read to host alone, for a load that has not been asked for yet.
   enum class HostRead : uint8_t {
-    kBegun,    // TakeEndedHostReads will tell of its end
+    kBegun,    // BlockEnds will tell of its end
     kLater,    // as much is being read as prefetches may, or space in host has to be waited for
     kRefused,  // host has no space, and will have none soon
-  };
-  struct EndedHostRead {
-    BlockKey block;
-    bool in_host = false;
   };
   // Reads the block from disk to host, for no pool; a load that comes meanwhile waits for this read
   // as for another's. REQUIRES: it is on disk, and no pool and not host has it or is about to.
   [[nodiscard]] HostRead ReadToHost(EntryIndex entry);
-  [[nodiscard]] std::vector<EndedHostRead> TakeEndedHostReads() {
-    return std::exchange(ended_host_reads_, {});
-  }
   // Touches the block in host's order of eviction; once for each block started, deepest first. Does
   // nothing for a block that is not being loaded into the pool.
   void TouchLoading(const CachePool& pool, EntryIndex entry);
   // Touches in host, if it is there, a block that will be loaded soon, so that it is not evicted
   // before.
   void TouchHost(EntryIndex entry);
+  // Offloads that loads of other pools wait for, which look again; and blocks in layers.
+  void OnEnded(std::span<const BlockEnd> ends) override;
   // Starts what can be started. True if anything was.
   bool Pump();
   // Fails the reads that have waited too long for a host slot.
@@ -133,7 +128,7 @@ class Loader {
 
   // Whether the block is on its way to host, or can be brought there from another pool.
   [[nodiscard]] bool ComesToHost(Arrival* arrival);
-  bool WakeWaiting();
+  void EndInLayers(const BlockEnd& end);
   // Retries all loads that wait for this block to reach host memory.
   void Wake(EntryIndex entry);
   void QueueRead(const Arrival& arrival);
@@ -181,8 +176,8 @@ class Loader {
   // No client waits for the block any more.
   [[nodiscard]] bool Cancelled(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
-  // A read for host alone has ended.
-  void EndHostRead(EntryIndex entry, bool in_host);
+  // A read for host alone has ended; kNone: the block is in host.
+  void EndHostRead(EntryIndex entry, MissReason reason);
   // For all pools that await the block.
   void FailAll(const Arrival& arrival, MissReason reason);
   void StartLoading(const Arrival& arrival);
@@ -190,7 +185,7 @@ class Loader {
 
   CacheState& state_;
   HostSlots& host_;
-  Offloader& offloader_;
+  OffloadQueue& to_host_;
   DiskSlots& disk_;
   LoadTable& loads_;
   ColdFetch fetch_;
@@ -213,7 +208,6 @@ class Loader {
   InFlight fetching_;   // from the cold store
   std::deque<QueuedRead> fetch_queue_;
   Reads reads_;
-  std::vector<EndedHostRead> ended_host_reads_;
   uint64_t loading_ = 0;
 };
 

@@ -6,63 +6,6 @@
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {
-void Offloader::Want(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (entry.in_host()) {
-    host_.Reorder(index);
-    return;
-  }
-  // A block that will not be used again is not worth the copy.
-  if (state_.blocks.ReadyPool(entry) == nullptr || entry.offload_failed() || entry.LeavesFirst())
-    return;
-  Queue(index);
-}
-
-void Offloader::WantAnew(EntryIndex index) {
-  state_.Apply(index, BlockEvent::kAllowOffload);
-  Want(index);
-}
-
-void Offloader::Queue(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (entry.in_host() || entry.offload_queued() || entry.offloading()) return;
-  state_.Apply(index, BlockEvent::kQueueOffload);
-  queues_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
-  NoteBusy();
-}
-
-// An offload that failed before is tried again, because a load waits for these bytes and would
-// otherwise fail. The entry may stand in both queues: the copy that comes second finds that it is
-// no longer queued and is skipped.
-bool Offloader::WantNow(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (entry.in_host() || state_.blocks.ReadyPool(entry) == nullptr) return false;
-  if (entry.offloading()) return true;
-  state_.Apply(index, BlockEvent::kAllowOffload);
-  Queue(index);
-  urgent_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
-  NoteBusy();
-  return true;
-}
-
-void Offloader::SourceGone(EntryIndex index) {
-  if (state_[index].offload_queued()) End(index);
-}
-
-// Only blocks that another pool is loading are reported: the loader looks at them again and decides
-// whether to copy from host, to read from disk or to fail the load.
-void Offloader::End(EntryIndex index, MissReason reason) {
-  const BlockEntry& entry = state_[index];
-  state_.Apply(index, entry.offloading() ? BlockEvent::kEndOffload : BlockEvent::kCancelOffload);
-  state_.blocks.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
-    if (pool.region == nullptr || pool.blocks[block].loading()) return;
-    ended_stores_.push_back({pool.id, pool.blocks.HandleOf(block), reason});
-    state_.SchedulePump();
-  });
-  if (!entry.loading()) return;
-  ended_.push_back(state_.blocks.directory.RefOf(index));
-  state_.SchedulePump();
-}
 
 // Urgent copies come first, but both kinds share one limit, so that a burst of loads between
 // devices cannot take more of the link than the offloads are allowed.
@@ -75,9 +18,9 @@ bool Offloader::Pump() {
       return may_start && StartBatch(line->next(), priority);
     };
   };
-  const bool urgent = urgent_.TakeTurns(starting(CopyPriority::kDemand));
-  const bool queued = queues_.TakeTurns(starting(CopyPriority::kBackground));
-  NoteBusy();
+  const bool urgent = queue_.urgent().TakeTurns(starting(CopyPriority::kDemand));
+  const bool queued = queue_.queued().TakeTurns(starting(CopyPriority::kBackground));
+  queue_.NoteBusy();
   return urgent || queued;
 }
 
@@ -92,7 +35,7 @@ CachePool* Offloader::SourceOf(EntryRef block) {
   if (!entry.has_host_slot()) {
     if (CachePool* const source = state_.blocks.ReadyPool(entry)) return source;
   }
-  End(index);
+  queue_.End(index);
   return nullptr;
 }
 
@@ -110,7 +53,7 @@ bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
                                                         .entries = std::move(batch.entries),
                                                         .pins = std::move(batch.pins),
                                                         .payloads = std::move(batch.payloads),
-                                                        .in_flight = {&in_flight_, bytes, blocks},
+                                                        .in_flight = {&queue_.in_flight(), bytes, blocks},
                                                         .of_tenant = {&of_tenant, bytes, pieces}});
   copies_.Start(std::move(started->copies),
                 [this, started](const Status& status) { OnCopied(started, status); });
@@ -146,7 +89,7 @@ void Offloader::TakeBlocks(std::deque<EntryRef>* line, Batch* batch) {
 }
 
 void Offloader::FailOffload(EntryIndex index, DropReason reason) {
-  End(index, MissReason::kHostFull);
+  queue_.End(index, MissReason::kHostFull);
   state_.Apply(index, BlockEvent::kFailOffload);
   state_.drops.Count(index, Tier::kHost, reason);
   state_.SchedulePump();
@@ -182,7 +125,7 @@ void Offloader::Finish(Batches::iterator finished) {
   Batch& batch = ended.front();
   batch.in_flight = {};
   batch.of_tenant = {};
-  NoteBusy();
+  queue_.NoteBusy();
   const bool copied = batch.checksums.size() == batch.entries.size();
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];
@@ -191,13 +134,13 @@ void Offloader::Finish(Batches::iterator finished) {
     batch.pins[i].Release();
     if (copied && MatchesCommit(*batch.pool, index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);
-      End(index);
+      queue_.End(index);
       ++state_.stats.offload_blocks;
       state_.stats.offload_bytes += batch.pool->block_bytes;
       continue;
     }
     host_.RollBack(index);
-    End(index, copied ? MissReason::kChecksumMismatch : MissReason::kCopyFailed);
+    queue_.End(index, copied ? MissReason::kChecksumMismatch : MissReason::kCopyFailed);
     if (copied) {
       // The client has written to the block after it committed it: the bytes in the pool are not
       // those of the hash, so that no other session may be given them. A copy that failed says

@@ -24,47 +24,9 @@ constexpr uint64_t kReadsPerWrite = 32;
 
 }  // namespace
 
-void Persister::Want(EntryIndex index) {
-  if (WantIfAdmitted(index)) return;
-  FailPersist(index, DropReason::kNotAdmitted);
-  ++state_.stats.disk_declined_blocks;
-  state_.stats.disk_declined_bytes += state_.blocks.NamespaceOf(state_[index]).slot_bytes;
-}
-
-bool Persister::WantIfAdmitted(EntryIndex index) {
-  state_.orders.unpersisted.Remove(index);
-  const bool undecided = admission_.Undecided(index);
-  if (undecided) {
-    state_.write_budget.NoteDecision(state_.options.disk_admission);
-    if (!admission_.Admits(index)) return false;
-  }
-  Ask(index);
-  if (!undecided) return true;
-  for (const EntryIndex parent : admission_.DeclinedParents(index)) {
-    state_.Apply(parent, BlockEvent::kAllowPersist);
-    Ask(parent);
-    if (!state_[parent].in_host()) state_.to_host->Want(parent);
-  }
-  return true;
-}
-
-void Persister::Ask(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (!entry.NeedsPersist(state_.has_disk()) || entry.write_queued() || entry.writing()) return;
-  state_.Apply(index, BlockEvent::kWantPersist);
-  if (entry.in_host()) SourceReady(index);
-}
-
-void Persister::SourceReady(EntryIndex index) {
-  const BlockEntry& entry = state_[index];
-  if (!entry.persist_wanted() || entry.write_queued() || entry.writing()) return;
-  state_.Apply(index, BlockEvent::kQueueWrite);
-  queues_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
-}
-
 bool Persister::Pump() {
   climbed_ = 0;
-  return queues_.TakeTurns([this](TenantLine, PriorityQueue<EntryRef>* of_tenant) {
+  return queue_.lines().TakeTurns([this](TenantLine, PriorityQueue<EntryRef>* of_tenant) {
     std::deque<EntryRef>* const line = of_tenant->next();
     if (!MayWrite(line->front())) return false;
     if (!PutPrefixFirst(line)) return false;
@@ -117,8 +79,7 @@ bool Persister::PutPrefixFirst(std::deque<EntryRef>* line) {
     }
     // The first of the sequence first, for there may not be slots in host for all.
     for (const EntryRef ancestor : std::views::reverse(ancestors)) {
-      Ask(ancestor.row);
-      if (!state_[ancestor.row].in_host()) state_.to_host->Want(ancestor.row);
+      queue_.WantWithBytes(ancestor.row);
     }
     if (all_in_host) {
       // These stand in the line a second time from now on, and are skipped there.
@@ -148,26 +109,26 @@ Persister::Step Persister::TryWrite(EntryRef block) {
   const BlockEntry& entry = state_[index];
   // The block may have been dropped from host.
   if (!entry.write_queued() || !entry.in_host() || !entry.NeedsPersist(state_.has_disk())) {
-    Unqueue(index);
+    queue_.Unqueue(index);
     return Step::kSkipped;
   }
   if (state_.BeingErased(entry)) {
-    FailPersist(index, DropReason::kErased);
+    queue_.Fail(index, DropReason::kErased);
     return Step::kSkipped;
   }
   const uint64_t slot_bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
   if (state_.write_budget.left_bytes() < slot_bytes) {
-    FailPersist(index, DropReason::kWriteBudget);
+    queue_.Fail(index, DropReason::kWriteBudget);
     return Step::kSkipped;
   }
   switch (disk_.Reserve(index)) {
     case DiskSlots::Outcome::kWait:
       return Step::kWait;
     case DiskSlots::Outcome::kFull:
-      FailPersist(index, disk_.degraded() ? DropReason::kWriteError : DropReason::kDiskFull);
+      queue_.Fail(index, disk_.degraded() ? DropReason::kWriteError : DropReason::kDiskFull);
       return Step::kSkipped;
     case DiskSlots::Outcome::kOverCap:
-      FailPersist(index, DropReason::kTenantCap);
+      queue_.Fail(index, DropReason::kTenantCap);
       return Step::kSkipped;
     case DiskSlots::Outcome::kReserved:
       break;
@@ -175,18 +136,6 @@ Persister::Step Persister::TryWrite(EntryRef block) {
   KVT_CHECK(state_.write_budget.TrySpend(slot_bytes));
   StartWrite(index);
   return Step::kStarted;
-}
-
-void Persister::Unqueue(EntryIndex index) {
-  if (!state_[index].write_queued()) return;
-  state_.Apply(index, BlockEvent::kCancelWrite);
-  if (!state_[index].NeedsPersist(state_.has_disk()))
-    state_.Apply(index, BlockEvent::kUnwantPersist);
-}
-
-void Persister::FailPersist(EntryIndex index, DropReason reason) {
-  state_.Apply(index, BlockEvent::kFailPersist);
-  state_.drops.Count(index, Tier::kDisk, reason);
 }
 
 void Persister::StartWrite(EntryIndex index) {
@@ -212,7 +161,7 @@ void Persister::OnWritten(EntryIndex index, const Status& status) {
   state_.trace.End(TraceKind::kDiskWrite, index, !status);
   writes_.erase(index);
   state_.stats.Lane(CopyLane::kHostToDisk).End(state_.clock.NowMs());
-  if (!status) FailPersist(index, DropReason::kWriteError);
+  if (!status) queue_.Fail(index, DropReason::kWriteError);
 }
 
 }  // namespace kvtier

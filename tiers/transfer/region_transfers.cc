@@ -53,7 +53,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                                             .blocks = PoolBlocks::OfRegion(memory.blocks),
                                             .victims = VictimQueue(MakeLruPolicy()),
                                             .pieces = std::move(memory.pieces),
-                                            .region = this}));
+                                            .is_region = true}));
   regions_.emplace(pool->id,
                    Region{.session = session, .pool = pool, .block_tokens = memory.block_tokens});
   of_session_[session].push_back(pool->id);
@@ -252,7 +252,7 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
   }
   stores_.push_back({state_.clock.NowMs() + state_.options.max_wait_ms, pool->id,
                      pool->blocks.HandleOf(request.block)});
-  offloader_.WantAnew(index);
+  to_host_.WantAnew(index);
   return index;
 }
 
@@ -274,7 +274,7 @@ void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reas
 
 void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason reason) {
   const BlockIndex block = GiveBack(region->pool, index);
-  if (state_.blocks.ReadyPool(state_[index]) == nullptr) offloader_.SourceGone(index);
+  if (state_.blocks.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
   const bool on_disk = state_[index].on_disk();
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);
@@ -418,26 +418,23 @@ EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& reque
   return index;
 }
 
-void RegionTransfers::OnLoaded(CachePool* pool, std::span<const EntryIndex> entries) {
+// The loader forgets the entry of a block that has not arrived, if nothing else holds it.
+void RegionTransfers::OnLoadEnded(const BlockEnd& end) {
+  if (!end.pool->is_region) return;
+  CachePool* const pool = end.pool;
   const auto region = regions_.find(pool->id);
-  for (const EntryIndex index : entries) {
-    const BlockIndex block = GiveBack(pool, index);
-    const Use& use = region->second.uses.at(block);
-    state_.stats.CountHit(pool->namespace_id, use.tier, use.tokens, use.from_cold);
-    WakeWaiting(&region->second, index);
-    state_.ForgetIfGone(index);
-    End(&region->second, block, Outcome::kCopied);
-  }
-  ForgetIfClosed(region);
-}
-
-// The loader forgets the entry afterwards, if nothing else holds it.
-void RegionTransfers::OnLoadFailed(CachePool* pool, EntryIndex index, MissReason reason) {
-  const auto region = regions_.find(pool->id);
+  const EntryIndex index = end.block.row;
   const BlockIndex block = GiveBack(pool, index);
-  state_.stats.CountMisses(pool->namespace_id, reason, 1, region->second.uses.at(block).tokens);
+  const Use& use = region->second.uses.at(block);
+  const bool loaded = end.reason == MissReason::kNone;
+  if (loaded) {
+    state_.stats.CountHit(pool->namespace_id, use.tier, use.tokens, use.from_cold);
+  } else {
+    state_.stats.CountMisses(pool->namespace_id, end.reason, 1, use.tokens);
+  }
   WakeWaiting(&region->second, index);
-  End(&region->second, block, Outcome::kFailed, reason);
+  if (loaded) state_.ForgetIfGone(index);
+  End(&region->second, block, loaded ? Outcome::kCopied : Outcome::kFailed, end.reason);
   ForgetIfClosed(region);
 }
 
@@ -495,20 +492,23 @@ void RegionTransfers::LoadWoken(Region* region, size_t* most) {
 
 // --- both ---
 
-bool RegionTransfers::Pump() {
-  const auto ended = offloader_.TakeEndedStores();
-  for (const auto& [id, block, reason] : ended) {
-    // One that was cancelled has been given back already.
-    const PoolBlock* const stored = UnderWay(id, block);
-    if (stored == nullptr) continue;
-    // The block is being copied once more: that offload has an end of its own.
-    const EntryIndex index = stored->entry;
-    if (state_[index].offload_queued() || state_[index].offloading()) continue;
-    const auto region = regions_.find(id);
-    EndStore(&region->second, index, reason);
-    ForgetIfClosed(region);
+void RegionTransfers::OnEnded(std::span<const BlockEnd> ends) {
+  for (const BlockEnd& end : ends) {
+    if (end.move == BlockMove::kToPool) OnLoadEnded(end);
+    if (end.move == BlockMove::kFromRegion) OnStoreEnded(end);
   }
-  return !ended.empty();
+}
+
+void RegionTransfers::OnStoreEnded(const BlockEnd& end) {
+  // One that was cancelled has been given back already.
+  const PoolBlock* const stored = UnderWay(end.region, end.place);
+  if (stored == nullptr) return;
+  // The block is being copied once more: that offload has an end of its own.
+  const EntryIndex index = stored->entry;
+  if (state_[index].offload_queued() || state_[index].offloading()) return;
+  const auto region = regions_.find(end.region);
+  EndStore(&region->second, index, end.reason);
+  ForgetIfClosed(region);
 }
 
 void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, MissReason reason) {

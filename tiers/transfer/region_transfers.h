@@ -22,25 +22,23 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/transfer/block_taker.h"
 #include "tiers/transfer/loader.h"
-#include "tiers/transfer/offloader.h"
 #include "tiers/transfer/prefix_touches.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
 
 // Event loop only.
-class RegionTransfers final : public RegionEvents {
+class RegionTransfers final : public BlockListener {
  public:
-  RegionTransfers(CacheState* state, PrefixFinder* finder, Loader* loader, Offloader* offloader,
+  RegionTransfers(CacheState* state, PrefixFinder* finder, Loader* loader, OffloadQueue* to_host,
                   PrefixTouches* touches)
-      : state_(*state),
-        finder_(*finder),
-        loader_(*loader),
-        offloader_(*offloader),
-        touches_(*touches) {}
+      : state_(*state), finder_(*finder), loader_(*loader), to_host_(*to_host), touches_(*touches) {
+    state_.ends.AddListener(this);
+  }
 
   // See Cache for the calls. REQUIRES, for those that name a region: it is open.
   [[nodiscard]] Result<CachePool*> Open(SessionId session, NamespaceId namespace_id,
@@ -56,8 +54,6 @@ class RegionTransfers final : public RegionEvents {
   void Load(PoolId region, std::span<const LoadRequest> blocks);
   void CancelBlocks(PoolId region, std::span<const BlockIndex> blocks);
 
-  // Takes in which stores have ended. True if any had.
-  bool Pump();
   // Ends blocks that were cancelled and begins loads that have waited for others, a part of either
   // in one event.
   void GoOn();
@@ -68,8 +64,8 @@ class RegionTransfers final : public RegionEvents {
   [[nodiscard]] uint64_t in_flight() const { return in_flight_; }
   [[nodiscard]] size_t size() const { return regions_.size(); }
 
-  void OnLoaded(CachePool* pool, std::span<const EntryIndex> entries) override;
-  void OnLoadFailed(CachePool* pool, EntryIndex entry, MissReason reason) override;
+  // Loads into regions and stores from them.
+  void OnEnded(std::span<const BlockEnd> ends) override;
 
  private:
   struct Transfer {
@@ -138,6 +134,8 @@ class RegionTransfers final : public RegionEvents {
   void Take(CachePool* pool, BlockIndex block, EntryIndex entry);
   // The reverse. REQUIRES: no copy uses it.
   BlockIndex GiveBack(CachePool* pool, EntryIndex entry);
+  void OnLoadEnded(const BlockEnd& end);
+  void OnStoreEnded(const BlockEnd& end);
   // The store has ended, whether the block is in host or not.
   void EndStore(Region* region, EntryIndex entry, MissReason reason);
   // The same before its copy has begun.
@@ -165,7 +163,7 @@ class RegionTransfers final : public RegionEvents {
   CacheState& state_;
   PrefixFinder& finder_;
   Loader& loader_;
-  Offloader& offloader_;
+  OffloadQueue& to_host_;
   PrefixTouches& touches_;
   Regions regions_;
   std::unordered_map<SessionId, std::vector<PoolId>> of_session_;  // those that close, too

@@ -238,8 +238,8 @@ bool Retention::PersistIdleFor(int64_t idle_ms, uint64_t most) {
     const BlockEntry& entry = state_[index];
     if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return true;
     if (most == 0) return false;
-    if (!persister_.WantIfAdmitted(index)) continue;
-    if (!entry.in_host()) offloader_.Want(index);
+    if (!to_disk_.WantIfAdmitted(index)) continue;
+    if (!entry.in_host()) to_host_.Want(index);
   }
   return true;
 }

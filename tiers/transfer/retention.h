@@ -10,23 +10,23 @@
 
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
+#include "tiers/space/offload_queue.h"
+#include "tiers/space/persist_queue.h"
 #include "tiers/space/pool_space.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/transfer/offloader.h"
-#include "tiers/transfer/persister.h"
 
 namespace kvtier {
 
 // Event loop only.
 class Retention {
  public:
-  Retention(CacheState* state, PoolSpace* pools, Offloader* offloader, HostSlots* host,
-            Persister* persister, DiskSlots* disk)
+  Retention(CacheState* state, PoolSpace* pools, OffloadQueue* to_host, HostSlots* host,
+            PersistQueue* to_disk, DiskSlots* disk)
       : state_(*state),
         pools_(*pools),
-        offloader_(*offloader),
+        to_host_(*to_host),
         host_(*host),
-        persister_(*persister),
+        to_disk_(*to_disk),
         disk_(*disk) {}
 
   // See Cache::Pin.
@@ -60,9 +60,9 @@ class Retention {
 
   CacheState& state_;
   PoolSpace& pools_;
-  Offloader& offloader_;
+  OffloadQueue& to_host_;
   HostSlots& host_;
-  Persister& persister_;
+  PersistQueue& to_disk_;
   DiskSlots& disk_;
   // Unusable blocks whose followers are to be dropped next, depth first.
   struct Unwinding {

@@ -33,7 +33,7 @@ ReturnPrefetch::ReturnPrefetch(CacheState* state, PoolSpace* pools, Acquirer* ac
 // Blocks at the end of the sequence that no tier holds need not be remembered.
 void ReturnPrefetch::Expect(SessionId session, const CachePool& pool,
                             std::span<const BlockHash> hashes, int64_t returns_in_ms) {
-  if (pool.region != nullptr) return;
+  if (pool.is_region) return;
   EntryIndex last = kNoEntry;
   while (!hashes.empty()) {
     last = state_.blocks.Find({pool.namespace_id, hashes.back()});

@@ -66,8 +66,8 @@ TEST_F(LoadTableTest, ALoadThatEndsBeforeItsPartIsForgottenOnce) {
   OpenLoads(kAlice, 2000);
   ASSERT_TRUE(table_.CloseSession(kAlice));
   for (uint32_t entry = 1; entry < next_entry_; ++entry) {
-    const EntryIndex arrived(entry);
-    table_.BlocksReady(&pool_, std::span(&arrived, 1));
+    const BlockEnd arrived{.block = {EntryIndex(entry), 0}, .pool = &pool_};
+    table_.OnEnded(std::span(&arrived, 1));
   }
   EXPECT_EQ(table_.size(), 0u);
   while (table_.CloseSome()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/transfer/write_admission.h"
+#include "tiers/space/write_admission.h"
 
 #include <algorithm>
 
