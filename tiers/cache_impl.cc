@@ -363,7 +363,8 @@ void Cache::KeepHoldings() { impl_->sessions.KeepHoldings(); }
 bool Cache::HasPool(const NamespaceIdentity& identity, DeviceIndex device) const {
   const std::optional<NamespaceId> namespace_id = FindNamespace(identity);
   return namespace_id && device.value < kMaxDevices &&
-         impl_->state.blocks.namespaces[namespace_id->value].PoolIn(PoolSlot(device.value)) != nullptr;
+         impl_->state.blocks.namespaces[namespace_id->value].PoolIn(PoolSlot(device.value)) !=
+             nullptr;
 }
 
 void Cache::WhenPoolReady(PoolId pool_id, std::function<void()> ready) {

@@ -19,7 +19,8 @@ enum class BlockMove : uint8_t {
   kInLayers,    // the copies of a block that comes to its pool layer by layer
   kToHost,      // an offload of a block that a load of another pool waits for
   kFromRegion,  // an offload that an engine has asked for
-  kReadAhead    // a read from disk to host, for no pool
+  kRead,        // a read from disk, or from the cold store, to host
+  kReadAhead    // a read from disk to host that no pool waits for
 };
 
 // A block that has arrived, or will not.
@@ -30,9 +31,9 @@ struct BlockEnd {
   // The block of a region that was stored; of kFromRegion.
   PoolId region;
   BlockHandle place;
-  // Says of kToPool, kInLayers and kReadAhead why the block has not arrived; kNone: it has. Of the
-  // others it is the reason should host not have the block: one that was stored may have been
-  // dropped since.
+  // Says of kToPool, kInLayers, kRead and kReadAhead why the block has not arrived; kNone: it has.
+  // Of the others it is the reason should host not have the block: one that was stored may have
+  // been dropped since.
   MissReason reason = MissReason::kNone;
 };
 
@@ -45,7 +46,7 @@ class BlockListener {
 };
 
 // Event loop only. Every end is told to every listener, in the order in which they came, so that
-// whoever moves blocks knows none of those who wait for them.
+// a part that moves blocks knows no part that waits for them.
 class BlockEnds {
  public:
   // `listener` is borrowed, and outlives the last end.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of pools that are to be copied to host, as whoever makes room asks for them, until the
-// offloader takes them.
+// Blocks of pools that are to be copied to host, in the order in which they were asked for,
+// until the offloader takes them.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that are to be written to disk, as whoever makes room asks for them, until the persister
-// takes them.
+// Blocks that are to be written to disk, in the order in which they were asked for, until the
+// persister takes them.
 #pragma once
 
 #include <cstdint>

@@ -14,15 +14,11 @@ namespace {
 constexpr uint64_t kPrefetchShare = 2;
 // The cold store gets one part of so many of what may be read from disk at once.
 constexpr uint64_t kFetchShare = 2;
-constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
 // More blocks than may be read at once arrive within `read_slot_wait_ms` only if that is set high,
 // for host to keep what arrives.
 constexpr size_t kMostInWait = 4096;
-
-// The bytes that a read brings of a block, in which all rates are counted.
-uint64_t PayloadOf(std::span<const std::byte> slot) { return slot.size() - kSlotHeaderBytes; }
 
 }  // namespace
 
@@ -31,16 +27,15 @@ Loader::Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSl
     : state_(*state),
       host_(*host),
       to_host_(*to_host),
-      disk_(*disk),
       loads_(*loads),
-      fetch_(state),
+      reader_(state, host, disk, this),
       copies_(state, CopyDirection::kHostToPool),
       layers_(state, &copies_, this) {
   state_.ends.AddListener(this);
 }
 
-const PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
-  return arrival.pool->blocks[state_.blocks.BlockIn(*arrival.pool, state_[arrival.entry])];
+const PoolBlock& Loader::Arrival::BlockIn(const CacheState& state) const {
+  return pool->blocks[state.blocks.BlockIn(*pool, state.blocks.directory[entry])];
 }
 
 Tier Loader::SourceOf(const BlockEntry& entry) const {
@@ -97,14 +92,23 @@ bool Loader::ComesToHost(Arrival* arrival) {
 
 void Loader::OnEnded(std::span<const BlockEnd> ends) {
   for (const BlockEnd& end : ends) {
-    if (end.move == BlockMove::kInLayers) EndInLayers(end);
+    if (end.move == BlockMove::kInLayers) OnLayersEnded(end);
+    if (end.move == BlockMove::kRead) OnReadEnded(end);
     if (end.move != BlockMove::kToHost) continue;
     const EntryIndex index = state_.blocks.directory.Resolve(end.block);
     if (index != kNoEntry) Wake(index);
   }
 }
 
-void Loader::EndInLayers(const BlockEnd& end) {
+// Pools that wait for a block that could not be read all lack the same bytes.
+void Loader::OnReadEnded(const BlockEnd& end) {
+  if (end.reason == MissReason::kNone) return Wake(end.block.row);
+  const auto node = waiting_.extract(end.block.row);
+  if (node.empty()) return;
+  for (const Arrival& arrival : node.mapped()) Fail(arrival, end.reason);
+}
+
+void Loader::OnLayersEnded(const BlockEnd& end) {
   const EntryIndex index = end.block.row;
   if (end.reason == MissReason::kNone) return Arrived(end.pool, std::span(&index, 1));
   Fail({end.pool, index}, end.reason);
@@ -124,14 +128,20 @@ void Loader::Wake(EntryIndex index) {
 }
 
 void Loader::PromoteReferenced() {
-  read_queues_.Promote([this](const QueuedRead& read) { return !CanWait(read.arrival); });
-  copy_queue_.Promote([this](const Loadable& block) { return !CanWait(block.arrival); });
+  read_queues_.Promote([this](const QueuedRead& read) { return !read.arrival.CanWait(state_); });
+  copy_queue_.Promote([this](const Loadable& block) { return !block.arrival.CanWait(state_); });
+}
+
+// Before those that wait for another way to host, for it has waited for longer.
+void Loader::AwaitHost(const Arrival& arrival) {
+  std::vector<Arrival>& waiting = waiting_[arrival.entry];
+  waiting.insert(waiting.begin(), arrival);
 }
 
 void Loader::QueueRead(const Arrival& arrival) {
   const TenantLine tenant = state_.blocks.LineOf(state_[arrival.entry]);
   QueuedRead read{arrival, Ahead(&reads_ahead_, arrival)};
-  if (CanWait(arrival)) {
+  if (arrival.CanWait(state_)) {
     read_queues_.PushLater(tenant, std::move(read));
   } else {
     read_queues_.Push(tenant, std::move(read));
@@ -139,7 +149,7 @@ void Loader::QueueRead(const Arrival& arrival) {
 }
 
 InFlightBytes Loader::Ahead(InFlight* line, const Arrival& arrival) const {
-  if (CanWait(arrival)) return {};
+  if (arrival.CanWait(state_)) return {};
   return {line, arrival.pool->block_bytes, 1};
 }
 
@@ -165,8 +175,8 @@ bool Loader::PumpReads() {
       read_queues_.TakeTurns([this](TenantLine, PriorityQueue<QueuedRead>* of_tenant) {
         std::deque<QueuedRead>* const line = of_tenant->next();
         uint64_t most_bytes = state_.options.max_disk_read_bytes;
-        if (CanWait(line->front().arrival)) most_bytes /= kPrefetchShare;
-        if (in_flight_.bytes >= most_bytes || !TryRead(line->front().arrival)) return false;
+        if (line->front().arrival.CanWait(state_)) most_bytes /= kPrefetchShare;
+        if (reader_.disk_bytes() >= most_bytes || !TryRead(line->front().arrival)) return false;
         line->pop_front();
         return true;
       });
@@ -183,8 +193,8 @@ bool Loader::TryRead(Arrival arrival) {
   const EntryIndex index = arrival.entry;
   const BlockEntry& entry = state_[index];
   // A block that loads cannot leave the directory, so that rows in the lines stay valid.
-  KVT_CHECK(state_.blocks.directory.Live(index) && BlockOf(arrival).loading());
-  if (Cancelled(arrival)) {
+  KVT_CHECK(state_.blocks.directory.Live(index) && arrival.BlockIn(state_).loading());
+  if (arrival.Cancelled(state_)) {
     Fail(arrival, MissReason::kCancelled);
   } else if (entry.in_host()) {
     QueueCopy(arrival);
@@ -203,7 +213,8 @@ bool Loader::TryRead(Arrival arrival) {
       return false;
     }
     if (outcome == HostSlots::Outcome::kAllocated) {
-      StartRead(arrival);
+      AwaitHost(arrival);
+      reader_.ReadFromDisk(index, Reader::For::kPool);
     } else {
       Fail(arrival, MissReason::kHostFull);
     }
@@ -212,34 +223,21 @@ bool Loader::TryRead(Arrival arrival) {
 }
 
 Loader::HostRead Loader::ReadToHost(EntryIndex index) {
-  if (in_flight_.bytes >= state_.options.max_disk_read_bytes / kPrefetchShare) {
+  if (reader_.disk_bytes() >= state_.options.max_disk_read_bytes / kPrefetchShare) {
     return HostRead::kLater;
   }
   const HostSlots::Outcome outcome = host_.Allocate(index);
   if (outcome == HostSlots::Outcome::kAllocated) {
-    StartRead({.entry = index});
+    reader_.ReadFromDisk(index, Reader::For::kHost);
     return HostRead::kBegun;
   }
   return outcome == HostSlots::Outcome::kWait ? HostRead::kLater : HostRead::kRefused;
 }
 
-void Loader::StartRead(const Arrival& arrival) {
-  const BlockEntry& entry = state_[arrival.entry];
-  state_.Apply(arrival.entry, BlockEvent::kBeginRead);
-  const std::span<std::byte> slot = state_.tables.HostBytes(entry);
-  const auto read = reads_.insert(reads_.end(), {.arrival = arrival,
-                                                 .expected = state_.tables.ExpectationOf(entry),
-                                                 .slot = slot,
-                                                 .in_flight = {&in_flight_, slot.size(), 1}});
-  state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.clock.NowMs());
-  state_.load_rates.disk().Begin(PayloadOf(slot), state_.clock.PreciseUs());
-  IssueRead(read);
-}
-
 bool Loader::PumpFetches() {
   bool progressed = false;
   const uint64_t most_bytes = state_.options.max_disk_read_bytes;
-  while (!fetch_queue_.empty() && kFetchShare * fetching_.bytes < most_bytes &&
+  while (!fetch_queue_.empty() && kFetchShare * reader_.cold_bytes() < most_bytes &&
          TryFetch(fetch_queue_.front().arrival)) {
     fetch_queue_.pop_front();
     progressed = true;
@@ -255,157 +253,19 @@ bool Loader::TryFetch(const Arrival& arrival) {
     QueueRead(arrival);
     return true;
   }
-  if (Cancelled(arrival)) {
+  if (arrival.Cancelled(state_)) {
     Fail(arrival, MissReason::kCancelled);
     return true;
   }
   const HostSlots::Outcome outcome = host_.Allocate(index);
   if (outcome == HostSlots::Outcome::kWait) return false;
   if (outcome == HostSlots::Outcome::kAllocated) {
-    StartFetch(arrival);
+    AwaitHost(arrival);
+    reader_.FetchFromCold(index);
   } else {
     Fail(arrival, MissReason::kHostFull);
   }
   return true;
-}
-
-// From the cold store. The bytes come into memory of their own and are checked there and copied: a
-// store that answers late finds nothing to write to.
-void Loader::StartFetch(const Arrival& arrival) {
-  const BlockEntry& entry = state_[arrival.entry];
-  state_.Apply(arrival.entry, BlockEvent::kBeginFetch);
-  const std::span<std::byte> slot = state_.tables.HostBytes(entry);
-  const auto read = reads_.insert(reads_.end(), {.arrival = arrival,
-                                                 .expected = state_.tables.ExpectationOf(entry),
-                                                 .slot = slot,
-                                                 .in_flight = {&fetching_, slot.size(), 1}});
-  state_.load_rates.cold().Begin(PayloadOf(slot), state_.clock.PreciseUs());
-  fetch_.Begin(read->expected, slot,
-               [this, read](const ColdVerdict& verdict) { OnFetched(read, verdict); });
-}
-
-void Loader::OnFetched(Reads::iterator read, const ColdVerdict& verdict) {
-  const uint64_t bytes = read->slot.size();
-  const EntryIndex index = read->arrival.entry;
-  const MissReason miss = fetch_.Accept(index, verdict, bytes);
-  state_.load_rates.cold().End(PayloadOf(read->slot), miss == MissReason::kNone,
-                               state_.clock.PreciseUs());
-  const Arrival arrival = EndRead(read);
-  if (miss == MissReason::kNone) return OnInHost(arrival);
-  host_.RollBack(index);
-  FailAll(arrival, miss);
-}
-
-// The check runs on another thread. It touches only this Read, which stays in the list until
-// OnRead, and the host slot, which is not in host's order yet and so cannot be evicted.
-void Loader::IssueRead(Reads::iterator read) {
-  state_.trace.Begin(TraceKind::kDiskRead, read->arrival.entry);
-  const auto check = [read, tracer = state_.env.tracer] {
-    if (tracer != nullptr) read->check_begun_us = tracer->NowUs();
-    read->verdict = CheckDiskSlot(read->expected, read->slot);
-  };
-  disk_.ReadAndCheck(read->expected.location, read->slot, check,
-                     [this, read](const Status& status) { OnRead(read, status); });
-}
-
-void Loader::OnRead(Reads::iterator read, const Status& status) {
-  const EntryIndex index = read->arrival.entry;
-  if (!status) {
-    state_.trace.End(TraceKind::kDiskRead, index, /*failed=*/true);
-    ++state_.stats.disk_read_errors;
-    ReadFailed(read, MissReason::kReadError, DropReason::kReadError);
-    return;
-  }
-  const bool good = read->verdict == SlotVerdict::kGood;
-  state_.trace.EndOfRead(index, read->check_begun_us, /*check_failed=*/!good);
-  if (good) return OnVerified(read);
-  if (read->verdict == SlotVerdict::kErased) {
-    return ReadFailed(read, MissReason::kErased, DropReason::kErased);
-  }
-  const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
-  ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
-             DropReason::kCorrupt);
-}
-
-// The read ends before the block is ready in host, because a block is either being read or in host,
-// never both. Pools that waited for the same read are woken last, when host has the bytes.
-void Loader::OnVerified(Reads::iterator read) {
-  ++state_.stats.disk_read_blocks;
-  state_.stats.disk_read_bytes += read->slot.size();
-  if (read->attempt > 1) ++state_.stats.disk_read_repaired;
-  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.clock.NowMs());
-  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/true, state_.clock.PreciseUs());
-  const Arrival arrival = EndRead(read);
-  disk_.MarkVerified(arrival.entry);
-  state_[arrival.entry].was_read_from_disk = 1;
-  OnInHost(arrival);
-}
-
-void Loader::OnInHost(const Arrival& arrival) {
-  state_.CountUsesAnew(arrival.entry);
-  host_.Ready(arrival.entry);
-  if (arrival.pool != nullptr) {
-    QueueCopy(arrival);
-  } else {
-    EndHostRead(arrival.entry, MissReason::kNone);
-  }
-  Wake(arrival.entry);
-}
-
-// Told later, for the block is in the midst of its change. EndRead has scheduled the pump.
-void Loader::EndHostRead(EntryIndex index, MissReason reason) {
-  state_.ends.TellLater({.move = BlockMove::kReadAhead,
-                         .block = state_.blocks.directory.RefOf(index),
-                         .reason = reason});
-}
-
-// Read once more, for a fault may lie on the way (cable, controller) and not in the medium. A
-// second failure gives the slot up for good, and the block is a miss for all pools that wait for
-// it.
-void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) {
-  const bool erased = drop == DropReason::kErased;
-  if (!erased && read->attempt < kReadAttempts) {
-    ++read->attempt;
-    ++state_.stats.disk_read_retries;
-    IssueRead(read);
-    return;
-  }
-  const DiskLocation location = read->expected.location;
-  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.clock.NowMs());
-  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.clock.PreciseUs());
-  const Arrival arrival = EndRead(read);
-  const EntryIndex index = arrival.entry;
-  if (arrival.pool == nullptr) EndHostRead(index, miss);
-  host_.RollBack(index);
-  // Nothing is wrong with the place of one that was erased.
-  const auto slot = erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep;
-  // A verification that failed meanwhile may have dropped it already. One that has just succeeded
-  // has its record on the way to the index, and the block cannot leave before that has arrived: the
-  // next read finds out again that it is of no use.
-  const BlockEntry& entry = state_[index];
-  if (entry.disk == location && !entry.committing()) {
-    disk_.Drop(index, drop, slot);
-  } else {
-    state_.ForgetIfGone(index);
-  }
-  FailAll(arrival, miss);
-}
-
-// Other pools' loads waited for the same bytes.
-void Loader::FailAll(const Arrival& arrival, MissReason miss) {
-  auto others = waiting_.extract(arrival.entry);
-  if (arrival.pool != nullptr) Fail(arrival, miss);
-  if (others.empty()) return;
-  for (const Arrival& other : others.mapped()) Fail(other, miss);
-}
-
-Loader::Arrival Loader::EndRead(Reads::iterator read) {
-  const Arrival arrival = read->arrival;
-  reads_.erase(read);
-  state_.Apply(arrival.entry, BlockEvent::kEndRead);
-  // The pump runs at the end of the event, so that all blocks which it brought are copied together.
-  state_.SchedulePump();
-  return arrival;
 }
 
 // The pin keeps the host slot while the block waits in the line, where host might need the space.
@@ -413,7 +273,7 @@ void Loader::QueueCopy(const Arrival& arrival) {
   Loadable block{arrival, HostPin(&state_, arrival.entry),
                  Ahead(&copies_ahead_[LoadRates::SlotOf(arrival.pool->device)], arrival)};
   const TenantLine tenant = state_.blocks.LineOf(*arrival.pool);
-  if (CanWait(arrival)) {
+  if (arrival.CanWait(state_)) {
     copy_queue_.PushLater(tenant, std::move(block));
   } else {
     copy_queue_.Push(tenant, std::move(block));
@@ -472,7 +332,7 @@ bool Loader::StartBatch(PriorityQueue<Loadable>* of_tenant, CopyPriority priorit
     // Compared right before the copy: whatever went wrong in host, a slot of another block or
     // tenant is never copied into a pool under this hash.
     const bool valid = HostSlotIsOf(state_, entry);
-    const bool fails = Cancelled(arrival) || !valid;
+    const bool fails = arrival.Cancelled(state_) || !valid;
     if (fails && on_invalid == OnInvalid::kLeave) break;
     HostPin pin = std::move(line.front().pin);
     line.pop_front();
@@ -543,10 +403,6 @@ void Loader::PassSlotsOn() {
     }
   }
 }
-
-bool Loader::CanWait(const Arrival& arrival) const { return BlockOf(arrival).CanWait(); }
-
-bool Loader::Cancelled(const Arrival& arrival) const { return BlockOf(arrival).Cancelled(); }
 
 void Loader::StartLoading(const Arrival& arrival) {
   state_.BeginLoad(arrival.pool, arrival.entry);

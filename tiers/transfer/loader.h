@@ -4,9 +4,8 @@
 // Prefetches go while no client waits for a block, and take at most half of the bytes that may be
 // in flight.
 //
-// The bytes of a read are checked before the loop hears of it (BlockFile::ReadAndCheck), and many
-// reads end in one event, at whose end the copies of all of them begin: a batch of blocks from disk
-// takes one event to be verified and one to arrive.
+// The copies of all blocks that have been read in one event begin at its end: a batch of blocks
+// from disk takes one event to be verified and one to arrive.
 #pragma once
 
 #include <array>
@@ -23,11 +22,10 @@
 #include "tiers/space/host_slots.h"
 #include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/storage/slot_header.h"
-#include "tiers/transfer/cold_fetch.h"
 #include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/layer_loader.h"
 #include "tiers/transfer/load_table.h"
+#include "tiers/transfer/reader.h"
 
 namespace kvtier {
 
@@ -72,15 +70,17 @@ class Loader final : public BlockListener {
   // Touches in host, if it is there, a block that will be loaded soon, so that it is not evicted
   // before.
   void TouchHost(EntryIndex entry);
-  // Offloads that loads of other pools wait for, which look again; and blocks in layers.
+  // Offloads that loads of other pools wait for, which look again; reads; and blocks in layers.
   void OnEnded(std::span<const BlockEnd> ends) override;
   // Starts what can be started. True if anything was.
   bool Pump();
   // Fails the reads that have waited too long for a host slot.
   void Tick();
 
-  [[nodiscard]] bool Idle() const { return loading_ == 0 && reads_.empty() && copies_.Idle(); }
-  [[nodiscard]] uint64_t reads_in_flight() const { return reads_.size(); }
+  [[nodiscard]] bool Idle() const {
+    return loading_ == 0 && reader_.in_flight() == 0 && copies_.Idle();
+  }
+  [[nodiscard]] uint64_t reads_in_flight() const { return reader_.in_flight(); }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size() + fetch_queue_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
@@ -88,31 +88,27 @@ class Loader final : public BlockListener {
   [[nodiscard]] LoadPrices PricesNow(DeviceIndex device) const;
 
  private:
-  // A block that some pool awaits, or with a null pool host alone, which stands in no line.
+  // A block that a pool awaits.
   struct Arrival {
     CachePool* pool = nullptr;
     EntryIndex entry;
     int64_t since_ms = 0;
     // The pool that held it was asked for a copy already.
     bool asked_pool = false;
+
+    [[nodiscard]] const PoolBlock& BlockIn(const CacheState& state) const;
+    // It was prefetched, and no client has asked for it since.
+    [[nodiscard]] bool CanWait(const CacheState& state) const { return BlockIn(state).CanWait(); }
+    // No client waits for the block any more.
+    [[nodiscard]] bool Cancelled(const CacheState& state) const {
+      return BlockIn(state).Cancelled();
+    }
   };
   // One in the line for a read; `ahead` counts it for those that come behind it.
   struct QueuedRead {
     Arrival arrival;
     InFlightBytes ahead;
   };
-  // One block on its way from disk. The thread that checks it sets the verdict and the time at
-  // which it began; the loop looks at them when the read has ended.
-  struct Read {
-    Arrival arrival;
-    int attempt = 1;
-    SlotExpectation expected;
-    std::span<std::byte> slot;
-    SlotVerdict verdict = SlotVerdict::kGood;
-    int64_t check_begun_us = 0;  // 0: nothing is traced
-    InFlightBytes in_flight;
-  };
-  using Reads = std::list<Read>;
   // One that is in host and waits for its copy.
   struct Loadable {
     Arrival arrival;
@@ -128,27 +124,19 @@ class Loader final : public BlockListener {
 
   // Whether the block is on its way to host, or can be brought there from another pool.
   [[nodiscard]] bool ComesToHost(Arrival* arrival);
-  void EndInLayers(const BlockEnd& end);
+  void OnReadEnded(const BlockEnd& end);
+  void OnLayersEnded(const BlockEnd& end);
+  // The block is about to be read to host for this arrival.
+  void AwaitHost(const Arrival& arrival);
   // Retries all loads that wait for this block to reach host memory.
   void Wake(EntryIndex entry);
   void QueueRead(const Arrival& arrival);
   bool PumpReads();
   // A step for the first of a line; false if it has to wait.
   [[nodiscard]] bool TryRead(Arrival arrival);
-  void StartRead(const Arrival& arrival);
   // The same for what comes from the cold store.
   bool PumpFetches();
   [[nodiscard]] bool TryFetch(const Arrival& arrival);
-  void StartFetch(const Arrival& arrival);
-  void OnFetched(Reads::iterator read, const ColdVerdict& verdict);
-  void IssueRead(Reads::iterator read);
-  void OnRead(Reads::iterator read, const Status& status);
-  void OnVerified(Reads::iterator read);
-  void ReadFailed(Reads::iterator read, MissReason miss, DropReason drop);
-  // Host has its bytes.
-  void OnInHost(const Arrival& arrival);
-  // The block is no longer being read; `read` is invalid afterwards.
-  Arrival EndRead(Reads::iterator read);
 
   void QueueCopy(const Arrival& arrival);
   // Whether less of the tenant's is in flight than a share (1: all) of what may be.
@@ -168,27 +156,17 @@ class Loader final : public BlockListener {
   // these reads, once they have waited long.
   void PassSlotsOn();
 
-  [[nodiscard]] const PoolBlock& BlockOf(const Arrival& arrival) const;
-  // It was prefetched, and no client has asked for it since.
-  [[nodiscard]] bool CanWait(const Arrival& arrival) const;
   // The block as part of `line`, unless a demand load overtakes it.
   [[nodiscard]] InFlightBytes Ahead(InFlight* line, const Arrival& arrival) const;
-  // No client waits for the block any more.
-  [[nodiscard]] bool Cancelled(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
-  // A read for host alone has ended; kNone: the block is in host.
-  void EndHostRead(EntryIndex entry, MissReason reason);
-  // For all pools that await the block.
-  void FailAll(const Arrival& arrival, MissReason reason);
   void StartLoading(const Arrival& arrival);
   void StopLoading(const Arrival& arrival);
 
   CacheState& state_;
   HostSlots& host_;
   OffloadQueue& to_host_;
-  DiskSlots& disk_;
   LoadTable& loads_;
-  ColdFetch fetch_;
+  Reader reader_;
   CopyLimiter copies_;
   LayerLoader layers_;
   // The bytes that demand loads behind these have to wait for. Declared above the lines, whose
@@ -196,7 +174,7 @@ class Loader final : public BlockListener {
   InFlight reads_ahead_, fetches_ahead_;
   std::array<InFlight, LoadRates::kBuses> copies_ahead_;
   TenantQueues<QueuedRead> read_queues_;
-  // Until a read for another pool, or another pool's offload, has brought the block to host.
+  // Until a read, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
   TenantQueues<Loadable> copy_queue_;
   // Since when some read in line has waited for a host slot without a break; kNoWait: none does.
@@ -204,10 +182,7 @@ class Loader final : public BlockListener {
   int64_t host_wait_since_ms_ = kNoWait;
   // The blocks that have arrived since then.
   std::vector<BlockKey> arrived_in_wait_;
-  InFlight in_flight_;  // of reads from disk
-  InFlight fetching_;   // from the cold store
   std::deque<QueuedRead> fetch_queue_;
-  Reads reads_;
   uint64_t loading_ = 0;
 };
 

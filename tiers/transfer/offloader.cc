@@ -48,13 +48,14 @@ bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
   const uint64_t bytes = blocks * batch.pool->block_bytes;
   InFlight& of_tenant = of_tenants_[state_.blocks.LineOf(*batch.pool)];
   const uint64_t pieces = batch.copies.pieces();
-  const auto started = batches_.insert(batches_.end(), {.copies = std::move(batch.copies),
-                                                        .pool = batch.pool,
-                                                        .entries = std::move(batch.entries),
-                                                        .pins = std::move(batch.pins),
-                                                        .payloads = std::move(batch.payloads),
-                                                        .in_flight = {&queue_.in_flight(), bytes, blocks},
-                                                        .of_tenant = {&of_tenant, bytes, pieces}});
+  const auto started =
+      batches_.insert(batches_.end(), {.copies = std::move(batch.copies),
+                                       .pool = batch.pool,
+                                       .entries = std::move(batch.entries),
+                                       .pins = std::move(batch.pins),
+                                       .payloads = std::move(batch.payloads),
+                                       .in_flight = {&queue_.in_flight(), bytes, blocks},
+                                       .of_tenant = {&of_tenant, bytes, pieces}});
   copies_.Start(std::move(started->copies),
                 [this, started](const Status& status) { OnCopied(started, status); });
   return true;

@@ -62,7 +62,8 @@ class Offloader {
   OffloadQueue& queue_;
   HostSlots& host_;
   CopyLimiter copies_;
-  // Blocks in flight by tenant: memory that is slow, or many pieces, hold up no other tenant's blocks.
+  // Blocks in flight by tenant: memory that is slow, or many pieces, hold up no other tenant's
+  // blocks.
   std::map<TenantLine, InFlight> of_tenants_;
   Batches batches_;
 };

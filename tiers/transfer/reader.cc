@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/reader.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int kReadAttempts = 2;
+
+// The part of the slot in which all rates are counted.
+uint64_t PayloadOf(std::span<const std::byte> slot) { return slot.size() - kSlotHeaderBytes; }
+
+}  // namespace
+
+void Reader::ReadFromDisk(EntryIndex index, For whom) {
+  state_.Apply(index, BlockEvent::kBeginRead);
+  const BlockEntry& entry = state_[index];
+  const std::span<std::byte> slot = state_.tables.HostBytes(entry);
+  const auto read = reads_.insert(reads_.end(), {.entry = index,
+                                                 .whom = whom,
+                                                 .expected = state_.tables.ExpectationOf(entry),
+                                                 .slot = slot,
+                                                 .in_flight = {&from_disk_, slot.size(), 1}});
+  state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.clock.NowMs());
+  state_.load_rates.disk().Begin(PayloadOf(slot), state_.clock.PreciseUs());
+  Issue(read);
+}
+
+// The bytes come into memory of their own and are checked there and copied: a store that answers
+// late finds nothing to write to.
+void Reader::FetchFromCold(EntryIndex index) {
+  state_.Apply(index, BlockEvent::kBeginFetch);
+  const BlockEntry& entry = state_[index];
+  const std::span<std::byte> slot = state_.tables.HostBytes(entry);
+  const auto read = reads_.insert(reads_.end(), {.entry = index,
+                                                 .expected = state_.tables.ExpectationOf(entry),
+                                                 .slot = slot,
+                                                 .in_flight = {&from_cold_, slot.size(), 1}});
+  state_.load_rates.cold().Begin(PayloadOf(slot), state_.clock.PreciseUs());
+  fetch_.Begin(read->expected, slot,
+               [this, read](const ColdVerdict& verdict) { OnFetched(read, verdict); });
+}
+
+void Reader::OnFetched(Reads::iterator read, const ColdVerdict& verdict) {
+  const EntryIndex index = read->entry;
+  const MissReason miss = fetch_.Accept(index, verdict, read->slot.size());
+  state_.load_rates.cold().End(PayloadOf(read->slot), miss == MissReason::kNone,
+                               state_.clock.PreciseUs());
+  End(read);
+  if (miss == MissReason::kNone) return Arrive(index, For::kPool);
+  host_.RollBack(index);
+  Tell({.block = state_.blocks.directory.RefOf(index), .reason = miss}, For::kPool);
+}
+
+// The check runs on another thread. It touches only this Read, which stays in the list until
+// OnRead, and the host slot, which is not in host's order yet and so cannot be evicted.
+void Reader::Issue(Reads::iterator read) {
+  state_.trace.Begin(TraceKind::kDiskRead, read->entry);
+  const auto check = [read, tracer = state_.env.tracer] {
+    if (tracer != nullptr) read->check_begun_us = tracer->NowUs();
+    read->verdict = CheckDiskSlot(read->expected, read->slot);
+  };
+  disk_.ReadAndCheck(read->expected.location, read->slot, check,
+                     [this, read](const Status& status) { OnRead(read, status); });
+}
+
+void Reader::OnRead(Reads::iterator read, const Status& status) {
+  if (!status) {
+    state_.trace.End(TraceKind::kDiskRead, read->entry, /*failed=*/true);
+    ++state_.stats.disk_read_errors;
+    return OnFailed(read, MissReason::kReadError, DropReason::kReadError);
+  }
+  const bool good = read->verdict == SlotVerdict::kGood;
+  state_.trace.EndOfRead(read->entry, read->check_begun_us, /*check_failed=*/!good);
+  if (good) return OnVerified(read);
+  if (read->verdict == SlotVerdict::kErased) {
+    return OnFailed(read, MissReason::kErased, DropReason::kErased);
+  }
+  const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
+  OnFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
+           DropReason::kCorrupt);
+}
+
+// The read ends before the block is ready in host, because a block is either being read or in host,
+// never both.
+void Reader::OnVerified(Reads::iterator read) {
+  ++state_.stats.disk_read_blocks;
+  state_.stats.disk_read_bytes += read->slot.size();
+  if (read->attempt > 1) ++state_.stats.disk_read_repaired;
+  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.clock.NowMs());
+  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/true, state_.clock.PreciseUs());
+  const EntryIndex index = read->entry;
+  const For whom = read->whom;
+  End(read);
+  disk_.MarkVerified(index);
+  state_[index].was_read_from_disk = 1;
+  Arrive(index, whom);
+}
+
+void Reader::Arrive(EntryIndex index, For whom) {
+  state_.CountUsesAnew(index);
+  host_.Ready(index);
+  Tell({.block = state_.blocks.directory.RefOf(index)}, whom);
+}
+
+// Read once more, for a fault may lie on the way (cable, controller) and not in the medium. A
+// second failure gives the slot up for good, and the block is a miss for all pools that wait for
+// it.
+void Reader::OnFailed(Reads::iterator read, MissReason miss, DropReason drop) {
+  const bool erased = drop == DropReason::kErased;
+  if (!erased && read->attempt < kReadAttempts) {
+    ++read->attempt;
+    ++state_.stats.disk_read_retries;
+    return Issue(read);
+  }
+  const DiskLocation location = read->expected.location;
+  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.clock.NowMs());
+  state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.clock.PreciseUs());
+  const EntryIndex index = read->entry;
+  const For whom = read->whom;
+  const EntryRef block = state_.blocks.directory.RefOf(index);
+  End(read);
+  host_.RollBack(index);
+  // The place of a block that was erased is as good as before.
+  const auto slot = erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep;
+  // A verification that failed meanwhile may have dropped it already. One that has just succeeded
+  // has its record on the way to the index, and the block cannot leave before that has arrived: the
+  // next read finds out again that it is of no use.
+  const BlockEntry& entry = state_[index];
+  if (entry.disk == location && !entry.committing()) {
+    disk_.Drop(index, drop, slot);
+  } else {
+    state_.ForgetIfGone(index);
+  }
+  Tell({.block = block, .reason = miss}, whom);
+}
+
+void Reader::End(Reads::iterator read) {
+  const EntryIndex index = read->entry;
+  reads_.erase(read);
+  state_.Apply(index, BlockEvent::kEndRead);
+  // The pump runs at the end of the event, so that all blocks which it brought are copied together.
+  state_.SchedulePump();
+}
+
+void Reader::Tell(const BlockEnd& end, For whom) {
+  BlockEnd told = end;
+  if (whom == For::kHost) {
+    told.move = BlockMove::kReadAhead;
+    state_.ends.TellLater(told);
+  }
+  told.move = BlockMove::kRead;
+  listener_.OnEnded(std::span(&told, 1));
+}
+
+}  // namespace kvtier
