@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/result.h"
+#include "tiers/space/disk_restore.h"
 
 namespace kvtier {
 namespace {
@@ -51,7 +52,8 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
              .pool_adoption = PoolAdoption(&state, &pools, &sessions),
              .adoption = HostAdoption(&state, &host),
              .erasure = Erasure(&state, &to_host, &pools, &host, &disk, &upkeep.adoption,
-                                down.cold_writer.get())} {
+                                down.cold_writer.get())},
+      drains(&state, &disk, &upkeep.retention, &upkeep.adoption, &down.offloader, &down.persister) {
   state.ends.AddListener(&loads);
   if (state.env.cold != nullptr) {
     upkeep.cold_verifier.emplace(&state);
@@ -62,7 +64,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   // Before host grows for the first time: the index's blocks get their disk slots before any write
   // of a new block can take them.
   const std::vector<ErasureRecord> erasures = std::move(snapshot.erasures);
-  disk.Restore(std::move(snapshot));
+  DiskRestore(&state, &disk).Restore(std::move(snapshot));
   upkeep.erasure.Resume(erasures);
   // Before host, whose blocks then find theirs; and before anything takes the pools' memory anew.
   upkeep.pool_adoption.Adopt();
@@ -111,11 +113,11 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
 // copies make writes. Resources that a lower part has freed let a higher one go on in the next
 // round.
 void Cache::Impl::Pump() {
-  if (!drains.stopped) up.returns.Pump();
+  if (!drains.stopped()) up.returns.Pump();
   bool progressed = true;
   while (progressed) {
     progressed = up.acquirer.Pump();
-    if (!drains.stopped) {
+    if (!drains.stopped()) {
       // Before, the copy below of a block in a pool may not have been found yet.
       if (upkeep.adoption.Ended()) pools.Prepare();
       host.Prepare();
@@ -123,61 +125,21 @@ void Cache::Impl::Pump() {
     disk.TrimToCaps();
     progressed |= state.ends.TellKept();
     progressed |= up.loader.Pump();
-    if (!drains.stopped) {
+    if (!drains.stopped()) {
       progressed |= down.offloader.Pump();
       progressed |= down.persister.Pump();
       progressed |= upkeep.adoption.Pump();
     }
     progressed |= disk.committer().Pump();
   }
-  if (!drains.stopped) up.prefetch.Pump();
-  FinishDrains();
+  if (!drains.stopped()) up.prefetch.Pump();
+  drains.Pump();
 }
 
-// Once draining has been stopped, what still waits in queues counts no more: it will not be
-// started.
-bool Cache::Impl::Settled() const {
-  if (drains.stopped) {
-    return down.offloader.in_flight() + down.persister.writes_in_flight() == 0 &&
-           disk.committer().Idle();
-  }
-  return down.offloader.Idle() && down.persister.Idle() && upkeep.adoption.Idle() &&
-         disk.committer().Idle();
-}
-
-void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
-  // Begins the writes first, so that they are under way while the rows are walked.
-  uint64_t next = row;
-  if (upkeep.retention.PersistSome(state.options.drain_part_rows)) {
-    next = disk.FlushRecency(row, state.options.drain_part_rows);
-  } else {
-    state.SchedulePump();
-  }
-  if (next >= state.blocks.directory.end()) {
-    state.SchedulePump();
-    --drains.beginning;
-    drains.waiting.push_back(std::move(done));
-    return;
-  }
-  state.env.loop->Post(gate_.WhileOpen(
-      [this, next, done = std::move(done)]() mutable { DrainFrom(next, std::move(done)); }));
-}
-
-// Blocks committed since a drain began are written, too; they would not be before they have been
-// idle.
-void Cache::Impl::FinishDrains() {
-  if (drains.waiting.empty()) return;
-  // Blocks that an earlier daemon left may be worth writing, too.
-  if (!drains.stopped && upkeep.adoption.waiting() > 0) return;
-  if (!state.orders.unpersisted.empty()) {
-    if (drains.stopped) return;
-    (void)upkeep.retention.PersistSome(state.options.drain_part_rows);
-    return state.SchedulePump();
-  }
-  if (!Settled()) return;
-  std::vector<std::function<void()>> finished;
-  finished.swap(drains.waiting);
-  for (const auto& done : finished) done();
+void Cache::Impl::Up::Cancel(SessionId session, std::optional<PoolId> pool) {
+  if (cold_lookup) cold_lookup->Cancel(session, pool);
+  acquirer.Cancel(session, pool);
+  returns.Forget(session, pool);
 }
 
 EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& request) {
@@ -279,9 +241,7 @@ void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
   // In this order: the loads of operations that were not answered are forgotten, not counted as
   // cancelled, and no load reports to a session that is gone.
-  if (impl_->up.cold_lookup) impl_->up.cold_lookup->Cancel(session, std::nullopt);
-  impl_->up.acquirer.Cancel(session, std::nullopt);
-  impl_->up.returns.Forget(session, std::nullopt);
+  impl_->up.Cancel(session, std::nullopt);
   impl_->up.prefetch.ForgetSession(session);
   impl_->regions.CloseSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
@@ -293,9 +253,7 @@ void Cache::LeavePool(SessionId session, PoolId pool_id) {
   CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   // In the order of CloseSession, for its reasons.
-  if (impl_->up.cold_lookup) impl_->up.cold_lookup->Cancel(session, pool_id);
-  impl_->up.acquirer.Cancel(session, pool_id);
-  impl_->up.returns.Forget(session, pool_id);
+  impl_->up.Cancel(session, pool_id);
   if (impl_->loads.LeavePool(session, pool_id)) impl_->state.SchedulePart();
   impl_->sessions.LeavePool(session, pool);
   impl_->Pump();
@@ -548,27 +506,23 @@ void Cache::Tick() {
   impl_->touches.Tick();
   impl_->upkeep.retention.Tick();
   impl_->upkeep.erasure.Tick();
-  if (impl_->down.cold_writer && !impl_->drains.stopped) impl_->down.cold_writer->Tick();
+  if (impl_->down.cold_writer && !impl_->drains.stopped()) impl_->down.cold_writer->Tick();
   impl_->Pump();
 }
 
-void Cache::Drain(std::function<void()> done) {
-  ++impl_->drains.beginning;
-  impl_->DrainFrom(0, std::move(done));
-}
+void Cache::Drain(std::function<void()> done) { impl_->drains.Begin(std::move(done)); }
 
 void Cache::StopDiskWrites() { impl_->disk.StopWrites(); }
 
-void Cache::StopDraining() { impl_->drains.stopped = true; }
+void Cache::StopDraining() { impl_->drains.Stop(); }
 
 // Something that is scheduled may start more: it counts as under way.
 bool Cache::Idle() const {
-  return impl_->Settled() && impl_->up.loader.Idle() && impl_->upkeep.verifier.Idle() &&
-         impl_->upkeep.erasure.Idle() && impl_->up.acquirer.waiting() == 0 &&
-         (!impl_->up.cold_lookup || impl_->up.cold_lookup->waiting() == 0) &&
+  return impl_->drains.Idle() && impl_->up.Idle() && impl_->upkeep.verifier.Idle() &&
+         impl_->upkeep.erasure.Idle() &&
          (!impl_->down.cold_writer || impl_->down.cold_writer->Idle()) &&
-         impl_->regions.in_flight() == 0 && (impl_->drains.stopped || impl_->up.prefetch.Idle()) &&
-         impl_->drains.beginning == 0 && !impl_->state.pump_scheduled();
+         impl_->regions.in_flight() == 0 &&
+         (impl_->drains.stopped() || impl_->up.prefetch.Idle()) && !impl_->state.pump_scheduled();
 }
 
 bool Cache::AdoptionEnded() const { return impl_->upkeep.adoption.Ended(); }

@@ -2,12 +2,9 @@
 // The cache put together. Internal to the cache; see cache.h.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
-#include <vector>
 
-#include "base/gate.h"
 #include "base/loop_task.h"
 #include "tiers/cache.h"
 #include "tiers/space/cold_choice.h"
@@ -21,6 +18,7 @@
 #include "tiers/transfer/cold_lookup.h"
 #include "tiers/transfer/cold_verifier.h"
 #include "tiers/transfer/cold_writer.h"
+#include "tiers/transfer/drains.h"
 #include "tiers/transfer/erasure.h"
 #include "tiers/transfer/host_adoption.h"
 #include "tiers/transfer/host_prefetch.h"
@@ -46,11 +44,6 @@ class Cache::Impl {
   void Pump();
   // Begins the next part of work that was too much for one event.
   void GoOn();
-  void FinishDrains();
-  // Tells the index of uses, from this row of the directory on, in parts of `drain_part_rows`;
-  // then `done` waits for the writes.
-  void DrainFrom(uint64_t row, std::function<void()> done);
-  [[nodiscard]] bool Settled() const;
 
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
                                            const CommitRequest& request);
@@ -78,6 +71,13 @@ class Cache::Impl {
     ReturnPrefetch returns;
     HostPrefetch prefetch;
     std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
+
+    // Forgets the session's requests or, with `pool`, those of them for that pool.
+    void Cancel(SessionId session, std::optional<PoolId> pool);
+    [[nodiscard]] bool Idle() const {
+      return loader.Idle() && acquirer.waiting() == 0 &&
+             (!cold_lookup || cold_lookup->waiting() == 0);
+    }
   };
   // Work that no request waits for.
   struct Upkeep {
@@ -90,12 +90,6 @@ class Cache::Impl {
     HostAdoption adoption;
     Erasure erasure;
   };
-  struct Drains {
-    std::vector<std::function<void()>> waiting;
-    uint64_t beginning = 0;  // their rows are being walked
-    bool stopped = false;
-  };
-
   // Before all that asks for them.
   LoopTask pump;
   LoopTask next_part;
@@ -123,9 +117,6 @@ class Cache::Impl {
   void CheckLineage(EntryIndex index) const;
   void CheckEntry(EntryIndex index) const;
   void CheckPool(const CachePool& pool) const;
-
-  // Events that go on with a walk are posted through it, so that they do not outlive the cache.
-  Gate gate_;
 };
 
 }  // namespace kvtier

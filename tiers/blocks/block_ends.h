@@ -32,7 +32,7 @@ struct BlockEnd {
   PoolId region;
   BlockHandle place;
   // Says of kToPool, kInLayers, kRead and kReadAhead why the block has not arrived; kNone: it has.
-  // Of the others it is the reason should host not have the block: one that was stored may have
+  // The other moves carry the reason should host not have the block: one that was stored may have
   // been dropped since.
   MissReason reason = MissReason::kNone;
 };

@@ -145,6 +145,14 @@ class Blocks {
   void ForEachPlace(const BlockEntry& entry, Visit visit) const;
   // A pool that holds the block's bytes; null if none does.
   [[nodiscard]] CachePool* ReadyPool(const BlockEntry& entry) const;
+  // The tier that would serve the block to a pool without it.
+  [[nodiscard]] Tier SourceOf(const BlockEntry& entry) const {
+    return entry.in_host() || ReadyPool(entry) != nullptr ? Tier::kHost : Tier::kDisk;
+  }
+  // Whether that is the cold store, which counts as disk to clients.
+  [[nodiscard]] bool FromCold(const BlockEntry& entry) const {
+    return SourceOf(entry) == Tier::kDisk && !entry.on_disk();
+  }
   // References over all pools.
   [[nodiscard]] uint32_t References(const BlockEntry& entry) const;
   // Nothing if the block is the first of its sequence, or the one before it is not known.

@@ -19,7 +19,6 @@
 
 #include "base/ids.h"
 #include "tiers/directory/block_transitions.h"
-#include "tiers/policy/eviction_policy.h"
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
@@ -139,11 +138,9 @@ struct BlockEntry {
   [[nodiscard]] bool committing() const { return Has(EntryBits::kCommitting); }
   [[nodiscard]] bool persisted() const { return Has(EntryBits::kPersisted); }
   [[nodiscard]] bool verified() const { return Has(EntryBits::kVerified); }
-  [[nodiscard]] bool verifying() const { return Has(EntryBits::kVerifying); }
   [[nodiscard]] bool update_queued() const { return Has(EntryBits::kUpdateQueued); }
   [[nodiscard]] bool persist_failed() const { return Has(EntryBits::kPersistFailed); }
   [[nodiscard]] bool pinned() const { return Has(EntryBits::kPinned); }
-  [[nodiscard]] bool once() const { return Has(EntryBits::kOnce); }
   [[nodiscard]] bool hinted() const { return Has(EntryBits::kClosed | EntryBits::kOnce); }
   [[nodiscard]] bool offered() const { return Has(EntryBits::kOffered); }
   [[nodiscard]] bool cold_copy() const { return Has(EntryBits::kColdCopy); }
@@ -184,10 +181,6 @@ struct BlockEntry {
   // Dropping it from a pool loses nothing, for what host could not take will never be cleaner.
   [[nodiscard]] bool CleanInPool() const {
     return in_host() || ((persisted() || offload_failed() || LeavesFirst()) && !offloading());
-  }
-  // A pool may drop it, though it may be pinned: `pools_with_bytes` hold it.
-  [[nodiscard]] bool MayLeavePool(int pools_with_bytes) const {
-    return !pinned() || in_host() || on_disk() || pools_with_bytes > 1;
   }
   [[nodiscard]] bool EvictableFromHost(bool has_disk) const {
     return in_host() && host_pins() == 0 && !committing() && !NeedsPersist(has_disk);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_set>
 
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
@@ -17,16 +16,6 @@ namespace {
 // Slabs of another slot class that one search for a victim tries to empty: some cannot be, and a
 // search through all of them would hold the event loop.
 constexpr size_t kSlabsTriedPerSearch = 16;
-
-// A process that dies may have written slots of which the index did not hear. The generations after
-// the highest that it knows may be theirs, so that as many as can have been under way are left out:
-// of two headers of one block, the one that was written later has the higher generation.
-constexpr uint32_t kUnheardWrites = 1 << 16;
-
-// An index that has lost its end knows of few generations, or none. The files have counted their
-// starts, so that those of a later start are higher nevertheless, up to this one, unless earlier
-// starts have written more blocks each than are left out for one.
-constexpr uint64_t kMaxEpochCounted = (1 << 15) - 1;
 
 // Whether a block leaves the disk for another.
 bool IsForSpace(DropReason reason) {
@@ -46,102 +35,14 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
   allocator_.Grow(state_.env.geometry.slabs);
 }
 
-// Restores only namespaces that have records: the numbers of the others are given anew. A model
-// that no block is of any more, as most weights of a training run, would else have its number for
-// ever.
-void DiskSlots::RestoreNamespaces(const IndexSnapshot& snapshot) {
-  std::unordered_set<NamespaceId> used;
-  for (const IndexRecord& record : snapshot.records) used.insert(record.key.namespace_id);
-  for (const TokensRecord& tokens : snapshot.tokens) used.insert(tokens.key.namespace_id);
-  for (const auto& [id, identity] : snapshot.namespaces) {
-    if (!used.contains(id) || identity.block_bytes == 0) continue;
-    Namespace name_space = state_.blocks.MakeNamespace(identity);
-    name_space.indexed = true;
-    // Slabs have become too small for it. Its records are still there, so that its number is not
-    // free.
-    if (!allocator_.Fits(name_space.slot_bytes)) name_space.slot_bytes = 0;
-    state_.blocks.namespaces.Restore(id, std::move(name_space));
-  }
-}
-
-std::vector<uint32_t> DiskSlots::GroupsOfSlabs(const IndexSnapshot& snapshot) const {
-  // The majority's, by one pass (Boyer and Moore). The rest was written before its tenant, or that
-  // majority's, got slabs of its own, or is the header of a slot given up long ago; it stays until
-  // it is evicted or expires.
-  struct Vote {
-    uint32_t group = 0;
-    uint32_t lead = 0;
-  };
-  std::vector<Vote> votes(state_.env.geometry.slabs);
-  for (const IndexRecord& record : snapshot.records) {
-    const uint64_t slab = record.location.offset / allocator_.slab_bytes();
-    if (record.key.namespace_id.value >= state_.blocks.namespaces.size() || slab >= votes.size())
-      continue;
-    const Namespace& name_space = state_.blocks.namespaces[record.key.namespace_id.value];
-    const uint32_t group = state_.tenants.GroupOf(Tier::kDisk, name_space.tenant);
-    Vote& vote = votes[slab];
-    if (vote.lead == 0) vote.group = group;
-    vote.lead = vote.group == group ? vote.lead + 1 : vote.lead - 1;
-  }
-  std::vector<uint32_t> groups;
-  for (const Vote& vote : votes) groups.push_back(vote.group);
-  return groups;
-}
-
-void DiskSlots::Restore(IndexSnapshot snapshot) {
-  RestoreNamespaces(snapshot);
-  // Coldest first; of one sequence the deepest first.
-  std::sort(snapshot.records.begin(), snapshot.records.end(),
-            [](const IndexRecord& a, const IndexRecord& b) {
-              return a.last_use_s != b.last_use_s ? a.last_use_s < b.last_use_s : a.depth > b.depth;
-            });
-  const std::vector<uint32_t> groups = GroupsOfSlabs(snapshot);
-  for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
-  const uint64_t epoch = std::min(state_.env.disk_epoch, kMaxEpochCounted);
-  next_generation_ =
-      std::max(next_generation_ + kUnheardWrites, static_cast<uint32_t>(epoch) * kUnheardWrites);
-  for (const IndexRecord& record : snapshot.records) RestoreParent(record);
-  for (const TokensRecord& tokens : snapshot.tokens) RestoreTokens(tokens);
-}
-
-// Ids of a tenant of which none are kept any more leave the index's files, too.
-void DiskSlots::RestoreTokens(const TokensRecord& tokens) {
-  const auto ids = TokenIdsOf(tokens.ids);
-  if (ids && state_.token_ids.Restore(tokens.key, *ids)) return;
-  committer_.DeleteTokens(tokens.key);
-  if (!state_.token_ids.Keeps(tokens.key.namespace_id)) committer_.PurgeTokens();
-}
-
-// Once all are restored, so that a parent that has no record is known to be in no tier: what
-// follows it cannot be hit, and is dropped unless the parent comes back in time.
-void DiskSlots::RestoreParent(const IndexRecord& record) {
-  if (!record.parent || record.key.namespace_id.value >= state_.blocks.namespaces.size()) return;
-  const EntryIndex index = state_.blocks.Find(record.key);
-  if (index != kNoEntry) state_.LinkToParent(index, *record.parent);
-}
-
-void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups) {
-  next_generation_ = std::max(next_generation_, record.generation + 1);
-  const bool namespace_known =
-      record.key.namespace_id.value < state_.blocks.namespaces.size() &&
-      state_.blocks.namespaces[record.key.namespace_id.value].slot_bytes > 0;
-  if (!namespace_known || state_.blocks.Find(record.key) != kNoEntry) {
-    state_.drops.Count(record.key, Tier::kDisk, DropReason::kStaleIndex);
-    return;
-  }
-  const Namespace& name_space = state_.blocks.namespaces[record.key.namespace_id.value];
-  const uint64_t slab = record.location.offset / allocator_.slab_bytes();
-  const SlotClass slots{name_space.slot_bytes, slab < groups.size() ? groups[slab] : 0};
-  const EntryIndex index =
-      state_.AddEntry(record.key, record.tokens, record.depth, record.retention);
+bool DiskSlots::Adopt(EntryIndex index, const IndexRecord& record, uint32_t group) {
   BlockEntry& entry = state_[index];
-  entry.created_s = state_.clock.FromWallS(record.created_s);
-  entry.last_use_s = entry.indexed_use_s = state_.clock.FromWallS(record.last_use_s);
-  if (!allocator_.Claim(record.location.offset, slots, index)) {
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
+  if (!allocator_.Claim(record.location.offset, {name_space.slot_bytes, group}, index)) {
     state_.drops.Count(record.key, Tier::kDisk, DropReason::kStaleIndex);
     committer_.Delete(record.key, record.location, IndexCommitter::Slot::kKeep);
     state_.ForgetIfGone(index);
-    return;
+    return false;
   }
   entry.disk = record.location;
   entry.disk_generation = record.generation;
@@ -151,12 +52,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   slab_headers_.Assume(state_.env.geometry.SlabOf(record.location), name_space.slot_bytes);
   ++blocks_;
   state_.tenants.Restore(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
-  state_.infinite_cache.Store(record.key.namespace_id, record.key.hash);
-  if (state_.Expired(entry)) {
-    Drop(index, DropReason::kExpired);
-  } else {
-    ++state_.stats.restored_blocks;
-  }
+  return true;
 }
 
 SlotClass DiskSlots::ClassOf(const Namespace& name_space) const {
@@ -323,7 +219,9 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     }
     // The coldest block belongs to another class: its whole slab goes, if it can.
     const uint64_t slab = state_.env.geometry.SlabOf(entry.disk);
-    const bool known = PinsKeep(slab) || std::ranges::count(tried_slabs, slab) > 0;
+    const bool known =
+        state_.pinned_on_disk.Keep(slab, allocator_.slabs(), state_.options.pin_fraction) ||
+        std::ranges::count(tried_slabs, slab) > 0;
     if (!known && tried_slabs.size() == kSlabsTriedPerSearch) break;
     evicted = !known && EvictSlab(entry.disk, request);
     if (evicted) break;
@@ -335,10 +233,6 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     state_.orders.TouchDisk(state_.blocks.TenantOf(state_[index]), index, state_[index]);
   }
   return evicted;
-}
-
-bool DiskSlots::PinsKeep(uint64_t slab) const {
-  return state_.PinsKeep(state_.pinned_on_disk, slab, allocator_.slabs());
 }
 
 // A slab serves another slot size only when it is empty. It is closed first, so that none of its
@@ -354,7 +248,7 @@ bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
     if (owner == kNoEntry || !state_[owner].AtRestOnDisk()) free_of_motion = false;
     owners.push_back(owner);
   });
-  if (!free_of_motion || PinsKeep(state_.env.geometry.SlabOf(location))) return false;
+  if (!free_of_motion) return false;
   allocator_.Close(location.offset);
   for (const EntryIndex owner : owners) {
     if (state_[owner].pinned()) state_.Unpin(owner);

@@ -25,8 +25,11 @@ class DiskSlots final : private SlotOwner {
   // Both are borrowed; `cold` is null without a cold store.
   DiskSlots(CacheState* state, ColdChoice* cold);
 
-  // Takes over the disk's blocks at start: adds an entry for each record that fits, coldest first.
-  void Restore(IndexSnapshot snapshot);
+  // The entry gets the slot that a record of an earlier process names, in a slab of that group.
+  // False if no slot can be there: the record is deleted, and the entry forgotten.
+  [[nodiscard]] bool Adopt(EntryIndex entry, const IndexRecord& record, uint32_t group);
+  // Slots are written with generations from this one on. REQUIRES: none was reserved.
+  void NumberFrom(uint32_t generation) { next_generation_ = generation; }
 
   enum class Outcome : uint8_t {
     kReserved,  // entry.disk is set, with a new generation; the block counts as being written
@@ -91,12 +94,6 @@ class DiskSlots final : private SlotOwner {
   };
 
   [[nodiscard]] SlotClass ClassOf(const Namespace& name_space) const;
-  void RestoreNamespaces(const IndexSnapshot& snapshot);
-  // Which group each slab belongs to.
-  [[nodiscard]] std::vector<uint32_t> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
-  void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);
-  void RestoreParent(const IndexRecord& record);
-  void RestoreTokens(const TokensRecord& tokens);
   // Whether the tenant's blocks may be evicted for others.
   [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
   // Slots of the class that are free or being freed, and as many as are wanted.
@@ -106,8 +103,8 @@ class DiskSlots final : private SlotOwner {
   void KeepFree(const Namespace& name_space);
   [[nodiscard]] bool EvictFor(const Namespace& name_space);
   [[nodiscard]] bool EvictFrom(const SpaceRequest& request);
+  // REQUIRES: pins do not keep the slab.
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
-  [[nodiscard]] bool PinsKeep(uint64_t slab) const;
   // The bytes that may come before blocks of the class are evicted, or the tenant's for its cap.
   [[nodiscard]] uint64_t SpareBytes(const SlotClass& slots) const;
   [[nodiscard]] uint64_t SpareBytes(TenantId tenant) const;

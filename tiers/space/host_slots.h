@@ -136,7 +136,7 @@ class HostSlots {
     return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
   }
   [[nodiscard]] bool PinsKeep(uint64_t slab) const {
-    return state_.PinsKeep(state_.pinned_in_host, slab, allocator_.slabs());
+    return state_.pinned_in_host.Keep(slab, allocator_.slabs(), state_.options.pin_fraction);
   }
   [[nodiscard]] bool MoreToCome(const SpaceRequest& request) const;
   // The block is pinned and nowhere else: not the coldest after all.

@@ -8,7 +8,7 @@
 
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/state/pins.h"
+#include "tiers/state/in_flight.h"
 
 namespace kvtier {
 

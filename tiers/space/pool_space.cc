@@ -257,7 +257,7 @@ void PoolSpace::Close(CachePool* pool) {
 }
 
 bool PoolSpace::MayLeave(const BlockEntry& entry) const {
-  return entry.MayLeavePool(PoolsWithBytes(state_, entry));
+  return !entry.pinned() || entry.in_host() || entry.on_disk() || PoolsWithBytes(state_, entry) > 1;
 }
 
 DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) const {

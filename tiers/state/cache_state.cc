@@ -115,21 +115,12 @@ void CacheState::LinkToParent(EntryIndex index, EntryIndex parent) {
   if (!blocks.directory[index].hinted()) ForgetHint(parent);
 }
 
-void CacheState::Extend(EntryIndex index) {
-  BlockEntry& entry = blocks.directory[index];
-  if (entry.retention == RetentionClass::kExtended) return;
-  orders.AgesOf(blocks.TenantOf(entry), entry.retention).Remove(index);
-  entry.retention = RetentionClass::kExtended;
-  orders.AgesOf(blocks.TenantOf(entry), entry.retention).PushHot(index);
-  tables.Update(index);
-}
-
 void CacheState::Use(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = blocks.directory[index];
   ++entry.uses;
   if (entry.recent_uses < BlockEntry::kMostRecentUses) ++entry.recent_uses;
   Apply(index, BlockEvent::kAllowPersist);
-  if (!entry.once()) ForgetHint(index);
+  if (!entry.Has(EntryBits::kOnce)) ForgetHint(index);
   orders.ForgetReturn(index);
   const uint32_t before_s = entry.last_use_s;
   NoteUse(index);
@@ -158,7 +149,11 @@ void CacheState::NoteIdle(EntryIndex index) {
 // its uses anew, as it would if it had been read from there.
 void CacheState::UseComputedAnew(CachePool* pool, EntryIndex index, RetentionClass retention) {
   BlockEntry& entry = blocks.directory[index];
-  if (retention == RetentionClass::kExtended) Extend(index);
+  if (retention == RetentionClass::kExtended && entry.retention != retention) {
+    orders.AgesOf(blocks.TenantOf(entry), entry.retention).Remove(index);
+    entry.retention = retention;
+    orders.AgesOf(blocks.TenantOf(entry), entry.retention).PushHot(index);
+  }
   if (env.keys == nullptr || !entry.has_disk_slot()) entry.created_s = clock.NowS();
   ForgetHint(index);
   const bool in_memory = entry.in_pool() || entry.in_host();

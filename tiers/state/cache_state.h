@@ -119,8 +119,6 @@ class CacheState {
   // known already, or if the depths do not adjoin.
   void LinkToParent(EntryIndex entry, const BlockHash& parent);
   void LinkToParent(EntryIndex entry, EntryIndex parent);
-  // The block's retention becomes `extended`, if it is not already.
-  void Extend(EntryIndex entry);
   // The entry is young again in every order that ages.
   void Touch(EntryIndex entry);
   // The block is one of those that are being erased.
@@ -188,11 +186,6 @@ class CacheState {
     constexpr uint32_t kSlabBits = EntryBits::kPinned | EntryBits::kHostSlot | EntryBits::kDiskSlot;
     if ((changed & kSlabBits) != 0) NotePinnedSlabs(entry, changed);
     NotePresence(index);
-  }
-  // Pins keep the slab of that tier from blocks of other sizes.
-  [[nodiscard]] bool PinsKeep(const PinnedSlabs& of_tier, uint64_t slab, uint64_t slabs) const {
-    return of_tier.Keep(slab,
-                        static_cast<uint64_t>(options.pin_fraction * static_cast<double>(slabs)));
   }
   // The block may have come to a tier or left one.
   void NotePresence(EntryIndex index) {

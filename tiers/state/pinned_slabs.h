@@ -25,11 +25,12 @@ class PinnedSlabs {
     if (bytes_[slab] == 0) --held_;
   }
   [[nodiscard]] bool Has(uint64_t slab) const { return slab < bytes_.size() && bytes_[slab] > 0; }
-  // Whether pins keep the slab from blocks of other sizes: they hold no more than so many slabs, or
-  // it has more of pinned blocks than these slabs have on average. Pins that are spread over many
-  // slabs so give way before those that lie together.
-  [[nodiscard]] bool Keep(uint64_t slab, uint64_t most_slabs) const {
-    return Has(slab) && (held_ <= most_slabs || bytes_[slab] > all_bytes_ / held_);
+  // Whether pins keep the slab from blocks of other sizes: they hold no more than this share of the
+  // tier's `slabs`, or it has more of pinned blocks than the held slabs have on average. Pins that
+  // are spread over many slabs so give way before those that lie together.
+  [[nodiscard]] bool Keep(uint64_t slab, uint64_t slabs, double share) const {
+    const auto most_held = static_cast<uint64_t>(share * static_cast<double>(slabs));
+    return Has(slab) && (held_ <= most_held || bytes_[slab] > all_bytes_ / held_);
   }
 
  private:

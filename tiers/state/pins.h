@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resources of a block's movement while it runs, as move-only values: a pin keeps the bytes
-// where they are, and a count of bytes keeps the movement within its bound. They are given back
-// when the value is destroyed, whichever way that comes about.
+// Pins of blocks that move, as move-only values: a pin keeps the bytes where they are until the
+// value is destroyed, whichever way that comes about.
 //
 // They must be destroyed before the state that they were taken from. Callbacks that others keep
 // (devices, files, executors) may live longer: they point to a value that its owner keeps.
@@ -79,42 +78,6 @@ class PoolPin {
  private:
   PoolBlocks* blocks_ = nullptr;
   BlockIndex block_ = kNoBlock;
-};
-
-// How much of one kind of movement runs at present.
-struct InFlight {
-  uint64_t bytes = 0;
-  uint64_t items = 0;  // blocks, or pieces of blocks
-};
-
-// A part of an InFlight.
-class InFlightBytes {
- public:
-  InFlightBytes() = default;
-  InFlightBytes(InFlight* total, uint64_t bytes, uint64_t items)
-      : total_(total), bytes_(bytes), items_(items) {
-    total_->bytes += bytes_;
-    total_->items += items_;
-  }
-  InFlightBytes(InFlightBytes&& other) noexcept
-      : total_(std::exchange(other.total_, nullptr)), bytes_(other.bytes_), items_(other.items_) {}
-  // The bytes that this had count until `other` ends.
-  InFlightBytes& operator=(InFlightBytes&& other) noexcept {
-    std::swap(total_, other.total_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(items_, other.items_);
-    return *this;
-  }
-  ~InFlightBytes() {
-    if (total_ == nullptr) return;
-    total_->bytes -= bytes_;
-    total_->items -= items_;
-  }
-
- private:
-  InFlight* total_ = nullptr;
-  uint64_t bytes_ = 0;
-  uint64_t items_ = 0;
 };
 
 }  // namespace kvtier

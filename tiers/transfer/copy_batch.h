@@ -13,7 +13,7 @@
 
 #include "base/units.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/state/pins.h"
+#include "tiers/state/in_flight.h"
 
 namespace kvtier {
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tiers/state/cache_state.h"
+#include "tiers/state/pins.h"
 #include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/layer_count.h"
 

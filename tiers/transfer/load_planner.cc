@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "tiers/transfer/block_taker.h"
 #include "tiers/transfer/loader.h"
+#include "tiers/transfer/prefix_finder.h"
 
 namespace kvtier {
 
@@ -13,7 +13,7 @@ BlockSource LoadPlanner::SourceOf(const CachePool& pool, EntryIndex index) const
   const BlockEntry& entry = state_[index];
   const BlockIndex block = state_.blocks.BlockIn(pool, entry);
   if (block != kNoBlock && !pool.blocks[block].loading()) return BlockSource::kHere;
-  if (loader_.SourceOf(entry) == Tier::kHost) return BlockSource::kHost;
+  if (state_.blocks.SourceOf(entry) == Tier::kHost) return BlockSource::kHost;
   return entry.on_disk() ? BlockSource::kDisk : BlockSource::kCold;
 }
 

@@ -38,10 +38,6 @@ const PoolBlock& Loader::Arrival::BlockIn(const CacheState& state) const {
   return pool->blocks[state.blocks.BlockIn(*pool, state.blocks.directory[entry])];
 }
 
-Tier Loader::SourceOf(const BlockEntry& entry) const {
-  return entry.in_host() || state_.blocks.ReadyPool(entry) != nullptr ? Tier::kHost : Tier::kDisk;
-}
-
 // Host is looked at first, then ways that others have begun, and the disk last: a block is read
 // from disk once, however many pools wait for it.
 void Loader::Start(CachePool* pool, EntryIndex index) {

@@ -22,6 +22,8 @@
 #include "tiers/space/host_slots.h"
 #include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/state/in_flight.h"
+#include "tiers/state/pins.h"
 #include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/layer_loader.h"
 #include "tiers/transfer/load_table.h"
@@ -35,12 +37,6 @@ class Loader final : public BlockListener {
   Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSlots* disk,
          LoadTable* loads);
 
-  // The tier that would serve the block to a pool without it.
-  [[nodiscard]] Tier SourceOf(const BlockEntry& entry) const;
-  // Whether that is the cold store, which counts as disk to clients.
-  [[nodiscard]] bool FromCold(const BlockEntry& entry) const {
-    return SourceOf(entry) == Tier::kDisk && !entry.on_disk();
-  }
   // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
   // pool, and has just been given a block of this one that awaits it (its `loading` is set here).
   void Start(CachePool* pool, EntryIndex entry);

@@ -12,6 +12,8 @@
 #include "tiers/space/host_slots.h"
 #include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/state/in_flight.h"
+#include "tiers/state/pins.h"
 #include "tiers/transfer/copy_batch.h"
 
 namespace kvtier {

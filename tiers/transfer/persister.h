@@ -10,6 +10,7 @@
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/persist_queue.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/state/in_flight.h"
 #include "tiers/state/pins.h"
 
 namespace kvtier {

@@ -14,7 +14,7 @@
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/state/pins.h"
+#include "tiers/state/in_flight.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/transfer/cold_fetch.h"
 

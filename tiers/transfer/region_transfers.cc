@@ -410,8 +410,8 @@ EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& reque
     return kNoEntry;
   }
   Use& use = region->uses.at(request.block);
-  use.tier = loader_.SourceOf(state_[index]);
-  use.from_cold = loader_.FromCold(state_[index]);
+  use.tier = state_.blocks.SourceOf(state_[index]);
+  use.from_cold = state_.blocks.FromCold(state_[index]);
   use.tokens = state_[index].tokens;
   state_.Use(pool, index);
   Take(pool, request.block, index);

@@ -24,6 +24,7 @@
 
 #include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/state/pins.h"
 #include "tiers/transfer/block_taker.h"
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/prefix_touches.h"

@@ -279,14 +279,14 @@ TEST(PinnedSlabs, PinsThatLieTogetherKeepTheirSlabWhileOthersGiveWay) {
   constexpr uint64_t kBytes = 4 * kKiB;
   PinnedSlabs slabs;
   for (const uint64_t slab : {0, 0, 0, 1, 2, 3}) slabs.Add(slab, kBytes);
-  EXPECT_TRUE(slabs.Keep(1, 4)) << "they hold no more than they may";
-  EXPECT_TRUE(slabs.Keep(0, 2));
-  EXPECT_FALSE(slabs.Keep(1, 2));
-  EXPECT_FALSE(slabs.Keep(4, 2)) << "none is pinned there";
+  EXPECT_TRUE(slabs.Keep(1, 4, 1.0)) << "they hold no more than they may";
+  EXPECT_TRUE(slabs.Keep(0, 4, 0.5));
+  EXPECT_FALSE(slabs.Keep(1, 4, 0.5));
+  EXPECT_FALSE(slabs.Keep(4, 4, 0.5)) << "none is pinned there";
   slabs.Remove(1, kBytes);
   EXPECT_FALSE(slabs.Has(1));
   slabs.Remove(2, kBytes);
-  EXPECT_TRUE(slabs.Keep(3, 2));
+  EXPECT_TRUE(slabs.Keep(3, 4, 0.5));
 }
 
 // Each update of an engine's weights is a model of its own.
