@@ -156,6 +156,15 @@ void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
       [this, next, done = std::move(done)]() mutable { DrainFrom(next, std::move(done)); }));
 }
 
+// An index that refuses again and again, as on a full file system, would keep a drain waiting for
+// ever. The next start finds out by itself which of its records are wrong.
+bool Cache::Impl::NothingLeftToDrain() const {
+  if (Settled()) return true;
+  if (!disk.committer().refuses()) return false;
+  if (draining_stopped) return offloader.in_flight() + persister.writes_in_flight() == 0;
+  return offloader.Idle() && persister.Idle() && adoption.Idle();
+}
+
 // Blocks committed since a drain began are written, too; they would not be before they have been
 // idle.
 void Cache::Impl::FinishDrains() {
@@ -167,7 +176,7 @@ void Cache::Impl::FinishDrains() {
     (void)retention.PersistSome(state.options.drain_part_rows);
     return state.SchedulePump();
   }
-  if (!Settled()) return;
+  if (!NothingLeftToDrain()) return;
   std::vector<std::function<void()>> finished;
   finished.swap(drains);
   for (const auto& done : finished) done();

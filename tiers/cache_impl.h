@@ -47,6 +47,8 @@ class Cache::Impl {
   // Begins the next part of work that was too much for one event.
   void GoOn();
   void FinishDrains();
+  // Nothing is left that a drain could still bring to disk.
+  [[nodiscard]] bool NothingLeftToDrain() const;
   // Tells the index of uses, from this row of the directory on, in parts of `drain_part_rows`;
   // then `done` waits for the writes.
   void DrainFrom(uint64_t row, std::function<void()> done);

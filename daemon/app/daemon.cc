@@ -158,9 +158,9 @@ Status Daemon::OpenDisk() {
 }
 
 Status Daemon::OpenCold() {
-  KVT_ASSIGN_OR_RETURN(cold_,
-                       AnnotateWithKey(config_, "cold.endpoint",
-                                       ColdTier::Open(config_, &clock_, loop_, executor_.get())));
+  KVT_ASSIGN_OR_RETURN(
+      cold_, AnnotateWithKey(config_, "cold.endpoint",
+                             ColdTier::Open(config_, &clock_, loop_, executor_.get(), log_)));
   return {};
 }
 

@@ -311,18 +311,16 @@ void Loader::OnRead(Reads::iterator read, const Status& status) {
   if (!status) {
     state_.trace.End(TraceKind::kDiskRead, index, /*failed=*/true);
     ++state_.stats.disk_read_errors;
-    ReadFailed(read, MissReason::kReadError, DropReason::kReadError);
-    return;
+    return ReadFailed(read, status, MissReason::kReadError);
   }
   const bool good = read->verdict == SlotVerdict::kGood;
   state_.trace.EndOfRead(index, read->check_begun_us, /*check_failed=*/!good);
   if (good) return OnVerified(read);
   if (read->verdict == SlotVerdict::kErased) {
-    return ReadFailed(read, MissReason::kErased, DropReason::kErased);
+    return ReadFailed(read, status, MissReason::kErased);
   }
   const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
-  ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
-             DropReason::kCorrupt);
+  ReadFailed(read, status, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch);
 }
 
 // The read ends before the block is ready in host, because a block is either being read or in host,
@@ -357,8 +355,8 @@ void Loader::EndHostRead(EntryIndex index, bool in_host) {
 // Read once more, for a fault may lie on the way (cable, controller) and not in the medium. A
 // second failure gives the slot up for good, and the block is a miss for all pools that wait for
 // it.
-void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) {
-  const bool erased = drop == DropReason::kErased;
+void Loader::ReadFailed(Reads::iterator read, const Status& status, MissReason miss) {
+  const bool erased = miss == MissReason::kErased;
   if (!erased && read->attempt < kReadAttempts) {
     ++read->attempt;
     ++state_.stats.disk_read_retries;
@@ -366,6 +364,7 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
     return;
   }
   const DiskLocation location = read->expected.location;
+  state_.incidents.ReportRead(location, read->arrival.entry, status, read->verdict);
   state_.stats.Lane(CopyLane::kDiskToHost).End(state_.clock.NowMs());
   state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.clock.PreciseUs());
   const Arrival arrival = EndRead(read);
@@ -379,7 +378,8 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
   // next read finds out again that it is of no use.
   const BlockEntry& entry = state_[index];
   if (entry.disk == location && !entry.committing()) {
-    disk_.Drop(index, drop, slot);
+    const DropReason damaged = status ? DropReason::kCorrupt : DropReason::kReadError;
+    disk_.Drop(index, erased ? DropReason::kErased : damaged, slot);
   } else {
     state_.ForgetIfGone(index);
   }
@@ -498,6 +498,7 @@ void Loader::OnCopied(Batch* batch, const Status& status) {
     Arrived(pool, batch->entries);
     return;
   }
+  state_.incidents.Report(IncidentKind::kCopyFailed, pool->namespace_id, status.error().ToString());
   for (const EntryIndex entry : batch->entries) Fail({pool, entry}, MissReason::kCopyFailed);
 }
 

@@ -149,7 +149,7 @@ class Loader {
   void IssueRead(Reads::iterator read);
   void OnRead(Reads::iterator read, const Status& status);
   void OnVerified(Reads::iterator read);
-  void ReadFailed(Reads::iterator read, MissReason miss, DropReason drop);
+  void ReadFailed(Reads::iterator read, const Status& status, MissReason miss);
   // Host has its bytes.
   void OnInHost(const Arrival& arrival);
   // The block is no longer being read; `read` is invalid afterwards.

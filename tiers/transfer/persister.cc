@@ -157,6 +157,7 @@ Persister::Step Persister::TryWrite(EntryRef block) {
   }
   const uint64_t slot_bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
   if (state_.write_budget.left_bytes() < slot_bytes) {
+    state_.incidents.ReportBudgetSpent();
     FailPersist(index, DropReason::kWriteBudget);
     return Step::kSkipped;
   }
