@@ -46,8 +46,8 @@ class Pool {
   // Errors: kUnavailable, for whatever reason.
   [[nodiscard]] Result<std::shared_ptr<const Attachment>> Attached();
   // The same for a sequence that is about to be opened: waits for the next daemon, which may have
-  // the pool with all its blocks, even though this client holds none of them. Of one daemon's
-  // absence all calls together wait for `resume_wait_ms` at most.
+  // the pool with all its blocks, even though this client holds none of them. All calls together
+  // wait for `resume_wait_ms` at most in one daemon's absence.
   [[nodiscard]] Result<std::shared_ptr<const Attachment>> AttachedForOpening();
   // The last attachment, alive or not. Errors: kUnavailable "never_attached": the daemon has not
   // been there yet.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes wrong while a daemon serves is in its log, and in what kvtierctl says.
+// Faults of a daemon that serves are in its log and in the output of kvtierctl.
 #include <gmock/gmock.h>
 
 #include <filesystem>

@@ -48,7 +48,7 @@ TEST_F(CacheColdTest, CountsWhatComesFromTheStoreAsCold) {
   ExpectBytes(hashes_, Acquire(kAlice, hashes_));
   EXPECT_EQ(cache_->stats().blocks.cold, 4u);
   EXPECT_EQ(cache_->stats().tokens.cold, 4u * kBlockTokens);
-  // More than were missed in all would be shown as a hit rate above what is possible.
+  // A number above the blocks that were missed would show a hit rate above the possible one.
   EXPECT_EQ(cache_->Gauges().infinite_missed_blocks, 0u);
   Release(kAlice, HandlesOf(Acquire(kAlice, hashes_)));
   EXPECT_EQ(cache_->stats().blocks.cold, 4u) << "the pool has them by now";

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// What was told of one kind.
+// The incidents of one kind that the owner was told.
 std::vector<Incident> Told(const FakeMachine& machine, IncidentKind kind) {
   std::vector<Incident> told;
   std::ranges::copy_if(machine.owner.incidents, std::back_inserter(told),
