@@ -114,7 +114,9 @@ void AddLsCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
       "ls", "List cached blocks: their tiers, tokens, depth, age, idle time and references.");
   const auto arguments = std::make_shared<LsArguments>();
-  AddTierOption(command, &arguments->selection, "Blocks held by this tier only.");
+  AddTierOption(command, &arguments->selection,
+                "Blocks held by this tier only; cold: those that this host knows there.",
+                {"pool", "host", "disk", "cold"});
   AddNamespaceOptions(command, &arguments->selection);
   command
       ->add_option("--prefix", arguments->selection.prefix,

@@ -68,6 +68,24 @@ TEST(Kvtierd, ServesWithoutADiskTierForWhichThereIsNoRoom) {
   ExpectToServeWithoutDisk(&kvtierd, directory.path(), "disk_full");
 }
 
+TEST(Kvtierd, WarnsOfAModelThatDoesNotNameItsWeightsAndOfNoOther) {
+  const TestDirectory directory;
+  Kvtierd kvtierd(SmallArguments(directory.path()));
+  ASSERT_TRUE(kvtierd.ReadUntil("READY socket=")) << kvtierd.output();
+  WireClient client(directory.path() / "kvtier.sock");
+  (void)client.Hello();
+  ModelRecord record = TestModel();
+  record.revision.clear();
+  record.extra = {{"weights", "files:0123"}};
+  record.name = "by-digest";
+  (void)client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+  record.extra.clear();
+  record.name = "by-name-alone";
+  (void)client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+  ASSERT_TRUE(kvtierd.ReadUntil("\"by-name-alone\" of tenant")) << kvtierd.output();
+  EXPECT_EQ(kvtierd.output().find("\"by-digest\""), std::string::npos) << kvtierd.output();
+}
+
 TEST(Kvtierd, ALimitOnTheSizeOfFilesIsAnErrorOfAWriteAndNotTheEnd) {
   const TestDirectory directory;
   Kvtierd kvtierd(SmallArguments(directory.path()), {.file_bytes = 1 << 20});
