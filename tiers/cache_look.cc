@@ -18,11 +18,13 @@ BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
   state.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
     in_pool |= !pool.is_region && !pool.blocks[block].loading();
   });
-  return {in_pool, entry.in_host(), entry.persisted(), entry.unverified_on_disk()};
+  return {in_pool, entry.in_host(), entry.persisted(), entry.unverified_on_disk(),
+          entry.cold_copy()};
 }
 
 bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry& entry) {
   if (filter.tier && !PresenceOf(state, entry).in(*filter.tier)) return false;
+  if (filter.cold && !entry.cold_copy()) return false;
   if (filter.hashes && !filter.hashes->Contains(entry.hash)) return false;
   return !filter.namespaces ||
          std::ranges::binary_search(*filter.namespaces, entry.namespace_id);

@@ -149,7 +149,8 @@ Status Open(kvt_pool* pool, const kvt_sequence_options* options, const uint32_t*
   KVT_RETURN_IF_ERROR(CheckArray(tokens, token_count, "tokens"));
   KVT_ASSIGN_OR_RETURN(SequenceOptions checked, ToOptions(options, pool->pool->connection()));
   checked.wish.cost = pool->pool->compute_cost();
-  KVT_ASSIGN_OR_RETURN(std::shared_ptr<const Attachment> attachment, pool->pool->Attached());
+  KVT_ASSIGN_OR_RETURN(std::shared_ptr<const Attachment> attachment,
+                       pool->pool->AttachedForOpening());
   auto handle = std::make_unique<kvt_sequence>();
   handle->connection = &pool->pool->connection();
   KVT_ASSIGN_OR_RETURN(handle->sequence, Sequence::Open(std::move(attachment), std::move(checked),

@@ -53,6 +53,7 @@ class Attachment {
   [[nodiscard]] LinkPtr link() const { return link_->Current(); }
   // One that stands: see PoolLink::Live.
   [[nodiscard]] Result<LinkPtr> Live() const { return link_->Live(); }
+  [[nodiscard]] bool MayOutlive() const { return link_->MayOutlive(); }
   [[nodiscard]] bool MayResume() const { return link_->MayResume(); }
   // See PoolLink::CheckHeld.
   [[nodiscard]] Status CheckHeld(std::span<const BlockHandle> blocks) const {

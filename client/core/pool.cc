@@ -77,6 +77,20 @@ Result<std::shared_ptr<const Attachment>> Pool::Attached() {
   return Latest();
 }
 
+Result<std::shared_ptr<const Attachment>> Pool::AttachedForOpening() {
+  Result<std::shared_ptr<const Attachment>> attached = Attached();
+  const Result<std::shared_ptr<const Attachment>> latest = Latest();
+  if (attached || !latest || !(*latest)->MayOutlive()) return attached;
+  std::unique_lock lock(mutex_);
+  if (std::exchange(waited_for_, (*latest)->link()) != (*latest)->link()) {
+    wait_until_ = DeadlineIn(connection_->options().resume_wait_ms);
+  }
+  const Deadline until = wait_until_;
+  lock.unlock();
+  if (std::chrono::steady_clock::now() >= until) return attached;
+  return connection_->WaitForSession(until) ? Attached() : attached;
+}
+
 Result<uint32_t> Pool::DeviceIn(const std::shared_ptr<DaemonSession>& session) {
   if (device_ != kAnyDevice) return device_;
   KVT_ASSIGN_OR_RETURN(const auto devices, connection_->DevicesOf(*session));

@@ -45,6 +45,10 @@ class Pool {
   // attached again.
   // Errors: kUnavailable, for whatever reason.
   [[nodiscard]] Result<std::shared_ptr<const Attachment>> Attached();
+  // The same for a sequence that is about to be opened: waits for the next daemon, which may have
+  // the pool with all its blocks, even though this client holds none of them. All calls together
+  // wait for `resume_wait_ms` at most in one daemon's absence.
+  [[nodiscard]] Result<std::shared_ptr<const Attachment>> AttachedForOpening();
   // The last attachment, alive or not. Errors: kUnavailable "never_attached": the daemon has not
   // been there yet.
   [[nodiscard]] Result<std::shared_ptr<const Attachment>> Latest() const;
@@ -93,6 +97,9 @@ class Pool {
   std::mutex attach_mutex_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Attachment> latest_;
+  // The link whose daemon calls have waited for, and until when.
+  LinkPtr waited_for_;
+  Deadline wait_until_;
   ComputeCost compute_cost_;
   // Each under the first attachment that used it, so that pointers into them stay good.
   std::map<uint64_t, std::shared_ptr<PoolMapping>> mappings_;

@@ -66,6 +66,11 @@ bool PoolLink::MayResume() const {
   return CanResume() && !held_.empty();
 }
 
+bool PoolLink::MayOutlive() const {
+  const std::lock_guard lock(mutex_);
+  return CanResume();
+}
+
 Result<LinkPtr> PoolLink::Live() {
   LinkPtr link = Current();
   if (link->session->channel().Poll()) return link;

@@ -70,6 +70,8 @@ class PoolLink {
   [[nodiscard]] Status CheckHeld(std::span<const BlockHandle> blocks);
   // Whether something is held that Live would try to take back.
   [[nodiscard]] bool MayResume() const;
+  // Whether the pool may outlive the session's daemon, so that the next one is worth waiting for.
+  [[nodiscard]] bool MayOutlive() const;
 
   // The application holds what an acquire over `link` brought. False if it does not, because the
   // link has been replaced since, and the acquired blocks are lost.

@@ -17,6 +17,7 @@
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "tiers/cache.h"
+#include "tiers/types/given_up.h"
 
 namespace kvtier {
 namespace {
@@ -140,6 +141,7 @@ class Drain final : public AdminOperation {
 
   void Run() override {
     total_ = Left();
+    given_up_before_ = BlocksGivenUp(cache_.stats());
     ReportForever();
     cache_.Drain(WhileAlive([this] { OnDrained(); }));
   }
@@ -147,10 +149,13 @@ class Drain final : public AdminOperation {
  private:
   [[nodiscard]] uint64_t Left() const { return cache_.Gauges().unpersisted_blocks; }
 
+  // Blocks that the disk or the index refused are left as well, though none waits for them any
+  // more.
   void OnDrained() {
+    const uint64_t refused = BlocksGivenUp(cache_.stats()) - given_up_before_;
     Reply(Text({{"schema", "kvtier.drain/1"},
-                {"blocks", total_},
-                {"left", Left()},
+                {"blocks", std::max(total_, Left() + refused)},
+                {"left", Left() + refused},
                 {"seconds", Seconds()}}));
   }
 
@@ -166,6 +171,7 @@ class Drain final : public AdminOperation {
   }
 
   uint64_t total_ = 0;
+  uint64_t given_up_before_ = 0;
 };
 
 // Ends the daemon as SIGTERM does. There is no reply: when all is written, the connection ends, and

@@ -42,7 +42,8 @@ Status TakeFlag(const json::value& value, bool* out) {
   return {};
 }
 
-Status TakeTier(const json::value& value, std::optional<Tier>* out) {
+Status TakeTier(const json::value& value, AdminRequestBody* request) {
+  std::optional<Tier>* const out = &request->tier;
   std::string name;
   KVT_RETURN_IF_ERROR(TakeText(value, &name));
   if (name == "pool") {
@@ -51,8 +52,10 @@ Status TakeTier(const json::value& value, std::optional<Tier>* out) {
     *out = Tier::kHost;
   } else if (name == "disk") {
     *out = Tier::kDisk;
+  } else if (name == "cold") {
+    request->cold = true;
   } else {
-    return BadRequest("must be pool, host or disk");
+    return BadRequest("must be pool, host, disk or cold");
   }
   return {};
 }
@@ -81,7 +84,7 @@ Status TakeMember(std::string_view name, const json::value& value, AdminRequestB
   if (name == "model") return TakeText(value, &request->model);
   if (name == "epoch") return TakeText(value, &request->epoch);
   if (name == "prefix") return TakeText(value, &request->prefix);
-  if (name == "tier") return TakeTier(value, &request->tier);
+  if (name == "tier") return TakeTier(value, request);
   if (name == "hashes") return TakeHashes(value, &request->hashes);
   if (name == "all") return TakeFlag(value, &request->all);
   if (name == "release") return TakeFlag(value, &request->release);

@@ -37,6 +37,7 @@ json::array TierNames(const BlockPresence& presence) {
   for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
     if (presence.in(tier)) names.emplace_back(TierName(tier));
   }
+  if (presence.cold) names.emplace_back("cold");
   return names;
 }
 
@@ -55,15 +56,9 @@ json::object NamespaceJson(const ModelRegistry& models, const NamespaceIdentity&
 // Written by hand, because a listing may have a million blocks. All texts are names of this program
 // or hexadecimal digits, so that nothing needs to be escaped.
 void AppendBlock(const BlockRecord& block, std::string* out) {
-  *out += fmt::format(R"({{"hash":"{}","namespace":{},"tiers":[)", block.key.hash.Hex(),
-                      block.key.namespace_id.value);
-  bool first = true;
-  for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
-    if (!block.presence.in(tier)) continue;
-    *out += fmt::format("{}\"{}\"", first ? "" : ",", TierName(tier));
-    first = false;
-  }
-  *out += fmt::format(R"(],"tokens":{},"depth":{},"created_s":{},"last_use_s":{},"uses":{},)"
+  *out += fmt::format(R"({{"hash":"{}","namespace":{},"tiers":{})", block.key.hash.Hex(),
+                      block.key.namespace_id.value, json::serialize(TierNames(block.presence)));
+  *out += fmt::format(R"(,"tokens":{},"depth":{},"created_s":{},"last_use_s":{},"uses":{},)"
                       R"("retention":"{}","references":{},"pinned":{}}})",
                       block.tokens, PositionOf(block.depth), block.created_s, block.last_use_s,
                       block.uses, RetentionName(block.retention), block.references,
@@ -158,6 +153,7 @@ Result<std::unique_ptr<AdminOperation>> MakeListing(const OperationBasics& basic
                                                     std::shared_ptr<AdminCall> call) {
   if (request.limit == 0) return BadRequest("\"limit\" must not be 0");
   BlockFilter filter{.tier = request.tier,
+                     .cold = request.cold,
                      .namespaces = NamespacesOf(*basics.cache, *models, request)};
   if (!request.prefix.empty()) {
     filter.hashes = HashRange::BeginningWith(request.prefix);
@@ -242,6 +238,9 @@ Result<std::string> EvictBlocks(Cache* cache, const ModelRegistry& models,
                                 const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
   const std::vector<NamespaceId> ids = NamespacesOf(*cache, models, request);
+  if (request.cold) {
+    return BadRequest("\"tier\" must be pool, host or disk: other hosts use the cold store, too");
+  }
   std::array<uint64_t, 5> outcomes{};
   for (const BlockHash& hash : request.hashes) {
     // A hash counts as absent only if it is in none of the namespaces.

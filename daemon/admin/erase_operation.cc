@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/units.h"
 #include "daemon/admin/admin_operations.h"
 #include "daemon/config/config.h"
+#include "daemon/config/tenants.h"
 #include "daemon/runtime/log.h"
 #include "tiers/cache.h"
 
@@ -28,6 +31,29 @@ bool HasUnencryptedDisk(const Config& config) {
 
 bool HasPlainColdTier(const Config& config) {
   return !config.cold.endpoint.empty() && config.disk.encryption == DiskEncryption::kNone;
+}
+
+// The tenants of the configuration, and those that there are or were blocks of.
+std::set<std::string> KnownTenants(const Config& config, const Cache& cache) {
+  std::set<std::string> names;
+  for (const TenantConfig& tenant : config.tenants) names.insert(tenant.name);
+  if (names.empty()) names.insert(std::string(kDefaultTenant));
+  for (const NamespaceIdentity& known : cache.Namespaces()) names.insert(known.tenant);
+  return names;
+}
+
+// A mistyped name must not look like an erasure, which an operator may have to vouch for.
+Status CheckTenant(const Config& config, const Cache& cache, const std::string& tenant) {
+  if (tenant.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"tenant\" is missing");
+  }
+  const std::set<std::string> known = KnownTenants(config, cache);
+  if (known.contains(tenant)) return {};
+  return MakeError(ErrorCode::kNotFound, "unknown_tenant",
+                   fmt::format("there is no tenant \"{}\", neither configured nor with blocks "
+                               "here; there are {}. One of which only a store that hosts share "
+                               "has objects is to be configured first",
+                               tenant, fmt::join(known, ", ")));
 }
 
 // An erasure goes on when its caller has gone, because half of one is of no use. Its lines in the
@@ -95,9 +121,7 @@ Result<std::unique_ptr<AdminOperation>> MakeErasure(const OperationBasics& basic
                                                     const Config* config, Log* log,
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
-  if (request.tenant.empty()) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"tenant\" is missing");
-  }
+  KVT_RETURN_IF_ERROR(CheckTenant(*config, *basics.cache, request.tenant));
   if (request.before_ms > basics.clock->WallMs()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"before_ms\" is in the future");
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "daemon/app/incident_log.h"
 #include "gpu/host_device.h"
 #include "tiers/state/cache_environment.h"
 
@@ -17,8 +18,8 @@ class Log;
 class DaemonCacheOwner final : public CacheOwner {
  public:
   // All are borrowed and outlive this.
-  DaemonCacheOwner(EventQueue* loop, Log* log, const AttentionService* attention)
-      : lent_host_memory_(loop), log_(*log), attention_(*attention) {}
+  DaemonCacheOwner(EventLoop* loop, Log* log, const AttentionService* attention)
+      : lent_host_memory_(loop), log_(*log), incidents_(loop, log), attention_(*attention) {}
 
   // Copies to and from regions in host memory.
   [[nodiscard]] Device* lent_host_memory() { return &lent_host_memory_; }
@@ -28,10 +29,12 @@ class DaemonCacheOwner final : public CacheOwner {
   void OnKeysExpired(uint64_t keys) override;
   void OnErasureResumed(const std::string& tenant, const EraseReport& report,
                         const Status& status) override;
+  void OnIncident(const Incident& incident) override { incidents_.Write(incident); }
 
  private:
   HostDevice lent_host_memory_;
   Log& log_;
+  IncidentLog incidents_;
   const AttentionService& attention_;
 };
 

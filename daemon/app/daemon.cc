@@ -142,10 +142,20 @@ Status Daemon::OpenDisk() {
     OpenDescriptors();
     return descriptors_->Take(kDiskKeysName);
   };
-  KVT_ASSIGN_OR_RETURN(
-      disk_, AnnotateWithKey(config_, "disk.directory",
-                             DiskTier::Open(config_, clock_, loop_, executor_.get(), log_, manager_,
-                                            take_keys)));
+  Result<std::unique_ptr<DiskTier>> opened = AnnotateWithKey(
+      config_, "disk.directory",
+      DiskTier::Open(config_, clock_, loop_, executor_.get(), log_, manager_, take_keys));
+  if (!opened && !MayServeWithoutDisk(opened.error())) {
+    return tl::unexpected(std::move(opened).error());
+  }
+  if (!opened) {
+    // The next daemon needs the keys of the blocks that are there.
+    OpenDescriptors();
+    without_disk_ = opened.error();
+    unused_keys_ = descriptors_->Take(kDiskKeysName);
+    opened = DiskTier::Unavailable(config_, opened.error(), log_, manager_);
+  }
+  disk_ = *std::move(opened);
   if (disk_->keys_descriptor() < 0) return {};
   const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
   if (!kept && config_.disk.root_key.empty()) {
@@ -158,9 +168,9 @@ Status Daemon::OpenDisk() {
 }
 
 Status Daemon::OpenCold() {
-  KVT_ASSIGN_OR_RETURN(cold_,
-                       AnnotateWithKey(config_, "cold.endpoint",
-                                       ColdTier::Open(config_, &clock_, loop_, executor_.get())));
+  KVT_ASSIGN_OR_RETURN(
+      cold_, AnnotateWithKey(config_, "cold.endpoint",
+                             ColdTier::Open(config_, &clock_, loop_, executor_.get(), log_)));
   return {};
 }
 
@@ -179,6 +189,16 @@ Status Daemon::OpenDevices() {
   // A share of the free memory is never the same twice.
   kept_pools_->SetDevices(&devices_, /*same_size=*/config_.pool.free_fraction <= 0);
   return {};
+}
+
+void Daemon::WatchForDisk(std::function<void()> on_back) {
+  if (!without_disk_ || !DiskMayComeBack(*without_disk_)) return;
+  disk_retry_ = std::make_unique<DiskRetry>(
+      loop_, executor_.get(),
+      [disk = config_.disk, slab_bytes = config_.cache.slab_bytes] {
+        return ProbeDisk(disk, slab_bytes);
+      },
+      std::move(on_back));
 }
 
 void Daemon::OpenKeptPools() {

@@ -14,6 +14,7 @@
 #include "daemon/admin/admin_server.h"
 #include "daemon/admin/trace_ring.h"
 #include "daemon/app/cache_owner.h"
+#include "daemon/app/disk_retry.h"
 #include "daemon/app/shutdown.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"
@@ -67,6 +68,9 @@ class Daemon {
   // REQUIRES: started.
   [[nodiscard]] CacheGauges Gauges() const { return cache_->Gauges(); }
   [[nodiscard]] size_t session_count() const { return server_->session_count(); }
+  // Has `on_back` be called once a disk tier that this start had to do without can be had: then the
+  // daemon should be started again. At most once. REQUIRES: started.
+  void WatchForDisk(std::function<void()> on_back);
   // No copy, disk I/O or computation is under way: the daemon may be destroyed. Otherwise the
   // process should end without destroying it, since those still use its memory.
   [[nodiscard]] bool idle() const {
@@ -147,7 +151,9 @@ class Daemon {
   std::unique_ptr<DescriptorStore> descriptors_;
   std::unique_ptr<KeptPools> kept_pools_;
   std::unique_ptr<DiskTier> disk_;
-  std::unique_ptr<ColdTier> cold_;  // null: off
+  std::optional<UniqueFd> unused_keys_;  // of a disk tier that could not be had
+  std::optional<Error> without_disk_;    // why
+  std::unique_ptr<ColdTier> cold_;       // null: off
   std::unique_ptr<AttentionService> attention_;
   std::unique_ptr<EventService> events_;  // null: off
   std::unique_ptr<Cache> cache_;
@@ -164,6 +170,7 @@ class Daemon {
   HitHistory history_;
   MetricsSources metrics_sources_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null: not asked for
+  std::unique_ptr<DiskRetry> disk_retry_;  // null: the disk is there, or cannot come by itself
   bool ends_in_background_ = false;
   int64_t trim_at_ms_ = 0;
   Timer tick_;

@@ -77,6 +77,13 @@ std::optional<int> ParseArguments(int argc, char** argv, DaemonArguments* argume
   return std::nullopt;
 }
 
+// Whether all that was printed has been written.
+bool Flushed() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
+  fmt::print(stderr, "kvtierd: standard output cannot be written\n");
+  return false;
+}
+
 // For errors before there is a log. The context of a configuration error says where the mistake
 // stands and what to do; its code would add nothing.
 int Complain(const Error& error, int exit_code) {
@@ -119,13 +126,14 @@ int Main(int argc, char** argv) {
     return LoadConfig(arguments.config_path, arguments.overrides);
   };
   const Result<Config> config = read();
-  if (!config) return Complain(config.error(), kExitConfiguration);
+  if (!config && arguments.check_config) return Complain(config.error(), kExitConfiguration);
+  if (!config) return Complain(config.error(), ExitCodeOfFailedStart(config.error()));
   if (arguments.check_config) {
     fmt::print("{}", FormatConfig(*config));
     std::vector<std::string> doubts = BeyondMemory(*config, ReadMachineMemory().total_bytes);
     std::ranges::move(BeyondDisk(*config), std::back_inserter(doubts));
     for (const std::string& doubt : doubts) fmt::print(stderr, "kvtierd: warning: {}\n", doubt);
-    return 0;
+    return Flushed() ? 0 : kExitFailure;
   }
   return Service(*config, read, arguments.dev ? DevScreen(facts, *config) : "").Run();
 }

@@ -7,15 +7,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <functional>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/units.h"
+#include "daemon/config/config_check.h"
 #include "daemon/runtime/process.h"
 
 namespace kvtier {
@@ -63,6 +66,8 @@ Status WithResources(const std::function<Status()>& start) {
   }
 }
 
+constexpr auto kPauseAfterFailure = std::chrono::seconds(3);
+
 std::string TierStatus(std::string_view name, uint64_t used_bytes, uint64_t capacity_bytes) {
   if (capacity_bytes == 0) return fmt::format("{} off", name);
   return fmt::format("{} {} of {}", name, FormatByteSize(used_bytes),
@@ -70,6 +75,12 @@ std::string TierStatus(std::string_view name, uint64_t used_bytes, uint64_t capa
 }
 
 }  // namespace
+
+int ExitCodeOfFailedStart(const Error& error) {
+  if (IsConfigurationError(error)) return kExitConfiguration;
+  if (ServiceManager::IsPresent()) std::this_thread::sleep_for(kPauseAfterFailure);
+  return kExitFailure;
+}
 
 Service::Service(const Config& config, std::function<Result<Config>()> read_again,
                  std::string ready_text)
@@ -85,6 +96,8 @@ int Service::Run() {
   ::umask(0077);
   // A client that goes away while a reply is written must be an error of that write.
   std::signal(SIGPIPE, SIG_IGN);
+  // A limit on the size of files (LimitFSIZE=) must be an error of the write that meets it.
+  std::signal(SIGXFSZ, SIG_IGN);
   // The default effect of SIGHUP would end the process if it came before the loop can take it.
   std::signal(SIGHUP, SIG_IGN);
   RaiseDescriptorLimit();
@@ -96,7 +109,7 @@ int Service::Run() {
   if (const Status started = WithResources(start); !started) {
     log_.Error("daemon.failed", "{}{}", started.error().ToString(), DescriptorHint());
     manager_.Status("cannot start: " + started.error().context);
-    return IsConfigurationError(started.error()) ? kExitConfiguration : kExitFailure;
+    return ExitCodeOfFailedStart(started.error());
   }
   StartHeartbeats();
   const ServerConfig& server = daemon_.config().server;
@@ -108,12 +121,25 @@ int Service::Run() {
   fmt::print("{}", ready_text_);
   std::fflush(stdout);
   manager_.Ready(StatusLine());
+  daemon_.WatchForDisk([this] { OnDiskBack(); });
   loop_.Run();
   log_.Info("daemon.stopped", "pid {}; {}", ::getpid(), daemon_.WhatStaysKept());
   // Copies that did not end in time still use the memory that would be destroyed. Blocks on disk
   // are safe at any moment, so that the process may end here.
-  if (!daemon_.idle()) std::_Exit(0);
-  return 0;
+  if (!daemon_.idle()) std::_Exit(exit_code_);
+  return exit_code_;
+}
+
+// Pools and host memory outlive the process, and clients wait for the next one.
+void Service::OnDiskBack() {
+  if (!ServiceManager::IsPresent()) {
+    log_.Warning("disk.back", "the disk tier could be had now: restart the daemon to use it");
+    return;
+  }
+  if (std::exchange(stopping_, true)) return;
+  log_.Warning("disk.back", "the disk tier can be had now: ending, to be started again with it");
+  exit_code_ = kExitAgain;
+  daemon_.BeginShutdown([this] { loop_.Stop(); });
 }
 
 void Service::StartHeartbeats() {

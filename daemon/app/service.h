@@ -22,6 +22,12 @@ namespace kvtier {
 // sysexits.h's EX_CONFIG: systemd is told not to restart on it.
 inline constexpr int kExitConfiguration = 78;
 inline constexpr int kExitFailure = 1;
+// EX_TEMPFAIL: ended in order, to be started again with a disk tier that there is by now.
+inline constexpr int kExitAgain = 75;
+
+// The exit code for a start that failed. A service manager tries again at once and for ever, so
+// that this waits for some seconds first where there is one.
+[[nodiscard]] int ExitCodeOfFailedStart(const Error& error);
 
 // Main thread only, which is the loop's thread. Made once per process: it sets the process's umask,
 // signal dispositions and descriptor limit. The members' order matters: the daemon goes before the
@@ -37,8 +43,8 @@ class Service {
   Service& operator=(const Service&) = delete;
 
   // Starts the daemon, serves until it is told to stop, and returns the process's exit code: 0
-  // after a clean end, kExitConfiguration if only another configuration can help, kExitFailure
-  // otherwise.
+  // after a clean end, kExitAgain after one that a start is to follow, kExitConfiguration if only
+  // another configuration can help, kExitFailure otherwise.
   [[nodiscard]] int Run();
 
  private:
@@ -48,6 +54,8 @@ class Service {
   // The first call begins the drain; the second ends the process without it, for an operator who
   // cannot wait. The disk tier is consistent after either.
   void Stop(int signal);
+  // The disk that the start had to do without is there: ends, if a service manager starts it again.
+  void OnDiskBack();
   void StartHeartbeats();
   [[nodiscard]] std::string StatusLine() const;
 
@@ -61,6 +69,7 @@ class Service {
   Heartbeat status_;
   const std::string ready_text_;
   bool stopping_ = false;
+  int exit_code_ = 0;
 };
 
 }  // namespace kvtier

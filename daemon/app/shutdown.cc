@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tiers/types/given_up.h"
+
 namespace kvtier {
 namespace {
 
@@ -20,16 +22,6 @@ constexpr int64_t kIdleGraceMs = 5000;
 // systemd's time-out exceeds what a step may take by this much, so that it never kills a daemon
 // that still keeps to its own deadlines.
 constexpr int64_t kMarginMs = 10'000;
-
-// Blocks whose write was refused or failed; they count as dropped from then on.
-uint64_t GivenUp(const CacheStats& stats) {
-  uint64_t blocks = 0;
-  for (const DropReason reason :
-       {DropReason::kDiskFull, DropReason::kWriteBudget, DropReason::kWriteError}) {
-    blocks += stats.drops[static_cast<size_t>(Tier::kDisk)][static_cast<size_t>(reason)];
-  }
-  return blocks;
-}
 
 }  // namespace
 
@@ -61,7 +53,7 @@ void Shutdown::BeginDrain() {
     return WaitForIdle();
   }
   drain_total_ = env_.cache->Gauges().unpersisted_blocks;
-  given_up_before_ = GivenUp(env_.cache->stats());
+  given_up_before_ = BlocksGivenUp(env_.cache->stats());
   env_.log->Info("drain.begun", "{} blocks are to be written to disk", drain_total_);
   env_.manager->Stopping(fmt::format("Draining: {} blocks to disk", drain_total_),
                          env_.config->drain.deadline_ms + kIdleGraceMs + kMarginMs);
@@ -98,13 +90,13 @@ void Shutdown::WaitForDrain() {
 void Shutdown::ReportOutcome() const {
   // Read when everything has ended, so that writes that came through after the deadline count.
   const uint64_t late = env_.cache->Gauges().unpersisted_blocks;
-  const uint64_t refused = GivenUp(env_.cache->stats()) - given_up_before_;
+  const uint64_t refused = BlocksGivenUp(env_.cache->stats()) - given_up_before_;
   if (late + refused == 0) {
     env_.log->Info("drain.done", "after {} ms", drained_ms_);
   } else {
     env_.log->Warning("drain.incomplete",
                       "{} blocks were not written in {} ms, {} were refused (disk full, write "
-                      "budget spent, or errors)",
+                      "budget spent, or errors of disk or index)",
                       late, drained_ms_, refused);
   }
 }

@@ -276,8 +276,6 @@ struct Remedy {
   std::string_view reason;
   std::string_view key;  // empty: the caller's
   std::string_view advice;
-  // The same start will fail again until an operator does something.
-  bool lasting = true;
 };
 
 constexpr std::array kRemedies = {
@@ -302,6 +300,8 @@ constexpr std::array kRemedies = {
     Remedy{"pool_exceeds_vram", "pool.bytes", "lower it"},
     Remedy{"pool_below_granule", "pool.bytes", "raise it to one piece at least"},
     Remedy{"cold_library", "cold.endpoint", "install its library"},
+    Remedy{"root_key_open", "disk.root_key",
+           "name a file of mode 0400 or 0600 that the daemon's user can read, or the credential"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
     Remedy{"cold_endpoint", "cold.endpoint", "name resp://HOST:PORT or resp:///PATH"},
     Remedy{"socket_in_use", "", "stop that process, or name another path"},
@@ -309,9 +309,8 @@ constexpr std::array kRemedies = {
     Remedy{"socket_path_too_long", "", "name one of at most 107 bytes"},
     Remedy{"EADDRINUSE", "",
            "another process listens there (ss -ltnp): end it, or name another port; port 0 takes "
-           "a free one",
-           false},
-    Remedy{"EADDRNOTAVAIL", "", "name an address that this machine has (ip address)", false},
+           "a free one"},
+    Remedy{"EADDRNOTAVAIL", "", "name an address that this machine has (ip address)"},
     Remedy{"EACCES", "", "give the daemon's user access to it, or name another path"},
     Remedy{"EPERM", "", "give the daemon's user access to it, or name another path"},
     Remedy{"EROFS", "",
@@ -323,8 +322,8 @@ constexpr std::array kRemedies = {
     Remedy{"ELOOP", "", "name a path without circular links"},
     Remedy{"ENAMETOOLONG", "", "name a shorter path"},
     Remedy{"EINVAL", "", ""},
-    Remedy{"ENOSPC", "", "free space there", false},
-    Remedy{"ENOMEM", "", "lower host.bytes or pool.bytes, or free memory", false},
+    Remedy{"ENOSPC", "", "free space there"},
+    Remedy{"ENOMEM", "", "lower host.bytes or pool.bytes, or free memory"},
 };
 
 // Null for reasons that are about nothing that an operator can set.
@@ -406,18 +405,12 @@ Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {
   return error;
 }
 
+// A disk may be mounted yet, a driver loaded, room made, a user be known to a directory service,
+// and a process that holds the directory may end. A file that is wrong in itself, or asks for a
+// shape that the disk's files do not have, stays wrong until it is changed.
 bool IsConfigurationError(const Error& error) {
-  const Remedy* const remedy = FindRemedy(error.reason);
-  // Errors of I/O pass by themselves as a rule (a disk that is not mounted yet), and so a restart
-  // may help, except where the table knows better.
-  switch (error.code) {
-    case ErrorCode::kInternal:
-      return false;
-    case ErrorCode::kIoError:
-      return remedy != nullptr && remedy->lasting;
-    default:
-      return true;
-  }
+  if (error.reason == "config_unknown_user") return false;
+  return error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kWrongState;
 }
 
 }  // namespace kvtier

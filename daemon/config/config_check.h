@@ -41,8 +41,8 @@ template <typename Value>
   return tl::unexpected(AnnotateWithKey(config, key, std::move(result).error()));
 }
 
-// Whether a start that failed so is the configuration's fault, so that trying again will not help.
-// The process then ends with the exit code on which systemd does not restart it.
+// Whether a start that failed so fails again until the configuration is changed. The process then
+// ends with the exit code on which systemd does not restart it.
 [[nodiscard]] bool IsConfigurationError(const Error& error);
 
 }  // namespace kvtier

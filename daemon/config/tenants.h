@@ -12,6 +12,9 @@
 
 namespace kvtier {
 
+// Names the tenant of all clients where none is configured.
+inline constexpr std::string_view kDefaultTenant = "default";
+
 // Whether some quota or time to live is the tenant's own. Tenants without any share the rest.
 [[nodiscard]] bool HasQuota(const TenantConfig& tenant);
 

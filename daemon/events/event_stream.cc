@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "base/result.h"
+#include "daemon/config/tenants.h"
 
 namespace kvtier {
 namespace {
 
-constexpr std::string_view kDefaultTenant = "default";
 constexpr size_t kNamesPerStep = 1024;
 
 }  // namespace

@@ -33,11 +33,12 @@ json::array DevicesOf(const MetricsSnapshot& snapshot) {
 json::object HistoryOf(const HitHistory& history) {
   json::array points;
   for (const HitHistory::Point& point : history.points()) {
-    points.push_back(
-        {point.hit_blocks[0], point.hit_blocks[1], point.hit_blocks[2], point.missed_blocks});
+    points.push_back({point.hit_blocks[0], point.hit_blocks[1],
+                      point.hit_blocks[2] - point.cold_blocks, point.cold_blocks,
+                      point.missed_blocks});
   }
   return {{"interval_s", static_cast<double>(HitHistory::kIntervalMs) / 1000},
-          {"columns", {"pool", "host", "disk", "missed"}},
+          {"columns", {"pool", "host", "disk", "cold", "missed"}},
           {"blocks", std::move(points)}};
 }
 

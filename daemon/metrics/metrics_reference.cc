@@ -104,7 +104,7 @@ cannot be written live in memory only. Look at the kernel's log and at free spac
 
 ### KvtierDiskDegraded
 For five minutes the disk tier has been smaller than configured, or has refused writes. Blocks committed
-meanwhile lives in memory only. The log says why: `disk.degraded`.
+meanwhile live in memory only. The log says why: `disk.degraded`, `disk.unavailable`, `disk.writes_paused`.
 
 ### KvtierAttentionLost
 Attention was computed for clients within the last day and is not any more: `kernels.failed` in the log says
@@ -112,8 +112,9 @@ why, `kvtierctl status` names the case. A GPU that fails needs `dmesg` (Xid erro
 their own, and the cache, are not touched by it.
 
 ### KvtierRestarts
-The daemon has started more than three times within an hour. Each start begins with empty pools and host
-memory. The journal says how it ended: a watchdog, a lost GPU, want of memory.
+The daemon has started more than three times within an hour. Pools and host memory are there again as a rule
+(`host.not_adopted` and `pool.not_adopted` tell where not). The journal says how it ended: a watchdog, a lost GPU, want
+of memory.
 
 ### KvtierPoolExhausted
 Acquires are refused, or unsaved blocks dropped, for want of pool blocks. Either too many are held
@@ -127,6 +128,10 @@ with the one whose `kvtier_residence_seconds` is shortest.
 ### KvtierWriteBudgetSpent
 `disk.write_budget_per_day` is used up to 90 %. Blocks that find none left are not kept on disk until
 00:00 UTC. Raise the budget if the drive's endurance allows, or `retention.persist_after`.
+
+### KvtierColdAway
+The store that hosts share has not been asked for five minutes, for it was late or did not answer, while blocks
+were asked for that it might have. `cold.away` in the log has the error; look at the store and the network.
 
 ### KvtierWatchdogNear
 The event loop was silent for half of the time after which systemd ends the daemon, or for more than

@@ -41,6 +41,7 @@ class HitHistory {
   // The counts of one interval.
   struct Point {
     std::array<uint64_t, kTierCount> hit_blocks{};
+    uint64_t cold_blocks = 0;  // of the disk's, those that came from the cold store
     uint64_t missed_blocks = 0;
     std::array<uint64_t, kMissReasonCount> misses_by_reason{};
     std::array<uint64_t, kCopyLaneCount> copied_bytes{};  // by CopyLane
@@ -69,6 +70,7 @@ class HitHistory {
     for (int tier = 0; tier < kTierCount; ++tier) {
       point.hit_blocks[tier] = stats.blocks.hit[tier] - begun_blocks_.hit[tier];
     }
+    point.cold_blocks = stats.blocks.cold - begun_blocks_.cold;
     point.missed_blocks = stats.blocks.miss - begun_blocks_.miss;
     for (int i = 0; i < kMissReasonCount; ++i) {
       point.misses_by_reason[i] = stats.misses_by_reason[i] - begun_misses_[i];

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "daemon/config/tenants.h"
+
 namespace kvtier {
 namespace {
 
@@ -87,7 +89,7 @@ std::string UserOf(int socket) {
 TenantMap::TenantMap(const std::vector<TenantConfig>& tenants, uint32_t own_uid) {
   // Without configured tenants only the daemon's own user is served: an open default would share
   // one cache among all users of the machine.
-  if (tenants.empty()) by_uid_.emplace(own_uid, "default");
+  if (tenants.empty()) by_uid_.emplace(own_uid, kDefaultTenant);
   for (const TenantConfig& tenant : tenants) {
     for (const uint32_t uid : tenant.uids) by_uid_.emplace(uid, tenant.name);
     for (const uint32_t uid : tenant.user_uids) by_uid_.emplace(uid, tenant.name);

@@ -49,7 +49,7 @@ Result<std::string> ReadPassword(const std::string& path) {
 
 // Not with the keys of the disk tier, which are this host's alone, and end with it.
 Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clock* clock,
-                                                 EventLoop* loop, Executor* executor) {
+                                                 EventLoop* loop, Executor* executor, Log* log) {
   const ColdConfig& cold = config.cold;
   if (cold.endpoint.empty()) return nullptr;
   KVT_ASSIGN_OR_RETURN(ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
@@ -61,7 +61,12 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
                                           .password = std::move(password),
                                           .max_bytes_in_flight = BytesInFlight(config.cache)},
                                          loop));
-  std::unique_ptr<ColdTier> tier(new ColdTier(std::move(loaded), clock, loop));
+  const auto on_change = [log, endpoint = cold.endpoint](const Status& away) {
+    if (away) return log->Info("cold.back", "{} answers again", endpoint);
+    log->Warning("cold.away", "{} is asked no more until it answers a probe: {}", endpoint,
+                 away.error().ToString());
+  };
+  std::unique_ptr<ColdTier> tier(new ColdTier(std::move(loaded), clock, loop, on_change));
   if (config.disk.encryption != DiskEncryption::kNone) {
     KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(config.disk.root_key));
     KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());

@@ -12,6 +12,7 @@
 #include "daemon/cold/loaded_store.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
 #include "tiers/cold/encrypted_store.h"
 #include "tiers/cold/guarded_store.h"
 
@@ -21,19 +22,21 @@ namespace kvtier {
 class ColdTier {
  public:
   // Null if none is configured. Connects later: a store that is away is no reason not to start.
-  // `executor` encrypts and decrypts. All are borrowed. Errors: those of LoadedStore::Open,
+  // `executor` encrypts and decrypts; `log` hears when the store goes away and comes back. All are
+  // borrowed. Errors: those of LoadedStore::Open,
   // LoadRootKey and AesAlgorithms::Fetch; kUnavailable "cold_password".
   [[nodiscard]] static Result<std::unique_ptr<ColdTier>> Open(const Config& config,
                                                               const Clock* clock, EventLoop* loop,
-                                                              Executor* executor);
+                                                              Executor* executor, Log* log);
 
   [[nodiscard]] ColdStore* store() {
     return encrypted_ ? static_cast<ColdStore*>(encrypted_.get()) : &guarded_;
   }
 
  private:
-  ColdTier(std::unique_ptr<LoadedStore> loaded, const Clock* clock, EventLoop* loop)
-      : loaded_(std::move(loaded)), guarded_(loaded_.get(), clock, loop) {}
+  ColdTier(std::unique_ptr<LoadedStore> loaded, const Clock* clock, EventLoop* loop,
+           GuardedStore::OnChange on_change)
+      : loaded_(std::move(loaded)), guarded_(loaded_.get(), clock, loop, std::move(on_change)) {}
 
   std::unique_ptr<LoadedStore> loaded_;
   GuardedStore guarded_;

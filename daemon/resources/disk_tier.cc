@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/resources/disk_tier.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/units.h"
@@ -32,6 +34,34 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Config& config, const Clo
   KVT_RETURN_IF_ERROR(tier->OpenFiles(config, loop, executor, take_keys));
   KVT_RETURN_IF_ERROR(tier->OpenIndex(config, clock, loop));
   return tier;
+}
+
+std::unique_ptr<DiskTier> DiskTier::Unavailable(const Config& config, const Error& why, Log* log,
+                                                ServiceManager* manager) {
+  std::unique_ptr<DiskTier> tier(new DiskTier(log, manager));
+  tier->facts_.directory = config.disk.directory;
+  tier->facts_.degraded = true;
+  tier->facts_.notes.push_back("the disk tier could not be had: " + why.ToString());
+  log->Warning("disk.unavailable", "{}; pools and host memory serve without the disk tier",
+               why.ToString());
+  return tier;
+}
+
+bool MayServeWithoutDisk(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kIoError: {
+      // A process without descriptors or memory would fail elsewhere.
+      constexpr std::array kOthers = {"last_io_under_way", "EMFILE", "ENFILE", "ENOMEM"};
+      return std::ranges::find(kOthers, error.reason) == kOthers.end();
+    }
+    case ErrorCode::kResourceExhausted:
+      return error.reason == "disk_full";
+    case ErrorCode::kPermissionDenied:
+      return error.reason == "directory_owner" || error.reason == "file_owner" ||
+             error.reason == "index_permission";
+    default:
+      return false;
+  }
 }
 
 void DiskTier::Note(const std::string& note) {

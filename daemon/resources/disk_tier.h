@@ -28,7 +28,7 @@ namespace kvtier {
 struct DiskStartFacts {
   bool enabled = false;
   std::string directory;
-  bool degraded = false;           // smaller than configured, or deleted meanwhile
+  bool degraded = false;           // smaller than configured, not to be had, or deleted meanwhile
   std::vector<std::string> notes;  // for people
   std::string index_found;         // "good", "new", or why the index was rebuilt
   bool index_rebuilt = false;
@@ -53,6 +53,11 @@ class DiskTier {
                                                               Executor* executor, Log* log,
                                                               ServiceManager* manager,
                                                               const TakeKeys& take_keys);
+
+  // A tier that could not be had, for one of the errors of MayServeWithoutDisk: the daemon serves
+  // from its other tiers, degraded. The log says so.
+  [[nodiscard]] static std::unique_ptr<DiskTier> Unavailable(const Config& config, const Error& why,
+                                                             Log* log, ServiceManager* manager);
 
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
@@ -91,5 +96,9 @@ class DiskTier {
   StartedIndex index_;
   std::optional<DiskWatch> watch_;
 };
+
+// Whether the disk may be there again in a while and pools and host memory can serve without it.
+// Not so while another process has the directory, or has not ended: it may have the sockets, too.
+[[nodiscard]] bool MayServeWithoutDisk(const Error& error);
 
 }  // namespace kvtier

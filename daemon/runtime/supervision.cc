@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <systemd/sd-daemon.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "base/clock.h"
@@ -46,6 +47,8 @@ void ServiceManager::Status(const std::string& status) {
 }
 
 void ServiceManager::Alive() { Notify("WATCHDOG=1"); }
+
+bool ServiceManager::IsPresent() { return std::getenv("NOTIFY_SOCKET") != nullptr; }
 
 int64_t ServiceManager::WatchdogMs() {
   uint64_t interval_us = 0;

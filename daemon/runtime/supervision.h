@@ -31,6 +31,8 @@ class ServiceManager {
   // The watchdog's sign of life.
   void Alive();
 
+  // A service manager started this process.
+  [[nodiscard]] static bool IsPresent();
   // Within which time systemd wants signs of life (WatchdogSec=), in ms; 0 means that it does not.
   [[nodiscard]] static int64_t WatchdogMs();
 

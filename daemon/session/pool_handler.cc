@@ -25,6 +25,13 @@ constexpr uint32_t kMaxAttachesWaiting = 16;
 // one session, one for each change of its weights, for ever.
 constexpr size_t kMaxRegisteredHeld = 16;
 
+// Whether the record tells the weights of one name apart: by their commit or by their digest.
+bool NamesWeights(const ModelRecord& record) {
+  return !record.revision.empty() || std::ranges::any_of(record.extra, [](const auto& fact) {
+    return fact.first == "weights";
+  });
+}
+
 }  // namespace
 
 Status PoolHandler::OnRegisterModel(const Call& call, const wire::RegisterModel& request) {
@@ -34,7 +41,7 @@ Status PoolHandler::OnRegisterModel(const Call& call, const wire::RegisterModel&
   std::erase(registered_, model);
   registered_.push_back(model);
   if (registered_.size() > kMaxRegisteredHeld) registered_.pop_front();
-  if (registered.is_new && request.record.revision.empty()) {
+  if (registered.is_new && !NamesWeights(request.record)) {
     env_.log->Warning("model.no_revision",
                       "\"{}\" of tenant {} names no revision: other weights under this name "
                       "would be given its blocks",

@@ -11,6 +11,8 @@ namespace {
 // live for hours, and each question costs a thread some milliseconds; the reuse of some blocks may
 // well wait so long.
 constexpr int64_t kAskAgainMs = 250;
+// A process that ends closes its connection some moments earlier.
+constexpr int64_t kPatienceMs = 1000;
 
 }  // namespace
 
@@ -24,6 +26,7 @@ void Quarantine::Add(SessionId session, Peer peer) {
   const auto process = processes_.emplace(processes_.end(), loop_, std::move(peer));
   process->sessions.push_back(session);
   process->watch.WaitReadable([this, process] { OnEnded(process); });
+  process->again.Start(kPatienceMs, [this, process] { WarnOfLiving(*process); });
 }
 
 void Quarantine::Forget(SessionId session) {
@@ -31,6 +34,13 @@ void Quarantine::Forget(SessionId session) {
     std::erase(process.sessions, session);
     return process.sessions.empty() && !process.asked;
   });
+}
+
+void Quarantine::WarnOfLiving(const Process& process) const {
+  log_->Warning("session.warned",
+                "process {} has left, but lives: blocks that it had not committed and could still "
+                "write to stay out of use until it ends",
+                process.peer.pid);
 }
 
 void Quarantine::OnEnded(Place process) {

@@ -53,9 +53,9 @@ class Quarantine {
   [[nodiscard]] size_t sessions() const;
 
  private:
-  // A process that lives, or that has ended while something of it on a GPU remains. `again` spaces
-  // the questions to the driver; one that was `asked` about stays for the answer, which names it;
-  // `warned` keeps the log to one line for each process.
+  // A process that lives, or that has ended while something of it on a GPU remains. `again` waits
+  // before the warning that it lives, and spaces the questions to the driver; one that was `asked`
+  // about stays for the answer, which names it; `warned` keeps the log to one line for a process.
   struct Process {
     Process(EventLoop* loop, Peer of)
         : peer(std::move(of)), watch(loop, peer.pidfd.get()), again(loop) {}
@@ -68,6 +68,7 @@ class Quarantine {
   };
   using Place = std::list<Process>::iterator;
 
+  void WarnOfLiving(const Process& process) const;
   // The pidfd has become readable: the process is gone, but its kernels may not be.
   void OnEnded(Place process);
   // Releases the sessions, or asks again later. After the release `process` is no longer valid.

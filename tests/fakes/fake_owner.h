@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tiers/state/cache_environment.h"
 
@@ -18,6 +19,8 @@ class FakeOwner final : public CacheOwner {
   std::function<void(const AdoptionReport&)> on_adopted;
   std::function<void(uint64_t)> on_keys_expired;
   std::function<void(const std::string&, const EraseReport&, const Status&)> on_erasure_resumed;
+
+  std::vector<Incident> incidents;  // all that were reported
 
   bool ReadsPools(DeviceIndex device) override { return pools_read && pools_read(device); }
   std::optional<double> ChanceOfUse(const BlockFacts& facts) override {
@@ -33,6 +36,7 @@ class FakeOwner final : public CacheOwner {
                         const Status& status) override {
     if (on_erasure_resumed) on_erasure_resumed(tenant, report, status);
   }
+  void OnIncident(const Incident& incident) override { incidents.push_back(incident); }
 };
 
 }  // namespace kvtier

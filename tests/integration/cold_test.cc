@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -112,6 +113,10 @@ TEST_F(ColdTest, WhatOneHostComputedAnotherServesByteForByte) {
       {KvtierctlPath(), "--admin-socket", other().admin_socket(), "verify", "--tier", "cold"});
   EXPECT_EQ(verified.exit_code, 0);
   EXPECT_NE(verified.output.find("verified 12 blocks"), std::string::npos) << verified.output;
+  const ProgramResult listed =
+      RunProgram({KvtierctlPath(), "--admin-socket", other().admin_socket(), "ls", "--tier", "cold",
+                  "--hashes"});
+  EXPECT_EQ(std::ranges::count(listed.output, '\n'), kBlocks) << listed.output;
   for (const std::string& name : server_->Names()) {
     EXPECT_GT(std::stoll(server_->Ask({"TTL", name})), 0) << name;
   }
@@ -174,7 +179,8 @@ TEST_F(ColdTest, AFullStoreTakesNothingAndIsWrittenToWhenItHasSpace) {
 
 TEST_F(ColdTest, TruncatedObjectsAreMissesWithTheirReasons) {
   WriteByFirstHost();
-  const std::string truncate = "redis.call('SET', KEYS[1], redis.call('GETRANGE', KEYS[1], 0, 8999))";
+  const std::string truncate =
+      "redis.call('SET', KEYS[1], redis.call('GETRANGE', KEYS[1], 0, 8999))";
   for (const std::string& name : server_->Names()) {
     (void)server_->Ask({"EVAL", truncate, "1", name});
     ASSERT_EQ(server_->Ask({"STRLEN", name}), "9000\n");

@@ -183,6 +183,10 @@ TEST_F(KvtierctlTest, EraseWantsAYesAndSaysWhatIsGone) {
   StartDaemon({}, {"disk.encryption=aes-256-gcm"});
   EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
   EXPECT_EQ(Ctl({"drain"}).exit_code, 0);
+  const ProgramResult mistyped = Ctl({"erase", "--tenant", "defualt", "--yes"});
+  EXPECT_EQ(mistyped.exit_code, 4) << mistyped.output;
+  EXPECT_NE(mistyped.errors.find("unknown_tenant"), std::string::npos) << mistyped.errors;
+  EXPECT_NE(mistyped.errors.find("default"), std::string::npos) << mistyped.errors;
   const ProgramResult unconfirmed = Ctl({"erase", "--tenant", "default"});
   EXPECT_EQ(unconfirmed.exit_code, 2);
   EXPECT_NE(unconfirmed.errors.find("--yes"), std::string::npos) << unconfirmed.errors;
@@ -419,6 +423,29 @@ TEST_F(KvtierctlTest, SilentDaemonIsATimeout) {
   EXPECT_EQ(Ctl({"--timeout", "1", "status"}).exit_code, 6);
   ASSERT_EQ(::kill(daemon().pid(), SIGCONT), 0);
   EXPECT_EQ(Ctl({"status"}).exit_code, 0);
+}
+
+TEST_F(KvtierctlTest, DoctorAsRootIsRightAboutAServiceWhoseTenantsAreOtherUsers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root administers the service of another user";
+  const std::string config = directory() + "/tenants.toml";
+  std::ofstream(config) << "[[tenant]]\nname = \"engines\"\nuids = [12345]\n";
+  StartDaemon({}, {}, config);
+  const ProgramResult doctor = Ctl({"doctor", "--directory", directory(), "--json"});
+  const boost::json::value report = Json(doctor);
+  EXPECT_EQ(JsonView(&report)["failed"].Count(), 0u) << doctor.output;
+  EXPECT_EQ(Log().find("server.client_refused"), std::string::npos) << "it did not ask as a client";
+}
+
+TEST_F(KvtierctlTest, WhatCannotBeWrittenIsAFailure) {
+  StartDaemon();
+  for (const std::string command :
+       {"status", "status --json", "ls --json", "config", "--version"}) {
+    const ProgramResult result = RunProgram(
+        {"/bin/sh", "-c",
+         KvtierctlPath() + " --socket " + daemon().socket() + " " + command + " > /dev/full"});
+    EXPECT_EQ(result.exit_code, 1) << command;
+    EXPECT_NE(result.errors.find("No space left"), std::string::npos) << result.errors;
+  }
 }
 
 TEST_F(KvtierctlTest, OtherUsersMayNotAdminister) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -23,6 +24,9 @@ enum class ColdAsk : uint8_t {
             // use
   kEach,    // each object for itself
 };
+
+// The reason of the error with which calls end, unasked, while the store is known to be away.
+inline constexpr std::string_view kColdStoreAway = "cold_store_away";
 
 // Calls return at once and belong to the event loop's thread. Each `done` is called exactly once,
 // as an event of its own on that thread, and at the latest when the call's `timeout_ms` has passed:

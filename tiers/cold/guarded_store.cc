@@ -20,15 +20,25 @@ bool GuardedStore::Available() {
     store_.Exists({"kvtier/probe"}, ColdAsk::kPrefix, kProbeTimeoutMs,
                   gate_.WhileOpen([this](const Result<std::vector<bool>>& answer) {
                     breaker_.ProbeEnded(answer.has_value());
+                    TellIfChanged(answer ? Status() : tl::unexpected(answer.error()));
                   }));
   }
   return breaker_.Passes();
 }
 
+// A probe that fails while the store is away is no news.
+void GuardedStore::TellIfChanged(const Status& last) {
+  if (breaker_.Passes() == !away_told_) return;
+  away_told_ = !breaker_.Passes();
+  if (on_change_) on_change_(away_told_ ? last : Status());
+}
+
 template <typename Answer>
 std::function<void(Answer)> GuardedStore::Watch(std::function<void(Answer)> done) {
   return gate_.WhileOpen([this, done = std::move(done)](Answer answer) {
-    breaker_.RequestEnded(answer.has_value() || !IsFault(answer.error()));
+    const bool fault = !answer.has_value() && IsFault(answer.error());
+    breaker_.RequestEnded(!fault);
+    if (fault) TellIfChanged(tl::unexpected(answer.error()));
     done(std::move(answer));
   });
 }
@@ -36,8 +46,8 @@ std::function<void(Answer)> GuardedStore::Watch(std::function<void(Answer)> done
 template <typename Answer>
 bool GuardedStore::Refuse(const std::function<void(Answer)>& done) {
   if (Available()) return false;
-  loop_.Post(
-      gate_.WhileOpen([done] { done(MakeError(ErrorCode::kUnavailable, "cold_store_away")); }));
+  loop_.Post(gate_.WhileOpen(
+      [done] { done(MakeError(ErrorCode::kUnavailable, std::string(kColdStoreAway))); }));
   return true;
 }
 

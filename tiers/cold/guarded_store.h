@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,8 +21,10 @@ namespace kvtier {
 // likewise.
 class GuardedStore final : public ColdStore {
  public:
-  GuardedStore(ColdStore* store, const Clock* clock, EventQueue* loop)
-      : store_(*store), loop_(*loop), breaker_(clock) {}
+  // Hears why the store is asked no more, and (success) that it is asked again.
+  using OnChange = std::function<void(const Status&)>;
+  GuardedStore(ColdStore* store, const Clock* clock, EventQueue* loop, OnChange on_change = {})
+      : store_(*store), loop_(*loop), breaker_(clock), on_change_(std::move(on_change)) {}
 
   // Sends a probe when it is time for one.
   [[nodiscard]] bool Available() override;
@@ -37,6 +40,7 @@ class GuardedStore final : public ColdStore {
   [[nodiscard]] const CircuitBreaker& breaker() const { return breaker_; }
 
  private:
+  void TellIfChanged(const Status& last);
   template <typename Answer>
   [[nodiscard]] std::function<void(Answer)> Watch(std::function<void(Answer)> done);
   template <typename Answer>
@@ -45,6 +49,8 @@ class GuardedStore final : public ColdStore {
   ColdStore& store_;
   EventQueue& loop_;
   CircuitBreaker breaker_;
+  const OnChange on_change_;
+  bool away_told_ = false;
   Gate gate_;
 };
 

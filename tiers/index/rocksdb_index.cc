@@ -13,8 +13,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -101,6 +104,12 @@ IndexContents Bad(IndexState state, std::string detail) {
   return IndexContents{.state = state, .detail = std::move(detail)};
 }
 
+// A full file system, or the limit on the size of files, for which RocksDB has no code of its own.
+bool IsForWantOfRoom(const rocksdb::Status& status) {
+  if (status.IsNoSpace()) return true;
+  return status.IsIOError() && status.ToString().find(std::strerror(EFBIG)) != std::string::npos;
+}
+
 // Sorts failures to open: a rebuild cures some (contents), others not (error).
 Result<IndexContents> ClassifyOpenFailure(const rocksdb::Status& status) {
   const std::string text = status.ToString();
@@ -108,7 +117,7 @@ Result<IndexContents> ClassifyOpenFailure(const rocksdb::Status& status) {
   if (status.IsIOError() && text.find("lock ") != std::string::npos) {
     return MakeError(ErrorCode::kUnavailable, "index_locked", text);
   }
-  if (status.IsNoSpace() || status.IsMemoryLimit()) {
+  if (IsForWantOfRoom(status) || status.IsMemoryLimit()) {
     return MakeError(ErrorCode::kIoError, "index_open", text);
   }
   return Bad(IndexState::kDamaged, text);
@@ -370,10 +379,13 @@ std::string_view IndexStateName(IndexState state) {
 // The open database; used by one thread at a time.
 class RocksdbIndex::Database {
  public:
-  [[nodiscard]] static rocksdb::Status Open(const fs::path& directory,
+  // Where the file system has no room, the database is opened for reading alone: all that it holds
+  // is served, and commits fail until there is room.
+  [[nodiscard]] static rocksdb::Status Open(const IndexPlace& place,
                                             std::unique_ptr<Database>* database) {
-    database->reset(new Database(directory));
-    return (*database)->Reopen();
+    database->reset(new Database(place));
+    const rocksdb::Status status = (*database)->Reopen();
+    return IsForWantOfRoom(status) ? (*database)->OpenForReading() : status;
   }
 
   ~Database() { Close(); }
@@ -382,6 +394,15 @@ class RocksdbIndex::Database {
 
   // REQUIRES: Open succeeded and no Commit has failed since.
   [[nodiscard]] rocksdb::DB* get() { return db_.get(); }
+
+  // Tells the index of this start, and then the mark: a crash between leaves an index that is newer
+  // than its mark, which is good. The other way round it would look stale. Without room the first
+  // commit does it.
+  Status Begin(const IndexMeta& start) {
+    not_begun_ = start;
+    const Status begun = TryBegin();
+    return begun || !may_wait_ ? begun : Status();
+  }
 
   // Writes out the log and all files that may hold deleted token ids anew.
   Status PurgeTokens() {
@@ -399,26 +420,53 @@ class RocksdbIndex::Database {
   // After a failed write the database is in no state to be written to, not even to be flushed. The
   // next commit opens it again, which keeps all acknowledged writes.
   Status Commit(rocksdb::WriteBatch* batch) {
-    rocksdb::Status status = failed_ ? Reopen() : rocksdb::Status::OK();
-    if (status.ok()) status = Write(batch);
-    failed_ = !status.ok();
-    if (!failed_) return {};
-    return MakeError(ErrorCode::kIoError, "index_write", status.ToString());
+    if (not_begun_) KVT_RETURN_IF_ERROR(TryBegin());
+    return Write(batch);
   }
 
  private:
-  explicit Database(fs::path directory) : directory_(std::move(directory)) {}
+  explicit Database(IndexPlace place) : place_(std::move(place)) {}
 
   rocksdb::Status Reopen() {
     Close();
     rocksdb::DB* opened = nullptr;
-    const rocksdb::Status status = rocksdb::DB::Open(MakeOptions(), directory_.string(), &opened);
+    const rocksdb::Status status = rocksdb::DB::Open(MakeOptions(), place_.index.string(), &opened);
     db_.reset(opened);
     return status;
   }
 
+  rocksdb::Status OpenForReading() {
+    Close();
+    rocksdb::DB* opened = nullptr;
+    const rocksdb::Status status =
+        rocksdb::DB::OpenForReadOnly(MakeOptions(), place_.index.string(), &opened);
+    db_.reset(opened);
+    failed_ = true;
+    return status;
+  }
+
+  Status TryBegin() {
+    rocksdb::WriteBatch batch;
+    batch.Put(AsSlice(kMetaKey), AsSlice(EncodeMeta(*not_begun_)));
+    KVT_RETURN_IF_ERROR(Write(&batch));
+    const Status marked = EpochMark::Write(place_.files, not_begun_->epoch);
+    may_wait_ = !marked;
+    KVT_RETURN_IF_ERROR(marked);
+    not_begun_.reset();
+    return {};
+  }
+
+  Status Write(rocksdb::WriteBatch* batch) {
+    rocksdb::Status status = failed_ ? Reopen() : rocksdb::Status::OK();
+    if (status.ok()) status = WriteNow(batch);
+    failed_ = !status.ok();
+    may_wait_ = IsForWantOfRoom(status);
+    if (!failed_) return {};
+    return MakeError(ErrorCode::kIoError, "index_write", status.ToString());
+  }
+
   // Left to itself RocksDB would block for ever while it cannot write out what memory holds.
-  rocksdb::Status Write(rocksdb::WriteBatch* batch) {
+  rocksdb::Status WriteNow(rocksdb::WriteBatch* batch) {
     rocksdb::Status status = db_->Write(SyncedWrite(), batch);
     for (int i = 0; i < kStallRetries && status.IsIncomplete(); ++i) {
       std::this_thread::sleep_for(kStallPause);
@@ -432,9 +480,11 @@ class RocksdbIndex::Database {
     db_.reset();
   }
 
-  const fs::path directory_;
-  std::unique_ptr<rocksdb::DB> db_;  // null if it could not be opened again
+  const IndexPlace place_;
+  std::unique_ptr<rocksdb::DB> db_;     // null if it could not be opened again
+  std::optional<IndexMeta> not_begun_;  // the start that the index has not been told of
   bool failed_ = false;
+  bool may_wait_ = false;  // the last write failed for a reason that passes by itself
 };
 
 Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta& start,
@@ -442,7 +492,7 @@ Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta&
   KVT_ASSIGN_OR_RETURN(std::optional<IndexContents> bad, CheckDirectory(place.index));
   if (bad) return OpenedIndex{.contents = *std::move(bad)};
   std::unique_ptr<Database> database;
-  const rocksdb::Status status = Database::Open(place.index, &database);
+  const rocksdb::Status status = Database::Open(place, &database);
   if (!status.ok()) {
     KVT_ASSIGN_OR_RETURN(IndexContents contents, ClassifyOpenFailure(status));
     return OpenedIndex{.contents = std::move(contents)};
@@ -451,14 +501,9 @@ Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta&
   OpenedIndex result{.contents = loader.Load(database->get())};
   if (result.contents.state != IndexState::kGood) return result;
 
-  rocksdb::WriteBatch batch;
-  batch.Put(AsSlice(kMetaKey), AsSlice(EncodeMeta(start)));
-  if (const Status stored = database->Commit(&batch); !stored) {
-    return MakeError(ErrorCode::kIoError, "index_open", stored.error().context);
+  if (const Status begun = database->Begin(start); !begun) {
+    return MakeError(ErrorCode::kIoError, "index_open", begun.error().context);
   }
-  // The index is told of this start before the mark is: a crash between leaves an index that is
-  // newer than its mark, which is good. The other way round it would look stale.
-  KVT_RETURN_IF_ERROR(EpochMark::Write(place.files, start.epoch));
   result.index.reset(new RocksdbIndex(std::move(database), loop));
   return result;
 }

@@ -306,6 +306,20 @@ void DiskSlots::KeepSlot(DiskLocation location) {
   ++state_.stats.slots_quarantined;
 }
 
+void DiskSlots::OnCommitted(const Status& status) {
+  if (!status) {
+    state_.incidents.Report(IncidentKind::kIndexFailed, status);
+    ReportPause(status);
+  } else if (!degraded() && std::exchange(pause_reported_, false)) {
+    state_.incidents.Report(IncidentKind::kWritesResumed, {});
+  }
+}
+
+void DiskSlots::ReportPause(const Status& refused) {
+  if (std::exchange(pause_reported_, true)) return;
+  state_.incidents.Report(IncidentKind::kWritesPaused, refused);
+}
+
 void DiskSlots::EndLeaving(DiskLocation location) {
   const SlotClass slots = allocator_.ClassAt(location.offset);
   if (!allocator_.Closing(location.offset)) --freeing_[slots];
@@ -349,6 +363,9 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   }
   ++state_.stats.disk_write_errors;
   ++state_.stats.slots_quarantined;
+  state_.incidents.ReportSlot(IncidentKind::kWriteFailed, entry.disk, index,
+                              status.error().ToString());
+  ReportPause(status);
   write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
   // Whatever the disk did there, the slot is not to be trusted before a restart.
   allocator_.SetOwner(entry.disk.offset, kNoEntry);

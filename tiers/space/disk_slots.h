@@ -123,6 +123,9 @@ class DiskSlots final : private SlotOwner {
   void EndLeaving(DiskLocation location);
   void FreeSlot(DiskLocation location) override;
   void KeepSlot(DiskLocation location) override;
+  void OnCommitted(const Status& status) override;
+  // Says, the first time, that nothing is written any more.
+  void ReportPause(const Status& refused);
   // The required header of the slab in which the entry has its slot.
   [[nodiscard]] SlabHeader HeaderOf(const BlockEntry& entry) const;
   void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
@@ -139,6 +142,7 @@ class DiskSlots final : private SlotOwner {
   SlabHeaders slab_headers_;
   int64_t write_pause_until_ms_ = 0;
   bool stopped_ = false;
+  bool pause_reported_ = false;  // until a commit succeeds
   ColdChoice* const cold_;
 };
 

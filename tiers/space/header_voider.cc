@@ -94,6 +94,8 @@ void HeaderVoider::OnRefused(Header header) {
     return;
   }
   ++state_.stats.headers_not_voided;
+  state_.incidents.ReportSlot(IncidentKind::kHeaderKept, header.location, kNoEntry,
+                              last_error_ ? std::string() : last_error_.error().ToString());
   --left_;
   owner_.KeepSlot(header.location);
 }

@@ -21,14 +21,16 @@ namespace kvtier {
 
 class CacheState;
 
-// Takes back slots of the disk whose blocks are gone from the index. Event loop only; DiskSlots
-// implements it.
+// Takes back slots of the disk whose blocks are gone from the index, and hears how commits end.
+// Event loop only; DiskSlots implements it.
 class SlotOwner {
  public:
   // The slot may be used again.
   virtual void FreeSlot(DiskLocation location) = 0;
   // The slot must never be used again: its header is there, and the disk refuses to void it.
   virtual void KeepSlot(DiskLocation location) = 0;
+  // A batch of the index is durable, with the slots that it names, or has failed.
+  virtual void OnCommitted(const Status& status) = 0;
 
  protected:
   ~SlotOwner() = default;

@@ -140,12 +140,14 @@ void IndexCommitter::Finish(const Status& status) {
   busy_ = false;
   state_.trace.IndexCommitEnd(!status);
   state_.SchedulePump();
+  refusals_ = status ? 0 : refusals_ + 1;
   if (!status) {
     ++state_.stats.index_errors;
     failed_ = true;
     for (const NamespaceId namespace_id : namespaces_under_way_)
       state_.blocks.namespaces[namespace_id.value].indexed = false;
   }
+  owner_.OnCommitted(status);
   FinishPuts(status);
   FinishUpdates(status);
   FinishDeletes(status);
@@ -156,6 +158,7 @@ void IndexCommitter::FinishPuts(const Status& status) {
     // Without an index entry the block is served until the daemon stops, and found again only by a
     // rebuild from the headers.
     state_.Apply(index, status ? BlockEvent::kEndCommit : BlockEvent::kFailCommit);
+    if (!status) state_.drops.Count(index, Tier::kDisk, DropReason::kWriteError);
     // It may have been used, much later, while its record was being written.
     state_.QueueUpdateIfBehind(index);
     if (status) NoteTokensStored(index);

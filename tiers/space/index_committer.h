@@ -51,8 +51,13 @@ class IndexCommitter {
   [[nodiscard]] bool Idle() const { return !busy_ && !Pending() && voider_.Idle(); }
   // The index refuses; nothing more should be written to disk for now.
   [[nodiscard]] bool failed() const { return failed_; }
+  // It has refused so often in a row that none should wait for it any more.
+  [[nodiscard]] bool refuses() const { return refusals_ >= kMostRefusals; }
 
  private:
+  // About two seconds, since a tick lets it be tried again.
+  static constexpr uint32_t kMostRefusals = 4;
+
   struct Deletion {
     BlockKey key;
     DiskLocation location;
@@ -92,6 +97,7 @@ class IndexCommitter {
   bool purge_under_way_ = false;
   bool busy_ = false;
   bool failed_ = false;
+  uint32_t refusals_ = 0;  // in a row
 };
 
 }  // namespace kvtier

@@ -58,6 +58,9 @@ void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>*
         break;
       case HostSlotState::kDamaged:
         state_.stats.CountAdoptionDrop(AdoptionDrop::kCorrupt);
+        state_.incidents.Report(
+            IncidentKind::kRestartDamaged,
+            MakeError(ErrorCode::kCorrupt, "table_damaged", "a record of host memory"));
         table.Clear(address);
         break;
       case HostSlotState::kFilling:

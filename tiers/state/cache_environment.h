@@ -22,6 +22,7 @@
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/types/cache_requests.h"
+#include "tiers/types/incident.h"
 #include "tiers/types/tracer.h"
 
 namespace kvtier {
@@ -63,6 +64,8 @@ class CacheOwner {
   // An erasure that an earlier daemon had begun for this tenant has ended.
   virtual void OnErasureResumed(const std::string& /*tenant*/, const EraseReport& /*report*/,
                                 const Status& /*status*/) {}
+  // Something went wrong, or became well again. A disk that fails may make thousands a second.
+  virtual void OnIncident(const Incident& /*incident*/) {}
 };
 
 // The world as the cache needs it. All pointers are borrowed and outlive the cache; each

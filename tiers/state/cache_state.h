@@ -48,6 +48,7 @@
 #include "tiers/state/drop_log.h"
 #include "tiers/state/erasures.h"
 #include "tiers/state/host_pressure.h"
+#include "tiers/state/incidents.h"
 #include "tiers/state/kept_tables.h"
 #include "tiers/state/pinned_slabs.h"
 #include "tiers/state/presence_feed.h"
@@ -90,6 +91,7 @@ class CacheState {
   PinnedSlabs pinned_in_host, pinned_on_disk;
   KeptTables tables{this};
   DropLog drops{this};
+  Incidents incidents{this};
 
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
   [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return blocks[entry]; }

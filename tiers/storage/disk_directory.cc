@@ -121,8 +121,9 @@ Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path) {
                                  NameOfHolder(holder)));
   }
   const std::string pid = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(fd.get(), 0) != 0 ||
-      ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+  // Written over the old number and then cut: a full file system has no room for a new block.
+  if (::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()) ||
+      ::ftruncate(fd.get(), static_cast<off_t>(pid.size())) != 0) {
     return Failed("write", path / kLockName);
   }
   directory->lock = DirectoryLock(std::move(fd));

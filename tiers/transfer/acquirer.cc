@@ -179,6 +179,9 @@ void Acquirer::Finish(CachePool* pool, Operation* operation) {
 void Acquirer::Refuse(CachePool* pool, Operation* operation, Error error) {
   taker_.Undo(pool, operation);
   ++state_.stats.acquires_refused;
+  if (error.code == ErrorCode::kResourceExhausted) {
+    state_.incidents.Report(IncidentKind::kPoolExhausted, pool->namespace_id, error.ToString());
+  }
   Answer(operation, tl::unexpected(std::move(error)));
 }
 

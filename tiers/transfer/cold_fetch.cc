@@ -15,20 +15,34 @@ MissReason MissOf(const Error& error) {
   return error.code == ErrorCode::kCorrupt ? MissReason::kChecksumMismatch : MissReason::kReadError;
 }
 
+bool IsDamage(MissReason miss) {
+  return miss == MissReason::kChecksumMismatch || miss == MissReason::kIdentityMismatch;
+}
+
 }  // namespace
 
 void ColdFetch::Begin(const SlotExpectation& expected, std::span<std::byte> slot,
                       std::function<void(const ColdVerdict&)> done) {
   const uint64_t bytes = ColdObjectBytes(expected.identity.block_bytes);
   auto on_got = [this, &expected, slot, done = std::move(done)](Result<ColdBytes> got) {
-    if (!got) return done({.miss = MissOf(got.error())});
+    if (!got) {
+      state_.incidents.ReportCold(expected.identity, got.error());
+      return done({.miss = MissOf(got.error())});
+    }
     const auto verdict = std::make_shared<ColdVerdict>();
     state_.env.executor->Run(
         [verdict, &expected, slot, object = *std::move(got)] {
           *verdict = CheckColdObject(expected, *object);
           if (verdict->miss == MissReason::kNone) std::ranges::copy(*object, slot.begin());
         },
-        gate_.WhileOpen([verdict, done] { done(*verdict); }));
+        gate_.WhileOpen([this, &expected, verdict, done] {
+          if (IsDamage(verdict->miss)) {
+            state_.incidents.ReportCold(
+                expected.identity,
+                {ErrorCode::kCorrupt, std::string(MissReasonName(verdict->miss)), "read"});
+          }
+          done(*verdict);
+        }));
   };
   state_.env.cold->Get(ColdName(expected.identity, expected.hash), bytes,
                        state_.options.cold_read_deadline_ms, gate_.WhileOpen(std::move(on_got)));

@@ -164,6 +164,8 @@ ColdLookup::Offers ColdLookup::Offer(const ColdHits& hits, const AcquireRequest&
     const EntryIndex added =
         state_.AddEntry(key, request.block_tokens, hits.depths[i], RetentionClass::kExtended);
     state_.Apply(added, BlockEvent::kOffer);
+    // An infinite cache of all hosts would have it.
+    state_.infinite_cache.Store(key.namespace_id, key.hash);
     offers.push_back(key);
   }
   return offers;

@@ -75,6 +75,8 @@ void ColdVerifier::Judge(const StepPointer& step, bool good) {
   ++step->result.checked;
   if (!good) {
     ++step->result.bad;
+    state_.incidents.ReportCold(step->expected.identity,
+                                Error{ErrorCode::kCorrupt, "checksum_mismatch", "verify"});
     const EntryIndex index = state_.blocks.Find(step->key);
     if (index != kNoEntry) state_.Apply(index, BlockEvent::kForgetColdCopy);
     state_.env.cold->Delete({ColdName(step->expected.identity, step->key.hash)},

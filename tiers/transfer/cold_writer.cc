@@ -122,6 +122,7 @@ void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
     if (same_slot) disk_.MarkVerified(index);
     return Put(write);
   }
+  state_.incidents.ReportRead(write->expected.location, index, status, write->verdict);
   if (!status) {
     ++state_.stats.disk_read_errors;
   } else if (same_slot) {
@@ -163,7 +164,8 @@ void ColdWriter::End(Writes::iterator write) {
 void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ColdStats& stats = state_.stats.cold;
   const uint64_t bytes = write->object->size();
-  const EntryIndex index = state_.blocks.Find(write->key);
+  const BlockKey key = write->key;
+  const EntryIndex index = state_.blocks.Find(key);
   End(write);
   if (status) {
     ++stats.write_blocks;
@@ -172,6 +174,8 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
     return;
   }
   ++stats.write_errors;
+  state_.incidents.ReportCold(state_.blocks.namespaces[key.namespace_id.value].identity,
+                              status.error());
   if (index == kNoEntry) stats.CountLoss(ColdLoss::kFailed);
   if (index != kNoEntry && !state_.orders.cold_line.Contains(index))
     state_.orders.cold_line.PushHot(index);

@@ -37,6 +37,15 @@ void Drains::WalkFrom(uint64_t row, std::function<void()> done) {
       [this, next, done = std::move(done)]() mutable { WalkFrom(next, std::move(done)); }));
 }
 
+// An index that refuses again and again, as on a full file system, would keep a drain waiting for
+// ever. The next start finds out by itself which of its records are wrong.
+bool Drains::NothingLeft() const {
+  if (Settled()) return true;
+  if (!disk_.committer().refuses()) return false;
+  if (stopped_) return offloader_.in_flight() + persister_.writes_in_flight() == 0;
+  return offloader_.Idle() && persister_.Idle() && adoption_.Idle();
+}
+
 // Blocks committed since a drain began are written, too; they would not be before they have been
 // idle.
 void Drains::Pump() {
@@ -48,7 +57,7 @@ void Drains::Pump() {
     (void)retention_.PersistSome(state_.options.drain_part_rows);
     return state_.SchedulePump();
   }
-  if (!Settled()) return;
+  if (!NothingLeft()) return;
   std::vector<std::function<void()>> finished;
   finished.swap(waiting_);
   for (const auto& done : finished) done();

@@ -41,6 +41,8 @@ class Drains {
 
  private:
   [[nodiscard]] bool Settled() const;
+  // A drain could bring nothing more to disk.
+  [[nodiscard]] bool NothingLeft() const;
   // Tells the index of uses, from this row of the directory on, in parts of `drain_part_rows`; then
   // `done` waits for the writes.
   void WalkFrom(uint64_t row, std::function<void()> done);

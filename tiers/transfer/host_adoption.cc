@@ -89,12 +89,19 @@ void HostAdoption::Finish(const Batch& batch) {
   for (const Slot& slot : batch) {
     if (const std::optional<AdoptionDrop> dropped = Adopt(slot)) {
       state_.stats.CountAdoptionDrop(*dropped);
+      if (*dropped == AdoptionDrop::kCorrupt) ReportDamage();
       host_.FreeKept(slot.address);
       continue;
     }
     ++state_.stats.adopted_blocks;
     state_.stats.adopted_bytes += slot.header->payload_bytes;
   }
+}
+
+void HostAdoption::ReportDamage() {
+  state_.incidents.Report(
+      IncidentKind::kRestartDamaged,
+      tl::unexpected(Error{ErrorCode::kCorrupt, "checksum_mismatch", "a slot of host memory"}));
 }
 
 Result<BlockEntry> HostAdoption::Describe(const Slot& slot) {

@@ -57,6 +57,7 @@ class HostAdoption {
   void StartBatch();
   static void Verify(Slot* slot);
   void Finish(const Batch& batch);
+  void ReportDamage();
   // Why the slot cannot be adopted; nothing if it has been.
   [[nodiscard]] std::optional<AdoptionDrop> Adopt(const Slot& slot);
   // The block as an entry of its space, from its header and the table.

@@ -359,6 +359,7 @@ void Loader::OnCopied(Batch* batch, const Status& status) {
     Arrived(pool, batch->entries);
     return;
   }
+  state_.incidents.Report(IncidentKind::kCopyFailed, pool->namespace_id, status.error().ToString());
   for (const EntryIndex entry : batch->entries) Fail({pool, entry}, MissReason::kCopyFailed);
 }
 

@@ -100,7 +100,11 @@ void Offloader::FailOffload(EntryIndex index, DropReason reason) {
 // in place, and the list of checksums, which the event loop does not read before Finish.
 void Offloader::OnCopied(Batches::iterator batch, const Status& status) {
   TraceCopied(*batch, !status);
-  if (!status) return Finish(batch);
+  if (!status) {
+    state_.incidents.Report(IncidentKind::kCopyFailed, batch->pool->namespace_id,
+                            status.error().ToString());
+    return Finish(batch);
+  }
   state_.env.executor->Run(
       [batch] {
         for (const auto payload : batch->payloads) {
@@ -147,6 +151,8 @@ void Offloader::Finish(Batches::iterator finished) {
       // those of the hash, so that no other session may be given them. A copy that failed says
       // nothing of the kind, and the block stays in its pool.
       state_.drops.Count(index, Tier::kPool, DropReason::kClientWroteCommitted);
+      state_.incidents.Report(IncidentKind::kOverwritten, batch.pool->namespace_id,
+                              "client_wrote_committed");
       state_.LosePoolBlock(batch.pool, index);
       state_.ForgetIfGone(index);
     } else {

@@ -118,6 +118,7 @@ Persister::Step Persister::TryWrite(EntryRef block) {
   }
   const uint64_t slot_bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
   if (state_.write_budget.left_bytes() < slot_bytes) {
+    state_.incidents.ReportBudgetSpent();
     queue_.Fail(index, DropReason::kWriteBudget);
     return Step::kSkipped;
   }

@@ -67,17 +67,16 @@ void Reader::OnRead(Reads::iterator read, const Status& status) {
   if (!status) {
     state_.trace.End(TraceKind::kDiskRead, read->entry, /*failed=*/true);
     ++state_.stats.disk_read_errors;
-    return OnFailed(read, MissReason::kReadError, DropReason::kReadError);
+    return OnFailed(read, status, MissReason::kReadError);
   }
   const bool good = read->verdict == SlotVerdict::kGood;
   state_.trace.EndOfRead(read->entry, read->check_begun_us, /*check_failed=*/!good);
   if (good) return OnVerified(read);
   if (read->verdict == SlotVerdict::kErased) {
-    return OnFailed(read, MissReason::kErased, DropReason::kErased);
+    return OnFailed(read, status, MissReason::kErased);
   }
   const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
-  OnFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
-           DropReason::kCorrupt);
+  OnFailed(read, status, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch);
 }
 
 // The read ends before the block is ready in host, because a block is either being read or in host,
@@ -105,14 +104,15 @@ void Reader::Arrive(EntryIndex index, For whom) {
 // Read once more, for a fault may lie on the way (cable, controller) and not in the medium. A
 // second failure gives the slot up for good, and the block is a miss for all pools that wait for
 // it.
-void Reader::OnFailed(Reads::iterator read, MissReason miss, DropReason drop) {
-  const bool erased = drop == DropReason::kErased;
+void Reader::OnFailed(Reads::iterator read, const Status& status, MissReason miss) {
+  const bool erased = miss == MissReason::kErased;
   if (!erased && read->attempt < kReadAttempts) {
     ++read->attempt;
     ++state_.stats.disk_read_retries;
     return Issue(read);
   }
   const DiskLocation location = read->expected.location;
+  state_.incidents.ReportRead(location, read->entry, status, read->verdict);
   state_.stats.Lane(CopyLane::kDiskToHost).End(state_.clock.NowMs());
   state_.load_rates.disk().End(PayloadOf(read->slot), /*arrived=*/false, state_.clock.PreciseUs());
   const EntryIndex index = read->entry;
@@ -127,7 +127,8 @@ void Reader::OnFailed(Reads::iterator read, MissReason miss, DropReason drop) {
   // next read finds out again that it is of no use.
   const BlockEntry& entry = state_[index];
   if (entry.disk == location && !entry.committing()) {
-    disk_.Drop(index, drop, slot);
+    const DropReason damaged = status ? DropReason::kCorrupt : DropReason::kReadError;
+    disk_.Drop(index, erased ? DropReason::kErased : damaged, slot);
   } else {
     state_.ForgetIfGone(index);
   }

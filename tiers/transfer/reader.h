@@ -59,7 +59,7 @@ class Reader {
   void OnRead(Reads::iterator read, const Status& status);
   void OnVerified(Reads::iterator read);
   void OnFetched(Reads::iterator read, const ColdVerdict& verdict);
-  void OnFailed(Reads::iterator read, MissReason miss, DropReason drop);
+  void OnFailed(Reads::iterator read, const Status& status, MissReason miss);
   // Host has the bytes.
   void Arrive(EntryIndex entry, For whom);
   // The block is no longer being read; `read` is invalid afterwards.

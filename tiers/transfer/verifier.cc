@@ -45,7 +45,11 @@ void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& ste
       [read] { read->verdict = CheckDiskSlot(read->expected, read->buffer.span()); },
       [this, read](const Status& status) {
         if (!status) ++state_.stats.disk_read_errors;
-        Finish(read, status && read->verdict == SlotVerdict::kGood);
+        const bool good = status && read->verdict == SlotVerdict::kGood;
+        if (!good) {
+          state_.incidents.ReportRead(read->expected.location, read->entry, status, read->verdict);
+        }
+        Finish(read, good);
       });
 }
 

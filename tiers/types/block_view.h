@@ -21,6 +21,9 @@ struct BlockPresence {
   bool disk = false;  // data and index entry are durable
   // A rebuild of the index found the block by its header; its payload has not been read since.
   bool disk_unverified = false;
+  // The store that hosts share was given the block, or gave it; it may have dropped it since.
+  bool cold = false;
+  // In a tier of this host.
   [[nodiscard]] bool anywhere() const { return pool || host || disk || disk_unverified; }
   [[nodiscard]] bool in(Tier tier) const {
     return tier == Tier::kPool ? pool : tier == Tier::kHost ? host : disk || disk_unverified;
@@ -58,6 +61,7 @@ struct HashRange {
 // Which blocks a walk reports.
 struct BlockFilter {
   std::optional<Tier> tier;                            // held by this tier, among others
+  bool cold = false;                                   // held by the store that hosts share
   std::optional<std::vector<NamespaceId>> namespaces;  // of one of these, in rising order
   std::optional<HashRange> hashes;
 };

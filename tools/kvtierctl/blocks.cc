@@ -76,9 +76,10 @@ void AddNamespaceOptions(CLI::App* command, BlockSelection* selection) {
       ->type_name("MODEL");
 }
 
-void AddTierOption(CLI::App* command, BlockSelection* selection, const std::string& description) {
+void AddTierOption(CLI::App* command, BlockSelection* selection, const std::string& description,
+                   const std::vector<std::string>& tiers) {
   command->add_option("--tier", selection->tier, description)
-      ->check(CLI::IsMember({"pool", "host", "disk"}))
+      ->check(CLI::IsMember(tiers))
       ->type_name("TIER");
 }
 

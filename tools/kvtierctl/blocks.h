@@ -26,7 +26,8 @@ struct BlockSelection {
 
 // --tenant and --model.
 void AddNamespaceOptions(CLI::App* command, BlockSelection* selection);
-void AddTierOption(CLI::App* command, BlockSelection* selection, const std::string& description);
+void AddTierOption(CLI::App* command, BlockSelection* selection, const std::string& description,
+                   const std::vector<std::string>& tiers = {"pool", "host", "disk"});
 // HASH..., as ResolveHashes takes them.
 void AddHashArguments(CLI::App* command, std::vector<std::string>* hashes,
                       const std::string& description);

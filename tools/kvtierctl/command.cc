@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -97,6 +99,15 @@ void CommandContext::Fail(const Error& error) {
   fmt::print(stderr, "kvtierctl: {}\n", terminal.Style(error.ToString(), TextStyle::kBad));
   const std::string_view remedy = RemedyFor(error);
   if (!remedy.empty()) fmt::print(stderr, "{}\n", remedy);
+}
+
+int FinishOutput(int exit_code) {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written) return exit_code;
+  fmt::print(stderr, "kvtierctl: standard output cannot be written{}{}\n", errno == 0 ? "" : ": ",
+             errno == 0 ? "" : std::strerror(errno));
+  return exit_code == 0 ? static_cast<int>(ExitCode::kFailed) : exit_code;
 }
 
 std::string FormatProgress(std::string_view verb, const BlockProgress& progress) {

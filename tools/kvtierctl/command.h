@@ -60,6 +60,10 @@ struct CommandContext {
   void Fail(const Error& error);
 };
 
+// Writes out the rest of standard output. Output that cannot be written (a full disk, a closed
+// descriptor) makes a failure of a success.
+[[nodiscard]] int FinishOutput(int exit_code);
+
 // ---- progress of a long admin call, on standard error ----
 
 struct BlockProgress {

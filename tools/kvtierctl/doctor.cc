@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -100,25 +102,48 @@ void AddDaemonChecks(JsonView status, std::vector<Check>* checks) {
   }
 }
 
+// Root administers the service and is mostly no tenant of it: the daemon would refuse it as a
+// client, and log that, though nothing is wrong.
+Check ServiceCheck(const std::string& socket, JsonView status) {
+  if (::geteuid() != 0 || !status.present()) return ClientCheck(socket);
+  return {"daemon",
+          CheckLevel::kOk,
+          fmt::format("pid {} serves, {} clients", status["pid"].Count(),
+                      status["sessions"]["count"].Count()),
+          {}};
+}
+
+boost::json::value AskStatus(const CommandContext& context) {
+  const Result<std::string> reply = context.CallAdmin("status");
+  boost::json::error_code error;
+  boost::json::value document = reply ? boost::json::parse(*reply, error) : boost::json::value();
+  return document.is_object() ? document : boost::json::value();
+}
+
+// Limits of the daemon that runs, which may be another's than this shell's.
+uint64_t LimitFor(JsonView status, std::string_view name, int resource, bool hard) {
+  const std::optional<uint64_t> limit =
+      status.present() ? LimitOfProcess("/", status["pid"].Count(), name, hard) : std::nullopt;
+  return limit.value_or(LimitOf(resource, hard));
+}
+
 std::vector<Check> Examine(const DoctorArguments& arguments, const CommandContext& context) {
   const std::filesystem::path root = "/";
-  std::vector<Check> checks = {DriverCheck(),
-                               KernelCheck(),
-                               MemoryCheck(root),
-                               CpuCheck(root),
-                               MemlockCheck(LimitOf(RLIMIT_MEMLOCK, /*hard=*/false)),
-                               DescriptorCheck(LimitOf(RLIMIT_NOFILE, /*hard=*/true)),
-                               HugepageCheck(root),
-                               NumaCheck(root),
-                               IoUringCheck(root)};
-  checks.push_back(TrustCheck());
-  checks.push_back(ClientCheck(context.socket));
-  boost::json::value document;
-  if (const Result<std::string> reply = context.CallAdmin("status"); reply) {
-    boost::json::error_code error;
-    document = boost::json::parse(*reply, error);
-  }
+  const boost::json::value document = AskStatus(context);
   const JsonView status(document.is_object() ? &document : nullptr);
+  std::vector<Check> checks = {
+      DriverCheck(),
+      KernelCheck(),
+      MemoryCheck(root),
+      CpuCheck(root),
+      MemlockCheck(LimitFor(status, "Max locked memory", RLIMIT_MEMLOCK, /*hard=*/false)),
+      DescriptorCheck(LimitFor(status, "Max open files", RLIMIT_NOFILE,
+                               /*hard=*/true)),
+      HugepageCheck(root),
+      NumaCheck(root),
+      IoUringCheck(root)};
+  checks.push_back(TrustCheck());
+  checks.push_back(ServiceCheck(context.socket, status));
   AddDaemonChecks(status, &checks);
   std::string directory = arguments.directory;
   if (directory.empty()) directory = status["disk"]["directory"].Text();

@@ -14,10 +14,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <system_error>
 
 #include "base/machine.h"
@@ -113,6 +115,24 @@ Check DriverCheck() {
                 "no GPU is visible: see CUDA_VISIBLE_DEVICES, or --gpus of the container");
   }
   return Ok(kName, std::move(found));
+}
+
+// "Max open files            1024                 524288               files     ".
+std::optional<uint64_t> LimitOfProcess(const fs::path& root, uint64_t pid, std::string_view name,
+                                       bool hard) {
+  std::ifstream file(root / "proc" / std::to_string(pid) / "limits");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream fields(line.substr(name.size()));
+    std::string value;
+    fields >> value;
+    if (hard) fields >> value;
+    if (value == "unlimited") return UINT64_MAX;
+    uint64_t number = 0;
+    const char* const end = value.data() + value.size();
+    if (std::from_chars(value.data(), end, number).ptr == end && !value.empty()) return number;
+  }
+  return std::nullopt;
 }
 
 Check MemlockCheck(uint64_t limit_bytes) {

@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kvtier {
@@ -27,6 +29,12 @@ struct Check {
 
 // The NVIDIA driver and its GPUs, by loading libcuda. No driver is no fault.
 [[nodiscard]] Check DriverCheck();
+
+// A limit of another process by its name in /proc/PID/limits ("Max open files"); UINT64_MAX:
+// unlimited. Nothing if the process cannot be looked at.
+[[nodiscard]] std::optional<uint64_t> LimitOfProcess(const std::filesystem::path& root,
+                                                     uint64_t pid, std::string_view name,
+                                                     bool hard);
 
 // Checks the limit of locked memory (RLIMIT_MEMLOCK). `limit_bytes`: UINT64_MAX means no limit.
 [[nodiscard]] Check MemlockCheck(uint64_t limit_bytes);

@@ -8,6 +8,7 @@
 
 #include "tools/kvtierctl/blocks.h"
 #include "tools/kvtierctl/command.h"
+#include "tools/support/short_names.h"
 #include "tools/support/table.h"
 
 namespace kvtier {
@@ -51,21 +52,18 @@ void PrintHeading(const LsArguments& arguments) {
            arguments.full);
 }
 
-void PrintBlock(const LsArguments& arguments, const ListedBlock& listed) {
+void PrintBlock(const LsArguments& arguments, const ListedBlock& listed, ShortNames* owners) {
   const std::string hash = listed.block["hash"].Text();
   if (arguments.hashes_only) {
     fmt::print("{}\n", hash);
     return;
   }
-  std::string owner = Owner(listed.name_space);
-  if (!arguments.full && owner.size() > kOwnerColumns) {
-    owner = owner.substr(0, kOwnerColumns - 2) + "..";
-  }
+  const std::string owner = Owner(listed.name_space);
   PrintRow(arguments.full ? hash : hash.substr(0, kShortHashDigits),
            TierNames(listed.block["tiers"]), std::to_string(listed.block["tokens"].Count()),
            std::to_string(listed.block["depth"].Count()), Age(listed, "created_s"),
-           Age(listed, "last_use_s"), std::to_string(listed.block["references"].Count()), owner,
-           arguments.full);
+           Age(listed, "last_use_s"), std::to_string(listed.block["references"].Count()),
+           arguments.full ? owner : owners->Of(owner), arguments.full);
 }
 
 json::object BlockJson(const ListedBlock& listed) {
@@ -94,10 +92,11 @@ Status PrintJson(const LsArguments& arguments, const CommandContext& context) {
 
 Status PrintTable(const LsArguments& arguments, const CommandContext& context) {
   bool headed = false;
+  ShortNames owners(kOwnerColumns);
   const Status listed =
       ForEachBlock(context, arguments.selection, arguments.limit, [&](const ListedBlock& block) {
         if (!std::exchange(headed, true)) PrintHeading(arguments);
-        PrintBlock(arguments, block);
+        PrintBlock(arguments, block, &owners);
       });
   if (listed && !headed && !arguments.hashes_only) fmt::print(stderr, "no blocks\n");
   return listed;
@@ -115,7 +114,9 @@ void AddLsCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
       "ls", "List cached blocks: their tiers, tokens, depth, age, idle time and references.");
   const auto arguments = std::make_shared<LsArguments>();
-  AddTierOption(command, &arguments->selection, "Blocks held by this tier only.");
+  AddTierOption(command, &arguments->selection,
+                "Blocks held by this tier only; cold: those that this host knows there.",
+                {"pool", "host", "disk", "cold"});
   AddNamespaceOptions(command, &arguments->selection);
   command
       ->add_option("--prefix", arguments->selection.prefix,

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -130,5 +131,10 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   // A reader that went away, `kvtierctl status | head`, is not worth a message.
   std::signal(SIGPIPE, SIG_DFL);
-  return kvtier::Main(argc, argv);
+  try {
+    return kvtier::FinishOutput(kvtier::Main(argc, argv));
+  } catch (const std::system_error&) {
+    // fmt throws it when a long text cannot be written.
+    return kvtier::FinishOutput(static_cast<int>(kvtier::ExitCode::kFailed));
+  }
 }

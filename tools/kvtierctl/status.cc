@@ -4,16 +4,21 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
+#include "tools/support/short_names.h"
 #include "tools/support/table.h"
 
 namespace kvtier {
 namespace {
 
 constexpr size_t kLongestName = 20;
+constexpr size_t kLongestModel = 24;
 // More would push what stands before them off the screen; JSON lists all.
 constexpr size_t kMostSessions = 10;
 
@@ -42,7 +47,7 @@ std::string Heading(JsonView status, const Terminal& terminal) {
 
 // The disk tier's kind, so that one need not guess which engine was chosen.
 std::string DiskKind(JsonView disk) {
-  if (!disk["enabled"].IsTrue()) return "none";
+  if (!disk["enabled"].IsTrue()) return disk["degraded"].IsTrue() ? "not to be had" : "none";
   const std::string engines = JoinedTexts(disk["engines"]);
   return disk["degraded"].IsTrue() ? engines + ", degraded" : engines;
 }
@@ -54,18 +59,36 @@ std::string DeviceText(JsonView device) {
              kLongestName);
 }
 
+uint64_t ColdQuestions(JsonView cold) {
+  uint64_t asked = 0;
+  for (const char* answer : {"found", "absent", "late", "failed", "skipped"}) {
+    asked += cold["lookups"][answer].Count();
+  }
+  return asked;
+}
+
+// Empty for a tier that was never used.
+std::string StoreKind(JsonView cold) {
+  const bool available = cold["available"].Count() == 1;
+  if (!available && ColdQuestions(cold) == 0) return {};
+  return available ? "shared store" : "shared store, away";
+}
+
 std::string TierTable(JsonView status) {
   using enum Table::Align;
   Table table(
       {{"tier", kLeft}, {"capacity"}, {"used"}, {"full"}, {"blocks"}, {"hits"}, {"engine", kLeft}});
   const JsonView hits = status["stats"]["blocks"];
+  // They come by way of the disk's tier, and are none of the drive's.
+  const uint64_t cold_hits = hits["cold"].Count();
   const auto add = [&](const std::string& name, std::string engine) {
     const JsonView tier = status["tiers"][name];
     const uint64_t capacity = tier["capacity_bytes"].Count();
     const uint64_t used = tier["used_bytes"].Count();
     table.AddRow({name, FormatByteSize(capacity), FormatByteSize(used), Share(used, capacity),
                   FormatCompactCount(tier["blocks"].Count()),
-                  FormatCompactCount(hits[name].Count()), std::move(engine)});
+                  FormatCompactCount(hits[name].Count() - (name == "disk" ? cold_hits : 0)),
+                  std::move(engine)});
   };
   const JsonView host = status["tiers"]["host"];
   const bool growing = host["ready_bytes"].Count() < host["capacity_bytes"].Count();
@@ -74,6 +97,9 @@ std::string TierTable(JsonView status) {
   add("pool", devices > 1 ? fmt::format("{} devices", devices) : DeviceText(status["device"]));
   add("host", growing ? FormatByteSize(host["ready_bytes"].Count()) + " ready" : "memory");
   add("disk", DiskKind(status["disk"]));
+  if (const std::string store = StoreKind(status["cold"]); !store.empty()) {
+    table.AddRow({"cold", "-", "-", "-", "-", FormatCompactCount(cold_hits), store});
+  }
   return table.Render();
 }
 
@@ -135,13 +161,14 @@ std::string PoolTable(JsonView pools, bool several_devices) {
                                         {"private"},        {"in use"}, {"cached"}};
   if (several_devices) columns.push_back({"device"});
   Table table(columns);
+  ShortNames names(kLongestModel);
   bool any = false;
   pools.ForEach([&](JsonView pool) {
     any = true;
     const std::string model = pool["model_name"].Text();
     const std::string name = model.empty() ? pool["model"].Text() : model;
     std::vector<std::string> row = {
-        Cut(pool["tenant"].Text() + "/" + name, kLongestName),
+        names.Of(pool["tenant"].Text() + "/" + name),
         FormatByteSize(pool["block_bytes"].Count()),
         FormatCompactCount(pool["blocks"].Count()),
         FormatCompactCount(pool["free"].Count()),
@@ -233,6 +260,36 @@ std::string RestartText(JsonView restart) {
                      restart["pid"].Count(), restart["until"].Text());
 }
 
+// "unknown 200, checksum_mismatch 39": the reasons that there were, the most frequent first.
+std::string ReasonsText(JsonView counts) {
+  const boost::json::object* const reasons = counts.object();
+  if (reasons == nullptr) return {};
+  std::vector<std::pair<uint64_t, std::string>> seen;
+  for (const auto& [reason, value] : *reasons) {
+    if (const uint64_t count = JsonView(&value).Count(); count > 0)
+      seen.emplace_back(count, reason);
+  }
+  std::ranges::stable_sort(seen, std::ranges::greater(),
+                           [](const auto& reason) { return reason.first; });
+  std::string text;
+  for (const auto& [count, reason] : seen) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", reason, FormatCount(count));
+  }
+  return text;
+}
+
+// Why blocks that were asked for were not served; nothing if all were.
+std::string MissesText(JsonView stats) {
+  std::string text;
+  if (const std::string missed = ReasonsText(stats["misses"]); !missed.empty()) {
+    text += fmt::format("missed: {}\n", missed);
+  }
+  if (const std::string declined = ReasonsText(stats["declined"]); !declined.empty()) {
+    text += fmt::format("declined: {}\n", declined);
+  }
+  return text;
+}
+
 std::string Activity(JsonView status) {
   const JsonView stats = status["stats"];
   const JsonView asked = stats["blocks"];
@@ -244,25 +301,22 @@ std::string Activity(JsonView status) {
   const uint64_t hits = asked["asked"].Count() - asked["miss"].Count() - declined;
   return fmt::format(
       "\nsessions {}  shared blocks in use {}  pinned {}  not yet on disk {}  unusable {}\n"
-      "asked {} blocks, {} hit  misses {}  declined {}\n"
+      "asked {} blocks, {} hit  misses {}  declined {}\n{}"
       "in flight: loads {}  offloads {}  disk reads {}  disk writes {}  waiting {}\n",
       status["sessions"]["count"].Count(), FormatCount(status["references"].Count()),
       FormatCount(status["pinned_blocks"].Count()),
       FormatCount(status["unpersisted_blocks"].Count()),
       FormatCount(unusable["pool"].Count() + unusable["host"].Count() + unusable["disk"].Count()),
       FormatCount(asked["asked"].Count()), Share(hits, asked["asked"].Count()),
-      FormatCount(asked["miss"].Count()), FormatCount(declined), in_flight["loads"].Count(),
-      in_flight["offloads"].Count(), in_flight["disk_reads"].Count(),
+      FormatCount(asked["miss"].Count()), FormatCount(declined), MissesText(stats),
+      in_flight["loads"].Count(), in_flight["offloads"].Count(), in_flight["disk_reads"].Count(),
       in_flight["disk_writes"].Count(), in_flight["acquires_waiting"].Count());
 }
 
 // Nothing of a tier that was never used.
 std::string ColdText(JsonView cold, JsonView hits) {
   const JsonView lookups = cold["lookups"];
-  uint64_t asked = 0;
-  for (const char* answer : {"found", "absent", "late", "failed", "skipped"}) {
-    asked += lookups[answer].Count();
-  }
+  const uint64_t asked = ColdQuestions(cold);
   const bool available = cold["available"].Count() == 1;
   if (!available && asked == 0) return {};
   return fmt::format("cold store {}: found {} of {}, late {}  hits {} blocks  wrote {}\n",

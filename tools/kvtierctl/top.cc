@@ -35,6 +35,7 @@ struct Rates {
   double pool = 0;
   double host = 0;
   double disk = 0;
+  double cold = 0;
   double miss = 0;
   double evicted = 0;  // copies that left a tier
   double onload_bytes = 0;
@@ -70,7 +71,8 @@ Rates RatesBetween(JsonView before, JsonView now) {
   rates.asked = blocks("asked");
   rates.pool = blocks("pool");
   rates.host = blocks("host");
-  rates.disk = blocks("disk");
+  rates.cold = blocks("cold");
+  rates.disk = blocks("disk") - rates.cold;
   rates.miss = blocks("miss");
   rates.evicted = (Drops(stats) - Drops(old_stats)) / rates.seconds;
   rates.onload_bytes = rate("onload_bytes");
@@ -85,11 +87,11 @@ std::string RatesText(const Rates& rates) {
     return FormatCompactCount(static_cast<uint64_t>(std::max(0.0, number)));
   };
   return fmt::format(
-      "\nblocks/s  asked {}  pool {}  host {}  disk {}  miss {}  dropped {}\n"
+      "\nblocks/s  asked {}  pool {}  host {}  disk {}  cold {}  miss {}  dropped {}\n"
       "GB/s      onload {:.2f}  offload {:.2f}  disk read {:.2f}  disk write {:.2f}\n",
       count(rates.asked), count(rates.pool), count(rates.host), count(rates.disk),
-      count(rates.miss), count(rates.evicted), rates.onload_bytes / 1e9, rates.offload_bytes / 1e9,
-      rates.disk_read_bytes / 1e9, rates.disk_write_bytes / 1e9);
+      count(rates.cold), count(rates.miss), count(rates.evicted), rates.onload_bytes / 1e9,
+      rates.offload_bytes / 1e9, rates.disk_read_bytes / 1e9, rates.disk_write_bytes / 1e9);
 }
 
 std::string RatesJson(const Rates& rates, const json::value& status) {
@@ -100,6 +102,7 @@ std::string RatesJson(const Rates& rates, const json::value& status) {
                                         {"pool", rates.pool},
                                         {"host", rates.host},
                                         {"disk", rates.disk},
+                                        {"cold", rates.cold},
                                         {"miss", rates.miss},
                                         {"dropped", rates.evicted}}},
                                       {"bytes_per_second",

@@ -19,9 +19,11 @@
  * Resuming. Pools may outlive the daemon. If blocks are held when a call of the pool or of one of
  * its sequences finds the connection gone, and the daemon kept its pools, the call waits up to
  * `resume_wait_ms` for the next daemon, takes back the held blocks, and is made again; other
- * threads' calls of the pool wait as well. The attachment is the same then: handles stay good, and
- * the bytes are the same. A sequence has the same block table, and nothing to compute again; a
- * prefix that was being loaded becomes shorter. Callers that use handles themselves must know:
+ * threads' calls of the pool wait as well. kvt_sequence_open waits likewise though nothing is held:
+ * for an absent daemon all openings together wait so long once. The attachment is the same then:
+ * handles stay good, and the bytes are the same. A sequence has the same block table, and nothing
+ * to compute again; a prefix that was being loaded becomes shorter. Callers that use handles
+ * themselves must know:
  *  - Loads are lost: kvt_wait returns KVT_UNAVAILABLE for them.
  *  - A block that cannot be had again is reported by kvt_take_errors, KVT_STALE_HANDLE
  *    "lost_at_restart", and kvt_check_blocks says KVT_STALE_HANDLE of it from then on. This also

@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <latch>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/client/client_fixture.h"
@@ -346,6 +350,34 @@ TEST_F(ResumeTest, WhereNothingIsHeldNoCallWaits) {
   ASSERT_FALSE(acquired);
   EXPECT_EQ(acquired.error().code, KVT_UNAVAILABLE);
   EXPECT_EQ(pool_->Acquire({}, {}, 1).error().code, KVT_UNAVAILABLE);
+}
+
+TEST_F(ResumeTest, OpeningASequenceWaitsForTheNextDaemonThoughNothingIsHeld) {
+  daemon_.reset();
+  std::latch opening(1);
+  std::optional<bool> opened;
+  std::thread client([&] {
+    opening.count_down();
+    opened = static_cast<bool>(pool_->OpenSequence(Tokens(6)));
+  });
+  opening.wait();
+  StartDaemon({.keeps = true});
+  client.join();
+  EXPECT_EQ(opened, true);
+}
+
+TEST_F(ResumeTest, AllThatOpenSequencesWaitForAnAbsentDaemonOnce) {
+  constexpr int kOpenings = 40;
+  kvt_connect_options options = Options();
+  options.resume_wait_ms = 500;
+  Attach(options);
+  daemon_.reset();
+  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 0; i < kOpenings; ++i) {
+    EXPECT_EQ(pool_->OpenSequence(Tokens(6)).error().code, KVT_UNAVAILABLE);
+  }
+  // Each on its own would have waited that long.
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, kOpenings * std::chrono::milliseconds(500));
 }
 
 TEST_F(ResumeTest, ADaemonThatHasCutTheConnectionIsNotAsked) {

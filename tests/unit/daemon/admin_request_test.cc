@@ -38,6 +38,13 @@ TEST(AdminRequestTest, EveryMemberIsRead) {
   EXPECT_EQ(request->hashes[0].Hex(), kHash);
 }
 
+TEST(AdminRequestTest, TheColdTierIsNoneOfThisHost) {
+  const auto request = ParseAdminRequest(R"({"op":"ls","tier":"cold"})");
+  ASSERT_TRUE(request) << request.error().ToString();
+  EXPECT_TRUE(request->cold);
+  EXPECT_FALSE(request->tier);
+}
+
 TEST(AdminRequestTest, ErrorsNameTheMember) {
   const auto request = ParseAdminRequest(R"({"op":"ls","limit":"many"})");
   ASSERT_FALSE(request);

@@ -29,6 +29,7 @@ Kvtierd::Kvtierd(std::vector<std::string> arguments, const Limits& limits) {
     };
     restrict_to(RLIMIT_AS, limits.address_space_bytes);
     restrict_to(RLIMIT_NOFILE, limits.descriptors);
+    restrict_to(RLIMIT_FSIZE, limits.file_bytes);
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }

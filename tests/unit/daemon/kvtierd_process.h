@@ -21,6 +21,7 @@ class Kvtierd {
   struct Limits {
     uint64_t address_space_bytes = 0;
     uint64_t descriptors = 0;
+    uint64_t file_bytes = 0;
   };
   explicit Kvtierd(std::vector<std::string> arguments) : Kvtierd(std::move(arguments), Limits{}) {}
   Kvtierd(std::vector<std::string> arguments, const Limits& limits);

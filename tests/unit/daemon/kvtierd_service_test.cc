@@ -258,7 +258,7 @@ TEST_F(KvtierdService, LockedDirectoryNamesKeyPlaceHolderAndRemedy) {
   Kvtierd first(Arguments());
   ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
   Kvtierd second(ArgumentsWithout("disk.directory"));
-  EXPECT_EQ(second.Wait(), 78);
+  EXPECT_EQ(second.Wait(), 1);
   const std::string& log = second.output();
   EXPECT_NE(log.find(ConfigPath() + ":3:13: disk.directory: "), std::string::npos) << log;
   EXPECT_NE(log.find("is in use by process "), std::string::npos) << log;
@@ -274,12 +274,28 @@ TEST_F(KvtierdService, DirectoryOfSomeoneElseNamesKeyOwnerAndRemedy) {
   std::filesystem::create_directory(disk);
   ASSERT_EQ(::chown(disk.c_str(), 12345, 12345), 0);
   Kvtierd kvtierd(Arguments());
-  EXPECT_EQ(kvtierd.Wait(), 78);
+  ASSERT_TRUE(kvtierd.ReadUntil("READY socket=")) << kvtierd.output();
   const std::string& log = kvtierd.output();
+  EXPECT_NE(log.find("disk.unavailable: "), std::string::npos) << log;
   EXPECT_NE(log.find("disk.directory: " + disk.string() + " belongs to uid 12345"),
             std::string::npos)
       << log;
   EXPECT_NE(log.find("give the directory to the daemon's user"), std::string::npos) << log;
+}
+
+TEST_F(KvtierdService, EndsToBeStartedAgainWhenTheDiskOfAStartWithoutItIsThere) {
+  WriteConfig("");
+  const std::filesystem::path mount = directory_.path() / "mount";
+  std::vector<std::string> arguments = Arguments();
+  arguments.insert(arguments.end(), {"--set", "disk.directory=" + (mount / "disk").string()});
+  Kvtierd kvtierd(arguments);
+  ASSERT_TRUE(kvtierd.ReadUntil("READY socket=")) << kvtierd.output();
+  EXPECT_NE(kvtierd.output().find("disk.unavailable: "), std::string::npos) << kvtierd.output();
+  std::filesystem::create_directory(mount);
+  EXPECT_EQ(kvtierd.Wait(), 75) << kvtierd.output();
+  Kvtierd next(arguments);
+  ASSERT_TRUE(next.ReadUntil("READY socket=")) << next.output();
+  EXPECT_EQ(next.output().find("disk.unavailable: "), std::string::npos) << next.output();
 }
 
 TEST_F(KvtierdService, SocketOfARunningDaemonNamesKeyAndRemedy) {
@@ -289,7 +305,7 @@ TEST_F(KvtierdService, SocketOfARunningDaemonNamesKeyAndRemedy) {
   std::vector<std::string> arguments = Arguments();
   arguments.insert(arguments.end(), {"--set", "disk.bytes=0B"});
   Kvtierd second(arguments);
-  EXPECT_EQ(second.Wait(), 78);
+  EXPECT_EQ(second.Wait(), 1);
   EXPECT_NE(second.output().find("server.admin_socket: another process listens on "),
             std::string::npos)
       << second.output();

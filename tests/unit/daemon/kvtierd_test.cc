@@ -39,19 +39,69 @@ TEST(Kvtierd, EndsWith78OnAnyConfigurationError) {
   EXPECT_NE(truncated.output().find(path + ":2:"), std::string::npos) << truncated.output();
   EXPECT_EQ(Kvtierd({"--config", "/nonexistent.toml"}).Wait(), 78);
   EXPECT_EQ(Kvtierd({"--set", "pool.bytes=3"}).Wait(), 78);
-  auto arguments = SmallArguments(directory.path());
-  arguments.insert(arguments.end(), {"--set", "disk.directory=/proc/kvtier"});
-  EXPECT_EQ(Kvtierd(arguments).Wait(), 78);
 }
 
-TEST(Kvtierd, SecondOneOnADirectoryEndsWith78) {
+// Expects that the daemon serves, and says that it has no disk tier because of `reason`.
+void ExpectToServeWithoutDisk(Kvtierd* kvtierd, const std::filesystem::path& directory,
+                              const std::string& reason) {
+  ASSERT_TRUE(kvtierd->ReadUntil("READY socket=")) << kvtierd->output();
+  const std::string& log = kvtierd->output();
+  EXPECT_NE(log.find("W disk.unavailable: "), std::string::npos) << log;
+  EXPECT_NE(log.find(reason), std::string::npos) << log;
+  WireClient client(directory / "kvtier.sock");
+  (void)Fill(&client, client.Attach().pool, Hashes(0, 4));
+}
+
+TEST(Kvtierd, ServesWithoutADiskTierThatCannotBeMade) {
+  const TestDirectory directory;
+  auto arguments = SmallArguments(directory.path());
+  arguments.insert(arguments.end(), {"--set", "disk.directory=/proc/kvtier"});
+  Kvtierd kvtierd(arguments);
+  ExpectToServeWithoutDisk(&kvtierd, directory.path(), "/proc/kvtier");
+}
+
+TEST(Kvtierd, ServesWithoutADiskTierForWhichThereIsNoRoom) {
+  const TestDirectory directory;
+  auto arguments = SmallArguments(directory.path());
+  arguments.insert(arguments.end(), {"--set", "disk.free_floor_bytes=10TiB"});
+  Kvtierd kvtierd(arguments);
+  ExpectToServeWithoutDisk(&kvtierd, directory.path(), "disk_full");
+}
+
+TEST(Kvtierd, WarnsOfAModelThatDoesNotNameItsWeightsAndOfNoOther) {
+  const TestDirectory directory;
+  Kvtierd kvtierd(SmallArguments(directory.path()));
+  ASSERT_TRUE(kvtierd.ReadUntil("READY socket=")) << kvtierd.output();
+  WireClient client(directory.path() / "kvtier.sock");
+  (void)client.Hello();
+  ModelRecord record = TestModel();
+  record.revision.clear();
+  record.extra = {{"weights", "files:0123"}};
+  record.name = "by-digest";
+  (void)client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+  record.extra.clear();
+  record.name = "by-name-alone";
+  (void)client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+  ASSERT_TRUE(kvtierd.ReadUntil("\"by-name-alone\" of tenant")) << kvtierd.output();
+  EXPECT_EQ(kvtierd.output().find("\"by-digest\""), std::string::npos) << kvtierd.output();
+}
+
+TEST(Kvtierd, ALimitOnTheSizeOfFilesIsAnErrorOfAWriteAndNotTheEnd) {
+  const TestDirectory directory;
+  Kvtierd kvtierd(SmallArguments(directory.path()), {.file_bytes = 1 << 20});
+  ASSERT_TRUE(kvtierd.ReadUntil("READY socket=")) << kvtierd.output();
+  kvtierd.Signal(SIGTERM);
+  EXPECT_EQ(kvtierd.Wait(), 0) << kvtierd.output();
+}
+
+TEST(Kvtierd, SecondOneOnADirectoryEndsSoThatItIsTriedAgain) {
   const TestDirectory directory;
   Kvtierd first(SmallArguments(directory.path()));
   ASSERT_TRUE(first.ReadUntil("READY socket="));
   auto arguments = SmallArguments(directory.path());
   arguments.insert(arguments.end(), {"--set", "server.socket=" + directory.path().string() + "/2"});
   Kvtierd second(arguments);
-  EXPECT_EQ(second.Wait(), 78);
+  EXPECT_EQ(second.Wait(), 1);
   EXPECT_NE(second.output().find("directory_locked"), std::string::npos) << second.output();
 }
 

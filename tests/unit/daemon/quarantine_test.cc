@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/session/quarantine.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "tests/unit/daemon/bystander.h"
@@ -32,6 +34,27 @@ TEST_F(QuarantineTest, ReleasesAllSessionsOfAProcessThatHasEnded) {
   process.Kill();
   loop_.RunUntil([&] { return released_.size() == 2; });
   EXPECT_EQ(quarantine.sessions(), 0u);
+}
+
+TEST_F(QuarantineTest, SaysOfAProcessThatLivesOnThatItsBlocksStayOutOfUse) {
+  Log log{LogConfig{.level = LogLevel::kWarning}};
+  testing::internal::CaptureStderr();
+  Quarantine quarantine(&loop_, &log, Releasing(), {});
+  Bystander lives, ends;
+  quarantine.Add(SessionId(1), lives.peer());
+  quarantine.Add(SessionId(2), ends.peer());
+  ends.Kill();
+  loop_.RunUntil([&] { return !released_.empty(); });
+  // Another clock of the same length, started later: the warning comes first.
+  Timer later(&loop_);
+  bool over = false;
+  later.Start(1100, [&] { over = true; });
+  loop_.RunUntil([&] { return over; });
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find(fmt::format("session.warned: process {} ", lives.peer().pid)),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find(fmt::format("process {} ", ends.peer().pid)), std::string::npos) << text;
 }
 
 TEST_F(QuarantineTest, WaitsAsLongAsTheProcessIsOutlastedByItsKernels) {

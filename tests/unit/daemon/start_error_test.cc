@@ -54,9 +54,16 @@ TEST(StartError, APortThatAnotherProcessHasIsAnsweredWithWhatToDo) {
   EXPECT_FALSE(IsConfigurationError(error)) << "the process may end by itself";
 }
 
-TEST(StartError, OnlyWhatAnOperatorMustMendIsAConfigurationError) {
-  EXPECT_TRUE(IsConfigurationError({ErrorCode::kIoError, "EACCES", ""}));
-  EXPECT_TRUE(IsConfigurationError({ErrorCode::kAlreadyExists, "directory_locked", ""}));
+TEST(StartError, OnlyWhatTheFileDecidesIsAConfigurationError) {
+  EXPECT_TRUE(IsConfigurationError({ErrorCode::kInvalidArgument, "bad_disk_options", ""}));
+  EXPECT_TRUE(IsConfigurationError({ErrorCode::kWrongState, "files_changed", ""}));
+  // Each of these may be over in a minute.
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kIoError, "EACCES", ""}));
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kAlreadyExists, "directory_locked", ""}));
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kResourceExhausted, "disk_full", ""}));
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kUnsupported, "no_cuda", ""}));
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kPermissionDenied, "directory_owner", ""}));
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kInvalidArgument, "config_unknown_user", ""}));
   EXPECT_FALSE(IsConfigurationError({ErrorCode::kIoError, "EIO", ""}));
   EXPECT_FALSE(IsConfigurationError({ErrorCode::kIoError, "ENOSPC", ""}));
   EXPECT_FALSE(IsConfigurationError({ErrorCode::kInternal, "EACCES", ""}));

@@ -97,6 +97,8 @@ TEST(HitHistory, KeepsWhatCameInEachInterval) {
   history.Tick(stats, now_ms);
   stats.CountHit(NamespaceId(0), Tier::kPool, 16);
   stats.CountMisses(NamespaceId(0), MissReason::kUnknown, 2, 16);
+  stats.CountHit(NamespaceId(0), Tier::kDisk, 16);
+  stats.CountHit(NamespaceId(0), Tier::kDisk, 16, /*from_cold=*/true);
   stats.onload_bytes = 4096;
   history.Tick(stats, now_ms += HitHistory::kIntervalMs / 2);
   EXPECT_TRUE(history.points().empty());
@@ -104,6 +106,8 @@ TEST(HitHistory, KeepsWhatCameInEachInterval) {
   ASSERT_EQ(history.points().size(), 1u);
   EXPECT_EQ(history.points()[0].hit_blocks[0], 1u);
   EXPECT_EQ(history.points()[0].missed_blocks, 2u);
+  EXPECT_EQ(history.points()[0].hit_blocks[2], 2u);
+  EXPECT_EQ(history.points()[0].cold_blocks, 1u);
   EXPECT_EQ(history.points()[0].copied_bytes[static_cast<size_t>(CopyLane::kHostToPool)], 4096u);
   history.Tick(stats, now_ms += HitHistory::kIntervalMs);
   EXPECT_EQ(history.points()[1].missed_blocks, 0u);

@@ -98,6 +98,27 @@ TEST_F(GuardedStoreTest, AsksNoMoreAStoreThatHasFailedAndComesBackToIt) {
   EXPECT_EQ(last_, "ok");
 }
 
+TEST_F(GuardedStoreTest, TellsOnceThatTheStoreIsAwayAndOnceThatItIsBack) {
+  std::vector<std::string> told;
+  GuardedStore guarded(&store_, &clock_, &loop_, [&](const Status& away) {
+    told.push_back(away ? "back" : away.error().reason);
+  });
+  const auto ask = [&] {
+    guarded.Exists({"a"}, ColdAsk::kPrefix, 5, [](const Result<std::vector<bool>>&) {});
+    loop_.RunAll();
+  };
+  store_.refuses = true;
+  for (int i = 0; i < 10; ++i) ask();
+  // A probe that fails is no news.
+  clock_.Advance(CircuitBreaker::kFirstWaitMs);
+  ask();
+  EXPECT_THAT(told, testing::ElementsAre("no_connection"));
+  store_.refuses = false;
+  clock_.Advance(CircuitBreaker::kLongestWaitMs);
+  ask();
+  EXPECT_THAT(told, testing::ElementsAre("no_connection", "back"));
+}
+
 TEST_F(GuardedStoreTest, TakesAnAbsentObjectForNoFault) {
   for (int i = 0; i < 10; ++i) {
     guarded_.Get("nothing", 10, 5, [](const Result<ColdBytes>&) {});

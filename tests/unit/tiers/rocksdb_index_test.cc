@@ -519,6 +519,39 @@ TEST_F(RocksdbIndexTest, AFailedWriteIsReportedAndLaterOnesSucceed) {
       std::ranges::any_of(records, [](const IndexRecord& r) { return r.key == Record(1, 7).key; }));
 }
 
+TEST_F(RocksdbIndexTest, WithoutRoomAtTheStartItIsReadAndTakesBatchesAsSoonAsThereIs) {
+  Replace(SnapshotOf(10));
+  {
+    OpenedIndex opened;
+    {
+      const FullDisk full;
+      opened = Open(1);
+      ASSERT_TRUE(opened.index) << opened.contents.detail;
+      EXPECT_EQ(opened.contents.snapshot.records.size(), 10u);
+      std::optional<Status> outcome;
+      opened.index->Apply({.puts = {Record(1, 6)}}, [&](const Status& s) { outcome = s; });
+      loop_.RunUntil([&] { return outcome.has_value(); });
+      EXPECT_FALSE(*outcome);
+    }
+    ApplyAll(opened.index.get(), {{.puts = {Record(1, 7)}}});
+  }
+  const OpenedIndex opened = Open(2);
+  EXPECT_EQ(opened.contents.state, IndexState::kGood) << opened.contents.detail;
+  const auto& records = opened.contents.snapshot.records;
+  EXPECT_TRUE(
+      std::ranges::any_of(records, [](const IndexRecord& r) { return r.key == Record(1, 7).key; }));
+}
+
+TEST_F(RocksdbIndexTest, AStartWithoutRoomLeavesAGoodIndexToTheNext) {
+  Replace(SnapshotOf(10));
+  {
+    const FullDisk full;
+    ASSERT_TRUE(Open(1).index);
+    ASSERT_TRUE(Open(2).index);
+  }
+  EXPECT_EQ(Open(3).contents.snapshot.records.size(), 10u);
+}
+
 TEST_F(RocksdbIndexTest, AReplaceThatStoppedWhileWritingLeavesTheOldIndex) {
   Replace(SnapshotOf(10));
   fs::create_directory(directory_.path() / "index.new");

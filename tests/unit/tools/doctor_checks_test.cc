@@ -43,6 +43,17 @@ TEST_F(DoctorChecksTest, HugePagesThatAreOffAreWarnedOf) {
   EXPECT_EQ(HugepageCheck(root()).level, CheckLevel::kOk);
 }
 
+TEST_F(DoctorChecksTest, LimitsAreThoseOfTheProcessThatIsLookedAt) {
+  Write("proc/42/limits",
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        "Max open files            1024                 524288               files     \n"
+        "Max locked memory         unlimited            unlimited            bytes     \n");
+  EXPECT_EQ(LimitOfProcess(root(), 42, "Max open files", /*hard=*/false), 1024u);
+  EXPECT_EQ(LimitOfProcess(root(), 42, "Max open files", /*hard=*/true), 524288u);
+  EXPECT_EQ(LimitOfProcess(root(), 42, "Max locked memory", /*hard=*/false), UINT64_MAX);
+  EXPECT_EQ(LimitOfProcess(root(), 43, "Max open files", /*hard=*/true), std::nullopt);
+}
+
 TEST_F(DoctorChecksTest, AContainersMemoryLimitIsNamed) {
   Write("proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\n");
   EXPECT_EQ(MemoryCheck(root()).level, CheckLevel::kOk);

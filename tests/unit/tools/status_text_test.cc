@@ -53,6 +53,51 @@ std::string OnGpu(const std::string& name) {
                         R"({"kind": "cuda", "ordinal": 3, "name": ")" + name + R"("})");
 }
 
+TEST(StatusTextTest, HitsOfTheSharedStoreAreNotTheDisks) {
+  EXPECT_EQ(Format(kStatus).find("shared store"), std::string::npos) << "there is none";
+  std::string status(kStatus);
+  const auto replace = [&status](std::string_view text, const std::string& by) {
+    status.replace(status.find(text), text.size(), by);
+  };
+  replace(R"("disk": 50, "miss")", R"("disk": 50, "cold": 42, "miss")");
+  replace(R"("pools": [)",
+          R"("cold": {"available": 0, "lookups": {"found": 3, "skipped": 4}}, "pools": [)");
+  std::istringstream lines(Format(status));
+  std::string disk, cold;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("disk ")) disk = line;
+    if (line.starts_with("cold ")) cold = line;
+  }
+  EXPECT_NE(disk.find(" 8  io_uring"), std::string::npos) << disk;
+  EXPECT_NE(cold.find(" 42  shared store, away"), std::string::npos) << cold;
+}
+
+TEST(StatusTextTest, TellsWhyBlocksWereMissedTheMostFrequentReasonFirst) {
+  EXPECT_EQ(Format(kStatus).find("missed:"), std::string::npos) << "there is no reason";
+  std::string status(kStatus);
+  constexpr std::string_view kStats = R"("stats": {)";
+  status.replace(status.find(kStats), kStats.size(),
+                 R"("stats": {"misses": {"checksum_mismatch": 39, "unknown": 211, "expired": 0},
+                              "declined": {"slower_than_computing": 7},)");
+  const std::string text = Format(status);
+  EXPECT_NE(text.find("missed: unknown 211, checksum_mismatch 39\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("declined: slower_than_computing 7\n"), std::string::npos) << text;
+}
+
+TEST(StatusTextTest, ModelsOfOneDirectoryDoNotLookAlike) {
+  std::string status(kStatus);
+  constexpr std::string_view kPools = R"("pools": [)";
+  const auto pool = [](const std::string& model) {
+    return R"({"tenant": "default", "model_name": "/data/models/meta-llama/)" + model +
+           R"(", "block_bytes": 65536, "blocks": 2048, "free": 1024},)";
+  };
+  status.replace(status.find(kPools), kPools.size(),
+                 std::string(kPools) + pool("Llama-3.1-8B") + pool("Llama-3.1-70B"));
+  const std::string text = Format(status);
+  EXPECT_NE(text.find("lama-3.1-8B "), std::string::npos) << text;
+  EXPECT_NE(text.find("ama-3.1-70B "), std::string::npos) << text;
+}
+
 TEST(StatusTextTest, TellsWhichGpuThePoolIsOn) {
   const std::string text = Format(OnGpu("NVIDIA H200"));
   EXPECT_NE(text.find("cuda:3 NVIDIA H200"), std::string::npos) << text;

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/app/disk_retry.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/posix.h"
+#include "base/units.h"
+#include "tiers/storage/disk_set_file.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kProbeBytes = 4 * kKiB;
+constexpr mode_t kPrivateDirectory = 0700;
+constexpr mode_t kPrivateFile = 0600;
+
+tl::unexpected<Error> Failed(std::string_view call, const std::string& path) {
+  return tl::unexpected<Error>(
+      ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path)));
+}
+
+// The tier's own files have their sizes anew at a start: their space counts as free.
+uint64_t OwnBytes(const DiskConfig& disk) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < disk.files; ++i) {
+    struct stat status {};
+    const std::string path = disk.directory + "/" + DiskSetFileName(i);
+    if (::stat(path.c_str(), &status) == 0) bytes += static_cast<uint64_t>(status.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+Status WriteProbe(const std::string& path) {
+  const UniqueFd file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kPrivateFile));
+  if (!file.valid()) return Failed("create", path);
+  const std::vector<std::byte> bytes(kProbeBytes);
+  if (::write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+    return Failed("write", path);
+  }
+  if (::fsync(file.get()) != 0) return Failed("sync", path);
+  return {};
+}
+
+}  // namespace
+
+bool DiskMayComeBack(const Error& why) {
+  if (why.reason == "disk_full" || why.reason.starts_with("index_")) return true;
+  constexpr std::array kPassing = {"ENOENT", "ENOSPC", "EIO",    "EROFS",    "ENODEV",
+                                   "ENXIO",  "ESTALE", "EDQUOT", "ENOTCONN", "EFBIG"};
+  return std::ranges::find(kPassing, why.reason) != kPassing.end();
+}
+
+Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes) {
+  const std::string& directory = disk.directory;
+  if (::mkdir(directory.c_str(), kPrivateDirectory) != 0 && errno != EEXIST) {
+    return Failed("mkdir", directory);
+  }
+  struct statvfs space {};
+  if (::statvfs(directory.c_str(), &space) != 0) return Failed("statvfs", directory);
+  const uint64_t room = uint64_t{space.f_bavail} * space.f_frsize + OwnBytes(disk);
+  const uint64_t wanted = disk.free_floor_bytes + slab_bytes + disk.files * kFirstSlabOffset;
+  if (room < wanted) {
+    return MakeError(ErrorCode::kResourceExhausted, "disk_full",
+                     fmt::format("{} of {} wanted", FormatByteSize(room), FormatByteSize(wanted)));
+  }
+  const std::string path = directory + "/probe";
+  const Status written = WriteProbe(path);
+  (void)::unlink(path.c_str());
+  return written;
+}
+
+DiskRetry::DiskRetry(EventLoop* loop, Executor* executor, std::function<Status()> probe,
+                     std::function<void()> on_back)
+    : executor_(*executor), probe_(std::move(probe)), on_back_(std::move(on_back)), timer_(loop) {
+  Wait();
+}
+
+void DiskRetry::Wait() {
+  timer_.Start(std::exchange(pause_ms_, std::min(2 * pause_ms_, kLongestPauseMs)),
+               [this] { Probe(); });
+}
+
+// The probe is a copy: it may outlive this.
+void DiskRetry::Probe() {
+  const auto found = std::make_shared<Status>();
+  executor_.Run([probe = probe_, found] { *found = probe(); }, gate_.WhileOpen([this, found] {
+    if (!*found) return Wait();
+    on_back_();
+  }));
+}
+
+}  // namespace kvtier

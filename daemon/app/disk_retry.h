@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks now and then whether the disk tier that a start had to do without can be had by now. A tier
+// cannot join a cache that runs, so that the daemon has to be started again to use it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/executor.h"
+#include "base/gate.h"
+#include "base/result.h"
+#include "daemon/config/config.h"
+#include "daemon/runtime/event_loop.h"
+
+namespace kvtier {
+
+// Whether a start that failed so may succeed later without an operator's doing: there was no room,
+// or the file system was not there, could not be written to or failed.
+[[nodiscard]] bool DiskMayComeBack(const Error& why);
+
+// Any thread; may wait for the disk. The directory can be made, a file in it can be written, and
+// beside the floor there is room for a slab, in free space or in the tier's own files. Errors: by
+// errno name; kResourceExhausted "disk_full".
+[[nodiscard]] Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes);
+
+// Event loop only.
+class DiskRetry {
+ public:
+  // `loop` and `executor` are borrowed. `probe` runs on the executor; `on_back` is called once,
+  // when it has succeeded.
+  DiskRetry(EventLoop* loop, Executor* executor, std::function<Status()> probe,
+            std::function<void()> on_back);
+  DiskRetry(const DiskRetry&) = delete;
+  DiskRetry& operator=(const DiskRetry&) = delete;
+
+ private:
+  static constexpr int64_t kFirstPauseMs = 5'000;
+  static constexpr int64_t kLongestPauseMs = 60'000;
+  void Wait();
+  void Probe();
+
+  Executor& executor_;
+  const std::function<Status()> probe_;
+  const std::function<void()> on_back_;
+  int64_t pause_ms_ = kFirstPauseMs;
+  Timer timer_;
+  Gate gate_;
+};
+
+}  // namespace kvtier
