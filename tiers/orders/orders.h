@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tiers/directory/block_lifecycle.h"
+#include "tiers/directory/directory.h"
 #include "tiers/orders/pin_table.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/tenant_orders.h"
@@ -31,6 +32,8 @@ class Orders {
 
   // All entries by last use, one list for those that live equally long.
   std::vector<EntryList> by_age;
+  // Blocks that a lookup found past their time; dropped at the next tick.
+  std::vector<EntryRef> seen_expired;
   // Blocks that are on disk or are to be written there, but for pinned ones, so that a search for a
   // victim need not step over them. A use anywhere counts. A block takes its place when its write
   // is decided: the order in which writes end does not matter.

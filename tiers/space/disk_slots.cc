@@ -29,7 +29,7 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
     : state_(*state),
       allocator_(state->options.slab_bytes, kSlabHeaderBytes),
       committer_(state, this),
-      leaving_bytes_(state->tenants.rows()),
+      leaving_(&state->tenants, &allocator_),
       slab_headers_(&state->env),
       cold_(cold) {
   allocator_.Grow(state_.env.geometry.slabs);
@@ -68,14 +68,14 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   const SlotClass slots = ClassOf(name_space);
   if (!state_.tenants.Fits(Tier::kDisk, name_space.tenant, slots.slot_bytes)) {
     KeepUnderCap(name_space.tenant, slots.slot_bytes);
-    const bool leaving = leaving_bytes_[name_space.tenant.value] > 0 || !committer_.Idle();
+    const bool leaving = leaving_.bytes(name_space.tenant) > 0 || !committer_.Idle();
     return leaving ? Outcome::kWait : Outcome::kOverCap;
   }
   const std::optional<uint64_t> address = allocator_.Allocate(slots, index);
   if (!address) {
     KeepFree(name_space);
     const bool evicting =
-        freeing_[slots] > 0 || allocator_.closing_slabs() > 0 || EvictFor(name_space);
+        leaving_.Of(slots) > 0 || allocator_.closing_slabs() > 0 || EvictFor(name_space);
     return evicting || !committer_.Idle() ? Outcome::kWait : Outcome::kFull;
   }
   entry.disk = DiskLocation{*address};
@@ -88,8 +88,7 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
 }
 
 uint64_t DiskSlots::ComingSlots(const SlotClass& slots) const {
-  const auto freeing = freeing_.find(slots);
-  return allocator_.FreeSlots(slots) + (freeing == freeing_.end() ? 0 : freeing->second) +
+  return allocator_.FreeSlots(slots) + leaving_.Of(slots) +
          allocator_.closing_slabs() * allocator_.SlotsPerSlab(slots.slot_bytes);
 }
 
@@ -277,7 +276,7 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
                                      name_space.slot_bytes);
   }
   if (slot != IndexCommitter::Slot::kKeep) {
-    BeginLeaving(name_space.tenant, entry.disk);
+    leaving_.Begin(name_space.tenant, entry.disk);
   } else {
     ++state_.stats.slots_quarantined;
     state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
@@ -289,20 +288,13 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   state_.ForgetIfGone(index);
 }
 
-void DiskSlots::BeginLeaving(TenantId tenant, DiskLocation location) {
-  const SlotClass slots = allocator_.ClassAt(location.offset);
-  if (!allocator_.Closing(location.offset)) ++freeing_[slots];
-  leaving_bytes_[tenant.value] += slots.slot_bytes;
-  if (tenant != kOtherTenants) leaving_[location.offset] = tenant;
-}
-
 void DiskSlots::FreeSlot(DiskLocation location) {
-  EndLeaving(location);
+  leaving_.End(location);
   allocator_.Free(location.offset);
 }
 
 void DiskSlots::KeepSlot(DiskLocation location) {
-  EndLeaving(location);
+  leaving_.End(location);
   ++state_.stats.slots_quarantined;
 }
 
@@ -318,15 +310,6 @@ void DiskSlots::OnCommitted(const Status& status) {
 void DiskSlots::ReportPause(const Status& refused) {
   if (std::exchange(pause_reported_, true)) return;
   state_.incidents.Report(IncidentKind::kWritesPaused, refused);
-}
-
-void DiskSlots::EndLeaving(DiskLocation location) {
-  const SlotClass slots = allocator_.ClassAt(location.offset);
-  if (!allocator_.Closing(location.offset)) --freeing_[slots];
-  TenantId tenant = kOtherTenants;
-  if (const auto whose = leaving_.extract(location.offset)) tenant = whose.mapped();
-  leaving_bytes_[tenant.value] -= slots.slot_bytes;
-  state_.tenants.Refund(Tier::kDisk, tenant, slots.slot_bytes);
 }
 
 // The slab's header is on disk before its first slot is: a rebuild reads slot sizes from there.

@@ -6,12 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/space/index_committer.h"
+#include "tiers/space/leaving_slots.h"
 #include "tiers/space/slab_headers.h"
 #include "tiers/state/cache_state.h"
 
@@ -69,9 +68,7 @@ class DiskSlots final : private SlotOwner {
   }
   void StopWrites() { stopped_ = true; }
   // The bytes of the tenant whose deletion is not durable yet.
-  [[nodiscard]] uint64_t leaving_bytes(TenantId tenant) const {
-    return leaving_bytes_[tenant.value];
-  }
+  [[nodiscard]] uint64_t leaving_bytes(TenantId tenant) const { return leaving_.bytes(tenant); }
   // Evicts all blocks beyond a lowered cap.
   void TrimToCaps();
   // Ends the pause when its time has come.
@@ -112,15 +109,12 @@ class DiskSlots final : private SlotOwner {
   // free; and the bytes that it will have.
   [[nodiscard]] uint64_t AllowedBytes(TenantId tenant, uint64_t bytes) const;
   [[nodiscard]] uint64_t StayingBytes(TenantId tenant) const {
-    return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_bytes_[tenant.value];
+    return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_.bytes(tenant);
   }
   // Evicts the tenant's own blocks until the rest leaves the wanted share of its cap, and at least
   // `bytes`. At most `limit` blocks.
   void KeepUnderCap(TenantId tenant, uint64_t bytes);
   [[nodiscard]] bool EvictOwn(TenantId tenant);
-  // The slot is no block's any more, but its deletion is not durable yet.
-  void BeginLeaving(TenantId tenant, DiskLocation location);
-  void EndLeaving(DiskLocation location);
   void FreeSlot(DiskLocation location) override;
   void KeepSlot(DiskLocation location) override;
   void OnCommitted(const Status& status) override;
@@ -135,10 +129,7 @@ class DiskSlots final : private SlotOwner {
   IndexCommitter committer_;
   uint64_t blocks_ = 0;  // entries that are on disk
   uint32_t next_generation_ = 1;
-  std::unordered_map<SlotClass, uint64_t, SlotClassHash> freeing_;  // slots awaiting a commit
-  // The same by tenant: bytes, and whose a slot is (by its offset).
-  std::vector<uint64_t> leaving_bytes_;
-  std::unordered_map<uint64_t, TenantId> leaving_;
+  LeavingSlots leaving_;
   SlabHeaders slab_headers_;
   int64_t write_pause_until_ms_ = 0;
   bool stopped_ = false;

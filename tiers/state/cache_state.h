@@ -84,8 +84,6 @@ class CacheState {
   BlockEnds ends;
   // Blocks whose index records are older than they may be (entry.update_queued).
   std::deque<EntryRef> recency_updates;
-  // Blocks that a lookup found past their time; dropped at the next tick.
-  std::vector<EntryRef> seen_expired;
   Erasures erasing{&clock};
   HostPressure pressure;
   PinnedSlabs pinned_in_host, pinned_on_disk;

@@ -68,7 +68,7 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
       state_.Unpin(index);
       // Its time may have passed while it was pinned, and it may stand among the youngest.
       if (state_.Expired(state_[index])) {
-        state_.seen_expired.push_back(state_.blocks.directory.RefOf(index));
+        state_.orders.seen_expired.push_back(state_.blocks.directory.RefOf(index));
       }
     }
   }
@@ -97,11 +97,11 @@ void Retention::UnpinExpired() {
 }
 
 void Retention::DropExpired() {
-  for (const EntryRef ref : state_.seen_expired) {
+  for (const EntryRef ref : state_.orders.seen_expired) {
     const EntryIndex index = state_.blocks.directory.Resolve(ref);
     if (index != kNoEntry && state_.Expired(state_[index])) DropIfUnused(index);
   }
-  state_.seen_expired.clear();
+  state_.orders.seen_expired.clear();
   // A day's worth of blocks may expire at once.
   const size_t part = state_.options.close_part_blocks;
   const size_t share =
