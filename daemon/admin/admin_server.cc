@@ -30,10 +30,10 @@ constexpr ConnectionLimits kLimits = {.max_frame_bytes = wire::kMaxAdminRequestF
 // One admin connection. Event loop only; owned by AdminServer, and outlived by its calls.
 class AdminSession final : public ConnectionListener {
  public:
-  AdminSession(Network* network, Log* log, AdminOperations* operations, UniqueFd socket,
+  AdminSession(Network* network, Log* log, const AdminServer::Serve* serve, UniqueFd socket,
                std::function<void(AdminSession*)> on_ended)
       : log_(log),
-        operations_(operations),
+        serve_(*serve),
         on_ended_(std::move(on_ended)),
         connection_(network, kTurnsOfAdmins, std::move(socket), kLimits, this) {}
 
@@ -50,7 +50,7 @@ class AdminSession final : public ConnectionListener {
     if (!request) return connection_.CloseWith(request.error());
     if (++calls_ == kMaxAdminCalls) connection_.Pause();
     log_->Debug("admin.request", "{}", request->json);
-    operations_->Start(request->json, std::make_shared<Call>(this, frame.request_id));
+    serve_(request->json, std::make_shared<Call>(this, frame.request_id));
   }
 
   void OnClosed(const Error&) override {
@@ -97,16 +97,15 @@ class AdminSession final : public ConnectionListener {
   };
 
   Log* const log_;
-  AdminOperations* const operations_;
+  const AdminServer::Serve& serve_;  // of the server's, which outlives this
   const std::function<void(AdminSession*)> on_ended_;
   int calls_ = 0;
   Connection connection_;
   Gate gate_;
 };
 
-AdminServer::AdminServer(Network* network, Log* log, PeerInspector* peers,
-                         AdminOperations* operations)
-    : SocketServer(network, log), peers_(peers), operations_(operations) {}
+AdminServer::AdminServer(Network* network, Log* log, PeerInspector* peers, Serve serve)
+    : SocketServer(network, log), peers_(peers), serve_(std::move(serve)) {}
 
 AdminServer::~AdminServer() { DestroySessions(); }
 
@@ -128,7 +127,7 @@ Status AdminServer::AdmitSocket(UniqueFd* socket) {
     return MakeError(ErrorCode::kPermissionDenied, "not_admin",
                      fmt::format("user {} is neither root nor the daemon's own", peer.uid));
   }
-  Add(std::make_unique<AdminSession>(network_, log_, operations_, std::move(*socket),
+  Add(std::make_unique<AdminSession>(network_, log_, &serve_, std::move(*socket),
                                      [this](AdminSession* ended) { Remove(ended); }))
       ->Start();
   return {};

@@ -6,10 +6,13 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
-#include "daemon/admin/admin_operations.h"
+#include "daemon/admin/admin_operation.h"
 #include "daemon/net/socket_server.h"
 #include "daemon/runtime/log.h"
 
@@ -25,8 +28,11 @@ class AdminSession;
 // Event loop only.
 class AdminServer : public SocketServer<AdminSession> {
  public:
-  // Everything is borrowed and outlives the server.
-  AdminServer(Network* network, Log* log, PeerInspector* peers, AdminOperations* operations);
+  // Answers a request, given as JSON, by the call.
+  using Serve = std::function<void(std::string_view request, std::shared_ptr<AdminCall> call)>;
+
+  // All pointers are borrowed and outlive the server.
+  AdminServer(Network* network, Log* log, PeerInspector* peers, Serve serve);
   ~AdminServer();
 
   // Binds `path`, mode 0600, and begins to serve. Errors: those of Acceptor::Listen.
@@ -36,7 +42,7 @@ class AdminServer : public SocketServer<AdminSession> {
   [[nodiscard]] Status AdmitSocket(UniqueFd* socket);
 
   PeerInspector* const peers_;
-  AdminOperations* const operations_;
+  const Serve serve_;
 };
 
 }  // namespace kvtier

@@ -10,7 +10,6 @@
 #include "base/units.h"
 #include "daemon/admin/admin_operations.h"
 #include "daemon/config/config.h"
-#include "daemon/config/tenants.h"
 #include "daemon/runtime/log.h"
 #include "tiers/cache.h"
 

@@ -1,34 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/app/daemon.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <random>
-#include <thread>
 #include <utility>
 
-#include "base/executor.h"
-#include "base/machine.h"
 #include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/tenants.h"
-#include "daemon/keeper/store_opening.h"
 #include "daemon/runtime/process.h"
-#include "daemon/runtime/process_end.h"
-#include "gpu/cuda_device.h"
-#include "gpu/host_device.h"
 
 namespace kvtier {
 namespace {
 
 // Fine enough for waits of max_wait_ms, coarse enough to cost nothing measurable.
 constexpr int64_t kTickMs = 100;
-// How often the heap is looked at for memory to return to the system.
-constexpr int64_t kTrimMs = 5000;
 // Models of a tenant that have metrics of their own, those registered first. Each has 13 series;
 // the others are summed up without a model's name, so that clients cannot flood Prometheus.
 constexpr uint32_t kLabelledModels = 16;
@@ -38,10 +28,6 @@ constexpr int64_t kDevicePatienceMs = 120 * 1000;
 constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 // Copies of a dead daemon end with its context on the device, a moment after its files.
 constexpr int64_t kLateCopiesMs = 5000;
-
-// The exit code of any failure: systemd starts the daemon again, and the new process finds the disk
-// tier as it was.
-constexpr int kExitDeviceLost = 1;
 
 // Random and not counted: nothing has to be stored, and a client notices a new process with near
 // certainty.
@@ -76,46 +62,31 @@ Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* p
       manager_(manager),
       network_(loop),
       trace_(config.trace.events),
+      resources_(
+          {.config = &config_, .clock = &clock_, .loop = loop, .log = log, .manager = manager}),
+      metrics_sources_{.started_ms = clock_.MonotonicMs()},
       tick_(loop) {}
 
-Daemon::~Daemon() {
-  if (!ends_in_background_ || descriptors_->entries().empty()) return;
-  // Unmapping and unpinning host memory and destroying a GPU's context take seconds. The process
-  // ends after this, and its teardown process does all that while the next daemon starts.
-  arena_->LeaveMapped();
-  for (OpenedDevice& opened : devices_) {
-    if (opened.kind == wire::DeviceKind::kCuda) (void)opened.device.release();
-  }
-}
+Daemon::~Daemon() = default;
 
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
-  executor_ = std::make_unique<ThreadExecutor>("kvt-work", static_cast<int>(WorkerThreads()), loop_,
-                                               ThreadExecutor::Priority::kBackground);
   // The disk tier comes first, because its lock tells whether another daemon runs here: that
   // daemon's sockets must then not be touched.
-  {
-    // A GPU's driver takes a tenth of a second to start, and the disk's lock may have to be waited
-    // for.
-    std::jthread driver_start;
-    if (MayUseCuda()) driver_start = std::jthread([] { (void)FindCudaDevices(); });
-    KVT_RETURN_IF_ERROR(OpenDisk());
-    OpenKeptPools();
-    KVT_RETURN_IF_ERROR(OpenCold());
-  }
+  KVT_RETURN_IF_ERROR(resources_.OpenStores());
   manager_->ExtendStart("Opening the devices", kDevicePatienceMs);
-  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", OpenDevices()));
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", resources_.OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
   AttentionService::Environment attention{
       .config = &config_.kernels,
       .clock = &clock_,
       .loop = loop_,
       .log = log_,
-      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }};
-  for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
+      .on_fatal = [log = log_](const std::string& error) { EndForLostDevice(log, error); }};
+  for (const OpenedDevice& opened : resources_.devices())
+    attention.devices.push_back(opened.device.get());
   attention_ = std::make_unique<AttentionService>(attention);
-  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
-  EndInBackground();
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", resources_.OpenArena()));
   MakeEvents();
   MakeCache();
   MakeServers();
@@ -123,197 +94,41 @@ Status Daemon::Start() {
   TickForever();
   // Touching and pinning host memory comes last: it goes on in the background, and holds up
   // whatever maps memory, starts threads or launches kernels at the same time.
-  arena_->Prepare();
+  resources_.arena()->Prepare();
   log_->Info("server.ready", "serving on {}, admin on {}, after {} ms", config_.server.socket,
-             config_.server.admin_socket, clock_.MonotonicMs() - started_ms_);
+             config_.server.admin_socket, clock_.MonotonicMs() - metrics_sources_.started_ms);
   return {};
-}
-
-void Daemon::OpenDescriptors() {
-  if (descriptors_) return;
-  descriptors_ = OpenDescriptorStore({.socket = config_.server.socket,
-                                      .keep_for_ms = config_.restart.keep_for_ms,
-                                      .loop = loop_,
-                                      .log = log_});
-}
-
-Status Daemon::OpenDisk() {
-  const auto take_keys = [this] {
-    OpenDescriptors();
-    return descriptors_->Take(kDiskKeysName);
-  };
-  Result<std::unique_ptr<DiskTier>> opened = AnnotateWithKey(
-      config_, "disk.directory",
-      DiskTier::Open(config_, clock_, loop_, executor_.get(), log_, manager_, take_keys));
-  if (!opened && !MayServeWithoutDisk(opened.error())) {
-    return tl::unexpected(std::move(opened).error());
-  }
-  if (!opened) {
-    // The next daemon needs the keys of the blocks that are there.
-    OpenDescriptors();
-    without_disk_ = opened.error();
-    unused_keys_ = descriptors_->Take(kDiskKeysName);
-    opened = DiskTier::Unavailable(config_, opened.error(), log_, manager_);
-  }
-  disk_ = *std::move(opened);
-  if (disk_->keys_descriptor() < 0) return {};
-  const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
-  if (!kept && config_.disk.root_key.empty()) {
-    log_->Warning("disk.keys_not_kept",
-                  "a restart will lose the blocks on disk, for the encryption keys end with this "
-                  "process: {}",
-                  kept.error().ToString());
-  }
-  return {};
-}
-
-Status Daemon::OpenCold() {
-  KVT_ASSIGN_OR_RETURN(
-      cold_, AnnotateWithKey(config_, "cold.endpoint",
-                             ColdTier::Open(config_, &clock_, loop_, executor_.get(), log_)));
-  return {};
-}
-
-Status Daemon::OpenDevices() {
-  const DeviceEnvironment environment{
-      .gpus = &gpus_,
-      .loop = loop_,
-      .executor = executor_.get(),
-      .log = log_,
-      .memory = ReadMachineMemory(),
-      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); },
-      .kept_bytes = [this](const DeviceInfo& device) { return kept_pools_->BytesOn(device); }};
-  KVT_ASSIGN_OR_RETURN(OpenedDevices opened, kvtier::OpenDevices(config_, environment));
-  pinner_ = std::move(opened.pinner);
-  devices_ = std::move(opened.all);
-  // A share of the free memory is never the same twice.
-  kept_pools_->SetDevices(&devices_, /*same_size=*/config_.pool.free_fraction <= 0);
-  return {};
-}
-
-void Daemon::WatchForDisk(std::function<void()> on_back) {
-  if (!without_disk_ || !DiskMayComeBack(*without_disk_)) return;
-  disk_retry_ = std::make_unique<DiskRetry>(
-      loop_, executor_.get(),
-      [disk = config_.disk, slab_bytes = config_.cache.slab_bytes] {
-        return ProbeDisk(disk, slab_bytes);
-      },
-      std::move(on_back));
-}
-
-void Daemon::OpenKeptPools() {
-  OpenDescriptors();
-  kept_pools_ = std::make_unique<KeptPools>(descriptors_.get(), log_);
 }
 
 void Daemon::WatchFormerClients(const Quarantine::KernelsRemain& kernels_remain) {
   former_clients_ = std::make_unique<FormerClients>(
       loop_, log_, cache_->TakeAbsentClients(),
-      FormerClients::Options{.copies_until_ms = UsesCuda() ? kLateCopiesMs : 0}, kernels_remain,
-      [this](SessionId session) { cache_->ReleaseQuarantine(session); });
-}
-
-void Daemon::EndForLostDevice(const std::string& error) {
-  // Nothing of the context can be used any more, not even to take it down in order. Blocks on disk
-  // survive, and are there for the next process.
-  log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
-  std::_Exit(kExitDeviceLost);
-}
-
-Status Daemon::OpenArena() {
-  const uint32_t threads = WorkerThreads();
-  MappedArenaOptions options{
-      .bytes = config_.host.bytes,
-      .slab_bytes = config_.cache.slab_bytes,
-      .touch_threads = static_cast<int>(threads),
-      .pinner = pinner_.get(),
-      .numa_node = CommonNumaNode(devices_),
-      // Without a holder the memory ends with the process, and anonymous memory is had sooner.
-      .keep = KeepsMemory(),
-      .log = [log = log_](const std::string& note) { log->Warning("host.degraded", "{}", note); },
-      .on_complete =
-          [this](const ArenaTimes& times) {
-            log_->Info("host.complete",
-                       "{} of host memory ready after {:.2f} s: {:.2f} s for pages, {:.2f} s for "
-                       "pinning",
-                       FormatByteSize(arena_->capacity_bytes()), times.seconds, times.pages_s,
-                       times.pin_s);
-          }};
-  const bool keep = options.keep;
-  if (keep) {
-    options.kept_arena = descriptors_->Take(kHostArenaName).value_or(UniqueFd());
-    options.kept_table = descriptors_->Take(kHostTableName).value_or(UniqueFd());
-  }
-  KVT_ASSIGN_OR_RETURN(arena_, MappedArena::Create(std::move(options), loop_));
-  log_->Info("host.open", "{} of host memory, {} thread(s) to touch it and for checksums",
-             FormatByteSize(arena_->capacity_bytes()), threads);
-  if (keep) KeepArena();
-  // Unclaimed descriptors belonged to a daemon with other settings, or of another version: none
-  // will ask for them.
-  descriptors_->ReleaseUnclaimed();
-  return {};
-}
-
-bool Daemon::KeepsMemory() const { return descriptors_->holder().name != "none"; }
-
-bool Daemon::MayUseCuda() const {
-  return std::ranges::any_of(config_.pool.devices,
-                             [](DeviceChoice asked) { return asked != DeviceChoice::kHost; });
-}
-
-bool Daemon::UsesCuda() const {
-  return std::ranges::any_of(
-      devices_, [](const OpenedDevice& opened) { return opened.kind == wire::DeviceKind::kCuda; });
-}
-
-void Daemon::EndInBackground() {
-  if (!KeepsMemory()) return;
-  const Status started = StartTeardownProcess();
-  ends_in_background_ = started.has_value();
-  if (!started) {
-    log_->Warning("restart.slow", "the next daemon can start only when all of this one is gone: {}",
-                  started.error().ToString());
-  }
-}
-
-void Daemon::KeepArena() {
-  if (arena_->adoption() == "adopted") {
-    log_->Info("host.adopted", "host memory of an earlier daemon is there again, to be verified");
-  } else if (arena_->adoption() != "none") {
-    log_->Info("host.not_adopted", "host memory begins empty: {}", arena_->adoption());
-  }
-  for (const auto& [name, descriptor] : {std::pair(kHostArenaName, arena_->arena_descriptor()),
-                                         std::pair(kHostTableName, arena_->table_descriptor())}) {
-    const Status kept = descriptors_->Keep(name, descriptor);
-    if (kept) continue;
-    log_->Warning("keeper.none", "{} is not kept over a restart: {}", name,
-                  kept.error().ToString());
-    return;
-  }
+      FormerClients::Options{.copies_until_ms = resources_.UsesCuda() ? kLateCopiesMs : 0},
+      kernels_remain, [this](SessionId session) { cache_->ReleaseQuarantine(session); });
 }
 
 void Daemon::MakeCache() {
   cache_owner_ = std::make_unique<DaemonCacheOwner>(loop_, log_, attention_.get());
   CacheEnvironment environment{.clock = &clock_,
                                .loop = loop_,
-                               .executor = executor_.get(),
+                               .executor = resources_.executor(),
                                .lent_host_memory = cache_owner_->lent_host_memory(),
-                               .arena = arena_.get(),
-                               .pool_keeper = kept_pools_.get(),
-                               .cold = cold_ ? cold_->store() : nullptr,
+                               .arena = resources_.arena(),
+                               .pool_keeper = resources_.kept_pools(),
+                               .cold = resources_.cold_store(),
                                .tracer = &trace_,
                                .events = events_ ? events_->sink() : nullptr,
                                .owner = cache_owner_.get()};
-  for (const OpenedDevice& opened : devices_) {
+  for (const OpenedDevice& opened : resources_.devices()) {
     environment.devices.push_back({opened.device.get(), opened.pool_bytes});
   }
-  IndexSnapshot snapshot = disk_->Join(&environment);
+  IndexSnapshot snapshot = resources_.disk()->Join(&environment);
   WarnOfReserves(environment);
   CacheOptions options = config_.cache;
   options.token_tenants = config_.events.token_ids;
   options.token_bytes = config_.events.token_bytes;
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
-  disk_->Watch(clock_, executor_.get(), [this] { cache_->StopDiskWrites(); });
+  resources_.disk()->Watch(clock_, resources_.executor(), [this] { cache_->StopDiskWrites(); });
 }
 
 // The configuration was checked against itself only. The disk may be smaller than configured, and
@@ -336,36 +151,18 @@ void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
   }
 }
 
-Quarantine::KernelsRemain Daemon::KernelsRemain() {
-  std::vector<int> ordinals;
-  for (const OpenedDevice& opened : devices_) {
-    if (opened.kind == wire::DeviceKind::kCuda) ordinals.push_back(opened.device->info().ordinal);
-  }
-  if (ordinals.empty()) return {};
-  return [this, ordinals](int32_t pid, std::function<void(bool)> answer) {
-    const auto found = std::make_shared<bool>(false);
-    // Asking the driver takes milliseconds.
-    executor_->Run(
-        [ordinals, pid, found] {
-          for (const int ordinal : ordinals) *found |= HoldsVramOf(ordinal, pid);
-        },
-        [found, answer = std::move(answer)] { answer(*found); });
-  };
-}
-
 void Daemon::MakeServers() {
-  wire_devices_ = WireDevices();
   models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant, kLabelledModels);
-  const Quarantine::KernelsRemain kernels_remain = KernelsRemain();
+  const Quarantine::KernelsRemain kernels_remain = resources_.MakeKernelsRemain();
   WatchFormerClients(kernels_remain);
-  kept_memories_ =
-      std::make_unique<KeptMemories>(KeptMemories::Environment{.config = &config_,
-                                                               .loop = loop_,
-                                                               .clock = &clock_,
-                                                               .log = log_,
-                                                               .closer = &network_.closer,
-                                                               .devices = &wire_devices_,
-                                                               .kernels_remain = kernels_remain});
+  kept_memories_ = std::make_unique<KeptMemories>(
+      KeptMemories::Environment{.config = &config_,
+                                .loop = loop_,
+                                .clock = &clock_,
+                                .log = log_,
+                                .closer = &network_.closer,
+                                .devices = &resources_.wire_devices(),
+                                .kernels_remain = kernels_remain});
   const SessionEnvironment sessions{.config = &config_,
                                     .loop = loop_,
                                     .clock = &clock_,
@@ -375,31 +172,31 @@ void Daemon::MakeServers() {
                                     .models = models_.get(),
                                     .counters = &counters_,
                                     .tracer = &trace_,
-                                    .devices = &wire_devices_,
+                                    .devices = &resources_.wire_devices(),
                                     .attention = attention_.get(),
                                     .kept_memories = kept_memories_.get(),
                                     .former_clients = former_clients_.get(),
-                                    .pools_are_kept = kept_pools_->keeps(),
+                                    .pools_are_kept = resources_.kept_pools()->keeps(),
                                     .daemon_generation = RandomGeneration()};
   server_ = std::make_unique<Server>(sessions, peers_, TenantMap(config_.tenants, ::geteuid()),
                                      kernels_remain);
-  shutdown_ =
-      std::make_unique<Shutdown>(Shutdown::Environment{.config = &config_,
-                                                       .loop = loop_,
-                                                       .clock = &clock_,
-                                                       .log = log_,
-                                                       .manager = manager_,
-                                                       .server = server_.get(),
-                                                       .cache = cache_.get(),
-                                                       .pools_are_kept = kept_pools_->keeps()});
+  shutdown_ = std::make_unique<Shutdown>(
+      Shutdown::Environment{.config = &config_,
+                            .loop = loop_,
+                            .clock = &clock_,
+                            .log = log_,
+                            .manager = manager_,
+                            .server = server_.get(),
+                            .cache = cache_.get(),
+                            .pools_are_kept = resources_.kept_pools()->keeps()});
   metrics_sources_ = {.config = &config_,
                       .loop = loop_,
                       .loop_lag = &loop_lag_,
                       .history = &history_,
                       .clock = &clock_,
-                      .started_ms = started_ms_,
-                      .disk = &disk_->facts(),
-                      .devices = &devices_,
+                      .started_ms = metrics_sources_.started_ms,
+                      .disk = &resources_.disk()->facts(),
+                      .devices = &resources_.devices(),
                       .cache = cache_.get(),
                       .models = models_.get(),
                       .counters = &counters_,
@@ -407,21 +204,28 @@ void Daemon::MakeServers() {
                       .attention = attention_.get(),
                       .events = events_.get(),
                       .kept_memories = kept_memories_.get(),
-                      .descriptors = descriptors_.get(),
-                      .arena = arena_.get(),
-                      .kept_pools = kept_pools_.get(),
+                      .descriptors = resources_.descriptors(),
+                      .arena = resources_.arena(),
+                      .kept_pools = resources_.kept_pools(),
                       .former_clients = former_clients_.get()};
+  MakeAdmin();
+}
+
+void Daemon::MakeAdmin() {
   admin_operations_ = std::make_unique<AdminOperations>(AdminOperations::Environment{
       .basics = {.cache = cache_.get(), .loop = loop_, .clock = &clock_},
       .config = &config_,
       .log = log_,
       .trace = &trace_,
-      .descriptors = descriptors_.get(),
+      .descriptors = resources_.descriptors(),
       .models = models_.get(),
       .kept_memories = kept_memories_.get(),
       .server = server_.get(),
       .metrics = &metrics_sources_});
-  admin_server_ = std::make_unique<AdminServer>(&network_, log_, peers_, admin_operations_.get());
+  admin_server_ = std::make_unique<AdminServer>(
+      &network_, log_, peers_, [this](std::string_view request, std::shared_ptr<AdminCall> call) {
+        admin_operations_->Start(request, std::move(call));
+      });
 }
 
 Status Daemon::Listen() {
@@ -503,39 +307,11 @@ void Daemon::TickForever() {
     loop_lag_.ObserveTick(kTickMs);
     history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
-    disk_->Tick();
+    resources_.Tick();
     kept_memories_->Tick();
     if (events_) events_->Tick();
-    if (clock_.MonotonicMs() >= trim_at_ms_) TrimHeap();
     TickForever();
   });
-}
-
-void Daemon::TrimHeap() {
-  trim_at_ms_ = clock_.MonotonicMs() + kTrimMs;
-  // On a thread of the executor, because returning hundreds of MiB takes milliseconds.
-  executor_->Run([] { ReleaseFreedMemory(); }, nullptr);
-}
-
-wire::DevicesReply Daemon::WireDevices() const {
-  wire::DevicesReply reply;
-  for (const OpenedDevice& opened : devices_) {
-    const DeviceInfo info = opened.device->info();
-    reply.devices.push_back({.kind = opened.kind,
-                             .uuid = info.uuid,
-                             .pool_bytes = opened.pool_bytes,
-                             .name = info.name.substr(0, wire::kMaxDeviceNameBytes)});
-  }
-  return reply;
-}
-
-std::string Daemon::WhatStaysKept() const {
-  uint64_t bytes = 0;
-  for (const DescriptorStore::Entry& entry : descriptors_->entries()) bytes += entry.bytes;
-  if (bytes == 0) return "nothing stays kept";
-  const DescriptorStore::Holder holder = descriptors_->holder();
-  return fmt::format("{} stay in memory, kept by {} until {}", FormatByteSize(bytes), holder.name,
-                     holder.until);
 }
 
 void Daemon::BeginShutdown(std::function<void()> finished) {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/units.h"
@@ -42,6 +43,9 @@ struct ServerConfig {
   int64_t slow_reader_timeout_ms = 5000;
   int64_t hello_timeout_ms = 5000;
 };
+
+// Names the tenant of all clients where none is configured.
+inline constexpr std::string_view kDefaultTenant = "default";
 
 // Which processes are one tenant: those of any of the users or groups.
 struct TenantConfig {

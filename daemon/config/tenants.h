@@ -4,16 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "daemon/config/config.h"
 
 namespace kvtier {
-
-// Names the tenant of all clients where none is configured.
-inline constexpr std::string_view kDefaultTenant = "default";
 
 // Whether some quota or time to live is the tenant's own. Tenants without any share the rest.
 [[nodiscard]] bool HasQuota(const TenantConfig& tenant);

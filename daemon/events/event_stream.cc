@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
-#include "daemon/config/tenants.h"
+#include "daemon/config/config.h"
 
 namespace kvtier {
 namespace {

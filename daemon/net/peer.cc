@@ -14,8 +14,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "daemon/config/tenants.h"
-
 namespace kvtier {
 namespace {
 
