@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/posix.h"
+#include "daemon/net/descriptor_kind.h"
 #include "daemon/net/linger_breaker.h"
 
 namespace kvtier {
@@ -30,15 +31,6 @@ constexpr int64_t kAcceptRetryMs = 50;
 // Each try is a connection for a daemon that does listen there.
 constexpr auto kListenerPatience = std::chrono::milliseconds(500);
 constexpr auto kListenerPoll = std::chrono::milliseconds(20);
-
-// Linux 6.16; older headers lack the name.
-constexpr int kSoPassRights = 83;
-
-// On older kernels the peer can always send descriptors, and Connection looks for them before it
-// receives.
-void PassDescriptors(int socket, int on) {
-  (void)::setsockopt(socket, SOL_SOCKET, kSoPassRights, &on, sizeof(on));
-}
 
 tl::unexpected<Error> SystemError(std::string_view call, const std::string& path) {
   return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path)));
@@ -97,8 +89,6 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 
 }  // namespace
 
-void AllowDescriptors(int connection) { PassDescriptors(connection, 1); }
-
 Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
                                                    const std::string& path, mode_t mode,
                                                    bool descriptors,
@@ -114,7 +104,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
   }
   if (::chmod(path.c_str(), mode) != 0) return SystemError("chmod", path);
   // Before listen: connections may carry messages before they are accepted.
-  if (!descriptors) PassDescriptors(socket.get(), 0);
+  if (!descriptors) PassDescriptors(socket.get(), false);
   if (::listen(socket.get(), kBacklog) != 0) return SystemError("listen", path);
   return std::unique_ptr<Acceptor>(
       new Acceptor(loop, log, path, std::move(socket), descriptors, std::move(accepted)));
@@ -148,7 +138,7 @@ void Acceptor::AcceptAll() {
   for (int i = 0; i < kMaxAcceptsPerEvent; ++i) {
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (connection.valid()) {
-      if (!descriptors_) PassDescriptors(connection.get(), 0);
+      if (!descriptors_) PassDescriptors(connection.get(), false);
       accepted_(std::move(connection));
       continue;
     }

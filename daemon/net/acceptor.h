@@ -28,7 +28,7 @@ class Acceptor {
   // Binds `path` with file mode `mode` and begins to accept. A socket that no process
   // listens on any more is replaced. `accepted` gets each connection, non-blocking and
   // close-on-exec. Without `descriptors` the kernel refuses those that peers want to send along
-  // (EPERM for them) until AllowDescriptors, where it can (Linux 6.16). `loop` and `log` are
+  // (EPERM for them) until PassDescriptors, where it can (Linux 6.16). `loop` and `log` are
   // borrowed. Errors: kAlreadyExists "socket_in_use" or "socket_path_taken", kInvalidArgument
   // "socket_path_too_long", kIoError by errno name.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(
@@ -55,8 +55,5 @@ class Acceptor {
   Timer retry_;
   std::optional<FdWatch> watch_;  // goes before the socket
 };
-
-// From now on the kernel lets the peer of the connection send descriptors.
-void AllowDescriptors(int connection);
 
 }  // namespace kvtier

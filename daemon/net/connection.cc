@@ -9,9 +9,6 @@
 #include <utility>
 
 #include "base/result.h"
-#include "daemon/net/acceptor.h"
-#include "daemon/net/descriptor_kind.h"
-#include "daemon/net/linger_breaker.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier {
@@ -30,14 +27,6 @@ constexpr size_t kBytesPerItem = 256;
 // A step that has begun always works on some items, however little of the turn is left; otherwise a
 // request could take turns without getting on.
 constexpr uint32_t kMinBudget = 16;
-
-// Descriptors of one tenant that wait to be closed. A client of the tenant that sends more is cut
-// off before they are received: each costs an entry of the process's descriptor table, and a client
-// could otherwise use up the table by sending descriptors whose close() hangs.
-constexpr size_t kMaxDescriptorsPending = 256;
-
-// As many as a frame has use for.
-constexpr size_t kMaxDescriptorsOfFrame = 2;
 
 // To receive with an eye on descriptors costs as much as this many items.
 constexpr size_t kGuardedPrice = 4;
@@ -58,11 +47,11 @@ void PrepareSocket(int socket) {
 Connection::Connection(Network* network, const std::string& tenant, UniqueFd socket,
                        const ConnectionLimits& limits, ConnectionListener* listener)
     : network_(network),
-      tenant_(tenant),
       socket_(std::move(socket), &network->closer, tenant),
       limits_(limits),
       listener_(listener),
       decoder_(limits.max_frame_bytes),
+      descriptors_(&socket_, &network->closer, tenant),
       slow_reader_(network->loop),
       later_(network->loop),
       turns_(&network->turns, tenant, [this](uint32_t quantum) { return TakeTurn(quantum); }),
@@ -140,7 +129,7 @@ bool Connection::HandOut(const wire::Frame& frame) {
     return false;
   Spend(kFramePrice);
   listener_->OnFrame(frame);
-  descriptors_.clear();
+  descriptors_.Clear();
   return true;
 }
 
@@ -149,60 +138,38 @@ uint32_t Connection::budget() const {
   return std::max(quantum_ - std::min(quantum_, spent_), kMinBudget);
 }
 
-void Connection::AcceptDescriptors() {
-  accepts_descriptors_ = true;
-  AllowDescriptors(socket_.get());
-}
-
 // Nothing is received before it is known to come without descriptors: recvmsg would put them into
 // this process's table, or drop their last references, which may take as long as the peer likes.
 bool Connection::ReceiveOnce() {
   // As much as the turn may cost: what one connection sends at once can be many turns' worth.
   std::span<std::byte> space = decoder_.Prepare();
   space = space.first(std::min<size_t>(space.size(), size_t{quantum_} * kBytesPerItem));
-  if (bytes_with_descriptors_ > 0) return ReceiveWithDescriptors(space);
+  if (descriptors_.expects()) return ReceiveWithDescriptors(space);
   const Result<std::optional<wire::Waiting>> looked = wire::Peek(socket_.get(), space);
   if (!looked) return Received(tl::unexpected(looked.error()));
   if (!*looked) return false;
   const wire::Waiting& waiting = **looked;
   if (waiting.bytes == 0) return Received(size_t{0});
   if (waiting.descriptors) {
-    if (!AdmitDescriptors()) return false;
-    bytes_with_descriptors_ = waiting.bytes;
-    return ReceiveWithDescriptors(space);
+    const Status admitted = descriptors_.Expect(waiting.bytes);
+    if (admitted) return ReceiveWithDescriptors(space);
+    CloseWith(admitted.error());
+    return false;
   }
   // Bytes that did not fit are still there; the socket is asked again when these have been handled.
   readable_ = waiting.bytes == space.size();
   return Received(wire::Receive(socket_.get(), space.first(waiting.bytes), nullptr));
 }
 
-bool Connection::AdmitDescriptors() {
-  if (!accepts_descriptors_) {
-    CloseWith({ErrorCode::kInvalidArgument, "unexpected_descriptor", "before HELLO was answered"});
-    return false;
-  }
-  if (network_->closer.pending(tenant_) <= kMaxDescriptorsPending) return true;
-  CloseWith({ErrorCode::kLimitExceeded, "too_many_descriptors",
-             "those sent before could not be closed yet"});
-  return false;
-}
-
+// Not beyond the end of a frame, and of a frame the first byte alone, so that it is known which
+// descriptors came with it.
 bool Connection::ReceiveWithDescriptors(std::span<std::byte> space) {
   const bool begins_frame = decoder_.buffered_bytes() == 0;
   const size_t wanted = begins_frame ? 1 : decoder_.missing_bytes();
-  space = space.first(std::min({space.size(), wanted, bytes_with_descriptors_}));
-  std::vector<UniqueFd> descriptors;
-  const auto received = [&] {
-    // Descriptors that the process's table has no room for are closed within the call.
-    const LingerBreaker breaker;
-    return wire::Receive(socket_.get(), space, &descriptors);
-  }();
-  Spend(kGuardedPrice + descriptors.size());
-  bytes_with_descriptors_ -= received ? received->value_or(0) : 0;
-  if (!descriptors.empty()) bytes_with_descriptors_ = 0;
-  Sort(std::move(descriptors), begins_frame);
+  const DescriptorInbox::Received received = descriptors_.Receive(space, wanted, begins_frame);
+  Spend(kGuardedPrice + received.descriptors);
   readable_ = true;
-  return Received(received);
+  return Received(received.bytes);
 }
 
 bool Connection::Received(const Result<std::optional<size_t>>& received) {
@@ -216,22 +183,6 @@ bool Connection::Received(const Result<std::optional<size_t>>& received) {
     return true;
   }
   return false;
-}
-
-void Connection::Sort(std::vector<UniqueFd> descriptors, bool begins_frame) {
-  for (UniqueFd& descriptor : descriptors) {
-    const bool wanted = begins_frame && descriptors_.size() < kMaxDescriptorsOfFrame;
-    const bool kept = wanted && IsOfMemory(descriptor.get());
-    if (!kept) network_->closer.Close(std::move(descriptor), tenant_);
-    if (wanted) descriptors_.emplace_back(std::move(descriptor), &network_->closer, tenant_);
-  }
-}
-
-std::optional<UniqueFd> Connection::TakeDescriptor() {
-  if (descriptors_.empty()) return std::nullopt;
-  UniqueFd first = descriptors_.front().Take();
-  descriptors_.pop_front();
-  return first;
 }
 
 // `held_` points into the decoder's buffer, which must then stay as it is.

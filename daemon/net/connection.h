@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/net/descriptor_closer.h"
+#include "daemon/net/descriptor_inbox.h"
 #include "daemon/net/fair_turns.h"
 #include "daemon/net/outbox.h"
 #include "daemon/runtime/event_loop.h"
@@ -88,12 +88,12 @@ class Connection {
   // Begins to read. REQUIRES: called once, when the listener is ready to be called.
   void Start();
   // The peer may send descriptors from now on; before, one that comes ends the connection.
-  void AcceptDescriptors();
+  void AcceptDescriptors() { descriptors_.Accept(); }
   // The next of the descriptors that came with the first byte of the frame being handled; nothing
   // if there is no other. It is of memory (IsOfMemory), or invalid in place of one that is not.
   // Descriptors that no frame takes are closed. Closing one may take long: by the DescriptorCloser,
   // in the tenant's name.
-  [[nodiscard]] std::optional<UniqueFd> TakeDescriptor();
+  [[nodiscard]] std::optional<UniqueFd> TakeDescriptor() { return descriptors_.Take(); }
   // The longest frame that is taken from now on, the one being handled included.
   void SetMaxFrameBytes(uint32_t bytes) { decoder_.set_max_frame_bytes(bytes); }
 
@@ -182,15 +182,10 @@ class Connection {
   [[nodiscard]] bool HandOut(const wire::Frame& frame);
   // Returns false if nothing came.
   [[nodiscard]] bool ReceiveOnce();
-  // Whether the peer may send descriptors (now). If not, the connection ends.
-  [[nodiscard]] bool AdmitDescriptors();
-  // Receives some of the bytes that descriptors come with: not beyond the end of a frame, and of a
-  // frame the first byte alone, so that it is known which descriptors came with it.
+  // Receives some of the bytes that descriptors come with.
   [[nodiscard]] bool ReceiveWithDescriptors(std::span<std::byte> space);
   // Adds the bytes that were received to the decoder's. Returns false if there are none.
   [[nodiscard]] bool Received(const Result<std::optional<size_t>>& received);
-  // Keeps those that the frame which begins with them may take, and closes the rest.
-  void Sort(std::vector<UniqueFd> descriptors, bool begins_frame);
   void WaitForMore();
   void FlushUnlessBatching();
   void Flush();
@@ -206,19 +201,16 @@ class Connection {
   void ContinueLater();
 
   Network* const network_;
-  const std::string tenant_;
   const PeerSocket socket_;
   const ConnectionLimits limits_;
   ConnectionListener* const listener_;
   wire::FrameDecoder decoder_;
+  DescriptorInbox descriptors_;
   Outbox outbox_;
   State state_ = State::kOpen;
   Error close_reason_;
   int pauses_ = 0;
   bool ask_listener_ = false;  // before it ends
-  bool accepts_descriptors_ = false;
-  size_t bytes_with_descriptors_ = 0;  // the next so many bytes may come with some
-  std::deque<ForeignFd> descriptors_;  // of the next frame
   bool batching_ = false;
   bool congested_ = false;
   bool readable_ = false;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,9 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kGpuDriverPrefix = "nvidia";
+
+// Linux 6.16; older headers lack the name.
+constexpr int kSoPassRights = 83;
 
 // AT_STATX_DONT_SYNC: the kernel answers by itself.
 bool IsCharacterDevice(int descriptor) {
@@ -37,6 +41,11 @@ bool IsOfGpuDriver(int descriptor) {
 
 bool IsOfMemory(int descriptor) {
   return ::fcntl(descriptor, F_GET_SEALS) >= 0 || IsOfGpuDriver(descriptor);
+}
+
+void PassDescriptors(int socket, bool pass) {
+  const int on = pass ? 1 : 0;
+  (void)::setsockopt(socket, SOL_SOCKET, kSoPassRights, &on, sizeof(on));
 }
 
 }  // namespace kvtier

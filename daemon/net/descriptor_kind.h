@@ -9,4 +9,9 @@ namespace kvtier {
 // user's own may take as long to answer as that user likes. Any thread.
 [[nodiscard]] bool IsOfMemory(int descriptor);
 
+// The kernel lets peers of the socket send descriptors, or refuses these (EPERM for the peer) where
+// it can: Linux 6.16. On older kernels the peer can always send descriptors, and Connection looks
+// for them before it receives.
+void PassDescriptors(int socket, bool pass);
+
 }  // namespace kvtier
