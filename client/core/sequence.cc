@@ -22,13 +22,68 @@ Error LostIfUnavailable(Error error) {
   return LostBlocks(error.ToString());
 }
 
+// The hits that are what they were asked as: a prefix of reply.hits.
+size_t CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& reply, uint32_t block_tokens) {
+  for (size_t i = 0; i < reply.hits.size(); ++i) {
+    const bool is_partial = reply.partial_block && i + 1 == reply.hits.size();
+    const uint16_t expected = is_partial ? plan.partial_tokens[*reply.partial_block]
+                                         : static_cast<uint16_t>(block_tokens);
+    if (reply.hits[i].tokens != expected) return i;
+  }
+  return reply.hits.size();
+}
+
+Status CopyBlock(const Attachment& attachment, const BlockCopier& copier, BlockHandle target,
+                 BlockHandle source) {
+  const uint64_t bytes = attachment.block_bytes();
+  const uint64_t target_offset = target.index.value * bytes;
+  const uint64_t source_offset = source.index.value * bytes;
+  if (copier) {
+    if (copier(target_offset, source_offset, bytes)) return {};
+    return MakeError(ErrorCode::kIoError, "copy_failed", "the caller's copy function failed");
+  }
+  PoolMapping& mapping = *attachment.mapping();
+  if (std::byte* const base = mapping.base(); base != nullptr) {
+    std::memcpy(base + target_offset, base + source_offset, bytes);
+    return {};
+  }
+  KVT_ASSIGN_OR_RETURN(const auto device, mapping.OnDevice());
+  return device->Copy(target_offset, source_offset, bytes);
+}
+
+// The daemon allocates no more in one call.
+uint32_t MaxNewBlocks(const Attachment& attachment) {
+  return std::max<uint32_t>(1, attachment.link()->session->limits().max_blocks);
+}
+
+// Blocks from `first` on, before `end`, with so many tokens each.
+struct BlockSpan {
+  size_t first = 0;
+  size_t end = 0;
+  uint16_t tokens = 0;
+};
+
+// Tells the daemon the ids of the blocks. They are no part of the sequence: errors are ignored.
+void TellTokens(const Attachment& attachment, const SequenceTokens& tokens, const BlockSpan& blocks,
+                Deadline deadline) {
+  if (blocks.first == blocks.end) return;
+  std::vector<BlockHash> hashes;
+  for (size_t block = blocks.first; block < blocks.end; ++block) {
+    hashes.push_back(tokens.HashOf(block, blocks.tokens));
+  }
+  const std::vector<uint16_t> counts(hashes.size(), blocks.tokens);
+  const auto ids = tokens.ids().subspan(blocks.first * size_t{attachment.block_tokens()},
+                                        hashes.size() * blocks.tokens);
+  (void)attachment.TellTokenIds(hashes, counts, ids, deadline);
+}
+
 }  // namespace
 
 Sequence::Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions options,
-                   BlockHasher hasher)
+                   SequenceTokens tokens)
     : attachment_(std::move(attachment)),
       options_(std::move(options)),
-      hasher_(std::move(hasher)),
+      tokens_(std::move(tokens)),
       resumes_(attachment_->link()->resumes) {}
 
 Sequence::~Sequence() {
@@ -53,10 +108,10 @@ Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachmen
   // With a LoRA, say, the ids alone would speak of another block.
   const bool by_tokens_alone = !options.identity.HasKeys();
   BlockHasher hasher(attachment->block_tokens(), recipe, std::exchange(options.identity, {}));
+  SequenceTokens of_sequence(std::move(hasher), attachment->block_tokens());
+  of_sequence.Append(tokens);
   std::unique_ptr<Sequence> sequence(
-      new Sequence(std::move(attachment), std::move(options), std::move(hasher)));
-  sequence->tokens_.assign(tokens.begin(), tokens.end());
-  sequence->hasher_.Extend(sequence->tokens_);
+      new Sequence(std::move(attachment), std::move(options), std::move(of_sequence)));
   KVT_RETURN_IF_ERROR(sequence->AcquirePrefix());
   if (by_tokens_alone) {
     const Result<bool> wanted = sequence->attachment_->WantsTokenIds(sequence->RequestDeadline());
@@ -67,37 +122,24 @@ Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachmen
 
 Status Sequence::AcquirePrefix() {
   const PrefixPlan plan =
-      PrefixPlan::Make(hasher_, tokens_, options_.leave_tokens, options_.reserve_tokens,
-                       attachment_->link()->session->limits().max_hashes);
-  const uint32_t new_blocks = std::min(plan.new_blocks, MaxNewBlocks());
+      PrefixPlan::Make(tokens_.hasher(), tokens_.ids(), options_.leave_tokens,
+                       options_.reserve_tokens, attachment_->link()->session->limits().max_hashes);
+  LoadWish wish = options_.wish;
+  wish.tokens = static_cast<uint32_t>(std::min<uint64_t>(tokens_.size(), UINT32_MAX));
+  const uint32_t new_blocks = std::min(plan.new_blocks, MaxNewBlocks(*attachment_));
   KVT_ASSIGN_OR_RETURN(
       const AcquiredPart reply,
-      attachment_->Acquire(std::span(hasher_.hashes()).first(plan.full_blocks), plan.partial_blocks,
-                           new_blocks, RequestDeadline(), wire::LoadOrder::kBlocks, Wish()));
+      attachment_->Acquire(std::span(tokens_.hasher().hashes()).first(plan.full_blocks),
+                           plan.partial_blocks, new_blocks, RequestDeadline(),
+                           wire::LoadOrder::kBlocks, wish));
   AdoptHits(plan, reply);
   KVT_RETURN_IF_ERROR(GrowTo(BlocksOf(tokens_.size() + options_.reserve_tokens, block_tokens())));
   if (load_.value != 0) return {};
   return Settle();
 }
 
-LoadWish Sequence::Wish() const {
-  LoadWish wish = options_.wish;
-  wish.tokens = static_cast<uint32_t>(std::min<uint64_t>(tokens_.size(), UINT32_MAX));
-  return wish;
-}
-
-size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& reply) const {
-  for (size_t i = 0; i < reply.hits.size(); ++i) {
-    const bool is_partial = reply.partial_block && i + 1 == reply.hits.size();
-    const uint16_t expected = is_partial ? plan.partial_tokens[*reply.partial_block]
-                                         : static_cast<uint16_t>(block_tokens());
-    if (reply.hits[i].tokens != expected) return i;
-  }
-  return reply.hits.size();
-}
-
 void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
-  const size_t hits = CountGenuineHits(plan, reply);
+  const size_t hits = CountGenuineHits(plan, reply, block_tokens());
   forecast_ = reply.forecast.value_or(LoadForecast{});
   const bool has_partial = reply.partial_block && hits == reply.hits.size();
   uint64_t covered = (hits - (has_partial ? 1 : 0)) * uint64_t{block_tokens()};
@@ -173,7 +215,8 @@ void Sequence::LoseHitsFrom(uint32_t ready) {
 Status Sequence::Settle() {
   KVT_RETURN_IF_ERROR(GrowTo(BlocksOf(tokens_.size() + options_.reserve_tokens, block_tokens())));
   if (copy_source_) {
-    KVT_RETURN_IF_ERROR(CopyBlock(blocks_[cached_blocks_], *copy_source_));
+    KVT_RETURN_IF_ERROR(
+        CopyBlock(*attachment_, options_.copier, blocks_[cached_blocks_], *copy_source_));
     KVT_RETURN_IF_ERROR(EndCopy());
   }
   ready_ = true;
@@ -198,7 +241,7 @@ Status Sequence::GrowTo(size_t count, size_t spare_count, std::vector<BlockHandl
   while (true) {
     const size_t missing = count > blocks_.size() ? count - blocks_.size() : 0;
     if (missing + spare_count == 0) return {};
-    const size_t asked = std::min<size_t>(missing + spare_count, MaxNewBlocks());
+    const size_t asked = std::min<size_t>(missing + spare_count, MaxNewBlocks(*attachment_));
     KVT_ASSIGN_OR_RETURN(
         const AcquiredPart reply,
         attachment_->Acquire({}, {}, static_cast<uint32_t>(asked), RequestDeadline()));
@@ -207,23 +250,6 @@ Status Sequence::GrowTo(size_t count, size_t spare_count, std::vector<BlockHandl
     if (spare != nullptr) spare->insert(spare->end(), middle, reply.new_blocks.end());
     spare_count -= static_cast<size_t>(reply.new_blocks.end() - middle);
   }
-}
-
-Status Sequence::CopyBlock(BlockHandle target, BlockHandle source) const {
-  const uint64_t bytes = attachment_->block_bytes();
-  const uint64_t target_offset = target.index.value * bytes;
-  const uint64_t source_offset = source.index.value * bytes;
-  if (options_.copier) {
-    if (options_.copier(target_offset, source_offset, bytes)) return {};
-    return MakeError(ErrorCode::kIoError, "copy_failed", "the caller's copy function failed");
-  }
-  PoolMapping& mapping = *attachment_->mapping();
-  if (std::byte* const base = mapping.base(); base != nullptr) {
-    std::memcpy(base + target_offset, base + source_offset, bytes);
-    return {};
-  }
-  KVT_ASSIGN_OR_RETURN(const auto device, mapping.OnDevice());
-  return device->Copy(target_offset, source_offset, bytes);
 }
 
 Status Sequence::Append(std::span<const uint32_t> tokens) {
@@ -238,7 +264,7 @@ Status Sequence::Append(std::span<const uint32_t> tokens) {
     return tl::unexpected(LostIfUnavailable(grown.error()));
   }
   if (partial_committed_) {
-    Status copied = CopyBlock(copy[0], blocks_[shared_blocks_ - 1]);
+    Status copied = CopyBlock(*attachment_, options_.copier, copy[0], blocks_[shared_blocks_ - 1]);
     // The copied bytes are the block's only if it was held all the while.
     if (copied) copied = Check();
     if (!copied) {
@@ -248,8 +274,7 @@ Status Sequence::Append(std::span<const uint32_t> tokens) {
     ReleaseBlocks({std::exchange(blocks_[--shared_blocks_], copy[0])});
     partial_committed_ = false;
   }
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  hasher_.Extend(tokens_);
+  tokens_.Append(tokens);
   return {};
 }
 
@@ -284,47 +309,25 @@ Status Sequence::Finish() {
   return {};
 }
 
-wire::CommitItem Sequence::ItemOf(size_t block, uint16_t tokens) const {
-  wire::CommitItem item{.block = blocks_[block],
-                        .tokens = tokens,
-                        .depth = static_cast<uint32_t>(block),
-                        .retention = options_.retention};
-  if (block > 0) item.parent = hasher_.hashes()[block - 1];
-  item.hash =
-      block < hasher_.hashes().size()
-          ? hasher_.hashes()[block]
-          : hasher_.HashAfter(block, std::span(tokens_).subspan(block * block_tokens(), tokens));
-  return item;
-}
-
 Status Sequence::CommitBlocks(size_t first, size_t end, std::optional<uint16_t> partial_tokens) {
+  const uint16_t tokens = partial_tokens.value_or(static_cast<uint16_t>(block_tokens()));
   std::vector<wire::CommitItem> items;
   items.reserve(end - first);
   for (size_t block = first; block < end; ++block) {
-    items.push_back(ItemOf(block, partial_tokens.value_or(static_cast<uint16_t>(block_tokens()))));
+    items.push_back(tokens_.ItemOf(block, blocks_[block], tokens, options_.retention));
   }
-  TellTokens(first, end, partial_tokens.value_or(static_cast<uint16_t>(block_tokens())));
+  if (tells_tokens_) TellTokens(*attachment_, tokens_, {first, end, tokens}, RequestDeadline());
   const Status sent = attachment_->Commit(std::move(items), nullptr, RequestDeadline());
   if (!sent) return tl::unexpected(LostIfUnavailable(sent.error()));
   shared_blocks_ = end;
   return {};
 }
 
-void Sequence::TellTokens(size_t first, size_t end, uint16_t tokens) const {
-  if (!tells_tokens_ || first == end) return;
-  std::vector<BlockHash> hashes;
-  for (size_t block = first; block < end; ++block) hashes.push_back(ItemOf(block, tokens).hash);
-  const std::vector<uint16_t> counts(hashes.size(), tokens);
-  const auto ids = std::span(tokens_).subspan(first * block_tokens(), hashes.size() * tokens);
-  (void)attachment_->TellTokenIds(hashes, counts, ids, RequestDeadline());
-}
-
 Result<std::unique_ptr<Sequence>> Sequence::Fork() {
   KVT_RETURN_IF_ERROR(CheckReady());
   SequenceOptions options = options_;
   options.reserve_tokens = 0;
-  std::unique_ptr<Sequence> fork(new Sequence(attachment_, std::move(options), hasher_));
-  fork->tokens_ = tokens_;
+  std::unique_ptr<Sequence> fork(new Sequence(attachment_, std::move(options), tokens_));
   fork->tells_tokens_ = tells_tokens_;
   if (const Status shared = fork->ShareBlocksOf(*this); !shared) {
     return tl::unexpected(LostIfUnavailable(shared.error()));
@@ -340,12 +343,13 @@ Status Sequence::ShareBlocksOf(const Sequence& parent) {
   PrefixPlan plan{.usable_tokens = parent.computed_tokens_, .full_blocks = asked};
   if (parent.partial_committed_ && asked == full) {
     plan.partial_tokens = {static_cast<uint16_t>(parent.computed_tokens_ % block_tokens())};
-    plan.partial_blocks = {parent.ItemOf(full, plan.partial_tokens[0]).hash};
+    plan.partial_blocks = {parent.tokens_.HashOf(full, plan.partial_tokens[0])};
   }
   const size_t needed = BlocksOf(tokens_.size(), block_tokens());
-  const uint32_t allocated = std::min(static_cast<uint32_t>(needed - full), MaxNewBlocks());
+  const uint32_t allocated =
+      std::min(static_cast<uint32_t>(needed - full), MaxNewBlocks(*attachment_));
   KVT_ASSIGN_OR_RETURN(const AcquiredPart reply,
-                       attachment_->Acquire(std::span(hasher_.hashes()).first(asked),
+                       attachment_->Acquire(std::span(tokens_.hasher().hashes()).first(asked),
                                             plan.partial_blocks, allocated, RequestDeadline()));
   AdoptHits(plan, reply);
   // The parent's blocks stand, so whatever cannot be shared is copied.
@@ -360,7 +364,8 @@ Status Sequence::ShareBlocksOf(const Sequence& parent) {
 Status Sequence::CopyBlocksOf(const Sequence& parent, size_t first) {
   if (cached_end_ < parent.computed_tokens_) {
     for (size_t block = first; block < BlocksOf(parent.computed_tokens_, block_tokens()); ++block) {
-      KVT_RETURN_IF_ERROR(CopyBlock(blocks_[block], parent.blocks_[block]));
+      KVT_RETURN_IF_ERROR(
+          CopyBlock(*attachment_, options_.copier, blocks_[block], parent.blocks_[block]));
       cached_tiers_.resize(block + 1, Tier::kPool);
     }
   }
@@ -374,10 +379,11 @@ Status Sequence::CopyBlocksOf(const Sequence& parent, size_t first) {
 Result<uint32_t> Sequence::Hint(SequenceHint hint, int64_t returns_in_ms) {
   KVT_RETURN_IF_ERROR(Check());
   const size_t full = shared_blocks_ - (partial_committed_ ? 1 : 0);
-  std::vector<BlockHash> hashes(hasher_.hashes().begin(),
-                                hasher_.hashes().begin() + static_cast<ptrdiff_t>(full));
+  std::vector<BlockHash> hashes(tokens_.hasher().hashes().begin(),
+                                tokens_.hasher().hashes().begin() + static_cast<ptrdiff_t>(full));
   if (partial_committed_) {
-    hashes.push_back(ItemOf(full, static_cast<uint16_t>(computed_tokens_ % block_tokens())).hash);
+    hashes.push_back(
+        tokens_.HashOf(full, static_cast<uint16_t>(computed_tokens_ % block_tokens())));
   }
   const size_t most = std::max<size_t>(attachment_->link()->session->limits().max_hashes, 1);
   uint32_t taken = 0;
@@ -417,8 +423,11 @@ Status Sequence::Resume(uint64_t resumes) {
   }
   KVT_RETURN_IF_ERROR(CommitAgain());
   // The next daemon has none of blocks that memory alone brought over.
-  TellTokens(0, shared_blocks_ - (partial_committed_ ? 1 : 0),
-             static_cast<uint16_t>(block_tokens()));
+  if (tells_tokens_) {
+    const size_t full = shared_blocks_ - (partial_committed_ ? 1 : 0);
+    TellTokens(*attachment_, tokens_, {0, full, static_cast<uint16_t>(block_tokens())},
+               RequestDeadline());
+  }
   resumes_ = resumes;
   return {};
 }
@@ -439,7 +448,8 @@ Status Sequence::CommitAgain() {
     const bool partial = partial_committed_ && i + 1 == shared_blocks_;
     const auto tokens =
         static_cast<uint16_t>(partial ? computed_tokens_ % block_tokens() : block_tokens());
-    const Status sent = attachment_->Commit({ItemOf(i, tokens)}, nullptr, RequestDeadline());
+    const Status sent = attachment_->Commit(
+        {tokens_.ItemOf(i, blocks_[i], tokens, options_.retention)}, nullptr, RequestDeadline());
     if (!sent) return tl::unexpected(LostIfUnavailable(sent.error()));
   }
   return {};

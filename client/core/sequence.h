@@ -2,7 +2,6 @@
 // The blocks of one growing sequence of tokens; kvtier_sequence.h describes the calls.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -18,6 +17,7 @@
 #include "base/result.h"
 #include "client/core/attachment.h"
 #include "client/core/prefix_plan.h"
+#include "client/core/sequence_tokens.h"
 #include "client/core/unix_socket.h"
 #include "protocol/block_hash.h"
 
@@ -79,15 +79,12 @@ class Sequence {
 
  private:
   Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions options,
-           BlockHasher hasher);
+           SequenceTokens tokens);
 
   [[nodiscard]] Status AcquirePrefix();
-  [[nodiscard]] LoadWish Wish() const;
   // Takes over what an acquire brought: the prefix that is kept, the block to copy from, and the
   // private blocks.
   void AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply);
-  // The hits that are what they were asked as: a prefix of reply.hits.
-  [[nodiscard]] size_t CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& reply) const;
   // Drops the hits from `ready` on from the cached prefix.
   void LoseHitsFrom(uint32_t ready);
   // Makes the block table as long as the tokens need and the first writable block private.
@@ -98,13 +95,8 @@ class Sequence {
   // Allocates private blocks until there are `count`; `spare` receives `spare_count` more.
   [[nodiscard]] Status GrowTo(size_t count, size_t spare_count = 0,
                               std::vector<BlockHandle>* spare = nullptr);
-  [[nodiscard]] Status CopyBlock(BlockHandle target, BlockHandle source) const;
   [[nodiscard]] Status CommitBlocks(size_t first, size_t end,
                                     std::optional<uint16_t> partial_tokens);
-  // Tells the ids of the blocks [first, end), which have so many tokens each, if they are wanted.
-  // They are no part of the sequence: errors are ignored.
-  void TellTokens(size_t first, size_t end, uint16_t tokens) const;
-  [[nodiscard]] wire::CommitItem ItemOf(size_t block, uint16_t tokens) const;
   void ReleaseBlocks(std::vector<BlockHandle> blocks) const;
   // The attachment has been resumed so many times: sees what of this sequence is there again.
   // Errors: kStaleHandle (not all that it needs).
@@ -123,17 +115,12 @@ class Sequence {
 
   [[nodiscard]] Status CheckReady();
   [[nodiscard]] Deadline RequestDeadline() const { return DeadlineIn(options_.request_timeout_ms); }
-  // The daemon allocates no more in one call.
-  [[nodiscard]] uint32_t MaxNewBlocks() const {
-    return std::max<uint32_t>(1, attachment_->link()->session->limits().max_blocks);
-  }
   [[nodiscard]] uint32_t block_tokens() const { return attachment_->block_tokens(); }
 
   const std::shared_ptr<const Attachment> attachment_;
   const SequenceOptions options_;
-  std::vector<uint32_t> tokens_;
-  BlockHasher hasher_;
-  bool tells_tokens_ = false;
+  SequenceTokens tokens_;
+  bool tells_tokens_ = false;  // the daemon wants their ids
 
   // The block table: shared_blocks_ immutable ones, then private ones.
   std::vector<BlockHandle> blocks_;
