@@ -53,7 +53,8 @@ json::array MissesOf(const MetricsSnapshot& snapshot) {
   for (int i = 1; i < kMissReasonCount; ++i) {
     const uint64_t all = snapshot.stats.misses_by_reason[i];
     if (all == 0) continue;
-    misses.push_back({{"reason", MissReasonName(static_cast<MissReason>(i))},
+    misses.push_back({{"reason", kMissReasonTexts[i].name},
+                      {"meaning", kMissReasonTexts[i].meaning},
                       {"recent_blocks", recent[i]},
                       {"blocks", all}});
   }

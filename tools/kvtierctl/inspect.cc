@@ -7,7 +7,9 @@
 #include <array>
 #include <memory>
 
+#include "base/acquired.h"
 #include "base/units.h"
+#include "tiers/types/cache_stats.h"
 #include "tools/kvtierctl/blocks.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/table.h"
@@ -20,56 +22,54 @@ struct InspectArguments {
   std::string hash;
 };
 
-struct Explanation {
-  std::string_view reason;
+struct DropText {
+  DropReason reason;
   std::string_view text;
 };
 
-constexpr std::array<Explanation, 23> kDropExplanations = {{
-    {"clean_copy_below", "its space was needed; a lower tier has a copy"},
-    {"lru", "its space was needed, and it was the least recently used"},
-    {"memory_class", "its space was needed; retention `memory` never goes to disk"},
-    {"expired", "its time to live had passed"},
-    {"pool_pressure", "an acquire had waited too long for its space"},
-    {"host_full", "no host slot was free to copy it to"},
-    {"disk_full", "no disk slot was free to write it to"},
-    {"write_budget", "the day's bytes for disk writes were spent"},
-    {"write_error", "the disk failed to write it"},
-    {"copy_failed", "the device failed to copy it"},
-    {"client_wrote_committed", "its bytes were not those of its checksum at commit"},
-    {"read_error", "the disk failed to read it"},
-    {"corrupt", "its bytes on disk were damaged"},
-    {"stale_index", "the index named a place that cannot be"},
-    {"slab_reclaimed", "its slab was needed for another model"},
-    {"copy_above", "its space was needed; a higher tier has a copy"},
-    {"evicted_by_hand", "an administrator evicted it"},
-    {"tenant_cap", "its tenant was at its cap"},
-    {"on_other_device", "its space was needed; another device's pool has it"},
-    {"parent_lost", "a block before it in its sequence was lost"},
-    {"held_too_long", "its client did not say in time that it may be stored"},
-    {"not_admitted", "it was too unlikely to be used again to be written"},
-    {"erased", "erased, or the key that it was encrypted with is gone"},
+// In the order of the reasons.
+constexpr std::array<DropText, kDropReasonCount> kDropTexts = {{
+    {DropReason::kCleanCopyBelow, "its space was needed; a lower tier has a copy"},
+    {DropReason::kLru, "its space was needed, and it was the least recently used"},
+    {DropReason::kMemoryClass, "its space was needed; retention `memory` never goes to disk"},
+    {DropReason::kExpired, "its time to live had passed"},
+    {DropReason::kPoolPressure, "an acquire had waited too long for its space"},
+    {DropReason::kHostFull, "no host slot was free to copy it to"},
+    {DropReason::kDiskFull, "no disk slot was free to write it to"},
+    {DropReason::kWriteBudget, "the day's bytes for disk writes were spent"},
+    {DropReason::kWriteError, "the disk failed to write it"},
+    {DropReason::kCopyFailed, "the device failed to copy it"},
+    {DropReason::kClientWroteCommitted, "its bytes were not those of its checksum at commit"},
+    {DropReason::kReadError, "the disk failed to read it"},
+    {DropReason::kCorrupt, "its bytes on disk were damaged"},
+    {DropReason::kStaleIndex, "the index named a place that cannot be"},
+    {DropReason::kSlabReclaimed, "its slab was needed for another model"},
+    {DropReason::kCopyAbove, "its space was needed; a higher tier has a copy"},
+    {DropReason::kEvictedByHand, "an administrator evicted it"},
+    {DropReason::kTenantCap, "its tenant was at its cap"},
+    {DropReason::kOnOtherDevice, "its space was needed; another device's pool has it"},
+    {DropReason::kParentLost, "a block before it in its sequence was lost"},
+    {DropReason::kHeldTooLong, "its client did not say in time that it may be stored"},
+    {DropReason::kErased, "erased, or the key that it was encrypted with is gone"},
+    {DropReason::kNotAdmitted, "it was too unlikely to be used again to be written"},
 }};
+static_assert([] {
+  for (size_t i = 0; i < kDropTexts.size(); ++i) {
+    if (kDropTexts[i].reason != static_cast<DropReason>(i)) return false;
+  }
+  return true;
+}());
 
-constexpr std::array<Explanation, 12> kMissExplanations = {{
-    {"unknown", "it was not cached"},
-    {"expired", "its time to live had passed"},
-    {"pool_full", "the pool had no room to load it"},
-    {"host_full", "host memory had no slot to read it into"},
-    {"read_error", "the disk failed to read it"},
-    {"checksum_mismatch", "its bytes on disk were damaged"},
-    {"identity_mismatch", "its place held another block"},
-    {"copy_failed", "the device failed to copy it"},
-    {"cancelled", "the load was given up"},
-    {"erased", "erased, or the key that it was encrypted with is gone"},
-    {"slower_than_computing", "to load it would have taken longer than to compute it"},
-    {"after_deadline", "it would have been loaded later than the request's deadline"},
-}};
+std::string ExplainDrop(const std::string& reason) {
+  for (const DropText& drop : kDropTexts) {
+    if (DropReasonName(drop.reason) == reason) return fmt::format("{}: {}", reason, drop.text);
+  }
+  return reason;
+}
 
-template <size_t kCount>
-std::string Explain(const std::array<Explanation, kCount>& table, const std::string& reason) {
-  for (const Explanation& explanation : table) {
-    if (explanation.reason == reason) return fmt::format("{}: {}", reason, explanation.text);
+std::string ExplainMiss(const std::string& reason) {
+  for (const MissReasonText& miss : kMissReasonTexts) {
+    if (miss.name == reason) return fmt::format("{}: {}", reason, miss.meaning);
   }
   return reason;
 }
@@ -131,12 +131,12 @@ std::string BlockText(JsonView block, int64_t now_ms) {
                fmt::format("from {}, {}", drop["tier"].Text(),
                            When(static_cast<int64_t>(drop["when_s"].Count()), now_ms / 1000)),
                &text);
-    AppendLine("", Explain(kDropExplanations, drop["reason"].Text()), &text);
+    AppendLine("", ExplainDrop(drop["reason"].Text()), &text);
   }
   if (const JsonView miss = block["last_miss"]; miss["when_s"].present()) {
     AppendLine("last miss", When(static_cast<int64_t>(miss["when_s"].Count()), now_ms / 1000),
                &text);
-    AppendLine("", Explain(kMissExplanations, miss["reason"].Text()), &text);
+    AppendLine("", ExplainMiss(miss["reason"].Text()), &text);
   }
   return text;
 }

@@ -41,6 +41,7 @@ TEST(LiveStatus, ShowsTiersHitsModelsAndSessions) {
   EXPECT_EQ(document.at("tokens").at("missed"), 48);
   EXPECT_EQ(document.at("misses").as_array().size(), 1u);
   EXPECT_EQ(document.at("misses").at(0).at("reason"), "expired");
+  EXPECT_EQ(document.at("misses").at(0).at("meaning"), "its time to live had passed");
 }
 
 TEST(LiveStatus, ShowsEachDeviceWithWhatItsPoolsHold) {

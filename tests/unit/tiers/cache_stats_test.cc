@@ -197,6 +197,8 @@ TEST_F(CacheStatsTest, NamesOfReasonsAreDistinct) {
   }
   EXPECT_THAT(names, ::testing::Each(::testing::Not(::testing::IsEmpty())));
   EXPECT_EQ(std::set<std::string_view>(names.begin(), names.end()).size(), names.size());
+  EXPECT_EQ(DropReasonName(static_cast<DropReason>(kDropReasonCount)), "invalid")
+      << "kDropReasonCount is behind: metrics and inspect would not name the last reason";
 }
 
 TEST_F(CacheStatsTest, BlockThatIsComputedAnewWhileItWaitsForItsWriteIsCountedOnce) {
