@@ -216,7 +216,7 @@ void AcquireHandler::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
   std::vector<ColdQuestion> questions = steps->lookup.Questions();
   if (questions.empty()) return AnswerLookup(steps.get());
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
-  kvtier::AskColdStore(&cache_, steps->lookup.Subjects(), std::move(questions),
+  kvtier::AskColdStore(AskerOf(&cache_), steps->lookup.Subjects(), std::move(questions),
                        gate_.WhileOpen([this, steps](const ColdPresence& present) {
                          steps->lookup.AddAnswers(present);
                          if (acquires_in_flight_-- == kMaxAcquiresInFlight)

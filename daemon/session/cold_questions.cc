@@ -63,7 +63,7 @@ std::vector<ColdQuestion> ColdQuestions(std::span<const GroupPresence> groups) {
   return questions;
 }
 
-void AskColdStore(Cache* cache, std::span<const ColdSubject> subjects,
+void AskColdStore(const ColdAsker& asker, std::span<const ColdSubject> subjects,
                   std::vector<ColdQuestion> questions,
                   std::function<void(const ColdPresence&)> done) {
   const auto asked = std::make_shared<Asked>();
@@ -79,10 +79,10 @@ void AskColdStore(Cache* cache, std::span<const ColdSubject> subjects,
     hashes.reserve(question.positions.size());
     for (const size_t position : question.positions) hashes.push_back(subject.hashes[position]);
     const ColdAsk ask = question.ask;
-    cache->AskColdStore(subject.pool, hashes, ask,
-                        [asked, question = std::move(question)](const std::vector<bool>& present) {
-                          OnAnswer(asked.get(), question, present);
-                        });
+    asker(subject.pool, hashes, ask,
+          [asked, question = std::move(question)](const std::vector<bool>& present) {
+            OnAnswer(asked.get(), question, present);
+          });
   }
   if (--asked->unanswered == 0) asked->done(asked->presence);
 }

@@ -10,9 +10,10 @@
 #include <span>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/ids.h"
 #include "protocol/restorable_prefix.h"
-#include "tiers/cache.h"
+#include "tiers/cold/cold_store.h"
 
 namespace kvtier {
 
@@ -38,9 +39,13 @@ struct ColdSubject {
 // By group: of each of its blocks, whether the store has it.
 using ColdPresence = std::vector<std::vector<uint8_t>>;
 
+// Asks the store about blocks of one pool, as Cache::AskColdStore does.
+using ColdAsker = std::function<void(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
+                                     std::function<void(std::vector<bool>)> done)>;
+
 // Asks all questions at the same time and calls `done` once all are answered: from a later event,
-// or within the call. `subjects` are looked at in the call only. REQUIRES: the cache has a store.
-void AskColdStore(Cache* cache, std::span<const ColdSubject> subjects,
+// or within the call. `subjects` are looked at in the call only. REQUIRES: there is a store.
+void AskColdStore(const ColdAsker& asker, std::span<const ColdSubject> subjects,
                   std::vector<ColdQuestion> questions,
                   std::function<void(const ColdPresence&)> done);
 

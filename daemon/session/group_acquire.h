@@ -33,6 +33,9 @@ namespace kvtier {
 // a request without hits is always a correct answer.
 inline constexpr int kMaxGroupAcquireTries = 3;
 
+// Asks the store of the cache, which is borrowed.
+[[nodiscard]] ColdAsker AskerOf(Cache* cache);
+
 // Event loop only. The object is owned by the callbacks that it waits for, and so lives exactly as
 // long as an answer of the cache is outstanding. When the session's gate has closed, those
 // callbacks do nothing: no answer is given, and the blocks that were acquired so far are dropped by
