@@ -2,8 +2,8 @@
 """Finds sentences that begin with no subject, in comments, docstrings, pages and messages.
 
 A sentence begins with its subject, a noun, or with a verb: never with What, Of, Who, Those or That. Nor
-is "what is", "what was", "what has" or "what the" ... a noun: the noun itself says more. Questions may
-have both.
+does "what" before "is", "was", "has" or "the" make a noun: the noun itself says more. Questions may have
+both.
 """
 
 import io
