@@ -9,9 +9,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/bytes.h"
 #include "base/digest.h"
-#include "base/result.h"
 #include "base/result.h"
 #include "protocol/cbor_writer.h"
 #include "protocol/model_record.h"

@@ -26,8 +26,7 @@ bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry
   if (filter.tier && !PresenceOf(state, entry).in(*filter.tier)) return false;
   if (filter.cold && !entry.cold_copy()) return false;
   if (filter.hashes && !filter.hashes->Contains(entry.hash)) return false;
-  return !filter.namespaces ||
-         std::ranges::binary_search(*filter.namespaces, entry.namespace_id);
+  return !filter.namespaces || std::ranges::binary_search(*filter.namespaces, entry.namespace_id);
 }
 
 // Bytes that have not arrived are another block's, perhaps another tenant's: they are not shown.

@@ -35,7 +35,7 @@ struct AdminRequestBody {
   std::string model;  // its name, or the first digits of its fingerprint
   std::string epoch;  // the revision of its weights, whole
   std::optional<Tier> tier;
-  bool cold = false;  // the tier is the store that hosts share
+  bool cold = false;   // the tier is the store that hosts share
   std::string prefix;  // of the hash, in hexadecimal digits
   std::vector<BlockHash> hashes;
   uint64_t cursor = 0;

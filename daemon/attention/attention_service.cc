@@ -182,8 +182,7 @@ void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) 
     return;
   }
   // A GPU works through its jobs one after the other, so that one thread suffices to feed it.
-  const int threads =
-      worker->engine->traits().concurrent ? kHostThreads : 1;
+  const int threads = worker->engine->traits().concurrent ? kHostThreads : 1;
   if (!worker->executor) {
     worker->executor = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
   }

@@ -404,10 +404,11 @@ std::vector<ConfigKey> CacheKeys() {
 
 std::vector<ConfigKey> KernelsKeys() {
   return {
-      Boolean("kernels.enabled", &At<&Config::kernels, &KernelsConfig::enabled>,
-              "Whether the daemon computes attention. If so, it tries out its kernels before "
-              "clients use them (on a GPU when that has its first pool), and says in the log and in "
-              "`status` whether all was right; if not, it goes on without."),
+      Boolean(
+          "kernels.enabled", &At<&Config::kernels, &KernelsConfig::enabled>,
+          "Whether the daemon computes attention. If so, it tries out its kernels before "
+          "clients use them (on a GPU when that has its first pool), and says in the log and in "
+          "`status` whether all was right; if not, it goes on without."),
   };
 }
 

@@ -112,11 +112,10 @@ TEST_F(DeviceDaemonTest, APoolLargerThanTheGpuIsAConfigurationErrorWithNumbers) 
       OptionsWith({"pool.device=cuda:0", "pool.bytes=100TiB", "host.bytes=64MiB"}));
   ASSERT_FALSE(daemon);
   const DeviceInfo gpu = OpenedGpu();
-  for (const std::string& part :
-       {std::string("pool_exceeds_vram"),
-        fmt::format("pool.bytes is 100.0 TiB, the GPU cuda:0 ({}) has {}", gpu.name,
-                    FormatByteSize(gpu.total_bytes)),
-        std::string("lower it")}) {
+  for (const std::string& part : {std::string("pool_exceeds_vram"),
+                                  fmt::format("pool.bytes is 100.0 TiB, the GPU cuda:0 ({}) has {}",
+                                              gpu.name, FormatByteSize(gpu.total_bytes)),
+                                  std::string("lower it")}) {
     EXPECT_NE(daemon.error().context.find(part), std::string::npos)
         << part << " in: " << daemon.error().context;
   }

@@ -24,7 +24,8 @@ class SharedPrefixTest : public DaemonTest {
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     const size_t end = result.output.find("answer ");
     EXPECT_NE(end, std::string::npos) << result.output;
-    return {result.output.substr(0, end), result.output.substr(std::min(end, result.output.size()))};
+    return {result.output.substr(0, end),
+            result.output.substr(std::min(end, result.output.size()))};
   }
 };
 

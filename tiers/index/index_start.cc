@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "tiers/index/encrypted_index.h"
-#include "tiers/storage/slot_header.h"
 #include "tiers/storage/parallel_reader.h"
 #include "tiers/storage/slot_cipher.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {

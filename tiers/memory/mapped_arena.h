@@ -113,7 +113,7 @@ class MappedArena final : public HostArena {
   uint64_t ready_bytes_ = 0;
   bool growing_ = true;
   std::function<void(std::span<std::byte>)> listener_;
-  std::shared_ptr<MappedArena*> self_;        // posted events hold it weakly
+  std::shared_ptr<MappedArena*> self_;  // posted events hold it weakly
   bool stays_mapped_ = false;
   std::vector<std::span<std::byte>> pinned_;  // the preparing thread's, while there is one
   bool may_pin_ = false;                      // likewise

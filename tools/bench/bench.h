@@ -19,7 +19,7 @@ struct BenchOptions {
   uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
   std::vector<uint64_t> block_bytes;
   uint64_t entries = 1'000'000;
-  uint32_t samples = 1000;  // of each acquire
+  uint32_t samples = 1000;            // of each acquire
   std::vector<std::string> settings;  // of the onloads' daemons, KEY=VALUE, beside the bench's own
 };
 

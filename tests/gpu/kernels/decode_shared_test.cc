@@ -93,9 +93,7 @@ class SharedProblem {
 
 class DecodeShared : public testing::Test {
  protected:
-  void SetUp() override {
-    KVT_SKIP_WITHOUT_GPU();
-  }
+  void SetUp() override { KVT_SKIP_WITHOUT_GPU(); }
 
   static void ExpectRight(const SharedSetup& setup) {
     SharedProblem problem(setup);

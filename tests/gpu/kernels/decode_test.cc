@@ -12,9 +12,7 @@ namespace {
 
 class Decode : public testing::Test {
  protected:
-  void SetUp() override {
-    KVT_SKIP_WITHOUT_GPU();
-  }
+  void SetUp() override { KVT_SKIP_WITHOUT_GPU(); }
 
   static void Synchronize() { EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess); }
 

@@ -155,8 +155,8 @@ TEST(HttpServer, ARequestIsWaitedForLessLongOnceItHasBegun) {
 }
 
 TEST(HttpServer, AScraperKeepsItsConnectionForLongerThanItMayTakeForARequest) {
-  const auto server = Serve(Echo, {.header = std::chrono::milliseconds(300),
-                                   .idle = std::chrono::milliseconds(900)});
+  const auto server = Serve(
+      Echo, {.header = std::chrono::milliseconds(300), .idle = std::chrono::milliseconds(900)});
   RawClient scraper(*server);
   const auto begun = std::chrono::steady_clock::now();
   scraper.Send(kWholeRequest);

@@ -127,10 +127,9 @@ TEST(Metrics, ModelsAreNamedByTheirClientsAndEscaped) {
   stats.CountHit(NamespaceId(0), Tier::kHost, 16);
   stats.CountMisses(NamespaceId(0), MissReason::kUnknown, 2, 16);
   MetricsSnapshot snapshot;
-  snapshot.models = {{.label = {"chat", "a\"} 1 # {x=\""},
-                      .asked = stats.of_namespaces[0],
-                      .pool_used_bytes = 7},
-                     {.label = {"chat", ""}}};
+  snapshot.models = {
+      {.label = {"chat", "a\"} 1 # {x=\""}, .asked = stats.of_namespaces[0], .pool_used_bytes = 7},
+      {.label = {"chat", ""}}};
   const std::string page = MetricsText(MetricsOf(snapshot, {}, {}), MetricsFormat::kPrometheus);
   const std::string model = R"({tenant="chat",model="a\"} 1 # {x=\"")";
   for (const std::string& line :

@@ -47,8 +47,7 @@ TEST(ModelLabels, NamesAndTenantsAreToldApart) {
 TEST(ModelLabels, ATenantCannotMakeMoreThanItsShareNorTakeAnothers) {
   ModelLabels labels(2);
   for (int i = 0; i < 1000; ++i) (void)labels.LabelFor("a", fmt::format("model {}", i));
-  EXPECT_EQ(labels.all(),
-            (std::vector<ModelLabel>{{"a", "model 0"}, {"a", "model 1"}, {"a", ""}}));
+  EXPECT_EQ(labels.all(), (std::vector<ModelLabel>{{"a", "model 0"}, {"a", "model 1"}, {"a", ""}}));
   EXPECT_EQ(labels.LabelFor("a", "model 999"), 2u);
   EXPECT_EQ(labels.LabelFor("a", "model 1"), 1u) << "what has a label keeps it";
   EXPECT_EQ(labels.LabelFor("b", "model 999"), 3u);

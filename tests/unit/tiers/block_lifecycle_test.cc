@@ -136,9 +136,8 @@ TEST(BlockLifecycle, DocumentationShowsTheTables) {
   std::ostringstream text;
   text << file.rdbuf();
   const std::string tables = LifecycleMarkdown();
-  EXPECT_NE(text.str().find(tables), std::string::npos)
-      << "docs/BLOCK_LIFECYCLE.md, should read:\n"
-      << tables;
+  EXPECT_NE(text.str().find(tables), std::string::npos) << "docs/BLOCK_LIFECYCLE.md, should read:\n"
+                                                        << tables;
 }
 
 }  // namespace

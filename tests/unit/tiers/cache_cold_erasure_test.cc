@@ -31,7 +31,8 @@ class CacheColdErasureTest : public CacheColdTest {
   }
   [[nodiscard]] std::vector<bool> Ask(const Hashes& hashes) {
     std::vector<bool> told;
-    cache_->AskColdStore(pool_.id, hashes, ColdAsk::kPrefix, [&](std::vector<bool> present) { told = present; });
+    cache_->AskColdStore(pool_.id, hashes, ColdAsk::kPrefix,
+                         [&](std::vector<bool> present) { told = present; });
     Settle();
     return told;
   }

@@ -38,7 +38,8 @@ class CacheColdRegionsTest : public CacheRegionsTest {
   }
   [[nodiscard]] std::vector<bool> Ask(PoolId region, const Hashes& hashes) {
     std::vector<bool> told;
-    cache_->AskColdStore(region, hashes, ColdAsk::kPrefix, [&](std::vector<bool> present) { told = present; });
+    cache_->AskColdStore(region, hashes, ColdAsk::kPrefix,
+                         [&](std::vector<bool> present) { told = present; });
     Settle();
     return told;
   }
@@ -82,7 +83,8 @@ TEST_F(CacheColdRegionsTest, ALateAnswerIsNone) {
   const PoolId region = OpenRegionBesideAnotherHost();
   store_.holds = true;
   std::vector<bool> told;
-  cache_->AskColdStore(region, hashes_, ColdAsk::kPrefix, [&](std::vector<bool> present) { told = present; });
+  cache_->AskColdStore(region, hashes_, ColdAsk::kPrefix,
+                       [&](std::vector<bool> present) { told = present; });
   EXPECT_THAT(told, IsEmpty());
   store_.TimeOut();
   Settle();

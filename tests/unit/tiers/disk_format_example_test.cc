@@ -10,8 +10,8 @@
 
 #include "base/digest.h"
 #include "tiers/storage/disk_geometry.h"
-#include "tiers/storage/superblock.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {

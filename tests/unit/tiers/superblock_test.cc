@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/superblock.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
 
 #include "base/units.h"
-#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvtierctl/command.h"
-
 #include <gtest/gtest.h>
+
+#include "tools/kvtierctl/command.h"
 
 namespace kvtier {
 namespace {

@@ -10,8 +10,9 @@ namespace {
 
 uint64_t BlockBytesOf(const kvt_model_record& record) {
   constexpr uint64_t kBfloat16Bytes = 2;
-  return uint64_t{record.groups[0].layers} * record.groups[0].kv_heads * (record.groups[0].k_head_dim + record.groups[0].v_head_dim) *
-         kBfloat16Bytes * record.groups[0].block_tokens;
+  return uint64_t{record.groups[0].layers} * record.groups[0].kv_heads *
+         (record.groups[0].k_head_dim + record.groups[0].v_head_dim) * kBfloat16Bytes *
+         record.groups[0].block_tokens;
 }
 
 TEST(ModelOfBlockBytesTest, GeometryTakesExactlyTheBytes) {
