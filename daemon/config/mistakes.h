@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mistakes of a configuration, all of which are told at once: whoever mends a file should not
-// have to try it again for each.
+// The mistakes of a configuration, all of which are told at once, so that an administrator need not
+// try a file again for each.
 #pragma once
 
 #include <optional>

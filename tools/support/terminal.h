@@ -18,7 +18,7 @@ class Terminal {
   // Someone is watching: progress may be shown and overwritten.
   [[nodiscard]] bool interactive() const { return interactive_; }
   [[nodiscard]] bool color() const { return color_; }
-  // How many lines it shows now; 0 where nobody is watching, or if it does not say.
+  // How many lines it shows now; 0 where no person is watching, or if it does not say.
   [[nodiscard]] size_t Rows() const;
   // `text` with the escapes of `style` around it, or unchanged without colour.
   [[nodiscard]] std::string Style(std::string_view text, TextStyle style) const;
