@@ -91,8 +91,10 @@ void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<Te
       const std::string asked = ValueOf(key, wanted[i]);
       if (stays == asked) continue;
       const auto place = wanted[i].places.find(key.name);
-      restart->push_back({fmt::format("[[tenant]] \"{}\" {}", wanted[i].name, key.name), stays,
-                          asked,
+      // Each default of a tenant's key is the absence of a limit: "0B" would read as one.
+      const std::string absent = ValueOf(key, TenantConfig{});
+      restart->push_back({fmt::format("[[tenant]] \"{}\" {}", wanted[i].name, key.name),
+                          stays == absent ? "none" : stays, asked == absent ? "none" : asked,
                           place == wanted[i].places.end() ? wanted[i].place : place->second});
     }
   }
