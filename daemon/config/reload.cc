@@ -102,6 +102,14 @@ void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<Te
 
 }  // namespace
 
+std::string_view CostOfRestart(std::string_view key) {
+  if (key == "host.bytes") return "; host memory then begins empty, and the disk serves its blocks";
+  if (key == "pool.bytes" || key == "pool.device") return "; pools then begin empty";
+  if (key == "disk.encryption") return "; the disk tier then begins empty";
+  if (key == "disk.files") return "; the start then fails until the tier is made anew";
+  return "";
+}
+
 ConfigDifferences CompareConfigs(const Config& running, const Config& wanted) {
   ConfigDifferences differences;
   for (const ConfigKey& key : ConfigKeys()) {

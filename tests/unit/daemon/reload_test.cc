@@ -119,5 +119,11 @@ TEST(Reload, WithoutADiskPinnedBlocksMustFitIntoHostMemory) {
   EXPECT_TRUE(CheckPinnedFit(Parsed("[host]\nbytes = \"64MiB\"\n"), 64 * kMiB));
 }
 
+TEST(Reload, TheCostOfARestartIsToldWithTheKey) {
+  EXPECT_NE(CostOfRestart("host.bytes").find("begins empty"), std::string_view::npos);
+  EXPECT_NE(CostOfRestart("disk.files").find("made anew"), std::string_view::npos);
+  EXPECT_EQ(CostOfRestart("disk.bytes"), "") << "a tier that grows or shrinks keeps its blocks";
+}
+
 }  // namespace
 }  // namespace kvtier
