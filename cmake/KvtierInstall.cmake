@@ -37,9 +37,9 @@ install(FILES ${systemd}/tmpfiles.conf
   DESTINATION lib/tmpfiles.d RENAME kvtier.conf COMPONENT kvtierd)
 # Where the unit looks for it, whatever the prefix.
 install(FILES ${example_config} DESTINATION /etc/kvtier COMPONENT kvtierd)
-install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md docs/CONTAINERS.md docs/EVENTS.md docs/METRICS.md
-  docs/THREAT_MODEL.md docs/TRACING.md
-  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd COMPONENT kvtierd)
+# All pages, since they link to each other.
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd COMPONENT kvtierd
+  FILES_MATCHING PATTERN "*.md" PATTERN images EXCLUDE)
 # Alerts name METRICS.md by its path there.
 install(FILES tools/monitoring/kvtier.rules.yml tools/monitoring/kvtier-dashboard.json
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd/monitoring COMPONENT kvtierd)

@@ -242,7 +242,7 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
   if (op == "status") return answer(StatusJson(*env_.metrics));
   if (op == "stats") return answer(StatsJson(*env_.metrics));
   if (op == "config") return answer(ConfigJson(*env_.config));
-  if (op == "config_defaults") return answer(ConfigJson(Config{}));
+  if (op == "config_defaults") return answer(ConfigJson(Config{.tenants = {TenantConfig{}}}));
   if (op == "inspect")
     return answer(InspectBlock(*cache, *env_.models, *env_.basics.clock, request));
   if (op == "lookup") return answer(LookUpBlocks(*cache, *env_.models, request));

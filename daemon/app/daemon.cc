@@ -249,8 +249,8 @@ void Daemon::LogDifferences(const Config& wanted) const {
                key.running);
   }
   for (const ConfigDifference& key : differences.restart) {
-    log_->Warning("config.needs_restart", "{}: {}: {} is wanted, {} stays until a restart",
-                  key.place, key.key, key.wanted, key.running);
+    log_->Warning("config.needs_restart", "{}: {}: {} is wanted, {} stays until a restart{}",
+                  key.place, key.key, key.wanted, key.running, CostOfRestart(key.key));
   }
   log_->Info("config.reloaded", "{} key(s) changed, {} wait for a restart", differences.now.size(),
              differences.restart.size());

@@ -83,8 +83,12 @@ Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes) {
 }
 
 DiskRetry::DiskRetry(EventLoop* loop, Executor* executor, std::function<Status()> probe,
-                     std::function<void()> on_back)
-    : executor_(*executor), probe_(std::move(probe)), on_back_(std::move(on_back)), timer_(loop) {
+                     std::function<void()> on_back, int64_t pause_ms)
+    : executor_(*executor),
+      probe_(std::move(probe)),
+      on_back_(std::move(on_back)),
+      pause_ms_(pause_ms),
+      timer_(loop) {
   Wait();
 }
 

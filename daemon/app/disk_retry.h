@@ -27,15 +27,15 @@ namespace kvtier {
 // Event loop only.
 class DiskRetry {
  public:
+  static constexpr int64_t kFirstPauseMs = 5'000;
   // `loop` and `executor` are borrowed. `probe` runs on the executor; `on_back` is called once,
-  // when it has succeeded.
+  // when it has succeeded. Pauses between probes double from `pause_ms` on, to a minute at most.
   DiskRetry(EventLoop* loop, Executor* executor, std::function<Status()> probe,
-            std::function<void()> on_back);
+            std::function<void()> on_back, int64_t pause_ms = kFirstPauseMs);
   DiskRetry(const DiskRetry&) = delete;
   DiskRetry& operator=(const DiskRetry&) = delete;
 
  private:
-  static constexpr int64_t kFirstPauseMs = 5'000;
   static constexpr int64_t kLongestPauseMs = 60'000;
   void Wait();
   void Probe();
@@ -43,7 +43,7 @@ class DiskRetry {
   Executor& executor_;
   const std::function<Status()> probe_;
   const std::function<void()> on_back_;
-  int64_t pause_ms_ = kFirstPauseMs;
+  int64_t pause_ms_;
   Timer timer_;
   Gate gate_;
 };

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <iterator>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "daemon/config/config_loader.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/metrics/metrics.h"
+#include "daemon/resources/machine_check.h"
 #include "daemon/runtime/process.h"
 
 namespace kvtier {
@@ -86,8 +88,10 @@ bool Flushed() {
 
 // For errors before there is a log. The context of a configuration error says where the mistake
 // stands and what to do; its code would add nothing.
+// Each mistake of a configuration is a line of it.
 int Complain(const Error& error, int exit_code) {
-  fmt::print(stderr, "kvtierd: {}\n", error.context.empty() ? error.ToString() : error.context);
+  std::istringstream lines(error.context.empty() ? error.ToString() : error.context);
+  for (std::string line; std::getline(lines, line);) fmt::print(stderr, "kvtierd: {}\n", line);
   return exit_code;
 }
 
@@ -132,6 +136,7 @@ int Main(int argc, char** argv) {
     fmt::print("{}", FormatConfig(*config));
     std::vector<std::string> doubts = BeyondMemory(*config, ReadMachineMemory().total_bytes);
     std::ranges::move(BeyondDisk(*config), std::back_inserter(doubts));
+    std::ranges::move(MissingHere(*config, CudaGpus()), std::back_inserter(doubts));
     for (const std::string& doubt : doubts) fmt::print(stderr, "kvtierd: warning: {}\n", doubt);
     return Flushed() ? 0 : kExitFailure;
   }

@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/config/endpoints.h"
+#include "daemon/config/mistakes.h"
 #include "daemon/config/tenants.h"
 #include "tiers/storage/disk_geometry.h"
 
@@ -254,15 +255,19 @@ std::string PlaceOfKey(const Config& config, std::string_view key) {
 }
 
 Status CheckConfig(const Config& config) {
-  KVT_RETURN_IF_ERROR(CheckPaths(config));
-  KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
-  KVT_RETURN_IF_ERROR(CheckPools(config));
-  KVT_RETURN_IF_ERROR(CheckTiers(config));
-  KVT_RETURN_IF_ERROR(CheckQuotas(config));
-  KVT_RETURN_IF_ERROR(CheckDiskKeys(config));
-  KVT_RETURN_IF_ERROR(CheckCold(config));
-  KVT_RETURN_IF_ERROR(CheckMetrics(config));
-  KVT_RETURN_IF_ERROR(CheckEvents(config));
+  Mistakes mistakes;
+  mistakes.Add(CheckPaths(config));
+  mistakes.Add(CheckTenants(config.tenants));
+  mistakes.Add(CheckPools(config));
+  const Status tiers = CheckTiers(config);
+  mistakes.Add(tiers);
+  // Quotas are counted in slabs of the tiers.
+  if (tiers) mistakes.Add(CheckQuotas(config));
+  mistakes.Add(CheckDiskKeys(config));
+  mistakes.Add(CheckCold(config));
+  mistakes.Add(CheckMetrics(config));
+  mistakes.Add(CheckEvents(config));
+  if (!mistakes.empty()) return std::move(mistakes).Take();
   if (Status cache = config.cache.Validate(); !cache) {
     return ConflictAt("[cache]", "{}", cache.error().context);
   }
@@ -407,9 +412,11 @@ Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {
 
 // A disk may be mounted yet, a driver loaded, room made, a user be known to a directory service,
 // and a process that holds the directory may end. A file that is wrong in itself, or asks for a
-// shape that the disk's files do not have, stays wrong until it is changed.
+// shape that the disk's files do not have, stays wrong until it is changed; one that cannot be read,
+// until it is put there.
 bool IsConfigurationError(const Error& error) {
   if (error.reason == "config_unknown_user") return false;
+  if (error.reason == "config_unreadable") return true;
   return error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kWrongState;
 }
 

@@ -17,7 +17,7 @@
 namespace kvtier {
 
 // Errors: kInvalidArgument "config_conflict"; the context names the place, the keys and the way
-// out.
+// out, a line for each of the values that do not go together.
 [[nodiscard]] Status CheckConfig(const Config& config);
 
 // Says which sizes a machine with so much memory cannot give; for `--check-config`, which may run

@@ -12,6 +12,7 @@
 
 #include "daemon/config/config_check.h"
 #include "daemon/config/config_schema.h"
+#include "daemon/config/mistakes.h"
 #include "daemon/config/tenants.h"
 #include "daemon/config/toml_document.h"
 
@@ -60,8 +61,9 @@ const ConfigKey* FindKey(std::string_view section, std::string_view name) {
 // single value.
 enum class SourceKind : uint8_t { kFile, kOverride };
 
-// Reads one document into a Config. The first mistake ends it; the Config is then to be discarded.
-// Later documents overwrite earlier values, and `places` says for each key which one it came from.
+// Reads one document into a Config, past each mistake but one of TOML's own syntax; after a mistake
+// the Config is to be discarded. Later documents overwrite earlier values, and `places` says for
+// each key which one it came from.
 class Reader {
  public:
   Reader(std::string_view source, SourceKind kind, Config* config)
@@ -70,8 +72,9 @@ class Reader {
   Status ReadDocument(std::string_view text) {
     const auto table = ParseToml(text);
     if (!table) return Fail(table.error().position, "config_syntax", table.error().message);
-    for (const TomlEntry& entry : *table) KVT_RETURN_IF_ERROR(ReadSection(entry));
-    return {};
+    Mistakes mistakes;
+    for (const TomlEntry& entry : *table) mistakes.Add(ReadSection(entry));
+    return std::move(mistakes).Take();
   }
 
  private:
@@ -109,27 +112,32 @@ class Reader {
       return Fail(entry.position, "config_wrong_type",
                   "\"tenant\" must be a list of tables, [[tenant]]");
     }
+    Mistakes mistakes;
     for (const TomlValue& item : *items) {
       config_->tenants.emplace_back().place = PlaceOf(item.position);
-      KVT_RETURN_IF_ERROR(ReadKeys(*FindSection(kTenantSection), std::get<TomlTable>(item.data)));
+      mistakes.Add(ReadKeys(*FindSection(kTenantSection), std::get<TomlTable>(item.data)));
     }
-    return {};
+    return std::move(mistakes).Take();
   }
 
   Status ReadKeys(const ConfigSection& section, const TomlTable& table) {
-    for (const TomlEntry& entry : table) {
-      const ConfigKey* key = FindKey(section.name, entry.key);
-      if (key == nullptr) return UnknownKey(section, entry);
-      if (Status assigned = AssignConfigValue(*key, entry.value, config_); !assigned) {
-        return Fail(entry.value.position, assigned.error().reason,
-                    fmt::format("{}.{} {}", section.name, key->name, assigned.error().context));
-      }
-      if (section.repeated) {
-        config_->tenants.back().places[std::string(key->name)] = PlaceOf(entry.value.position);
-        continue;
-      }
-      config_->places[fmt::format("{}.{}", section.name, key->name)] =
-          PlaceOf(entry.value.position);
+    Mistakes mistakes;
+    for (const TomlEntry& entry : table) mistakes.Add(ReadKey(section, entry));
+    return std::move(mistakes).Take();
+  }
+
+  Status ReadKey(const ConfigSection& section, const TomlEntry& entry) {
+    const ConfigKey* key = FindKey(section.name, entry.key);
+    if (key == nullptr) return UnknownKey(section, entry);
+    if (Status assigned = AssignConfigValue(*key, entry.value, config_); !assigned) {
+      return Fail(entry.value.position, assigned.error().reason,
+                  fmt::format("{}.{} {}", section.name, key->name, assigned.error().context));
+    }
+    const std::string place = PlaceOf(entry.value.position);
+    if (section.repeated) {
+      config_->tenants.back().places[std::string(key->name)] = place;
+    } else {
+      config_->places[fmt::format("{}.{}", section.name, key->name)] = place;
     }
     return {};
   }
@@ -198,10 +206,13 @@ Status ApplyOverride(const std::string& text, Config* config) {
 Result<Config> ParseConfig(std::string_view text, std::string_view source,
                            const std::vector<std::string>& overrides) {
   Config config;
-  KVT_RETURN_IF_ERROR(Reader(source, SourceKind::kFile, &config).ReadDocument(text));
+  Mistakes mistakes;
+  mistakes.Add(Reader(source, SourceKind::kFile, &config).ReadDocument(text));
   for (const std::string& override_text : overrides) {
-    KVT_RETURN_IF_ERROR(ApplyOverride(override_text, &config));
+    mistakes.Add(ApplyOverride(override_text, &config));
   }
+  // Values that could not be read would be compared as their defaults, and confuse.
+  KVT_RETURN_IF_ERROR(std::move(mistakes).Take());
   KVT_RETURN_IF_ERROR(LookUpUsers(&config));
   config.cache.tenants = QuotasOf(config.tenants);
   KVT_RETURN_IF_ERROR(CheckConfig(config));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/result.h"
 #include "base/units.h"
@@ -377,6 +378,13 @@ std::string DescribeAllowed(const ConfigKey& key) {
 }
 
 std::string FormatExactByteSize(uint64_t bytes) {
+  // A size that was given in decimal units is one again.
+  for (const auto& [unit, name] :
+       {std::pair(uint64_t{1'000'000'000'000}, "TB"), std::pair(uint64_t{1'000'000'000}, "GB"),
+        std::pair(uint64_t{1'000'000}, "MB")}) {
+    const bool whole = bytes != 0 && bytes % unit == 0;
+    if (whole && bytes % kMiB != 0) return fmt::format("{}{}", bytes / unit, name);
+  }
   static constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;
   while (bytes != 0 && bytes % kKiB == 0 && unit + 1 < std::size(kUnits)) {

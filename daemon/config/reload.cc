@@ -91,14 +91,24 @@ void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<Te
       const std::string asked = ValueOf(key, wanted[i]);
       if (stays == asked) continue;
       const auto place = wanted[i].places.find(key.name);
-      restart->push_back({fmt::format("[[tenant]] \"{}\" {}", wanted[i].name, key.name), stays,
-                          asked,
+      // Each default of a tenant's key is the absence of a limit: "0B" would read as one.
+      const std::string absent = ValueOf(key, TenantConfig{});
+      restart->push_back({fmt::format("[[tenant]] \"{}\" {}", wanted[i].name, key.name),
+                          stays == absent ? "none" : stays, asked == absent ? "none" : asked,
                           place == wanted[i].places.end() ? wanted[i].place : place->second});
     }
   }
 }
 
 }  // namespace
+
+std::string_view CostOfRestart(std::string_view key) {
+  if (key == "host.bytes") return "; host memory then begins empty, and the disk serves its blocks";
+  if (key == "pool.bytes" || key == "pool.device") return "; pools then begin empty";
+  if (key == "disk.encryption") return "; the disk tier then begins empty";
+  if (key == "disk.files") return "; the start then fails until the tier is made anew";
+  return "";
+}
 
 ConfigDifferences CompareConfigs(const Config& running, const Config& wanted) {
   ConfigDifferences differences;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -26,6 +27,10 @@ struct ConfigDifferences {
   std::vector<ConfigDifference> now;      // can change while the daemon runs
   std::vector<ConfigDifference> restart;  // cannot
 };
+
+// Tells the cost of a restart with another value of `key`, as the end of a sentence; empty if
+// nothing.
+[[nodiscard]] std::string_view CostOfRestart(std::string_view key);
 
 // Compares values as texts, so that "1GiB" and "1024MiB" are equal.
 [[nodiscard]] ConfigDifferences CompareConfigs(const Config& running, const Config& wanted);

@@ -35,7 +35,9 @@ uint64_t BytesInFlight(const CacheOptions& options) {
   return options.max_disk_read_bytes / 2 + kMaxWriteBytes;
 }
 
-Result<std::string> ReadPassword(const std::string& path) {
+}  // namespace
+
+Result<std::string> ReadColdPassword(const std::string& path) {
   if (path.empty()) return std::string();
   std::ifstream file(path);
   std::string line;
@@ -45,15 +47,13 @@ Result<std::string> ReadPassword(const std::string& path) {
   return line;
 }
 
-}  // namespace
-
 // Not with the keys of the disk tier, which are this host's alone, and end with it.
 Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clock* clock,
                                                  EventLoop* loop, Executor* executor, Log* log) {
   const ColdConfig& cold = config.cold;
   if (cold.endpoint.empty()) return nullptr;
   KVT_ASSIGN_OR_RETURN(ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
-  KVT_ASSIGN_OR_RETURN(std::string password, ReadPassword(cold.password_file));
+  KVT_ASSIGN_OR_RETURN(std::string password, ReadColdPassword(cold.password_file));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
                        LoadedStore::Open({.library = LibraryPath(),
                                           .endpoint = std::move(endpoint.address),

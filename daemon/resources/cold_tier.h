@@ -18,13 +18,17 @@
 
 namespace kvtier {
 
+// The first line of the file; an empty path gives an empty password. Blocks. Errors: kUnavailable
+// "cold_password".
+[[nodiscard]] Result<std::string> ReadColdPassword(const std::string& path);
+
 // Event loop only. The cache borrows the store and has to go first.
 class ColdTier {
  public:
   // Null if none is configured. Connects later: a store that is away is no reason not to start.
   // `executor` encrypts and decrypts; `log` hears when the store goes away and comes back. All are
-  // borrowed. Errors: those of LoadedStore::Open,
-  // LoadRootKey and AesAlgorithms::Fetch; kUnavailable "cold_password".
+  // borrowed. Errors: those of LoadedStore::Open, LoadRootKey, AesAlgorithms::Fetch and
+  // ReadColdPassword.
   [[nodiscard]] static Result<std::unique_ptr<ColdTier>> Open(const Config& config,
                                                               const Clock* clock, EventLoop* loop,
                                                               Executor* executor, Log* log);

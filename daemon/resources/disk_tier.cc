@@ -198,6 +198,13 @@ Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* 
     log_->Info("index.loaded", "{} blocks in {:.3f} s", index_.snapshot.records.size(),
                facts_.index_seconds);
   }
+  const auto cut_off = std::ranges::count_if(index_.snapshot.records, [this](const auto& record) {
+    return !files_.geometry.Contains(record.location);
+  });
+  if (cut_off > 0) {
+    Note(fmt::format("{} blocks lay beyond the end of the tier, which is smaller now, and are lost",
+                     cut_off));
+  }
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <span>
+#include <utility>
 
 #include "base/posix.h"
 
@@ -53,7 +54,11 @@ Result<RootKey> LoadRootKey(const std::string& where) {
     path = std::filesystem::path(directory) / where;
   }
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return Failed("open", path);
+  if (!fd.valid()) {
+    Error error = ErrnoError(ErrorCode::kPermissionDenied, errno, "open " + path);
+    error.reason = "root_key_open";
+    return tl::unexpected(std::move(error));
+  }
   KVT_RETURN_IF_ERROR(CheckFile(fd.get(), path, is_credential));
   std::array<std::byte, kGcmKeyBytes + 1> bytes{};
   const ssize_t read = ::read(fd.get(), bytes.data(), bytes.size());

@@ -158,6 +158,13 @@ TEST_F(ColdTest, ADaemonStartsWithoutItsStore) {
   StartDaemon({}, Settings());
   EXPECT_EQ(Play(Prompt("shared", kBlocks)).blocks.miss, kBlocks);
   EXPECT_EQ(Play(Prompt("shared", kBlocks)).blocks.miss, 0u);
+  EXPECT_NE(Log().find("cold.away: "), std::string::npos) << Log();
+  server_->Start();
+  size_t asked = 0;
+  EXPECT_TRUE(Eventually([&] {
+    (void)Play(Prompt("new-" + std::to_string(++asked), 1));
+    return Log().find("cold.back: ") != std::string::npos;
+  })) << Log();
   EXPECT_EQ(daemon().Terminate(), 0);
 }
 
@@ -171,6 +178,7 @@ TEST_F(ColdTest, AFullStoreTakesNothingAndIsWrittenToWhenItHasSpace) {
   EXPECT_TRUE(Eventually([this] {
     return Cold(daemon().admin_socket()).at("write_errors").to_number<uint64_t>() > 0;
   }));
+  EXPECT_NE(Log().find("cold.failed: "), std::string::npos) << Log();
   EXPECT_EQ(Play(Prompt("shared", kBlocks)).blocks.miss, 0u) << "local hits";
   EXPECT_EQ(CountObjects(), 0u);
   (void)server_->Ask({"CONFIG", "SET", "maxmemory", "0"});

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/integration/harness/daemon_test.h"
+#include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {
 namespace {
@@ -34,6 +35,18 @@ TEST_F(RestartTest, TerminatedDaemonDrainsFirstAndExitsCleanly) {
   const ReplayReport after = Play(Prompt("a", kBlocks));
   EXPECT_EQ(after.blocks.hit[static_cast<int>(Tier::kDisk)], kBlocks);
   EXPECT_EQ(after.wrong_blocks, 0u);
+}
+
+TEST_F(RestartTest, ASmallerDiskKeepsTheBlocksThatFitAndSaysHowManyDoNot) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(daemon().Terminate(), 0);
+  StartDaemon({}, {"disk.bytes=" + std::to_string(kFirstSlabOffset + 5 * kTestSlabBytes) + "B"});
+
+  const ReplayReport after = Play(Prompt("a", kBlocks));
+  EXPECT_EQ(after.wrong_blocks, 0u);
+  EXPECT_GT(after.blocks.hit[static_cast<int>(Tier::kDisk)], 0u);
+  EXPECT_NE(Log().find(" blocks lay beyond the end of the tier"), std::string::npos) << Log();
 }
 
 TEST_F(RestartTest, LostIndexIsRebuiltFromTheHeaders) {

@@ -55,10 +55,13 @@ std::vector<Section> SectionsOf(const json::object& config, const json::object& 
                                    standard != nullptr ? standard->if_object() : nullptr));
     }
     if (!value.is_array()) continue;
-    // Repeated sections have no defaults: each was written by the administrator.
+    // The defaults have one element, of which each key is at its default.
+    const json::array* const defaults_of_one = standard != nullptr ? standard->if_array() : nullptr;
+    const bool known = defaults_of_one != nullptr && !defaults_of_one->empty();
     for (const json::value& element : value.get_array()) {
       if (const json::object* values = element.if_object()) {
-        sections.push_back(SectionOf(fmt::format("[[{}]]", text), *values, nullptr));
+        sections.push_back(SectionOf(fmt::format("[[{}]]", text), *values,
+                                     known ? defaults_of_one->front().if_object() : nullptr));
       }
     }
   }

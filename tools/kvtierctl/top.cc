@@ -22,6 +22,8 @@ namespace json = boost::json;
 constexpr std::string_view kHome = "\x1b[H";
 constexpr std::string_view kClearLine = "\x1b[K";
 constexpr std::string_view kClearBelow = "\x1b[J";
+constexpr std::string_view kNoWrap = "\x1b[?7l";
+constexpr std::string_view kWrap = "\x1b[?7h";
 
 struct TopArguments {
   double interval_s = 2;
@@ -113,14 +115,15 @@ std::string RatesJson(const Rates& rates, const json::value& status) {
                                       {"status", status}});
 }
 
-// Over the last frame, line by line, so that nothing flickers.
+// Over the last frame, line by line, so that nothing flickers. The terminal cuts long lines off,
+// for a line that goes on below would push the first ones out of sight.
 std::string Repaint(const std::string& frame) {
-  std::string screen(kHome);
+  std::string screen = std::string(kHome).append(kNoWrap);
   for (const char c : frame) {
     if (c == '\n') screen += kClearLine;
     screen += c;
   }
-  return screen.append(kClearBelow);
+  return screen.append(kClearBelow).append(kWrap);
 }
 
 class Watcher {
@@ -142,7 +145,8 @@ class Watcher {
       return false;
     }
     const Rates rates = before_ ? RatesBetween(JsonView(&*before_), JsonView(&now)) : Rates();
-    Print(context_.json ? RatesJson(rates, now) + "\n" : *text + RatesText(rates));
+    Print(context_.json ? RatesJson(rates, now) + "\n"
+                        : FitRows(*text, RatesText(rates), terminal_.Rows()));
     before_ = std::move(now);
     return true;
   }

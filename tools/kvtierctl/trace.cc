@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <random>
 
 #include "base/posix.h"
 #include "tools/kvtierctl/command.h"
+#include "tools/kvtierctl/otlp_trace.h"
 #include "tools/kvtierctl/trace_document.h"
 #include "tools/support/table.h"
 #include "tools/support/terminal.h"
@@ -26,6 +28,7 @@ struct TraceArguments {
   std::string action;
   double since_s = 0;
   std::string output;
+  std::string format = "chrome";
 };
 
 struct Fetched {
@@ -72,6 +75,10 @@ Result<Fetched> Fetch(const TraceArguments& arguments, const CommandContext& con
   }
   progress.ShowProgress("");
   fetched.document = document.Finish(now_us, wall_ms, fetched.lost);
+  if (arguments.format == "otlp") {
+    const uint64_t seed = (uint64_t{std::random_device()()} << 32) | std::random_device()();
+    KVT_ASSIGN_OR_RETURN(fetched.document, ToOtlp(fetched.document, seed));
+  }
   fetched.spans = document.spans();
   return fetched;
 }
@@ -97,12 +104,15 @@ void Dump(const TraceArguments& arguments, CommandContext* context) {
   if (const Status written = Write(arguments.output, fetched->document); !written) {
     return context->Fail(written.error());
   }
-  context->Print(context->json ? json::serialize(json::object{{"schema", "kvtier.trace_written/1"},
-                                                              {"file", arguments.output},
-                                                              {"spans", fetched->spans},
-                                                              {"lost_events", fetched->lost}})
-                               : fmt::format("{} spans to {}; https://ui.perfetto.dev opens it",
-                                             FormatCount(fetched->spans), arguments.output));
+  context->Print(
+      context->json
+          ? json::serialize(json::object{{"schema", "kvtier.trace_written/1"},
+                                         {"file", arguments.output},
+                                         {"spans", fetched->spans},
+                                         {"lost_events", fetched->lost}})
+          : fmt::format("{} spans to {}; {} it", FormatCount(fetched->spans), arguments.output,
+                        arguments.format == "otlp" ? "a collector's otlpjsonfile receiver reads"
+                                                   : "https://ui.perfetto.dev opens"));
 }
 
 }  // namespace
@@ -121,12 +131,20 @@ void AddTraceCommand(CLI::App* app, CommandContext* context) {
       ->check(CLI::Range(0.0, kMaxSinceSeconds))
       ->type_name("SECONDS")
       ->capture_default_str();
+  command->add_option("--format", arguments->format, "Chrome's trace events, or OpenTelemetry's.")
+      ->check(CLI::IsMember({"chrome", "otlp"}))
+      ->type_name("FORMAT")
+      ->capture_default_str();
   command->add_option("--output", arguments->output, "Write it to this file.")->type_name("FILE");
   command->footer(
       "The output is in Chrome's trace event format: open it at https://ui.perfetto.dev or in\n"
-      "chrome://tracing. The daemon keeps its latest 65,536 events.\n"
-      "Example:\n"
-      "  kvtierctl trace dump --since 10 --output trace.json");
+      "chrome://tracing; or it is an OTLP request in JSON, for OpenTelemetry's collector. The\n"
+      "daemon keeps its latest 65,536 events.\n"
+      "Examples:\n"
+      "  kvtierctl trace dump --since 10 --output trace.json\n"
+      "  kvtierctl trace dump --since 60 --format otlp >> /var/log/kvtier/traces.json\n"
+      "  kvtierctl trace dump --format otlp | curl --data-binary @- \\\n"
+      "    -H 'Content-Type: application/json' http://127.0.0.1:4318/v1/traces");
   command->callback([arguments, context] { Dump(*arguments, context); });
 }
 

@@ -7,7 +7,7 @@
 namespace kvtier {
 namespace {
 
-constexpr std::string_view kGap = "..";
+constexpr std::string_view kEllipsis = "..";
 
 // Where each code point begins, and the end.
 std::vector<size_t> Beginnings(std::string_view text) {
@@ -24,9 +24,9 @@ std::string CutMiddle(const std::string& name, size_t length) {
   const std::vector<size_t> at = Beginnings(name);
   const size_t points = at.size() - 1;
   if (points <= length) return name;
-  const size_t head = (length - kGap.size()) / 3;
-  const size_t tail = length - kGap.size() - head;
-  return name.substr(0, at[head]).append(kGap).append(name.substr(at[points - tail]));
+  const size_t head = (length - kEllipsis.size()) / 3;
+  const size_t tail = length - kEllipsis.size() - head;
+  return name.substr(0, at[head]).append(kEllipsis).append(name.substr(at[points - tail]));
 }
 
 }  // namespace

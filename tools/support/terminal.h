@@ -18,6 +18,8 @@ class Terminal {
   // Someone is watching: progress may be shown and overwritten.
   [[nodiscard]] bool interactive() const { return interactive_; }
   [[nodiscard]] bool color() const { return color_; }
+  // How many lines it shows now; 0 where no person is watching, or if it does not say.
+  [[nodiscard]] size_t Rows() const;
   // `text` with the escapes of `style` around it, or unchanged without colour.
   [[nodiscard]] std::string Style(std::string_view text, TextStyle style) const;
 
@@ -30,5 +32,9 @@ class Terminal {
   bool interactive_;
   bool color_;
 };
+
+// `body` and below it `last`, of which a screen of `rows` lines shows all of `last` and the first
+// lines of `body`: lines of it are left out in favour of one that says how many. 0 rows: all.
+[[nodiscard]] std::string FitRows(std::string_view body, std::string_view last, size_t rows);
 
 }  // namespace kvtier

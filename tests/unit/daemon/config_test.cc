@@ -42,6 +42,15 @@ TEST(Config, EveryDefaultIsWithinItsOwnBounds) {
   EXPECT_EQ(FormatConfig(*config), text);
 }
 
+TEST(Config, SizesComeBackInTheUnitsInWhichTheyWereGiven) {
+  for (const std::string size : {"0B", "4097B", "96KiB", "192MiB", "15625000KiB", "16GB", "16GiB",
+                                 "500MB", "2TB", "1000GiB"}) {
+    const auto bytes = ParseByteSize(size);
+    ASSERT_TRUE(bytes) << size;
+    EXPECT_EQ(FormatExactByteSize(*bytes), size == "15625000KiB" ? "16GB" : size);
+  }
+}
+
 TEST(Config, FormattedConfigReadsBackTheSame) {
   const Result<Config> config = Parse(R"(
 [server]

@@ -30,6 +30,30 @@ TEST(Kvtierd, ChecksAConfigurationAndShowsIt) {
   EXPECT_NE(kvtierd.output().find("\nbytes = \"2GiB\"\n"), std::string::npos);
 }
 
+TEST(Kvtierd, ACheckTellsAllMistakesALineEach) {
+  const TestDirectory directory;
+  const std::string path = directory.path() / "kvtierd.toml";
+  std::ofstream(path) << "[pool]\nbites = 3\n[disk]\nfiles = 0\n";
+  Kvtierd kvtierd({"--check-config", "--config", path});
+  EXPECT_EQ(kvtierd.Wait(), 78);
+  EXPECT_NE(kvtierd.output().find("kvtierd: " + path + ":2:"), std::string::npos);
+  EXPECT_NE(kvtierd.output().find("kvtierd: " + path + ":4:"), std::string::npos);
+}
+
+TEST(Kvtierd, ACheckLooksForTheFilesAndTheGpuThatAreNamed) {
+  Kvtierd kvtierd({"--check-config", "--set", "disk.encryption=aes-256-gcm", "--set",
+                   "disk.root_key=/nonexistent/root.key", "--set",
+                   "cold.endpoint=resp://127.0.0.1:6379", "--set",
+                   "cold.password_file=/nonexistent/password", "--set", "pool.device=cuda:15"});
+  EXPECT_EQ(kvtierd.Wait(), 0) << kvtierd.output();
+  for (const char* const found :
+       {"warning: --set disk.root_key=/nonexistent/root.key: disk.root_key: ",
+        "warning: --set cold.password_file=/nonexistent/password: cold.password_file: ",
+        "warning: --set pool.device=cuda:15: pool.device: "}) {
+    EXPECT_NE(kvtierd.output().find(found), std::string::npos) << found << kvtierd.output();
+  }
+}
+
 TEST(Kvtierd, EndsWith78OnAnyConfigurationError) {
   const TestDirectory directory;
   const std::string path = directory.path() / "kvtierd.toml";
@@ -82,7 +106,7 @@ TEST(Kvtierd, WarnsOfAModelThatDoesNotNameItsWeightsAndOfNoOther) {
   record.extra.clear();
   record.name = "by-name-alone";
   (void)client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
-  ASSERT_TRUE(kvtierd.ReadUntil("\"by-name-alone\" of tenant")) << kvtierd.output();
+  ASSERT_TRUE(kvtierd.ReadUntil("model.no_revision: \"by-name-alone\" of tenant")) << kvtierd.output();
   EXPECT_EQ(kvtierd.output().find("\"by-digest\""), std::string::npos) << kvtierd.output();
 }
 

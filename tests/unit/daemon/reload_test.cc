@@ -84,7 +84,7 @@ TEST(Reload, CapsAndTimesToLiveOfTenantsWithQuotasAreTaken) {
   ASSERT_EQ(differences.restart.size(), 1u);
   EXPECT_EQ(differences.restart[0].key, "[[tenant]] \"a\" host_reserved_bytes");
   EXPECT_EQ(differences.restart[0].running, "\"64MiB\"");
-  EXPECT_EQ(differences.restart[0].wanted, "\"0B\"");
+  EXPECT_EQ(differences.restart[0].wanted, "none");
   // A change that was taken is taken: the next reload finds the same difference and no other.
   const ConfigDifferences again = CompareConfigs(taken, wanted);
   EXPECT_TRUE(again.now.empty());
@@ -117,6 +117,12 @@ TEST(Reload, TierBelowWhatIsPinnedIsRefused) {
 TEST(Reload, WithoutADiskPinnedBlocksMustFitIntoHostMemory) {
   EXPECT_FALSE(CheckPinnedFit(Parsed("[host]\nbytes = \"64MiB\"\n"), 65 * kMiB));
   EXPECT_TRUE(CheckPinnedFit(Parsed("[host]\nbytes = \"64MiB\"\n"), 64 * kMiB));
+}
+
+TEST(Reload, TheCostOfARestartIsToldWithTheKey) {
+  EXPECT_NE(CostOfRestart("host.bytes").find("begins empty"), std::string_view::npos);
+  EXPECT_NE(CostOfRestart("disk.files").find("made anew"), std::string_view::npos);
+  EXPECT_EQ(CostOfRestart("disk.bytes"), "") << "a tier that grows or shrinks keeps its blocks";
 }
 
 }  // namespace

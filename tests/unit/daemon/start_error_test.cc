@@ -1,11 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "daemon/config/config_check.h"
 #include "daemon/config/config_loader.h"
 
 namespace kvtier {
 namespace {
+
+TEST(StartError, AllMistakesOfAFileAreToldAtOnce) {
+  const auto told = [](const std::string& text) {
+    const Result<Config> config = ParseConfig(text, "test.toml", {});
+    return config ? "" : config.error().context;
+  };
+  const std::string values = told(
+      "[pool]\nbytes = \"16 elephants\"\nbites = 3\n[hots]\nbytes = \"1GiB\"\n[disk]\nfiles = 0\n");
+  for (const char* const place : {"test.toml:2:9: pool.bytes", "test.toml:3:1: ", "test.toml:4:2: ",
+                                  "test.toml:7:9: disk.files"}) {
+    EXPECT_NE(values.find(place), std::string::npos) << place << " in:\n" << values;
+  }
+  EXPECT_EQ(std::ranges::count(values, '\n'), 3);
+  const std::string conflicts = told(
+      "[server]\nadmin_socket = \"/run/kvtier/kvtier.sock\"\n[host]\nbytes = \"1MiB\"\n"
+      "[disk]\nroot_key = \"/etc/key\"\n");
+  EXPECT_EQ(std::ranges::count(conflicts, '\n'), 2) << conflicts;
+}
 
 TEST(StartError, NamesPlaceKeyAndRemedy) {
   const Result<Config> config =

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tools/kvtierctl/command.h"
+#include "tools/support/terminal.h"
 
 namespace kvtier {
 namespace {
@@ -29,6 +30,14 @@ TEST(ProgressTest, LargestFiguresStayWithinALine) {
                                         .elapsed_s = 1e7})
                 .size(),
             80u);
+}
+
+TEST(FitRows, AScreenShowsTheFirstLinesAndAllOfTheLastOnes) {
+  const std::string body = "1\n2\n3\n4\n5\n";
+  EXPECT_EQ(FitRows(body, "a\nb\n", 0), body + "a\nb\n");
+  EXPECT_EQ(FitRows(body, "a\nb\n", 8), body + "a\nb\n");
+  EXPECT_EQ(FitRows(body, "a\nb\n", 7), "1\n2\n3\n... 2 more lines: kvtierctl status\na\nb\n");
+  EXPECT_EQ(FitRows(body, "a\nb\n", 2), "... 5 more lines: kvtierctl status\na\nb\n");
 }
 
 }  // namespace
