@@ -37,10 +37,11 @@ needed=(
   libtomlplusplus-dev liburing-dev libxxhash-dev
 )
 # A build or a test does without each of them; the demonstration needs arrays, from wherever they come.
-wanted=(ccache python3-numpy)
+wanted=(python3-numpy)
 
 if [[ $level != --demo ]]; then
   wanted+=(
+    ccache
     # static probes; only a header
     systemtap-sdt-dev
     # the libraries for cold stores: servers that speak RESP
