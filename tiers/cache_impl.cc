@@ -77,6 +77,7 @@ void Cache::Impl::GoOn() {
   retention.GoOn();
   touches.GoOn();
   regions.GoOn();
+  loader.GoOn();
   if (loads.CloseSome()) state.SchedulePart();
   Pump();
 }

@@ -109,7 +109,7 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
     prefetched |= batch.prefetched;
   }
   if (prefetched) {
-    loader_.PromoteReferenced();
+    loader_.PromoteReferenced(*pool);
     loader_.StartVerifiedCopies();
   }
   if (Complete(*pool, *operation)) return;

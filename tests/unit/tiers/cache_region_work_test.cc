@@ -180,5 +180,32 @@ TEST_F(CacheRegionWorkTest, ARegionWithManyBlocksUnderWayIsClosedInParts) {
   Settle();
 }
 
+// The disk has them, and all of host is full of blocks that have to be written first.
+TEST_F(CacheRegionWorkTest, LoadsThatWaitedTooLongForHostFailInParts) {
+  CacheSetup setup;
+  setup.host_slots = kSlotsPerSlab;
+  setup.disk_slots = kBlocks + 8 * kSlotsPerSlab;
+  setup.options.persist_after_ms = 0;
+  Start(setup);
+  const PoolId region = OpenLargeRegion();
+  EXPECT_EQ(StoreAll(region, Sequence(1, kBlocks))->copied, kBlocks);
+  Drain();
+  file().HoldWrites();
+  (void)StoreAll(region, Sequence(2, kSlotsPerSlab));
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, kBlocks));
+  Settle();
+  ASSERT_FALSE(loaded.ended());
+  uint64_t most = 0;
+  for (int tick = 0; tick < 20 && !loaded.ended(); ++tick) {
+    const uint64_t before = cache_->Gauges().region_blocks_in_flight;
+    AdvanceAndTick(5001);
+    most = std::max(most, before - cache_->Gauges().region_blocks_in_flight);
+  }
+  ASSERT_TRUE(loaded.ended());
+  EXPECT_LE(most, kBlocks / 2);
+  file().LetWritesGo(kSlotsPerSlab);
+  Settle();
+}
+
 }  // namespace
 }  // namespace kvtier
