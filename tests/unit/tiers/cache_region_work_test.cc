@@ -144,6 +144,30 @@ TEST_F(CacheRegionWorkTest, LoadsOfOneBlockToManyPlacesTakeWorkForEachOnce) {
   }
 }
 
+// Others of the block are being loaded meanwhile, each when the one before has ended.
+TEST_F(CacheRegionWorkTest, LoadsOfOneBlockThatComeOneByOneTakeWorkForEachOnce) {
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 1));
+  const PoolId region = OpenLargeRegion();
+  std::vector<BlockIndex> blocks;
+  std::vector<LoadRequest> loads;
+  for (uint32_t i = 0; i < kBlocks; ++i) {
+    blocks.emplace_back(i);
+    loads.push_back({blocks.back(), TestHash(1, 0)});
+  }
+  const PendingTransfer loaded = Begin(region, blocks);
+  (void)TakeMemoryTaken();
+  cache_->Load(region, std::span(loads).first(kBlocks / 2));
+  for (uint32_t i = kBlocks / 2; i < kBlocks; ++i) {
+    cache_->Load(region, std::span(loads).subspan(i, 1));
+    for (int events = 0; events < 4; ++events) (void)machine_->loop.RunOne();
+  }
+  machine_->loop.RunAll();
+  EXPECT_LE(TakeMemoryTaken().bytes, kBlocks * kMostBytesOfABlock);
+  ASSERT_TRUE(loaded.ended());
+  EXPECT_EQ(loaded->copied, kBlocks);
+}
+
 // All of them wait for the store of their block, which fails.
 TEST_F(CacheRegionWorkTest, LoadsThatWaitedForABlockInVainFailInParts) {
   Start();
