@@ -83,7 +83,8 @@ class CacheState {
   Orders orders;
   // Blocks whose index records are older than they may be (entry.update_queued).
   std::deque<EntryRef> recency_updates;
-  // Blocks that a lookup found past their time; dropped at the next tick.
+  // Blocks that a lookup found past their time, dropped at the next tick: no more than it should
+  // drop, since the others go in the order of their ages anyway.
   std::vector<EntryRef> seen_expired;
   Erasures erasing{&clock};
   HostPressure pressure;
@@ -165,6 +166,10 @@ class CacheState {
       orders.GiveUpFirst(blocks.TenantOf(entry), index, entry);
   }
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
+  void NoteExpired(EntryIndex entry) {
+    if (seen_expired.size() < options.close_part_blocks)
+      seen_expired.push_back(blocks.directory.RefOf(entry));
+  }
   // When the block expires unless it is used, in milliseconds of the age clock. A pin counts as use
   // until it ends.
   [[nodiscard]] int64_t ExpiryMs(const BlockEntry& entry) const;

@@ -67,9 +67,7 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     } else {
       state_.Unpin(index);
       // Its time may have passed while it was pinned, and it may stand among the youngest.
-      if (state_.Expired(state_[index])) {
-        state_.seen_expired.push_back(state_.blocks.directory.RefOf(index));
-      }
+      if (state_.Expired(state_[index])) state_.NoteExpired(index);
     }
   }
   return static_cast<uint32_t>(cached.size());
