@@ -303,9 +303,13 @@ size_t Acquirer::waiting() const {
 
 bool Acquirer::Pump() {
   bool progressed = false;
-  for (auto& [pool_id, line] : lines_) {
-    CachePool* pool = state_.blocks.FindPool(pool_id);
-    while (!line.empty() && !line.front().goes_on()) {
+  for (auto next = lines_.begin(); next != lines_.end();) {
+    const auto of_pool = next++;
+    Line& line = of_pool->second;
+    CachePool* pool = state_.blocks.FindPool(of_pool->first);
+    // It was closed, and its line is empty.
+    if (pool == nullptr) lines_.erase(of_pool);
+    while (pool != nullptr && !line.empty() && !line.front().goes_on()) {
       if (!pools_.EnsureFree(pool, RoomFor(*pool, line.front()))) break;
       const Outcome outcome = Serve(&line.front(), false);
       if (outcome == Outcome::kWaits) break;
@@ -346,10 +350,6 @@ void Acquirer::GoOn() {
   if (std::ranges::any_of(lines_, ready)) state_.SchedulePart();
 }
 
-void Acquirer::Tick() {
-  const int64_t now_ms = state_.env.clock->MonotonicMs();
-  bool late = false;
-  for (auto& [pool_id, line] : lines_) {
 // Operations that have begun stand before the others.
 Acquirer::Line::iterator Acquirer::NextPart(Line* line) {
   auto operation = line->begin();
@@ -357,6 +357,10 @@ Acquirer::Line::iterator Acquirer::NextPart(Line* line) {
   return operation != line->end() && operation->begun ? operation : line->end();
 }
 
+void Acquirer::Tick() {
+  const int64_t now_ms = state_.env.clock->MonotonicMs();
+  bool late = false;
+  for (auto& [pool_id, line] : lines_) {
     while (!line.empty() && now_ms >= line.front().deadline_ms && !line.front().goes_on()) {
       if (AsksHost(&line.front(), now_ms)) break;
       if (Serve(&line.front(), true) == Outcome::kAnswered) line.pop_front();
