@@ -467,6 +467,12 @@ Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, i
   return impl_->retention.Pin(pool->namespace_id, hashes, ttl_ms);
 }
 
+Status Cache::MayPin(PoolId pool_id, std::span<const BlockHash> hashes, uint64_t* more) const {
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
+  if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
+  return impl_->retention.MayPin(pool->namespace_id, hashes, more);
+}
+
 Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
                              SequenceHint hint, int64_t returns_in_ms) {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
