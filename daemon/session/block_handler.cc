@@ -135,10 +135,34 @@ Status BlockHandler::OnPin(const Call& call, const wire::Pin& request) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_ttl",
                      fmt::format("{} ms; {} are allowed", request.ttl_ms, kMaxPinTtlMs));
   }
-  KVT_ASSIGN_OR_RETURN(const uint32_t pinned,
-                       cache_.Pin(request.pool, request.hashes, request.ttl_ms));
-  replies_.Send(call, wire::PinReply{pinned});
+  PinSteps steps{{.call = call, .pool = request.pool, .items = request.hashes}};
+  steps.ttl_ms = request.ttl_ms;
+  steps.allowed = request.ttl_ms == 0;
+  replies_.WorkInSteps<PinSteps>(std::move(steps),
+                                 [this](PinSteps* some) { return PinSome(some); });
   return {};
+}
+
+// Another client may pin between two steps and so use up the limit: the rest is refused then.
+bool BlockHandler::PinSome(PinSteps* steps) {
+  const std::span<const BlockHash> part = replies_.NextItems(steps->items, steps->done);
+  steps->done += static_cast<uint32_t>(part.size());
+  const Result<uint32_t> pinned =
+      steps->allowed ? cache_.Pin(steps->pool, part, steps->ttl_ms)
+                     : cache_.MayPin(steps->pool, part, &steps->more).map([] { return 0u; });
+  if (!pinned) {
+    replies_.Fail(wire::Pin::kType, steps->call, pinned.error());
+    return false;
+  }
+  steps->reply.count += *pinned;
+  if (steps->done < steps->items.size()) return true;
+  if (!std::exchange(steps->allowed, true)) {
+    steps->done = 0;
+    return part.size() < steps->items.size() || PinSome(steps);
+  }
+  replies_.Send(steps->call, steps->reply);
+  replies_.End(wire::Pin::kType, steps->call);
+  return false;
 }
 
 Status BlockHandler::OnHint(const Call& call, const wire::Hint& request) {

@@ -43,11 +43,18 @@ class BlockHandler {
   using CommitSteps = Steps<wire::CommitItem, wire::CommitReply>;
   using ReleaseSteps = Steps<BlockHandle, wire::ReleaseReply>;
   using PrefetchSteps = Steps<BlockHash, wire::PrefetchReply>;
+  // All are counted before the first is pinned, so that a PIN is refused as a whole.
+  struct PinSteps : Steps<BlockHash, wire::PinReply> {
+    int64_t ttl_ms = 0;
+    bool allowed = false;
+    uint64_t more = 0;
+  };
 
   // The steps of Replies::WorkInSteps.
   [[nodiscard]] bool CommitSome(CommitSteps* steps);
   [[nodiscard]] bool ReleaseSome(ReleaseSteps* steps);
   [[nodiscard]] bool PrefetchSome(PrefetchSteps* steps);
+  [[nodiscard]] bool PinSome(PinSteps* steps);
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
   // PREFETCH of a region, which an event of the cache answers. REQUIRES: it was checked.

@@ -32,7 +32,8 @@ class Orders {
 
   // All entries by last use, one list for those that live equally long.
   std::vector<EntryList> by_age;
-  // Blocks that a lookup found past their time; dropped at the next tick.
+  // Blocks that a lookup found past their time, dropped at the next tick: no more than it should
+  // drop, since the others go in the order of their ages anyway.
   std::vector<EntryRef> seen_expired;
   // Blocks that are on disk or are to be written there, but for pinned ones, so that a search for a
   // victim need not step over them. A use anywhere counts. A block takes its place when its write

@@ -25,14 +25,16 @@ class PriorityQueue {
   void Push(Item item) { now_.push_back(std::move(item)); }
   // It goes when nothing else is left.
   void PushLater(Item item) { later_.push_back(std::move(item)); }
-  // Moves all items that could wait, and for which `urgent` holds, to those that can wait no
-  // longer. Looks at all that can wait.
+  // Moves items that could wait, and for which `urgent` holds, to those that can wait no longer.
+  // Looks at the first kMostPromoted of those that can wait: the others have long to wait anyway.
   template <typename Predicate>
   void Promote(const Predicate& urgent) {
-    const auto first = std::stable_partition(later_.begin(), later_.end(),
-                                             [&](const Item& item) { return !urgent(item); });
-    now_.insert(now_.end(), std::make_move_iterator(first), std::make_move_iterator(later_.end()));
-    later_.erase(first, later_.end());
+    const auto end =
+        later_.begin() + static_cast<ptrdiff_t>(std::min(later_.size(), kMostPromoted));
+    const auto first =
+        std::stable_partition(later_.begin(), end, [&](const Item& item) { return !urgent(item); });
+    now_.insert(now_.end(), std::make_move_iterator(first), std::make_move_iterator(end));
+    later_.erase(first, end);
   }
 
   template <typename Visit>
@@ -48,6 +50,8 @@ class PriorityQueue {
   [[nodiscard]] std::deque<Item>* next() { return now_.empty() ? &later_ : &now_; }
 
  private:
+  static constexpr size_t kMostPromoted = 8192;
+
   std::deque<Item> now_;
   std::deque<Item> later_;
 };
@@ -60,8 +64,8 @@ class TenantQueues {
   // See PriorityQueue.
   void PushLater(TenantLine line, Item item) { At(line).PushLater(std::move(item)); }
   template <typename Predicate>
-  void Promote(const Predicate& urgent) {
-    for (auto& lane : lanes_) lane.Promote(urgent);
+  void Promote(TenantLine line, const Predicate& urgent) {
+    if (line.value < lanes_.size()) lanes_[line.value].Promote(urgent);
   }
   [[nodiscard]] size_t size() const {
     size_t total = 0;

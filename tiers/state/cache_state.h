@@ -163,6 +163,10 @@ class CacheState {
       orders.GiveUpFirst(blocks.TenantOf(entry), index, entry);
   }
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
+  void NoteExpired(EntryIndex entry) {
+    if (orders.seen_expired.size() < options.close_part_blocks)
+      orders.seen_expired.push_back(blocks.directory.RefOf(entry));
+  }
   // When the block expires unless it is used, in milliseconds of the age clock. A pin counts as use
   // until it ends.
   [[nodiscard]] int64_t ExpiryMs(const BlockEntry& entry) const;

@@ -33,10 +33,16 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
   if (line.empty()) {
     if (Serve(&operation, false) == Outcome::kAnswered) return;
   } else {
-    // A request that needs no free block may bypass the queue; no other may.
+    // A request that needs no free block may bypass those that wait for some; no other may.
     operation.found = finder_.Find(*pool, operation.request);
     const bool needs_room = operation.blocks_left() > 0;
-    if (!needs_room && Serve(&operation, false) == Outcome::kAnswered) return;
+    const Outcome served = needs_room ? Outcome::kWaits : Serve(&operation, false);
+    if (served == Outcome::kAnswered) return;
+    if (served == Outcome::kGoesOn) {
+      const auto first_to_wait = std::ranges::find_if_not(line, &Operation::begun);
+      line.insert(first_to_wait, std::move(operation));
+      return;
+    }
     taker_.Hold(pool, &operation);
     StartWaiting(&operation);
   }
@@ -68,7 +74,7 @@ Acquirer::Outcome Acquirer::Serve(Operation* operation, bool force) {
   taker_.Take(pool, operation, std::min<uint64_t>(operation->found.to_load, part));
   operation->begun = true;
   operation->waits = false;
-  if (BlockTaker::Complete(*pool, *operation)) {
+  if (BlockTaker::Complete(*pool, *operation) && taker_.UseSome(pool, operation)) {
     Finish(pool, operation);
     return Outcome::kAnswered;
   }
@@ -114,8 +120,11 @@ Status Acquirer::CheckLimits(const CachePool& pool, const Operation& operation) 
 uint64_t Acquirer::Promised(SessionId session) const {
   uint64_t promised = 0;
   for (const auto& [pool, line] : lines_) {
-    if (line.empty() || !line.front().begun || line.front().request.session != session) continue;
-    promised += line.front().found.hits.size() - line.front().held.count();
+    for (const Operation& operation : line) {
+      if (!operation.begun) break;
+      if (operation.request.session != session) continue;
+      promised += operation.found.hits.size() - operation.held.count();
+    }
   }
   return promised;
 }
@@ -297,9 +306,13 @@ size_t Acquirer::waiting() const {
 
 bool Acquirer::Pump() {
   bool progressed = false;
-  for (auto& [pool_id, line] : lines_) {
-    CachePool* pool = state_.blocks.FindPool(pool_id);
-    while (!line.empty() && !line.front().goes_on()) {
+  for (auto next = lines_.begin(); next != lines_.end();) {
+    const auto of_pool = next++;
+    Line& line = of_pool->second;
+    CachePool* pool = state_.blocks.FindPool(of_pool->first);
+    // It was closed, and its line is empty.
+    if (pool == nullptr) lines_.erase(of_pool);
+    while (pool != nullptr && !line.empty() && !line.front().goes_on()) {
       if (!pools_.EnsureFree(pool, RoomFor(*pool, line.front()))) break;
       const Outcome outcome = Serve(&line.front(), false);
       if (outcome == Outcome::kWaits) break;
@@ -314,9 +327,10 @@ bool Acquirer::Pump() {
 void Acquirer::TellDevices() {
   std::array<bool, kMaxDevices> awaited{};
   for (const auto& [pool_id, line] : lines_) {
-    // The line of a pool that was closed stays, and is empty.
-    if (line.empty()) continue;
-    awaited[state_.blocks.FindPool(pool_id)->device.value] |= line.front().waits;
+    // Operations in front of it are being answered. The line of a closed pool is empty.
+    const auto next = std::ranges::find_if_not(line, &Operation::goes_on);
+    if (next == line.end()) continue;
+    awaited[state_.blocks.FindPool(pool_id)->device.value] |= next->waits;
   }
   if (std::ranges::count(awaited, true) == 0) state_.pressure.acquire_late = false;
   for (uint32_t i = 0; i < state_.env.devices.size(); ++i) {
@@ -329,15 +343,21 @@ void Acquirer::TellDevices() {
 // One part of one pool per call, and the pools in turn, so that the event loop sees to other
 // clients between two parts.
 void Acquirer::GoOn() {
-  const auto ready = [](const auto& line) {
-    return !line.second.empty() && line.second.front().goes_on();
-  };
+  const auto ready = [](auto& line) { return NextPart(&line.second) != line.second.end(); };
   auto next = std::find_if(lines_.upper_bound(last_in_turn_), lines_.end(), ready);
   if (next == lines_.end()) next = std::ranges::find_if(lines_, ready);
   if (next == lines_.end()) return;
   last_in_turn_ = next->first;
-  if (Serve(&next->second.front(), false) == Outcome::kAnswered) next->second.pop_front();
+  const auto operation = NextPart(&next->second);
+  if (Serve(&*operation, false) == Outcome::kAnswered) next->second.erase(operation);
   if (std::ranges::any_of(lines_, ready)) state_.SchedulePart();
+}
+
+// Operations that have begun stand before the others.
+Acquirer::Line::iterator Acquirer::NextPart(Line* line) {
+  auto operation = line->begin();
+  while (operation != line->end() && operation->begun && operation->waits) ++operation;
+  return operation != line->end() && operation->begun ? operation : line->end();
 }
 
 void Acquirer::Tick() {

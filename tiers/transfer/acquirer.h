@@ -78,6 +78,8 @@ class Acquirer {
     kWaits,   // for blocks to become free
   };
 
+  // The first of the line that goes on, or its end.
+  [[nodiscard]] static Line::iterator NextPart(Line* line);
   // Takes the next part of the operation's request. `force`: drops dirty blocks rather than wait.
   [[nodiscard]] Outcome Serve(Operation* operation, bool force);
   // Looks what there is, and holds it. False if the operation was refused.

@@ -37,16 +37,17 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
   const CacheTrace::Together together(&state_.trace);
   const size_t taken_before = operation->taken();
   bool prefetched = false;
-  for (bool more = true; more;) {
+  size_t left = state_.options.acquire_part_blocks;
+  for (bool more = true; more && left > 0;) {
     Batch batch;
-    while (more && batch.hits.size() < kTakenTogether) {
+    for (; more && left > 0 && batch.hits.size() < kTakenTogether; --left) {
       more = TakeHit(pool, operation, &room, &batch);
     }
     EndBatch(pool, operation, batch);
     prefetched |= batch.prefetched;
   }
   if (prefetched) {
-    loader_.PromoteReferenced();
+    loader_.PromoteReferenced(*pool);
     loader_.StartVerifiedCopies();
   }
   if (Complete(*pool, *operation)) return;
@@ -148,25 +149,32 @@ void BlockTaker::OpenLoad(CachePool* pool, AcquireOperation* operation, size_t h
   loads_.Add(reply.load, before);
 }
 
-void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
-  AcquireReply& reply = operation->reply;
-  QueueLayers(pool, operation);
-  // The deepest first, so that the start of the sequence stays youngest.
-  for (size_t i = reply.hits.size(); i > 0; --i) {
-    const AcquiredBlock& hit = reply.hits[i - 1];
+// The deepest first, so that the start of the sequence stays youngest.
+bool BlockTaker::UseSome(CachePool* pool, AcquireOperation* operation) {
+  const std::vector<AcquiredBlock>& hits = operation->reply.hits;
+  size_t left = state_.options.acquire_part_blocks;
+  for (; left > 0 && operation->used < hits.size(); --left) {
+    const size_t position = hits.size() - ++operation->used;
+    const AcquiredBlock& hit = hits[position];
     const PoolBlock& block = pool->blocks[hit.handle.index];
     if (block.state() != PoolBlockState::kCommitted) {
-      UseFailed(pool, *operation, i - 1);
+      UseFailed(pool, *operation, position);
       continue;
     }
     state_.Use(pool, block.entry);
-    if (i > 1) LinkTo(*pool, reply.hits[i - 2], block.entry);
+    if (position > 0) LinkTo(*pool, hits[position - 1], block.entry);
     if (block.loading()) {
       loader_.TouchLoading(*pool, block.entry);
     } else if (hit.tier != Tier::kPool) {
       loader_.TouchHost(block.entry);
     }
   }
+  return operation->used == hits.size();
+}
+
+void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
+  AcquireReply& reply = operation->reply;
+  QueueLayers(pool, operation);
   for (uint64_t i = 0; i < operation->request.new_blocks; ++i) {
     reply.new_blocks.push_back(sessions_.AllocatePrivate(operation->request.session, pool));
   }

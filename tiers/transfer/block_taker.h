@@ -38,6 +38,7 @@ struct AcquireOperation {
   bool host_asked = false;  // host was to make space for it at the cost of unwritten blocks
   // Holds the hits that were taken.
   AcquireReply reply;
+  size_t used = 0;                     // the last so many of them count as used
   std::vector<PinnedEntry> in_layers;  // of those, the ones to be loaded in layers
 
   [[nodiscard]] size_t taken() const { return reply.hits.size(); }
@@ -70,8 +71,11 @@ class BlockTaker {
   [[nodiscard]] static bool Complete(const CachePool& pool, const AcquireOperation& operation) {
     return operation.all_hits_taken() && pool.blocks.free() >= operation.request.new_blocks;
   }
-  // The taken blocks count as used, and pass to the session with the reply. Then, when the client
-  // has the reply, its load is to be closed. REQUIRES: Complete.
+  // Taken blocks count as used, a part of them with each call. True when all do. REQUIRES:
+  // Complete.
+  [[nodiscard]] bool UseSome(CachePool* pool, AcquireOperation* operation);
+  // The taken blocks pass to the session with the reply. Then, when the client has the reply, its
+  // load is to be closed. REQUIRES: Complete, and all count as used.
   void HandOver(CachePool* pool, AcquireOperation* operation);
   // Gives back all held and taken blocks. Loads that no other acquire waits for end by themselves.
   void Undo(CachePool* pool, AcquireOperation* operation);

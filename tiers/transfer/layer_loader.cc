@@ -11,6 +11,8 @@ namespace {
 
 // The first request is smaller, so that copying begins while the other blocks are looked at.
 constexpr uint64_t kFirstBatchBytes = 1 * kMiB;
+// Blocks that end in one event, beside those of the copies that landed in it.
+constexpr size_t kEndsPerEvent = 1024;
 
 }  // namespace
 
@@ -28,23 +30,9 @@ void LayerLoader::Add(std::shared_ptr<LayerCount> count, CachePool* pool,
   for (PinnedEntry& block : blocks) {
     group->members.push_back({.entry = block.entry, .pin = std::move(block.pin)});
   }
+  queued_blocks_ += group->members.size();
+  queued_bytes_[LoadRates::SlotOf(group->device)] += pool->block_bytes * group->members.size();
   groups_.Push(state_.blocks.LineOf(*pool), group);
-}
-
-uint64_t LayerLoader::queued() const {
-  uint64_t blocks = 0;
-  groups_.ForEach([&](const auto& group) { blocks += group->members.size(); });
-  return blocks;
-}
-
-// Few loads come at once, and one is gone through in a step.
-uint64_t LayerLoader::queued_bytes(DeviceIndex device) const {
-  uint64_t bytes = 0;
-  groups_.ForEach([&](const auto& group) {
-    if (group->device != device) return;
-    bytes += group->layer_bytes * (group->layers - group->layer) * group->members.size();
-  });
-  return bytes;
 }
 
 bool LayerLoader::StartOne(const std::function<bool(TenantLine)>& may_start) {
@@ -61,7 +49,10 @@ void LayerLoader::StartNext(std::deque<std::shared_ptr<Group>>* line) {
   CopyBatch batch(&state_, CopyDirection::kHostToPool, CopyPriority::kDemand,
                   first ? kFirstBatchBytes : kCopyBatchBytes);
   std::vector<Piece> pieces = Fill(group.get(), &batch);
-  if (group->AllStarted()) line->pop_front();
+  if (group->AllStarted()) {
+    queued_blocks_ -= group->members.size();
+    line->pop_front();
+  }
   if (!pieces.empty()) {
     if (group->count && !group->broken) batch.Count(group->count->Queued(group->layer));
     copies_.Start(std::move(batch),
@@ -71,9 +62,22 @@ void LayerLoader::StartNext(std::deque<std::shared_ptr<Group>>* line) {
   }
   // Members that failed, and members whose pieces were all in earlier requests, end here: no
   // completion of this request would do it.
-  if (group->AllStarted()) {
-    for (Member& member : group->members) EndIfDone(*group, &member);
+  if (!group->AllStarted()) return;
+  if (group->members.size() > kEndsPerEvent) {
+    ending_.push_back({group});
+    return state_.SchedulePart();
   }
+  for (Member& member : group->members) EndIfDone(*group, &member);
+}
+
+void LayerLoader::GoOn() {
+  for (size_t left = kEndsPerEvent; left > 0 && !ending_.empty(); --left) {
+    const std::shared_ptr<Group> group = ending_.front().group;
+    const size_t member = ending_.front().next++;
+    if (ending_.front().next == group->members.size()) ending_.pop_front();
+    EndIfDone(*group, &group->members[member]);
+  }
+  if (!ending_.empty()) state_.SchedulePart();
 }
 
 std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch) {
@@ -102,7 +106,9 @@ std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch
     if (++group->member < group->members.size()) continue;
     group->member = 0;
     const bool first = group->layer == 0;
-    group->layer += LayersAtOnce(*group);
+    const uint32_t layers = LayersAtOnce(*group);
+    queued_bytes_[LoadRates::SlotOf(group->device)] -= layers * layer_bytes * group->members.size();
+    group->layer += layers;
     // The client waits for the first layer: it goes alone, the others as they fit.
     if (first) break;
   }

@@ -3,6 +3,7 @@
 // layer 1, and so on; or several layers at once behind the first, if they are small.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -32,10 +33,16 @@ class LayerLoader {
   // that may; false if there is nothing to start.
   bool StartOne(const std::function<bool(TenantLine)>& may_start);
 
+  // Ends blocks of large loads that had arrived before all of their load was started, a part of
+  // them in one event.
+  void GoOn();
+
   // Blocks of which something has not been started.
-  [[nodiscard]] uint64_t queued() const;
+  [[nodiscard]] uint64_t queued() const { return queued_blocks_; }
   // The bytes of them that have not been started, over that device's bus.
-  [[nodiscard]] uint64_t queued_bytes(DeviceIndex device) const;
+  [[nodiscard]] uint64_t queued_bytes(DeviceIndex device) const {
+    return queued_bytes_[LoadRates::SlotOf(device)];
+  }
 
  private:
   struct Member {
@@ -68,6 +75,12 @@ class LayerLoader {
     uint32_t layer = 0;  // its first
   };
 
+  // A load whose members up to `next` have been looked at.
+  struct Ending {
+    std::shared_ptr<Group> group;
+    size_t next = 0;
+  };
+
   // Starts the next request of the group in the front of the line.
   void StartNext(std::deque<std::shared_ptr<Group>>* line);
   // Fills the batch with what comes next; it may stay empty when blocks fall out. Returns the
@@ -85,6 +98,9 @@ class LayerLoader {
   CopyLimiter& copies_;
   BlockListener& listener_;
   TenantQueues<std::shared_ptr<Group>> groups_;  // of which something has not been started
+  std::deque<Ending> ending_;
+  uint64_t queued_blocks_ = 0;
+  std::array<uint64_t, LoadRates::kBuses> queued_bytes_{};
 };
 
 }  // namespace kvtier

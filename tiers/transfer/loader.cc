@@ -16,6 +16,8 @@ constexpr uint64_t kPrefetchShare = 2;
 constexpr uint64_t kFetchShare = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
+// So many of a line fail with one tick, the others with the next.
+constexpr size_t kLatePerTick = 1024;
 // More blocks than may be read at once arrive within `read_slot_wait_ms` only if that is set high,
 // for host to keep what arrives.
 constexpr size_t kMostInWait = 4096;
@@ -123,9 +125,12 @@ void Loader::Wake(EntryIndex index) {
   }
 }
 
-void Loader::PromoteReferenced() {
-  read_queues_.Promote([this](const QueuedRead& read) { return !read.arrival.CanWait(state_); });
-  copy_queue_.Promote([this](const Loadable& block) { return !block.arrival.CanWait(state_); });
+void Loader::PromoteReferenced(const CachePool& pool) {
+  const TenantLine line = state_.blocks.LineOf(pool);
+  read_queues_.Promote(line,
+                       [this](const QueuedRead& read) { return !read.arrival.CanWait(state_); });
+  copy_queue_.Promote(line,
+                      [this](const Loadable& block) { return !block.arrival.CanWait(state_); });
 }
 
 // Before those that wait for another way to host, for it has waited for longer.
@@ -428,24 +433,27 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
 }
 
 void Loader::Tick() {
-  const int64_t now_ms = state_.env.clock->MonotonicMs();
-  const auto late = [&](const Arrival& each) { return now_ms - each.since_ms > kHostSlotWaitMs; };
-  read_queues_.ForEachLine([&](std::deque<QueuedRead>* line) {
-    while (!line->empty() && late(line->front().arrival)) {
+  const auto late = [now_ms = state_.env.clock->MonotonicMs()](const Arrival& arrival) {
+    return now_ms - arrival.since_ms > kHostSlotWaitMs;
+  };
+  const auto fail_late = [&](std::deque<QueuedRead>* line) {
+    size_t left = kLatePerTick;
+    for (; left > 0 && !line->empty() && late(line->front().arrival); --left) {
       const Arrival arrival = line->front().arrival;
       line->pop_front();
       Fail(arrival, MissReason::kHostFull);
     }
-  });
-  while (!fetch_queue_.empty() && late(fetch_queue_.front().arrival)) {
-    const Arrival arrival = fetch_queue_.front().arrival;
-    fetch_queue_.pop_front();
-    Fail(arrival, MissReason::kHostFull);
-  }
+  };
+  read_queues_.ForEachLine(fail_late);
+  fail_late(&fetch_queue_);
   std::vector<EntryIndex> stuck;
-  for (const auto& [index, arrivals] : waiting_) {
-    const BlockEntry& entry = state_[index];
-    if (late(arrivals.front()) && !entry.reading() && !entry.offloading()) stuck.push_back(index);
+  for (size_t left = std::min(waiting_.bucket_count(), kLatePerTick); left > 0; --left) {
+    next_bucket_ = next_bucket_ + 1 < waiting_.bucket_count() ? next_bucket_ + 1 : 0;
+    for (auto it = waiting_.begin(next_bucket_); it != waiting_.end(next_bucket_); ++it) {
+      const auto& [index, arrivals] = *it;
+      const bool moves = state_[index].reading() || state_[index].offloading();
+      if (late(arrivals.front()) && !moves) stuck.push_back(index);
+    }
   }
   for (const EntryIndex index : stuck) {
     const auto node = waiting_.extract(index);

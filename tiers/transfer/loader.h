@@ -45,9 +45,9 @@ class Loader final : public BlockListener {
   // Has the blocks of one load copied layer by layer, see LayerLoader::Add.
   void QueueLayers(std::shared_ptr<LayerCount> count, CachePool* pool,
                    std::vector<PinnedEntry> blocks, uint32_t layers);
-  // Prefetched blocks that are referenced by now, and not on their way yet, go before those that
-  // are not. Goes through all that wait.
-  void PromoteReferenced();
+  // Prefetched blocks of the pool's tenant that are referenced by now, and not on their way yet, go
+  // before those that are not. Looks at a bounded number of those that would go first.
+  void PromoteReferenced(const CachePool& pool);
   // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
   // out to be wrong: no load fails from within this call.
   void StartVerifiedCopies();
@@ -70,7 +70,8 @@ class Loader final : public BlockListener {
   void OnEnded(std::span<const BlockEnd> ends) override;
   // Starts what can be started. True if anything was.
   bool Pump();
-  // Fails the reads that have waited too long for a host slot.
+  void GoOn() { layers_.GoOn(); }
+  // Fails reads that have waited too long for a host slot, a part of them.
   void Tick();
 
   [[nodiscard]] bool Idle() const {
@@ -172,6 +173,7 @@ class Loader final : public BlockListener {
   TenantQueues<QueuedRead> read_queues_;
   // Until a read, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
+  size_t next_bucket_ = 0;  // of `waiting_`, at which the next tick goes on
   TenantQueues<Loadable> copy_queue_;
   // Since when some read in line has waited for a host slot without a break; kNoWait: none does.
   static constexpr int64_t kNoWait = INT64_MAX;

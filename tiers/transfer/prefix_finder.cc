@@ -13,7 +13,7 @@ EntryIndex PrefixFinder::Servable(EntryIndex before, const BlockKey& key, MissRe
   }
   const BlockEntry& entry = state_[index];
   if (state_.Expired(entry)) {
-    state_.orders.seen_expired.push_back(state_.blocks.directory.RefOf(index));
+    state_.NoteExpired(index);
     *miss = MissReason::kExpired;
     return kNoEntry;
   }

@@ -478,12 +478,10 @@ void RegionTransfers::LoadWoken(Region* region, size_t* most) {
       const EntryIndex index = state_.blocks.Find({region->pool->namespace_id, first.hash});
       if (index == kNoEntry || state_.blocks.BlockIn(*region->pool, state_[index]) == kNoBlock)
         continue;
+      // Loads that came meanwhile stand behind. They are few, and each is moved once.
       Waiting& waiting = region->waiting[index];
-      if (waiting.empty()) {
-        waiting = std::move(woken);
-      } else {
-        waiting.insert(waiting.end(), woken.begin(), woken.end());
-      }
+      woken.insert(woken.end(), waiting.begin(), waiting.end());
+      waiting = std::move(woken);
     }
     region->woken.pop_front();
   }

@@ -39,24 +39,29 @@ Status Retention::CheckPinFraction(double pin_fraction) const {
                    fmt::format("{} blocks are pinned, {} would be allowed", pinned, limit));
 }
 
+Status Retention::MayPin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
+                         uint64_t* more) const {
+  for (const BlockHash& hash : hashes) {
+    const EntryIndex index = state_.blocks.Find({namespace_id, hash});
+    if (index != kNoEntry && !state_.Expired(state_[index]) && !state_[index].pinned()) ++*more;
+  }
+  const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
+  if (state_.orders.pins.size() + *more <= limit) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
+                   fmt::format("{} blocks pinned, {} more asked for, {} allowed",
+                               state_.orders.pins.size(), *more, limit));
+}
+
 Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
                                 int64_t ttl_ms) {
-  std::vector<EntryIndex> cached;
-  uint64_t added = 0;
+  uint64_t more = 0;
+  if (ttl_ms > 0) KVT_RETURN_IF_ERROR(MayPin(namespace_id, hashes, &more));
+  const int64_t until_ms = state_.clock.AgeMs() + ttl_ms;
+  uint32_t cached = 0;
   for (const BlockHash& hash : hashes) {
     const EntryIndex index = state_.blocks.Find({namespace_id, hash});
     if (index == kNoEntry || state_.Expired(state_[index])) continue;
-    cached.push_back(index);
-    if (!state_[index].pinned()) ++added;
-  }
-  const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
-  if (ttl_ms > 0 && state_.orders.pins.size() + added > limit) {
-    return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
-                     fmt::format("{} blocks pinned, {} more asked for, {} allowed",
-                                 state_.orders.pins.size(), added, limit));
-  }
-  const int64_t until_ms = state_.clock.AgeMs() + ttl_ms;
-  for (const EntryIndex index : cached) {
+    ++cached;
     if (ttl_ms > 0) {
       state_.Pin(index, until_ms);
       // A block declined before is to be on disk now.
@@ -67,12 +72,10 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     } else {
       state_.Unpin(index);
       // Its time may have passed while it was pinned, and it may stand among the youngest.
-      if (state_.Expired(state_[index])) {
-        state_.orders.seen_expired.push_back(state_.blocks.directory.RefOf(index));
-      }
+      if (state_.Expired(state_[index])) state_.NoteExpired(index);
     }
   }
-  return static_cast<uint32_t>(cached.size());
+  return cached;
 }
 
 void Retention::Tick() {

@@ -29,7 +29,9 @@ class Retention {
         to_disk_(*to_disk),
         disk_(*disk) {}
 
-  // See Cache::Pin.
+  // See Cache.
+  [[nodiscard]] Status MayPin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
+                              uint64_t* more) const;
   [[nodiscard]] Result<uint32_t> Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
                                      int64_t ttl_ms);
   // Errors: kLimitExceeded "pinned" if more blocks are pinned than `pin_fraction` would allow.

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <ctime>
 #include <future>
 
 #include "base/result.h"
@@ -39,6 +41,12 @@ wire::DevicesReply WireDevicesOf(const Config& config) {
     reply.devices.push_back({.pool_bytes = config.cache.pool_bytes, .name = "host memory"});
   }
   return reply;
+}
+
+int64_t ThreadTimeNs() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
 FakeColdStore* Joined(FakeColdStore* cold, EventQueue* loop) {
@@ -115,7 +123,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, Fak
   KVT_CHECK(server_->Listen().has_value());
   arena_->Prepare();
   TickForever();
-  thread_ = std::thread([this] { loop_.Run(); });
+  thread_ = std::thread([this] { RunLoop(); });
   // Else it would depend on the arena's growth which blocks are offloaded, loaded or pinned.
   WaitUntil([this] { return arena_->ready_bytes() == arena_->capacity_bytes(); });
 }
@@ -144,6 +152,16 @@ void ServerUnderTest::TickForever() {
     cache_->Tick();
     kept_memories_.Tick();
     TickForever();
+  });
+}
+
+void ServerUnderTest::RunLoop() {
+  int64_t before_ns = ThreadTimeNs();
+  loop_.RunUntil([&] {
+    const int64_t now_ns = ThreadTimeNs();
+    longest_event_ns_ = std::max(longest_event_ns_.load(), now_ns - before_ns);
+    before_ns = now_ns;
+    return false;
   });
 }
 

@@ -91,6 +91,9 @@ class ServerUnderTest {
   [[nodiscard]] LateDevice& device() { return devices_.front(); }
   [[nodiscard]] KeptMemories& kept_memories() { return kept_memories_; }
 
+  // The processor time of the longest event since the last call.
+  [[nodiscard]] int64_t TakeLongestEventNs() { return longest_event_ns_.exchange(0); }
+
   // How often something was refused for this reason.
   [[nodiscard]] uint64_t Refusals(const std::string& reason);
   // The events of all requests of one kind, as they are shown.
@@ -100,6 +103,7 @@ class ServerUnderTest {
 
  private:
   void TickForever();
+  void RunLoop();
 
   TestDirectory directory_;
   Config config_;
@@ -121,6 +125,7 @@ class ServerUnderTest {
   KeptMemories kept_memories_;
   std::unique_ptr<Server> server_;
   Timer tick_;
+  std::atomic<int64_t> longest_event_ns_ = 0;
   std::thread thread_;
 };
 

@@ -144,6 +144,30 @@ TEST_F(CacheRegionWorkTest, LoadsOfOneBlockToManyPlacesTakeWorkForEachOnce) {
   }
 }
 
+// Others of the block are being loaded meanwhile, each when the one before has ended.
+TEST_F(CacheRegionWorkTest, LoadsOfOneBlockThatComeOneByOneTakeWorkForEachOnce) {
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 1));
+  const PoolId region = OpenLargeRegion();
+  std::vector<BlockIndex> blocks;
+  std::vector<LoadRequest> loads;
+  for (uint32_t i = 0; i < kBlocks; ++i) {
+    blocks.emplace_back(i);
+    loads.push_back({blocks.back(), TestHash(1, 0)});
+  }
+  const PendingTransfer loaded = Begin(region, blocks);
+  (void)TakeMemoryTaken();
+  cache_->Load(region, std::span(loads).first(kBlocks / 2));
+  for (uint32_t i = kBlocks / 2; i < kBlocks; ++i) {
+    cache_->Load(region, std::span(loads).subspan(i, 1));
+    for (int events = 0; events < 4; ++events) (void)machine_->loop.RunOne();
+  }
+  machine_->loop.RunAll();
+  EXPECT_LE(TakeMemoryTaken().bytes, kBlocks * kMostBytesOfABlock);
+  ASSERT_TRUE(loaded.ended());
+  EXPECT_EQ(loaded->copied, kBlocks);
+}
+
 // All of them wait for the store of their block, which fails.
 TEST_F(CacheRegionWorkTest, LoadsThatWaitedForABlockInVainFailInParts) {
   Start();
@@ -176,6 +200,33 @@ TEST_F(CacheRegionWorkTest, ARegionWithManyBlocksUnderWayIsClosedInParts) {
   ASSERT_TRUE(stored.ended());
   EXPECT_EQ(stored->failed.size(), kBlocks);
   EXPECT_EQ(cache_->Gauges().region_blocks_in_flight, 0u);
+  file().LetWritesGo(kSlotsPerSlab);
+  Settle();
+}
+
+// The disk has them, and all of host is full of blocks that have to be written first.
+TEST_F(CacheRegionWorkTest, LoadsThatWaitedTooLongForHostFailInParts) {
+  CacheSetup setup;
+  setup.host_slots = kSlotsPerSlab;
+  setup.disk_slots = kBlocks + 8 * kSlotsPerSlab;
+  setup.options.persist_after_ms = 0;
+  Start(setup);
+  const PoolId region = OpenLargeRegion();
+  EXPECT_EQ(StoreAll(region, Sequence(1, kBlocks))->copied, kBlocks);
+  Drain();
+  file().HoldWrites();
+  (void)StoreAll(region, Sequence(2, kSlotsPerSlab));
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, kBlocks));
+  Settle();
+  ASSERT_FALSE(loaded.ended());
+  uint64_t most = 0;
+  for (int tick = 0; tick < 20 && !loaded.ended(); ++tick) {
+    const uint64_t before = cache_->Gauges().region_blocks_in_flight;
+    AdvanceAndTick(5001);
+    most = std::max(most, before - cache_->Gauges().region_blocks_in_flight);
+  }
+  ASSERT_TRUE(loaded.ended());
+  EXPECT_LE(most, kBlocks / 2);
   file().LetWritesGo(kSlotsPerSlab);
   Settle();
 }

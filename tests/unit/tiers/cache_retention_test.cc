@@ -72,6 +72,19 @@ TEST_F(CacheRetentionTest, TickDropsABlockWhenItsTimeHasEndedAndNotBefore) {
   EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
 }
 
+TEST_F(CacheRetentionTest, BlocksThatManyLookupsFindPastTheirTimeGoInParts) {
+  CacheSetup setup;
+  setup.options.close_part_blocks = 2;
+  Start(setup);
+  Put(Sequence(1, 12), RetentionClass::kMemory);
+  machine_->clock.Advance(11 * kMinuteMs);
+  for (const BlockHash& hash : Sequence(1, 12)) EXPECT_TRUE(Acquire(kAlice, {hash}).hits.empty());
+  cache_->Tick();
+  EXPECT_GE(PoolGaugesNow().cached, 6u);
+  for (int tick = 0; tick < 6; ++tick) AdvanceAndTick(1);
+  EXPECT_EQ(PoolGaugesNow().cached, 0u);
+}
+
 TEST_F(CacheRetentionTest, ReferencedBlockDoesNotExpire) {
   Start();
   const Handles blocks = Store(kAlice, Sequence(1, 1), RetentionClass::kMemory);

@@ -1,0 +1,586 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long one event of the loop takes, for each kind of message with the most that it may name: no
+// client's request may hold up the others for longer than a few turns' worth of work. Processor
+// time is compared with that of whole turns in the same run, so that neither other processes nor a
+// slow build decide.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/message_type.h"
+#include "tests/unit/daemon/server_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+using wire::MessageType;
+
+constexpr uint32_t kMost = wire::kMaxBlocksPerCall;
+constexpr uint32_t kHalf = wire::kMaxCommitsPerCall;
+constexpr uint32_t kRegionBlocks = 4 * kMost;
+constexpr uint64_t kPoolBlocks = 2 * kMost;
+// An event may take as long as so many turns of COMMIT.
+constexpr int64_t kMostTurns = 2;
+constexpr int kTries = 5;
+
+// Blocks of 128 bytes, in layers of 32.
+ModelRecord TinyModel() {
+  ModelRecord record = TestModel();
+  record.groups[0].layers = 4;
+  record.groups[0].k_head_dim = record.groups[0].v_head_dim = 8;
+  record.groups[0].block_tokens = 1;
+  return record;
+}
+constexpr uint64_t kBlockBytes = 128;
+constexpr uint64_t kWorkspaceBytes = 256 * kMiB;  // the most by default
+constexpr wire::ModelId kModel{1};                // the first that is registered
+
+void Enlarge(Config* config) {
+  config->cache.pool_bytes = 4 * kPoolBlocks * kBlockBytes;
+  config->cache.slab_bytes = 2 * kMiB;
+  config->host.bytes = 264 * kMiB;
+}
+
+// A client with the most that one may have, at a daemon of its own.
+class BusyClient {
+ public:
+  // A case sends the message with the most that it may name, to a daemon for which that is dear.
+  using Case = void (BusyClient::*)();
+  // Nothing for a kind that no client sends to this socket. A new kind does not compile without its
+  // case.
+  [[nodiscard]] static Case CaseOf(MessageType kind);
+
+  // The processor time of the longest event of the case's messages.
+  [[nodiscard]] static int64_t LongestEventNs(Case run) {
+    BusyClient client;
+    (client.*run)();
+    return client.longest_ns_;
+  }
+
+  void Hello();
+  void RegisterModel();
+  void Devices();
+  void Attach();
+  void AcquireAll();
+  void Commit();
+  void ReleaseAll();
+  void Prefetch();
+  void Lookup();
+  void Pin();
+  void Workspace();
+  void WorkspaceClose();
+  void Attend();
+  void Stats();
+  void Ping();
+  void Open();
+  void Close();
+  void StoreAll();
+  void LoadAll();
+  void KeepMemory();
+  void TakeMemory();
+  void ReleaseMemory();
+  void Hint();
+  void Resume();
+  void Tokens();
+  void Detach();
+  // The connection ends.
+  void End();
+
+ private:
+  [[nodiscard]] static UniqueFd MakeMemory(uint64_t bytes) {
+    UniqueFd memory(::memfd_create("work", MFD_CLOEXEC));
+    EXPECT_EQ(::ftruncate(memory.get(), static_cast<off_t>(bytes)), 0);
+    return memory;
+  }
+  // Answers come from events of the loop: all work is done when nothing waits any more.
+  void Settle() {
+    daemon_.WaitUntil([&] { return daemon_.cache().Idle(); });
+  }
+  // `request` waits for the answers.
+  void Measure(const std::function<void()>& request) {
+    Settle();
+    (void)daemon_.TakeLongestEventNs();
+    request();
+    Settle();
+    longest_ns_ = std::max(longest_ns_, daemon_.TakeLongestEventNs());
+  }
+
+  PoolId AttachPool() { return client_.Attach(TinyModel(), 0, kPoolBlocks * kBlockBytes).pool; }
+  [[nodiscard]] static wire::OpenRegion RegionOf(wire::ModelId model) {
+    return {.model = model,
+            .bytes = kRegionBlocks * kBlockBytes,
+            .blocks = kRegionBlocks,
+            .pieces = {{0, kBlockBytes, kBlockBytes}}};
+  }
+  // A region of the model whose pool is attached.
+  PoolId OpenRegion() {
+    client_.SendWithDescriptor(RegionOf(kModel), memory_.get());
+    return client_.Expect<wire::OpenRegionReply>().region;
+  }
+  // Commits and releases blocks for these hashes.
+  std::vector<BlockHandle> Keep(PoolId pool, const std::vector<BlockHash>& hashes) {
+    std::vector<BlockHandle> blocks = Acquire(&client_, pool, {}, kMost).new_blocks;
+    for (uint32_t first = 0; first < kMost; first += kHalf) {
+      client_.Send(Commits(pool, blocks, hashes, first), /*want_reply=*/true);
+      EXPECT_TRUE(client_.Expect<wire::CommitReply>().items.empty());
+    }
+    return blocks;
+  }
+  [[nodiscard]] static wire::Commit Commits(PoolId pool, const std::vector<BlockHandle>& blocks,
+                                            const std::vector<BlockHash>& hashes, uint32_t first) {
+    wire::Commit commit{.pool = pool};
+    for (uint32_t i = first; i < first + kHalf; ++i) {
+      commit.items.push_back({.block = blocks[i], .hash = hashes[i], .tokens = 1, .depth = i});
+      if (i > 0) commit.items.back().parent = hashes[i - 1];
+    }
+    return commit;
+  }
+  void Release(PoolId pool, const std::vector<BlockHandle>& blocks) {
+    client_.Send(wire::Release{.pool = pool, .blocks = blocks}, /*want_reply=*/true);
+    EXPECT_TRUE(client_.Expect<wire::ReleaseReply>().errors.empty());
+  }
+  // The pool has them, and no session holds them.
+  PoolId PoolWith(const std::vector<BlockHash>& hashes) {
+    const PoolId pool = AttachPool();
+    Release(pool, Keep(pool, hashes));
+    return pool;
+  }
+  void Store(PoolId region, const std::vector<BlockHash>& hashes, uint32_t first) {
+    wire::Store store{.region = region, .transfer = ++last_transfer_};
+    for (uint32_t i = first; i < first + kHalf; ++i) {
+      store.items.push_back({.block = i, .hash = hashes[i], .tokens = 1, .depth = i});
+      if (i > 0) store.items.back().parent = hashes[i - 1];
+    }
+    client_.Send(store);
+  }
+  // Host memory has them, and no pool.
+  PoolId RegionWith(const std::vector<BlockHash>& hashes) {
+    const PoolId region = OpenRegion();
+    for (uint32_t first = 0; first < kMost; first += kHalf) {
+      Store(region, hashes, first);
+      EXPECT_EQ(ExpectDone().copied, kHalf);
+    }
+    return region;
+  }
+  [[nodiscard]] wire::Load LoadOf(PoolId region, const std::vector<BlockHash>& hashes,
+                                  wire::LoadOrder order = wire::LoadOrder::kBlocks) {
+    wire::Load load{.region = region, .transfer = ++last_transfer_, .order = order};
+    for (uint32_t i = 0; i < hashes.size(); ++i) load.items.push_back({next_block_++, hashes[i]});
+    next_block_ %= kRegionBlocks;
+    return load;
+  }
+  wire::TransferDone ExpectDone() {
+    const auto received = client_.Receive();
+    if (!received || !received->Is(MessageType::kTransferDone)) {
+      ADD_FAILURE() << "no transfer ends";
+      return {};
+    }
+    return wire::Decode<wire::TransferDone>(received->payload).value();
+  }
+  // Until a load has ended.
+  void ExpectLoaded() {
+    for (auto received = client_.Receive(); received; received = client_.Receive()) {
+      if (!received->Is(MessageType::kLoadProgress)) continue;
+      if (wire::Decode<wire::LoadProgress>(received->payload)->progress.finished) return;
+    }
+    ADD_FAILURE() << "no load ends";
+  }
+
+  const std::vector<BlockHash> hashes_ = Hashes(0, kMost);
+  UniqueFd memory_ = MakeMemory(kRegionBlocks * kBlockBytes);
+  ServerUnderTest daemon_{Enlarge};
+  WireClient client_{daemon_.socket()};
+  uint64_t last_transfer_ = 0;
+  uint32_t next_block_ = 0;
+  int64_t longest_ns_ = 0;
+};
+
+BusyClient::Case BusyClient::CaseOf(MessageType kind) {
+  switch (kind) {
+    case MessageType::kHello:
+      return &BusyClient::Hello;
+    case MessageType::kRegisterModel:
+      return &BusyClient::RegisterModel;
+    case MessageType::kDevices:
+      return &BusyClient::Devices;
+    case MessageType::kAttach:
+      return &BusyClient::Attach;
+    case MessageType::kAcquire:
+      return &BusyClient::AcquireAll;
+    case MessageType::kCommit:
+      return &BusyClient::Commit;
+    case MessageType::kRelease:
+      return &BusyClient::ReleaseAll;
+    case MessageType::kPrefetch:
+      return &BusyClient::Prefetch;
+    case MessageType::kLookup:
+      return &BusyClient::Lookup;
+    case MessageType::kPin:
+      return &BusyClient::Pin;
+    case MessageType::kWorkspace:
+      return &BusyClient::Workspace;
+    case MessageType::kWorkspaceClose:
+      return &BusyClient::WorkspaceClose;
+    case MessageType::kAttend:
+      return &BusyClient::Attend;
+    case MessageType::kStats:
+      return &BusyClient::Stats;
+    case MessageType::kPing:
+      return &BusyClient::Ping;
+    case MessageType::kOpenRegion:
+      return &BusyClient::Open;
+    case MessageType::kCloseRegion:
+      return &BusyClient::Close;
+    case MessageType::kStore:
+      return &BusyClient::StoreAll;
+    case MessageType::kLoad:
+      return &BusyClient::LoadAll;
+    case MessageType::kKeepMemory:
+      return &BusyClient::KeepMemory;
+    case MessageType::kTakeMemory:
+      return &BusyClient::TakeMemory;
+    case MessageType::kReleaseMemory:
+      return &BusyClient::ReleaseMemory;
+    case MessageType::kHint:
+      return &BusyClient::Hint;
+    case MessageType::kResume:
+      return &BusyClient::Resume;
+    case MessageType::kTokens:
+      return &BusyClient::Tokens;
+    case MessageType::kDetach:
+      return &BusyClient::Detach;
+    case MessageType::kHelloReply:
+    case MessageType::kRegisterModelReply:
+    case MessageType::kDevicesReply:
+    case MessageType::kAttachReply:
+    case MessageType::kAcquireReply:
+    case MessageType::kLoadProgress:
+    case MessageType::kCommitReply:
+    case MessageType::kReleaseReply:
+    case MessageType::kPrefetchReply:
+    case MessageType::kLookupReply:
+    case MessageType::kPinReply:
+    case MessageType::kWorkspaceReply:
+    case MessageType::kAttendReply:
+    case MessageType::kStatsReply:
+    case MessageType::kPong:
+    case MessageType::kError:
+    case MessageType::kAdminRequest:
+    case MessageType::kAdminProgress:
+    case MessageType::kAdminReply:
+    case MessageType::kOpenRegionReply:
+    case MessageType::kCloseRegionReply:
+    case MessageType::kTransferDone:
+    case MessageType::kKeepMemoryReply:
+    case MessageType::kTakeMemoryReply:
+    case MessageType::kReleaseMemoryReply:
+    case MessageType::kHintReply:
+    case MessageType::kResumeReply:
+    case MessageType::kTokensReply:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+void BusyClient::Hello() {
+  Measure([&] {
+    (void)client_.Call<wire::HelloReply>(
+        wire::Hello{.client_name = std::string(wire::kMaxClientNameBytes, 'x')});
+  });
+}
+
+void BusyClient::RegisterModel() {
+  (void)client_.Hello();
+  ModelRecord record = TinyModel();
+  record.name = std::string(256, 'x');
+  record.groups.resize(kMaxModelGroups, record.groups[0]);
+  Measure([&] { (void)client_.Call<wire::RegisterModelReply>(wire::RegisterModel{record}); });
+}
+
+void BusyClient::Devices() {
+  (void)client_.Hello();
+  Measure([&] { (void)client_.Call<wire::DevicesReply>(wire::Devices{}); });
+}
+
+void BusyClient::Attach() {
+  Measure([&] { (void)AttachPool(); });
+}
+
+void BusyClient::AcquireAll() {
+  const PoolId pool = AttachPool();
+  (void)RegionWith(hashes_);
+  std::vector<BlockHandle> blocks;
+  // From host memory, then from the pool, then beside new blocks.
+  Measure([&] {
+    for (const AcquiredBlock& hit : Acquire(&client_, pool, hashes_, 0).hits) {
+      blocks.push_back(hit.handle);
+    }
+    EXPECT_EQ(blocks.size(), kMost);
+    ExpectLoaded();
+  });
+  Measure([&] { EXPECT_EQ(Acquire(&client_, pool, hashes_, 0).hits.size(), kMost); });
+  Measure([&] { EXPECT_EQ(Acquire(&client_, pool, {}, kMost).new_blocks.size(), kMost); });
+}
+
+void BusyClient::Commit() {
+  const PoolId pool = AttachPool();
+  Measure([&] { (void)Keep(pool, hashes_); });
+}
+
+void BusyClient::ReleaseAll() {
+  const PoolId pool = AttachPool();
+  const std::vector<BlockHandle> blocks = Keep(pool, hashes_);
+  Measure([&] { Release(pool, blocks); });
+}
+
+void BusyClient::Prefetch() {
+  const PoolId pool = AttachPool();
+  const PoolId region = RegionWith(hashes_);
+  Measure([&] {
+    const auto reply = client_.Call<wire::PrefetchReply>(wire::Prefetch{pool, hashes_});
+    EXPECT_EQ(reply.count, kMost);
+  });
+  Measure([&] { (void)client_.Call<wire::PrefetchReply>(wire::Prefetch{region, hashes_}); });
+}
+
+void BusyClient::Lookup() {
+  const PoolId pool = PoolWith(hashes_);
+  Measure([&] {
+    const auto reply = client_.Call<wire::LookupReply>(
+        wire::Lookup{.every_prefix = true, .parts = {{pool, hashes_}}});
+    EXPECT_EQ(reply.prefixes.size(), kMost);
+  });
+}
+
+void BusyClient::Pin() {
+  const PoolId pool = PoolWith(hashes_);
+  for (const int64_t ttl_ms : {kMinuteMs, 2 * kMinuteMs, int64_t{0}}) {
+    Measure([&] { (void)client_.Call<wire::PinReply>(wire::Pin{pool, ttl_ms, hashes_}); });
+  }
+}
+
+void BusyClient::Workspace() {
+  const PoolId pool = AttachPool();
+  Measure([&] {
+    (void)client_.Call<wire::WorkspaceReply>(wire::Workspace{pool, 0, kWorkspaceBytes});
+  });
+}
+
+void BusyClient::WorkspaceClose() {
+  const PoolId pool = AttachPool();
+  (void)client_.Call<wire::WorkspaceReply>(wire::Workspace{pool, 0, kWorkspaceBytes});
+  Measure([&] {
+    client_.Send(wire::WorkspaceClose{0});
+    (void)client_.Call<wire::Pong>(wire::Ping{});
+  });
+}
+
+void BusyClient::Attend() {
+  const PoolId pool = AttachPool();
+  const std::vector<BlockHandle> blocks = Keep(pool, hashes_);
+  (void)client_.Call<wire::WorkspaceReply>(wire::Workspace{pool, 0, 64 * kMiB});
+  wire::Attend attend{.pool = pool, .q_heads = 1, .output_offset = 32 * kMiB, .blocks = blocks};
+  const uint32_t tokens = kMost / wire::kMaxAttendSequences;
+  attend.sequences.assign(wire::kMaxAttendSequences, {.query_tokens = 1, .kv_tokens = tokens});
+  Measure([&] {
+    client_.Send(attend);
+    (void)client_.Receive();
+  });
+}
+
+void BusyClient::Stats() {
+  (void)AttachPool();
+  Measure([&] { (void)client_.Call<wire::StatsReply>(wire::Stats{}); });
+}
+
+void BusyClient::Ping() {
+  (void)client_.Hello();
+  Measure([&] { (void)client_.Call<wire::Pong>(wire::Ping{}); });
+}
+
+void BusyClient::Open() {
+  (void)AttachPool();
+  wire::OpenRegion of_blocks = RegionOf(kModel);
+  of_blocks.blocks = wire::kMaxRegionBlocks;
+  of_blocks.bytes = wire::kMaxRegionBlocks * kBlockBytes;
+  const UniqueFd large = MakeMemory(of_blocks.bytes);
+  Measure([&] {
+    client_.SendWithDescriptor(of_blocks, large.get());
+    (void)client_.Expect<wire::OpenRegionReply>();
+  });
+  wire::OpenRegion of_pieces = RegionOf(kModel);
+  of_pieces.pieces.assign(wire::kMaxRegionPieces, {0, kBlockBytes, kBlockBytes});
+  Measure([&] {
+    client_.SendWithDescriptor(of_pieces, memory_.get());
+    (void)client_.Receive();
+  });
+}
+
+void BusyClient::Close() {
+  (void)AttachPool();
+  const PoolId region = RegionWith(hashes_);
+  Measure([&] {
+    for (int i = 0; i < 3; ++i) client_.Send(LoadOf(region, hashes_));
+    const uint64_t closed = client_.Send(wire::CloseRegion{region});
+    for (auto received = client_.Receive(); received; received = client_.Receive()) {
+      if (received->request_id == closed) return;
+    }
+  });
+}
+
+void BusyClient::StoreAll() {
+  (void)AttachPool();
+  const PoolId region = OpenRegion();
+  Measure([&] {
+    Store(region, hashes_, 0);
+    EXPECT_EQ(ExpectDone().copied, kHalf);
+  });
+  Measure([&] {
+    Store(region, hashes_, 0);
+    EXPECT_EQ(ExpectDone().skipped, kHalf);
+  });
+}
+
+void BusyClient::LoadAll() {
+  (void)AttachPool();
+  const PoolId region = RegionWith(hashes_);
+  const std::vector<BlockHash> one(kMost, hashes_[0]);
+  const std::vector<wire::Load> loads = {LoadOf(region, hashes_),
+                                         LoadOf(region, hashes_, wire::LoadOrder::kLayers),
+                                         LoadOf(region, one)};
+  for (const wire::Load& load : loads) {
+    Measure([&] {
+      client_.Send(load);
+      EXPECT_EQ(ExpectDone().copied, kMost);
+    });
+  }
+  const wire::Load unknown = LoadOf(region, Hashes(kMost, kMost));
+  Measure([&] {
+    client_.Send(unknown);
+    EXPECT_EQ(ExpectDone().failed.size(), kMost);
+  });
+}
+
+void BusyClient::KeepMemory() {
+  (void)client_.Hello();
+  const UniqueFd table = MakeMemory(64 * kKiB);
+  const wire::KeepMemory keep{
+      .name = {1}, .bytes = kRegionBlocks * kBlockBytes, .table_bytes = 64 * kKiB};
+  Measure([&] {
+    client_.SendWithDescriptors(keep, {memory_.get(), table.get()});
+    (void)client_.Receive();
+  });
+}
+
+void BusyClient::TakeMemory() {
+  KeepMemory();
+  Measure([&] { (void)client_.Call<wire::TakeMemoryReply>(wire::TakeMemory{.name = {1}}); });
+}
+
+void BusyClient::ReleaseMemory() {
+  KeepMemory();
+  Measure([&] { (void)client_.Call<wire::ReleaseMemoryReply>(wire::ReleaseMemory{}); });
+}
+
+void BusyClient::Hint() {
+  const PoolId pool = PoolWith(hashes_);
+  Measure([&] {
+    (void)client_.Call<wire::HintReply>(
+        wire::Hint{pool, SequenceHint::kReturns, kMinuteMs, hashes_});
+  });
+  Measure([&] {
+    (void)client_.Call<wire::HintReply>(wire::Hint{pool, SequenceHint::kClosed, 0, hashes_});
+  });
+}
+
+void BusyClient::Resume() {
+  const PoolId pool = AttachPool();
+  wire::Resume resume{.pool = pool, .session = SessionId(1)};
+  resume.claims.assign(wire::kMaxClaimsPerResume, {.references = 1});
+  Measure([&] {
+    client_.Send(resume);
+    (void)client_.Receive();
+  });
+}
+
+void BusyClient::Tokens() {
+  const PoolId pool = PoolWith(hashes_);
+  wire::Tokens tokens{.pool = pool};
+  for (uint32_t i = 0; i < wire::kMaxTokenBlocksPerCall; ++i) {
+    tokens.blocks.push_back({hashes_[i], wire::kMaxTokenIdsPerCall / wire::kMaxTokenBlocksPerCall});
+  }
+  tokens.ids.assign(wire::kMaxTokenIdsPerCall, 7);
+  Measure([&] {
+    client_.Send(tokens, /*want_reply=*/true);
+    (void)client_.Expect<wire::TokensReply>();
+  });
+}
+
+void BusyClient::Detach() {
+  const PoolId pool = AttachPool();
+  (void)Keep(pool, hashes_);
+  for (int i = 0; i < 3; ++i) (void)Acquire(&client_, pool, hashes_, 0);
+  Measure([&] {
+    client_.Send(wire::Detach{pool});
+    (void)client_.Call<wire::Pong>(wire::Ping{});
+  });
+}
+
+void BusyClient::End() {
+  const PoolId pool = AttachPool();
+  (void)Keep(pool, hashes_);
+  for (int i = 0; i < 3; ++i) (void)Acquire(&client_, pool, hashes_, 0);
+  const PoolId region = RegionWith(Hashes(kMost, kMost));
+  for (int i = 0; i < 3; ++i) client_.Send(LoadOf(region, Hashes(kMost, kMost)));
+  Measure([&] {
+    client_.Close();
+    daemon_.WaitUntil([&] { return daemon_.server().session_count() == 0; });
+  });
+}
+
+// A turn of a connection at the loop: as much of a request as one event works on.
+int64_t TurnNs() {
+  static const int64_t turn_ns = BusyClient::LongestEventNs(&BusyClient::Commit);
+  return turn_ns;
+}
+
+// The best of several tries counts, because other work of the machine may cost an event time.
+void ExpectFewTurns(BusyClient::Case run) {
+  int64_t best_ns = INT64_MAX;
+  for (int i = 0; i < kTries && best_ns > kMostTurns * TurnNs(); ++i) {
+    best_ns = std::min(best_ns, BusyClient::LongestEventNs(run));
+  }
+  EXPECT_LE(best_ns, kMostTurns * TurnNs());
+}
+
+std::vector<MessageType> Requests() {
+  std::vector<MessageType> requests;
+#define KVT_X(enumerator, number, name) requests.push_back(MessageType::enumerator);
+  KVT_MESSAGES(KVT_X)
+#undef KVT_X
+  std::erase_if(requests, [](MessageType kind) { return BusyClient::CaseOf(kind) == nullptr; });
+  return requests;
+}
+
+class WorkPerEvent : public testing::TestWithParam<MessageType> {};
+
+TEST_P(WorkPerEvent, IsThatOfAFewTurns) { ExpectFewTurns(BusyClient::CaseOf(GetParam())); }
+
+TEST(WorkAtASessionsEnd, IsThatOfAFewTurns) { ExpectFewTurns(&BusyClient::End); }
+
+INSTANTIATE_TEST_SUITE_P(Requests, WorkPerEvent, testing::ValuesIn(Requests()),
+                         [](const testing::TestParamInfo<MessageType>& kind) {
+                           return std::string(wire::MessageTypeName(kind.param));
+                         });
+
+}  // namespace
+}  // namespace kvtier
