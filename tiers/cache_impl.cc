@@ -84,7 +84,7 @@ void Cache::Impl::GoOn() {
   upkeep.retention.GoOn();
   touches.GoOn();
   regions.GoOn();
-  loader.GoOn();
+  up.loader.GoOn();
   if (loads.CloseSome()) state.SchedulePart();
   Pump();
 }
@@ -436,7 +436,7 @@ Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, i
 Status Cache::MayPin(PoolId pool_id, std::span<const BlockHash> hashes, uint64_t* more) const {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
-  return impl_->retention.MayPin(pool->namespace_id, hashes, more);
+  return impl_->upkeep.retention.MayPin(pool->namespace_id, hashes, more);
 }
 
 Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
