@@ -412,8 +412,8 @@ Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {
 
 // A disk may be mounted yet, a driver loaded, room made, a user be known to a directory service,
 // and a process that holds the directory may end. A file that is wrong in itself, or asks for a
-// shape that the disk's files do not have, stays wrong until it is changed. One that cannot be read
-// stays so until it is put there.
+// shape that the disk's files do not have, stays wrong until it is changed; one that cannot be
+// read, until it is put there.
 bool IsConfigurationError(const Error& error) {
   if (error.reason == "config_unknown_user") return false;
   if (error.reason == "config_unreadable") return true;

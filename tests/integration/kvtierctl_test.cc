@@ -428,8 +428,18 @@ TEST_F(KvtierctlTest, SilentDaemonIsATimeout) {
 TEST_F(KvtierctlTest, DoctorAsRootIsRightAboutAServiceWhoseTenantsAreOtherUsers) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root administers the service of another user";
   const std::string config = directory() + "/tenants.toml";
-  std::ofstream(config) << "[[tenant]]\nname = \"engines\"\nuids = [12345]\n";
+  const auto serve_user = [&](uint32_t uid) {
+    std::ofstream(config) << "[[tenant]]\nname = \"engines\"\nuids = [" << uid << "]\n";
+  };
+  // The start is awaited as a client of it, and so as one of its tenant's users.
+  serve_user(0);
   StartDaemon({}, {}, config);
+  serve_user(12345);
+  ASSERT_EQ(::kill(daemon().pid(), SIGHUP), 0);
+  for (std::string users; users != "[12345]";) {
+    const boost::json::value shown = Admin("config");
+    users = boost::json::serialize(shown.at("tenant").at(0).at("uids"));
+  }
   const ProgramResult doctor = Ctl({"doctor", "--directory", directory(), "--json"});
   const boost::json::value report = Json(doctor);
   EXPECT_EQ(JsonView(&report)["failed"].Count(), 0u) << doctor.output;

@@ -104,7 +104,7 @@ TEST(CompletionTest, BashOffersCommandsOptionsAndChoices) {
   EXPECT_EQ(BashOffers("kvtierctl in", 1), "inspect\n");
   EXPECT_EQ(BashOffers("kvtierctl --json --socket /x un", 4), "unpin\n");
   EXPECT_EQ(BashOffers("kvtierctl ls --ti", 2), "--tier --timeout\n");
-  EXPECT_EQ(BashOffers("kvtierctl ls --tier ''", 3), "pool host disk\n");
+  EXPECT_EQ(BashOffers("kvtierctl ls --tier ''", 3), "pool host disk cold\n");
   EXPECT_EQ(BashOffers("kvtierctl ls --tier h", 3), "host\n");
 }
 

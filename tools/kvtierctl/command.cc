@@ -101,12 +101,13 @@ void CommandContext::Fail(const Error& error) {
   if (!remedy.empty()) fmt::print(stderr, "{}\n", remedy);
 }
 
-int FinishOutput(int exit_code) {
+int FinishOutput(int exit_code, int error_number) {
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written) return exit_code;
-  fmt::print(stderr, "kvtierctl: standard output cannot be written{}{}\n", errno == 0 ? "" : ": ",
-             errno == 0 ? "" : std::strerror(errno));
+  if (error_number == 0) error_number = errno;
+  fmt::print(stderr, "kvtierctl: standard output cannot be written{}{}\n",
+             error_number == 0 ? "" : ": ", error_number == 0 ? "" : std::strerror(error_number));
   return exit_code == 0 ? static_cast<int>(ExitCode::kFailed) : exit_code;
 }
 

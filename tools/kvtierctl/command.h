@@ -61,8 +61,9 @@ struct CommandContext {
 };
 
 // Writes out the rest of standard output. Output that cannot be written (a full disk, a closed
-// descriptor) makes a failure of a success.
-[[nodiscard]] int FinishOutput(int exit_code);
+// descriptor) makes a failure of a success. `error_number` is the errno of an earlier write that
+// failed; 0 if none has.
+[[nodiscard]] int FinishOutput(int exit_code, int error_number = 0);
 
 // ---- progress of a long admin call, on standard error ----
 

@@ -133,8 +133,8 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_DFL);
   try {
     return kvtier::FinishOutput(kvtier::Main(argc, argv));
-  } catch (const std::system_error&) {
+  } catch (const std::system_error& error) {
     // fmt throws it when a long text cannot be written.
-    return kvtier::FinishOutput(static_cast<int>(kvtier::ExitCode::kFailed));
+    return kvtier::FinishOutput(static_cast<int>(kvtier::ExitCode::kFailed), error.code().value());
   }
 }
