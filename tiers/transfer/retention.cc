@@ -58,7 +58,9 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
   const int64_t until_ms = state_.clock.AgeMs() + ttl_ms;
   for (const EntryIndex index : cached) {
     if (ttl_ms > 0) {
-      state_.Pin(index, until_ms);
+      // Others may need it for longer.
+      const int64_t others_ms = state_[index].pinned() ? state_.orders.pins.UntilMs(index) : 0;
+      state_.Pin(index, std::max(until_ms, others_ms));
       // A block declined before is to be on disk now.
       if (state_.Admits()) {
         state_.Apply(index, BlockEvent::kAllowPersist);
