@@ -63,7 +63,9 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     if (index == kNoEntry || state_.Expired(state_[index])) continue;
     ++cached;
     if (ttl_ms > 0) {
-      state_.Pin(index, until_ms);
+      // Others may need it for longer.
+      const int64_t others_ms = state_[index].pinned() ? state_.orders.pins.UntilMs(index) : 0;
+      state_.Pin(index, std::max(until_ms, others_ms));
       // A block declined before is to be on disk now.
       if (state_.Admits()) {
         state_.Apply(index, BlockEvent::kAllowPersist);

@@ -188,6 +188,18 @@ TEST_F(CacheRetentionTest, PinnedBlockOutlivesPressure) {
   Use(Sequence(1, 1));
 }
 
+TEST_F(CacheRetentionTest, AShorterPinDoesNotEndALongerOne) {
+  Start();
+  Put(Sequence(1, 1), RetentionClass::kMemory);
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), 2 * kHourMs));
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), kMinuteMs));
+  AdvanceAndTick(kHourMs);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 1u);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).anywhere());
+  AdvanceAndTick(kHourMs + kMinuteMs);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
 TEST_F(CacheRetentionTest, UnpinnedBlockIsLikeAnyOther) {
   Start();
   Put(Sequence(1, 1), RetentionClass::kMemory);
