@@ -123,12 +123,6 @@ void Loader::Wake(EntryIndex index) {
   }
 }
 
-void Loader::PromoteReferenced(const CachePool& pool) {
-  const TenantLine line = state_.blocks.LineOf(pool);
-  read_queues_.Promote(line, [this](const QueuedRead& read) { return !CanWait(read.arrival); });
-  copy_queue_.Promote(line, [this](const Loadable& block) { return !CanWait(block.arrival); });
-}
-
 void Loader::QueueRead(const Arrival& arrival) {
   const TenantLine tenant = state_.blocks.LineOf(state_[arrival.entry]);
   QueuedRead read{arrival, Ahead(&reads_ahead_, arrival)};
@@ -422,7 +416,7 @@ void Loader::QueueCopy(const Arrival& arrival) {
 // holds up the other.
 bool Loader::PumpCopies() {
   bool progressed = false;
-  for (;;) {
+  for (int batches = 0; batches < kCopyBatchesPerEvent; ++batches) {
     const bool layers = layers_.StartOne([this](TenantLine tenant) { return MayCopy(tenant, 1); });
     const bool blocks = copy_queue_.TakeTurn([this](TenantLine tenant, auto* line) {
       const bool demand = !line->now()->empty();
@@ -433,6 +427,8 @@ bool Loader::PumpCopies() {
     if (!layers && !blocks) return progressed;
     progressed = true;
   }
+  state_.SchedulePart();
+  return false;
 }
 
 void Loader::StartVerifiedCopies() {

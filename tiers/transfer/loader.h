@@ -53,7 +53,11 @@ class Loader {
                    std::vector<PinnedEntry> blocks, uint32_t layers);
   // Prefetched blocks of the pool's tenant that are referenced by now, and not on their way yet, go
   // before those that are not. Looks at a bounded number of those that would go first.
-  void PromoteReferenced(const CachePool& pool);
+  void PromoteReferenced(const CachePool& pool) {
+    const TenantLine line = state_.blocks.LineOf(pool);
+    read_queues_.Promote(line, [this](const QueuedRead& read) { return !CanWait(read.arrival); });
+    copy_queue_.Promote(line, [this](const Loadable& block) { return !CanWait(block.arrival); });
+  }
   // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
   // out to be wrong: no load fails from within this call.
   void StartVerifiedCopies();
