@@ -21,9 +21,11 @@ namespace kvtier {
 // clean, one after the other.
 inline constexpr uint64_t kCopyBatchBytes = 4 * kMiB;
 // However small the pieces are: gathering a request holds the event loop.
-inline constexpr size_t kCopyBatchPieces = 4096;
+inline constexpr size_t kCopyBatchPieces = 1024;
 // Likewise of all requests of one direction and tenant in flight.
-inline constexpr uint64_t kCopyPiecesInFlight = 8 * kCopyBatchPieces;
+inline constexpr uint64_t kCopyPiecesInFlight = 32 * kCopyBatchPieces;
+// Requests that are put together in one event; the next ones follow in events of their own.
+inline constexpr int kCopyBatchesPerEvent = 2;
 
 // A request that is being gathered: pieces of blocks of one pool. Event loop only.
 class CopyBatch {

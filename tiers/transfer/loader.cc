@@ -285,7 +285,7 @@ void Loader::QueueCopy(const Arrival& arrival) {
 // holds up the other.
 bool Loader::PumpCopies() {
   bool progressed = false;
-  for (;;) {
+  for (int batches = 0; batches < kCopyBatchesPerEvent; ++batches) {
     const bool layers = layers_.StartOne([this](TenantLine tenant) { return MayCopy(tenant, 1); });
     const bool blocks = copy_queue_.TakeTurn([this](TenantLine tenant, auto* line) {
       const bool demand = !line->now()->empty();
@@ -296,6 +296,8 @@ bool Loader::PumpCopies() {
     if (!layers && !blocks) return progressed;
     progressed = true;
   }
+  state_.SchedulePart();
+  return false;
 }
 
 void Loader::StartVerifiedCopies() {
