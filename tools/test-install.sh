@@ -14,7 +14,8 @@ source tools/packaging/bare_root.sh  # sets `work`
 [[ $# -le 1 ]] || { echo 'usage: tools/test-install.sh [BUILD_DIRECTORY]' >&2; exit 2; }
 [[ -z ${1:-} ]] || export KVTIER_BUILD_DIRECTORY=$1
 
-# timed WHAT COMMAND...: shows the output of a command only if it fails, and else how long it took.
+# timed WHAT COMMAND...: shows the output of a command only if it fails, and else how long it took, and how long
+# a user waits for the first table.
 timed() {
   local what=$1 started=$SECONDS
   shift
@@ -23,6 +24,7 @@ timed() {
     echo "test-install: $what failed" >&2
     exit 1
   fi
+  grep '^from pip install to the table' "$work/log" || true
   echo "== $what: $((SECONDS - started)) s"
 }
 

@@ -29,6 +29,7 @@ home=$1 wheel=$2 python=$3
 ! command -v g++ >/dev/null || echo "note: there is a compiler here"
 export HOME=$home XDG_CACHE_HOME=$home/cache TMPDIR=$home
 unset XDG_RUNTIME_DIR KVTIER_SOCKET KVTIER_LIBRARY KVTIERD LD_LIBRARY_PATH PYTHONPATH || true
+started=$(date +%s)
 "$python" -m venv "$home/venv"
 PATH=$home/venv/bin:$PATH
 pip install -q --disable-pip-version-check "$wheel"
@@ -55,6 +56,7 @@ serve --set restart.keep_for=0s
 sed -n "/serves user/,/Ctrl-C/p" "$home/kvtierd.log"
 kvtierctl doctor
 python -m kvtier.demo
+echo "from pip install to the table of the demonstration: $(($(date +%s) - started)) s"
 python -m kvtier.demo --private >"$home/private.log"
 tail -n 1 "$home/private.log"
 kvtierctl status
