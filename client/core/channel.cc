@@ -42,10 +42,11 @@ size_t DescriptorsOf(const wire::Frame& frame) {
 }  // namespace
 
 Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink,
-                 std::function<void()> on_lost)
+                 std::function<void()> on_lost, std::function<void()> on_abandoned)
     : socket_(std::move(socket)),
       sink_(std::move(sink)),
       on_lost_(std::move(on_lost)),
+      on_abandoned_(std::move(on_abandoned)),
       decoder_(max_frame_bytes) {}
 
 Channel::~Channel() = default;
@@ -57,11 +58,15 @@ Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<cons
     pending_.push_back(pending);
   });
   const Status waited = sent ? WaitUntil([&] { return pending->done; }, deadline) : sent;
-  {
+  const bool abandoned = [&] {
     const std::lock_guard lock(mutex_);
     std::erase(pending_, pending);
-    if (!pending->done && sent && on_cancelled) on_cancelled(pending->request_id);
-  }
+    if (pending->done || !sent || failure_) return false;
+    abandoned_.insert(pending->request_id);
+    if (on_cancelled) on_cancelled(pending->request_id);
+    return true;
+  }();
+  if (abandoned && on_abandoned_) on_abandoned_();
   if (pending->refusal) return tl::unexpected(*std::move(pending->refusal));
   if (pending->done) return {};
   return waited;
@@ -234,6 +239,7 @@ Status Channel::Dispatch(const wire::Frame& frame) {
         ErrorCode::kCorrupt, "unknown_request_id",
         fmt::format("{} with id {}", wire::MessageTypeName(frame.type), frame.request_id));
   }
+  abandoned_.erase(frame.request_id);
   (void)TakeDescriptors(frame);
   return sink_(frame);
 }
@@ -261,6 +267,15 @@ Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
   }
   pending->done = true;
   return {};
+}
+
+Status Channel::SendDeferred(Deadline deadline) {
+  return Send([](uint64_t, std::vector<std::byte>*) {}, {}, deadline, {});
+}
+
+bool Channel::AwaitsLateReplies() {
+  const std::lock_guard lock(mutex_);
+  return !failure_ && !abandoned_.empty();
 }
 
 void Channel::Abort(const Error& error) {

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <unordered_set>
 #include <vector>
 
 #include "base/posix.h"
@@ -39,7 +40,9 @@ class Channel {
   };
 
   // `on_lost`, if any, runs once, under the channel's lock, when the connection is lost.
-  Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink, std::function<void()> on_lost = {});
+  // `on_abandoned`, if any, runs without it each time that a caller has given up waiting.
+  Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink, std::function<void()> on_lost = {},
+          std::function<void()> on_abandoned = {});
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -73,6 +76,10 @@ class Channel {
   void Defer(const Message& message) {
     wire::Encode(message, ++last_request_id_, &deferred_output_);
   }
+  // Sends the deferred messages, without a request. Errors: as Post.
+  [[nodiscard]] Status SendDeferred(Deadline deadline);
+  // Whether the daemon owes a reply for which no caller waits any more.
+  [[nodiscard]] bool AwaitsLateReplies();
   // Ends the connection: the daemon broke the protocol as `error` says.
   void Abort(const Error& error);
   // The daemon's last message about the connection as a whole before it closed it. REQUIRES: lock
@@ -137,6 +144,7 @@ class Channel {
   const UniqueFd socket_;
   const Sink sink_;
   const std::function<void()> on_lost_;
+  const std::function<void()> on_abandoned_;
 
   // Taken before mutex_, held while a request is written.
   std::mutex send_mutex_;
@@ -145,6 +153,7 @@ class Channel {
   std::mutex mutex_;
   uint64_t last_request_id_ = 0;
   std::vector<Pending*> pending_;
+  std::unordered_set<uint64_t> abandoned_;  // requests whose callers have given up
   std::vector<Waiter*> waiters_;
   std::vector<std::byte> deferred_output_;
   std::optional<Error> failure_;

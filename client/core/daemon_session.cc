@@ -32,7 +32,8 @@ DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
     : errors_(errors),
       channel_(
           std::move(socket), wire::kMaxFrameBytes,
-          [this](const wire::Frame& frame) { return OnFrame(frame); }, [this] { OnLost(); }) {}
+          [this](const wire::Frame& frame) { return OnFrame(frame); }, [this] { OnLost(); },
+          [this] { OnAbandoned(); }) {}
 
 Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline) {
   const wire::Hello hello{.client_name = client_name};
@@ -57,12 +58,18 @@ Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline
 }
 
 void DaemonSession::WatchForLoss() {
-  const std::lock_guard lock(watch_mutex_);
+  const std::lock_guard lock(threads_mutex_);
   if (watch_) return;
   watch_ = std::make_unique<LossWatch>(channel_.socket(), [this] {
     // Takes in the daemon's last messages; then the channel knows of the loss, too.
     if (!channel_.Poll() && counters_) counters_->ReleaseAll();
   });
+}
+
+void DaemonSession::OnAbandoned() {
+  const std::lock_guard lock(threads_mutex_);
+  if (!late_replies_) late_replies_ = std::make_unique<LateReplies>(&channel_);
+  late_replies_->Wake();
 }
 
 void DaemonSession::OnLost() {

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "client/core/async_errors.h"
 #include "client/core/channel.h"
+#include "client/core/late_replies.h"
 #include "client/core/load_counters.h"
 #include "client/core/loads.h"
 #include "client/core/transfers.h"
@@ -88,8 +89,9 @@ class DaemonSession {
   [[nodiscard]] Status OnLateAttach(const wire::Frame& frame);
   [[nodiscard]] Status OnTransferDone(const wire::Frame& frame);
   [[nodiscard]] Status OnError(const wire::Frame& frame);
-  // The channel's on_lost.
+  // The channel's on_lost and on_abandoned.
   void OnLost();
+  void OnAbandoned();
   void Report(uint64_t request_id, uint32_t position, ErrorCode code, std::string reason);
 
   AsyncErrors* const errors_;
@@ -107,8 +109,10 @@ class DaemonSession {
 
   Channel channel_;
 
-  std::mutex watch_mutex_;
-  std::unique_ptr<LossWatch> watch_;  // guarded by watch_mutex_
+  std::mutex threads_mutex_;
+  // Guarded by threads_mutex_; each is made when it is first needed.
+  std::unique_ptr<LossWatch> watch_;
+  std::unique_ptr<LateReplies> late_replies_;
 };
 
 }  // namespace kvtier::client

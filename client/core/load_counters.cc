@@ -2,8 +2,6 @@
 #include "client/core/load_counters.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -15,6 +13,7 @@
 #include <utility>
 
 #include "base/memory_file.h"
+#include "client/core/own_thread.h"
 
 namespace kvtier::client {
 namespace {
@@ -144,16 +143,10 @@ bool CounterPace::Pause() const {
 }
 
 LossWatch::LossWatch(int socket, std::function<void()> on_lost)
-    : socket_(socket), on_lost_(std::move(on_lost)), stop_(::eventfd(0, EFD_CLOEXEC)) {
-  // The application's signals are for its own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { Watch(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "kvt-loss-watch");
-}
+    : socket_(socket),
+      on_lost_(std::move(on_lost)),
+      stop_(::eventfd(0, EFD_CLOEXEC)),
+      thread_(StartOwnThread("kvt-loss-watch", [this] { Watch(); })) {}
 
 LossWatch::~LossWatch() {
   const uint64_t one = 1;

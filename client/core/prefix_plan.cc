@@ -6,7 +6,8 @@
 namespace kvtier::client {
 
 PrefixPlan PrefixPlan::Make(const BlockHasher& hasher, std::span<const uint32_t> tokens,
-                            uint64_t leave_tokens, uint64_t reserve_tokens, size_t max_hashes) {
+                            uint64_t leave_tokens, uint64_t reserve_tokens, size_t max_hashes,
+                            size_t first_block) {
   const uint32_t block_tokens = hasher.block_tokens();
   PrefixPlan plan;
   plan.usable_tokens = tokens.size() > leave_tokens ? tokens.size() - leave_tokens : 0;
@@ -15,10 +16,11 @@ PrefixPlan PrefixPlan::Make(const BlockHasher& hasher, std::span<const uint32_t>
   if (plan.usable_tokens == 0) return plan;
 
   const size_t last_block = (plan.usable_tokens - 1) / block_tokens;
-  plan.full_blocks = std::min(last_block, max_hashes);
-  if (plan.full_blocks < last_block) {
-    plan.usable_tokens = plan.full_blocks * block_tokens;
-    plan.new_blocks = static_cast<uint32_t>(total_blocks - plan.full_blocks);
+  plan.full_blocks = std::min(last_block - first_block, max_hashes);
+  if (first_block + plan.full_blocks < last_block) {
+    plan.usable_tokens = (first_block + plan.full_blocks) * block_tokens;
+    plan.new_blocks = 0;
+    plan.is_last = false;
     return plan;
   }
   const std::span<const uint32_t> behind = tokens.subspan(last_block * block_tokens);
@@ -30,6 +32,12 @@ PrefixPlan PrefixPlan::Make(const BlockHasher& hasher, std::span<const uint32_t>
   const bool whole = plan.usable_tokens % block_tokens == 0;
   plan.new_blocks = static_cast<uint32_t>(total_blocks - last_block - (whole ? 1 : 0));
   return plan;
+}
+
+void PrefixPlan::LeaveOutPartial(uint32_t block_tokens) {
+  partial_blocks.clear();
+  partial_tokens.clear();
+  usable_tokens -= usable_tokens % block_tokens;
 }
 
 }  // namespace kvtier::client

@@ -12,6 +12,8 @@
 namespace kvtier::client {
 namespace {
 
+constexpr const char* kPoolFull = "pool_full";
+
 Error LostBlocks(std::string context) {
   return {ErrorCode::kStaleHandle, "connection_lost", std::move(context)};
 }
@@ -66,18 +68,43 @@ Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachmen
 }
 
 Status Sequence::AcquirePrefix() {
-  const PrefixPlan plan =
-      PrefixPlan::Make(hasher_, tokens_, options_.leave_tokens, options_.reserve_tokens,
-                       attachment_->link()->session->limits().max_hashes);
-  const uint32_t new_blocks = std::min(plan.new_blocks, MaxNewBlocks());
-  KVT_ASSIGN_OR_RETURN(
-      const AcquiredPart reply,
-      attachment_->Acquire(std::span(hasher_.hashes()).first(plan.full_blocks), plan.partial_blocks,
-                           new_blocks, RequestDeadline(), wire::LoadOrder::kBlocks, Wish()));
-  AdoptHits(plan, reply);
-  KVT_RETURN_IF_ERROR(GrowTo(BlocksOf(tokens_.size() + options_.reserve_tokens, block_tokens())));
+  KVT_RETURN_IF_ERROR(AcquireMore());
+  if (!found_all_) {
+    KVT_RETURN_IF_ERROR(GrowTo(BlocksOf(tokens_.size() + options_.reserve_tokens, block_tokens())));
+  }
   if (load_.value != 0) return {};
   return Settle();
+}
+
+// A call names a limited number of blocks. Where all of them are found, another call asks for those
+// behind: at once, or when the found ones have been loaded.
+Status Sequence::AcquireMore() {
+  do {
+    PrefixPlan plan =
+        PrefixPlan::Make(hasher_, tokens_, options_.leave_tokens, options_.reserve_tokens,
+                         attachment_->link()->session->limits().max_hashes, cached_blocks_);
+    const size_t most = cached_blocks_ + plan.full_blocks + 1 + plan.new_blocks;
+    if (most > attachment_->blocks() && plan.MayCopy(block_tokens())) {
+      plan.LeaveOutPartial(block_tokens());
+    }
+    Result<AcquiredPart> reply = Ask(plan);
+    if (!reply && reply.error().reason == kPoolFull && plan.MayCopy(block_tokens())) {
+      plan.LeaveOutPartial(block_tokens());
+      reply = Ask(plan);
+    }
+    if (!reply) return tl::unexpected(std::move(reply).error());
+    const size_t expected = cached_blocks_ + plan.full_blocks;
+    AdoptHits(plan, *reply);
+    found_all_ = !plan.is_last && cached_blocks_ == expected;
+  } while (found_all_ && load_.value == 0);
+  return {};
+}
+
+Result<AcquiredPart> Sequence::Ask(const PrefixPlan& plan) const {
+  return attachment_->Acquire(std::span(hasher_.hashes()).subspan(cached_blocks_, plan.full_blocks),
+                              plan.partial_blocks, std::min(plan.new_blocks, MaxNewBlocks()),
+                              RequestDeadline(), wire::LoadOrder::kBlocks,
+                              cached_blocks_ == 0 ? Wish() : LoadWish{});
 }
 
 LoadWish Sequence::Wish() const {
@@ -98,9 +125,10 @@ size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& re
 
 void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
   const size_t hits = CountGenuineHits(plan, reply);
-  forecast_ = reply.forecast.value_or(LoadForecast{});
+  const size_t before = cached_tiers_.size();  // of an earlier call
+  if (before == 0) forecast_ = reply.forecast.value_or(LoadForecast{});
   const bool has_partial = reply.partial_block && hits == reply.hits.size();
-  uint64_t covered = (hits - (has_partial ? 1 : 0)) * uint64_t{block_tokens()};
+  uint64_t covered = (before + hits - (has_partial ? 1 : 0)) * uint64_t{block_tokens()};
   if (has_partial) covered += plan.partial_tokens[*reply.partial_block];
   cached_end_ = std::min(covered, plan.usable_tokens);
   cached_blocks_ = cached_end_ / block_tokens();
@@ -111,9 +139,10 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
   std::vector<BlockHandle> unused;
   for (size_t i = 0; i < reply.hits.size(); ++i) {
     const AcquiredBlock& hit = reply.hits[i];
-    if (i < cached_blocks_) {
+    const size_t block = before + i;
+    if (block < cached_blocks_) {
       blocks_.push_back(hit.handle);
-    } else if (i == cached_blocks_ && copies) {
+    } else if (block == cached_blocks_ && copies) {
       copy_source_ = hit.handle;
     } else {
       unused.push_back(hit.handle);
@@ -124,7 +153,8 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
   blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
   ReleaseBlocks(std::move(unused));
   load_ = reply.load;
-  load_hits_ = static_cast<uint32_t>(cached_tiers_.size());
+  load_first_ = static_cast<uint32_t>(before);
+  load_hits_ = static_cast<uint32_t>(cached_tiers_.size() - before);
   miss_ = reply.miss;
 }
 
@@ -144,9 +174,14 @@ Status Sequence::Wait(Deadline deadline) {
     }
     if (progress.ready < load_hits_) {
       miss_ = progress.miss;
-      LoseHitsFrom(progress.ready);
+      LoseHitsFrom(load_first_ + progress.ready);
+      found_all_ = false;
     }
     load_ = LoadId{};
+    if (std::exchange(found_all_, false)) {
+      const Status more = AcquireMore();
+      if (!more) return tl::unexpected(LostIfUnavailable(more.error()));
+    }
   }
   if (ready_) return Check();
   const Status settled = Settle();
@@ -425,6 +460,7 @@ Status Sequence::Resume(uint64_t resumes) {
 
 void Sequence::EndLoadEarly() {
   load_ = LoadId{};
+  found_all_ = false;
   const auto end = blocks_.begin() + static_cast<ptrdiff_t>(cached_blocks_);
   const auto lost =
       std::find_if(blocks_.begin(), end, [this](auto block) { return IsLost(block); });

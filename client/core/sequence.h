@@ -82,6 +82,9 @@ class Sequence {
            BlockHasher hasher);
 
   [[nodiscard]] Status AcquirePrefix();
+  // Acquires the blocks behind those that were found, until some are not or have to be loaded.
+  [[nodiscard]] Status AcquireMore();
+  [[nodiscard]] Result<AcquiredPart> Ask(const PrefixPlan& plan) const;
   [[nodiscard]] LoadWish Wish() const;
   // Takes over what an acquire brought: the prefix that is kept, the block to copy from, and the
   // private blocks.
@@ -150,7 +153,9 @@ class Sequence {
   LoadForecast forecast_;
   uint64_t computed_tokens_ = 0;
   LoadId load_;
+  uint32_t load_first_ = 0;  // of the hits, the first that the load brings or names
   uint32_t load_hits_ = 0;
+  bool found_all_ = false;  // that a call may name: those behind have not been asked for
   MissReason miss_ = MissReason::kNone;
   bool ready_ = false;
   // How often the attachment had been resumed when all blocks were last known to be held.

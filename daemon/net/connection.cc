@@ -2,6 +2,7 @@
 #include "daemon/net/connection.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -157,6 +158,10 @@ void Connection::AcceptDescriptors() {
 // Nothing is received before it is known to come without descriptors: recvmsg would put them into
 // this process's table, or drop their last references, which may take as long as the peer likes.
 bool Connection::ReceiveOnce() {
+  if (deaf_ && unread_ == 0) {
+    End({ErrorCode::kUnavailable, "peer_closed", "takes no replies"}, EndedBy::kPeer);
+    return false;
+  }
   // As much as the turn may cost: what one connection sends at once can be many turns' worth.
   std::span<std::byte> space = decoder_.Prepare();
   space = space.first(std::min<size_t>(space.size(), size_t{quantum_} * kBytesPerItem));
@@ -213,6 +218,8 @@ bool Connection::Received(const Result<std::optional<size_t>>& received) {
   } else if (received->has_value()) {
     decoder_.Commit(**received);
     Spend(**received / kBytesPerItem);
+    unread_ -= std::min(unread_, **received);
+    readable_ |= deaf_;
     return true;
   }
   return false;
@@ -257,8 +264,27 @@ void Connection::FlushUnlessBatching() {
 void Connection::Flush() {
   if (state_ == State::kClosed) return;
   const Result<size_t> sent = outbox_.SendTo(socket_.get());
-  if (!sent) return End(sent.error(), EndedBy::kPeer);
-  AfterSending(*sent);
+  if (sent) return AfterSending(*sent);
+  if (state_ != State::kOpen || deaf_) return End(sent.error(), EndedBy::kPeer);
+  BecomeDeaf();
+}
+
+// A client that gives back its blocks and closes its connection may have a load's event on the way.
+// If its last requests were dropped, its blocks would stay out of use for as long as its process
+// lives.
+void Connection::BecomeDeaf() {
+  deaf_ = true;
+  outbox_.Clear();
+  congested_ = false;
+  slow_reader_.Cancel();
+  int waiting = 0;
+  if (::ioctl(socket_.get(), FIONREAD, &waiting) == 0) unread_ = static_cast<size_t>(waiting);
+  readable_ = true;
+  if (pauses_ > 0) {
+    End({ErrorCode::kUnavailable, "peer_closed", "takes no replies"}, EndedBy::kPeer);
+  } else {
+    ContinueLater();
+  }
 }
 
 void Connection::AfterSending(size_t sent) {

@@ -75,7 +75,8 @@ class ConnectionListener {
 // out one at a time and in order; replies leave in the order in which they were queued.
 //
 // Nothing that is sent can fail for the caller. When the connection is closing or closed, Send does
-// nothing, and OnClosed tells why once.
+// nothing, and OnClosed tells why once. A peer may have closed its end with replies on their way:
+// the requests that it sent before are handed out first.
 class Connection {
  public:
   // Makes the socket non-blocking and its buffers large. Connections of one `tenant` share its
@@ -141,6 +142,9 @@ class Connection {
   void Pause() { ++pauses_; }
   void Resume();
 
+  // The peer takes no replies any more. Its earlier requests are still handed out.
+  [[nodiscard]] bool deaf() const { return deaf_; }
+
   // More is queued than the limit allows: events that can wait should. `drained` is called, from a
   // later event, when that is over; a second call of OnceUncongested replaces the first's callback,
   // and none is called once the connection has ended.
@@ -163,7 +167,7 @@ class Connection {
     outbox_.Append(std::forward<Encode>(encode));
     FlushUnlessBatching();
   }
-  [[nodiscard]] bool CanSend() const { return state_ == State::kOpen; }
+  [[nodiscard]] bool CanSend() const { return state_ == State::kOpen && !deaf_; }
   [[nodiscard]] bool MayRead() const {
     return state_ == State::kOpen && pauses_ == 0 && !congested_;
   }
@@ -197,6 +201,8 @@ class Connection {
   // Restarts the slow-reader clock if any byte went, and decides whether the connection has ended
   // or may be read from again.
   void AfterSending(size_t sent);
+  // The peer took no reply: the connection ends when its earlier requests are handed out.
+  void BecomeDeaf();
   enum class EndedBy : uint8_t { kPeer, kDaemon };
   void End(const Error& why, EndedBy by);
   void ShutDown();
@@ -221,6 +227,8 @@ class Connection {
   std::deque<ForeignFd> descriptors_;  // of the next frame
   bool batching_ = false;
   bool congested_ = false;
+  bool deaf_ = false;
+  size_t unread_ = 0;  // of a deaf peer: so many bytes are still to be received
   bool readable_ = false;
   bool idle_ = false;   // since the last GiveBackMemory
   uint32_t spent_ = 0;  // in this turn

@@ -107,6 +107,9 @@ AcquireRequest AcquireHandler::ToCache(const Call& call, const wire::Acquire& re
 
 Status AcquireHandler::OnAcquire(const Call& call, const wire::Acquire& request) {
   KVT_RETURN_IF_ERROR(CheckAcquire(request));
+  // It would get blocks that it never hears of, and they would stay out of use until its process
+  // ends.
+  if (replies_.connection().deaf()) return MakeError(ErrorCode::kUnavailable, "peer_closed");
   // Counted before the cache is asked, since it may answer within the call. OnAcquired counts down
   // for every answer, and resumes the connection at the same number.
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();

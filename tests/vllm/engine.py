@@ -97,6 +97,8 @@ def generate(engine, request):
     parameters = SamplingParams(
         temperature=0.0, max_tokens=request.get("tokens", 16), ignore_eos=True, detokenize=False
     )
+    if "hints" in request:
+        parameters.extra_args = {"kv_transfer_params": {"kvtier": request["hints"]}}
     salt = {"cache_salt": request["cache_salt"]} if "cache_salt" in request else {}
     adapter = None
     if "adapter" in request:

@@ -62,6 +62,7 @@ class FakeRegion:
     def __init__(self, daemon: FakeDaemon, rows: np.ndarray) -> None:
         self.lost = False
         self.closed = False
+        self.retention = None  # of the last store
         self.hold = False  # keeps transfers under way until `release`
         self._daemon = daemon
         self._rows = rows
@@ -71,6 +72,7 @@ class FakeRegion:
 
     def store_many(self, blocks, hashes, parents, tokens, depths, retention):
         assert len(blocks) == len(hashes) == len(parents) == len(tokens) == len(depths)
+        self.retention = retention
         return self._begin(("store", blocks, hashes, parents, depths))
 
     def load_many(self, blocks, hashes):

@@ -51,6 +51,15 @@ class WorkerSideTest(LinkCase):
         self.assertEqual(self.side.take_stored(), {})
         self.assertEqual(self.side.counts["store", "copied"], 3)
 
+    def test_blocks_have_the_engine_s_retention_unless_their_request_wishes_another(self):
+        self.side.begin(StepPlan(stores=[self.blocks(1, 2)]))
+        self.assertEqual(self.region.retention, Retention.EXTENDED)
+        store = self.blocks(3, 4)
+        store.retentions[1] = Retention.MEMORY
+        self.side.begin(StepPlan(stores=[store]))
+        expected = [Retention.EXTENDED, Retention.MEMORY]
+        self.assertEqual(self.region.retention.tolist(), expected)
+
     def wait(self, pause, timeout_s=PATIENCE_S, begin_ready=lambda: None):
         """Waits for a load; pause: instead of a pause."""
         now = itertools.count()

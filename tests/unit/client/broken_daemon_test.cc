@@ -111,7 +111,7 @@ TEST_F(BrokenDaemonTest, ASilentDaemonIsATimeout) {
   EXPECT_TRUE(connection_->IsConnected());
 }
 
-TEST_F(BrokenDaemonTest, WhatIsGrantedTooLateIsReleased) {
+TEST_F(BrokenDaemonTest, WhatIsGrantedTooLateIsReleasedWhileTheClientIdles) {
   Attach(ImpatientOptions());
   Fill(Hashes(1, 2));
   ASSERT_EQ(References(), 0u);
@@ -123,9 +123,11 @@ TEST_F(BrokenDaemonTest, WhatIsGrantedTooLateIsReleased) {
   daemon_->HoldBack(wire::MessageType::kAcquire);
   EXPECT_EQ(pool_->Acquire(Hashes(1, 2), {}, 3).error().code, KVT_TIMEOUT);
   EXPECT_EQ(daemon_->references(), 5u);
+  const int before = daemon_->Requests(wire::MessageType::kRelease);
   daemon_->Send(FrameOf(granted, daemon_->WaitForHeldBack()));
-  ASSERT_TRUE(connection_->IsConnected());
-  EXPECT_EQ(References(), 0u);
+  // No other call is made.
+  daemon_->WaitForRequests(wire::MessageType::kRelease, before + 1);
+  EXPECT_EQ(daemon_->references(), 0u);
 }
 
 TEST_F(BrokenDaemonTest, AnswersThatComeTooLateAreLetGo) {

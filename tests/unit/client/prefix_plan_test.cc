@@ -16,12 +16,12 @@ constexpr uint32_t kBlockTokens = 4;
 constexpr size_t kManyHashes = 1000;
 
 PrefixPlan PlanOf(uint32_t token_count, uint64_t leave, uint64_t reserve = 0,
-                  size_t max_hashes = kManyHashes) {
+                  size_t max_hashes = kManyHashes, size_t first_block = 0) {
   std::vector<uint32_t> tokens(token_count);
   std::iota(tokens.begin(), tokens.end(), 100);
   BlockHasher hasher(kBlockTokens);
   hasher.Extend(tokens);
-  return PrefixPlan::Make(hasher, tokens, leave, reserve, max_hashes);
+  return PrefixPlan::Make(hasher, tokens, leave, reserve, max_hashes, first_block);
 }
 
 TEST(PrefixPlan, AsksForFullBlocksAndEveryTailBehindThem) {
@@ -73,12 +73,30 @@ TEST(PrefixPlan, ReservedTokensNeedBlocksToo) {
   EXPECT_EQ(PlanOf(9, 1, 4).new_blocks, 2u);
 }
 
-TEST(PrefixPlan, BeyondTheDaemonsLimitTheRestIsComputed) {
-  const PrefixPlan plan = PlanOf(41, 1, 0, 5);
-  EXPECT_EQ(plan.full_blocks, 5u);
-  EXPECT_EQ(plan.usable_tokens, 20u);
+TEST(PrefixPlan, BlocksBeyondTheDaemonsLimitAreAskedForByTheNextPlan) {
+  const PrefixPlan plan = PlanOf(41, 1, 0, 6);
+  EXPECT_EQ(plan.full_blocks, 6u);
+  EXPECT_EQ(plan.usable_tokens, 24u);
   EXPECT_TRUE(plan.partial_blocks.empty());
-  EXPECT_EQ(plan.new_blocks, 6u);
+  EXPECT_EQ(plan.new_blocks, 0u);
+  EXPECT_FALSE(plan.is_last);
+  const PrefixPlan next = PlanOf(41, 1, 0, 6, 6);
+  EXPECT_EQ(next.full_blocks, 3u);
+  EXPECT_EQ(next.usable_tokens, 40u);
+  EXPECT_EQ(next.partial_blocks.size(), 4u);
+  EXPECT_EQ(next.new_blocks, 1u);
+  EXPECT_TRUE(next.is_last);
+}
+
+TEST(PrefixPlan, WithoutTheBlockThatIsCopiedTheLastOneIsComputed) {
+  PrefixPlan plan = PlanOf(8, 1);
+  ASSERT_TRUE(plan.MayCopy(kBlockTokens));
+  plan.LeaveOutPartial(kBlockTokens);
+  EXPECT_EQ(plan.usable_tokens, 4u);
+  EXPECT_TRUE(plan.partial_blocks.empty());
+  EXPECT_EQ(plan.new_blocks, 1u);
+  EXPECT_FALSE(plan.MayCopy(kBlockTokens));
+  EXPECT_FALSE(PlanOf(9, 1).MayCopy(kBlockTokens));
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ TEST_F(RegionTest, ADescriptorGoesWithItsOwnRequestBehindWhatWasPutOff) {
   Connect(ImpatientOptions());
   Fill(Hashes(1, 1));
   ASSERT_TRUE(connection_->Ping()) << "the block is in the cache now";
-  // An acquire that is granted too late has its release sent ahead of the next request.
+  // The release of an acquire that is granted too late goes by itself or ahead of the next request.
   wire::AcquireReply granted;
   daemon_->WithCache([&](FakeCache* cache) {
     const std::vector<BlockHash> hashes = {WireHash(1)};
@@ -144,9 +144,8 @@ TEST_F(RegionTest, ADescriptorGoesWithItsOwnRequestBehindWhatWasPutOff) {
   EXPECT_EQ(pool_->Acquire(Hashes(1, 1)).error().code, KVT_TIMEOUT);
   const int releases = daemon_->Requests(wire::MessageType::kRelease);
   daemon_->Send(FrameOf(granted, daemon_->WaitForHeldBack()));
-  ASSERT_TRUE(connection_->IsConnected());
   Open();
-  EXPECT_EQ(daemon_->Requests(wire::MessageType::kRelease), releases + 1);
+  daemon_->WaitForRequests(wire::MessageType::kRelease, releases + 1);
   EXPECT_EQ(daemon_->RegionMemory().size(), kBlocks * kBlockBytes);
 }
 
@@ -191,14 +190,13 @@ TEST_F(RegionTest, TheDaemonsRefusalIsTheCallsError) {
   EXPECT_TRUE(connection_->IsConnected());
 }
 
-TEST_F(RegionTest, ARegionThatIsOpenedTooLateIsClosed) {
+TEST_F(RegionTest, ARegionThatIsOpenedTooLateIsClosedWhileTheClientIdles) {
   Connect(ImpatientOptions());
   daemon_->HoldBack(wire::MessageType::kOpenRegion);
   EXPECT_EQ(connection_->OpenRegion(model_, SharedMemory()).error().code, KVT_TIMEOUT);
   daemon_->Send(FrameOf(wire::OpenRegionReply{kRegion, kBlockBytes}, daemon_->WaitForHeldBack()));
-  ASSERT_TRUE(connection_->IsConnected());
-  EXPECT_TRUE(connection_->Ping());
-  EXPECT_EQ(daemon_->Requests(wire::MessageType::kCloseRegion), 1);
+  daemon_->WaitForRequests(wire::MessageType::kCloseRegion, 1);
+  EXPECT_TRUE(connection_->IsConnected());
 }
 
 TEST_F(RegionTest, ClosingWaitsUntilTheDaemonSaysThatNothingTouchesTheMemory) {

@@ -553,17 +553,5 @@ TEST_F(SequenceTest, WithoutADaemonThereIsNoSequence) {
   EXPECT_TRUE(pool_->OpenSequence(Tokens(6)).error().unavailable());
 }
 
-TEST_F(SequenceTest, ALargeSequenceAllocatesInCallsTheDaemonTakes) {
-  pool_.reset();
-  connection_.reset();
-  StartDaemon({.max_hashes = 3});
-  // The fake's HELLO leaves max_blocks alone; hashes beyond its limit are simply not asked for.
-  Attach();
-  Cache(Tokens(24));
-  const auto sequence = pool_->OpenSequence(Tokens(24));
-  ASSERT_TRUE(sequence) << sequence.error().ToString();
-  EXPECT_EQ(sequence->cached_tokens(), 12u);
-}
-
 }  // namespace
 }  // namespace kvtier::client

@@ -127,6 +127,29 @@ TEST_F(ConnectionTest, PeerThatGoesWhilePausedIsSeenToGo) {
   EXPECT_EQ(listener_.frames.size(), 1u);
 }
 
+TEST_F(ConnectionTest, WhatAPeerSentBeforeItWentIsHandedOutThoughNoReplyCanBeSent) {
+  listener_.on_frame = [&](const wire::Frame& frame) {
+    connection_->Send(frame.request_id, ReplyOf(100));
+  };
+  // More than one turn reads.
+  SendPings(1, 5000);
+  client_.Reset();
+  connection_->Send(0, ReplyOf(100));
+  EXPECT_TRUE(connection_->deaf());
+  RunUntilClosed();
+  EXPECT_EQ(listener_.reason, "peer_closed");
+  EXPECT_EQ(listener_.frames.size(), 5000u);
+}
+
+TEST_F(ConnectionTest, APeerThatTakesNoRepliesIsCutOffBehindWhatItHadSent) {
+  SendPings(1, 10);
+  ASSERT_EQ(::shutdown(client_.get(), SHUT_RD), 0);
+  connection_->Send(0, ReplyOf(100));
+  ASSERT_TRUE(connection_->deaf());
+  RunUntilClosed();
+  EXPECT_EQ(listener_.frames.size(), 10u);
+}
+
 TEST_F(ConnectionTest, RequestsAreNotReadWhileRepliesPileUp) {
   listener_.on_frame = [&](const wire::Frame& frame) {
     connection_->Send(frame.request_id, ReplyOf(16'000));

@@ -48,6 +48,7 @@ from .token_ids import TokenTeller
 from .transfers import Transfers
 from .weight_version import find_weight_version
 from .weight_watch import WeightWatch, find_model
+from .wishes import WishTeller
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -101,6 +102,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._link: LookupLink | None = None
         self._tables: list[Any] | None = []
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._wish_counts: collections.deque[tuple[str, int]] = collections.deque()  # of two threads
         self._connected_told: bool | None = None
         self._scheduler: SchedulerSide | None = None
         self._epochs: WeightEpochs | None = None  # the scheduler's
@@ -337,6 +339,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         else:
             self._connected_told = connected
         counts, part = self._lookup_counts, "scheduler"
+        while self._wish_counts:
+            outcome, count = self._wish_counts.popleft()
+            counts["hint", outcome] += count
         if self._worker is not None:
             counts, part = self._worker.counts, "worker"
         stats = KvtierStats.of(+counts, part, connected)
@@ -433,6 +438,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             tokens=TokenTeller(link.wants_tokens, link.tell),
             prefetch=self._prefetch,
             adapters=AdapterDigests(self._options["weights_digest"]),
+            wishes=WishTeller(self._options["keep_most_s"], link.post, self._count_wish),
         )
 
     def _hear_of_other_weights(self, epoch: int) -> None:
@@ -450,6 +456,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if version is None:
             raise ValueError("weights_run needs a vLLM that has weight versions")
         return WeightEpochs(first, run, version)
+
+    def _count_wish(self, outcome: str, count: int) -> None:
+        self._wish_counts.append((outcome, count))
 
     def _count_lookup(self, outcome: str, count: int) -> None:
         self._lookup_counts["lookup", outcome] += count

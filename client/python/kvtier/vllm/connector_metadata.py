@@ -12,8 +12,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from .connector_scheduler import StepPlan
 from .kept_cache import KeptTable
+from .step_plan import StepPlan
 
 
 @dataclass

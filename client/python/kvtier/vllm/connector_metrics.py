@@ -68,10 +68,10 @@ class KvtierPromMetrics(KVConnectorPromMetrics):
         self._blocks = metric_types[Counter](
             name=BLOCKS,
             documentation=(
-                "Blocks by operation (lookup, load, store, restore) and outcome: of lookups the "
+                "Blocks by operation (lookup, load, store, restore, hint) and outcome: of lookups the "
                 "tier that has the block, or why it is a miss; of loads and stores copied, skipped "
                 "(stored before), or why it was not copied; of restore kept, in place as the last "
-                "engine left them."
+                "engine left them; of hints the effect, and how many were ignored."
             ),
             labelnames=[*labelnames, "operation", "outcome"],
         )

@@ -22,10 +22,12 @@ from .cache_groups import CacheGroup, longest_prefix, prefix_unit
 from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
-from .kept_cache import KeptCacheScheduler, KeptChanges
+from .kept_cache import KeptCacheScheduler
 from .lookups import Lookups
 from .rows import keys_of
+from .step_plan import BlockList, Run, StepPlan, runs_of
 from .token_ids import TokenTeller
+from .wishes import Wishes, WishTeller
 
 #: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
 #: instead of waiting for the blocks of stores.
@@ -38,64 +40,6 @@ LONE_WAIT_S = 0.005
 #: How long a step waits for answers beside other requests, about questions of thousands of blocks.
 #: Asked again, a request would wait for the whole step; the GPU mostly still computes the one before.
 STEP_WAIT_S = 0.003
-
-
-@dataclass
-class BlockList:
-    """Blocks of one cache group, by its place in the connector's list of groups. request,
-    disk_tokens (of blocks that were found on disk only): of loads only. number, parents (None for
-    the first block) and depths (positions in the request): of stores only, which are of all
-    requests of a step."""
-
-    request: str
-    group: int
-    blocks: list[int]
-    hashes: list[bytes]
-    parents: list[bytes | None] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-    number: int = 0
-    disk_tokens: int = 0
-
-
-@dataclass
-class StepPlan:
-    """Tells each worker about one step. epoch: how often the weights had become others when it was
-    made. loads: by request, which is to be reported when all of its lists are loaded, at once if
-    there are none. stores: one list for each cache group. kept: of its table of blocks that outlive
-    the engine."""
-
-    epoch: int = 0
-    loads: dict[str, list[BlockList]] = field(default_factory=dict)
-    stores: list[BlockList] = field(default_factory=list)
-    kept: KeptChanges = field(default_factory=lambda: KeptChanges(clear=True))
-
-    def __bool__(self) -> bool:
-        return bool(self.loads or self.stores)
-
-
-@dataclass
-class _Run:
-    """vLLM's blocks of one group that follow each other in a request, from position `first` on.
-    index: the place of the group."""
-
-    index: int
-    first: int
-    blocks: list[Any]
-
-
-def _runs(index: int, first: int, blocks: Sequence[Any]) -> list[_Run]:
-    """Null blocks are where a window or a state has left no block."""
-    runs: list[_Run] = []
-    follows = False
-    for position, block in enumerate(blocks, first):
-        if block.is_null:
-            follows = False
-        elif follows:
-            runs[-1].blocks.append(block)
-        else:
-            runs.append(_Run(index, position, [block]))
-            follows = True
-    return runs
 
 
 @dataclass
@@ -122,9 +66,10 @@ class _Request:
     local_tokens: int = 0
     waits_for: _DiskPlan | None = None
     scheduled_from: int | None = None
-    pinned: list[_Run] = field(default_factory=list)
+    pinned: list[Run] = field(default_factory=list)
     is_mixed: bool = False
     salt: bytes | None = b""
+    wishes: Wishes = Wishes()
 
     def hashes(self, group: CacheGroup, first: int, last: int) -> list[bytes]:
         """The daemon's, of the blocks from position `first` up to before `last`."""
@@ -168,7 +113,8 @@ class SchedulerSide:
     are, each with its part of every block. always_load: also blocks that take longer to load than
     to compute. kept:
     None if the KV cache is not kept. tokens: None if the daemon is told no token ids. prefetch: None
-    if blocks on disk stay there until their requests begin. adapters: tells their requests apart."""
+    if blocks on disk stay there until their requests begin. adapters: tells their requests apart.
+    wishes: None if the daemon is told none."""
 
     def __init__(
         self,
@@ -181,7 +127,9 @@ class SchedulerSide:
         tokens: TokenTeller | None = None,
         prefetch: DiskPrefetch | None = None,
         adapters: AdapterDigests | None = None,
+        wishes: WishTeller | None = None,
     ) -> None:
+        self._wishes = wishes
         self._adapters = adapters or AdapterDigests()
         self._lookups = lookups
         self._tokens = tokens
@@ -331,6 +279,7 @@ class SchedulerSide:
             for run in known.pinned:
                 self._unpin(run.blocks)
             self._with_pins.pop(request.request_id, None)
+            self._tell_wishes(known)
 
     def failed(self, keys: Collection[bytes]) -> None:
         """These could not be loaded: the requests that wanted them compute them, and must not hear
@@ -351,6 +300,8 @@ class SchedulerSide:
             if store.workers == 0:
                 del self._stores[number]
                 self._unpin(reversed(store.blocks))
+                if self._wishes is not None:
+                    self._wishes.stored(number)
 
     def turn(self) -> None:
         """The engine has other weights: earlier answers and blocks that are not being stored yet are not
@@ -367,6 +318,8 @@ class SchedulerSide:
                 self._unpin(run.blocks)
             known.pinned = []
         self._with_pins.clear()
+        if self._wishes is not None:
+            self._wishes.turn()
         for store in self._plan.stores:
             self._unpin(reversed(self._stores.pop(store.number).blocks))
         self._plan = StepPlan(self._plan.epoch + 1)
@@ -393,9 +346,22 @@ class SchedulerSide:
         if known is None:
             salt = self._adapters.salt_of(getattr(request, "lora_request", None))
             known = self._requests[request.request_id] = _Request(request, salt=salt)
+            if self._wishes is not None:
+                known.wishes = self._wishes.of(request)
         for index, group in enumerate(self._groups):
             known.add_keys(index, group)
         return known
+
+    def _tell_wishes(self, known: _Request) -> None:
+        if self._wishes is None or not known.wishes or known.is_mixed or known.salt is None:
+            return
+        request, hashes, prompt_blocks = known.request, [], []
+        for group in self._groups:
+            full = min(len(request.block_hashes) // group.hashes_per_block,
+                       request.num_computed_tokens // group.block_tokens)
+            hashes.append(known.hashes(group, 0, full))
+            prompt_blocks.append(min(full, request.num_prompt_tokens // group.block_tokens))
+        self._wishes.ended(known.wishes, hashes, prompt_blocks, set(self._stores))
 
     def _prefetch_new(self) -> None:
         """Requests that a step was planned without: they wait, if only for the next one. Groups
@@ -526,7 +492,7 @@ class SchedulerSide:
                 continue
             if table is None:
                 table = self._manager.get_blocks(known.request.request_id).blocks
-            for run in _runs(index, first, table[group.number][first:last]):
+            for run in runs_of(index, first, table[group.number][first:last]):
                 self._manager.block_pool.touch(run.blocks)
                 known.pinned.append(run)
                 self._with_pins[known.request.request_id] = known
@@ -542,14 +508,14 @@ class SchedulerSide:
             ready = min(computed, hashed)
             self._unpin(run.blocks[computed:])
             if run.blocks[ready:computed]:  # their last tokens are not known yet
-                kept.append(_Run(run.index, run.first + ready, run.blocks[ready:computed]))
+                kept.append(Run(run.index, run.first + ready, run.blocks[ready:computed]))
             if run.blocks[:ready]:
-                self._store_run(known, _Run(run.index, run.first, run.blocks[:ready]))
+                self._store_run(known, Run(run.index, run.first, run.blocks[:ready]))
         known.pinned = kept
         if not kept:
             self._with_pins.pop(request.request_id, None)
 
-    def _store_run(self, known: _Request, run: _Run) -> None:
+    def _store_run(self, known: _Request, run: Run) -> None:
         request = known.request
         group, first, last = self._groups[run.index], run.first, run.first + len(run.blocks)
         blocks, depths = run.blocks, list(range(first, last))
@@ -570,6 +536,10 @@ class SchedulerSide:
         store = self._store_of_step(run.index)
         if self._tokens is not None:
             self._tokens.tell(run.index, group.block_tokens, request, depths, hashes)
+        if known.wishes.retention is not None:
+            first = len(store.blocks)
+            positions = range(first, first + len(blocks))
+            store.retentions.update(dict.fromkeys(positions, known.wishes.retention))
         self._stores[store.number].blocks += blocks
         store.blocks += [block.block_id for block in blocks]
         store.hashes += hashes

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from ..types import Retention
-from .connector_scheduler import BlockList, StepPlan
 from .kept_cache import KeptCacheWorker
 from .rows import StoreRows, key_of
+from .step_plan import BlockList, StepPlan
 from .transfers import EndedJob, Job, Transfers
 
 if TYPE_CHECKING:
@@ -100,11 +101,19 @@ class WorkerSide:
                     blocks.parents,
                     np.full(len(blocks.blocks), tokens, dtype=np.uint16),
                     np.array(blocks.depths, dtype=np.uint32),
-                    self._retention,
+                    self._retention_of(blocks),
                 ),
             )
         for job, blocks in self._load_jobs(plan):
             self._transfers.load(job, np.array(blocks.blocks, dtype=np.uint32), blocks.hashes)
+
+    def _retention_of(self, blocks: BlockList) -> Retention | npt.NDArray[np.uint8]:
+        if not blocks.retentions:
+            return self._retention
+        column = np.full(len(blocks.blocks), self._retention, dtype=np.uint8)
+        for position, retention in blocks.retentions.items():
+            column[position] = retention
+        return column
 
     def poll(self) -> None:
         """Takes notice of the transfers that have ended."""

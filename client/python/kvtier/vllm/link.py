@@ -33,7 +33,7 @@ FIRST_CONNECT_S = 1.0
 # Half of the daemon's default limit for one call.
 _KEYS_PER_LOOKUP = 8192
 
-# Told blocks that wait for the link's thread: beyond them the oldest are not told.
+# Told blocks and calls that wait for the link's thread: beyond them the oldest are not told.
 _MOST_TOLD = 4096
 
 #: A lookup's answer for each key: the tiers that have it (kvtier.Presence), 0 for none; None: no
@@ -95,6 +95,9 @@ class LookupLink(Link):
         self._asked_for_tokens: Attachment | None = None  # the last one over which it was
         self._wanted: frozenset[int] = frozenset()  # groups of which it wants them
         self._told: collections.deque[ToldBlocks] = collections.deque(maxlen=_MOST_TOLD)
+        self._posted: collections.deque[Callable[[Attachment], None]] = collections.deque(
+            maxlen=_MOST_TOLD
+        )
         self._questions: collections.deque[Sequence[bytes]] = collections.deque()
         self._asking_again = False
         self._patience_s = FIRST_CONNECT_S
@@ -130,20 +133,41 @@ class LookupLink(Link):
             self._told.append(blocks)
             self._wake.notify()
 
+    def post(self, call: Callable[[Attachment], None]) -> None:
+        """Runs a call that asks the daemon, on the link's thread; nothing comes of it without one."""
+        with self._wake:
+            self._posted.append(call)
+            self._wake.notify()
+
     def _work(self, attachment: Attachment | None) -> None:
         with self._wake:
-            if not self._questions and not self._told and attachment is self._asked_for_tokens:
+            waits = not (self._questions or self._told or self._posted)
+            if waits and attachment is self._asked_for_tokens:
                 self._wait(attachment)
             if attachment is not None and attachment is not self._current:
                 return  # those that are asked now are meant for the next one
             questions, told = list(self._questions), list(self._told)
+            posted = list(self._posted)
             self._questions.clear()
             self._told.clear()
+            self._posted.clear()
         self._answer(attachment, questions)
         # Behind the lookups: a step waits for their answers, and some milliseconds only.
         self._ask_for_tokens(attachment)
         if told:
             self._tell(attachment, told)
+        for call in posted:
+            self._call(attachment, call)
+
+    def _call(self, attachment: Attachment | None, call: Callable[[Attachment], None]) -> None:
+        if attachment is None or attachment is not self._current:
+            return
+        try:
+            call(attachment)
+        except UnavailableError:
+            self.lost(attachment)
+        except KvtierError as error:
+            self._report(f"a hint was refused: {error}")
 
     def _ask_for_tokens(self, attachment: Attachment | None) -> None:
         """Once over each attachment."""

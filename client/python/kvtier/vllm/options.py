@@ -20,6 +20,8 @@ CONNECTOR_OPTIONS: dict[str, Option] = {
     "always_load": Flag(False),
     "identity": IDENTITY,
     "keep_kv_cache": Flag(False),
+    # The longest time for which a request can have blocks kept; 0: none can.
+    "keep_most_s": Number(86_400, 0, 31_536_000),
     # The longest time that a worker that has nothing to compute waits for a load in one step.
     "load_wait_ms": Number(5, 0, 1000),
     "lookup_timeout_ms": Number(50, 0, 600_000),

@@ -45,4 +45,4 @@ class StoreRows:
     parents: Sequence[bytes | None]
     tokens: npt.NDArray[np.uint16]
     depths: npt.NDArray[np.uint32]
-    retention: Retention
+    retention: Retention | npt.NDArray[np.uint8]

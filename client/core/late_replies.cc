@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/late_replies.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "client/core/own_thread.h"
+
+namespace kvtier::client {
+namespace {
+
+// A daemon that does not take in requests within this time has its connection cut, as by any call.
+constexpr int64_t kSendTimeoutMs = 1000;
+
+void Signal(int event) {
+  const uint64_t one = 1;
+  (void)!::write(event, &one, sizeof(one));
+}
+
+}  // namespace
+
+LateReplies::LateReplies(Channel* channel)
+    : channel_(*channel),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      stop_(::eventfd(0, EFD_CLOEXEC)),
+      thread_(StartOwnThread("kvt-late-reply", [this] { Run(); })) {}
+
+LateReplies::~LateReplies() {
+  Signal(stop_.get());
+  thread_.join();
+}
+
+void LateReplies::Wake() { Signal(wake_.get()); }
+
+void LateReplies::Run() {
+  while (WaitFor(wake_.get())) {
+    uint64_t calls;
+    (void)!::read(wake_.get(), &calls, sizeof(calls));
+    while (channel_.AwaitsLateReplies()) {
+      if (!WaitFor(channel_.socket())) return;
+      if (!channel_.Poll()) return;
+    }
+    (void)channel_.SendDeferred(DeadlineIn(kSendTimeoutMs));
+  }
+}
+
+bool LateReplies::WaitFor(int fd) const {
+  pollfd fds[] = {{fd, POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  while (fds[0].revents == 0 && fds[1].revents == 0) (void)::poll(fds, 2, -1);
+  return fds[1].revents == 0;
+}
+
+}  // namespace kvtier::client
