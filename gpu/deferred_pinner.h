@@ -38,6 +38,9 @@ class DeferredPinner final : public HostPinner {
   // Notes the memory, and pins nothing, before Begin; then as the pinner's own.
   [[nodiscard]] Status Pin(std::span<std::byte> memory) override;
   void Unpin(std::span<std::byte> memory) override;
+  void GiveWay() override { (void)opening_.Wait(); }
+  // For the devices: an Urgent of it lives while one is opened, or makes a pool.
+  [[nodiscard]] PinGate* opening() { return &opening_; }
 
  private:
   void PinNext();
@@ -45,6 +48,7 @@ class DeferredPinner final : public HostPinner {
   const std::shared_ptr<HostPinner> pinner_;
   Executor* const executor_;
   const std::function<void(std::string)> log_;
+  PinGate opening_;
   std::mutex mutex_;
   bool begun_ = false;                      // guarded by mutex_
   std::deque<std::span<std::byte>> noted_;  // guarded by mutex_

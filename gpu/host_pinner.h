@@ -25,6 +25,10 @@ class HostPinner {
   [[nodiscard]] virtual Status Pin(std::span<std::byte> memory) = 0;
   // Takes exactly what Pin took. REQUIRES: no copy to or from it is under way.
   virtual void Unpin(std::span<std::byte> memory) = 0;
+  // Returns when no device is being opened and no pool made, after a second at the latest. Threads
+  // that make the kernel allocate memory call it between two steps: they hold the lock on the
+  // process's mappings, which a driver that makes a context takes hundreds of times.
+  virtual void GiveWay() {}
 };
 
 // The host memory that is pinned. Thread-safe. Ranges do not overlap.

@@ -10,6 +10,7 @@
 namespace kvtier {
 
 Status OnDemandDevice::OpenNow() {
+  const PinGate::Urgent urgent(environment_.pinner->opening());
   KVT_ASSIGN_OR_RETURN(device_, environment_.open());
   environment_.pinner->Begin();
   return {};
@@ -20,7 +21,11 @@ void OnDemandDevice::WhenOpen(std::function<void(Status)> done) {
   waiting_.push_back(std::move(done));
   if (waiting_.size() > 1) return;
   const auto opened = std::make_shared<std::optional<Result<std::unique_ptr<Device>>>>();
-  environment_.executor->Run([opened, open = environment_.open] { *opened = open(); },
+  const auto open = [opened, open = environment_.open, gate = environment_.pinner->opening()] {
+    const PinGate::Urgent urgent(gate);
+    *opened = open();
+  };
+  environment_.executor->Run(open,
                              gate_.WhileOpen([this, opened] { OnOpened(std::move(**opened)); }));
 }
 
@@ -43,16 +48,19 @@ Status OnDemandDevice::CheckOpen() const {
 
 Result<std::unique_ptr<DevicePool>> OnDemandDevice::CreatePool(uint64_t bytes) {
   KVT_RETURN_IF_ERROR(CheckOpen());
+  const PinGate::Urgent urgent(environment_.pinner->opening());
   return device_->CreatePool(bytes);
 }
 
 Result<std::unique_ptr<DevicePool>> OnDemandDevice::AdoptPool(UniqueFd fd, uint64_t bytes) {
   KVT_RETURN_IF_ERROR(CheckOpen());
+  const PinGate::Urgent urgent(environment_.pinner->opening());
   return device_->AdoptPool(std::move(fd), bytes);
 }
 
 Result<std::unique_ptr<DevicePool>> OnDemandDevice::Borrow(LentMemory* memory) {
   KVT_RETURN_IF_ERROR(CheckOpen());
+  const PinGate::Urgent urgent(environment_.pinner->opening());
   return device_->Borrow(memory);
 }
 

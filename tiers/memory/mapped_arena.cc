@@ -78,7 +78,9 @@ MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, ArenaMapp
 
 void MappedArena::Prepare() {
   KVT_CHECK(!preparer_.joinable());
-  toucher_ = std::make_unique<MemoryToucher>(arena_, options_.touch_threads);
+  std::function<void()> give_way;
+  if (options_.pinner != nullptr) give_way = [pinner = options_.pinner] { pinner->GiveWay(); };
+  toucher_ = std::make_unique<MemoryToucher>(arena_, options_.touch_threads, std::move(give_way));
   preparer_ = std::thread([this] { PrepareSlices(); });
   pthread_setname_np(preparer_.native_handle(), "arena-prepare");
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/units.h"
 
@@ -31,8 +32,11 @@ int Touch(std::span<std::byte> memory) {
 
 }  // namespace
 
-MemoryToucher::MemoryToucher(std::span<std::byte> memory, int threads)
-    : memory_(memory), done_((memory.size() + kStepBytes - 1) / kStepBytes) {
+MemoryToucher::MemoryToucher(std::span<std::byte> memory, int threads,
+                             std::function<void()> give_way)
+    : memory_(memory),
+      give_way_(std::move(give_way)),
+      done_((memory.size() + kStepBytes - 1) / kStepBytes) {
   for (int i = 0; i < threads; ++i) {
     threads_.emplace_back([this] { Work(); });
     pthread_setname_np(threads_.back().native_handle(), "arena-touch");
@@ -71,6 +75,7 @@ void MemoryToucher::Work() {
     progressed_.wait(lock, [this] { return begun_; });
   }
   while (!stopping_) {
+    if (give_way_) give_way_();
     const uint64_t step = next_step_.fetch_add(1);
     if (step >= done_.size()) return;
     const uint64_t begin = step * kStepBytes;

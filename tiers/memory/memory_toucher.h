@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -19,8 +20,8 @@ namespace kvtier {
 class MemoryToucher {
  public:
   // Starts at once. `memory` is page-aligned, stays mapped, and no other thread writes to parts
-  // that have not been waited for.
-  MemoryToucher(std::span<std::byte> memory, int threads);
+  // that have not been waited for. Each thread calls `give_way` before each step; it may be empty.
+  MemoryToucher(std::span<std::byte> memory, int threads, std::function<void()> give_way = {});
   // Stops after the steps under way.
   ~MemoryToucher();
   MemoryToucher(const MemoryToucher&) = delete;
@@ -38,6 +39,7 @@ class MemoryToucher {
   void Finish(uint64_t step, int outcome);
 
   const std::span<std::byte> memory_;
+  const std::function<void()> give_way_;
   std::atomic<bool> stopping_ = false;
   std::atomic<uint64_t> next_step_ = 0;
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,6 +86,20 @@ TEST_F(OnDemandDeviceTest, PinsWhatWasNotedOnceItIsOpen) {
   EXPECT_EQ(gpus_.pinner()->pinned().size(), 3u) << "at once from now on";
   for (const size_t at : {0, 100, 200}) pinner_.Unpin(all.subspan(at, 100));
   EXPECT_TRUE(gpus_.pinner()->pinned().empty());
+}
+
+TEST_F(OnDemandDeviceTest, KeepsMemoryFromBeingTouchedWhileItOpens) {
+  const auto may_touch = [this] { return pinner_.opening()->Wait(std::chrono::milliseconds(0)); };
+  std::optional<bool> meanwhile;
+  OnDemandDevice device(gpus_.LookAt(0).value(),
+                        {.executor = &executor_, .pinner = &pinner_, .open = [&] {
+                           meanwhile = may_touch();
+                           return gpus_.Open({.ordinal = 0}, &device_loop_);
+                         }});
+  device.WhenOpen([](const Status&) {});
+  RunAll();
+  EXPECT_EQ(meanwhile, false);
+  EXPECT_TRUE(may_touch());
 }
 
 TEST_F(OnDemandDeviceTest, ForgetsWhatIsUnpinnedBeforeItWasPinned) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 
 #include "base/result.h"
@@ -37,6 +38,14 @@ bool IsResident(std::span<std::byte> memory) {
   std::vector<unsigned char> pages(memory.size() / static_cast<size_t>(::getpagesize()));
   KVT_CHECK(::mincore(memory.data(), memory.size(), pages.data()) == 0);
   return std::ranges::all_of(pages, [](unsigned char page) { return (page & 1) != 0; });
+}
+
+TEST(MemoryToucherTest, GivesWayBeforeEachStep) {
+  const Reserved memory(200 * kMiB);
+  std::atomic<int> calls = 0;
+  MemoryToucher toucher(memory.span(), 3, [&] { ++calls; });
+  ASSERT_EQ(toucher.WaitFor(200 * kMiB), 0);
+  EXPECT_GE(calls, 25) << "a step has 8 MiB";
 }
 
 TEST(MemoryToucherTest, WhatHasBeenWaitedForIsThere) {
