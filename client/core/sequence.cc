@@ -135,10 +135,9 @@ Status Sequence::AcquirePrefix() {
 // behind: at once, or when the found ones have been loaded.
 Status Sequence::AcquireMore() {
   do {
-    PrefixPlan plan =
-        PrefixPlan::Make(tokens_.hasher(), tokens_.ids(), options_.leave_tokens,
-                         options_.reserve_tokens, attachment_->link()->session->limits().max_hashes,
-                         cached_blocks_);
+    PrefixPlan plan = PrefixPlan::Make(
+        tokens_.hasher(), tokens_.ids(), options_.leave_tokens, options_.reserve_tokens,
+        attachment_->link()->session->limits().max_hashes, cached_blocks_);
     const size_t most = cached_blocks_ + plan.full_blocks + 1 + plan.new_blocks;
     if (most > attachment_->blocks() && plan.MayCopy(block_tokens())) {
       plan.LeaveOutPartial(block_tokens());

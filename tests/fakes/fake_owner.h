@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "tiers/state/cache_environment.h"
 
@@ -20,7 +20,7 @@ class FakeOwner final : public CacheOwner {
   std::function<void(uint64_t)> on_keys_expired;
   std::function<void(const std::string&, const EraseReport&, const Status&)> on_erasure_resumed;
 
-  std::vector<Incident> incidents;  // all that were reported
+  std::deque<Incident> incidents;  // all that were reported
 
   bool ReadsPools(DeviceIndex device) override { return pools_read && pools_read(device); }
   std::optional<double> ChanceOfUse(const BlockFacts& facts) override {

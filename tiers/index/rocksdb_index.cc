@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -110,12 +111,27 @@ bool IsForWantOfRoom(const rocksdb::Status& status) {
   return status.IsIOError() && status.ToString().find(std::strerror(EFBIG)) != std::string::npos;
 }
 
+// The reason if the process lacks descriptors or memory: neither a rebuild nor another directory
+// cures that. RocksDB's POSIX environment tells it in its text alone.
+std::optional<std::string> LackOf(const rocksdb::Status& status) {
+  const std::string text = status.ToString();
+  constexpr std::array<std::pair<int, const char*>, 3> kLacks = {
+      {{EMFILE, "EMFILE"}, {ENFILE, "ENFILE"}, {ENOMEM, "ENOMEM"}}};
+  for (const auto& [number, name] : kLacks) {
+    if (text.find(std::strerror(number)) != std::string::npos) return name;
+  }
+  return std::nullopt;
+}
+
 // Sorts failures to open: a rebuild cures some (contents), others not (error).
 Result<IndexContents> ClassifyOpenFailure(const rocksdb::Status& status) {
   const std::string text = status.ToString();
   // Said by RocksDB's POSIX environment, which has no code of its own for it.
   if (status.IsIOError() && text.find("lock ") != std::string::npos) {
     return MakeError(ErrorCode::kUnavailable, "index_locked", text);
+  }
+  if (std::optional<std::string> lack = LackOf(status)) {
+    return MakeError(ErrorCode::kIoError, *std::move(lack), text);
   }
   if (IsForWantOfRoom(status) || status.IsMemoryLimit()) {
     return MakeError(ErrorCode::kIoError, "index_open", text);
@@ -295,7 +311,8 @@ tl::unexpected<Error> ReplaceError(std::string context) {
 
 Status FromReplace(const rocksdb::Status& status) {
   if (status.ok()) return {};
-  return ReplaceError(status.ToString());
+  return MakeError(ErrorCode::kIoError, LackOf(status).value_or("index_replace"),
+                   status.ToString());
 }
 
 Status SyncDirectory(const fs::path& directory) {

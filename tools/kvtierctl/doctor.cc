@@ -108,7 +108,7 @@ Check ServiceCheck(const std::string& socket, JsonView status) {
   if (::geteuid() != 0 || !status.present()) return ClientCheck(socket);
   return {"daemon",
           CheckLevel::kOk,
-          fmt::format("pid {} serves, {} clients", status["pid"].Count(),
+          fmt::format("pid {} serves on {}, {} clients", status["pid"].Count(), socket,
                       status["sessions"]["count"].Count()),
           {}};
 }

@@ -18,7 +18,7 @@ namespace kvtier {
 namespace {
 
 constexpr size_t kLongestName = 20;
-constexpr size_t kLongestModel = 24;
+constexpr size_t kLongestModel = 22;
 // More would push what stands before them off the screen; JSON lists all.
 constexpr size_t kMostSessions = 10;
 

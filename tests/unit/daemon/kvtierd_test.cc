@@ -106,7 +106,8 @@ TEST(Kvtierd, WarnsOfAModelThatDoesNotNameItsWeightsAndOfNoOther) {
   record.extra.clear();
   record.name = "by-name-alone";
   (void)client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
-  ASSERT_TRUE(kvtierd.ReadUntil("model.no_revision: \"by-name-alone\" of tenant")) << kvtierd.output();
+  ASSERT_TRUE(kvtierd.ReadUntil("model.no_revision: \"by-name-alone\" of tenant"))
+      << kvtierd.output();
   EXPECT_EQ(kvtierd.output().find("\"by-digest\""), std::string::npos) << kvtierd.output();
 }
 

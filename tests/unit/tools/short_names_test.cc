@@ -13,8 +13,8 @@ TEST(ShortNamesTest, ShowsANameThatFitsAsItIs) {
 TEST(ShortNamesTest, CutsPathsInTheMiddleSoThatTheirEndsAreSeen) {
   ShortNames names(20);
   const std::string base = "default//data/models/meta-llama/";
-  EXPECT_EQ(names.Of(base + "Llama-3.1-8B"), "defaul..lama-3.1-8B");
-  EXPECT_EQ(names.Of(base + "Llama-3.1-70B"), "defaul..ama-3.1-70B");
+  EXPECT_EQ(names.Of(base + "Llama-3.1-8B"), "defaul..Llama-3.1-8B");
+  EXPECT_EQ(names.Of(base + "Llama-3.1-70B"), "defaul..lama-3.1-70B");
 }
 
 TEST(ShortNamesTest, NamesThatDifferNeverLookAlike) {
