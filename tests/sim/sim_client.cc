@@ -126,7 +126,6 @@ void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
   }
   CheckReply(sequence, *result);
   sequence.answered = true;
-  sequence.answered_ms = context_.oracle.NowMs();
   TakeHits(&sequence, *result);
   TakeNewBlocks(&sequence, *result);
   TouchRequested(sequence);
@@ -165,7 +164,7 @@ void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
                                        : sequence->request.hashes[i];
     sequence->held.push_back({reply.hits[i].handle, hash});
     context_.oracle.CheckNotErased(sequence->pool.name_space, hash, sequence->erasures);
-    context_.oracle.OnHit({sequence->pool, reply.hits[i].handle}, hash);
+    context_.oracle.OnHit({sequence->pool, reply.hits[i].handle}, hash, sequence->asked_ms);
     if (reply.hits[i].tier == Tier::kPool) MarkUsable(*sequence, &sequence->held.back());
   }
   if (sequence->load_finished) sequence->good = sequence->hits;
@@ -231,10 +230,6 @@ void SimClient::OnProgress(const LoadProgress& progress) {
   sequence.good = progress.ready;
   if (progress.ready == sequence.hits) return;
   sequence.ended = false;
-  for (uint32_t i = progress.ready; i < sequence.held.size(); ++i) {
-    context_.oracle.OnNotArrived(sequence.pool.name_space, sequence.held[i].hash, sequence.asked_ms,
-                                 sequence.answered_ms);
-  }
 }
 
 SimClient::Sequence* SimClient::PickAnswered() {

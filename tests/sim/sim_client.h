@@ -78,7 +78,6 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     uint32_t hits = 0;   // the first of `held`
     uint32_t ready = 0;  // of the hits, as reported
     int64_t asked_ms = 0;
-    int64_t answered_ms = 0;
     bool load_finished = true;
     uint32_t good = 0;  // blocks of the prefix that can be built upon
     std::optional<Counter> counter;

@@ -48,7 +48,7 @@ void SimOracle::OnCommitted(const SimBlock& block, const BlockHash& hash) {
   owned.hash = hash;
   ++references_;
   OnComputed(block.pool.name_space, hash);
-  OnUsed(block.pool.name_space, hash);
+  OnUsed(block.pool.name_space, hash, NowMs());
 }
 
 void SimOracle::OnComputed(uint32_t name_space, const BlockHash& hash) {
@@ -90,9 +90,9 @@ void SimOracle::CheckNotErased(uint32_t name_space, const BlockHash& hash, uint6
             NameOf(name_space, hash) + " was erased and is served");
 }
 
-void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
+void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash, int64_t asked_ms) {
   CheckLifetime(block.pool.name_space, hash);
-  OnUsed(block.pool.name_space, hash);
+  OnUsed(block.pool.name_space, hash, asked_ms);
   const auto [place, inserted] = owned_.try_emplace({block.pool, block.handle.index});
   Owned& owned = place->second;
   if (inserted) {
@@ -121,18 +121,10 @@ std::optional<SimBlock> SimOracle::AnyOwned(SeededRandom& random) const {
   return SimBlock{place.first, {place.second, owned.generation}};
 }
 
-void SimOracle::OnUsed(uint32_t name_space, const BlockHash& hash) {
+void SimOracle::OnUsed(uint32_t name_space, const BlockHash& hash, int64_t use_ms) {
   OnTouched(name_space, hash);
-  TruthOf(name_space, hash).last_use_ms = NowMs();
-}
-
-// Its blocks were taken when it was asked for; blocks lost on the way are not used again.
-void SimOracle::OnNotArrived(uint32_t name_space, const BlockHash& hash, int64_t asked_ms,
-                             int64_t answered_ms) {
   Truth& truth = TruthOf(name_space, hash);
-  for (int64_t* const use_ms : {&truth.last_use_ms, &truth.ticked_use_ms, &truth.recorded_use_ms}) {
-    if (*use_ms == answered_ms) *use_ms = asked_ms;
-  }
+  truth.last_use_ms = std::max(truth.last_use_ms, use_ms);
 }
 
 void SimOracle::OnTouched(uint32_t name_space, const BlockHash& hash) {

@@ -43,12 +43,9 @@ class SimOracle {
   void OnCommitted(const SimBlock& block, const BlockHash& hash);
   // A client has computed the block, known before or not.
   void OnComputed(uint32_t name_space, const BlockHash& hash);
-  // An acquire served the hash with this block.
-  void OnHit(const SimBlock& block, const BlockHash& hash);
-  // A hit of an acquire whose load has failed before it: it is certain to have been used when the
-  // client asked, and not when the answer came.
-  void OnNotArrived(uint32_t name_space, const BlockHash& hash, int64_t asked_ms,
-                    int64_t answered_ms);
+  // An acquire that began at `asked_ms` served the hash with this block. It may have used the block
+  // in any of its parts, and time passes between them.
+  void OnHit(const SimBlock& block, const BlockHash& hash, int64_t asked_ms);
   [[nodiscard]] int64_t NowMs() { return world_.machine().clock.WallMs(); }
   void OnReferenceDropped(const SimBlock& block);
   // How often a block was computed, and how often something was erased.
@@ -135,7 +132,7 @@ class SimOracle {
   [[nodiscard]] const TenantQuota* QuotaOf(uint32_t name_space) const;
   [[nodiscard]] int64_t TtlMs(uint32_t name_space, const BlockHash& hash) const;
   void CheckLifetime(uint32_t name_space, const BlockHash& hash);
-  void OnUsed(uint32_t name_space, const BlockHash& hash);
+  void OnUsed(uint32_t name_space, const BlockHash& hash, int64_t use_ms);
   // The blocks that the cache reports on disk: only those that it vouches for, or also those that
   // it has merely found.
   enum class Proof : uint8_t { kRead, kNone };
