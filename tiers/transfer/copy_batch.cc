@@ -42,6 +42,7 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
       flights_.end(), {InFlightBytes(&in_flight_[state_.blocks.LineOf(*batch.pool_)], batch.bytes_,
                                      request.copies.size()),
                        std::move(done), batch.bytes_, batch.pool_->device});
+  pieces_started_ += request.copies.size();
   meter().Begin(state_.clock.NowMs());
   if (RateMeter* const rate = RateOf(batch.pool_->device)) {
     rate->Begin(batch.bytes_, state_.clock.PreciseUs());

@@ -24,8 +24,11 @@ inline constexpr uint64_t kCopyBatchBytes = 4 * kMiB;
 inline constexpr size_t kCopyBatchPieces = 1024;
 // Likewise of all requests of one direction and tenant in flight.
 inline constexpr uint64_t kCopyPiecesInFlight = 32 * kCopyBatchPieces;
-// Requests that are put together in one event; the next ones follow in events of their own.
-inline constexpr int kCopyBatchesPerEvent = 2;
+// Pieces that are gathered in one event, a request more or less; the next ones follow in events of
+// their own. The first layer of a long prefix goes in one.
+inline constexpr uint64_t kCopyPiecesPerEvent = 2 * kCopyBatchPieces;
+// However few pieces they have: blocks that turn out to be wrong leave none.
+inline constexpr int kCopyBatchesPerEvent = 12;
 
 // A request that is being gathered: pieces of blocks of one pool. Event loop only.
 class CopyBatch {
@@ -82,6 +85,8 @@ class CopyLimiter {
   // captures are destroyed with it. REQUIRES: not empty.
   void Start(CopyBatch batch, std::function<void(const Status&)> done);
   [[nodiscard]] bool Idle() const { return flights_.empty(); }
+  // Of all requests so far.
+  [[nodiscard]] uint64_t pieces_started() const { return pieces_started_; }
 
  private:
   struct Flight {
@@ -100,6 +105,7 @@ class CopyLimiter {
   const CopyLane lane_;
   std::map<TenantLine, InFlight> in_flight_;
   std::list<Flight> flights_;
+  uint64_t pieces_started_ = 0;
 };
 
 // Whether the host slot says that it holds the entry's block. REQUIRES: the entry has a host slot.

@@ -285,7 +285,8 @@ void Loader::QueueCopy(const Arrival& arrival) {
 // holds up the other.
 bool Loader::PumpCopies() {
   bool progressed = false;
-  for (int batches = 0; batches < kCopyBatchesPerEvent; ++batches) {
+  const uint64_t most = copies_.pieces_started() + kCopyPiecesPerEvent;
+  for (int i = 0; i < kCopyBatchesPerEvent && copies_.pieces_started() < most; ++i) {
     const bool layers = layers_.StartOne([this](TenantLine tenant) { return MayCopy(tenant, 1); });
     const bool blocks = copy_queue_.TakeTurn([this](TenantLine tenant, auto* line) {
       const bool demand = !line->now()->empty();
