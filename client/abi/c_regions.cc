@@ -291,6 +291,10 @@ int kvt_region_is_connected(kvt_region* region) {
   return region != nullptr && region->region->Alive() ? 1 : 0;
 }
 
+int kvt_region_daemon_ended(kvt_region* region) {
+  return region != nullptr && region->region->DaemonEnded() ? 1 : 0;
+}
+
 kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
                             uint64_t* transfer) {
   return client::Guard([&] { return client::Store(region, blocks, count, {}, transfer); });

@@ -30,6 +30,7 @@ Result<std::shared_ptr<DaemonSession>> DaemonSession::Open(const std::string& so
 
 DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
     : errors_(errors),
+      daemon_(socket.get()),
       channel_(
           std::move(socket), wire::kMaxFrameBytes,
           [this](const wire::Frame& frame) { return OnFrame(frame); }, [this] { OnLost(); },

@@ -21,6 +21,7 @@
 #include "client/core/late_replies.h"
 #include "client/core/load_counters.h"
 #include "client/core/loads.h"
+#include "client/core/peer_process.h"
 #include "client/core/transfers.h"
 #include "protocol/messages.h"
 
@@ -44,6 +45,8 @@ class DaemonSession {
   [[nodiscard]] const std::shared_ptr<LoadCounters>& counters() const { return counters_; }
   // From now on the end of the connection is noticed although no call waits on it. Any thread.
   void WatchForLoss();
+  // The daemon, also after the connection was lost.
+  [[nodiscard]] const PeerProcess& daemon() const { return daemon_; }
   // The limits that the daemon accepts. Constant once open.
   [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
 
@@ -95,6 +98,7 @@ class DaemonSession {
   void Report(uint64_t request_id, uint32_t position, ErrorCode code, std::string reason);
 
   AsyncErrors* const errors_;
+  const PeerProcess daemon_;
   wire::HelloReply hello_;
   std::shared_ptr<LoadCounters> counters_;
   // Guarded by the channel's lock.

@@ -14,6 +14,7 @@ from sglang_cache import PAGE_TOKENS, ComponentType, Group, mha_pool, mla_pool
 from sglang_linker_case import CONNECT_TIMEOUT_S, LinkerTestCase, equal, prompt_of, rows, seeds
 
 import kvtier
+from kvtier import _settling
 from kvtier.sglang import device_pools, device_transfers, linker, linker_pools
 
 
@@ -345,7 +346,7 @@ class FailureTest(LinkerTestCase):
         killer = threading.Timer(0.2, self.daemon.kill)
         killer.start()
         # No daemon of these tests outlives the connection to it.
-        with mock.patch.object(linker_pools, "_SETTLE_S", 0):
+        with mock.patch.object(_settling, "LONGEST_S", 0):
             engine.start_loading()
             engine.forward(request.slots)
             self.assertTrue(engine.failed(request))

@@ -206,40 +206,6 @@ class RegionTest(RegionTestCase):
         self.finish(region, region.load_many(np.arange(12), hashes))
         np.testing.assert_array_equal(self.memory.rows[:12], before[:12])
 
-    def test_transfers_end_with_the_daemon_and_the_next_one_takes_the_memory(self):
-        region, hashes = self.open_region(), hashes_of(4)
-        self.memory.fill(11)
-        self.store_all(region, hashes)
-        self.daemon.kill()
-        self.assertFalse(region.is_connected())
-        self.assertEqual(region.poll(), [])
-        for call in (
-            lambda: region.store([StoreBlock(0, hashes[0])]),
-            lambda: region.load([(0, hashes[0])]),
-            lambda: region.lookup(hashes),
-            lambda: region.prefetch(hashes),
-        ):
-            with self.assertRaises(kvtier.UnavailableError):
-                call()
-        self.daemon.start()
-        self.connection.ping()
-        self.assertFalse(region.is_connected())
-        again = self.open_region()
-        self.assertEqual(self.store_all(again, hashes_of(2, seed=5)).copied, 2)
-
-    def test_a_transfer_under_way_when_the_daemon_dies_is_reported_as_lost(self):
-        region, hashes = self.open_region(), hashes_of(ROWS)
-        self.memory.fill(12)
-        transfer = region.store_many(np.arange(ROWS), hashes)
-        self.daemon.kill()
-        (end,) = region.poll()
-        self.assertEqual(end.transfer, transfer)
-        # It may have ended before the daemon did.
-        if end.error is not None:
-            self.assertIsInstance(end.error, kvtier.UnavailableError)
-            self.assertEqual(end.failed, dict.fromkeys(range(ROWS), Miss.UNAVAILABLE))
-        self.assertEqual(region.poll(), [])
-
     def test_blocks_of_a_transfer_are_its_own(self):
         region, hashes = self.open_region(), hashes_of(2)
         end = region.wait(region.load([(3, hashes[0]), (3, hashes[1])]))

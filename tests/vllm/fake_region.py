@@ -61,6 +61,7 @@ class FakeDaemon:
 class FakeRegion:
     def __init__(self, daemon: FakeDaemon, rows: np.ndarray) -> None:
         self.lost = False
+        self.ended = False  # the daemon's process
         self.closed = False
         self.retention = None  # of the last store
         self.hold = False  # keeps transfers under way until `release`
@@ -82,6 +83,9 @@ class FakeRegion:
     def poll(self):
         ended, self._ended = self._ended, []
         return ended
+
+    def daemon_ended(self):
+        return self.ended
 
     def lookup(self, hashes):
         self._daemon.answering.wait()

@@ -188,6 +188,17 @@ class TransfersTest(LinkCase):
         self.assertEqual((ended.job.number, ended.failed), (2, {0: "unavailable"}))
         self.assertIs(self.link.state, LinkState.DOWN)
 
+    def test_a_load_that_was_cut_off_is_reported_when_the_daemon_has_ended(self):
+        self.transfers = Transfers(self.link, settle_s=600)
+        self.daemon.region.hold = True
+        self.load(1, 1, into=(3,))
+        self.daemon.die()
+        self.assertEqual(self.transfers.take_ended(), [])
+        self.daemon.region.ended = True
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual(ended.failed, {0: "unavailable"})
+        self.assertFalse(self.daemon.region.closed)
+
     def test_a_load_that_was_cut_off_is_not_reported_at_once(self):
         """Or its row would be used while the daemon may still write it."""
         self.store(1, 1)

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -25,6 +24,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "tiers/index/rocksdb_status.h"
 #include "tiers/storage/disk_directory.h"
 
 namespace kvtier {
@@ -103,24 +103,6 @@ rocksdb::WriteOptions SyncedWrite() {
 
 IndexContents Bad(IndexState state, std::string detail) {
   return IndexContents{.state = state, .detail = std::move(detail)};
-}
-
-// A full file system, or the limit on the size of files, for which RocksDB has no code of its own.
-bool IsForWantOfRoom(const rocksdb::Status& status) {
-  if (status.IsNoSpace()) return true;
-  return status.IsIOError() && status.ToString().find(std::strerror(EFBIG)) != std::string::npos;
-}
-
-// The reason if the process lacks descriptors or memory: neither a rebuild nor another directory
-// cures that. RocksDB's POSIX environment tells it in its text alone.
-std::optional<std::string> LackOf(const rocksdb::Status& status) {
-  const std::string text = status.ToString();
-  constexpr std::array<std::pair<int, const char*>, 3> kLacks = {
-      {{EMFILE, "EMFILE"}, {ENFILE, "ENFILE"}, {ENOMEM, "ENOMEM"}}};
-  for (const auto& [number, name] : kLacks) {
-    if (text.find(std::strerror(number)) != std::string::npos) return name;
-  }
-  return std::nullopt;
 }
 
 // Sorts failures to open: a rebuild cures some (contents), others not (error).

@@ -85,7 +85,7 @@ class CopyLimiter {
   // captures are destroyed with it. REQUIRES: not empty.
   void Start(CopyBatch batch, std::function<void(const Status&)> done);
   [[nodiscard]] bool Idle() const { return flights_.empty(); }
-  // Of all requests so far.
+  // Counts the pieces of all requests so far.
   [[nodiscard]] uint64_t pieces_started() const { return pieces_started_; }
 
  private:

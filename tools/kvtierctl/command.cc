@@ -106,7 +106,7 @@ int FinishOutput(int exit_code, int error_number) {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written) return exit_code;
   if (error_number == 0) error_number = errno;
-  // Whoever wrote before has taken the reason with it: one more byte fails for the same one.
+  // An earlier write has taken the reason with it: one more byte fails for the same one.
   if (error_number == 0 && (std::fputc('\n', stdout) == EOF || std::fflush(stdout) != 0)) {
     error_number = errno;
   }

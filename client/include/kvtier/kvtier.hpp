@@ -335,6 +335,7 @@ class Region {
   [[nodiscard]] kvt_region* get() const { return region_.get(); }
   [[nodiscard]] uint64_t block_bytes() const { return kvt_region_block_bytes(get()); }
   [[nodiscard]] bool IsConnected() { return kvt_region_is_connected(get()) != 0; }
+  [[nodiscard]] bool DaemonEnded() { return kvt_region_daemon_ended(get()) != 0; }
 
   // Store and Load begin a transfer and return its number.
   Result<uint64_t> Store(std::span<const kvt_store_block> blocks) {

@@ -84,6 +84,10 @@ KVT_API uint64_t kvt_region_block_bytes(const kvt_region* region);
 /* Whether the connection that it was opened over still stands: 0 means that the region is of no
  * further use. Never waits. */
 KVT_API int kvt_region_is_connected(kvt_region* region);
+/* Whether the process of its daemon has ended: no byte of the region's memory changes any more,
+ * also of loads that were cut off. 0 while it runs, and where the system does not tell, as from
+ * another PID namespace. Never waits. */
+KVT_API int kvt_region_daemon_ended(kvt_region* region);
 
 /* A block of the region that is to be cached. */
 typedef struct kvt_store_block {

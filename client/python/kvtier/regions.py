@@ -144,6 +144,12 @@ class Region(Scoped):
         """Whether the region can still be used, without a round trip: False is for good."""
         return bool(self._library.kvt_region_is_connected(self._handle.get()))
 
+    def daemon_ended(self) -> bool:
+        """Whether the process of the region's daemon has ended: no byte of the region's memory
+        changes any more, also of loads that were cut off. False while it runs, and where the system
+        does not tell, as from another PID namespace. Never waits."""
+        return bool(self._library.kvt_region_daemon_ended(self._handle.get()))
+
     # ---------------------------------------------------------------- transfers
 
     def store(self, blocks: Iterable[StoreBlock]) -> int:

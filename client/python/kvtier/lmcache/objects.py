@@ -13,7 +13,6 @@ import hashlib
 import logging
 import mmap
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from .._facts import record_name
 from .._host_view import NotSharedError, find_host_view
 from .._link import Attachment, Link, LinkState
+from .._settling import wait_until_settled
 from ..connection import Connection, connect
 from ..errors import KvtierError, LimitExceededError, TimedOutError, UnavailableError
 from ..model import KvGroup, ModelRecord
@@ -34,8 +34,6 @@ logger = logging.getLogger("lmcache.kvtier")
 # LMCache's usual chunk. It does not say how many tokens an object has when it looks it up; the
 # daemon only shows this number.
 _OBJECT_TOKENS = 256
-# A daemon that was lost in the midst of a load in place might still write for so long.
-_SETTLE_S = 2.0
 _WAIT_MS = 1000
 # Small objects need no more rows to be fast; and what a region can have.
 _MOST_ROWS, _MOST_BLOCKS = 1024, 1 << 20
@@ -240,7 +238,8 @@ class ObjectStore:
                 arrived = _finish(part, transfer)
             except UnavailableError:
                 if rows is None and is_load:
-                    time.sleep(_SETTLE_S)  # LMCache gives the memory to others after this
+                    # LMCache gives the memory to others after this.
+                    wait_until_settled(part.region)
                 raise
             for (i, row), came in zip(places, arrived):
                 if came and rows is not None and is_load:

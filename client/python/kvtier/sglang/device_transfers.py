@@ -70,7 +70,7 @@ class PoolLoad:
         self, pool: DevicePool, region: Any, hashes: Sequence[bytes], pages: torch.Tensor
     ) -> None:
         self._pool = pool
-        self._region = region
+        self.region = region
         self._hashes = hashes
         self._pages = pages
         self._positions = {layer: i for i, layer in enumerate(pool.pages.layers)}
@@ -102,7 +102,7 @@ class PoolLoad:
         needed = self._positions[layer] + 1 if self._pool.pages.in_layers else 1
         while True:
             try:
-                self._region.wait_layers(self._transfer, needed, _WAIT_MS)
+                self.region.wait_layers(self._transfer, needed, _WAIT_MS)
                 break
             except TimedOutError:
                 if time.monotonic() > deadline:
@@ -114,12 +114,12 @@ class PoolLoad:
         """Waits until the rows are no longer the daemon's. Raises UnavailableError."""
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
-            _finish(self._region, transfer)
+            _finish(self.region, transfer)
 
     def _begin(self, first: int) -> None:
         self._first = first
         hashes = self._hashes[first : first + len(self._pool.load_rows)]
-        self._transfer = self._region.load_many(np.arange(len(hashes)), hashes, in_layers=True)
+        self._transfer = self.region.load_many(np.arange(len(hashes)), hashes, in_layers=True)
 
 
 def store(

@@ -14,15 +14,13 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName
 
 from .._link import Attachment, Link, LinkState
+from .._settling import wait_until_settled
 from ..connection import connect
 from ..errors import KvtierError, TimedOutError, UnavailableError
 from .configuration import Options
 from .copy_worker import CopyStream
 from .device_transfers import DevicePool, PoolLoad, exists, promise, store
 from .prefixes import logger, page_hash, restorable_prefixes
-
-# A daemon that was lost in the midst of a copy might still touch its rows for so long.
-_SETTLE_S = 2.0
 
 
 class LinkerPools:
@@ -167,16 +165,16 @@ class LinkerPools:
 
     def _end(self, loads: list[PoolLoad]) -> None:
         """Once it returns no row for loads is the daemon's."""
-        lost = False
+        lost: list[PoolLoad] = []
         for load in loads:
             try:
                 load.end()
             except UnavailableError:
-                lost = True
+                lost.append(load)
             except KvtierError as error:
                 logger.warning("kvtier: a load ended with: %s", error)
         if lost:
-            time.sleep(_SETTLE_S)
+            wait_until_settled(lost[0].region)
         self._hanging.clear()
         self._settling.clear()
 
@@ -198,7 +196,7 @@ class LinkerPools:
         except UnavailableError:
             self._link.lost(attachment)
             # The rows are used anew when this returns.
-            time.sleep(_SETTLE_S)
+            wait_until_settled(attachment.regions[0])
             raise
 
     def _pages_by_pool(self, transfers: list[Any]) -> dict[Any, tuple[list[bytes], torch.Tensor]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 from .._link import Attachment, Link, LinkState
+from .._settling import wait_until_settled
 from ..connection import Connection, connect
 from ..errors import KvtierError, TimedOutError, UnavailableError
 from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
@@ -29,8 +29,6 @@ from .shared_rows import SharedRows
 
 # As many pages as SGLang hands over in one call.
 _STAGED_PAGES = 128
-# A daemon that was lost in the midst of a load in place might still write its pages for so long.
-_SETTLE_S = 2.0
 _WAIT_MS = 1000
 
 
@@ -132,7 +130,7 @@ class PagePool:
                 return self._finish(attachment, transfer, len(keys))
             except UnavailableError:
                 # SGLang gives the pages to others when this returns.
-                time.sleep(_SETTLE_S)
+                wait_until_settled(attachment.regions[0])
                 raise
 
         def staged(attachment: Attachment) -> list[bool]:

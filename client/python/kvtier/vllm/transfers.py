@@ -3,9 +3,9 @@
 
 The host memory of a job belongs to the daemon until its transfer has ended, so that a job is
 reported as failed only when it was not begun or when the region says that it is over, never because
-it takes long. A load that was cut off with the connection is reported a little later still: if the
-library gave the connection up, a daemon that lives may be in the midst of a copy into a row that vLLM
-would use anew at once. One that ends the connection by itself has ended its copies before.
+it takes long. A load that was cut off with the connection is reported when the daemon's process has
+ended, and its copies with it, or after a while: if the library gave the connection up, a daemon that
+lives may be in the midst of a copy into a row that vLLM would use anew at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from .. import _settling
 from .._link import Attachment, LinkState
 from ..errors import KvtierError, UnavailableError
 from .link import FIRST_CONNECT_S, LookupLink, logger
@@ -25,9 +26,6 @@ from .rows import StoreRows
 
 #: Why transfers fail that would mix KV of the weights that the engine had with those that it has.
 OLD_EPOCH = "old_epoch"
-
-# Far longer than a copy, and seldom: a load is cut off when the daemon ends.
-SETTLE_S = 2.0
 
 
 @dataclass
@@ -55,14 +53,15 @@ class EndedJob:
 class Transfers:
     """Belongs to the scheduler's thread."""
 
-    def __init__(self, link: LookupLink, settle_s: float = SETTLE_S) -> None:
+    def __init__(self, link: LookupLink, settle_s: float = _settling.LONGEST_S) -> None:
         self._link = link
         self._settle_s = settle_s
         # Stores that begin when the link knows whether there is a daemon.
         self._held: list[tuple[Job, Callable[[Any], int]]] = []
         # By region and transfer.
         self._under_way: dict[Attachment, dict[tuple[int, int], Job]] = {}
-        self._cut_off: list[tuple[float, EndedJob]] = []  # with the time from which to report it
+        # With the time from which to report them at the latest.
+        self._cut_off: dict[Attachment, tuple[float, list[EndedJob]]] = {}
         self._ended: list[EndedJob] = []
         self._outdated: set[int] = set()  # the numbers of loads that were begun before a turn
 
@@ -103,12 +102,11 @@ class Transfers:
                 for end in region.poll():
                     job = jobs.pop((group, end.transfer), None)
                     if job is not None:
-                        self._end(job, end, now)
-            if not jobs:
+                        self._end(attachment, job, end, now)
+            self._report_settled(attachment, now)
+            if not jobs and attachment not in self._cut_off:
                 del self._under_way[attachment]
                 attachment.give_back()
-        while self._cut_off and self._cut_off[0][0] <= now:
-            self._ended.append(self._cut_off.pop(0)[1])
         ended, self._ended = self._ended, []
         return [self._judged(one) for one in ended] if self._outdated else ended
 
@@ -119,22 +117,29 @@ class Transfers:
         for job, _ in held:
             self.refuse(job)
         jobs = [job for of_one in self._under_way.values() for job in of_one.values()]
-        jobs += [ended.job for ended in self._ended] + [ended.job for _, ended in self._cut_off]
+        ended = [*self._ended, *(one for _, cut_off in self._cut_off.values() for one in cut_off)]
+        jobs += [one.job for one in ended]
         self._outdated.update(job.number for job in jobs if job.is_load)
 
     def refuse(self, job: Job) -> None:
         """Reports a job as failed that would be of other weights than the engine has now."""
         self._fail(job, OLD_EPOCH)
 
-    def _end(self, job: Job, end: Any, now: float) -> None:
+    def _end(self, attachment: Attachment, job: Job, end: Any, now: float) -> None:
         if end.error is not None and not isinstance(end.error, UnavailableError):
             logger.warning("kvtier: the daemon refused a transfer: %s", end.error)
         failed = {position: reason.name.lower() for position, reason in end.failed.items()}
         ended = EndedJob(job, failed, end.skipped, now - job.began)
         if job.is_load and NO_DAEMON in failed.values():
-            self._cut_off.append((now + self._settle_s, ended))
+            cut_off = self._cut_off.setdefault(attachment, (now + self._settle_s, []))
+            cut_off[1].append(ended)
         else:
             self._ended.append(ended)
+
+    def _report_settled(self, attachment: Attachment, now: float) -> None:
+        cut_off = self._cut_off.get(attachment)
+        if cut_off and (cut_off[0] <= now or attachment.regions[0].daemon_ended()):
+            self._ended += self._cut_off.pop(attachment)[1]
 
     def _judged(self, ended: EndedJob) -> EndedJob:
         if ended.job.number not in self._outdated:

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process at the other end of a socket: whether it has ended, and with it every copy that it
+// had under way.
+#pragma once
+
+#include "base/posix.h"
+
+namespace kvtier::client {
+
+// Constant after construction; any thread.
+class PeerProcess {
+ public:
+  // Of the connected socket, which is read of only here. Unknown where the kernel does not tell the
+  // process, as from another PID namespace, or where the one that it tells, which began to listen,
+  // has ended before the connection.
+  explicit PeerProcess(int socket);
+
+  // True means that none of its threads runs any more and that its descriptors are closed: a GPU's
+  // driver has ended the copies of its contexts then. False also means that nobody knows.
+  [[nodiscard]] bool Ended() const;
+
+ private:
+  UniqueFd process_;  // a pidfd, or none
+};
+
+}  // namespace kvtier::client
