@@ -10,13 +10,12 @@ namespace kvtier::client {
 // Constant after construction; any thread.
 class PeerProcess {
  public:
-  // Of the connected socket, which is read of only here. Unknown where the kernel does not tell the
-  // process, as from another PID namespace, or where the one that it tells, which began to listen,
-  // has ended before the connection.
+  // Asks the connected socket for its peer. The process stays unknown where the kernel does not
+  // tell it, as from another PID namespace, and where the one that began to listen has ended.
   explicit PeerProcess(int socket);
 
   // True means that none of its threads runs any more and that its descriptors are closed: a GPU's
-  // driver has ended the copies of its contexts then. False also means that nobody knows.
+  // driver has ended the copies of its contexts then. False also means that it is not known.
   [[nodiscard]] bool Ended() const;
 
  private:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-#: Far longer than a copy. It counts only where nobody tells that the daemon's process has ended: a
-#: daemon that lives, and that the library gave up, may be in the midst of one.
+#: Far longer than a copy. It counts only while the daemon's process is not known to have ended: one
+#: that lives, and that the library gave up, may be in the midst of a copy.
 LONGEST_S = 2.0
 _PAUSE_S = 0.002
 
