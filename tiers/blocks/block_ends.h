@@ -41,7 +41,8 @@ struct BlockEnd {
 class BlockListener {
  public:
   virtual ~BlockListener() = default;
-  // Ends of one event, in their order, of all moves: the listener takes those that concern it.
+  // Ends of one event, in their order, of all moves: the listener takes those that concern it. It
+  // removes no pool, since other listeners are told of the same ends.
   virtual void OnEnded(std::span<const BlockEnd> ends) = 0;
 };
 

@@ -139,6 +139,10 @@ void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
   for (const std::function<void()>& call : closed) call();
 }
 
+void RegionTransfers::ForgetLater(Region* region) {
+  if (region->closing && region->uses.empty()) GoOnWith(region);
+}
+
 Status RegionTransfers::Begin(PoolId id, TransferId number, std::span<const BlockIndex> blocks,
                               std::function<void(TransferEnd)> done, const LayerOrder& order) {
   Region& region = regions_.at(id);
@@ -435,7 +439,7 @@ void RegionTransfers::OnLoadEnded(const BlockEnd& end) {
   WakeWaiting(&region->second, index);
   if (loaded) state_.ForgetIfGone(index);
   End(&region->second, block, loaded ? Outcome::kCopied : Outcome::kFailed, end.reason);
-  ForgetIfClosed(region);
+  ForgetLater(&region->second);
 }
 
 void RegionTransfers::WakeWaiting(Region* region, EntryIndex index) {
@@ -506,7 +510,7 @@ void RegionTransfers::OnStoreEnded(const BlockEnd& end) {
   if (state_[index].offload_queued() || state_[index].offloading()) return;
   const auto region = regions_.find(end.region);
   EndStore(&region->second, index, end.reason);
-  ForgetIfClosed(region);
+  ForgetLater(&region->second);
 }
 
 void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, MissReason reason) {

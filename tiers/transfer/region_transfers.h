@@ -160,6 +160,9 @@ class RegionTransfers final : public BlockListener {
            MissReason reason = MissReason::kNone);
   void CancelAll(Region* region);
   void ForgetIfClosed(Regions::iterator region);
+  // The same in an event of its own: the listeners after this one are told of the region's pool
+  // yet.
+  void ForgetLater(Region* region);
 
   CacheState& state_;
   PrefixFinder& finder_;
