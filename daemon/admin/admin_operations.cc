@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <csignal>
+#include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "daemon/admin/admin_request.h"
@@ -37,14 +39,16 @@ std::string Text(const json::object& document) { return json::serialize(document
 // behind more than that. Blocks that are written or evicted meanwhile may be left out.
 class Verify final : public AdminOperation {
  public:
-  // Verifies the disk, or the cold store.
-  Verify(const OperationBasics& basics, std::shared_ptr<AdminCall> call, bool cold)
-      : AdminOperation(basics, std::move(call)), cold_(cold) {}
+  // Verifies the disk, or the cold store if `disk` is null.
+  Verify(const OperationBasics& basics, std::shared_ptr<AdminCall> call, DiskTier* disk)
+      : AdminOperation(basics, std::move(call)), disk_(disk) {}
 
   void Run() override {
     if (Cancelled()) return;
     auto done = WhileAlive([this](const Cache::VerifyResult& step) { OnStep(step); });
-    if (cold_) return cache_.VerifyColdStep(cursor_, kVerifyBatchBlocks, std::move(done));
+    if (disk_ == nullptr) {
+      return cache_.VerifyColdStep(cursor_, kVerifyBatchBlocks, std::move(done));
+    }
     cache_.VerifyStep(cursor_, kVerifyBatchBlocks, std::move(done));
   }
 
@@ -56,15 +60,7 @@ class Verify final : public AdminOperation {
     bytes_ += step.bytes;
     absent_ += step.absent;
     unread_ += step.unread;
-    if (step.finished) {
-      return Reply(Text({{"schema", "kvtier.verify/1"},
-                         {"checked", checked_},
-                         {"bad", bad_},
-                         {"absent", absent_},
-                         {"unread", unread_},
-                         {"bytes", bytes_},
-                         {"seconds", Seconds()}}));
-    }
+    if (step.finished) return disk_ == nullptr ? End(std::nullopt) : FindGone();
     // The cache must not be called from within its own callback.
     Later(0, [this] {
       if (ProgressIsDue()) ReportProgress();
@@ -72,9 +68,24 @@ class Verify final : public AdminOperation {
     });
   }
 
+  // A file that was deleted is read to the end, through its descriptor, and lost with the process.
+  void FindGone() {
+    disk_->FindGone(WhileAlive([this](const std::optional<std::filesystem::path>& gone) {
+      if (!Cancelled()) End(gone);
+    }));
+  }
+
+  void End(const std::optional<std::filesystem::path>& gone) {
+    json::object reply{{"schema", "kvtier.verify/1"}, {"checked", checked_}, {"bad", bad_},
+                       {"absent", absent_},           {"unread", unread_},   {"bytes", bytes_},
+                       {"seconds", Seconds()}};
+    if (gone) reply["gone"] = gone->native();
+    Reply(Text(reply));
+  }
+
   void ReportProgress() {
     Progress(Text({{"done", checked_},
-                   {"total", cold_ ? 0 : cache_.Gauges().disk_persisted},
+                   {"total", disk_ == nullptr ? 0 : cache_.Gauges().disk_persisted},
                    {"bytes", bytes_},
                    {"rate", static_cast<double>(bytes_) / Seconds()}}));
   }
@@ -85,7 +96,7 @@ class Verify final : public AdminOperation {
   uint64_t bytes_ = 0;
   uint64_t absent_ = 0;
   uint64_t unread_ = 0;
-  const bool cold_;
+  DiskTier* const disk_;
 };
 
 // Polls, because the cache has no event for "nothing is under way".
@@ -258,12 +269,12 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   if (op == "models") return MakeModelListing(env_.basics, env_.models, request, call);
   if (op == "forget") return MakeForgetting(env_.basics, *env_.models, request, call);
   if (op == "trace") return MakeTraceListing(env_.basics, env_.trace, env_.server, request, call);
-  if (op == "verify") return std::make_unique<Verify>(env_.basics, call, false);
+  if (op == "verify") return std::make_unique<Verify>(env_.basics, call, env_.disk);
   if (op == "verify_cold") {
     if (!env_.basics.cache->HasColdStore()) {
       return MakeError(ErrorCode::kUnsupported, "no_cold_tier", "no cold.endpoint is configured");
     }
-    return std::make_unique<Verify>(env_.basics, call, true);
+    return std::make_unique<Verify>(env_.basics, call, nullptr);
   }
   if (op == "evict") return std::make_unique<Evict>(env_.basics, env_.models, call, request);
   if (op == "erase") return MakeErasure(env_.basics, env_.config, env_.log, request, call);

@@ -15,7 +15,8 @@
 //                                      "before_ms": only of whole hours before; "without_proof"
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
 //   {"op":"trace","cursor":0,"limit":100,"since_ms":60000} the latest events, see trace_operation.h
-//   {"op":"verify"}                    reads every persisted block back and checks it
+//   {"op":"verify"}                    reads every persisted block back and checks it;
+//                                      "gone": the first of the disk's files that was deleted
 //   {"op":"drain"}                     writes blocks that should survive a restart to disk
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way or to be adopted
 //   {"op":"stop","release":false}      as SIGTERM; the end of the connection is the reply
@@ -38,6 +39,7 @@
 #include "daemon/config/config.h"
 #include "daemon/keeper/descriptor_store.h"
 #include "daemon/metrics/metrics_snapshot.h"
+#include "daemon/resources/disk_tier.h"
 #include "daemon/runtime/log.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/models.h"
@@ -62,6 +64,7 @@ class AdminOperations {
     KeptMemories* kept_memories = nullptr;
     const Server* server = nullptr;
     const MetricsSources* metrics = nullptr;
+    DiskTier* disk = nullptr;
   };
   explicit AdminOperations(const Environment& environment);
   ~AdminOperations();

@@ -128,7 +128,7 @@ void Daemon::MakeCache() {
   options.token_tenants = config_.events.token_ids;
   options.token_bytes = config_.events.token_bytes;
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
-  resources_.disk()->Watch(clock_, resources_.executor(), [this] { cache_->StopDiskWrites(); });
+  resources_.disk()->Watch(resources_.executor(), [this] { cache_->StopDiskWrites(); });
 }
 
 // The configuration was checked against itself only. The disk may be smaller than configured, and
@@ -221,7 +221,8 @@ void Daemon::MakeAdmin() {
       .models = models_.get(),
       .kept_memories = kept_memories_.get(),
       .server = server_.get(),
-      .metrics = &metrics_sources_});
+      .metrics = &metrics_sources_,
+      .disk = resources_.disk()});
   admin_server_ = std::make_unique<AdminServer>(
       &network_, log_, peers_, [this](std::string_view request, std::shared_ptr<AdminCall> call) {
         admin_operations_->Start(request, std::move(call));

@@ -83,7 +83,8 @@ Status Resources::OpenDisk() {
     OpenDescriptors();
     without_disk_ = opened.error();
     unused_keys_ = descriptors_->Take(kDiskKeysName);
-    opened = DiskTier::Unavailable(*env_.config, opened.error(), env_.log, env_.manager);
+    opened =
+        DiskTier::Unavailable(*env_.config, *env_.clock, opened.error(), env_.log, env_.manager);
   }
   disk_ = *std::move(opened);
   if (disk_->keys_descriptor() < 0) return {};

@@ -19,6 +19,8 @@ constexpr int64_t kRebuildReportMs = 1000;
 // The start-up time-out that systemd is asked for between two progress reports, and after the last
 // one. A rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
 constexpr int64_t kStartPatienceMs = 60 * 1000;
+// How often a rebuilt index that could not be written is asked whether it can be by now.
+constexpr int64_t kWriteIndexEveryMs = 5000;
 
 }  // namespace
 
@@ -26,19 +28,20 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Config& config, const Clo
                                                  EventLoop* loop, Executor* executor, Log* log,
                                                  ServiceManager* manager,
                                                  const TakeKeys& take_keys) {
-  std::unique_ptr<DiskTier> tier(new DiskTier(log, manager));
+  std::unique_ptr<DiskTier> tier(new DiskTier(clock, log, manager));
   if (config.disk.bytes == 0) {
     log->Info("disk.off", "no disk tier is configured (disk.bytes)");
     return tier;
   }
   KVT_RETURN_IF_ERROR(tier->OpenFiles(config, loop, executor, take_keys));
-  KVT_RETURN_IF_ERROR(tier->OpenIndex(config, clock, loop));
+  KVT_RETURN_IF_ERROR(tier->OpenIndex(config, loop));
   return tier;
 }
 
-std::unique_ptr<DiskTier> DiskTier::Unavailable(const Config& config, const Error& why, Log* log,
+std::unique_ptr<DiskTier> DiskTier::Unavailable(const Config& config, const Clock& clock,
+                                                const Error& why, Log* log,
                                                 ServiceManager* manager) {
-  std::unique_ptr<DiskTier> tier(new DiskTier(log, manager));
+  std::unique_ptr<DiskTier> tier(new DiskTier(clock, log, manager));
   tier->facts_.directory = config.disk.directory;
   tier->facts_.degraded = true;
   tier->facts_.notes.push_back("the disk tier could not be had: " + why.ToString());
@@ -170,19 +173,19 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
 
 // The index is a copy of the slots' headers. If it is missing, damaged or of other files, it is
 // rebuilt from them, so that losing it costs time, not blocks.
-Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* loop) {
-  const int64_t begun_ms = clock.MonotonicMs();
+Status DiskTier::OpenIndex(const Config& config, EventLoop* loop) {
+  const int64_t begun_ms = clock_.MonotonicMs();
   int64_t reported_ms = begun_ms;
   const auto report = [&](const ScanProgress& progress) {
-    if (clock.MonotonicMs() - reported_ms < kRebuildReportMs) return;
-    reported_ms = clock.MonotonicMs();
+    if (clock_.MonotonicMs() - reported_ms < kRebuildReportMs) return;
+    reported_ms = clock_.MonotonicMs();
     const std::string done = fmt::format("{} of {} slabs, {} slots", progress.slabs_done,
                                          progress.slabs, progress.slots_done);
     log_->Info("index.rebuilding", "{}", done);
     manager_->ExtendStart("Rebuilding the index: " + done, kStartPatienceMs);
   };
   KVT_ASSIGN_OR_RETURN(index_, StartIndex(config.disk.directory, files_,
-                                          {.now_ms = clock.WallMs(),
+                                          {.now_ms = clock_.WallMs(),
                                            .extended_ttl_ms = config.cache.extended_ttl_ms,
                                            .max_age_ms = config.cache.max_age_ms,
                                            .tenants = config.cache.tenants,
@@ -191,12 +194,18 @@ Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* 
   // New files have no index and need none rebuilt.
   facts_.index_found = files_.created ? "new" : IndexStateName(index_.found);
   facts_.index_rebuilt = index_.rebuilt.has_value() && !files_.created;
-  facts_.index_seconds = static_cast<double>(clock.MonotonicMs() - begun_ms) / 1000;
+  facts_.index_seconds = static_cast<double>(clock_.MonotonicMs() - begun_ms) / 1000;
   if (facts_.index_rebuilt) {
     LogRebuild(*index_.rebuilt);
   } else {
     log_->Info("index.loaded", "{} blocks in {:.3f} s", index_.snapshot.records.size(),
                facts_.index_seconds);
+  }
+  if (index_.unwritten) {
+    facts_.degraded = true;
+    Note("the rebuilt index could not be written at the start, and no block could be: " +
+         index_.unwritten->ToString());
+    write_index_at_ms_ = clock_.MonotonicMs() + kWriteIndexEveryMs;
   }
   const auto cut_off = std::ranges::count_if(index_.snapshot.records, [this](const auto& record) {
     return !files_.geometry.Contains(record.location);
@@ -221,15 +230,35 @@ void DiskTier::LogRebuild(const RebuiltIndex& rebuilt) const {
              index_.snapshot.records.size(), rebuilt.slabs, facts_.index_seconds, rejected);
 }
 
-void DiskTier::Watch(const Clock& clock, Executor* executor, std::function<void()> on_gone) {
+void DiskTier::Tick() {
+  if (watch_) watch_->Tick();
+  if (!index_.unwritten || clock_.MonotonicMs() < write_index_at_ms_) return;
+  write_index_at_ms_ = INT64_MAX;
+  // The index writes all that it holds before an empty batch, too.
+  index_.index->Apply({}, gate_.WhileOpen([this](const Status& written) {
+    write_index_at_ms_ = clock_.MonotonicMs() + kWriteIndexEveryMs;
+    if (!written) return;
+    index_.unwritten.reset();
+    facts_.degraded = files_.degraded || gone_;
+    log_->Info("index.written", "the rebuilt index is on disk");
+  }));
+}
+
+void DiskTier::FindGone(std::function<void(std::optional<std::filesystem::path>)> done) {
+  if (!watch_) return done(std::nullopt);
+  watch_->Look(std::move(done));
+}
+
+void DiskTier::Watch(Executor* executor, std::function<void()> on_gone) {
   if (!facts_.enabled) return;
   const std::filesystem::path directory = facts_.directory;
   std::vector<std::filesystem::path> paths = {directory, IndexPlaceIn(directory).index};
   for (uint32_t i = 0; i < files_.files.size(); ++i)
     paths.push_back(directory / DiskSetFileName(i));
   watch_.emplace(
-      std::move(paths), &clock, executor,
+      std::move(paths), &clock_, executor,
       [this, on_gone = std::move(on_gone)](const std::filesystem::path& gone) {
+        gone_ = true;
         facts_.degraded = true;
         const std::string text = fmt::format(
             "{} was deleted or replaced: no block is written to disk any more, and those "

@@ -2,6 +2,7 @@
 // The disk tier as the daemon starts it: lock, files, engine and index.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/gate.h"
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
@@ -28,7 +30,8 @@ namespace kvtier {
 struct DiskStartFacts {
   bool enabled = false;
   std::string directory;
-  bool degraded = false;           // smaller than configured, not to be had, or deleted meanwhile
+  // Smaller than configured, not to be had, deleted meanwhile, or without an index that is written.
+  bool degraded = false;
   std::vector<std::string> notes;  // for people
   std::string index_found;         // "good", "new", or why the index was rebuilt
   bool index_rebuilt = false;
@@ -37,8 +40,7 @@ struct DiskStartFacts {
 
 // Made once, before the loop runs, and kept until the end: it owns the directory's lock, the files
 // with their I/O threads, and the index. The cache borrows files and index and must go first. The
-// cache's calls use them on the event loop; nothing here is called after Join but Watch, Tick and
-// facts().
+// cache's calls use them on the event loop; after Join, only what stands below it is called.
 class DiskTier {
  public:
   using TakeKeys = std::function<std::optional<UniqueFd>()>;
@@ -56,23 +58,26 @@ class DiskTier {
 
   // A tier that could not be had, for one of the errors of MayServeWithoutDisk: the daemon serves
   // from its other tiers, degraded. The log says so.
-  [[nodiscard]] static std::unique_ptr<DiskTier> Unavailable(const Config& config, const Error& why,
+  [[nodiscard]] static std::unique_ptr<DiskTier> Unavailable(const Config& config,
+                                                             const Clock& clock, const Error& why,
                                                              Log* log, ServiceManager* manager);
 
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
   // From now on Tick looks whether directory and files are still there. `on_gone` is called once,
   // when they are not: later writes end with the process.
-  void Watch(const Clock& clock, Executor* executor, std::function<void()> on_gone);
-  void Tick() {
-    if (watch_) watch_->Tick();
-  }
+  void Watch(Executor* executor, std::function<void()> on_gone);
+  // Looks now: `done` gets the first path that is not there any more, if any.
+  void FindGone(std::function<void(std::optional<std::filesystem::path>)> done);
+  // Also has an index written for which there was no room at the start.
+  void Tick();
   [[nodiscard]] const DiskStartFacts& facts() const { return facts_; }
   // A process that holds it can read the blocks on disk; -1 if nothing is encrypted.
   [[nodiscard]] int keys_descriptor() const { return cipher_ ? cipher_->keys().descriptor() : -1; }
 
  private:
-  DiskTier(Log* log, ServiceManager* manager) : log_(log), manager_(manager) {}
+  DiskTier(const Clock& clock, Log* log, ServiceManager* manager)
+      : clock_(clock), log_(log), manager_(manager) {}
   [[nodiscard]] Status OpenFiles(const Config& config, EventLoop* loop, Executor* executor,
                                  const TakeKeys& take_keys);
   // False if the keys are new.
@@ -81,11 +86,12 @@ class DiskTier {
   // Adds the file's keys to `keys`, unless the memory of an earlier daemon has them all; from then
   // on the file holds what `keys` does.
   [[nodiscard]] Status OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys);
-  [[nodiscard]] Status OpenIndex(const Config& config, const Clock& clock, EventLoop* loop);
+  [[nodiscard]] Status OpenIndex(const Config& config, EventLoop* loop);
   // For people: into the log and into the status, since the log may be gone when an operator asks.
   void Note(const std::string& note);
   void LogRebuild(const RebuiltIndex& rebuilt) const;
 
+  const Clock& clock_;
   Log* const log_;
   ServiceManager* const manager_;
   DiskStartFacts facts_;
@@ -95,6 +101,9 @@ class DiskTier {
   std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;  // over those of `files_`
   StartedIndex index_;
   std::optional<DiskWatch> watch_;
+  bool gone_ = false;
+  int64_t write_index_at_ms_ = 0;  // if it is not written
+  Gate gate_;
 };
 
 // Whether the disk may be there again in a while and pools and host memory can serve without it.

@@ -24,12 +24,18 @@ DiskWatch::DiskWatch(std::vector<std::filesystem::path> paths, const Clock* cloc
 void DiskWatch::Tick() {
   if (looking_ || !on_gone_ || clock_.MonotonicMs() < look_at_ms_) return;
   looking_ = true;
+  Look([this](const std::optional<std::filesystem::path>&) {
+    looking_ = false;
+    look_at_ms_ = clock_.MonotonicMs() + kLookEveryMs;
+  });
+}
+
+void DiskWatch::Look(std::function<void(std::optional<std::filesystem::path>)> done) {
   const auto gone = std::make_shared<std::optional<std::filesystem::path>>();
   executor_.Run([watched = watched_, gone] { *gone = FirstGone(watched); },
-                gate_.WhileOpen([this, gone] {
-                  looking_ = false;
-                  look_at_ms_ = clock_.MonotonicMs() + kLookEveryMs;
-                  if (*gone) std::exchange(on_gone_, nullptr)(**gone);
+                gate_.WhileOpen([this, gone, done = std::move(done)] {
+                  if (*gone && on_gone_) std::exchange(on_gone_, nullptr)(**gone);
+                  done(*gone);
                 }));
 }
 

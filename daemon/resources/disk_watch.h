@@ -33,6 +33,8 @@ class DiskWatch {
 
   // To be called every few seconds, or more often.
   void Tick();
+  // Looks now. `done` is called from an event, as is `on_gone` before it if that was not yet.
+  void Look(std::function<void(std::optional<std::filesystem::path>)> done);
 
  private:
   // A file of a file system; nothing if there is none. After an error of another kind nothing is

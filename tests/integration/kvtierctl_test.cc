@@ -162,6 +162,17 @@ TEST_F(KvtierctlTest, DrainWritesEverythingAndVerifyReadsItBack) {
   EXPECT_EQ(JsonView(&verify)["bad"].Count(), 0u);
 }
 
+TEST_F(KvtierctlTest, VerifyFailsWhenTheDiskTierWasDeletedUnderTheDaemon) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(Ctl({"drain"}).exit_code, 0);
+  std::filesystem::remove_all(daemon().disk_directory());
+  const ProgramResult verified = Ctl({"verify"});
+  EXPECT_EQ(verified.exit_code, 5) << verified.output;
+  EXPECT_NE(verified.output.find(daemon().disk_directory() + " was deleted"), std::string::npos)
+      << verified.output;
+}
+
 TEST_F(KvtierctlTest, DamagedPayloadsAreFoundByVerifyAndNeverServed) {
   StartDaemon();
   EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);

@@ -181,13 +181,6 @@ Result<RebuiltIndex> Rebuild(const std::filesystem::path& directory, const DiskF
       files.geometry, [&](std::span<DiskRead> reads) { reader.Read(reads); }, options, on_progress);
 }
 
-// The index on disk has its hashes encrypted; `snapshot` does not.
-Status ReplaceIndex(const IndexPlace& place, const IndexMeta& start, IndexSnapshot* snapshot,
-                    const SlotCipher* cipher) {
-  if (cipher != nullptr) KVT_RETURN_IF_ERROR(EncryptSnapshot(*cipher, snapshot));
-  return RocksdbIndex::Replace(place, start, *snapshot);
-}
-
 // A good index whose hashes cannot be decrypted is no better than none.
 Result<OpenedIndex> OpenIndex(const IndexPlace& place, const IndexMeta& start,
                               const SlotCipher* cipher, EventQueue* loop) {
@@ -196,6 +189,37 @@ Result<OpenedIndex> OpenIndex(const IndexPlace& place, const IndexMeta& start,
   if (DecryptSnapshot(*cipher, &opened.contents.snapshot)) return opened;
   return OpenedIndex{
       .contents = {.state = IndexState::kDamaged, .detail = "the keys of its hashes are gone"}};
+}
+
+// The contents that the headers told are served, though the file system has no room for the index.
+// `stored` is as the index will have it, with encrypted hashes.
+Status ServeUnwritten(const IndexPlace& place, const IndexMeta& start, IndexSnapshot stored,
+                      const SlotCipher* cipher, EventQueue* loop, OpenedIndex* opened) {
+  opened->contents = {.state = IndexState::kGood, .snapshot = stored};
+  if (cipher != nullptr && !DecryptSnapshot(*cipher, &opened->contents.snapshot)) {
+    return MakeError(ErrorCode::kInternal, "index_rebuild", "its hashes cannot be decrypted");
+  }
+  opened->index = RocksdbIndex::MakeLater(place, start, std::move(stored), loop);
+  return {};
+}
+
+// Writes the rebuilt index and opens it again, rather than using it as it is: the index that serves
+// is one that has been read back. Returns why it could not be written.
+Result<std::optional<Error>> ReplaceIndex(const IndexPlace& place, const IndexMeta& start,
+                                          IndexSnapshot* rebuilt, const SlotCipher* cipher,
+                                          EventQueue* loop, OpenedIndex* opened) {
+  if (cipher != nullptr) KVT_RETURN_IF_ERROR(EncryptSnapshot(*cipher, rebuilt));
+  Status replaced = RocksdbIndex::Remove(place);
+  if (replaced) replaced = RocksdbIndex::Replace(place, start, *rebuilt);
+  // The records are given up before others are read, so that memory holds them once.
+  IndexSnapshot stored = std::exchange(*rebuilt, {});
+  if (!replaced) {
+    KVT_RETURN_IF_ERROR(ServeUnwritten(place, start, std::move(stored), cipher, loop, opened));
+    return std::optional(std::move(replaced).error());
+  }
+  stored = {};
+  KVT_ASSIGN_OR_RETURN(*opened, OpenIndex(place, start, cipher, loop));
+  return std::optional<Error>();
 }
 
 }  // namespace
@@ -214,11 +238,8 @@ Result<StartedIndex> StartIndex(const std::filesystem::path& directory, const Di
   StartedIndex result{.found = opened.contents.state, .found_detail = opened.contents.detail};
   if (result.found != IndexState::kGood) {
     KVT_ASSIGN_OR_RETURN(result.rebuilt, Rebuild(directory, files, options, on_progress));
-    // Written and opened again, rather than used as it is: the index that serves is one that has
-    // been read back. The records are given up between, so that memory holds them once.
-    KVT_RETURN_IF_ERROR(ReplaceIndex(place, start, &result.rebuilt->snapshot, cipher));
-    result.rebuilt->snapshot = {};
-    KVT_ASSIGN_OR_RETURN(opened, OpenIndex(place, start, cipher, loop));
+    KVT_ASSIGN_OR_RETURN(result.unwritten, ReplaceIndex(place, start, &result.rebuilt->snapshot,
+                                                        cipher, loop, &opened));
   }
   if (opened.index == nullptr) {
     return MakeError(ErrorCode::kInternal, "index_rebuild",

@@ -80,6 +80,9 @@ struct StartedIndex {
   std::string found_detail;
   // The rebuild's counts (the snapshot is moved out); nothing if none was needed.
   std::optional<RebuiltIndex> rebuilt;
+  // Why the rebuilt index could not be written, mostly for want of room: it serves all the same,
+  // and batches fail until it could be. Nothing if it was.
+  std::optional<Error> unwritten;
 };
 
 // The index of the disk files in `directory`.
@@ -87,8 +90,8 @@ struct StartedIndex {
 
 // Blocks: call before the event loop runs, after OpenDiskFiles gave `files` and before anything is
 // written to them. `on_progress` reports on a rebuild and may be empty. Errors: those of
-// RocksdbIndex::Open and Replace, ParallelReader::Open; kInternal "index_rebuild" if a fresh index
-// is not good either.
+// RocksdbIndex::Open, ParallelReader::Open; kInternal "index_rebuild" if a fresh index is not good
+// either.
 [[nodiscard]] Result<StartedIndex> StartIndex(
     const std::filesystem::path& directory, const DiskFiles& files, const RebuildOptions& options,
     EventQueue* loop, const std::function<void(const ScanProgress&)>& on_progress = {});

@@ -24,6 +24,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "tiers/index/index_reader.h"
 #include "tiers/index/rocksdb_status.h"
 #include "tiers/storage/disk_directory.h"
 
@@ -36,7 +37,6 @@ namespace fs = std::filesystem;
 constexpr size_t kWriteBufferBytes = 4 * kMiB;
 constexpr size_t kBlockCacheBytes = 8 * kMiB;
 constexpr size_t kTableBlockBytes = 32 * kKiB;
-constexpr size_t kScanReadaheadBytes = 4 * kMiB;
 // Puts and deletes committed with one sync, at most: about 1.5 MiB of log.
 constexpr size_t kMaxGroupChanges = 16 * 1024;
 constexpr int kNever = 1 << 30;  // as a number of files
@@ -44,8 +44,9 @@ constexpr int kNever = 1 << 30;  // as a number of files
 constexpr int kStallRetries = 500;
 constexpr std::chrono::milliseconds kStallPause{10};
 constexpr size_t kReplaceBatchRecords = 4 * 1024;
-// Reserved on the index's own word only up to here.
-constexpr uint64_t kMaxReservedRecords = 8'000'000;
+// The contents of an index that could not be written are tried again after so many times the time
+// that the last try took.
+constexpr int kPausePerTry = 10;
 
 // Instead of RocksDB's own log file: whatever matters comes back as a status, and the file's writer
 // ends the process when it is used again after the disk was full.
@@ -57,10 +58,6 @@ class NullLogger final : public rocksdb::Logger {
 
 rocksdb::Slice AsSlice(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-std::span<const std::byte> AsBytes(const rocksdb::Slice& slice) {
-  return std::as_bytes(std::span(slice.data(), slice.size()));
 }
 
 // No compression: keys are digests. No filters: nothing is looked up by key while serving.
@@ -136,124 +133,6 @@ Result<std::optional<IndexContents>> CheckDirectory(const fs::path& directory) {
   }
   return std::nullopt;
 }
-
-// Reads the whole database in order of keys, which is: meta, budget, spaces, records, erasures,
-// tokens.
-// Any fault rejects the index as a whole, and its records with it: half an index would free the
-// slots of the other half, and the headers can replace all of it.
-class Loader {
- public:
-  Loader(const IndexMeta& start, uint64_t mark) : start_(start), mark_(mark) {}
-
-  IndexContents Load(rocksdb::DB* db) {
-    uint64_t estimated_records = 0;
-    db->GetIntProperty(rocksdb::DB::Properties::kEstimateNumKeys, &estimated_records);
-    contents_.snapshot.records.reserve(std::min(estimated_records, kMaxReservedRecords));
-    contents_.state = IndexState::kGood;
-
-    rocksdb::ReadOptions options;
-    options.readahead_size = kScanReadaheadBytes;
-    options.fill_cache = false;
-    const std::unique_ptr<rocksdb::Iterator> entry(db->NewIterator(options));
-    for (entry->SeekToFirst(); entry->Valid() && good(); entry->Next()) {
-      const Status taken = Take(AsBytes(entry->key()), AsBytes(entry->value()));
-      if (!taken) Reject(IndexState::kDamaged, taken.error().ToString());
-    }
-    if (good() && !entry->status().ok()) Reject(IndexState::kDamaged, entry->status().ToString());
-    if (good() && !meta_seen_) Reject(IndexState::kDamaged, "the index does not say whose it is");
-    if (!good()) contents_.snapshot = {};
-    return std::move(contents_);
-  }
-
- private:
-  [[nodiscard]] bool good() const { return contents_.state == IndexState::kGood; }
-
-  void Reject(IndexState state, std::string detail) {
-    contents_.state = state;
-    contents_.detail = std::move(detail);
-  }
-
-  Status Take(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(const IndexKeyKind kind, DecodeKeyKind(key));
-    switch (kind) {
-      case IndexKeyKind::kMeta:
-        return TakeMeta(key, value);
-      case IndexKeyKind::kBudget:
-        return TakeBudget(key, value);
-      case IndexKeyKind::kNamespace:
-        return TakeNamespace(key, value);
-      case IndexKeyKind::kRecord:
-        return TakeRecord(key, value);
-      case IndexKeyKind::kErasure:
-        return TakeErasure(key, value);
-      case IndexKeyKind::kTokens:
-        return TakeTokens(key, value);
-    }
-    return {};
-  }
-
-  Status TakeMeta(std::span<const std::byte> key, std::span<const std::byte> value) {
-    if (key.size() != kMetaKey.size()) return MakeError(ErrorCode::kCorrupt, "index_key");
-    KVT_ASSIGN_OR_RETURN(const IndexMeta meta, DecodeMeta(value));
-    meta_seen_ = true;
-    if (meta.file_set != start_.file_set) {
-      Reject(IndexState::kOtherFiles, fmt::format("index of file set {}, the disk files are {}",
-                                                  meta.file_set.Hex(), start_.file_set.Hex()));
-    } else if (meta.epoch < mark_ || meta.epoch >= start_.epoch) {
-      Reject(IndexState::kStaleEpoch,
-             fmt::format("index last opened in start {}, the files with an index in {}, now is {}",
-                         meta.epoch, mark_, start_.epoch));
-    }
-    return {};
-  }
-
-  Status TakeBudget(std::span<const std::byte> key, std::span<const std::byte> value) {
-    if (key.size() != kBudgetKey.size()) return MakeError(ErrorCode::kCorrupt, "index_key");
-    KVT_ASSIGN_OR_RETURN(contents_.snapshot.budget, DecodeBudget(value));
-    return {};
-  }
-
-  Status TakeNamespace(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(auto name_space, DecodeNamespace(key, value));
-    contents_.snapshot.namespaces.push_back(std::move(name_space));
-    return {};
-  }
-
-  // Records come by space, so that each space is looked up once.
-  Status TakeRecord(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(const IndexRecord record, DecodeRecord(key, value));
-    const auto& namespaces = contents_.snapshot.namespaces;
-    while (namespace_id_ < namespaces.size() &&
-           namespaces[namespace_id_].first < record.key.namespace_id)
-      ++namespace_id_;
-    if (namespace_id_ == namespaces.size() ||
-        namespaces[namespace_id_].first != record.key.namespace_id) {
-      return MakeError(ErrorCode::kCorrupt, "index_namespace",
-                       fmt::format("record of unknown space {}", record.key.namespace_id.value));
-    }
-    contents_.snapshot.records.push_back(record);
-    return {};
-  }
-
-  Status TakeErasure(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(ErasureRecord erasure, DecodeErasure(key, value));
-    contents_.snapshot.erasures.push_back(std::move(erasure));
-    return {};
-  }
-
-  // Whether the block has a record is for the cache to find out: ids without one are of no use.
-  Status TakeTokens(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(TokensRecord tokens, DecodeTokens(key, value));
-    contents_.snapshot.tokens.push_back(std::move(tokens));
-    return {};
-  }
-
-  const IndexMeta start_;
-  const uint64_t mark_;
-  IndexContents contents_;
-  bool meta_seen_ = false;
-  size_t namespace_id_ = 0;  // position in the snapshot's spaces
-};
 
 void AddNamespace(NamespaceId namespace_id, const NamespaceIdentity& identity,
                   rocksdb::WriteBatch* out) {
@@ -350,9 +229,8 @@ Status WriteFresh(const fs::path& directory, const IndexMeta& meta, const IndexS
 Status RemoveAll(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error)
-    return ReplaceError(fmt::format("cannot remove {}: {}", path.string(), error.message()));
-  return {};
+  if (!error) return {};
+  return ReplaceError(fmt::format("cannot remove {}: {}", path.string(), error.message()));
 }
 
 fs::path Unfinished(const fs::path& directory) { return directory.string() + ".new"; }
@@ -394,6 +272,16 @@ class RocksdbIndex::Database {
   // REQUIRES: Open succeeded and no Commit has failed since.
   [[nodiscard]] rocksdb::DB* get() { return db_.get(); }
 
+  // The database of a rebuilt index that could not be written, see RocksdbIndex::MakeLater.
+  [[nodiscard]] static std::unique_ptr<Database> Later(const IndexPlace& place,
+                                                       const IndexMeta& start,
+                                                       IndexSnapshot snapshot) {
+    std::unique_ptr<Database> database(new Database(place));
+    database->not_begun_ = start;
+    database->unwritten_ = std::move(snapshot);
+    return database;
+  }
+
   // Tells the index of this start, and then the mark: a crash between leaves an index that is newer
   // than its mark, which is good. The other way round it would look stale. Without room the first
   // commit does it.
@@ -419,6 +307,7 @@ class RocksdbIndex::Database {
   // After a failed write the database is in no state to be written to, not even to be flushed. The
   // next commit opens it again, which keeps all acknowledged writes.
   Status Commit(rocksdb::WriteBatch* batch) {
+    if (unwritten_) KVT_RETURN_IF_ERROR(WriteContents());
     if (not_begun_) KVT_RETURN_IF_ERROR(TryBegin());
     return Write(batch);
   }
@@ -442,6 +331,22 @@ class RocksdbIndex::Database {
     db_.reset(opened);
     failed_ = true;
     return status;
+  }
+
+  // All contents at once. Without room that costs as much writing as there is room for: the pause
+  // until the next try is in proportion to the time that it took.
+  Status WriteContents() {
+    const auto begun = std::chrono::steady_clock::now();
+    if (begun < write_contents_at_) return MakeError(ErrorCode::kIoError, "index_write", "no room");
+    const Status written = Replace(place_, *not_begun_, *unwritten_);
+    if (!written) {
+      const auto now = std::chrono::steady_clock::now();
+      write_contents_at_ = now + kPausePerTry * (now - begun);
+      return MakeError(ErrorCode::kIoError, "index_write", written.error().context);
+    }
+    unwritten_.reset();
+    failed_ = true;  // the next write opens it
+    return {};
   }
 
   Status TryBegin() {
@@ -482,6 +387,9 @@ class RocksdbIndex::Database {
   const IndexPlace place_;
   std::unique_ptr<rocksdb::DB> db_;     // null if it could not be opened again
   std::optional<IndexMeta> not_begun_;  // the start that the index has not been told of
+  // There is nothing on disk yet but these contents of it.
+  std::optional<IndexSnapshot> unwritten_;
+  std::chrono::steady_clock::time_point write_contents_at_{};
   bool failed_ = false;
   bool may_wait_ = false;  // the last write failed for a reason that passes by itself
 };
@@ -496,8 +404,7 @@ Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta&
     KVT_ASSIGN_OR_RETURN(IndexContents contents, ClassifyOpenFailure(status));
     return OpenedIndex{.contents = std::move(contents)};
   }
-  Loader loader(start, EpochMark::Read(place.files));
-  OpenedIndex result{.contents = loader.Load(database->get())};
+  OpenedIndex result{.contents = ReadIndex(database->get(), start, EpochMark::Read(place.files))};
   if (result.contents.state != IndexState::kGood) return result;
 
   if (const Status begun = database->Begin(start); !begun) {
@@ -515,7 +422,7 @@ Result<IndexContents> RocksdbIndex::Read(const IndexPlace& place, const IndexMet
       rocksdb::DB::OpenForReadOnly(MakeOptions(), place.index.string(), &opened);
   if (!status.ok()) return ClassifyOpenFailure(status);
   const std::unique_ptr<rocksdb::DB> db(opened);
-  return Loader(start, EpochMark::Read(place.files)).Load(db.get());
+  return ReadIndex(db.get(), start, EpochMark::Read(place.files));
 }
 
 Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
@@ -527,7 +434,11 @@ Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
   // The fresh index is whole and durable before the old one is removed. A crash from there to the
   // rename leaves no index, which the next start rebuilds from the headers.
   KVT_RETURN_IF_ERROR(RemoveAll(fresh));
-  KVT_RETURN_IF_ERROR(WriteFresh(fresh, meta, snapshot));
+  if (const Status written = WriteFresh(fresh, meta, snapshot); !written) {
+    // Others need the room that it took, if there is none left.
+    (void)RemoveAll(fresh);
+    return written;
+  }
   KVT_RETURN_IF_ERROR(SyncDirectory(fresh));
   KVT_RETURN_IF_ERROR(RemoveAll(place.index));
   KVT_RETURN_IF_ERROR(EpochMark::Remove(place.files));
@@ -535,6 +446,18 @@ Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
   fs::rename(fresh, place.index, error);
   if (error) return ReplaceError("cannot rename " + fresh.string() + ": " + error.message());
   return SyncDirectory(fs::absolute(place.index).parent_path());
+}
+
+Status RocksdbIndex::Remove(const IndexPlace& place) {
+  KVT_RETURN_IF_ERROR(RemoveAll(place.index));
+  return EpochMark::Remove(place.files);
+}
+
+std::unique_ptr<RocksdbIndex> RocksdbIndex::MakeLater(const IndexPlace& place,
+                                                      const IndexMeta& start,
+                                                      IndexSnapshot snapshot, EventQueue* loop) {
+  return std::unique_ptr<RocksdbIndex>(
+      new RocksdbIndex(Database::Later(place, start, std::move(snapshot)), loop));
 }
 
 RocksdbIndex::RocksdbIndex(std::unique_ptr<Database> database, EventQueue* loop)

@@ -2,7 +2,7 @@
 // The persistent index on RocksDB, in a directory of its own beside (or away from) the disk files.
 //
 // The index is a cache of the slot headers. Whenever its truth is in doubt it is not repaired but
-// built anew from them: see index_rebuild.h.
+// built anew from them: see index_start.h.
 //
 // Epochs tell a good index from an old backup. The disk files count their starts: this one is E.
 // The index says in which start it was last opened, I, and so does a mark beside the files, M
@@ -79,6 +79,18 @@ class RocksdbIndex final : public Index {
   // Errors: kIoError "index_replace", "epoch_mark".
   [[nodiscard]] static Status Replace(const IndexPlace& place, const IndexMeta& start,
                                       const IndexSnapshot& snapshot);
+
+  // Removes an index that is not good, which takes room from the one that replaces it. REQUIRES and
+  // errors: as Replace.
+  [[nodiscard]] static Status Remove(const IndexPlace& place);
+
+  // An index of `snapshot` at a place where there is none and Replace has failed, for want of room
+  // for one. Batches fail until there is room: each tries, now and then, to write the whole index
+  // first, and so does an empty one. `loop` as for Open.
+  [[nodiscard]] static std::unique_ptr<RocksdbIndex> MakeLater(const IndexPlace& place,
+                                                               const IndexMeta& start,
+                                                               IndexSnapshot snapshot,
+                                                               EventQueue* loop);
 
   // Writes queued batches and joins; the `done`s are still posted.
   ~RocksdbIndex() override;

@@ -60,12 +60,16 @@ Outcome VerifyOutcome(JsonView result) {
     left +=
         fmt::format("; {} that the store did not return", FormatCount(result["unread"].Count()));
   }
-  return {
-      fmt::format(
-          "verified {} blocks, {}, in {:.1f} s: {}{}", FormatCount(result["checked"].Count()),
-          FormatByteSize(result["bytes"].Count()), result["seconds"].Number(),
-          bad == 0 ? "all good" : fmt::format("{} bad, now quarantined", FormatCount(bad)), left),
-      bad};
+  const std::string gone = result["gone"].Text();
+  if (!gone.empty()) {
+    left += fmt::format("; {} was deleted or replaced: blocks on disk end with the daemon", gone);
+  }
+  std::string outcome = gone.empty() ? "all good" : "all could be read";
+  if (bad > 0) outcome = fmt::format("{} bad, now quarantined", FormatCount(bad));
+  return {fmt::format(
+              "verified {} blocks, {}, in {:.1f} s: {}{}", FormatCount(result["checked"].Count()),
+              FormatByteSize(result["bytes"].Count()), result["seconds"].Number(), outcome, left),
+          bad + (gone.empty() ? 0 : 1)};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <boost/json.hpp>
+#include <filesystem>
 #include <functional>
 #include <set>
 
@@ -137,6 +138,14 @@ TEST_F(Admin, DrainPersistsAndVerifyChecks) {
   EXPECT_EQ(verified.at("bad"), 0);
   // Payloads and their headers.
   EXPECT_EQ(verified.at("bytes"), 40 * (4096 + 4096));
+}
+
+TEST_F(Admin, VerifyNamesAFileThatWasDeletedUnderTheDaemon) {
+  EXPECT_FALSE(Ask(R"({"op":"verify"})").as_object().contains("gone"));
+  std::filesystem::remove_all(directory_.path() / "disk");
+  const json::value verified = Ask(R"({"op":"verify"})");
+  EXPECT_EQ(verified.at("gone").as_string().c_str(), directory_.path() / "disk");
+  EXPECT_EQ(Ask(R"({"op":"status"})").at("disk").at("degraded"), true);
 }
 
 std::string Quoted(const std::vector<BlockHash>& hashes) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/resources/disk_watch.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <optional>
 #include <vector>
 
 #include "tests/fakes/fake_clock.h"
@@ -70,6 +72,20 @@ TEST_F(DiskWatchTest, LooksOnceInAWhileAndOnAThreadOfTheExecutor) {
   EXPECT_TRUE(gone_.empty());
   loop_.RunAll();
   EXPECT_EQ(gone_.size(), 1u);
+}
+
+TEST_F(DiskWatchTest, WhoAsksIsToldAtOnceAndAgain) {
+  std::vector<std::optional<std::filesystem::path>> answers;
+  const auto ask = [&] {
+    watch_.Look([&](const std::optional<std::filesystem::path>& gone) { answers.push_back(gone); });
+    loop_.RunAll();
+  };
+  ask();
+  std::filesystem::remove(file_);
+  ask();
+  ask();
+  EXPECT_THAT(answers, testing::ElementsAre(std::nullopt, file_, file_));
+  EXPECT_EQ(gone_, std::vector{file_}) << "the daemon hears of it, too, once";
 }
 
 }  // namespace

@@ -5,8 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "tests/fakes/full_disk.h"
 #include "tests/unit/tiers/disk_fixture.h"
 
 namespace kvtier {
@@ -22,13 +25,14 @@ class IndexStartTest : public DiskTest {
     return started ? *std::move(started) : StartedIndex{};
   }
 
+  Status TryApply(const StartedIndex& started, IndexBatch batch) {
+    std::optional<Status> outcome;
+    started.index->Apply(std::move(batch), [&](const Status& status) { outcome = status; });
+    loop_.RunUntil([&] { return outcome.has_value(); });
+    return *outcome;
+  }
   void Apply(const StartedIndex& started, IndexBatch batch) {
-    bool done = false;
-    started.index->Apply(std::move(batch), [&](const Status& status) {
-      EXPECT_TRUE(status);
-      done = true;
-    });
-    loop_.RunUntil([&] { return done; });
+    EXPECT_TRUE(TryApply(started, std::move(batch)));
   }
 };
 
@@ -103,6 +107,47 @@ TEST_F(IndexStartTest, StartsThatDiedBeforeTheIndexLoseNothing) {
   for (int i = 0; i < 3; ++i) OpenFiles();
   const StartedIndex started = Start();
   EXPECT_EQ(started.found, IndexState::kGood);
+  ExpectSameContents(started.snapshot, SnapshotOf(blocks));
+}
+
+TEST_F(IndexStartTest, ARebuiltIndexThatFindsNoRoomServesAndIsWrittenAsSoonAsThereIs) {
+  const std::vector<DiskBlock> blocks = Fill(20);
+  WriteIndex({});
+  std::ofstream(directory_ / "index" / "CURRENT") << "nonsense";
+  {
+    const DiskFiles files = OpenFiles();
+    StartedIndex started;
+    {
+      const FullDisk full;
+      auto found = StartIndex(directory_, files, Options(), &loop_);
+      ASSERT_TRUE(found) << found.error().ToString();
+      started = *std::move(found);
+      EXPECT_TRUE(started.unwritten);
+      ExpectSameContents(started.snapshot, SnapshotOf(blocks));
+      EXPECT_FALSE(TryApply(started, {.deletes = {blocks[0].record.key}}));
+    }
+    // It is tried again after a while.
+    while (!TryApply(started, {})) {
+    }
+    Apply(started, {.deletes = {blocks[1].record.key}});
+  }
+  const StartedIndex started = Start();
+  EXPECT_EQ(started.found, IndexState::kGood);
+  std::vector<DiskBlock> left = blocks;
+  left.erase(left.begin() + 1);
+  ExpectSameContents(started.snapshot, SnapshotOf(left));
+}
+
+TEST_F(IndexStartTest, ARebuiltIndexThatWasNeverWrittenIsRebuiltByTheNextStart) {
+  const std::vector<DiskBlock> blocks = Fill(20);
+  {
+    const DiskFiles files = OpenFiles();
+    const FullDisk full;
+    ASSERT_TRUE(StartIndex(directory_, files, Options(), &loop_)->unwritten);
+  }
+  const StartedIndex started = Start();
+  EXPECT_EQ(started.found, IndexState::kMissing);
+  EXPECT_FALSE(started.unwritten);
   ExpectSameContents(started.snapshot, SnapshotOf(blocks));
 }
 

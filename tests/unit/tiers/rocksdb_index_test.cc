@@ -3,10 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +17,7 @@
 #include "base/executor.h"
 #include "base/result.h"
 #include "tests/fakes/derived_bytes.h"
+#include "tests/fakes/full_disk.h"
 #include "tests/fakes/temporary_directory.h"
 
 namespace kvtier {
@@ -471,27 +470,6 @@ TEST_F(CrashedIndexTest, AFlippedByteInTheLogLosesTheRestAtMost) {
     FlipByte(log_, offset);
   }
 }
-
-// While it lives no file may grow, which is what a full disk does to the log.
-class FullDisk {
- public:
-  FullDisk() {
-    KVT_CHECK(::getrlimit(RLIMIT_FSIZE, &before_) == 0);
-    handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
-    KVT_CHECK(::setrlimit(RLIMIT_FSIZE, &none) == 0);
-  }
-  ~FullDisk() {
-    KVT_CHECK(::setrlimit(RLIMIT_FSIZE, &before_) == 0);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int) = nullptr;
-};
 
 TEST_F(RocksdbIndexTest, AFailedWriteIsReportedAndLaterOnesSucceed) {
   Replace(SnapshotOf(0));
