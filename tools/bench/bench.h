@@ -3,6 +3,7 @@
 // results with the machine's limits, in the same run.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ struct BenchOptions {
   std::string directory;  // where temporary directories are made; on the disk to be measured
   std::string device;     // of private daemons, as in `pool.device`; empty: what they choose
   uint32_t repetitions = 9;
+  // An onload is repeated no more after this time.
+  std::chrono::seconds most_time{600};
   uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
   std::vector<uint64_t> block_bytes;
   uint64_t entries = 1'000'000;

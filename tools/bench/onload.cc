@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <span>
@@ -19,8 +20,26 @@
 namespace kvtier {
 namespace {
 
-constexpr uint64_t kHeaderBytes = 4 * kKiB;
+constexpr uint64_t kHeaderBytes = 4 * kKiB;  // of each slot, and of each slab on disk
+constexpr uint64_t kSlabBytes = 16 * kMiB;
 constexpr uint64_t kSparePoolBlocks = 2;
+// The sets that a tier has space for. For the host tier two, both of which lie in host memory, take
+// turns in a pool that holds one. Host memory keeps a part of a set that came from disk when the
+// next one comes, so for the disk tier so many take turns that each has left host memory when its
+// turn comes. The rest is spare.
+constexpr uint64_t kSetsInHost = 3;
+constexpr uint64_t kSetsOnDisk = 5;
+
+uint64_t SlotsPerSlab(uint64_t block_bytes) {
+  return (kSlabBytes - kHeaderBytes) / (block_bytes + kHeaderBytes);
+}
+
+// A tier of so many blocks takes whole slabs, and a slab holds whole slots alone: blocks of 2 MiB
+// use 14 of its 16 MiB.
+uint64_t TierBytes(uint64_t blocks, uint64_t block_bytes) {
+  const uint64_t per_slab = SlotsPerSlab(block_bytes);
+  return (blocks + per_slab - 1) / per_slab * kSlabBytes;
+}
 
 // Host memory that a set which is pushed through it leaves without anything older.
 uint64_t HostBytesForDisk(const BenchOptions& options, uint64_t block_bytes) {
@@ -30,27 +49,21 @@ uint64_t HostBytesForDisk(const BenchOptions& options, uint64_t block_bytes) {
 // As many as copy between pool and host memory on the daemon's host device.
 constexpr uint32_t kCopyThreads = 2;
 
-// For the host tier two sets, both of which lie in host memory, take turns in a pool that holds
-// one. Host memory keeps a part of a set that came from disk when the next one comes, so for the
-// disk tier each load has a set of its own; those that are stored last push the others out of host
-// memory.
-uint64_t SetCount(const BenchOptions& options, Tier tier) {
-  constexpr uint64_t kSetsStoredLast = 2;
-  return tier == Tier::kDisk ? options.repetitions + kSetsStoredLast : 2;
+constexpr uint64_t SetCount(Tier tier) {
+  return (tier == Tier::kDisk ? kSetsOnDisk : kSetsInHost) - 1;
 }
 
 Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64_t block_bytes) {
   const bool from_disk = tier == Tier::kDisk;
   const uint64_t slots = options.set_bytes / block_bytes;
-  const uint64_t set_slot_bytes = slots * (block_bytes + kHeaderBytes);
   PrivateDaemonOptions daemon;
   daemon.temporary_parent = options.directory;
   daemon.settings = {
       fmt::format("pool.bytes={}B", (slots + kSparePoolBlocks) * block_bytes),
-      fmt::format("host.bytes={}B",
-                  from_disk ? HostBytesForDisk(options, block_bytes) : 3 * set_slot_bytes),
-      fmt::format("disk.bytes={}B", from_disk ? (SetCount(options, tier) + 1) * set_slot_bytes : 0),
-      fmt::format("cache.slab_bytes={}B", 16 * kMiB),
+      fmt::format("host.bytes={}B", from_disk ? HostBytesForDisk(options, block_bytes)
+                                              : TierBytes(kSetsInHost * slots, block_bytes)),
+      fmt::format("disk.bytes={}B", from_disk ? TierBytes(kSetsOnDisk * slots, block_bytes) : 0),
+      fmt::format("cache.slab_bytes={}B", kSlabBytes),
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
   };
@@ -65,14 +78,13 @@ constexpr uint64_t kSetsInPool = 3;
 // the share that is kept clean has been written.
 Result<PrivateDaemon> StartUnwritten(const BenchOptions& options, uint64_t block_bytes) {
   const uint64_t slots = options.set_bytes / block_bytes;
-  const uint64_t set_slot_bytes = slots * (block_bytes + kHeaderBytes);
   PrivateDaemonOptions daemon;
   daemon.temporary_parent = options.directory;
   daemon.settings = {
       fmt::format("pool.bytes={}B", (kSetsInPool * slots + kSparePoolBlocks) * block_bytes),
-      fmt::format("host.bytes={}B", set_slot_bytes + 16 * kMiB),
-      fmt::format("disk.bytes={}B", 3 * kSetsInPool * set_slot_bytes),
-      fmt::format("cache.slab_bytes={}B", 16 * kMiB),
+      fmt::format("host.bytes={}B", TierBytes(slots, block_bytes) + kSlabBytes),
+      fmt::format("disk.bytes={}B", TierBytes(3 * kSetsInPool * slots, block_bytes)),
+      fmt::format("cache.slab_bytes={}B", kSlabBytes),
       "cache.max_wait_ms=30000",
       "cache.pool_clean_fraction=0.34",
       "retention.persist_after=24h",
@@ -116,7 +128,7 @@ double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) 
 // Leaves copies of all sets below the pool, so that making room costs nothing later. For two sets
 // that take turns, the first turn alone does not.
 Status WarmUp(BenchClient& client, std::span<const std::vector<BlockHash>> sets) {
-  const int turns = sets.size() == 2 ? 4 : 1;
+  const int turns = sets.size() == SetCount(Tier::kHost) ? 4 : 1;
   for (int i = 0; i < turns; ++i) {
     for (const auto& set : sets) KVT_RETURN_IF_ERROR(client.Store(set));
   }
@@ -181,8 +193,7 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, block_bytes));
   const size_t blocks = options.set_bytes / block_bytes;
   std::vector<std::vector<BlockHash>> sets;
-  for (uint64_t i = 1; i <= SetCount(options, tier); ++i)
-    sets.push_back(BenchClient::Set(i, blocks));
+  for (uint64_t i = 1; i <= SetCount(tier); ++i) sets.push_back(BenchClient::Set(i, blocks));
   KVT_RETURN_IF_ERROR(WarmUp(client, sets));
   if (tier == Tier::kDisk) KVT_RETURN_IF_ERROR(client.Drain());
   KVT_ASSIGN_OR_RETURN(const Ceiling ceiling,
@@ -191,8 +202,10 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
                            : CeilingOfHost(options, block_bytes));
 
   Samples samples(ceiling);
+  const auto start = std::chrono::steady_clock::now();
   for (uint32_t i = 0; i < options.repetitions; ++i) {
     KVT_RETURN_IF_ERROR(samples.TakeOne(client, sets[i % sets.size()], tier));
+    if (std::chrono::steady_clock::now() - start > options.most_time) break;
   }
   return samples.Summary(tier, block_bytes, blocks);
 }
@@ -219,6 +232,19 @@ Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options, uint
   OnloadResult result = samples.Summary(Tier::kDisk, block_bytes, blocks);
   result.host_unwritten = true;
   return result;
+}
+
+uint64_t SetBytesWithin(const BenchTiers& tiers, const std::vector<uint64_t>& block_bytes) {
+  const uint64_t spare = kSparePoolBlocks * std::ranges::max(block_bytes);
+  uint64_t set = tiers.pool_bytes > spare ? tiers.pool_bytes - spare : 0;
+  const auto fit = [&](uint64_t tier_bytes, uint64_t sets) {
+    for (const uint64_t bytes : block_bytes) {
+      set = std::min(set, tier_bytes / kSlabBytes * SlotsPerSlab(bytes) / sets * bytes);
+    }
+  };
+  fit(tiers.host_bytes, kSetsInHost);
+  if (tiers.disk_bytes > 0) fit(tiers.disk_bytes, kSetsOnDisk);
+  return set;
 }
 
 }  // namespace kvtier

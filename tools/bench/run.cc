@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/units.h"
 #include "tools/bench/bench.h"
 #include "tools/support/terminal.h"
 
 namespace kvtier {
 namespace {
-
-constexpr uint64_t kHeaderBytes = 4 * kKiB;
-// The size of a tier that the onload measurements need, in sets; see onload.cc.
-constexpr uint64_t kSetsInTier = 3;
-constexpr uint64_t kSpareSlabBytes = 16 * kMiB;
 
 Status MeasureOnloads(const BenchOptions& options, Tier tier, BenchResults* results) {
   for (const uint64_t block_bytes : options.block_bytes) {
@@ -53,19 +46,6 @@ Status RunBench(const BenchOptions& options, const BenchSelection& selection,
     results->start.push_back(result);
   }
   return {};
-}
-
-uint64_t SetBytesWithin(const BenchTiers& tiers, const std::vector<uint64_t>& block_bytes) {
-  const uint64_t smallest = std::ranges::min(block_bytes);
-  const uint64_t spare = 2 * std::ranges::max(block_bytes);
-  const auto of_tier = [&](uint64_t bytes) {
-    const uint64_t set = bytes > kSpareSlabBytes ? (bytes - kSpareSlabBytes) / kSetsInTier : 0;
-    return static_cast<uint64_t>(static_cast<double>(set) * static_cast<double>(smallest) /
-                                 static_cast<double>(smallest + kHeaderBytes));
-  };
-  uint64_t set = tiers.pool_bytes > spare ? tiers.pool_bytes - spare : 0;
-  set = std::min(set, of_tier(tiers.host_bytes));
-  return tiers.disk_bytes == 0 ? set : std::min(set, of_tier(tiers.disk_bytes));
 }
 
 }  // namespace kvtier
