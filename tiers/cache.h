@@ -238,8 +238,8 @@ class Cache {
   [[nodiscard]] uint64_t PinnedBytes() const;
   // Expiry, persist-after-idle, waiting acquires' deadlines. Call every few hundred milliseconds.
   void Tick();
-  // Writes every `extended` block that is not on disk yet and is worth it (disk_admission). `done`
-  // is called when none is left to write or the rest cannot be written.
+  // Writes every `extended` block that is not on disk yet. `done` is called when none is left to
+  // write or the rest cannot be written.
   void Drain(std::function<void()> done);
   // For a process that is about to end: starts no more copies to host and no more writes to disk or
   // to the cold store.

@@ -150,8 +150,6 @@ EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& req
     const EntryIndex added = state.AddEntry(key, request.tokens, request.depth, request.retention);
     // It may be known to the pool from an earlier life.
     pool->victims.NoteUse(state.blocks.FactsOf(added));
-    state.NoteUse(added);
-    state.NoteIdle(added);
     return added;
   }
   // The content is known already. If this pool has a block of it, the answer is kNoEntry: the

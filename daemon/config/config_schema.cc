@@ -325,12 +325,11 @@ std::vector<ConfigKey> DiskKeys() {
       Size("disk.free_floor_bytes", kDisk<&DiskConfig::free_floor_bytes>, 0, kMaxBytes,
            "The file system keeps at least this much free: the files are made smaller than "
            "`disk.bytes` if it must be, and the log and `status` say so."),
-      OnReload(Size(
-          "disk.write_budget_per_day", kCache<&CacheOptions::disk_write_budget_bytes_per_day>, 0,
-          kMaxBytes,
-          "Bytes written per UTC day, to spare the disk; `0B`: no limit. Blocks refused for "
-          "it are counted. While more has been written than the day's share by now, only blocks "
-          "that are likelier to be used again are written, so that it lasts for the day.")),
+      OnReload(
+          Size("disk.write_budget_per_day", kCache<&CacheOptions::disk_write_budget_bytes_per_day>,
+               0, kMaxBytes,
+               "Bytes written per UTC day, to spare the disk; `0B`: no limit. Blocks refused for "
+               "it are counted.")),
   };
 }
 

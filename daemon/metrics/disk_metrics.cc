@@ -23,12 +23,6 @@ constexpr MetricRow kDiskRows[] = {
      }},
     {kGauge, "kvtier_write_budget_spent_bytes", "Bytes written to disk today (UTC).", "", "",
      ReadGauge<&CacheGauges::write_budget_spent_bytes>},
-    {kCounter, "kvtier_disk_writes_declined_blocks",
-     "Blocks that were not written to disk, because they were unlikely to be used again.",
-     "stats.disk_declined_blocks", "", ReadStat<&CacheStats::disk_declined_blocks>},
-    {kCounter, "kvtier_disk_writes_declined_bytes",
-     "Bytes that were not written to disk, because their blocks were unlikely to be used again.",
-     "stats.disk_declined_bytes", "", ReadStat<&CacheStats::disk_declined_bytes>},
     {kCounter, "kvtier_disk_never_read_bytes",
      "Bytes of blocks that this process wrote and that left the disk without having been loaded "
      "from there, by the block's age.",

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "tiers/state/cache_environment.h"
@@ -15,7 +14,6 @@ namespace kvtier {
 class FakeOwner final : public CacheOwner {
  public:
   std::function<bool(DeviceIndex)> pools_read;
-  std::function<double(const BlockFacts&)> chance_of_use;
   std::function<void(const AdoptionReport&)> on_adopted;
   std::function<void(uint64_t)> on_keys_expired;
   std::function<void(const std::string&, const EraseReport&, const Status&)> on_erasure_resumed;
@@ -23,9 +21,6 @@ class FakeOwner final : public CacheOwner {
   std::deque<Incident> incidents;  // all that were reported
 
   bool ReadsPools(DeviceIndex device) override { return pools_read && pools_read(device); }
-  std::optional<double> ChanceOfUse(const BlockFacts& facts) override {
-    return chance_of_use ? std::optional(chance_of_use(facts)) : std::nullopt;
-  }
   void OnAdopted(const AdoptionReport& report) override {
     if (on_adopted) on_adopted(report);
   }

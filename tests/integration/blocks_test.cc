@@ -214,6 +214,15 @@ TEST_F(BlocksTest, BenchMeasuresAPrivateDaemonAndDrawsIt) {
   EXPECT_EQ(Ctl({"bench", "--spawn", "--pool", "1MiB"}).exit_code, 2);
 }
 
+// A slab of 16 MiB holds seven blocks of 2 MiB, so that a disk of the sets' bytes would not do.
+TEST_F(BlocksTest, BenchLoadsLargeBlocksFromDisk) {
+  const ProgramResult bench =
+      Ctl({"bench", "--spawn", "--pool", "48MiB", "--host", "160MiB", "--disk", "256MiB",
+           "--block-bytes", "2MiB", "--directory", directory(), "--json"});
+  EXPECT_EQ(bench.exit_code, 0) << bench.errors;
+  EXPECT_EQ(Json(bench).at("onload").as_array().size(), 2u);
+}
+
 TEST_F(BlocksTest, BenchWithoutGnuplotSaysSoBeforeItMeasures) {
   const std::string picture = directory() + "/bench.svg";
   const ProgramResult bench = RunProgram(

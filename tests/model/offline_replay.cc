@@ -62,8 +62,6 @@ CacheOptions OptionsFor(const OfflineSizes& sizes) {
   CacheOptions options;
   options.pool_bytes = sizes.pool * kBlockBytes;
   options.pool_eviction = sizes.eviction;
-  options.persist_after_ms = sizes.persist_after_ms;
-  options.disk_admission = sizes.disk_admission;
   options.slab_bytes = kSlabBytes;
   return options;
 }

@@ -21,8 +21,6 @@ struct OfflineSizes {
   // The share of conversations that the client says with the last request to be closed.
   // Requests whose first 1,536 tokens are the same are one conversation.
   double closed_share = 0;
-  double disk_admission = 0;  // see CacheOptions
-  int64_t persist_after_ms = 30'000;
 };
 
 struct OfflineReport {

@@ -22,10 +22,6 @@
 namespace kvtier {
 namespace {
 
-constexpr const char* kAdmissionHeading =
-    "| trace | pool, tokens | eviction | admission | blocks written | blocks read | hits % | "
-    "prefill saved % |\n|---|---|---|---|---|---|---|---|\n";
-
 struct Arguments {
   std::vector<std::string> traces;
   std::vector<std::string> patterns;
@@ -34,8 +30,6 @@ struct Arguments {
   double host_share = 4;
   double disk_share = 0;
   double closed_percent = 0;
-  std::vector<double> admissions;
-  int64_t persist_after_s = 30;
   uint32_t copies = 1;
   double starts_per_hour = 30;
   uint32_t tokens = 512;
@@ -120,38 +114,7 @@ std::vector<uint64_t> PoolSizes(const Arguments& arguments, const Trace& trace) 
   return blocks;
 }
 
-void CompareAdmissions(const std::string& name, const Trace& trace, const Arguments& arguments) {
-  for (const uint64_t pool : PoolSizes(arguments, trace)) {
-    Trace fitting = trace;
-    for (TraceRequest& request : fitting.requests) {
-      if (request.hashes.size() > pool) request.hashes.resize(pool);
-    }
-    for (const PoolEviction eviction : {PoolEviction::kLru, PoolEviction::kCls}) {
-      for (const double admission : arguments.admissions) {
-        const auto share = [&](double times) {
-          return static_cast<uint64_t>(times * static_cast<double>(pool));
-        };
-        const OfflineReport report =
-            ReplayOffline(fitting, {.pool = pool,
-                                    .host = share(arguments.host_share),
-                                    .disk = share(arguments.disk_share),
-                                    .eviction = eviction,
-                                    .closed_share = arguments.closed_percent / 100,
-                                    .disk_admission = admission,
-                                    .persist_after_ms = arguments.persist_after_s * 1000});
-        fmt::print("| {} | {:.2f} M | {} | {} | {} | {} | {:.2f} | {:.3f} |\n", name,
-                   static_cast<double>(pool * trace.block_tokens) / 1e6,
-                   eviction == PoolEviction::kLru ? "lru" : "cls", admission,
-                   report.disk_written_blocks, report.disk_read_blocks, report.TotalHitPercent(),
-                   100 * report.saved_ms / report.asked_ms);
-        (void)std::fflush(stdout);
-      }
-    }
-  }
-}
-
 void Compare(const std::string& name, Trace trace, const Arguments& arguments) {
-  if (!arguments.admissions.empty()) return CompareAdmissions(name, trace, arguments);
   for (const uint64_t pool : PoolSizes(arguments, trace)) {
     Trace fitting = trace;
     uint64_t touches = 0;
@@ -198,9 +161,6 @@ int Main(int argc, char** argv) {
   app.add_option("--disk", arguments.disk_share, "disk, in sizes of the pool");
   app.add_option("--closed-percent", arguments.closed_percent,
                  "of the conversations, which the client closes");
-  app.add_option("--admission", arguments.admissions, "compares these least chances of use")
-      ->delimiter(',');
-  app.add_option("--persist-after", arguments.persist_after_s, "seconds")->capture_default_str();
   app.add_option("--copies", arguments.copies, "of each trace");
   app.add_option("--starts-per-hour", arguments.starts_per_hour, "of the traces, if several");
   app.add_option("--block-tokens", arguments.tokens, "blocks are joined to this size");
@@ -210,14 +170,13 @@ int Main(int argc, char** argv) {
   if (arguments.patterns == std::vector<std::string>{"all"}) {
     arguments.patterns.assign(kAccessPatterns.begin(), kAccessPatterns.end());
   }
-  fmt::print("{}", !arguments.admissions.empty()
-                       ? kAdmissionHeading
-                       : "| trace | pool, tokens | LRU, pool hits % | CLS, pool hits % | CLS / LRU "
-                         "| LRU, all hits % "
-                         "| CLS, all hits % | LRU, blocks read | CLS, blocks read | LRU, us a "
-                         "block | CLS, us a block "
-                         "|\n"
-                         "|---|---|---|---|---|---|---|---|---|---|---|\n");
+  fmt::print("{}",
+             "| trace | pool, tokens | LRU, pool hits % | CLS, pool hits % | CLS / LRU "
+             "| LRU, all hits % "
+             "| CLS, all hits % | LRU, blocks read | CLS, blocks read | LRU, us a "
+             "block | CLS, us a block "
+             "|\n"
+             "|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const std::string& pattern : arguments.patterns) {
     Compare(pattern, MakeAccessPattern(pattern, arguments.seed), arguments);
   }

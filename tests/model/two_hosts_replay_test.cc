@@ -121,7 +121,6 @@ class Host {
     options.slab_bytes = kSlabBytes;
     options.extended_ttl_ms = kYearMs;
     options.persist_after_ms = 1000;
-    options.disk_admission = 0;
     options.cold_after_ms = 0;
     options.cold_min_uses = 0;
     options.cold_write_bytes_per_s = 1024 * kGiB;

@@ -230,8 +230,6 @@ void SimFloors::CheckHadBack(const TenantQuota& tenant, const Terms& terms) {
                name_space);
   const CacheOptions& options = context_.world.options();
   if (!terms.disk_sound || options.disk_write_budget_bytes_per_day > 0) return;
-  // Declined blocks do not count against a reserve.
-  if (options.disk_admission > 0) return;
   const auto extended =
       static_cast<uint64_t>(std::ranges::count_if(stored, [](const BlockHash& hash) {
         return SimUniverse::RetentionOf(hash) == RetentionClass::kExtended;

@@ -146,7 +146,6 @@ constexpr uint64_t kKeepStream = 0x6b656570;
 constexpr uint64_t kEraseStream = 0x65726173;
 constexpr uint64_t kKeepPoolsStream = 0x6b706f6c;
 constexpr uint64_t kEvictionStream = 0x65766963;
-constexpr uint64_t kAdmissionStream = 0x61646d69;
 constexpr uint64_t kWishStream = 0x77697368;
 constexpr uint64_t kRegionStream = 0x7265676e;
 
@@ -174,7 +173,6 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   plan.options.pool_eviction =
       SeededRandom(seed ^ kEvictionStream).Chance(0.5) ? PoolEviction::kCls : PoolEviction::kLru;
   plan.wish_rate = SeededRandom(seed ^ kWishStream).Chance(0.5) ? 0.5 : 0;
-  plan.options.disk_admission = SeededRandom(seed ^ kAdmissionStream).Chance(0.5) ? 0.4 : 0;
   plan.lends_regions = SeededRandom(seed ^ kRegionStream).Chance(0.5);
   // Beside the pools, and more than regions ever take.
   if (plan.lends_regions) plan.sizes.device_bytes += 4 * kMiB;
@@ -186,7 +184,7 @@ std::string Describe(const SimPlan& plan) {
   return fmt::format(
       "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} slabs of {}, disk {} "
       "slabs in {} files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with "
-      "quotas, host memory {}, pools {}, pool eviction {}, disk admission {}, wishes {}, erasures "
+      "quotas, host memory {}, pools {}, pool eviction {}, wishes {}, erasures "
       "{}, regions {}",
       plan.seed, plan.steps, plan.namespaces.size(), plan.sizes.devices, plan.sessions,
       plan.sizes.host_slabs_ready, plan.sizes.host_slabs - plan.sizes.host_slabs_ready,
@@ -194,8 +192,8 @@ std::string Describe(const SimPlan& plan) {
       plan.disk_faults.torn_write, plan.index_failure_rate, plan.copy_failure_rate,
       plan.index_tail_loss_rate, plan.crash_rate, plan.options.tenants.size(),
       plan.sizes.keep_host ? "kept" : "not kept", plan.sizes.keep_pools ? "kept" : "not kept",
-      plan.options.pool_eviction == PoolEviction::kCls ? "cls" : "lru", plan.options.disk_admission,
-      plan.wish_rate, plan.erases ? "yes" : "no", plan.lends_regions ? "yes" : "no");
+      plan.options.pool_eviction == PoolEviction::kCls ? "cls" : "lru", plan.wish_rate,
+      plan.erases ? "yes" : "no", plan.lends_regions ? "yes" : "no");
 }
 
 }  // namespace kvtier

@@ -59,11 +59,6 @@ void SimWorld::StartCache(IndexSnapshot snapshot) {
   view_.Clear();
   CacheEnvironment environment = machine_.Environment();
   environment.events = &view_;
-  // No table learns enough from so few blocks.
-  machine_.owner.chance_of_use = [seed = plan_.seed](const BlockFacts& facts) {
-    const uint64_t spread = (facts.hash ^ seed ^ facts.uses) * 0x9E37'79B9'7F4A'7C15;
-    return static_cast<double>(spread >> 40) / (1 << 24);
-  };
   machine_.owner.on_erasure_resumed = [this](const std::string& tenant, const EraseReport& report,
                                              const Status& status) {
     erasure_resumed_(tenant, report, status);

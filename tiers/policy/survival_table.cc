@@ -16,13 +16,6 @@ constexpr double kPriorBlocks = 30;
 // The same for the rates of all classes, which are taken to be nearly nothing until observed.
 constexpr double kEmptyBlocks = 10;
 constexpr double kEmptyUses = 1e-3;
-// An age is known once so many blocks have been watched through all of it.
-constexpr double kKnownBlocks = 64;
-// Enough is learned of a time ahead once blocks are known up to this share of it, and up to so many
-// times the age that a block has.
-constexpr double kKnownShare = 1.0 / 24;
-constexpr double kKnownAges = 2;
-
 constexpr size_t kAgeCount = 24;
 // Where each age begins, in seconds, and where the last one ends.
 constexpr std::array<double, kAgeCount + 1> kAgeBegins = [] {
@@ -59,13 +52,6 @@ void SurvivalTable::BeginEpisode(uint64_t block, size_t use_class, uint32_t now_
   episode = {.block = block, .began_s = now_s};
   episode.use_class = static_cast<uint32_t>(use_class) & 7;
   next_ = (next_ + 1) % kMaxEpisodes;
-}
-
-void SurvivalTable::RestartEpisode(uint64_t block, size_t use_class, uint32_t now_s) {
-  BeginEpisode(block, use_class, now_s);
-  Episode& episode = episodes_[open_.at(block)];
-  episode.began_s = now_s;
-  episode.use_class = static_cast<uint32_t>(use_class) & 7;
 }
 
 void SurvivalTable::EndEpisode(uint64_t block, uint32_t now_s) {
@@ -110,7 +96,6 @@ void SurvivalTable::Learn(uint32_t now_s) {
   if (episodes_.size() < kLeastEpisodes) return;
   const std::array<Observed, kClasses> classes = Observe(now_s);
   PerAge common;  // rates of all classes together
-  known_ages_ = 0;
   for (size_t age = 0; age < kAges; ++age) {
     double uses = kEmptyUses;
     double seconds = kEmptyBlocks * Width(age);
@@ -119,12 +104,10 @@ void SurvivalTable::Learn(uint32_t now_s) {
       seconds += seen.seconds[age];
     }
     common[age] = uses / seconds;
-    const bool known = seconds >= (kEmptyBlocks + kKnownBlocks) * Width(age);
-    if (known && known_ages_ == age) ++known_ages_;
   }
   for (size_t use_class = 0; use_class < kClasses; ++use_class) {
     const Observed& seen = classes[use_class];
-    PerAge& rates = rates_[use_class];
+    PerAge rates;  // uses a second, of a block of that age
     for (size_t age = 0; age < kAges; ++age) {
       const double prior_s = kPriorBlocks * Width(age);
       rates[age] = (seen.uses[age] + prior_s * common[age]) / (seen.seconds[age] + prior_s);
@@ -160,25 +143,6 @@ SurvivalTable::PerAge SurvivalTable::RanksOf(const PerAge& rates) {
 double SurvivalTable::Rank(size_t use_class, uint32_t idle_s) const {
   if (!learned_) return (1 + 0.01 * static_cast<double>(use_class)) / (1.0 + idle_s);
   return ranks_[use_class][AgeOf(idle_s)];
-}
-
-double SurvivalTable::ChanceOfUse(size_t use_class, uint32_t idle_s, uint32_t until_s) const {
-  if (known_ages_ == 0) return 1;
-  const double enough_s = std::max(until_s * kKnownShare, idle_s * kKnownAges);
-  if (kAgeBegins[known_ages_] < std::min<double>(until_s, enough_s)) return 1;
-  const PerAge& rates = rates_[use_class];
-  const size_t last_known = known_ages_ - 1;
-  double uses = 0;  // to be expected
-  for (size_t age = AgeOf(idle_s); age < kAges; ++age) {
-    const double end = age + 1 < kAges ? kAgeBegins[age + 1] : until_s;
-    const double from = std::max<double>(idle_s, kAgeBegins[age]);
-    const double seconds = std::min<double>(until_s, end) - from;
-    if (seconds <= 0) break;
-    const double rate =
-        age <= last_known ? rates[age] : rates[last_known] * Width(last_known) / Width(age);
-    uses += rate * seconds;
-  }
-  return -std::expm1(-uses);
 }
 
 size_t SurvivalTable::memory_bytes() const {

@@ -33,8 +33,6 @@ class SurvivalTable {
 
   // The block is idle from now on. Does nothing if it was so before and has not been used since.
   void BeginEpisode(uint64_t block, size_t use_class, uint32_t now_s);
-  // The block is in use until now: its episode, if one has begun, begins now.
-  void RestartEpisode(uint64_t block, size_t use_class, uint32_t now_s);
   // The block is used. Does nothing if no episode of it is known.
   void EndEpisode(uint64_t block, uint32_t now_s);
   // Computes the ranks from the episodes so far; those that have not ended count as blocks that
@@ -43,12 +41,6 @@ class SurvivalTable {
 
   // Before anything has been learned, the rank of the longest idle is the lowest, as in LRU.
   [[nodiscard]] double Rank(size_t use_class, uint32_t idle_s) const;
-
-  // How likely a block that has been idle for `idle_s` is to be used before it has been idle for
-  // `until_s`. 1 as long as blocks have been watched for too short a part of that time. Ages to
-  // which too few have come so far are each taken to bring as many uses as the last that is known:
-  // mostly too many, since the longer a block is idle the less it is used.
-  [[nodiscard]] double ChanceOfUse(size_t use_class, uint32_t idle_s, uint32_t until_s) const;
 
   [[nodiscard]] size_t memory_bytes() const;
 
@@ -81,8 +73,6 @@ class SurvivalTable {
   size_t next_ = 0;                // the place of the next episode
   std::unordered_map<uint64_t, uint32_t> open_;  // block -> place of its episode, until it ends
   std::array<PerAge, kClasses> ranks_{};
-  std::array<PerAge, kClasses> rates_{};  // uses a second, of a block of that age
-  size_t known_ages_ = 0;                 // to which blocks enough have come
   bool learned_ = false;
 };
 

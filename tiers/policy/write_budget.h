@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes may still be written to disk today, and what that asks of a block.
+// How many bytes may still be written to disk today.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,6 @@ struct WriteBudgetState {
 
 // Starts anew at 00:00 UTC. A clock that steps back over midnight (by less than a day) does not
 // refill the budget. Single-threaded; `clock` is borrowed.
-//
-// The budget is paced: while more has been spent than the day's share by now, a block must be more
-// and more likely to be used again before it is worth writing. So the blocks most likely to be used
-// are written, and not those that came first after midnight. The budget itself stays a cap.
 class WriteBudget {
  public:
   // `bytes_per_day` 0 means no limit; spending is counted all the same. `state` is what an earlier
@@ -46,28 +42,6 @@ class WriteBudget {
     if (bytes_per_day_ == 0) return UINT64_MAX;
     return bytes_per_day_ - std::min(bytes_per_day_, state().spent_bytes);
   }
-  // To be called for each block of which is decided whether it is written. `admission`: how likely
-  // it would have to be used again if there were no budget.
-  void NoteDecision(double admission) {
-    if (++decisions_ % kDecisionsPerStep != 0) return;
-    if (IsAhead()) {
-      least_chance_ = std::min(std::max(least_chance_, admission) * kRise, 1.0);
-    } else {
-      least_chance_ *= kFall;
-      if (least_chance_ <= admission) least_chance_ = 0;
-    }
-  }
-  // How likely a block has to be used again to be worth writing; 0: that is not the budget's to
-  // say.
-  [[nodiscard]] double least_chance() const { return bytes_per_day_ == 0 ? 0 : least_chance_; }
-  // Whether more has been spent than the day's share by now, and an hour's besides.
-  [[nodiscard]] bool IsAhead() const {
-    if (bytes_per_day_ == 0) return false;
-    const int64_t since_midnight_ms = std::max<int64_t>(clock_->WallMs(), 0) % kDayMs;
-    const double share = static_cast<double>(std::min(since_midnight_ms + kHourMs, kDayMs)) /
-                         static_cast<double>(kDayMs);
-    return static_cast<double>(state().spent_bytes) > share * static_cast<double>(bytes_per_day_);
-  }
   [[nodiscard]] WriteBudgetState state() const {
     const uint32_t today = Today();
     // A correction of the clock around midnight must not give a second budget; one by more than a
@@ -77,11 +51,6 @@ class WriteBudget {
   }
 
  private:
-  static constexpr uint32_t kDecisionsPerStep = 256;
-  // It falls more slowly than it rises: a write that is missed costs the use of one block, a budget
-  // that is spent too early costs the busy hours of the day.
-  static constexpr double kRise = 1.15;
-  static constexpr double kFall = 0.9;
   // A clock before 1970 counts as 1970.
   [[nodiscard]] uint32_t Today() const {
     return static_cast<uint32_t>(std::max<int64_t>(clock_->WallMs(), 0) / kDayMs);
@@ -90,8 +59,6 @@ class WriteBudget {
   const Clock* const clock_;
   uint64_t bytes_per_day_;
   WriteBudgetState state_;
-  uint32_t decisions_ = 0;
-  double least_chance_ = 0;
 };
 
 }  // namespace kvtier

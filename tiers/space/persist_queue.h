@@ -7,7 +7,6 @@
 
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/space/offload_queue.h"
-#include "tiers/space/write_admission.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
@@ -17,18 +16,12 @@ class PersistQueue {
  public:
   using Lines = TenantQueues<EntryRef>;
 
-  PersistQueue(CacheState* state, OffloadQueue* to_host)
-      : state_(*state), to_host_(*to_host), admission_(state) {}
+  PersistQueue(CacheState* state, OffloadQueue* to_host) : state_(*state), to_host_(*to_host) {}
 
-  // Asks for the block to be on disk, if it is worth it: else host may drop it. If its bytes are
-  // not in host yet, they are written as soon as they are. Does nothing if the block is on disk, on
-  // its way there, or not to be persisted.
+  // Asks for the block to be on disk. If its bytes are not in host yet, they are written as soon as
+  // they are. Does nothing if the block is on disk, on its way there, or not to be persisted.
   void Want(EntryIndex entry);
-  // The same for a block that host need not drop yet. False if it is not worth it: that is decided
-  // anew when host is to drop it, or when it has been used.
-  [[nodiscard]] bool WantIfAdmitted(EntryIndex entry);
-  // The same for a block that has been decided on; and its bytes come to host, if they are not
-  // there.
+  // The same, and its bytes come to host, if they are not there.
   void WantWithBytes(EntryIndex entry);
   // The block's bytes have arrived in host: a write that was asked for can begin.
   void SourceReady(EntryIndex entry);
@@ -42,11 +35,8 @@ class PersistQueue {
   [[nodiscard]] uint64_t size() const { return lines_.size(); }
 
  private:
-  void Ask(EntryIndex entry);
-
   CacheState& state_;
   OffloadQueue& to_host_;
-  WriteAdmission admission_;
   Lines lines_;
 };
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,11 +50,6 @@ class CacheOwner {
   // Whether computations besides the cache's copies read pools of the device now, though their
   // sessions may have ended: no pool is closed then.
   [[nodiscard]] virtual bool ReadsPools(DeviceIndex /*device*/) { return false; }
-  // Replaces what admission to disk has learned: how likely the block of these facts is to be used
-  // again. For tests.
-  [[nodiscard]] virtual std::optional<double> ChanceOfUse(const BlockFacts& /*facts*/) {
-    return std::nullopt;
-  }
   // All that an earlier daemon left in host memory has been looked at. Once, and not if it left
   // nothing.
   virtual void OnAdopted(const AdoptionReport& /*report*/) {}

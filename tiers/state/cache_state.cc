@@ -28,7 +28,6 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
       clock(env.clock),
       write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
       tenants(options),
-      disk_admission(tenants.rows()),
       orders(tenants.rows(), {.disk = has_disk(), .cold = env.cold != nullptr},
              [this](EntryIndex entry) {
                return Awaited(entry) && !blocks.IsShared(blocks.TenantOf(blocks[entry]));
@@ -123,23 +122,9 @@ void CacheState::Use(CachePool* pool, EntryIndex index) {
   if (!entry.Has(EntryBits::kOnce)) ForgetHint(index);
   orders.ForgetReturn(index);
   const uint32_t before_s = entry.last_use_s;
-  NoteUse(index);
   Touch(index);
   stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
   pool->victims.NoteUse(blocks.FactsOf(index));
-}
-
-void CacheState::NoteUse(EntryIndex index) {
-  if (!Admits()) return;
-  disk_admission.NoteUse(blocks.TenantOf(blocks.directory[index]), blocks.FactsOf(index),
-                         clock.NowS());
-}
-
-// A block that was not worth writing may be now.
-void CacheState::NoteIdle(EntryIndex index) {
-  if (!Admits()) return;
-  disk_admission.NoteIdle(blocks.TenantOf(blocks.directory[index]), blocks.FactsOf(index));
-  QueueIfUndecided(index);
 }
 
 // The index and the table beside host learn of other uses once in a while, but of this one now: the
@@ -196,7 +181,8 @@ void CacheState::Touch(EntryIndex index) {
   const uint32_t before_s = std::exchange(entry.last_use_s, clock.NowS());
   orders.AgesOf(blocks.TenantOf(entry), entry.retention).Touch(index);
   if (orders.unpersisted.Contains(index)) orders.unpersisted.Touch(index);
-  NoteIdle(index);
+  // A write that failed may be worth another try now.
+  QueueIfUndecided(index);
   if (before_s / kTableRecencyS != entry.last_use_s / kTableRecencyS) tables.Update(index);
   if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
   orders.TouchDisk(blocks.TenantOf(entry), index, entry);

@@ -37,7 +37,6 @@
 #include "tiers/directory/block_history.h"
 #include "tiers/orders/orders.h"
 #include "tiers/policy/age_clock.h"
-#include "tiers/policy/disk_admission.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/infinite_cache.h"
 #include "tiers/policy/load_rates.h"
@@ -76,7 +75,6 @@ class CacheState {
   TokenIds token_ids{this, options.token_tenants, options.token_bytes};
   WriteBudget write_budget;
   TenantTable tenants;
-  DiskAdmission disk_admission;
   LoadRates load_rates;
   Blocks blocks{&options, &tenants};
 
@@ -131,16 +129,10 @@ class CacheState {
   // A client has computed the block, which is known, once more: that is a use, and its content is
   // proven anew, whatever its age.
   void UseComputedAnew(CachePool* pool, EntryIndex entry, RetentionClass retention);
-  // Not every block that could be is written to disk.
-  [[nodiscard]] bool Admits() const { return has_disk() && options.disk_admission > 0; }
   // See Orders.
   bool QueueIfUndecided(EntryIndex entry, EntryIndex hotter = kNoEntry) {
     return orders.QueueIfUndecided(entry, blocks.directory[entry], hotter);
   }
-  // Admission learns from the block's uses, and from how long it is idle between them: it is used
-  // now; it was in use until its last use.
-  void NoteUse(EntryIndex entry);
-  void NoteIdle(EntryIndex entry);
   // The block is of use after all, and so are those before it: what clients said of them counts no
   // more. Does nothing if it said nothing.
   void ForgetHint(EntryIndex entry);

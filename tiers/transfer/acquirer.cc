@@ -206,10 +206,7 @@ void Acquirer::CountAsked(const Operation& operation) {
   const FoundPrefix& found = operation.found;
   const uint64_t asked = request.hashes.size() + (reply.partial_block ? 1 : 0);
   CachePool* const pool = state_.blocks.FindPool(request.pool);
-  if (!request.hashes.empty()) {
-    pool->victims.NoteRequest();
-    if (state_.Admits()) state_.disk_admission.NoteRequest(state_.clock.NowS());
-  }
+  if (!request.hashes.empty()) pool->victims.NoteRequest();
   const NamespaceId namespace_id = pool->namespace_id;
   if (const size_t first = reply.hits.size(); first < request.hashes.size()) {
     state_.history.NoteMiss({namespace_id, request.hashes[first]},

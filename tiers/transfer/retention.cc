@@ -66,11 +66,9 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
       // Others may need it for longer.
       const int64_t others_ms = state_[index].pinned() ? state_.orders.pins.UntilMs(index) : 0;
       state_.Pin(index, std::max(until_ms, others_ms));
-      // A block declined before is to be on disk now.
-      if (state_.Admits()) {
-        state_.Apply(index, BlockEvent::kAllowPersist);
-        state_.QueueIfUndecided(index);
-      }
+      // One whose write failed before is to be on disk now.
+      state_.Apply(index, BlockEvent::kAllowPersist);
+      state_.QueueIfUndecided(index);
     } else {
       state_.Unpin(index);
       // Its time may have passed while it was pinned, and it may stand among the youngest.
@@ -243,8 +241,7 @@ bool Retention::PersistIdleFor(int64_t idle_ms, uint64_t most) {
     const BlockEntry& entry = state_[index];
     if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return true;
     if (most == 0) return false;
-    if (!to_disk_.WantIfAdmitted(index)) continue;
-    if (!entry.in_host()) to_host_.Want(index);
+    to_disk_.WantWithBytes(index);
   }
   return true;
 }

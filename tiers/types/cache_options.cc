@@ -62,7 +62,6 @@ Status CacheOptions::Validate() const {
   KVT_RETURN_IF_ERROR(CheckFraction("host_clean_fraction", host_clean_fraction));
   KVT_RETURN_IF_ERROR(CheckFraction("disk_free_fraction", disk_free_fraction));
   KVT_RETURN_IF_ERROR(CheckFraction("pin_fraction", pin_fraction));
-  KVT_RETURN_IF_ERROR(CheckFraction("disk_admission", disk_admission));
   KVT_RETURN_IF_ERROR(CheckMs("max_wait_ms", max_wait_ms));
   KVT_RETURN_IF_ERROR(CheckMs("read_slot_wait_ms", read_slot_wait_ms));
   KVT_RETURN_IF_ERROR(CheckMs("memory_ttl_ms", memory_ttl_ms));

@@ -77,11 +77,6 @@ struct CacheOptions {
   int64_t keep_unusable_ms = 60 * 1000;
   // Bytes written to disk per UTC day; 0 means no limit.
   uint64_t disk_write_budget_bytes_per_day = 0;
-  // A block is written to disk if it is at least so likely to be used again before it expires, as
-  // far as that has been learned, or if a block that follows it is written; pinned ones always are.
-  // 0: every `extended` block is written. No key: at a persist_after of 30 s values up to 0.5 wrote
-  // 95 to 100 % of the same blocks. The write budget raises it when a day's share is spent.
-  double disk_admission = 0.15;
   // At most this share of the lowest tier's blocks may be pinned. No key: half is left to blocks
   // that are not pinned, so that pins cannot stop the cache.
   double pin_fraction = 0.5;

@@ -125,8 +125,6 @@ std::string_view DropReasonName(DropReason reason) {
       return "parent_lost";
     case DropReason::kErased:
       return "erased";
-    case DropReason::kNotAdmitted:
-      return "not_admitted";
     case DropReason::kHeldTooLong:
       return "held_too_long";
   }

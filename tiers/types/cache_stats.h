@@ -43,9 +43,8 @@ enum class DropReason : uint8_t {
   kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
   kHeldTooLong,           // its store waited in vain for its client to say that it may begin
   kErased,                // by a command, or its encryption key is gone
-  kNotAdmitted,  // not written: too unlikely to be used again (CacheOptions::disk_admission)
 };
-inline constexpr int kDropReasonCount = 23;
+inline constexpr int kDropReasonCount = 22;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 // Why a slot of host memory that an earlier daemon left was not taken over.
@@ -187,8 +186,6 @@ struct CacheStats {
   uint64_t offload_blocks = 0, offload_bytes = 0;
   uint64_t onload_blocks = 0, onload_bytes = 0;
   uint64_t disk_write_blocks = 0, disk_write_bytes = 0, disk_write_errors = 0;
-  // Writes that were spared, because the blocks were unlikely to be used again.
-  uint64_t disk_declined_blocks = 0, disk_declined_bytes = 0;
   NeverRead disk_never_read;  // of what this process wrote
   uint64_t disk_read_blocks = 0, disk_read_bytes = 0, disk_read_errors = 0;
   uint64_t disk_read_retries = 0, disk_read_repaired = 0;

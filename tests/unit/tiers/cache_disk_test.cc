@@ -181,21 +181,20 @@ TEST_F(CacheDiskTest, WriteBudgetBoundsTheDaysBytes) {
   EXPECT_GT(Drops(Tier::kDisk, DropReason::kWriteBudget), 0u);
 }
 
-TEST_F(CacheDiskTest, WriteBudgetIsNewEachDay) {
+TEST_F(CacheDiskTest, WriteBudgetIsNewEachDayForBlocksThatItRefused) {
   CacheSetup setup;
   setup.options.disk_write_budget_bytes_per_day = 2 * 2 * kBlockBytes;
   Start(setup);
-  Put(Sequence(1, 2));
+  Put(Sequence(1, 4));
   Drain();
-  const uint64_t first_day = cache_->Gauges().disk_blocks;
-  EXPECT_GT(first_day, 0u);
-  AdvanceAndTick(13 * 60 * 60 * 1000);
-  Use(Sequence(1, 2));
-  AdvanceAndTick(12 * 60 * 60 * 1000);
+  ASSERT_EQ(cache_->Gauges().disk_blocks, 2u);
+  AdvanceAndTick(13 * kHourMs);
+  Use(Sequence(1, 4));
+  AdvanceAndTick(12 * kHourMs);
   EXPECT_GT(cache_->Gauges().write_budget_left_bytes, 0u);
-  Put(Sequence(2, 2));
+  Use(Sequence(1, 4));
   Drain();
-  EXPECT_GT(cache_->Gauges().disk_blocks, first_day);
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 4u);
 }
 
 TEST_F(CacheDiskTest, FlippedBitOnOneReadIsRepairedByTheRetry) {

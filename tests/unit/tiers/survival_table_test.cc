@@ -101,58 +101,5 @@ TEST(SurvivalTableTest, OldEpisodesAreForgottenAndMemoryIsBounded) {
   EXPECT_LT(table.memory_bytes(), 3u << 20);
 }
 
-TEST(SurvivalTableTest, BeforeAnythingIsLearnedEveryUseIsCertain) {
-  SurvivalTable table;
-  EXPECT_EQ(table.ChanceOfUse(kUsedOnce, 100, 86'400), 1);
-  Watch(&table, 1, 1000, kUsedOnce, 0);
-  EXPECT_EQ(table.ChanceOfUse(kUsedOnce, 100, 86'400), 1);
-}
-
-TEST(SurvivalTableTest, ChanceOfUseIsTheShareThatCameBack) {
-  SurvivalTable table;
-  Watch(&table, 1, 2000, kUsedOnce, 0);
-  Watch(&table, 10'000, 2000, kUsedOnce, 60);
-  const uint32_t end_s = Watch(&table, 20'000, 2000, kUsedTwice, 60);
-  table.Learn(end_s + 200'000);
-  EXPECT_NEAR(table.ChanceOfUse(kUsedOnce, 0, 86'400), 0.5, 0.1);
-  // Drawn towards those of all blocks.
-  EXPECT_GT(table.ChanceOfUse(kUsedTwice, 0, 86'400), 0.7);
-  // Blocks that were not used within minutes never were.
-  EXPECT_LT(table.ChanceOfUse(kUsedOnce, 600, 86'400), 0.05);
-}
-
-TEST(SurvivalTableTest, ChanceOfUseGrowsWithTheTimeThatIsLeft) {
-  SurvivalTable table;
-  Watch(&table, 1, 2000, kUsedOnce, 0);
-  const uint32_t end_s = Watch(&table, 10'000, 2000, kUsedOnce, 3000);
-  table.Learn(end_s + 200'000);
-  EXPECT_EQ(table.ChanceOfUse(kUsedOnce, 100, 100), 0);
-  EXPECT_EQ(table.ChanceOfUse(kUsedOnce, 100, 50), 0);
-  EXPECT_LT(table.ChanceOfUse(kUsedOnce, 100, 600), 0.05);
-  EXPECT_NEAR(table.ChanceOfUse(kUsedOnce, 100, 7200), 0.5, 0.15);
-}
-
-TEST(SurvivalTableTest, OfATimeThatWasHardlyWatchedNothingIsHeldAgainstABlock) {
-  SurvivalTable table;
-  // All within 800 seconds: of a day that is less than a 24th.
-  for (uint32_t i = 0; i < 1000; ++i) table.BeginEpisode(i + 1, kUsedOnce, i / 10);
-  table.Learn(800);
-  EXPECT_EQ(table.ChanceOfUse(kUsedOnce, 10, 86'400), 1);
-  EXPECT_LT(table.ChanceOfUse(kUsedOnce, 10, 600), 0.05);
-}
-
-TEST(SurvivalTableTest, AnEpisodeThatIsBegunAnewCountsFromThen) {
-  SurvivalTable table;
-  uint32_t now_s = 0;
-  for (uint32_t i = 0; i < 1000; ++i) {
-    now_s = 10 * i;
-    table.BeginEpisode(i + 1, kUsedOnce, now_s);
-    table.RestartEpisode(i + 1, kUsedTwice, now_s + 5000);
-    table.EndEpisode(i + 1, now_s + 5060);
-  }
-  table.Learn(now_s + 200'000);
-  EXPECT_GT(table.ChanceOfUse(kUsedTwice, 0, 200), 0.9);
-}
-
 }  // namespace
 }  // namespace kvtier
