@@ -183,13 +183,16 @@ class Loader {
       case IndexKeyKind::kBudget:
         return TakeBudget(key, value);
       case IndexKeyKind::kNamespace:
-        return TakeNamespace(key, value);
+        return TakeTo(DecodeNamespace(key, value), &contents_.snapshot.namespaces);
       case IndexKeyKind::kRecord:
         return TakeRecord(key, value);
       case IndexKeyKind::kErasure:
-        return TakeErasure(key, value);
+        return TakeTo(DecodeErasure(key, value), &contents_.snapshot.erasures);
       case IndexKeyKind::kTokens:
-        return TakeTokens(key, value);
+        // Whether the block has a record is for the cache to find out.
+        return TakeTo(DecodeTokens(key, value), &contents_.snapshot.tokens);
+      case IndexKeyKind::kDistrust:
+        return TakeTo(DecodeDistrust(key, value), &contents_.snapshot.distrusted);
     }
     return {};
   }
@@ -215,12 +218,6 @@ class Loader {
     return {};
   }
 
-  Status TakeNamespace(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(auto name_space, DecodeNamespace(key, value));
-    contents_.snapshot.namespaces.push_back(std::move(name_space));
-    return {};
-  }
-
   // Records come by space, so that each space is looked up once.
   Status TakeRecord(std::span<const std::byte> key, std::span<const std::byte> value) {
     KVT_ASSIGN_OR_RETURN(const IndexRecord record, DecodeRecord(key, value));
@@ -237,16 +234,10 @@ class Loader {
     return {};
   }
 
-  Status TakeErasure(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(ErasureRecord erasure, DecodeErasure(key, value));
-    contents_.snapshot.erasures.push_back(std::move(erasure));
-    return {};
-  }
-
-  // Whether the block has a record is for the cache to find out: ids without one are of no use.
-  Status TakeTokens(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(TokensRecord tokens, DecodeTokens(key, value));
-    contents_.snapshot.tokens.push_back(std::move(tokens));
+  template <typename Record>
+  static Status TakeTo(Result<Record> decoded, std::vector<Record>* records) {
+    if (!decoded) return tl::unexpected(std::move(decoded).error());
+    records->push_back(*std::move(decoded));
     return {};
   }
 
@@ -277,6 +268,10 @@ void AddTokens(const TokensRecord& tokens, rocksdb::WriteBatch* out) {
   out->Put(AsSlice(key), AsSlice(EncodeTokens(key, tokens)));
 }
 
+void AddDistrust(NamespaceId id, rocksdb::WriteBatch* out) {
+  out->Put(AsSlice(EncodeDistrustKey(id)), AsSlice(EncodeDistrust(id)));
+}
+
 void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
   for (const auto& [name_space, identity] : batch.namespaces)
     AddNamespace(name_space, identity, out);
@@ -287,6 +282,8 @@ void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
   for (const uint32_t number : batch.ended_erasures) out->Delete(AsSlice(EncodeErasureKey(number)));
   for (const BlockKey& key : batch.token_deletes) out->Delete(AsSlice(EncodeTokensKey(key)));
   for (const TokensRecord& tokens : batch.token_puts) AddTokens(tokens, out);
+  for (const NamespaceId id : batch.trusted) out->Delete(AsSlice(EncodeDistrustKey(id)));
+  for (const NamespaceId id : batch.distrusted) AddDistrust(id, out);
 }
 
 tl::unexpected<Error> ReplaceError(std::string context) {
@@ -317,6 +314,7 @@ Status Fill(rocksdb::DB* db, const IndexMeta& meta, const IndexSnapshot& snapsho
     AddNamespace(name_space, identity, &batch);
   for (const ErasureRecord& erasure : snapshot.erasures) AddErasure(erasure, &batch);
   for (const TokensRecord& tokens : snapshot.tokens) AddTokens(tokens, &batch);
+  for (const NamespaceId id : snapshot.distrusted) AddDistrust(id, &batch);
 
   std::vector<uint32_t> order(snapshot.records.size());
   std::iota(order.begin(), order.end(), 0);
