@@ -31,7 +31,8 @@ namespace kvtier {
   X(kSlowerThanComputing, SLOWER_THAN_COMPUTING, "slower_than_computing",                          \
     "cached, but to compute it takes less time than to load it")                                   \
   X(kAfterDeadline, AFTER_DEADLINE, "after_deadline",                                              \
-    "cached, but it would be loaded later than the request's deadline")
+    "cached, but it would be loaded later than the request's deadline")                            \
+  X(kDistrusted, DISTRUSTED, "distrusted", "engines differ over KV of this tenant and model")
 
 enum class MissReason : uint8_t {
 #define KVT_X(enumerator, c_name, name, meaning) enumerator,

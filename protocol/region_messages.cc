@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kPieceBytes = 3 * sizeof(uint64_t);
 static_assert(kFrameHeaderBytes + 97 + kMaxRegionPieces * kPieceBytes <= kMaxFrameBytes);
 constexpr size_t kMaxStoreItemBytes = 4 + 32 + 1 + 2 + 4 + 1 + 32;
-static_assert(kFrameHeaderBytes + 25 + kMaxStoresPerCall * kMaxStoreItemBytes <= kMaxFrameBytes);
+static_assert(kFrameHeaderBytes + 26 + kMaxStoresPerCall * kMaxStoreItemBytes <= kMaxFrameBytes);
 static_assert(kFrameHeaderBytes + 30 + kMaxBlocksPerCall * (4 + 32) <= kMaxFrameBytes);
 static_assert(kFrameHeaderBytes + 24 + kMaxBlocksPerCall * (4 + 1) <= kMaxFrameBytes);
 
@@ -73,7 +73,8 @@ KVT_DEFINE_MESSAGE(CloseRegionReply);
 
 void Fields(auto& io, Like<Store> auto& m) {
   TransferFields(io, m);
-  io.Presence(m.after);
+  io.Presence(m.after, m.compare);
+  if (m.compare) io.OneOf(*m.compare, KvDtype::kFloat32, KvDtype::kInt8);
   if (m.after) {
     io.Number(m.after->offset);
     io.Number(m.after->value);

@@ -16,6 +16,7 @@
 #include "protocol/block_messages.h"
 #include "protocol/limits.h"
 #include "protocol/message_type.h"
+#include "protocol/model_record.h"
 #include "protocol/session_messages.h"
 
 namespace kvtier::wire {
@@ -104,6 +105,9 @@ struct Store {
   // Nothing of the blocks is read before the word has reached the value; if it has not after some
   // ten seconds, all blocks fail as kCancelled.
   std::optional<StoreAfter> after;
+  // Blocks that host memory has already are compared with these bytes, which are numbers of this
+  // type, instead of being skipped unread. They count as skipped nevertheless.
+  std::optional<KvDtype> compare;
 };
 
 struct LoadItem {

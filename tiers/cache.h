@@ -211,6 +211,8 @@ class Cache {
   // Forgets a block in one tier, or in all of them. A block that is held, pinned or on the move
   // stays.
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
+  // Whatever canaries have found of the identity counts no more: its blocks are served and stored.
+  void Forgive(NamespaceId namespace_id);
   // Calls `done` when nothing of what Evict took from the disk can come back at a restart, even if
   // the index is lost: within this call if that is so already. Blocks that had left the disk before
   // for other reasons cannot come back with the index then, either. With an error, kIoError, if the

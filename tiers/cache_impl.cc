@@ -43,7 +43,9 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
          .returns = ReturnPrefetch(&state, &pools, &up.acquirer, &up.loader),
          .prefetch = HostPrefetch(&state, &up.finder, &host, &up.loader, &to_host, &touches),
          .cold_lookup = std::nullopt},
-      regions(&state, &up.finder, &up.loader, &to_host, &touches),
+      canary(&state, &host, &disk,
+             [this](const BlockKey& key) { return Evict(key, std::nullopt); }),
+      regions(&state, &up.finder, &up.loader, &to_host, &touches, &canary),
       upkeep{.hints = SequenceHints(&state, &host),
              .retention = Retention(&state, &pools, &to_host, &host, &to_disk, &disk),
              .verifier = Verifier(&state, &disk),
@@ -84,6 +86,7 @@ void Cache::Impl::GoOn() {
   upkeep.retention.GoOn();
   touches.GoOn();
   regions.GoOn();
+  canary.GoOn();
   up.loader.GoOn();
   if (loads.CloseSome()) state.SchedulePart();
   Pump();
@@ -367,6 +370,8 @@ void Cache::CloseRegion(PoolId region, std::function<void()> closed) {
   impl_->Pump();
 }
 
+void Cache::Forgive(NamespaceId namespace_id) { impl_->canary.Forgive(namespace_id); }
+
 void Cache::CloseRegions(SessionId session, std::function<void()> closed) {
   impl_->regions.CloseAll(session, std::move(closed));
   impl_->Pump();
@@ -526,7 +531,7 @@ bool Cache::Idle() const {
   return impl_->drains.Idle() && impl_->up.Idle() && impl_->upkeep.verifier.Idle() &&
          impl_->upkeep.erasure.Idle() &&
          (!impl_->down.cold_writer || impl_->down.cold_writer->Idle()) &&
-         impl_->regions.in_flight() == 0 &&
+         impl_->regions.in_flight() == 0 && impl_->canary.Idle() &&
          (impl_->drains.stopped() || impl_->up.prefetch.Idle()) && !impl_->state.pump_scheduled();
 }
 

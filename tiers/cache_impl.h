@@ -15,6 +15,7 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/state/session_table.h"
 #include "tiers/transfer/acquirer.h"
+#include "tiers/transfer/canary.h"
 #include "tiers/transfer/cold_lookup.h"
 #include "tiers/transfer/cold_verifier.h"
 #include "tiers/transfer/cold_writer.h"
@@ -105,6 +106,7 @@ class Cache::Impl {
   PrefixTouches touches;
   Down down;
   Up up;
+  Canary canary;
   RegionTransfers regions;
   Upkeep upkeep;
   Drains drains;

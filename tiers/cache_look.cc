@@ -117,6 +117,7 @@ std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
   for (size_t i = 0; i < hashes.size(); ++i) {
     const EntryIndex index = impl_->state.blocks.Find({namespace_id, hashes[i]});
     if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) continue;
+    if (impl_->state.blocks.Distrusts(namespace_id, index)) continue;
     presence[i] = PresenceOf(impl_->state, impl_->state[index]);
   }
   return presence;

@@ -109,6 +109,8 @@ CacheGauges Cache::Impl::Gauges() const {
                               state.orders.persist_wanted_blocks() +
                               down.persister.writes_in_flight();
   gauges.pinned_blocks = state.orders.pins.size();
+  const std::set<NamespaceId>& distrusted = state.blocks.trust.distrusted();
+  gauges.distrusted.assign(distrusted.begin(), distrusted.end());
   gauges.token_blocks = state.token_ids.blocks();
   gauges.token_bytes = state.token_ids.bytes();
   gauges.sessions = sessions.size();

@@ -26,7 +26,7 @@ namespace {
   static_assert(KVT_MISS_##c_name == static_cast<int>(MissReason::enumerator));
 KVT_MISS_REASONS(KVT_X)
 #undef KVT_X
-static_assert(KVT_MISS_AFTER_DEADLINE + 1 == kMissReasonCount, "kvtier.h lacks the latest reasons");
+static_assert(KVT_MISS_DISTRUSTED + 1 == kMissReasonCount, "kvtier.h lacks the latest reasons");
 
 // Long enough for any single step of the daemon's that reports nothing.
 constexpr int64_t kDefaultAdminTimeoutMs = 30 * 1000;

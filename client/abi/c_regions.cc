@@ -320,6 +320,16 @@ kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blo
   });
 }
 
+kvt_status kvt_region_store_compared(kvt_region* region, const kvt_store_block* blocks,
+                                     size_t count, kvt_model_dtype dtype, uint64_t* transfer) {
+  return client::Guard([&]() -> Status {
+    if (dtype < KVT_DTYPE_FLOAT32 || dtype > KVT_DTYPE_INT8) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_dtype", fmt::format("{}", dtype));
+    }
+    return client::Store(region, blocks, count, {.compare = static_cast<KvDtype>(dtype)}, transfer);
+  });
+}
+
 kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blocks, size_t count,
                            kvt_load_order order, uint64_t* transfer) {
   return client::Guard([&] { return client::Load(region, blocks, count, order, transfer); });

@@ -124,7 +124,7 @@ Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items, const StoreSt
     }
   }
   const size_t batch = BatchOf(session_->limits(), wire::kMaxStoresPerCall, kStoreItemBytesMax);
-  wire::Store store{.region = id_, .items = std::move(items)};
+  wire::Store store{.region = id_, .items = std::move(items), .compare = start.compare};
   if (start.when == StoreStart::When::kNow) return Begin(std::move(store), batch);
   KVT_RETURN_IF_ERROR(CheckCount(store.items.size()));
   LoadCounters& counters = *session_->counters();

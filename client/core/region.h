@@ -27,6 +27,8 @@ struct StoreStart {
   enum class When : uint8_t { kNow, kHeld, kBehindStream };
   When when = When::kNow;
   void* stream = nullptr;
+  // Blocks that the daemon has are compared, as numbers of this type.
+  std::optional<KvDtype> compare = {};
 };
 
 // Thread-safe. Once the session is lost, calls that send fail with kUnavailable, for good, and all

@@ -143,6 +143,7 @@ class Forgetting final : public AdminOperation {
   [[nodiscard]] uint64_t Evicted() const { return Of(EvictOutcome::kEvicted); }
 
   void Finish() {
+    for (const NamespaceId id : *filter_.namespaces) cache_.Forgive(id);
     cache_.WhenEvictionsAreDurable(WhileAlive([this](const Status& durable) {
       if (!durable) return Fail(durable.error());
       Reply(json::serialize(json::object{{"schema", "kvtier.forget/1"},

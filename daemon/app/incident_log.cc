@@ -82,6 +82,11 @@ void IncidentLog::WriteLine(IncidentKind kind, const std::string& text) {
       return log_.Warning("device.copy_failed", "{}", text);
     case IncidentKind::kRestartDamaged:
       return log_.Warning("restart.damaged", "{}; it is not taken over", text);
+    case IncidentKind::kKvDiffers:
+      return log_.Warning("canary.differs", "{}; the block is dropped", text);
+    case IncidentKind::kDistrusted:
+      return log_.Error("canary.distrusted",
+                        "{}; none of its blocks is served until `kvtierctl forget`", text);
   }
 }
 

@@ -142,6 +142,16 @@ constexpr MetricRow kRequestRows[] = {
                     from.snapshot.stats.declined_by_reason[static_cast<size_t>(reason)]);
        }
      }},
+    {kCounter, "kvtier_canary_blocks",
+     "Cached blocks that were compared with the same blocks as an engine computed them, by what "
+     "came of it.",
+     "stats.canary.{}", "",
+     [](From from, Family family) {
+       AddByName(family, "outcome", CanaryOutcomeName, from.snapshot.stats.canaries);
+     }},
+    {kGauge, "kvtier_distrusted_identities",
+     "Groups of models, by tenant, of which no block is served because engines differ over them.",
+     "", "", [](From from, Family family) { family.Add(from.snapshot.gauges.distrusted.size()); }},
     {kCounter, "kvtier_declined_tokens", "Tokens of those blocks.", "", "tokens.declined",
      ReadStat<&CacheStats::tokens, &CacheStats::Asked::declined>},
     {kCounter, "kvtier_asked_tokens", "Tokens of the blocks asked for.", "", "tokens.asked",

@@ -98,6 +98,18 @@ json::array PoolsStatus(const CacheGauges& gauges, const ModelRegistry& models) 
   return pools;
 }
 
+json::array DistrustedStatus(const CacheGauges& gauges, const MetricsSources& sources) {
+  json::array distrusted;
+  for (const NamespaceId id : gauges.distrusted) {
+    const NamespaceIdentity& identity = sources.cache->IdentityOf(id);
+    const std::string model = identity.model.Hex();
+    distrusted.push_back({{"tenant", identity.tenant},
+                          {"model", model},
+                          {"model_name", sources.models->NameOf(identity.tenant, model)}});
+  }
+  return distrusted;
+}
+
 json::array TenantsStatus(const CacheGauges& gauges) {
   static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
   json::array tenants;
@@ -266,6 +278,7 @@ std::string StatusJson(const MetricsSources& sources) {
       {"kernels", KernelsStatus(snapshot.attention)},
       {"disk", DiskStatus(*sources.disk, snapshot.gauges)},
       {"pools", PoolsStatus(snapshot.gauges, *sources.models)},
+      {"distrusted", DistrustedStatus(snapshot.gauges, sources)},
       {"tenants", TenantsStatus(snapshot.gauges)},
       {"sessions", SessionsStatus(*sources.server)},
       {"events", EventsStatus(snapshot.events)},

@@ -9,6 +9,9 @@
 
 namespace kvtier {
 
+static_assert(static_cast<int>(NumberFormat::kFloat32) == static_cast<int>(KvDtype::kFloat32) &&
+              static_cast<int>(NumberFormat::kInt8) == static_cast<int>(KvDtype::kInt8));
+
 Result<LentMemory> RegionHandler::TakeLentMemory(const wire::OpenRegion& request) {
   LentMemory lent{.kind = static_cast<LentMemory::Kind>(request.memory),
                   .ipc_handle = request.ipc_handle,
@@ -65,7 +68,8 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
       .lent = std::move(lent),
       .device = DeviceIndex(request.device),
       .blocks = request.blocks,
-      .block_tokens = static_cast<uint16_t>(model->record.groups[request.group].block_tokens)};
+      .block_tokens = static_cast<uint16_t>(model->record.groups[request.group].block_tokens),
+      .process = client_.Identity().process};
   for (const wire::RegionPiece& piece : request.pieces) {
     memory.pieces.push_back({piece.offset, piece.block_stride, piece.bytes});
   }
@@ -151,6 +155,11 @@ Status RegionHandler::OnStore(const Call& call, const wire::Store& request) {
   const KvGroup& group = region->kv_group();
   std::vector<StoreRequest> blocks;
   blocks.reserve(request.items.size());
+  KvNumbers compare;
+  // The numbers of a state are of several types.
+  if (request.compare && group.hit_rule != HitRule::kState) {
+    compare = {static_cast<NumberFormat>(*request.compare), group.layers};
+  }
   for (const wire::StoreItem& item : request.items) {
     if (item.tokens == 0 || item.tokens > group.block_tokens) {
       return MakeError(ErrorCode::kInvalidArgument, "bad_token_count",
@@ -163,7 +172,8 @@ Status RegionHandler::OnStore(const Call& call, const wire::Store& request) {
                       .parent = group.hit_rule == HitRule::kAll ? item.parent : std::nullopt,
                       .tokens = item.tokens,
                       .depth = EvictionDepth(group.hit_rule, item.depth),
-                      .retention = item.retention});
+                      .retention = item.retention,
+                      .compare = compare});
   }
   if (request.after && !counters_->CanBeNamed(request.after->offset)) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_counter",

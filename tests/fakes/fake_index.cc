@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace kvtier {
@@ -44,8 +45,10 @@ size_t FakeIndex::purges() const {
 }
 
 void FakeIndex::ReplaceWith(const IndexSnapshot& snapshot) {
-  log_ = {IndexBatch{
-      .namespaces = snapshot.namespaces, .puts = snapshot.records, .token_puts = snapshot.tokens}};
+  log_ = {IndexBatch{.namespaces = snapshot.namespaces,
+                     .puts = snapshot.records,
+                     .token_puts = snapshot.tokens,
+                     .distrusted = snapshot.distrusted}};
 }
 
 IndexSnapshot FakeIndex::Snapshot() const {
@@ -53,6 +56,7 @@ IndexSnapshot FakeIndex::Snapshot() const {
   std::map<uint32_t, NamespaceIdentity> namespaces;
   std::map<std::pair<uint32_t, BlockHash>, IndexRecord> records;
   std::map<uint32_t, ErasureRecord> erasures;
+  std::set<NamespaceId> distrusted;
   std::map<std::pair<uint32_t, BlockHash>, TokensRecord> tokens;
   for (const IndexBatch& batch : log_) {
     for (const auto& [id, identity] : batch.namespaces) namespaces[id.value] = identity;
@@ -62,6 +66,8 @@ IndexSnapshot FakeIndex::Snapshot() const {
     if (batch.budget) snapshot.budget = *batch.budget;
     for (const ErasureRecord& erasure : batch.erasures) erasures[erasure.number] = erasure;
     for (const uint32_t number : batch.ended_erasures) erasures.erase(number);
+    for (const NamespaceId id : batch.trusted) distrusted.erase(id);
+    distrusted.insert(batch.distrusted.begin(), batch.distrusted.end());
     for (const BlockKey& key : batch.token_deletes)
       tokens.erase({key.namespace_id.value, key.hash});
     for (const TokensRecord& put : batch.token_puts)
@@ -72,6 +78,7 @@ IndexSnapshot FakeIndex::Snapshot() const {
   for (auto& [key, record] : records) snapshot.records.push_back(record);
   for (auto& [number, erasure] : erasures) snapshot.erasures.push_back(erasure);
   for (auto& [key, record] : tokens) snapshot.tokens.push_back(record);
+  snapshot.distrusted.assign(distrusted.begin(), distrusted.end());
   return snapshot;
 }
 

@@ -10,7 +10,7 @@ status of one that ends.
 
 options: of KvtierConnector; null: vLLM has no connector; "engine": {...}: more arguments of vllm.LLM,
 which are no reason for a connector; "idle_check_s": how often links to the daemon that nothing uses
-look whether it is there. Each line of the requests is one, for example
+look whether it is there; "claims": the name of its weights, whatever they are. Each line of the requests is one, for example
 {"op": "generate", "prompts": [[3, 4, 5]]}; the reply is one line, too.
 """
 
@@ -161,6 +161,11 @@ def run_engine(model, options, requests, replies):
         from kvtier import _link
 
         _link._IDLE_CHECK_S = options.pop("idle_check_s")
+    if options is not None and "claims" in options:
+        from kvtier.vllm import identity
+
+        claim = options.pop("claims")
+        identity.loaded_weights = lambda *_: claim
     engine = make_engine(model, options)
     operations = {
         "forget": forget,

@@ -63,7 +63,7 @@ class FakeRegion:
         self.lost = False
         self.ended = False  # the daemon's process
         self.closed = False
-        self.retention = None  # of the last store
+        self.retention = self.compare = None  # of the last store
         self.hold = False  # keeps transfers under way until `release`
         self._daemon = daemon
         self._rows = rows
@@ -71,9 +71,9 @@ class FakeRegion:
         self._under_way: dict[int, tuple] = {}
         self._ended: list[FakeEnd] = []
 
-    def store_many(self, blocks, hashes, parents, tokens, depths, retention):
+    def store_many(self, blocks, hashes, parents, tokens, depths, retention, *, compare=None):
         assert len(blocks) == len(hashes) == len(parents) == len(tokens) == len(depths)
-        self.retention = retention
+        self.retention, self.compare = retention, compare
         return self._begin(("store", blocks, hashes, parents, depths))
 
     def load_many(self, blocks, hashes):

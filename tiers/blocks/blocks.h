@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "gpu/device.h"
 #include "tiers/blocks/namespace_table.h"
+#include "tiers/blocks/trust.h"
 #include "tiers/directory/directory.h"
 #include "tiers/directory/lineage.h"
 #include "tiers/directory/pool_blocks.h"
@@ -86,6 +87,8 @@ class Blocks {
   std::map<PoolId, std::unique_ptr<CachePool>> pools;  // regions among them
   // Which block follows which.
   Lineage lineage;
+  // The storers of blocks, and which of them can be believed.
+  Trust trust;
   // Blocks that no tier holds while blocks that follow them are cached, the longest lost first;
   // their `last_use_s` says since when. Their entries stay, so that they are known again when they
   // are committed again. Blocks that follow them are unusable.
@@ -124,6 +127,13 @@ class Blocks {
   }
   // Whether tenants share this row of tenant tables: one's hints must not cost another's blocks.
   [[nodiscard]] bool IsShared(TenantId tenant) const { return namespaces.IsShared(tenant); }
+
+  // The block must not be served, known (kNoEntry: it is not) or about to be.
+  [[nodiscard]] bool Distrusts(NamespaceId namespace_id, EntryIndex entry) const {
+    if (trust.Distrusts(namespace_id)) return true;
+    return entry != kNoEntry && trust.HasExpelled() &&
+           trust.Expelled(namespace_id, trust.StorerOf(directory.RefOf(entry)));
+  }
 
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);

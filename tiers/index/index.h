@@ -62,6 +62,8 @@ struct IndexBatch {
   std::vector<uint32_t> ended_erasures;    // their numbers
   std::vector<TokensRecord> token_puts;
   std::vector<BlockKey> token_deletes;
+  std::vector<NamespaceId> distrusted;  // from now on
+  std::vector<NamespaceId> trusted;     // again
   // The bytes of deleted ids are to be gone from the index's files, too, when it is durable.
   bool purge_tokens = false;
 };
@@ -73,6 +75,7 @@ struct IndexSnapshot {
   WriteBudgetState budget;              // nothing spent when the headers had to be read
   std::vector<ErasureRecord> erasures;  // that have not ended; none when the headers had to be read
   std::vector<TokensRecord> tokens;     // none when the headers had to be read
+  std::vector<NamespaceId> distrusted;  // likewise
 };
 
 class Index {

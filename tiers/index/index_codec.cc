@@ -114,7 +114,7 @@ T Take(const std::byte*& in) {
 Result<IndexKeyKind> DecodeKeyKind(Bytes key) {
   if (key.empty()) return BadKey();
   const auto kind = static_cast<IndexKeyKind>(key[0]);
-  if (kind < IndexKeyKind::kMeta || kind > IndexKeyKind::kTokens) return BadKey();
+  if (kind < IndexKeyKind::kMeta || kind > IndexKeyKind::kDistrust) return BadKey();
   return kind;
 }
 
@@ -286,6 +286,25 @@ Result<TokensRecord> DecodeTokens(Bytes key, Bytes value) {
   std::memcpy(record.key.hash.bytes.data(), &key[5], record.key.hash.bytes.size());
   record.ids.assign(body.begin(), body.end());
   return record;
+}
+
+NamespaceKey EncodeDistrustKey(NamespaceId namespace_id) {
+  NamespaceKey key{static_cast<std::byte>(IndexKeyKind::kDistrust)};
+  PutBigEndian(namespace_id.value, &key[1]);
+  return key;
+}
+
+std::vector<std::byte> EncodeDistrust(NamespaceId namespace_id) {
+  ByteWriter body;
+  body.Write(kIndexVersion);
+  return Seal(EncodeDistrustKey(namespace_id), &body);
+}
+
+Result<NamespaceId> DecodeDistrust(Bytes key, Bytes value) {
+  if (!IsKey<NamespaceKey>(key, IndexKeyKind::kDistrust)) return BadKey();
+  KVT_ASSIGN_OR_RETURN(const Bytes body, Unseal(key, value));
+  if (!body.empty()) return BadValue();
+  return NamespaceId(GetBigEndian(&key[1]));
 }
 
 std::vector<std::byte> BytesOfTokenIds(std::span<const uint32_t> ids) {

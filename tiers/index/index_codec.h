@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys and values of the persistent index as bytes. Integers are little-endian, except that the
 // number in a key is big-endian, so that iteration yields meta, budget, spaces, records by space,
-// erasures, tokens by space.
+// erasures, tokens by space, distrusted spaces.
 //
 //   kind    key                 value
 //   meta    01                  version 1, file_set 16, epoch 8, checksum 4
@@ -11,6 +11,7 @@
 //                               depth 4, created_s 4, last_use_s 4, parent 32, checksum 4
 //   erasure 05 number 4         version 1, end_hour 4, begun_s 4, length 2, tenant, checksum 4
 //   tokens  06 space 4 hash 32  version 1, ids, checksum 4
+//   distrust 07 space 4         version 1, checksum 4
 //
 // Flags: bit 0 retention `extended`, bit 1 payload verified, bit 2 the parent is known (else 0).
 //
@@ -36,7 +37,7 @@
 namespace kvtier {
 
 // Raised when any encoding below changes; an index of another version is rebuilt from the headers.
-inline constexpr uint8_t kIndexVersion = 2;
+inline constexpr uint8_t kIndexVersion = 3;
 
 // Which disk files an index describes, and as of when.
 struct IndexMeta {
@@ -52,7 +53,8 @@ enum class IndexKeyKind : uint8_t {
   kNamespace = 3,
   kRecord = 4,
   kErasure = 5,
-  kTokens = 6
+  kTokens = 6,
+  kDistrust = 7
 };
 
 // An empty key or an unknown kind is an error.
@@ -100,6 +102,12 @@ inline constexpr SingleKey kBudgetKey{std::byte{2}};
 [[nodiscard]] std::vector<std::byte> EncodeTokens(const RecordKey& key, const TokensRecord& record);
 [[nodiscard]] Result<TokensRecord> DecodeTokens(std::span<const std::byte> key,
                                                 std::span<const std::byte> value);
+
+// The key alone says which space is distrusted.
+[[nodiscard]] NamespaceKey EncodeDistrustKey(NamespaceId namespace_id);
+[[nodiscard]] std::vector<std::byte> EncodeDistrust(NamespaceId namespace_id);
+[[nodiscard]] Result<NamespaceId> DecodeDistrust(std::span<const std::byte> key,
+                                                 std::span<const std::byte> value);
 
 // Ids as TokensRecord has them, and back; nothing if the bytes are no such.
 [[nodiscard]] std::vector<std::byte> BytesOfTokenIds(std::span<const uint32_t> ids);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
@@ -68,13 +69,17 @@ class Reader {
       case IndexKeyKind::kBudget:
         return TakeBudget(key, value);
       case IndexKeyKind::kNamespace:
-        return TakeNamespace(key, value);
+        return TakeTo(DecodeNamespace(key, value), &contents_.snapshot.namespaces);
       case IndexKeyKind::kRecord:
         return TakeRecord(key, value);
       case IndexKeyKind::kErasure:
-        return TakeErasure(key, value);
+        return TakeTo(DecodeErasure(key, value), &contents_.snapshot.erasures);
       case IndexKeyKind::kTokens:
-        return TakeTokens(key, value);
+        // Whether the block has a record is for the cache to find out: ids without one are of no
+        // use.
+        return TakeTo(DecodeTokens(key, value), &contents_.snapshot.tokens);
+      case IndexKeyKind::kDistrust:
+        return TakeTo(DecodeDistrust(key, value), &contents_.snapshot.distrusted);
     }
     return {};
   }
@@ -100,12 +105,6 @@ class Reader {
     return {};
   }
 
-  Status TakeNamespace(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(auto name_space, DecodeNamespace(key, value));
-    contents_.snapshot.namespaces.push_back(std::move(name_space));
-    return {};
-  }
-
   // Records come by space, so that each space is looked up once.
   Status TakeRecord(std::span<const std::byte> key, std::span<const std::byte> value) {
     KVT_ASSIGN_OR_RETURN(const IndexRecord record, DecodeRecord(key, value));
@@ -122,16 +121,10 @@ class Reader {
     return {};
   }
 
-  Status TakeErasure(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(ErasureRecord erasure, DecodeErasure(key, value));
-    contents_.snapshot.erasures.push_back(std::move(erasure));
-    return {};
-  }
-
-  // Whether the block has a record is for the cache to find out: ids without one are of no use.
-  Status TakeTokens(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(TokensRecord tokens, DecodeTokens(key, value));
-    contents_.snapshot.tokens.push_back(std::move(tokens));
+  template <typename Record>
+  static Status TakeTo(Result<Record> decoded, std::vector<Record>* records) {
+    if (!decoded) return tl::unexpected(std::move(decoded).error());
+    records->push_back(*std::move(decoded));
     return {};
   }
 

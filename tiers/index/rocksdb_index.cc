@@ -154,6 +154,10 @@ void AddTokens(const TokensRecord& tokens, rocksdb::WriteBatch* out) {
   out->Put(AsSlice(key), AsSlice(EncodeTokens(key, tokens)));
 }
 
+void AddDistrust(NamespaceId id, rocksdb::WriteBatch* out) {
+  out->Put(AsSlice(EncodeDistrustKey(id)), AsSlice(EncodeDistrust(id)));
+}
+
 void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
   for (const auto& [name_space, identity] : batch.namespaces)
     AddNamespace(name_space, identity, out);
@@ -164,6 +168,8 @@ void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
   for (const uint32_t number : batch.ended_erasures) out->Delete(AsSlice(EncodeErasureKey(number)));
   for (const BlockKey& key : batch.token_deletes) out->Delete(AsSlice(EncodeTokensKey(key)));
   for (const TokensRecord& tokens : batch.token_puts) AddTokens(tokens, out);
+  for (const NamespaceId id : batch.trusted) out->Delete(AsSlice(EncodeDistrustKey(id)));
+  for (const NamespaceId id : batch.distrusted) AddDistrust(id, out);
 }
 
 tl::unexpected<Error> ReplaceError(std::string context) {
@@ -195,6 +201,7 @@ Status Fill(rocksdb::DB* db, const IndexMeta& meta, const IndexSnapshot& snapsho
     AddNamespace(name_space, identity, &batch);
   for (const ErasureRecord& erasure : snapshot.erasures) AddErasure(erasure, &batch);
   for (const TokensRecord& tokens : snapshot.tokens) AddTokens(tokens, &batch);
+  for (const NamespaceId id : snapshot.distrusted) AddDistrust(id, &batch);
 
   std::vector<uint32_t> order(snapshot.records.size());
   std::iota(order.begin(), order.end(), 0);

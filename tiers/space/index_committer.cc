@@ -69,15 +69,10 @@ IndexBatch IndexCommitter::BuildBatch() {
   IndexBatch batch;
   namespaces_under_way_.clear();
   for (const EntryIndex index : puts_under_way_) {
-    const BlockEntry& entry = state_[index];
-    Namespace& name_space = state_.blocks.NamespaceOf(entry);
-    if (!name_space.indexed) {
-      name_space.indexed = true;
-      namespaces_under_way_.push_back(entry.namespace_id);
-      batch.namespaces.emplace_back(entry.namespace_id, name_space.identity);
-    }
+    AddNamespace(state_[index].namespace_id, &batch);
     AddPut(index, &batch);
   }
+  AddTrust(&batch);
   AddRecencyUpdates(&batch);
   AddDeletes(&batch);
   batch.token_deletes = token_deletes_under_way_;
@@ -85,6 +80,25 @@ IndexBatch IndexCommitter::BuildBatch() {
   batch.purge_tokens = purge_under_way_;
   if (!puts_under_way_.empty()) batch.budget = state_.write_budget.state();
   return batch;
+}
+
+void IndexCommitter::AddNamespace(NamespaceId id, IndexBatch* batch) {
+  Namespace& name_space = state_.blocks.namespaces[id.value];
+  if (std::exchange(name_space.indexed, true)) return;
+  namespaces_under_way_.push_back(id);
+  batch->namespaces.emplace_back(id, name_space.identity);
+}
+
+void IndexCommitter::AddTrust(IndexBatch* batch) {
+  trust_under_way_ = std::exchange(trust_changes_, {});
+  for (const NamespaceId id : trust_under_way_) {
+    if (!state_.blocks.trust.Distrusts(id)) {
+      batch->trusted.push_back(id);
+      continue;
+    }
+    AddNamespace(id, batch);
+    batch->distrusted.push_back(id);
+  }
 }
 
 void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
@@ -146,6 +160,7 @@ void IndexCommitter::Finish(const Status& status) {
     failed_ = true;
     for (const NamespaceId namespace_id : namespaces_under_way_)
       state_.blocks.namespaces[namespace_id.value].indexed = false;
+    trust_changes_.insert(trust_changes_.end(), trust_under_way_.begin(), trust_under_way_.end());
   }
   owner_.OnCommitted(status);
   FinishPuts(status);

@@ -32,6 +32,9 @@ class IndexCommitter {
 
   // The index forgets the token ids of the block, whose record may stay.
   void DeleteTokens(const BlockKey& key) { token_deletes_.push_back(key); }
+  // The index learns whether the namespace is distrusted now.
+  void PutTrust(NamespaceId whose) { trust_changes_.push_back(whose); }
+
   // With those that were deleted before, their bytes leave the index's files.
   void PurgeTokens() { purge_tokens_ = true; }
 
@@ -66,11 +69,13 @@ class IndexCommitter {
 
   [[nodiscard]] bool Pending() const {
     return !puts_.empty() || !deletes_.empty() || !token_deletes_.empty() ||
-           !state_.recency_updates.empty();
+           !trust_changes_.empty() || !state_.recency_updates.empty();
   }
   void ApplyBatch();
   [[nodiscard]] IndexBatch BuildBatch();
   void AddPut(EntryIndex entry, IndexBatch* batch);
+  void AddNamespace(NamespaceId id, IndexBatch* batch);
+  void AddTrust(IndexBatch* batch);
   void AddDeletes(IndexBatch* batch);
   void AddRecencyUpdates(IndexBatch* batch);
   void Finish(const Status& status);
@@ -93,6 +98,8 @@ class IndexCommitter {
   std::vector<BlockKey> token_deletes_under_way_;
   std::vector<EntryRef> updates_under_way_;
   std::vector<NamespaceId> namespaces_under_way_;
+  std::vector<NamespaceId> trust_changes_;
+  std::vector<NamespaceId> trust_under_way_;
   bool purge_tokens_ = false;
   bool purge_under_way_ = false;
   bool busy_ = false;

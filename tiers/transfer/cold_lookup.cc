@@ -14,6 +14,11 @@ namespace {
 // Blocks of one question: what follows is asked for with a later acquire.
 constexpr size_t kMostAsked = 4096;
 
+// A block that was erased here, or is not to be believed, must not come back from elsewhere.
+bool IsBarred(MissReason miss) {
+  return miss == MissReason::kErased || miss == MissReason::kDistrusted;
+}
+
 }  // namespace
 
 void ColdLookup::Acquire(AcquireRequest request, Done done) {
@@ -46,11 +51,10 @@ void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& has
   std::vector<std::string> names;
   std::vector<size_t> asked;  // positions among the hashes
   for (size_t i = 0; i < std::min(hashes.size(), kMostAsked); ++i) {
-    // A block that was erased here must not come back from elsewhere.
     MissReason miss = MissReason::kNone;
     (void)finder_.Servable(kNoEntry, {namespace_id, hashes[i]}, &miss);
-    if (miss == MissReason::kErased && ask == ColdAsk::kPrefix) break;
-    if (miss == MissReason::kErased) continue;
+    if (IsBarred(miss) && ask == ColdAsk::kPrefix) break;
+    if (IsBarred(miss)) continue;
     names.push_back(ColdName(identity, hashes[i]));
     asked.push_back(i);
   }
@@ -95,8 +99,7 @@ std::vector<uint32_t> ColdLookup::Missing(const AcquireRequest& request) {
     MissReason miss = MissReason::kNone;
     before = finder_.Servable(before, {namespace_id, request.hashes[i]}, &miss);
     if (before != kNoEntry) continue;
-    // A block that was erased here must not come back from elsewhere.
-    if (miss == MissReason::kErased) break;
+    if (IsBarred(miss)) break;
     missing.push_back(i);
   }
   return missing;

@@ -7,6 +7,10 @@ namespace kvtier {
 // change while a caller walks along its sequence.
 EntryIndex PrefixFinder::Servable(EntryIndex before, const BlockKey& key, MissReason* miss) {
   const EntryIndex index = state_.blocks.directory.FindAfter(before, key);
+  if (state_.blocks.Distrusts(key.namespace_id, index)) {
+    *miss = MissReason::kDistrusted;
+    return kNoEntry;
+  }
   if (index == kNoEntry) {
     *miss = WhyUnknown(key);
     return kNoEntry;

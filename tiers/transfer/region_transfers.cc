@@ -54,8 +54,10 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                                             .victims = VictimQueue(MakeLruPolicy()),
                                             .pieces = std::move(memory.pieces),
                                             .is_region = true}));
-  regions_.emplace(pool->id,
-                   Region{.session = session, .pool = pool, .block_tokens = memory.block_tokens});
+  regions_.emplace(pool->id, Region{.session = session,
+                                    .pool = pool,
+                                    .block_tokens = memory.block_tokens,
+                                    .party = state_.blocks.trust.PartyOf(memory.process, session)});
   of_session_[session].push_back(pool->id);
   return pool;
 }
@@ -209,6 +211,14 @@ void RegionTransfers::CancelBlocks(PoolId id, std::span<const BlockIndex> blocks
 
 void RegionTransfers::Store(PoolId id, std::span<const StoreRequest> blocks) {
   Region& region = regions_.at(id);
+  const NamespaceId whose = region.pool->namespace_id;
+  const Trust& trust = state_.blocks.trust;
+  if (trust.Distrusts(whose) || trust.Expelled(whose, region.party)) {
+    for (const StoreRequest& refused : blocks) {
+      End(&region, refused.block, Outcome::kFailed, MissReason::kDistrusted);
+    }
+    return;
+  }
   while (!blocks.empty()) {
     size_t length = 1;
     while (length < blocks.size() && blocks[length].parent == blocks[length - 1].hash) ++length;
@@ -238,26 +248,39 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
     state_.UseComputedAnew(pool, index, request.retention);
     if (InMemory(index)) {
       ++state_.stats.commit_duplicates;
-      End(region, request.block, Outcome::kSkipped);
+      const EntryIndex copy = canary_.BeginCopy(index, request, region->party);
+      if (copy == kNoEntry) {
+        End(region, request.block, Outcome::kSkipped);
+        return index;
+      }
+      Take(pool, request.block, copy);
+      QueueStore(pool, request.block, copy);
       return index;
     }
+    // The copy on disk may be another's.
+    state_.blocks.trust.NoteStored(state_.blocks.directory.RefOf(index), kUnknownParty);
   } else {
     index = state_.AddEntry(key, request.tokens, request.depth, request.retention);
+    state_.blocks.trust.NoteStored(state_.blocks.directory.RefOf(index), region->party);
   }
   ++state_.stats.commits;
   Take(pool, request.block, index);
   state_.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.parent) state_.LinkToParent(index, *request.parent);
   state_.QueueIfUndecided(index);
+  QueueStore(pool, request.block, index);
+  return index;
+}
+
+void RegionTransfers::QueueStore(CachePool* pool, BlockIndex block, EntryIndex index) {
   // Stores that have ended leave faster than others come, so that the list stays short.
   for (int i = 0; i < 2 && !stores_.empty(); ++i) {
     if (UnderWay(stores_.front().region, stores_.front().block) != nullptr) break;
     stores_.pop_front();
   }
-  stores_.push_back({state_.clock.NowMs() + state_.options.max_wait_ms, pool->id,
-                     pool->blocks.HandleOf(request.block)});
+  stores_.push_back(
+      {state_.clock.NowMs() + state_.options.max_wait_ms, pool->id, pool->blocks.HandleOf(block)});
   to_host_.WantAnew(index);
-  return index;
 }
 
 bool RegionTransfers::InMemory(EntryIndex index) const {
@@ -269,6 +292,10 @@ void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reas
   const bool stored = state_[index].in_host();
   const bool on_disk = state_[index].on_disk();
   const BlockIndex block = GiveBack(region->pool, index);
+  if (canary_.IsCopy(index)) {
+    canary_.EndCopy(index);
+    return End(region, block, Outcome::kSkipped);
+  }
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);
   if (stored) return End(region, block, Outcome::kCopied);
@@ -279,6 +306,10 @@ void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reas
 void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason reason) {
   const BlockIndex block = GiveBack(region->pool, index);
   if (state_.blocks.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
+  if (canary_.IsCopy(index)) {
+    canary_.EndCopy(index);
+    return End(region, block, Outcome::kSkipped);
+  }
   const bool on_disk = state_[index].on_disk();
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);

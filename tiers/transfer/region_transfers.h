@@ -26,6 +26,7 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/state/pins.h"
 #include "tiers/transfer/block_taker.h"
+#include "tiers/transfer/canary.h"
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/prefix_touches.h"
 #include "tiers/types/cache_requests.h"
@@ -36,8 +37,13 @@ namespace kvtier {
 class RegionTransfers final : public BlockListener {
  public:
   RegionTransfers(CacheState* state, PrefixFinder* finder, Loader* loader, OffloadQueue* to_host,
-                  PrefixTouches* touches)
-      : state_(*state), finder_(*finder), loader_(*loader), to_host_(*to_host), touches_(*touches) {
+                  PrefixTouches* touches, Canary* canary)
+      : state_(*state),
+        finder_(*finder),
+        loader_(*loader),
+        to_host_(*to_host),
+        touches_(*touches),
+        canary_(*canary) {
     state_.ends.AddListener(this);
   }
 
@@ -94,6 +100,7 @@ class RegionTransfers final : public BlockListener {
     SessionId session;
     CachePool* pool = nullptr;
     uint16_t block_tokens = 0;
+    Party party;  // that stores from it
     std::unordered_map<TransferId, Transfer> transfers;
     std::unordered_map<BlockIndex, Use> uses;
     // Loads of blocks that another transfer of this region is moving, by the entry, which has one
@@ -120,6 +127,8 @@ class RegionTransfers final : public BlockListener {
   [[nodiscard]] bool InMemory(EntryIndex entry) const;
   // Returns the block's entry, which may have ended, if no tier has the block then.
   EntryIndex StoreOne(Region* region, const StoreRequest& request);
+  // The region's block is on its way to host, as the entry's.
+  void QueueStore(CachePool* pool, BlockIndex block, EntryIndex entry);
   // Stores blocks that follow each other in one sequence.
   void StoreRun(Region* region, std::span<const StoreRequest> run);
   // The block's entry, to be loaded; kNoEntry if it waits for another transfer, or has failed.
@@ -169,6 +178,7 @@ class RegionTransfers final : public BlockListener {
   Loader& loader_;
   OffloadQueue& to_host_;
   PrefixTouches& touches_;
+  Canary& canary_;
   Regions regions_;
   std::unordered_map<SessionId, std::vector<PoolId>> of_session_;  // those that close, too
   std::deque<PoolId> going_on_;  // regions, some of them closed by now

@@ -18,6 +18,7 @@
 #include "gpu/device.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/cache_stats.h"
+#include "tiers/types/process_identity.h"
 
 namespace kvtier {
 
@@ -113,6 +114,22 @@ struct RegionPiece {
   uint64_t bytes = 0;
 };
 
+// The numbers that a block is made of. The values are those of KvDtype.
+enum class NumberFormat : uint8_t {
+  kNone = 0,
+  kFloat32,
+  kFloat16,
+  kBfloat16,
+  kFloat8E4m3,
+  kFloat8E5m2,
+  kInt8,
+};
+
+struct KvNumbers {
+  NumberFormat format = NumberFormat::kNone;
+  uint32_t layers = 1;
+};
+
 // REQUIRES: the pieces of all blocks lie within the memory; together they have a block's bytes.
 struct RegionMemory {
   LentMemory lent;
@@ -120,6 +137,7 @@ struct RegionMemory {
   uint32_t blocks = 0;
   uint16_t block_tokens = 0;  // of a full block
   std::vector<RegionPiece> pieces;
+  ProcessIdentity process;  // that stores from it
 };
 
 // A transfer as the engine that asked for it calls it.
@@ -133,6 +151,8 @@ struct StoreRequest {
   uint16_t tokens = 0;
   uint32_t depth = 0;
   RetentionClass retention = RetentionClass::kExtended;
+  // Unless the format is kNone, a block that is in host already is compared with these bytes.
+  KvNumbers compare;
 };
 
 struct LoadRequest {

@@ -67,6 +67,20 @@ std::string_view AdoptionDropName(AdoptionDrop reason) {
   return "invalid";
 }
 
+std::string_view CanaryOutcomeName(CanaryOutcome outcome) {
+  switch (outcome) {
+    case CanaryOutcome::kEqual:
+      return "equal";
+    case CanaryOutcome::kNoise:
+      return "noise";
+    case CanaryOutcome::kDifferent:
+      return "different";
+    case CanaryOutcome::kAbsent:
+      return "absent";
+  }
+  return "invalid";
+}
+
 std::string_view ReturnOutcomeName(ReturnOutcome outcome) {
   switch (outcome) {
     case ReturnOutcome::kComplete:
@@ -125,6 +139,8 @@ std::string_view DropReasonName(DropReason reason) {
       return "parent_lost";
     case DropReason::kErased:
       return "erased";
+    case DropReason::kCompared:
+      return "compared";
     case DropReason::kHeldTooLong:
       return "held_too_long";
   }

@@ -43,8 +43,9 @@ enum class DropReason : uint8_t {
   kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
   kHeldTooLong,           // its store waited in vain for its client to say that it may begin
   kErased,                // by a command, or its encryption key is gone
+  kCompared,              // an engine's copy of a block that a tier has, to be compared with it
 };
-inline constexpr int kDropReasonCount = 22;
+inline constexpr int kDropReasonCount = 23;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 // Why a slot of host memory that an earlier daemon left was not taken over.
@@ -88,6 +89,16 @@ enum class ReturnOutcome : uint8_t {
 };
 inline constexpr int kReturnOutcomeCount = 4;
 [[nodiscard]] std::string_view ReturnOutcomeName(ReturnOutcome outcome);
+
+// The result of comparing a block with the same one as another engine computed it (Canary).
+enum class CanaryOutcome : uint8_t {
+  kEqual = 0,  // in all bits
+  kNoise,      // but for what rounding explains
+  kDifferent,
+  kAbsent,  // one of the two had left host memory
+};
+inline constexpr int kCanaryOutcomeCount = 4;
+[[nodiscard]] std::string_view CanaryOutcomeName(CanaryOutcome outcome);
 
 struct CacheStats {
   void CountHit(NamespaceId asked_of, Tier tier, uint64_t block_tokens, bool from_cold = false) {
@@ -177,6 +188,9 @@ struct CacheStats {
   std::array<uint64_t, kMissReasonCount> misses_by_reason{};
   std::array<uint64_t, kMissReasonCount> declined_by_reason{};
   std::array<std::array<uint64_t, kDropReasonCount>, kTierCount> drops{};
+
+  std::array<uint64_t, kCanaryOutcomeCount> canaries{};
+  void CountCanary(CanaryOutcome outcome) { ++canaries[static_cast<size_t>(outcome)]; }
 
   uint64_t commits = 0;
   uint64_t commit_duplicates = 0;
@@ -277,6 +291,7 @@ struct CacheGauges {
   ColdGauges cold;
   // Slots that an earlier daemon left in host and that have not been looked at yet.
   uint64_t adoption_waiting = 0;
+  std::vector<NamespaceId> distrusted;
   // Blocks whose token ids are kept, and what all ids take in memory.
   uint64_t token_blocks = 0, token_bytes = 0;
 };

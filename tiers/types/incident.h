@@ -26,8 +26,10 @@ enum class IncidentKind : uint8_t {
   kOverwritten,     // a client wrote to a block after it had committed it
   kCopyFailed,      // a device failed to copy
   kRestartDamaged,  // memory that an earlier daemon left is damaged
+  kKvDiffers,       // two engines have different KV of one block; it is dropped
+  kDistrusted,      // so often that none of the identity's blocks is served any more
 };
-inline constexpr int kIncidentKindCount = 14;
+inline constexpr int kIncidentKindCount = 16;
 
 // Where on disk.
 struct SlotPlace {

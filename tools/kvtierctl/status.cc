@@ -344,6 +344,11 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
   if (disk["index"]["rebuilt"].IsTrue()) {
     add(fmt::format("the index was rebuilt at start: {}", disk["index"]["found"].Text()));
   }
+  status["distrusted"].ForEach([&add](JsonView model) {
+    const std::string name = model["model_name"].Text();
+    add(fmt::format("engines differ over the KV of model {} of tenant {}: see `canary.distrusted`",
+                    name.empty() ? model["model"].Text() : name, model["tenant"].Text()));
+  });
   if (status["kernels"]["state"].Text() == "failed") {
     add("kernels off: " + status["kernels"]["reason"].Text());
   }

@@ -139,6 +139,7 @@ enum {
   KVT_MISS_ERASED = 10,                /* erased, or the key that it was encrypted with is gone */
   KVT_MISS_SLOWER_THAN_COMPUTING = 11, /* cached, but computed sooner; see kvtier_hit_plan.h */
   KVT_MISS_AFTER_DEADLINE = 12,        /* cached, but not in time */
+  KVT_MISS_DISTRUSTED = 13,            /* engines differ over KV of this tenant and model */
   KVT_MISS_UNAVAILABLE = 255           /* no daemon was asked; only the library says this */
 };
 /* "checksum_mismatch" for KVT_MISS_CHECKSUM_MISMATCH, and so on; never NULL. */
@@ -190,8 +191,7 @@ typedef struct kvt_stats {
   uint64_t pool_blocks_private;
   uint64_t pool_blocks_cached;
   uint64_t session_references;
-} kvt_stats;
-/* One round trip. */
+} kvt_stats; /* one round trip: */
 KVT_API kvt_status kvt_get_stats(kvt_connection* connection, kvt_stats* stats);
 
 /* ---------------------------------------------------------------- model and pool */

@@ -132,6 +132,15 @@ KVT_API kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_blo
 KVT_API kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer);
 KVT_API kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blocks,
                                           size_t count, void* stream, uint64_t* transfer);
+/* The same as kvt_region_store, as a canary: blocks that host memory has already are compared with
+ * those of the region, which are numbers of this type, and count as skipped. An engine that
+ * computes a part of its hits anew and stores it so lets the daemon find KV that is not what its
+ * model's record says: a block that differs by more than rounding explains is dropped, and all of a
+ * tenant and model over which engines differ again and again are misses (KVT_MISS_DISTRUSTED).
+ * Blocks of states are skipped all the same. Further errors: KVT_INVALID_ARGUMENT "bad_dtype". */
+KVT_API kvt_status kvt_region_store_compared(kvt_region* region, const kvt_store_block* blocks,
+                                             size_t count, kvt_model_dtype dtype,
+                                             uint64_t* transfer);
 /* The same as kvt_region_store for blocks that are loaded: exactly those named, each for itself.
  * One that cannot be served does not keep the others from arriving. */
 KVT_API kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blocks, size_t count,

@@ -37,7 +37,15 @@ class Region(Protocol):
     """The part of kvtier.Region that the link and its user need, and that tests replace."""
 
     def store_many(
-        self, blocks: Any, hashes: Any, parents: Any, tokens: Any, depths: Any, retention: Any
+        self,
+        blocks: Any,
+        hashes: Any,
+        parents: Any,
+        tokens: Any,
+        depths: Any,
+        retention: Any,
+        *,
+        compare: Any = None,
     ) -> int: ...
 
     def load_many(self, blocks: Any, hashes: Any) -> int: ...

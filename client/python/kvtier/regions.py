@@ -25,7 +25,7 @@ from ._library import abi
 from ._native import HASH_BYTES, Handle, Hashes, Scoped, address
 from .errors import KvtierError, check, error_of, invalid
 from .model import KvGroup, Model
-from .types import Hint, Miss, Retention
+from .types import DType, Hint, Miss, Retention
 
 # The C structures as elements of numpy's arrays: their fields are whole arrays.
 _STORE_BLOCK = np.dtype(abi.kvt_store_block)
@@ -188,6 +188,7 @@ class Region(Scoped):
         *,
         after: int | None = None,
         held: bool = False,
+        compare: DType | None = None,
     ) -> int:
         """`store` of blocks that are given by arrays, without an object for each block. The columns
         are those of StoreBlock; numbers that are the same for all blocks may be given once. tokens:
@@ -198,6 +199,11 @@ class Region(Scoped):
         CANCELLED. after: a stream of the current GPU (torch.cuda.current_stream().cuda_stream; 0 is
         the default one); the store begins when the stream has done all that it was given before,
         and no thread waits for that. held: it begins when `begin_store` is called.
+
+        compare: makes this a canary. Blocks that host memory has are compared with those of the
+        region, which are numbers of this type, and count as skipped. The daemon drops those that
+        differ by more than rounding explains; if engines differ again and again, all blocks of this
+        tenant and model are misses. A store that is compared begins at once.
         Raises ResourceExhaustedError "no_free_counter" (256 held stores and loads in layers are
         under way), and with `after` UnsupportedError (no CUDA, or a GPU that cannot do this),
         IoError, NotFoundError (no current GPU).
@@ -213,10 +219,17 @@ class Region(Scoped):
         transfer = ctypes.c_uint64()
         stored = (self._handle.get(), address(array), len(array))
         if after is not None:
-            if held:
+            if held or compare is not None:
                 raise invalid("after_and_held", "a store begins in one way")
             stream = ctypes.c_void_p(_native.unsigned(after, 64, "after"))
             check(self._library.kvt_region_store_after(*stored, stream, ctypes.byref(transfer)))
+        elif compare is not None:
+            if held:
+                raise invalid("compare_and_held", "a store that is compared begins at once")
+            dtype = int(DType.of(compare))
+            check(
+                self._library.kvt_region_store_compared(*stored, dtype, ctypes.byref(transfer))
+            )
         elif held:
             check(self._library.kvt_region_store_held(*stored, ctypes.byref(transfer)))
         else:

@@ -30,6 +30,7 @@ from .._options import read_options
 from . import identity
 from .adapters import AdapterDigests
 from .cache_groups import cache_groups
+from .canary import CanarySampler
 from .connector_metadata import KvtierHandshake, KvtierMetadata, KvtierWorkerMetadata
 from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide
@@ -79,7 +80,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         replicated = 1 < self._ranks <= getattr(kv_cache_config, "kv_tp_replicas", 1)
         # One entry and one region for each of vLLM's cache groups that are cached by hash.
         self._cache_groups = cache_groups(kv_cache_config, hash_tokens)
-        pieces = [block_pieces(kv_cache_config, group, replicated) for group in self._cache_groups]
+        cache_dtype = str(vllm_config.cache_config.cache_dtype)
+        pieces = [
+            block_pieces(kv_cache_config, group, replicated, cache_dtype)
+            for group in self._cache_groups
+        ]
         self._blocks = EngineBlocks(vllm_config, options, pieces)
         self._keeps = self._can_keep(kv_cache_config)
         self._kept: KeptCacheWorker | None = None
@@ -142,7 +147,10 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         retention = self._options["retention"]
         tokens = [group.group.block_tokens for group in self._blocks.groups]
         transfers, watch = Transfers(self._link), self._make_watch()
-        self._worker = WorkerSide(transfers, tokens, retention, self._kept, watch=watch)
+        types = [group.number_type for group in self._blocks.groups]
+        self._worker = WorkerSide(
+            transfers, tokens, retention, self._kept, watch=watch, number_types=types
+        )
 
     def _make_watch(self) -> WeightWatch | None:
         model = find_model()
@@ -439,7 +447,14 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             prefetch=self._prefetch,
             adapters=AdapterDigests(self._options["weights_digest"]),
             wishes=WishTeller(self._options["keep_most_s"], link.post, self._count_wish),
+            canary=self._make_canary(),
         )
+
+    def _make_canary(self) -> CanarySampler | None:
+        """None if no blocks can be compared."""
+        per_million = self._options["canary_per_million"]
+        types = [group.number_type for group in self._blocks.groups]
+        return CanarySampler(per_million) if per_million and any(types) else None
 
     def _hear_of_other_weights(self, epoch: int) -> None:
         """A worker has noticed them in this epoch. vLLM's own cache still has KV of those before."""

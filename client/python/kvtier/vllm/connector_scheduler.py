@@ -19,6 +19,7 @@ from typing import Any
 from ..types import HitRule
 from .adapters import AdapterDigests
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
+from .canary import CanarySampler
 from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
@@ -58,7 +59,8 @@ class _Request:
     """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
     waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
     is scheduled. pinned: the blocks that steps complete which were planned before. is_mixed: some of
-    its blocks were computed with other weights, so that none of it may be stored. salt: of its adapter,
+    its blocks were computed with other weights, so that none of it may be stored. cut_blocks: of a hit, to be computed anew; None: not drawn yet.
+    is_canary: its hit was cut, so that its stores are compared. salt: of its adapter,
     empty without one; None: it is not known which tensors that has."""
 
     request: Any
@@ -68,6 +70,8 @@ class _Request:
     scheduled_from: int | None = None
     pinned: list[Run] = field(default_factory=list)
     is_mixed: bool = False
+    cut_blocks: int | None = None
+    is_canary: bool = False
     salt: bytes | None = b""
     wishes: Wishes = Wishes()
 
@@ -114,7 +118,7 @@ class SchedulerSide:
     to compute. kept:
     None if the KV cache is not kept. tokens: None if the daemon is told no token ids. prefetch: None
     if blocks on disk stay there until their requests begin. adapters: tells their requests apart.
-    wishes: None if the daemon is told none."""
+    wishes: None if the daemon is told none. canary: None if no hit is cut."""
 
     def __init__(
         self,
@@ -128,7 +132,9 @@ class SchedulerSide:
         prefetch: DiskPrefetch | None = None,
         adapters: AdapterDigests | None = None,
         wishes: WishTeller | None = None,
+        canary: CanarySampler | None = None,
     ) -> None:
+        self._canary = canary
         self._wishes = wishes
         self._adapters = adapters or AdapterDigests()
         self._lookups = lookups
@@ -170,7 +176,14 @@ class SchedulerSide:
             self._new.append(request)
 
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
-        """How many tokens after the first `local_tokens` the daemon has; None: ask again."""
+        """How many tokens after the first `local_tokens` are to be loaded; None: ask again."""
+        tokens = self._matched_tokens(request, local_tokens)
+        if not tokens or self._canary is None:
+            return tokens
+        return self._cut(self._requests[request.request_id], local_tokens, tokens)
+
+    def _matched_tokens(self, request: Any, local_tokens: int) -> int | None:
+        """How many of them the daemon has."""
         self._take_prefetched()
         known = self._known(request)
         if known.waits_for is not None and known.local_tokens == local_tokens:
@@ -258,6 +271,8 @@ class SchedulerSide:
             scheduled = self._requests.get(name)
             if scheduled is not None:
                 self._pin(scheduled, tokens)
+        if self._canary is not None:
+            self._canary.computed(sum(output.num_scheduled_tokens.values()))
         self._lookups.flush()
         self._prefetch_new()
         self._step_wait_s = STEP_WAIT_S
@@ -465,6 +480,25 @@ class SchedulerSide:
         assert found is not None
         return found
 
+    def _cut(self, known: _Request, first: int, tokens: int) -> int:
+        """A hit without its last blocks, if it is sampled and memory has these: what a disk has is
+        not compared."""
+        assert self._canary is not None
+        if known.cut_blocks is None:
+            known.cut_blocks = self._canary.draw()
+        end = first + tokens
+        cut = max(first, end - known.cut_blocks * prefix_unit(self._groups))
+        if cut == end or self._shortened(known, first, cut) != cut:
+            return tokens
+        for keys, group in zip(known.keys, self._groups):
+            begin = max(cut // group.block_tokens, group.first_needed(end))
+            if any(self._lookups.are_on_disk(keys[begin : end // group.block_tokens])):
+                return tokens
+        if not known.is_canary:
+            known.is_canary = True
+            self._canary.cut(end - cut)
+        return cut - first
+
     def _wait_for_answer(self) -> bool:
         """Whether one came. A daemon that does not answer is waited for once by each request, since
         only questions that have just come up are waited for."""
@@ -533,7 +567,7 @@ class SchedulerSide:
             )
             if not blocks:
                 return
-        store = self._store_of_step(run.index)
+        store = self._store_of_step(run.index, known.is_canary)
         if self._tokens is not None:
             self._tokens.tell(run.index, group.block_tokens, request, depths, hashes)
         if known.wishes.retention is not None:
@@ -549,14 +583,14 @@ class SchedulerSide:
             # A table has vLLM's hashes, by which an adapter's tensors are not told apart.
             self.kept.computed(run.index, blocks, hashes)
 
-    def _store_of_step(self, index: int) -> BlockList:
+    def _store_of_step(self, index: int, compare: bool) -> BlockList:
         """The step's stores of a group: one transfer costs the engine less than many."""
         for store in self._plan.stores:
-            if store.group == index:
+            if store.group == index and store.compare == compare:
                 return store
         self._last_store += 1
         self._stores[self._last_store] = _Store([], self._workers, self._clock())
-        store = BlockList("", index, [], [], number=self._last_store)
+        store = BlockList("", index, [], [], number=self._last_store, compare=compare)
         self._plan.stores.append(store)
         return store
 

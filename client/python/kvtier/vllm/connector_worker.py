@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ..types import Retention
+from ..types import DType, Retention
 from .kept_cache import KeptCacheWorker
 from .rows import StoreRows, key_of
 from .step_plan import BlockList, StepPlan
@@ -28,7 +28,7 @@ _LOAD_PAUSE_S = 0.00005
 class WorkerSide:
     """Used by the worker's thread. block_tokens: tokens of a block, by cache group. kept: None if the
     KV cache is not kept. clock, pause: of `wait_for_load`. watch: None if the weights are not looked
-    at."""
+    at. number_types: by cache group, of blocks that can be compared; may be empty."""
 
     def __init__(
         self,
@@ -39,7 +39,9 @@ class WorkerSide:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[], None] = lambda: time.sleep(_LOAD_PAUSE_S),
         watch: WeightWatch | None = None,
+        number_types: Sequence[DType | None] = (),
     ) -> None:
+        self._number_types = number_types
         self._watch = watch
         self._is_outdated = False  # since the watch has noticed other weights
         self._told_outdated = True
@@ -102,6 +104,7 @@ class WorkerSide:
                     np.full(len(blocks.blocks), tokens, dtype=np.uint16),
                     np.array(blocks.depths, dtype=np.uint32),
                     self._retention_of(blocks),
+                    self._number_types[blocks.group] if blocks.compare else None,
                 ),
             )
         for job, blocks in self._load_jobs(plan):

@@ -17,8 +17,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..model import MAX_BLOCK_TOKENS, KvGroup
-from ..types import HitRule
+from ..types import DType, HitRule
 from .cache_groups import CacheGroup
+from .canary import number_type
 
 
 class SharedAllocation(TorchFunctionMode):
@@ -57,7 +58,7 @@ class SharedAllocation(TorchFunctionMode):
 class BlockPieces:
     """The parts of each block of one cache group, as (offset, block stride, bytes) in the order of
     the layers, and the group's blocks as the daemon sees them. layers: by name. spec: what vLLM
-    says of them, for the model's identity."""
+    says of them, for the model's identity. number_type: as canary.number_type."""
 
     pieces: list[tuple[int, int, int]]
     group: KvGroup
@@ -65,11 +66,14 @@ class BlockPieces:
     memory_bytes: int
     layers: list[str]
     spec: str
+    number_type: DType | None = None
 
 
-def block_pieces(kv_cache_config: Any, group: CacheGroup, replicated: bool) -> BlockPieces:
+def block_pieces(
+    kv_cache_config: Any, group: CacheGroup, replicated: bool, cache_dtype: str
+) -> BlockPieces:
     """Where vLLM's KVCacheConfig puts the blocks of a group. Parts that follow each other are one.
-    replicated: all tensor-parallel ranks have the same bytes. Raises ValueError for layers that lie
+    replicated: all tensor-parallel ranks have the same bytes. cache_dtype: as the user chose it. Raises ValueError for layers that lie
     elsewhere, and for layouts in which a layer's part of a block is not in one place, which this
     does not know yet."""
     layout = getattr(kv_cache_config, "kv_cache_layout", None)
@@ -93,6 +97,7 @@ def block_pieces(kv_cache_config: Any, group: CacheGroup, replicated: bool) -> B
     sizes = {size for _, _, size in pieces}
     # The scheduler knows only the first of specs that differ by layer.
     specs = list(getattr(cache_group.kv_cache_spec, "kv_cache_specs", {}).values())
+    types = {number_type(one, cache_dtype) for one in specs or [cache_group.kv_cache_spec]}
     is_trailing = group.rule is HitRule.TRAILING
     # Where blocks and layers lie does not matter to who may use them, only the order within a part.
     order = str(layout)[2:]
@@ -111,6 +116,7 @@ def block_pieces(kv_cache_config: Any, group: CacheGroup, replicated: bool) -> B
         kv_cache_config.kv_cache_tensors[0].size,
         layers,
         f"{order} {specs[0] if specs else cache_group.kv_cache_spec}",
+        types.pop() if len(types) == 1 and len(sizes) == 1 and not group.is_state else None,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..types import Retention
+from ..types import DType, Retention
 
 _HASH_BYTES = 32
 
@@ -39,10 +39,12 @@ def keys_of(engine_hashes: Sequence[bytes], group: int) -> list[bytes]:
 @dataclass(frozen=True)
 class StoreRows:
     """The facts that a store gives of its blocks, one entry for each row. parents: None where a
-    chain begins, or where the block before is not known."""
+    chain begins, or where the block before is not known. compare: if given, blocks that the daemon
+    has are compared, as numbers of this type."""
 
     hashes: Sequence[bytes]
     parents: Sequence[bytes | None]
     tokens: npt.NDArray[np.uint16]
     depths: npt.NDArray[np.uint32]
     retention: Retention | npt.NDArray[np.uint8]
+    compare: DType | None = None

@@ -16,8 +16,8 @@ class BlockList:
     """Blocks of one cache group, by its place in the connector's list of groups. request,
     disk_tokens (of blocks that were found on disk only): of loads only. number, parents (None for
     the first block), depths (positions in the request) and retentions (by position in the list, of
-    blocks whose requests wish for another one than the engine's): of stores only, which are of all
-    requests of a step."""
+    blocks whose requests wish for another one than the engine's), compare (the daemon may have
+    blocks, and compares them): of stores only, which are of all requests of a step."""
 
     request: str
     group: int
@@ -28,13 +28,14 @@ class BlockList:
     number: int = 0
     disk_tokens: int = 0
     retentions: dict[int, Retention] = field(default_factory=dict)
+    compare: bool = False
 
 
 @dataclass
 class StepPlan:
     """Tells each worker about one step. epoch: how often the weights had become others when it was
     made. loads: by request, which is to be reported when all of its lists are loaded, at once if
-    there are none. stores: one list for each cache group. kept: of its table of blocks that outlive
+    there are none. stores: at most two lists for each cache group. kept: of its table of blocks that outlive
     the engine."""
 
     epoch: int = 0

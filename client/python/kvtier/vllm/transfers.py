@@ -71,7 +71,13 @@ class Transfers:
 
         def begin(region: Any) -> int:
             return region.store_many(
-                rows, what.hashes, what.parents, what.tokens, what.depths, what.retention
+                rows,
+                what.hashes,
+                what.parents,
+                what.tokens,
+                what.depths,
+                what.retention,
+                compare=what.compare,
             )
 
         if not self._submit(job, begin):

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names the storer of each block, and rules which storers of one identity (a namespace: tenant,
+// model and epoch) can be believed.
+//
+// A canary tells that a block which one party stored differs from the same block as another party
+// computed it. The daemon cannot know which of the two is right, so that the rule counts parties:
+//  1. The block goes, whoever is right.
+//  2. A party that differs from two others is expelled: its blocks go, it stores none any more,
+//     and its differences count against nobody.
+//  3. If two have differed over kMostDifferences blocks and a third agrees with one of them, the
+//     other one is expelled.
+//  4. If no third has judged, or a party differs from itself so often, then the identity fails
+//     to tell KV apart: it is distrusted, and none of its blocks is served or stored until
+//     an administrator forgets it.
+// So one bad engine takes nothing from two good ones, and bad weights under a good name are found
+// by two engines, or by one before and after.
+//
+// A party is an engine's process. All blocks of which this process does not know who stored them,
+// as those that an earlier daemon left, are one party's (kUnknown), which is never expelled: only
+// its blocks go.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tiers/directory/directory.h"
+#include "tiers/policy/eviction_policy.h"
+#include "tiers/types/block_key.h"
+#include "tiers/types/process_identity.h"
+
+namespace kvtier {
+
+using Party = Strong<struct PartyTag, uint16_t>;
+inline constexpr Party kUnknownParty{0};
+
+// The consequence of a difference, beside the end of the block.
+struct Ruling {
+  enum class Kind : uint8_t { kNothing, kExpel, kDistrust };
+  Kind kind = Kind::kNothing;
+  Party party;  // that is expelled
+};
+
+// Event loop only. Forgets everything but distrust with the process.
+class Trust {
+ public:
+  static constexpr uint32_t kMostDifferences = 3;
+
+  // The same for the same process; its session stands for one that has no number here.
+  [[nodiscard]] Party PartyOf(const ProcessIdentity& process, SessionId session);
+  void NoteStored(EntryRef block, Party party);
+  [[nodiscard]] Party StorerOf(EntryRef block) const;
+  // For people.
+  [[nodiscard]] std::string NameOf(Party party) const;
+
+  void Agree(NamespaceId whose, Party stored, Party computed);
+  // The ruling is in force when this returns.
+  [[nodiscard]] Ruling Differ(NamespaceId whose, Party stored, Party computed);
+
+  [[nodiscard]] bool Distrusts(NamespaceId whose) const {
+    return !distrusted_.empty() && distrusted_.contains(whose);
+  }
+  // Also of a party whose blocks are being dropped.
+  [[nodiscard]] bool Expelled(NamespaceId whose, Party party) const {
+    return !expelled_.empty() && expelled_.contains({whose, party});
+  }
+  [[nodiscard]] bool HasExpelled() const { return !expelled_.empty(); }
+  [[nodiscard]] const std::set<NamespaceId>& distrusted() const { return distrusted_; }
+  void Distrust(NamespaceId whose);
+  // Everything said of the identity is forgotten. True if it was distrusted.
+  bool Forgive(NamespaceId whose);
+
+ private:
+  // Pairs of one identity that are remembered at most; parties come and go with engines.
+  static constexpr size_t kMostPairs = 4096;
+  using Pair = std::pair<Party, Party>;  // the smaller number first
+  struct Evidence {
+    std::map<Pair, uint32_t> differences;
+    std::set<Pair> agreements;
+  };
+  struct Stored {
+    uint32_t generation = 0;  // of the row
+    Party party;
+  };
+
+  [[nodiscard]] static Pair PairOf(Party a, Party b) { return std::minmax(a, b); }
+  [[nodiscard]] static bool DiffersFromTwo(const Evidence& evidence, Party party);
+  [[nodiscard]] static bool AgreesWithThird(const Evidence& evidence, Party party, Party other);
+  Ruling Expel(NamespaceId whose, Party party, Evidence* evidence);
+
+  std::map<std::pair<uint64_t, uint64_t>, Party> parties_;
+  PagedArray<Stored> stored_;  // by row
+  std::unordered_map<NamespaceId, Evidence> evidence_;
+  std::set<std::pair<NamespaceId, Party>> expelled_;
+  std::set<NamespaceId> distrusted_;
+};
+
+}  // namespace kvtier
