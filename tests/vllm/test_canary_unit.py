@@ -15,7 +15,7 @@ from test_connector_unit import BLOCK_TOKENS, FULL, WINDOW, SchedulerCase, reque
 
 class SamplerTest(unittest.TestCase):
     def test_the_default_costs_a_thousandth_of_the_computed_tokens_at_most(self):
-        """Of requests that hit all but 32 tokens and generate 16, of which hits cost the most."""
+        """Requests hit all but 32 tokens and generate 16: of these, hits cost the most."""
         chance = random.Random(1).random
         sampler = CanarySampler(1000, chance)
         for _ in range(50_000):
@@ -57,7 +57,7 @@ class CutCase(SchedulerCase):
 
 class CutTest(CutCase):
     def compute(self, one, found):
-        """Lets the engine load what was found, and compute the rest; returns the stores."""
+        """The engine loads what was found, and computes the rest; returns the stores."""
         self.side.allocated(one, self.manager.table("r", list(range(7, 27))), found)
         self.step(one, found)
         return self.step(one, one.num_tokens - found).stores + self.step().stores

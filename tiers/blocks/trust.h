@@ -4,9 +4,9 @@
 //
 // A canary tells that a block which one party stored differs from the same block as another party
 // computed it. The daemon cannot know which of the two is right, so that the rule counts parties:
-//  1. The block goes, whoever is right.
+//  1. The block goes, whichever of the two is right.
 //  2. A party that differs from two others is expelled: its blocks go, it stores none any more,
-//     and its differences count against nobody.
+//     and its differences count against no other.
 //  3. If two have differed over kMostDifferences blocks and a third agrees with one of them, the
 //     other one is expelled.
 //  4. If no third has judged, or a party differs from itself so often, then the identity fails

@@ -16,7 +16,7 @@ constexpr size_t kMostCopies = 64;
 constexpr size_t kRowsPerEvent = 4096;
 constexpr size_t kRowsPerDrop = 32;
 
-// Any hash that differs from the block's would do: nobody knows a sequence that has it.
+// Any hash that differs from the block's would do: no client knows a sequence that has it.
 BlockHash HashOfCopy(BlockHash hash) {
   for (uint8_t& byte : hash.bytes) byte ^= 0xa5;
   return hash;

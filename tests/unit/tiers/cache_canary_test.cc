@@ -33,7 +33,7 @@ uint32_t Rounded(float value, NumberFormat format) {
   std::memcpy(&bits, &value, sizeof(bits));
   if (format == NumberFormat::kFloat32) return bits;
   if (format == NumberFormat::kBfloat16) return (bits + 0x8000) >> 16;
-  // Of four or five bits of exponent: 3 or 10 of mantissa. Neither overflows here.
+  // Numbers with four or five bits of exponent have 3 or 10 of mantissa. Neither overflows here.
   const int exponent_bits = format == NumberFormat::kFloat16 ? 5 : 4;
   const int mantissa_bits = format == NumberFormat::kFloat16 ? 10 : 3;
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -250,7 +250,7 @@ TEST_F(CacheCanaryTest, ABadEngineAmongThreeLosesItsBlocksAndTheOthersKeepTheirs
   for (uint32_t i = 2; i < 8; ++i) EXPECT_FALSE(IsFound(i)) << i;
   for (uint32_t i = 8; i < 16; ++i) EXPECT_TRUE(IsFound(i)) << i;
   EXPECT_THAT(cache_->Gauges().distrusted, IsEmpty());
-  // What it computes is not taken any more, and counts against nobody.
+  // Blocks that it computes are not taken any more, and count against no other engine.
   EXPECT_THAT(Store(kCarol, &bad_, 20).failed, ElementsAre(Pair(0u, MissReason::kDistrusted)));
   (void)Store(kCarol, &bad_, 8);
   EXPECT_TRUE(IsFound(8));
