@@ -63,7 +63,7 @@ class LieTest(CanaryCase, unittest.TestCase):
                 break
         self.assertEqual(len(self.daemon.status()["distrusted"]), 1, self.canaries())
         print(f"found within {hits} hits", end=" ")
-        # Every engine computes what it needs from now on.
+        # Engines compute all blocks that they need from now on.
         reply = other.generate(self.prompts)
         self.assertEqual(reply["tokens"], self.tokens_of(self.directory / "other"))
         self.assertEqual(reply["cached"], [0] * PROMPTS)

@@ -57,7 +57,7 @@ class CutCase(SchedulerCase):
 
 class CutTest(CutCase):
     def compute(self, one, found):
-        """The engine loads what was found, and computes the rest; returns the stores."""
+        """The engine loads the blocks that were found, and computes the rest; returns the stores."""
         self.side.allocated(one, self.manager.table("r", list(range(7, 27))), found)
         self.step(one, found)
         return self.step(one, one.num_tokens - found).stores + self.step().stores
