@@ -114,6 +114,14 @@ Status BeginStore(kvt_region* region, uint64_t transfer) {
 }
 
 // As Store. The blocks of the region belong to the transfer until its end.
+Status StoreCompared(kvt_region* region, const kvt_store_block* blocks, size_t count,
+                     kvt_model_dtype dtype, uint64_t* transfer) {
+  if (dtype < KVT_DTYPE_FLOAT32 || dtype > KVT_DTYPE_INT8) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_dtype", fmt::format("{}", dtype));
+  }
+  return Store(region, blocks, count, {.compare = static_cast<KvDtype>(dtype)}, transfer);
+}
+
 Status Load(kvt_region* region, const kvt_load_block* blocks, size_t count, kvt_load_order order,
             uint64_t* transfer) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
@@ -322,12 +330,8 @@ kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blo
 
 kvt_status kvt_region_store_compared(kvt_region* region, const kvt_store_block* blocks,
                                      size_t count, kvt_model_dtype dtype, uint64_t* transfer) {
-  return client::Guard([&]() -> Status {
-    if (dtype < KVT_DTYPE_FLOAT32 || dtype > KVT_DTYPE_INT8) {
-      return MakeError(ErrorCode::kInvalidArgument, "bad_dtype", fmt::format("{}", dtype));
-    }
-    return client::Store(region, blocks, count, {.compare = static_cast<KvDtype>(dtype)}, transfer);
-  });
+  return client::Guard(
+      [&] { return client::StoreCompared(region, blocks, count, dtype, transfer); });
 }
 
 kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blocks, size_t count,

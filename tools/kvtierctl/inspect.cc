@@ -51,6 +51,7 @@ constexpr std::array<DropText, kDropReasonCount> kDropTexts = {{
     {DropReason::kParentLost, "a block before it in its sequence was lost"},
     {DropReason::kHeldTooLong, "its client did not say in time that it may be stored"},
     {DropReason::kErased, "erased, or the key that it was encrypted with is gone"},
+    {DropReason::kCompared, "an engine's copy, stored to be compared with the cache's block"},
 }};
 static_assert([] {
   for (size_t i = 0; i < kDropTexts.size(); ++i) {
