@@ -106,6 +106,10 @@ cannot be written live in memory only. Look at the kernel's log and at free spac
 For five minutes the disk tier has been smaller than configured, or has refused writes. Blocks committed
 meanwhile live in memory only. The log says why: `disk.degraded`, `disk.unavailable`, `disk.writes_paused`.
 
+### KvtierDistrusted
+Engines computed different KV for the same blocks of a tenant and model, so that none of its blocks is served:
+[canaries](IDENTITY.md#canaries). `canary.differs` in the log names the engines.
+
 ### KvtierAttentionLost
 Attention was computed for clients within the last day and is not any more: `kernels.failed` in the log says
 why, `kvtierctl status` names the case. A GPU that fails needs `dmesg` (Xid errors); clients with kernels of

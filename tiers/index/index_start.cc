@@ -191,6 +191,11 @@ Result<OpenedIndex> OpenIndex(const IndexPlace& place, const IndexMeta& start,
       .contents = {.state = IndexState::kDamaged, .detail = "the keys of its hashes are gone"}};
 }
 
+// The process lacks descriptors or memory, and would soon fail elsewhere.
+bool IsLackOfProcess(const Error& error) {
+  return error.reason == "EMFILE" || error.reason == "ENFILE" || error.reason == "ENOMEM";
+}
+
 // The contents that the headers told are served, though the file system has no room for the index.
 // `stored` is as the index will have it, with encrypted hashes.
 Status ServeUnwritten(const IndexPlace& place, const IndexMeta& start, IndexSnapshot stored,
@@ -213,6 +218,7 @@ Result<std::optional<Error>> ReplaceIndex(const IndexPlace& place, const IndexMe
   if (replaced) replaced = RocksdbIndex::Replace(place, start, *rebuilt);
   // The records are given up before others are read, so that memory holds them once.
   IndexSnapshot stored = std::exchange(*rebuilt, {});
+  if (!replaced && IsLackOfProcess(replaced.error())) return tl::unexpected(replaced.error());
   if (!replaced) {
     KVT_RETURN_IF_ERROR(ServeUnwritten(place, start, std::move(stored), cipher, loop, opened));
     return std::optional(std::move(replaced).error());

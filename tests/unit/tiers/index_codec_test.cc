@@ -265,7 +265,7 @@ TEST(IndexCodecTest, KeysAreOrderedByKindThenSpaceThenHash) {
 
 TEST(IndexCodecTest, UnknownKindsOfKeysAreRejected) {
   EXPECT_FALSE(DecodeKeyKind({}));
-  for (const int kind : {0, 7, 255}) {
+  for (const int kind : {0, 8, 255}) {
     const Bytes key = {static_cast<std::byte>(kind)};
     EXPECT_FALSE(DecodeKeyKind(key)) << kind;
   }
