@@ -27,8 +27,7 @@ constexpr uint32_t kReleasedBy = 1u << 30;
 // is for requests that name their counters.
 constexpr uint32_t kSlotBytes = 64;
 
-// A sleep takes some 75 us more than it should: loads of a block or two end before.
-constexpr std::chrono::microseconds kSpin{150};
+constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::milliseconds kShortSleeps{30};
 constexpr timespec kShortSleep{0, 20'000};
 

@@ -91,7 +91,7 @@ void SimOracle::CheckNotErased(uint32_t name_space, const BlockHash& hash, uint6
 }
 
 void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash, int64_t asked_ms) {
-  CheckLifetime(block.pool.name_space, hash);
+  CheckLifetime(block.pool.name_space, hash, asked_ms);
   OnUsed(block.pool.name_space, hash, asked_ms);
   const auto [place, inserted] = owned_.try_emplace({block.pool, block.handle.index});
   Owned& owned = place->second;
@@ -200,12 +200,12 @@ int64_t SimOracle::TtlMs(uint32_t name_space, const BlockHash& hash) const {
 }
 
 // A block past its time is not served. Times are kept in seconds.
-void SimOracle::CheckLifetime(uint32_t name_space, const BlockHash& hash) {
+void SimOracle::CheckLifetime(uint32_t name_space, const BlockHash& hash, int64_t asked_ms) {
   constexpr int64_t kSlackMs = 1000;
   const Truth& truth = TruthOf(name_space, hash);
   SIM_CHECK(truth.last_touch_ms > 0, NameOf(name_space, hash) + " was never stored");
   if (truth.pinned_until_ms > 0) return;
-  const int64_t idle_ms = NowMs() - truth.last_touch_ms;
+  const int64_t idle_ms = asked_ms - truth.last_touch_ms;
   SIM_CHECK(idle_ms <= TtlMs(name_space, hash) + kSlackMs,
             fmt::format("{} served after {} ms idle", NameOf(name_space, hash), idle_ms));
 }

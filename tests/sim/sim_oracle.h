@@ -131,7 +131,7 @@ class SimOracle {
   // Null if the space's tenant has none.
   [[nodiscard]] const TenantQuota* QuotaOf(uint32_t name_space) const;
   [[nodiscard]] int64_t TtlMs(uint32_t name_space, const BlockHash& hash) const;
-  void CheckLifetime(uint32_t name_space, const BlockHash& hash);
+  void CheckLifetime(uint32_t name_space, const BlockHash& hash, int64_t asked_ms);
   void OnUsed(uint32_t name_space, const BlockHash& hash, int64_t use_ms);
   // The blocks that the cache reports on disk: only those that it vouches for, or also those that
   // it has merely found.
