@@ -129,6 +129,7 @@ void SimOracle::OnUsed(uint32_t name_space, const BlockHash& hash, int64_t use_m
 
 void SimOracle::OnTouched(uint32_t name_space, const BlockHash& hash) {
   TruthOf(name_space, hash).last_touch_ms = NowMs();
+  touched_since_quiet_.emplace(NamespaceId(name_space), hash);
 }
 
 void SimOracle::OnPinned(uint32_t name_space, const BlockHash& hash, int64_t until_ms) {
@@ -166,9 +167,12 @@ void SimOracle::OnAbsentGone() {
 void SimOracle::OnTime() {
   if (world_.cache().Gauges().sessions_closing == 0) closing_.clear();
   for (const auto& [name_space, hash] : closing_) OnTouched(name_space, hash);
+  for (const BlockKey& key : touched_since_quiet_)
+    TruthOf(key.namespace_id.value, key.hash).last_touch_ms = NowMs();
 }
 
 void SimOracle::OnQuiet() {
+  touched_since_quiet_.clear();
   for (auto& [key, truth] : truths_) truth.recorded_use_ms = truth.ticked_use_ms;
 }
 

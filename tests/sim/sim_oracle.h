@@ -171,6 +171,8 @@ class SimOracle {
   // The use that the oldest copy in memory that was kept over the last crash tells of.
   std::unordered_map<BlockKey, int64_t> copy_use_ms_;
   std::vector<std::pair<uint32_t, BlockHash>> closing_;
+  // The cache makes blocks young in parts, some of them in later events.
+  std::unordered_set<BlockKey> touched_since_quiet_;
   uint64_t references_ = 0;
   uint64_t commits_ = 0;
   uint64_t erasures_ = 0;
