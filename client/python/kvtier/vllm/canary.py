@@ -56,6 +56,8 @@ def number_type(spec: Any, cache_dtype: str) -> DType | None:
     blocks have bytes that no kernel writes. cache_dtype: as the user chose it."""
     if getattr(spec, "page_size_padded", None) is not None:
         return None
+    if type(spec).__name__.startswith("MLA"):
+        return None  # a block of latents has so many tokens that cuts would cost most hits whole
     if getattr(spec, "state_content_bytes", None) is not None:
         return None  # scales lie beside the numbers
     dtype = getattr(spec, "dtype", None)
