@@ -522,11 +522,11 @@ class FailureTest(SglangTestCase):
                 killer = threading.Timer(0.2, self.daemon.kill)
                 killer.start()
                 # No daemon of these tests outlives the connection to it.
-                with mock.patch.object(pages, "time") as time_of_pages:
+                with mock.patch.object(pages, "wait_until_settled") as settled:
                     results = storage.batch_get_v1(keys, indices_of(range(BATCH)))
                 self.assertEqual(results, [False] * BATCH)
                 # Only the pool's own pages could still be written.
-                self.assertEqual(time_of_pages.sleep.call_count, allocator == "shm")
+                self.assertEqual(settled.call_count, allocator == "shm")
                 killer.join()
                 self.daemon.start()
 
