@@ -53,6 +53,9 @@ Status Blocks::MayAddPool() const {
 CachePool* Blocks::AddPool(std::unique_ptr<CachePool> pool) {
   KVT_CHECK(next_pool_ < UINT32_MAX);
   pool->id = PoolId(next_pool_++);
+  const CopyLine next_line(static_cast<uint32_t>(copy_lines_.size()));
+  const TenantLine tenant = namespaces[pool->namespace_id.value].line;
+  pool->copy_line = copy_lines_.try_emplace({tenant, pool->device}, next_line).first->second;
   CachePool* const added = pools.emplace(pool->id, std::move(pool)).first->second.get();
   namespaces[added->namespace_id.value].PutPool(added->slot, added);
   return added;

@@ -37,6 +37,7 @@ struct CachePool {
   PoolId id;
   NamespaceId namespace_id;
   DeviceIndex device;  // none of a region in host memory
+  CopyLine copy_line;  // in which its copies wait
   PoolSlot slot;
   uint64_t generation = 0;
   uint64_t block_bytes = 0;
@@ -118,12 +119,9 @@ class Blocks {
   [[nodiscard]] TenantId TenantOf(const BlockEntry& entry) const {
     return namespaces[entry.namespace_id.value].tenant;
   }
-  // The line in which blocks of the entry's tenant, or of the pool's, wait to be moved.
+  // The line in which blocks of the entry's tenant wait for the disk.
   [[nodiscard]] TenantLine LineOf(const BlockEntry& entry) const {
     return namespaces[entry.namespace_id.value].line;
-  }
-  [[nodiscard]] TenantLine LineOf(const CachePool& pool) const {
-    return namespaces[pool.namespace_id.value].line;
   }
   // Whether tenants share this row of tenant tables: one's hints must not cost another's blocks.
   [[nodiscard]] bool IsShared(TenantId tenant) const { return namespaces.IsShared(tenant); }
@@ -188,6 +186,7 @@ class Blocks {
   const TenantTable& tenants_;
   const std::vector<std::string> token_tenants_;
   std::map<std::string, TenantLine, std::less<>> lines_;  // of all tenants that were ever named
+  std::map<std::pair<TenantLine, DeviceIndex>, CopyLine> copy_lines_;
   uint32_t next_pool_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Queues of what waits to be moved: what a client waits for goes before prefetches, and tenants
 // take turns, so that one that waits for space under its own cap, or moves very much, holds up none
-// but itself.
+// but itself. So do the devices of a tenant, whose buses copy at the same time.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,8 @@ namespace kvtier {
 
 // A tenant's place among those that the cache has seen, with quotas or without (Blocks::LineOf).
 using TenantLine = Strong<struct TenantLineTag, uint32_t>;
+// A tenant's copies to and from one device (CachePool::copy_line).
+using CopyLine = Strong<struct CopyLineTag, uint32_t>;
 
 // Event loop only.
 template <typename Item>
@@ -56,15 +58,15 @@ class PriorityQueue {
   std::deque<Item> later_;
 };
 
-// One queue for each tenant. Event loop only.
-template <typename Item>
+// One queue for each tenant, or for each of its devices. Event loop only.
+template <typename Item, typename Line = TenantLine>
 class TenantQueues {
  public:
-  void Push(TenantLine line, Item item) { At(line).Push(std::move(item)); }
+  void Push(Line line, Item item) { At(line).Push(std::move(item)); }
   // See PriorityQueue.
-  void PushLater(TenantLine line, Item item) { At(line).PushLater(std::move(item)); }
+  void PushLater(Line line, Item item) { At(line).PushLater(std::move(item)); }
   template <typename Predicate>
-  void Promote(TenantLine line, const Predicate& urgent) {
+  void Promote(Line line, const Predicate& urgent) {
     if (line.value < lanes_.size()) lanes_[line.value].Promote(urgent);
   }
   [[nodiscard]] size_t size() const {
@@ -75,14 +77,14 @@ class TenantQueues {
   [[nodiscard]] bool empty() const { return size() == 0; }
 
   // Lets one line take a step, the first after the last one that did and that can:
-  // `step(TenantLine, PriorityQueue<Item>*)` gets a line that is not empty and says whether it got
+  // `step(Line, PriorityQueue<Item>*)` gets a line that is not empty and says whether it got
   // on. True if one did.
   template <typename Step>
   bool TakeTurn(const Step& step) {
     for (size_t looked_at = 0; looked_at < lanes_.size(); ++looked_at) {
       next_ = next_ + 1 < lanes_.size() ? next_ + 1 : 0;
       if (lanes_[next_].empty()) continue;
-      if (step(TenantLine(static_cast<uint32_t>(next_)), &lanes_[next_])) return true;
+      if (step(Line(static_cast<uint32_t>(next_)), &lanes_[next_])) return true;
     }
     return false;
   }
@@ -106,7 +108,7 @@ class TenantQueues {
   }
 
  private:
-  PriorityQueue<Item>& At(TenantLine line) {
+  PriorityQueue<Item>& At(Line line) {
     if (line.value >= lanes_.size()) lanes_.resize(line.value + 1);
     return lanes_[line.value];
   }

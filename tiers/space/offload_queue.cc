@@ -24,7 +24,7 @@ void OffloadQueue::Queue(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.in_host() || entry.offload_queued() || entry.offloading()) return;
   state_.Apply(index, BlockEvent::kQueueOffload);
-  queued_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
+  queued_.Push(state_.blocks.ReadyPool(entry)->copy_line, state_.blocks.directory.RefOf(index));
   NoteBusy();
 }
 
@@ -37,7 +37,7 @@ bool OffloadQueue::WantNow(EntryIndex index) {
   if (entry.offloading()) return true;
   state_.Apply(index, BlockEvent::kAllowOffload);
   Queue(index);
-  urgent_.Push(state_.blocks.LineOf(entry), state_.blocks.directory.RefOf(index));
+  urgent_.Push(state_.blocks.ReadyPool(entry)->copy_line, state_.blocks.directory.RefOf(index));
   NoteBusy();
   return true;
 }

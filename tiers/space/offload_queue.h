@@ -15,7 +15,7 @@ namespace kvtier {
 // Event loop only.
 class OffloadQueue {
  public:
-  using Lines = TenantQueues<EntryRef>;
+  using Lines = TenantQueues<EntryRef, CopyLine>;
 
   explicit OffloadQueue(CacheState* state) : state_(*state) {}
 

@@ -39,9 +39,9 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
   KVT_CHECK(!batch.empty());
   CopyRequest request = std::move(batch.request_);
   const auto flight = flights_.insert(
-      flights_.end(), {InFlightBytes(&in_flight_[state_.blocks.LineOf(*batch.pool_)], batch.bytes_,
-                                     request.copies.size()),
-                       std::move(done), batch.bytes_, batch.pool_->device});
+      flights_.end(),
+      {InFlightBytes(&in_flight_[batch.pool_->copy_line], batch.bytes_, request.copies.size()),
+       std::move(done), batch.bytes_, batch.pool_->device});
   pieces_started_ += request.copies.size();
   meter().Begin(state_.clock.NowMs());
   if (RateMeter* const rate = RateOf(batch.pool_->device)) {

@@ -3,6 +3,7 @@
 // layered or not, and the offloads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,9 +21,17 @@ namespace kvtier {
 // Large enough that a request's overhead vanishes, small enough that blocks arrive, or become
 // clean, one after the other.
 inline constexpr uint64_t kCopyBatchBytes = 4 * kMiB;
+// Loads that are many: each request costs the event loop as much as looking at some dozen blocks.
+inline constexpr uint64_t kLargeCopyBatchBytes = 16 * kMiB;
+// The bytes of the next request of so many that wait: so few at the end of a line that a client has
+// blocks to go on with while the last ones are copied.
+[[nodiscard]] constexpr uint64_t CopyBatchBytesOf(uint64_t waiting_bytes) {
+  constexpr uint64_t kBatches = 8;
+  return std::clamp(waiting_bytes / kBatches, kCopyBatchBytes, kLargeCopyBatchBytes);
+}
 // However small the pieces are: gathering a request holds the event loop.
 inline constexpr size_t kCopyBatchPieces = 1024;
-// Likewise of all requests of one direction and tenant in flight.
+// Likewise of all requests of one direction and line in flight.
 inline constexpr uint64_t kCopyPiecesInFlight = 32 * kCopyBatchPieces;
 // Pieces that are gathered in one event, a request more or less; the next ones follow in events of
 // their own. The first layer of a long prefix goes in one.
@@ -74,11 +83,11 @@ class CopyLimiter {
  public:
   CopyLimiter(CacheState* state, CopyDirection direction);
 
-  // Whether another request of the tenant may start: less of its is in flight than so many bytes.
-  // Other tenants' copies do not count: their memory may be slow, and they have threads of their
-  // own where it is.
-  [[nodiscard]] bool MayStart(TenantLine tenant, uint64_t most_bytes) {
-    const InFlight& in_flight = in_flight_[tenant];
+  // Whether another request of the line may start: less of its is in flight than so many bytes.
+  // Other lines' copies do not count: other devices have buses of their own, and other tenants'
+  // memory may be slow and has threads of its own where it is.
+  [[nodiscard]] bool MayStart(CopyLine line, uint64_t most_bytes) {
+    const InFlight& in_flight = in_flight_[line];
     return in_flight.bytes < most_bytes && in_flight.items < kCopyPiecesInFlight;
   }
   // `done` is called once, from a later event, when the copies count as in flight no more; its
@@ -103,7 +112,7 @@ class CopyLimiter {
 
   CacheState& state_;
   const CopyLane lane_;
-  std::map<TenantLine, InFlight> in_flight_;
+  std::map<CopyLine, InFlight> in_flight_;
   std::list<Flight> flights_;
   uint64_t pieces_started_ = 0;
 };

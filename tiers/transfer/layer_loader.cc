@@ -32,13 +32,13 @@ void LayerLoader::Add(std::shared_ptr<LayerCount> count, CachePool* pool,
   }
   queued_blocks_ += group->members.size();
   queued_bytes_[LoadRates::SlotOf(group->device)] += pool->block_bytes * group->members.size();
-  groups_.Push(state_.blocks.LineOf(*pool), group);
+  groups_.Push(pool->copy_line, group);
 }
 
-bool LayerLoader::StartOne(const std::function<bool(TenantLine)>& may_start) {
-  return groups_.TakeTurn([&](TenantLine tenant, PriorityQueue<std::shared_ptr<Group>>* line) {
-    if (!may_start(tenant)) return false;
-    StartNext(line->now());
+bool LayerLoader::StartOne(const std::function<bool(CopyLine)>& may_start) {
+  return groups_.TakeTurn([&](CopyLine line, PriorityQueue<std::shared_ptr<Group>>* groups) {
+    if (!may_start(line)) return false;
+    StartNext(groups->now());
     return true;
   });
 }
@@ -46,8 +46,10 @@ bool LayerLoader::StartOne(const std::function<bool(TenantLine)>& may_start) {
 void LayerLoader::StartNext(std::deque<std::shared_ptr<Group>>* line) {
   const std::shared_ptr<Group> group = line->front();
   const bool first = group->layer == 0 && group->member == 0;
+  const uint64_t waiting_bytes =
+      (group->layers - group->layer) * group->layer_bytes * group->members.size();
   CopyBatch batch(&state_, CopyDirection::kHostToPool, CopyPriority::kDemand,
-                  first ? kFirstBatchBytes : kCopyBatchBytes);
+                  first ? kFirstBatchBytes : CopyBatchBytesOf(waiting_bytes));
   std::vector<Piece> pieces = Fill(group.get(), &batch);
   if (group->AllStarted()) {
     queued_blocks_ -= group->members.size();

@@ -29,9 +29,9 @@ class LayerLoader {
   // equal layers.
   void Add(std::shared_ptr<LayerCount> count, CachePool* pool, std::vector<PinnedEntry> blocks,
            uint32_t layers);
-  // Starts one copy request of the load that came first of the tenant whose turn it is among those
+  // Starts one copy request of the load that came first in the line whose turn it is among those
   // that may; false if there is nothing to start.
-  bool StartOne(const std::function<bool(TenantLine)>& may_start);
+  bool StartOne(const std::function<bool(CopyLine)>& may_start);
 
   // Ends blocks of large loads that had arrived before all of their load was started, a part of
   // them in one event.
@@ -97,7 +97,8 @@ class LayerLoader {
   CacheState& state_;
   CopyLimiter& copies_;
   BlockListener& listener_;
-  TenantQueues<std::shared_ptr<Group>> groups_;  // of which something has not been started
+  // Of which something has not been started.
+  TenantQueues<std::shared_ptr<Group>, CopyLine> groups_;
   std::deque<Ending> ending_;
   uint64_t queued_blocks_ = 0;
   std::array<uint64_t, LoadRates::kBuses> queued_bytes_{};

@@ -126,10 +126,9 @@ void Loader::Wake(EntryIndex index) {
 }
 
 void Loader::PromoteReferenced(const CachePool& pool) {
-  const TenantLine line = state_.blocks.LineOf(pool);
-  read_queues_.Promote(line,
+  read_queues_.Promote(state_.blocks.namespaces[pool.namespace_id.value].line,
                        [this](const QueuedRead& read) { return !read.arrival.CanWait(state_); });
-  copy_queue_.Promote(line,
+  copy_queue_.Promote(pool.copy_line,
                       [this](const Loadable& block) { return !block.arrival.CanWait(state_); });
 }
 
@@ -273,27 +272,27 @@ bool Loader::TryFetch(const Arrival& arrival) {
 void Loader::QueueCopy(const Arrival& arrival) {
   Loadable block{arrival, HostPin(&state_, arrival.entry),
                  Ahead(&copies_ahead_[LoadRates::SlotOf(arrival.pool->device)], arrival)};
-  const TenantLine tenant = state_.blocks.LineOf(*arrival.pool);
   if (arrival.CanWait(state_)) {
-    copy_queue_.PushLater(tenant, std::move(block));
+    copy_queue_.PushLater(arrival.pool->copy_line, std::move(block));
   } else {
-    copy_queue_.Push(tenant, std::move(block));
+    copy_queue_.Push(arrival.pool->copy_line, std::move(block));
   }
 }
 
-// Tenants take turns. So do a tenant's loads in layers and loads of whole blocks, so that neither
-// holds up the other.
+// Tenants take turns, and their devices, whose buses copy at once. So do loads in layers and loads
+// of whole blocks, so that neither holds up the other.
 bool Loader::PumpCopies() {
   bool progressed = false;
   const uint64_t most = copies_.pieces_started() + kCopyPiecesPerEvent;
   for (int i = 0; i < kCopyBatchesPerEvent && copies_.pieces_started() < most; ++i) {
-    const bool layers = layers_.StartOne([this](TenantLine tenant) { return MayCopy(tenant, 1); });
-    const bool blocks = copy_queue_.TakeTurn([this](TenantLine tenant, auto* line) {
-      const bool demand = !line->now()->empty();
-      return MayCopy(tenant, demand ? 1 : kPrefetchShare) &&
-             StartBatch(line, demand ? CopyPriority::kDemand : CopyPriority::kPrefetch,
-                        OnInvalid::kFail);
-    });
+    const bool layers = layers_.StartOne([this](CopyLine line) { return MayCopy(line, 1); });
+    const bool blocks =
+        copy_queue_.TakeTurn([this](CopyLine line, PriorityQueue<Loadable>* waiting) {
+          const bool demand = !waiting->now()->empty();
+          return MayCopy(line, demand ? 1 : kPrefetchShare) &&
+                 StartBatch(waiting, demand ? CopyPriority::kDemand : CopyPriority::kPrefetch,
+                            OnInvalid::kFail);
+        });
     if (!layers && !blocks) return progressed;
     progressed = true;
   }
@@ -302,8 +301,8 @@ bool Loader::PumpCopies() {
 }
 
 void Loader::StartVerifiedCopies() {
-  (void)copy_queue_.TakeTurns([this](TenantLine tenant, PriorityQueue<Loadable>* line) {
-    return MayCopy(tenant, 1) && StartBatch(line, CopyPriority::kDemand, OnInvalid::kLeave);
+  (void)copy_queue_.TakeTurns([this](CopyLine line, PriorityQueue<Loadable>* waiting) {
+    return MayCopy(line, 1) && StartBatch(waiting, CopyPriority::kDemand, OnInvalid::kLeave);
   });
 }
 
@@ -317,12 +316,14 @@ void Loader::StartCopy(const std::shared_ptr<Batch>& batch) {
                 [this, batch](const Status& status) { OnCopied(batch.get(), status); });
 }
 
-bool Loader::StartBatch(PriorityQueue<Loadable>* of_tenant, CopyPriority priority,
+bool Loader::StartBatch(PriorityQueue<Loadable>* blocks, CopyPriority priority,
                         OnInvalid on_invalid) {
   const bool demand = priority == CopyPriority::kDemand;
-  std::deque<Loadable>& line = demand ? *of_tenant->now() : *of_tenant->later();
+  std::deque<Loadable>& line = demand ? *blocks->now() : *blocks->later();
   if (line.empty()) return false;
-  const uint64_t most_bytes = std::min(kCopyBatchBytes, state_.options.max_load_bytes);
+  const uint64_t waiting_bytes = line.size() * line.front().arrival.pool->block_bytes;
+  const uint64_t most_bytes =
+      std::min(CopyBatchBytesOf(waiting_bytes), state_.options.max_load_bytes);
   const CacheTrace::Together together(&state_.trace);
   const auto batch =
       std::make_shared<Batch>(CopyBatch(&state_, CopyDirection::kHostToPool, priority, most_bytes));

@@ -136,16 +136,16 @@ class Loader final : public BlockListener {
   [[nodiscard]] bool TryFetch(const Arrival& arrival);
 
   void QueueCopy(const Arrival& arrival);
-  // Whether less of the tenant's is in flight than a share (1: all) of what may be.
-  [[nodiscard]] bool MayCopy(TenantLine tenant, uint64_t share) {
-    return copies_.MayStart(tenant, state_.options.max_load_bytes / share);
+  // Whether less of the line's is in flight than a share (1: all) of what may be.
+  [[nodiscard]] bool MayCopy(CopyLine line, uint64_t share) {
+    return copies_.MayStart(line, state_.options.max_load_bytes / share);
   }
   bool PumpCopies();
   void StartCopy(const std::shared_ptr<Batch>& batch);
   // A block that must not be copied fails, or with kLeave ends the batch.
   enum class OnInvalid : uint8_t { kFail, kLeave };
-  // Starts a batch from the tenant's line of that priority; false if there is none.
-  [[nodiscard]] bool StartBatch(PriorityQueue<Loadable>* of_tenant, CopyPriority priority,
+  // Starts a batch of the line's blocks of that priority; false if there is none.
+  [[nodiscard]] bool StartBatch(PriorityQueue<Loadable>* blocks, CopyPriority priority,
                                 OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
@@ -174,7 +174,7 @@ class Loader final : public BlockListener {
   // Until a read, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
   size_t next_bucket_ = 0;  // of `waiting_`, at which the next tick goes on
-  TenantQueues<Loadable> copy_queue_;
+  TenantQueues<Loadable, CopyLine> copy_queue_;
   // Since when some read in line has waited for a host slot without a break; kNoWait: none does.
   static constexpr int64_t kNoWait = INT64_MAX;
   int64_t host_wait_since_ms_ = kNoWait;

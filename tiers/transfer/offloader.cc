@@ -11,11 +11,11 @@ namespace kvtier {
 // devices cannot take more of the link than the offloads are allowed.
 bool Offloader::Pump() {
   const auto starting = [this](CopyPriority priority) {
-    return [this, priority](TenantLine tenant, PriorityQueue<EntryRef>* line) {
-      const InFlight& in_flight = of_tenants_[tenant];
+    return [this, priority](CopyLine line, PriorityQueue<EntryRef>* blocks) {
+      const InFlight& in_flight = of_lines_[line];
       const bool may_start = in_flight.bytes < state_.options.max_offload_bytes &&
                              in_flight.items < kCopyPiecesInFlight;
-      return may_start && StartBatch(line->next(), priority);
+      return may_start && StartBatch(blocks->next(), priority);
     };
   };
   const bool urgent = queue_.urgent().TakeTurns(starting(CopyPriority::kDemand));
@@ -46,7 +46,7 @@ bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
   batch.pool = batch.copies.pool();
   const uint64_t blocks = batch.entries.size();
   const uint64_t bytes = blocks * batch.pool->block_bytes;
-  InFlight& of_tenant = of_tenants_[state_.blocks.LineOf(*batch.pool)];
+  InFlight& of_line = of_lines_[batch.pool->copy_line];
   const uint64_t pieces = batch.copies.pieces();
   const auto started =
       batches_.insert(batches_.end(), {.copies = std::move(batch.copies),
@@ -55,7 +55,7 @@ bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
                                        .pins = std::move(batch.pins),
                                        .payloads = std::move(batch.payloads),
                                        .in_flight = {&queue_.in_flight(), bytes, blocks},
-                                       .of_tenant = {&of_tenant, bytes, pieces}});
+                                       .of_line = {&of_line, bytes, pieces}});
   copies_.Start(std::move(started->copies),
                 [this, started](const Status& status) { OnCopied(started, status); });
   return true;
@@ -129,7 +129,7 @@ void Offloader::Finish(Batches::iterator finished) {
   ended.splice(ended.end(), batches_, finished);
   Batch& batch = ended.front();
   batch.in_flight = {};
-  batch.of_tenant = {};
+  batch.of_line = {};
   queue_.NoteBusy();
   const bool copied = batch.checksums.size() == batch.entries.size();
   for (size_t i = 0; i < batch.entries.size(); ++i) {

@@ -41,7 +41,7 @@ class Offloader {
     std::vector<std::span<const std::byte>> payloads;
     std::vector<PayloadChecksum> checksums;
     InFlightBytes in_flight;  // blocks
-    InFlightBytes of_tenant;  // pieces of blocks
+    InFlightBytes of_line;    // pieces of blocks
   };
   using Batches = std::list<Batch>;
 
@@ -64,9 +64,8 @@ class Offloader {
   OffloadQueue& queue_;
   HostSlots& host_;
   CopyLimiter copies_;
-  // Blocks in flight by tenant: memory that is slow, or many pieces, hold up no other tenant's
-  // blocks.
-  std::map<TenantLine, InFlight> of_tenants_;
+  // Blocks in flight by line: memory that is slow, or many pieces, hold up no other line's blocks.
+  std::map<CopyLine, InFlight> of_lines_;
   Batches batches_;
 };
 

@@ -221,5 +221,71 @@ TEST_F(CacheDevicesTest, EachDeviceHasACapOfItsOwn) {
   EXPECT_EQ(PoolOn(1).blocks, 4u);
 }
 
+// One GPU's bus is busy while the other's is idle, and all of the tenant's copies are large.
+class CacheBusesTest : public CacheDevicesTest {
+ protected:
+  void StartWithOneCopyAtATime() {
+    CacheSetup setup;
+    setup.options.max_load_bytes = setup.options.max_offload_bytes = kBlockBytes;
+    StartTwo(setup);
+  }
+  // Blocks of both sequences, on disk alone.
+  void StoreBoth() {
+    Put(Sequence(1, 4));
+    Put(Sequence(2, 4));
+    DrainAndRestart();
+  }
+  // The first device's copies take as long as the test likes.
+  void HoldFirst() { machine_->loop.Hold(machine_->devices[0]->source()); }
+};
+
+TEST_F(CacheBusesTest, ALoadOfOneDeviceWaitsForNoCopyOfAnother) {
+  StartWithOneCopyAtATime();
+  StoreBoth();
+  HoldFirst();
+  const PendingAcquire first = BeginAcquire(kAlice, Sequence(1, 4));
+  UseDevice(1);
+  const PendingAcquire second = BeginAcquire(kAlice, Sequence(2, 4));
+  machine_->loop.RunAll();
+  EXPECT_FALSE(LastProgress(first.reply().load).finished);
+  EXPECT_EQ(LastProgress(second.reply().load).ready, 4u);
+  machine_->loop.LetGo(machine_->devices[0]->source());
+  Settle();
+  EXPECT_EQ(LastProgress(first.reply().load).ready, 4u);
+}
+
+TEST_F(CacheBusesTest, ALoadInLayersOfOneDeviceWaitsForNoCopyOfAnother) {
+  StartWithOneCopyAtATime();
+  StoreBoth();
+  Use(Sequence(1, 4));
+  Use(Sequence(2, 4));
+  EvictFromPool();
+  HoldFirst();
+  const PendingAcquire first = BeginCounted(kAlice, Sequence(1, 4), 4);
+  UseDevice(1);
+  const PendingAcquire second = BeginCounted(kAlice, Sequence(2, 4), 4);
+  machine_->loop.RunAll();
+  EXPECT_EQ(Counted(first.reply()), 0u);
+  EXPECT_EQ(LastProgress(second.reply().load).ready, 4u);
+  machine_->loop.LetGo(machine_->devices[0]->source());
+  Settle();
+  EXPECT_EQ(LastProgress(first.reply().load).ready, 4u);
+}
+
+TEST_F(CacheBusesTest, BlocksOfOneDeviceComeToHostWhileAnotherCopiesItsOwn) {
+  StartWithOneCopyAtATime();
+  HoldFirst();
+  (void)Store(kAlice, Sequence(1, 4));
+  UseDevice(1);
+  (void)Store(kAlice, Sequence(2, 4));
+  cache_->Drain([] {});
+  machine_->loop.RunAll();
+  EXPECT_TRUE(Presence(TestHash(2, 3)).host);
+  EXPECT_FALSE(Presence(TestHash(1, 3)).host);
+  machine_->loop.LetGo(machine_->devices[0]->source());
+  Settle();
+  EXPECT_TRUE(Presence(TestHash(1, 3)).host);
+}
+
 }  // namespace
 }  // namespace kvtier
