@@ -150,6 +150,11 @@ void LentFile::Copy(CopyRequest request) {
   owner_->threads.Start(std::move(request), nullptr, mapping_);
 }
 
+int DefaultCopyThreads() {
+  constexpr unsigned kMost = 12;
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, kMost));
+}
+
 HostDevice::HostDevice(EventQueue* loop, int copy_threads)
     : loop_(loop), copy_threads_(copy_threads), copier_("copy", copy_threads, loop) {}
 

@@ -96,7 +96,9 @@ class LentFile final : public DevicePool {
   std::shared_ptr<LentMapping> mapping_;
 };
 
-inline constexpr int kDefaultCopyThreads = 2;
+// Of a pool, and of each owner's memory: half of the processors, from two to twelve. A thread
+// copies 4 GB/s, and memory is at its limit before a dozen are busy.
+[[nodiscard]] int DefaultCopyThreads();
 
 // `loop` must outlive the device, and the device the copies of its pools. The destructor finishes
 // the pieces being copied and fails the rest (kCancelled "device_closed"); every `done` is posted
@@ -104,7 +106,7 @@ inline constexpr int kDefaultCopyThreads = 2;
 // wait; the destructor gives them a second.
 class HostDevice final : public Device {
  public:
-  explicit HostDevice(EventQueue* loop, int copy_threads = kDefaultCopyThreads);
+  explicit HostDevice(EventQueue* loop, int copy_threads = DefaultCopyThreads());
   ~HostDevice() override;
   HostDevice(const HostDevice&) = delete;
   HostDevice& operator=(const HostDevice&) = delete;

@@ -153,12 +153,12 @@ TEST_F(LentMemoryTest, WhoseOwnerHangsHoldsUpNoOtherAndNotTheEnd) {
   };
   const UniqueFd file = MemoryFile();
   std::vector<std::unique_ptr<DevicePool>> closed;
-  for (int i = 0; i < kDefaultCopyThreads; ++i) {
+  for (int i = 0; i < DefaultCopyThreads(); ++i) {
     closed.push_back(Borrow(Lent(file, "hostile", close)));
   }
   const auto stays = Borrow(Lent(file, "hostile"));
   closed.clear();
-  while (hanging->threads < kDefaultCopyThreads) std::this_thread::yield();
+  while (hanging->threads < DefaultCopyThreads()) std::this_thread::yield();
 
   std::vector<std::byte> host(kBytes);
   const auto other = Borrow(Lent(file, "other"));
