@@ -96,8 +96,8 @@ class LentFile final : public DevicePool {
   std::shared_ptr<LentMapping> mapping_;
 };
 
-// Of a pool, and of each owner's memory: half of the processors, from two to twelve. A thread
-// copies 4 GB/s, and memory is at its limit before a dozen are busy.
+// Half of the processors, from two to twelve: a thread copies 4 GB/s, and memory is at its limit
+// before a dozen are busy. Pools have so many, and so has the memory of each owner.
 [[nodiscard]] int DefaultCopyThreads();
 
 // `loop` must outlive the device, and the device the copies of its pools. The destructor finishes

@@ -97,8 +97,7 @@ class LayerLoader {
   CacheState& state_;
   CopyLimiter& copies_;
   BlockListener& listener_;
-  // Of which something has not been started.
-  TenantQueues<std::shared_ptr<Group>, CopyLine> groups_;
+  TenantQueues<std::shared_ptr<Group>, CopyLine> groups_;  // not started to their ends
   std::deque<Ending> ending_;
   uint64_t queued_blocks_ = 0;
   std::array<uint64_t, LoadRates::kBuses> queued_bytes_{};
