@@ -53,6 +53,9 @@ class FakeManager:
         ]
         return self.tables[name]
 
+    def get_cached_block(self, block_hash, groups):
+        return None
+
     def get_blocks(self, name):
         return types.SimpleNamespace(blocks=self.tables[name])
 
@@ -159,6 +162,36 @@ class SchedulerSideTest(SchedulerCase):
         self.assertIsNone(self.side.matched_tokens(third, 0))
         self.step()
         self.assertEqual(self.side.matched_tokens(third, 0), 0)
+
+    def come(self, *requests):
+        """vLLM gets these between two steps."""
+        for one in requests:
+            self.side.came(one)
+        return requests
+
+    def test_requests_that_came_together_are_answered_together(self):
+        """One question takes all of the time that a step has for answers."""
+        self.answers_at_once = True
+        self.answer_s = STEP_WAIT_S
+        self.have(*range(0, 3), *range(100, 102))
+        names = enumerate(("first", "second", "third"))
+        requests = self.come(*(request(48 + 5, name, first=100 * i) for i, name in names))
+        self.assertEqual([self.side.matched_tokens(one, 0) for one in requests], [48, 32, 0])
+        self.assertEqual(self.now, STEP_WAIT_S)
+
+    def test_a_request_that_the_step_had_no_room_for_asks_anew(self):
+        self.answers_at_once = True
+        first, second = self.come(request(48 + 5), request(48 + 5, "second", first=100))
+        self.side.matched_tokens(first, 0)
+        self.step()
+        self.have(100, 101)
+        self.assertEqual(self.match(second), 32)
+
+    def test_a_request_that_has_ended_is_not_asked_about(self):
+        first, second = self.come(request(48 + 5), request(48 + 5, "second", first=100))
+        self.side.finished(second)
+        self.side.matched_tokens(first, 0)
+        self.assertEqual([len(keys) for keys in self.asked], [3])
 
     def test_a_daemon_that_does_not_answer_is_waited_for_once(self):
         one = request(48 + 5)

@@ -9,26 +9,28 @@ sliding window, without the block being written anew.
 
 from __future__ import annotations
 
-import hashlib
+import bisect
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..types import HitRule
 from .adapters import AdapterDigests
+from .arrivals import Arrivals
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
 from .canary import CanarySampler
 from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler
+from .known_request import DiskPlan, KnownRequest
 from .lookups import Lookups
 from .rows import keys_of
 from .step_plan import BlockList, Run, StepPlan, runs_of
 from .token_ids import TokenTeller
-from .wishes import Wishes, WishTeller
+from .wishes import WishTeller
 
 #: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
 #: instead of waiting for the blocks of stores.
@@ -41,66 +43,6 @@ LONE_WAIT_S = 0.005
 #: How long a step waits for answers beside other requests, about questions of thousands of blocks.
 #: Asked again, a request would wait for the whole step; the GPU mostly still computes the one before.
 STEP_WAIT_S = 0.003
-
-
-@dataclass
-class _DiskPlan:
-    """Two prefixes that a request may load: with blocks on disk, of so many tokens, and without.
-    saved_s: how much sooner it is there with them, if they need not wait."""
-
-    tokens: int
-    tokens_in_memory: int
-    disk_tokens: int
-    saved_s: float
-
-
-@dataclass
-class _Request:
-    """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
-    waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
-    is scheduled. pinned: the blocks that steps complete which were planned before. is_mixed: some of
-    its blocks were computed with other weights, so that none of it may be stored. cut_blocks: of a hit, to be computed anew; None: not drawn yet.
-    is_canary: its hit was cut, so that its stores are compared. salt: of its adapter,
-    empty without one; None: it is not known which tensors that has."""
-
-    request: Any
-    keys: list[list[bytes]] = field(default_factory=list)
-    local_tokens: int = 0
-    waits_for: _DiskPlan | None = None
-    scheduled_from: int | None = None
-    pinned: list[Run] = field(default_factory=list)
-    is_mixed: bool = False
-    cut_blocks: int | None = None
-    is_canary: bool = False
-    salt: bytes | None = b""
-    wishes: Wishes = Wishes()
-
-    def hashes(self, group: CacheGroup, first: int, last: int) -> list[bytes]:
-        """The daemon's, of the blocks from position `first` up to before `last`."""
-        hashes = group.hashes(self.request.block_hashes, first, last)
-        if not self.salt:
-            return hashes
-        return [hashlib.sha256(one + self.salt).digest() for one in hashes]
-
-    def tokens_to_compute(self) -> int:
-        """Counts tokens of a request that is scheduled."""
-        if self.scheduled_from is None:
-            return 0
-        first = max(self.scheduled_from, self.request.num_computed_tokens)
-        return max(0, self.request.num_tokens - first)
-
-    def add_keys(self, index: int, group: CacheGroup) -> None:
-        """The keys of blocks that became full since the last call."""
-        if index == len(self.keys):
-            self.keys.append([])
-        keys, full = self.keys[index], len(self.request.block_hashes) // group.hashes_per_block
-        # vLLM takes hashes back of a request whose input is continued.
-        if len(keys) > full or (
-            keys and keys[-1:] != keys_of(self.hashes(group, len(keys) - 1, len(keys)), index)
-        ):
-            keys.clear()
-        if len(keys) < full:
-            keys += keys_of(self.hashes(group, len(keys), full), index)
 
 
 @dataclass
@@ -148,10 +90,10 @@ class SchedulerSide:
         self._turns = DiskTurns(self.prices.disk_s, clock)
         self._backlog_tokens: int | None = None  # to be computed, counted when a step first asks
         self._prefetch = prefetch
-        self._new: list[Any] = []  # requests that came since the last step was planned
+        self._arrivals = Arrivals(lookups)
         self._manager: Any = None
-        self._requests: dict[str, _Request] = {}
-        self._with_pins: dict[str, _Request] = {}
+        self._requests: dict[str, KnownRequest] = {}
+        self._with_pins: dict[str, KnownRequest] = {}
         self._plan = StepPlan()
         self._stores: dict[int, _Store] = {}
         self._last_store = 0
@@ -172,8 +114,7 @@ class SchedulerSide:
 
     def came(self, request: Any) -> None:
         """vLLM has a new request, and will ask about it when it could begin."""
-        if self._prefetch is not None:
-            self._new.append(request)
+        self._arrivals.came(request)
 
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens after the first `local_tokens` are to be loaded; None: ask again."""
@@ -185,6 +126,7 @@ class SchedulerSide:
     def _matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many of them the daemon has."""
         self._take_prefetched()
+        self._arrivals.looked_at(request.request_id)
         known = self._known(request)
         if known.waits_for is not None and known.local_tokens == local_tokens:
             tokens = self._at_turn(known, known.waits_for)
@@ -273,8 +215,10 @@ class SchedulerSide:
                 self._pin(scheduled, tokens)
         if self._canary is not None:
             self._canary.computed(sum(output.num_scheduled_tokens.values()))
+        new = self._arrivals.take()
         self._lookups.flush()
-        self._prefetch_new()
+        if self._prefetch is not None:
+            self._prefetch_new(new, self._prefetch)
         self._step_wait_s = STEP_WAIT_S
         self._backlog_tokens = None
         plan, self._plan = self._plan, StepPlan(self._plan.epoch)
@@ -284,6 +228,7 @@ class SchedulerSide:
 
     def finished(self, request: Any) -> None:
         """The request has ended; vLLM frees its blocks, but for those that are pinned."""
+        self._arrivals.looked_at(request.request_id)
         self._lookups.forget(request.request_id)
         self._turns.leave(request.request_id)
         if self._prefetch is not None:
@@ -356,18 +301,18 @@ class SchedulerSide:
         oldest = next(iter(self._stores.values()), None)
         return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
 
-    def _known(self, request: Any) -> _Request:
+    def _known(self, request: Any) -> KnownRequest:
         known = self._requests.get(request.request_id)
         if known is None:
             salt = self._adapters.salt_of(getattr(request, "lora_request", None))
-            known = self._requests[request.request_id] = _Request(request, salt=salt)
+            known = self._requests[request.request_id] = KnownRequest(request, salt=salt)
             if self._wishes is not None:
                 known.wishes = self._wishes.of(request)
         for index, group in enumerate(self._groups):
             known.add_keys(index, group)
         return known
 
-    def _tell_wishes(self, known: _Request) -> None:
+    def _tell_wishes(self, known: KnownRequest) -> None:
         if self._wishes is None or not known.wishes or known.is_mixed or known.salt is None:
             return
         request, hashes, prompt_blocks = known.request, [], []
@@ -378,18 +323,16 @@ class SchedulerSide:
             prompt_blocks.append(min(full, request.num_prompt_tokens // group.block_tokens))
         self._wishes.ended(known.wishes, hashes, prompt_blocks, set(self._stores))
 
-    def _prefetch_new(self) -> None:
+    def _prefetch_new(self, new: Sequence[Any], prefetch: DiskPrefetch) -> None:
         """Requests that a step was planned without: they wait, if only for the next one. Groups
         without full attention need few blocks, which depend on where the prefix ends."""
-        new, self._new = self._new, []
         for request in new:
             if request.is_finished() or request.skip_reading_prefix_cache:
                 continue
             known = self._known(request)
             if known.scheduled_from is not None or known.salt is None:
                 continue
-            assert self._prefetch is not None
-            self._prefetch.want(
+            prefetch.want(
                 request.request_id,
                 [
                     (index, self._lacking(group, known, index))
@@ -398,7 +341,23 @@ class SchedulerSide:
                 ],
             )
 
-    def _lacking(self, group: CacheGroup, known: _Request, index: int) -> Sequence[bytes]:
+    def _keys_to_ask(self, request: Any) -> Iterable[Sequence[bytes]]:
+        """Keys that vLLM's own cache probably lacks: prefixes leave it from their ends on."""
+        if request.skip_reading_prefix_cache:
+            return
+        known = self._known(request)
+        pool = self._manager.block_pool
+        for index, group in enumerate(self._groups):
+            if group.rule is not HitRule.ALL or known.salt is None:
+                continue
+
+            def is_lacking(one: bytes, number: int = group.number) -> bool:
+                return pool.get_cached_block(one, [number]) is None
+
+            hashes = group.hashes(request.block_hashes, 0, len(known.keys[index]))
+            yield known.keys[index][bisect.bisect_left(hashes, True, key=is_lacking) :]
+
+    def _lacking(self, group: CacheGroup, known: KnownRequest, index: int) -> Sequence[bytes]:
         """The request's keys from the first on that vLLM's own cache has not."""
         pool, keys = self._manager.block_pool, known.keys[index]
         for position, one in enumerate(group.hashes(known.request.block_hashes, 0, len(keys))):
@@ -416,7 +375,7 @@ class SchedulerSide:
             if known is not None:
                 known.waits_for = None
 
-    def _plan_load(self, known: _Request, first: int, found: int) -> _DiskPlan:
+    def _plan_load(self, known: KnownRequest, first: int, found: int) -> DiskPlan:
         """The prefix, not longer than `found`, that takes less time to load than to compute. Groups
         without full attention have few blocks, and follow."""
         for index, group in enumerate(self._groups):
@@ -434,16 +393,16 @@ class SchedulerSide:
             memory_blocks = on_disk.index(True)
             disk_blocks = sum(on_disk[: max(0, tokens // group.block_tokens - begin)])
             if disk_blocks == 0:
-                return _DiskPlan(tokens, tokens, 0, 0.0)
-            return _DiskPlan(
+                return DiskPlan(tokens, tokens, 0, 0.0)
+            return DiskPlan(
                 tokens,
                 self._shortened(known, first, (begin + memory_blocks) * group.block_tokens),
                 disk_blocks * group.block_tokens,
                 self.prices.saved_s(blocks - memory_blocks, disk_blocks, group.block_tokens),
             )
-        return _DiskPlan(found, found, 0, 0.0)
+        return DiskPlan(found, found, 0, 0.0)
 
-    def _at_turn(self, known: _Request, plan: _DiskPlan) -> int | None:
+    def _at_turn(self, known: KnownRequest, plan: DiskPlan) -> int | None:
         """The prefix to load: with blocks on disk when it is the request's turn to load them;
         without where the disk is stuck, or waiting for the turn would take longer than computing,
         which waits for the tokens that are computed before; None: wait."""
@@ -468,7 +427,7 @@ class SchedulerSide:
             self._backlog_tokens = sum(known.tokens_to_compute() for known in requests)
         return self.prices.compute_s(self._backlog_tokens) or 0.0
 
-    def _shortened(self, known: _Request, first: int, limit: int) -> int:
+    def _shortened(self, known: KnownRequest, first: int, limit: int) -> int:
         """The longest prefix of at most `limit` tokens of which all is known to be there."""
 
         def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
@@ -480,7 +439,7 @@ class SchedulerSide:
         assert found is not None
         return found
 
-    def _cut(self, known: _Request, first: int, tokens: int) -> int:
+    def _cut(self, known: KnownRequest, first: int, tokens: int) -> int:
         """A hit without its last blocks, if it is sampled and memory has these: what a disk has is
         not compared."""
         assert self._canary is not None
@@ -504,6 +463,7 @@ class SchedulerSide:
         only questions that have just come up are waited for."""
         if not self._lookups.has_unasked():
             return False
+        self._arrivals.ask(self._keys_to_ask)
         if len(self._requests) == 1:
             return self._lookups.wait(LONE_WAIT_S)
         if self._step_wait_s <= 0.0:
@@ -513,7 +473,7 @@ class SchedulerSide:
         self._step_wait_s -= self._clock() - began
         return answered
 
-    def _pin(self, known: _Request, scheduled_tokens: int) -> None:
+    def _pin(self, known: KnownRequest, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""
         computed = known.request.num_computed_tokens
         if known.is_mixed or known.salt is None:
@@ -531,7 +491,7 @@ class SchedulerSide:
                 known.pinned.append(run)
                 self._with_pins[known.request.request_id] = known
 
-    def _store(self, known: _Request) -> None:
+    def _store(self, known: KnownRequest) -> None:
         """Plans stores of the pinned blocks that have been computed. Blocks that have not are let
         go: the request was preempted, or drafted tokens were rejected."""
         request, kept = known.request, []
@@ -549,7 +509,7 @@ class SchedulerSide:
         if not kept:
             self._with_pins.pop(request.request_id, None)
 
-    def _store_run(self, known: _Request, run: Run) -> None:
+    def _store_run(self, known: KnownRequest, run: Run) -> None:
         request = known.request
         group, first, last = self._groups[run.index], run.first, run.first + len(run.blocks)
         blocks, depths = run.blocks, list(range(first, last))

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State that the connector keeps of one of vLLM's requests."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from .cache_groups import CacheGroup
+from .rows import keys_of
+from .step_plan import Run
+from .wishes import Wishes
+
+
+@dataclass
+class DiskPlan:
+    """Two prefixes that a request may load: with blocks on disk, of so many tokens, and without.
+    saved_s: how much sooner it is there with them, if they need not wait."""
+
+    tokens: int
+    tokens_in_memory: int
+    disk_tokens: int
+    saved_s: float
+
+
+@dataclass
+class KnownRequest:
+    """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
+    waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
+    is scheduled. pinned: the blocks that steps complete which were planned before. is_mixed: some of
+    its blocks were computed with other weights, so that none of it may be stored. cut_blocks: of a hit, to be computed anew; None: not drawn yet.
+    is_canary: its hit was cut, so that its stores are compared. salt: of its adapter,
+    empty without one; None: it is not known which tensors that has."""
+
+    request: Any
+    keys: list[list[bytes]] = field(default_factory=list)
+    local_tokens: int = 0
+    waits_for: DiskPlan | None = None
+    scheduled_from: int | None = None
+    pinned: list[Run] = field(default_factory=list)
+    is_mixed: bool = False
+    cut_blocks: int | None = None
+    is_canary: bool = False
+    salt: bytes | None = b""
+    wishes: Wishes = Wishes()
+
+    def hashes(self, group: CacheGroup, first: int, last: int) -> list[bytes]:
+        """The daemon's, of the blocks from position `first` up to before `last`."""
+        hashes = group.hashes(self.request.block_hashes, first, last)
+        if not self.salt:
+            return hashes
+        return [hashlib.sha256(one + self.salt).digest() for one in hashes]
+
+    def tokens_to_compute(self) -> int:
+        """Counts tokens of a request that is scheduled."""
+        if self.scheduled_from is None:
+            return 0
+        first = max(self.scheduled_from, self.request.num_computed_tokens)
+        return max(0, self.request.num_tokens - first)
+
+    def add_keys(self, index: int, group: CacheGroup) -> None:
+        """The keys of blocks that became full since the last call."""
+        if index == len(self.keys):
+            self.keys.append([])
+        keys, full = self.keys[index], len(self.request.block_hashes) // group.hashes_per_block
+        # vLLM takes hashes back of a request whose input is continued.
+        if len(keys) > full or (
+            keys and keys[-1:] != keys_of(self.hashes(group, len(keys) - 1, len(keys)), index)
+        ):
+            keys.clear()
+        if len(keys) < full:
+            keys += keys_of(self.hashes(group, len(keys), full), index)
