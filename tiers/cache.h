@@ -173,7 +173,8 @@ class Cache {
                                      std::span<const BlockIndex> blocks,
                                      std::function<void(TransferEnd)> done, LayerOrder order = {});
   // Copies blocks of the region to host; what some tier has already is skipped. A block that finds
-  // no space in host within options.max_wait_ms fails.
+  // no space in host within options.max_wait_ms fails as kHostFull; no block that was stored in the
+  // last ten seconds is given up unwritten for it.
   void Store(PoolId region, std::span<const StoreRequest> blocks);
   // The same number of ends without a copy: the blocks fail as kCancelled. REQUIRES: they were
   // announced, and neither Store nor Load has named them.

@@ -456,6 +456,26 @@ class ManyBlocksTest(RegionTestCase):
         self.assertEqual(self.finish(region, transfer).copied, self.BLOCKS)
 
 
+class BurstTest(RegionTestCase):
+    """More is stored at once than host memory and the disk can take."""
+
+    BLOCKS = 4096
+    host_blocks = 48
+    disk_blocks = 2 * BLOCKS
+    more_settings = ("cache.max_wait_ms=20",)
+
+    def test_what_was_reported_as_stored_stays(self):
+        memory = SharedRows(self, rows=self.BLOCKS)
+        region = self.open_region(memory=memory, blocks=self.BLOCKS)
+        hashes = np.random.default_rng(2).integers(0, 256, (self.BLOCKS, 32), np.uint8)
+        end = self.finish(region, region.store_many(np.arange(self.BLOCKS), hashes))
+        self.assertEqual(end.copied + len(end.failed), self.BLOCKS)
+        self.assertLessEqual(set(end.failed.values()), {Miss.HOST_FULL})
+        stored = [hashes[i].tobytes() for i in range(self.BLOCKS) if i not in end.failed]
+        gone = np.count_nonzero(region.lookup(stored) == 0)
+        self.assertEqual(gone, 0, f"of {end.copied} that were reported as stored")
+
+
 class RegionArgumentsTest(RegionTestCase):
     def test_a_layout_that_leaves_the_memory_is_refused(self):
         for options, reason in (

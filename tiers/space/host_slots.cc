@@ -204,7 +204,7 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     if (!MayLeave(entry)) to_disk_.Want(coldest);
     if (!MayLeave(entry)) {
       state_.pressure.host_awaits_disk = true;
-      if (!state_.pressure.host_space_is_overdue()) return Outcome::kWait;
+      if (!state_.pressure.MayGiveUp(AgeDs(entry))) return Outcome::kWait;
       // It is being written: it leaves as soon as it is on disk.
       search.passing = true;
       PassOver(coldest, &search);
@@ -212,6 +212,9 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     }
     if (!whole_slab) {
       const DropReason reason = ReasonFor(entry);
+      if (reason == DropReason::kPoolPressure) {
+        state_.pressure.WritePrefixesFirst(state_.clock.NowMs());
+      }
       search = {};
       Drop(coldest, own && reason == DropReason::kLru ? DropReason::kTenantCap : reason);
       return Outcome::kAllocated;

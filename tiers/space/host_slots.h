@@ -128,7 +128,11 @@ class HostSlots {
   // The block may leave host: at no cost, or because others have waited for long enough.
   [[nodiscard]] bool MayLeave(const BlockEntry& entry) const {
     return entry.EvictableFromHost(state_.has_disk()) ||
-           (state_.pressure.host_space_is_overdue() && entry.DroppableFromHost());
+           (entry.DroppableFromHost() && state_.pressure.MayGiveUp(AgeDs(entry)));
+  }
+  // How long it has been in host.
+  [[nodiscard]] uint32_t AgeDs(const BlockEntry& entry) const {
+    return state_.clock.NowDs() - entry.host_since_ds;
   }
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry, Search* search);

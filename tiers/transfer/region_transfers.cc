@@ -335,15 +335,18 @@ const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
   return nullptr;
 }
 
-// Between two ticks host has the time to give up blocks, so a store fails only if not one got a
-// slot in that time: a store that begins right after a tick has waited for less than its half at
-// the next one, and for all of its time at the one after.
+// A store whose time is over fails if host still waits for the disk a tick after it was asked to
+// give up blocks, even while slots come slowly, because the engine cannot use the memory meanwhile.
+// It fails, too, if not one store got a slot between two ticks; a slow copy alone lets no store
+// fail. A store that begins right after a tick has waited for less than its half at the next one,
+// and for all of its time at the one after.
 void RegionTransfers::Tick() {
   const int64_t now_ms = state_.clock.NowMs();
   const Queued* oldest = OldestWaiting();
   const bool was_late = state_.pressure.store_late;
   const bool none_began = oldest != nullptr && oldest_at_last_tick_ == *oldest;
-  if (none_began && (was_late || !state_.pressure.host_awaits_disk)) {
+  const bool disk_is_slow = was_late && state_.pressure.host_awaits_disk;
+  if (disk_is_slow || (none_began && (was_late || !state_.pressure.host_awaits_disk))) {
     EndLateStores(now_ms);
     oldest = OldestWaiting();
   }
@@ -351,9 +354,7 @@ void RegionTransfers::Tick() {
   const int64_t asked_ms = now_ms + state_.options.max_wait_ms / 2;
   state_.pressure.store_late = oldest != nullptr && asked_ms >= oldest->deadline_ms &&
                                (was_late || state_.pressure.host_awaits_disk);
-  if (!state_.pressure.store_late) return;
-  state_.pressure.WritePrefixesFirst(state_.clock.NowMs());
-  state_.SchedulePump();
+  if (state_.pressure.store_late) state_.SchedulePump();
 }
 
 // In the order in which they began, which is that of their deadlines.

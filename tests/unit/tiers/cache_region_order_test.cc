@@ -39,16 +39,73 @@ TEST_F(CacheRegionSpaceTest, WhatTheDiskHasIsNoFailedStoreWhenItsCopyFails) {
   EXPECT_EQ(StoreAll(region, Sequence(1, 1))->copied, 1u) << "the next one is tried";
 }
 
-TEST_F(CacheRegionSpaceTest, ALateStoreTakesTheSpaceOfTheColdestBlockInHost) {
-  CacheSetup setup;
-  setup.host_slots = kSlotsPerSlab;
-  setup.options.max_wait_ms = 1000;
-  setup.options.max_disk_write_bytes = 1;  // one write at a time
-  Start(setup);
-  const PoolId region = OpenRegion();
-  file().HoldWrites();
-  (void)StoreAll(region, Sequence(1, kSlotsPerSlab));
-  const PendingTransfer late = BeginStore(region, Sequence(2, 2), kSlotsPerSlab);
+// Host is full of blocks that a region has just stored, and the disk writes none of them.
+class CacheRegionBurstTest : public CacheRegionsTest {
+ protected:
+  void FillHost(int64_t max_wait_ms) {
+    CacheSetup setup;
+    setup.host_slots = kSlotsPerSlab;
+    setup.options.max_wait_ms = max_wait_ms;
+    setup.options.max_disk_write_bytes = 1;  // one write at a time
+    Start(setup);
+    region_ = OpenRegion();
+    file().HoldWrites();
+    EXPECT_EQ(StoreAll(region_, Sequence(1, kSlotsPerSlab))->copied, kSlotsPerSlab);
+    WriteOne();  // the slab's header
+  }
+  void WriteOne() {
+    file().LetWritesGo(1);
+    Settle();
+  }
+  void TearDown() override {
+    file().LetWritesGo(2 * kSlotsPerSlab);
+    Settle();
+    CacheRegionsTest::TearDown();
+  }
+
+  PoolId region_;
+};
+
+TEST_F(CacheRegionBurstTest, WhatFindsNoSpaceFailsAndWhatWasStoredStays) {
+  FillHost(100);
+  const PendingTransfer late = BeginStore(region_, Sequence(2, 2), kSlotsPerSlab);
+  for (int ticks = 0; ticks < 3; ++ticks) {
+    AdvanceAndTick(100);
+  }
+  ASSERT_TRUE(late.ended());
+  EXPECT_THAT(late->failed, testing::ElementsAre(testing::Pair(0u, MissReason::kHostFull),
+                                                 testing::Pair(1u, MissReason::kHostFull)));
+  for (const BlockHash& hash : Sequence(1, kSlotsPerSlab)) EXPECT_TRUE(Presence(hash).host);
+  EXPECT_EQ(Drops(Tier::kHost, DropReason::kPoolPressure), 0u);
+}
+
+TEST_F(CacheRegionBurstTest, AStoreTakesTheSpaceThatTheDiskMakesInTime) {
+  FillHost(100);
+  const PendingTransfer late = BeginStore(region_, Sequence(2, 2), kSlotsPerSlab);
+  Settle();
+  EXPECT_FALSE(late.ended());
+  WriteOne();
+  WriteOne();
+  ASSERT_TRUE(late.ended());
+  EXPECT_EQ(late->copied, 2u);
+}
+
+TEST_F(CacheRegionBurstTest, ADiskThatIsSlowHoldsAStoreForItsTimeAtMost) {
+  FillHost(100);
+  const PendingTransfer late = BeginStore(region_, Sequence(2, 4), kSlotsPerSlab);
+  for (int ticks = 0; ticks < 2; ++ticks) {
+    WriteOne();
+    AdvanceAndTick(100);
+  }
+  ASSERT_TRUE(late.ended()) << "each write makes space for one of its blocks";
+  EXPECT_EQ(late->copied, 2u);
+  EXPECT_EQ(Drops(Tier::kHost, DropReason::kPoolPressure), 0u);
+}
+
+TEST_F(CacheRegionBurstTest, ALateStoreTakesTheSpaceOfTheColdestBlockThatHasBeenThereForLong) {
+  FillHost(1000);
+  AdvanceAndTick(10'000);
+  const PendingTransfer late = BeginStore(region_, Sequence(2, 2), kSlotsPerSlab);
   Settle();
   EXPECT_FALSE(late.ended());
   AdvanceAndTick(501);
@@ -58,28 +115,18 @@ TEST_F(CacheRegionSpaceTest, ALateStoreTakesTheSpaceOfTheColdestBlockInHost) {
   // One of the last three is being written.
   for (const BlockHash& hash : Sequence(1, kSlotsPerSlab - 3)) EXPECT_TRUE(Presence(hash).host);
   EXPECT_EQ(Drops(Tier::kHost, DropReason::kPoolPressure), 2u);
-  file().LetWritesGo(kSlotsPerSlab);
-  Settle();
 }
 
-TEST_F(CacheRegionSpaceTest, AStoreThatBeginsRightAfterATickIsGivenTheColdestBlocksSpaceToo) {
-  CacheSetup setup;
-  setup.host_slots = kSlotsPerSlab;
-  setup.options.max_wait_ms = 100;
-  setup.options.max_disk_write_bytes = 1;
-  Start(setup);
-  const PoolId region = OpenRegion();
-  file().HoldWrites();
-  (void)StoreAll(region, Sequence(1, kSlotsPerSlab));
-  const PendingTransfer stored = BeginStore(region, Sequence(2, 2), kSlotsPerSlab);
+TEST_F(CacheRegionBurstTest, AStoreThatBeginsRightAfterATickIsGivenTheColdestBlocksSpaceToo) {
+  FillHost(100);
+  AdvanceAndTick(10'000);
+  const PendingTransfer stored = BeginStore(region_, Sequence(2, 2), kSlotsPerSlab);
   AdvanceAndTick(40);
   EXPECT_FALSE(stored.ended());
   AdvanceAndTick(100);
   Settle();
   ASSERT_TRUE(stored.ended());
   EXPECT_EQ(stored->copied, 2u);
-  file().LetWritesGo(kSlotsPerSlab);
-  Settle();
 }
 
 // The blocks of a sequence that are left in host when others have taken some of its slots.
