@@ -160,6 +160,45 @@ class LoadTest(LinkerTestCase):
         self.assertEqual(other.match(prompt)[1], 0)
 
 
+class PromiseTest(LinkerTestCase):
+    """What a lookup offers stays until it is loaded, and no longer."""
+
+    def pinned(self):
+        self.daemon.settle()
+        return self.daemon.status()["pinned_blocks"]
+
+    def test_pages_are_pinned_from_their_lookup_until_their_load_has_ended(self):
+        engine, prompt = self.engine(), prompt_of()
+        self.stored(engine, prompt)
+        request, _ = engine.match(prompt)
+        self.assertGreater(self.pinned(), 0)
+        engine.admit(request)
+        engine.start_loading()
+        engine.forward(request.slots)
+        self.wait_until(lambda: self.pinned() == 0)
+
+    def test_pages_that_another_request_was_promised_stay_pinned(self):
+        engine, prompt = self.engine(), prompt_of()
+        self.stored(engine, prompt)
+        engine.match(prompt)
+        self.loaded(engine, prompt)
+        self.assertGreater(self.pinned(), 0)
+
+
+class FewPinsTest(LinkerTestCase):
+    @classmethod
+    def settings(cls):
+        """Half of the disk's blocks may be pinned, which are fewer than the pages of a prompt."""
+        return [*super().settings(), "cache.slab_bytes=64KiB", "disk.bytes=1152KiB"]
+
+    def test_where_not_all_pages_may_be_pinned_a_shorter_prefix_is_offered(self):
+        engine, prompt = self.engine(layer_parts=1), prompt_of()
+        kv = self.stored(engine, prompt)
+        loaded = self.loaded(engine, prompt)
+        half = len(prompt) // 2
+        self.assertTrue(equal(loaded, rows(kv, slice(0, half))))
+
+
 class StoreTest(LinkerTestCase):
     def test_pages_are_read_once_the_streams_that_write_them_have_come_so_far(self):
         engine = self.engine()

@@ -12,7 +12,7 @@ from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import DevicePoolEn
 from sglang_cache import PAGE_TOKENS, ComponentType, mha_pool
 from sglang_linker_case import LinkerTestCase, equal, prompt_of, rows, seeds
 
-from kvtier.sglang import device_pools, device_transfers, linker_pools
+from kvtier.sglang import device_pools, device_transfers, linker_pools, promises
 
 
 class DevicePagesTest(unittest.TestCase):
@@ -144,7 +144,7 @@ class WindowsTest(AloneTestCase):
 
     def test_a_page_that_leaves_before_it_is_promised_is_a_miss(self):
         self.put_pages(range(4), range(4))
-        with mock.patch.object(linker_pools, "promise", return_value=False):
+        with mock.patch.object(promises.Promises, "make", return_value=False):
             self.assertEqual(self.linker.lookup("one", self.asked(4)), [])
         self.assertEqual(self.linker.lookup("one", self.asked(4)), [1, 2, 3, 4])
 

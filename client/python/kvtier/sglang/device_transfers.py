@@ -25,8 +25,6 @@ from .shared_rows import SharedRows
 _WAIT_MS = 1000
 # The daemon takes twice as many in one call by default.
 _HASHES_PER_CALL = 8192
-# So long a prefix that a lookup has promised stays: the load begins some milliseconds later.
-_PROMISE_MS = 10_000
 
 
 class DevicePool:
@@ -51,17 +49,6 @@ def exists(region: Any, hashes: Sequence[bytes]) -> list[bool]:
     return found
 
 
-def promise(region: Any, hashes: Sequence[bytes]) -> bool:
-    """Whether these pages will still be there when they are loaded. Raises KvtierError."""
-    return all(
-        region.pin(part, _PROMISE_MS) == len(part)
-        for part in (
-            hashes[first : first + _HASHES_PER_CALL]
-            for first in range(0, len(hashes), _HASHES_PER_CALL)
-        )
-    )
-
-
 class PoolLoad:
     """Pages on their way to one pool, layer by layer; of the thread that loads. `end` is always
     called last. Pages for which the rows do not suffice come whole, before the others."""
@@ -76,6 +63,11 @@ class PoolLoad:
         self._positions = {layer: i for i, layer in enumerate(pool.pages.layers)}
         self._first = 0  # of the pages that the rows are for
         self._transfer: int | None = None
+
+    @property
+    def promised(self) -> tuple[Any, Sequence[bytes]]:
+        """The pages that lookups have promised: region and hashes."""
+        return self.region, self._hashes
 
     @property
     def layers(self) -> list[int]:

@@ -19,8 +19,9 @@ from ..connection import connect
 from ..errors import KvtierError, TimedOutError, UnavailableError
 from .configuration import Options
 from .copy_worker import CopyStream
-from .device_transfers import DevicePool, PoolLoad, exists, promise, store
+from .device_transfers import DevicePool, PoolLoad, exists, store
 from .prefixes import logger, page_hash, restorable_prefixes
+from .promises import Promises
 
 
 class LinkerPools:
@@ -38,6 +39,7 @@ class LinkerPools:
         self._parts = [part for parts in pools.values() for part in parts]  # as regions are
         self._settling = threading.Event()  # rows for loads may still be the daemon's
         self._hanging = threading.Event()
+        self._promises = Promises()
         self._link = Link(self._open, logger, *options.retry_s)
 
     @property
@@ -105,7 +107,8 @@ class LinkerPools:
     def _look_up(
         self, attachment: Attachment, hashes: list[bytes], transfers: list[Any], asked_parts: int
     ) -> list[int] | None:
-        """By so many parts of each pool. None: some page that these have is not there whole."""
+        """By so many parts of each pool. None: some page that these have is not there whole. Where the
+        daemon pins no more pages, the longest prefix that halving leads to."""
         # Pools that need all pages come first, since they limit the questions to the others.
         wanted = sorted(transfers, key=lambda one: one.hit_policy != PoolHitPolicy.ALL_PAGES)
         possible = set(range(1, len(hashes) + 1)) if wanted else set()
@@ -118,12 +121,19 @@ class LinkerPools:
             found = [all(parts) for parts in zip(*asked)]
             found_in.append((regions, found))
             possible &= restorable_prefixes(transfer, found)
-        end = max(possible, default=0)
-        for regions, found in found_in if end else []:
-            there = [one for one, is_there in zip(hashes[:end], found) if is_there]
-            if not all(promise(region, there) for region in regions):
-                return None
-        return sorted(possible)
+        while possible:
+            end = max(possible)
+            promised = self._promises.make(
+                [
+                    (region, [one for one, is_there in zip(hashes[:end], found) if is_there])
+                    for regions, found in found_in
+                    for region in regions
+                ]
+            )
+            if promised is not None:
+                return sorted(possible) if promised else None
+            possible = {one for one in possible if one <= end // 2}
+        return []
 
     def _load_layers(
         self,
@@ -162,6 +172,7 @@ class LinkerPools:
             raise
         finally:
             self._end(loads)
+            self._promises.end([load.promised for load in loads])
 
     def _end(self, loads: list[PoolLoad]) -> None:
         """Once it returns no row for loads is the daemon's."""
