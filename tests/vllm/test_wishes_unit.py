@@ -90,7 +90,7 @@ class WishesOfTest(unittest.TestCase):
         self.assertEqual(read(action("retain", ttl_s=60)).keep, ((60, 1.0),))
         self.assertEqual(read(action("demote"), action("prefetch")).hint, Hint.CLOSED)
         self.assertFalse(read(action("teleport")))
-        self.assertEqual(self.counts, {"unknown_action": 1})
+        self.assertEqual(self.counts, {"unknown_action:teleport": 1})
 
 
 class FakeRegion:
@@ -118,12 +118,22 @@ class WishTellerTest(SchedulerCase):
         super().setUp()
         self.region, self.counts = FakeRegion(), collections.Counter()
         self.attachment = Attachment([self.region], lambda: None, lambda: True)
-        teller = WishTeller(DAY_S, lambda call: call(self.attachment), self.count)
-        self.side = SchedulerSide(self.lookups, self.groups, wishes=teller)
+        self.teller = WishTeller(DAY_S, lambda call: call(self.attachment), self.count)
+        self.side = SchedulerSide(self.lookups, self.groups, wishes=self.teller)
         self.side.bind(self.manager)
 
     def count(self, outcome, number):
         self.counts[outcome] += number
+
+    def test_unknown_actions_are_counted_by_name_as_long_as_there_are_few(self):
+        names = [*(f"action_{i}" for i in range(40)), "action_0", 'a"b\n', "x" * 1000]
+        for name in names:
+            action = types.SimpleNamespace(action_type=name, payload={})
+            hints = types.SimpleNamespace(actions=[action])
+            self.assertFalse(self.teller.of(types.SimpleNamespace(kv_hints=hints)))
+        self.assertEqual(self.counts["unknown_action:action_0"], 2)
+        self.assertEqual(self.counts["unknown_action:(others)"], 26)
+        self.assertEqual(len(self.counts), 17)
 
     def run_request(self, hints, name="r", blocks=4, first=1, session=None, generated=0):
         """A request of so many blocks, the last of which are generated, up to its end. Returns the

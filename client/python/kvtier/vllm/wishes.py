@@ -21,6 +21,8 @@ from ..types import Hint, Retention
 
 _RETENTIONS = {"memory": Retention.MEMORY, "extended": Retention.EXTENDED}
 _ACTIONS = ("retain", "pin", "demote", "prefetch", "share")
+_UNKNOWN_ACTION = "unknown_action:"
+_MOST_UNKNOWN_ACTIONS = 16  # counted by name; the others together, since clients choose the names
 _MOST_RETURNS_MS = 86_400_000
 _MOST_KEPT_PARTS = 16
 _MOST_NUMBER = 1e12  # NaN is not within it, either
@@ -88,7 +90,7 @@ def _given(request: Any, count: Count) -> dict[str, Any]:
     for action in getattr(getattr(request, "kv_hints", None), "actions", ()):
         payload = action.payload if isinstance(action.payload, dict) else {}
         if action.action_type not in _ACTIONS:
-            count("unknown_action", 1)
+            count(f"{_UNKNOWN_ACTION}{action.action_type}", 1)
         elif action.action_type in ("retain", "pin"):
             given["keep_s"] = payload.get("ttl_s")
         elif action.action_type == "demote":
@@ -140,11 +142,12 @@ class WishTeller:
         self._count = count
         # Calls that wait for stores to end, by the numbers of these.
         self._waiting: list[tuple[set[int], Callable[[Attachment], None]]] = []
+        self._unknown_actions: set[str] = set()
         self._sessions: collections.OrderedDict[str, list[_Sequence]] = collections.OrderedDict()
         self._session_bytes = 0
 
     def of(self, request: Any) -> Wishes:
-        return wishes_of(request, self._keep_most_s, self._count)
+        return wishes_of(request, self._keep_most_s, self._count_bounded)
 
     def ended(
         self, wishes: Wishes, sequence: _Sequence, prompt_blocks: Sequence[int], stores: set[int]
@@ -191,6 +194,15 @@ class WishTeller:
         self._waiting.clear()
         self._sessions.clear()
         self._session_bytes = 0
+
+    def _count_bounded(self, outcome: str, count: int) -> None:
+        if outcome.startswith(_UNKNOWN_ACTION) and outcome not in self._unknown_actions:
+            is_name = outcome[len(_UNKNOWN_ACTION) :].isidentifier() and len(outcome) <= 64
+            if is_name and len(self._unknown_actions) < _MOST_UNKNOWN_ACTIONS:
+                self._unknown_actions.add(outcome)
+            else:
+                outcome = f"{_UNKNOWN_ACTION}(others)"
+        self._count(outcome, count)
 
     def _remember(self, session: str, sequence: _Sequence) -> None:
         known = [one for one in self._forget_session(session) if not _begins_with(sequence, one)]
