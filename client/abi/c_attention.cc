@@ -113,12 +113,12 @@ Status SequenceBlocks(const kvt_sequence* sequence, kvt_block* blocks, size_t bl
   if (!known.ready()) {
     return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
   }
-  if (block_count > known.blocks()) {
+  if (block_count > known.blocks().size()) {
     return MakeError(ErrorCode::kInvalidArgument, "too_many_blocks",
-                     fmt::format("{} of {}", block_count, known.blocks()));
+                     fmt::format("{} of {}", block_count, known.blocks().size()));
   }
   for (size_t i = 0; i < block_count; ++i) {
-    blocks[i] = ToBlock(known.handle(i), known.attachment().id());
+    blocks[i] = ToBlock(known.blocks()[i], known.attachment().id());
   }
   return {};
 }

@@ -164,7 +164,7 @@ void FillInfo(const Sequence& sequence, kvt_sequence_info* info) {
   info->tokens = sequence.tokens();
   info->cached_tokens = sequence.cached_tokens();
   info->computed_tokens = sequence.computed_tokens();
-  info->blocks = sequence.blocks();
+  info->blocks = sequence.blocks().size();
   info->pool_tokens = by_tier[static_cast<size_t>(Tier::kPool)];
   info->host_tokens = by_tier[static_cast<size_t>(Tier::kHost)];
   info->disk_tokens = by_tier[static_cast<size_t>(Tier::kDisk)];
@@ -185,7 +185,7 @@ Status CheckTableReady(const Sequence& sequence) {
 // `*count` is set also if the array is too small, so that callers can ask for the size alone.
 Status BlockTable(const Sequence& sequence, int32_t* indices, size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckTableReady(sequence));
-  const size_t blocks = sequence.blocks();
+  const size_t blocks = sequence.blocks().size();
   *count = blocks;
   if (indices == nullptr && capacity == 0) return {};
   if (capacity < blocks) {
@@ -194,7 +194,7 @@ Status BlockTable(const Sequence& sequence, int32_t* indices, size_t capacity, s
   }
   KVT_RETURN_IF_ERROR(CheckArray(indices, blocks, "indices"));
   for (size_t i = 0; i < blocks; ++i) {
-    indices[i] = static_cast<int32_t>(sequence.block(i).value);
+    indices[i] = static_cast<int32_t>(sequence.blocks()[i].index.value);
   }
   return {};
 }
@@ -211,8 +211,8 @@ Status SlotMapping(const Sequence& sequence, uint64_t first, size_t count, int64
   const uint64_t block_tokens = sequence.attachment().block_tokens();
   for (size_t i = 0; i < count; ++i) {
     const uint64_t token = first + i;
-    slots[i] = static_cast<int64_t>(sequence.block(token / block_tokens).value * block_tokens +
-                                    token % block_tokens);
+    const BlockIndex block = sequence.blocks()[token / block_tokens].index;
+    slots[i] = static_cast<int64_t>(block.value * block_tokens + token % block_tokens);
   }
   return {};
 }

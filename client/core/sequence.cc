@@ -156,16 +156,15 @@ Status Sequence::AcquireMore() {
 }
 
 Result<AcquiredPart> Sequence::Ask(const PrefixPlan& plan) const {
+  LoadWish wish;
+  if (cached_blocks_ == 0) {
+    wish = options_.wish;
+    wish.tokens = static_cast<uint32_t>(std::min<uint64_t>(tokens_.size(), UINT32_MAX));
+  }
   return attachment_->Acquire(
       std::span(tokens_.hasher().hashes()).subspan(cached_blocks_, plan.full_blocks),
       plan.partial_blocks, std::min(plan.new_blocks, MaxNewBlocks(*attachment_)), RequestDeadline(),
-      wire::LoadOrder::kBlocks, cached_blocks_ == 0 ? Wish() : LoadWish{});
-}
-
-LoadWish Sequence::Wish() const {
-  LoadWish wish = options_.wish;
-  wish.tokens = static_cast<uint32_t>(std::min<uint64_t>(tokens_.size(), UINT32_MAX));
-  return wish;
+      wire::LoadOrder::kBlocks, wish);
 }
 
 void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {

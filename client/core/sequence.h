@@ -65,10 +65,8 @@ class Sequence {
   // Gives the daemon a hint about the blocks that this sequence found or has committed; returns of
   // how many it was taken. Errors: as Attachment::Hint; kStaleHandle.
   [[nodiscard]] Result<uint32_t> Hint(SequenceHint hint, int64_t returns_in_ms);
-  [[nodiscard]] size_t blocks() const { return blocks_.size(); }
-  // REQUIRES: i < blocks().
-  [[nodiscard]] BlockIndex block(size_t i) const { return blocks_[i].index; }
-  [[nodiscard]] BlockHandle handle(size_t i) const { return blocks_[i]; }
+  // Valid until the next call that is not const.
+  [[nodiscard]] std::span<const BlockHandle> blocks() const { return blocks_; }
   [[nodiscard]] uint64_t tokens() const { return tokens_.size(); }
   [[nodiscard]] uint64_t cached_tokens() const { return cached_end_; }
   [[nodiscard]] uint64_t computed_tokens() const { return computed_tokens_; }
@@ -85,7 +83,6 @@ class Sequence {
   // Acquires the blocks behind those that were found, until some are not or have to be loaded.
   [[nodiscard]] Status AcquireMore();
   [[nodiscard]] Result<AcquiredPart> Ask(const PrefixPlan& plan) const;
-  [[nodiscard]] LoadWish Wish() const;
   // Takes over what an acquire brought: the prefix that is kept, the block to copy from, and the
   // private blocks.
   void AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply);

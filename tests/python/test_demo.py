@@ -51,7 +51,7 @@ class ModelTest(DaemonTestCase):
     more_settings = ("pool.bytes=4MiB", "cache.slab_bytes=4MiB", "host.bytes=8MiB")
 
     def continuation(self, text, count):
-        """With greedy decoding, as MODEL.md has it."""
+        """With greedy decoding."""
         model, tokens = Model(), list(text.encode())
         pool = self.attach(model.record)
         with pool.open_sequence(tokens, reserve_tokens=count) as sequence:
