@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two daemons that share nothing but a directory.
 #include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/harness/two_hosts_test.h"
@@ -15,6 +22,50 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kBindfs = "/usr/bin/bindfs";
+
+// A directory seen through a file system of its own, whose server can be stopped.
+class Mount {
+ public:
+  Mount(std::string from, std::string at) : from_(std::move(from)), at_(std::move(at)) {
+    fs::create_directory(at_);
+    std::vector<std::string> words = {kBindfs, "-f", from_, at_};
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    if (::posix_spawn(&pid_, kBindfs, nullptr, nullptr, arguments.data(), environ) != 0) return;
+    // Where mounting is not allowed it ends at once.
+    is_mounted_ =
+        Eventually([this] { return IsThere() || ::waitpid(pid_, nullptr, WNOHANG) != 0; });
+    is_mounted_ = is_mounted_ && IsThere();
+  }
+  // Calls that hang there fail when the server has ended.
+  ~Mount() {
+    if (!is_mounted_) return;
+    Signal(SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    ::umount2(at_.c_str(), MNT_DETACH);
+  }
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+
+  [[nodiscard]] bool is_mounted() const { return is_mounted_; }
+  void Signal(int signal) const { ::kill(pid_, signal); }
+
+ private:
+  [[nodiscard]] bool IsThere() const {
+    struct stat below {
+    }, at{};
+    return ::stat(from_.c_str(), &below) == 0 && ::stat(at_.c_str(), &at) == 0 &&
+           below.st_dev != at.st_dev;
+  }
+
+  const std::string from_;
+  const std::string at_;
+  pid_t pid_ = -1;
+  bool is_mounted_ = false;
+};
+
 class ColdFilesTest : public TwoHostsTest {
  protected:
   void SetUp() override {
@@ -23,7 +74,8 @@ class ColdFilesTest : public TwoHostsTest {
   }
   [[nodiscard]] fs::path root() const { return fs::path(directory()) / "shared"; }
   [[nodiscard]] std::vector<std::string> StoreSettings() const override {
-    return {"cold.endpoint=file://" + root().string() + "?max_bytes=1GiB"};
+    const fs::path seen = mount_ ? fs::path(directory()) / "mounted" : root();
+    return {"cold.endpoint=file://" + seen.string() + "?max_bytes=1GiB"};
   }
   [[nodiscard]] std::vector<fs::path> Files() const {
     std::vector<fs::path> files;
@@ -36,6 +88,12 @@ class ColdFilesTest : public TwoHostsTest {
     return files;
   }
   [[nodiscard]] size_t CountObjects() override { return Files().size(); }
+  // Hosts that start from now on see the directory through it.
+  [[nodiscard]] bool MountFileSystem() {
+    if (!fs::exists(kBindfs)) return false;
+    mount_ = std::make_unique<Mount>(root(), directory() + "/mounted");
+    return mount_->is_mounted();
+  }
   // Changes a file and leaves its end.
   template <typename Change>
   void Damage(const fs::path& file, Change change) {
@@ -45,6 +103,13 @@ class ColdFilesTest : public TwoHostsTest {
     const timespec times[] = {before.st_atim, before.st_mtim};
     ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
   }
+  // Before the daemons, that nothing hangs there when they end.
+  void TearDown() override {
+    mount_.reset();
+    TwoHostsTest::TearDown();
+  }
+
+  std::unique_ptr<Mount> mount_;
 };
 
 TEST_F(ColdFilesTest, WhatOneHostComputedAnotherServesByteForByte) {
@@ -120,6 +185,37 @@ TEST_F(ColdFilesTest, ADirectoryThatComesLateIsUsed) {
     EXPECT_EQ(Play(Prompt(prompt, 30)).wrong_blocks, 0u);
     return CountObjects() > 0;
   }));
+}
+
+TEST_F(ColdFilesTest, AFileSystemThatHangsCostsMissesAndIsUsedAgainWhenItGoesOn) {
+  WriteByFirstHost();
+  if (!MountFileSystem()) GTEST_SKIP() << "nothing mounted by " << kBindfs;
+  StartOtherHost({"cold.lookup_deadline_ms=1000"});
+  mount_->Signal(SIGSTOP);
+  EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks / 2)).blocks.miss, kBlocks / 2);
+  EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks / 2)).blocks.miss, 0u) << "local hits";
+  EXPECT_EQ(Cold(other().admin_socket()).at("lookups").at("late").to_number<uint64_t>(), 1u);
+  mount_->Signal(SIGCONT);
+  ReadByOtherHostFrom(kBlocks / 2 + 1);
+}
+
+TEST_F(ColdFilesTest, ADaemonStopsWhileItsFileSystemHangs) {
+  WriteByFirstHost();
+  if (!MountFileSystem()) GTEST_SKIP() << "nothing mounted by " << kBindfs;
+  StartOtherHost({"cold.lookup_deadline_ms=100"});
+  mount_->Signal(SIGSTOP);
+  EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(other().Terminate(), 0);
+}
+
+TEST_F(ColdFilesTest, AFileSystemWhoseServerDiesCostsMisses) {
+  WriteByFirstHost();
+  if (!MountFileSystem()) GTEST_SKIP() << "nothing mounted by " << kBindfs;
+  StartOtherHost();
+  mount_->Signal(SIGKILL);
+  EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).blocks.miss, 0u) << "local hits";
+  EXPECT_EQ(other().Terminate(), 0);
 }
 
 TEST_F(ColdFilesTest, AnErasureRemovesTheTenantsFiles) {
