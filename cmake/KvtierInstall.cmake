@@ -53,10 +53,11 @@ if(KVTIER_HAS_CUDA_KERNELS)
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvtier COMPONENT kvtierd OPTIONAL)
 endif()
 
-# --- kvtier-cold-resp: a package where its client library is ---
+# --- libraries for cold stores: with the daemon, or a package where the client library is ---
+# The daemon looks there, relative to its own place.
+install(TARGETS kvtier-cold-files LIBRARY DESTINATION lib/kvtier COMPONENT kvtierd)
 set(KVTIER_COLD_PACKAGES "")
 if(TARGET kvtier-cold-resp)
-  # The daemon looks there, relative to its own place.
   install(TARGETS kvtier-cold-resp LIBRARY DESTINATION lib/kvtier COMPONENT kvtier-cold-resp)
   list(APPEND KVTIER_COLD_PACKAGES kvtier-cold-resp)
 endif()

@@ -73,8 +73,8 @@ if [[ $level == --all ]]; then
     mmdebstrap
     # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page
     prometheus python3-prometheus-client chromium-headless-shell
-    # stores for the tests of the cold tier
-    redis-server
+    # stores for the tests of the cold tier: a file system that can hang, and a server
+    bindfs redis-server
     # tests of manual pages and completions; gnuplot draws for kvtierctl bench --plot
     fish "gnuplot-nox|gnuplot-qt|gnuplot-x11" man-db mandoc zsh
   )

@@ -12,14 +12,15 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 4u
+#define KVT_COLD_ABI 5u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
   KVT_COLD_OK = 0,
   KVT_COLD_ABSENT = 1,      /* no such object */
   KVT_COLD_UNAVAILABLE = 2, /* no connection, or no answer in time */
-  KVT_COLD_REFUSED = 3      /* the store answered with an error */
+  KVT_COLD_REFUSED = 3,     /* the store answered with an error */
+  KVT_COLD_BUSY = 4         /* too much is under way already */
 };
 
 /* Strings end with 0; none is null. Copied by `open`. */
@@ -27,6 +28,7 @@ typedef struct kvt_cold_config {
   const char* endpoint;
   const char* user;     /* empty: the store's default */
   const char* password; /* empty: none */
+  uint64_t max_bytes;   /* of all hosts' objects, for stores that do not evict; 0: no bound */
 } kvt_cold_config;
 
 /* Bytes that need not end with 0. */
@@ -35,9 +37,9 @@ typedef struct kvt_cold_name {
   size_t bytes;
 } kvt_cold_name;
 
-/* Tells how the call of that number ended. The library calls it once for each call, on a thread of
-   its own; `data` is valid until it returns. After a get `data` is null, and `bytes` bytes are
-   where the call wanted them. */
+/* Tells how the call of that number ended. The library calls it once for each call, on any thread,
+   also within the call; `data` is valid until it returns. After a get `data` is null, and `bytes`
+   bytes are where the call wanted them. `data` of an error may be a text that says why. */
 typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const void* data,
                               size_t bytes);
 
@@ -49,8 +51,11 @@ typedef struct kvt_cold_backend {
   uint32_t table_bytes; /* sizeof(kvt_cold_backend) */
   /* Connects later, and again whenever it has to. Null if the endpoint cannot be one. */
   void* (*open)(const kvt_cold_config* config, kvt_cold_done done, void* context);
-  /* `done` is not called any more when this has returned, which may take some seconds. */
-  void (*close)(void* store);
+  /* `done` is not called any more when this has returned, which may take some seconds. 1: all calls
+     have ended. 0: threads that hang go on with some, whose memory must stay until the process
+     ends.
+   */
+  int (*close)(void* store);
   /* Ends with one byte for each name, 1 if the object is there and else 0. The names are of one
      tenant and model. Unless `each` is 1, they are those of a prefix in its order: what follows an
      object that is not there may be 0, too. */

@@ -47,14 +47,17 @@ Result<const kvt_cold_backend*> OpenBackend(const std::string& library) {
   return backend;
 }
 
-Error ErrorOf(int status) {
+Error ErrorOf(int status, std::span<const std::byte> why) {
+  const std::string text(reinterpret_cast<const char*>(why.data()), why.size());
   switch (status) {
     case KVT_COLD_ABSENT:
-      return {ErrorCode::kNotFound, "cold_object_absent", ""};
+      return {ErrorCode::kNotFound, "cold_object_absent", text};
     case KVT_COLD_REFUSED:
-      return {ErrorCode::kIoError, "cold_store_refused", ""};
+      return {ErrorCode::kIoError, "cold_store_refused", text};
+    case KVT_COLD_BUSY:
+      return {ErrorCode::kResourceExhausted, "cold_store_busy", text};
     default:
-      return {ErrorCode::kUnavailable, "cold_store_unreachable", ""};
+      return {ErrorCode::kUnavailable, "cold_store_unreachable", text};
   }
 }
 
@@ -67,7 +70,8 @@ Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions&
   std::unique_ptr<LoadedStore> store(new LoadedStore(backend, options.max_bytes_in_flight, loop));
   const kvt_cold_config config{.endpoint = options.endpoint.c_str(),
                                .user = options.user.c_str(),
-                               .password = options.password.c_str()};
+                               .password = options.password.c_str(),
+                               .max_bytes = options.max_bytes};
   store->store_ = backend->open(&config, &LoadedStore::OnDone, store.get());
   if (store->store_ == nullptr) {
     return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
@@ -84,7 +88,10 @@ LoadedStore::LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, Ev
       pass_(gate_.MakePass()) {}
 
 LoadedStore::~LoadedStore() {
-  if (store_ != nullptr) backend_.close(store_);
+  if (store_ == nullptr || backend_.close(store_) == 1) return;
+  auto kept = std::make_unique<std::vector<std::shared_ptr<const void>>>();
+  for (auto& [number, call] : calls_) kept->push_back(std::move(call.memory));
+  (void)kept.release();
 }
 
 uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
@@ -132,7 +139,7 @@ void LoadedStore::End(uint64_t number, int status, Answer answer) {
   if (status == KVT_COLD_OK) {
     ended(std::move(answer));
   } else {
-    ended(tl::unexpected(ErrorOf(status)));
+    ended(tl::unexpected(ErrorOf(status, answer.data)));
   }
 }
 

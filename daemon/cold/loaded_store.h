@@ -24,13 +24,14 @@ struct LoadedStoreOptions {
   std::string endpoint;
   std::string user;
   std::string password;
+  uint64_t max_bytes = 0;  // of all hosts' objects, where the library is to bound them
   // Bounds the bytes under way at once, with those of calls that were given up and that the library
   // has not ended yet.
   uint64_t max_bytes_in_flight = 0;
 };
 
 // Event loop only, but for OnDone, which the library calls. Its destruction waits for the library's
-// threads, up to some seconds.
+// threads, up to some seconds; it leaves the memory of calls that then still hang to the process.
 class LoadedStore final : public ColdStore {
  public:
   // `loop` is borrowed. Errors: kUnavailable "cold_library" (it cannot be opened, or is of another

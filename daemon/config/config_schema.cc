@@ -339,7 +339,9 @@ std::vector<ConfigKey> ColdKeys() {
           kText, "cold.endpoint", kCold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
           "Where the store is: `resp://HOST:PORT` or `resp:///PATH` of a socket, for a server that "
           "speaks RESP, as Valkey and Redis do; `resp://USER@HOST:PORT` names a user. Needs the "
-          "library `kvtier-cold-resp.so`. Empty: no cold tier. With `disk.encryption` objects are "
+          "library `kvtier-cold-resp.so`. Or `file:///DIRECTORY` of a file system that hosts "
+          "share, with `?max_bytes=SIZE` behind it to bound all hosts' files. Empty: no cold tier. "
+          "With `disk.encryption` objects are "
           "encrypted, too, by keys derived from `disk.root_key`: hosts that are to share them need "
           "the same one. Otherwise they are plain bytes."),
       Ranged(kPath, "cold.password_file", kCold<&ColdConfig::password_file>, 0, kMaxPathBytes,

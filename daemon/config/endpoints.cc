@@ -4,8 +4,11 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
+
+#include "base/units.h"
 
 namespace kvtier {
 namespace {
@@ -86,17 +89,45 @@ Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loop
   return EventEndpoint{.path = {}, .address = std::move(address)};
 }
 
+namespace {
+
+Result<ColdEndpoint> ParseDirectory(std::string_view rest) {
+  constexpr std::string_view kBound = "?max_bytes=";
+  const size_t query = rest.rfind('?');
+  ColdEndpoint endpoint{
+      .library = "kvtier-cold-files.so", .user = {}, .address = std::string(rest.substr(0, query))};
+  if (endpoint.address.size() < 2 || endpoint.address.front() != '/') {
+    return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
+                     fmt::format("\"{}\" is no absolute path of a directory", endpoint.address));
+  }
+  if (query == std::string_view::npos) return endpoint;
+  const std::string_view bound = rest.substr(query);
+  const Result<uint64_t> bytes = ParseByteSize(bound.substr(std::min(kBound.size(), bound.size())));
+  if (!bound.starts_with(kBound) || !bytes || *bytes == 0) {
+    return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
+                     fmt::format("\"{}\" is no size such as ?max_bytes=10TiB", bound));
+  }
+  endpoint.max_bytes = *bytes;
+  return endpoint;
+}
+
+}  // namespace
+
 Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
   constexpr std::string_view kResp = "resp://";
+  constexpr std::string_view kFile = "file://";
+  if (text.starts_with(kFile)) return ParseDirectory(text.substr(kFile.size()));
   const std::string_view rest = text.starts_with(kResp) ? text.substr(kResp.size()) : "";
   // A path may have an @, a user has no slash.
   const size_t at = rest.substr(0, rest.find('/')).rfind('@');
   const bool has_user = at != std::string_view::npos;
-  ColdEndpoint endpoint{.user = std::string(has_user ? rest.substr(0, at) : ""),
+  ColdEndpoint endpoint{.library = "kvtier-cold-resp.so",
+                        .user = std::string(has_user ? rest.substr(0, at) : ""),
                         .address = std::string(has_user ? rest.substr(at + 1) : rest)};
   if (!endpoint.address.empty() && (!has_user || at > 0)) return endpoint;
-  return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
-                   fmt::format("\"{}\" is neither resp://HOST:PORT nor resp:///PATH", text));
+  return MakeError(
+      ErrorCode::kInvalidArgument, "cold_endpoint",
+      fmt::format("\"{}\" is none of resp://HOST:PORT, resp:///PATH and file:///PATH", text));
 }
 
 bool IsLoopbackHost(std::string_view host_header) {

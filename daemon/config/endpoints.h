@@ -33,10 +33,13 @@ struct EventEndpoint {
 [[nodiscard]] Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loopback);
 
 // Where a store is that hosts share: "resp://" and "HOST:PORT" or an absolute path, with "USER@"
-// before it or not.
+// before it or not; or "file://" and the absolute path of a directory, with "?max_bytes=SIZE"
+// behind it or not.
 struct ColdEndpoint {
-  std::string user;     // empty: the store's default user
-  std::string address;  // "HOST:PORT" or a path, for the library that speaks to the store
+  std::string library;     // that speaks to the store
+  std::string user;        // empty: the store's default user
+  std::string address;     // "HOST:PORT" or a path, for the library
+  uint64_t max_bytes = 0;  // of all objects; 0: no bound
 };
 // Errors: kInvalidArgument "cold_endpoint". The library checks the address.
 [[nodiscard]] Result<ColdEndpoint> ParseColdEndpoint(std::string_view text);

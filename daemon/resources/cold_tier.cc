@@ -16,8 +16,7 @@ namespace {
 
 // Looks beside the program, where it is built, and where packages put it; otherwise the dynamic
 // linker searches its own directories.
-std::string LibraryPath() {
-  constexpr const char* name = "kvtier-cold-resp.so";
+std::string LibraryPath(const std::string& name) {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path directory = program.parent_path();
@@ -55,10 +54,11 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
   KVT_ASSIGN_OR_RETURN(ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
   KVT_ASSIGN_OR_RETURN(std::string password, ReadColdPassword(cold.password_file));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
-                       LoadedStore::Open({.library = LibraryPath(),
+                       LoadedStore::Open({.library = LibraryPath(endpoint.library),
                                           .endpoint = std::move(endpoint.address),
                                           .user = std::move(endpoint.user),
                                           .password = std::move(password),
+                                          .max_bytes = endpoint.max_bytes,
                                           .max_bytes_in_flight = BytesInFlight(config.cache)},
                                          loop));
   const auto on_change = [log, endpoint = cold.endpoint](const Status& away) {

@@ -18,6 +18,7 @@ DISK = {"libboost_json", "libcrypto", "libfmt", "librocksdb", "liburing", "libxx
 ALLOWED = {
     "libkvtier": (set(), RUNTIME | {"libcrypto", "libfmt"}),
     "libkvtier_kernels": (set(), RUNTIME),
+    "kvtier-cold-files": (set(), RUNTIME),
     "kvtier-cold-resp": (set(), RUNTIME | {"libhiredis"}),
     "kvtier-keeper": (set(), RUNTIME),
     "kvtierd": ({"libsystemd", "libxxhash"}, RUNTIME | DISK | {"libspdlog"}),

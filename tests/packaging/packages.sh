@@ -44,6 +44,7 @@ has kvtierd /usr/share/doc/kvtierd/METRICS.md
 has kvtierd /usr/share/doc/kvtierd/monitoring/kvtier.rules.yml
 has kvtierd /usr/share/man/man8/kvtierd.8.gz
 has kvtierd /usr/share/man/man5/kvtierd.toml.5.gz
+has kvtierd '/usr/lib/kvtier/kvtier-cold-files\.so'
 has kvtier-tools /usr/share/man/man1/kvtierctl.1.gz
 has kvtier-tools /usr/share/bash-completion/completions/kvtierctl
 has kvtier-tools /usr/bin/kvtierctl
@@ -68,7 +69,7 @@ for package in kvtierd kvtier-tools; do
 done
 dpkg-deb --ctrl-tarfile "$(deb_of libkvtier0)" | tar --extract --to-stdout ./triggers |
   grep -qx 'activate-noawait ldconfig' || fail "libkvtier0 has no trigger of ldconfig"
-lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold'
+lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold-resp'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
 # A library that is not linked into it.
 library=librocksdb

@@ -169,9 +169,10 @@ void* Open(const kvt_cold_config* config, kvt_cold_done done, void* context) {
   return std::make_unique<RespStore>(*endpoint, done, context).release();
 }
 
-void Close(void* store) {
+int Close(void* store) {
   const std::unique_ptr<RespStore> closed(StoreOf(store));
   closed->Interrupt();
+  return 1;
 }
 
 constexpr kvt_cold_backend kBackend = {

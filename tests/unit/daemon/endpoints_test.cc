@@ -93,6 +93,22 @@ TEST(ColdEndpoint, IsAnAddressOrAPathWithAUserOrWithout) {
   }
 }
 
+TEST(ColdEndpoint, IsADirectoryWithABoundOrWithout) {
+  const auto plain = ParseColdEndpoint("file:///mnt/shared/kvtier");
+  ASSERT_TRUE(plain) << plain.error().ToString();
+  EXPECT_EQ(plain->library, "kvtier-cold-files.so");
+  EXPECT_EQ(plain->address, "/mnt/shared/kvtier");
+  EXPECT_EQ(plain->max_bytes, 0u);
+  EXPECT_EQ(ParseColdEndpoint("file:///mnt/a@b?max_bytes=2KiB")->address, "/mnt/a@b");
+  EXPECT_EQ(ParseColdEndpoint("file:///mnt/a@b?max_bytes=2KiB")->max_bytes, 2048u);
+  for (const char* text : {"file://", "file:///", "file://mnt/x", "file:///mnt?max_bytes=",
+                           "file:///mnt?max_bytes=0B", "file:///mnt?max=1GiB", "file:///mnt?"}) {
+    const auto endpoint = ParseColdEndpoint(text);
+    ASSERT_FALSE(endpoint) << text;
+    EXPECT_EQ(endpoint.error().reason, "cold_endpoint");
+  }
+}
+
 TEST(LoopbackAddress, HostHeadersOfOtherNamesAreToldApart) {
   for (const char* host :
        {"localhost", "localhost:9400", "127.0.0.1:9400", "[::1]:9400", "[::1]"}) {

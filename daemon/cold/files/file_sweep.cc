@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/cold/files/file_sweep.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "tiers/cold/cold_object.h"
+
+namespace kvtier {
+namespace {
+
+// Files between two pauses.
+constexpr uint64_t kFilesOfPart = 256;
+// Files are told apart by their ends to so many seconds, so that a sweep's memory is bounded.
+constexpr int64_t kPeriodS = 600;
+// No object lives longer; a foreign file might.
+constexpr int64_t kMaxLifeS = int64_t{367} * 24 * 3600;
+
+constexpr const char* kStamp = ".swept";
+
+bool IsTemporary(std::string_view name) { return name.starts_with(kTemporaryPrefix); }
+
+}  // namespace
+
+// Two hosts that look in the same moment sweep both, which costs time and nothing else. A time in
+// the future, of a clock that was wrong, counts for as long as one in the past.
+bool FileSweep::Begin(int64_t now_s) {
+  path_.Forget();
+  const int directory = path_.Enter({"kvtier"}, false);
+  if (directory < 0) return false;
+  struct stat found {};
+  const int told = files_.Stat(directory, kStamp, &found);
+  if (told < 0 && told != -ENOENT) return false;
+  if (told >= 0 && std::abs(found.st_mtime - now_s) < kEveryS) return false;
+  const int stamp = files_.Open(directory, kStamp, O_WRONLY | O_CREAT);
+  if (stamp < 0) return false;
+  (void)files_.Close(stamp);
+  return files_.SetTime(directory, kStamp, now_s) >= 0;
+}
+
+// The first pass sums up all files, and the second removes those beyond the bound that would end
+// soonest.
+void FileSweep::Run(int64_t now_s) {
+  now_s_ = now_s;
+  bytes_.clear();
+  excess_bytes_ = 0;
+  if (!Pass() || max_bytes_ == 0) return;
+  uint64_t total = 0;
+  for (const auto& [period, bytes] : bytes_) total += bytes;
+  if (total <= max_bytes_) return;
+  uint64_t excess = total - max_bytes_;
+  for (const auto& [period, bytes] : bytes_) {
+    last_period_ = period;
+    if (bytes >= excess) break;
+    excess -= bytes;
+  }
+  excess_bytes_ = excess;
+  (void)Pass();
+}
+
+bool FileSweep::Pass() {
+  path_.Forget();
+  const int directory = path_.Enter(FilePlace::OfPrefix(kColdNamePrefix)->directories, false);
+  if (directory < 0) return false;
+  const bool removes_excess = excess_bytes_ > 0;
+  FileTree tree(&files_, false, [&](int parent, const char* name, const struct stat& found) {
+    if (++seen_ % kFilesOfPart == 0 && !pause_()) return false;
+    if (!S_ISREG(found.st_mode)) return true;
+    if (removes_excess ? IsExcess(name, found) : MustGo(name, found)) {
+      (void)files_.Unlink(parent, name, 0);
+    }
+    return true;
+  });
+  return tree.Walk(directory) == 1;
+}
+
+bool FileSweep::MustGo(const char* name, const struct stat& found) {
+  if (IsTemporary(name)) return std::abs(found.st_mtime - now_s_) > kMaxTemporaryAgeS;
+  if (found.st_mtime <= now_s_ || found.st_mtime > now_s_ + kMaxLifeS) return true;
+  bytes_[found.st_mtime / kPeriodS] += static_cast<uint64_t>(found.st_size);
+  return false;
+}
+
+bool FileSweep::IsExcess(const char* name, const struct stat& found) {
+  const int64_t period = found.st_mtime / kPeriodS;
+  if (IsTemporary(name) || period > last_period_) return false;
+  if (period < last_period_) return true;
+  if (excess_bytes_ == 0) return false;
+  excess_bytes_ -= std::min(excess_bytes_, static_cast<uint64_t>(found.st_size));
+  return true;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of the system that the store of files makes, so that tests can let them fail and hang.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <span>
+
+namespace kvtier {
+
+// As the calls of the system, but for a negative errno as the answer of one that fails. Names are
+// relative to a directory, and no symbolic link is followed. Any thread.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // The directory that the operator has named; links on the way to it are the operator's.
+  [[nodiscard]] virtual int OpenRoot(const char* path) {
+    return Answer(::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
+  }
+  // Waits for no other end of a FIFO.
+  [[nodiscard]] virtual int Open(int directory, const char* name, int flags) {
+    constexpr int kAlways = O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+    return Answer(::openat(directory, name, flags | kAlways, 0660));
+  }
+  [[nodiscard]] virtual int MakeDirectory(int directory, const char* name) {
+    return Answer(::mkdirat(directory, name, 0770));
+  }
+  // An empty name: of the descriptor itself.
+  [[nodiscard]] virtual int Stat(int directory, const char* name, struct stat* found) {
+    return Answer(::fstatat(directory, name, found, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH));
+  }
+  [[nodiscard]] virtual ssize_t Read(int file, std::span<std::byte> into, off_t offset) {
+    return Answer(::pread(file, into.data(), into.size(), offset));
+  }
+  [[nodiscard]] virtual ssize_t Write(int file, std::span<const std::byte> bytes, off_t offset) {
+    return Answer(::pwrite(file, bytes.data(), bytes.size(), offset));
+  }
+  // Network file systems tell here that they are full.
+  [[nodiscard]] virtual int Close(int file) { return Answer(::close(file)); }
+  [[nodiscard]] virtual int SetTime(int directory, const char* name, time_t time_s) {
+    const timespec times[] = {{.tv_sec = time_s}, {.tv_sec = time_s}};
+    return Answer(::utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW));
+  }
+  [[nodiscard]] virtual int Rename(int directory, const char* from, const char* to) {
+    return Answer(::renameat(directory, from, directory, to));
+  }
+  // `flags`: AT_REMOVEDIR or 0.
+  [[nodiscard]] virtual int Unlink(int directory, const char* name, int flags) {
+    return Answer(::unlinkat(directory, name, flags));
+  }
+
+ private:
+  template <typename Number>
+  [[nodiscard]] static Number Answer(Number answer) {
+    return answer < 0 ? static_cast<Number>(-errno) : answer;
+  }
+};
+
+}  // namespace kvtier

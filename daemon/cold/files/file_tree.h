@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directories of the store of files: how an object's is reached, and how all below one is walked.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/posix.h"
+#include "daemon/cold/files/file_system.h"
+
+namespace kvtier {
+
+// Names of files being written begin so, which no object's name does.
+inline constexpr std::string_view kTemporaryPrefix = ".tmp.";
+// The answer if the store's own directory is not there, as when it is not mounted.
+inline constexpr int kNoRoot = -ENODEV;
+
+// An object's file: "A/B/HASH" lies in A/B/HA, so that no directory has more than some thousands.
+struct FilePlace {
+  std::vector<std::string> directories;
+  std::string file;
+
+  // Nothing for a name that cannot be one: an empty part, a long one, or a byte that is none of
+  // letters, digits and "-_.%". A part's first dot becomes "%2E".
+  [[nodiscard]] static std::optional<FilePlace> Of(std::string_view name);
+  // "A/B/": the directories alone.
+  [[nodiscard]] static std::optional<FilePlace> OfPrefix(std::string_view prefix);
+};
+
+// The way to directories, whose parts that two in a row have in common are opened once. For one
+// call, on its thread; the directories end with it.
+class FilePath {
+ public:
+  FilePath(FileSystem* files, const std::string* root) : files_(*files), root_(*root) {}
+
+  // A descriptor of the directory, which is borrowed until the next call, or a negative errno. With
+  // `create` those that are not there are made, but for the store's own.
+  [[nodiscard]] int Enter(const std::vector<std::string>& directories, bool create);
+  void Forget() { parts_.clear(); }
+
+ private:
+  struct Part {
+    std::string name;
+    UniqueFd directory;
+  };
+  FileSystem& files_;
+  const std::string& root_;
+  std::vector<Part> parts_;  // the first is the root
+};
+
+// Walks all that lies below a directory. Files that come or go meanwhile may be met or not.
+class FileTree {
+ public:
+  // Called for each entry but directories; false ends the walk.
+  using Visit = std::function<bool(int directory, const char* name, const struct stat& found)>;
+
+  // With `prune` directories that are empty afterwards are removed.
+  FileTree(FileSystem* files, bool prune, Visit visit)
+      : files_(*files), prune_(prune), visit_(std::move(visit)) {}
+
+  // `directory` is left as it is. The answer: 1 at the end, 0 if `visit` ended it, or a negative
+  // errno of the first directory that could not be read.
+  [[nodiscard]] int Walk(int directory) { return WalkBelow(directory, ".", kMostDepth); }
+
+ private:
+  // The store has five.
+  static constexpr int kMostDepth = 8;
+
+  [[nodiscard]] int WalkBelow(int parent, const char* name, int depth);
+  [[nodiscard]] int WalkEntry(int directory, const char* name, int depth);
+
+  FileSystem& files_;
+  const bool prune_;
+  const Visit visit_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/cold/files/files_store.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <ctime>
+#include <mutex>
+#include <utility>
+
+#include "daemon/cold/files/file_sweep.h"
+
+namespace kvtier {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kStopPatience{500};
+constexpr std::chrono::seconds kBetweenLooks{60};
+// About 5,000 files a second.
+constexpr std::chrono::milliseconds kPause{50};
+
+}  // namespace
+
+// Ends the sweeps' waiting.
+struct FilesStore::Ending {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool has_come = false;
+
+  // False at the end.
+  [[nodiscard]] bool Wait(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex);
+    return !changed.wait_for(lock, time, [this] { return has_come; });
+  }
+  void Come() {
+    const std::lock_guard lock(mutex);
+    has_come = true;
+    changed.notify_all();
+  }
+};
+
+FilesStore::FilesStore(std::string root, uint64_t max_bytes, std::shared_ptr<FileSystem> files,
+                       kvt_cold_done done, void* context)
+    : done_(done),
+      context_(context),
+      objects_(std::make_shared<ObjectFiles>(root, files)),
+      ending_(std::make_shared<Ending>()),
+      questions_(4, 16),
+      reads_(8, 32),
+      writes_(8, 32),
+      sweeps_(1, 1) {
+  StartSweeps(max_bytes, std::move(files), std::move(root));
+}
+
+void FilesStore::StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> files,
+                             std::string root) {
+  const auto work = [max_bytes, files = std::move(files), root = std::move(root),
+                     ending = ending_] {
+    FileSweep sweep(&root, files.get(), max_bytes, [ending] { return ending->Wait(kPause); });
+    while (ending->Wait(kBetweenLooks)) {
+      if (sweep.Begin(std::time(nullptr))) sweep.Run(std::time(nullptr));
+    }
+    return FileOutcome();
+  };
+  sweeps_.Add({.deadline = steady_clock::time_point::max(),
+               .work = work,
+               .ended = [](const FileOutcome&) {}});
+}
+
+void FilesStore::Start(CallThreads* threads, uint64_t number, int64_t timeout_ms,
+                       std::function<FileOutcome()> work) {
+  const auto ended = [done = done_, context = context_, number](const FileOutcome& outcome) {
+    const bool has_text = !outcome.text.empty();
+    done(context, number, outcome.status, has_text ? outcome.text.data() : nullptr,
+         has_text ? outcome.text.size() : outcome.bytes);
+  };
+  threads->Add({.deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms),
+                .work = std::move(work),
+                .ended = ended});
+}
+
+void FilesStore::Exists(uint64_t number, std::vector<std::string> names, bool each,
+                        int64_t timeout_ms) {
+  Start(&questions_, number, timeout_ms, [objects = objects_, names = std::move(names), each] {
+    return objects->Exists(names, each);
+  });
+}
+
+void FilesStore::Get(uint64_t number, std::string name, void* into, uint64_t bytes,
+                     int64_t timeout_ms) {
+  const std::span<std::byte> memory(static_cast<std::byte*>(into), bytes + 1);
+  Start(&reads_, number, timeout_ms, [objects = objects_, name = std::move(name), memory] {
+    return objects->Get(name, memory);
+  });
+}
+
+void FilesStore::Put(uint64_t number, std::string name, const void* data, size_t bytes,
+                     int64_t ttl_s, int64_t timeout_ms) {
+  const std::span<const std::byte> memory(static_cast<const std::byte*>(data), bytes);
+  Start(&writes_, number, timeout_ms, [objects = objects_, name = std::move(name), memory, ttl_s] {
+    return objects->Put(name, memory, ttl_s);
+  });
+}
+
+void FilesStore::Remove(uint64_t number, std::vector<std::string> names, int64_t timeout_ms) {
+  Start(&writes_, number, timeout_ms,
+        [objects = objects_, names = std::move(names)] { return objects->Remove(names); });
+}
+
+// A write that was given up may end at any time, and would put back what an erasure removes.
+void FilesStore::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor,
+                            int64_t timeout_ms) {
+  if (writes_.Hangs()) {
+    constexpr std::string_view kWhy = "a write that was given up has not ended";
+    return done_(context_, number, KVT_COLD_UNAVAILABLE, kWhy.data(), kWhy.size());
+  }
+  Start(&writes_, number, timeout_ms, [objects = objects_, prefix = std::move(prefix), cursor] {
+    return objects->RemoveSome(prefix, cursor);
+  });
+}
+
+bool FilesStore::Stop() {
+  ending_->Come();
+  const auto deadline = steady_clock::now() + kStopPatience;
+  bool all_ended = true;
+  for (CallThreads* const threads : {&questions_, &reads_, &writes_, &sweeps_}) {
+    all_ended = threads->Stop(deadline) && all_ended;
+  }
+  return all_ended;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/cold/files/files_store.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "daemon/cold/files/file_sweep.h"
+#include "tests/fakes/temporary_directory.h"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kTimeoutMs = 60'000;
+constexpr int64_t kDayS = 86'400;
+const std::string kName = "kvtier/1/alice/model-4096/abcdef";
+const std::string kFile = "kvtier/1/alice/model-4096/ab/abcdef";
+
+// Fails as it is told, for as many calls as it is told.
+class FailingFiles final : public FileSystem {
+ public:
+  int Open(int directory, const char* name, int flags) override {
+    if (hanging_opens) {
+      ++hanging;
+      released.wait();
+    }
+    if ((flags & O_PATH) == 0 && Fails(&opens)) return -error;
+    return FileSystem::Open(directory, name, flags);
+  }
+  int Stat(int directory, const char* name, struct stat* found) override {
+    return Fails(&stats) ? -error : FileSystem::Stat(directory, name, found);
+  }
+  ssize_t Read(int file, std::span<std::byte> into, off_t offset) override {
+    return Fails(&reads) ? -error : FileSystem::Read(file, into, offset);
+  }
+  ssize_t Write(int file, std::span<const std::byte> bytes, off_t offset) override {
+    return Fails(&writes) ? -error : FileSystem::Write(file, bytes.first(1), offset);
+  }
+  int Close(int file) override {
+    const int closed = FileSystem::Close(file);
+    return Fails(&closes) ? -error : closed;
+  }
+  int Rename(int directory, const char* from, const char* to) override {
+    return Fails(&renames) ? -error : FileSystem::Rename(directory, from, to);
+  }
+  int Unlink(int directory, const char* name, int flags) override {
+    return Fails(&unlinks) ? -error : FileSystem::Unlink(directory, name, flags);
+  }
+
+  // Counts of calls to fail; `error` is set before them.
+  std::atomic<int> opens = 0, stats = 0, reads = 0, writes = 0, closes = 0, renames = 0,
+                   unlinks = 0;
+  std::atomic<int> error = 0;
+  std::atomic<bool> hanging_opens = false;
+  std::atomic<int> hanging = 0;
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+
+ private:
+  [[nodiscard]] static bool Fails(std::atomic<int>* left) {
+    if (*left == 0) return false;
+    --*left;
+    return true;
+  }
+};
+
+struct Told {
+  int status = -1;
+  std::string text;
+  size_t bytes = 0;
+};
+
+// A host's store, asked one thing after the other.
+class Host {
+ public:
+  explicit Host(const fs::path& root, std::shared_ptr<FileSystem> files = nullptr)
+      : store_(root, 0, files ? std::move(files) : std::make_shared<FileSystem>(), OnDone, this) {}
+  ~Host() { (void)Stop(); }
+
+  [[nodiscard]] FilesStore& store() { return store_; }
+  [[nodiscard]] bool Stop() { return store_.Stop(); }
+  Told Put(const std::string& name, const std::string& bytes, int64_t ttl_s = kDayS) {
+    return Ask([&](uint64_t call) {
+      store_.Put(call, name, bytes.data(), bytes.size(), ttl_s, kTimeoutMs);
+    });
+  }
+  // The text is the object.
+  Told Get(const std::string& name, size_t bytes) {
+    std::string into(bytes + 1, '\0');
+    Told told = Ask([&](uint64_t call) { store_.Get(call, name, into.data(), bytes, kTimeoutMs); });
+    if (told.status == KVT_COLD_OK) told.text = into.substr(0, told.bytes);
+    return told;
+  }
+  // A digit for each name.
+  std::string Exists(std::vector<std::string> names, bool each = false) {
+    Told told = Ask([&](uint64_t call) { store_.Exists(call, names, each, kTimeoutMs); });
+    if (told.status != KVT_COLD_OK) return told.text;
+    for (char& present : told.text) present = static_cast<char>(present + '0');
+    return told.text;
+  }
+  Told Remove(std::vector<std::string> names) {
+    return Ask([&](uint64_t call) { store_.Remove(call, names, kTimeoutMs); });
+  }
+  // Goes on until nothing is left; how many calls that took, or the error.
+  Told RemoveAll(const std::string& prefix) {
+    uint64_t cursor = 0;
+    for (size_t calls = 1;; ++calls) {
+      Told told = Ask([&](uint64_t call) { store_.RemoveSome(call, prefix, cursor, kTimeoutMs); });
+      if (told.status != KVT_COLD_OK) return told;
+      std::memcpy(&cursor, told.text.data(), sizeof(cursor));
+      told.bytes = calls;
+      if (cursor == 0) return told;
+    }
+  }
+  std::future<Told> Begin(const std::function<void(uint64_t)>& call) {
+    uint64_t number = 0;
+    std::future<Told> told;
+    {
+      const std::lock_guard lock(mutex_);
+      number = next_++;
+      told = calls_[number].get_future();
+    }
+    call(number);
+    return told;
+  }
+
+ private:
+  Told Ask(const std::function<void(uint64_t)>& call) { return Begin(call).get(); }
+  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes) {
+    auto* const self = static_cast<Host*>(context);
+    const std::lock_guard lock(self->mutex_);
+    const auto* const text = static_cast<const char*>(data);
+    self->calls_.at(call).set_value(
+        {.status = status, .text = std::string(text, text == nullptr ? 0 : bytes), .bytes = bytes});
+    self->calls_.erase(call);
+  }
+
+  std::mutex mutex_;
+  uint64_t next_ = 1;
+  std::map<uint64_t, std::promise<Told>> calls_;
+  FilesStore store_;
+};
+
+class FilesStoreTest : public testing::Test {
+ protected:
+  [[nodiscard]] fs::path root() const { return directory_.path() / "store"; }
+  void SetUp() override { fs::create_directory(root()); }
+
+  [[nodiscard]] size_t CountFiles() const {
+    size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(root())) {
+      if (!entry.is_directory() && entry.path().filename() != ".swept") ++count;
+    }
+    return count;
+  }
+  // A file as a writer leaves it.
+  void MakeFile(const std::string& name, int64_t end_s, size_t bytes = 10) const {
+    const fs::path path = root() / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << std::string(bytes, 'x');
+    const timespec times[] = {{.tv_sec = end_s}, {.tv_sec = end_s}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  }
+
+  const TestDirectory directory_;
+};
+
+TEST_F(FilesStoreTest, WhatOneHostWritesAnotherReads) {
+  Host one(root());
+  Host other(root());
+  EXPECT_EQ(other.Get(kName, 5).status, KVT_COLD_ABSENT);
+  EXPECT_EQ(one.Put(kName, "bytes").status, KVT_COLD_OK);
+  EXPECT_EQ(other.Get(kName, 5).text, "bytes");
+  EXPECT_EQ(other.Get(kName, 3).bytes, 4u) << "a longer one is not read whole";
+  EXPECT_EQ(one.Put(kName, "again").status, KVT_COLD_OK);
+  EXPECT_EQ(other.Get(kName, 5).text, "again");
+  EXPECT_EQ(other.Remove({kName, kName}).status, KVT_COLD_OK);
+  EXPECT_EQ(one.Get(kName, 5).status, KVT_COLD_ABSENT);
+  EXPECT_EQ(CountFiles(), 0u);
+}
+
+TEST_F(FilesStoreTest, APrefixIsAskedForUntilTheFirstThatIsAbsent) {
+  Host host(root());
+  for (const char* const hash : {"aa11", "aa22", "bb44"}) {
+    ASSERT_EQ(host.Put(std::string("kvtier/1/a/m/") + hash, "x").status, KVT_COLD_OK);
+  }
+  const std::vector<std::string> names = {"kvtier/1/a/m/aa11", "kvtier/1/a/m/aa22",
+                                          "kvtier/1/a/m/bb33", "kvtier/1/a/m/bb44"};
+  EXPECT_EQ(host.Exists(names), "1100");
+  EXPECT_EQ(host.Exists(names, true), "1101");
+  EXPECT_EQ(host.Exists({"kvtier/probe"}), "0");
+}
+
+TEST_F(FilesStoreTest, AFilePastItsEndIsAbsentOnEachHost) {
+  Host host(root());
+  EXPECT_EQ(host.Put(kName, "bytes", 3600).status, KVT_COLD_OK);
+  struct stat found {};
+  ASSERT_EQ(::stat((root() / kFile).c_str(), &found), 0);
+  EXPECT_NEAR(static_cast<double>(found.st_mtime - std::time(nullptr)), 3600, 60);
+  MakeFile(kFile, std::time(nullptr) - 1);
+  EXPECT_EQ(host.Get(kName, 5).status, KVT_COLD_ABSENT);
+  EXPECT_EQ(host.Exists({kName}), "0");
+}
+
+TEST_F(FilesStoreTest, NoNameLeadsOutOfTheDirectory) {
+  Host host(root());
+  EXPECT_EQ(host.Put("kvtier/1/../../hash", "bytes").status, KVT_COLD_OK);
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/%2E./%2E./ha/hash"));
+  for (const char* const name : {"", "hash", "/etc/hash", "a//hash", "a/b c/hash", "a/hash/"}) {
+    EXPECT_EQ(host.Put(name, "bytes").status, KVT_COLD_REFUSED) << name;
+    EXPECT_EQ(host.Get(name, 5).status, KVT_COLD_REFUSED) << name;
+    EXPECT_EQ(host.Exists({name}), "0") << name;
+  }
+}
+
+TEST_F(FilesStoreTest, SymbolicLinksAreNotFollowed) {
+  Host host(root());
+  const fs::path outside = directory_.path() / "outside";
+  fs::create_directories(outside);
+  std::ofstream(outside / "abcdef") << "bytes";
+  ASSERT_EQ(host.Put(kName, "bytes").status, KVT_COLD_OK);
+  fs::remove(root() / kFile);
+  fs::create_symlink(outside / "abcdef", root() / kFile);
+  EXPECT_EQ(host.Get(kName, 5).text, "ELOOP: a foreign file stands there");
+  EXPECT_EQ(host.Exists({kName}), "0");
+  EXPECT_EQ(host.Put(kName, "other").status, KVT_COLD_OK) << "the link is replaced";
+  fs::remove_all(root() / "kvtier/1/alice/model-4096/ab");
+  fs::create_directory_symlink(outside, root() / "kvtier/1/alice/model-4096/ab");
+  EXPECT_EQ(host.Put(kName, "other").text, "ENOTDIR: a foreign file stands there");
+  EXPECT_EQ(host.Remove({kName}).status, KVT_COLD_REFUSED);
+  EXPECT_EQ(host.RemoveAll("kvtier/1/alice/").status, KVT_COLD_OK);
+  EXPECT_TRUE(fs::exists(outside / "abcdef"));
+  EXPECT_EQ(fs::file_size(outside / "abcdef"), 5u);
+}
+
+TEST_F(FilesStoreTest, ForeignFilesInTheirPlacesAreRefused) {
+  Host host(root());
+  fs::create_directories((root() / kFile).parent_path());
+  ASSERT_EQ(::mkfifo((root() / kFile).c_str(), 0600), 0);
+  EXPECT_EQ(host.Get(kName, 5).status, KVT_COLD_REFUSED) << "without waiting for its writer";
+  EXPECT_EQ(host.Exists({kName}), "0");
+  fs::remove(root() / kFile);
+  fs::create_directories(root() / kFile / "below");
+  EXPECT_EQ(host.Get(kName, 5).status, KVT_COLD_REFUSED);
+  EXPECT_EQ(host.Put(kName, "bytes").text, "EISDIR: a foreign file stands there");
+  EXPECT_EQ(CountFiles(), 0u) << "no temporary file is left";
+}
+
+TEST_F(FilesStoreTest, AWriteThatFailsTellsWhyAndLeavesNothing) {
+  const auto files = std::make_shared<FailingFiles>();
+  Host host(root(), files);
+  ASSERT_EQ(host.Put(kName, "bytes").status, KVT_COLD_OK);
+  for (std::atomic<int>* const call :
+       {&files->opens, &files->writes, &files->closes, &files->renames}) {
+    for (const int error : {ENOSPC, EDQUOT, EROFS, EACCES}) {
+      files->error = error;
+      *call = 1;
+      const Told told = host.Put(kName, "other");
+      EXPECT_EQ(told.status, KVT_COLD_REFUSED);
+      EXPECT_TRUE(told.text.starts_with(ErrnoName(error) + ": ")) << told.text;
+      EXPECT_EQ(host.Get(kName, 5).text, "bytes") << "as it was";
+      EXPECT_EQ(CountFiles(), 1u);
+    }
+  }
+}
+
+TEST_F(FilesStoreTest, AFileSystemThatFailsIsUnavailable) {
+  const auto files = std::make_shared<FailingFiles>();
+  Host host(root(), files);
+  ASSERT_EQ(host.Put(kName, "bytes").status, KVT_COLD_OK);
+  files->error = EIO;
+  files->reads = 1;
+  EXPECT_EQ(host.Get(kName, 5).status, KVT_COLD_UNAVAILABLE);
+  files->stats = 1;
+  EXPECT_EQ(host.Exists({kName}), "EIO: Input/output error");
+  files->unlinks = 1;
+  EXPECT_EQ(host.RemoveAll("kvtier/1/alice/").status, KVT_COLD_UNAVAILABLE);
+  files->error = EMFILE;
+  files->opens = 1;
+  EXPECT_EQ(host.Get(kName, 5).status, KVT_COLD_BUSY);
+}
+
+TEST_F(FilesStoreTest, AStaleHandleIsTriedOnceMore) {
+  const auto files = std::make_shared<FailingFiles>();
+  Host host(root(), files);
+  files->error = ESTALE;
+  files->renames = 1;
+  EXPECT_EQ(host.Put(kName, "bytes").status, KVT_COLD_OK);
+  files->reads = 1;
+  EXPECT_EQ(host.Get(kName, 5).text, "bytes");
+  files->stats = 1;
+  EXPECT_EQ(host.Exists({kName}), "1");
+  files->reads = 2;
+  EXPECT_EQ(host.Get(kName, 5).status, KVT_COLD_UNAVAILABLE);
+}
+
+TEST_F(FilesStoreTest, ADirectoryThatIsNotMountedIsUnavailableAndIsNotMade) {
+  fs::remove_all(root());
+  Host host(root());
+  EXPECT_EQ(host.Exists({kName}), "ENODEV: the directory is not there");
+  EXPECT_EQ(host.Put(kName, "bytes").status, KVT_COLD_UNAVAILABLE);
+  EXPECT_EQ(host.RemoveAll("kvtier/1/alice/").status, KVT_COLD_UNAVAILABLE);
+  EXPECT_FALSE(fs::exists(root()));
+  fs::create_directory(root());
+  EXPECT_EQ(host.Put(kName, "bytes").status, KVT_COLD_OK) << "it was mounted late";
+}
+
+TEST_F(FilesStoreTest, ATruncatedFileTellsItsLength) {
+  Host host(root());
+  ASSERT_EQ(host.Put(kName, "bytes").status, KVT_COLD_OK);
+  fs::resize_file(root() / kFile, 2);
+  ASSERT_NO_FATAL_FAILURE(MakeFile(kFile, std::time(nullptr) + kDayS, 2));
+  EXPECT_EQ(host.Get(kName, 5).bytes, 2u);
+}
+
+TEST_F(FilesStoreTest, AllFilesOfATenantAreRemovedInPartsAndNoOthers) {
+  Host host(root());
+  constexpr size_t kFiles = 600;
+  for (size_t i = 0; i < kFiles; ++i) {
+    MakeFile("kvtier/1/alice/model/" + std::to_string(10 + i % 90) + "/f" + std::to_string(i), 1);
+  }
+  MakeFile("kvtier/1/alice/model/10/.tmp.host.1.2.3", 1);
+  MakeFile("kvtier/1/alice2/model/ab/abcd", 1);
+  const Told told = host.RemoveAll("kvtier/1/alice/");
+  EXPECT_EQ(told.status, KVT_COLD_OK) << told.text;
+  EXPECT_GE(told.bytes, 3u) << "calls";
+  EXPECT_FALSE(fs::exists(root() / "kvtier/1/alice")) << "the name goes, too";
+  EXPECT_EQ(CountFiles(), 1u);
+  EXPECT_EQ(host.RemoveAll("kvtier/1/alice/").bytes, 1u);
+  EXPECT_EQ(host.RemoveAll("kvtier/1/alice").status, KVT_COLD_REFUSED) << "no whole name";
+}
+
+// The calls of one host hang; those of the other do not.
+TEST_F(FilesStoreTest, AFileSystemThatHangsHoldsNeitherAnotherHostNorTheStop) {
+  const auto files = std::make_shared<FailingFiles>();
+  const std::string bytes = "bytes";
+  std::string into(6, '\0');
+  Host host(root(), files);
+  Host other(root());
+  ASSERT_EQ(other.Put(kName, bytes).status, KVT_COLD_OK);
+  files->hanging_opens = true;
+  const auto get =
+      host.Begin([&](uint64_t call) { host.store().Get(call, kName, into.data(), 5, kTimeoutMs); });
+  while (files->hanging < 1) std::this_thread::yield();
+  EXPECT_EQ(other.Get(kName, 5).text, bytes);
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_FALSE(host.Stop());
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
+  files->release.set_value();
+  while (!host.Stop()) {
+  }
+  EXPECT_NE(get.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+}
+
+// It might come back after the erasure.
+TEST_F(FilesStoreTest, AnErasureFailsWhileAWriteThatWasGivenUpHangs) {
+  const auto files = std::make_shared<FailingFiles>();
+  const std::string bytes = "bytes";
+  Host host(root(), files);
+  files->hanging_opens = true;
+  std::vector<std::future<Told>> puts;
+  std::chrono::steady_clock::time_point deadline;
+  // A busy machine may begin one too late, which ends then.
+  for (; files->hanging < 1; std::this_thread::yield()) {
+    if (!puts.empty() && std::chrono::steady_clock::now() < deadline) continue;
+    deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    puts.push_back(host.Begin([&](uint64_t call) {
+      host.store().Put(call, kName, bytes.data(), bytes.size(), kDayS, 99);
+    }));
+  }
+  while (std::chrono::steady_clock::now() <= deadline) std::this_thread::yield();
+  EXPECT_EQ(host.RemoveAll("kvtier/1/alice/").text, "a write that was given up has not ended");
+  files->release.set_value();
+  while (CountFiles() == 0) std::this_thread::yield();
+  while (host.RemoveAll("kvtier/1/alice/").status != KVT_COLD_OK) std::this_thread::yield();
+  EXPECT_EQ(CountFiles(), 0u);
+}
+
+class FileSweepTest : public FilesStoreTest {
+ protected:
+  void Sweep(uint64_t max_bytes = 0) {
+    FileSweep sweep(&root_, &files_, max_bytes, [this] { return ++pauses_ < max_pauses_; });
+    sweep.Run(now_s_);
+  }
+
+  const int64_t now_s_ = std::time(nullptr);
+  FileSystem files_;
+  const std::string root_ = root();
+  size_t pauses_ = 0;
+  size_t max_pauses_ = 1000;
+};
+
+TEST_F(FileSweepTest, FilesPastTheirEndsAndAbandonedOnesGo) {
+  MakeFile("kvtier/1/a/m/aa/aa01", now_s_ - 1);
+  MakeFile("kvtier/1/a/m/aa/aa02", now_s_ + 10);
+  MakeFile("kvtier/1/a/m/aa/aa03", now_s_ + 1000 * kDayS);
+  MakeFile("kvtier/1/a/m/aa/.tmp.host.1.2.3", now_s_ - 10);
+  MakeFile("kvtier/1/a/m/aa/.tmp.host.1.2.4", now_s_ - 2 * FileSweep::kMaxTemporaryAgeS);
+  MakeFile("users/own", now_s_ - 1);
+  fs::create_symlink(root() / "users/own", root() / "kvtier/1/a/m/aa/link");
+  Sweep();
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/aa/aa02"));
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/aa/.tmp.host.1.2.3"));
+  EXPECT_TRUE(fs::exists(root() / "users/own")) << "nothing of others";
+  EXPECT_EQ(CountFiles(), 4u);
+}
+
+TEST_F(FileSweepTest, BeyondTheBoundThoseThatEndSoonestGo) {
+  for (int hour = 1; hour <= 20; ++hour) {
+    MakeFile("kvtier/1/a/m/" + std::to_string(10 + hour) + "/f", now_s_ + hour * 3600, 100);
+  }
+  Sweep(2000);
+  EXPECT_EQ(CountFiles(), 20u);
+  Sweep(1250);
+  EXPECT_EQ(CountFiles(), 12u);
+  EXPECT_FALSE(fs::exists(root() / "kvtier/1/a/m/18/f"));
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/19/f"));
+}
+
+TEST_F(FileSweepTest, OfFilesThatEndTogetherNoMoreGoThanMust) {
+  for (int i = 0; i < 50; ++i) {
+    MakeFile("kvtier/1/a/m/aa/f" + std::to_string(i), now_s_ / 600 * 600 + 1200, 100);
+  }
+  Sweep(3000);
+  EXPECT_EQ(CountFiles(), 30u);
+}
+
+TEST_F(FileSweepTest, ASweepPausesMayBeEndedAndIsGoneOnWithByAnother) {
+  for (int i = 0; i < 600; ++i) {
+    MakeFile("kvtier/1/a/m/aa/f" + std::to_string(i), now_s_ - 1);
+  }
+  max_pauses_ = 1;
+  Sweep();
+  EXPECT_EQ(pauses_, 1u);
+  EXPECT_GT(CountFiles(), 300u);
+  max_pauses_ = 1000;
+  Sweep();
+  EXPECT_EQ(CountFiles(), 0u);
+}
+
+TEST_F(FileSweepTest, OneHostSweepsAtATimeAndAWrongClockStopsNone) {
+  const auto begins = [this](int64_t now_s) {
+    FileSweep sweep(&root_, &files_, 0, [] { return true; });
+    return sweep.Begin(now_s);
+  };
+  EXPECT_FALSE(begins(now_s_)) << "nothing was ever written";
+  fs::create_directory(root() / "kvtier");
+  EXPECT_TRUE(begins(now_s_ + 1000 * kDayS));
+  EXPECT_TRUE(begins(now_s_));
+  EXPECT_FALSE(begins(now_s_ + FileSweep::kEveryS - 1));
+  EXPECT_TRUE(begins(now_s_ + FileSweep::kEveryS));
+}
+
+}  // namespace
+}  // namespace kvtier
