@@ -213,7 +213,7 @@ std::vector<std::shared_ptr<CopyJob>> CopyThreads::State::Land(
   if (given_up) return ended;
   for (const uint32_t job : failed) {
     chunk.jobs[job]->outcome = MakeError(ErrorCode::kIoError, "lent_memory_failed",
-                                         "its owner has made it shorter, or it has no pages left");
+                                         "its owner has made it shorter, or it has no pages there");
   }
   for (const std::shared_ptr<CopyJob>& job : chunk.jobs) {
     job->chunks_under_way -= 1;

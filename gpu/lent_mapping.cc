@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/lent_mapping.h"
 
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -24,6 +28,23 @@ constexpr uint64_t kMappedPerMemory = 4;
 uint64_t MachineBytes() {
   return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
          static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Lets no access to the mapping make pages that the file does not have, for as long as the result
+// is open: process_vm_writev fails there. Invalid where the system cannot. Faults in the kernel
+// fail because this one may only wait for the process's own; all others, by the feature.
+UniqueFd ForbidNewPages(void* address, uint64_t bytes) {
+  UniqueFd faults(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  uffdio_api api{.api = UFFD_API, .features = UFFD_FEATURE_SIGBUS};
+  uffdio_register pages{.range = {.start = reinterpret_cast<uintptr_t>(address),
+                                  .len = (bytes + page - 1) / page * page},
+                        .mode = UFFDIO_REGISTER_MODE_MISSING};
+  if (!faults.valid() || ::ioctl(faults.get(), UFFDIO_API, &api) != 0 ||
+      ::ioctl(faults.get(), UFFDIO_REGISTER, &pages) != 0) {
+    return {};
+  }
+  return faults;
 }
 
 // Where no process may write to the memory of any, not even to its own (a container's filter).
@@ -63,6 +84,7 @@ std::byte* LentMapping::Address() {
       return;
     }
     ::madvise(address, bytes_, MADV_DONTDUMP);
+    no_new_pages_ = ForbidNewPages(address, bytes_);
     address_ = static_cast<std::byte*>(address);
   });
   return address_;

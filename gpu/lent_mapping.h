@@ -23,7 +23,9 @@ using MappedBytes = std::atomic<uint64_t>;
 // Reads are pread(). Writes go to a mapping, by process_vm_writev(): pwrite() would wait for the
 // file's lock, which its owner can hold for as long as it likes, and a thread that waits there
 // cannot even be killed; a store to the mapping would end the process (SIGBUS) once the owner has
-// cut the file. The mapping is made by the first write.
+// cut the file. The mapping is made by the first write. A write makes no pages: they would be
+// charged to the control group of this process for as long as the owner keeps the file. Where the
+// system has no userfaultfd for it, or no process_vm_writev, it does.
 class LentMapping {
  public:
   // `mapped` is shared with the other memory of the same owner.
@@ -40,7 +42,7 @@ class LentMapping {
   };
   // Copies to `host`. False if the file has become shorter.
   [[nodiscard]] bool Read(const Piece& piece) const;
-  // Copies from `host`. False if the file has become shorter, has no pages left, or cannot be
+  // Copies from `host`. False if the file has become shorter, has no pages there, or cannot be
   // mapped; some pieces may have been written then.
   [[nodiscard]] bool Write(std::span<const Piece> pieces);
 
@@ -56,6 +58,7 @@ class LentMapping {
   const std::shared_ptr<MappedBytes> mapped_;
   std::once_flag tried_;
   std::byte* address_ = nullptr;
+  UniqueFd no_new_pages_;  // a userfaultfd, as long as the mapping
 };
 
 }  // namespace kvtier

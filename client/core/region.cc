@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/core/region.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -54,6 +56,19 @@ Result<uint32_t> DeviceOf(const wire::OpenRegion& request, const Connection& con
   return ChooseDevice(devices, std::nullopt, CurrentDeviceUuid);
 }
 
+// The daemon writes only to pages that are there. Pages that the engine has not written yet are
+// made now, at its cost; where that fails, loads into them fail, and the engine computes.
+void MakePages(const wire::OpenRegion& request, const UniqueFd& descriptor) {
+  if (request.memory != wire::RegionMemory::kSharedMemory) return;
+  constexpr uint64_t kUnit = 512;  // of st_blocks
+  struct stat file {};
+  if (::fstat(descriptor.get(), &file) != 0 ||
+      static_cast<uint64_t>(file.st_blocks) * kUnit >= request.bytes) {
+    return;
+  }
+  (void)::fallocate(descriptor.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(request.bytes));
+}
+
 Status CheckCount(size_t blocks) {
   if (blocks == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_request");
   if (blocks <= wire::kMaxRegionBlocks) return {};
@@ -78,6 +93,7 @@ Result<std::unique_ptr<Region>> Region::Open(Connection* connection, uint32_t mo
   }
   KVT_ASSIGN_OR_RETURN(request.model, connection->ModelIn(session, model));
   KVT_ASSIGN_OR_RETURN(request.device, DeviceOf(request, *connection, session.get()));
+  MakePages(request, descriptor);
   std::unique_ptr<Region> region(new Region(connection, session, group, request.blocks));
   // The session must know the region before it can hear of a transfer.
   const auto add = [&](const wire::OpenRegionReply& reply) -> Status {

@@ -284,6 +284,10 @@ constexpr MetricRow kTierRows[] = {
      [](From from, Family family) { AddPerTier(family, from.snapshot.gauges.unusable_blocks); }},
     {kGauge, "kvtier_pinned_blocks", "Blocks pinned.", "pinned_blocks", "",
      ReadGauge<&CacheGauges::pinned_blocks>},
+    {kCounter, "kvtier_pins_ended_for_space",
+     "Blocks whose pins ended early: pins held more than half of a tier's slabs, and blocks of "
+     "another size needed room.",
+     "stats.pins_ended_for_space", "", ReadStat<&CacheStats::pins_ended_for_space>},
     {kGauge, "kvtier_known_blocks", "Blocks in the directory, in whatever tier.", "index.entries",
      "", ReadGauge<&CacheGauges::entries>},
     {kGauge, "kvtier_directory_bytes", "Memory of the directory and its orders.",

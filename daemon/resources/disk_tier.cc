@@ -2,12 +2,12 @@
 #include "daemon/resources/disk_tier.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/units.h"
 #include "daemon/resources/root_key.h"
 #include "daemon/runtime/process.h"
+#include "tiers/index/process_lack.h"
 #include "tiers/storage/disk_set_file.h"
 #include "tiers/storage/key_file.h"
 
@@ -52,11 +52,8 @@ std::unique_ptr<DiskTier> DiskTier::Unavailable(const Config& config, const Cloc
 
 bool MayServeWithoutDisk(const Error& error) {
   switch (error.code) {
-    case ErrorCode::kIoError: {
-      // A process without descriptors or memory would fail elsewhere.
-      constexpr std::array kOthers = {"last_io_under_way", "EMFILE", "ENFILE", "ENOMEM"};
-      return std::ranges::find(kOthers, error.reason) == kOthers.end();
-    }
+    case ErrorCode::kIoError:
+      return error.reason != "last_io_under_way" && !IsLackOfProcess(error);
     case ErrorCode::kResourceExhausted:
       return error.reason == "disk_full";
     case ErrorCode::kPermissionDenied:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/hostile_client.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ int SharedRows() {
   static const UniqueFd memory = [] {
     UniqueFd fd(::memfd_create("fuzz-region", MFD_CLOEXEC));
     const uint64_t bytes = kRegionRows * HostileModel(1).groups[0].BlockBytes();
-    KVT_CHECK(fd.valid() && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+    KVT_CHECK(fd.valid() && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0);
     return fd;
   }();
   return memory.get();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tiers/index/encrypted_index.h"
+#include "tiers/index/process_lack.h"
 #include "tiers/storage/parallel_reader.h"
 #include "tiers/storage/slot_cipher.h"
 #include "tiers/storage/slot_header.h"
@@ -189,11 +190,6 @@ Result<OpenedIndex> OpenIndex(const IndexPlace& place, const IndexMeta& start,
   if (DecryptSnapshot(*cipher, &opened.contents.snapshot)) return opened;
   return OpenedIndex{
       .contents = {.state = IndexState::kDamaged, .detail = "the keys of its hashes are gone"}};
-}
-
-// The process lacks descriptors or memory, and would soon fail elsewhere.
-bool IsLackOfProcess(const Error& error) {
-  return error.reason == "EMFILE" || error.reason == "ENFILE" || error.reason == "ENOMEM";
 }
 
 // The contents that the headers told are served, though the file system has no room for the index.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/rocksdb_status.h"
 
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <utility>
+
+#include "tiers/index/process_lack.h"
 
 namespace kvtier {
 
@@ -14,11 +14,9 @@ bool IsForWantOfRoom(const rocksdb::Status& status) {
 }
 
 std::optional<std::string> LackOf(const rocksdb::Status& status) {
-  constexpr std::array<std::pair<int, const char*>, 3> kLacks = {
-      {{EMFILE, "EMFILE"}, {ENFILE, "ENFILE"}, {ENOMEM, "ENOMEM"}}};
   const std::string text = status.ToString();
-  for (const auto& [number, name] : kLacks) {
-    if (text.find(std::strerror(number)) != std::string::npos) return name;
+  for (const int number : kProcessLacks) {
+    if (text.find(std::strerror(number)) != std::string::npos) return ErrnoName(number);
   }
   return std::nullopt;
 }

@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
 #include "tiers/space/cold_choice.h"
+#include "tiers/space/pin_share.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
 
@@ -199,6 +200,10 @@ bool DiskSlots::EvictFor(const Namespace& name_space) {
 }
 
 bool DiskSlots::EvictFrom(const SpaceRequest& request) {
+  const EntryIndex unpinned =
+      EndPinsBeyondShare(&state_, Tier::kDisk, allocator_, request.slots,
+                         [this](TenantId tenant) { return EvictableForOthers(tenant); });
+  if (unpinned != kNoEntry && EvictSlab(state_[unpinned].disk, request)) return true;
   TenantRecency::Walk walk(state_.orders.disk, [&](TenantId tenant) {
     return tenant == request.tenant ? request.own : EvictableForOthers(tenant);
   });
@@ -218,9 +223,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     }
     // The coldest block belongs to another class: its whole slab goes, if it can.
     const uint64_t slab = state_.env.geometry.SlabOf(entry.disk);
-    const bool known =
-        state_.pinned_on_disk.Keep(slab, allocator_.slabs(), state_.options.pin_fraction) ||
-        std::ranges::count(tried_slabs, slab) > 0;
+    const bool known = state_.pinned_on_disk.Has(slab) || std::ranges::count(tried_slabs, slab) > 0;
     if (!known && tried_slabs.size() == kSlabsTriedPerSearch) break;
     evicted = !known && EvictSlab(entry.disk, request);
     if (evicted) break;
@@ -235,8 +238,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
 }
 
 // A slab serves another slot size only when it is empty. It is closed first, so that none of its
-// slots is given out again while deletions become durable. If pins hold more slabs than they may,
-// those that hold this one end.
+// slots is given out again while deletions become durable.
 bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   // A block that a restart found may lie in a slab that has become another tenant's.
   const uint32_t group = allocator_.ClassAt(location.offset).group;
@@ -249,10 +251,7 @@ bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   });
   if (!free_of_motion) return false;
   allocator_.Close(location.offset);
-  for (const EntryIndex owner : owners) {
-    if (state_[owner].pinned()) state_.Unpin(owner);
-    Drop(owner, DropReason::kSlabReclaimed);
-  }
+  for (const EntryIndex owner : owners) Drop(owner, DropReason::kSlabReclaimed);
   return true;
 }
 

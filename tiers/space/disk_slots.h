@@ -100,7 +100,7 @@ class DiskSlots final : private SlotOwner {
   void KeepFree(const Namespace& name_space);
   [[nodiscard]] bool EvictFor(const Namespace& name_space);
   [[nodiscard]] bool EvictFrom(const SpaceRequest& request);
-  // REQUIRES: pins do not keep the slab.
+  // REQUIRES: the slab has no pinned blocks.
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
   // The bytes that may come before blocks of the class are evicted, or the tenant's for its cap.
   [[nodiscard]] uint64_t SpareBytes(const SlotClass& slots) const;

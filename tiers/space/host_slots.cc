@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "tiers/space/pin_share.h"
 
 namespace kvtier {
 
@@ -185,6 +186,11 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint6
 HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   const bool own = request.from == SpaceRequest::From::kOwn;
   Search& search = shares_[request.tenant.value].searches[static_cast<size_t>(request.from)];
+  const EntryIndex unpinned = own ? kNoEntry : EndPins(request);
+  if (unpinned != kNoEntry && EvictSlab(unpinned) == SlabEviction::kDone) {
+    search = {};
+    return Outcome::kAllocated;
+  }
   const uint64_t candidates = order_.size([&](TenantId tenant) { return Admits(request, tenant); });
   // A tier may be full of pinned blocks, or of blocks that are being loaded.
   const uint64_t part = state_.options.search_part_blocks;
@@ -242,6 +248,11 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   return waits ? Outcome::kWait : Outcome::kFull;
 }
 
+EntryIndex HostSlots::EndPins(const SpaceRequest& request) {
+  return EndPinsBeyondShare(&state_, Tier::kHost, allocator_, request.slots,
+                            [this](TenantId tenant) { return EvictableForOthers(tenant); });
+}
+
 // Behind all others, though it may be one that leaves first: the search would meet it again at
 // once.
 void HostSlots::PassOver(EntryIndex index, Search* search) {
@@ -249,11 +260,9 @@ void HostSlots::PassOver(EntryIndex index, Search* search) {
   ++search->passed_over;
 }
 
-// A slab changes its slot size only when it is empty: all of its blocks leave together, or none. If
-// pins hold more slabs than they may, those that hold this one end.
+// A slab changes its slot size only when it is empty: all of its blocks leave together, or none.
 HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   SlabEviction outcome = SlabEviction::kDone;
-  const bool pins_keep = PinsKeep(SlabOf(state_[coldest]));
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(
       state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t, EntryIndex owner) {
@@ -264,7 +273,7 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
         }
         const BlockEntry& entry = state_[owner];
         owners.push_back(owner);
-        if (MayLeave(entry) && !(pins_keep && Kept(entry))) return;
+        if (MayLeave(entry) && !Kept(entry)) return;
         // A write to disk ends soon, and then the block may go. Pins and loads may last.
         const bool leaves_soon = entry.in_host() && (entry.NeedsPersist(state_.has_disk()) ||
                                                      entry.writing() || entry.committing());
@@ -277,15 +286,11 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
       if (state_[owner].in_host()) to_disk_.Want(owner);
     }
     // Blocks that the disk declines may leave at once.
-    const bool all_may = std::ranges::all_of(owners, [&](EntryIndex owner) {
-      return MayLeave(state_[owner]) && !(pins_keep && Kept(state_[owner]));
-    });
+    const bool all_may = std::ranges::all_of(
+        owners, [&](EntryIndex owner) { return MayLeave(state_[owner]) && !Kept(state_[owner]); });
     if (!all_may) return outcome;
   }
-  for (const EntryIndex owner : owners) {
-    if (Kept(state_[owner])) state_.Unpin(owner);
-    Drop(owner, DropReason::kSlabReclaimed);
-  }
+  for (const EntryIndex owner : owners) Drop(owner, DropReason::kSlabReclaimed);
   return SlabEviction::kDone;
 }
 

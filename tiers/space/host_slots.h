@@ -119,6 +119,8 @@ class HostSlots {
   // Makes space by evicting from the front, in order. kAllocated: there is a slot now, or there are
   // bytes under the cap.
   [[nodiscard]] Outcome EvictFor(const SpaceRequest& request);
+  // See EndPinsBeyondShare.
+  [[nodiscard]] EntryIndex EndPins(const SpaceRequest& request);
   enum class SlabEviction : uint8_t {
     kDone,
     kWait,     // for writes to disk that have been asked for
@@ -138,9 +140,6 @@ class HostSlots {
   void PassOver(EntryIndex entry, Search* search);
   [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
     return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
-  }
-  [[nodiscard]] bool PinsKeep(uint64_t slab) const {
-    return state_.pinned_in_host.Keep(slab, allocator_.slabs(), state_.options.pin_fraction);
   }
   [[nodiscard]] bool MoreToCome(const SpaceRequest& request) const;
   // The block is pinned and nowhere else: not the coldest after all.

@@ -136,7 +136,9 @@ void CacheState::UseComputedAnew(CachePool* pool, EntryIndex index, RetentionCla
   BlockEntry& entry = blocks.directory[index];
   if (retention == RetentionClass::kExtended && entry.retention != retention) {
     orders.AgesOf(blocks.TenantOf(entry), entry.retention).Remove(index);
+    const BlockEntry before = entry;
     entry.retention = retention;
+    NotePinnedSlabs(before, entry);
     orders.AgesOf(blocks.TenantOf(entry), entry.retention).PushHot(index);
   }
   if (env.keys == nullptr || !entry.has_disk_slot()) entry.created_s = clock.NowS();
@@ -199,21 +201,16 @@ void CacheState::Unpin(EntryIndex index) {
   orders.pins.Erase(index);
 }
 
-void CacheState::NotePinnedSlabs(const BlockEntry& entry, uint32_t changed) {
-  const bool was_pinned = entry.pinned() != ((changed & EntryBits::kPinned) != 0);
-  if (!entry.pinned() && !was_pinned) return;
-  const uint64_t bytes = blocks.NamespaceOf(entry).slot_bytes;
-  const auto note = [&](PinnedSlabs* slabs, bool has, bool had, uint64_t address) {
-    const bool holds = entry.pinned() && has;
-    const bool held = was_pinned && had;
+void CacheState::NotePinnedSlabs(const BlockEntry& before, const BlockEntry& after) {
+  const uint64_t bytes = blocks.NamespaceOf(after).slot_bytes;
+  const auto note = [&](Tier tier, PinnedSlabs* slabs, uint64_t address) {
+    const bool held = HoldsSlab(tier, before);
+    const bool holds = HoldsSlab(tier, after);
     if (holds && !held) slabs->Add(address / options.slab_bytes, bytes);
     if (held && !holds) slabs->Remove(address / options.slab_bytes, bytes);
   };
-  note(&pinned_in_host, entry.has_host_slot(),
-       entry.has_host_slot() != ((changed & EntryBits::kHostSlot) != 0),
-       entry.host_slot.value * kHostSlotUnit);
-  note(&pinned_on_disk, entry.has_disk_slot(),
-       entry.has_disk_slot() != ((changed & EntryBits::kDiskSlot) != 0), entry.disk.offset);
+  note(Tier::kHost, &pinned_in_host, after.host_slot.value * kHostSlotUnit);
+  note(Tier::kDisk, &pinned_on_disk, after.disk.offset);
 }
 
 void CacheState::QueueUpdateIfBehind(EntryIndex index) {

@@ -92,6 +92,11 @@ class CacheState {
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
   [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return blocks[entry]; }
 
+  // The block's pin keeps the slab that it has in host, or on disk, from blocks of other sizes.
+  [[nodiscard]] bool HoldsSlab(Tier tier, const BlockEntry& entry) const {
+    return tier == Tier::kHost ? entry.HoldsHostSlab(has_disk())
+                               : entry.pinned() && entry.has_disk_slot();
+  }
   // The block is pinned until that time of the age clock, whatever was said before; or not at all.
   void Pin(EntryIndex index, int64_t until_ms);
   void Unpin(EntryIndex index);
@@ -179,8 +184,11 @@ class CacheState {
         (changed & (EntryBits::kClosed | EntryBits::kOnce)) != 0) {
       Reorder(index);
     }
-    constexpr uint32_t kSlabBits = EntryBits::kPinned | EntryBits::kHostSlot | EntryBits::kDiskSlot;
-    if ((changed & kSlabBits) != 0) NotePinnedSlabs(entry, changed);
+    if (changed != 0 && (entry.pinned() || (changed & EntryBits::kPinned) != 0)) {
+      BlockEntry before = entry;
+      before.bits_ ^= changed;
+      NotePinnedSlabs(before, entry);
+    }
     NotePresence(index);
   }
   // The block may have come to a tier or left one.
@@ -199,8 +207,8 @@ class CacheState {
   [[nodiscard]] bool pump_scheduled() const { return pump_.scheduled() || next_part_.scheduled(); }
 
  private:
-  // These bits have changed. REQUIRES: the entry names its slots still, or already.
-  void NotePinnedSlabs(const BlockEntry& entry, uint32_t changed);
+  // The entry has changed. REQUIRES: it names its slots still, or already.
+  void NotePinnedSlabs(const BlockEntry& before, const BlockEntry& after);
   // Gives the block its places in the orders of eviction anew, after its client's hint has changed.
   void Reorder(EntryIndex entry);
   // REQUIRES: no tier holds the entry, and no block follows it.

@@ -3,7 +3,11 @@
 // one pinned block keeps all of its slab from blocks of other sizes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace kvtier {
@@ -14,29 +18,33 @@ class PinnedSlabs {
   // A pinned block of so many bytes has come to the slab, or a block there was pinned.
   void Add(uint64_t slab, uint64_t bytes) {
     if (slab >= bytes_.size()) bytes_.resize(slab + 1);
-    if (bytes_[slab] == 0) ++held_;
-    bytes_[slab] += bytes;
-    all_bytes_ += bytes;
+    Set(slab, bytes_[slab] + bytes);
   }
   // The reverse.
-  void Remove(uint64_t slab, uint64_t bytes) {
-    bytes_[slab] -= bytes;
-    all_bytes_ -= bytes;
-    if (bytes_[slab] == 0) --held_;
-  }
+  void Remove(uint64_t slab, uint64_t bytes) { Set(slab, bytes_[slab] - bytes); }
   [[nodiscard]] bool Has(uint64_t slab) const { return slab < bytes_.size() && bytes_[slab] > 0; }
-  // Whether pins keep the slab from blocks of other sizes: they hold no more than this share of the
-  // tier's `slabs`, or it has more of pinned blocks than the held slabs have on average. Pins that
-  // are spread over many slabs so give way before those that lie together.
-  [[nodiscard]] bool Keep(uint64_t slab, uint64_t slabs, double share) const {
-    const auto most_held = static_cast<uint64_t>(share * static_cast<double>(slabs));
-    return Has(slab) && (held_ <= most_held || bytes_[slab] > all_bytes_ / held_);
+  // Pins may hold `most_held` slabs, those with the most of pinned blocks: the slab with the least
+  // of the others that `may_go` admits. Looks at `steps` slabs at most.
+  template <typename MayGo>
+  [[nodiscard]] std::optional<uint64_t> LeastBeyond(uint64_t most_held, uint64_t steps,
+                                                    MayGo may_go) const {
+    const uint64_t held = by_bytes_.size();
+    uint64_t left = std::min(steps, held - std::min(held, most_held));
+    for (auto at = by_bytes_.begin(); left > 0; ++at, --left) {
+      if (may_go(at->second)) return at->second;
+    }
+    return std::nullopt;
   }
 
  private:
-  std::vector<uint64_t> bytes_;  // by slab
-  uint64_t held_ = 0;            // slabs
-  uint64_t all_bytes_ = 0;
+  void Set(uint64_t slab, uint64_t bytes) {
+    by_bytes_.erase({bytes_[slab], slab});
+    bytes_[slab] = bytes;
+    if (bytes > 0) by_bytes_.emplace(bytes, slab);
+  }
+
+  std::vector<uint64_t> bytes_;                       // by slab
+  std::set<std::pair<uint64_t, uint64_t>> by_bytes_;  // bytes and slab, of those with pinned blocks
 };
 
 }  // namespace kvtier

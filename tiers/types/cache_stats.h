@@ -209,6 +209,7 @@ struct CacheStats {
   // Blocks looked at to find victims; about one for each that was evicted.
   uint64_t host_eviction_steps = 0;
   uint64_t disk_eviction_steps = 0;
+  uint64_t pins_ended_for_space = 0;  // of blocks
   uint64_t restored_blocks = 0;
   // Taken over in host from an earlier daemon; of slots that were not, why.
   uint64_t adopted_blocks = 0, adopted_bytes = 0;

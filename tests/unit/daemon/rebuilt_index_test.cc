@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client's view of blocks that a rebuild of the index found by their headers.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -73,7 +74,7 @@ TEST_F(RebuiltIndex, ALookupForARegionFindsWhatALoadBrings) {
   (void)client.Hello();
   const auto model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()}).model;
   const UniqueFd memory(::memfd_create("region", MFD_CLOEXEC));
-  ASSERT_EQ(::ftruncate(memory.get(), kBytes), 0);
+  ASSERT_EQ(::fallocate(memory.get(), 0, 0, kBytes), 0);
   client.SendWithDescriptor(
       wire::OpenRegion{
           .model = model, .bytes = kBytes, .blocks = kBlocks, .pieces = {{0, 4096, 4096}}},

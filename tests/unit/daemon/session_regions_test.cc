@@ -34,7 +34,11 @@ class Memory {
   Memory() : fd_(::memfd_create("region", MFD_CLOEXEC)) { Resize(kBlocks * kBlockBytes); }
 
   [[nodiscard]] int fd() const { return fd_.get(); }
-  void Resize(uint64_t bytes) { EXPECT_EQ(::ftruncate(fd_.get(), static_cast<off_t>(bytes)), 0); }
+  void Resize(uint64_t bytes) {
+    EXPECT_EQ(::ftruncate(fd_.get(), static_cast<off_t>(bytes)), 0);
+    // A load makes no pages.
+    EXPECT_EQ(bytes == 0 ? 0 : ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)), 0);
+  }
   void Fill(uint32_t block, char content) {
     const std::string bytes(kBlockBytes, content);
     EXPECT_EQ(::pwrite(fd_.get(), bytes.data(), bytes.size(), OffsetOf(block)), kBytes);

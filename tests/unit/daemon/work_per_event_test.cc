@@ -3,6 +3,7 @@
 // client's request may hold up the others for longer than a few turns' worth of work. Processor
 // time is compared with that of whole turns in the same run, so that neither other processes nor a
 // slow build decide.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -98,7 +99,7 @@ class BusyClient {
  private:
   [[nodiscard]] static UniqueFd MakeMemory(uint64_t bytes) {
     UniqueFd memory(::memfd_create("work", MFD_CLOEXEC));
-    EXPECT_EQ(::ftruncate(memory.get(), static_cast<off_t>(bytes)), 0);
+    EXPECT_EQ(::fallocate(memory.get(), 0, 0, static_cast<off_t>(bytes)), 0);
     return memory;
   }
   // Answers come from events of the loop: all work is done when nothing waits any more.

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ constexpr uint64_t kBytes = 8 * kMiB;
 
 UniqueFd MemoryFile() {
   UniqueFd file(::memfd_create("lent", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(::ftruncate(file.get(), kBytes), 0);
+  EXPECT_EQ(::fallocate(file.get(), 0, 0, kBytes), 0);
   return file;
 }
 
@@ -92,11 +93,38 @@ TEST_F(LentMemoryTest, ThatIsCutCostsTheCopyAlone) {
   const auto lent = Borrow(Lent(file));
   std::vector<std::byte> host(kBytes);
   for (const auto direction : {CopyDirection::kHostToPool, CopyDirection::kPoolToHost}) {
-    ASSERT_EQ(::ftruncate(file.get(), kBytes), 0);
+    ASSERT_EQ(::fallocate(file.get(), 0, 0, kBytes), 0);
     EXPECT_EQ(Copy(lent.get(), direction, {{0, host.data(), kBytes}}), "copied");
     ASSERT_EQ(::ftruncate(file.get(), kBytes / 2), 0);
     EXPECT_EQ(Copy(lent.get(), direction, {{0, host.data(), kBytes}}), "lent_memory_failed");
     EXPECT_EQ(Copy(lent.get(), direction, {{0, host.data(), kBytes / 2}}), "copied");
+  }
+}
+
+uint64_t PageBytesOf(const UniqueFd& file) {
+  struct stat facts {};
+  EXPECT_EQ(::fstat(file.get(), &facts), 0);
+  return static_cast<uint64_t>(facts.st_blocks) * 512;
+}
+
+// The control group of the process that makes a page pays for it.
+TEST_F(LentMemoryTest, GetsNoPagesThatItsOwnerHasNotMade) {
+  const UniqueFd file = MemoryFile();
+  const auto lent = Borrow(Lent(file));
+  std::vector<std::byte> host(kBytes, std::byte{7});
+  for (int i = 0; i < 2; ++i) {
+    // Before anything was written, and after.
+    ASSERT_EQ(
+        ::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kBytes / 2, kBytes / 2),
+        0);
+    EXPECT_EQ(Copy(lent.get(), CopyDirection::kHostToPool, {{0, host.data(), kBytes / 2}}),
+              "copied");
+    EXPECT_EQ(Copy(lent.get(), CopyDirection::kHostToPool, {{kBytes / 2, host.data(), kBytes / 2}}),
+              "lent_memory_failed");
+    EXPECT_EQ(PageBytesOf(file), kBytes / 2);
+    // Its owner's own pages are no less than others.
+    ASSERT_EQ(::fallocate(file.get(), 0, 0, kBytes), 0);
+    EXPECT_EQ(Copy(lent.get(), CopyDirection::kHostToPool, {{0, host.data(), kBytes}}), "copied");
   }
 }
 

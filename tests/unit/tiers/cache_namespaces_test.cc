@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several models and tenants in one cache.
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 
 #include "tests/unit/tiers/cache_fixture.h"
-#include "tiers/state/pinned_slabs.h"
 
 namespace kvtier {
 namespace {
@@ -234,59 +237,126 @@ TEST_F(CacheNamespacesTest, PinnedBlockDoesNotKeepHostFromAnotherModel) {
   }
 }
 
-// One in each slab.
-TEST_F(CacheNamespacesTest, PinsThatAreSpreadOverAllOfHostLeaveAnotherModelHalf) {
-  StartWithRoom({.pool_blocks = 64, .host_slots = 32, .disk_slots = 0}, 32);
-  const Hashes hashes = Sequence(1, 32);
-  Put(hashes);
-  EvictFromPool();
-  ASSERT_EQ(cache_->Gauges().host_blocks, 32u);
-  Hashes pinned;
-  for (uint32_t i = 0; i < 32; i += kSlotsPerSlab) pinned.push_back(hashes[i]);
-  ASSERT_TRUE(cache_->Pin(pool_.id, pinned, 60'000));
-  const PoolInfo first = pool_;
-  (void)UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
-  Put(Sequence(2, 4));
-  EvictFromPool();
-  EXPECT_EQ(Acquire(kBob, Sequence(2, 4)).hits.size(), 4u);
-  pool_ = first;
-  const auto kept =
-      std::ranges::count_if(pinned, [this](const BlockHash& hash) { return Presence(hash).host; });
-  EXPECT_GE(kept, 2) << "as many slabs as pins may keep";
+// A model that fills a tier of eight slabs and pins blocks, and another tenant's with larger ones.
+class CachePinnedSlabsTest : public CacheNamespacesTest {
+ protected:
+  static constexpr uint32_t kSlabs = 8;
+  // Blocks of the second model that fit in the half of the slabs which pins may not hold.
+  static constexpr uint32_t kTheirs = kSlabs / 2 * (kSlabBytes / (3 * kBlockBytes));
+
+  // Each slab gets a sequence of its own, of which so many blocks are pinned.
+  void Fill(Tier tier, const std::array<uint32_t, kSlabs>& pins) {
+    tier_ = tier;
+    constexpr uint32_t kSlots = kSlabs * kSlotsPerSlab;
+    StartWithRoom({.pool_blocks = 48,
+                   .host_slots = tier == Tier::kHost ? kSlots : 32,
+                   .disk_slots = tier == Tier::kHost ? 0 : kSlots},
+                  16);
+    first_ = pool_;
+    for (uint32_t slab = 0; slab < kSlabs; ++slab) {
+      const Hashes hashes = Sequence(slab, kSlotsPerSlab);
+      Put(hashes);
+      SinkAll();
+      for (uint32_t i = 0; i < kSlotsPerSlab; ++i) {
+        ASSERT_TRUE(In(hashes[i])) << slab;
+        (i < pins[slab] ? pinned_ : others_).push_back(hashes[i]);
+      }
+    }
+    PinAll();
+  }
+  void PinAll() { ASSERT_TRUE(cache_->Pin(first_.id, pinned_, 60'000)); }
+  void ForgetAllButThePinned() {
+    const std::optional<NamespaceId> first = cache_->FindNamespace(Identity("tenant", 1));
+    for (const BlockHash& hash : others_) (void)cache_->Evict({*first, hash}, std::nullopt);
+    Settle();
+  }
+  void UseTheSecondModel() {
+    pool_ = UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
+    for (uint32_t i = 0; i < 3 * kTheirs; ++i) {
+      Put(Sequence(100 + i % kTheirs, 1));
+      SinkAll();
+      if (pins_anew_) PinAll();
+    }
+  }
+  void SinkAll() { tier_ == Tier::kHost ? EvictFromPool() : Drain(); }
+  [[nodiscard]] bool In(const BlockHash& hash) const {
+    const BlockPresence presence = Presence(hash);
+    return tier_ == Tier::kHost ? presence.host : presence.disk;
+  }
+  // How many blocks of the second model the tier has, and how many of those pinned.
+  [[nodiscard]] uint32_t Theirs() const {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < kTheirs; ++i) count += In(Sequence(100 + i, 1)[0]) ? 1 : 0;
+    return count;
+  }
+  [[nodiscard]] size_t Kept() const {
+    return static_cast<size_t>(
+        std::ranges::count_if(pinned_, [this](const BlockHash& hash) { return In(hash); }));
+  }
+
+  Tier tier_ = Tier::kHost;
+  PoolInfo first_;
+  Hashes pinned_, others_;
+  bool pins_anew_ = false;  // after each block of the second model
+};
+
+TEST_F(CachePinnedSlabsTest, AnyPinsLeaveAnotherModelWhatTheyMayNotHold) {
+  struct Pins {
+    const char* name;
+    std::array<uint32_t, kSlabs> in_slab;
+    size_t most_in_half;  // pinned in the four slabs that have the most of them
+  };
+  constexpr Pins kPins[] = {{"one each", {1, 1, 1, 1, 1, 1, 1, 1}, 4},
+                            {"two each, but one", {2, 2, 2, 1, 2, 2, 2, 2}, 8},
+                            {"few full", {8, 1, 8, 1, 1, 1, 1, 1}, 18},
+                            {"all that may be", {4, 4, 4, 4, 4, 4, 4, 4}, 16},
+                            {"ever more", {1, 2, 3, 4, 5, 5, 6, 6}, 22}};
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    for (const Pins& pins : kPins) {
+      for (const bool alone : {false, true}) {
+        for (const bool anew : {false, true}) {
+          SCOPED_TRACE(fmt::format("{} {} {} {}", tier == Tier::kHost ? "host" : "disk", pins.name,
+                                   alone ? "alone" : "among others", anew ? "anew" : "once"));
+          cache_.reset();
+          pinned_.clear();
+          others_.clear();
+          pins_anew_ = anew;
+          Fill(tier, pins.in_slab);
+          if (alone) ForgetAllButThePinned();
+          UseTheSecondModel();
+          EXPECT_EQ(Theirs(), kTheirs);
+          pool_ = first_;
+          EXPECT_GE(Kept(), pins.most_in_half) << "pins keep the slabs that have most of them";
+        }
+      }
+    }
+  }
 }
 
-TEST_F(CacheNamespacesTest, PinsThatAreSpreadOverAllOfTheDiskLeaveAnotherModelHalf) {
-  StartWithRoom({.pool_blocks = 64, .host_slots = 32, .disk_slots = 32}, 32);
-  const Hashes hashes = Sequence(1, 32);
-  Put(hashes);
-  Drain();
-  ASSERT_EQ(cache_->Gauges().disk_blocks, 32u);
-  Hashes pinned;
-  for (uint32_t i = 0; i < 32; i += kSlotsPerSlab) pinned.push_back(hashes[i]);
-  ASSERT_TRUE(cache_->Pin(pool_.id, pinned, 60'000));
-  const PoolInfo first = pool_;
-  (void)UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
-  Put(Sequence(2, 2));
-  Drain();
-  for (const BlockHash& hash : Sequence(2, 2)) EXPECT_TRUE(Presence(hash).disk);
-  pool_ = first;
-  const auto kept =
-      std::ranges::count_if(pinned, [this](const BlockHash& hash) { return Presence(hash).disk; });
-  EXPECT_GE(kept, 2) << "as many slabs as pins may keep";
+TEST_F(CachePinnedSlabsTest, PinsInHalfOfTheSlabsOutliveAnotherModel) {
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    cache_.reset();
+    pinned_.clear();
+    Fill(tier, {1, 0, 1, 0, 8, 0, 1, 0});
+    UseTheSecondModel();
+    pool_ = first_;
+    EXPECT_EQ(Kept(), pinned_.size());
+    EXPECT_EQ(cache_->stats().pins_ended_for_space, 0u);
+  }
 }
 
-TEST(PinnedSlabs, PinsThatLieTogetherKeepTheirSlabWhileOthersGiveWay) {
-  constexpr uint64_t kBytes = 4 * kKiB;
-  PinnedSlabs slabs;
-  for (const uint64_t slab : {0, 0, 0, 1, 2, 3}) slabs.Add(slab, kBytes);
-  EXPECT_TRUE(slabs.Keep(1, 4, 1.0)) << "they hold no more than they may";
-  EXPECT_TRUE(slabs.Keep(0, 4, 0.5));
-  EXPECT_FALSE(slabs.Keep(1, 4, 0.5));
-  EXPECT_FALSE(slabs.Keep(4, 4, 0.5)) << "none is pinned there";
-  slabs.Remove(1, kBytes);
-  EXPECT_FALSE(slabs.Has(1));
-  slabs.Remove(2, kBytes);
-  EXPECT_TRUE(slabs.Keep(3, 4, 0.5));
+TEST_F(CachePinnedSlabsTest, PinsInAllSlabsOutliveBlocksOfTheirOwnSize) {
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    cache_.reset();
+    pinned_.clear();
+    Fill(tier, {1, 1, 1, 1, 1, 1, 1, 1});
+    for (uint64_t stream = 200; stream < 220; ++stream) {
+      Put(Sequence(stream, kSlotsPerSlab));
+      SinkAll();
+    }
+    EXPECT_EQ(Kept(), pinned_.size());
+    EXPECT_EQ(cache_->stats().pins_ended_for_space, 0u);
+  }
 }
 
 // Each update of an engine's weights is a model of its own.
