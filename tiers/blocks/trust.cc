@@ -7,22 +7,44 @@
 
 namespace kvtier {
 
-Party Trust::PartyOf(const ProcessIdentity& process, SessionId session) {
+Party Trust::Open(const ProcessIdentity& process, SessionId session) {
   const bool is_known = process.pid > 0 && process.start_time > 0;
   // Start times of processes are far smaller than the number that stands for none.
-  const std::pair<uint64_t, uint64_t> name =
-      is_known ? std::pair(static_cast<uint64_t>(process.pid), process.start_time)
-               : std::pair(session.value, UINT64_MAX);
-  const auto known = parties_.find(name);
-  if (known != parties_.end()) return known->second;
-  if (parties_.size() >= UINT16_MAX) return kUnknownParty;
-  const Party party(static_cast<uint16_t>(parties_.size() + 1));
-  parties_.emplace(name, party);
-  return party;
+  const Name name = is_known ? Name(static_cast<uint64_t>(process.pid), process.start_time)
+                             : Name(session.value, UINT64_MAX);
+  if (members_.size() >= prune_at_) Prune();
+  const auto [known, is_new] = parties_.try_emplace(name, Party(last_.value + 1));
+  if (is_new) {
+    last_ = known->second;
+    members_[last_].name = name;
+  }
+  ++members_.at(known->second).regions;
+  return known->second;
+}
+
+void Trust::Prune() {
+  std::set<Party> expelled;
+  for (const auto& [whose, party] : expelled_) expelled.insert(party);
+  std::erase_if(members_, [&](const auto& one) {
+    const auto& [party, member] = one;
+    if (member.regions > 0 || member.blocks > 0 || expelled.contains(party)) return false;
+    parties_.erase(member.name);
+    return true;
+  });
+  // Twice as many as stay: each new party costs a look at two others.
+  prune_at_ = std::max(kLeastParties, 2 * members_.size());
 }
 
 void Trust::NoteStored(EntryRef block, Party party) {
+  NoteGone(block.row);
   stored_.At(block.row.value) = {block.generation, party};
+  if (party != kUnknownParty) ++members_.at(party).blocks;
+}
+
+void Trust::NoteGone(EntryIndex row) {
+  if (stored_.Find(row.value) == nullptr) return;
+  const Stored gone = std::exchange(stored_[row.value], {});
+  if (gone.party != kUnknownParty) --members_.at(gone.party).blocks;
 }
 
 Party Trust::StorerOf(EntryRef block) const {
@@ -32,12 +54,10 @@ Party Trust::StorerOf(EntryRef block) const {
 }
 
 std::string Trust::NameOf(Party party) const {
-  for (const auto& [name, known] : parties_) {
-    if (known != party) continue;
-    const char* const kind = name.second == UINT64_MAX ? "session" : "process";
-    return fmt::format("{} {}", kind, name.first);
-  }
-  return "an earlier engine";
+  const auto known = members_.find(party);
+  if (known == members_.end()) return "an earlier engine";
+  const auto& [number, start] = known->second.name;
+  return fmt::format("{} {}", start == UINT64_MAX ? "session" : "process", number);
 }
 
 void Trust::Agree(NamespaceId whose, Party stored, Party computed) {

@@ -35,7 +35,7 @@
 
 namespace kvtier {
 
-using Party = Strong<struct PartyTag, uint16_t>;
+using Party = Strong<struct PartyTag, uint32_t>;
 inline constexpr Party kUnknownParty{0};
 
 // The consequence of a difference, beside the end of the block.
@@ -50,9 +50,16 @@ class Trust {
  public:
   static constexpr uint32_t kMostDifferences = 3;
 
-  // The same for the same process; its session stands for one that has no number here.
-  [[nodiscard]] Party PartyOf(const ProcessIdentity& process, SessionId session);
+  // The party opens a region, from which it may store until it closes it. The same for the same
+  // process; its session stands for one that has no number here.
+  [[nodiscard]] Party Open(const ProcessIdentity& process, SessionId session);
+  void Close(Party party) { --members_.at(party).regions; }
+  // Parties that are known: those with regions or blocks, those expelled, and some others until
+  // there are too many of these.
+  [[nodiscard]] size_t parties() const { return members_.size(); }
   void NoteStored(EntryRef block, Party party);
+  // The row is to hold another block.
+  void NoteGone(EntryIndex row);
   [[nodiscard]] Party StorerOf(EntryRef block) const;
   // For people.
   [[nodiscard]] std::string NameOf(Party party) const;
@@ -75,6 +82,8 @@ class Trust {
   bool Forgive(NamespaceId whose);
 
  private:
+  // So many parties are known before any is forgotten.
+  static constexpr size_t kLeastParties = 1024;
   // Pairs of one identity that are remembered at most; parties come and go with engines.
   static constexpr size_t kMostPairs = 4096;
   using Pair = std::pair<Party, Party>;  // the smaller number first
@@ -86,13 +95,26 @@ class Trust {
     uint32_t generation = 0;  // of the row
     Party party;
   };
+  // A process by its number and its start, or a session by its number.
+  using Name = std::pair<uint64_t, uint64_t>;
+  struct Member {
+    Name name;
+    uint64_t regions = 0;
+    uint64_t blocks = 0;
+  };
 
   [[nodiscard]] static Pair PairOf(Party a, Party b) { return std::minmax(a, b); }
   [[nodiscard]] static bool DiffersFromTwo(const Evidence& evidence, Party party);
   [[nodiscard]] static bool AgreesWithThird(const Evidence& evidence, Party party, Party other);
   Ruling Expel(NamespaceId whose, Party party, Evidence* evidence);
+  // Forgets the parties that have neither regions nor blocks and are not expelled. Their numbers
+  // are not given again, so that evidence is no other's.
+  void Prune();
 
-  std::map<std::pair<uint64_t, uint64_t>, Party> parties_;
+  std::map<Name, Party> parties_;
+  std::unordered_map<Party, Member> members_;
+  Party last_;
+  size_t prune_at_ = kLeastParties;
   PagedArray<Stored> stored_;  // by row
   std::unordered_map<NamespaceId, Evidence> evidence_;
   std::set<std::pair<NamespaceId, Party>> expelled_;

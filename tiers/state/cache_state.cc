@@ -281,6 +281,7 @@ void CacheState::Erase(EntryIndex index) {
   blocks.lost.Remove(index);
   Apply(index, BlockEvent::kForget);
   if (env.events != nullptr) presence.Forget(index);
+  blocks.trust.NoteGone(index);
   blocks.directory.Erase(index);
 }
 

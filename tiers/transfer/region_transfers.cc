@@ -57,7 +57,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
   regions_.emplace(pool->id, Region{.session = session,
                                     .pool = pool,
                                     .block_tokens = memory.block_tokens,
-                                    .party = state_.blocks.trust.PartyOf(memory.process, session)});
+                                    .party = state_.blocks.trust.Open(memory.process, session)});
   of_session_[session].push_back(pool->id);
   return pool;
 }
@@ -137,6 +137,7 @@ void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
   const auto of_session = of_session_.find(region->second.session);
   if (of_session != of_session_.end()) std::erase(of_session->second, region->first);
   (void)state_.blocks.RemovePool(region->second.pool);
+  state_.blocks.trust.Close(region->second.party);
   regions_.erase(region);
   for (const std::function<void()>& call : closed) call();
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/unit/tiers/region_fixture.h"
+#include "tiers/blocks/trust.h"
 #include "tiers/transfer/kv_difference.h"
 
 namespace kvtier {
@@ -318,6 +319,41 @@ TEST_F(CacheCanaryTest, WeightsThatChangedOverARestartAreFound) {
     (void)Store(kAlice, &bad_, i);
   }
   EXPECT_THAT(cache_->Gauges().distrusted, SizeIs(1));
+}
+
+// A process of its own for each number.
+ProcessIdentity Process(int32_t number) { return {.pid = number, .start_time = 1}; }
+
+TEST(Trust, EnginesThatCameAndWentAreForgottenWithTheirBlocks) {
+  Trust trust;
+  const EntryRef kept{.row = EntryIndex(7), .generation = 1};
+  const Party storer = trust.Open(Process(1), SessionId(1));
+  trust.NoteStored(kept, storer);
+  trust.Close(storer);
+  for (int32_t i = 2; i < 100'000; ++i) {
+    const Party party = trust.Open(Process(i), SessionId(1));
+    const EntryRef block{.row = EntryIndex(8), .generation = static_cast<uint32_t>(i)};
+    trust.NoteStored(block, party);
+    trust.Close(party);
+    ASSERT_LE(trust.parties(), 2048u);
+    ASSERT_NE(party, kUnknownParty);
+  }
+  EXPECT_EQ(trust.StorerOf(kept), storer);
+  EXPECT_EQ(trust.NameOf(storer), "process 1");
+  EXPECT_EQ(trust.Open(Process(1), SessionId(2)), storer);
+}
+
+TEST(Trust, AnExpelledEngineStaysKnownWhenItsBlocksAreGone) {
+  Trust trust;
+  const NamespaceId whose(0);
+  const Party bad = trust.Open(Process(1), SessionId(1));
+  for (int32_t other = 2; other <= 3; ++other) {
+    (void)trust.Differ(whose, bad, trust.Open(Process(other), SessionId(1)));
+  }
+  ASSERT_TRUE(trust.Expelled(whose, bad));
+  trust.Close(bad);
+  for (int32_t i = 10; i < 10'000; ++i) trust.Close(trust.Open(Process(i), SessionId(1)));
+  EXPECT_TRUE(trust.Expelled(whose, trust.Open(Process(1), SessionId(2))));
 }
 
 TEST_F(CacheCanaryTest, ARegionThatClosesInTheMidstOfAComparisonLeavesNothing) {
