@@ -134,6 +134,7 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
     has_keys = [&] { return OpenKeys(disk, executor, take_keys); };
   }
   manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
+  readers_ = std::make_unique<ThreadExecutor>("kvt-read", executor->threads(), loop);
   KVT_ASSIGN_OR_RETURN(
       files_, OpenDiskFiles({.directory = disk.directory,
                              .bytes = disk.bytes,
@@ -142,7 +143,7 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                              .free_floor_bytes = disk.free_floor_bytes,
                              .has_keys = std::move(has_keys),
                              .engine = disk.engine,
-                             .io = {.executor = executor,
+                             .io = {.executor = readers_.get(),
                                     .log = [this](const std::string& note) { Note(note); }}},
                             loop));
   // The key file of a tier that was encrypted before.

@@ -46,10 +46,11 @@ class DiskTier {
   using TakeKeys = std::function<std::optional<UniqueFd>()>;
 
   // Does nothing if the configuration has no disk tier. Blocks; `manager` hears of long work.
-  // `executor` checks slots that are read and encrypts slots that are written. All are borrowed.
-  // `take_keys` is called, if blocks are encrypted, once the directory is locked, for the keys that
-  // an earlier daemon left, if any. Errors: those of OpenDiskFiles, StartIndex, KeyRing and
-  // SlotCipher.
+  // `executor` encrypts slots that are written. Slots that are read are checked by as many threads
+  // of the tier's own, which have the loop's priority because clients wait for them. All arguments
+  // are borrowed. `take_keys` is called, if blocks are encrypted, once the directory is locked, for
+  // the keys that an earlier daemon left, if any. Errors: those of OpenDiskFiles, StartIndex,
+  // KeyRing and SlotCipher.
   [[nodiscard]] static Result<std::unique_ptr<DiskTier>> Open(const Config& config,
                                                               const Clock& clock, EventLoop* loop,
                                                               Executor* executor, Log* log,
@@ -95,6 +96,7 @@ class DiskTier {
   Log* const log_;
   ServiceManager* const manager_;
   DiskStartFacts facts_;
+  std::unique_ptr<Executor> readers_;  // outlives the files, whose reads they check
   // The lock within goes last, after the index is closed.
   DiskFiles files_;
   std::shared_ptr<SlotCipher> cipher_;                           // null: nothing is encrypted

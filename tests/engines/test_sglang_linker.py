@@ -161,7 +161,7 @@ class LoadTest(LinkerTestCase):
 
 
 class PromiseTest(LinkerTestCase):
-    """What a lookup offers stays until it is loaded, and no longer."""
+    """Offered pages stay until they are loaded, and no longer."""
 
     def pinned(self):
         self.daemon.settle()

@@ -2,8 +2,10 @@
 #include "tests/model/offline_replay.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,8 @@ constexpr uint64_t kSlotsPerSlab = 64;
 constexpr uint64_t kSlabBytes = kSlotsPerSlab * 2 * kBlockBytes + 4 * kKiB;
 
 constexpr uint64_t kConversationTokens = 1536;
+// KV of Llama-3.1-8B.
+constexpr uint64_t kTokenBytes = 128 * kKiB;
 
 // Which requests are the last of a conversation that the client closes.
 std::vector<bool> Closing(const Trace& trace, double share) {
@@ -43,6 +47,12 @@ std::vector<bool> Closing(const Trace& trace, double share) {
 double PrefillMs(uint64_t tokens) {
   const auto n = static_cast<double>(tokens);
   return 0.0292 * n + 3.78e-7 * n * n;
+}
+
+// The time that a token's KV of that model takes from the tier over one bus, or from one drive.
+double LoadMs(Tier tier, uint64_t tokens) {
+  constexpr std::array<double, kTierCount> kMsAByte = {0, 1e3 / 54e9, 1e3 / 5e9};
+  return static_cast<double>(tokens * kTokenBytes) * kMsAByte[static_cast<size_t>(tier)];
 }
 
 uint32_t Slabs(uint64_t slots) {
@@ -109,16 +119,22 @@ class OfflineClient {
   void Play(const TraceRequest& request) {
     const AcquireReply found = Acquire(request.hashes, 0);
     const size_t hits = found.hits.size();
-    uint64_t asked = 0, saved = 0;
+    uint64_t asked = 0, saved = 0, possible = 0;
+    bool all_seen = true;
     for (size_t i = 0; i < request.hashes.size(); ++i) {
       const uint32_t tokens = BlockTokens(request, trace_.block_tokens, i);
-      report_.asked_tokens += tokens;
       asked += tokens;
-      if (i < hits) saved += tokens;
-      if (i < hits) report_.hit_tokens[static_cast<size_t>(found.hits[i].tier)] += tokens;
+      all_seen &= !seen_.insert(request.hashes[i]).second;
+      if (all_seen) possible += tokens;
+      if (i >= hits) continue;
+      saved += tokens;
+      report_.hit_tokens[static_cast<size_t>(found.hits[i].tier)] += tokens;
+      report_.load_ms += LoadMs(found.hits[i].tier, tokens);
     }
+    report_.asked_tokens += asked;
     report_.asked_ms += PrefillMs(asked);
     report_.saved_ms += PrefillMs(saved);
+    report_.possible_ms += PrefillMs(possible);
     const auto missing = static_cast<uint32_t>(request.hashes.size() - hits);
     std::vector<BlockHandle> held;
     for (const AcquiredBlock& hit : found.hits) held.push_back(hit.handle);
@@ -152,6 +168,7 @@ class OfflineClient {
   FakeMachine machine_;
   Cache cache_;
   PoolInfo pool_;
+  std::unordered_set<BlockHash> seen_;  // by any request
   OfflineReport report_;
 };
 

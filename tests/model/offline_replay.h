@@ -26,15 +26,23 @@ struct OfflineSizes {
 struct OfflineReport {
   uint64_t asked_tokens = 0;
   std::array<uint64_t, kTierCount> hit_tokens{};  // by Tier
-  // Milliseconds that computing all prompts would take, and those that hits spare.
+  // Milliseconds that computing all prompts would take; those that hits spare, and would spare if
+  // nothing were ever forgotten; and those for which loads of hits keep prompts waiting.
   double asked_ms = 0;
   double saved_ms = 0;
+  double possible_ms = 0;
+  double load_ms = 0;
   uint64_t disk_read_blocks = 0;
   uint64_t disk_written_blocks = 0;
 
   [[nodiscard]] double PoolHitPercent() const { return Percent(hit_tokens[0]); }
   [[nodiscard]] double TotalHitPercent() const {
     return Percent(hit_tokens[0] + hit_tokens[1] + hit_tokens[2]);
+  }
+  // The share of all computing that hits spare after their loads, and of what they could spare.
+  [[nodiscard]] double NetPercent() const { return 100 * (saved_ms - load_ms) / asked_ms; }
+  [[nodiscard]] double OfPossiblePercent() const {
+    return 100 * (saved_ms - load_ms) / possible_ms;
   }
 
  private:

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import mmap
 import os
+import pathlib
 import unittest
 
 import numpy as np
@@ -193,6 +194,27 @@ class RegionTest(RegionTestCase):
         end = self.finish(region, region.load_many(np.arange(12), hashes))
         self.assertEqual((end.copied, end.failed), (12, {}))
         np.testing.assert_array_equal(self.memory.rows[:12], before[:12])
+
+    def test_reads_that_a_load_waits_for_are_checked_at_the_loops_priority(self):
+        region, hashes = self.open_region(), hashes_of(12)
+        region = self.leave_on_disk(region, hashes)
+        self.finish(region, region.load_many(np.arange(12), hashes))
+        threads = self.daemon_threads()
+        loop = os.getpriority(os.PRIO_PROCESS, self.daemon.process_id)
+        readers = [(nice, ran_ns) for name, nice, ran_ns in threads if name.startswith("kvt-read")]
+        self.assertEqual({nice for nice, _ in readers}, {loop})
+        self.assertGreater(sum(ran_ns for _, ran_ns in readers), 0)
+        workers = {nice for name, nice, _ in threads if name.startswith("kvt-work")}
+        self.assertEqual(workers, {max(loop, 10)})
+
+    def daemon_threads(self):
+        """Returns each thread's name, its nice value and for how long it has run."""
+        threads = []
+        for thread in pathlib.Path(f"/proc/{self.daemon.process_id}/task").iterdir():
+            stat = (thread / "stat").read_text().rsplit(")", 1)[1].split()
+            ran_ns = int((thread / "schedstat").read_text().split()[0])
+            threads.append(((thread / "comm").read_text().strip(), int(stat[16]), ran_ns))
+        return threads
 
     def test_a_prefetch_brings_what_is_on_disk_to_host_memory_for_the_load(self):
         region, hashes = self.open_region(), hashes_of(12)

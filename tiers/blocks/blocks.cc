@@ -140,7 +140,6 @@ BlockFacts Blocks::FactsOf(EntryIndex index) const {
   return {.parent = lineage.ParentOf(index),
           .hash = entry.hash.Prefix64(),
           .last_use_s = entry.last_use_s,
-          .tokens = entry.tokens,
           .uses = entry.recent_uses,
           .leaves_first = entry.LeavesFirst()};
 }

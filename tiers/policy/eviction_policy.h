@@ -119,8 +119,7 @@ struct BlockFacts {
   EntryIndex parent = kNoEntry;  // the block before it in its sequence, as far as it is known
   uint64_t hash = 0;             // names the block beyond the life of its entry
   uint32_t last_use_s = 0;       // on the age clock
-  uint16_t tokens = 0;
-  uint8_t uses = 0;  // since its bytes were computed or read from disk
+  uint8_t uses = 0;              // since its bytes were computed or read from disk
   // It goes before all that do not, but not before a block that follows it.
   bool leaves_first = false;
 };

@@ -8,7 +8,9 @@
 namespace kvtier {
 namespace {
 
-constexpr uint32_t kTokensPerSample = 4096;
+// The episodes of so long are kept, in seconds, if need be of fewer blocks.
+constexpr uint32_t kSpanS = 4 * 3600;
+constexpr uint32_t kMostHalvings = 32;
 // From fewer episodes nothing is learned.
 constexpr size_t kLeastEpisodes = 256;
 // Each rate counts as if that of all classes had been observed on so many blocks besides.
@@ -33,28 +35,44 @@ size_t SurvivalTable::ClassOf(uint32_t uses) {
 }
 
 // Block hashes may differ in few of their bits only, so that these are spread first.
-bool SurvivalTable::Samples(uint64_t block, uint32_t tokens) {
-  const uint32_t one_in =
-      std::bit_ceil(kTokensPerSample / std::clamp(tokens, 1u, kTokensPerSample));
+bool SurvivalTable::Samples(uint64_t block) const {
   const uint64_t spread = (block ^ block >> 32) * 0x9E37'79B9'7F4A'7C15;
-  return (spread >> 40 & (one_in - 1)) == 0;
+  return (spread >> 24 & ((uint64_t{1} << halvings_) - 1)) == 0;
 }
 
 void SurvivalTable::BeginEpisode(uint64_t block, size_t use_class, uint32_t now_s) {
-  const auto [open, is_new] = open_.try_emplace(block, static_cast<uint32_t>(next_));
-  if (!is_new) return;
+  if (!Samples(block) || open_.contains(block)) return;
+  if (episodes_.size() == kMaxEpisodes) {
+    const Episode& oldest = episodes_[next_];
+    if (now_s < oldest.began_s + kSpanS && halvings_ < kMostHalvings) {
+      HalveSample();
+      if (!Samples(block)) return;
+    }
+  }
   if (next_ == episodes_.size()) episodes_.emplace_back();
   Episode& episode = episodes_[next_];
   const auto replaced = open_.find(episode.block);
-  if (replaced != open_.end() && replaced != open && replaced->second == next_) {
-    open_.erase(replaced);
-  }
+  if (replaced != open_.end() && replaced->second == next_) open_.erase(replaced);
   episode = {.block = block, .began_s = now_s};
   episode.use_class = static_cast<uint32_t>(use_class) & 7;
+  open_.emplace(block, static_cast<uint32_t>(next_));
   next_ = (next_ + 1) % kMaxEpisodes;
 }
 
+void SurvivalTable::HalveSample() {
+  ++halvings_;
+  std::rotate(episodes_.begin(), episodes_.begin() + static_cast<ptrdiff_t>(next_),
+              episodes_.end());
+  std::erase_if(episodes_, [this](const Episode& episode) { return !Samples(episode.block); });
+  next_ = episodes_.size() % kMaxEpisodes;
+  open_.clear();
+  for (size_t i = 0; i < episodes_.size(); ++i) {
+    if (!episodes_[i].ended) open_.emplace(episodes_[i].block, static_cast<uint32_t>(i));
+  }
+}
+
 void SurvivalTable::EndEpisode(uint64_t block, uint32_t now_s) {
+  if (!Samples(block)) return;
   const auto open = open_.find(block);
   if (open == open_.end()) return;
   Episode& episode = episodes_[open->second];
@@ -115,6 +133,9 @@ void SurvivalTable::Learn(uint32_t now_s) {
     ranks_[use_class] = RanksOf(rates);
   }
   learned_ = true;
+  const auto recent = std::ranges::count_if(
+      episodes_, [&](const Episode& episode) { return now_s < episode.began_s + kSpanS; });
+  if (halvings_ > 0 && static_cast<size_t>(recent) < kMaxEpisodes / 8) --halvings_;
 }
 
 // At a constant rate a block is used within an age with probability p = 1 - exp(-rate * width), and

@@ -79,7 +79,6 @@ class UseClassPolicy final : public EvictionPolicy {
   }
 
   void NoteUse(const BlockFacts& facts) override {
-    if (!SurvivalTable::Samples(facts.hash, facts.tokens)) return;
     survival_.EndEpisode(facts.hash, facts.last_use_s);
   }
 
@@ -114,9 +113,7 @@ class UseClassPolicy final : public EvictionPolicy {
                              .last_use_s = facts.last_use_s & kTimeMask,
                              .list = list & 7};
     // A block that its client will not use again does not tell how others of its class fare.
-    if (!facts.leaves_first && SurvivalTable::Samples(facts.hash, facts.tokens)) {
-      survival_.BeginEpisode(facts.hash, list, facts.last_use_s);
-    }
+    if (!facts.leaves_first) survival_.BeginEpisode(facts.hash, list, facts.last_use_s);
   }
   // False if the parent's count is full: the child is not counted then.
   [[nodiscard]] bool AddChild(EntryIndex parent) {

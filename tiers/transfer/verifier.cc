@@ -40,14 +40,24 @@ void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& ste
   state_.Apply(index, BlockEvent::kBeginVerify);
   ++step->left;
   state_.trace.Begin(TraceKind::kVerifyRead, index);
-  disk_.ReadAndCheck(
-      entry.disk, read->buffer.span(),
+  disk_.ReadAndCheck(entry.disk, read->buffer.span(), nullptr,
+                     [this, read](const Status& status) { OnRead(read, status); });
+}
+
+// No client waits for the check, and so it is no part of the read, whose checks go before other
+// work of the machine.
+void Verifier::OnRead(const std::shared_ptr<Read>& read, const Status& status) {
+  if (!status) {
+    ++state_.stats.disk_read_errors;
+    state_.incidents.ReportRead(read->expected.location, read->entry, status, read->verdict);
+    return Finish(read, false);
+  }
+  state_.env.executor->Run(
       [read] { read->verdict = CheckDiskSlot(read->expected, read->buffer.span()); },
-      [this, read](const Status& status) {
-        if (!status) ++state_.stats.disk_read_errors;
-        const bool good = status && read->verdict == SlotVerdict::kGood;
+      [this, read] {
+        const bool good = read->verdict == SlotVerdict::kGood;
         if (!good) {
-          state_.incidents.ReportRead(read->expected.location, read->entry, status, read->verdict);
+          state_.incidents.ReportRead(read->expected.location, read->entry, {}, read->verdict);
         }
         Finish(read, good);
       });

@@ -38,6 +38,7 @@ class Verifier {
   };
 
   void StartRead(EntryIndex entry, const std::shared_ptr<StepState>& step);
+  void OnRead(const std::shared_ptr<Read>& read, const Status& status);
   void Finish(const std::shared_ptr<Read>& read, bool good);
 
   CacheState& state_;

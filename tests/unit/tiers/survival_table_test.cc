@@ -28,14 +28,40 @@ TEST(SurvivalTableTest, ClassesAreOfUsesThatDouble) {
   }
 }
 
-TEST(SurvivalTableTest, SampleTakesOneBlockInFourThousandTokens) {
-  for (const auto& [tokens, one_in] : {std::pair{16u, 256}, {64u, 64}, {512u, 8}, {4096u, 1}}) {
-    int sampled = 0;
-    for (uint64_t i = 0; i < 100'000; ++i) {
-      sampled += SurvivalTable::Samples(i * 0x9E37'79B9'7F4A'7C15, tokens);
-    }
-    EXPECT_NEAR(sampled, 100'000 / one_in, 100'000 / one_in / 4.0) << tokens;
+TEST(SurvivalTableTest, FewBlocksAreEnoughToLearn) {
+  SurvivalTable table;
+  Watch(&table, 1, 128, kUsedOnce, 0);
+  const uint32_t end_s = Watch(&table, 1000, 128, kUsedTwice, 60);
+  table.Learn(end_s + 10'000);
+  EXPECT_GT(table.Rank(kUsedTwice, 30), 10 * table.Rank(kUsedOnce, 0));
+}
+
+TEST(SurvivalTableTest, MoreBlocksThanCanBeKeptLeaveASampleOfAll) {
+  SurvivalTable table;
+  // Blocks come back, and within the hour so many others are seen that all of these could be
+  // replaced.
+  const uint32_t end_s = Watch(&table, 1, 300, kUsedTwice, 60);
+  for (uint32_t i = 0; i < 4 * SurvivalTable::kMaxEpisodes; ++i) {
+    table.BeginEpisode(1'000'000 + i, kUsedOnce, end_s + 60);
   }
+  table.Learn(end_s + 1000);
+  EXPECT_GT(table.Rank(kUsedTwice, 30), 10 * table.Rank(kUsedOnce, 30));
+  EXPECT_LT(table.memory_bytes(), 3u << 20);
+}
+
+TEST(SurvivalTableTest, TheSampleGrowsAgainWhenBlocksHaveBecomeFew) {
+  SurvivalTable table;
+  for (uint32_t i = 0; i < 100 * SurvivalTable::kMaxEpisodes; ++i) {
+    table.BeginEpisode(1'000'000 + i, kUsedOnce, 0);
+  }
+  constexpr uint32_t kDayS = 24 * 3600;
+  for (uint32_t lesson = 0; lesson < 10; ++lesson) table.Learn(kDayS);
+  for (uint32_t i = 0; i < 2000; ++i) {
+    table.BeginEpisode(i, kUsedTwice, kDayS + i);
+    table.EndEpisode(i, kDayS + i + 60);
+  }
+  table.Learn(kDayS + 3000);
+  EXPECT_GT(table.Rank(kUsedTwice, 30), 100 * table.Rank(kUsedOnce, 30));
 }
 
 TEST(SurvivalTableTest, BeforeAnythingIsLearnedTheLongestIdleRanksLowest) {

@@ -16,14 +16,10 @@ namespace {
 
 class UseClassPolicyTest : public ::testing::Test {
  protected:
-  // Blocks of 4,096 tokens are all in the sample.
-  static constexpr uint16_t kTokens = 4096;
-
   void Insert(uint32_t block, uint8_t uses, std::optional<uint32_t> parent = std::nullopt) {
     const BlockFacts facts{.parent = parent ? EntryIndex(*parent) : kNoEntry,
                            .hash = block,
                            .last_use_s = now_s_,
-                           .tokens = kTokens,
                            .uses = uses};
     policy_->NoteUse(facts);
     policy_->Insert(EntryIndex(block), facts);
@@ -112,13 +108,12 @@ TEST_F(UseClassPolicyTest, TakesTenBytesMoreForEachBlockThanLru) {
     const BlockFacts facts{.parent = i == 0 ? kNoEntry : EntryIndex(i - 1),
                            .hash = i,
                            .last_use_s = now_s_,
-                           .tokens = 16,
                            .uses = static_cast<uint8_t>(1 + i % 20)};
     lru->Insert(EntryIndex(i), facts);
     policy_->Insert(EntryIndex(i), facts);
   }
   // The sample is bounded, whatever the pool.
-  constexpr size_t kSampleBytes = 64 * 1024;
+  constexpr size_t kSampleBytes = 2 * 1024 * 1024;
   EXPECT_LE(policy_->memory_bytes(), lru->memory_bytes() + size_t{10} * kBlocks + kSampleBytes);
 }
 

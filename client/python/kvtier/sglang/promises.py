@@ -24,7 +24,7 @@ _PROMISE_MS = 10_000
 
 @dataclass
 class _Promise:
-    """Of one page of a region: how many lookups have made it, and when the last pin ends."""
+    """One page of a region is kept: how many lookups have promised it, and when the last pin ends."""
 
     lookups: int
     until: float
@@ -78,7 +78,7 @@ class Promises:
                 self._made[region, one] = _Promise(lookups + 1, now + _PROMISE_MS / 1000)
 
     def _take(self, region: Any, hashes: Sequence[bytes]) -> list[bytes]:
-        """Those that nobody else waits for."""
+        """Returns the pages that no other lookup has promised."""
         last: list[bytes] = []
         with self._lock:
             for one in hashes:
