@@ -47,6 +47,8 @@ class Cache {
   // ReleaseQuarantine(session), because the process could still write to them.
   void CloseSession(SessionId session);
   void ReleaseQuarantine(SessionId session);
+  // Whether a closed session still keeps blocks from use, or has not given back all.
+  [[nodiscard]] bool Withholds(SessionId session) const;
   // Gives back all that the session holds in the pool: references are dropped, private blocks free,
   // for nothing may write to them any more. It happens in parts, the first of them within the call;
   // blocks that the session gets after the call are its own. Its loads there end, its waiting

@@ -261,6 +261,8 @@ void Cache::LeavePool(SessionId session, PoolId pool_id) {
   impl_->Pump();
 }
 
+bool Cache::Withholds(SessionId session) const { return impl_->sessions.Withholds(session); }
+
 void Cache::ReleaseQuarantine(SessionId session) {
   impl_->sessions.ReleaseQuarantine(session);
   impl_->Pump();
