@@ -132,10 +132,11 @@ class Cache {
   // do so in a moment: the prefix becomes the youngest, so that it is still there. Does nothing for
   // other pools, whose engines acquire at once what they find.
   void KeepForRegion(PoolId region, const BlockHash& last);
-  // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the
-  // hashes are cached and now pinned. Errors: kLimitExceeded "pin_limit".
-  [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,
-                                     int64_t ttl_ms);
+  // Keeps blocks from being forgotten until `ttl_ms` from now, whether or not the session stays; 0
+  // ends what this session has pinned. Pins of more than a minute outlive the process, where the
+  // block does. Returns how many of the hashes are cached. Errors: kLimitExceeded "pin_limit".
+  [[nodiscard]] Result<uint32_t> Pin(SessionId session, PoolId pool,
+                                     std::span<const BlockHash> hashes, int64_t ttl_ms);
   // For a Pin of several parts: adds to `*more` how many blocks of a part are cached and not pinned
   // yet. Errors: kLimitExceeded "pin_limit" if so many more may not be pinned.
   [[nodiscard]] Status MayPin(PoolId pool, std::span<const BlockHash> hashes, uint64_t* more) const;
@@ -205,7 +206,7 @@ class Cache {
   // Nothing if the block is not cached.
   [[nodiscard]] std::optional<BlockRecord> Inspect(const BlockKey& key) const;
   [[nodiscard]] BlockPast PastOf(const BlockKey& key) const;
-  // As Lookup and Pin, for a namespace that may have no pool.
+  // As Lookup and Pin, for a namespace that may have no pool. 0 ends all pins.
   [[nodiscard]] std::vector<BlockPresence> Lookup(NamespaceId namespace_id,
                                                   std::span<const BlockHash> hashes) const;
   [[nodiscard]] Result<uint32_t> Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,

@@ -224,7 +224,7 @@ TEST_F(CacheNamespacesTest, PinnedBlockDoesNotKeepHostFromAnotherModel) {
     Put(Sequence(1, 16));
     EvictFromPool();
     ASSERT_EQ(cache_->Gauges().host_blocks, 16u);
-    ASSERT_TRUE(cache_->Pin(pool_.id, {&pinned, 1}, 60'000));
+    ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, {&pinned, 1}, 60'000));
     (void)UsePool(Identity("tenant", 2, 2 * kBlockBytes), 0);
     Put(Sequence(2, 4));
     EvictFromPool();
@@ -243,7 +243,7 @@ TEST_F(CacheNamespacesTest, PinsThatAreSpreadOverAllOfHostLeaveAnotherModelHalf)
   ASSERT_EQ(cache_->Gauges().host_blocks, 32u);
   Hashes pinned;
   for (uint32_t i = 0; i < 32; i += kSlotsPerSlab) pinned.push_back(hashes[i]);
-  ASSERT_TRUE(cache_->Pin(pool_.id, pinned, 60'000));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, pinned, 60'000));
   const PoolInfo first = pool_;
   (void)UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
   Put(Sequence(2, 4));
@@ -263,7 +263,7 @@ TEST_F(CacheNamespacesTest, PinsThatAreSpreadOverAllOfTheDiskLeaveAnotherModelHa
   ASSERT_EQ(cache_->Gauges().disk_blocks, 32u);
   Hashes pinned;
   for (uint32_t i = 0; i < 32; i += kSlotsPerSlab) pinned.push_back(hashes[i]);
-  ASSERT_TRUE(cache_->Pin(pool_.id, pinned, 60'000));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, pinned, 60'000));
   const PoolInfo first = pool_;
   (void)UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
   Put(Sequence(2, 2));
