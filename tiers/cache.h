@@ -47,6 +47,8 @@ class Cache {
   // ReleaseQuarantine(session), because the process could still write to them.
   void CloseSession(SessionId session);
   void ReleaseQuarantine(SessionId session);
+  // Whether a closed session still keeps blocks from use, or has not given back all.
+  [[nodiscard]] bool Withholds(SessionId session) const;
   // Gives back all that the session holds in the pool: references are dropped, private blocks free,
   // for nothing may write to them any more. It happens in parts, the first of them within the call;
   // blocks that the session gets after the call are its own. Its loads there end, its waiting
@@ -130,10 +132,11 @@ class Cache {
   // do so in a moment: the prefix becomes the youngest, so that it is still there. Does nothing for
   // other pools, whose engines acquire at once what they find.
   void KeepForRegion(PoolId region, const BlockHash& last);
-  // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the
-  // hashes are cached and now pinned. Errors: kLimitExceeded "pin_limit".
-  [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,
-                                     int64_t ttl_ms);
+  // Keeps blocks from being forgotten until `ttl_ms` from now, whether or not the session stays; 0
+  // ends what this session has pinned. Pins of more than a minute outlive the process, where the
+  // block does. Returns how many of the hashes are cached. Errors: kLimitExceeded "pin_limit".
+  [[nodiscard]] Result<uint32_t> Pin(SessionId session, PoolId pool,
+                                     std::span<const BlockHash> hashes, int64_t ttl_ms);
   // For a Pin of several parts: adds to `*more` how many blocks of a part are cached and not pinned
   // yet. Errors: kLimitExceeded "pin_limit" if so many more may not be pinned.
   [[nodiscard]] Status MayPin(PoolId pool, std::span<const BlockHash> hashes, uint64_t* more) const;
@@ -204,7 +207,7 @@ class Cache {
   // Nothing if the block is not cached.
   [[nodiscard]] std::optional<BlockRecord> Inspect(const BlockKey& key) const;
   [[nodiscard]] BlockPast PastOf(const BlockKey& key) const;
-  // As Lookup and Pin, for a namespace that may have no pool.
+  // As Lookup and Pin, for a namespace that may have no pool. 0 ends all pins.
   [[nodiscard]] std::vector<BlockPresence> Lookup(NamespaceId namespace_id,
                                                   std::span<const BlockHash> hashes) const;
   [[nodiscard]] Result<uint32_t> Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,

@@ -261,6 +261,8 @@ void Cache::LeavePool(SessionId session, PoolId pool_id) {
   impl_->Pump();
 }
 
+bool Cache::Withholds(SessionId session) const { return impl_->sessions.Withholds(session); }
+
 void Cache::ReleaseQuarantine(SessionId session) {
   impl_->sessions.ReleaseQuarantine(session);
   impl_->Pump();
@@ -430,10 +432,11 @@ void Cache::PrefetchToHost(SessionId session, PoolId region, std::vector<BlockHa
   impl_->Pump();
 }
 
-Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, int64_t ttl_ms) {
+Result<uint32_t> Cache::Pin(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
+                            int64_t ttl_ms) {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
-  return impl_->upkeep.retention.Pin(pool->namespace_id, hashes, ttl_ms);
+  return impl_->upkeep.retention.Pin(pool->namespace_id, hashes, session, ttl_ms);
 }
 
 Status Cache::MayPin(PoolId pool_id, std::span<const BlockHash> hashes, uint64_t* more) const {
@@ -478,7 +481,7 @@ uint64_t Cache::PinnedBytes() const {
 
 Result<uint32_t> Cache::Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
                             int64_t ttl_ms) {
-  return impl_->upkeep.retention.Pin(namespace_id, hashes, ttl_ms);
+  return impl_->upkeep.retention.Pin(namespace_id, hashes, kNobody, ttl_ms);
 }
 
 EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {

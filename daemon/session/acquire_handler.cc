@@ -163,7 +163,6 @@ void AcquireHandler::OnAcquired(const Call& call,
     // and are dropped with the session if that reply never arrives. The pool is attached: a DETACH
     // would have ended the acquire.
     pools_.at(part.pool).held += part.reply.hits.size() + part.reply.new_blocks.size();
-    if (!part.reply.new_blocks.empty()) pools_.NotePrivateBlocks();
     reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit, wished));
   }
   replies_.trace().EndAcquire(call.request_id, reply);

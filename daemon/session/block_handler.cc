@@ -148,7 +148,7 @@ bool BlockHandler::PinSome(PinSteps* steps) {
   const std::span<const BlockHash> part = replies_.NextItems(steps->items, steps->done);
   steps->done += static_cast<uint32_t>(part.size());
   const Result<uint32_t> pinned =
-      steps->allowed ? cache_.Pin(steps->pool, part, steps->ttl_ms)
+      steps->allowed ? cache_.Pin(client_.session, steps->pool, part, steps->ttl_ms)
                      : cache_.MayPin(steps->pool, part, &steps->more).map([] { return 0u; });
   if (!pinned) {
     replies_.Fail(wire::Pin::kType, steps->call, pinned.error());

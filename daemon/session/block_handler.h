@@ -15,8 +15,6 @@
 
 namespace kvtier {
 
-// A client may pin blocks for a year at most. It keeps sums of times far from overflow.
-inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
 // A client may expect a sequence back within a day.
 inline constexpr int64_t kMaxReturnsInMs = int64_t{24} * 60 * 60 * 1000;
 

@@ -208,7 +208,6 @@ Status PoolHandler::OnResume(const Call& call, const wire::Resume& request) {
   wire::ResumeReply reply{
       .outcomes = cache_.Resume(*holdings, client_.session, request.pool, request.claims)};
   for (size_t i = 0; i < reply.outcomes.size(); ++i) {
-    if (reply.outcomes[i] == ResumeOutcome::kPrivate) pools_.NotePrivateBlocks();
     if (reply.outcomes[i] == ResumeOutcome::kLost) continue;
     pools_.at(request.pool).held +=
         reply.outcomes[i] == ResumeOutcome::kPrivate ? 1 : request.claims[i].references;

@@ -36,7 +36,14 @@ void Quarantine::Forget(SessionId session) {
   });
 }
 
+// A session that held many blocks gives them back after its end, and may then keep none.
+size_t Quarantine::Withholding(const Process& process) const {
+  if (!withholds_) return process.sessions.size();
+  return static_cast<size_t>(std::ranges::count_if(process.sessions, withholds_));
+}
+
 void Quarantine::WarnOfLiving(const Process& process) const {
+  if (Withholding(process) == 0) return;
   log_->Warning("session.warned",
                 "process {} has left, but lives: blocks that it had not committed and could still "
                 "write to stay out of use until it ends",
@@ -71,7 +78,7 @@ void Quarantine::OnAnswer(Place process, bool remain) {
 size_t Quarantine::sessions() const {
   return std::accumulate(
       processes_.begin(), processes_.end(), size_t{0},
-      [](size_t count, const Process& process) { return count + process.sessions.size(); });
+      [this](size_t count, const Process& process) { return count + Withholding(process); });
 }
 
 }  // namespace kvtier

@@ -31,13 +31,15 @@ class Quarantine {
   using KernelsRemain = std::function<void(int32_t pid, std::function<void(bool)> answer)>;
 
   // `released` is called, from a later event, for each session whose process has ended, and has
-  // left nothing behind. `kernels_remain` may be empty: nothing can be left.
+  // left nothing behind. `kernels_remain` may be empty: nothing can be left. `withholds` says
+  // whether a session still keeps blocks from use; without it, each does until it is released.
   Quarantine(EventLoop* loop, Log* log, std::function<void(SessionId)> released,
-             KernelsRemain kernels_remain)
+             KernelsRemain kernels_remain, std::function<bool(SessionId)> withholds = {})
       : loop_(loop),
         log_(log),
         released_(std::move(released)),
-        kernels_remain_(std::move(kernels_remain)) {}
+        kernels_remain_(std::move(kernels_remain)),
+        withholds_(std::move(withholds)) {}
   Quarantine(const Quarantine&) = delete;
   Quarantine& operator=(const Quarantine&) = delete;
 
@@ -49,7 +51,7 @@ class Quarantine {
   // `released` is not called for this session. Nothing happens if it is not waited for.
   void Forget(SessionId session);
 
-  // Sessions that wait for their processes to end.
+  // Sessions that keep blocks from use until their processes end.
   [[nodiscard]] size_t sessions() const;
 
  private:
@@ -68,6 +70,7 @@ class Quarantine {
   };
   using Place = std::list<Process>::iterator;
 
+  [[nodiscard]] size_t Withholding(const Process& process) const;
   void WarnOfLiving(const Process& process) const;
   // The pidfd has become readable: the process is gone, but its kernels may not be.
   void OnEnded(Place process);
@@ -78,6 +81,7 @@ class Quarantine {
   Log* const log_;
   const std::function<void(SessionId)> released_;
   const KernelsRemain kernels_remain_;
+  const std::function<bool(SessionId)> withholds_;
   // One entry for each living process, however often it connects, so that it cannot use up the
   // daemon's descriptors. One that has ended is not added to: its number may be another's by now.
   std::list<Process> processes_;

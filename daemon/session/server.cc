@@ -27,7 +27,7 @@ Server::Server(const SessionEnvironment& environment, PeerInspector* peers, Tena
       tenants_(std::move(tenants)),
       quarantine_(
           env_.loop, env_.log, [this](SessionId id) { env_.cache->ReleaseQuarantine(id); },
-          std::move(kernels_remain)) {}
+          std::move(kernels_remain), [this](SessionId id) { return env_.cache->Withholds(id); }) {}
 
 // The sessions hold references to members of this class, so that they go before its members do.
 Server::~Server() { DestroySessions(); }
@@ -62,12 +62,10 @@ Status Server::AdmitSocket(UniqueFd* socket) {
 void Server::OnSessionEnded(Session* session) {
   env_.kept_memories->OnSessionEnded(session->id());
   // The process has mapped the pool and may still write to blocks that only it wrote to, so that
-  // those stay out of use until it has ended. A session that never had such a block needs no
-  // quarantine.
-  if (session->had_private_blocks()) {
+  // those stay out of use until it has ended. A session that has given back all that it held needs
+  // no quarantine.
+  if (env_.cache->Withholds(session->id())) {
     quarantine_.Add(session->id(), session->TakePeer());
-  } else {
-    env_.cache->ReleaseQuarantine(session->id());
   }
   Remove(session);
 }

@@ -55,10 +55,6 @@ class Session final : public ConnectionListener {
   [[nodiscard]] SessionId id() const { return client_.session; }
   [[nodiscard]] Connection& connection() { return connection_; }
   [[nodiscard]] Summary summary() const;
-  // Whether its process may have blocks that only it writes to: those outlive the session.
-  [[nodiscard]] bool had_private_blocks() const {
-    return handlers_ != nullptr && handlers_->pools().had_private_blocks();
-  }
   // The credentials, for the quarantine. REQUIRES: the session has ended.
   [[nodiscard]] Peer TakePeer() { return std::move(client_.process); }
 

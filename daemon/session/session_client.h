@@ -76,13 +76,9 @@ class AttachedPools {
 
   // AttachedPool::held of all pools.
   [[nodiscard]] uint64_t held() const;
-  // Whether the client may have blocks that only it writes to: those outlive the session.
-  [[nodiscard]] bool had_private_blocks() const { return had_private_blocks_; }
-  void NotePrivateBlocks() { had_private_blocks_ = true; }
 
  private:
   std::unordered_map<PoolId, AttachedPool> pools_;
-  bool had_private_blocks_ = false;
 };
 
 }  // namespace kvtier

@@ -189,7 +189,7 @@ class TasksTest(LmcacheCase):
         self.assertEqual(self.look_up(self.adapter(), keys), [True] * 3)
 
     def test_wrong_options_are_refused_at_the_start(self):
-        for wrong in ({"sockett": "x"}, {"lock_ms": 0}, {"staging_bytes": "one"}):
+        for wrong in ({"sockett": "x"}, {"lock_ms": 0}, {"weights_digest": 1}):
             with self.subTest(**wrong), self.assertRaises(ValueError):
                 self.adapter(connected=False, **wrong)
 
@@ -237,6 +237,18 @@ class IdentityTest(LmcacheCase):
             self.assertEqual(self.look_up(self.adapter(), keys), [True])
             weights.write_bytes(b"another")
             self.assertEqual(self.look_up(self.adapter(), keys), [False])
+
+    def test_weights_that_differ_in_one_byte_are_told_apart_when_all_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            weights = pathlib.Path(folder) / "model.safetensors"
+            content = bytearray(8 << 20)
+            weights.write_bytes(content)
+            adapters = [self.adapter(weights_digest=one) for one in ("sample", "whole")]
+            keys = [self.stored(one, 1, model_name=folder)[0] for one in adapters]
+            content[5_000_001] ^= 1
+            weights.write_bytes(content)
+            self.assertEqual(self.look_up(self.adapter(), keys[0]), [True])
+            self.assertEqual(self.look_up(self.adapter(weights_digest="whole"), keys[1]), [False])
 
     def test_files_that_are_replaced_below_a_running_server_change_nothing_for_it(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -341,6 +353,16 @@ class LockTest(LmcacheCase):
         self.look_up(adapter, keys_of(1))
         self.assertEqual(adapter.report_status()["locked_keys"], 0)
         self.assertEqual(self.pinned(keys), 0)
+
+    def test_an_object_that_two_servers_found_stays_until_both_have_unlocked_it(self):
+        adapter, other = self.adapter(), self.adapter()
+        keys, _ = self.stored(adapter, 2)
+        for one in (adapter, other):
+            self.assertEqual(self.look_up(one, keys), [True] * 2)
+        for one, left in ((other, 2), (adapter, 0)):
+            one.submit_unlock(keys)
+            self.look_up(one, keys_of(1))
+            self.assertEqual(self.pinned(keys), left)
 
     def test_unlocking_what_is_not_locked_does_nothing(self):
         adapter = self.adapter()

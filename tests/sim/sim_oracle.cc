@@ -135,6 +135,8 @@ void SimOracle::OnTouched(uint32_t name_space, const BlockHash& hash) {
 void SimOracle::OnPinned(uint32_t name_space, const BlockHash& hash, int64_t until_ms) {
   Truth& truth = TruthOf(name_space, hash);
   truth.pinned_until_ms = std::max(truth.pinned_until_ms, until_ms);
+  constexpr int64_t kRecordedPinMs = 600'000;
+  truth.recorded_pin_ms = std::max(truth.recorded_pin_ms, until_ms + kRecordedPinMs);
 }
 
 // A pin counts as use until the tick that ends it, and so does a reference.
@@ -342,6 +344,9 @@ std::vector<BlockKey> SimOracle::OnDisk(Proof proof) const {
 }
 
 void SimOracle::BeforeCrash() {
+  for (auto& [key, truth] : truths_) {
+    if (truth.recorded_pin_ms > NowMs()) truth.pinned_until_ms = truth.recorded_pin_ms;
+  }
   erasure_cut_ = false;
   closing_.clear();
   copy_use_ms_.clear();

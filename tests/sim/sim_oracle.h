@@ -113,6 +113,7 @@ class SimOracle {
     int64_t ticked_use_ms = 0;    // the last use before a tick
     int64_t recorded_use_ms = 0;  // the last use of which the index had time to hear
     int64_t pinned_until_ms = 0;  // 0: certainly not pinned
+    int64_t recorded_pin_ms = 0;  // the latest end that a pin can have in the next process
     int64_t computed_ms = 0;      // for the last time
     uint64_t commit = 0;          // how many there had been then
     uint64_t erased = 0;          // how many erasures there had been then; 0: not since

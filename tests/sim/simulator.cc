@@ -225,7 +225,8 @@ void Simulator::Pin() {
   const SimPool pool = RandomPool();
   const std::vector<BlockHash> hashes = RandomPrefix();
   const int64_t ttl_ms = random_.Chance(0.3) ? 0 : static_cast<int64_t>(random_.Below(4 * kHourMs));
-  const auto pinned = world_.cache().Pin(world_.pool(pool).id, hashes, ttl_ms);
+  const SessionId holder(random_.Between(1, 6));
+  const auto pinned = world_.cache().Pin(holder, world_.pool(pool).id, hashes, ttl_ms);
   SIM_CHECK(pinned || pinned.error().code == ErrorCode::kLimitExceeded, pinned.error().ToString());
   const int64_t until_ms = world_.machine().clock.WallMs() + ttl_ms;
   for (const BlockHash& hash : hashes) oracle_.OnPinned(pool.name_space, hash, until_ms);
@@ -434,8 +435,9 @@ void Simulator::Quiesce() {
 // A pinned block that may not go to disk can keep a slab of the host arena from those who wait for
 // it, as long as the pin lasts.
 void Simulator::UnpinEverything() {
-  for (uint32_t name_space = 0; name_space < plan_.namespaces.size(); ++name_space) {
-    const auto unpinned = world_.cache().Pin(world_.pool({name_space, 0}).id, universe_.all(), 0);
+  const auto namespaces = static_cast<uint32_t>(world_.cache().Namespaces().size());
+  for (uint32_t id = 0; id < namespaces; ++id) {
+    const auto unpinned = world_.cache().Pin(NamespaceId(id), universe_.all(), 0);
     SIM_CHECK(unpinned.has_value(), unpinned.error().ToString());
   }
 }

@@ -30,8 +30,12 @@ class WishesTest(EngineCase, unittest.TestCase):
         counts = self.engine.metrics()
         self.assertEqual(counts["hint:kept"], PROMPTS * CACHED_TOKENS // 32)
         self.engine.kill()
+        self.daemon.kill()
+        self.daemon.start()
         engine = self.start_engine()
         self.wait_for_connection(engine)
+        for batch in range(FLOODS):
+            self.ask(300 + batch, engine)
         self.assertEqual(self.ask(100, engine), [CACHED_TOKENS] * PROMPTS)
         self.assertEqual(self.ask(101, engine), [0] * PROMPTS)
 

@@ -33,6 +33,7 @@ struct IndexRecord {
   bool verified = true;
   // The block before it in its sequence; nothing if that is not known, or there is none.
   std::optional<BlockHash> parent = {};
+  uint32_t pinned_until_s = 0;  // 0: not pinned, or so briefly that a restart may forget it
 };
 
 // Which tokens a block holds that has a record.

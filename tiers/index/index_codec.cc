@@ -211,6 +211,7 @@ RecordValue EncodeRecord(const RecordKey& key, const IndexRecord& record) {
   Put(out, record.created_s);
   Put(out, record.last_use_s);
   Put(out, record.parent.value_or(BlockHash{}));
+  Put(out, record.pinned_until_s);
   Put(out, Checksum(key, std::span(value).first(value.size() - kChecksumBytes)));
   KVT_CHECK(out == value.data() + value.size());
   return value;
@@ -232,6 +233,7 @@ Result<IndexRecord> DecodeRecord(Bytes key, Bytes value) {
   record.created_s = Take<uint32_t>(in);
   record.last_use_s = Take<uint32_t>(in);
   const auto parent = Take<BlockHash>(in);
+  record.pinned_until_s = Take<uint32_t>(in);
   // The checksum was good, but a later program may have set what this one does not know.
   if ((flags & ~(kFlagExtended | kFlagVerified | kFlagParent)) != 0) return BadValue();
   if (record.location.offset % kIoAlignment != 0) return BadValue();

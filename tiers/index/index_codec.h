@@ -8,7 +8,8 @@
 //   budget  02                  version 1, day 4, spent_bytes 8, checksum 4
 //   space   03 space 4          version 1, block_bytes 8, model 32, length 2, tenant, checksum 4
 //   record  04 space 4 hash 32  version 1, flags 1, tokens 2, generation 4, address 8,
-//                               depth 4, created_s 4, last_use_s 4, parent 32, checksum 4
+//                               depth 4, created_s 4, last_use_s 4, parent 32, pinned_until_s 4,
+//                               checksum 4
 //   erasure 05 number 4         version 1, end_hour 4, begun_s 4, length 2, tenant, checksum 4
 //   tokens  06 space 4 hash 32  version 1, ids, checksum 4
 //   distrust 07 space 4         version 1, checksum 4
@@ -37,7 +38,7 @@
 namespace kvtier {
 
 // Raised when any encoding below changes; an index of another version is rebuilt from the headers.
-inline constexpr uint8_t kIndexVersion = 3;
+inline constexpr uint8_t kIndexVersion = 4;
 
 // Which disk files an index describes, and as of when.
 struct IndexMeta {
@@ -64,7 +65,7 @@ using SingleKey = std::array<std::byte, 1>;
 using NamespaceKey = std::array<std::byte, 1 + 4>;
 using RecordKey = std::array<std::byte, 1 + 4 + 32>;
 using ErasureKey = std::array<std::byte, 1 + 4>;
-using RecordValue = std::array<std::byte, 64>;
+using RecordValue = std::array<std::byte, 68>;
 
 // The limit for the ids of one block: those of the largest, and the bytes that encryption adds.
 inline constexpr size_t kMaxTokensBytes = 1024 * sizeof(uint32_t) + 64;

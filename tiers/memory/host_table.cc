@@ -13,7 +13,7 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kMagic = "KVTHOST1";
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr uint64_t kPageBytes = 4096;
 
 constexpr uint64_t RoundUpToPage(uint64_t bytes) {
@@ -54,6 +54,7 @@ struct HostTable::SlotRecord {
   uint32_t uses;
   uint32_t last_use_s;
   uint32_t created_s;
+  uint32_t pinned_until_s;
 };
 
 namespace {
@@ -68,7 +69,7 @@ struct Layout {
 
 Layout LayoutOf(const HostTableShape& shape) {
   constexpr uint64_t kSlabRecordBytes = 8;
-  constexpr uint64_t kSlotRecordBytes = 16;
+  constexpr uint64_t kSlotRecordBytes = 20;
   Layout layout;
   layout.slots_at =
       layout.slabs_at + RoundUpToPage(shape.arena_bytes / shape.slab_bytes * kSlabRecordBytes);
@@ -115,7 +116,7 @@ Status HostTable::Check(const HostTableShape& shape, std::span<const std::byte> 
 
 HostTable::HostTable(const HostTableShape& shape, std::span<std::byte> memory)
     : shape_(shape), memory_(memory) {
-  static_assert(sizeof(Head) <= kPageBytes && sizeof(SlabRecord) == 8 && sizeof(SlotRecord) == 16);
+  static_assert(sizeof(Head) <= kPageBytes && sizeof(SlabRecord) == 8 && sizeof(SlotRecord) == 20);
   KVT_CHECK(memory.size() == BytesFor(shape));
 }
 
@@ -169,6 +170,7 @@ void HostTable::WriteFacts(SlotRecord* record, const HostSlotFacts& facts) {
   record->uses = facts.uses;
   record->last_use_s = facts.last_use_s;
   record->created_s = facts.created_s;
+  record->pinned_until_s = facts.pinned_until_s;
   StoreRecordWord(&record->word, WordOf(HostSlotState::kComplete, facts.retention));
 }
 
@@ -204,7 +206,7 @@ HostSlotState HostTable::StateOf(uint64_t address) const {
 HostSlotFacts HostTable::FactsOf(uint64_t address) const {
   const SlotRecord& record = RecordOf(address);
   return {record.uses, record.last_use_s, record.created_s,
-          static_cast<RetentionClass>(record.word >> 8 & 0xFF)};
+          static_cast<RetentionClass>(record.word >> 8 & 0xFF), record.pinned_until_s};
 }
 
 }  // namespace kvtier

@@ -33,6 +33,7 @@ struct HostSlotFacts {
   uint32_t last_use_s = 0;  // Unix time, as the following
   uint32_t created_s = 0;
   RetentionClass retention = RetentionClass::kExtended;
+  uint32_t pinned_until_s = 0;  // as in the index
   friend bool operator==(const HostSlotFacts&, const HostSlotFacts&) = default;
 };
 

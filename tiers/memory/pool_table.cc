@@ -89,7 +89,7 @@ struct PoolTable::Record {
   uint32_t uses;
   uint32_t last_use_s;
   uint32_t created_s;
-  uint32_t unused;
+  uint32_t pinned_until_s;
   uint64_t holder;  // while the block is private; see HolderWord
   uint64_t unused_too;
 };
@@ -217,6 +217,7 @@ void PoolTable::Complete(BlockIndex block, const PoolEntryFacts& facts, bool ref
   record.uses = facts.uses;
   record.last_use_s = facts.last_use_s;
   record.created_s = facts.created_s;
+  record.pinned_until_s = facts.pinned_until_s;
   RecordOf(block) = record;
   StoreState(block, referenced ? PoolEntryState::kReferenced : PoolEntryState::kCached,
              facts.retention);
@@ -236,6 +237,7 @@ void PoolTable::Update(BlockIndex block, const PoolEntryFacts& facts) {
   record.uses = facts.uses;
   record.last_use_s = facts.last_use_s;
   record.created_s = facts.created_s;
+  record.pinned_until_s = facts.pinned_until_s;
   StoreState(block, state, facts.retention);
 }
 
@@ -299,7 +301,8 @@ std::optional<PoolEntryFacts> PoolTable::FactsOf(BlockIndex block) const {
                        .retention = ReadRecordWord(StateRecord(block).word)->retention,
                        .uses = record.uses,
                        .last_use_s = record.last_use_s,
-                       .created_s = record.created_s};
+                       .created_s = record.created_s,
+                       .pinned_until_s = record.pinned_until_s};
   if (record.has_parent != 0) facts.parent = record.parent;
   if (record.has_checksum != 0) facts.checksum = record.checksum;
   return facts;

@@ -57,6 +57,7 @@ struct PoolEntryFacts {
   uint32_t uses = 0;
   uint32_t last_use_s = 0;  // Unix time, as the following
   uint32_t created_s = 0;
+  uint32_t pinned_until_s = 0;  // as in the index
   friend bool operator==(const PoolEntryFacts&, const PoolEntryFacts&) = default;
 };
 

@@ -54,6 +54,13 @@ class TenantTable {
   // was lowered.
   [[nodiscard]] uint64_t bound_bytes(Tier tier, TenantId tenant) const;
 
+  // --- pins ---
+  // By how much more is pinned now, or (modulo 2^64) less.
+  void NotePinned(TenantId tenant, uint64_t more_bytes) {
+    rows_[tenant.value].pinned_bytes += more_bytes;
+  }
+  [[nodiscard]] uint64_t pinned_bytes(TenantId tenant) const { return At(tenant).pinned_bytes; }
+
   // --- host and disk: slabs ---
   // Tenants with reserved slabs have slabs to themselves (SlotClass::group); the rest share.
   [[nodiscard]] uint32_t GroupOf(Tier tier, TenantId tenant) const {
@@ -97,6 +104,7 @@ class TenantTable {
     std::array<TierUse, kTierCount> tiers;
     std::array<int64_t, 2> ttl_ms{};  // by RetentionClass
     int64_t max_age_ms = 0;
+    uint64_t pinned_bytes = 0;
   };
 
   [[nodiscard]] const Row& At(TenantId tenant) const { return rows_[tenant.value]; }

@@ -104,7 +104,7 @@ void HostSlots::Ready(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(InOrder(index));
   state_.Apply(index, BlockEvent::kFillHostSlot);
-  state_.tables.EndHostChange(entry);
+  state_.tables.EndHostChange(index);
   entry.host_since_ds = state_.clock.NowDs();
   ++ready_blocks_;
   ++changes_;

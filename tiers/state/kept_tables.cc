@@ -14,9 +14,10 @@ std::span<std::byte> KeptTables::HostBytes(const BlockEntry& entry) {
           state_.blocks.NamespaceOf(entry).slot_bytes};
 }
 
-HostSlotFacts KeptTables::HostFactsOf(const BlockEntry& entry) const {
+HostSlotFacts KeptTables::HostFactsOf(EntryIndex index) const {
+  const BlockEntry& entry = state_.blocks.directory[index];
   return {entry.uses, state_.clock.ToWallS(entry.last_use_s), state_.clock.ToWallS(entry.created_s),
-          entry.retention};
+          entry.retention, state_.RecordedPinS(index)};
 }
 
 void KeptTables::Update(EntryIndex index) {
@@ -25,7 +26,7 @@ void KeptTables::Update(EntryIndex index) {
     if (pool.blocks.table() != nullptr) pool.blocks.RecordUse(block, PoolFactsOf(pool, index));
   });
   if (!entry.in_host() || state_.env.arena->table() == nullptr) return;
-  state_.env.arena->table()->Update(entry.host_slot.value * kHostSlotUnit, HostFactsOf(entry));
+  state_.env.arena->table()->Update(entry.host_slot.value * kHostSlotUnit, HostFactsOf(index));
 }
 
 PoolEntryFacts KeptTables::PoolFactsOf(const CachePool& pool, EntryIndex index) const {
@@ -38,7 +39,8 @@ PoolEntryFacts KeptTables::PoolFactsOf(const CachePool& pool, EntryIndex index) 
                        .retention = entry.retention,
                        .uses = entry.uses,
                        .last_use_s = state_.clock.ToWallS(entry.last_use_s),
-                       .created_s = state_.clock.ToWallS(entry.created_s)};
+                       .created_s = state_.clock.ToWallS(entry.created_s),
+                       .pinned_until_s = state_.RecordedPinS(index)};
   const PayloadChecksum* const given = state_.blocks.CommitChecksum(pool, index);
   if (given != nullptr) facts.checksum = *given;
   return facts;
@@ -57,9 +59,10 @@ void KeptTables::BeginHostChange(const BlockEntry& entry) {
                                        state_.blocks.NamespaceOf(entry).slot_bytes);
 }
 
-void KeptTables::EndHostChange(const BlockEntry& entry) {
+void KeptTables::EndHostChange(EntryIndex index) {
   if (state_.env.arena->table() == nullptr) return;
-  state_.env.arena->table()->Complete(entry.host_slot.value * kHostSlotUnit, HostFactsOf(entry));
+  const HostSlot slot = state_.blocks.directory[index].host_slot;
+  state_.env.arena->table()->Complete(slot.value * kHostSlotUnit, HostFactsOf(index));
 }
 
 SlotExpectation KeptTables::ExpectationOf(const BlockEntry& entry) {

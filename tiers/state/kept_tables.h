@@ -28,7 +28,7 @@ class KeptTables {
   // happens where there is no table. Between the two calls the slot's bytes may change. REQUIRES:
   // it has a slot.
   void BeginHostChange(const BlockEntry& entry);
-  void EndHostChange(const BlockEntry& entry);
+  void EndHostChange(EntryIndex entry);
   // A slot that holds the entry's block says this.
   [[nodiscard]] SlotExpectation ExpectationOf(const BlockEntry& entry);
   // The pool's block of the entry is whole: the table beside the pool's memory is to say so.
@@ -38,7 +38,7 @@ class KeptTables {
 
  private:
   [[nodiscard]] PoolEntryFacts PoolFactsOf(const CachePool& pool, EntryIndex entry) const;
-  [[nodiscard]] HostSlotFacts HostFactsOf(const BlockEntry& entry) const;
+  [[nodiscard]] HostSlotFacts HostFactsOf(EntryIndex entry) const;
 
   CacheState& state_;
 };

@@ -138,6 +138,8 @@ class SessionTable {
                                      const ResumeClaim& claim);
   // Frees what Close() quarantined, or will. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
+  // Whether the session is closed, and keeps blocks until ReleaseQuarantine or is giving back.
+  [[nodiscard]] bool Withholds(SessionId session) const { return closed_.contains(session); }
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
 
   // Whether the block is private to the session, and not among those that it gives back since it

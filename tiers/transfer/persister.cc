@@ -149,7 +149,7 @@ void Persister::StartWrite(EntryIndex index) {
                    .created_s = state_.clock.ToWallS(entry.created_s),
                    .last_use_s = state_.clock.ToWallS(entry.last_use_s)},
                   slot.first<kSlotHeaderBytes>());
-  state_.tables.EndHostChange(entry);
+  state_.tables.EndHostChange(index);
   read_bytes_before_write_ = state_.stats.disk_read_bytes;
   writes_.try_emplace(index, Write{HostPin(&state_, index), {&in_flight_, slot.size(), 1}});
   state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.clock.NowMs());

@@ -46,14 +46,31 @@ Status Retention::MayPin(NamespaceId namespace_id, std::span<const BlockHash> ha
     if (index != kNoEntry && !state_.Expired(state_[index]) && !state_[index].pinned()) ++*more;
   }
   const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
+  KVT_RETURN_IF_ERROR(TenantMayPin(namespace_id, *more));
   if (state_.orders.pins.size() + *more <= limit) return {};
   return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
                    fmt::format("{} blocks pinned, {} more asked for, {} allowed",
                                state_.orders.pins.size(), *more, limit));
 }
 
+// Pinned blocks stay in the lowest tier whatever the tenant stores after them: without this its own
+// pins could take its whole cap there.
+Status Retention::TenantMayPin(NamespaceId namespace_id, uint64_t more) const {
+  const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
+  const Tier lowest = state_.has_disk() ? Tier::kDisk : Tier::kHost;
+  const uint64_t cap = state_.tenants.cap_bytes(lowest, name_space.tenant);
+  if (cap == UINT64_MAX) return {};
+  const auto limit = static_cast<uint64_t>(state_.options.pin_fraction * static_cast<double>(cap));
+  const uint64_t bytes =
+      state_.tenants.pinned_bytes(name_space.tenant) + more * name_space.slot_bytes;
+  if (bytes <= limit) return {};
+  return MakeError(
+      ErrorCode::kLimitExceeded, "pin_limit",
+      fmt::format("{} bytes of the tenant's would be pinned, {} are allowed", bytes, limit));
+}
+
 Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
-                                int64_t ttl_ms) {
+                                SessionId holder, int64_t ttl_ms) {
   uint64_t more = 0;
   if (ttl_ms > 0) KVT_RETURN_IF_ERROR(MayPin(namespace_id, hashes, &more));
   const int64_t until_ms = state_.clock.AgeMs() + ttl_ms;
@@ -63,14 +80,12 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     if (index == kNoEntry || state_.Expired(state_[index])) continue;
     ++cached;
     if (ttl_ms > 0) {
-      // Others may need it for longer.
-      const int64_t others_ms = state_[index].pinned() ? state_.orders.pins.UntilMs(index) : 0;
-      state_.Pin(index, std::max(until_ms, others_ms));
+      state_.Pin(index, holder, until_ms);
       // One whose write failed before is to be on disk now.
       state_.Apply(index, BlockEvent::kAllowPersist);
       state_.QueueIfUndecided(index);
     } else {
-      state_.Unpin(index);
+      state_.Unpin(index, holder);
       // Its time may have passed while it was pinned, and it may stand among the youngest.
       if (state_.Expired(state_[index])) state_.NoteExpired(index);
     }

@@ -13,6 +13,9 @@
 
 namespace kvtier {
 
+// Blocks may be pinned for a year at most. It keeps sums of times far from overflow.
+inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
+
 struct TierQuota {
   // The tenant never takes more; 0: no cap of its own.
   uint64_t max_bytes = 0;

@@ -27,8 +27,8 @@ extern "C" {
  * blocks are there or on their way. */
 KVT_API kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count,
                                 uint32_t* accepted);
-/* Keeps blocks from being forgotten until `ttl_ms` from now; 0 unpins. `pinned` (may be NULL): how
- * many of them are cached and now pinned. */
+/* Keeps blocks from being forgotten until `ttl_ms` from now; 0 ends this connection's pins.
+ * `pinned` (may be NULL): how many of them are cached. */
 KVT_API kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
                            uint32_t* pinned);
 

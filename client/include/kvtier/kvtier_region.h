@@ -225,7 +225,7 @@ KVT_API kvt_status kvt_region_tokens_wanted(kvt_region* region, int* wanted);
 KVT_API kvt_status kvt_region_give_tokens(kvt_region* region, const kvt_hash* hashes,
                                           const uint16_t* counts, size_t count, const uint32_t* ids,
                                           size_t id_count);
-/* Keeps blocks from being forgotten until `ttl_ms` from now, as kvt_pin; 0 unpins. */
+/* Keeps blocks from being forgotten until `ttl_ms` from now, as kvt_pin. */
 KVT_API kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, size_t count,
                                   int64_t ttl_ms, uint32_t* pinned);
 

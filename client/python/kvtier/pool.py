@@ -296,9 +296,10 @@ class Pool(AttachedPool):
         return accepted.value
 
     def pin(self, hashes: Hashes, ttl_ms: int) -> int:
-        """Keeps blocks from being forgotten until `ttl_ms` from now; 0 unpins.
+        """Keeps blocks from being forgotten until `ttl_ms` from now; 0 ends this
+        connection's pins.
 
-        Returns how many of them are cached and now pinned; without a daemon 0. Raises
+        Returns how many of them are cached; without a daemon 0. Raises
         LimitExceededError (too large a share of the cache would be pinned).
         """
         joined, count = _joined(hashes)

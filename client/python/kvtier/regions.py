@@ -381,9 +381,10 @@ class Region(Scoped):
         return presence
 
     def pin(self, hashes: HashArray, ttl_ms: int) -> int:
-        """Keeps blocks from being forgotten until `ttl_ms` from now; 0 unpins. One round trip.
+        """Keeps blocks from being forgotten until `ttl_ms` from now; 0 ends this
+        connection's pins, and no other's. One round trip.
 
-        Returns how many of them are cached and now pinned. Raises LimitExceededError (too large a
+        Returns how many of them are cached. Raises LimitExceededError (too large a
         share of the cache would be pinned), UnavailableError, TimedOutError.
         """
         joined = _hash_rows(hashes)

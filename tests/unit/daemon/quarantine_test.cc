@@ -57,6 +57,23 @@ TEST_F(QuarantineTest, SaysOfAProcessThatLivesOnThatItsBlocksStayOutOfUse) {
   EXPECT_EQ(text.find(fmt::format("process {} ", ends.peer().pid)), std::string::npos) << text;
 }
 
+TEST_F(QuarantineTest, ASessionThatHasGivenAllBackSinceIsNeitherCountedNorWarnedOf) {
+  Log log{LogConfig{.level = LogLevel::kWarning}};
+  testing::internal::CaptureStderr();
+  bool withholds = true;
+  Quarantine quarantine(&loop_, &log, Releasing(), {}, [&](SessionId) { return withholds; });
+  Bystander lives;
+  quarantine.Add(SessionId(1), lives.peer());
+  EXPECT_EQ(quarantine.sessions(), 1u);
+  withholds = false;
+  EXPECT_EQ(quarantine.sessions(), 0u);
+  Timer later(&loop_);
+  bool over = false;
+  later.Start(1100, [&] { over = true; });
+  loop_.RunUntil([&] { return over; });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST_F(QuarantineTest, WaitsAsLongAsTheProcessIsOutlastedByItsKernels) {
   int asked = 0;
   Quarantine quarantine(&loop_, &log_, Releasing(), [&](int32_t, std::function<void(bool)> answer) {

@@ -447,5 +447,25 @@ TEST(Quarantine, PrivateBlocksAreWithheldUntilTheProcessIsGone) {
   EXPECT_EQ(Acquire(&client, pool, {}, 60).new_blocks.size(), 60u);
 }
 
+TEST(Quarantine, ASessionThatGaveAllItsBlocksBackKeepsNothingFromUse) {
+  // Takes blocks, gives them back, closes the connection and lives on.
+  ClientProcess holder([](const std::string& socket, const auto& answer) {
+    auto client = std::make_unique<WireClient>(socket);
+    const PoolId pool = client->Attach().pool;
+    const auto taken = Acquire(client.get(), pool, {}, 60).new_blocks;
+    client->Send(wire::Release{.pool = pool, .blocks = taken}, /*want_reply=*/true);
+    (void)client->Expect<wire::ReleaseReply>();
+    client.reset();
+    answer(static_cast<int>(taken.size()));
+  });
+  ServerUnderTest daemon;
+  ASSERT_EQ(holder.Start(daemon.socket()), 60);
+  daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.server().quarantined_sessions(), 0u); });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  EXPECT_EQ(Acquire(&client, pool, {}, 64).new_blocks.size(), 64u);
+}
+
 }  // namespace
 }  // namespace kvtier

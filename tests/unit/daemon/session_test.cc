@@ -182,6 +182,20 @@ TEST(Session, AWishIsAnsweredWithAForecast) {
   EXPECT_EQ(*reply.forecast, (LoadForecast{.load_us = 0, .ready_us = 1600}));
 }
 
+TEST(Session, AClientEndsNoPinsOfAnother) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket()), other(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  const PoolId of_other = other.Attach().pool;
+  const std::vector<BlockHash> hashes = Hashes(0, 3);
+  (void)Fill(&client, pool, hashes);
+  (void)client.Call<wire::PinReply>(wire::Pin{.pool = pool, .ttl_ms = 60'000, .hashes = hashes});
+  (void)other.Call<wire::PinReply>(wire::Pin{.pool = of_other, .ttl_ms = 0, .hashes = hashes});
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().pinned_blocks, 3u); });
+  (void)client.Call<wire::PinReply>(wire::Pin{.pool = pool, .ttl_ms = 0, .hashes = hashes});
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().pinned_blocks, 0u); });
+}
+
 TEST(Session, PinCountsWhatIsCached) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());

@@ -175,6 +175,31 @@ TEST(Store, MayHaveToWaitForAWord) {
   EXPECT_EQ(ReasonFor(store), "bad_counter");
 }
 
+TEST(Store, MayHaveItsBlocksComparedAsNumbersOfAType) {
+  Store store{PoolId{1}, 1, {{1, HashOf(2), {}, 16, 0, RetentionClass::kMemory}}};
+  const size_t plain_bytes = PayloadOf(store).size();
+  for (auto dtype = static_cast<uint8_t>(KvDtype::kFloat32);
+       dtype <= static_cast<uint8_t>(KvDtype::kInt8); ++dtype) {
+    for (const bool waits : {false, true}) {
+      store.compare = static_cast<KvDtype>(dtype);
+      store.after = waits ? std::optional(StoreAfter{64, 9}) : std::nullopt;
+      const auto decoded = Decode<Store>(PayloadOf(store));
+      ASSERT_TRUE(decoded);
+      EXPECT_EQ(decoded->compare, store.compare);
+      EXPECT_EQ(decoded->after, store.after);
+      EXPECT_EQ(decoded->items, store.items);
+    }
+  }
+  store.after.reset();
+  EXPECT_EQ(PayloadOf(store).size(), plain_bytes + 1);
+  store.compare.reset();
+  EXPECT_EQ(Decode<Store>(PayloadOf(store))->compare, std::nullopt);
+  for (const uint8_t unknown : {uint8_t{0}, uint8_t{7}, uint8_t{255}}) {
+    store.compare = static_cast<KvDtype>(unknown);
+    EXPECT_EQ(ReasonFor(store), "bad_enum");
+  }
+}
+
 TEST(Load, LargestCallFitsAFrame) {
   Load load{PoolId{1}, 1, LoadOrder::kLayers, {}};
   for (uint32_t i = 0; i < kMaxBlocksPerCall; ++i) load.items.push_back({i, HashOf(i)});

@@ -73,7 +73,7 @@ TEST_F(CacheDiskTest, DrainEndsWhenHostHasNoRoomToPassBlocksThrough) {
   CacheSetup setup{.pool_blocks = 16, .host_slots = 8, .disk_slots = 32};
   Start(setup);
   Put(Sequence(1, 8), RetentionClass::kMemory);
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 8), 60 * 60 * 1000));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 8), 60 * 60 * 1000));
   EvictFromPool();
   Put(Sequence(2, 4));
   bool done = false;
@@ -455,7 +455,7 @@ TEST_F(CacheDiskTest, VictimsAreFoundWithoutSteppingOverPinnedBlocks) {
   Start({.disk_slots = 32});
   Put(Sequence(1, 14));
   Drain();
-  ASSERT_EQ(cache_->Pin(pool_.id, Sequence(1, 14), 60 * 60 * 1000), 14u);
+  ASSERT_EQ(cache_->Pin(kAlice, pool_.id, Sequence(1, 14), 60 * 60 * 1000), 14u);
   for (uint64_t stream = 2; stream < 8; ++stream) {
     Put(Sequence(stream, 10));
     Drain();
@@ -471,8 +471,8 @@ TEST_F(CacheDiskTest, UnpinnedBlocksAreEvictedAgain) {
   Start({.disk_slots = 16});
   Put(Sequence(1, 6));
   Drain();
-  ASSERT_EQ(cache_->Pin(pool_.id, Sequence(1, 6), 60 * 60 * 1000), 6u);
-  ASSERT_EQ(cache_->Pin(pool_.id, Sequence(1, 6), 0), 6u);
+  ASSERT_EQ(cache_->Pin(kAlice, pool_.id, Sequence(1, 6), 60 * 60 * 1000), 6u);
+  ASSERT_EQ(cache_->Pin(kAlice, pool_.id, Sequence(1, 6), 0), 6u);
   for (uint64_t stream = 2; stream < 6; ++stream) {
     Put(Sequence(stream, 8));
     Drain();

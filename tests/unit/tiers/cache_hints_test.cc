@@ -77,7 +77,7 @@ TEST_P(CacheHintsTest, AClosedSequenceIsCopiedNeitherToHostNorToDisk) {
 TEST_P(CacheHintsTest, APinnedBlockIsKeptAndWrittenWhateverIsSaidOfIt) {
   StartWith({});
   PutLinked(Sequence(1, 2));
-  EXPECT_EQ(cache_->Pin(pool_.id, Sequence(1, 2), 60'000), 2u);
+  EXPECT_EQ(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 60'000), 2u);
   Hint(Sequence(1, 2), SequenceHint::kClosed);
   Drain();
   EvictFromPool();

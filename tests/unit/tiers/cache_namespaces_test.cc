@@ -227,7 +227,7 @@ TEST_F(CacheNamespacesTest, PinnedBlockDoesNotKeepHostFromAnotherModel) {
     Put(Sequence(1, 16));
     EvictFromPool();
     ASSERT_EQ(cache_->Gauges().host_blocks, 16u);
-    ASSERT_TRUE(cache_->Pin(pool_.id, {&pinned, 1}, 60'000));
+    ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, {&pinned, 1}, 60'000));
     (void)UsePool(Identity("tenant", 2, 2 * kBlockBytes), 0);
     Put(Sequence(2, 4));
     EvictFromPool();
@@ -264,7 +264,7 @@ class CachePinnedSlabsTest : public CacheNamespacesTest {
     }
     PinAll();
   }
-  void PinAll() { ASSERT_TRUE(cache_->Pin(first_.id, pinned_, 60'000)); }
+  void PinAll() { ASSERT_TRUE(cache_->Pin(kAlice, first_.id, pinned_, 60'000)); }
   void ForgetAllButThePinned() {
     const std::optional<NamespaceId> first = cache_->FindNamespace(Identity("tenant", 1));
     for (const BlockHash& hash : others_) (void)cache_->Evict({*first, hash}, std::nullopt);

@@ -92,6 +92,19 @@ TEST_F(CachePoolAdoptionTest, BlocksInAPoolAreHitsThereInTheNextProcess) {
   EXPECT_EQ(PoolGaugesNow().free, 6u);
 }
 
+TEST_F(CachePoolAdoptionTest, PinsOfBlocksThatOnlyAPoolHasOutliveADeath) {
+  Start(KeptSetup());
+  Put(Sequence(1, 10));
+  constexpr int64_t kDayMs = int64_t{24} * 60 * 60 * 1000;
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 3 * kDayMs));
+  for (int deaths = 0; deaths < 3; ++deaths) DieAlone();
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 2u);
+  cache_.reset();
+  machine_->clock.Advance(2 * kDayMs);
+  DieAlone();
+  EXPECT_EQ(InPool(Sequence(1, 10)), 2u) << "the others have passed their time to live";
+}
+
 TEST_F(CachePoolAdoptionTest, ManyDeathsLoseNothing) {
   Start(KeptSetup());
   Put(Sequence(1, 10));

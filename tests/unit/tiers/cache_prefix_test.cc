@@ -211,7 +211,7 @@ TEST_F(CachePrefixTest, ALostBlockIsNotListedAndCannotBePinned) {
   EvictEverywhere(TestHash(1, 0));
   EXPECT_FALSE(cache_->Inspect({NamespaceId(0), TestHash(1, 0)}));
   EXPECT_EQ(cache_->Walk(0, 100, 100, {}).blocks.size(), 2u);
-  EXPECT_EQ(*cache_->Pin(pool_.id, Sequence(1, 1), 1000), 0u);
+  EXPECT_EQ(*cache_->Pin(kAlice, pool_.id, Sequence(1, 1), 1000), 0u);
   EXPECT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 0)}, std::nullopt), EvictOutcome::kAbsent);
 }
 
@@ -232,7 +232,7 @@ TEST_F(CachePrefixTest, UnusableBlocksThatASessionHoldsStayUntilItReleasesThem) 
 TEST_F(CachePrefixTest, PinnedBlocksStayThoughTheyAreUnusable) {
   Start(KeepingUnusable());
   PutLinked(Sequence(1, 3));
-  ASSERT_EQ(*cache_->Pin(pool_.id, Hashes{TestHash(1, 1)}, 1'000'000), 1u);
+  ASSERT_EQ(*cache_->Pin(kAlice, pool_.id, Hashes{TestHash(1, 1)}, 1'000'000), 1u);
   EvictEverywhere(TestHash(1, 0));
   LetUnusableGo();
   EXPECT_TRUE(Presence(TestHash(1, 1)).anywhere());

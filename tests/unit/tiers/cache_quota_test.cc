@@ -126,16 +126,34 @@ TEST_F(CacheQuotaTest, LoadLargerThanTheTenantsHostCapPassesThrough) {
 }
 
 TEST_F(CacheQuotaTest, TenantWhoseBlocksAreAllPinnedIsRefusedAtItsCapAndCounted) {
-  CacheSetup setup = Setup({Quota("tenant", {}, {.max_bytes = kSlabBytes})});
-  Start(setup);
+  Start(Setup({Quota("tenant", {}, {.max_bytes = 2 * kSlabBytes})}));
   Put(Sequence(1, 8));
   Drain();
-  ASSERT_EQ(cache_->Pin(pool_.id, Sequence(1, 8), kMinuteMs), 8u);
+  ASSERT_EQ(cache_->Pin(kAlice, pool_.id, Sequence(1, 8), kMinuteMs), 8u);
+  Reconfigure(Quota("tenant", {}, {.max_bytes = kSlabBytes}));
   Put(Sequence(2, 2));
   Drain();
   EXPECT_EQ(OnDisk(Sequence(1, 8)), 8u);
   EXPECT_EQ(OnDisk(Sequence(2, 2)), 0u);
   EXPECT_EQ(Drops(Tier::kDisk, DropReason::kTenantCap), 2u);
+}
+
+TEST_F(CacheQuotaTest, ATenantPinsNoMoreThanItsShareOfItsOwnCap) {
+  CacheSetup setup = Setup({Quota("tenant", {}, {.max_bytes = kSlabBytes})});
+  setup.options.pin_fraction = 0.5;
+  Start(setup);
+  Put(Sequence(1, 8));
+  Drain();
+  ASSERT_EQ(cache_->Pin(kAlice, pool_.id, Sequence(1, 4), kMinuteMs), 4u);
+  const Result<uint32_t> more = cache_->Pin(kAlice, pool_.id, Sequence(1, 5), kMinuteMs);
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().reason, "pin_limit");
+  ASSERT_EQ(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 0), 2u);
+  EXPECT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), kMinuteMs));
+  Be("other");
+  Put(Sequence(2, 8));
+  Drain();
+  EXPECT_EQ(cache_->Pin(kAlice, pool_.id, Sequence(2, 8), kMinuteMs), 8u) << "it has no cap";
 }
 
 TEST_F(CacheQuotaTest, HostKeepsWhatIsReservedHoweverMuchOthersStore) {

@@ -88,7 +88,7 @@ TEST_F(CacheReconfigureTest, FewerPinsThanThereAreIsRefusedAndChangesNothing) {
   setup.options.pin_fraction = 0.5;
   Start(setup);
   Put(Sequence(1, 4));
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 4), 60 * kMinuteMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 4), 60 * kMinuteMs));
   const Status refused = Change([](CacheOptions* options) {
     options->pin_fraction = 0.25;
     options->memory_ttl_ms = 1000;
@@ -104,7 +104,7 @@ TEST_F(CacheReconfigureTest, PinnedBytesAreThoseOfTheSlotsPinned) {
   Start();
   EXPECT_EQ(cache_->PinnedBytes(), 0u);
   Put(Sequence(1, 3));
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 2), 60 * kMinuteMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 60 * kMinuteMs));
   EXPECT_EQ(cache_->PinnedBytes(), 2 * 2 * kBlockBytes);
 }
 

@@ -87,6 +87,116 @@ TEST_F(CacheRestartTest, TimeToLiveGoesOnWhileTheDaemonIsDown) {
   EXPECT_EQ(cache_->Gauges().disk_blocks, 0u);
 }
 
+constexpr int64_t kHourMs = 60 * 60 * 1000;
+
+TEST_F(CacheRestartTest, PinsOutliveADeathAndEndWithTheirTime) {
+  Start({.pool_blocks = 8, .host_slots = 8, .disk_slots = 16});
+  Put(Sequence(1, 4));
+  Drain();
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 4), 48 * kHourMs));
+  Settle();
+  for (int deaths = 0; deaths < 3; ++deaths) CrashAndRestart();
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 4u);
+  // Others come and go, and the time to live passes.
+  for (uint64_t stream = 2; stream < 12; ++stream) {
+    Put(Sequence(stream, 4));
+    Drain();
+  }
+  AdvanceAndTick(47 * kHourMs);
+  CrashAndRestart();
+  EXPECT_EQ(Acquire(kBob, Sequence(1, 4)).hits.size(), 4u);
+  AdvanceAndTick(kHourMs + 10 * 60'000);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
+TEST_F(CacheRestartTest, PinsOfBlocksThatOnlyHostHasOutliveADeath) {
+  Start({.pool_blocks = 16, .host_slots = 16, .keep_host = true, .disk_slots = 0});
+  Put(Sequence(1, 10));
+  EvictFromPool();
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 72 * kHourMs));
+  DieAndAdopt();
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 2u);
+  cache_.reset();
+  machine_->clock.Advance(48 * kHourMs);
+  DieAndAdopt();
+  EXPECT_EQ(cache_->Gauges().entries, 2u) << "the others have passed their time to live";
+}
+
+TEST_F(CacheRestartTest, APinThatComesWhileTheRecordIsBeingWrittenOutlivesADeath) {
+  constexpr uint32_t kMoments = 24;
+  Start({.disk_slots = 64});
+  for (uint32_t moment = 0; moment < kMoments; ++moment) {
+    Put(Sequence(moment, 1));
+    bool drained = false;
+    cache_->Drain([&] { drained = true; });
+    for (uint32_t event = 0; event < moment && !drained; ++event) machine_->loop.RunOne();
+    ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(moment, 1), 48 * kHourMs));
+    Settle();
+    EXPECT_TRUE(drained);
+  }
+  CrashAndRestart();
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, kMoments);
+}
+
+TEST_F(CacheRestartTest, PinsThatWereTakenBackDoNotComeBack) {
+  Start();
+  Put(Sequence(1, 2));
+  Drain();
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 48 * kHourMs));
+  Settle();
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), 0));
+  Settle();
+  CrashAndRestart();
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 1u);
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 0));
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 1u) << "no client of today has made this pin";
+}
+
+TEST_F(CacheRestartTest, APinOfMomentsCostsNoWriteOfTheIndexAndEndsWithTheProcess) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  const uint64_t batches = machine_->index->batches_applied();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 4), 60'000));
+    AdvanceAndTick(1000);
+    Settle();
+  }
+  EXPECT_EQ(machine_->index->batches_applied(), batches);
+  CrashAndRestart();
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
+TEST_F(CacheRestartTest, APinThatIsProlongedAgainAndAgainIsSeldomWrittenAnew) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  const uint64_t batches = machine_->index->batches_applied();
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 4), 24 * kHourMs));
+    AdvanceAndTick(1000);
+    Settle();
+  }
+  EXPECT_LE(machine_->index->batches_applied(), batches + 2);
+}
+
+TEST_F(CacheRestartTest, RecordsPinNoMoreThanClientsMay) {
+  CacheSetup setup{.disk_slots = 16};
+  setup.options.pin_fraction = 0.5;
+  Start(setup);
+  Put(Sequence(1, 16));
+  Drain();
+  IndexSnapshot snapshot = machine_->Snapshot();
+  for (IndexRecord& record : snapshot.records) record.pinned_until_s = UINT32_MAX;
+  cache_.reset();
+  machine_->Crash();
+  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), std::move(snapshot));
+  EXPECT_GT(cache_->Gauges().pinned_blocks, 0u);
+  EXPECT_LE(cache_->Gauges().pinned_blocks, 8u);
+  AdvanceAndTick(int64_t{367} * 24 * kHourMs);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
 TEST_F(CacheRestartTest, RestoredBlocksAreEvictedColdestFirst) {
   Start({.pool_blocks = 8, .host_slots = 8, .disk_slots = 8});
   Put(Sequence(1, 4));

@@ -149,7 +149,7 @@ TEST_F(CacheRetentionTest, ExpiryFreesTheSlotsOfEveryTier) {
 TEST_F(CacheRetentionTest, TimeToLiveBeginsWhenThePinEnds) {
   Start();
   Put(Sequence(1, 1), RetentionClass::kMemory);
-  const Result<uint32_t> pinned = cache_->Pin(pool_.id, Sequence(1, 1), kHourMs);
+  const Result<uint32_t> pinned = cache_->Pin(kAlice, pool_.id, Sequence(1, 1), kHourMs);
   ASSERT_TRUE(pinned);
   EXPECT_EQ(*pinned, 1u);
   AdvanceAndTick(61 * kMinuteMs);
@@ -165,7 +165,7 @@ TEST_F(CacheRetentionTest, PinnedBlocksDoNotKeepYoungerOnesFromExpiring) {
   setup.options.close_part_blocks = 2;
   Start(setup);
   Put(Sequence(1, 4));
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 4), 48 * kHourMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 4), 48 * kHourMs));
   machine_->clock.Advance(kHourMs);
   Put(Sequence(2, 4));
   machine_->clock.Advance(26 * kHourMs);
@@ -173,7 +173,7 @@ TEST_F(CacheRetentionTest, PinnedBlocksDoNotKeepYoungerOnesFromExpiring) {
   EXPECT_EQ(cache_->Gauges().entries, 4u);
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 4u);
   // Pins that are taken back do not count as use.
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 4), 0));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 4), 0));
   AdvanceAndTick(1000);
   EXPECT_EQ(cache_->Gauges().entries, 0u);
 }
@@ -181,7 +181,7 @@ TEST_F(CacheRetentionTest, PinnedBlocksDoNotKeepYoungerOnesFromExpiring) {
 TEST_F(CacheRetentionTest, PinnedBlockOutlivesPressure) {
   Start({.pool_blocks = 4, .host_slots = 8, .disk_slots = 8});
   Put(Sequence(1, 1));
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), kHourMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), kHourMs));
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 1u);
   for (uint64_t stream = 2; stream <= 12; ++stream) Put(Sequence(stream, 4));
   EXPECT_TRUE(Presence(TestHash(1, 0)).anywhere());
@@ -191,8 +191,8 @@ TEST_F(CacheRetentionTest, PinnedBlockOutlivesPressure) {
 TEST_F(CacheRetentionTest, AShorterPinDoesNotEndALongerOne) {
   Start();
   Put(Sequence(1, 1), RetentionClass::kMemory);
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), 2 * kHourMs));
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), kMinuteMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), 2 * kHourMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), kMinuteMs));
   AdvanceAndTick(kHourMs);
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 1u);
   EXPECT_TRUE(Presence(TestHash(1, 0)).anywhere());
@@ -200,11 +200,55 @@ TEST_F(CacheRetentionTest, AShorterPinDoesNotEndALongerOne) {
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
 }
 
+TEST_F(CacheRetentionTest, AClientEndsItsOwnPinsAndNobodyElses) {
+  Start();
+  Put(Sequence(1, 2));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 2 * kHourMs));
+  ASSERT_TRUE(cache_->Pin(kBob, pool_.id, Sequence(1, 2), kHourMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 0));
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 2u);
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 0)) << "it has none any more";
+  AdvanceAndTick(kHourMs - kMinuteMs);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 2u);
+  AdvanceAndTick(2 * kMinuteMs);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u) << "the end that was taken back counts no more";
+}
+
+TEST_F(CacheRetentionTest, PinsOfManyClientsEndWithTheirTimeWhoeverLetsGo) {
+  Start();
+  Put(Sequence(1, 1));
+  constexpr uint64_t kClients = 9;
+  // All but the third let go, which may share its place with others by then.
+  for (uint64_t client = 1; client <= kClients; ++client) {
+    const auto ttl_ms = static_cast<int64_t>(client) * kMinuteMs;
+    ASSERT_TRUE(cache_->Pin(SessionId(client), pool_.id, Sequence(1, 1), ttl_ms));
+  }
+  for (uint64_t client = 1; client <= kClients; ++client) {
+    if (client == 3) continue;
+    ASSERT_TRUE(cache_->Pin(SessionId(client), pool_.id, Sequence(1, 1), 0));
+  }
+  AdvanceAndTick(3 * kMinuteMs - 1000);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 1u);
+  AdvanceAndTick(kClients * kMinuteMs);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
+TEST_F(CacheRetentionTest, AnAdministratorEndsEverybodysPins) {
+  Start();
+  Put(Sequence(1, 1));
+  for (const SessionId client : {kAlice, kBob}) {
+    ASSERT_TRUE(cache_->Pin(client, pool_.id, Sequence(1, 1), kHourMs));
+  }
+  ASSERT_TRUE(cache_->Pin(NamespaceId(0), Sequence(1, 1), 2 * kHourMs));
+  ASSERT_TRUE(cache_->Pin(NamespaceId(0), Sequence(1, 1), 0));
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
 TEST_F(CacheRetentionTest, UnpinnedBlockIsLikeAnyOther) {
   Start();
   Put(Sequence(1, 1), RetentionClass::kMemory);
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), kHourMs));
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), 0));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), kHourMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), 0));
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
   AdvanceAndTick(11 * kMinuteMs);
   EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
@@ -213,7 +257,7 @@ TEST_F(CacheRetentionTest, UnpinnedBlockIsLikeAnyOther) {
 TEST_F(CacheRetentionTest, PinCountsOnlyCachedBlocks) {
   Start();
   Put(Sequence(1, 2));
-  const Result<uint32_t> pinned = cache_->Pin(pool_.id, Sequence(1, 5), kHourMs);
+  const Result<uint32_t> pinned = cache_->Pin(kAlice, pool_.id, Sequence(1, 5), kHourMs);
   ASSERT_TRUE(pinned);
   EXPECT_EQ(*pinned, 2u);
 }
@@ -223,7 +267,7 @@ TEST_F(CacheRetentionTest, PinsAreLimitedToTheirShare) {
   setup.options.pin_fraction = 0.5;
   Start(setup);
   Put(Sequence(1, 16));
-  const auto pinned = cache_->Pin(pool_.id, Sequence(1, 16), kHourMs);
+  const auto pinned = cache_->Pin(kAlice, pool_.id, Sequence(1, 16), kHourMs);
   ASSERT_FALSE(pinned);
   EXPECT_EQ(pinned.error().code, ErrorCode::kLimitExceeded);
   EXPECT_EQ(pinned.error().reason, "pin_limit");
@@ -236,14 +280,14 @@ TEST_F(CacheRetentionTest, RepeatedPinDoesNotCountTwice) {
   setup.options.pin_fraction = 0.5;
   Start(setup);
   Put(Sequence(1, 4));
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 4), kHourMs));
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 4), kHourMs));
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 4u);
 }
 
 TEST_F(CacheRetentionTest, PinOfACorruptedBlockDoesNotSaveIt) {
   Start();
   Put(Sequence(1, 1));
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), kHourMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), kHourMs));
   DrainAndRestart();
   for (std::byte& byte : file().contents()) byte = std::byte{0};
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 1));
@@ -295,7 +339,7 @@ TEST_F(CacheClockStepTest, BlocksExpireInTimeThoughTheClockWasSetBack) {
 TEST_F(CacheClockStepTest, PinsEndInTimeThoughTheClockWasSetBack) {
   Start();
   Put(Sequence(1, 1));
-  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), 5 * kMinuteMs));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 1), 5 * kMinuteMs));
   StepWall(-kHourMs);
   AdvanceAndTick(6 * kMinuteMs);
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
@@ -321,9 +365,11 @@ TEST_F(CacheClockStepTest, BlockFromTheFutureOfALaterProcessStillExpires) {
   EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
 }
 
+constexpr SessionId kClient{1};
+
 TEST(PinTable, LooksOnlyAtPinsThatHaveEndedAndAtNoMoreThanAsked) {
   PinTable pins;
-  for (uint32_t i = 0; i < 100; ++i) pins.Set(EntryIndex(i), i);
+  for (uint32_t i = 0; i < 100; ++i) pins.Set(EntryIndex(i), kClient, i);
   EXPECT_EQ(pins.TakeEnded(49, 30).size(), 30u);
   EXPECT_EQ(pins.TakeEnded(49, 30).size(), 20u);
   EXPECT_TRUE(pins.TakeEnded(49, 30).empty());
@@ -334,11 +380,11 @@ TEST(PinTable, LooksOnlyAtPinsThatHaveEndedAndAtNoMoreThanAsked) {
 
 TEST(PinTable, LaterEndReplacesTheEarlier) {
   PinTable pins;
-  pins.Set(EntryIndex(1), 10);
-  pins.Set(EntryIndex(1), 20);
+  pins.Set(EntryIndex(1), kClient, 10);
+  pins.Set(EntryIndex(1), kClient, 20);
   EXPECT_TRUE(pins.TakeEnded(15, 8).empty());
   EXPECT_EQ(pins.UntilMs(EntryIndex(1)), 20);
-  pins.Erase(EntryIndex(1));
+  pins.Release(EntryIndex(1), kNobody);
   EXPECT_TRUE(pins.TakeEnded(30, 8).empty());
 }
 

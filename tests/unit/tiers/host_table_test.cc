@@ -39,7 +39,7 @@ TEST(HostTableTest, ASlotIsCompleteFromCompleteToClear) {
   const uint64_t address = kShape.slab_bytes + 2 * kSlotBytes;
   table.BeginFill(address, kSlotBytes);
   EXPECT_EQ(table.StateOf(address), HostSlotState::kFilling);
-  const HostSlotFacts facts{.uses = 4, .last_use_s = 9, .created_s = 8};
+  const HostSlotFacts facts{.uses = 4, .last_use_s = 9, .created_s = 8, .pinned_until_s = 7};
   table.Complete(address, facts);
   // As another process sees it.
   const HostTable other(kShape, memory);

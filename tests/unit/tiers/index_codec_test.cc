@@ -43,7 +43,7 @@ bool operator==(const IndexRecord& a, const IndexRecord& b) {
   return a.key == b.key && a.location == b.location && a.generation == b.generation &&
          a.depth == b.depth && a.created_s == b.created_s && a.last_use_s == b.last_use_s &&
          a.tokens == b.tokens && a.retention == b.retention && a.verified == b.verified &&
-         a.parent == b.parent;
+         a.parent == b.parent && a.pinned_until_s == b.pinned_until_s;
 }
 
 template <typename Array>
@@ -99,7 +99,8 @@ TEST(IndexCodecTest, RandomRecordsSurviveTheRoundTrip) {
         .tokens = static_cast<uint16_t>(random.Next()),
         .retention = random.Chance(0.5) ? RetentionClass::kMemory : RetentionClass::kExtended,
         .verified = random.Chance(0.5),
-        .parent = random.Chance(0.5) ? std::optional(TestHash(random.Next(), 1)) : std::nullopt};
+        .parent = random.Chance(0.5) ? std::optional(TestHash(random.Next(), 1)) : std::nullopt,
+        .pinned_until_s = static_cast<uint32_t>(random.Next())};
     const RecordKey key = EncodeRecordKey(record.key);
     const auto decoded = DecodeRecord(key, EncodeRecord(key, record));
     ASSERT_TRUE(decoded && *decoded == record);

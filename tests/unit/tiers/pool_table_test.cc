@@ -44,6 +44,7 @@ class PoolTableTest : public ::testing::Test {
     facts.uses = 2;
     facts.last_use_s = 100;
     facts.created_s = 90;
+    facts.pinned_until_s = 80;
     return facts;
   }
 

@@ -22,7 +22,16 @@ from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
 from .._facts import short
-from .._options import IDENTITY, RETRY_MAX_MS, RETRY_MIN_MS, SOCKET, Number, Option, read_options
+from .._options import (
+    IDENTITY,
+    RETRY_MAX_MS,
+    RETRY_MIN_MS,
+    SOCKET,
+    Choice,
+    Number,
+    Option,
+    read_options,
+)
 from ..connection import DEFAULT_SOCKET
 from .model_weights import FirstEpoch, UnnamedEpoch, WeightEpoch, tell_of_clearing
 from .objects import Bytes, ObjectName, ObjectStore, SharedFile, logger, name_of
@@ -34,6 +43,7 @@ _OPTIONS: dict[str, Option] = {
     "retry_min_ms": RETRY_MIN_MS,
     "socket": SOCKET,
     "staging_bytes": Number(64 << 20, 1, 1 << 40, whole=True),
+    "weights_digest": Choice(False, {"sample": False, "whole": True}),
 }
 
 
@@ -100,7 +110,7 @@ class KvtierL2Adapter(L2AdapterInterface):
             identity["label"] = short(given["identity"])
 
         # Tasks belong to the epoch in which they were submitted.
-        self._epoch: WeightEpoch = FirstEpoch(given["identity"])
+        self._epoch: WeightEpoch = FirstEpoch(given["identity"], given["weights_digest"])
         tell_of_clearing(_begin_epoch)
 
         def new_store(staging_bytes: int, shared: SharedFile | None) -> ObjectStore:

@@ -29,10 +29,10 @@ class WeightEpoch:
 class FirstEpoch(WeightEpoch):
     """Names the weights that lie under a model's name by their content. If this machine does not have
     them and the user has named none, only this server finds the objects that it stored. label: the
-    user's name for them."""
+    user's name for them. whole: reads the files whole."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
+    def __init__(self, label: str, whole: bool = False) -> None:
+        self._label, self._whole = label, whole
         self._unnamed = unnamed_epoch()
         self._lock = threading.Lock()
         # Read once for each model: files that are replaced below running engines change nothing.
@@ -45,7 +45,7 @@ class FirstEpoch(WeightEpoch):
             return self._known[model]
 
     def _find(self, model: str) -> str:
-        found = weights(model)
+        found = weights(model, whole=self._whole)
         if found is None and not self._label:
             logger.warning(
                 "kvtier: it is not known which weights %s has: no other server is served its objects, nor "
