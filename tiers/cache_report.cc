@@ -116,16 +116,13 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.sessions = sessions.size();
   gauges.sessions_closing = sessions.closing();
   gauges.references = sessions.references();
-  gauges.loads_in_flight = up.loader.in_flight();
+  up.loader.Report(&gauges);
   gauges.offloads_in_flight = down.offloader.in_flight();
-  gauges.disk_reads_in_flight = up.loader.reads_in_flight();
   gauges.disk_writes_in_flight = down.persister.writes_in_flight();
   gauges.acquires_waiting = up.acquirer.waiting();
   gauges.regions = regions.size();
   gauges.region_blocks_in_flight = regions.in_flight();
   gauges.offloads_queued = to_host.size();
-  gauges.onload_copies_queued = up.loader.copies_queued();
-  gauges.disk_reads_queued = up.loader.reads_queued();
   gauges.disk_writes_queued = to_disk.size();
   gauges.write_budget_left_bytes = down.persister.budget_left_bytes();
   gauges.write_budget_spent_bytes = state.write_budget.state().spent_bytes;

@@ -99,11 +99,11 @@ uint32_t Connection::TakeTurn(uint32_t quantum) {
 bool Connection::Work() {
   while (MayWork()) {
     if (spent_ >= quantum_) return true;
-    if (step_) {
+    if (steps_.next) {
       // A step that could not finish waits for the next turn. If the connection was paused,
       // congested or closed within the step, Resume or Continue asks for that turn, not the caller.
-      if (step_()) return MayWork();
-      step_ = nullptr;
+      if (steps_.next()) return MayWork();
+      steps_.next = nullptr;
       continue;
     }
     if (!held_) {
@@ -276,7 +276,7 @@ void Connection::End(const Error& why, EndedBy by) {
   close_reason_ = why;
   slow_reader_.Cancel();
   outbox_.Clear();
-  step_ = nullptr;
+  steps_.next = nullptr;
   ask_listener_ = by == EndedBy::kDaemon;
   if (ask_listener_) {
     ContinueLater();

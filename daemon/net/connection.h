@@ -134,8 +134,7 @@ class Connection {
   // taken for as long as the client likes. REQUIRES: within OnFrame, at most once.
   enum class StepKind : uint8_t { kMaySend, kSendsNothing };
   void WorkInSteps(std::function<bool()> step, StepKind kind = StepKind::kMaySend) {
-    step_ = std::move(step);
-    step_kind_ = kind;
+    steps_ = {std::move(step), kind};
   }
 
   // Until Resume, no more frames are handed out. Calls nest.
@@ -161,6 +160,12 @@ class Connection {
   // shut down; OnClosed was called, or is about to be.
   enum class State : uint8_t { kOpen, kClosing, kEnding, kClosed };
 
+  // The frame that is worked on in steps, if there is one.
+  struct Steps {
+    std::function<bool()> next;
+    StepKind kind = StepKind::kMaySend;
+  };
+
   template <typename Encode>
   void SendEncoded(Encode&& encode) {
     if (!CanSend()) return;
@@ -173,7 +178,7 @@ class Connection {
   }
   // Whether a step may be done, or, without one, a frame read and handed out.
   [[nodiscard]] bool MayWork() const {
-    if (!step_ || step_kind_ == StepKind::kMaySend) return MayRead();
+    if (!steps_.next || steps_.kind == StepKind::kMaySend) return MayRead();
     return state_ == State::kOpen && pauses_ == 0;
   }
 
@@ -228,8 +233,7 @@ class Connection {
   // Taken from the decoder in a turn that was too short for it. While it is here nothing is
   // received, which would overwrite its payload.
   std::optional<wire::Frame> held_;
-  std::function<bool()> step_;
-  StepKind step_kind_ = StepKind::kMaySend;
+  Steps steps_;
   std::function<void()> on_drained_;
   Timer slow_reader_;
   Timer later_;

@@ -70,6 +70,13 @@ void Loader::TouchLoading(const CachePool& pool, EntryIndex index) {
   if (block != kNoBlock && pool.blocks[block].loading()) host_.Touch(index);
 }
 
+void Loader::Report(CacheGauges* gauges) const {
+  gauges->loads_in_flight = loading_;
+  gauges->disk_reads_in_flight = reader_.in_flight();
+  gauges->disk_reads_queued = reads_queued();
+  gauges->onload_copies_queued = copy_queue_.size() + layers_.queued();
+}
+
 void Loader::TouchHost(EntryIndex index) {
   if (state_[index].in_host()) host_.Touch(index);
 }

@@ -77,10 +77,9 @@ class Loader final : public BlockListener {
   [[nodiscard]] bool Idle() const {
     return loading_ == 0 && reader_.in_flight() == 0 && copies_.Idle();
   }
-  [[nodiscard]] uint64_t reads_in_flight() const { return reader_.in_flight(); }
-  [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size() + fetch_queue_.size(); }
-  [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
+  // Fills in the loads, reads and copies that are in flight or queued.
+  void Report(CacheGauges* gauges) const;
   // The cost, from now on, of bringing blocks to a pool of the device.
   [[nodiscard]] LoadPrices PricesNow(DeviceIndex device) const;
 

@@ -122,7 +122,6 @@ class RegionTransfers final : public BlockListener {
   using Regions = std::unordered_map<PoolId, Region>;
   enum class Outcome : uint8_t { kCopied, kSkipped, kFailed };
 
-  [[nodiscard]] Region& RegionOf(const CachePool& pool) { return regions_.at(pool.id); }
   // Whether a known block is in memory: a tier there has it, or is about to have it.
   [[nodiscard]] bool InMemory(EntryIndex entry) const;
   // Returns the block's entry, which may have ended, if no tier has the block then.
