@@ -260,10 +260,11 @@ class Cache {
 
   // Reads up to `max_blocks` blocks on disk back from disk, from `cursor` on (0 at first), and
   // checks header and payload without disturbing recency. A bad slot is quarantined as on any read.
-  void VerifyStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
-  // The same for blocks that this host wrote to the cold store or read from it, one after the
-  // other. A bad object is deleted. REQUIRES: HasColdStore().
-  void VerifyColdStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
+  // kCold: blocks that this host wrote to the cold store or read from it, one after the other; a
+  // bad object is deleted. REQUIRES, for it: HasColdStore().
+  enum class Verified : uint8_t { kDisk, kCold };
+  void VerifyStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done,
+                  Verified of = Verified::kDisk);
   [[nodiscard]] bool HasColdStore() const;
 
   [[nodiscard]] const CacheStats& stats() const;

@@ -540,14 +540,12 @@ bool Cache::Idle() const {
 
 bool Cache::AdoptionEnded() const { return impl_->upkeep.adoption.Ended(); }
 
-void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks,
-                       std::function<void(VerifyResult)> done) {
+void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done,
+                       Verified of) {
+  if (of == Verified::kCold) {
+    return impl_->upkeep.cold_verifier->Step(cursor, max_blocks, std::move(done));
+  }
   impl_->upkeep.verifier.Step(cursor, max_blocks, std::move(done));
-}
-
-void Cache::VerifyColdStep(uint64_t cursor, uint32_t max_blocks,
-                           std::function<void(VerifyResult)> done) {
-  impl_->upkeep.cold_verifier->Step(cursor, max_blocks, std::move(done));
 }
 
 bool Cache::HasColdStore() const { return impl_->upkeep.cold_verifier.has_value(); }

@@ -46,10 +46,8 @@ class Verify final : public AdminOperation {
   void Run() override {
     if (Cancelled()) return;
     auto done = WhileAlive([this](const Cache::VerifyResult& step) { OnStep(step); });
-    if (disk_ == nullptr) {
-      return cache_.VerifyColdStep(cursor_, kVerifyBatchBlocks, std::move(done));
-    }
-    cache_.VerifyStep(cursor_, kVerifyBatchBlocks, std::move(done));
+    const auto of = disk_ == nullptr ? Cache::Verified::kCold : Cache::Verified::kDisk;
+    cache_.VerifyStep(cursor_, kVerifyBatchBlocks, std::move(done), of);
   }
 
  private:

@@ -18,7 +18,7 @@ class ColdVerifier {
  public:
   explicit ColdVerifier(CacheState* state) : state_(*state) {}
 
-  // See Cache::VerifyColdStep.
+  // See Cache::VerifyStep.
   void Step(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
 
  private:

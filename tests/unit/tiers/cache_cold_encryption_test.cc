@@ -154,7 +154,8 @@ TEST_F(CacheColdEncryptionTest, VerifiesWhatItReads) {
   ExpectBytes(hashes_, Acquire(kAlice, hashes_));
   FirstObject().bytes.back() ^= std::byte{1};
   VerifyResult result;
-  cache_->VerifyColdStep(0, 100, [&](const VerifyResult& verified) { result = verified; });
+  cache_->VerifyStep(
+      0, 100, [&](const VerifyResult& verified) { result = verified; }, Cache::Verified::kCold);
   Settle();
   EXPECT_EQ(result.checked, 4u);
   EXPECT_EQ(result.bad, 1u);

@@ -60,7 +60,8 @@ TEST_F(CacheColdTest, VerifiesWhatTheStoreHasAndDeletesWhatIsDamaged) {
   store_.objects.at(Name(hashes_[1])).bytes.back() ^= std::byte{1};
   store_.objects.erase(Name(hashes_[2]));
   VerifyResult result;
-  cache_->VerifyColdStep(0, 100, [&](const VerifyResult& verified) { result = verified; });
+  cache_->VerifyStep(
+      0, 100, [&](const VerifyResult& verified) { result = verified; }, Cache::Verified::kCold);
   Settle();
   EXPECT_TRUE(result.finished);
   EXPECT_EQ(result.checked, 3u);
@@ -75,7 +76,8 @@ TEST_F(CacheColdTest, TellsOfObjectsThatTheStoreDoesNotReturn) {
   ExpectBytes(hashes_, Acquire(kAlice, hashes_));
   store_.refuses = true;
   VerifyResult result;
-  cache_->VerifyColdStep(0, 100, [&](const VerifyResult& verified) { result = verified; });
+  cache_->VerifyStep(
+      0, 100, [&](const VerifyResult& verified) { result = verified; }, Cache::Verified::kCold);
   Settle();
   EXPECT_TRUE(result.finished);
   EXPECT_EQ(result.checked, 0u);
