@@ -265,6 +265,32 @@ TEST_F(RegionTest, AStoreTellsOfEachBlockAllThatACommitDoes) {
                   wire::StoreItem{0, WireHash(2), WireHash(1), 3, 1, RetentionClass::kMemory}));
 }
 
+TEST_F(RegionTest, AStoreThatIsComparedNamesTheTypeOfItsNumbers) {
+  Open();
+  const auto stores = Record<wire::Store>();
+  const std::vector<kvt_store_block> blocks{Stored(3, 1), Stored(5, 2)};
+  const auto compared = [&](int dtype) {
+    uint64_t transfer = 7;
+    return kvt_region_store_compared(region_->get(), blocks.data(), blocks.size(),
+                                     static_cast<kvt_model_dtype>(dtype), &transfer);
+  };
+  EXPECT_EQ(compared(KVT_DTYPE_BFLOAT16), KVT_OK);
+  EXPECT_EQ(compared(KVT_DTYPE_INT8), KVT_OK);
+  (void)Store(blocks);
+  EXPECT_TRUE(connection_->Ping());
+  ASSERT_EQ(stores->size(), 3u);
+  EXPECT_EQ(stores->at(0).compare, KvDtype::kBfloat16);
+  EXPECT_EQ(stores->at(0).items.size(), 2u);
+  EXPECT_EQ(stores->at(1).compare, KvDtype::kInt8);
+  EXPECT_EQ(stores->at(2).compare, std::nullopt);
+  for (const int unknown : {0, 7}) {
+    EXPECT_EQ(compared(unknown), KVT_INVALID_ARGUMENT);
+    EXPECT_STREQ(kvt_last_error()->reason, "bad_dtype");
+  }
+  EXPECT_TRUE(connection_->Ping());
+  EXPECT_EQ(stores->size(), 3u) << "nothing was sent";
+}
+
 TEST_F(RegionTest, ALoadNamesBlocksAndTheirOrder) {
   Open();
   const auto sent = Record<wire::Load>();
