@@ -193,10 +193,6 @@ struct BlockEntry {
   [[nodiscard]] bool HoldsHostSlab(bool has_disk) const {
     return has_host_slot() && pinned() && !on_disk() && !NeedsPersist(has_disk);
   }
-  // The same, and host has the only copy that there will be.
-  [[nodiscard]] bool KeptInHost(bool has_disk, bool in_ready_pool) const {
-    return in_host() && !in_ready_pool && HoldsHostSlab(has_disk);
-  }
   // Its host slot is yet to be taken, or in use for a load: it is not the coldest after all.
   [[nodiscard]] bool PassesThroughHost() const {
     return !has_host_slot() || reading() || (loading() && (!in_host() || host_pins() > 0));

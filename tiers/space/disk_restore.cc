@@ -118,7 +118,7 @@ void DiskRestore::RestoreRecord(const IndexRecord& record, const std::vector<uin
   entry.created_s = state_.clock.FromWallS(record.created_s);
   entry.last_use_s = entry.indexed_use_s = state_.clock.FromWallS(record.last_use_s);
   if (!disk_.Adopt(index, record, slab < groups.size() ? groups[slab] : 0)) return;
-  state_.RestorePin(index, record.pinned_until_s);
+  state_.pin_records.Restore(index, record.pinned_until_s);
   state_.infinite_cache.Store(record.key.namespace_id, record.key.hash);
   if (state_.Expired(entry)) {
     disk_.Drop(index, DropReason::kExpired);

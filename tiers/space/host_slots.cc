@@ -295,7 +295,8 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
 }
 
 bool HostSlots::Kept(const BlockEntry& entry) const {
-  return entry.KeptInHost(state_.has_disk(), state_.blocks.ReadyPool(entry) != nullptr);
+  return entry.in_host() && entry.HoldsHostSlab(state_.has_disk()) &&
+         state_.blocks.ReadyPool(entry) == nullptr;
 }
 
 DropReason HostSlots::ReasonFor(const BlockEntry& entry) const {

@@ -114,7 +114,7 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
                          entry.retention,
                          entry.verified(),
                          state_.blocks.ParentHashOf(index),
-                         state_.RecordedPinS(index)});
+                         state_.pin_records.RecordedS(index)});
   const std::span<const uint32_t> token_ids = state_.token_ids.TakeUnstored(index);
   if (token_ids.empty()) return;
   batch->token_puts.push_back({{entry.namespace_id, entry.hash},

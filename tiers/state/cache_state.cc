@@ -18,10 +18,6 @@ constexpr int64_t kRecencyWrites = 32;
 // The table beside host memory learns of a block's uses once in so many seconds: so far may its
 // last use be behind after a death. A block that is used again and again costs nothing in between.
 constexpr uint32_t kTableRecencyS = 8;
-// A pin that ends so soon may end with the process: it covers the moments between a lookup and its
-// load.
-constexpr int64_t kUnrecordedPinMs = 60'000;
-constexpr int64_t kRecordedPinS = 600;
 
 }  // namespace
 
@@ -196,58 +192,18 @@ void CacheState::Touch(EntryIndex index) {
 }
 
 void CacheState::Pin(EntryIndex index, SessionId holder, int64_t until_ms) {
-  const uint32_t before_s = RecordedPinS(index);
+  const uint32_t before_s = pin_records.RecordedS(index);
   Apply(index, BlockEvent::kPin);
   orders.pins.Set(index, holder, until_ms);
-  RecordPin(index, before_s);
+  pin_records.Note(index, before_s);
 }
 
 void CacheState::Unpin(EntryIndex index, SessionId holder) {
-  const uint32_t before_s = RecordedPinS(index);
+  const uint32_t before_s = pin_records.RecordedS(index);
   orders.pins.Release(index, holder);
-  if (orders.pins.Contains(index)) return RecordPin(index, before_s);
+  if (orders.pins.Contains(index)) return pin_records.Note(index, before_s);
   Apply(index, BlockEvent::kUnpin);
-  RecordPin(index, before_s);
-}
-
-uint32_t CacheState::RecordedPinS(EntryIndex index) const {
-  if (!orders.pins.Contains(index)) return 0;
-  const int64_t until_ms = orders.pins.UntilMs(index);
-  if (until_ms - clock.AgeMs() <= kUnrecordedPinMs) return 0;
-  // The two clocks are read one after the other: a millisecond more is no ten minutes more.
-  const int64_t until_s = (until_ms + clock.WallStepMs() - 500) / 1000;
-  return static_cast<uint32_t>((until_s / kRecordedPinS + 1) * kRecordedPinS);
-}
-
-void CacheState::RecordPin(EntryIndex index, uint32_t recorded_before_s) {
-  if (RecordedPinS(index) == recorded_before_s) return;
-  tables.Update(index);
-  // A commit under way may have read the entry before: it is to be written again.
-  if (blocks.directory[index].committing()) blocks.directory[index].indexed_use_s = 0;
-  QueueRecencyUpdate(index);
-  SchedulePump();
-}
-
-bool CacheState::PinLasts(uint32_t recorded_s) const {
-  return int64_t{recorded_s} * 1000 > clock.AgeMs() + clock.WallStepMs();
-}
-
-// The tables have no checksums: the limit bounds the harm that a wrong one can do.
-void CacheState::RestorePin(EntryIndex index, uint32_t recorded_s) {
-  if (!PinLasts(recorded_s)) return;
-  const uint64_t lowest_bytes = has_disk() ? env.geometry.bytes() : env.arena->capacity_bytes();
-  const uint64_t bytes = blocks.NamespaceOf(blocks.directory[index]).slot_bytes;
-  const auto most = static_cast<uint64_t>(options.pin_fraction * static_cast<double>(lowest_bytes));
-  if (!orders.pins.Contains(index) && (orders.pins.size() + 1) * bytes > most) return;
-  const int64_t until_ms = int64_t{recorded_s} * 1000 - clock.WallStepMs();
-  Apply(index, BlockEvent::kPin);
-  orders.pins.Set(index, kNobody, std::min(until_ms, clock.AgeMs() + kMaxPinTtlMs));
-}
-
-void CacheState::AdoptPin(EntryIndex index, uint32_t recorded_s) {
-  const uint32_t before_s = RecordedPinS(index);
-  RestorePin(index, recorded_s);
-  RecordPin(index, before_s);
+  pin_records.Note(index, before_s);
 }
 
 void CacheState::NotePinnedSlabs(const BlockEntry& before, const BlockEntry& after) {

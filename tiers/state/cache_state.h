@@ -49,6 +49,7 @@
 #include "tiers/state/host_pressure.h"
 #include "tiers/state/incidents.h"
 #include "tiers/state/kept_tables.h"
+#include "tiers/state/pin_records.h"
 #include "tiers/state/pinned_slabs.h"
 #include "tiers/state/presence_feed.h"
 #include "tiers/state/token_ids.h"
@@ -86,6 +87,7 @@ class CacheState {
   HostPressure pressure;
   PinnedSlabs pinned_in_host, pinned_on_disk;
   KeptTables tables{this};
+  PinRecords pin_records{this};
   DropLog drops{this};
   Incidents incidents{this};
 
@@ -101,14 +103,6 @@ class CacheState {
   // unpinned when no holder is left; kNobody's letting go ends all pins.
   void Pin(EntryIndex index, SessionId holder, int64_t until_ms);
   void Unpin(EntryIndex index, SessionId holder = kNobody);
-  // The end of the block's pins for tables and the index, in Unix time; 0 if a restart may forget
-  // them. Rounded up to ten minutes, so that a pin that is prolonged is seldom written anew.
-  [[nodiscard]] uint32_t RecordedPinS(EntryIndex index) const;
-  // As the index has it of an earlier daemon, unless more than pin_fraction would be pinned then.
-  void RestorePin(EntryIndex index, uint32_t recorded_s);
-  // The same for what a table has, of which the index may not know.
-  void AdoptPin(EntryIndex index, uint32_t recorded_s);
-  [[nodiscard]] bool PinLasts(uint32_t recorded_s) const;
   // The block is the entry's. REQUIRES: it is committed for the entry, which has none in its pool.
   void AddPlace(CachePool* pool, BlockIndex block);
   // So many more references are held on the pool's block: it cannot be evicted.
@@ -216,8 +210,6 @@ class CacheState {
   [[nodiscard]] bool pump_scheduled() const { return pump_.scheduled() || next_part_.scheduled(); }
 
  private:
-  // Tables and index learn of the block's pins if that is not what they were told.
-  void RecordPin(EntryIndex index, uint32_t recorded_before_s);
   // The entry has changed. REQUIRES: it names its slots still, or already.
   void NotePinnedSlabs(const BlockEntry& before, const BlockEntry& after);
   // Gives the block its places in the orders of eviction anew, after its client's hint has changed.

@@ -17,7 +17,7 @@ std::span<std::byte> KeptTables::HostBytes(const BlockEntry& entry) {
 HostSlotFacts KeptTables::HostFactsOf(EntryIndex index) const {
   const BlockEntry& entry = state_.blocks.directory[index];
   return {entry.uses, state_.clock.ToWallS(entry.last_use_s), state_.clock.ToWallS(entry.created_s),
-          entry.retention, state_.RecordedPinS(index)};
+          entry.retention, state_.pin_records.RecordedS(index)};
 }
 
 void KeptTables::Update(EntryIndex index) {
@@ -40,7 +40,7 @@ PoolEntryFacts KeptTables::PoolFactsOf(const CachePool& pool, EntryIndex index) 
                        .uses = entry.uses,
                        .last_use_s = state_.clock.ToWallS(entry.last_use_s),
                        .created_s = state_.clock.ToWallS(entry.created_s),
-                       .pinned_until_s = state_.RecordedPinS(index)};
+                       .pinned_until_s = state_.pin_records.RecordedS(index)};
   const PayloadChecksum* const given = state_.blocks.CommitChecksum(pool, index);
   if (given != nullptr) facts.checksum = *given;
   return facts;

@@ -132,7 +132,7 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   if (evicted_.contains(key) || state_.BeingErased(*found)) return AdoptionDrop::kEvictedByHand;
   EntryIndex index = state_.blocks.Find(key);
   const uint32_t pinned_until_s = state_.env.arena->table()->FactsOf(slot.address).pinned_until_s;
-  if (index == kNoEntry && state_.Expired(*found) && !state_.PinLasts(pinned_until_s)) {
+  if (index == kNoEntry && state_.Expired(*found) && !state_.pin_records.Lasts(pinned_until_s)) {
     return AdoptionDrop::kExpired;
   }
   if (index != kNoEntry) {
@@ -148,7 +148,7 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   entry.uses = std::max(entry.uses, found->uses);
   entry.last_use_s = std::max(entry.last_use_s, found->last_use_s);
   host_.Adopt(index, slot.address);
-  state_.AdoptPin(index, pinned_until_s);
+  state_.pin_records.Adopt(index, pinned_until_s);
   adopted_.push_back({state_.blocks.directory.RefOf(index), entry.last_use_s});
   return std::nullopt;
 }

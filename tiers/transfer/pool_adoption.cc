@@ -144,7 +144,7 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   if (state_.BeingErased(described)) return tl::unexpected(AdoptionDrop::kEvictedByHand);
   EntryIndex index = state_.blocks.Find({pool->namespace_id, facts.hash});
   if (index == kNoEntry) {
-    if (state_.Expired(described) && !state_.PinLasts(facts.pinned_until_s))
+    if (state_.Expired(described) && !state_.pin_records.Lasts(facts.pinned_until_s))
       return tl::unexpected(AdoptionDrop::kExpired);
     index = entries_.Add(described);
   } else if (state_.blocks.BlockIn(*pool, state_[index]) != kNoBlock) {
@@ -158,7 +158,7 @@ tl::expected<EntryIndex, AdoptionDrop> PoolAdoption::AdoptBlock(CachePool* pool,
   pool->blocks.TakeCommitted(found.block, index);
   pool->blocks.Taken(found.block).since_ds = state_.clock.NowDs();
   state_.AddPlace(pool, found.block);
-  state_.AdoptPin(index, facts.pinned_until_s);
+  state_.pin_records.Adopt(index, facts.pinned_until_s);
   if (facts.checksum && !entry.in_host()) {
     pool->checksums.At(found.block.value) = facts.checksum;
   }
