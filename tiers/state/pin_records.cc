@@ -33,11 +33,15 @@ void PinRecords::Note(EntryIndex index, uint32_t recorded_before_s) {
   state_.SchedulePump();
 }
 
+// The tables have no checksums: an end that no pin has is a damaged one.
 bool PinRecords::Lasts(uint32_t recorded_s) const {
-  return int64_t{recorded_s} * 1000 > state_.clock.AgeMs() + state_.clock.WallStepMs();
+  const int64_t left_ms =
+      int64_t{recorded_s} * 1000 - (state_.clock.AgeMs() + state_.clock.WallStepMs());
+  return recorded_s % kRecordedPinS == 0 && left_ms > 0 &&
+         left_ms <= kMaxPinTtlMs + kRecordedPinS * 1000;
 }
 
-// The tables have no checksums: the limit bounds the harm that a wrong one can do.
+// The limit bounds the harm that a damaged end can do which passes for a true one.
 void PinRecords::Restore(EntryIndex index, uint32_t recorded_s) {
   if (!Lasts(recorded_s)) return;
   const uint64_t lowest_bytes =

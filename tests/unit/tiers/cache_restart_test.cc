@@ -2,6 +2,7 @@
 // The blocks that are left after a crash.
 
 #include <algorithm>
+#include <functional>
 
 #include "base/units.h"
 #include "tests/unit/tiers/cache_fixture.h"
@@ -180,21 +181,43 @@ TEST_F(CacheRestartTest, APinThatIsProlongedAgainAndAgainIsSeldomWrittenAnew) {
   EXPECT_LE(machine_->index->batches_applied(), batches + 2);
 }
 
-TEST_F(CacheRestartTest, RecordsPinNoMoreThanClientsMay) {
-  CacheSetup setup{.disk_slots = 16};
-  setup.options.pin_fraction = 0.5;
-  Start(setup);
-  Put(Sequence(1, 16));
-  Drain();
-  IndexSnapshot snapshot = machine_->Snapshot();
-  for (IndexRecord& record : snapshot.records) record.pinned_until_s = UINT32_MAX;
-  cache_.reset();
-  machine_->Crash();
-  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), std::move(snapshot));
+// A daemon begins with records that say when the pins of blocks end.
+class CachePinRecordsTest : public CacheTest {
+ protected:
+  void StartWithPins(const std::function<uint32_t(size_t)>& end_s_of) {
+    CacheSetup setup{.disk_slots = 16};
+    setup.options.pin_fraction = 0.5;
+    Start(setup);
+    Put(Sequence(1, 16));
+    Drain();
+    IndexSnapshot snapshot = machine_->Snapshot();
+    for (size_t i = 0; i < snapshot.records.size(); ++i) {
+      snapshot.records[i].pinned_until_s = end_s_of(i);
+    }
+    cache_.reset();
+    machine_->Crash();
+    cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), std::move(snapshot));
+  }
+  // Ends are recorded in tens of minutes.
+  [[nodiscard]] uint32_t InAnHour() const {
+    return static_cast<uint32_t>((machine_->clock.WallMs() / 1000 + 3600) / 600 * 600);
+  }
+};
+
+TEST_F(CachePinRecordsTest, RecordsPinNoMoreThanClientsMay) {
+  StartWithPins([this](size_t) { return InAnHour(); });
   EXPECT_GT(cache_->Gauges().pinned_blocks, 0u);
   EXPECT_LE(cache_->Gauges().pinned_blocks, 8u);
-  AdvanceAndTick(int64_t{367} * 24 * kHourMs);
+  AdvanceAndTick(2 * kHourMs);
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
+TEST_F(CachePinRecordsTest, AnEndInWhichABitHasChangedPinsNothing) {
+  for (const size_t shift : {0, 16}) {
+    cache_.reset();
+    StartWithPins([&](size_t i) { return InAnHour() ^ (1u << ((shift + i) % 32)); });
+    EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u) << shift;
+  }
 }
 
 TEST_F(CacheRestartTest, RestoredBlocksAreEvictedColdestFirst) {
