@@ -10,9 +10,10 @@ source tools/build.sh
 
 readonly asan_programs=(base_test protocol_test gpu_test tiers_cache_test tiers_storage_test
   tiers_index_test tiers_encryption_test daemon_session_test daemon_events_test daemon_server_test
-  client_calls_test client_connections_test client_regions_test client_sequences_test kvtier-sim)
+  client_calls_test client_connections_test client_regions_test client_sequences_test
+  daemon_files_test kvtier-sim)
 readonly tsan_programs=(base_test gpu_test tiers_storage_test tiers_index_test daemon_loop_test
-  daemon_metrics_test daemon_server_test)
+  daemon_metrics_test daemon_server_test daemon_files_test)
 
 ./tools/setup.sh
 
