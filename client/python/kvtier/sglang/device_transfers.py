@@ -23,8 +23,8 @@ from .device_pools import DevicePages
 from .shared_rows import SharedRows
 
 _WAIT_MS = 1000
-# The daemon takes twice as many in one call by default.
-_HASHES_PER_CALL = 8192
+#: The daemon takes twice as many in one call by default.
+HASHES_PER_CALL = 8192
 
 
 class DevicePool:
@@ -44,8 +44,8 @@ class DevicePool:
 def exists(region: Any, hashes: Sequence[bytes]) -> list[bool]:
     """Which pages the daemon has. Raises KvtierError."""
     found: list[bool] = []
-    for first in range(0, len(hashes), _HASHES_PER_CALL):
-        found += (region.lookup(hashes[first : first + _HASHES_PER_CALL]) != 0).tolist()
+    for first in range(0, len(hashes), HASHES_PER_CALL):
+        found += (region.lookup(hashes[first : first + HASHES_PER_CALL]) != 0).tolist()
     return found
 
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import KvtierError, LimitExceededError
+from .device_transfers import HASHES_PER_CALL
 from .prefixes import logger
 
-# The daemon takes twice as many in one call by default.
-_HASHES_PER_CALL = 8192
 # So long a prefix that a lookup has promised stays: the load begins some milliseconds later.
 _PROMISE_MS = 10_000
 
@@ -44,8 +43,8 @@ class Promises:
         made: list[tuple[Any, Sequence[bytes]]] = []
         try:
             for region, hashes in pages:
-                for first in range(0, len(hashes), _HASHES_PER_CALL):
-                    part = hashes[first : first + _HASHES_PER_CALL]
+                for first in range(0, len(hashes), HASHES_PER_CALL):
+                    part = hashes[first : first + HASHES_PER_CALL]
                     self._add(region, part)
                     made.append((region, part))
                     if region.pin(part, _PROMISE_MS) < len(part):
@@ -62,8 +61,8 @@ class Promises:
         for region, hashes in pages:
             last = self._take(region, hashes)
             try:
-                for first in range(0, len(last), _HASHES_PER_CALL):
-                    region.pin(last[first : first + _HASHES_PER_CALL], 0)
+                for first in range(0, len(last), HASHES_PER_CALL):
+                    region.pin(last[first : first + HASHES_PER_CALL], 0)
             except KvtierError as error:
                 logger.debug("kvtier: pages stay pinned for some seconds: %s", error)
 
