@@ -10,34 +10,63 @@ namespace kvtier {
 // One allocator serves host or disk, on the event loop only. Addresses are bytes from the start of
 // the tier; a slab is cut into slots of one size when its first slot is taken and can be cut anew
 // when its last slot is freed.
-SlabAllocator::SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes)
-    : slab_bytes_(slab_bytes), slab_header_bytes_(slab_header_bytes) {
-  KVT_CHECK(slab_bytes > slab_header_bytes);
+SlabAllocator::SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes, uint32_t drives)
+    : slab_bytes_(slab_bytes), slab_header_bytes_(slab_header_bytes), drives_(drives) {
+  KVT_CHECK(slab_bytes > slab_header_bytes && drives > 0);
+  for (uint32_t drive = 0; drive < drives; ++drive) drives_[drive].first_unassigned_hint = drive;
 }
 
 void SlabAllocator::Grow(uint64_t slabs) {
-  slabs_.resize(slabs_.size() + slabs);
+  const uint64_t first = slabs_.size();
+  slabs_.resize(first + slabs);
+  for (uint64_t slab = first; slab < slabs_.size(); ++slab) ++drives_[DriveOf(slab)].unassigned;
   unassigned_ += slabs;
+}
+
+// A class that has slots left opens a slab on each drive only while slabs are plentiful: a slab for
+// each class and drive would leave none to other classes of a small tier.
+std::optional<uint64_t> SlabAllocator::Allocate(const SlotClass& slots, EntryIndex owner) {
+  KVT_CHECK(Fits(slots.slot_bytes));
+  ClassState& state = StateOf(slots);
+  const auto drives = static_cast<uint32_t>(drives_.size());
+  const bool plenty = unassigned_ > drives;
+  for (const bool cut : {plenty, true}) {
+    for (uint32_t i = 0; i < drives; ++i) {
+      const uint32_t drive = (state.next_drive + i) % drives;
+      std::optional<uint32_t> slab = PartialSlab(drive, slots);
+      if (!slab && cut && drives_[drive].unassigned > 0) slab = CutSlab(drive, slots);
+      if (!slab) continue;
+      state.next_drive = (drive + 1) % drives;
+      return TakeFirstFree(*slab, owner);
+    }
+  }
+  return std::nullopt;
+}
+
+SlabAllocator::ClassState& SlabAllocator::StateOf(const SlotClass& slots) {
+  ClassState& state = classes_[slots];
+  state.partial.resize(drives_.size());
+  return state;
 }
 
 // `partial` is cleaned lazily: it may name slabs that have become full, are closing, or have been
 // cut for another class since they were put there. Such entries are dropped here when they come up.
-std::optional<uint64_t> SlabAllocator::Allocate(const SlotClass& slots, EntryIndex owner) {
-  KVT_CHECK(Fits(slots.slot_bytes));
-  std::vector<uint32_t>& partial = classes_[slots].partial;
+std::optional<uint32_t> SlabAllocator::PartialSlab(uint32_t drive, const SlotClass& slots) {
+  std::vector<uint32_t>& partial = StateOf(slots).partial[drive];
   while (!partial.empty()) {
     const Slab& candidate = slabs_[partial.back()];
-    if (candidate.slots == slots && !candidate.full() && !candidate.closing) {
-      return TakeFirstFree(partial.back(), owner);
-    }
+    if (candidate.slots == slots && !candidate.full() && !candidate.closing) return partial.back();
     partial.pop_back();
   }
-  if (unassigned_ == 0) return std::nullopt;
-  uint32_t& slab = first_unassigned_hint_;
-  // No unassigned slab lies below the hint, and there is one at least: the search ends.
-  while (slabs_[slab].slots.slot_bytes != 0) ++slab;
+  return std::nullopt;
+}
+
+// No unassigned slab of the drive lies below the hint, and there is one at least: the search ends.
+uint32_t SlabAllocator::CutSlab(uint32_t drive, const SlotClass& slots) {
+  uint32_t& slab = drives_[drive].first_unassigned_hint;
+  while (slabs_[slab].slots.slot_bytes != 0) slab += static_cast<uint32_t>(drives_.size());
   Assign(slab, slots);
-  return TakeFirstFree(slab, owner);
+  return slab;
 }
 
 // The address comes from an index that may be damaged or that may describe other files. Whatever
@@ -67,7 +96,7 @@ void SlabAllocator::Free(uint64_t address) {
   // The slots of a closing slab are not given to its class again: the slab is to become empty.
   if (!slab.closing) {
     ClassState& state = classes_[slab.slots];
-    if (slab.full()) state.partial.push_back(slab_number);
+    if (slab.full()) state.partial[DriveOf(slab_number)].push_back(slab_number);
     ++state.free_slots;
   }
   slab.owners[slot] = kFree;
@@ -122,11 +151,12 @@ void SlabAllocator::Assign(uint32_t slab_number, const SlotClass& slots) {
   Slab& slab = slabs_[slab_number];
   slab.slots = slots;
   slab.owners.assign(SlotsPerSlab(slots.slot_bytes), kFree);
-  ClassState& state = classes_[slots];
-  state.partial.push_back(slab_number);
+  ClassState& state = StateOf(slots);
+  state.partial[DriveOf(slab_number)].push_back(slab_number);
   state.free_slots += slab.owners.size();
   if (slots.group >= group_slabs_.size()) group_slabs_.resize(slots.group + 1);
   ++group_slabs_[slots.group];
+  --drives_[DriveOf(slab_number)].unassigned;
   --unassigned_;
 }
 
@@ -141,7 +171,9 @@ void SlabAllocator::Unassign(uint32_t slab_number) {
     --group_slabs_[slab.slots.group];
   }
   slab = Slab{};
-  first_unassigned_hint_ = std::min(first_unassigned_hint_, slab_number);
+  Drive& drive = drives_[DriveOf(slab_number)];
+  drive.first_unassigned_hint = std::min(drive.first_unassigned_hint, slab_number);
+  ++drive.unassigned;
   ++unassigned_;
 }
 

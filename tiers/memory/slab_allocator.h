@@ -30,13 +30,16 @@ struct SlotClassHash {
 // Event loop only. Addresses are byte offsets in the arena.
 class SlabAllocator {
  public:
-  // Slots of a slab begin `slab_header_bytes` after its start.
-  SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes);
+  // Slots of a slab begin `slab_header_bytes` after its start. Slab `n` lies on drive `n` modulo
+  // `drives`.
+  SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes, uint32_t drives = 1);
 
   // Adds slabs at the end of the arena.
   void Grow(uint64_t slabs);
 
-  // A slot of the class, or nothing when neither a slot of it nor an unassigned slab is free.
+  // A slot of the class, or nothing when neither a slot of it nor an unassigned slab is free. The
+  // slots of a class go round the drives, so that blocks written together are read from all of them
+  // together.
   // REQUIRES: Fits(slots.slot_bytes).
   [[nodiscard]] std::optional<uint64_t> Allocate(const SlotClass& slots, EntryIndex owner);
   // Takes the slot at `address`, as found on disk. False if it is taken, out of bounds, not on a
@@ -97,12 +100,26 @@ class SlabAllocator {
     std::vector<uint32_t> owners;
     [[nodiscard]] bool full() const { return used == owners.size(); }
   };
+  struct Drive {
+    uint64_t unassigned = 0;
+    uint32_t first_unassigned_hint = 0;  // no slab of the drive below it is unassigned
+  };
   struct ClassState {
-    // Slabs that had a free slot when pushed; the last is tried first, stale ones are skipped.
-    std::vector<uint32_t> partial;
+    // By drive, slabs that had a free slot when pushed; the last is tried first, stale ones are
+    // skipped.
+    std::vector<std::vector<uint32_t>> partial;
+    uint32_t next_drive = 0;
     uint64_t free_slots = 0;
   };
 
+  [[nodiscard]] uint32_t DriveOf(uint64_t slab) const {
+    return static_cast<uint32_t>(slab % drives_.size());
+  }
+  [[nodiscard]] ClassState& StateOf(const SlotClass& slots);
+  // A slab of the drive that has a free slot of the class.
+  [[nodiscard]] std::optional<uint32_t> PartialSlab(uint32_t drive, const SlotClass& slots);
+  // REQUIRES: the drive has an unassigned slab.
+  [[nodiscard]] uint32_t CutSlab(uint32_t drive, const SlotClass& slots);
   void Assign(uint32_t slab, const SlotClass& slots);
   void Unassign(uint32_t slab);
   uint64_t Take(uint32_t slab, uint32_t slot, EntryIndex owner);
@@ -112,8 +129,8 @@ class SlabAllocator {
   const uint64_t slab_bytes_;
   const uint64_t slab_header_bytes_;
   std::vector<Slab> slabs_;
-  uint64_t unassigned_ = 0;
-  uint32_t first_unassigned_hint_ = 0;  // no slab below it is unassigned
+  std::vector<Drive> drives_;
+  uint64_t unassigned_ = 0;  // of all drives
   std::unordered_map<SlotClass, ClassState, SlotClassHash> classes_;
   std::vector<uint64_t> group_slabs_;  // by group
   uint64_t closing_slabs_ = 0;

@@ -28,7 +28,8 @@ bool IsForSpace(DropReason reason) {
 
 DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
     : state_(*state),
-      allocator_(state->options.slab_bytes, kSlabHeaderBytes),
+      allocator_(state->options.slab_bytes, kSlabHeaderBytes,
+                 std::max(state->env.geometry.files, 1u)),
       committer_(state, this),
       leaving_(&state->tenants, &allocator_),
       slab_headers_(&state->env),

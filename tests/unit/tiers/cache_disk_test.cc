@@ -451,6 +451,20 @@ TEST_F(CacheDiskTest, BlocksAreStripedOverAllFiles) {
   }
 }
 
+// A slab has more slots than the prefix has blocks: one open slab would put all on one drive.
+TEST_F(CacheDiskTest, AShortPrefixIsReadFromAllDrives) {
+  Start({.pool_blocks = 32, .host_slots = 32, .disk_slots = 64, .disk_files = 4});
+  Put(Sequence(1, 8));
+  DrainAndRestart();
+  std::array<size_t, 4> before{};
+  for (uint32_t drive = 0; drive < 4; ++drive) before[drive] = file(drive).reads();
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 8));
+  EXPECT_EQ(LastProgress(reply.load).ready, 8u);
+  for (uint32_t drive = 0; drive < 4; ++drive) {
+    EXPECT_EQ(file(drive).reads() - before[drive], 2u) << "drive " << drive;
+  }
+}
+
 TEST_F(CacheDiskTest, VictimsAreFoundWithoutSteppingOverPinnedBlocks) {
   Start({.disk_slots = 32});
   Put(Sequence(1, 14));
