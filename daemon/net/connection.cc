@@ -89,7 +89,7 @@ uint32_t Connection::TakeTurn(uint32_t quantum) {
   batching_ = false;
   Flush();
   if (more) {
-    turns_.ReadyLater();
+    turns_.Ready();
   } else {
     WaitForMore();
   }
@@ -202,7 +202,7 @@ void Connection::GiveBackMemory() {
 void Connection::Resume() {
   KVT_CHECK(pauses_ > 0);
   --pauses_;
-  if (MayWork() && !batching_) turns_.ReadyLater();
+  if (MayWork() && !batching_) turns_.Ready();
 }
 
 // Congestion is judged before sending: bytes that the kernel takes in this call count again in
@@ -302,7 +302,7 @@ void Connection::Continue() {
   }
   if (state_ == State::kClosed) return listener_->OnClosed(close_reason_);
   if (on_drained_ && !congested_) std::exchange(on_drained_, nullptr)();
-  if (MayWork()) turns_.ReadyLater();
+  if (MayWork()) turns_.Ready();
 }
 
 void SendRefusal(int socket, const Error& error) {

@@ -43,13 +43,6 @@ FairTurns::Member::~Member() {
 }
 
 void FairTurns::Member::Ready() {
-  if (waiting_) return;
-  if (turns_->waiting_ > 0) return turns_->Enqueue(this);
-  // No other connection waits, and so none is owed anything.
-  (void)turns_->TakeTurn(this, kTurnPrice);
-}
-
-void FairTurns::Member::ReadyLater() {
   if (!waiting_) turns_->Enqueue(this);
 }
 

@@ -57,18 +57,17 @@ class FairTurns {
   class Member {
    public:
     // `take_turn` works until it has spent about its quantum or has nothing left to do, and returns
-    // the price. It asks for its next turn with ReadyLater.
+    // the price. It asks for its next turn with Ready.
     Member(FairTurns* turns, const std::string& tenant,
            std::function<uint32_t(uint32_t quantum)> take_turn);
     ~Member();
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
-    // Says that the member has something to do. If no other connection waits, the turn is taken
-    // within the call: for events of the loop that nothing else has called.
+    // Says that the member has something to do. The turn is taken in a later event even if nobody
+    // else waits: the loop may not have heard yet of others whose sockets are readable by now, and
+    // six hundred that took their turns while they were heard of would hold up the last of them.
     void Ready();
-    // The same, but the turn is always taken in a later event.
-    void ReadyLater();
 
    private:
     friend class FairTurns;
