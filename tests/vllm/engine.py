@@ -9,9 +9,11 @@ replies and log; the answer is the engine's process id. {"wait": id} is answered
 status of one that ends.
 
 options: of KvtierConnector; null: vLLM has no connector; "engine": {...}: more arguments of vllm.LLM,
-which are no reason for a connector; "idle_check_s": how often links to the daemon that nothing uses
-look whether it is there; "claims": the name of its weights, whatever they are. Each line of the requests is one, for example
-{"op": "generate", "prompts": [[3, 4, 5]]}; the reply is one line, too.
+which are no reason for a connector; "connectors": [...]: those of a MultiConnector, in which "kvtier"
+stands for ours; "environment": {...}: more of it; "idle_check_s": how often links to the daemon that
+nothing uses look whether it is there; "claims": the name of its weights, whatever they are. Each line
+of the requests is one, for example {"op": "generate", "prompts": [[3, 4, 5]]}; the reply is one line,
+too.
 """
 
 import ctypes
@@ -27,7 +29,11 @@ BLOCK_TOKENS = 32
 STEPS_TO_SETTLE = 10_000
 PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 16
-VLLM_METRICS = {"vllm:num_preemptions": "preemptions", "vllm:prefix_cache_hits": "hits"}
+VLLM_METRICS = {
+    "vllm:num_preemptions": "preemptions",
+    "vllm:prefix_cache_hits": "hits",
+    "vllm:external_prefix_cache_hits": "external",
+}
 # Modules that every engine imports.
 MODULES = (
     "vllm.v1.engine.llm_engine",
@@ -56,12 +62,23 @@ def transfer_config(options):
 
     # A tiny model computes faster than a disk reads.
     options.setdefault("always_load", True)
+    connectors = options.pop("connectors", None)
+    ours = {
+        "kv_connector": "KvtierConnector",
+        "kv_connector_module_path": "kvtier.vllm",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": options,
+    }
+    if connectors is None:
+        return KVTransferConfig(**ours)
     return KVTransferConfig(
-        kv_connector="KvtierConnector",
-        kv_connector_module_path="kvtier.vllm",
+        kv_connector="MultiConnector",
         kv_role="kv_both",
         kv_load_failure_policy="recompute",
-        kv_connector_extra_config=options,
+        kv_connector_extra_config={
+            "connectors": [ours if one == "kvtier" else one for one in connectors]
+        },
     )
 
 
@@ -91,7 +108,8 @@ def make_engine(model, options):
 
 
 def generate(engine, request):
-    """The tokens of each prompt, and how many of the prompt's came from a cache."""
+    """Returns the tokens of each prompt, how many of the prompt's came from a cache, and what connectors
+    tell the engine that goes on with it."""
     from vllm import SamplingParams
 
     parameters = SamplingParams(
@@ -99,6 +117,10 @@ def generate(engine, request):
     )
     if "hints" in request:
         parameters.extra_args = {"kv_transfer_params": {"kvtier": request["hints"]}}
+    if "transfer" in request:
+        parameters = [parameters.clone() for _ in request["transfer"]]
+        for one, transfer in zip(parameters, request["transfer"]):
+            one.extra_args = {"kv_transfer_params": transfer}
     salt = {"cache_salt": request["cache_salt"]} if "cache_salt" in request else {}
     adapter = None
     if "adapter" in request:
@@ -111,6 +133,7 @@ def generate(engine, request):
     return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "cached": [output.num_cached_tokens for output in outputs],
+        "transfer": [output.kv_transfer_params for output in outputs],
     }
 
 
@@ -140,8 +163,8 @@ def reload(engine, request):
 
 def metrics(engine, request):
     """The connector's figures in vLLM's registry: {"load:copied": 12, ...} and what
-    else there is by the last word of its name, the smallest of several; of vLLM "preemptions", and
-    "hits", the tokens that its own cache had."""
+    else there is by the last word of its name, the smallest of several; of vLLM "preemptions",
+    "hits", the tokens that its own cache had, and "external", those that connectors brought."""
     found = {}
     for metric in engine.get_metrics():
         if metric.name in VLLM_METRICS:
@@ -157,6 +180,7 @@ def metrics(engine, request):
 
 
 def run_engine(model, options, requests, replies):
+    os.environ.update((options or {}).pop("environment", {}))
     if options is not None and "idle_check_s" in options:
         from kvtier import _link
 

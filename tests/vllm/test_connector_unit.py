@@ -215,6 +215,16 @@ class SchedulerSideTest(SchedulerCase):
         self.assertEqual(self.side.matched_tokens(request(64, skips=True), 0), 0)
         self.assertEqual(self.asked, [])
 
+    def test_of_a_prompt_that_another_engine_has_prefilled_the_daemon_is_asked_only_after_that(self):
+        self.have(0, 1, 2)
+        one = request(64)
+        one.kv_transfer_params = {"do_remote_prefill": True, "remote_block_ids": [[7, 8, 9, 10]]}
+        self.assertEqual(self.side.matched_tokens(one, 0), 0)
+        self.assertEqual(self.asked, [])
+        # The connector that brings it has taken it on, and failed.
+        one.kv_transfer_params["do_remote_prefill"] = False
+        self.assertEqual(self.match(one), 48)
+
     def test_what_was_matched_is_loaded_into_the_blocks_that_the_engine_chose(self):
         self.have(*range(4))
         one = request(100)

@@ -11,9 +11,11 @@ after the blocks were computed.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -477,3 +479,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _count_lookup(self, outcome: str, count: int) -> None:
         self._lookup_counts["lookup", outcome] += count
+
+
+# MultiConnector reads statistics by the connector's name, for which vLLM must know the class.
+with contextlib.suppress(ValueError):  # registered by a plugin
+    KVConnectorFactory.register_connector("KvtierConnector", "kvtier.vllm", "KvtierConnector")

@@ -45,6 +45,15 @@ LONE_WAIT_S = 0.005
 STEP_WAIT_S = 0.003
 
 
+def _reads_nothing(request: Any) -> bool:
+    """vLLM takes no answer for some, as prompts whose logprobs are asked for. Another connector brings
+    all of a prompt that another engine has prefilled: one that answers before it, with less, would
+    make this engine compute the rest."""
+    transfer = getattr(request, "kv_transfer_params", None)
+    is_prefilled = isinstance(transfer, dict) and transfer.get("do_remote_prefill")
+    return bool(request.skip_reading_prefix_cache or is_prefilled)
+
+
 @dataclass
 class _Store:
     """Blocks that are pinned until `workers` more workers have stored them."""
@@ -135,8 +144,8 @@ class SchedulerSide:
         known.is_mixed = False  # it begins anew
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
-        if request.skip_reading_prefix_cache:
-            return 0  # vLLM takes no answer for it, as of prompts whose logprobs are asked for
+        if _reads_nothing(request):
+            return 0
 
         def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
             return self._lookups.look_up_run(known.keys[index][begin:end], request.request_id)
@@ -327,7 +336,7 @@ class SchedulerSide:
         """Requests that a step was planned without: they wait, if only for the next one. Groups
         without full attention need few blocks, which depend on where the prefix ends."""
         for request in new:
-            if request.is_finished() or request.skip_reading_prefix_cache:
+            if request.is_finished() or _reads_nothing(request):
                 continue
             known = self._known(request)
             if known.scheduled_from is not None or known.salt is None:
@@ -343,7 +352,7 @@ class SchedulerSide:
 
     def _keys_to_ask(self, request: Any) -> Iterable[Sequence[bytes]]:
         """Keys that vLLM's own cache probably lacks: prefixes leave it from their ends on."""
-        if request.skip_reading_prefix_cache:
+        if _reads_nothing(request):
             return
         known = self._known(request)
         pool = self._manager.block_pool
