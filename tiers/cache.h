@@ -139,7 +139,7 @@ class Cache {
                                      std::span<const BlockHash> hashes, int64_t ttl_ms);
   // For a Pin of several parts: adds to `*more` how many blocks of a part are cached and not pinned
   // yet. Errors: kLimitExceeded "pin_limit" if so many more may not be pinned.
-  [[nodiscard]] Status MayPin(PoolId pool, std::span<const BlockHash> hashes, uint64_t* more) const;
+  [[nodiscard]] Status MayPin(PoolId pool, std::span<const BlockHash> hashes, uint64_t* more);
   // Takes a client's hint about a sequence, whose hashes these are from its first block on; see
   // SequenceHints for its effect, and ReturnPrefetch. `returns_in_ms` belongs to kReturns; the
   // prefetch that it asks for lives as long as the session is open. Returns the number of blocks

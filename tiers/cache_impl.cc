@@ -439,7 +439,7 @@ Result<uint32_t> Cache::Pin(SessionId session, PoolId pool_id, std::span<const B
   return impl_->upkeep.retention.Pin(pool->namespace_id, hashes, session, ttl_ms);
 }
 
-Status Cache::MayPin(PoolId pool_id, std::span<const BlockHash> hashes, uint64_t* more) const {
+Status Cache::MayPin(PoolId pool_id, std::span<const BlockHash> hashes, uint64_t* more) {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   return impl_->upkeep.retention.MayPin(pool->namespace_id, hashes, more);

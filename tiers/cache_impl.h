@@ -116,6 +116,7 @@ class Cache::Impl {
   [[nodiscard]] EntryIndex EntryForCommit(CachePool* pool, const CommitRequest& request);
   [[nodiscard]] std::unique_ptr<ColdWriter> MakeColdWriter();
   void CheckTenants() const;
+  void CheckUsage() const;
   void CheckLineage(EntryIndex index) const;
   void CheckEntry(EntryIndex index) const;
   void CheckPool(const CachePool& pool) const;

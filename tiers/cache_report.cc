@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache's reports on itself: gauges and invariants.
 #include <array>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "tiers/cache_impl.h"
@@ -52,6 +55,23 @@ std::vector<TenantGauges> GaugesOf(const TenantTable& tenants, const SlabAllocat
   return all;
 }
 
+// Each tenant's; those that are not told apart follow as one.
+std::vector<TenantUsage> UsageOf(const CacheState& state) {
+  std::vector<TenantUsage> all;
+  std::optional<TenantUsage> others;
+  for (const auto& [name, line] : state.blocks.lines()) {
+    TenantUsage usage = state.usage.Of(line);
+    if (!UsageTable::IsToldApart(line)) {
+      others = std::move(usage);
+      continue;
+    }
+    usage.tenant = name;
+    all.push_back(std::move(usage));
+  }
+  if (others) all.push_back(*std::move(others));
+  return all;
+}
+
 // Counts at most kMostCounted of them, so that a look at the gauges does not hold the event loop.
 std::array<uint64_t, kTierCount> UnusableBlocks(const CacheState& state) {
   constexpr int kMostCounted = 4096;
@@ -80,6 +100,7 @@ CacheGauges Cache::Impl::Gauges() const {
     gauges.pools.push_back(GaugesOf(state, *pool));
     order_bytes += pool->victims.memory_bytes();
   }
+  gauges.usage = UsageOf(state);
   gauges.tenants = GaugesOf(state.tenants, host.allocator(), disk.allocator());
   gauges.disk_read_bytes_per_s = state.load_rates.disk().bytes_per_s();
   gauges.cold_read_bytes_per_s = state.load_rates.cold().bytes_per_s();
@@ -168,6 +189,7 @@ void Cache::Impl::CheckInvariants() const {
   KVT_CHECK(host.allocator().used_bytes() <= state.env.arena->capacity_bytes());
   KVT_CHECK(disk.allocator().used_bytes() <= state.env.geometry.bytes());
   CheckTenants();
+  CheckUsage();
   const CacheStats::Asked& blocks = state.stats.blocks;
   KVT_CHECK(blocks.asked ==
             blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss + blocks.declined);
@@ -220,6 +242,23 @@ void Cache::Impl::CheckTenants() const {
       KVT_CHECK(tenants.used_bytes(tier, tenant) <= tenants.bound_bytes(tier, tenant));
     }
   }
+}
+
+// Checks that the tenants' bytes are those that the tiers hold. Slots on disk whose deletion is not
+// durable yet are no tenant's.
+void Cache::Impl::CheckUsage() const {
+  std::array<uint64_t, kTierCount> held{};
+  for (const TenantUsage& usage : UsageOf(state)) {
+    for (size_t tier = 0; tier < kTierCount; ++tier) held[tier] += usage.held_bytes[tier];
+  }
+  std::array<uint64_t, kTierCount> charged{};
+  for (uint32_t i = 0; i < state.tenants.rows(); ++i) {
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      charged[tier] += state.tenants.used_bytes(static_cast<Tier>(tier), TenantId(i));
+    }
+    charged[static_cast<size_t>(Tier::kDisk)] -= disk.leaving_bytes(TenantId(i));
+  }
+  KVT_CHECK(held == charged);
 }
 
 // Checks that an entry agrees with the pools, orders and tables that refer to it. The transitions

@@ -313,6 +313,34 @@ constexpr MetricRow kTierRows[] = {
          return tenant.quota.tiers[tier].reserved_bytes;
        });
      }},
+    {kCounter, "kvtier_tenant_byte_seconds",
+     "Bytes of a tier that a tenant has had, times the seconds that it had them.", "", "",
+     [](From from, Family family) {
+       for (const TenantUsage& usage : from.snapshot.gauges.usage) {
+         for (size_t tier = 0; tier < kTierCount; ++tier) {
+           family.Add({{"tenant", usage.tenant}, {"tier", std::string(kTierNames[tier])}},
+                      usage.byte_seconds[tier]);
+         }
+       }
+     }},
+    {kGauge, "kvtier_tenant_pinned_bytes", "Bytes of a tenant's pinned blocks, each counted once.",
+     "", "",
+     [](From from, Family family) {
+       for (const TenantUsage& usage : from.snapshot.gauges.usage) {
+         family.Add({{"tenant", usage.tenant}}, usage.pinned_bytes);
+       }
+     }},
+    {kCounter, "kvtier_tenant_pins", "Blocks that a tenant asked to be pinned, by the answer.", "",
+     "",
+     [](From from, Family family) {
+       for (const TenantUsage& usage : from.snapshot.gauges.usage) {
+         for (int i = 0; i < kPinOutcomeCount; ++i) {
+           family.Add({{"tenant", usage.tenant},
+                       {"outcome", std::string(PinOutcomeName(static_cast<PinOutcome>(i)))}},
+                      usage.pins[i]);
+         }
+       }
+     }},
     {kCounter, "kvtier_dropped_blocks",
      "Copies of blocks that left a tier or never reached it, by why.", "stats.drops.{}.{}", "",
      [](From from, Family family) {

@@ -59,8 +59,9 @@ scrape_configs:
 `tools/monitoring/` (`/usr/share/doc/kvtierd/monitoring` where the package is installed) holds the alert rules (what to do about each stands [below](#alerts)) and a
 dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
 
-All series exist from the start, but for those of [models](#models), which begin with a model's registration. Labels
-take values of fixed lists, and tenants with quotas; clients do not appear. The first 16 models of each tenant
+All series exist from the start, but for those of [models](#models) and of tenants without quotas, which begin with a model's
+registration. Labels
+take values of fixed lists, and tenants; clients do not appear. The first 16 models of each tenant
 have series of their own, by name, which all ranks and revisions share; the rest is one
 series without the label `model`. Readers of the page learn these names. Hits and misses sum up, in blocks and in tokens: `asked` is `hit`
 over all tiers plus `missed` and `declined`. The last column says where the same figure stands in the JSON of
@@ -151,6 +152,7 @@ MetricsSnapshot OneOfEach() {
   snapshot.attention.devices.emplace_back();
   // For its labels.
   snapshot.gauges.tenants.push_back({.quota = {.name = "its name"}});
+  snapshot.gauges.usage.push_back({.tenant = "its name"});
   snapshot.models.push_back({.label = {"its name", "its name, or none"}});
   return snapshot;
 }

@@ -110,8 +110,9 @@ json::array DistrustedStatus(const CacheGauges& gauges, const MetricsSources& so
   return distrusted;
 }
 
+constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
+
 json::array TenantsStatus(const CacheGauges& gauges) {
-  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
   json::array tenants;
   for (const TenantGauges& tenant : gauges.tenants) {
     json::object status{{"name", tenant.quota.name},
@@ -123,6 +124,24 @@ json::array TenantsStatus(const CacheGauges& gauges) {
                                   {"max_bytes", tenant.quota.tiers[tier].max_bytes},
                                   {"reserved_bytes", tenant.quota.tiers[tier].reserved_bytes},
                                   {"own_slab_bytes", tenant.own_slab_bytes[tier]}};
+    }
+    tenants.push_back(std::move(status));
+  }
+  return tenants;
+}
+
+json::array UsageStatus(const CacheGauges& gauges) {
+  json::array tenants;
+  for (const TenantUsage& usage : gauges.usage) {
+    json::object pins;
+    for (int i = 0; i < kPinOutcomeCount; ++i) {
+      pins[PinOutcomeName(static_cast<PinOutcome>(i))] = usage.pins[i];
+    }
+    json::object status{
+        {"tenant", usage.tenant}, {"pinned_bytes", usage.pinned_bytes}, {"pins", std::move(pins)}};
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      status[kTierNames[tier]] = {{"held_bytes", usage.held_bytes[tier]},
+                                  {"byte_seconds", usage.byte_seconds[tier]}};
     }
     tenants.push_back(std::move(status));
   }
@@ -280,6 +299,7 @@ std::string StatusJson(const MetricsSources& sources) {
       {"pools", PoolsStatus(snapshot.gauges, *sources.models)},
       {"distrusted", DistrustedStatus(snapshot.gauges, sources)},
       {"tenants", TenantsStatus(snapshot.gauges)},
+      {"usage", UsageStatus(snapshot.gauges)},
       {"sessions", SessionsStatus(*sources.server)},
       {"events", EventsStatus(snapshot.events)},
       {"kept_memory", KeptMemoryStatus(snapshot, sources.config->kept_memory.keep_for_ms)},

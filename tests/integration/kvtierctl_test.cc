@@ -136,6 +136,20 @@ TEST_F(KvtierctlTest, StatusInJsonIsTheDaemonsDocument) {
   EXPECT_EQ(JsonView(&status)["device"]["kind"].Text(), "host");
 }
 
+TEST_F(KvtierctlTest, UsageSaysWhatEachTenantHas) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  const boost::json::value usage = Json(Ctl({"usage", "--json"}));
+  EXPECT_EQ(Schema(usage), "kvtier.usage/1");
+  const JsonView tenant(&usage.at("tenants").at(0));
+  EXPECT_EQ(tenant["tenant"].Text(), "default");
+  EXPECT_GE(tenant["pool"]["held_bytes"].Count(), kBlocks * kTestBlockBytes);
+  const ProgramResult text = Ctl({"usage", "--tenant", "default"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_NE(text.output.find("100.0 %"), std::string::npos) << text.output;
+  EXPECT_EQ(Ctl({"usage", "--tenant", "absent"}).exit_code, 4);
+}
+
 TEST_F(KvtierctlTest, SocketOptionTakesTheAdminSocketToo) {
   StartDaemon();
   EXPECT_EQ(

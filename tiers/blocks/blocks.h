@@ -123,6 +123,8 @@ class Blocks {
   [[nodiscard]] TenantLine LineOf(const BlockEntry& entry) const {
     return namespaces[entry.namespace_id.value].line;
   }
+  // The lines by their tenants' names; of all tenants that were ever named.
+  [[nodiscard]] const auto& lines() const { return lines_; }
   // Whether tenants share this row of tenant tables: one's hints must not cost another's blocks.
   [[nodiscard]] bool IsShared(TenantId tenant) const { return namespaces.IsShared(tenant); }
 
@@ -185,7 +187,7 @@ class Blocks {
   const CacheOptions& options_;
   const TenantTable& tenants_;
   const std::vector<std::string> token_tenants_;
-  std::map<std::string, TenantLine, std::less<>> lines_;  // of all tenants that were ever named
+  std::map<std::string, TenantLine, std::less<>> lines_;
   std::map<std::pair<TenantLine, DeviceIndex>, CopyLine> copy_lines_;
   uint32_t next_pool_ = 0;
 };

@@ -54,6 +54,7 @@ bool DiskSlots::Adopt(EntryIndex index, const IndexRecord& record, uint32_t grou
   slab_headers_.Assume(state_.env.geometry.SlabOf(record.location), name_space.slot_bytes);
   ++blocks_;
   state_.tenants.Restore(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
+  state_.usage.Take(name_space.line, Tier::kDisk, name_space.slot_bytes);
   return true;
 }
 
@@ -84,6 +85,7 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   entry.disk_generation = next_generation_++;
   state_.Apply(index, BlockEvent::kTakeDiskSlot);
   state_.tenants.Charge(Tier::kDisk, name_space.tenant, slots.slot_bytes);
+  state_.usage.Take(name_space.line, Tier::kDisk, slots.slot_bytes);
   KeepUnderCap(name_space.tenant, 0);
   KeepFree(name_space);
   return Outcome::kReserved;
@@ -275,6 +277,7 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
     state_.stats.disk_never_read.Add(int64_t{state_.clock.NowS()} - entry.created_s,
                                      name_space.slot_bytes);
   }
+  state_.usage.GiveBack(name_space.line, Tier::kDisk, name_space.slot_bytes);
   if (slot != IndexCommitter::Slot::kKeep) {
     leaving_.Begin(name_space.tenant, entry.disk);
   } else {
@@ -354,6 +357,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   allocator_.SetOwner(entry.disk.offset, kNoEntry);
   const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
+  state_.usage.GiveBack(name_space.line, Tier::kDisk, name_space.slot_bytes);
   entry.disk = DiskLocation{};
 }
 

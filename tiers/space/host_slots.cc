@@ -79,6 +79,7 @@ void HostSlots::GiveSlot(EntryIndex index, uint64_t address) {
   state_[index].host_slot = HostSlot(static_cast<uint32_t>(address / kHostSlotUnit));
   state_.Apply(index, BlockEvent::kTakeHostSlot);
   state_.tenants.Charge(Tier::kHost, name_space.tenant, name_space.slot_bytes);
+  state_.usage.Take(name_space.line, Tier::kHost, name_space.slot_bytes);
   ++shares_[name_space.tenant.value].slots;
 }
 
@@ -122,6 +123,7 @@ void HostSlots::RollBack(EntryIndex index) {
   allocator_.Free(address);
   ++changes_;
   state_.tenants.Refund(Tier::kHost, name_space.tenant, name_space.slot_bytes);
+  state_.usage.GiveBack(name_space.line, Tier::kHost, name_space.slot_bytes);
   --shares_[name_space.tenant.value].slots;
   entry.host_slot = kNoHostSlot;
 }

@@ -38,6 +38,7 @@ template <typename Evictable>
     state->Unpin(index);
     // A pin counts as use until it ends.
     state->Touch(index);
+    state->usage.CountPins(state->blocks.LineOf((*state)[index]), PinOutcome::kEndedForSpace, 1);
   }
   state->stats.pins_ended_for_space += ended.size();
   return ended.empty() ? kNoEntry : ended.front();

@@ -106,6 +106,7 @@ CachePool* PoolSpace::Add(NamespaceId namespace_id, DeviceIndex device,
   const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   used_bytes_[device.value] += memory->bytes();
   state_.tenants.Charge(Tier::kPool, name_space.tenant, memory->bytes());
+  state_.usage.Take(name_space.line, Tier::kPool, memory->bytes());
   return state_.blocks.AddPool(std::make_unique<CachePool>(CachePool{
       .namespace_id = namespace_id,
       .device = device,
@@ -238,9 +239,9 @@ void PoolSpace::Empty(CachePool* pool) {
 // Memory and records go on a thread of the executor, because giving back a hundred gigabytes takes
 // the kernel seconds; checksums have one thread less meanwhile.
 void PoolSpace::Close(CachePool* pool) {
+  const Namespace& name_space = state_.blocks.namespaces[pool->namespace_id.value];
   const auto returning = returning_.insert(
-      returning_.end(), {state_.blocks.namespaces[pool->namespace_id.value].tenant, pool->device,
-                         pool->memory->bytes()});
+      returning_.end(), {name_space.tenant, name_space.line, pool->device, pool->memory->bytes()});
   PoolTable* const table = pool->blocks.table();
   const auto gone = std::make_shared<std::unique_ptr<CachePool>>(state_.blocks.RemovePool(pool));
   if (table != nullptr) state_.env.pool_keeper->Release(table, "");
@@ -252,6 +253,7 @@ void PoolSpace::Close(CachePool* pool) {
       gate_.WhileOpen([this, returning] {
         used_bytes_[returning->device.value] -= returning->bytes;
         state_.tenants.Refund(Tier::kPool, returning->tenant, returning->bytes);
+        state_.usage.GiveBack(returning->line, Tier::kPool, returning->bytes);
         returning_.erase(returning);
       }));
 }

@@ -59,6 +59,7 @@ class PoolSpace {
   // Memory of a closed pool that the device does not have back yet. It stays charged until then.
   struct Returning {
     TenantId tenant;
+    TenantLine line;
     DeviceIndex device;
     uint64_t bytes = 0;
   };

@@ -209,7 +209,9 @@ void CacheState::Unpin(EntryIndex index, SessionId holder) {
 void CacheState::NotePinnedSlabs(const BlockEntry& before, const BlockEntry& after) {
   const uint64_t bytes = blocks.NamespaceOf(after).slot_bytes;
   if (before.pinned() != after.pinned()) {
-    tenants.NotePinned(blocks.TenantOf(after), after.pinned() ? bytes : -bytes);
+    const uint64_t more_bytes = after.pinned() ? bytes : -bytes;
+    tenants.NotePinned(blocks.TenantOf(after), more_bytes);
+    usage.NotePinned(blocks.LineOf(after), more_bytes);
   }
   const auto note = [&](Tier tier, PinnedSlabs* slabs, uint64_t address) {
     const bool held = HoldsSlab(tier, before);

@@ -41,6 +41,7 @@
 #include "tiers/policy/infinite_cache.h"
 #include "tiers/policy/load_rates.h"
 #include "tiers/policy/tenant_table.h"
+#include "tiers/policy/usage_table.h"
 #include "tiers/policy/write_budget.h"
 #include "tiers/state/cache_environment.h"
 #include "tiers/state/cache_trace.h"
@@ -76,6 +77,7 @@ class CacheState {
   TokenIds token_ids{this, options.token_tenants, options.token_bytes};
   WriteBudget write_budget;
   TenantTable tenants;
+  UsageTable usage{&clock};
   LoadRates load_rates;
   Blocks blocks{&options, &tenants};
 

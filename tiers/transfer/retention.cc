@@ -40,17 +40,24 @@ Status Retention::CheckPinFraction(double pin_fraction) const {
 }
 
 Status Retention::MayPin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
-                         uint64_t* more) const {
+                         uint64_t* more) {
   for (const BlockHash& hash : hashes) {
     const EntryIndex index = state_.blocks.Find({namespace_id, hash});
     if (index != kNoEntry && !state_.Expired(state_[index]) && !state_[index].pinned()) ++*more;
   }
+  Status allowed = CheckPinLimits(namespace_id, *more);
+  const TenantLine tenant = state_.blocks.namespaces[namespace_id.value].line;
+  if (!allowed) state_.usage.CountPins(tenant, PinOutcome::kRefused, *more);
+  return allowed;
+}
+
+Status Retention::CheckPinLimits(NamespaceId namespace_id, uint64_t more) const {
   const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
-  KVT_RETURN_IF_ERROR(TenantMayPin(namespace_id, *more));
-  if (state_.orders.pins.size() + *more <= limit) return {};
+  KVT_RETURN_IF_ERROR(TenantMayPin(namespace_id, more));
+  if (state_.orders.pins.size() + more <= limit) return {};
   return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
                    fmt::format("{} blocks pinned, {} more asked for, {} allowed",
-                               state_.orders.pins.size(), *more, limit));
+                               state_.orders.pins.size(), more, limit));
 }
 
 // Pinned blocks stay in the lowest tier whatever the tenant stores after them: without this its own
@@ -89,6 +96,10 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
       // Its time may have passed while it was pinned, and it may stand among the youngest.
       if (state_.Expired(state_[index])) state_.NoteExpired(index);
     }
+  }
+  if (ttl_ms > 0) {
+    const TenantLine tenant = state_.blocks.namespaces[namespace_id.value].line;
+    state_.usage.CountPins(tenant, PinOutcome::kGranted, cached);
   }
   return cached;
 }

@@ -31,7 +31,7 @@ class Retention {
 
   // See Cache.
   [[nodiscard]] Status MayPin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
-                              uint64_t* more) const;
+                              uint64_t* more);
   [[nodiscard]] Result<uint32_t> Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
                                      SessionId holder, int64_t ttl_ms);
   // Errors: kLimitExceeded "pinned" if more blocks are pinned than `pin_fraction` would allow.
@@ -58,6 +58,7 @@ class Retention {
   void DropEverywhere(EntryIndex entry, DropReason reason);
   [[nodiscard]] bool Referenced(const BlockEntry& entry);
   [[nodiscard]] bool PersistIdleFor(int64_t idle_ms, uint64_t most);
+  [[nodiscard]] Status CheckPinLimits(NamespaceId namespace_id, uint64_t more) const;
   [[nodiscard]] Status TenantMayPin(NamespaceId namespace_id, uint64_t more) const;
   [[nodiscard]] uint64_t PinLimit(NamespaceId namespace_id, double pin_fraction) const;
 

@@ -67,6 +67,18 @@ std::string_view AdoptionDropName(AdoptionDrop reason) {
   return "invalid";
 }
 
+std::string_view PinOutcomeName(PinOutcome outcome) {
+  switch (outcome) {
+    case PinOutcome::kGranted:
+      return "granted";
+    case PinOutcome::kRefused:
+      return "refused";
+    case PinOutcome::kEndedForSpace:
+      return "ended_for_space";
+  }
+  return "unknown";
+}
+
 std::string_view CanaryOutcomeName(CanaryOutcome outcome) {
   switch (outcome) {
     case CanaryOutcome::kEqual:

@@ -90,6 +90,15 @@ enum class ReturnOutcome : uint8_t {
 inline constexpr int kReturnOutcomeCount = 4;
 [[nodiscard]] std::string_view ReturnOutcomeName(ReturnOutcome outcome);
 
+// The answers to clients and administrators that asked for blocks to be pinned.
+enum class PinOutcome : uint8_t {
+  kGranted = 0,    // also those that were pinned already
+  kRefused,        // beyond the limit of all, or of the tenant
+  kEndedForSpace,  // granted, and ended before their time
+};
+inline constexpr int kPinOutcomeCount = 3;
+[[nodiscard]] std::string_view PinOutcomeName(PinOutcome outcome);
+
 // The result of comparing a block with the same one as another engine computed it (Canary).
 enum class CanaryOutcome : uint8_t {
   kEqual = 0,  // in all bits
@@ -259,9 +268,19 @@ struct TenantGauges {
   std::array<uint64_t, kTierCount> own_slab_bytes{};
 };
 
+// Everything that a tenant has of the tiers, and has had since the start; see UsageTable.
+struct TenantUsage {
+  std::string tenant;  // empty: of all that are not told apart
+  std::array<uint64_t, kTierCount> held_bytes{};
+  std::array<double, kTierCount> byte_seconds{};
+  uint64_t pinned_bytes = 0;
+  std::array<uint64_t, kPinOutcomeCount> pins{};  // blocks, by PinOutcome
+};
+
 struct CacheGauges {
   std::vector<PoolGauges> pools;
   std::vector<TenantGauges> tenants;
+  std::vector<TenantUsage> usage;
   std::vector<DeviceGauges> devices;                      // by DeviceIndex
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;  // over all devices
   uint64_t host_capacity_bytes = 0, host_ready_bytes = 0, host_used_bytes = 0, host_blocks = 0;

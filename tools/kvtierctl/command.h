@@ -92,6 +92,7 @@ void AddLookupCommand(CLI::App* app, CommandContext* context);
 void AddPinCommand(CLI::App* app, CommandContext* context);
 void AddUnpinCommand(CLI::App* app, CommandContext* context);
 void AddEvictCommand(CLI::App* app, CommandContext* context);
+void AddUsageCommand(CLI::App* app, CommandContext* context);
 void AddModelsCommand(CLI::App* app, CommandContext* context);
 void AddForgetCommand(CLI::App* app, CommandContext* context);
 void AddEraseCommand(CLI::App* app, CommandContext* context);

@@ -71,6 +71,7 @@ TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
   MetricsSnapshot snapshot;
   snapshot.devices = {{.kind = "host"}};
   snapshot.gauges.tenants.emplace_back();
+  snapshot.gauges.usage.emplace_back();
   snapshot.models.emplace_back();
   snapshot.devices.emplace_back();
   snapshot.gauges.devices.resize(2);

@@ -400,5 +400,55 @@ TEST_F(CacheQuotaTest, RoomForAnotherModelOnDiskCostsOneSlabAndNotAll) {
   EXPECT_GE(cache_->Gauges().disk_blocks + 2 * kSlotsPerSlab, before);
 }
 
+TEST_F(CacheQuotaTest, UsageAddsUpToWhatTheTiersHeldAllTheTime) {
+  Start(Setup({Quota("tenant")}));
+  std::array<double, kTierCount> held{};
+  const auto pass = [&](int64_t seconds) {
+    const CacheGauges gauges = cache_->Gauges();
+    const std::array<uint64_t, kTierCount> bytes{gauges.pool_used_bytes, gauges.host_used_bytes,
+                                                 gauges.disk_used_bytes};
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      held[tier] += static_cast<double>(bytes[tier]) * static_cast<double>(seconds);
+    }
+    AdvanceAndTick(seconds * 1000);
+  };
+  for (uint64_t round = 1; round <= 6; ++round) {
+    Be(round % 2 == 0 ? "tenant" : "other without quotas");
+    Sink(Sequence(round, 12));
+    pass(static_cast<int64_t>(7 * round));
+  }
+  pass(2 * 24 * 3600);  // after which all blocks have expired
+  pass(1);
+  std::array<double, kTierCount> paid{};
+  const std::vector<TenantUsage> usage = cache_->Gauges().usage;
+  ASSERT_EQ(usage.size(), 2u);
+  for (const TenantUsage& tenant : usage) {
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      EXPECT_GT(tenant.byte_seconds[tier], 0) << tenant.tenant << " " << tier;
+      paid[tier] += tenant.byte_seconds[tier];
+    }
+  }
+  EXPECT_EQ(paid, held);
+}
+
+TEST_F(CacheQuotaTest, PinsAreCountedByTenantAndAnswer) {
+  CacheSetup setup = Setup({Quota("tenant")});
+  setup.disk_slots = 8;  // four may be pinned
+  Start(setup);
+  Put(Sequence(1, 4));
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 6), 60'000));
+  Be("without quotas");
+  Put(Sequence(1, 3));
+  EXPECT_FALSE(cache_->Pin(kAlice, pool_.id, Sequence(1, 3), 60'000));
+  const auto usage = [this](size_t tenant) { return cache_->Gauges().usage.at(tenant); };
+  using Pins = std::array<uint64_t, kPinOutcomeCount>;
+  EXPECT_EQ(usage(0).pins, (Pins{4, 0, 0}));
+  EXPECT_EQ(usage(0).pinned_bytes, 4 * kSlotBytes);
+  EXPECT_EQ(usage(1).pins, (Pins{0, 3, 0}));
+  EXPECT_EQ(usage(1).pinned_bytes, 0u);
+  AdvanceAndTick(61'000);
+  EXPECT_EQ(usage(0).pinned_bytes, 0u);
+}
+
 }  // namespace
 }  // namespace kvtier
