@@ -557,7 +557,6 @@ void BusyClient::End() {
 }
 
 // A turn of a connection at the loop: as much of a request as one event works on.
-// The median counts, because other work of the machine may disturb a measurement either way.
 int64_t TurnNs() {
   static const int64_t turn_ns = [] {
     std::array<int64_t, kTurnRuns> runs{};
@@ -568,8 +567,7 @@ int64_t TurnNs() {
   return turn_ns;
 }
 
-// The best of many tries counts, because other work of the machine may cost an event time: work
-// that is not cut is there in each of them.
+// The best of many tries counts: work that is not cut is in each, the machine's own is not.
 void ExpectFewTurns(BusyClient::Case run) {
   int64_t best_ns = INT64_MAX;
   for (int i = 0; i < kTries && best_ns > kMostTurns * TurnNs(); ++i) {
