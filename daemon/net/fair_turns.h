@@ -64,8 +64,8 @@ class FairTurns {
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
-    // Says that the member has something to do. The turn is taken in a later event even if nobody
-    // else waits: the loop may not have heard yet of others whose sockets are readable by now, and
+    // Says that the member has something to do. The turn is taken in a later event even if no other
+    // waits: the loop may not have heard yet of others whose sockets are readable by now, and
     // six hundred that took their turns while they were heard of would hold up the last of them.
     void Ready();
 
