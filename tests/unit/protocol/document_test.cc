@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// docs/PROTOCOL.md is the contract for clients in other languages: its examples must be the truth.
+// docs/PROTOCOL.md and the pages beside it are the contract for clients in other languages: their
+// examples must be the truth.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -21,13 +22,27 @@
 namespace kvtier::wire {
 namespace {
 
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The page of the protocol, and those of its messages that have a page of their own.
+std::string Document() {
+  std::string text;
+  for (const char* page : {"PROTOCOL", "PROTOCOL_ATTENTION", "PROTOCOL_KEPT_MEMORY"}) {
+    text += TextOf(std::string(KVTIER_DOCS "/") + page + ".md");
+  }
+  return text;
+}
+
 // The hexadecimal digits of each "```hex NAME" block, without spaces and comments.
 std::map<std::string, std::string> ExamplesInDocument() {
   static const std::string kFence = "```hex ";
-  std::ifstream file(KVTIER_DOCS "/PROTOCOL.md");
+  std::istringstream document(Document());
   std::map<std::string, std::string> examples;
   std::string* current = nullptr;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(document, line);) {
     if (line.starts_with(kFence)) {
       current = &examples[line.substr(kFence.size())];
     } else if (line.starts_with("```")) {
@@ -52,13 +67,8 @@ TEST(ProtocolDocument, EveryExampleIsWhatWeEncode) {
   }
 }
 
-std::string TextOf(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 TEST(ProtocolDocument, NamesEveryMessage) {
-  const std::string text = TextOf(KVTIER_DOCS "/PROTOCOL.md");
+  const std::string text = Document();
   for (uint16_t type = 0; type < 100; ++type) {
     if (MessageTypeName(type) == "unknown") continue;
     const std::string entry = std::string(MessageTypeName(type));
@@ -69,7 +79,7 @@ TEST(ProtocolDocument, NamesEveryMessage) {
 }
 
 TEST(ProtocolDocument, TheTableOfMessagesIsInTheOrderOfTheirNumbers) {
-  std::istringstream text(TextOf(KVTIER_DOCS "/PROTOCOL.md"));
+  std::istringstream text(Document());
   static const std::regex kRow(R"(\| (\d+) \| \[([A-Z_]+)\].*)");
   int before = 0;
   for (std::string line; std::getline(text, line);) {
@@ -84,7 +94,7 @@ TEST(ProtocolDocument, TheTableOfMessagesIsInTheOrderOfTheirNumbers) {
 }
 
 TEST(ProtocolDocument, TellsEveryMissReason) {
-  const std::string text = TextOf(KVTIER_DOCS "/PROTOCOL.md");
+  const std::string text = Document();
   std::string table;
   for (int i = 0; i < kMissReasonCount; ++i) {
     const MissReasonText& reason = kMissReasonTexts[i];
@@ -95,7 +105,7 @@ TEST(ProtocolDocument, TellsEveryMissReason) {
 }
 
 TEST(ProtocolDocument, ExamplesOfThePublicHeadersNameItsSocket) {
-  const std::string document = TextOf(KVTIER_DOCS "/PROTOCOL.md");
+  const std::string document = Document();
   const std::string header = TextOf(KVTIER_DOCS "/../client/include/kvtier/kvtier.hpp");
   static const std::regex kPath("\"(/[a-z/]+\\.sock)\"");
   std::smatch path;
