@@ -48,6 +48,28 @@ install_vllm() {
   echo "$script: installed in $((SECONDS - started)) s"
 }
 
+# download DIRECTORY PACKAGE...: their wheels, without what they depend on.
+download() {
+  python3 -m pip download --quiet --no-deps --only-binary :all: --disable-pip-version-check \
+    --python-version 3.11 --platform manylinux_2_34_x86_64 --platform manylinux_2_28_x86_64 \
+    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --dest "$@"
+}
+
+# unpack NAME DIRECTORY PACKAGE...: unless they are.
+unpack() {
+  local name=$1 target=$2 wheels wheel
+  shift 2
+  [[ $(cat "$target/unpacked" 2>/dev/null) != "$*" ]] || return 0
+  echo "$script: unpacking $name into $target"
+  wheels=$(mktemp -d)
+  download "$wheels" "$@"
+  rm -rf "$target"
+  mkdir -p "$target"
+  for wheel in "$wheels"/*.whl; do python3 -m zipfile --extract "$wheel" "$target"; done
+  rm -rf "$wheels"
+  echo "$*" >"$target/unpacked"
+}
+
 # prepare_engine_tests: afterwards `build` is an absolute path with kvtierd and libkvtier, and the
 # environment is installed.
 prepare_engine_tests() {
@@ -59,11 +81,12 @@ prepare_engine_tests() {
 }
 
 # run_engine_tests FOLDER [UNITTEST-ARGUMENT...]: instead of this script; all tests of the folder
-# without arguments.
+# without arguments. A script may set more_python_path, with a colon before each folder.
 run_engine_tests() {
   export KVTIERD=$build/bin/kvtierd KVTIER_LIBRARY=$build/lib/libkvtier.so.0
   export LD_LIBRARY_PATH=$stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  export PYTHONPATH=$PWD/client/python:$PWD/tests/python PYTHONDONTWRITEBYTECODE=1
+  export PYTHONPATH=$PWD/client/python:$PWD/tests/python${more_python_path-}
+  export PYTHONDONTWRITEBYTECODE=1
   cd "$1"
   shift
   if [[ $# -eq 0 ]]; then set -- discover; fi

@@ -25,28 +25,6 @@ readonly lmcache_packages=(
 export KVTIER_SGLANG_DIRECTORY=${KVTIER_SGLANG_DIRECTORY:-$HOME/.cache/kvtier/sglang-$sglang_version}
 export KVTIER_LMCACHE_DIRECTORY=${KVTIER_LMCACHE_DIRECTORY:-$HOME/.cache/kvtier/lmcache-$lmcache_version}
 
-# download DIRECTORY PACKAGE...: their wheels, without what they depend on.
-download() {
-  python3 -m pip download --quiet --no-deps --only-binary :all: --disable-pip-version-check \
-    --python-version 3.11 --platform manylinux_2_34_x86_64 --platform manylinux_2_28_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --dest "$@"
-}
-
-# unpack NAME DIRECTORY PACKAGE...: unless they are.
-unpack() {
-  local name=$1 target=$2 wheels wheel
-  shift 2
-  [[ $(cat "$target/unpacked" 2>/dev/null) != "$*" ]] || return 0
-  echo "test-engines: unpacking $name into $target"
-  wheels=$(mktemp -d)
-  download "$wheels" "$@"
-  rm -rf "$target"
-  mkdir -p "$target"
-  for wheel in "$wheels"/*.whl; do python3 -m zipfile --extract "$wheel" "$target"; done
-  rm -rf "$wheels"
-  echo "$*" >"$target/unpacked"
-}
-
 prepare_engine_tests
 locked unpack "SGLang $sglang_version" "$KVTIER_SGLANG_DIRECTORY" "sglang==$sglang_version"
 locked unpack "LMCache $lmcache_version" "$KVTIER_LMCACHE_DIRECTORY/lmcache" \
