@@ -57,11 +57,13 @@ class MetricsTest : public DaemonTest {
     for (const auto& [name, value] : samples) series.insert(name);
     return series;
   }
-  // Without those of models, which begin with a model's registration.
+  // Without those that begin with a model's registration or a tenant's first block.
   static std::set<std::string> SeriesFromTheStart(const Samples& samples) {
     std::set<std::string> series = SeriesOf(samples);
-    std::erase_if(series,
-                  [](const std::string& name) { return name.starts_with("kvtier_model_"); });
+    std::erase_if(series, [](const std::string& name) {
+      return name.starts_with("kvtier_model_") || name.starts_with("kvtier_tenant_byte_seconds") ||
+             name.starts_with("kvtier_tenant_pin");
+    });
     return series;
   }
   // The names of a text that can only be metrics'.
