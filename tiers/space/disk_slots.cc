@@ -226,7 +226,8 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     }
     // The coldest block belongs to another class: its whole slab goes, if it can.
     const uint64_t slab = state_.env.geometry.SlabOf(entry.disk);
-    const bool known = state_.pinned_on_disk.Has(slab) || std::ranges::count(tried_slabs, slab) > 0;
+    const bool known =
+        state_.pinned_slabs.disk.Has(slab) || std::ranges::count(tried_slabs, slab) > 0;
     if (!known && tried_slabs.size() == kSlabsTriedPerSearch) break;
     evicted = !known && EvictSlab(entry.disk, request);
     if (evicted) break;

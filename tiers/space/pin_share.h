@@ -21,7 +21,8 @@ template <typename Evictable>
 [[nodiscard]] EntryIndex EndPinsBeyondShare(CacheState* state, Tier tier,
                                             const SlabAllocator& allocator, const SlotClass& wanted,
                                             Evictable evictable) {
-  const PinnedSlabs& pinned = tier == Tier::kHost ? state->pinned_in_host : state->pinned_on_disk;
+  const PinnedSlabsByTier& slabs = state->pinned_slabs;
+  const PinnedSlabs& pinned = tier == Tier::kHost ? slabs.host : slabs.disk;
   const auto most_held =
       static_cast<uint64_t>(state->options.pin_fraction * static_cast<double>(allocator.slabs()));
   const std::optional<uint64_t> least =

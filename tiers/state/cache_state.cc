@@ -219,8 +219,8 @@ void CacheState::NotePinnedSlabs(const BlockEntry& before, const BlockEntry& aft
     if (holds && !held) slabs->Add(address / options.slab_bytes, bytes);
     if (held && !holds) slabs->Remove(address / options.slab_bytes, bytes);
   };
-  note(Tier::kHost, &pinned_in_host, after.host_slot.value * kHostSlotUnit);
-  note(Tier::kDisk, &pinned_on_disk, after.disk.offset);
+  note(Tier::kHost, &pinned_slabs.host, after.host_slot.value * kHostSlotUnit);
+  note(Tier::kDisk, &pinned_slabs.disk, after.disk.offset);
 }
 
 void CacheState::QueueUpdateIfBehind(EntryIndex index) {

@@ -87,7 +87,7 @@ class CacheState {
   std::deque<EntryRef> recency_updates;
   Erasures erasing{&clock};
   HostPressure pressure;
-  PinnedSlabs pinned_in_host, pinned_on_disk;
+  PinnedSlabsByTier pinned_slabs;
   KeptTables tables{this};
   PinRecords pin_records{this};
   DropLog drops{this};

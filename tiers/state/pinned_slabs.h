@@ -47,4 +47,8 @@ class PinnedSlabs {
   std::set<std::pair<uint64_t, uint64_t>> by_bytes_;  // bytes and slab, of those with pinned blocks
 };
 
+struct PinnedSlabsByTier {
+  PinnedSlabs host, disk;
+};
+
 }  // namespace kvtier
