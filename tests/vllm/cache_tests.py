@@ -250,6 +250,7 @@ class CacheTests(EngineCase):
         engine = self.start_engine()
         self.assertEqual(self.generate(engine), [CACHED_TOKENS] * PROMPTS)
         engine.reset()
+        self.wait_for_connection(engine)  # under the new epoch, so that it is stored
         self.assertEqual(self.generate(engine), [0] * PROMPTS)
         engine.forget()
         self.assertEqual(self.generate(engine), [CACHED_TOKENS] * PROMPTS)
@@ -264,6 +265,7 @@ class CacheTests(EngineCase):
         self.generate(engine)
         engine.reset()
         engine.reload(other)
+        self.wait_for_connection(engine)
         for cached in (0, CACHED_TOKENS):
             reply = engine.generate(self.prompts)
             self.assertEqual(reply["tokens"], expected)

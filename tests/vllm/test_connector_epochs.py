@@ -140,6 +140,7 @@ class NamedWeightsTest(EngineCase, unittest.TestCase):
     def update(self, engine, step):
         engine.reset()
         engine.reload(self.steps[step], version=str(step))
+        self.wait_for_connection(engine)
 
     def check_step(self, step, reply, cached):
         self.assertEqual(reply["tokens"], self.tokens_of(self.steps[step]))
@@ -188,6 +189,7 @@ class TwoRanksEpochsTest(EngineCase, unittest.TestCase):
         before = self.engine.generate(self.prompts)["tokens"]
         self.engine.reset()
         self.engine.reload(other)
+        self.wait_for_connection()
         computed = self.engine.generate(self.prompts)
         self.assertEqual(computed["cached"], NONE)
         self.assertNotEqual(computed["tokens"], before)
