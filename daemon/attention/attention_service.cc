@@ -10,21 +10,14 @@
 #include "base/executor.h"
 #include "base/units.h"
 #include "kernels/service/kernel_library.h"
-#include "protocol/limits.h"
 
 namespace kvtier {
 namespace {
 
 constexpr const char* kCudaKind = "cuda";
-// A GPU hands memory out in this granularity. Workspaces are counted in it on every device, so that
-// limits mean the same everywhere.
-constexpr uint64_t kWorkspaceGranuleBytes = 2 * kMiB;
 // Threads that compute for pools in host memory; one call runs on one of them. The CPU is there for
 // tests and demonstrations, and engines need its cores.
 constexpr int kHostThreads = 2;
-// A session does not wait for a workspace: it must be all zeros when it has been made.
-static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
-              kReadyAtOnceBytes % kWorkspaceGranuleBytes == 0);
 
 // "device 1 (cuda:3)".
 std::string NameOf(size_t position, const DeviceInfo& info) {
@@ -75,7 +68,10 @@ AttentionReport AttentionReports::All() const {
 }
 
 AttentionService::AttentionService(const Environment& environment)
-    : environment_(environment), workers_(environment.devices.size()) {
+    : environment_(environment),
+      workspaces_(
+          std::make_shared<WorkspaceMemory>(environment.config->workspace_bytes, environment.loop)),
+      workers_(environment.devices.size()) {
   const int64_t start_ms = environment_.clock->MonotonicMs();
   for (uint32_t device = 0; device < workers_.size(); ++device) {
     Worker& worker = workers_[device];
@@ -261,30 +257,8 @@ void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Out
   done(outcome.nanoseconds);
 }
 
-Result<std::shared_ptr<DevicePool>> AttentionService::CreateWorkspace(uint32_t device,
-                                                                      uint64_t wanted_bytes) {
-  const uint64_t bytes =
-      (wanted_bytes + kWorkspaceGranuleBytes - 1) / kWorkspaceGranuleBytes * kWorkspaceGranuleBytes;
-  const uint64_t limit = environment_.config->workspace_bytes;
-  // Compared by subtraction, so that no sum can overflow.
-  if (bytes > limit || *workspace_bytes_ > limit - bytes) {
-    return MakeError(ErrorCode::kLimitExceeded, "workspace_limit",
-                     fmt::format("{} asked for, {} of {} are taken", FormatByteSize(bytes),
-                                 FormatByteSize(*workspace_bytes_), FormatByteSize(limit)));
-  }
-  KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
-                       environment_.devices[device]->CreatePool(bytes));
-  *workspace_bytes_ += bytes;
-  // Runs on the loop, where its owners are: sessions, their connections and jobs.
-  const auto give_back = [bytes, total = workspace_bytes_](DevicePool* pool) {
-    delete pool;
-    *total -= bytes;
-  };
-  return std::shared_ptr<DevicePool>(memory.release(), give_back);
-}
-
 AttentionReports AttentionService::Report() const {
-  AttentionReports reports{.start_seconds = start_seconds_, .workspace_bytes = *workspace_bytes_};
+  AttentionReports reports{.start_seconds = start_seconds_, .workspace_bytes = workspaces_->bytes()};
   for (const Worker& worker : workers_) reports.devices.push_back(worker.report);
   return reports;
 }

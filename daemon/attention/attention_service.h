@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "base/result.h"
 #include "daemon/attention/attention_engine.h"
 #include "daemon/attention/attention_self_test.h"
+#include "daemon/attention/workspace_memory.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/log.h"
 #include "gpu/device.h"
@@ -104,12 +106,14 @@ class AttentionService {
     return workers_[device].engine->traits().max_products;
   }
 
-  // Memory on the device to share with a client, in whole 2 MiB; its bytes count until the last
-  // owner drops it. REQUIRES: wanted_bytes is at most wire::kMaxWorkspaceBytes. Errors:
-  // kLimitExceeded "workspace_limit" (a bound for all devices together); those of
-  // Device::CreatePool.
+  // Memory on the device to share with a client, all zeros. REQUIRES: wanted_bytes is at most
+  // wire::kMaxWorkspaceBytes. Errors: those of WorkspaceMemory::Create.
   [[nodiscard]] Result<std::shared_ptr<DevicePool>> CreateWorkspace(uint32_t device,
-                                                                    uint64_t wanted_bytes);
+                                                                    uint64_t wanted_bytes) {
+    return workspaces_->Create(environment_.devices[device], wanted_bytes);
+  }
+  // See WorkspaceMemory.
+  void WhenReturned(std::function<void()> done) { workspaces_->WhenReturned(std::move(done)); }
 
   // Computes in the order of the calls for the device; `done` is called on the loop with the
   // nanoseconds that it took. REQUIRES: Check passed; the job's memory is the device's, and stays
@@ -158,7 +162,7 @@ class AttentionService {
   const Environment environment_;
   double start_seconds_ = 0;
   // Shared with the workspaces, which may be dropped after the service.
-  std::shared_ptr<uint64_t> workspace_bytes_ = std::make_shared<uint64_t>(0);
+  const std::shared_ptr<WorkspaceMemory> workspaces_;
   std::atomic<bool> stopping_ = false;  // jobs that have not begun are cancelled
   std::vector<Worker> workers_;         // by DeviceIndex; never resized once the engines are open
   Gate gate_;

@@ -18,9 +18,13 @@ Result<const AttachedPool*> AttentionHandler::FindAttended(PoolId pool) const {
 Status AttentionHandler::OnWorkspace(const Call& call, const wire::Workspace& request) {
   if (service_ == nullptr) return MakeError(ErrorCode::kUnsupported, "attend_off");
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, pools_.FindPool(request.pool));
+  // Jobs keep what they use; nothing else needs the earlier one, and its bytes may be needed.
+  workspaces_.erase(request.number);
   return replies_.After(
-      [this, device = attached->device](std::function<void(Status)> tested) {
-        service_->WhenPrepared(device, [tested = std::move(tested)] { tested({}); });
+      [service = service_, device = attached->device](std::function<void(Status)> ready) {
+        service->WhenPrepared(device, [service, ready = std::move(ready)] {
+          service->WhenReturned([ready] { ready({}); });
+        });
       },
       wire::MessageType::kWorkspace, call,
       [this, call, request] { return OpenWorkspace(call, request); });
@@ -28,10 +32,8 @@ Status AttentionHandler::OnWorkspace(const Call& call, const wire::Workspace& re
 
 Status AttentionHandler::OpenWorkspace(const Call& call, const wire::Workspace& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
-  // Jobs keep what they use; nothing else needs the earlier one, and its bytes may be needed.
-  workspaces_.erase(request.number);
   // The bytes count against a limit of all sessions together until the last owner of the memory
-  // drops it, so that a client cannot take more by closing workspaces whose jobs still run.
+  // has dropped it, so that a client cannot take more by closing workspaces whose jobs still run.
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
                        service_->CreateWorkspace(attached->device, request.bytes));
   workspaces_[request.number] = {memory, attached->device};

@@ -223,6 +223,11 @@ TEST_F(AttentionServiceTest, WorkspacesTogetherKeepTheirBound) {
   EXPECT_EQ(service.CreateWorkspace(1, 1).error().reason, "workspace_limit");
   EXPECT_EQ(service.Report().workspace_bytes, 4 * kMiB);
   first->reset();
+  bool returned = false;
+  service.WhenReturned([&] { returned = true; });
+  EXPECT_FALSE(returned) << "a thread gives the memory back, not the event loop";
+  loop_.RunUntil([&] { return returned; });
+  EXPECT_EQ(service.Report().workspace_bytes, 2 * kMiB);
   EXPECT_TRUE(service.CreateWorkspace(0, 2 * kMiB).has_value());
 }
 
