@@ -30,11 +30,15 @@ uint64_t MachineBytes() {
          static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
+UniqueFd OpenFaults() {
+  return UniqueFd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
+}
+
 // Lets no access to the mapping make pages that the file does not have, for as long as the result
 // is open: process_vm_writev fails there. Invalid where the system cannot. Faults in the kernel
 // fail because this one may only wait for the process's own; all others, by the feature.
 UniqueFd ForbidNewPages(void* address, uint64_t bytes) {
-  UniqueFd faults(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
+  UniqueFd faults = OpenFaults();
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   uffdio_api api{.api = UFFD_API, .features = UFFD_FEATURE_SIGBUS};
   uffdio_register pages{.range = {.start = reinterpret_cast<uintptr_t>(address),
@@ -60,6 +64,11 @@ bool WriteFile(int descriptor, const LentMapping::Piece& piece) {
 }
 
 }  // namespace
+
+Status CheckNoNewPages() {
+  if (OpenFaults().valid()) return {};
+  return tl::unexpected(ErrnoError(ErrorCode::kUnsupported, errno, "userfaultfd"));
+}
 
 LentMapping::LentMapping(LentDescriptor descriptor, uint64_t bytes,
                          std::shared_ptr<MappedBytes> mapped)

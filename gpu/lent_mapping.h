@@ -11,12 +11,17 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "gpu/device.h"
 
 namespace kvtier {
 
 // How many bytes one owner has had mapped here: addresses are not without end.
 using MappedBytes = std::atomic<uint64_t>;
+
+// Whether writes to lent memory can be kept from making pages. Errors: kUnsupported with the
+// errno's name: the system forbids userfaultfd (a container's profile), or has none.
+[[nodiscard]] Status CheckNoNewPages();
 
 // A file in memory (tmpfs) behind a descriptor. Any thread, but for its construction.
 //

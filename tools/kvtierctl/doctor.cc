@@ -141,7 +141,8 @@ std::vector<Check> Examine(const DoctorArguments& arguments, const CommandContex
                                /*hard=*/true)),
       HugepageCheck(root),
       NumaCheck(root),
-      IoUringCheck(root)};
+      IoUringCheck(root),
+      LentMemoryCheck()};
   checks.push_back(TrustCheck());
   checks.push_back(ServiceCheck(context.socket, status));
   AddDaemonChecks(status, &checks);

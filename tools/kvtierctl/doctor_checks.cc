@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <linux/io_uring.h>
 #include <linux/magic.h>
+#include <linux/userfaultfd.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -230,6 +231,20 @@ Check IoUringCheck(const fs::path& root) {
               error == ENOMEM ? "raise what may be locked (memlock)"
                               : "the disk tier reads by threads, which costs more processor time: "
                                 "allow io_uring in the seccomp profile of the container");
+}
+
+Check LentMemoryCheck() {
+  // Faults of this process's own code alone, as the daemon asks.
+  const int fd = static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY));
+  if (fd >= 0) {
+    ::close(fd);
+    return Ok("lent memory", "userfaultfd is allowed");
+  }
+  return Warn(
+      "lent memory", fmt::format("userfaultfd is refused ({})", ErrnoName(errno)),
+      "pages that clients' shared memory lacks count to the daemon's memory limit: allow "
+      "userfaultfd in the seccomp profile of the container, or let the limit cover all that "
+      "clients may lend");
 }
 
 Check KernelCheck() {

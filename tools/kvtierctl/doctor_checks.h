@@ -57,6 +57,9 @@ struct Check {
 // Whether io_uring may be used; without it reads go through threads.
 [[nodiscard]] Check IoUringCheck(const std::filesystem::path& root);
 
+// Whether writes to memory that clients lend can be kept from making pages (userfaultfd).
+[[nodiscard]] Check LentMemoryCheck();
+
 // The kernel's version: pidfd_open, by which a client's death is seen, came with 5.3.
 [[nodiscard]] Check KernelCheck();
 

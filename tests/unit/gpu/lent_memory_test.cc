@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,8 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "gpu/host_device.h"
+#include "gpu/lent_mapping.h"
+#include "tests/fakes/denied_call.h"
 
 namespace kvtier {
 namespace {
@@ -165,6 +168,15 @@ TEST_F(LentMemoryTest, ThatIsNoMemoryOrCannotBeWrittenIsRefused) {
   const UniqueFd sealed = MemoryFile();
   ASSERT_EQ(::fcntl(sealed.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
   EXPECT_EQ(RefusalOf(Lent(sealed)), "none");
+}
+
+TEST(LentPages, AreSaidToBeMadeWhereTheSystemForbidsUserfaultfd) {
+  std::thread([] {
+    DenyCall(__NR_userfaultfd);
+    const Status forbidden = CheckNoNewPages();
+    ASSERT_FALSE(forbidden);
+    EXPECT_EQ(forbidden.error().reason, "EPERM");
+  }).join();
 }
 
 // The threads of an owner hang in closing its memory, as they may in all that they do with it.

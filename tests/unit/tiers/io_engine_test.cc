@@ -2,19 +2,14 @@
 // Both engines behind BlockFile, with one and the same suite.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <atomic>
-#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <filesystem>
-#include <iterator>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -25,6 +20,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "tests/fakes/aligned_bytes.h"
+#include "tests/fakes/denied_call.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/storage/block_file.h"
 
@@ -400,25 +396,12 @@ TEST(UringBlockFileTest, ARingThatOutlivesItsEngineDoesNotHoldTheFilesLocks) {
   EXPECT_EQ(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
 }
 
-// As containers do by default, for this thread and those that it starts.
-void DenyRings() {
-  sock_filter rules[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter{.len = std::size(rules), .filter = rules};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
-}
-
 TEST(UringBlockFileTest, RefusalLeavesTheFilesToTheCaller) {
   BlockingLoop loop;
   std::vector<EngineFile> opened;
   opened.push_back({UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)), kMiB});
   std::thread([&] {
-    DenyRings();
+    DenyCall(__NR_io_uring_setup);
     const auto files = MakeUringBlockFiles(&opened, {}, &loop);
     ASSERT_FALSE(files);
     EXPECT_EQ(files.error().code, ErrorCode::kUnsupported);

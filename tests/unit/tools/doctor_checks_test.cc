@@ -3,10 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <fstream>
+#include <thread>
 
 #include "base/units.h"
+#include "tests/fakes/denied_call.h"
 #include "tools/support/temporary_directory.h"
 
 namespace kvtier {
@@ -87,6 +90,13 @@ TEST_F(DoctorChecksTest, LimitsOfTheProcessAreJudged) {
   EXPECT_EQ(MemlockCheck(UINT64_MAX).level, CheckLevel::kOk);
   ExpectWarning(DescriptorCheck(1024), "LimitNOFILE");
   EXPECT_EQ(DescriptorCheck(524288).level, CheckLevel::kOk);
+}
+
+TEST_F(DoctorChecksTest, AProfileThatForbidsUserfaultfdIsWarnedOf) {
+  std::thread([] {
+    DenyCall(__NR_userfaultfd);
+    ExpectWarning(LentMemoryCheck(), "seccomp profile");
+  }).join();
 }
 
 TEST_F(DoctorChecksTest, TheDiskIsMeasuredAndNothingIsLeftThere) {
