@@ -209,6 +209,11 @@ Status CheckCold(const Config& config) {
   if (const auto parsed = ParseColdEndpoint(cold.endpoint); !parsed) {
     return Conflict(config, {"cold.endpoint"}, "cold.endpoint {}", parsed.error().context);
   }
+  if (cold.endpoint.starts_with("file://") && !cold.password_file.empty()) {
+    return Conflict(config, {"cold.endpoint", "cold.password_file"},
+                    "cold.password_file is of no use to a directory: its files' rights decide who "
+                    "reads them");
+  }
   if (config.disk.encryption != DiskEncryption::kNone && config.disk.root_key.empty()) {
     return Conflict(config, {"cold.endpoint", "disk.encryption"},
                     "keys that are in memory only cannot encrypt what hosts share: set "

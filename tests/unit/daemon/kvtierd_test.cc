@@ -40,6 +40,14 @@ TEST(Kvtierd, ACheckTellsAllMistakesALineEach) {
   EXPECT_NE(kvtierd.output().find("kvtierd: " + path + ":4:"), std::string::npos);
 }
 
+TEST(Kvtierd, ACheckRefusesAPasswordForADirectoryThatHostsShare) {
+  Kvtierd kvtierd({"--check-config", "--set", "cold.endpoint=file:///srv/kv", "--set",
+                   "cold.password_file=/etc/kvtier/password"});
+  EXPECT_EQ(kvtierd.Wait(), 78);
+  EXPECT_NE(kvtierd.output().find("cold.password_file is of no use"), std::string::npos)
+      << kvtierd.output();
+}
+
 TEST(Kvtierd, ACheckLooksForTheFilesAndTheGpuThatAreNamed) {
   Kvtierd kvtierd({"--check-config", "--set", "disk.encryption=aes-256-gcm", "--set",
                    "disk.root_key=/nonexistent/root.key", "--set",
