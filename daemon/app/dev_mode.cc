@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/memory_file.h"
 #include "base/units.h"
 #include "base/user_paths.h"
 #include "daemon/config/config_loader.h"
@@ -18,6 +17,7 @@
 #include "daemon/keeper/keeper_link.h"
 #include "daemon/resources/kept_pools.h"
 #include "gpu/cuda_device.h"
+#include "tiers/memory/host_table.h"
 
 namespace kvtier {
 namespace {
@@ -116,15 +116,17 @@ void LookAtKeptMemory(DevFacts* facts) {
   Result<std::optional<KeeperLink>> keeper =
       KeeperLink::Find(KeeperPlace::Beside(socket, ""), RestartConfig{}.keep_for_ms);
   if (!keeper || !*keeper) return;
-  const Result<std::optional<UniqueFd>> arena = (*keeper)->Take(kHostArenaName);
-  if (arena && *arena) facts->kept_host_bytes = FileBytes((*arena)->get());
+  const Result<std::optional<UniqueFd>> table = (*keeper)->Take(kHostTableName);
+  if (table && *table) facts->kept_host_bytes = HostTable::ArenaBytesOf((*table)->get());
   facts->kept_pool_bytes = KeptPools::HostCap(&**keeper);
 }
 
-// A note on memory that the last daemon has left, which is given back if another size was asked
+constexpr const char* kAsLeft = "as the last daemon has left it";
+
+// A note on pools that the last daemon has left, which are given back if another size was asked
 // for.
-std::string KeptNote(uint64_t kept_bytes, uint64_t bytes) {
-  if (bytes == kept_bytes) return "as the last daemon has left it";
+std::string KeptPoolNote(uint64_t kept_bytes, uint64_t bytes) {
+  if (bytes == kept_bytes) return kAsLeft;
   return fmt::format("begins empty: the last daemon has left {}", FormatByteSize(kept_bytes));
 }
 
@@ -132,14 +134,18 @@ std::string PoolNote(const DevFacts& facts, const Config& config) {
   if (facts.gpus == 0) {
     std::string note = "in host memory: " + facts.why_no_gpu;
     if (facts.kept_pool_bytes == 0) return note;
-    return note + "; " + KeptNote(facts.kept_pool_bytes, config.cache.pool_bytes);
+    return note + "; " + KeptPoolNote(facts.kept_pool_bytes, config.cache.pool_bytes);
   }
   return fmt::format("at most, of the free memory of {}; taken when an engine attaches",
                      facts.gpus == 1 ? "the GPU" : fmt::format("each of {} GPUs", facts.gpus));
 }
 
 std::string MemoryNote(const DevFacts& facts, const Config& config) {
-  if (facts.kept_host_bytes > 0) return KeptNote(facts.kept_host_bytes, config.host.bytes);
+  if (facts.kept_host_bytes > 0) {
+    if (config.host.bytes == facts.kept_host_bytes) return kAsLeft;
+    return fmt::format("with what fits of the {} that the last daemon has left",
+                       FormatByteSize(facts.kept_host_bytes));
+  }
   std::string note = fmt::format("{} of memory were free",  //
                                  FormatByteSize(facts.memory.available_bytes));
   if (!facts.memory.limited_by.empty()) {

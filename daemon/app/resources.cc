@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "base/machine.h"
@@ -16,6 +17,7 @@
 #include "daemon/runtime/process.h"
 #include "daemon/runtime/process_end.h"
 #include "gpu/cuda_device.h"
+#include "gpu/lent_mapping.h"
 
 namespace kvtier {
 namespace {
@@ -125,6 +127,14 @@ Status Resources::OpenDevices() {
                                      .pool_bytes = device.pool_bytes,
                                      .name = info.name.substr(0, wire::kMaxDeviceNameBytes)});
   }
+  const Status no_new_pages = CheckNoNewPages();
+  if (!no_new_pages && !environment.memory.limited_by.empty()) {
+    env_.log->Warning(
+        "memory.lent_pages",
+        "pages that clients' shared memory lacks count to this daemon's control group "
+        "({}) when it writes there: {}",
+        environment.memory.limited_by, no_new_pages.error().ToString());
+  }
   // A share of the free memory is never the same twice.
   kept_pools_->SetDevices(&devices_, /*same_size=*/env_.config->pool.free_fraction <= 0);
   return {};
@@ -202,14 +212,21 @@ void Resources::EndInBackground() {
 
 void Resources::KeepArena() {
   if (arena_->adoption() == "adopted") {
+    const uint64_t left_bytes = arena_->left_bytes();
     env_.log->Info("host.adopted",
-                   "host memory of an earlier daemon is there again, to be verified");
+                   "host memory of an earlier daemon is there again, to be verified{}",
+                   left_bytes == arena_->capacity_bytes()
+                       ? ""
+                       : fmt::format(": it had {}, now it has {}", FormatByteSize(left_bytes),
+                                     FormatByteSize(arena_->capacity_bytes())));
   } else if (arena_->adoption() != "none") {
     env_.log->Info("host.not_adopted", "host memory begins empty: {}", arena_->adoption());
   }
-  for (const auto& [name, descriptor] : {std::pair(kHostArenaName, arena_->arena_descriptor()),
-                                         std::pair(kHostTableName, arena_->table_descriptor())}) {
-    const Status kept = descriptors_->Keep(name, descriptor);
+  // Their files are longer than the memory.
+  for (const auto& [name, descriptor, bytes] :
+       {std::tuple(kHostArenaName, arena_->arena_descriptor(), arena_->capacity_bytes()),
+        std::tuple(kHostTableName, arena_->table_descriptor(), arena_->table()->bytes())}) {
+    const Status kept = descriptors_->Keep(name, descriptor, bytes);
     if (kept) continue;
     env_.log->Warning("keeper.none", "{} is not kept over a restart: {}", name,
                       kept.error().ToString());

@@ -39,6 +39,10 @@ class KeptHostTest : public DaemonTest {
     more_settings.insert(more_settings.begin(), "restart.keep_for=1min");
     StartDaemon(kSizes, std::move(more_settings), /*config_file=*/"", program);
   }
+  void StartWithHostBlocks(uint64_t blocks) {
+    StartDaemon({.pool_blocks = 2 * kBlocks, .host_blocks = blocks, .disk_blocks = 0},
+                {"restart.keep_for=1min"});
+  }
   // The last ones push the others out of the pool. At rest after each, so that none is dropped
   // because a busy machine copies down too slowly.
   void Fill() {
@@ -167,14 +171,30 @@ TEST_F(KeptHostTest, ANewProgramFindsTheBlocksOfTheOld) {
   ExpectAllFromHost(PlayAgain());
 }
 
-TEST_F(KeptHostTest, AnotherSizeBeginsEmptyAndSaysSo) {
+TEST_F(KeptHostTest, MoreHostMemoryHasAllThatTheLastDaemonHad) {
   Start();
   Fill();
   daemon().Kill();
-  StartDaemon({.pool_blocks = 2 * kBlocks, .host_blocks = 64, .disk_blocks = 0},
-              {"restart.keep_for=1min"});
-  EXPECT_TRUE(LogHas("host.not_adopted"));
-  EXPECT_EQ(PlayAgain().blocks.miss, kPrompts * kBlocks);
+  StartWithHostBlocks(256);
+  EXPECT_TRUE(LogHas("it had "));
+  (void)Admin("settle");
+  ExpectAllFromHost(PlayAgain());
+  daemon().Kill();
+  ASSERT_TRUE(daemon().Restart());
+  (void)Admin("settle");
+  ExpectAllFromHost(PlayAgain());
+}
+
+TEST_F(KeptHostTest, LessHostMemoryHasWhatFits) {
+  Start();
+  Fill();
+  daemon().Kill();
+  StartWithHostBlocks(40);
+  (void)Admin("settle");
+  const ReplayReport after = PlayAgain();
+  EXPECT_GT(after.blocks.hit[static_cast<int>(Tier::kHost)], 0u);
+  EXPECT_GT(after.blocks.miss, 0u);
+  EXPECT_EQ(after.wrong_blocks, 0u);
 }
 
 TEST_F(KeptHostTest, StoppingLeavesItAndReleasingGivesItBack) {

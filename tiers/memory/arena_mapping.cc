@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/memory/arena_mapping.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <optional>
@@ -18,6 +20,38 @@ namespace {
 tl::unexpected<Error> Failed(const char* what) {
   const ErrorCode code = errno == ENOSYS ? ErrorCode::kUnsupported : ErrorCode::kResourceExhausted;
   return tl::unexpected<Error>(ErrnoError(code, errno, what));
+}
+
+// The files are as long as for so many slabs, if the arena has no more: then the next process's may
+// have another size, and still no holder of a descriptor can cut the memory of another. Memory is
+// taken only for pages that were touched.
+constexpr uint64_t kSlabsInFiles = uint64_t{1} << 20;
+
+// The lengths of an arena's two files.
+struct FileLengths {
+  uint64_t arena = 0;
+  uint64_t table = 0;
+};
+
+FileLengths LengthsFor(uint64_t arena_bytes, uint64_t slab_bytes) {
+  return {arena_bytes, HostTable::BytesFor({arena_bytes, slab_bytes, 0, {}})};
+}
+
+FileLengths LongestLengths(uint64_t arena_bytes, uint64_t slab_bytes) {
+  return LengthsFor(std::max(arena_bytes, slab_bytes * kSlabsInFiles), slab_bytes);
+}
+
+std::optional<std::string> FilesRefusal(int arena, int table, const FileLengths& lengths) {
+  std::optional<std::string> refusal = MemoryFileRefusal(arena, lengths.arena);
+  return refusal ? refusal : MemoryFileRefusal(table, lengths.table);
+}
+
+// The pages from `begin` on go back to the kernel.
+void CutPages(int file, uint64_t begin) {
+  const uint64_t length = FileBytes(file);
+  if (begin >= length) return;
+  (void)::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                    static_cast<off_t>(length - begin));
 }
 
 // Huge pages of shared memory are off unless an administrator has allowed them: for this size, or
@@ -43,6 +77,7 @@ ArenaMapping::ArenaMapping(ArenaMapping&& other) noexcept
       table_fd_(std::move(other.table_fd_)),
       table_(std::move(other.table_)),
       adoption_(std::move(other.adoption_)),
+      left_bytes_(other.left_bytes_),
       huge_pages_(other.huge_pages_) {}
 
 ArenaMapping::~ArenaMapping() {
@@ -83,6 +118,12 @@ Result<ArenaMapping> ArenaMapping::MapAnonymous(uint64_t bytes) {
   return mapping;
 }
 
+Status ArenaMapping::MakeFiles(uint64_t arena_bytes, uint64_t table_bytes) {
+  KVT_ASSIGN_OR_RETURN(arena_fd_, MakeMemoryFile("kvtier-host-arena", arena_bytes));
+  KVT_ASSIGN_OR_RETURN(table_fd_, MakeMemoryFile("kvtier-host-table", table_bytes));
+  return {};
+}
+
 Status ArenaMapping::MapFiles(uint64_t slab_bytes, bool format) {
   const HostTableShape shape{arena_.size(), slab_bytes, FileNumber(arena_fd_.get()), ReadBootId()};
   const uint64_t table_bytes = HostTable::BytesFor(shape);
@@ -93,6 +134,7 @@ Status ArenaMapping::MapFiles(uint64_t slab_bytes, bool format) {
   if (format) HostTable::Format(shape, table_memory_);
   KVT_RETURN_IF_ERROR(HostTable::Check(shape, table_memory_));
   table_ = std::make_unique<HostTable>(shape, table_memory_);
+  if (!format) KVT_RETURN_IF_ERROR(TakeOtherSize(slab_bytes));
   if (table_->unfinished_adoptions() >= kMaxUnfinishedAdoptions) {
     return MakeError(ErrorCode::kCorrupt, "adoption_unfinished");
   }
@@ -105,14 +147,31 @@ Status ArenaMapping::MapFiles(uint64_t slab_bytes, bool format) {
   return {};
 }
 
+// The table is cut first, so that a process that dies half-way leaves no record without its bytes.
+// The size that it leaves is then too large for its records, as it is in an arena that never
+// filled up.
+Status ArenaMapping::TakeOtherSize(uint64_t slab_bytes) {
+  left_bytes_ = table_->arena_bytes();
+  if (left_bytes_ == 0 || left_bytes_ % slab_bytes != 0) {
+    return MakeError(ErrorCode::kCorrupt, "damaged");
+  }
+  if (left_bytes_ > arena_.size()) {
+    CutPages(table_fd_.get(), table_->bytes());
+    CutPages(arena_fd_.get(), arena_.size());
+  }
+  table_->TakeSize();
+  return {};
+}
+
 Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, UniqueFd arena,
                                            UniqueFd table) {
-  const uint64_t table_bytes = HostTable::BytesFor({bytes, slab_bytes, 0, {}});
+  const FileLengths longest = LongestLengths(bytes, slab_bytes);
+  const FileLengths exact = LengthsFor(bytes, slab_bytes);
   std::string reason = "none";
   if (arena.valid() != table.valid()) reason = "incomplete";
   if (arena.valid() && table.valid()) {
-    std::optional<std::string> refusal = MemoryFileRefusal(arena.get(), bytes);
-    if (!refusal) refusal = MemoryFileRefusal(table.get(), table_bytes);
+    std::optional<std::string> refusal = FilesRefusal(arena.get(), table.get(), longest);
+    if (refusal && !FilesRefusal(arena.get(), table.get(), exact)) refusal.reset();
     if (!refusal) {
       ArenaMapping kept;
       KVT_RETURN_IF_ERROR(kept.Reserve(bytes));
@@ -133,8 +192,10 @@ Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, 
   table.Reset();
   ArenaMapping mapping;
   KVT_RETURN_IF_ERROR(mapping.Reserve(bytes));
-  KVT_ASSIGN_OR_RETURN(mapping.arena_fd_, MakeMemoryFile("kvtier-host-arena", bytes));
-  KVT_ASSIGN_OR_RETURN(mapping.table_fd_, MakeMemoryFile("kvtier-host-table", table_bytes));
+  // A limit of the process on the size of files may forbid long ones.
+  Status made = mapping.MakeFiles(longest.arena, longest.table);
+  if (!made) made = mapping.MakeFiles(exact.arena, exact.table);
+  KVT_RETURN_IF_ERROR(made);
   KVT_RETURN_IF_ERROR(mapping.MapFiles(slab_bytes, true));
   mapping.adoption_ = std::move(reason);
   mapping.huge_pages_ = SharedHugePagesAllowed();

@@ -45,7 +45,9 @@ class ArenaMapping {
   // "other_arena", "damaged", "adoption_unfinished" (daemon after daemon has died before it had
   // looked at all of it), or the errno's name with which the kernel refused to map it.
   [[nodiscard]] const std::string& adoption() const { return adoption_; }
-  // Owned here; -1 for anonymous memory.
+  // The size of the arena that was adopted; 0 if none was. Slabs that both sizes have are there.
+  [[nodiscard]] uint64_t left_bytes() const { return left_bytes_; }
+  // Owned here; -1 for anonymous memory. Its file may be longer than the arena.
   [[nodiscard]] int arena_descriptor() const { return arena_fd_.get(); }
   [[nodiscard]] int table_descriptor() const { return table_fd_.get(); }
   // Whether the kernel gives huge pages to this memory where it has some.
@@ -55,7 +57,14 @@ class ArenaMapping {
   ArenaMapping() = default;
   // Reserves the address space of the arena, and one huge page for its alignment.
   [[nodiscard]] Status Reserve(uint64_t bytes);
+  // Errors: as MakeMemoryFile.
+  [[nodiscard]] Status MakeFiles(uint64_t arena_bytes, uint64_t table_bytes);
+  // `format`: the files are new. Errors: those of HostTable::Check; kResourceExhausted or
+  // kUnsupported with the errno's name.
   [[nodiscard]] Status MapFiles(uint64_t slab_bytes, bool format);
+  // The files, which an arena of another size has left, become those of one of this size. Errors:
+  // kCorrupt "damaged".
+  [[nodiscard]] Status TakeOtherSize(uint64_t slab_bytes);
   void AdviseKernel();
 
   std::span<std::byte> reserved_;  // holds arena_
@@ -65,6 +74,7 @@ class ArenaMapping {
   UniqueFd table_fd_;
   std::unique_ptr<HostTable> table_;
   std::string adoption_ = "off";
+  uint64_t left_bytes_ = 0;
   bool huge_pages_ = true;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/memory/host_table.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,7 +15,7 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kMagic = "KVTHOST1";
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr uint64_t kPageBytes = 4096;
 
 constexpr uint64_t RoundUpToPage(uint64_t bytes) {
@@ -59,30 +61,19 @@ struct HostTable::SlotRecord {
 
 namespace {
 
-// Where the parts of the table lie. A slab's records begin on a page of their own, so that memory
-// is taken only for as many records as its slots need.
-struct Layout {
-  uint64_t slabs_at = kPageBytes;
-  uint64_t slots_at = 0;
-  uint64_t slots_stride = 0;
-};
-
-Layout LayoutOf(const HostTableShape& shape) {
+// A slab's record and those of its slots follow each other, slab after slab, so that no place
+// depends on how many slabs there are. They begin on a page of their own, so that memory is taken
+// only for as many records as the slots need.
+uint64_t StrideOf(uint64_t slab_bytes) {
   constexpr uint64_t kSlabRecordBytes = 8;
   constexpr uint64_t kSlotRecordBytes = 20;
-  Layout layout;
-  layout.slots_at =
-      layout.slabs_at + RoundUpToPage(shape.arena_bytes / shape.slab_bytes * kSlabRecordBytes);
-  layout.slots_stride =
-      RoundUpToPage(shape.slab_bytes / HostTable::kMinSlotBytes * kSlotRecordBytes);
-  return layout;
+  return RoundUpToPage(kSlabRecordBytes + slab_bytes / HostTable::kMinSlotBytes * kSlotRecordBytes);
 }
 
 }  // namespace
 
 uint64_t HostTable::BytesFor(const HostTableShape& shape) {
-  const Layout layout = LayoutOf(shape);
-  return layout.slots_at + shape.arena_bytes / shape.slab_bytes * layout.slots_stride;
+  return kPageBytes + shape.arena_bytes / shape.slab_bytes * StrideOf(shape.slab_bytes);
 }
 
 void HostTable::Format(const HostTableShape& shape, std::span<std::byte> memory) {
@@ -105,13 +96,18 @@ Status HostTable::Check(const HostTableShape& shape, std::span<const std::byte> 
   std::memcpy(&head, memory.data(), sizeof(head));
   if (std::string_view(head.magic, sizeof(head.magic)) != kMagic) return refuse("damaged");
   if (head.version != kVersion) return refuse("version");
-  if (head.arena_bytes != shape.arena_bytes || head.slab_bytes != shape.slab_bytes) {
-    return refuse("size_changed");
-  }
+  if (head.slab_bytes != shape.slab_bytes) return refuse("size_changed");
   if (head.boot_id != shape.boot_id) return refuse("other_boot");
   if (head.arena_id != shape.arena_id) return refuse("other_arena");
   if (memory.size() != BytesFor(shape)) return refuse("damaged");
   return {};
+}
+
+uint64_t HostTable::ArenaBytesOf(int table_file) {
+  Head head;
+  if (::pread(table_file, &head, sizeof(head), 0) != static_cast<ssize_t>(sizeof(head))) return 0;
+  const bool ours = std::string_view(head.magic, sizeof(head.magic)) == kMagic;
+  return ours && head.version == kVersion ? head.arena_bytes : 0;
 }
 
 HostTable::HostTable(const HostTableShape& shape, std::span<std::byte> memory)
@@ -128,19 +124,22 @@ void HostTable::BeginAdoption() { ++head().unfinished_adoptions; }
 
 void HostTable::EndAdoption() { head().unfinished_adoptions = 0; }
 
+void HostTable::TakeSize() { head().arena_bytes = shape_.arena_bytes; }
+
+uint64_t HostTable::arena_bytes() const { return head().arena_bytes; }
+
 void HostTable::SetDiskSet(const Digest128& disk_set) { head().disk_set = disk_set; }
 
 Digest128 HostTable::disk_set() const { return head().disk_set; }
 
 HostTable::SlabRecord& HostTable::SlabOf(uint64_t slab) const {
   KVT_CHECK(slab < slabs());
-  return reinterpret_cast<SlabRecord*>(memory_.data() + LayoutOf(shape_).slabs_at)[slab];
+  return *reinterpret_cast<SlabRecord*>(memory_.data() + kPageBytes +
+                                        slab * StrideOf(shape_.slab_bytes));
 }
 
 HostTable::SlotRecord* HostTable::RecordsOf(uint64_t slab) const {
-  const Layout layout = LayoutOf(shape_);
-  return reinterpret_cast<SlotRecord*>(memory_.data() + layout.slots_at +
-                                       slab * layout.slots_stride);
+  return reinterpret_cast<SlotRecord*>(&SlabOf(slab) + 1);
 }
 
 HostTable::SlotRecord& HostTable::RecordOf(uint64_t address) const {

@@ -18,7 +18,8 @@
 
 namespace kvtier {
 
-// The properties that must be equal in two processes for one to adopt the other's memory.
+// The properties that must be equal in two processes for one to adopt the other's memory; but the
+// arena may have another size.
 struct HostTableShape {
   uint64_t arena_bytes = 0;
   uint64_t slab_bytes = 0;
@@ -54,8 +55,10 @@ class HostTable {
   // Makes an empty table. REQUIRES: `memory` is all zeros, page-aligned, and BytesFor(shape) long.
   static void Format(const HostTableShape& shape, std::span<std::byte> memory);
   // Whether the table may be used as one of this shape. Errors, all kCorrupt: "damaged" (no table
-  // at all), "version", "size_changed", "other_boot", "other_arena".
+  // at all), "version", "size_changed" (of slabs), "other_boot", "other_arena".
   [[nodiscard]] static Status Check(const HostTableShape& shape, std::span<const std::byte> memory);
+  // The size of the arena beside the table in a file that an earlier process left; 0 if it is none.
+  [[nodiscard]] static uint64_t ArenaBytesOf(int table_file);
   // REQUIRES: Format or Check was called, successfully; the memory outlives the table.
   HostTable(const HostTableShape& shape, std::span<std::byte> memory);
 
@@ -72,6 +75,9 @@ class HostTable {
   // A process begins to check the slots, and has checked all of them.
   void BeginAdoption();
   void EndAdoption();
+  // From now on the table says that the arena has its size. REQUIRES: nothing is recorded of slabs
+  // that one of the two sizes lacks.
+  void TakeSize();
   // The files from which slots are filled from now on, by DiskFiles::set_uuid; zeros for none.
   void SetDiskSet(const Digest128& disk_set);
 
@@ -79,6 +85,9 @@ class HostTable {
   // Adoptions in a row that have begun and not ended: their daemons died before they had looked at
   // everything here, perhaps because of what they found.
   [[nodiscard]] uint32_t unfinished_adoptions() const;
+  // The arena's bytes when the last process took its size; any number if the table is damaged.
+  [[nodiscard]] uint64_t arena_bytes() const;
+  [[nodiscard]] uint64_t bytes() const { return memory_.size(); }
   // A process that died while it set it leaves the one before, the new one, or one that is neither.
   [[nodiscard]] Digest128 disk_set() const;
   [[nodiscard]] uint64_t slabs() const { return shape_.arena_bytes / shape_.slab_bytes; }

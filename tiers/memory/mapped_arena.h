@@ -88,6 +88,8 @@ class MappedArena final : public HostArena {
 
   // "adopted", or the reason why there is nothing in the memory; see ArenaMapping::adoption.
   [[nodiscard]] const std::string& adoption() const { return mapping_.adoption(); }
+  // See ArenaMapping.
+  [[nodiscard]] uint64_t left_bytes() const { return mapping_.left_bytes(); }
   // For whatever is to hold the memory over the end of this process; the arena owns them. -1
   // without `keep`.
   [[nodiscard]] int arena_descriptor() const { return mapping_.arena_descriptor(); }

@@ -90,12 +90,12 @@ TEST(DevMode, TakesTheHostMemoryThatTheLastDaemonLeft) {
   DevFacts facts = Workstation();
   facts.kept_host_bytes = 5 * kGiB;
   const Config config = ConfigFor(facts);
-  EXPECT_EQ(config.host.bytes, 5 * kGiB) << "memory of another size would begin empty";
+  EXPECT_EQ(config.host.bytes, 5 * kGiB) << "less memory is free than before";
   EXPECT_THAT(DevScreen(facts, config), HasSubstr("as the last daemon has left it"));
   EXPECT_THAT(DevScreen(facts, config), HasSubstr("kvtierctl stop --release gives it back"));
   const Config other = ConfigFor(facts, {"host.bytes=1GiB"});
   EXPECT_EQ(other.host.bytes, 1 * kGiB);
-  EXPECT_THAT(DevScreen(facts, other), HasSubstr("begins empty: the last daemon has left 5.0 GiB"));
+  EXPECT_THAT(DevScreen(facts, other), HasSubstr("with what fits of the 5.0 GiB that the last daemon"));
 }
 
 TEST(DevMode, GivesThePoolsThatTheLastDaemonLeftTheirSizeAgain) {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -247,10 +248,64 @@ TEST(KeptArenaTest, MemoryThatIsNotKeptHasNoDescriptorsAndNoTable) {
   EXPECT_EQ(arena->table(), nullptr);
 }
 
-TEST(KeptArenaTest, AnotherSizeOfArenaOrSlabsIsNotAdopted) {
+// Fills a slot in the first slab and one in the last.
+void FillEnds(MappedArena* arena, BlockingLoop* loop) {
+  loop->RunUntil([&] { return arena->ready_bytes() == arena->capacity_bytes(); });
+  for (const uint64_t address : {uint64_t{0}, arena->capacity_bytes() - kSlabBytes}) {
+    arena->table()->BeginFill(address, 8192);
+    std::memset(arena->data() + address, 7, 8192);
+    arena->table()->Complete(address, {.uses = 3});
+  }
+}
+
+TEST(KeptArenaTest, ALargerArenaHasAllThatTheSmallerOneHad) {
   BlockingLoop loop;
   const auto first = MakeKeptArena(&loop);
-  EXPECT_EQ(MakeKeptArena(&loop, first.get(), 32 * kMiB)->adoption(), "size_changed");
+  FillEnds(first.get(), &loop);
+  const auto larger = MakeKeptArena(&loop, first.get(), 32 * kMiB);
+  EXPECT_EQ(larger->adoption(), "adopted");
+  EXPECT_EQ(larger->left_bytes(), 16 * kMiB);
+  for (const uint64_t address : {uint64_t{0}, 16 * kMiB - kSlabBytes}) {
+    EXPECT_EQ(larger->table()->StateOf(address), HostSlotState::kComplete);
+    EXPECT_EQ(larger->data()[address + 8191], std::byte{7});
+  }
+  EXPECT_EQ(larger->table()->SlotBytesOf(16 * kMiB / kSlabBytes), 0u);
+  FillEnds(larger.get(), &loop);
+  EXPECT_EQ(MakeKeptArena(&loop, larger.get(), 32 * kMiB)->left_bytes(), 32 * kMiB);
+}
+
+TEST(KeptArenaTest, ASmallerArenaHasWhatFitsAndTheRestIsGivenBackForGood) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop, nullptr, 32 * kMiB);
+  FillEnds(first.get(), &loop);
+  const auto allocated = [&] {
+    struct stat info {};
+    EXPECT_EQ(::fstat(first->arena_descriptor(), &info), 0);
+    return static_cast<uint64_t>(info.st_blocks) * 512;
+  };
+  EXPECT_EQ(allocated(), 32 * kMiB);
+  const auto smaller = MakeKeptArena(&loop, first.get(), 16 * kMiB);
+  EXPECT_EQ(smaller->left_bytes(), 32 * kMiB);
+  EXPECT_EQ(smaller->table()->StateOf(0), HostSlotState::kComplete);
+  EXPECT_EQ(smaller->data()[8191], std::byte{7});
+  EXPECT_EQ(allocated(), 16 * kMiB);
+  const auto larger = MakeKeptArena(&loop, smaller.get(), 32 * kMiB);
+  EXPECT_EQ(larger->table()->StateOf(0), HostSlotState::kComplete);
+  EXPECT_EQ(larger->table()->SlotBytesOf(32 * kMiB / kSlabBytes - 1), 0u)
+      << "what was cut off does not come back";
+}
+
+TEST(KeptArenaTest, ASizeThatNoArenaHasIsNotAdopted) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop);
+  const uint64_t garbage = kSlabBytes + 1;
+  ASSERT_EQ(::pwrite(first->table_descriptor(), &garbage, sizeof(garbage), 16), 8);
+  EXPECT_EQ(MakeKeptArena(&loop, first.get())->adoption(), "damaged");
+}
+
+TEST(KeptArenaTest, AnotherSizeOfSlabsIsNotAdopted) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop);
   const auto other_slabs =
       MappedArena::Create({.bytes = 16 * kMiB,
                            .slab_bytes = 2 * kSlabBytes,
