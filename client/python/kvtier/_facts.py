@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.metadata
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 #: Fields of a model's configuration that name the file and not the model.
@@ -22,6 +24,24 @@ def digest(value: Any) -> str:
 def config_digest(configuration: dict[str, Any]) -> str:
     """The digest of a model's configuration, but for the fields that name its file."""
     return digest({key: value for key, value in configuration.items() if key not in NOT_IDENTITY})
+
+
+@functools.cache
+def engine_of(package: str) -> str:
+    """An engine by its package and the first two numbers of its version."""
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    return f"{package} {'.'.join(version.split('.')[:2])}"
+
+
+def weights_of(parts: Sequence[str | None], label: str) -> str | None:
+    """Names an engine's weights by those of its models, each of which may be unknown, as None; None: then
+    the user has not named them either. label: the user's name for them."""
+    if None in parts:
+        return f"named:{short(label)}" if label else None
+    return parts[0] if len(parts) == 1 else f"files:{digest(parts)[:32]}"
 
 
 def short(text: str) -> str:

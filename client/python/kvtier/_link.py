@@ -10,17 +10,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import KvtierError
+from .connection import Connection, connect
+from .errors import KvtierError, TimedOutError, UnavailableError
+
+Result = TypeVar("Result")
 
 # How often an idle link looks whether the daemon is still there.
 _IDLE_CHECK_S = 0.5
 # Shutting down waits so long for copies; after that the process's end ends them.
 _CLOSE_TIMEOUT_S = 10.0
+# How long one call of the library waits for a transfer.
+_WAIT_MS = 1000
 
 
 class LinkState(enum.Enum):
@@ -52,6 +57,8 @@ class Region(Protocol):
 
     def poll(self) -> Sequence[Any]: ...
 
+    def wait(self, transfer: int, timeout_ms: int | None = None) -> Any: ...
+
     def lookup(self, hashes: Sequence[bytes]) -> npt.NDArray[np.uint8]: ...
 
     def prefetch(self, hashes: Sequence[bytes], timeout_ms: int | None = None) -> int: ...
@@ -61,6 +68,8 @@ class Region(Protocol):
     def give_tokens(self, hashes: Any, tokens: Any) -> None: ...
 
     def daemon_ended(self) -> bool: ...
+
+    def is_connected(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -122,6 +131,44 @@ class Attachment:
         return True
 
 
+def attach(
+    socket: str,
+    client_name: str,
+    open_regions: Callable[[Connection], Sequence[Region]],
+    ranks: int = 1,
+) -> Attachment:
+    """Connects and opens regions, one at least. ranks: as Attachment's. Raises KvtierError, and what
+    `open_regions` raises."""
+    connection = connect(socket, client_name=client_name, reconnect_min_ms=-1)
+    try:
+        # A failure half-way closes the regions that were opened with their connection.
+        regions = open_regions(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+    def close() -> None:
+        for region in regions:
+            region.close()
+        connection.close()
+
+    # All regions live as long as the connection does.
+    return Attachment(regions, close, regions[0].is_connected, ranks)
+
+
+def wait_until_ended(region: Region, transfer: int) -> Any:
+    """The transfer's end, however long it takes: before that, its memory belongs to the daemon. Raises
+    the transfer's error."""
+    while True:
+        try:
+            end = region.wait(transfer, _WAIT_MS)
+        except TimedOutError:
+            continue
+        if end.error is not None:
+            raise end.error
+        return end
+
+
 class Link:
     """Made and closed by one thread of the engine; `borrow` may be called often, by any thread, and
     never waits.
@@ -160,6 +207,27 @@ class Link:
         """The region to use now, to be given back; None if there is none."""
         attachment = self._current
         return attachment if attachment is not None and attachment.borrow() else None
+
+    def use(
+        self,
+        call: Callable[[Attachment], Result],
+        otherwise: Result,
+        lost_by: tuple[type[KvtierError], ...] = (UnavailableError,),
+    ) -> Result:
+        """The call's result, or `otherwise` if there is no daemon, or it refuses. lost_by: errors after
+        which this daemon is asked no more."""
+        attachment = self.borrow()
+        if attachment is None:
+            return otherwise
+        try:
+            return call(attachment)
+        except lost_by:
+            self.lost(attachment)
+        except (KvtierError, ValueError, OSError) as error:
+            self._logger.warning("kvtier: a request was refused: %s", error)
+        finally:
+            attachment.give_back()
+        return otherwise
 
     def lost(self, attachment: Attachment) -> None:
         """Says that a call found the daemon gone. Any thread, any number of times."""

@@ -93,10 +93,20 @@ class Text(Option):
         raise ValueError(f"a printable text of at most {self.most_bytes} bytes")
 
 
-SOCKET = Text("", _MOST_SOCKET_BYTES)
-IDENTITY = Text()
-RETRY_MIN_MS = Number(50, 1, 600_000)
-RETRY_MAX_MS = Number(2000, 1, 600_000)
+#: The options that all modules have.
+COMMON: dict[str, Option] = {
+    "identity": Text(),
+    "retry_max_ms": Number(2000, 1, 600_000),
+    "retry_min_ms": Number(50, 1, 600_000),
+    "socket": Text("", _MOST_SOCKET_BYTES),
+    # Whether files are read whole to tell the weights.
+    "weights_digest": Choice(False, {"sample": False, "whole": True}),
+}
+
+
+def retry_pauses(values: Mapping[str, Any]) -> tuple[float, float]:
+    """The shortest and the longest pause between tries to reach the daemon, in seconds."""
+    return values["retry_min_ms"] / 1000, values["retry_max_ms"] / 1000
 
 
 def read_options(

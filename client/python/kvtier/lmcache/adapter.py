@@ -8,7 +8,6 @@ event descriptors. A task that fails, or finds no daemon, is a miss or a failed 
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import queue
 import threading
@@ -21,29 +20,15 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
-from .._facts import short
-from .._options import (
-    IDENTITY,
-    RETRY_MAX_MS,
-    RETRY_MIN_MS,
-    SOCKET,
-    Choice,
-    Number,
-    Option,
-    read_options,
-)
-from ..connection import DEFAULT_SOCKET
+from .._facts import engine_of, short
+from .._options import COMMON, Number, Option, read_options, retry_pauses
 from .model_weights import FirstEpoch, UnnamedEpoch, WeightEpoch, tell_of_clearing
 from .objects import Bytes, ObjectName, ObjectStore, SharedFile, logger, name_of
 
 _OPTIONS: dict[str, Option] = {
-    "identity": IDENTITY,
+    **COMMON,
     "lock_ms": Number(60_000, 1, 3_600_000, whole=True),
-    "retry_max_ms": RETRY_MAX_MS,
-    "retry_min_ms": RETRY_MIN_MS,
-    "socket": SOCKET,
     "staging_bytes": Number(64 << 20, 1, 1 << 40, whole=True),
-    "weights_digest": Choice(False, {"sample": False, "whole": True}),
 }
 
 
@@ -105,7 +90,7 @@ class KvtierL2Adapter(L2AdapterInterface):
         self._l1_file = SharedFile.find(l1_memory_desc)
         where = "in place" if self._l1_file else "through other memory; --shm-name saves that"
         logger.info("kvtier: objects are copied %s", where)
-        identity = {"engine": "lmcache " + ".".join(_lmcache_version().split(".")[:2])}
+        identity = {"engine": engine_of("lmcache")}
         if given["identity"]:
             identity["label"] = short(given["identity"])
 
@@ -114,9 +99,8 @@ class KvtierL2Adapter(L2AdapterInterface):
         tell_of_clearing(_begin_epoch)
 
         def new_store(staging_bytes: int, shared: SharedFile | None) -> ObjectStore:
-            socket = given["socket"] or DEFAULT_SOCKET
-            retry_s = (given["retry_min_ms"] / 1e3, given["retry_max_ms"] / 1e3)
-            return ObjectStore(socket, identity, staging_bytes, shared, retry_s)
+            pauses = retry_pauses(given)
+            return ObjectStore(given["socket"], identity, staging_bytes, shared, pauses)
 
         self._tasks = itertools.count(1)
         self._stored = new_store(given["staging_bytes"], self._l1_file)
@@ -303,10 +287,3 @@ def _bytes_of(memory_object: Any) -> Bytes:
     if content.size == 0:
         raise ValueError("an object without bytes")
     return content
-
-
-def _lmcache_version() -> str:
-    try:
-        return importlib.metadata.version("lmcache")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from .._facts import record_name
 from .._host_view import NotSharedError, find_host_view
-from .._link import Attachment, Link, LinkState
+from .._link import Attachment, Link, LinkState, wait_until_ended
 from .._settling import wait_until_settled
 from ..connection import Connection, connect
-from ..errors import KvtierError, LimitExceededError, TimedOutError, UnavailableError
+from ..errors import KvtierError, LimitExceededError, UnavailableError
 from ..model import KvGroup, ModelRecord
 from ..regions import Region
 
@@ -34,7 +34,6 @@ logger = logging.getLogger("lmcache.kvtier")
 # LMCache's usual chunk. It does not say how many tokens an object has when it looks it up; the
 # daemon only shows this number.
 _OBJECT_TOKENS = 256
-_WAIT_MS = 1000
 # Small objects need no more rows to be fast; and what a region can have.
 _MOST_ROWS, _MOST_BLOCKS = 1024, 1 << 20
 
@@ -216,7 +215,7 @@ class ObjectStore:
                 for i, one in zip(positions, found):
                     result[i] = one
 
-            self._with_attachment(run)
+            self._link.use(run, None)
         return result
 
     def _transfer(
@@ -235,12 +234,13 @@ class ObjectStore:
                     rows[row] = contents[i]
             transfer = begin(part, [names[i].hash for i in part.positions])
             try:
-                arrived = _finish(part, transfer)
+                failed = wait_until_ended(part.region, transfer).failed
             except UnavailableError:
                 if rows is None and is_load:
                     # LMCache gives the memory to others after this.
                     wait_until_settled(part.region)
                 raise
+            arrived = [position not in failed for position in range(len(places))]
             for (i, row), came in zip(places, arrived):
                 if came and rows is not None and is_load:
                     contents[i][:] = rows[row]
@@ -257,7 +257,7 @@ class ObjectStore:
                 for part, rows in self._parts(blocks, positions, contents):
                     run_part(attachment, part, rows)
 
-            self._with_attachment(run)
+            self._link.use(run, None)
         return done
 
     def _parts(
@@ -285,19 +285,6 @@ class ObjectStore:
         assert self._shared is not None and blocks.in_place is not None
         block, rest = divmod(int(content.ctypes.data) - self._shared.address, blocks.stride)
         return block if rest == 0 and 0 <= block < blocks.in_place.blocks else None
-
-    def _with_attachment(self, call: Callable[[Attachment], None]) -> None:
-        attachment = self._link.borrow()
-        if attachment is None:
-            return
-        try:
-            call(attachment)
-        except UnavailableError:
-            self._link.lost(attachment)
-        except (KvtierError, ValueError, OSError) as error:
-            logger.warning("kvtier: a request was refused: %s", error)
-        finally:
-            attachment.give_back()
 
     # ---------------------------------------------------------------- connection and regions
 
@@ -369,16 +356,3 @@ def _alike(names: Iterable[ObjectName]) -> list[list[int]]:
     for i, name in enumerate(names):
         groups.setdefault((name.model, name.weights, name.object_bytes), []).append(i)
     return list(groups.values())
-
-
-def _finish(part: _Part, transfer: int) -> list[bool]:
-    """Waits until a transfer has ended: before that, its memory belongs to the daemon."""
-    while True:
-        try:
-            end = part.region.wait(transfer, _WAIT_MS)
-            break
-        except TimedOutError:
-            continue
-    if end.error is not None:
-        raise end.error
-    return [position not in end.failed for position in range(len(part.positions))]

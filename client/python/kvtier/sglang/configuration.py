@@ -4,27 +4,15 @@ their bytes is in the record of their pool."""
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import PoolName
 
-from .._facts import digest, record_name, short
+from .._facts import digest, engine_of, record_name, short, weights_of
 from .._model_config import name_of, weights
-from .._options import (
-    IDENTITY,
-    RETRY_MAX_MS,
-    RETRY_MIN_MS,
-    SOCKET,
-    Choice,
-    Number,
-    Option,
-    Text,
-)
-from ..connection import DEFAULT_SOCKET
+from .._options import COMMON, Number, Option, Text, retry_pauses
 from .prefixes import logger
 
 # SGLang's arguments that change a page's content.
@@ -45,16 +33,8 @@ _PLACES = (
 )
 
 
-STORAGE_OPTIONS: dict[str, Option] = {
-    "identity": IDENTITY,
-    "retry_max_ms": RETRY_MAX_MS,
-    "retry_min_ms": RETRY_MIN_MS,
-    "socket": SOCKET,
-    # Whether files are read whole to tell the weights.
-    "weights_digest": Choice(False, {"sample": False, "whole": True}),
-}
 LINKER_OPTIONS: dict[str, Option] = {
-    **STORAGE_OPTIONS,
+    **COMMON,
     "layer_parts": Number(4, 1, 1024, whole=True),
     "load_timeout_ms": Number(30_000, 1, 3_600_000),
     "staging_bytes": Number(256 << 20, 1, 1 << 40, whole=True),
@@ -76,9 +56,8 @@ class Options:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Options:
         """values: as read."""
-        pauses = values["retry_min_ms"] / 1000, values["retry_max_ms"] / 1000
-        whole = values["weights_digest"]
-        return cls(values["socket"] or DEFAULT_SOCKET, values["identity"], pauses, whole)
+        pauses, whole = retry_pauses(values), values["weights_digest"]
+        return cls(values["socket"], values["identity"], pauses, whole)
 
 
 def record_options(model_name: str | None) -> dict[str, Any]:
@@ -100,7 +79,7 @@ def page_facts(
     ranks.append(("dcp", config.dcp_rank, config.dcp_size))
     ranks.append(("tp", 0, 1) if replicated else ("tp", config.tp_rank, config.tp_size))
     facts = {
-        "engine": "sglang " + ".".join(_sglang_version().split(".")[:2]),
+        "engine": engine_of("sglang"),
         "pool": pool,
         "ranks": " ".join(f"{kind}={rank}/{size}" for kind, rank, size in ranks),
         "layout": layout,
@@ -123,16 +102,14 @@ def loaded_weights(
     if draft := given.get("speculative_draft_model_path"):
         revision = given.get("speculative_draft_model_revision", "")
         names.append(weights(draft, revision, whole))
-    if None not in names:
-        return names[0] if len(names) == 1 else f"files:{digest(names)[:32]}"
-    if label:
-        return f"named:{short(label)}"
-    logger.warning(
-        "kvtier: it is not known which weights %s has: no other engine is served its pages, nor this "
-        "one after a restart, unless the option `identity` names them",
-        served_name or place,
-    )
-    return None
+    name = weights_of(names, label)
+    if name is None:
+        logger.warning(
+            "kvtier: it is not known which weights %s has: no other engine is served its pages, nor "
+            "this one after a restart, unless the option `identity` names them",
+            served_name or place,
+        )
+    return name
 
 
 def weight_version() -> str | None:
@@ -160,11 +137,3 @@ def running_arguments() -> dict[str, str]:
         # Not within a server, or another release.
         return {}
     return arguments_of(arguments)
-
-
-@functools.lru_cache(maxsize=None)
-def _sglang_version() -> str:
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

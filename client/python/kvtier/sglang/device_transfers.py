@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._link import wait_until_ended
 from ..errors import TimedOutError
 from ..model import ModelRecord
 from ..types import Retention
@@ -106,7 +107,7 @@ class PoolLoad:
         """Waits until the rows are no longer the daemon's. Raises UnavailableError."""
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
-            _finish(self.region, transfer)
+            wait_until_ended(self.region, transfer)
 
     def _begin(self, first: int) -> None:
         self._first = first
@@ -143,19 +144,5 @@ def store(
             depths=np.array(positions) if chained else 0,
             retention=Retention.EXTENDED,
         )
-        end = _finish(region, transfer)
-        done = done and not end.failed
+        done = done and not wait_until_ended(region, transfer).failed
     return done
-
-
-def _finish(region: Any, transfer: int) -> Any:
-    """Waits until a transfer has ended: before that, its rows belong to the daemon. Raises the
-    transfer's error."""
-    while True:
-        try:
-            end = region.wait(transfer, _WAIT_MS)
-        except TimedOutError:
-            continue
-        if end.error is not None:
-            raise end.error
-        return end

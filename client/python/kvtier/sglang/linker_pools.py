@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName
 
-from .._link import Attachment, Link, LinkState
+from .._link import Attachment, Link, LinkState, attach
 from .._settling import wait_until_settled
-from ..connection import connect
+from ..connection import Connection
 from ..errors import KvtierError, TimedOutError, UnavailableError
 from .configuration import Options
 from .copy_worker import CopyStream
@@ -230,39 +230,22 @@ class LinkerPools:
 
     def _guarded(self, call: Callable[[Attachment], Any], otherwise: Any) -> Any:
         """The call's result, or `otherwise` if there is no daemon, or it refuses."""
-        attachment = self._link.borrow()
-        if attachment is None:
-            return otherwise
         try:
-            return call(attachment)
-        except (UnavailableError, TimedOutError):
             # One that hangs would hold SGLang's scheduler again with the next lookup.
-            self._link.lost(attachment)
-        except KvtierError as error:
-            logger.warning("kvtier: a request was refused: %s", error)
+            return self._link.use(call, otherwise, (UnavailableError, TimedOutError))
         except Exception:
             # An exception would end SGLang's scheduler.
             logger.exception("kvtier: pages are misses")
-        finally:
-            attachment.give_back()
         return otherwise
 
     def _open(self) -> Attachment:
         """On the link's thread. Raises KvtierError, OSError."""
-        connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
-        try:
-            weights = self._weights
-            regions = [
+        weights = self._weights
+
+        def open_regions(connection: Connection) -> list[Any]:
+            return [
                 part.shared.open_region(connection, replace(part.record, revision=weights))
                 for part in self._parts
             ]
-        except BaseException:
-            connection.close()
-            raise
 
-        def close() -> None:
-            for region in regions:
-                region.close()
-            connection.close()
-
-        return Attachment(regions, close, regions[0].is_connected)
+        return attach(self._socket, "sglang", open_regions)

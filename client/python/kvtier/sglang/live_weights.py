@@ -4,13 +4,12 @@ tells a linker, but no storage backend."""
 
 from __future__ import annotations
 
-import sys
 import threading
-from types import FrameType
 from typing import Any
 
 import torch
 
+from .._callers import find_caller
 from .._weight_sample import sample, spread
 
 #: Tensors of which a sample is compared, and the bytes of each.
@@ -31,14 +30,8 @@ class LiveWeights:
     def of_server(cls) -> LiveWeights | None:
         """The model of the scheduler that is making a storage backend on this thread, which SGLang does
         not hand to it; None outside a server."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            runner = getattr(_worker_of(frame.f_locals.get("self")), "model_runner", None)
-            model = getattr(runner, "model", None)
-            if isinstance(model, torch.nn.Module):
-                return cls(model)
-            frame = frame.f_back
-        return None
+        model = find_caller(_model_of)
+        return None if model is None else cls(model)
 
     def have_changed(self) -> bool:
         """Since the last call, or since this was made."""
@@ -50,5 +43,7 @@ class LiveWeights:
         return sample([parameter() for parameter in self._parameters], PIECE_BYTES)
 
 
-def _worker_of(scheduler: Any) -> Any:
-    return getattr(scheduler, "tp_worker", None)
+def _model_of(scheduler: Any) -> torch.nn.Module | None:
+    runner = getattr(getattr(scheduler, "tp_worker", None), "model_runner", None)
+    model = getattr(runner, "model", None)
+    return model if isinstance(model, torch.nn.Module) else None

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._link import Attachment, Link, LinkState
+from .._link import Attachment, Link, LinkState, attach, wait_until_ended
 from .._settling import wait_until_settled
-from ..connection import Connection, connect
-from ..errors import KvtierError, TimedOutError, UnavailableError
+from ..connection import Connection
+from ..errors import UnavailableError
 from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
 from ..regions import Region
 from ..types import Retention
@@ -29,7 +29,6 @@ from .shared_rows import SharedRows
 
 # As many pages as SGLang hands over in one call.
 _STAGED_PAGES = 128
-_WAIT_MS = 1000
 
 
 def page_pieces(host_pool: Any) -> list[tuple[int, int, int]] | None:
@@ -196,49 +195,27 @@ class PagePool:
 
     def _with_region(self, call: Callable[[Attachment], list[bool]], count: int) -> list[bool]:
         """The call's result, or that nothing was done if there is no daemon."""
-        attachment = self._link.borrow()
-        if attachment is None:
-            return [False] * count
-        try:
-            return call(attachment)
-        except UnavailableError:
-            self._link.lost(attachment)
-        except (KvtierError, ValueError) as error:
-            logger.warning("kvtier: a request was refused: %s", error)
-        finally:
-            attachment.give_back()
-        return [False] * count
+        return self._link.use(call, [False] * count)
 
     def _finish(self, attachment: Attachment, transfer: int, count: int) -> list[bool]:
-        """Waits until a transfer has ended: before that, its pages belong to the daemon."""
-        region: Any = attachment.regions[0]
-        while True:
-            try:
-                end = region.wait(transfer, _WAIT_MS)
-                break
-            except TimedOutError:
-                continue
-        if end.error is not None:
-            raise end.error
+        """Waits until a transfer has ended. Which of its pages were copied."""
+        end = wait_until_ended(attachment.regions[0], transfer)
         return [position not in end.failed for position in range(count)]
 
     def _open(self) -> Attachment:
         """On the link's thread. Raises KvtierError, OSError."""
-        connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
+        if self.in_place:
+            return attach(self._socket, "sglang", lambda one: [self._open_in_place(one)])
+        # A region in memory of this module, with a row for each page.
+        rows = SharedRows(_STAGED_PAGES, self._page_bytes, torch.device("cpu"))
         try:
-            if self.in_place:
-                region, rows = self._open_in_place(connection), None
-            else:
-                region, rows = self._open_staged(connection)
-        except BaseException:
-            connection.close()
-            raise
-
-        def close() -> None:
-            region.close()
-            connection.close()
-
-        return Attachment([region], close, region.is_connected, memory=rows)
+            attachment = attach(
+                self._socket, "sglang", lambda one: [rows.open_region(one, self._record)]
+            )
+        finally:
+            rows.close()
+        attachment.memory = rows.rows
+        return attachment
 
     def _open_in_place(self, connection: Connection) -> Region:
         return connection.open_region(
@@ -248,14 +225,6 @@ class PagePool:
             blocks=self._pool.size // self._page_tokens,
             pieces=self._pieces,
         )
-
-    def _open_staged(self, connection: Connection) -> tuple[Region, torch.Tensor]:
-        """A region in memory of this module, and that memory, a row for each page."""
-        rows = SharedRows(_STAGED_PAGES, self._page_bytes, torch.device("cpu"))
-        try:
-            return rows.open_region(connection, self._record), rows.rows
-        finally:
-            rows.close()
 
     def _read_page(self, page: int) -> torch.Tensor:
         data = self._pool.get_data_page(page * self._page_tokens, flat=True)

@@ -20,9 +20,8 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from .._epochs import unnamed_epoch
 from .._facts import short
-from .._options import read_options
+from .._options import COMMON, read_options
 from .configuration import (
-    STORAGE_OPTIONS,
     Options,
     loaded_weights,
     page_facts,
@@ -66,7 +65,7 @@ class KvtierStorage(HiCacheStorage):
         self._config = storage_config
         # SGLang has keys of its own there.
         self._options = Options.of(
-            read_options("kvtier.sglang.KvtierStorage", STORAGE_OPTIONS, extra, others=None)
+            read_options("kvtier.sglang.KvtierStorage", COMMON, extra, others=None)
         )
         arguments, label = running_arguments(), self._options.identity
         first = loaded_weights(storage_config.model_name, arguments, label, self._options.whole)

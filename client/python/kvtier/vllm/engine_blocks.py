@@ -15,6 +15,7 @@ import vllm
 from .._epochs import unnamed_epoch
 from .._gpu_memory import GpuMemory, gpu_uuid
 from .._link import Attachment
+from .._options import retry_pauses
 from ..connection import Connection
 from ..model import ModelRecord
 from . import identity
@@ -85,9 +86,9 @@ class EngineBlocks:
         """memories: None if there are none to be opened. ranks: whose blocks the regions have; None:
         this process's. on_connection: gets each new one before its regions are opened, on the
         link's thread. tells_tokens: as LookupLink's."""
-        first_s, last_s = (self._options[name] / 1000 for name in ("retry_min_ms", "retry_max_ms"))
         attach = functools.partial(self._attach, memories, ranks, on_connection)
-        return LookupLink(attach, on_answer, first_s, last_s, tells_tokens=tells_tokens)
+        pauses = retry_pauses(self._options)
+        return LookupLink(attach, on_answer, *pauses, tells_tokens=tells_tokens)
 
     def kept_allocation(self, likely_written: int, device: str) -> KeptAllocation:
         """The worker's kept allocation. likely_written: as there."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._facts import config_digest, digest, record_name, short
+from .._facts import config_digest, digest, record_name, short, weights_of
 from .._weight_files import weights_digest
 from ..model import KvGroup, ModelRecord
 
@@ -82,10 +82,7 @@ def loaded_weights(engine: Any, label: str, whole: bool = False) -> str | None:
     """Names the weights that the engine has loaded, by their content; None: it is not known which they
     are, and the user has not named them. To be called once, right after the load. engine: the
     VllmConfig. label: the user's name for them. whole: reads the files whole."""
-    parts = _weight_names(engine, whole)
-    if None in parts:
-        return f"named:{short(label)}" if label else None
-    return parts[0] if len(parts) == 1 else f"files:{digest(parts)[:32]}"
+    return weights_of(_weight_names(engine, whole), label)
 
 
 def _weight_names(engine: Any, whole: bool) -> list[str | None]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from .._gpu_memory import region_arguments
-from .._link import Attachment, Link, LinkState
-from ..connection import Connection, connect
+from .._link import Attachment, Link, LinkState, attach
+from ..connection import Connection
 from ..errors import KvtierError, UnavailableError
 from ..model import ModelRecord
 from ..types import Presence
@@ -51,27 +51,17 @@ def attach_regions(
     memories: of each group, the arguments of Connection.open_region but model and group, and
     instead of `device` a GPU's `gpu_uuid`. on_connection: called before regions are opened. Raises
     KvtierError."""
-    connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
-    try:
+
+    def open_regions(connection: Connection) -> list[Any]:
         if on_connection is not None:
             on_connection(connection)
-        # A failure half-way closes the regions that were opened with their connection.
-        regions = [
+        return [
             connection.open_region(record, group=group, **region_arguments(connection, memory))
             for record in records
             for group, memory in enumerate(memories)
         ]
-    except BaseException:
-        connection.close()
-        raise
 
-    def close() -> None:
-        for region in regions:
-            region.close()
-        connection.close()
-
-    # All regions live as long as the connection does.
-    return Attachment(regions, close, regions[0].is_connected, len(records))
+    return attach(socket, "vllm", open_regions, len(records))
 
 
 class LookupLink(Link):

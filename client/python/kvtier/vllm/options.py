@@ -3,24 +3,14 @@
 
 from __future__ import annotations
 
-from .._options import (
-    IDENTITY,
-    RETRY_MAX_MS,
-    RETRY_MIN_MS,
-    SOCKET,
-    Choice,
-    Flag,
-    Number,
-    Option,
-    Text,
-)
+from .._options import COMMON, Choice, Flag, Number, Option, Text
 from ..types import Retention
 
 CONNECTOR_OPTIONS: dict[str, Option] = {
+    **COMMON,
     "always_load": Flag(False),
     # How many of a million hits are cut short, for the daemon to compare blocks; 0: none.
     "canary_per_million": Number(0, 0, 1_000_000, whole=True),
-    "identity": IDENTITY,
     "keep_kv_cache": Flag(False),
     # The longest time for which a request can have blocks kept; 0: none can.
     "keep_most_s": Number(86_400, 0, 31_536_000),
@@ -30,10 +20,5 @@ CONNECTOR_OPTIONS: dict[str, Option] = {
     "retention": Choice(
         Retention.EXTENDED, {"extended": Retention.EXTENDED, "memory": Retention.MEMORY}
     ),
-    "retry_max_ms": RETRY_MAX_MS,
-    "retry_min_ms": RETRY_MIN_MS,
-    "socket": SOCKET,
-    # Whether files are read whole to tell the weights.
-    "weights_digest": Choice(False, {"sample": False, "whole": True}),
     "weights_run": Text("", 128),
 }

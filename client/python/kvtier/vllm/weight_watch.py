@@ -9,14 +9,13 @@ follows each pause, and one comes ten times a second without any.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import torch
 
+from .._callers import find_caller
 from .._weight_sample import piece, spread
 
 #: Tensors of which a sample is compared, and the bytes of each.
@@ -104,14 +103,9 @@ class WeightWatch:
 def find_model() -> torch.nn.Module | None:
     """The model of the runner whose KV cache is being made on this thread, which vLLM does not hand to
     a connector."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        runner: Any = frame.f_locals.get("self")
-        if callable(getattr(type(runner), "get_model", None)):
-            model = runner.get_model()
-            return model if isinstance(model, torch.nn.Module) else None
-        frame = frame.f_back
-    return None
+    runner = find_caller(lambda one: one if hasattr(type(one), "get_model") else None)
+    model = None if runner is None else runner.get_model()
+    return model if isinstance(model, torch.nn.Module) else None
 
 
 def _to_host(answer: torch.Tensor) -> tuple[torch.Tensor, Any]:

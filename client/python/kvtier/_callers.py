@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of an engine that it does not hand to its modules, found among those whose methods are under
+way on this thread."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
+
+
+def find_caller(wanted: Callable[[Any], Found | None]) -> Found | None:
+    """The first answer of `wanted` that is not None, to the callers' `self`, the nearest first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found = wanted(frame.f_locals.get("self"))
+        if found is not None:
+            return found
+        frame = frame.f_back
+    return None
