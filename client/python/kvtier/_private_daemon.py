@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kvtierd for one program alone: for demonstrations, tests and benchmarks."""
+"""A kvtierd for one program alone, such as a demonstration. Tests have more in their harness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from . import _programs
 from .connection import admin, connect
@@ -32,7 +31,7 @@ class DaemonFailedError(RuntimeError):
 
 class PrivateDaemon:
     """A daemon with its sockets, log and disk tier in a directory that the caller keeps. It ends by
-    `kill` or `stop`, or with this process. One thread.
+    `kill`, or with this process. One thread.
 
     settings: texts for `kvtierd --set`; later ones override earlier ones. program: by default the
     kvtierd of the environment, the package or the search path.
@@ -69,12 +68,6 @@ class PrivateDaemon:
     def log(self) -> str:
         return (self.directory / "kvtierd.log").read_text(errors="replace")
 
-    @property
-    def process_id(self) -> int:
-        """REQUIRES: running."""
-        assert self._process is not None
-        return self._process.pid
-
     def start(self) -> None:
         """Returns when the daemon serves and has all of its host memory. Raises DaemonFailedError,
         FileNotFoundError (there is no such program)."""
@@ -96,38 +89,12 @@ class PrivateDaemon:
                 self._command(), stdout=log, stderr=log, preexec_fn=die_with_parent
             )
 
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def kill(self) -> None:
         """kill -9; returns when the process is gone. Does nothing when none is running."""
         if self._process is not None:
             self._kill_process(self._process)
             self._process.wait()
             self._process = None
-
-    def stop(self) -> None:
-        """SIGTERM; returns when the process is gone. Does nothing when none is running. Raises
-        subprocess.TimeoutExpired."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(self.start_timeout_s)
-            self._process = None
-
-    def drain(self) -> None:
-        """Writes to disk what should survive a restart."""
-        self.admin("drain")
-
-    def settle(self) -> None:
-        """Returns when no copy and no I/O is in flight."""
-        self.admin("settle")
-
-    def status(self) -> Any:
-        return self.admin("status")
-
-    def admin(self, operation: str) -> Any:
-        """The reply of an operation of the admin socket. Raises KvtierError."""
-        return admin({"op": operation}, self.admin_socket)
 
     def _command(self) -> list[str]:
         command = [self._program or _programs.find("kvtierd")]
@@ -141,7 +108,7 @@ class PrivateDaemon:
     def _is_complete(self) -> bool:
         try:
             connect(self.socket, client_name="start check").close()
-            host = self.status()["tiers"]["host"]
+            host = admin({"op": "status"}, self.admin_socket)["tiers"]["host"]
         except (UnavailableError, TimedOutError):
             return False
         return bool(host["ready_bytes"] == host["capacity_bytes"])

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import Callable
+from typing import Any, Callable
 
-from kvtier import _private_daemon
+from kvtier import _private_daemon, admin
 from kvtier._private_daemon import DaemonFailedError
 
 from .contained import contained_process
@@ -52,6 +52,38 @@ class PrivateDaemon(_private_daemon.PrivateDaemon):
     ) -> None:
         super().__init__(directory, more_settings, daemon_program())
         self._contain = contain
+
+    @property
+    def process_id(self) -> int:
+        """REQUIRES: running."""
+        assert self._process is not None
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """SIGTERM; returns when the process is gone. Does nothing when none is running. Raises
+        subprocess.TimeoutExpired."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(self.start_timeout_s)
+            self._process = None
+
+    def drain(self) -> None:
+        """Writes to disk what should survive a restart."""
+        self.admin("drain")
+
+    def settle(self) -> None:
+        """Returns when no copy and no I/O is in flight."""
+        self.admin("settle")
+
+    def status(self) -> Any:
+        return self.admin("status")
+
+    def admin(self, operation: str) -> Any:
+        """The reply of an operation of the admin socket. Raises KvtierError."""
+        return admin({"op": operation}, self.admin_socket)
 
     def pause(self) -> None:
         """Stops the process, which can still be killed, until `resume`."""
