@@ -126,38 +126,6 @@ class SequenceTest(DaemonTestCase):
                 self.assertTrue(holds(fork, [*tokens, 1]))
                 self.assertTrue(holds(sequence, [*tokens, 2]))
 
-    def test_the_callers_copy_function_is_used_also_by_forks(self):
-        pool = self.attach()
-        memory = pool.memory().block_bytes().reshape(-1)
-        copied = []
-
-        def copy(target_offset, source_offset, byte_count):
-            copied.append(byte_count)
-            source = memory[source_offset : source_offset + byte_count]
-            memory[target_offset : target_offset + byte_count] = source
-
-        tokens = list(prompt(blocks=0, extra_tokens=5))
-        with pool.open_sequence(tokens, copy=copy) as sequence:
-            sequence.wait()
-            compute(sequence, tokens)
-            sequence.mark_computed(5)
-            with sequence.fork() as fork, fork.fork() as grandchild:
-                self.assertEqual(copied, [pool.model.block_bytes] * 2)
-                self.assertTrue(holds(grandchild, tokens))
-
-    def test_a_copy_function_that_raises_fails_the_call_and_is_its_cause(self):
-        def copy(target_offset, source_offset, byte_count):
-            raise RuntimeError("no copy today")
-
-        tokens = list(prompt(blocks=0, extra_tokens=5))
-        with self.attach().open_sequence(tokens, copy=copy) as sequence:
-            sequence.wait()
-            sequence.mark_computed(5)
-            with self.assertRaises(kvtier.IoError) as raised:
-                sequence.fork()
-            self.assertEqual(raised.exception.reason, "copy_failed")
-            self.assertIsInstance(raised.exception.__cause__, RuntimeError)
-
     def test_a_sequence_larger_than_the_pool_is_refused_and_holds_nothing(self):
         pool = self.attach()
         with self.assertRaises(kvtier.ResourceExhaustedError):

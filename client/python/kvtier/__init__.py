@@ -58,7 +58,7 @@ from .memory import PoolInfo, PoolMemory
 from .model import KvGroup, KvView, Layout, Model, ModelRecord
 from .pool import Pool
 from .regions import Piece, Region, RegionMemory, StoreBlock, TransferEnd
-from .sequence import CopyFunction, Sequence, SequenceInfo
+from .sequence import Sequence, SequenceInfo
 from .types import (
     ALL_LAYERS,
     AsyncError,
@@ -98,7 +98,6 @@ __all__ = [
     "CommitEntry",
     "ComputeCost",
     "Connection",
-    "CopyFunction",
     "CorruptError",
     "CudaArray",
     "DType",

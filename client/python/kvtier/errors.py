@@ -135,16 +135,11 @@ def error_of(status: int, reason: str, context: str = "") -> KvtierError:
     return _ERRORS.get(code, KvtierError)(code, reason, context)
 
 
-def last_error() -> KvtierError:
-    """The error of this thread's last call into the library that failed."""
-    error = _library.load().kvt_last_error().contents
-    return error_of(error.code, _text(error.reason), _text(error.context))
-
-
 def check(status: int) -> None:
     """Raises the calling thread's last error unless `status` is OK."""
     if status != Status.OK:
-        raise last_error()
+        error = _library.load().kvt_last_error().contents
+        raise error_of(error.code, _text(error.reason), _text(error.context))
 
 
 def check_available(status: int) -> bool:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,64 +12,44 @@ from . import _library, _native
 from ._library import abi
 from ._native import Handle, Tokens
 from .blocks import Blocks
-from .errors import Status, error_of, invalid, last_error
+from .errors import Status, check, error_of, invalid
 from .hashing import PromptIdentity, identity_to_abi
 from .memory import AttachedPool, PoolMemory
-from .sequence import Copier, CopyFunction, Sequence, SequenceInfo, missed_info
+from .sequence import Sequence, SequenceInfo, missed_info
 from .types import Hint, HitPlan, Retention
 
 
-@dataclass(frozen=True)
-class SequenceSettings:
-    """See Pool.open_sequence."""
-
-    identity: PromptIdentity | None
-    leave_tokens: int
-    reserve_tokens: int
-    retention: Retention
-    copy: CopyFunction | None
-    plan: HitPlan
-    deadline_ms: int
-
-
-def open_sequence(pool: AttachedPool, settings: SequenceSettings, tokens: Tokens) -> Sequence:
-    """Does what Pool.open_sequence says."""
+def open_sequence(
+    pool: AttachedPool,
+    tokens: Tokens,
+    identity: PromptIdentity | None,
+    retention: Retention,
+    plan: HitPlan,
+    **numbers: int,
+) -> Sequence:
+    """Does what Pool.open_sequence says. numbers: the other fields of a kvt_sequence_options."""
     array = _native.token_array(tokens)
-    # Without a copy function, the library copies wherever the pool is.
-    copier = None if settings.copy is None else Copier(settings.copy)
-    return _open(pool, _options(settings, copier), array, copier)
-
-
-def _options(settings: SequenceSettings, copier: Copier | None) -> Any:
-    options = abi.kvt_sequence_options()
-    _library.load().kvt_sequence_options_init(ctypes.byref(options))
-    options.kept = identity_to_abi(settings.identity)
-    options.identity = ctypes.addressof(options.kept)
-    for name in ("leave_tokens", "reserve_tokens", "deadline_ms"):
-        setattr(options, name, _native.unsigned(getattr(settings, name), 32, name))
-    options.retention = settings.retention
-    options.plan = settings.plan
-    if copier is not None:
-        options.copy = copier.thunk
-    return options
-
-
-def _open(pool: AttachedPool, options: Any, tokens: Any, copier: Copier | None) -> Sequence:
     library = _library.load()
+    options = abi.kvt_sequence_options()
+    library.kvt_sequence_options_init(ctypes.byref(options))
+    converted = identity_to_abi(identity)
+    options.identity = ctypes.addressof(converted)
+    for name, value in numbers.items():
+        setattr(options, name, _native.unsigned(value, 32, name))
+    options.retention, options.plan = retention, plan
     pointer = ctypes.c_void_p()
     status = library.kvt_sequence_open(
         pool.handle.get(),
         ctypes.byref(options),
-        _native.address(tokens),
-        tokens.size,
+        _native.address(array),
+        array.size,
         ctypes.byref(pointer),
     )
     if status == Status.UNAVAILABLE:
-        return MissedSequence(pool, tokens.size)
-    if status != Status.OK:
-        raise last_error() from (copier.take_error() if copier else None)
+        return MissedSequence(pool, array.size)
+    check(status)
     handle = Handle("sequence", pointer.value, library.kvt_sequence_close, pool.handle)
-    return Sequence(pool, handle, copier)
+    return Sequence(pool, handle)
 
 
 class MissedSequence(Sequence):

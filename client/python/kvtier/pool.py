@@ -29,8 +29,8 @@ from .hashing import PromptIdentity, hash_blocks
 from .hit_plan import ComputeCost
 from .memory import AttachedPool
 from .model import Model
-from .opening import SequenceSettings, open_sequence
-from .sequence import CopyFunction, Sequence
+from .opening import open_sequence
+from .sequence import Sequence
 from .types import CommitEntry, Hint, HitPlan, Load, LoadProgress, Miss, Presence, Retention
 
 _ALL_HITS = 0xFFFFFFFF
@@ -396,7 +396,6 @@ class Pool(AttachedPool):
         leave_tokens: int = 1,
         reserve_tokens: int = 0,
         retention: Retention = Retention.EXTENDED,
-        copy: CopyFunction | None = None,
         plan: HitPlan = HitPlan.ALL,
         deadline_ms: int = 0,
     ) -> Sequence:
@@ -405,20 +404,25 @@ class Pool(AttachedPool):
 
         leave_tokens: at least so many are left to compute; an engine needs the logits of the last.
         reserve_tokens: blocks for so many, to append without another round trip. retention: of the
-        blocks that the sequence commits. copy: for copy-on-write in place of the built-in copy; see
-        CopyFunction. plan: which hits are worth loading, by the daemon's knowledge of loading and
-        the costs of `set_compute_cost`. deadline_ms: hits that would be loaded later are left out;
-        0: no deadline.
+        blocks that the sequence commits. plan: which hits are worth loading, by the daemon's
+        knowledge of loading and the costs of `set_compute_cost`. deadline_ms: hits that would be
+        loaded later are left out; 0: no deadline.
 
         Without a daemon: a sequence that is a miss, see Sequence.available; compute without the
         cache. Raises ResourceExhaustedError (nothing is held),
         InvalidArgumentError, LimitExceededError, TimedOutError; UnsupportedError (GPU memory, and
         no driver here).
         """
-        settings = SequenceSettings(
-            identity, leave_tokens, reserve_tokens, retention, copy, plan, deadline_ms
+        return open_sequence(
+            self,
+            tokens,
+            identity,
+            retention,
+            plan,
+            leave_tokens=leave_tokens,
+            reserve_tokens=reserve_tokens,
+            deadline_ms=deadline_ms,
         )
-        return open_sequence(self, settings, tokens)
 
 
 def _joined(hashes: Hashes) -> tuple[bytes | None, int]:

@@ -15,10 +15,7 @@ Its life in an engine:
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,38 +24,9 @@ from . import _library, _native
 from ._library import abi
 from ._native import Handle, Scoped, Tokens, address
 from .blocks import Blocks, new_block_array
-from .errors import Status, check, error_of, last_error
+from .errors import Status, check, error_of
 from .memory import AttachedPool, PoolMemory
 from .types import Hint, Miss
-
-#: Copies one block within the pool: (target_offset, source_offset, byte_count), in bytes, offsets
-#: from the pool's first byte. Returns when the copy is complete; raises if it failed.
-CopyFunction = Callable[[int, int, int], None]
-
-
-class Copier:
-    """Must live as long as any sequence that C calls it for. Any thread."""
-
-    def __init__(self, copy: CopyFunction) -> None:
-        self._copy = copy
-        self._raised = threading.local()
-        self.thunk = abi.kvt_copy_block(self._call)
-
-    def take_error(self) -> BaseException | None:
-        """The copy function's exception on this thread since this was last asked."""
-        error: BaseException | None = getattr(self._raised, "error", None)
-        self._raised.error = None
-        return error
-
-    def _call(self, _: Any, target_offset: int, source_offset: int, byte_count: int) -> int:
-        # Nothing may be raised through C: ctypes would make it a 0, which means success.
-        try:
-            self._copy(target_offset, source_offset, byte_count)
-        except BaseException as error:
-            self._raised.error = error
-            return 1
-        return 0
-
 
 @dataclass(frozen=True)
 class SequenceInfo:
@@ -124,11 +92,10 @@ class Sequence(Scoped):
     blocks, raise StaleHandleError "connection_lost".
     """
 
-    def __init__(self, pool: AttachedPool, handle: Handle, copier: Copier | None) -> None:
-        # Neither the pool nor the function that C calls may be collected while this is in use.
+    def __init__(self, pool: AttachedPool, handle: Handle) -> None:
+        # The pool may not be collected while this is in use.
         self._pool = pool
         self._handle = handle
-        self._copier = copier
         self._library = _library.load()
         self._memory: PoolMemory | None = None
         self._lost = False
@@ -190,8 +157,7 @@ class Sequence(Scoped):
         status = self._library.kvt_sequence_wait(self._handle.get(), _native.timeout(timeout_ms))
         if status == Status.TIMEOUT:
             return False
-        if self._holds(status):
-            self._check(status)
+        self._published(status)
         return True
 
     def check(self) -> bool:
@@ -265,7 +231,7 @@ class Sequence(Scoped):
         Raises ResourceExhaustedError, StaleHandleError, WrongStateError (a wait is due).
         """
         array = _native.token_array(tokens)
-        self._check(
+        check(
             self._library.kvt_sequence_append(
                 self._handle.get(), address(array), array.size
             )
@@ -311,24 +277,15 @@ class Sequence(Scoped):
         Raises ResourceExhaustedError, StaleHandleError, WrongStateError (a wait is due).
         """
         fork = ctypes.c_void_p()
-        self._check(self._library.kvt_sequence_fork(self._handle.get(), ctypes.byref(fork)))
-        result = Sequence(self._pool, self._handle.sibling(fork.value), self._copier)
+        check(self._library.kvt_sequence_fork(self._handle.get(), ctypes.byref(fork)))
+        result = Sequence(self._pool, self._handle.sibling(fork.value))
         result._memory = self._memory
         return result
 
-    def _holds(self, status: int) -> bool:
-        """Notes what a call told of the sequence. False: it is lost."""
-        self._lost = self._lost or status == Status.STALE_HANDLE
-        return status != Status.STALE_HANDLE
-
     def _published(self, status: int) -> bool:
-        """For a call that copies nothing. False: the sequence is lost. Raises other errors."""
-        if self._holds(status):
-            check(status)
-            return True
-        return False
-
-    def _check(self, status: int) -> None:
-        """For a call that may have copied: the copy's exception is the cause."""
-        if status != Status.OK:
-            raise last_error() from (self._copier.take_error() if self._copier else None)
+        """Notes what a call told of the sequence. False: it is lost. Raises other errors."""
+        if status == Status.STALE_HANDLE:
+            self._lost = True
+            return False
+        check(status)
+        return True
