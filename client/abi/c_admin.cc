@@ -119,36 +119,36 @@ Status Admin(const char* socket_path, const char* request_json, int64_t timeout_
 }
 
 }  // namespace
-}  // namespace kvtier::client
-
-namespace client = kvtier::client;
 
 extern "C" {
 
-kvt_status kvt_admin(const char* admin_socket_path, const char* request_json, int64_t timeout_ms,
-                     kvt_admin_progress progress, void* user, char** reply_json) {
-  return client::Guard([&] {
-    return client::Admin(admin_socket_path, request_json, timeout_ms, progress, user, reply_json);
+KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_json,
+                             int64_t timeout_ms, kvt_admin_progress progress, void* user,
+                             char** reply_json) {
+  return Guard([&] {
+    return Admin(admin_socket_path, request_json, timeout_ms, progress, user, reply_json);
   });
 }
 
 // The counterpart of the malloc in Admin; null is accepted.
-void kvt_string_free(char* text) { std::free(text); }
+KVT_API void kvt_string_free(char* text) { std::free(text); }
 
-const char* kvt_version(void) { return KVT_VERSION_TEXT; }
+KVT_API const char* kvt_version(void) { return KVT_VERSION_TEXT; }
 
 // Never null, and never freed: the names are constants of the library.
-const char* kvt_status_name(kvt_status status) {
+KVT_API const char* kvt_status_name(kvt_status status) {
   if (status == KVT_OK) return "ok";
   // The names are literals, and so end with a zero.
-  return kvtier::ErrorCodeName(static_cast<kvtier::ErrorCode>(status)).data();
+  return ErrorCodeName(static_cast<ErrorCode>(status)).data();
 }
 
-const char* kvt_miss_name(kvt_miss miss) {
+KVT_API const char* kvt_miss_name(kvt_miss miss) {
   if (miss == KVT_MISS_UNAVAILABLE) return "unavailable";
   // A daemon of a later minor version may have more reasons.
-  if (miss >= kvtier::kMissReasonCount) return "other";
-  return kvtier::kMissReasonTexts[miss].name.data();
+  if (miss >= kMissReasonCount) return "other";
+  return kMissReasonTexts[miss].name.data();
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

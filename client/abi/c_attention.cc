@@ -22,38 +22,6 @@ struct kvt_workspace {
 namespace kvtier::client {
 namespace {
 
-// Needs a daemon: a workspace is memory of its device. `*workspace` is null after every error.
-Status OpenWorkspace(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
-  *workspace = nullptr;
-  auto handle = std::make_unique<kvt_workspace>();
-  handle->connection = &pool->pool->connection();
-  KVT_ASSIGN_OR_RETURN(auto attachment, pool->pool->Attached());
-  KVT_ASSIGN_OR_RETURN(handle->workspace, Workspace::Open(std::move(attachment), bytes,
-                                                          handle->connection->RequestDeadline()));
-  *workspace = handle.release();
-  return {};
-}
-
-// Maps GPU memory for this process at the first call; `device_base` stays 0 for host memory.
-// Errors: those of PoolMapping::OnDevice.
-Status GetInfo(kvt_workspace* workspace, kvt_workspace_info* info) {
-  KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
-  KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
-  PoolMapping& mapping = workspace->workspace->mapping();
-  info->base = mapping.base();
-  info->bytes = mapping.bytes();
-  info->device_base = 0;
-  info->ordinal = 0;
-  info->device_kind = static_cast<kvt_device_kind>(mapping.device_kind());
-  if (mapping.device_kind() == wire::DeviceKind::kHost) return {};
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<const CudaMapping> device, mapping.OnDevice());
-  info->device_base = device->address();
-  info->ordinal = device->ordinal();
-  return {};
-}
-
 // Checks only the parts that the daemon cannot: pointers, and enumerators that the casts below
 // would cut. The daemon checks the numbers against the model and the workspace.
 Status CheckRequest(const kvt_attend_request* request) {
@@ -70,85 +38,57 @@ Status CheckRequest(const kvt_attend_request* request) {
                    fmt::format("{}", request->query_dtype));
 }
 
-// Waits for the result. All blocks must be of the workspace's own attachment: after a reconnection
-// their numbers name other blocks. `*compute_ns` is set on success only.
-Status Attend(kvt_workspace* workspace, const kvt_attend_request* request, int64_t timeout_ms,
-              uint64_t* compute_ns) {
-  KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
-  KVT_RETURN_IF_ERROR(CheckRequest(request));
-  const uint64_t attachment = workspace->workspace->attachment().id();
-  wire::Attend attend{
-      .layer = request->layer,
-      .q_heads = request->q_heads,
-      .query_dtype = static_cast<KvDtype>(request->query_dtype),
-      .softmax_scale = request->softmax_scale,
-      .soft_cap = request->soft_cap,
-      .window_tokens = request->window_tokens,
-      .query_offset = request->query_offset,
-      .output_offset = request->output_offset,
-      .lse_offset = request->lse_offset,
-      .key_scales = {request->key_scales, request->key_scales + request->key_scale_count},
-      .value_scales = {request->value_scales, request->value_scales + request->value_scale_count}};
-  for (size_t i = 0; i < request->sequence_count; ++i) {
-    attend.sequences.push_back(
-        {request->sequences[i].query_tokens, request->sequences[i].kv_tokens});
-  }
-  for (size_t i = 0; i < request->block_count; ++i) {
-    KVT_RETURN_IF_ERROR(CheckAttachment(request->blocks[i].attachment, attachment));
-    attend.blocks.push_back(ToHandle(request->blocks[i]));
-  }
-  KVT_ASSIGN_OR_RETURN(const uint64_t nanoseconds,
-                       workspace->workspace->Attend(
-                           std::move(attend), ToDeadline(timeout_ms, *workspace->connection)));
-  if (compute_ns != nullptr) *compute_ns = nanoseconds;
-  return {};
-}
-
-// The handles of the sequence's first blocks. Before the cached prefix is there they are not final,
-// so the call refuses: kWrongState "not_ready".
-Status SequenceBlocks(const kvt_sequence* sequence, kvt_block* blocks, size_t block_count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
-  KVT_RETURN_IF_ERROR(CheckArray(blocks, block_count, "blocks"));
-  const Sequence& known = *sequence->sequence;
-  if (!known.ready()) {
-    return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
-  }
-  if (block_count > known.blocks().size()) {
-    return MakeError(ErrorCode::kInvalidArgument, "too_many_blocks",
-                     fmt::format("{} of {}", block_count, known.blocks().size()));
-  }
-  for (size_t i = 0; i < block_count; ++i) {
-    blocks[i] = ToBlock(known.blocks()[i], known.attachment().id());
-  }
-  return {};
-}
-
 }  // namespace
-}  // namespace kvtier::client
 
 extern "C" {
 
-namespace client = kvtier::client;
-
-kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace) {
-  return client::Guard([&] { return client::OpenWorkspace(pool, bytes, workspace); });
+// Needs a daemon: a workspace is memory of its device. `*workspace` is null after every error.
+KVT_API kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
+    *workspace = nullptr;
+    auto handle = std::make_unique<kvt_workspace>();
+    handle->connection = &pool->pool->connection();
+    KVT_ASSIGN_OR_RETURN(auto attachment, pool->pool->Attached());
+    KVT_ASSIGN_OR_RETURN(handle->workspace, Workspace::Open(std::move(attachment), bytes,
+                                                            handle->connection->RequestDeadline()));
+    *workspace = handle.release();
+    return {};
+  });
 }
 
 // A daemon that is gone has freed its side, so that an error of Close means nothing.
-void kvt_workspace_close(kvt_workspace* workspace) {
+KVT_API void kvt_workspace_close(kvt_workspace* workspace) {
   if (workspace == nullptr) return;
-  (void)client::Guard([&]() -> kvtier::Status {
+  (void)Guard([&]() -> Status {
     workspace->workspace->Close(workspace->connection->RequestDeadline());
     return {};
   });
   delete workspace;
 }
 
-kvt_status kvt_workspace_get_info(kvt_workspace* workspace, kvt_workspace_info* info) {
-  return client::Guard([&] { return client::GetInfo(workspace, info); });
+// Maps GPU memory for this process at the first call; `device_base` stays 0 for host memory.
+// Errors: those of PoolMapping::OnDevice.
+KVT_API kvt_status kvt_workspace_get_info(kvt_workspace* workspace, kvt_workspace_info* info) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
+    KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
+    PoolMapping& mapping = workspace->workspace->mapping();
+    info->base = mapping.base();
+    info->bytes = mapping.bytes();
+    info->device_base = 0;
+    info->ordinal = 0;
+    info->device_kind = static_cast<kvt_device_kind>(mapping.device_kind());
+    if (mapping.device_kind() == wire::DeviceKind::kHost) return {};
+    KVT_ASSIGN_OR_RETURN(const std::shared_ptr<const CudaMapping> device, mapping.OnDevice());
+    info->device_base = device->address();
+    info->ordinal = device->ordinal();
+    return {};
+  });
 }
 
-void kvt_attend_request_init(kvt_attend_request* request) {
+KVT_API void kvt_attend_request_init(kvt_attend_request* request) {
   *request = {};
   request->size = sizeof(*request);
   request->softmax_scale = 1;
@@ -156,14 +96,65 @@ void kvt_attend_request_init(kvt_attend_request* request) {
   request->lse_offset = KVT_NO_LSE;
 }
 
-kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
-                      int64_t timeout_ms, uint64_t* compute_ns) {
-  return client::Guard([&] { return client::Attend(workspace, request, timeout_ms, compute_ns); });
+// Waits for the result. All blocks must be of the workspace's own attachment: after a reconnection
+// their numbers name other blocks. `*compute_ns` is set on success only.
+KVT_API kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
+                              int64_t timeout_ms, uint64_t* compute_ns) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
+    KVT_RETURN_IF_ERROR(CheckRequest(request));
+    const uint64_t attachment = workspace->workspace->attachment().id();
+    wire::Attend attend{
+        .layer = request->layer,
+        .q_heads = request->q_heads,
+        .query_dtype = static_cast<KvDtype>(request->query_dtype),
+        .softmax_scale = request->softmax_scale,
+        .soft_cap = request->soft_cap,
+        .window_tokens = request->window_tokens,
+        .query_offset = request->query_offset,
+        .output_offset = request->output_offset,
+        .lse_offset = request->lse_offset,
+        .key_scales = {request->key_scales, request->key_scales + request->key_scale_count},
+        .value_scales = {request->value_scales,
+                         request->value_scales + request->value_scale_count}};
+    for (size_t i = 0; i < request->sequence_count; ++i) {
+      attend.sequences.push_back(
+          {request->sequences[i].query_tokens, request->sequences[i].kv_tokens});
+    }
+    for (size_t i = 0; i < request->block_count; ++i) {
+      KVT_RETURN_IF_ERROR(CheckAttachment(request->blocks[i].attachment, attachment));
+      attend.blocks.push_back(ToHandle(request->blocks[i]));
+    }
+    KVT_ASSIGN_OR_RETURN(const uint64_t nanoseconds,
+                         workspace->workspace->Attend(
+                             std::move(attend), ToDeadline(timeout_ms, *workspace->connection)));
+    if (compute_ns != nullptr) *compute_ns = nanoseconds;
+    return {};
+  });
 }
 
-kvt_status kvt_sequence_blocks(const kvt_sequence* sequence, kvt_block* blocks,
-                               size_t block_count) {
-  return client::Guard([&] { return client::SequenceBlocks(sequence, blocks, block_count); });
+// The handles of the sequence's first blocks. Before the cached prefix is there they are not final,
+// so the call refuses: kWrongState "not_ready".
+KVT_API kvt_status kvt_sequence_blocks(const kvt_sequence* sequence, kvt_block* blocks,
+                                       size_t block_count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
+    KVT_RETURN_IF_ERROR(CheckArray(blocks, block_count, "blocks"));
+    const Sequence& known = *sequence->sequence;
+    if (!known.ready()) {
+      return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
+    }
+    if (block_count > known.blocks().size()) {
+      return MakeError(ErrorCode::kInvalidArgument, "too_many_blocks",
+                       fmt::format("{} of {}", block_count, known.blocks().size()));
+    }
+    for (size_t i = 0; i < block_count; ++i) {
+      blocks[i] = ToBlock(known.blocks()[i], known.attachment().id());
+    }
+    return {};
+  });
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

@@ -32,6 +32,6 @@ kvt_status SetLastError(Error error) {
 extern "C" {
 
 // Success leaves it as it was: callers read it only after a failure.
-const kvt_error* kvt_last_error(void) { return &kvtier::client::Slot().view; }
+KVT_API const kvt_error* kvt_last_error(void) { return &kvtier::client::Slot().view; }
 
 }  // extern "C"

@@ -113,108 +113,6 @@ Result<Reply> CallEmpty(Connection* connection) {
   return session->channel().Call<Reply>(Request{}, connection->RequestDeadline());
 }
 
-// The time includes a reconnection, if the call had to make one.
-Status Ping(kvt_connection* connection, double* round_trip_us) {
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  const auto start = std::chrono::steady_clock::now();
-  KVT_RETURN_IF_ERROR((CallEmpty<wire::Ping, wire::Pong>(connection->connection.get())));
-  const std::chrono::duration<double, std::micro> elapsed =
-      std::chrono::steady_clock::now() - start;
-  if (round_trip_us != nullptr) *round_trip_us = elapsed.count();
-  return {};
-}
-
-// Fails without a daemon, unless the options say to wait for one. `*connection` is null after every
-// error, so that callers may pass it to kvt_disconnect.
-Status Connect(const char* socket_path, const kvt_connect_options* options,
-               kvt_connection** connection) {
-  KVT_RETURN_IF_ERROR(CheckPointer(socket_path, "socket_path"));
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  *connection = nullptr;
-  KVT_ASSIGN_OR_RETURN(ConnectionOptions checked, ToOptions(options));
-  auto handle = std::make_unique<kvt_connection>();
-  handle->connection = std::make_unique<Connection>(socket_path, std::move(checked));
-  KVT_RETURN_IF_ERROR(handle->connection->Connect());
-  *connection = handle.release();
-  return {};
-}
-
-// The model's number stays valid over reconnections: the connection registers its models anew.
-Status RegisterModel(kvt_connection* connection, const kvt_model_record* record,
-                     kvt_model_info* info) {
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
-  KVT_ASSIGN_OR_RETURN(ModelRecord checked, ToRecord(record));
-  KVT_ASSIGN_OR_RETURN(info->model, connection->connection->RegisterModel(std::move(checked)));
-  KVT_ASSIGN_OR_RETURN(const Connection::Model model,
-                       connection->connection->GetModel(info->model));
-  info->block_bytes = model.groups[0].block_bytes;
-  std::memcpy(info->fingerprint.bytes, model.fingerprint.bytes.data(), sizeof(kvt_hash));
-  return {};
-}
-
-Status GetStats(kvt_connection* connection, kvt_stats* stats) {
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  KVT_RETURN_IF_ERROR(CheckStruct(stats, "stats"));
-  KVT_ASSIGN_OR_RETURN(const wire::StatsReply reply,
-                       (CallEmpty<wire::Stats, wire::StatsReply>(connection->connection.get())));
-  stats->blocks_asked = reply.blocks_asked;
-  stats->blocks_pool = reply.blocks_pool;
-  stats->blocks_host = reply.blocks_host;
-  stats->blocks_disk = reply.blocks_disk;
-  stats->blocks_miss = reply.blocks_miss;
-  stats->pool_blocks_total = reply.pool_blocks_total;
-  stats->pool_blocks_free = reply.pool_blocks_free;
-  stats->pool_blocks_private = reply.pool_blocks_private;
-  stats->pool_blocks_cached = reply.pool_blocks_cached;
-  stats->session_references = reply.session_references;
-  return {};
-}
-
-// `*count` is the number of devices, and may exceed `capacity`: callers then ask again with more.
-// Names end with a zero, since the fields are larger than the protocol allows.
-Status GetDevices(kvt_connection* connection, kvt_device* devices, size_t capacity, size_t* count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
-  KVT_RETURN_IF_ERROR(CheckArray(devices, capacity, "devices"));
-  *count = 0;
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session,
-                       connection->connection->GetSession());
-  KVT_ASSIGN_OR_RETURN(const std::vector<wire::DevicesReply::Device> known,
-                       connection->connection->DevicesOf(*session));
-  for (size_t i = 0; i < std::min(capacity, known.size()); ++i) {
-    kvt_device& device = devices[i];
-    device = kvt_device{};
-    device.kind = static_cast<kvt_device_kind>(known[i].kind);
-    std::memcpy(device.uuid, known[i].uuid.data(), sizeof(device.uuid));
-    device.pool_bytes = known[i].pool_bytes;
-    static_assert(sizeof(device.name) > wire::kMaxDeviceNameBytes);
-    std::memcpy(device.name, known[i].name.data(), known[i].name.size());
-  }
-  *count = known.size();
-  return {};
-}
-
-// Asks no daemon: the layout follows from the record alone.
-Status LayoutOf(const kvt_model_record* record, uint32_t group, kvt_layout* layout) {
-  KVT_RETURN_IF_ERROR(CheckStruct(layout, "layout"));
-  KVT_ASSIGN_OR_RETURN(const ModelRecord checked, ToRecord(record));
-  if (group >= checked.groups.size()) {
-    return MakeError(ErrorCode::kNotFound, "unknown_group",
-                     fmt::format("group {} of {}", group, checked.groups.size()));
-  }
-  const KvLayout strides = KvLayout::Of(checked.groups[group]);
-  layout->element_bytes = strides.element_bytes;
-  layout->block_stride = strides.block_stride;
-  layout->layer_stride = strides.layer_stride;
-  layout->v_offset = strides.v_offset;
-  layout->k_token_stride = strides.k_token_stride;
-  layout->k_head_stride = strides.k_head_stride;
-  layout->v_token_stride = strides.v_token_stride;
-  layout->v_head_stride = strides.v_head_stride;
-  return {};
-}
-
 // Each error is returned once. A reason that does not fit is cut, but always ends with a zero.
 size_t TakeErrors(Connection* connection, kvt_async_error* errors, size_t capacity,
                   uint64_t* dropped) {
@@ -232,15 +130,11 @@ size_t TakeErrors(Connection* connection, kvt_async_error* errors, size_t capaci
 }
 
 }  // namespace
-}  // namespace kvtier::client
-
-using kvtier::Status;
-namespace client = kvtier::client;
 
 extern "C" {
 
-void kvt_connect_options_init(kvt_connect_options* options) {
-  const client::ConnectionOptions defaults;
+KVT_API void kvt_connect_options_init(kvt_connect_options* options) {
+  const ConnectionOptions defaults;
   *options = kvt_connect_options{};
   options->size = sizeof(*options);
   options->connect_timeout_ms = defaults.connect_timeout_ms;
@@ -250,46 +144,105 @@ void kvt_connect_options_init(kvt_connect_options* options) {
   options->resume_wait_ms = static_cast<int32_t>(defaults.resume_wait_ms);
 }
 
-kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* options,
-                       kvt_connection** connection) {
-  return client::Guard([&] { return client::Connect(socket_path, options, connection); });
+// Fails without a daemon, unless the options say to wait for one. `*connection` is null after every
+// error, so that callers may pass it to kvt_disconnect.
+KVT_API kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* options,
+                               kvt_connection** connection) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(socket_path, "socket_path"));
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    *connection = nullptr;
+    KVT_ASSIGN_OR_RETURN(ConnectionOptions checked, ToOptions(options));
+    auto handle = std::make_unique<kvt_connection>();
+    handle->connection = std::make_unique<Connection>(socket_path, std::move(checked));
+    KVT_RETURN_IF_ERROR(handle->connection->Connect());
+    *connection = handle.release();
+    return {};
+  });
 }
 
-void kvt_disconnect(kvt_connection* connection) { delete connection; }
+KVT_API void kvt_disconnect(kvt_connection* connection) { delete connection; }
 
 // Takes in the frames that have arrived, so that a daemon that has just died is noticed.
-int kvt_is_connected(kvt_connection* connection) {
+KVT_API int kvt_is_connected(kvt_connection* connection) {
   bool connected = false;
-  (void)client::Guard([&]() -> Status {
+  (void)Guard([&]() -> Status {
     connected = connection != nullptr && connection->connection->IsConnected();
     return {};
   });
   return connected ? 1 : 0;
 }
 
-kvt_status kvt_ping(kvt_connection* connection, double* round_trip_us) {
-  return client::Guard([&] { return client::Ping(connection, round_trip_us); });
+// The time includes a reconnection, if the call had to make one.
+KVT_API kvt_status kvt_ping(kvt_connection* connection, double* round_trip_us) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    const auto start = std::chrono::steady_clock::now();
+    KVT_RETURN_IF_ERROR((CallEmpty<wire::Ping, wire::Pong>(connection->connection.get())));
+    const std::chrono::duration<double, std::micro> elapsed =
+        std::chrono::steady_clock::now() - start;
+    if (round_trip_us != nullptr) *round_trip_us = elapsed.count();
+    return {};
+  });
 }
 
-kvt_status kvt_flush(kvt_connection* connection) {
-  return client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(connection, "connection"));
+KVT_API kvt_status kvt_flush(kvt_connection* connection) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
     return connection->connection->Flush();
   });
 }
 
-kvt_status kvt_get_stats(kvt_connection* connection, kvt_stats* stats) {
-  return client::Guard([&] { return client::GetStats(connection, stats); });
+KVT_API kvt_status kvt_get_stats(kvt_connection* connection, kvt_stats* stats) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(CheckStruct(stats, "stats"));
+    KVT_ASSIGN_OR_RETURN(const wire::StatsReply reply,
+                         (CallEmpty<wire::Stats, wire::StatsReply>(connection->connection.get())));
+    stats->blocks_asked = reply.blocks_asked;
+    stats->blocks_pool = reply.blocks_pool;
+    stats->blocks_host = reply.blocks_host;
+    stats->blocks_disk = reply.blocks_disk;
+    stats->blocks_miss = reply.blocks_miss;
+    stats->pool_blocks_total = reply.pool_blocks_total;
+    stats->pool_blocks_free = reply.pool_blocks_free;
+    stats->pool_blocks_private = reply.pool_blocks_private;
+    stats->pool_blocks_cached = reply.pool_blocks_cached;
+    stats->session_references = reply.session_references;
+    return {};
+  });
 }
 
-kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size_t capacity,
-                           size_t* count) {
-  return client::Guard([&] { return client::GetDevices(connection, devices, capacity, count); });
+// `*count` is the number of devices, and may exceed `capacity`: callers then ask again with more.
+// Names end with a zero, since the fields are larger than the protocol allows.
+KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size_t capacity,
+                                   size_t* count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
+    KVT_RETURN_IF_ERROR(CheckArray(devices, capacity, "devices"));
+    *count = 0;
+    KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session,
+                         connection->connection->GetSession());
+    KVT_ASSIGN_OR_RETURN(const std::vector<wire::DevicesReply::Device> known,
+                         connection->connection->DevicesOf(*session));
+    for (size_t i = 0; i < std::min(capacity, known.size()); ++i) {
+      kvt_device& device = devices[i];
+      device = kvt_device{};
+      device.kind = static_cast<kvt_device_kind>(known[i].kind);
+      std::memcpy(device.uuid, known[i].uuid.data(), sizeof(device.uuid));
+      device.pool_bytes = known[i].pool_bytes;
+      static_assert(sizeof(device.name) > wire::kMaxDeviceNameBytes);
+      std::memcpy(device.name, known[i].name.data(), known[i].name.size());
+    }
+    *count = known.size();
+    return {};
+  });
 }
 
-void kvt_model_record_init(kvt_model_record* record) {
-  const kvtier::ModelRecord defaults;
-  const kvtier::KvGroup& group_defaults = defaults.groups[0];
+KVT_API void kvt_model_record_init(kvt_model_record* record) {
+  const ModelRecord defaults;
+  const KvGroup& group_defaults = defaults.groups[0];
   *record = kvt_model_record{};
   record->size = sizeof(*record);
   record->tensor_parallel_size = defaults.tensor_parallel_size;
@@ -302,27 +255,59 @@ void kvt_model_record_init(kvt_model_record* record) {
   }
 }
 
-kvt_status kvt_layout_of(const kvt_model_record* record, uint32_t group, kvt_layout* layout) {
-  return client::Guard([&] { return client::LayoutOf(record, group, layout); });
+// Asks no daemon: the layout follows from the record alone.
+KVT_API kvt_status kvt_layout_of(const kvt_model_record* record, uint32_t group,
+                                 kvt_layout* layout) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckStruct(layout, "layout"));
+    KVT_ASSIGN_OR_RETURN(const ModelRecord checked, ToRecord(record));
+    if (group >= checked.groups.size()) {
+      return MakeError(ErrorCode::kNotFound, "unknown_group",
+                       fmt::format("group {} of {}", group, checked.groups.size()));
+    }
+    const KvLayout strides = KvLayout::Of(checked.groups[group]);
+    layout->element_bytes = strides.element_bytes;
+    layout->block_stride = strides.block_stride;
+    layout->layer_stride = strides.layer_stride;
+    layout->v_offset = strides.v_offset;
+    layout->k_token_stride = strides.k_token_stride;
+    layout->k_head_stride = strides.k_head_stride;
+    layout->v_token_stride = strides.v_token_stride;
+    layout->v_head_stride = strides.v_head_stride;
+    return {};
+  });
 }
 
-kvt_status kvt_register_model(kvt_connection* connection, const kvt_model_record* record,
-                              kvt_model_info* info) {
-  return client::Guard([&] { return client::RegisterModel(connection, record, info); });
+// The model's number stays valid over reconnections: the connection registers its models anew.
+KVT_API kvt_status kvt_register_model(kvt_connection* connection, const kvt_model_record* record,
+                                      kvt_model_info* info) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
+    KVT_ASSIGN_OR_RETURN(ModelRecord checked, ToRecord(record));
+    KVT_ASSIGN_OR_RETURN(info->model, connection->connection->RegisterModel(std::move(checked)));
+    KVT_ASSIGN_OR_RETURN(const Connection::Model model,
+                         connection->connection->GetModel(info->model));
+    info->block_bytes = model.groups[0].block_bytes;
+    std::memcpy(info->fingerprint.bytes, model.fingerprint.bytes.data(), sizeof(kvt_hash));
+    return {};
+  });
 }
 
-size_t kvt_take_errors(kvt_connection* connection, kvt_async_error* errors, size_t capacity,
-                       uint64_t* dropped) {
+KVT_API size_t kvt_take_errors(kvt_connection* connection, kvt_async_error* errors, size_t capacity,
+                               uint64_t* dropped) {
   size_t taken = 0;
-  (void)client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(connection, "connection"));
-    KVT_RETURN_IF_ERROR(client::CheckArray(errors, capacity, "errors"));
+  (void)Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(CheckArray(errors, capacity, "errors"));
     // Errors that have arrived but that no call has read yet.
     (void)connection->connection->IsConnected();
-    taken = client::TakeErrors(connection->connection.get(), errors, capacity, dropped);
+    taken = TakeErrors(connection->connection.get(), errors, capacity, dropped);
     return {};
   });
   return taken;
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

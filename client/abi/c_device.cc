@@ -11,23 +11,6 @@
 namespace kvtier::client {
 namespace {
 
-// Without a daemon the latest mapping is taken, because the memory outlives the connection. Errors:
-// kUnsupported, if the pool is host memory or CUDA is missing; kIoError from the driver.
-Status MapDevice(kvt_pool* pool, kvt_device_mapping* mapping) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckStruct(mapping, "mapping"));
-  auto attached = pool->pool->Attached();
-  if (!attached) attached = pool->pool->Latest();
-  KVT_ASSIGN_OR_RETURN(const auto attachment, std::move(attached));
-  PoolMapping& memory = *attachment->mapping();
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<const CudaMapping> device, memory.OnDevice());
-  mapping->base = device->address();
-  mapping->bytes = memory.bytes();
-  mapping->generation = memory.generation();
-  mapping->ordinal = device->ordinal();
-  return {};
-}
-
 // A part of one block, in whatever memory.
 struct BlockPart {
   std::shared_ptr<PoolMapping> mapping;
@@ -54,56 +37,64 @@ Result<BlockPart> PartOf(kvt_pool* pool, const kvt_block& block, uint64_t offset
   return BlockPart{std::move(mapping), block.index * block_bytes + offset};
 }
 
-// Waits for the copy. The caller must hold the block: nothing here keeps another process from
-// writing to it meanwhile.
-Status ReadBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, void* data,
-                 size_t bytes) {
-  KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
-  KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
-  if (const std::byte* base = part.mapping->base(); base != nullptr) {
-    if (bytes > 0) std::memcpy(data, base + part.offset, bytes);
-    return {};
-  }
-  KVT_ASSIGN_OR_RETURN(const auto device, part.mapping->OnDevice());
-  return device->Read(part.offset, static_cast<std::byte*>(data), bytes);
-}
-
-// As ReadBlock. REQUIRES: the block is private to this session, since committed ones are shared.
-Status WriteBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, const void* data,
-                  size_t bytes) {
-  KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
-  KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
-  if (std::byte* base = part.mapping->base(); base != nullptr) {
-    if (bytes > 0) std::memcpy(base + part.offset, data, bytes);
-    return {};
-  }
-  KVT_ASSIGN_OR_RETURN(const auto device, part.mapping->OnDevice());
-  return device->Write(part.offset, static_cast<const std::byte*>(data), bytes);
-}
-
 }  // namespace
-}  // namespace kvtier::client
 
 extern "C" {
 
-namespace client = kvtier::client;
-
-kvt_status kvt_pool_map_device(kvt_pool* pool, kvt_device_mapping* mapping) {
-  return client::Guard([&] { return client::MapDevice(pool, mapping); });
+// Without a daemon the latest mapping is taken, because the memory outlives the connection. Errors:
+// kUnsupported, if the pool is host memory or CUDA is missing; kIoError from the driver.
+KVT_API kvt_status kvt_pool_map_device(kvt_pool* pool, kvt_device_mapping* mapping) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckStruct(mapping, "mapping"));
+    auto attached = pool->pool->Attached();
+    if (!attached) attached = pool->pool->Latest();
+    KVT_ASSIGN_OR_RETURN(const auto attachment, std::move(attached));
+    PoolMapping& memory = *attachment->mapping();
+    KVT_ASSIGN_OR_RETURN(const std::shared_ptr<const CudaMapping> device, memory.OnDevice());
+    mapping->base = device->address();
+    mapping->bytes = memory.bytes();
+    mapping->generation = memory.generation();
+    mapping->ordinal = device->ordinal();
+    return {};
+  });
 }
 
-void kvt_pool_unmap_device(kvt_pool* pool) {
+KVT_API void kvt_pool_unmap_device(kvt_pool* pool) {
   if (pool != nullptr) pool->pool->UnmapDevice();
 }
 
-kvt_status kvt_pool_read(kvt_pool* pool, kvt_block block, uint64_t offset, void* data,
-                         size_t bytes) {
-  return client::Guard([&] { return client::ReadBlock(pool, block, offset, data, bytes); });
+// Waits for the copy. The caller must hold the block: nothing here keeps another process from
+// writing to it meanwhile.
+KVT_API kvt_status kvt_pool_read(kvt_pool* pool, kvt_block block, uint64_t offset, void* data,
+                                 size_t bytes) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
+    KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
+    if (const std::byte* base = part.mapping->base(); base != nullptr) {
+      if (bytes > 0) std::memcpy(data, base + part.offset, bytes);
+      return {};
+    }
+    KVT_ASSIGN_OR_RETURN(const auto device, part.mapping->OnDevice());
+    return device->Read(part.offset, static_cast<std::byte*>(data), bytes);
+  });
 }
 
-kvt_status kvt_pool_write(kvt_pool* pool, kvt_block block, uint64_t offset, const void* data,
-                          size_t bytes) {
-  return client::Guard([&] { return client::WriteBlock(pool, block, offset, data, bytes); });
+// As ReadBlock. REQUIRES: the block is private to this session, since committed ones are shared.
+KVT_API kvt_status kvt_pool_write(kvt_pool* pool, kvt_block block, uint64_t offset,
+                                  const void* data, size_t bytes) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
+    KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
+    if (std::byte* base = part.mapping->base(); base != nullptr) {
+      if (bytes > 0) std::memcpy(base + part.offset, data, bytes);
+      return {};
+    }
+    KVT_ASSIGN_OR_RETURN(const auto device, part.mapping->OnDevice());
+    return device->Write(part.offset, static_cast<const std::byte*>(data), bytes);
+  });
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

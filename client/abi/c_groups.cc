@@ -130,59 +130,54 @@ Status LookUp(const kvt_lookup_group* groups, size_t count, const LookupOptions&
   return {};
 }
 
-// `*prefix_count` may exceed `capacity`; the longest prefixes are the ones that fit. Flags of a
-// later version are refused, since ignoring one would change the answer's meaning.
-Status LookUpPrefixes(const kvt_lookup_group* groups, size_t count, kvt_lookup_flags flags,
-                      uint64_t* prefixes, size_t capacity, size_t* prefix_count) {
-  KVT_RETURN_IF_ERROR(CheckArray(prefixes, capacity, "prefixes"));
-  KVT_RETURN_IF_ERROR(CheckPointer(prefix_count, "prefix_count"));
-  *prefix_count = 0;
-  if ((flags & ~(KVT_LOOKUP_ALL_RANKS | KVT_LOOKUP_EVERY_PREFIX)) != 0) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_flags", fmt::format("{}", flags));
-  }
-  std::vector<uint64_t> found;
-  KVT_RETURN_IF_ERROR(LookUp(groups, count,
-                             {.all_ranks = (flags & KVT_LOOKUP_ALL_RANKS) != 0,
-                              .every_prefix = (flags & KVT_LOOKUP_EVERY_PREFIX) != 0},
-                             &found));
-  *prefix_count = found.size();
-  found.resize(std::min(found.size(), capacity));
-  std::ranges::copy(found, prefixes);
-  return {};
-}
-
 }  // namespace
-}  // namespace kvtier::client
-
-using kvtier::Status;
-namespace client = kvtier::client;
 
 extern "C" {
 
-kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* request,
-                       kvt_acquire_reply* reply) {
-  return client::Guard([&] { return client::Acquire(&pool, request, 1, reply); });
+KVT_API kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* request,
+                               kvt_acquire_reply* reply) {
+  return Guard([&] { return Acquire(&pool, request, 1, reply); });
 }
 
-kvt_status kvt_acquire_groups(kvt_pool* const* pools, const kvt_acquire_request* requests,
-                              size_t count, kvt_acquire_reply* replies) {
-  return client::Guard([&] { return client::Acquire(pools, requests, count, replies); });
+KVT_API kvt_status kvt_acquire_groups(kvt_pool* const* pools, const kvt_acquire_request* requests,
+                                      size_t count, kvt_acquire_reply* replies) {
+  return Guard([&] { return Acquire(pools, requests, count, replies); });
 }
 
-kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count, uint8_t* presence) {
-  return client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckArray(presence, count, "presence"));
+KVT_API kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count,
+                              uint8_t* presence) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckArray(presence, count, "presence"));
     const kvt_lookup_group group{pool, hashes, count, presence};
     std::vector<uint64_t> prefixes;
-    return client::LookUp(&group, 1, {}, &prefixes);
+    return LookUp(&group, 1, {}, &prefixes);
   });
 }
 
-kvt_status kvt_lookup_groups(const kvt_lookup_group* groups, size_t count, kvt_lookup_flags flags,
-                             uint64_t* prefixes, size_t capacity, size_t* prefix_count) {
-  return client::Guard([&] {
-    return client::LookUpPrefixes(groups, count, flags, prefixes, capacity, prefix_count);
+// `*prefix_count` may exceed `capacity`; the longest prefixes are the ones that fit. Flags of a
+// later version are refused, since ignoring one would change the answer's meaning.
+KVT_API kvt_status kvt_lookup_groups(const kvt_lookup_group* groups, size_t count,
+                                     kvt_lookup_flags flags, uint64_t* prefixes, size_t capacity,
+                                     size_t* prefix_count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckArray(prefixes, capacity, "prefixes"));
+    KVT_RETURN_IF_ERROR(CheckPointer(prefix_count, "prefix_count"));
+    *prefix_count = 0;
+    if ((flags & ~(KVT_LOOKUP_ALL_RANKS | KVT_LOOKUP_EVERY_PREFIX)) != 0) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_flags", fmt::format("{}", flags));
+    }
+    std::vector<uint64_t> found;
+    KVT_RETURN_IF_ERROR(LookUp(groups, count,
+                               {.all_ranks = (flags & KVT_LOOKUP_ALL_RANKS) != 0,
+                                .every_prefix = (flags & KVT_LOOKUP_EVERY_PREFIX) != 0},
+                               &found));
+    *prefix_count = found.size();
+    found.resize(std::min(found.size(), capacity));
+    std::ranges::copy(found, prefixes);
+    return {};
   });
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

@@ -38,56 +38,9 @@ Connection* OrNone(kvt_connection* connection) {
   return connection == nullptr ? nullptr : connection->connection.get();
 }
 
-// `connection` may be null: the memory is then allocated here and kept by no daemon yet.
-Status Open(kvt_connection* connection, const kvt_kept_memory_options* options,
-            kvt_kept_memory** memory) {
-  KVT_RETURN_IF_ERROR(CheckStruct(options, "options"));
-  KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
-  *memory = nullptr;
-  KeptMemoryOptions wanted{
-      .name = ToName(options->name), .bytes = options->bytes, .blocks = options->blocks};
-  if (options->cuda_device >= 0) wanted.cuda_device = options->cuda_device;
-  auto handle = std::make_unique<kvt_kept_memory>();
-  KVT_ASSIGN_OR_RETURN(handle->memory, KeptMemory::Open(OrNone(connection), wanted));
-  *memory = handle.release();
-  return {};
-}
-
-Status Keep(kvt_kept_memory* memory, kvt_connection* connection) {
-  KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  return memory->memory->Keep(connection->connection.get());
-}
-
-// Writes to shared memory alone, without the daemon. REQUIRES: the blocks' bytes are complete on
-// the device, because the next process believes the table.
-Status Publish(kvt_kept_memory* memory, uint32_t group, const uint32_t* blocks,
-               const kvt_hash* hashes, size_t count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
-  KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
-  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
-  return memory->memory->table().Publish(group, {blocks, count}, ToHashes(hashes, count));
-}
-
-// REQUIRES: called before anything that overwrites the blocks is launched.
-Status Retract(kvt_kept_memory* memory, const uint32_t* blocks, size_t count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
-  KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
-  return memory->memory->table().Retract({blocks, count});
-}
-
 Status GetRoot(const Digest256& digest, uint8_t* root) {
   KVT_RETURN_IF_ERROR(CheckPointer(root, "root"));
   std::ranges::copy(digest.bytes, root);
-  return {};
-}
-
-Status SetRoot(kvt_kept_memory* memory, const uint8_t* root) {
-  KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
-  KVT_RETURN_IF_ERROR(CheckPointer(root, "root"));
-  Digest256 digest;
-  std::memcpy(digest.bytes.data(), root, digest.bytes.size());
-  memory->memory->table().SetRoot(digest);
   return {};
 }
 
@@ -115,135 +68,169 @@ Status GetEntries(const KeptTableContents& contents, const EntryArrays& arrays, 
   return {};
 }
 
-// Success with a null `*table` means that the daemon keeps nothing under the name.
-Status ReadTable(kvt_connection* connection, const uint8_t* name, kvt_kept_table** table) {
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  KVT_RETURN_IF_ERROR(CheckPointer(name, "name"));
-  KVT_RETURN_IF_ERROR(CheckPointer(table, "table"));
-  *table = nullptr;
-  KVT_ASSIGN_OR_RETURN(std::optional<KeptTableContents> contents,
-                       ReadKeptTable(connection->connection.get(), ToName(name)));
-  if (contents) *table = std::make_unique<kvt_kept_table>(*std::move(contents)).release();
-  return {};
-}
-
-// Without a name, all memory of the tenant that no process owns is given back.
-Status Release(kvt_connection* connection, const uint8_t* name, uint32_t device, uint32_t* released,
-               uint64_t* bytes) {
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  KVT_RETURN_IF_ERROR(CheckPointer(released, "released"));
-  KVT_RETURN_IF_ERROR(CheckPointer(bytes, "bytes"));
-  wire::ReleaseMemory request{.device = device, .name = std::nullopt};
-  if (name != nullptr) request.name = ToName(name);
-  KVT_ASSIGN_OR_RETURN(const wire::ReleaseMemoryReply reply,
-                       ReleaseKeptMemory(connection->connection.get(), request));
-  *released = reply.released;
-  *bytes = reply.released_bytes;
-  return {};
-}
-
 }  // namespace
-}  // namespace kvtier::client
-
-namespace client = kvtier::client;
 
 extern "C" {
 
-void kvt_kept_memory_options_init(kvt_kept_memory_options* options) {
+KVT_API void kvt_kept_memory_options_init(kvt_kept_memory_options* options) {
   *options = {};
   options->size = sizeof(*options);
   options->cuda_device = -1;
 }
 
-kvt_status kvt_kept_memory_open(kvt_connection* connection, const kvt_kept_memory_options* options,
-                                kvt_kept_memory** memory) {
-  return client::Guard([&] { return client::Open(connection, options, memory); });
+// `connection` may be null: the memory is then allocated here and kept by no daemon yet.
+KVT_API kvt_status kvt_kept_memory_open(kvt_connection* connection,
+                                        const kvt_kept_memory_options* options,
+                                        kvt_kept_memory** memory) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckStruct(options, "options"));
+    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+    *memory = nullptr;
+    KeptMemoryOptions wanted{
+        .name = ToName(options->name), .bytes = options->bytes, .blocks = options->blocks};
+    if (options->cuda_device >= 0) wanted.cuda_device = options->cuda_device;
+    auto handle = std::make_unique<kvt_kept_memory>();
+    KVT_ASSIGN_OR_RETURN(handle->memory, KeptMemory::Open(OrNone(connection), wanted));
+    *memory = handle.release();
+    return {};
+  });
 }
 
-kvt_status kvt_kept_memory_keep(kvt_kept_memory* memory, kvt_connection* connection) {
-  return client::Guard([&] { return client::Keep(memory, connection); });
+KVT_API kvt_status kvt_kept_memory_keep(kvt_kept_memory* memory, kvt_connection* connection) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    return memory->memory->Keep(connection->connection.get());
+  });
 }
 
-void kvt_kept_memory_close(kvt_kept_memory* memory) { delete memory; }
+KVT_API void kvt_kept_memory_close(kvt_kept_memory* memory) { delete memory; }
 
-void* kvt_kept_memory_data(kvt_kept_memory* memory) {
+KVT_API void* kvt_kept_memory_data(kvt_kept_memory* memory) {
   return memory == nullptr ? nullptr : memory->memory->data();
 }
 
-int kvt_kept_memory_fd(const kvt_kept_memory* memory) {
+KVT_API int kvt_kept_memory_fd(const kvt_kept_memory* memory) {
   return memory == nullptr ? -1 : memory->memory->fd();
 }
 
-uint64_t kvt_kept_memory_bytes(const kvt_kept_memory* memory) {
+KVT_API uint64_t kvt_kept_memory_bytes(const kvt_kept_memory* memory) {
   return memory == nullptr ? 0 : memory->memory->bytes();
 }
 
-int kvt_kept_memory_was_kept(const kvt_kept_memory* memory) {
+KVT_API int kvt_kept_memory_was_kept(const kvt_kept_memory* memory) {
   return memory != nullptr && memory->memory->was_kept() ? 1 : 0;
 }
 
-kvt_status kvt_kept_memory_publish(kvt_kept_memory* memory, uint32_t group, const uint32_t* blocks,
-                                   const kvt_hash* hashes, size_t count) {
-  return client::Guard([&] { return client::Publish(memory, group, blocks, hashes, count); });
+// Writes to shared memory alone, without the daemon. REQUIRES: the blocks' bytes are complete on
+// the device, because the next process believes the table.
+KVT_API kvt_status kvt_kept_memory_publish(kvt_kept_memory* memory, uint32_t group,
+                                           const uint32_t* blocks, const kvt_hash* hashes,
+                                           size_t count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+    KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
+    KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+    return memory->memory->table().Publish(group, {blocks, count}, ToHashes(hashes, count));
+  });
 }
 
-kvt_status kvt_kept_memory_retract(kvt_kept_memory* memory, const uint32_t* blocks, size_t count) {
-  return client::Guard([&] { return client::Retract(memory, blocks, count); });
+// REQUIRES: called before anything that overwrites the blocks is launched.
+KVT_API kvt_status kvt_kept_memory_retract(kvt_kept_memory* memory, const uint32_t* blocks,
+                                           size_t count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+    KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
+    return memory->memory->table().Retract({blocks, count});
+  });
 }
 
-kvt_status kvt_kept_memory_clear(kvt_kept_memory* memory) {
-  return client::Guard([&]() -> kvtier::Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(memory, "memory"));
+KVT_API kvt_status kvt_kept_memory_clear(kvt_kept_memory* memory) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
     memory->memory->table().Clear();
     return {};
   });
 }
 
-kvt_status kvt_kept_memory_root(kvt_kept_memory* memory, uint8_t* root) {
-  return client::Guard([&]() -> kvtier::Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(memory, "memory"));
-    return client::GetRoot(memory->memory->table().root(), root);
+KVT_API kvt_status kvt_kept_memory_root(kvt_kept_memory* memory, uint8_t* root) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+    return GetRoot(memory->memory->table().root(), root);
   });
 }
 
-kvt_status kvt_kept_memory_set_root(kvt_kept_memory* memory, const uint8_t* root) {
-  return client::Guard([&] { return client::SetRoot(memory, root); });
-}
-
-kvt_status kvt_kept_memory_entries(kvt_kept_memory* memory, uint32_t* blocks, uint32_t* groups,
-                                   kvt_hash* hashes, size_t capacity, size_t* count) {
-  return client::Guard([&]() -> kvtier::Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(memory, "memory"));
-    const kvtier::client::KeptTableContents contents = memory->memory->table().Contents();
-    return client::GetEntries(contents, {blocks, groups, hashes, capacity}, count);
+KVT_API kvt_status kvt_kept_memory_set_root(kvt_kept_memory* memory, const uint8_t* root) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+    KVT_RETURN_IF_ERROR(CheckPointer(root, "root"));
+    Digest256 digest;
+    std::memcpy(digest.bytes.data(), root, digest.bytes.size());
+    memory->memory->table().SetRoot(digest);
+    return {};
   });
 }
 
-kvt_status kvt_kept_table_read(kvt_connection* connection, const uint8_t* name,
-                               kvt_kept_table** table) {
-  return client::Guard([&] { return client::ReadTable(connection, name, table); });
-}
-
-kvt_status kvt_kept_table_root(const kvt_kept_table* table, uint8_t* root) {
-  return client::Guard([&]() -> kvtier::Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(table, "table"));
-    return client::GetRoot(table->contents.root, root);
+KVT_API kvt_status kvt_kept_memory_entries(kvt_kept_memory* memory, uint32_t* blocks,
+                                           uint32_t* groups, kvt_hash* hashes, size_t capacity,
+                                           size_t* count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+    const KeptTableContents contents = memory->memory->table().Contents();
+    return GetEntries(contents, {blocks, groups, hashes, capacity}, count);
   });
 }
 
-kvt_status kvt_kept_table_entries(const kvt_kept_table* table, uint32_t* blocks, uint32_t* groups,
-                                  kvt_hash* hashes, size_t capacity, size_t* count) {
-  return client::Guard([&]() -> kvtier::Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(table, "table"));
-    return client::GetEntries(table->contents, {blocks, groups, hashes, capacity}, count);
+// Success with a null `*table` means that the daemon keeps nothing under the name.
+KVT_API kvt_status kvt_kept_table_read(kvt_connection* connection, const uint8_t* name,
+                                       kvt_kept_table** table) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(CheckPointer(name, "name"));
+    KVT_RETURN_IF_ERROR(CheckPointer(table, "table"));
+    *table = nullptr;
+    KVT_ASSIGN_OR_RETURN(std::optional<KeptTableContents> contents,
+                         ReadKeptTable(connection->connection.get(), ToName(name)));
+    if (contents) *table = std::make_unique<kvt_kept_table>(*std::move(contents)).release();
+    return {};
   });
 }
 
-void kvt_kept_table_close(kvt_kept_table* table) { delete table; }
+KVT_API kvt_status kvt_kept_table_root(const kvt_kept_table* table, uint8_t* root) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(table, "table"));
+    return GetRoot(table->contents.root, root);
+  });
+}
 
-kvt_status kvt_memory_release(kvt_connection* connection, const uint8_t* name, uint32_t device,
-                              uint32_t* released, uint64_t* bytes) {
-  return client::Guard([&] { return client::Release(connection, name, device, released, bytes); });
+KVT_API kvt_status kvt_kept_table_entries(const kvt_kept_table* table, uint32_t* blocks,
+                                          uint32_t* groups, kvt_hash* hashes, size_t capacity,
+                                          size_t* count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(table, "table"));
+    return GetEntries(table->contents, {blocks, groups, hashes, capacity}, count);
+  });
+}
+
+KVT_API void kvt_kept_table_close(kvt_kept_table* table) { delete table; }
+
+// Without a name, all memory of the tenant that no process owns is given back.
+KVT_API kvt_status kvt_memory_release(kvt_connection* connection, const uint8_t* name,
+                                      uint32_t device, uint32_t* released, uint64_t* bytes) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(CheckPointer(released, "released"));
+    KVT_RETURN_IF_ERROR(CheckPointer(bytes, "bytes"));
+    wire::ReleaseMemory request{.device = device, .name = std::nullopt};
+    if (name != nullptr) request.name = ToName(name);
+    KVT_ASSIGN_OR_RETURN(const wire::ReleaseMemoryReply reply,
+                         ReleaseKeptMemory(connection->connection.get(), request));
+    *released = reply.released;
+    *bytes = reply.released_bytes;
+    return {};
+  });
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

@@ -58,31 +58,28 @@ Status WaitOnStream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream)
 }
 
 }  // namespace
-}  // namespace kvtier::client
 
 extern "C" {
 
-namespace client = kvtier::client;
-
-kvt_status kvt_wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64_t timeout_ms,
-                    kvt_load_progress* progress) {
-  return client::Guard(
-      [&] { return client::Wait(pool, load, {.hits = up_to}, timeout_ms, progress); });
+KVT_API kvt_status kvt_wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64_t timeout_ms,
+                            kvt_load_progress* progress) {
+  return Guard([&] { return Wait(pool, load, {.hits = up_to}, timeout_ms, progress); });
 }
 
-kvt_status kvt_wait_layers(kvt_pool* pool, kvt_load load, uint32_t layers, int64_t timeout_ms,
-                           kvt_load_progress* progress) {
-  return client::Guard([&] {
-    return client::Wait(pool, load, {.hits = 0, .layers = layers}, timeout_ms, progress);
-  });
+KVT_API kvt_status kvt_wait_layers(kvt_pool* pool, kvt_load load, uint32_t layers,
+                                   int64_t timeout_ms, kvt_load_progress* progress) {
+  return Guard(
+      [&] { return Wait(pool, load, {.hits = 0, .layers = layers}, timeout_ms, progress); });
 }
 
 // An acquire without anything to load has load 0: the stream need not wait.
-kvt_status kvt_wait_on_stream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream) {
-  return client::Guard([&]() -> kvtier::Status {
+KVT_API kvt_status kvt_wait_on_stream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream) {
+  return Guard([&]() -> Status {
     if (load.id == 0) return {};
-    return client::WaitOnStream(pool, load, up_to, stream);
+    return WaitOnStream(pool, load, up_to, stream);
   });
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

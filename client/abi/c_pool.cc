@@ -17,65 +17,6 @@ namespace {
 
 using AttachmentPtr = std::shared_ptr<const Attachment>;
 
-// `*pool` is null after every error. With wait_for_daemon it succeeds without a daemon, and the
-// pool misses until there is one.
-Status Attach(kvt_connection* connection, uint32_t model, uint32_t group, uint32_t device,
-              uint64_t pool_bytes, kvt_pool** pool) {
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  *pool = nullptr;
-  auto handle = std::make_unique<kvt_pool>();
-  KVT_ASSIGN_OR_RETURN(handle->pool,
-                       Pool::Open(connection->connection.get(), model, group, device, pool_bytes));
-  *pool = handle.release();
-  return {};
-}
-
-// Reconnects if it can; without a daemon it describes the latest attachment, whose memory is still
-// mapped.
-Status GetInfo(kvt_pool* pool, kvt_pool_info* info) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
-  Result<AttachmentPtr> attached = pool->pool->Attached();
-  if (!attached) attached = pool->pool->Latest();
-  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, std::move(attached));
-  const PoolMapping& mapping = *attachment->mapping();
-  info->base = mapping.base();
-  info->bytes = mapping.bytes();
-  info->block_bytes = attachment->block_bytes();
-  info->blocks = attachment->blocks();
-  info->block_tokens = attachment->block_tokens();
-  info->generation = mapping.generation();
-  info->attachment = attachment->id();
-  info->fd = mapping.fd();
-  info->model = pool->pool->model();
-  info->group = pool->pool->group();
-  info->device_kind = static_cast<kvt_device_kind>(mapping.device_kind());
-  return {};
-}
-
-// Looks the handle's own mapping up, which stays valid after a reconnection. Errors: kStaleHandle;
-// kInvalidArgument "block_outside_pool"; kUnsupported "not_host_memory".
-Status BlockAddress(kvt_pool* pool, kvt_block block, void** address) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckPointer(address, "address"));
-  *address = nullptr;
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<PoolMapping> mapping,
-                       pool->pool->MappingOf(block.attachment));
-  KVT_ASSIGN_OR_RETURN(const AttachmentPtr latest, pool->pool->Latest());
-  const uint64_t block_bytes = latest->block_bytes();
-  if (block.index >= mapping->bytes() / block_bytes) {
-    return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",
-                     fmt::format("block {}", block.index));
-  }
-  if (mapping->base() == nullptr) {
-    return MakeError(ErrorCode::kUnsupported, "not_host_memory",
-                     "the pool is a device's: import its descriptor there");
-  }
-  *address = mapping->base() + block.index * block_bytes;
-  return {};
-}
-
 // One status for each entry. The call itself succeeds, so the first failure is remembered for
 // kvt_last_error, which has its reason.
 void FillResults(const std::vector<EntryOutcome>& outcomes, kvt_status* results) {
@@ -106,80 +47,6 @@ wire::CommitItem ToItem(const kvt_commit_entry& entry) {
   return item;
 }
 
-// Without `results` the entries are only sent: a failure is reported by kvt_take_errors. Nothing is
-// sent if one entry is wrong, so that callers need not find out which were.
-Status Commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count, kvt_status* results) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckArray(entries, count, "entries"));
-  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Latest());
-  std::vector<wire::CommitItem> items;
-  items.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    KVT_RETURN_IF_ERROR(CheckAttachment(entries[i].block.attachment, attachment->id()));
-    if (entries[i].retention > KVT_RETENTION_EXTENDED) {
-      return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
-                       fmt::format("entry {}: {}", i, entries[i].retention));
-    }
-    items.push_back(ToItem(entries[i]));
-  }
-  std::vector<EntryOutcome> outcomes;
-  KVT_RETURN_IF_ERROR(attachment->Commit(std::move(items), results == nullptr ? nullptr : &outcomes,
-                                         pool->pool->connection().RequestDeadline()));
-  if (results != nullptr) FillResults(outcomes, results);
-  return {};
-}
-
-// Handles of a lost attachment hold nothing: they are skipped, so that clean-up never fails for a
-// daemon that is gone. Without `results` the blocks are only sent.
-Status Release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status* results) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
-  const Result<AttachmentPtr> latest = pool->pool->Latest();
-  // Whatever the handles are, no daemon knows them.
-  if (!latest && results != nullptr) std::fill_n(results, count, KVT_STALE_HANDLE);
-  if (!latest) return {};
-  const AttachmentPtr& attachment = *latest;
-  std::vector<BlockHandle> handles;
-  std::vector<size_t> positions;
-  for (size_t i = 0; i < count; ++i) {
-    const bool current = blocks[i].attachment == attachment->id();
-    if (results != nullptr) results[i] = current ? KVT_OK : KVT_STALE_HANDLE;
-    if (!current) continue;
-    handles.push_back(ToHandle(blocks[i]));
-    positions.push_back(i);
-  }
-  std::vector<EntryOutcome> outcomes;
-  const Status released =
-      attachment->Release(std::move(handles), results == nullptr ? nullptr : &outcomes,
-                          pool->pool->connection().RequestDeadline());
-  // A lost connection has released everything.
-  if (!released && (results != nullptr || released.error().code != ErrorCode::kUnavailable)) {
-    return released;
-  }
-  std::vector<kvt_status> statuses(outcomes.size());
-  FillResults(outcomes, statuses.data());
-  for (size_t i = 0; i < statuses.size(); ++i) results[positions[i]] = statuses[i];
-  return {};
-}
-
-// May wait for the next daemon and resume (PoolLink::CheckHeld). A loss is kStaleHandle here: for
-// the caller it does not matter whether the daemon or the block is gone.
-Status CheckBlocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
-  if (count == 0) return {};
-  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Latest());
-  std::vector<BlockHandle> handles;
-  handles.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    KVT_RETURN_IF_ERROR(CheckAttachment(blocks[i].attachment, attachment->id()));
-    handles.push_back(ToHandle(blocks[i]));
-  }
-  const Status held = attachment->CheckHeld(handles);
-  if (held || held.error().code != ErrorCode::kUnavailable) return held;
-  return MakeError(ErrorCode::kStaleHandle, "connection_lost", held.error().ToString());
-}
-
 // A call that names blocks by hash: `call(attachment, hashes, deadline)`.
 template <typename Call>
 Status WithHashes(kvt_pool* pool, const kvt_hash* hashes, size_t count, Call&& call) {
@@ -195,18 +62,6 @@ Result<float> ToCost(double us, const char* name) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_cost", fmt::format("{}: {}", name, us));
 }
 
-// All three are checked before any takes effect. No round trip.
-Status SetComputeCost(kvt_pool* pool, const kvt_compute_cost* cost) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckStruct(cost, "cost"));
-  ComputeCost known;
-  KVT_ASSIGN_OR_RETURN(known.per_token_us, ToCost(cost->per_token_us, "per_token_us"));
-  KVT_ASSIGN_OR_RETURN(known.per_pair_us, ToCost(cost->per_pair_us, "per_pair_us"));
-  KVT_ASSIGN_OR_RETURN(known.fixed_us, ToCost(cost->fixed_us, "fixed_us"));
-  pool->pool->SetComputeCost(known);
-  return {};
-}
-
 // `target` may be null: the caller does not want the count.
 Status StoreCount(const Result<uint32_t>& count, uint32_t* target) {
   if (!count) return tl::unexpected(count.error());
@@ -215,92 +70,217 @@ Status StoreCount(const Result<uint32_t>& count, uint32_t* target) {
 }
 
 }  // namespace
-}  // namespace kvtier::client
-
-using kvtier::BlockHash;
-using kvtier::Status;
-namespace client = kvtier::client;
-using client::Attachment;
-using client::Deadline;
 
 extern "C" {
 
-kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t group, uint32_t device,
-                      uint64_t pool_bytes, kvt_pool** pool) {
-  return client::Guard(
-      [&] { return client::Attach(connection, model, group, device, pool_bytes, pool); });
+// `*pool` is null after every error. With wait_for_daemon it succeeds without a daemon, and the
+// pool misses until there is one.
+KVT_API kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t group,
+                              uint32_t device, uint64_t pool_bytes, kvt_pool** pool) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    *pool = nullptr;
+    auto handle = std::make_unique<kvt_pool>();
+    KVT_ASSIGN_OR_RETURN(
+        handle->pool, Pool::Open(connection->connection.get(), model, group, device, pool_bytes));
+    *pool = handle.release();
+    return {};
+  });
 }
 
-void kvt_pool_close(kvt_pool* pool) { delete pool; }
+KVT_API void kvt_pool_close(kvt_pool* pool) { delete pool; }
 
-kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info) {
-  return client::Guard([&] { return client::GetInfo(pool, info); });
+// Reconnects if it can; without a daemon it describes the latest attachment, whose memory is still
+// mapped.
+KVT_API kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
+    Result<AttachmentPtr> attached = pool->pool->Attached();
+    if (!attached) attached = pool->pool->Latest();
+    KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, std::move(attached));
+    const PoolMapping& mapping = *attachment->mapping();
+    info->base = mapping.base();
+    info->bytes = mapping.bytes();
+    info->block_bytes = attachment->block_bytes();
+    info->blocks = attachment->blocks();
+    info->block_tokens = attachment->block_tokens();
+    info->generation = mapping.generation();
+    info->attachment = attachment->id();
+    info->fd = mapping.fd();
+    info->model = pool->pool->model();
+    info->group = pool->pool->group();
+    info->device_kind = static_cast<kvt_device_kind>(mapping.device_kind());
+    return {};
+  });
 }
 
-kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void** address) {
-  return client::Guard([&] { return client::BlockAddress(pool, block, address); });
+// Looks the handle's own mapping up, which stays valid after a reconnection. Errors: kStaleHandle;
+// kInvalidArgument "block_outside_pool"; kUnsupported "not_host_memory".
+KVT_API kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void** address) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckPointer(address, "address"));
+    *address = nullptr;
+    KVT_ASSIGN_OR_RETURN(const std::shared_ptr<PoolMapping> mapping,
+                         pool->pool->MappingOf(block.attachment));
+    KVT_ASSIGN_OR_RETURN(const AttachmentPtr latest, pool->pool->Latest());
+    const uint64_t block_bytes = latest->block_bytes();
+    if (block.index >= mapping->bytes() / block_bytes) {
+      return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",
+                       fmt::format("block {}", block.index));
+    }
+    if (mapping->base() == nullptr) {
+      return MakeError(ErrorCode::kUnsupported, "not_host_memory",
+                       "the pool is a device's: import its descriptor there");
+    }
+    *address = mapping->base() + block.index * block_bytes;
+    return {};
+  });
 }
 
-kvt_status kvt_pool_set_compute_cost(kvt_pool* pool, const kvt_compute_cost* cost) {
-  return client::Guard([&] { return client::SetComputeCost(pool, cost); });
+// All three are checked before any takes effect. No round trip.
+KVT_API kvt_status kvt_pool_set_compute_cost(kvt_pool* pool, const kvt_compute_cost* cost) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckStruct(cost, "cost"));
+    ComputeCost known;
+    KVT_ASSIGN_OR_RETURN(known.per_token_us, ToCost(cost->per_token_us, "per_token_us"));
+    KVT_ASSIGN_OR_RETURN(known.per_pair_us, ToCost(cost->per_pair_us, "per_pair_us"));
+    KVT_ASSIGN_OR_RETURN(known.fixed_us, ToCost(cost->fixed_us, "fixed_us"));
+    pool->pool->SetComputeCost(known);
+    return {};
+  });
 }
 
-void kvt_pool_drop_stale_mappings(kvt_pool* pool) {
+KVT_API void kvt_pool_drop_stale_mappings(kvt_pool* pool) {
   if (pool != nullptr) pool->pool->DropStaleMappings();
 }
 
-kvt_status kvt_commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count,
-                      kvt_status* results) {
-  return client::Guard([&] { return client::Commit(pool, entries, count, results); });
+// Without `results` the entries are only sent: a failure is reported by kvt_take_errors. Nothing is
+// sent if one entry is wrong, so that callers need not find out which were.
+KVT_API kvt_status kvt_commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count,
+                              kvt_status* results) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckArray(entries, count, "entries"));
+    KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Latest());
+    std::vector<wire::CommitItem> items;
+    items.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      KVT_RETURN_IF_ERROR(CheckAttachment(entries[i].block.attachment, attachment->id()));
+      if (entries[i].retention > KVT_RETENTION_EXTENDED) {
+        return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
+                         fmt::format("entry {}: {}", i, entries[i].retention));
+      }
+      items.push_back(ToItem(entries[i]));
+    }
+    std::vector<EntryOutcome> outcomes;
+    KVT_RETURN_IF_ERROR(attachment->Commit(std::move(items),
+                                           results == nullptr ? nullptr : &outcomes,
+                                           pool->pool->connection().RequestDeadline()));
+    if (results != nullptr) FillResults(outcomes, results);
+    return {};
+  });
 }
 
-kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status* results) {
-  return client::Guard([&] { return client::Release(pool, blocks, count, results); });
+// Handles of a lost attachment hold nothing: they are skipped, so that clean-up never fails for a
+// daemon that is gone. Without `results` the blocks are only sent.
+KVT_API kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t count,
+                               kvt_status* results) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
+    const Result<AttachmentPtr> latest = pool->pool->Latest();
+    // Whatever the handles are, no daemon knows them.
+    if (!latest && results != nullptr) std::fill_n(results, count, KVT_STALE_HANDLE);
+    if (!latest) return {};
+    const AttachmentPtr& attachment = *latest;
+    std::vector<BlockHandle> handles;
+    std::vector<size_t> positions;
+    for (size_t i = 0; i < count; ++i) {
+      const bool current = blocks[i].attachment == attachment->id();
+      if (results != nullptr) results[i] = current ? KVT_OK : KVT_STALE_HANDLE;
+      if (!current) continue;
+      handles.push_back(ToHandle(blocks[i]));
+      positions.push_back(i);
+    }
+    std::vector<EntryOutcome> outcomes;
+    const Status released =
+        attachment->Release(std::move(handles), results == nullptr ? nullptr : &outcomes,
+                            pool->pool->connection().RequestDeadline());
+    // A lost connection has released everything.
+    if (!released && (results != nullptr || released.error().code != ErrorCode::kUnavailable)) {
+      return released;
+    }
+    std::vector<kvt_status> statuses(outcomes.size());
+    FillResults(outcomes, statuses.data());
+    for (size_t i = 0; i < statuses.size(); ++i) results[positions[i]] = statuses[i];
+    return {};
+  });
 }
 
-kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
-  return client::Guard([&] { return client::CheckBlocks(pool, blocks, count); });
+// May wait for the next daemon and resume (PoolLink::CheckHeld). A loss is kStaleHandle here: for
+// the caller it does not matter whether the daemon or the block is gone.
+KVT_API kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
+    if (count == 0) return {};
+    KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Latest());
+    std::vector<BlockHandle> handles;
+    handles.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      KVT_RETURN_IF_ERROR(CheckAttachment(blocks[i].attachment, attachment->id()));
+      handles.push_back(ToHandle(blocks[i]));
+    }
+    const Status held = attachment->CheckHeld(handles);
+    if (held || held.error().code != ErrorCode::kUnavailable) return held;
+    return MakeError(ErrorCode::kStaleHandle, "connection_lost", held.error().ToString());
+  });
 }
 
-kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count, uint32_t* accepted) {
-  return client::Guard([&] {
-    return client::WithHashes(
+KVT_API kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count,
+                                uint32_t* accepted) {
+  return Guard([&] {
+    return WithHashes(
         pool, hashes, count,
         [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
-          return client::StoreCount(attachment.Prefetch(span, deadline), accepted);
+          return StoreCount(attachment.Prefetch(span, deadline), accepted);
         });
   });
 }
 
-kvt_status kvt_hint_blocks(kvt_pool* pool, const kvt_hash* hashes, size_t count, kvt_hint hint,
-                           int64_t returns_in_ms, uint32_t* taken) {
-  return client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckHint(hint, returns_in_ms));
-    return client::WithHashes(
+KVT_API kvt_status kvt_hint_blocks(kvt_pool* pool, const kvt_hash* hashes, size_t count,
+                                   kvt_hint hint, int64_t returns_in_ms, uint32_t* taken) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckHint(hint, returns_in_ms));
+    return WithHashes(
         pool, hashes, count,
         [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
-          const auto known = static_cast<kvtier::SequenceHint>(hint);
-          return client::StoreCount(attachment.Hint(span, known, returns_in_ms, deadline), taken);
+          const auto known = static_cast<SequenceHint>(hint);
+          return StoreCount(attachment.Hint(span, known, returns_in_ms, deadline), taken);
         });
   });
 }
 
-kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
-                   uint32_t* pinned) {
-  return client::Guard([&] {
-    return client::WithHashes(
+KVT_API kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
+                           uint32_t* pinned) {
+  return Guard([&] {
+    return WithHashes(
         pool, hashes, count,
         [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
-          return client::StoreCount(attachment.Pin(span, ttl_ms, deadline), pinned);
+          return StoreCount(attachment.Pin(span, ttl_ms, deadline), pinned);
         });
   });
 }
 
-kvt_status kvt_tokens_wanted(kvt_pool* pool, int* wanted) {
-  return client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(wanted, "wanted"));
+KVT_API kvt_status kvt_tokens_wanted(kvt_pool* pool, int* wanted) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(wanted, "wanted"));
     *wanted = 0;
-    return client::WithHashes(
+    return WithHashes(
         pool, nullptr, 0,
         [&](const Attachment& attachment, std::span<const BlockHash>, Deadline deadline) -> Status {
           KVT_ASSIGN_OR_RETURN(const bool is_wanted, attachment.WantsTokenIds(deadline));
@@ -310,17 +290,18 @@ kvt_status kvt_tokens_wanted(kvt_pool* pool, int* wanted) {
   });
 }
 
-kvt_status kvt_give_tokens(kvt_pool* pool, const kvt_hash* hashes, const uint16_t* counts,
-                           size_t count, const uint32_t* ids, size_t id_count) {
-  return client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckArray(ids, id_count, "ids"));
-    return client::WithHashes(
+KVT_API kvt_status kvt_give_tokens(kvt_pool* pool, const kvt_hash* hashes, const uint16_t* counts,
+                                   size_t count, const uint32_t* ids, size_t id_count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckArray(ids, id_count, "ids"));
+    return WithHashes(
         pool, hashes, count,
         [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
-          return attachment.TellTokenIds(span, client::ToCounts(counts, count), {ids, id_count},
-                                         deadline);
+          return attachment.TellTokenIds(span, ToCounts(counts, count), {ids, id_count}, deadline);
         });
   });
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

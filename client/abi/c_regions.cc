@@ -64,23 +64,6 @@ Result<UniqueFd> DescriptorOf(const kvt_region_options& options) {
   return MakeError(ErrorCode::kInvalidArgument, "no_descriptor", fmt::format("{}", options.fd));
 }
 
-// Needs a daemon, also with wait_for_daemon: a region ends with its connection. `*region` is null
-// after every error.
-Status Open(kvt_connection* connection, uint32_t model, const kvt_region_options* options,
-            kvt_region** region) {
-  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  *region = nullptr;
-  KVT_ASSIGN_OR_RETURN(wire::OpenRegion request, ToRequest(options));
-  KVT_ASSIGN_OR_RETURN(UniqueFd descriptor, DescriptorOf(*options));
-  auto handle = std::make_unique<kvt_region>();
-  handle->connection = connection->connection.get();
-  KVT_ASSIGN_OR_RETURN(handle->region, Region::Open(connection->connection.get(), model,
-                                                    std::move(request), std::move(descriptor)));
-  *region = handle.release();
-  return {};
-}
-
 // Only sends. `*transfer` is 0 if nothing was begun; otherwise its end is reported once, by
 // kvt_region_poll or kvt_region_wait, whatever happens to the daemon.
 Status Store(kvt_region* region, const kvt_store_block* blocks, size_t count,
@@ -108,38 +91,6 @@ Status Store(kvt_region* region, const kvt_store_block* blocks, size_t count,
   return {};
 }
 
-Status BeginStore(kvt_region* region, uint64_t transfer) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  return region->region->BeginStore(transfer);
-}
-
-// As Store. The blocks of the region belong to the transfer until its end.
-Status StoreCompared(kvt_region* region, const kvt_store_block* blocks, size_t count,
-                     kvt_model_dtype dtype, uint64_t* transfer) {
-  if (dtype < KVT_DTYPE_FLOAT32 || dtype > KVT_DTYPE_INT8) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_dtype", fmt::format("{}", dtype));
-  }
-  return Store(region, blocks, count, {.compare = static_cast<KvDtype>(dtype)}, transfer);
-}
-
-Status Load(kvt_region* region, const kvt_load_block* blocks, size_t count, kvt_load_order order,
-            uint64_t* transfer) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
-  KVT_RETURN_IF_ERROR(CheckPointer(transfer, "transfer"));
-  *transfer = 0;
-  if (order > KVT_LOAD_LAYERS) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_load_order", fmt::format("{}", order));
-  }
-  std::vector<wire::LoadItem> items(count);
-  for (size_t i = 0; i < count; ++i) {
-    items[i] = {.block = blocks[i].block, .hash = ToHashes(&blocks[i].hash, 1)[0]};
-  }
-  KVT_ASSIGN_OR_RETURN(*transfer,
-                       region->region->Load(std::move(items), static_cast<wire::LoadOrder>(order)));
-  return {};
-}
-
 // The reason is cut to the field and ends with a zero; a static_assert holds the sizes together.
 kvt_transfer_end ToEnd(const EndedTransfer& ended) {
   kvt_transfer_end end{};
@@ -154,247 +105,254 @@ kvt_transfer_end ToEnd(const EndedTransfer& ended) {
   return end;
 }
 
-// Never waits. Further ends stay for the next call.
-Status Poll(kvt_region* region, kvt_transfer_end* ends, size_t capacity, size_t* count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckArray(ends, capacity, "ends"));
-  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
-  const std::vector<EndedTransfer> ended = region->region->Poll(capacity);
-  std::ranges::transform(ended, ends, ToEnd);
-  *count = ended.size();
-  return {};
-}
-
-// Takes the end: kvt_region_poll does not report it again. Errors: those of Region::Wait.
-Status Wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms, kvt_transfer_end* end) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckPointer(end, "end"));
-  *end = {};
-  KVT_ASSIGN_OR_RETURN(const EndedTransfer ended,
-                       region->region->Wait(transfer, ToDeadline(timeout_ms, *region->connection)));
-  *end = ToEnd(ended);
-  return {};
-}
-
-// `*layers` is set also when the load has failed: the layers that had come are counted.
-Status GetLayersLoaded(kvt_region* region, uint64_t transfer, uint32_t* layers) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckPointer(layers, "layers"));
-  *layers = 0;
-  KVT_ASSIGN_OR_RETURN(const LayerCounts::State state, region->region->LayersLoaded(transfer));
-  *layers = state.layers;
-  return state.failure ? tl::unexpected(*state.failure) : Status();
-}
-
-Status WaitLayers(kvt_region* region, uint64_t transfer, uint32_t layers, int64_t timeout_ms) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  return region->region->WaitLayers(transfer, layers, ToDeadline(timeout_ms, *region->connection));
-}
-
-// `*count` is the number of all failures. They are forgotten once the arrays have held all of them,
-// so that a caller whose arrays are too small can ask again.
-Status TakeFailures(kvt_region* region, uint64_t transfer, uint32_t* positions, kvt_miss* reasons,
-                    size_t capacity, size_t* count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckArray(positions, capacity, "positions"));
-  KVT_RETURN_IF_ERROR(CheckArray(reasons, capacity, "reasons"));
-  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
-  const std::vector<wire::TransferDone::Failed> failures =
-      region->region->TakeFailures(transfer, capacity, count);
-  for (size_t i = 0; i < failures.size(); ++i) {
-    positions[i] = failures[i].position;
-    reasons[i] = static_cast<kvt_miss>(failures[i].reason);
-  }
-  return {};
-}
-
-// One round trip; holds nothing.
-Status LookUp(kvt_region* region, const kvt_hash* hashes, size_t count, uint8_t* presence) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
-  KVT_RETURN_IF_ERROR(CheckArray(presence, count, "presence"));
-  KVT_ASSIGN_OR_RETURN(const std::vector<uint8_t> found,
-                       region->region->Lookup(ToHashes(hashes, count)));
-  std::ranges::copy(found, presence);
-  return {};
-}
-
-Status Pin(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
-           uint32_t* pinned) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
-  KVT_ASSIGN_OR_RETURN(const uint32_t known, region->region->Pin(ToHashes(hashes, count), ttl_ms));
-  if (pinned != nullptr) *pinned = known;
-  return {};
-}
-
-Status Hint(kvt_region* region, const kvt_hash* hashes, size_t count, kvt_hint hint,
-            int64_t returns_in_ms, uint32_t* taken) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
-  KVT_RETURN_IF_ERROR(CheckHint(hint, returns_in_ms));
-  KVT_ASSIGN_OR_RETURN(const uint32_t known,
-                       region->region->Hint(ToHashes(hashes, count),
-                                            static_cast<SequenceHint>(hint), returns_in_ms));
-  if (taken != nullptr) *taken = known;
-  return {};
-}
-
-// Waits for the daemon's answer, which comes when nothing of the prefix is on its way any more.
-Status Prefetch(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t timeout_ms,
-                uint32_t* in_memory) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
-  const Deadline deadline = ToDeadline(timeout_ms, *region->connection);
-  KVT_ASSIGN_OR_RETURN(const uint32_t known,
-                       region->region->Prefetch(ToHashes(hashes, count), deadline));
-  if (in_memory != nullptr) *in_memory = known;
-  return {};
-}
-
-Status TokensWanted(kvt_region* region, int* wanted) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckPointer(wanted, "wanted"));
-  *wanted = 0;
-  KVT_ASSIGN_OR_RETURN(const bool is_wanted, region->region->WantsTokenIds());
-  *wanted = is_wanted ? 1 : 0;
-  return {};
-}
-
-Status GiveTokens(kvt_region* region, const kvt_hash* hashes, const uint16_t* counts, size_t count,
-                  const uint32_t* ids, size_t id_count) {
-  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
-  KVT_RETURN_IF_ERROR(CheckArray(ids, id_count, "ids"));
-  return region->region->TellTokenIds(ToHashes(hashes, count), ToCounts(counts, count),
-                                      {ids, id_count});
-}
-
 }  // namespace
-}  // namespace kvtier::client
-
-namespace client = kvtier::client;
 
 extern "C" {
 
-void kvt_region_options_init(kvt_region_options* options) {
+KVT_API void kvt_region_options_init(kvt_region_options* options) {
   *options = {};
   options->size = sizeof(*options);
   options->fd = -1;
   options->device = KVT_ANY_DEVICE;
 }
 
-kvt_status kvt_region_open(kvt_connection* connection, uint32_t model,
-                           const kvt_region_options* options, kvt_region** region) {
-  return client::Guard([&] { return client::Open(connection, model, options, region); });
+// Needs a daemon, also with wait_for_daemon: a region ends with its connection. `*region` is null
+// after every error.
+KVT_API kvt_status kvt_region_open(kvt_connection* connection, uint32_t model,
+                                   const kvt_region_options* options, kvt_region** region) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    *region = nullptr;
+    KVT_ASSIGN_OR_RETURN(wire::OpenRegion request, ToRequest(options));
+    KVT_ASSIGN_OR_RETURN(UniqueFd descriptor, DescriptorOf(*options));
+    auto handle = std::make_unique<kvt_region>();
+    handle->connection = connection->connection.get();
+    KVT_ASSIGN_OR_RETURN(handle->region, Region::Open(connection->connection.get(), model,
+                                                      std::move(request), std::move(descriptor)));
+    *region = handle.release();
+    return {};
+  });
 }
 
-void kvt_region_close(kvt_region* region) { delete region; }
+KVT_API void kvt_region_close(kvt_region* region) { delete region; }
 
-uint64_t kvt_region_block_bytes(const kvt_region* region) {
+KVT_API uint64_t kvt_region_block_bytes(const kvt_region* region) {
   return region == nullptr ? 0 : region->region->block_bytes();
 }
 
-int kvt_region_is_connected(kvt_region* region) {
+KVT_API int kvt_region_is_connected(kvt_region* region) {
   return region != nullptr && region->region->Alive() ? 1 : 0;
 }
 
-int kvt_region_daemon_ended(kvt_region* region) {
+KVT_API int kvt_region_daemon_ended(kvt_region* region) {
   return region != nullptr && region->region->DaemonEnded() ? 1 : 0;
 }
 
-kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
-                            uint64_t* transfer) {
-  return client::Guard([&] { return client::Store(region, blocks, count, {}, transfer); });
+KVT_API kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
+                                    uint64_t* transfer) {
+  return Guard([&] { return Store(region, blocks, count, {}, transfer); });
 }
 
-kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_block* blocks, size_t count,
-                                 uint64_t* transfer) {
-  return client::Guard([&] {
-    return client::Store(region, blocks, count, {.when = client::StoreStart::When::kHeld},
-                         transfer);
+KVT_API kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_block* blocks,
+                                         size_t count, uint64_t* transfer) {
+  return Guard(
+      [&] { return Store(region, blocks, count, {.when = StoreStart::When::kHeld}, transfer); });
+}
+
+KVT_API kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    return region->region->BeginStore(transfer);
   });
 }
 
-kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer) {
-  return client::Guard([&] { return client::BeginStore(region, transfer); });
-}
-
-kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blocks, size_t count,
-                                  void* stream, uint64_t* transfer) {
-  return client::Guard([&] {
-    return client::Store(region, blocks, count, {client::StoreStart::When::kBehindStream, stream},
-                         transfer);
+KVT_API kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blocks,
+                                          size_t count, void* stream, uint64_t* transfer) {
+  return Guard([&] {
+    return Store(region, blocks, count, {StoreStart::When::kBehindStream, stream}, transfer);
   });
 }
 
-kvt_status kvt_region_store_compared(kvt_region* region, const kvt_store_block* blocks,
-                                     size_t count, kvt_model_dtype dtype, uint64_t* transfer) {
-  return client::Guard(
-      [&] { return client::StoreCompared(region, blocks, count, dtype, transfer); });
+// As Store. The blocks of the region belong to the transfer until its end.
+KVT_API kvt_status kvt_region_store_compared(kvt_region* region, const kvt_store_block* blocks,
+                                             size_t count, kvt_model_dtype dtype,
+                                             uint64_t* transfer) {
+  return Guard([&]() -> Status {
+    if (dtype < KVT_DTYPE_FLOAT32 || dtype > KVT_DTYPE_INT8) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_dtype", fmt::format("{}", dtype));
+    }
+    return Store(region, blocks, count, {.compare = static_cast<KvDtype>(dtype)}, transfer);
+  });
 }
 
-kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blocks, size_t count,
-                           kvt_load_order order, uint64_t* transfer) {
-  return client::Guard([&] { return client::Load(region, blocks, count, order, transfer); });
+KVT_API kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blocks, size_t count,
+                                   kvt_load_order order, uint64_t* transfer) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
+    KVT_RETURN_IF_ERROR(CheckPointer(transfer, "transfer"));
+    *transfer = 0;
+    if (order > KVT_LOAD_LAYERS) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_load_order", fmt::format("{}", order));
+    }
+    std::vector<wire::LoadItem> items(count);
+    for (size_t i = 0; i < count; ++i) {
+      items[i] = {.block = blocks[i].block, .hash = ToHashes(&blocks[i].hash, 1)[0]};
+    }
+    KVT_ASSIGN_OR_RETURN(
+        *transfer, region->region->Load(std::move(items), static_cast<wire::LoadOrder>(order)));
+    return {};
+  });
 }
 
-kvt_status kvt_region_poll(kvt_region* region, kvt_transfer_end* ends, size_t capacity,
-                           size_t* count) {
-  return client::Guard([&] { return client::Poll(region, ends, capacity, count); });
+// Never waits. Further ends stay for the next call.
+KVT_API kvt_status kvt_region_poll(kvt_region* region, kvt_transfer_end* ends, size_t capacity,
+                                   size_t* count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckArray(ends, capacity, "ends"));
+    KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
+    const std::vector<EndedTransfer> ended = region->region->Poll(capacity);
+    std::ranges::transform(ended, ends, ToEnd);
+    *count = ended.size();
+    return {};
+  });
 }
 
-kvt_status kvt_region_wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms,
-                           kvt_transfer_end* end) {
-  return client::Guard([&] { return client::Wait(region, transfer, timeout_ms, end); });
+// Takes the end: kvt_region_poll does not report it again. Errors: those of Region::Wait.
+KVT_API kvt_status kvt_region_wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms,
+                                   kvt_transfer_end* end) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckPointer(end, "end"));
+    *end = {};
+    KVT_ASSIGN_OR_RETURN(
+        const EndedTransfer ended,
+        region->region->Wait(transfer, ToDeadline(timeout_ms, *region->connection)));
+    *end = ToEnd(ended);
+    return {};
+  });
 }
 
-kvt_status kvt_region_layers_loaded(kvt_region* region, uint64_t transfer, uint32_t* layers) {
-  return client::Guard([&] { return client::GetLayersLoaded(region, transfer, layers); });
+// `*layers` is set also when the load has failed: the layers that had come are counted.
+KVT_API kvt_status kvt_region_layers_loaded(kvt_region* region, uint64_t transfer,
+                                            uint32_t* layers) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckPointer(layers, "layers"));
+    *layers = 0;
+    KVT_ASSIGN_OR_RETURN(const LayerCounts::State state, region->region->LayersLoaded(transfer));
+    *layers = state.layers;
+    return state.failure ? tl::unexpected(*state.failure) : Status();
+  });
 }
 
-kvt_status kvt_region_wait_layers(kvt_region* region, uint64_t transfer, uint32_t layers,
-                                  int64_t timeout_ms) {
-  return client::Guard([&] { return client::WaitLayers(region, transfer, layers, timeout_ms); });
+KVT_API kvt_status kvt_region_wait_layers(kvt_region* region, uint64_t transfer, uint32_t layers,
+                                          int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    return region->region->WaitLayers(transfer, layers,
+                                      ToDeadline(timeout_ms, *region->connection));
+  });
 }
 
-kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, uint32_t* positions,
-                               kvt_miss* reasons, size_t capacity, size_t* count) {
-  return client::Guard(
-      [&] { return client::TakeFailures(region, transfer, positions, reasons, capacity, count); });
+// `*count` is the number of all failures. They are forgotten once the arrays have held all of them,
+// so that a caller whose arrays are too small can ask again.
+KVT_API kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, uint32_t* positions,
+                                       kvt_miss* reasons, size_t capacity, size_t* count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckArray(positions, capacity, "positions"));
+    KVT_RETURN_IF_ERROR(CheckArray(reasons, capacity, "reasons"));
+    KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
+    const std::vector<wire::TransferDone::Failed> failures =
+        region->region->TakeFailures(transfer, capacity, count);
+    for (size_t i = 0; i < failures.size(); ++i) {
+      positions[i] = failures[i].position;
+      reasons[i] = static_cast<kvt_miss>(failures[i].reason);
+    }
+    return {};
+  });
 }
 
-kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t count,
-                             uint8_t* presence) {
-  return client::Guard([&] { return client::LookUp(region, hashes, count, presence); });
+// One round trip; holds nothing.
+KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t count,
+                                     uint8_t* presence) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+    KVT_RETURN_IF_ERROR(CheckArray(presence, count, "presence"));
+    KVT_ASSIGN_OR_RETURN(const std::vector<uint8_t> found,
+                         region->region->Lookup(ToHashes(hashes, count)));
+    std::ranges::copy(found, presence);
+    return {};
+  });
 }
 
-kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
-                          uint32_t* pinned) {
-  return client::Guard([&] { return client::Pin(region, hashes, count, ttl_ms, pinned); });
+KVT_API kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, size_t count,
+                                  int64_t ttl_ms, uint32_t* pinned) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+    KVT_ASSIGN_OR_RETURN(const uint32_t known,
+                         region->region->Pin(ToHashes(hashes, count), ttl_ms));
+    if (pinned != nullptr) *pinned = known;
+    return {};
+  });
 }
 
-kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t count, kvt_hint hint,
-                           int64_t returns_in_ms, uint32_t* taken) {
-  return client::Guard(
-      [&] { return client::Hint(region, hashes, count, hint, returns_in_ms, taken); });
+KVT_API kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t count,
+                                   kvt_hint hint, int64_t returns_in_ms, uint32_t* taken) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+    KVT_RETURN_IF_ERROR(CheckHint(hint, returns_in_ms));
+    KVT_ASSIGN_OR_RETURN(const uint32_t known,
+                         region->region->Hint(ToHashes(hashes, count),
+                                              static_cast<SequenceHint>(hint), returns_in_ms));
+    if (taken != nullptr) *taken = known;
+    return {};
+  });
 }
 
-kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashes, size_t count,
-                               int64_t timeout_ms, uint32_t* in_memory) {
-  return client::Guard(
-      [&] { return client::Prefetch(region, hashes, count, timeout_ms, in_memory); });
+// Waits for the daemon's answer, which comes when nothing of the prefix is on its way any more.
+KVT_API kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashes, size_t count,
+                                       int64_t timeout_ms, uint32_t* in_memory) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+    const Deadline deadline = ToDeadline(timeout_ms, *region->connection);
+    KVT_ASSIGN_OR_RETURN(const uint32_t known,
+                         region->region->Prefetch(ToHashes(hashes, count), deadline));
+    if (in_memory != nullptr) *in_memory = known;
+    return {};
+  });
 }
 
-kvt_status kvt_region_tokens_wanted(kvt_region* region, int* wanted) {
-  return client::Guard([&] { return client::TokensWanted(region, wanted); });
+KVT_API kvt_status kvt_region_tokens_wanted(kvt_region* region, int* wanted) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckPointer(wanted, "wanted"));
+    *wanted = 0;
+    KVT_ASSIGN_OR_RETURN(const bool is_wanted, region->region->WantsTokenIds());
+    *wanted = is_wanted ? 1 : 0;
+    return {};
+  });
 }
 
-kvt_status kvt_region_give_tokens(kvt_region* region, const kvt_hash* hashes,
-                                  const uint16_t* counts, size_t count, const uint32_t* ids,
-                                  size_t id_count) {
-  return client::Guard(
-      [&] { return client::GiveTokens(region, hashes, counts, count, ids, id_count); });
+KVT_API kvt_status kvt_region_give_tokens(kvt_region* region, const kvt_hash* hashes,
+                                          const uint16_t* counts, size_t count, const uint32_t* ids,
+                                          size_t id_count) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+    KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+    KVT_RETURN_IF_ERROR(CheckArray(ids, id_count, "ids"));
+    return region->region->TellTokenIds(ToHashes(hashes, count), ToCounts(counts, count),
+                                        {ids, id_count});
+  });
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client

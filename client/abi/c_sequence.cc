@@ -139,26 +139,6 @@ Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Conne
   return result;
 }
 
-// One round trip, or two if something must be filled. `*sequence` is null after every error, and
-// nothing is held then.
-Status Open(kvt_pool* pool, const kvt_sequence_options* options, const uint32_t* tokens,
-            size_t token_count, kvt_sequence** sequence) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
-  *sequence = nullptr;
-  KVT_RETURN_IF_ERROR(CheckArray(tokens, token_count, "tokens"));
-  KVT_ASSIGN_OR_RETURN(SequenceOptions checked, ToOptions(options, pool->pool->connection()));
-  checked.wish.cost = pool->pool->compute_cost();
-  KVT_ASSIGN_OR_RETURN(std::shared_ptr<const Attachment> attachment,
-                       pool->pool->AttachedForOpening());
-  auto handle = std::make_unique<kvt_sequence>();
-  handle->connection = &pool->pool->connection();
-  KVT_ASSIGN_OR_RETURN(handle->sequence, Sequence::Open(std::move(attachment), std::move(checked),
-                                                        {tokens, token_count}));
-  *sequence = handle.release();
-  return {};
-}
-
 void FillInfo(const Sequence& sequence, kvt_sequence_info* info) {
   const auto by_tier = sequence.TokensByTier();
   info->tokens = sequence.tokens();
@@ -239,112 +219,127 @@ kvt_status WithSequence(const kvt_sequence* sequence, Body&& body) {
 }
 
 }  // namespace
-}  // namespace kvtier::client
-
-using kvtier::Status;
-namespace client = kvtier::client;
 
 extern "C" {
 
-void kvt_prompt_identity_init(kvt_prompt_identity* identity) {
+KVT_API void kvt_prompt_identity_init(kvt_prompt_identity* identity) {
   *identity = kvt_prompt_identity{};
   identity->size = sizeof(*identity);
 }
 
-void kvt_hash_options_init(kvt_hash_options* options) {
+KVT_API void kvt_hash_options_init(kvt_hash_options* options) {
   *options = kvt_hash_options{};
   options->size = sizeof(*options);
-  options->block_tokens = kvtier::KvGroup().block_tokens;
+  options->block_tokens = KvGroup().block_tokens;
 }
 
-kvt_status kvt_hash_blocks(const kvt_hash_options* options, const uint32_t* tokens,
-                           size_t token_count, kvt_hash* hashes, size_t capacity, size_t* count) {
-  return client::Guard([&] {
-    return client::HashBlocks(options, {tokens, token_count}, hashes, capacity, count);
-  });
+KVT_API kvt_status kvt_hash_blocks(const kvt_hash_options* options, const uint32_t* tokens,
+                                   size_t token_count, kvt_hash* hashes, size_t capacity,
+                                   size_t* count) {
+  return Guard([&] { return HashBlocks(options, {tokens, token_count}, hashes, capacity, count); });
 }
 
-void kvt_sequence_options_init(kvt_sequence_options* options) {
-  const client::SequenceOptions defaults;
+KVT_API void kvt_sequence_options_init(kvt_sequence_options* options) {
+  const SequenceOptions defaults;
   *options = kvt_sequence_options{};
   options->size = sizeof(*options);
   options->leave_tokens = static_cast<uint32_t>(defaults.leave_tokens);
   options->retention = static_cast<kvt_retention>(defaults.retention);
 }
 
-kvt_status kvt_sequence_open(kvt_pool* pool, const kvt_sequence_options* options,
-                             const uint32_t* tokens, size_t token_count, kvt_sequence** sequence) {
-  return client::Guard([&] { return client::Open(pool, options, tokens, token_count, sequence); });
+// One round trip, or two if something must be filled. `*sequence` is null after every error, and
+// nothing is held then.
+KVT_API kvt_status kvt_sequence_open(kvt_pool* pool, const kvt_sequence_options* options,
+                                     const uint32_t* tokens, size_t token_count,
+                                     kvt_sequence** sequence) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
+    *sequence = nullptr;
+    KVT_RETURN_IF_ERROR(CheckArray(tokens, token_count, "tokens"));
+    KVT_ASSIGN_OR_RETURN(SequenceOptions checked, ToOptions(options, pool->pool->connection()));
+    checked.wish.cost = pool->pool->compute_cost();
+    KVT_ASSIGN_OR_RETURN(std::shared_ptr<const Attachment> attachment,
+                         pool->pool->AttachedForOpening());
+    auto handle = std::make_unique<kvt_sequence>();
+    handle->connection = &pool->pool->connection();
+    KVT_ASSIGN_OR_RETURN(handle->sequence, Sequence::Open(std::move(attachment), std::move(checked),
+                                                          {tokens, token_count}));
+    *sequence = handle.release();
+    return {};
+  });
 }
 
-void kvt_sequence_close(kvt_sequence* sequence) {
-  (void)client::Guard([&]() -> Status {
+KVT_API void kvt_sequence_close(kvt_sequence* sequence) {
+  (void)Guard([&]() -> Status {
     delete sequence;
     return {};
   });
 }
 
-kvt_status kvt_sequence_wait(kvt_sequence* sequence, int64_t timeout_ms) {
-  return client::WithSequence(sequence, [&] {
-    return sequence->sequence->Wait(client::ToDeadline(timeout_ms, *sequence->connection));
+KVT_API kvt_status kvt_sequence_wait(kvt_sequence* sequence, int64_t timeout_ms) {
+  return WithSequence(sequence, [&] {
+    return sequence->sequence->Wait(ToDeadline(timeout_ms, *sequence->connection));
   });
 }
 
-kvt_status kvt_sequence_get_info(const kvt_sequence* sequence, kvt_sequence_info* info) {
-  return client::WithSequence(sequence, [&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckStruct(info, "info"));
-    client::FillInfo(*sequence->sequence, info);
+KVT_API kvt_status kvt_sequence_get_info(const kvt_sequence* sequence, kvt_sequence_info* info) {
+  return WithSequence(sequence, [&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
+    FillInfo(*sequence->sequence, info);
     return {};
   });
 }
 
-kvt_status kvt_sequence_check(kvt_sequence* sequence) {
-  return client::WithSequence(sequence, [&] { return sequence->sequence->Check(); });
+KVT_API kvt_status kvt_sequence_check(kvt_sequence* sequence) {
+  return WithSequence(sequence, [&] { return sequence->sequence->Check(); });
 }
 
-kvt_status kvt_sequence_block_table(const kvt_sequence* sequence, int32_t* indices, size_t capacity,
-                                    size_t* count) {
-  return client::WithSequence(sequence, [&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(count, "count"));
-    return client::BlockTable(*sequence->sequence, indices, capacity, count);
+KVT_API kvt_status kvt_sequence_block_table(const kvt_sequence* sequence, int32_t* indices,
+                                            size_t capacity, size_t* count) {
+  return WithSequence(sequence, [&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
+    return BlockTable(*sequence->sequence, indices, capacity, count);
   });
 }
 
-kvt_status kvt_sequence_slot_mapping(const kvt_sequence* sequence, uint64_t first, size_t count,
-                                     int64_t* slots) {
-  return client::WithSequence(
-      sequence, [&] { return client::SlotMapping(*sequence->sequence, first, count, slots); });
+KVT_API kvt_status kvt_sequence_slot_mapping(const kvt_sequence* sequence, uint64_t first,
+                                             size_t count, int64_t* slots) {
+  return WithSequence(sequence,
+                      [&] { return SlotMapping(*sequence->sequence, first, count, slots); });
 }
 
-kvt_status kvt_sequence_append(kvt_sequence* sequence, const uint32_t* tokens, size_t count) {
-  return client::WithSequence(sequence, [&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckArray(tokens, count, "tokens"));
+KVT_API kvt_status kvt_sequence_append(kvt_sequence* sequence, const uint32_t* tokens,
+                                       size_t count) {
+  return WithSequence(sequence, [&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckArray(tokens, count, "tokens"));
     return sequence->sequence->Append({tokens, count});
   });
 }
 
-kvt_status kvt_sequence_mark_computed(kvt_sequence* sequence, uint64_t tokens) {
-  return client::WithSequence(sequence, [&] { return sequence->sequence->MarkComputed(tokens); });
+KVT_API kvt_status kvt_sequence_mark_computed(kvt_sequence* sequence, uint64_t tokens) {
+  return WithSequence(sequence, [&] { return sequence->sequence->MarkComputed(tokens); });
 }
 
-kvt_status kvt_sequence_finish(kvt_sequence* sequence) {
-  return client::WithSequence(sequence, [&] { return sequence->sequence->Finish(); });
+KVT_API kvt_status kvt_sequence_finish(kvt_sequence* sequence) {
+  return WithSequence(sequence, [&] { return sequence->sequence->Finish(); });
 }
 
-kvt_status kvt_sequence_fork(kvt_sequence* sequence, kvt_sequence** fork) {
-  return client::WithSequence(sequence, [&] { return client::Fork(sequence, fork); });
+KVT_API kvt_status kvt_sequence_fork(kvt_sequence* sequence, kvt_sequence** fork) {
+  return WithSequence(sequence, [&] { return Fork(sequence, fork); });
 }
 
-kvt_status kvt_sequence_hint(kvt_sequence* sequence, kvt_hint hint, int64_t returns_in_ms,
-                             uint32_t* taken) {
-  return client::WithSequence(sequence, [&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckHint(hint, returns_in_ms));
-    KVT_ASSIGN_OR_RETURN(
-        const uint32_t known,
-        sequence->sequence->Hint(static_cast<kvtier::SequenceHint>(hint), returns_in_ms));
+KVT_API kvt_status kvt_sequence_hint(kvt_sequence* sequence, kvt_hint hint, int64_t returns_in_ms,
+                                     uint32_t* taken) {
+  return WithSequence(sequence, [&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckHint(hint, returns_in_ms));
+    KVT_ASSIGN_OR_RETURN(const uint32_t known,
+                         sequence->sequence->Hint(static_cast<SequenceHint>(hint), returns_in_ms));
     if (taken != nullptr) *taken = known;
     return {};
   });
 }
 
 }  // extern "C"
+
+}  // namespace kvtier::client
