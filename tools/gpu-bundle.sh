@@ -55,7 +55,7 @@ mkdir -p "$bundle/source/client" "$bundle/source/docs" "$bundle/lib/python"
 cp README.md "$bundle/source"
 cp docs/PYTHON.md "$bundle/source/docs"
 cp --recursive --parents client/include client/python tests/python kernels/include \
-  "$bundle/source"
+  tools/bench/engine/nano_engine.py "$bundle/source"
 # The demonstration is not run there, and its weights are 8 MiB.
 rm -r "$bundle/source/client/python/kvtier/demo"
 find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec rm -rf {} +
@@ -144,7 +144,7 @@ cat >"$bundle/gpu-engine.sh" <<'END'
 set -euo pipefail
 source "$(dirname "$0")/python-environment.sh"
 [[ " $* " == *" --json "* ]] || set -- --json gpu-engine.json "$@"
-exec python3 "$here/source/client/python/examples/nano_engine" --model llama-8b "$@"
+exec python3 "$here/source/tools/bench/engine/nano_engine.py" --model llama-8b "$@"
 END
 chmod +x "$bundle"/*.sh "$bundle"/bin/*.sh
 

@@ -10,8 +10,8 @@ import json
 import pathlib
 import sys
 
-EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "client/python/examples/nano_engine"
-sys.path.append(str(EXAMPLE))
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(SOURCE / "client/python/examples/nano_engine"))
 
 import torch  # noqa: E402
 from attention import Steps  # noqa: E402
@@ -37,4 +37,4 @@ def main():
 if __name__ == "__main__":
     main()
 
-__all__ = ["EXAMPLE", "Engine", "Model", "Steps", "tiny_model"]
+__all__ = ["SOURCE", "Engine", "Model", "Steps", "tiny_model"]

@@ -254,7 +254,8 @@ class BenchmarkTest(unittest.TestCase):
     def test_the_benchmark_runs_and_finds_the_same_answers(self):
         with tempfile.TemporaryDirectory() as directory:
             figures = pathlib.Path(directory) / "figures.json"
-            command = [sys.executable, nano_engine_modules.EXAMPLE, "--model", "tiny"]
+            program = nano_engine_modules.SOURCE / "tools/bench/engine/nano_engine.py"
+            command = [sys.executable, program, "--model", "tiny"]
             subprocess.run(
                 [*command, "--new-tokens", "2", "--json", figures], check=True, capture_output=True
             )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""16 prompts of 900 to 915 tokens that share a long prefix, answered by an engine without the cache
-and by the same engine with it: time to the first token, and throughput.
+"""16 prompts of 900 to 915 tokens that share a long prefix, answered by the example engine without the
+cache and by the same engine with it: time to the first token, and throughput.
 
-    python3 client/python/examples/nano_engine                     # GPT-2's sizes, on the CPU
-    python3 client/python/examples/nano_engine --model llama-8b    # on a GPU
+    python3 tools/bench/engine/nano_engine.py                     # GPT-2's sizes, on the CPU
+    python3 tools/bench/engine/nano_engine.py --model llama-8b    # on a GPU
 
 Weights and prompts are random; nothing is downloaded. Needs torch, the package (PYTHONPATH=
 client/python or installed), KVTIER_LIBRARY, and kvtierd (--kvtierd, which is started with a pool of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from engine import Engine
     from model import Model
 
+EXAMPLE = pathlib.Path(__file__).resolve().parents[3] / "client/python/examples/nano_engine"
 MISSING = 77
 SHARED_TOKENS, SHORTEST_PROMPT, PROMPTS = 896, 900, 16
 
@@ -221,6 +222,7 @@ def missing() -> str:
 
 if __name__ == "__main__":
     parsed = parse()
+    sys.path.append(str(EXAMPLE))
     reason = missing()
     if reason:
         print(f"nano_engine: skipped: {reason}")
