@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "kernels/reference/attention_reference.h"
-#include "kernels/reference/block_reference.h"
+#include "kernels/reference/kv_write_reference.h"
 #include "kernels/reference/number_format.h"
 
 namespace kvtier {

@@ -14,8 +14,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/reference/block_reference.h"
 #include "kernels/reference/number_format.h"
+#include "tests/gpu/kernels/block_ops_reference.h"
 #include "tests/gpu/kernels/device_array.h"
 #include "tests/gpu/kernels/graph_replay.h"
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/reference/block_reference.h"
+#include "kernels/reference/kv_write_reference.h"
 #include "kernels/reference/number_format.h"
 #include "tests/gpu/kernels/device_array.h"
 #include "tests/gpu/kernels/graph_replay.h"
