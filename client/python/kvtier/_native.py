@@ -18,7 +18,8 @@ from typing import Any, TypeVar, Union
 import numpy as np
 import numpy.typing as npt
 
-from .errors import Status, error_of, invalid
+from . import _library
+from .errors import Status, check, error_of, invalid
 
 HASH_BYTES = 32
 
@@ -156,6 +157,44 @@ class Handle:
         if self._parent is not None:
             self._parent._children.discard(self)
             self._parent._drop_user()
+
+
+class Owner(Scoped):
+    """The base of classes that stand for one C object and make its calls. Methods raise
+    InvalidArgumentError "closed" after `close`, WrongStateError "forked" in the child of a fork."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._library = _library.load()
+        handle.close_with(self)
+
+    @property
+    def handle(self) -> Handle:
+        """The C object, for objects made from it."""
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Idempotent. Not while another thread uses it."""
+        self._handle.close()
+
+    def _status(self, function: str, *arguments: Any) -> int:
+        """How a function of the library ended that takes the object first."""
+        status: int = getattr(self._library, function)(self._handle.get(), *arguments)
+        return status
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        """Raises the error of a call."""
+        check(self._status(function, *arguments))
+
+    def _number(self, function: str, *arguments: Any) -> int:
+        """The uint32 to which the last argument of a call points. Raises its error."""
+        number = ctypes.c_uint32()
+        self._call(function, *arguments, ctypes.byref(number))
+        return number.value
 
 
 def token_array(tokens: Tokens) -> npt.NDArray[np.uint32]:

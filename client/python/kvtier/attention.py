@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from . import _library, _native
 from ._library import abi
-from ._native import Handle, Scoped, address
+from ._native import Handle, Owner, address
 from .blocks import AnyBlocks, block_array
 from .errors import Status, check, error_of
 from .memory import AttachedPool
@@ -26,7 +26,7 @@ class AttendSequence(NamedTuple):
     kv_tokens: int
 
 
-class Workspace(Scoped):
+class Workspace(Owner):
     """Memory shared with the daemon, on a pool's device: queries go in, results come out. Made by
     Pool.open_workspace; any number of threads may use it at once, if their ranges differ.
 
@@ -36,20 +36,13 @@ class Workspace(Scoped):
 
     def __init__(self, pool: AttachedPool, byte_count: int) -> None:
         """See Pool.open_workspace."""
-        self._library = _library.load()
+        library = _library.load()
         _native.unsigned(byte_count, 64, "byte_count")
         pointer = ctypes.c_void_p()
-        check(
-            self._library.kvt_workspace_open(pool.handle.get(), byte_count, ctypes.byref(pointer))
+        check(library.kvt_workspace_open(pool.handle.get(), byte_count, ctypes.byref(pointer)))
+        super().__init__(
+            Handle("workspace", pointer.value, library.kvt_workspace_close, pool.handle)
         )
-        self._handle = Handle(
-            "workspace", pointer.value, self._library.kvt_workspace_close, pool.handle
-        )
-        self._handle.close_with(self)
-
-    @property
-    def closed(self) -> bool:
-        return self._handle.closed
 
     def close(self) -> None:
         """Unmaps it. Not while another thread or an array over it is in use."""
@@ -57,7 +50,7 @@ class Workspace(Scoped):
 
     def _info(self) -> Any:
         info = _library.sized(abi.kvt_workspace_info)
-        check(self._library.kvt_workspace_get_info(self._handle.get(), ctypes.byref(info)))
+        self._call("kvt_workspace_get_info", ctypes.byref(info))
         return info
 
     @property
@@ -142,13 +135,11 @@ class Workspace(Scoped):
         request.key_scales, request.key_scale_count = address(keys), len(keys)
         request.value_scales, request.value_scale_count = address(values), len(values)
         compute_ns = ctypes.c_uint64()
-        check(
-            self._library.kvt_attend(
-                self._handle.get(),
-                ctypes.byref(request),
-                _native.timeout(timeout_ms),
-                ctypes.byref(compute_ns),
-            )
+        self._call(
+            "kvt_attend",
+            ctypes.byref(request),
+            _native.timeout(timeout_ms),
+            ctypes.byref(compute_ns),
         )
         return compute_ns.value
 

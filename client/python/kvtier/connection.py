@@ -13,7 +13,7 @@ from typing import Any
 
 from . import _library, _native, kept_memory
 from ._library import abi
-from ._native import Handle, Scoped
+from ._native import Handle, Owner
 from .errors import Status, check, check_available, invalid
 from .kept_memory import KeptTable
 from .model import Model, ModelRecord, to_abi
@@ -109,7 +109,7 @@ def connect(
     return Connection(Handle("connection", pointer.value, library.kvt_disconnect))
 
 
-class Connection(Scoped):
+class Connection(Owner):
     """Made by `connect`; any number of threads may use it at once.
 
     A call that finds the connection gone reconnects, registers and attaches again by itself.
@@ -118,19 +118,8 @@ class Connection(Scoped):
     """
 
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._library = _library.load()
+        super().__init__(handle)
         self._fingerprints: set[bytes] = set()  # of the models registered here
-        handle.close_with(self)
-
-    @property
-    def handle(self) -> Handle:
-        """The C object, for objects made with it."""
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        return self._handle.closed
 
     def close(self) -> None:
         """Closes its pools and their sequences, and disconnects: the daemon drops all references.
@@ -149,13 +138,13 @@ class Connection(Scoped):
     def ping(self) -> float:
         """One empty round trip, in microseconds. Raises UnavailableError, TimedOutError."""
         round_trip_us = ctypes.c_double()
-        check(self._library.kvt_ping(self._handle.get(), ctypes.byref(round_trip_us)))
+        self._call("kvt_ping", ctypes.byref(round_trip_us))
         return round_trip_us.value
 
     def stats(self) -> Stats:
         """One round trip. Raises UnavailableError, TimedOutError."""
         stats = _library.sized(abi.kvt_stats)
-        check(self._library.kvt_get_stats(self._handle.get(), ctypes.byref(stats)))
+        self._call("kvt_get_stats", ctypes.byref(stats))
         return Stats(*(getattr(stats, name) for name in Stats.__dataclass_fields__))
 
     def register_model(self, record: ModelRecord) -> Model:
@@ -166,11 +155,7 @@ class Connection(Scoped):
         """
         layout = record.layout()
         info: Any = _library.sized(abi.kvt_model_info)
-        check(
-            self._library.kvt_register_model(
-                self._handle.get(), ctypes.byref(to_abi(record)), ctypes.byref(info)
-            )
-        )
+        self._call("kvt_register_model", ctypes.byref(to_abi(record)), ctypes.byref(info))
         model = Model(record, layout, info.model, info.block_bytes, bytes(info.fingerprint))
         self._fingerprints.add(model.fingerprint)
         return model
@@ -180,11 +165,7 @@ class Connection(Scoped):
         UnavailableError."""
         devices = (abi.kvt_device * abi.KVT_MAX_DEVICES)()
         count = ctypes.c_size_t()
-        check(
-            self._library.kvt_get_devices(
-                self._handle.get(), devices, abi.KVT_MAX_DEVICES, ctypes.byref(count)
-            )
-        )
+        self._call("kvt_get_devices", devices, abi.KVT_MAX_DEVICES, ctypes.byref(count))
         return [_to_device(one) for one in devices[: count.value]]
 
     def attach(
@@ -207,11 +188,7 @@ class Connection(Scoped):
         _native.unsigned(group, 32, "group")
         model = self._model_here(model)
         pointer = ctypes.c_void_p()
-        check(
-            self._library.kvt_attach(
-                self._handle.get(), model.number, group, device, pool_bytes, ctypes.byref(pointer)
-            )
-        )
+        self._call("kvt_attach", model.number, group, device, pool_bytes, ctypes.byref(pointer))
         handle = Handle("pool", pointer.value, self._library.kvt_pool_close, self._handle)
         return Pool(self, handle, model, group)
 
@@ -266,7 +243,9 @@ class Connection(Scoped):
         UnavailableError."""
         return kept_memory.read_table(self._handle, name)
 
-    def release_memory(self, name: bytes | None = None, device: int | None = None) -> tuple[int, int]:
+    def release_memory(
+        self, name: bytes | None = None, device: int | None = None
+    ) -> tuple[int, int]:
         """Has the daemon give kept memory back: of one name, or all of this tenant that has no
         owner, on one of `devices()` or anywhere. Returns how many and how many bytes. One round
         trip. Raises WrongStateError "memory_in_use" (of a name: another process that lives owns

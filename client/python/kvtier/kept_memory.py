@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from . import _library, _native
 from ._library import abi
-from ._native import HASH_BYTES, Handle, Hashes, Scoped
+from ._native import HASH_BYTES, Handle, Hashes, Owner
 from .errors import Status, check, error_of, invalid
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class KeptBlocks:
     hashes: list[bytes]
 
 
-class KeptMemory(Scoped):
+class KeptMemory(Owner):
     """Memory of this process that the daemon keeps for the next one. Any thread."""
 
     def __init__(
@@ -59,9 +59,9 @@ class KeptMemory(Scoped):
         another one, or none), LimitExceededError, ResourceExhaustedError, NotFoundError (no such
         GPU, or the daemon does not use it), InvalidArgumentError, UnsupportedError, IoError.
         """
-        self._library = _library.load()
+        library = _library.load()
         options = abi.kvt_kept_memory_options()
-        self._library.kvt_kept_memory_options_init(ctypes.byref(options))
+        library.kvt_kept_memory_options_init(ctypes.byref(options))
         options.name[:] = _native.one_hash(name)
         options.bytes = _native.unsigned(byte_count, 64, "byte_count")
         options.blocks = _native.unsigned(blocks, 32, "blocks")
@@ -69,15 +69,14 @@ class KeptMemory(Scoped):
             options.cuda_device = _native.unsigned(cuda_device, 31, "cuda_device")
         pointer = ctypes.c_void_p()
         check(
-            self._library.kvt_kept_memory_open(
+            library.kvt_kept_memory_open(
                 None if connection is None else connection.handle.get(),
                 ctypes.byref(options),
                 ctypes.byref(pointer),
             )
         )
-        self._handle = Handle("kept memory", pointer.value, self._library.kvt_kept_memory_close)
+        super().__init__(Handle("kept memory", pointer.value, library.kvt_kept_memory_close))
         self._on_gpu = cuda_device is not None
-        self._handle.close_with(self)
 
     @property
     def was_kept(self) -> bool:
@@ -100,10 +99,6 @@ class KeptMemory(Scoped):
         """Where the memory is, in host memory or on the GPU; valid until `close`."""
         return int(self._library.kvt_kept_memory_data(self._handle.get()))
 
-    @property
-    def closed(self) -> bool:
-        return self._handle.closed
-
     def buffer(self) -> memoryview:
         """All of the memory, to read and write, until `close`. Raises UnsupportedError on a GPU."""
         if self._on_gpu:
@@ -114,7 +109,7 @@ class KeptMemory(Scoped):
     def keep(self, connection: Connection) -> None:
         """Has the daemon keep the memory: to be called after each connection. Raises as the
         constructor; UnavailableError, TimedOutError."""
-        check(self._library.kvt_kept_memory_keep(self._handle.get(), connection.handle.get()))
+        self._call("kvt_kept_memory_keep", connection.handle.get())
 
     def publish(self, group: int, blocks: npt.ArrayLike, hashes: Hashes) -> None:
         """blocks[i] of the group (0 to 15) holds hashes[i] from now on. Their bytes must be
@@ -125,29 +120,23 @@ class KeptMemory(Scoped):
             raise invalid(
                 "bad_hash_count", f"{len(joined) // HASH_BYTES} for {numbers.size} blocks"
             )
-        check(
-            self._library.kvt_kept_memory_publish(
-                self._handle.get(),
-                _native.unsigned(group, 32, "group"),
-                _native.address(numbers),
-                _native.pointer(joined),
-                numbers.size,
-            )
+        self._call(
+            "kvt_kept_memory_publish",
+            _native.unsigned(group, 32, "group"),
+            _native.address(numbers),
+            _native.pointer(joined),
+            numbers.size,
         )
 
     def retract(self, blocks: npt.ArrayLike) -> None:
         """The blocks hold nothing from now on: to be called before anything is launched that writes
         them. Raises InvalidArgumentError."""
         numbers = _block_array(blocks)
-        check(
-            self._library.kvt_kept_memory_retract(
-                self._handle.get(), _native.address(numbers), numbers.size
-            )
-        )
+        self._call("kvt_kept_memory_retract", _native.address(numbers), numbers.size)
 
     def clear(self) -> None:
         """No block holds anything from now on."""
-        check(self._library.kvt_kept_memory_clear(self._handle.get()))
+        self._call("kvt_kept_memory_clear")
 
     @property
     def root(self) -> bytes | None:
@@ -156,7 +145,7 @@ class KeptMemory(Scoped):
 
     def set_root(self, root: bytes) -> None:
         """Another root than there was clears the table first. Raises InvalidArgumentError."""
-        check(self._library.kvt_kept_memory_set_root(self._handle.get(), _native.one_hash(root)))
+        self._call("kvt_kept_memory_set_root", _native.one_hash(root))
 
     def entries(self) -> KeptBlocks:
         """The published blocks."""
@@ -168,13 +157,8 @@ class KeptMemory(Scoped):
         self._handle.close()
 
 
-class KeptTable(Scoped):
+class KeptTable(Owner):
     """The table of some name as it was when `Connection.kept_table` read it. Any thread."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._library = _library.load()
-        handle.close_with(self)
 
     @property
     def root(self) -> bytes | None:
@@ -184,18 +168,13 @@ class KeptTable(Scoped):
     def entries(self) -> KeptBlocks:
         return _entries_of(self._library.kvt_kept_table_entries, self._handle)
 
-    def close(self) -> None:
-        self._handle.close()
-
 
 def read_table(connection: Handle, name: bytes) -> KeptTable | None:
     """Does what Connection.kept_table says."""
     library = _library.load()
     pointer = ctypes.c_void_p()
     check(
-        library.kvt_kept_table_read(
-            connection.get(), _native.one_hash(name), ctypes.byref(pointer)
-        )
+        library.kvt_kept_table_read(connection.get(), _native.one_hash(name), ctypes.byref(pointer))
     )
     if pointer.value is None:
         return None

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from . import _library, _native
 from ._library import abi
-from ._native import Handle, Scoped
+from ._native import Handle, Owner
 from .cuda import CudaArray, DeviceMemory
-from .errors import Status, check, error_of
+from .errors import Status, error_of
 from .model import ArraySpec, KvGroup, KvView, Model, ViewPlan
 from .types import Block, DeviceKind, DType
 
@@ -183,23 +183,16 @@ class PoolMemory:
         return tensor.view(getattr(torch, self.dtype.torch_name))
 
 
-class AttachedPool(Scoped):
+class AttachedPool(Owner):
     """The memory side of a Pool, which is what sequences and workspaces need of it. Any thread."""
 
     def __init__(self, handle: Handle, model: Model, group: int) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._model = model
         self._group = group
         self._block_bytes = model.record.layout(group).block_stride
-        self._library = _library.load()
         self._memory_lock = threading.Lock()
         self._memory: PoolMemory | None = None
-        handle.close_with(self)
-
-    @property
-    def handle(self) -> Handle:
-        """The C object, for objects made from it."""
-        return self._handle
 
     @property
     def model(self) -> Model:
@@ -209,10 +202,6 @@ class AttachedPool(Scoped):
     def group(self) -> KvGroup:
         """The group of the model's layers whose blocks these are."""
         return self._model.record.all_groups()[self._group]
-
-    @property
-    def closed(self) -> bool:
-        return self._handle.closed
 
     def close(self) -> None:
         """Closes its sequences and gives back all that the connection holds in the pool, unless
@@ -225,7 +214,7 @@ class AttachedPool(Scoped):
         """The current attachment; attaches again after a reconnection. Without a daemon: the last
         one."""
         info = _library.sized(abi.kvt_pool_info)
-        check(self._library.kvt_pool_get_info(self._handle.get(), ctypes.byref(info)))
+        self._call("kvt_pool_get_info", ctypes.byref(info))
         return PoolInfo(
             base=info.base,
             bytes=info.bytes,
@@ -267,22 +256,14 @@ class AttachedPool(Scoped):
         _native.unsigned(offset, 64, "offset")
         _native.unsigned(byte_count, 32, "byte_count")
         data = ctypes.create_string_buffer(byte_count)
-        check(
-            self._library.kvt_pool_read(
-                self._handle.get(), abi.kvt_block(*block), offset, data, byte_count
-            )
-        )
+        self._call("kvt_pool_read", abi.kvt_block(*block), offset, data, byte_count)
         return data.raw
 
     def write(self, block: Block, data: bytes, offset: int = 0) -> None:
         """Copies bytes into a private block, whatever the device, and waits for it. For tools and
         checks. Raises as `read`."""
         _native.unsigned(offset, 64, "offset")
-        check(
-            self._library.kvt_pool_write(
-                self._handle.get(), abi.kvt_block(*block), offset, data, len(data)
-            )
-        )
+        self._call("kvt_pool_write", abi.kvt_block(*block), offset, data, len(data))
 
     def unmap_device(self) -> None:
         """Gives a GPU pool's memory back, of all generations; without it a restarted daemon cannot

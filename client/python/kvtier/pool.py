@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,16 @@ class Pool(AttachedPool):
         """The Connection that made it; its module imports this one."""
         return self._connection
 
+    def _asked(self, function: str, *arguments: Any) -> bool:
+        """False if a call found no daemon. Raises its other errors."""
+        return check_available(self._status(function, *arguments))
+
+    def _counted(self, function: str, *arguments: Any) -> int:
+        """The number of blocks to which the last argument of a call points; without a daemon 0."""
+        count = ctypes.c_uint32()
+        self._asked(function, *arguments, ctypes.byref(count))
+        return count.value
+
     # ---------------------------------------------------------------- blocks
 
     def hash_blocks(
@@ -145,11 +155,7 @@ class Pool(AttachedPool):
         self, hashes: bytes, partial_blocks: bytes, new_blocks: int, in_layers: bool
     ) -> AcquireResult:
         asked = AcquireCall(hashes, partial_blocks, new_blocks, in_layers)
-        if not check_available(
-            self._library.kvt_acquire(
-                self._handle.get(), ctypes.byref(asked.request), ctypes.byref(asked.reply)
-            )
-        ):
+        if not self._asked("kvt_acquire", ctypes.byref(asked.request), ctypes.byref(asked.reply)):
             return AcquireResult(self, hashes, Miss.UNAVAILABLE)
         return asked.result(self)
 
@@ -178,7 +184,7 @@ class Pool(AttachedPool):
         steps = _ALL_HITS if up_to is None else _native.unsigned(up_to, 32, "up_to")
         if stream is not None and not self._queue_wait(load, steps, stream):
             return LoadProgress(0, True, Miss.UNAVAILABLE)
-        return self._wait(self._library.kvt_wait, load, steps, timeout_ms if stream is None else 0)
+        return self._wait("kvt_wait", load, steps, timeout_ms if stream is None else 0)
 
     def wait_layers(
         self,
@@ -195,23 +201,21 @@ class Pool(AttachedPool):
         if stream is not None and not self._queue_wait(load, steps, stream):
             return LoadProgress(0, True, Miss.UNAVAILABLE)
         wait_ms = timeout_ms if stream is None else 0
-        return self._wait(self._library.kvt_wait_layers, load, steps, wait_ms)
+        return self._wait("kvt_wait_layers", load, steps, wait_ms)
 
     def _queue_wait(self, load: Load, steps: int, stream: object) -> bool:
-        status = self._library.kvt_wait_on_stream(
-            self._handle.get(), abi.kvt_load(*load), steps, stream_pointer(stream)
+        status = self._status(
+            "kvt_wait_on_stream", abi.kvt_load(*load), steps, stream_pointer(stream)
         )
         if status in (Status.UNAVAILABLE, Status.STALE_HANDLE):
             return False
         check(status)
         return True
 
-    def _wait(
-        self, call: Callable[..., int], load: Load, steps: int, timeout_ms: int | None
-    ) -> LoadProgress:
+    def _wait(self, function: str, load: Load, steps: int, timeout_ms: int | None) -> LoadProgress:
         progress = _library.sized(abi.kvt_load_progress)
-        status = call(
-            self._handle.get(),
+        status = self._status(
+            function,
             abi.kvt_load(*load),
             steps,
             _native.timeout(timeout_ms),
@@ -233,7 +237,7 @@ class Pool(AttachedPool):
         Raises InvalidArgumentError, LimitExceededError.
         """
         array = entry_array(entries)
-        status = self._library.kvt_commit(self._handle.get(), address(array), len(array), None)
+        status = self._status("kvt_commit", address(array), len(array), None)
         return _unless_lost(status)
 
     def commit_and_wait(self, entries: Iterable[CommitEntry]) -> list[Status]:
@@ -245,9 +249,7 @@ class Pool(AttachedPool):
         """
         array = entry_array(entries)
         results = np.zeros(len(array), np.int32)
-        status = self._library.kvt_commit(
-            self._handle.get(), address(array), len(array), address(results)
-        )
+        status = self._status("kvt_commit", address(array), len(array), address(results))
         return _statuses(results) if _unless_lost(status) else _all_unavailable(results)
 
     def release(self, blocks: AnyBlocks) -> None:
@@ -257,18 +259,14 @@ class Pool(AttachedPool):
         released already and skipped. Errors of the daemon come by Connection.take_errors.
         """
         array = block_array(blocks)
-        check_available(
-            self._library.kvt_release(self._handle.get(), address(array), len(array), None)
-        )
+        self._asked("kvt_release", address(array), len(array), None)
 
     def release_and_wait(self, blocks: AnyBlocks) -> list[Status]:
         """Like `release`, and returns the outcome of each; STALE_HANDLE and UNAVAILABLE: it went
         with a lost connection. Raises TimedOutError."""
         array = block_array(blocks)
         results = np.zeros(len(array), np.int32)
-        status = self._library.kvt_release(
-            self._handle.get(), address(array), len(array), address(results)
-        )
+        status = self._status("kvt_release", address(array), len(array), address(results))
         return _statuses(results) if check_available(status) else _all_unavailable(results)
 
     def check(self, blocks: AnyBlocks) -> bool:
@@ -280,7 +278,7 @@ class Pool(AttachedPool):
         blocks from the next one first, for which it may wait (connect's resume_wait_ms).
         """
         array = block_array(blocks)
-        status = self._library.kvt_check_blocks(self._handle.get(), address(array), len(array))
+        status = self._status("kvt_check_blocks", address(array), len(array))
         return _unless_lost(status)
 
     # ---------------------------------------------------------------- asking about blocks
@@ -289,11 +287,7 @@ class Pool(AttachedPool):
         """Brings the cached prefix into the pool without referencing it. Returns how many blocks
         are there or on their way; without a daemon 0."""
         joined, count = _joined(hashes)
-        accepted = ctypes.c_uint32()
-        check_available(
-            self._library.kvt_prefetch(self._handle.get(), joined, count, ctypes.byref(accepted))
-        )
-        return accepted.value
+        return self._counted("kvt_prefetch", joined, count)
 
     def pin(self, hashes: Hashes, ttl_ms: int) -> int:
         """Keeps blocks from being forgotten until `ttl_ms` from now; 0 ends this
@@ -304,11 +298,7 @@ class Pool(AttachedPool):
         """
         joined, count = _joined(hashes)
         _native.unsigned(ttl_ms, 63, "ttl_ms")
-        pinned = ctypes.c_uint32()
-        check_available(
-            self._library.kvt_pin(self._handle.get(), joined, count, ttl_ms, ctypes.byref(pinned))
-        )
-        return pinned.value
+        return self._counted("kvt_pin", joined, count, ttl_ms)
 
     def hint(self, hashes: Hashes, hint: Hint, returns_in_ms: int = 0) -> int:
         """Gives the daemon a hint about a sequence, whose hashes these are from its first block on:
@@ -321,26 +311,16 @@ class Pool(AttachedPool):
         """
         joined, count = _joined(hashes)
         _native.unsigned(returns_in_ms, 63, "returns_in_ms")
-        taken = ctypes.c_uint32()
-        check_available(
-            self._library.kvt_hint_blocks(
-                self._handle.get(), joined, count, hint, returns_in_ms, ctypes.byref(taken)
-            )
-        )
-        return taken.value
+        return self._counted("kvt_hint_blocks", joined, count, hint, returns_in_ms)
 
     def wants_tokens(self) -> bool:
         """Whether the daemon keeps ids of which tokens blocks hold, for the events that routers get;
         without a daemon False. One round trip."""
         wanted = ctypes.c_int()
-        check_available(
-            self._library.kvt_tokens_wanted(self._handle.get(), ctypes.byref(wanted))
-        )
+        self._asked("kvt_tokens_wanted", ctypes.byref(wanted))
         return bool(wanted.value)
 
-    def give_tokens(
-        self, hashes: Hashes, tokens: Tokens, counts: Tokens | None = None
-    ) -> None:
+    def give_tokens(self, hashes: Hashes, tokens: Tokens, counts: Tokens | None = None) -> None:
         """Tells which tokens blocks hold, before they are committed; only sends. Sequences do so by
         themselves.
 
@@ -350,22 +330,20 @@ class Pool(AttachedPool):
         """
         joined, count = _joined(hashes)
         ids, ends = _native.token_arrays(tokens, counts, count)
-        check_available(
-            self._library.kvt_give_tokens(
-                self._handle.get(),
-                joined,
-                None if ends is None else _native.address(ends),
-                count,
-                _native.address(ids),
-                len(ids),
-            )
+        self._asked(
+            "kvt_give_tokens",
+            joined,
+            None if ends is None else _native.address(ends),
+            count,
+            _native.address(ids),
+            len(ids),
         )
 
     def lookup(self, hashes: Hashes) -> list[Presence]:
         """The tiers that hold each block now; without a daemon none."""
         joined, count = _joined(hashes)
         presence = (ctypes.c_uint8 * count)()
-        check_available(self._library.kvt_lookup(self._handle.get(), joined, count, presence))
+        self._asked("kvt_lookup", joined, count, presence)
         return [Presence(one) for one in presence]
 
     # ---------------------------------------------------------------- attention
@@ -386,7 +364,7 @@ class Pool(AttachedPool):
         given = _library.sized(abi.kvt_compute_cost)
         for name in ("per_token_us", "per_pair_us", "fixed_us"):
             setattr(given, name, getattr(cost, name))
-        check(self._library.kvt_pool_set_compute_cost(self._handle.get(), ctypes.byref(given)))
+        self._call("kvt_pool_set_compute_cost", ctypes.byref(given))
 
     def open_sequence(
         self,

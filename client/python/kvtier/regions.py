@@ -22,7 +22,7 @@ import numpy.typing as npt
 from . import _library, _native
 from ._cheader import HeaderEnum, enum_of
 from ._library import abi
-from ._native import HASH_BYTES, Handle, Hashes, Scoped, address
+from ._native import HASH_BYTES, Handle, Hashes, Owner, address
 from .errors import KvtierError, check, error_of, invalid
 from .model import KvGroup, Model
 from .types import DType, Hint, Miss, Retention
@@ -87,7 +87,7 @@ class TransferEnd(NamedTuple):
     error: KvtierError | None = None
 
 
-class Region(Scoped):
+class Region(Owner):
     """Made by Connection.open_region; any number of threads may use it at once.
 
     It ends with the connection as it stood when it was made: transfers under way then end as
@@ -98,20 +98,19 @@ class Region(Scoped):
 
     def __init__(self, connection: Any, parent: Handle, model: Model, options: Any) -> None:
         """See Connection.open_region; options: a kvt_region_options."""
-        self._library = _library.load()
+        library = _library.load()
         pointer = ctypes.c_void_p()
         check(
-            self._library.kvt_region_open(
+            library.kvt_region_open(
                 parent.get(), model.number, ctypes.byref(options), ctypes.byref(pointer)
             )
         )
-        self._handle = Handle("region", pointer.value, self._library.kvt_region_close, parent)
+        super().__init__(Handle("region", pointer.value, library.kvt_region_close, parent))
         # The connection must not be collected, and thereby closed, while the region is in use.
         self._connection = connection
         self._model = model
         self._group = model.record.all_groups()[options.group]
         self._blocks = int(options.blocks)
-        self._handle.close_with(self)
 
     @property
     def model(self) -> Model:
@@ -130,10 +129,6 @@ class Region(Scoped):
     def block_bytes(self) -> int:
         """The size of one block, all its pieces together."""
         return int(self._library.kvt_region_block_bytes(self._handle.get()))
-
-    @property
-    def closed(self) -> bool:
-        return self._handle.closed
 
     def close(self) -> None:
         """Waits until nothing touches the memory any more, or the connection is lost. Transfers
@@ -217,33 +212,27 @@ class Region(Scoped):
         _fill(array, "retention", retention, 8, "retention")
         _fill_parents(array, parents)
         transfer = ctypes.c_uint64()
-        stored = (self._handle.get(), address(array), len(array))
+        stored = address(array), len(array)
         if after is not None:
             if held or compare is not None:
                 raise invalid("after_and_held", "a store begins in one way")
             stream = ctypes.c_void_p(_native.unsigned(after, 64, "after"))
-            check(self._library.kvt_region_store_after(*stored, stream, ctypes.byref(transfer)))
+            self._call("kvt_region_store_after", *stored, stream, ctypes.byref(transfer))
         elif compare is not None:
             if held:
                 raise invalid("compare_and_held", "a store that is compared begins at once")
             dtype = int(DType.of(compare))
-            check(
-                self._library.kvt_region_store_compared(*stored, dtype, ctypes.byref(transfer))
-            )
+            self._call("kvt_region_store_compared", *stored, dtype, ctypes.byref(transfer))
         elif held:
-            check(self._library.kvt_region_store_held(*stored, ctypes.byref(transfer)))
+            self._call("kvt_region_store_held", *stored, ctypes.byref(transfer))
         else:
-            check(self._library.kvt_region_store(*stored, ctypes.byref(transfer)))
+            self._call("kvt_region_store", *stored, ctypes.byref(transfer))
         return transfer.value
 
     def begin_store(self, transfer: int) -> None:
         """Lets a store that is held begin: its blocks are complete. Writes to shared memory alone.
         Raises NotFoundError (not held, or ended)."""
-        check(
-            self._library.kvt_region_begin_store(
-                self._handle.get(), _native.unsigned(transfer, 64, "transfer")
-            )
-        )
+        self._call("kvt_region_begin_store", _native.unsigned(transfer, 64, "transfer"))
 
     def load(self, blocks: Iterable[tuple[int, bytes]], *, in_layers: bool = False) -> int:
         """Begins to copy cached blocks into the region, given as (block of the region, hash); only
@@ -267,11 +256,7 @@ class Region(Scoped):
         _fill(array, "block", blocks, 32, "block")
         order = abi.KVT_LOAD_LAYERS if in_layers else abi.KVT_LOAD_BLOCKS
         transfer = ctypes.c_uint64()
-        check(
-            self._library.kvt_region_load(
-                self._handle.get(), address(array), len(array), order, ctypes.byref(transfer)
-            )
-        )
+        self._call("kvt_region_load", address(array), len(array), order, ctypes.byref(transfer))
         return transfer.value
 
     def layers_loaded(self, transfer: int) -> int:
@@ -299,13 +284,11 @@ class Region(Scoped):
         timeout_ms: as `wait`'s. Raises TimedOutError, InvalidArgumentError "too_many_layers" (more
         than the group has), and what `layers_loaded` does, unless so many had come before.
         """
-        check(
-            self._library.kvt_region_wait_layers(
-                self._handle.get(),
-                _native.unsigned(transfer, 64, "transfer"),
-                _native.unsigned(layers, 32, "layers"),
-                _native.timeout(timeout_ms),
-            )
+        self._call(
+            "kvt_region_wait_layers",
+            _native.unsigned(transfer, 64, "transfer"),
+            _native.unsigned(layers, 32, "layers"),
+            _native.timeout(timeout_ms),
         )
 
     def poll(self) -> list[TransferEnd]:
@@ -316,11 +299,7 @@ class Region(Scoped):
         ends = (abi.kvt_transfer_end * _ENDS_PER_CALL)()
         count = ctypes.c_size_t(_ENDS_PER_CALL)
         while count.value == _ENDS_PER_CALL:
-            check(
-                self._library.kvt_region_poll(
-                    self._handle.get(), ends, _ENDS_PER_CALL, ctypes.byref(count)
-                )
-            )
+            self._call("kvt_region_poll", ends, _ENDS_PER_CALL, ctypes.byref(count))
             ended += map(self._to_end, ends[: count.value])
         return ended
 
@@ -331,13 +310,11 @@ class Region(Scoped):
         TimedOutError (it is still under way), NotFoundError (never begun, or reported before).
         """
         end = abi.kvt_transfer_end()
-        check(
-            self._library.kvt_region_wait(
-                self._handle.get(),
-                _native.unsigned(transfer, 64, "transfer"),
-                _native.timeout(timeout_ms),
-                ctypes.byref(end),
-            )
+        self._call(
+            "kvt_region_wait",
+            _native.unsigned(transfer, 64, "transfer"),
+            _native.timeout(timeout_ms),
+            ctypes.byref(end),
         )
         return self._to_end(end)
 
@@ -350,15 +327,13 @@ class Region(Scoped):
         positions = np.zeros(capacity, np.uint32)
         reasons = np.zeros(capacity, np.uint8)
         count = ctypes.c_size_t()
-        check(
-            self._library.kvt_region_failures(
-                self._handle.get(),
-                transfer,
-                address(positions),
-                address(reasons),
-                capacity,
-                ctypes.byref(count),
-            )
+        self._call(
+            "kvt_region_failures",
+            transfer,
+            address(positions),
+            address(reasons),
+            capacity,
+            ctypes.byref(count),
         )
         known = min(count.value, capacity)
         return dict(zip(positions[:known].tolist(), map(Miss, reasons[:known].tolist())))
@@ -373,11 +348,7 @@ class Region(Scoped):
         """
         joined = _hash_rows(hashes)
         presence = np.zeros(len(joined), np.uint8)
-        check(
-            self._library.kvt_region_lookup(
-                self._handle.get(), address(joined), len(joined), address(presence)
-            )
-        )
+        self._call("kvt_region_lookup", address(joined), len(joined), address(presence))
         return presence
 
     def pin(self, hashes: HashArray, ttl_ms: int) -> int:
@@ -389,13 +360,7 @@ class Region(Scoped):
         """
         joined = _hash_rows(hashes)
         _native.unsigned(ttl_ms, 63, "ttl_ms")
-        pinned = ctypes.c_uint32()
-        check(
-            self._library.kvt_region_pin(
-                self._handle.get(), address(joined), len(joined), ttl_ms, ctypes.byref(pinned)
-            )
-        )
-        return pinned.value
+        return self._number("kvt_region_pin", address(joined), len(joined), ttl_ms)
 
     def prefetch(self, hashes: HashArray, timeout_ms: int | None = None) -> int:
         """Has what only the disk has of a sequence brought to host memory, for a load that comes
@@ -410,26 +375,16 @@ class Region(Scoped):
         LimitExceededError, TimedOutError (they still come).
         """
         joined = _hash_rows(hashes)
-        in_memory = ctypes.c_uint32()
-        check(
-            self._library.kvt_region_prefetch(
-                self._handle.get(),
-                address(joined),
-                len(joined),
-                _native.timeout(timeout_ms),
-                ctypes.byref(in_memory),
-            )
+        return self._number(
+            "kvt_region_prefetch", address(joined), len(joined), _native.timeout(timeout_ms)
         )
-        return in_memory.value
 
     def wants_tokens(self) -> bool:
         """Whether the daemon keeps ids of which tokens blocks hold, for the events that routers get;
         the answer holds as long as the connection. One round trip. Raises UnavailableError,
         TimedOutError."""
         wanted = ctypes.c_int()
-        check(
-            self._library.kvt_region_tokens_wanted(self._handle.get(), ctypes.byref(wanted))
-        )
+        self._call("kvt_region_tokens_wanted", ctypes.byref(wanted))
         return bool(wanted.value)
 
     def give_tokens(
@@ -446,33 +401,20 @@ class Region(Scoped):
         """
         joined = _hash_rows(hashes)
         ids, ends = _native.token_arrays(tokens, counts, len(joined))
-        check(
-            self._library.kvt_region_give_tokens(
-                self._handle.get(),
-                address(joined),
-                None if ends is None else address(ends),
-                len(joined),
-                address(ids),
-                len(ids),
-            )
+        self._call(
+            "kvt_region_give_tokens",
+            address(joined),
+            None if ends is None else address(ends),
+            len(joined),
+            address(ids),
+            len(ids),
         )
 
     def hint(self, hashes: HashArray, hint: Hint, returns_in_ms: int = 0) -> int:
         """As Pool.hint. Raises besides UnavailableError, TimedOutError."""
         joined = _hash_rows(hashes)
         _native.unsigned(returns_in_ms, 63, "returns_in_ms")
-        taken = ctypes.c_uint32()
-        check(
-            self._library.kvt_region_hint(
-                self._handle.get(),
-                address(joined),
-                len(joined),
-                hint,
-                returns_in_ms,
-                ctypes.byref(taken),
-            )
-        )
-        return taken.value
+        return self._number("kvt_region_hint", address(joined), len(joined), hint, returns_in_ms)
 
 
 def region_options(

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _library, _native
 from ._library import abi
-from ._native import Handle, Scoped, Tokens, address
+from ._native import Handle, Owner, Tokens, address
 from .blocks import Blocks, new_block_array
 from .errors import Status, check, error_of
 from .memory import AttachedPool, PoolMemory
 from .types import Hint, Miss
+
 
 @dataclass(frozen=True)
 class SequenceInfo:
@@ -73,7 +75,7 @@ def missed_info(tokens: int, computed_tokens: int, attachment: int) -> SequenceI
     )
 
 
-class Sequence(Scoped):
+class Sequence(Owner):
     """Made by Pool.open_sequence and `fork`. One thread at a time; different sequences are
     independent.
 
@@ -94,12 +96,10 @@ class Sequence(Scoped):
 
     def __init__(self, pool: AttachedPool, handle: Handle) -> None:
         # The pool may not be collected while this is in use.
+        super().__init__(handle)
         self._pool = pool
-        self._handle = handle
-        self._library = _library.load()
         self._memory: PoolMemory | None = None
         self._lost = False
-        handle.close_with(self)
 
     @property
     def available(self) -> bool:
@@ -110,7 +110,7 @@ class Sequence(Scoped):
     def info(self) -> SequenceInfo:
         """How it stands now. No round trip."""
         info = _library.sized(abi.kvt_sequence_info)
-        check(self._library.kvt_sequence_get_info(self._handle.get(), ctypes.byref(info)))
+        self._call("kvt_sequence_get_info", ctypes.byref(info))
         if self._lost:
             return missed_info(info.tokens, 0, info.attachment)
         return SequenceInfo(
@@ -137,10 +137,6 @@ class Sequence(Scoped):
         """The number of first tokens that came from the cache. May shrink in `wait`."""
         return self.info().cached_tokens
 
-    @property
-    def closed(self) -> bool:
-        return self._handle.closed
-
     def close(self) -> None:
         """Gives its blocks back. Idempotent."""
         self._handle.close()
@@ -154,16 +150,16 @@ class Sequence(Scoped):
         is the connection's request_timeout_ms. Raises ResourceExhaustedError (call again or close);
         IoError (the copy failed).
         """
-        status = self._library.kvt_sequence_wait(self._handle.get(), _native.timeout(timeout_ms))
+        status = self._status("kvt_sequence_wait", _native.timeout(timeout_ms))
         if status == Status.TIMEOUT:
             return False
-        self._published(status)
+        self._holds(status)
         return True
 
     def check(self) -> bool:
         """True while everything the sequence holds is protected by its references. No round
         trip."""
-        return self._published(self._library.kvt_sequence_check(self._handle.get()))
+        return self._published("kvt_sequence_check")
 
     def memory(self) -> PoolMemory:
         """The memory that this sequence's block table and slots belong to.
@@ -186,11 +182,7 @@ class Sequence(Scoped):
             return np.empty(0, dtype=np.int32)
         table: npt.NDArray[np.int32] = np.empty(blocks, dtype=np.int32)
         count = ctypes.c_size_t()
-        check(
-            self._library.kvt_sequence_block_table(
-                self._handle.get(), address(table), blocks, ctypes.byref(count)
-            )
-        )
+        self._call("kvt_sequence_block_table", address(table), blocks, ctypes.byref(count))
         return table[: count.value]
 
     def block_handles(self, count: int | None = None) -> Blocks:
@@ -202,7 +194,7 @@ class Sequence(Scoped):
         if self._lost and count == 0:
             return Blocks()
         blocks = new_block_array(count)
-        check(self._library.kvt_sequence_blocks(self._handle.get(), address(blocks), count))
+        self._call("kvt_sequence_blocks", address(blocks), count)
         return Blocks(blocks)
 
     def slot_mapping(self, first: int = 0, count: int | None = None) -> npt.NDArray[np.int64]:
@@ -218,11 +210,7 @@ class Sequence(Scoped):
         if self._lost:
             return np.empty(0, dtype=np.int64)
         slots: npt.NDArray[np.int64] = np.empty(count, dtype=np.int64)
-        check(
-            self._library.kvt_sequence_slot_mapping(
-                self._handle.get(), first, count, address(slots)
-            )
-        )
+        self._call("kvt_sequence_slot_mapping", first, count, address(slots))
         return slots
 
     def append(self, tokens: Tokens) -> None:
@@ -231,11 +219,7 @@ class Sequence(Scoped):
         Raises ResourceExhaustedError, StaleHandleError, WrongStateError (a wait is due).
         """
         array = _native.token_array(tokens)
-        check(
-            self._library.kvt_sequence_append(
-                self._handle.get(), address(array), array.size
-            )
-        )
+        self._call("kvt_sequence_append", address(array), array.size)
 
     def mark_computed(self, tokens: int) -> bool:
         """Says that the KV of the first `tokens` tokens is completely written, and commits the
@@ -246,9 +230,7 @@ class Sequence(Scoped):
         wait is due).
         """
         _native.unsigned(tokens, 64, "tokens")
-        return self._published(
-            self._library.kvt_sequence_mark_computed(self._handle.get(), tokens)
-        )
+        return self._published("kvt_sequence_mark_computed", tokens)
 
     def finish(self) -> bool:
         """Commits the partial block at the end of the computed tokens, so that it too can be found.
@@ -257,7 +239,7 @@ class Sequence(Scoped):
         Raises WrongStateError (a wait is due; "tokens_not_computed": there are tokens beyond the
         computed ones).
         """
-        return self._published(self._library.kvt_sequence_finish(self._handle.get()))
+        return self._published("kvt_sequence_finish")
 
     def hint(self, hint: Hint, returns_in_ms: int = 0) -> int:
         """Gives the daemon a hint about this sequence, before or after its blocks are complete: see
@@ -265,10 +247,8 @@ class Sequence(Scoped):
         it, 0 without a daemon. Raises InvalidArgumentError."""
         _native.unsigned(returns_in_ms, 63, "returns_in_ms")
         taken = ctypes.c_uint32()
-        status = self._library.kvt_sequence_hint(
-            self._handle.get(), hint, returns_in_ms, ctypes.byref(taken)
-        )
-        return taken.value if self._published(status) else 0
+        done = self._published("kvt_sequence_hint", hint, returns_in_ms, ctypes.byref(taken))
+        return taken.value if done else 0
 
     def fork(self) -> Sequence:
         """A second sequence with the same tokens: committed blocks are shared, private ones copied.
@@ -277,12 +257,16 @@ class Sequence(Scoped):
         Raises ResourceExhaustedError, StaleHandleError, WrongStateError (a wait is due).
         """
         fork = ctypes.c_void_p()
-        check(self._library.kvt_sequence_fork(self._handle.get(), ctypes.byref(fork)))
+        self._call("kvt_sequence_fork", ctypes.byref(fork))
         result = Sequence(self._pool, self._handle.sibling(fork.value))
         result._memory = self._memory
         return result
 
-    def _published(self, status: int) -> bool:
+    def _published(self, function: str, *arguments: Any) -> bool:
+        """False if a call found the sequence lost. Raises its other errors."""
+        return self._holds(self._status(function, *arguments))
+
+    def _holds(self, status: int) -> bool:
         """Notes what a call told of the sequence. False: it is lost. Raises other errors."""
         if status == Status.STALE_HANDLE:
             self._lost = True
