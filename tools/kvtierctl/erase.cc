@@ -87,7 +87,7 @@ std::string Describe(JsonView result) {
         "are written over\n",
         result["tenant"].Text());
   }
-  for (const char* tier : {"pool", "host", "disk"}) {
+  for (const std::string_view tier : kTierNames) {
     text += fmt::format("{}: {} blocks, {}\n", tier, FormatCount(result["blocks"][tier].Count()),
                         FormatByteSize(result["bytes"][tier].Count()));
   }

@@ -193,14 +193,14 @@ std::string TenantTable(JsonView tenants) {
   bool any = false;
   tenants.ForEach([&](JsonView tenant) {
     std::string name = Cut(tenant["name"].Text(), kLongestName);
-    for (const char* tier : {"pool", "host", "disk"}) {
+    for (const std::string_view tier : kTierNames) {
       const uint64_t used = tenant[tier]["used_bytes"].Count();
       const uint64_t cap = tenant[tier]["max_bytes"].Count();
       const uint64_t reserved = tenant[tier]["reserved_bytes"].Count();
       if (used + cap + reserved == 0) continue;
       any = true;
-      table.AddRow({name, tier, FormatByteSize(used), SizeOr(cap, "none"), Share(used, cap),
-                    SizeOr(reserved, "-")});
+      table.AddRow({name, std::string(tier), FormatByteSize(used), SizeOr(cap, "none"),
+                    Share(used, cap), SizeOr(reserved, "-")});
       name.clear();
     }
   });

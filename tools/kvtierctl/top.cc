@@ -48,7 +48,7 @@ struct Rates {
 
 double Drops(JsonView stats) {
   double total = 0;
-  for (const char* tier : {"pool", "host", "disk"}) {
+  for (const std::string_view tier : kTierNames) {
     const json::object* reasons = stats["drops"][tier].object();
     if (reasons == nullptr) continue;
     for (const auto& [reason, count] : *reasons) total += JsonView(&count).Number();

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tools/kvtierctl/command.h"
+
 namespace kvtier {
 namespace {
 
@@ -16,9 +18,6 @@ namespace json = boost::json;
 constexpr uint64_t kCacheProcess = 1;
 // Sessions are numbered from 1 on.
 constexpr uint64_t ProcessOf(uint64_t session) { return kCacheProcess + session; }
-
-// The cache's rows of evictions, by tier.
-constexpr std::array<std::string_view, 3> kTiers = {"pool", "host", "disk"};
 
 // Orders the records of one event: those of a request begin before and end after those of its
 // parts.
@@ -97,9 +96,9 @@ json::object EndArguments(JsonView event, std::string_view kind, uint64_t blocks
   if (kind == "load") arguments["ready"] = NumberIn(event, "n0");
   if (kind != "request" || event["message"].Text() != "acquire") return arguments;
   uint64_t hits = 0;
-  for (size_t tier = 0; tier < kTiers.size(); ++tier) {
+  for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
     const uint64_t blocks = NumberIn(event, fmt::format("n{}", tier));
-    arguments[fmt::format("{}_hits", kTiers[tier])] = blocks;
+    arguments[fmt::format("{}_hits", kTierNames[tier])] = blocks;
     hits += blocks;
   }
   arguments["missed"] = blocks_asked - std::min(blocks_asked, hits);
@@ -205,7 +204,7 @@ void TraceDocument::Close(const Key& key, int64_t us, json::object arguments) {
 
 void TraceDocument::Instant(JsonView event) {
   const std::string tier = event["tier"].Text();
-  const auto row = std::ranges::find(kTiers, tier) - kTiers.begin() + 1;
+  const auto row = std::ranges::find(kTierNames, tier) - kTierNames.begin() + 1;
   json::object arguments = ArgumentsOf(event);
   arguments["reason"] = event["reason"].Text();
   AddRecord(kWhole, order_,
@@ -233,9 +232,9 @@ std::string TraceDocument::Metadata() const {
             {"ph", "M"}, {"name", what}, {"pid", process}, {"tid", thread}, {"args", arguments}});
   };
   add("process_name", kCacheProcess, 0, {{"name", "kvtierd: cache"}});
-  for (size_t tier = 0; tier < kTiers.size(); ++tier) {
+  for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
     add("thread_name", kCacheProcess, tier + 1,
-        {{"name", fmt::format("evictions from {}", kTiers[tier])}});
+        {{"name", fmt::format("evictions from {}", kTierNames[tier])}});
   }
   for (const auto& [session, name] : sessions_) {
     add("process_name", ProcessOf(session), 0, {{"name", name}});

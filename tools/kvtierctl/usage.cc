@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <memory>
 
 #include "base/units.h"
@@ -15,8 +14,6 @@ namespace kvtier {
 namespace {
 
 namespace json = boost::json;
-
-constexpr std::array<std::string_view, 3> kTiers = {"pool", "host", "disk"};
 
 double ByteSeconds(JsonView tenant, std::string_view tier) {
   return tenant[tier]["byte_seconds"].Number();
@@ -42,7 +39,7 @@ std::string TierTable(JsonView rows, JsonView all) {
   rows.ForEach([&](JsonView row) {
     std::string name = row["tenant"].Text();
     if (name.empty()) name = "(others)";
-    for (const std::string_view tier : kTiers) {
+    for (const std::string_view tier : kTierNames) {
       const double byte_seconds = ByteSeconds(row, tier);
       double sum = 0;
       all.ForEach([&](JsonView each) { sum += ByteSeconds(each, tier); });
