@@ -42,8 +42,6 @@ wanted=(python3-numpy)
 if [[ $level != --demo ]]; then
   wanted+=(
     ccache
-    # static probes; only a header
-    systemtap-sdt-dev
     # the libraries for cold stores: servers that speak RESP
     libhiredis-dev
     # manual pages

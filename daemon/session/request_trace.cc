@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/session/request_trace.h"
 
-#include "base/probes.h"
-
 namespace kvtier {
 
 void RequestTrace::SessionBegin() {
@@ -14,9 +12,6 @@ void RequestTrace::SessionEnd() {
 }
 
 void RequestTrace::Begin(wire::MessageType message, uint64_t request, const Asked& asked) {
-  if (message == wire::MessageType::kAcquire) {
-    KVT_PROBE4(acquire__begin, session_.value, request, asked.blocks, asked.new_blocks);
-  }
   Record({.tag = {session_, request},
           .hash_prefix = asked.hash_prefix,
           .blocks = {asked.blocks, asked.new_blocks},
@@ -29,9 +24,6 @@ void RequestTrace::Begin(wire::MessageType message, uint64_t request, const Aske
 // request that is still being answered when its session ends may have none; the session's own end
 // tells a reader of the trace.
 void RequestTrace::End(wire::MessageType message, uint64_t request, bool failed) {
-  if (message == wire::MessageType::kAcquire) {
-    KVT_PROBE6(acquire__end, session_.value, request, 0, 0, 0, failed);
-  }
   Record({.tag = {session_, request},
           .kind = TraceKind::kRequest,
           .phase = TracePhase::kEnd,
@@ -44,16 +36,12 @@ void RequestTrace::EndAcquire(uint64_t request, const wire::AcquireReply& reply)
                    .kind = TraceKind::kRequest,
                    .phase = TracePhase::kEnd,
                    .message = static_cast<uint8_t>(wire::MessageType::kAcquire)};
-  uint64_t hits = 0, new_blocks = 0;
   for (const wire::AcquireReply::Part& part : reply.parts) {
-    hits += part.hits.size();
-    new_blocks += part.new_blocks.size();
     // Where there are several groups, the first that loads and the first that misses stand for all.
     if (event.id == 0) event.id = part.load.value;
     if (event.miss == MissReason::kNone) event.miss = part.miss;
     for (const AcquiredBlock& hit : part.hits) ++event.blocks[static_cast<size_t>(hit.tier)];
   }
-  KVT_PROBE6(acquire__end, session_.value, request, hits, new_blocks, event.id, 0);
   Record(event);
 }
 

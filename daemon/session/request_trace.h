@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The traces of requests as they happen: static probes (base/probes.h), events for the tracer, and
-// the counters of requests and refusals.
+// The traces of requests as they happen: events for the tracer, and the counters of requests and
+// refusals.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ namespace kvtier {
 // may stay on in production.
 class RequestTrace {
  public:
-  // `tracer` is borrowed; null: there are only the probes.
+  // `tracer` is borrowed; null: nothing is recorded.
   RequestTrace(Tracer* tracer, SessionId session) : tracer_(tracer), session_(session) {}
 
   void SessionBegin();

@@ -130,20 +130,5 @@ TEST_F(TraceTest, MoreEventsThanOneReplyHoldsAreFetched) {
   EXPECT_GT(events.size(), 10'000u);
 }
 
-// bpftrace and perf find the probes that `readelf -n` shows.
-TEST(ProbesTest, ProgramTellsItsProbes) {
-#if !__has_include(<sys/sdt.h>)
-  GTEST_SKIP() << "built without <sys/sdt.h>";
-#endif
-  const ProgramResult notes = RunProgram({"readelf", "--notes", "--wide", KvtierdPath()});
-  ASSERT_EQ(notes.exit_code, 0) << notes.errors;
-  for (const char* name : {"acquire__begin", "acquire__end", "load__begin", "load__end",
-                           "offload__begin", "offload__end", "evict", "disk__read__begin",
-                           "disk__read__end", "disk__write__begin", "disk__write__end"}) {
-    EXPECT_NE(notes.output.find(std::string("Name: ") + name + "\n"), std::string::npos) << name;
-  }
-  EXPECT_NE(notes.output.find("Provider: kvtier\n"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace kvtier

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/state/cache_trace.h"
 
-#include "base/probes.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/types/cache_requests.h"
 
@@ -9,32 +8,6 @@ namespace kvtier {
 namespace {
 
 RequestTag TagOf(const AcquireRequest& request) { return {request.session, request.request_id}; }
-
-// A probe's name is fixed when the program is compiled, so that each kind needs a statement of its
-// own.
-void FireMove(TraceKind kind, TracePhase phase, uint64_t block, uint64_t hash, uint64_t bytes,
-              bool failed) {
-  const bool begins = phase == TracePhase::kBegin;
-  if (kind == TraceKind::kOffload) {
-    if (begins) {
-      KVT_PROBE3(offload__begin, block, hash, bytes);
-    } else {
-      KVT_PROBE4(offload__end, block, hash, bytes, failed);
-    }
-  } else if (kind == TraceKind::kDiskRead || kind == TraceKind::kVerifyRead) {
-    if (begins) {
-      KVT_PROBE3(disk__read__begin, block, hash, bytes);
-    } else {
-      KVT_PROBE4(disk__read__end, block, hash, bytes, failed);
-    }
-  } else if (kind == TraceKind::kDiskWrite) {
-    if (begins) {
-      KVT_PROBE3(disk__write__begin, block, hash, bytes);
-    } else {
-      KVT_PROBE4(disk__write__end, block, hash, bytes, failed);
-    }
-  }
-}
 
 }  // namespace
 
@@ -84,14 +57,10 @@ void CacheTrace::BlockLoadBegin(RequestTag tag, EntryIndex index) {
   const BlockEntry& entry = state_[index];
   const bool through_host = entry.in_host() || state_.blocks.ReadyPool(entry) != nullptr;
   const Tier tier = through_host ? Tier::kHost : Tier::kDisk;
-  const uint64_t hash = entry.hash.Prefix64();
-  const uint64_t bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
-  KVT_PROBE6(load__begin, index.value, hash, bytes, static_cast<int>(tier), tag.session.value,
-             tag.request);
   Record({.tag = tag,
           .id = index.value,
-          .hash_prefix = hash,
-          .bytes = static_cast<uint32_t>(bytes),
+          .hash_prefix = entry.hash.Prefix64(),
+          .bytes = static_cast<uint32_t>(state_.blocks.NamespaceOf(entry).slot_bytes),
           .kind = TraceKind::kBlockLoad,
           .phase = TracePhase::kBegin,
           .tier = tier});
@@ -99,12 +68,9 @@ void CacheTrace::BlockLoadBegin(RequestTag tag, EntryIndex index) {
 
 void CacheTrace::BlockLoadEnd(EntryIndex index, MissReason miss) {
   const BlockEntry& entry = state_[index];
-  const uint64_t hash = entry.hash.Prefix64();
-  const uint64_t bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
-  KVT_PROBE4(load__end, index.value, hash, bytes, static_cast<int>(miss));
   Record({.id = index.value,
-          .hash_prefix = hash,
-          .bytes = static_cast<uint32_t>(bytes),
+          .hash_prefix = entry.hash.Prefix64(),
+          .bytes = static_cast<uint32_t>(state_.blocks.NamespaceOf(entry).slot_bytes),
           .kind = TraceKind::kBlockLoad,
           .phase = TracePhase::kEnd,
           .miss = miss,
@@ -114,22 +80,17 @@ void CacheTrace::BlockLoadEnd(EntryIndex index, MissReason miss) {
 void CacheTrace::Move(TraceKind kind, TracePhase phase, EntryIndex index, bool failed,
                       int64_t time_us) {
   const BlockEntry& entry = state_[index];
-  const uint64_t hash = entry.hash.Prefix64();
-  const uint64_t bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
-  FireMove(kind, phase, index.value, hash, bytes, failed);
   Record({.time_us = time_us,
           .id = index.value,
-          .hash_prefix = hash,
-          .bytes = static_cast<uint32_t>(bytes),
+          .hash_prefix = entry.hash.Prefix64(),
+          .bytes = static_cast<uint32_t>(state_.blocks.NamespaceOf(entry).slot_bytes),
           .kind = kind,
           .phase = phase,
           .failed = failed});
 }
 
 void CacheTrace::Evict(const BlockKey& key, Tier tier, DropReason reason) {
-  const uint64_t hash = key.hash.Prefix64();
-  KVT_PROBE4(evict, hash, static_cast<int>(tier), static_cast<int>(reason), key.namespace_id.value);
-  Record({.hash_prefix = hash,
+  Record({.hash_prefix = key.hash.Prefix64(),
           .kind = TraceKind::kEvict,
           .phase = TracePhase::kInstant,
           .tier = tier,

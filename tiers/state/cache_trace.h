@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the parts of the cache tell what they do: as static probes (base/probes.h), and to the
-// tracer, if there is one. Internal to the cache.
+// Where the parts of the cache tell the tracer, if there is one, what they do. Internal to the
+// cache.
 #pragma once
 
 #include <cstdint>
