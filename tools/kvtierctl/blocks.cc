@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <iostream>
 
-#include "base/digest.h"
+#include "tools/kvtierctl/ask.h"
 
 namespace kvtier {
 namespace {
@@ -18,14 +18,6 @@ constexpr size_t kHashDigits = 64;
 // 67 bytes each in the request's text, of which the daemon takes 64 KiB.
 constexpr size_t kHashesPerCall = 800;
 constexpr uint64_t kBlocksPerPortion = 4096;
-
-Result<json::value> Call(const CommandContext& context, const json::object& request) {
-  KVT_ASSIGN_OR_RETURN(const std::string reply, context.CallAdminJson(json::serialize(request)));
-  json::error_code error;
-  json::value document = json::parse(reply, error);
-  if (error) return MakeError(ErrorCode::kCorrupt, "bad_reply", error.message());
-  return document;
-}
 
 Result<std::string> ResolvePrefix(const CommandContext& context, BlockSelection selection,
                                   const std::string& digits) {
@@ -95,7 +87,7 @@ Status ForEachBlock(const CommandContext& context, const BlockSelection& selecti
   while (true) {
     const uint64_t wanted = limit == 0 ? kBlocksPerPortion : limit - seen;
     request["limit"] = std::min(wanted, kBlocksPerPortion);
-    KVT_ASSIGN_OR_RETURN(const json::value document, Call(context, request));
+    KVT_ASSIGN_OR_RETURN(const json::value document, Ask(context, request));
     const JsonView reply(&document);
     std::vector<JsonView> namespaces;
     reply["namespaces"].ForEach(
@@ -140,7 +132,7 @@ Status CallWithHashes(const CommandContext& context, json::object request,
     json::array portion;
     for (size_t i = begin; i < end; ++i) portion.emplace_back(hashes[i]);
     request["hashes"] = std::move(portion);
-    KVT_ASSIGN_OR_RETURN(const json::value reply, Call(context, request));
+    KVT_ASSIGN_OR_RETURN(const json::value reply, Ask(context, request));
     visit(JsonView(&reply));
   }
   return {};

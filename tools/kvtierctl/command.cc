@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "tools/support/json_view.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/support/table.h"
 
 namespace kvtier {
@@ -71,14 +71,20 @@ std::string CommandContext::AdminSocket() const {
   return std::filesystem::exists(sibling, error) ? sibling.string() : socket;
 }
 
-Result<std::string> CommandContext::CallAdmin(std::string_view operation,
-                                              const AdminProgress& progress) const {
-  return CallAdminJson(fmt::format(R"({{"op":"{}"}})", operation), progress);
+Result<boost::json::value> ParseReply(const std::string& reply) {
+  boost::json::error_code error;
+  boost::json::value document = boost::json::parse(reply, error);
+  const JsonView parsed(error ? nullptr : &document);
+  if (parsed["schema"].Text().starts_with("kvtier.")) return document;
+  return MakeError(ErrorCode::kCorrupt, "bad_reply", reply);
 }
 
-Result<std::string> CommandContext::CallAdminJson(const std::string& request,
-                                                  const AdminProgress& progress) const {
-  return kvtier::CallAdmin(AdminSocket(), request, timeout_s * 1000, progress);
+Result<boost::json::value> Ask(const CommandContext& context, const boost::json::object& request,
+                               const AdminProgress& progress) {
+  KVT_ASSIGN_OR_RETURN(const std::string reply,
+                       CallAdmin(context.AdminSocket(), boost::json::serialize(request),
+                                 context.timeout_s * 1000, progress));
+  return ParseReply(reply);
 }
 
 void CommandContext::Print(std::string_view text) const {

@@ -51,11 +51,6 @@ struct CommandContext {
 
   // `admin_socket`; else "admin.sock" beside `socket`; else `socket` itself, if there is none.
   [[nodiscard]] std::string AdminSocket() const;
-  // Sends a request there, which is JSON, or {"op":"<operation>"}.
-  [[nodiscard]] Result<std::string> CallAdminJson(const std::string& request,
-                                                  const AdminProgress& progress = {}) const;
-  [[nodiscard]] Result<std::string> CallAdmin(std::string_view operation,
-                                              const AdminProgress& progress = {}) const;
 
   // Standard output, and with a newline.
   void Print(std::string_view text) const;

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <memory>
 
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/terminal.h"
 
@@ -13,16 +14,6 @@ namespace kvtier {
 namespace {
 
 namespace json = boost::json;
-
-Result<json::object> Ask(const CommandContext& context, std::string_view operation) {
-  KVT_ASSIGN_OR_RETURN(const std::string reply, context.CallAdmin(operation));
-  json::error_code error;
-  json::value document = json::parse(reply, error);
-  if (error || !document.is_object()) {
-    return MakeError(ErrorCode::kCorrupt, "bad_reply", "the daemon's answer is no configuration");
-  }
-  return document.get_object();
-}
 
 // A key to show, and whether its value is not the default.
 struct Key {
@@ -113,8 +104,8 @@ void ShowConfig(bool changed_only, CommandContext* context) {
   if (!config) return context->Fail(config.error());
   const auto defaults = Ask(*context, "config_defaults");
   if (!defaults) return context->Fail(defaults.error());
-  const std::vector<Section> sections = SectionsOf(*config, *defaults);
-  context->Print(context->json ? ToJson(sections, *config)
+  const std::vector<Section> sections = SectionsOf(config->get_object(), defaults->get_object());
+  context->Print(context->json ? ToJson(sections, config->get_object())
                                : ToToml(sections, changed_only, Terminal(stdout)));
 }
 

@@ -19,6 +19,7 @@
 #include "base/units.h"
 #include "base/user_paths.h"
 #include "kvtier/kvtier.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/doctor_checks.h"
 #include "tools/support/json_view.h"
@@ -113,13 +114,6 @@ Check ServiceCheck(const std::string& socket, JsonView status) {
           {}};
 }
 
-boost::json::value AskStatus(const CommandContext& context) {
-  const Result<std::string> reply = context.CallAdmin("status");
-  boost::json::error_code error;
-  boost::json::value document = reply ? boost::json::parse(*reply, error) : boost::json::value();
-  return document.is_object() ? document : boost::json::value();
-}
-
 // Limits of the daemon that runs, which may be another's than this shell's.
 uint64_t LimitFor(JsonView status, std::string_view name, int resource, bool hard) {
   const std::optional<uint64_t> limit =
@@ -129,8 +123,8 @@ uint64_t LimitFor(JsonView status, std::string_view name, int resource, bool har
 
 std::vector<Check> Examine(const DoctorArguments& arguments, const CommandContext& context) {
   const std::filesystem::path root = "/";
-  const boost::json::value document = AskStatus(context);
-  const JsonView status(document.is_object() ? &document : nullptr);
+  const Result<boost::json::value> document = Ask(context, "status");
+  const JsonView status(document ? &*document : nullptr);
   std::vector<Check> checks = {
       DriverCheck(),
       KernelCheck(),

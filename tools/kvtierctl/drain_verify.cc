@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
 #include "tools/support/table.h"
@@ -23,22 +24,15 @@ struct Outcome {
   uint64_t failed = 0;
 };
 
-// Calls `operation`, shows its progress as "VERB ...", and prints the outcome. A reply without the
-// member `required` is none. Ends with `if_failed` if the operation failed for some blocks.
+// Calls `operation`, shows its progress as "VERB ...", and prints the outcome. Ends with
+// `if_failed` if the operation failed for some blocks.
 void RunLongCall(CommandContext* context, std::string_view operation, std::string_view verb,
-                 std::string_view required, const std::function<Outcome(JsonView)>& outcome_of,
-                 ExitCode if_failed) {
-  const auto reply = context->CallAdmin(operation, ShowBlockProgress(std::string(verb)));
+                 const std::function<Outcome(JsonView)>& outcome_of, ExitCode if_failed) {
+  const auto reply = Ask(*context, operation, ShowBlockProgress(std::string(verb)));
   ClearProgress();
   if (!reply) return context->Fail(reply.error());
-  boost::json::error_code error;
-  const boost::json::value document = boost::json::parse(*reply, error);
-  const JsonView result(error ? nullptr : &document);
-  if (!result[required].present()) {
-    return context->Fail({ErrorCode::kCorrupt, "bad_reply", *reply});
-  }
-  const Outcome outcome = outcome_of(result);
-  context->Print(context->json ? *reply : outcome.text);
+  const Outcome outcome = outcome_of(JsonView(&*reply));
+  context->Print(context->json ? boost::json::serialize(*reply) : outcome.text);
   if (outcome.failed > 0) context->exit_code = if_failed;
 }
 
@@ -77,9 +71,8 @@ Outcome VerifyOutcome(JsonView result) {
 void AddDrainCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command =
       app->add_subcommand("drain", "Write every block that should survive a restart to disk.");
-  command->callback([context] {
-    RunLongCall(context, "drain", "written", "left", DrainOutcome, ExitCode::kPartial);
-  });
+  command->callback(
+      [context] { RunLongCall(context, "drain", "written", DrainOutcome, ExitCode::kPartial); });
 }
 
 void AddVerifyCommand(CLI::App* app, CommandContext* context) {
@@ -92,8 +85,8 @@ void AddVerifyCommand(CLI::App* app, CommandContext* context) {
       ->check(CLI::IsMember({"disk", "cold"}))
       ->capture_default_str();
   command->callback([context, tier] {
-    RunLongCall(context, *tier == "cold" ? "verify_cold" : "verify", "verified", "checked",
-                VerifyOutcome, ExitCode::kIntegrity);
+    RunLongCall(context, *tier == "cold" ? "verify_cold" : "verify", "verified", VerifyOutcome,
+                ExitCode::kIntegrity);
   });
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/units.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
 #include "tools/support/table.h"
@@ -116,16 +117,10 @@ void Erase(const EraseArguments& arguments, CommandContext* context) {
                                     {"tenant", arguments.tenant},
                                     {"before_ms", before_ms},
                                     {"without_proof", arguments.without_proof}};
-  const auto reply =
-      context->CallAdminJson(boost::json::serialize(request), [](std::string_view) {});
+  const auto reply = Ask(*context, request, [](std::string_view) {});
   if (!reply) return context->Fail(reply.error());
-  boost::json::error_code error;
-  const boost::json::value document = boost::json::parse(*reply, error);
-  const JsonView result(error ? nullptr : &document);
-  if (!result["blocks"].present()) {
-    return context->Fail({ErrorCode::kCorrupt, "bad_reply", *reply});
-  }
-  context->Print(context->json ? *reply : Describe(result));
+  const JsonView result(&*reply);
+  context->Print(context->json ? boost::json::serialize(*reply) : Describe(result));
   if (result["moving"].Count() > 0) context->exit_code = ExitCode::kPartial;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/units.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/blocks.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
@@ -78,16 +79,11 @@ void Evict(const EvictArguments& arguments, CommandContext* context) {
 
 void ReleaseMemory(bool all, CommandContext* context) {
   const boost::json::object request{{"op", "release_memory"}, {"all", all}};
-  const auto reply = context->CallAdminJson(boost::json::serialize(request));
+  const auto reply = Ask(*context, request);
   if (!reply) return context->Fail(reply.error());
-  boost::json::error_code error;
-  const boost::json::value document = boost::json::parse(*reply, error);
-  const JsonView result(error ? nullptr : &document);
-  if (!result["released"].present()) {
-    return context->Fail({ErrorCode::kCorrupt, "bad_reply", *reply});
-  }
+  const JsonView result(&*reply);
   const uint64_t released = result["released"].Count();
-  context->Print(context->json ? *reply
+  context->Print(context->json ? boost::json::serialize(*reply)
                                : fmt::format("released {} kept {}, {}", FormatCount(released),
                                              released == 1 ? "memory" : "memories",
                                              FormatByteSize(result["bytes"].Count())));

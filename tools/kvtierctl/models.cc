@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
 #include "tools/support/table.h"
@@ -24,17 +25,6 @@ struct ModelArguments {
   std::string tenant;
   std::string model;
 };
-
-// The reply as a document that has `member`.
-Result<json::value> Ask(const json::object& request, std::string_view member,
-                        const CommandContext& context, const AdminProgress& progress = {}) {
-  KVT_ASSIGN_OR_RETURN(const std::string reply,
-                       context.CallAdminJson(json::serialize(request), progress));
-  json::error_code error;
-  json::value document = json::parse(reply, error);
-  if (!error && JsonView(&document)[member].present()) return document;
-  return MakeError(ErrorCode::kCorrupt, "bad_reply", reply);
-}
 
 std::string OwnerOf(JsonView model) {
   const std::string name = model["model_name"].Text();
@@ -63,7 +53,7 @@ void PrintModels(JsonView document) {
 }
 
 void Models(const ModelArguments& arguments, CommandContext* context) {
-  const auto document = Ask({{"op", "models"}, {"tenant", arguments.tenant}}, "models", *context);
+  const auto document = Ask(*context, {{"op", "models"}, {"tenant", arguments.tenant}});
   if (!document) return context->Fail(document.error());
   if (context->json) return context->Print(json::serialize(*document));
   PrintModels(JsonView(&*document));
@@ -86,7 +76,7 @@ json::object ForgetRequest(const ModelArguments& arguments) {
 
 void Forget(const ModelArguments& arguments, CommandContext* context) {
   const Terminal terminal(stderr);
-  const auto document = Ask(ForgetRequest(arguments), "evicted", *context,
+  const auto document = Ask(*context, ForgetRequest(arguments),
                             [&](std::string_view) { terminal.ShowProgress("forgetting blocks"); });
   terminal.ShowProgress("");
   if (!document) return context->Fail(document.error());

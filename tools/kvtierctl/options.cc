@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <boost/json.hpp>
 #include <vector>
 
 #include "base/units.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {
@@ -56,12 +56,7 @@ CLI::Option* AddDeviceOption(CLI::App* command, std::string* target,
 
 Result<uint32_t> FindDevice(const CommandContext& context, const std::string& name) {
   if (name.empty()) return 0;
-  KVT_ASSIGN_OR_RETURN(const std::string reply, context.CallAdmin("status"));
-  boost::json::error_code error;
-  const boost::json::value document = boost::json::parse(reply, error);
-  if (error) {
-    return MakeError(ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status");
-  }
+  KVT_ASSIGN_OR_RETURN(const boost::json::value document, Ask(context, "status"));
   std::vector<std::string> names;
   JsonView(&document)["devices"].ForEach(
       [&names](JsonView device) { names.push_back(NameOf(device)); });

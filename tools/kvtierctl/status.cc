@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/units.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
-#include "tools/support/json_view.h"
 #include "tools/support/short_names.h"
 #include "tools/support/table.h"
 
@@ -365,13 +365,7 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
 
 }  // namespace
 
-Result<std::string> FormatStatus(std::string_view status_json, const Terminal& terminal) {
-  boost::json::error_code error;
-  const boost::json::value document = boost::json::parse(status_json, error);
-  const JsonView status(&document);
-  if (error || !status["schema"].Text().starts_with("kvtier.status/")) {
-    return MakeError(ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status");
-  }
+std::string FormatStatus(JsonView status, const Terminal& terminal) {
   const std::string devices = DeviceTable(status);
   return Heading(status, terminal) + "\n" + TierTable(status) + devices +
          PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
@@ -385,12 +379,10 @@ void AddStatusCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command =
       app->add_subcommand("status", "Show tiers, pools, sessions, and the engines in use.");
   command->callback([context] {
-    const auto status = context->CallAdmin("status");
+    const auto status = Ask(*context, "status");
     if (!status) return context->Fail(status.error());
-    if (context->json) return context->Print(*status);
-    const auto text = FormatStatus(*status, Terminal(stdout));
-    if (!text) return context->Fail(text.error());
-    context->Print(*text);
+    context->Print(context->json ? boost::json::serialize(*status)
+                                 : FormatStatus(JsonView(&*status), Terminal(stdout)));
   });
 }
 

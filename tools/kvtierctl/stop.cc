@@ -13,6 +13,7 @@
 #include "base/posix.h"
 #include "base/user_paths.h"
 #include "daemon/keeper/keeper_link.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
 
@@ -72,11 +73,10 @@ void Stop(bool release, bool named, CommandContext* context) {
   StopProgress progress;
   const boost::json::object request{{"op", "stop"}, {"release", release}};
   const auto reply =
-      context->CallAdminJson(boost::json::serialize(request),
-                             [&progress](std::string_view json) { progress.OnMessage(json); });
+      Ask(*context, request, [&progress](std::string_view json) { progress.OnMessage(json); });
   ClearProgress();
   // The daemon does not reply: its end ends the connection.
-  const Error error = reply ? Error{ErrorCode::kCorrupt, "bad_reply", *reply} : reply.error();
+  const Error error = reply ? Error{ErrorCode::kCorrupt, "bad_reply", {}} : reply.error();
   bool stopped = progress.begun() && error.code == ErrorCode::kUnavailable;
   if (stopped && progress.process() >= 0 && !WaitForProcess(progress.process())) {
     return context->Fail({ErrorCode::kTimeout, "not_stopped", "the daemon has not ended yet"});

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/status.h"
 #include "tools/support/json_view.h"
@@ -132,22 +133,17 @@ class Watcher {
 
   // Shows the status as it is now. False if it cannot be had; the context then says why.
   bool Show() {
-    const auto reply = context_.CallAdmin("status");
-    if (!reply) {
-      context_.Fail(reply.error());
+    Result<json::value> now = Ask(context_, "status");
+    if (!now) {
+      context_.Fail(now.error());
       return false;
     }
-    json::error_code error;
-    json::value now = json::parse(*reply, error);
-    const auto text = FormatStatus(*reply, terminal_);
-    if (!text || error) {
-      context_.Fail({ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status"});
-      return false;
-    }
-    const Rates rates = before_ ? RatesBetween(JsonView(&*before_), JsonView(&now)) : Rates();
-    Print(context_.json ? RatesJson(rates, now) + "\n"
-                        : FitRows(*text, RatesText(rates), terminal_.Rows()));
-    before_ = std::move(now);
+    const JsonView status(&*now);
+    const Rates rates = before_ ? RatesBetween(JsonView(&*before_), status) : Rates();
+    Print(context_.json
+              ? RatesJson(rates, *now) + "\n"
+              : FitRows(FormatStatus(status, terminal_), RatesText(rates), terminal_.Rows()));
+    before_ = *std::move(now);
     return true;
   }
 

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/posix.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/otlp_trace.h"
 #include "tools/kvtierctl/trace_document.h"
@@ -36,16 +37,6 @@ struct Fetched {
   uint64_t spans = 0;
   uint64_t lost = 0;
 };
-
-Result<json::value> Ask(const CommandContext& context, const json::object& request) {
-  KVT_ASSIGN_OR_RETURN(const std::string text, context.CallAdminJson(json::serialize(request)));
-  json::error_code error;
-  json::value reply = json::parse(text, error);
-  if (error || !JsonView(&reply)["cursor"].present()) {
-    return MakeError(ErrorCode::kCorrupt, "bad_reply", "the daemon's answer is no trace");
-  }
-  return reply;
-}
 
 // Everything up to the moment of the first portion: the daemon goes on recording meanwhile.
 Result<Fetched> Fetch(const TraceArguments& arguments, const CommandContext& context) {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/units.h"
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
 #include "tools/support/table.h"
@@ -71,22 +72,17 @@ std::string PinTable(JsonView rows) {
 }
 
 void Usage(const std::string& tenant, CommandContext* context) {
-  const auto reply = context->CallAdmin("status");
+  const auto reply = Ask(*context, "status");
   if (!reply) return context->Fail(reply.error());
-  json::error_code error;
-  const json::value status = json::parse(*reply, error);
-  const JsonView all = JsonView(&status)["usage"];
-  if (error || !all.present()) {
-    const auto bad = MakeError(ErrorCode::kCorrupt, "bad_reply", *reply);
-    return context->Fail(bad.value());
-  }
+  const JsonView status(&*reply);
+  const JsonView all = status["usage"];
   const json::value rows = ChosenRows(all, tenant);
   if (rows.as_array().empty() && !tenant.empty()) {
     const auto unknown = MakeError(ErrorCode::kNotFound, "unknown_tenant",
                                    fmt::format("\"{}\" has had nothing since the start", tenant));
     return context->Fail(unknown.value());
   }
-  const double uptime_s = JsonView(&status)["uptime_s"].Number();
+  const double uptime_s = status["uptime_s"].Number();
   if (context->json) {
     return context->Print(json::serialize(
         json::object{{"schema", "kvtier.usage/1"}, {"uptime_s", uptime_s}, {"tenants", rows}}));

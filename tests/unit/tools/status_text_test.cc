@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/status.h"
 
 namespace kvtier {
@@ -31,9 +32,8 @@ constexpr std::string_view kStatus = R"json({
             "disk_read_errors": 0, "loads_without_counter": 0, "slots_quarantined": 0}})json";
 
 std::string Format(std::string_view json) {
-  const auto text = FormatStatus(json, Terminal(stdout));
-  EXPECT_TRUE(text);
-  return text ? *text : std::string();
+  const boost::json::value status = boost::json::parse(json);
+  return FormatStatus(JsonView(&status), Terminal(stdout));
 }
 
 TEST(StatusTextTest, ShowsStateTiersPoolsAndHitRate) {
@@ -245,11 +245,12 @@ TEST(StatusTextTest, AbsentMembersReadAsNothing) {
   EXPECT_NE(text.find("sessions 0"), std::string::npos) << text;
 }
 
-TEST(StatusTextTest, AnythingElseThanAStatusIsRefused) {
+TEST(ReplyTest, AnythingElseThanADocumentOfTheDaemonIsRefused) {
+  EXPECT_TRUE(ParseReply(std::string(kStatus)));
   for (const char* json : {"", "[]", "{", R"({"schema": "other/1"})", R"({"schema": 5})"}) {
-    const auto text = FormatStatus(json, Terminal(stdout));
-    ASSERT_FALSE(text) << json;
-    EXPECT_EQ(text.error().reason, "bad_status");
+    const auto reply = ParseReply(json);
+    ASSERT_FALSE(reply) << json;
+    EXPECT_EQ(reply.error().reason, "bad_reply");
   }
 }
 
