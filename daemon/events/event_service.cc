@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/events/event_service.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
+#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,15 +34,10 @@ std::string OwnerOf(int socket) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof(address);
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return {};
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (address.ss_family == AF_INET) {
-    const auto& four = reinterpret_cast<const sockaddr_in&>(address);
-    ::inet_ntop(AF_INET, &four.sin_addr, text.data(), text.size());
-    return text.data();
-  }
-  if (address.ss_family == AF_INET6) {
-    const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
-    ::inet_ntop(AF_INET6, &six.sin6_addr, text.data(), text.size());
+  std::array<char, NI_MAXHOST> text{};
+  if (address.ss_family != AF_UNIX &&
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, text.data(), text.size(),
+                    nullptr, 0, NI_NUMERICHOST) == 0) {
     return text.data();
   }
   ucred process{};
@@ -86,16 +80,16 @@ Status EventService::Open(const std::string& endpoint, Socket* socket) {
   auto accepted = [this, socket](UniqueFd connection) { Accept(socket, std::move(connection)); };
   socket->endpoint = endpoint;
   if (!parsed.path.empty()) {
-    KVT_ASSIGN_OR_RETURN(socket->unix_socket,
+    KVT_ASSIGN_OR_RETURN(socket->acceptor,
                          Acceptor::Listen(loop_, log_, parsed.path, kSocketMode,
                                           /*descriptors=*/false, std::move(accepted)));
     return {};
   }
-  KVT_ASSIGN_OR_RETURN(socket->tcp,
-                       TcpAcceptor::Listen(loop_, parsed.address, std::move(accepted)));
+  KVT_ASSIGN_OR_RETURN(socket->acceptor,
+                       Acceptor::ListenOnPort(loop_, log_, parsed.address, std::move(accepted)));
   if (parsed.address.port == 0) {
     socket->endpoint =
-        fmt::format("{}{}", endpoint.substr(0, endpoint.rfind(':') + 1), socket->tcp->port());
+        fmt::format("{}{}", endpoint.substr(0, endpoint.rfind(':') + 1), socket->acceptor->port());
   }
   return {};
 }

@@ -17,7 +17,6 @@
 #include "daemon/config/endpoints.h"
 #include "daemon/events/event_report.h"
 #include "daemon/events/event_stream.h"
-#include "daemon/events/tcp_acceptor.h"
 #include "daemon/net/acceptor.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
@@ -66,8 +65,7 @@ class EventService final : public EventReportSource {
   struct Socket {
     EventPeerRole role;
     std::string endpoint;
-    std::unique_ptr<TcpAcceptor> tcp;
-    std::unique_ptr<Acceptor> unix_socket;
+    std::unique_ptr<Acceptor> acceptor;
     std::list<Connected> peers;
   };
 

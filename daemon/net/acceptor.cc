@@ -2,6 +2,9 @@
 #include "daemon/net/acceptor.h"
 
 #include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -12,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/c_pointer.h"
 #include "base/posix.h"
 #include "daemon/net/descriptor_kind.h"
 #include "daemon/net/linger_breaker.h"
@@ -46,10 +50,35 @@ Result<sockaddr_un> AddressOf(const std::string& path) {
   return address;
 }
 
+void Set(int socket, int level, int option, int value) {
+  // A failure leaves a socket that works.
+  (void)::setsockopt(socket, level, option, &value, sizeof(value));
+}
+
+// A peer whose machine is gone says nothing: the kernel has to find out.
+void PrepareTcp(int connection) {
+  Set(connection, IPPROTO_TCP, TCP_NODELAY, 1);
+  Set(connection, SOL_SOCKET, SO_KEEPALIVE, 1);
+  Set(connection, IPPROTO_TCP, TCP_KEEPIDLE, 15);
+  Set(connection, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  Set(connection, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+// REQUIRES: the host is a literal, as ParseListenAddress gives it.
+CPointer<addrinfo, ::freeaddrinfo> AddressOf(const ListenAddress& address) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(address.port);
+  KVT_CHECK(::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) == 0);
+  return CPointer<addrinfo, ::freeaddrinfo>(found);
+}
+
 // Close-on-exec, because the daemon's children must not keep its sockets; non-blocking, because the
 // loop must never wait for a peer.
-UniqueFd NewSocket() {
-  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+UniqueFd NewSocket(int family) {
+  return UniqueFd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 // Whether a process listens there, or another error than the refusal that proves that none does.
@@ -58,7 +87,7 @@ UniqueFd NewSocket() {
 Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
   const auto give_up = std::chrono::steady_clock::now() + kListenerPatience;
   while (true) {
-    const UniqueFd probe = NewSocket();
+    const UniqueFd probe = NewSocket(AF_UNIX);
     if (!probe.valid()) return SystemError("socket for", path);
     const auto* const to = reinterpret_cast<const sockaddr*>(&address);
     if (::connect(probe.get(), to, sizeof(address)) != 0 && errno == ECONNREFUSED) return false;
@@ -95,7 +124,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
                                                    std::function<void(UniqueFd)> accepted) {
   KVT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   KVT_RETURN_IF_ERROR(RemoveStale(path, address));
-  UniqueFd socket = NewSocket();
+  UniqueFd socket = NewSocket(AF_UNIX);
   if (!socket.valid()) return SystemError("socket for", path);
   // The file gets the socket's mode less the umask, so that it is never open to more than meant.
   if (::fchmod(socket.get(), mode) != 0) return SystemError("fchmod", path);
@@ -108,6 +137,30 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
   if (::listen(socket.get(), kBacklog) != 0) return SystemError("listen", path);
   return std::unique_ptr<Acceptor>(
       new Acceptor(loop, log, path, std::move(socket), descriptors, std::move(accepted)));
+}
+
+Result<std::unique_ptr<Acceptor>> Acceptor::ListenOnPort(EventLoop* loop, Log* log,
+                                                         const ListenAddress& address,
+                                                         std::function<void(UniqueFd)> accepted) {
+  const auto found = AddressOf(address);
+  UniqueFd socket = NewSocket(found->ai_family);
+  // Connections of an earlier daemon that are still being closed must not hold up this one.
+  if (socket.valid()) Set(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (!socket.valid() || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    return SystemError("listening on", fmt::format("{}:{}", address.host, address.port));
+  }
+  return std::unique_ptr<Acceptor>(
+      new Acceptor(loop, log, {}, std::move(socket), /*descriptors=*/true, std::move(accepted)));
+}
+
+uint16_t Acceptor::port() const {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof(storage);
+  if (::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return 0;
+  sockaddr_in four;  // the port stands at the same place for both families
+  std::memcpy(&four, &storage, sizeof(four));
+  return ntohs(four.sin_port);
 }
 
 Acceptor::Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket, bool descriptors,
@@ -123,7 +176,7 @@ Acceptor::Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket,
 }
 
 Acceptor::~Acceptor() {
-  ::unlink(path_.c_str());
+  if (!path_.empty()) ::unlink(path_.c_str());
   // Connections that were not accepted go with the socket, and what they have sent with them.
   watch_.reset();
   const LingerBreaker breaker;
@@ -139,6 +192,7 @@ void Acceptor::AcceptAll() {
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (connection.valid()) {
       if (!descriptors_) PassDescriptors(connection.get(), false);
+      if (path_.empty()) PrepareTcp(connection.get());
       accepted_(std::move(connection));
       continue;
     }
@@ -146,7 +200,8 @@ void Acceptor::AcceptAll() {
     // accepts.
     if (errno == ECONNABORTED || errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-    log_->Warning("server.accept_failed", "{}: {}", path_, std::strerror(errno));
+    log_->Warning("server.accept_failed", "{}: {}", path_.empty() ? "TCP" : path_,
+                  std::strerror(errno));
     retry_.Start(kAcceptRetryMs, [this] { Wait(); });
     return;
   }

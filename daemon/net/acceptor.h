@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listens on a Unix stream socket.
+// Listens on a path of the file system, by a Unix stream socket, or on a TCP port.
 //
-// A path in the file system is the address. The lock of the disk directory, not this socket, keeps
-// two daemons from using one disk; the socket only notices a live listener and refuses to replace
-// it.
+// The lock of the disk directory, not the socket at a path, keeps two daemons from using one disk;
+// the socket only notices a live listener and refuses to replace it.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +15,7 @@
 
 #include "base/posix.h"
 #include "base/result.h"
+#include "daemon/config/endpoints.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 
@@ -34,11 +35,19 @@ class Acceptor {
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(
       EventLoop* loop, Log* log, const std::string& path, mode_t mode, bool descriptors,
       std::function<void(UniqueFd)> accepted);
+  // The same on a port. The kernel ends a connection when its peer has been silent for half a
+  // minute. Errors: kIoError by errno name.
+  [[nodiscard]] static Result<std::unique_ptr<Acceptor>> ListenOnPort(
+      EventLoop* loop, Log* log, const ListenAddress& address,
+      std::function<void(UniqueFd)> accepted);
   // Removes the socket's file, so that clients that come later get ENOENT and not a refused
   // connection.
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
+
+  // Also where the kernel chose it. REQUIRES: made by ListenOnPort.
+  [[nodiscard]] uint16_t port() const;
 
  private:
   Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket, bool descriptors,
@@ -48,7 +57,7 @@ class Acceptor {
   void AcceptAll();
 
   Log* const log_;
-  const std::string path_;
+  const std::string path_;  // empty: a port
   UniqueFd socket_;
   const bool descriptors_;
   const std::function<void(UniqueFd)> accepted_;
