@@ -249,12 +249,10 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
   const std::string& op = request.op;
   Cache* const cache = env_.basics.cache;
   if (op == "status") return answer(StatusJson(*env_.metrics));
-  if (op == "stats") return answer(StatsJson(*env_.metrics));
   if (op == "config") return answer(ConfigJson(*env_.config));
   if (op == "config_defaults") return answer(ConfigJson(Config{.tenants = {TenantConfig{}}}));
   if (op == "inspect")
     return answer(InspectBlock(*cache, *env_.models, *env_.basics.clock, request));
-  if (op == "lookup") return answer(LookUpBlocks(*cache, *env_.models, request));
   if (op == "pin") return answer(PinBlocks(cache, *env_.models, request));
   if (op == "release_memory") return answer(ReleaseMemory(env_.kept_memories, request.all));
   return false;
@@ -283,8 +281,8 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   if (op == "settle") return std::make_unique<Settle>(env_.basics, call, request.timeout_ms);
   return MakeError(
       ErrorCode::kInvalidArgument, "unknown_op",
-      fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "
-                  "inspect, lookup, pin, release_memory, evict, models, forget, erase, ls, trace, "
+      fmt::format("\"{}\" is not one of status, config, config_defaults, "
+                  "inspect, pin, release_memory, evict, models, forget, erase, ls, trace, "
                   "verify, drain, settle, stop",
                   op));
 }

@@ -2,11 +2,9 @@
 // The operations of the admin socket.
 //
 //   {"op":"status"}                    all of metrics/status_json.h
-//   {"op":"stats"}                     the counters alone
 //   {"op":"config"}                    the configuration in effect
 //   {"op":"config_defaults"}           the configuration without a file
 //   {"op":"inspect","hashes":[H]}      one block, and why it was last dropped and missed
-//   {"op":"lookup","hashes":[H,...]}   which tiers hold them
 //   {"op":"pin","hashes":[H,...],"ttl_ms":3600000}  keeps them; 0 lets go of them
 //   {"op":"evict","hashes":[H,...]}    forgets them, durably
 //   {"op":"models"}                    the models that blocks are of, with their epochs
@@ -102,10 +100,6 @@ class AdminOperations {
 // as noted.
 [[nodiscard]] Result<std::string> InspectBlock(const Cache& cache, const ModelRegistry& models,
                                                const Clock& clock, const AdminRequestBody& request);
-// kNotFound "unknown_namespace" when no block of such a tenant and model was ever cached;
-// kInvalidArgument "ambiguous_namespace" when several fit.
-[[nodiscard]] Result<std::string> LookUpBlocks(const Cache& cache, const ModelRegistry& models,
-                                               const AdminRequestBody& request);
 // kLimitExceeded "pin_limit". A time of 0 unpins.
 [[nodiscard]] Result<std::string> PinBlocks(Cache* cache, const ModelRegistry& models,
                                             const AdminRequestBody& request);

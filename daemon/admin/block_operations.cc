@@ -187,36 +187,6 @@ Result<std::string> InspectBlock(const Cache& cache, const ModelRegistry& models
                                       {"blocks", std::move(found)}});
 }
 
-Result<std::string> LookUpBlocks(const Cache& cache, const ModelRegistry& models,
-                                 const AdminRequestBody& request) {
-  KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  const std::vector<NamespaceId> ids = NamespacesOf(cache, models, request);
-  const std::vector<NamespaceIdentity> namespaces = cache.Namespaces();
-  if (ids.empty()) {
-    return MakeError(ErrorCode::kNotFound, "unknown_namespace",
-                     "no blocks of such a tenant and model are known");
-  }
-  // A reply has one list of tiers; several namespaces would need several, and the caller could not
-  // tell which is meant.
-  if (ids.size() > 1) {
-    std::string names;
-    for (const NamespaceId id : ids) {
-      names += fmt::format("{}{}/{:.12}", names.empty() ? "" : ", ", namespaces[id.value].tenant,
-                           namespaces[id.value].model.Hex());
-    }
-    return MakeError(ErrorCode::kInvalidArgument, "ambiguous_namespace",
-                     "name the tenant and the model; there are " + names);
-  }
-  json::array presence;
-  for (const BlockPresence& block : cache.Lookup(ids.front(), request.hashes)) {
-    presence.push_back(TierNames(block));
-  }
-  json::object reply = NamespaceJson(models, namespaces[ids.front().value]);
-  reply["schema"] = "kvtier.lookup/1";
-  reply["tiers"] = std::move(presence);
-  return json::serialize(reply);
-}
-
 Result<std::string> PinBlocks(Cache* cache, const ModelRegistry& models,
                               const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));

@@ -311,11 +311,4 @@ std::string StatusJson(const MetricsSources& sources) {
   return json::serialize(status);
 }
 
-std::string StatsJson(const MetricsSources& sources) {
-  const MetricsSnapshot snapshot = TakeMetricsSnapshot(sources);
-  json::object status{{"stats", {{"server", RefusalsStatus(snapshot.server)}}}};
-  AddMetrics(snapshot, &MetricRow::status, &status);
-  return json::serialize(json::object{{"schema", kStatsSchema}, {"stats", status["stats"]}});
-}
-
 }  // namespace kvtier

@@ -15,13 +15,10 @@
 namespace kvtier {
 
 inline constexpr std::string_view kStatusSchema = "kvtier.status/1";
-inline constexpr std::string_view kStatsSchema = "kvtier.stats/1";
 inline constexpr std::string_view kLiveSchema = "kvtier.live/1";
 
 // For root and the daemon's own user: names sessions with their processes. Event loop only.
 [[nodiscard]] std::string StatusJson(const MetricsSources& sources);
-// {"schema":"kvtier.stats/1","stats":{...}}: the counters alone, as in the status. Event loop only.
-[[nodiscard]] std::string StatsJson(const MetricsSources& sources);
 
 // Tells less than the status, without processes and users: every process of this machine may read
 // it. Any thread; `loop_silent_seconds` is what that thread knows of the loop.

@@ -80,28 +80,10 @@ TEST_F(BlocksTest, InspectTellsWhyABlockIsGone) {
   EXPECT_NE(shown.output.find("an administrator evicted it"), std::string::npos);
 }
 
-TEST_F(BlocksTest, LookupTellsThePrefix) {
-  EXPECT_EQ(Ctl({"evict", Hash(2)}).exit_code, 0);
-  const ProgramResult some = CtlReading(
-      Hash(0) + "\n" + Hash(1) + "\n" + Hash(2) + "\n" + Hash(3) + "\n", "lookup - --json");
-  EXPECT_EQ(some.exit_code, 8) << some.errors;
-  EXPECT_EQ(Json(some).at("cached"), 3);
-  EXPECT_EQ(Json(some).at("prefix"), 2);
-  EXPECT_EQ(Ctl({"lookup", Hash(0)}).exit_code, 0);
-  EXPECT_EQ(Ctl({"lookup", Hash(2)}).exit_code, 4);
-  EXPECT_EQ(Ctl({"lookup"}).exit_code, 2);
-}
-
-TEST_F(BlocksTest, LookupHashesTokensAsEnginesDo) {
-  const ProgramResult looked = CtlReading("[1, 2, 3, 4, 5]", "lookup --tokens - --block-tokens 4");
-  EXPECT_EQ(looked.exit_code, 4) << looked.errors;
-  // SHA-256 over the CBOR of the root of the default seed and the four tokens.
-  EXPECT_NE(looked.output.find("58d0879dff3800f65f8c5fd449d73048c0f7699dd238a03b84b146b151d55111"),
-            std::string::npos)
-      << looked.output;
-  EXPECT_EQ(CtlReading("1 2 three", "lookup --tokens -").exit_code, 2);
-  EXPECT_EQ(CtlReading("1 2 3", "lookup --tokens -").exit_code, 2);
-  EXPECT_EQ(Ctl({"lookup", "--tokens", directory() + "/absent"}).exit_code, 4);
+TEST_F(BlocksTest, HashesAreReadFromStandardInput) {
+  const ProgramResult evicted = CtlReading(Hash(0) + "\n" + Hash(1) + "\n", "evict - --json");
+  EXPECT_EQ(evicted.exit_code, 0) << evicted.errors;
+  EXPECT_EQ(Json(evicted).at("evicted"), 2);
 }
 
 TEST_F(BlocksTest, PinnedBlocksOutliveAnEviction) {

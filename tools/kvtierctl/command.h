@@ -87,7 +87,6 @@ void AddStatusCommand(CLI::App* app, CommandContext* context);
 void AddTopCommand(CLI::App* app, CommandContext* context);
 void AddLsCommand(CLI::App* app, CommandContext* context);
 void AddInspectCommand(CLI::App* app, CommandContext* context);
-void AddLookupCommand(CLI::App* app, CommandContext* context);
 void AddPinCommand(CLI::App* app, CommandContext* context);
 void AddUnpinCommand(CLI::App* app, CommandContext* context);
 void AddEvictCommand(CLI::App* app, CommandContext* context);

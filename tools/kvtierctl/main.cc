@@ -65,12 +65,12 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   app->require_subcommand(1);
   app->fallthrough();
   for (const auto add :
-       {AddStatusCommand,        AddTopCommand,    AddLsCommand,     AddInspectCommand,
-        AddLookupCommand,        AddPinCommand,    AddUnpinCommand,  AddEvictCommand,
-        AddUsageCommand,         AddModelsCommand, AddForgetCommand, AddEraseCommand,
-        AddReleaseMemoryCommand, AddDrainCommand,  AddStopCommand,   AddVerifyCommand,
-        AddFsckCommand,          AddTraceCommand,  AddConfigCommand, AddSizeCommand,
-        AddDoctorCommand,        AddBenchCommand,  AddReplayCommand}) {
+       {AddStatusCommand, AddTopCommand,    AddLsCommand,     AddInspectCommand,
+        AddPinCommand,    AddUnpinCommand,  AddEvictCommand,  AddUsageCommand,
+        AddModelsCommand, AddForgetCommand, AddEraseCommand,  AddReleaseMemoryCommand,
+        AddDrainCommand,  AddStopCommand,   AddVerifyCommand, AddFsckCommand,
+        AddTraceCommand,  AddConfigCommand, AddSizeCommand,   AddDoctorCommand,
+        AddBenchCommand,  AddReplayCommand}) {
     add(app.get(), context);
   }
   // Last: commands without a footer would take this one.

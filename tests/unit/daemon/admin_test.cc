@@ -117,10 +117,6 @@ TEST_F(Admin, ConfigShowsWhatIsInEffect) {
   EXPECT_EQ(config.at("kernels").at("enabled"), true);
 }
 
-TEST_F(Admin, StatsAreTheCountersAlone) {
-  EXPECT_EQ(Ask(R"({"op":"stats"})").at("stats").at("acquires"), 0);
-}
-
 TEST_F(Admin, DrainPersistsAndVerifyChecks) {
   WireClient client(daemon_.socket());
   const PoolId pool = client.Attach().pool;
@@ -222,17 +218,6 @@ TEST_F(Admin, InspectTellsOfABlockAndOfWhyItWasMissed) {
                   .at("blocks")
                   .as_array()
                   .empty());
-}
-
-TEST_F(Admin, LookupAnswersForEachHash) {
-  EXPECT_EQ(ErrorOf(R"({"op":"lookup","hashes":)" + Quoted(Hashes(0, 1)) + "}"),
-            "unknown_namespace");
-  WireClient client(daemon_.socket());
-  (void)Fill(&client, client.Attach().pool, Hashes(0, 2));
-  const json::value reply = Ask(R"({"op":"lookup","hashes":)" + Quoted(Hashes(0, 3)) + "}");
-  ASSERT_EQ(reply.at("tiers").as_array().size(), 3u);
-  EXPECT_EQ(reply.at("tiers").at(0).at(0), "pool");
-  EXPECT_TRUE(reply.at("tiers").at(2).as_array().empty());
 }
 
 TEST_F(Admin, PinnedBlocksAreEvictedOnlyWhenUnpinned) {
@@ -378,7 +363,7 @@ TEST_F(Admin, BadBlockRequestsAreRefused) {
        {R"({"op":"ls","tier":"attic"})", R"({"op":"ls","limit":0})", R"({"op":"ls","limit":8193})",
         R"({"op":"ls","cursor":-1})", R"({"op":"ls","prefix":"xyz"})", R"({"op":"inspect"})",
         R"({"op":"inspect","hashes":["12"]})", R"({"op":"inspect","hashes":"12"})",
-        R"({"op":"lookup","hashes":[3]})", R"({"op":"evict","hashes":[]})",
+        R"({"op":"pin","hashes":[3]})", R"({"op":"evict","hashes":[]})",
         R"({"op":"pin","hashes":[],"ttl_ms":1})"}) {
     EXPECT_EQ(ErrorOf(request), "bad_request") << request;
   }
