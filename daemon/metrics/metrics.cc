@@ -278,8 +278,7 @@ constexpr MetricRow kTierRows[] = {
      "unpersisted_blocks", "", ReadGauge<&CacheGauges::unpersisted_blocks>},
     {kGauge, "kvtier_unusable_blocks",
      "Blocks right behind one that no tier holds: they cannot be hit, and are dropped with all "
-     "that "
-     "follows unless it comes back soon.",
+     "that follows unless it comes back soon.",
      "unusable_blocks.{}", "",
      [](From from, Family family) { AddPerTier(family, from.snapshot.gauges.unusable_blocks); }},
     {kGauge, "kvtier_pinned_blocks", "Blocks pinned.", "pinned_blocks", "",

@@ -56,25 +56,25 @@ scrape_configs:
     static_configs: [{targets: ["gpu-17:9400", "gpu-18:9400"]}]
 ```
 
-`tools/monitoring/` (`/usr/share/doc/kvtierd/monitoring` where the package is installed) holds the alert rules (what to do about each stands [below](#alerts)) and a
-dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
+`tools/monitoring/` (`/usr/share/doc/kvtierd/monitoring` where the package is installed) holds the alert rules
+(what to do about each stands [below](#alerts)) and a dashboard for Grafana (`kvtier-dashboard.json`:
+Dashboards, Import).
 
-All series exist from the start, but for those of [models](#models) and of tenants without quotas, which begin with a model's
-registration. Labels
-take values of fixed lists, and tenants; clients do not appear. The first 16 models of each tenant
-have series of their own, by name, which all ranks and revisions share; the rest is one
-series without the label `model`. Readers of the page learn these names. Hits and misses sum up, in blocks and in tokens: `asked` is `hit`
-over all tiers plus `missed` and `declined`. The last column says where the same figure stands in the JSON of
-`kvtierctl status`: {} is a label, [] a position, and of {a,b} each has its own. Blocks of an acquire that has to load are counted when the load ends. A
-scrape copies counters and sizes on the event loop and walks no blocks; the page is rendered on
-another thread, which goes on answering, with old figures and a growing
-`kvtier_loop_silence_seconds`, should the loop hang.
+All series exist from the start, but for those of [models](#models) and of tenants without quotas, which begin
+with a model's registration. Labels take values of fixed lists, and tenants; clients do not appear. The first
+16 models of each tenant have series of their own, by name, which all ranks and revisions share; the rest is
+one series without the label `model`. Readers of the page learn these names. Hits and misses sum up, in blocks
+and in tokens: `asked` is `hit` over all tiers plus `missed` and `declined`. The last column says where the
+same figure stands in the JSON of `kvtierctl status`: {} is a label, [] a position, and of {a,b} each has its
+own. Blocks of an acquire that has to load are counted when the load ends. A scrape copies counters and sizes
+on the event loop and walks no blocks; the page is rendered on another thread, which goes on answering, with
+old figures and a growing `kvtier_loop_silence_seconds`, should the loop hang.
 
 Two counters say whether more space would help: the blocks missed, and the compulsory misses
-(`kvtier_compulsory_missed_blocks_total`), which even an infinite cache would have had; what lies
-between them are capacity misses: blocks that were here and are gone. The estimate samples hashes in the manner of
-[SHARDS](https://www.usenix.org/conference/fast15/technical-sessions/presentation/waldspurger) and
-is exact below 65,536 blocks.
+(`kvtier_compulsory_missed_blocks_total`), which even an infinite cache would have had; what lies between them
+are capacity misses: blocks that were here and are gone. The estimate samples hashes in the manner of
+[SHARDS](https://www.usenix.org/conference/fast15/technical-sessions/presentation/waldspurger) and is exact
+below 65,536 blocks.
 
 This page is written by `kvtierd --print-metrics-reference`.
 )";
