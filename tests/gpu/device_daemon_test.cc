@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole daemon whose pool is on a GPU, and clients that are processes of their own.
+// A whole daemon whose pool is on a GPU, and clients in other processes.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -66,7 +66,6 @@ class DeviceDaemonTest : public GpuDaemonFixture {
             trace,
             "--clients",
             "4",
-            "--processes",
             "--block-bytes",
             "64KiB"};
   }
@@ -155,7 +154,6 @@ TEST_F(DeviceDaemonTest, KilledClientsLeakNothing) {
   const int kills = asked == nullptr ? 5 : std::atoi(asked);
   StartDaemon();
   std::vector<std::string> arguments = ReplayCommand(WriteTrace(100'000));
-  std::erase(arguments, "--processes");
   std::mt19937_64 random(1);
   for (int kill = 1; kill <= kills && !HasFailure(); ++kill) {
     const pid_t victim = ::fork();

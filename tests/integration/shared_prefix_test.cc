@@ -13,8 +13,6 @@
 namespace kvtier {
 namespace {
 
-constexpr size_t kBlocks = 20;
-
 class SharedPrefixTest : public DaemonTest {
  protected:
   // Runs the example engine in a process of its own and returns the lines that it prints, which
@@ -28,25 +26,6 @@ class SharedPrefixTest : public DaemonTest {
             result.output.substr(std::min(end, result.output.size()))};
   }
 };
-
-TEST_F(SharedPrefixTest, WhatOneProcessComputedAnotherFindsInThePool) {
-  StartDaemon();
-  Trace trace;
-  trace.block_tokens = kTestBlockTokens;
-  trace.streams = 1;
-  trace.requests = {Prompt("shared", kBlocks)};
-  ReplayOptions options;
-  options.target.socket = daemon().socket();
-  options.target.block_bytes = kTestBlockBytes;
-  options.processes = true;
-  const auto first = Replay(trace, options);
-  ASSERT_TRUE(first) << first.error().ToString();
-  EXPECT_EQ(first->blocks.miss, kBlocks);
-
-  const ReplayReport second = Play(Prompt("shared", kBlocks));
-  EXPECT_EQ(second.blocks.hit[static_cast<int>(Tier::kPool)], kBlocks);
-  EXPECT_EQ(second.wrong_blocks, 0u);
-}
 
 TEST_F(SharedPrefixTest, SecondEngineContinuesWhatTheFirstComputed) {
   StartDaemon();

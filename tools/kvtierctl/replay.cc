@@ -24,7 +24,6 @@ struct ReplayArguments {
   std::vector<std::string> traces;
   TraceFormat format = TraceFormat::kAuto;
   uint32_t clients = 1;
-  bool processes = false;
   double speed = 0;  // 0: as fast as possible
   uint64_t block_bytes = 64 * kKiB;
   uint64_t limit = 0;
@@ -86,7 +85,6 @@ Result<ReplayReport> RunReplay(const ReplayArguments& arguments, const CommandCo
   KVT_ASSIGN_OR_RETURN(const Trace trace, LoadTraces(arguments));
   ReplayOptions options;
   options.clients = arguments.clients;
-  options.processes = arguments.processes;
   options.speed = arguments.speed;
   options.target.block_bytes = arguments.block_bytes;
   options.target.socket = context.socket;
@@ -198,8 +196,6 @@ void AddClientOptions(CLI::App* command, ReplayArguments* arguments) {
       ->check(CLI::Range(1, 1024))
       ->type_name("N")
       ->capture_default_str();
-  command->add_flag("--processes", arguments->processes,
-                    "Each client is a process instead of a thread.");
   command->add_flag("--settle", arguments->settle,
                     "Let the daemon come to rest after each step of a request.");
   AddSizeOption(command, "--block-bytes", &arguments->block_bytes, "Bytes of one block.");

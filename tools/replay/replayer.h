@@ -15,13 +15,11 @@ namespace kvtier {
 struct ReplayOptions {
   ReplayTarget target;
   uint32_t clients = 1;
-  // Each client is a process of its own instead of a thread.
-  bool processes = false;
   // Requests arrive `speed` times as fast as in the trace; 0: each follows at once on the one
   // before.
   double speed = 0;
   // Called with the requests that all clients have played so far, and with all that there are: ten
-  // times a second at most, and at the end. By a thread or process of any client. May be empty.
+  // times a second at most, and at the end. By a thread of any client. May be empty.
   std::function<void(uint64_t played, uint64_t requests)> on_progress;
 };
 

@@ -4,10 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-
-#include "base/bytes.h"
 
 namespace kvtier {
 namespace {
@@ -15,31 +12,6 @@ namespace {
 std::string ToJson(const HitCounts& counts) {
   return fmt::format(R"({{"asked":{},"pool":{},"host":{},"disk":{},"miss":{}}})", counts.asked,
                      counts.hit[0], counts.hit[1], counts.hit[2], counts.miss);
-}
-
-// Visits every field that crosses the pipe, in one order for both directions.
-template <typename Report, typename Visit>
-void VisitIntegers(Report& report, Visit visit) {
-  visit(report.requests);
-  for (auto* counts : {&report.blocks, &report.tokens}) {
-    visit(counts->asked);
-    for (auto& hit : counts->hit) visit(hit);
-    visit(counts->miss);
-  }
-  visit(report.wrong_blocks);
-  for (auto& onload : report.onload) visit(onload.bytes);
-  visit(report.requests_without_daemon);
-  visit(report.requests_without_room);
-  visit(report.blocks_lost_loading);
-  visit(report.blocks_committed_twice);
-  visit(report.errors);
-}
-
-template <typename Report, typename Visit>
-void VisitReals(Report& report, Visit visit) {
-  visit(report.seconds);
-  for (auto& onload : report.onload) visit(onload.seconds);
-  for (auto& sample : report.acquire_us) visit(sample);
 }
 
 }  // namespace
@@ -88,28 +60,6 @@ std::string ReplayReport::ToJson() const {
       Percentile(samples, 0.50), Percentile(samples, 0.99),
       onload[static_cast<int>(Tier::kHost)].GigabytesPerSecond(),
       onload[static_cast<int>(Tier::kDisk)].GigabytesPerSecond(), seconds);
-}
-
-std::vector<std::byte> ReplayReport::Encode() const {
-  ByteWriter writer;
-  writer.Write(uint64_t{acquire_us.size()});
-  VisitIntegers(*this, [&writer](uint64_t value) { writer.Write(value); });
-  VisitReals(*this, [&writer](double value) { writer.Write(std::bit_cast<uint64_t>(value)); });
-  return writer.Take();
-}
-
-Result<ReplayReport> ReplayReport::Decode(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  ReplayReport report;
-  const auto samples = reader.Read<uint64_t>();
-  if (samples <= bytes.size() / sizeof(double)) report.acquire_us.resize(samples);
-  VisitIntegers(report, [&reader](uint64_t& value) { value = reader.Read<uint64_t>(); });
-  VisitReals(report,
-             [&reader](double& value) { value = std::bit_cast<double>(reader.Read<uint64_t>()); });
-  if (!reader.AtEnd()) {
-    return MakeError(ErrorCode::kCorrupt, "bad_report", fmt::format("{} bytes", bytes.size()));
-  }
-  return report;
 }
 
 double Percentile(std::span<double> samples, double share) {

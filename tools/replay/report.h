@@ -3,14 +3,12 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
-#include "base/result.h"
 
 namespace kvtier {
 
@@ -57,10 +55,6 @@ struct ReplayReport {
 
   // {"schema":"kvtier.replay/1",...}, one line.
   [[nodiscard]] std::string ToJson() const;
-
-  // For a report that crosses a pipe. Errors: kCorrupt "bad_report".
-  [[nodiscard]] std::vector<std::byte> Encode() const;
-  [[nodiscard]] static Result<ReplayReport> Decode(std::span<const std::byte> bytes);
 };
 
 // The value that at least `share` of the samples do not exceed (nearest rank); 0 without samples.

@@ -46,25 +46,6 @@ TEST(ReportTest, AddingSumsCountsAndKeepsTheLongerTime) {
   EXPECT_EQ(sum.requests_without_room, 14u);
 }
 
-TEST(ReportTest, EncodedReportComesBackWhole) {
-  const ReplayReport report = SomeReport();
-  const auto decoded = ReplayReport::Decode(report.Encode());
-  ASSERT_TRUE(decoded);
-  EXPECT_EQ(decoded->ToJson(), report.ToJson());
-  EXPECT_EQ(decoded->requests_without_room, report.requests_without_room);
-  EXPECT_EQ(decoded->blocks_committed_twice, report.blocks_committed_twice);
-}
-
-TEST(ReportTest, DamagedEncodingsAreRefused) {
-  const auto bytes = SomeReport().Encode();
-  for (size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_FALSE(ReplayReport::Decode(std::span(bytes).first(length))) << length;
-  }
-  auto longer = bytes;
-  longer.push_back(std::byte{0});
-  EXPECT_FALSE(ReplayReport::Decode(longer));
-}
-
 TEST(ReportTest, MissingPromisesMakeAReportIncomplete) {
   ReplayReport report;
   EXPECT_TRUE(report.Complete());

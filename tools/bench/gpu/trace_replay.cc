@@ -19,7 +19,6 @@ Result<GpuResults> MeasureReplay(const GpuBenchOptions& options) {
       StartGpuDaemon(options, {"pool.bytes=512MiB", "host.bytes=1GiB", "disk.bytes=8GiB"}));
   ReplayOptions replay;
   replay.clients = kClients;
-  replay.processes = true;
   replay.target.block_bytes = kBlockBytes;
   replay.target.socket = daemon.socket();
   KVT_ASSIGN_OR_RETURN(const ReplayReport report, Replay(trace, replay));
