@@ -24,10 +24,7 @@ struct FsckArguments {
   std::string config;  // empty: the options count, and their defaults
   bool rebuild_index = false;
   bool payloads = false;
-  // Values in place of the configuration's.
-  std::optional<std::string> directory;
-  std::optional<double> extended_ttl_hours;
-  std::optional<double> max_age_hours;
+  std::optional<std::string> directory;  // in place of the configuration's
 };
 
 Result<FsckOptions> ToOptions(const FsckArguments& arguments) {
@@ -40,12 +37,6 @@ Result<FsckOptions> ToOptions(const FsckArguments& arguments) {
                      .extended_ttl_ms = config.cache.extended_ttl_ms,
                      .max_age_ms = config.cache.max_age_ms,
                      .tenants = config.cache.tenants};
-  if (arguments.extended_ttl_hours) {
-    options.rebuild.extended_ttl_ms = static_cast<int64_t>(*arguments.extended_ttl_hours * kHourMs);
-  }
-  if (arguments.max_age_hours) {
-    options.rebuild.max_age_ms = static_cast<int64_t>(*arguments.max_age_hours * kHourMs);
-  }
   options.on_progress = [terminal = Terminal(stderr)](const ScanProgress& progress) {
     terminal.ShowProgress(
         fmt::format("scanned {} of {} slabs", progress.slabs_done, progress.slabs));
@@ -171,19 +162,6 @@ void AddFsckCommand(CLI::App* app, CommandContext* context) {
   command->add_flag("--rebuild-index", arguments->rebuild_index,
                     "Write the index anew from the headers.");
   command->add_flag("--payloads", arguments->payloads, "Also read and check every payload.");
-  command
-      ->add_option("--extended-ttl-hours", arguments->extended_ttl_hours,
-                   "The daemon's retention.extended_ttl, in place of the configuration's: older "
-                   "blocks have expired.")
-      ->check(CLI::PositiveNumber)
-      ->type_name("HOURS")
-      ->default_str("24");
-  command
-      ->add_option("--max-age-hours", arguments->max_age_hours,
-                   "The daemon's retention.max_age, likewise; 0: no limit.")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("HOURS")
-      ->default_str("0");
   command->footer(
       "Ends with 5 if something is wrong that a new index does not mend.\n"
       "Examples:\n"

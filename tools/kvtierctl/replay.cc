@@ -28,7 +28,6 @@ struct ReplayArguments {
   uint64_t block_bytes = 64 * kKiB;
   uint64_t limit = 0;
   uint64_t seed = 1;
-  bool settle = false;
   bool spawn = false;
   uint64_t pool_bytes = 256 * kMiB;
   uint64_t host_bytes = 512 * kMiB;
@@ -88,16 +87,13 @@ Result<ReplayReport> RunReplay(const ReplayArguments& arguments, const CommandCo
   options.speed = arguments.speed;
   options.target.block_bytes = arguments.block_bytes;
   options.target.socket = context.socket;
-  std::string admin_socket = context.AdminSocket();
   std::optional<PrivateDaemon> spawned;
   if (arguments.spawn) {
     KVT_ASSIGN_OR_RETURN(spawned, Spawn(arguments));
     options.target.socket = spawned->socket();
-    admin_socket = spawned->admin_socket();
   } else {
     KVT_ASSIGN_OR_RETURN(options.target.device, FindDevice(context, arguments.device));
   }
-  if (arguments.settle) options.target.settle_admin_socket = admin_socket;
   const Terminal terminal(stderr);
   options.on_progress = [&terminal](uint64_t played, uint64_t requests) {
     terminal.ShowProgress(fmt::format("played {} of {} requests", played, requests));
@@ -196,8 +192,6 @@ void AddClientOptions(CLI::App* command, ReplayArguments* arguments) {
       ->check(CLI::Range(1, 1024))
       ->type_name("N")
       ->capture_default_str();
-  command->add_flag("--settle", arguments->settle,
-                    "Let the daemon come to rest after each step of a request.");
   AddSizeOption(command, "--block-bytes", &arguments->block_bytes, "Bytes of one block.");
   AddDeviceOption(
       command, &arguments->device,
