@@ -187,16 +187,10 @@ Check MemoryCheck(const fs::path& root) {
 }
 
 Check CpuCheck(const fs::path& root) {
-  // "quota period" or "max period", in microseconds; in a container it stands at the mount.
-  std::ifstream file(root / "sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) {
-    return Ok("cpu", "no quota");
-  }
-  const double cores = std::strtod(quota.c_str(), nullptr) / period;
-  std::string found = fmt::format("a quota of {:.1f} cores", cores);
-  if (cores >= 2) return Ok("cpu", std::move(found));
+  const std::optional<uint32_t> cores = ReadProcessorLimit(root);
+  if (!cores) return Ok("cpu", "no quota");
+  std::string found = fmt::format("a quota of {} core{}", *cores, *cores == 1 ? "" : "s");
+  if (*cores >= 2) return Ok("cpu", std::move(found));
   return Warn("cpu", std::move(found),
               "checksums and copies share it with the event loop: give the daemon two cores");
 }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/units.h"
+#include "daemon/config/config_schema.h"
 #include "protocol/model_record.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
@@ -125,27 +126,13 @@ Result<Plan> MakePlan(const SizeArguments& arguments) {
   return plan;
 }
 
-// The size as the configuration takes it, without rounding.
-std::string ExactSize(uint64_t bytes) {
-  struct Unit {
-    std::string_view name;
-    uint64_t bytes;
-  };
-  for (const Unit& unit :
-       {Unit{"TiB", 1024 * kGiB}, Unit{"GiB", kGiB}, Unit{"MiB", kMiB}, Unit{"KiB", kKiB}}) {
-    if (bytes != 0 && bytes % unit.bytes == 0)
-      return fmt::format("{}{}", bytes / unit.bytes, unit.name);
-  }
-  return fmt::format("{}B", bytes);
-}
-
 std::string ConfigSection(const Plan& plan) {
   std::string text;
   for (const TierPlan& tier : plan.tiers) {
-    text += fmt::format("[{}]\nbytes = \"{}\"\n\n", tier.name, ExactSize(tier.bytes));
+    text += fmt::format("[{}]\nbytes = \"{}\"\n\n", tier.name, FormatExactByteSize(tier.bytes));
   }
   if (plan.slab_is_default) return text.substr(0, text.size() - 1);
-  return text + fmt::format("[cache]\nslab_bytes = \"{}\"\n", ExactSize(plan.slab_bytes));
+  return text + fmt::format("[cache]\nslab_bytes = \"{}\"\n", FormatExactByteSize(plan.slab_bytes));
 }
 
 std::string ToText(const Plan& plan) {

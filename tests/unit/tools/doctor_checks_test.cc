@@ -68,10 +68,11 @@ TEST_F(DoctorChecksTest, AContainersMemoryLimitIsNamed) {
 
 TEST_F(DoctorChecksTest, AQuotaBelowTwoCoresIsWarnedOf) {
   EXPECT_EQ(CpuCheck(root()).level, CheckLevel::kOk);
+  Write("proc/self/cgroup", "0::/\n");
   Write("sys/fs/cgroup/cpu.max", "max 100000\n");
   EXPECT_EQ(CpuCheck(root()).found, "no quota");
   Write("sys/fs/cgroup/cpu.max", "400000 100000\n");
-  EXPECT_EQ(CpuCheck(root()).found, "a quota of 4.0 cores");
+  EXPECT_EQ(CpuCheck(root()).found, "a quota of 4 cores");
   Write("sys/fs/cgroup/cpu.max", "50000 100000\n");
   ExpectWarning(CpuCheck(root()), "two cores");
 }
