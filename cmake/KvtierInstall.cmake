@@ -57,10 +57,12 @@ endif()
 # The daemon looks there, relative to its own place.
 install(TARGETS kvtier-cold-files LIBRARY DESTINATION lib/kvtier COMPONENT kvtierd)
 set(KVTIER_COLD_PACKAGES "")
-if(TARGET kvtier-cold-resp)
-  install(TARGETS kvtier-cold-resp LIBRARY DESTINATION lib/kvtier COMPONENT kvtier-cold-resp)
-  list(APPEND KVTIER_COLD_PACKAGES kvtier-cold-resp)
-endif()
+foreach(library kvtier-cold-resp kvtier-cold-s3)
+  if(TARGET ${library})
+    install(TARGETS ${library} LIBRARY DESTINATION lib/kvtier COMPONENT ${library})
+    list(APPEND KVTIER_COLD_PACKAGES ${library})
+  endif()
+endforeach()
 
 # --- kvtier-tools ---
 install(TARGETS kvtierctl

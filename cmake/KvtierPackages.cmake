@@ -59,6 +59,13 @@ set(CPACK_COMPONENT_KVTIER-COLD-RESP_DESCRIPTION
   "KV cache of LLM inference in three tiers: cold tier
  Lets kvtierd keep blocks in a store that hosts share:
  servers that speak RESP, as Valkey and Redis do.")
+set(CPACK_DEBIAN_KVTIER-COLD-S3_PACKAGE_NAME kvtier-cold-s3)
+set(CPACK_DEBIAN_KVTIER-COLD-S3_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_KVTIER-COLD-S3_PACKAGE_DEPENDS "kvtierd ${same_version}")
+set(CPACK_COMPONENT_KVTIER-COLD-S3_DESCRIPTION
+  "KV cache of LLM inference in three tiers: cold tier
+ Lets kvtierd keep blocks in a store that hosts share:
+ servers that speak S3, as Ceph, MinIO and AWS do.")
 
 set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_NAME libkvtier0)
 set(CPACK_DEBIAN_LIBKVTIER0_PACKAGE_SECTION libs)

@@ -42,8 +42,8 @@ wanted=(python3-numpy)
 if [[ $level != --demo ]]; then
   wanted+=(
     ccache
-    # the libraries for cold stores: servers that speak RESP
-    libhiredis-dev
+    # the libraries for cold stores: servers that speak RESP, or S3
+    libhiredis-dev "libcurl4-openssl-dev|libcurl-dev"
     # manual pages
     pandoc
     # Debian packages, the wheel

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 5u
+#define KVT_COLD_ABI 6u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
@@ -28,6 +28,8 @@ typedef struct kvt_cold_config {
   const char* endpoint;
   const char* user;     /* empty: the store's default */
   const char* password; /* empty: none */
+  /* The path that the password was read from, for stores whose credentials change, or empty. */
+  const char* password_file;
   uint64_t max_bytes;   /* of all hosts' objects, for stores that do not evict; 0: no bound */
 } kvt_cold_config;
 

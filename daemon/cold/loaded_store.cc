@@ -71,6 +71,7 @@ Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions&
   const kvt_cold_config config{.endpoint = options.endpoint.c_str(),
                                .user = options.user.c_str(),
                                .password = options.password.c_str(),
+                               .password_file = options.password_file.c_str(),
                                .max_bytes = options.max_bytes};
   store->store_ = backend->open(&config, &LoadedStore::OnDone, store.get());
   if (store->store_ == nullptr) {

@@ -24,6 +24,7 @@ struct LoadedStoreOptions {
   std::string endpoint;
   std::string user;
   std::string password;
+  std::string password_file;  // for libraries that read it again; empty: none
   uint64_t max_bytes = 0;  // of all hosts' objects, where the library is to bound them
   // Bounds the bytes under way at once, with those of calls that were given up and that the library
   // has not ended yet.

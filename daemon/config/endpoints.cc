@@ -116,7 +116,13 @@ Result<ColdEndpoint> ParseDirectory(std::string_view rest) {
 Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
   constexpr std::string_view kResp = "resp://";
   constexpr std::string_view kFile = "file://";
+  constexpr std::string_view kS3 = "s3://";
   if (text.starts_with(kFile)) return ParseDirectory(text.substr(kFile.size()));
+  if (text.starts_with(kS3) && text.size() > kS3.size()) {
+    return ColdEndpoint{.library = "kvtier-cold-s3.so",
+                        .user = {},
+                        .address = std::string(text.substr(kS3.size()))};
+  }
   const std::string_view rest = text.starts_with(kResp) ? text.substr(kResp.size()) : "";
   // A path may have an @, a user has no slash.
   const size_t at = rest.substr(0, rest.find('/')).rfind('@');
@@ -127,7 +133,8 @@ Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
   if (!endpoint.address.empty() && (!has_user || at > 0)) return endpoint;
   return MakeError(
       ErrorCode::kInvalidArgument, "cold_endpoint",
-      fmt::format("\"{}\" is none of resp://HOST:PORT, resp:///PATH and file:///PATH", text));
+      fmt::format("\"{}\" is none of resp://HOST:PORT, resp:///PATH, file:///PATH and s3://BUCKET",
+                  text));
 }
 
 bool IsLoopbackHost(std::string_view host_header) {

@@ -33,8 +33,8 @@ struct EventEndpoint {
 [[nodiscard]] Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loopback);
 
 // Where a store is that hosts share: "resp://" and "HOST:PORT" or an absolute path, with "USER@"
-// before it or not; or "file://" and the absolute path of a directory, with "?max_bytes=SIZE"
-// behind it or not.
+// before it or not; "file://" and the absolute path of a directory, with "?max_bytes=SIZE" behind
+// it or not; or "s3://" and what S3Endpoint reads.
 struct ColdEndpoint {
   std::string library;     // that speaks to the store
   std::string user;        // empty: the store's default user

@@ -58,6 +58,7 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
                                           .endpoint = std::move(endpoint.address),
                                           .user = std::move(endpoint.user),
                                           .password = std::move(password),
+                                          .password_file = cold.password_file,
                                           .max_bytes = endpoint.max_bytes,
                                           .max_bytes_in_flight = BytesInFlight(config.cache)},
                                          loop));

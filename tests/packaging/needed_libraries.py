@@ -20,6 +20,7 @@ ALLOWED = {
     "libkvtier_kernels": (set(), RUNTIME),
     "kvtier-cold-files": (set(), RUNTIME),
     "kvtier-cold-resp": (set(), RUNTIME | {"libhiredis"}),
+    "kvtier-cold-s3": ({"libcrypto", "libcurl"}, RUNTIME),
     "kvtier-keeper": (set(), RUNTIME),
     "kvtierd": ({"libsystemd", "libxxhash"}, RUNTIME | DISK | {"libspdlog"}),
     "kvtierctl": ({"libkvtier", "libxxhash"}, RUNTIME | DISK),

@@ -54,7 +54,7 @@ has libkvtier-dev /usr/include/kvtier/kvtier.h
 has libkvtier-dev '/usr/lib/[^/]+/pkgconfig/kvtier\.pc'
 # Libraries for cold stores are packages where they were built.
 cold=()
-for library in kvtier-cold-resp; do
+for library in kvtier-cold-resp kvtier-cold-s3; do
   if [[ -e $build/lib/$library.so ]]; then
     cold+=("$library")
     has "$library" "/usr/lib/kvtier/$library\.so"
@@ -69,7 +69,7 @@ for package in kvtierd kvtier-tools; do
 done
 dpkg-deb --ctrl-tarfile "$(deb_of libkvtier0)" | tar --extract --to-stdout ./triggers |
   grep -qx 'activate-noawait ldconfig' || fail "libkvtier0 has no trigger of ldconfig"
-lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold-resp'
+lacks kvtierd 'bin/kvtierctl|libkvtier\.|kvtier-cold-resp|kvtier-cold-s3'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
 # A library that is not linked into it.
 library=librocksdb

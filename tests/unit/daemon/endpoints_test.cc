@@ -86,7 +86,7 @@ TEST(ColdEndpoint, IsAnAddressOrAPathWithAUserOrWithout) {
   EXPECT_EQ(ParseColdEndpoint("resp:///run/a@b/redis.sock")->address, "/run/a@b/redis.sock");
   EXPECT_EQ(ParseColdEndpoint("resp://kvtier@/run/redis.sock")->user, "kvtier");
   for (const char* text :
-       {"", "resp://", "resp://user@", "resp://@host:1", "127.0.0.1:6379", "s3://x"}) {
+       {"", "resp://", "resp://user@", "resp://@host:1", "127.0.0.1:6379", "ftp://x"}) {
     const auto endpoint = ParseColdEndpoint(text);
     ASSERT_FALSE(endpoint) << text;
     EXPECT_EQ(endpoint.error().reason, "cold_endpoint");
@@ -107,6 +107,14 @@ TEST(ColdEndpoint, IsADirectoryWithABoundOrWithout) {
     ASSERT_FALSE(endpoint) << text;
     EXPECT_EQ(endpoint.error().reason, "cold_endpoint");
   }
+}
+
+TEST(ColdEndpoint, IsABucketWhoseSettingsItsLibraryReads) {
+  const auto bucket = ParseColdEndpoint("s3://blocks?region=eu-west-1");
+  ASSERT_TRUE(bucket) << bucket.error().ToString();
+  EXPECT_EQ(bucket->library, "kvtier-cold-s3.so");
+  EXPECT_EQ(bucket->address, "blocks?region=eu-west-1");
+  EXPECT_FALSE(ParseColdEndpoint("s3://"));
 }
 
 TEST(LoopbackAddress, HostHeadersOfOtherNamesAreToldApart) {

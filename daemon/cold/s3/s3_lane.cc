@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/cold/s3/s3_lane.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <ctime>
+#include <string>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kFirstHold{50};
+constexpr milliseconds kLongestHold{2000};
+constexpr milliseconds kNoHurry{60'000};
+constexpr int kMostTries = 4;
+
+// Signals are the daemon's. A connection that breaks is seen by its error, not by SIGPIPE.
+void BlockAllSignals() {
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+S3Outcome Unavailable(const char* why) { return {.status = KVT_COLD_UNAVAILABLE, .text = why}; }
+
+}  // namespace
+
+S3Lane::S3Lane(const S3Endpoint* endpoint, S3CredentialSource* credentials, size_t most)
+    : endpoint_(*endpoint),
+      source_(*credentials),
+      most_(most),
+      loop_(static_cast<long>(most)),
+      signer_(endpoint->host, endpoint->region),
+      thread_([this] { Work(); }) {}
+
+S3Lane::~S3Lane() {
+  Interrupt();
+  thread_.join();
+}
+
+void S3Lane::Interrupt() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  loop_.Wake();
+}
+
+// The thread takes all that was added, so the first of them wakes it.
+void S3Lane::Add(S3Call call) {
+  bool is_first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) {
+      is_first = added_.empty();
+      added_.push_back(std::move(call));
+    }
+  }
+  if (call.ended) return call.ended(Unavailable("the store is being closed"));
+  if (is_first) loop_.Wake();
+}
+
+bool S3Lane::TakeCalls() {
+  const std::lock_guard lock(mutex_);
+  for (S3Call& call : added_) queue_.push_back(std::move(call));
+  added_.clear();
+  return !stopping_;
+}
+
+void S3Lane::Work() {
+  BlockAllSignals();
+  while (TakeCalls()) {
+    if (!loop_.is_good()) FailAll();
+    StartCalls();
+    loop_.Wait(TimeToWait());
+    while (const std::optional<CurlLoop::Ended> ended = loop_.TakeEnded()) EndOne(*ended);
+  }
+  FailAll();
+}
+
+milliseconds S3Lane::TimeToWait() const {
+  const Time now = steady_clock::now();
+  if (queue_.empty() || held_until_ <= now) return kNoHurry;
+  return std::chrono::ceil<milliseconds>(std::min(held_until_, queue_.front().deadline) - now);
+}
+
+// A call that was given up is not sent: a server that was away for a while is not to be busy with
+// questions of that time.
+void S3Lane::StartCalls() {
+  const Time now = steady_clock::now();
+  while (!queue_.empty()) {
+    S3Call& next = queue_.front();
+    const bool is_late = next.deadline <= now;
+    const bool waits = now < held_until_ || running_.size() >= most_ ||
+                       (next.is_barrier && !running_.empty()) ||
+                       (!running_.empty() && running_.begin()->second->call().is_barrier);
+    if (!is_late && waits) return;
+    S3Call call = std::move(next);
+    queue_.pop_front();
+    if (is_late) {
+      call.ended(Unavailable("not sent in time"));
+    } else {
+      Start(std::move(call));
+    }
+  }
+}
+
+void S3Lane::Start(S3Call call) {
+  const std::optional<S3Credentials> credentials = source_.Current();
+  if (!credentials) return call.ended(Unavailable("there are no credentials for it"));
+  std::unique_ptr<S3Transfer> transfer;
+  if (idle_.empty()) {
+    transfer = std::make_unique<S3Transfer>(&endpoint_);
+  } else {
+    transfer = std::move(idle_.back());
+    idle_.pop_back();
+  }
+  if (transfer->handle() == nullptr) return call.ended(Unavailable("out of memory"));
+  ++call.tries;
+  call.credentials = *credentials;
+  const S3Signed request{.method = S3Transfer::MethodOf(call),
+                         .path = call.path,
+                         .query = call.query,
+                         .has_payload = call.verb == S3Verb::kPut};
+  const std::vector<std::string> headers = signer_.Sign(request, *credentials, std::time(nullptr));
+  transfer->Begin(std::move(call), headers);
+  void* const handle = transfer->handle();
+  running_[handle] = std::move(transfer);
+  loop_.Add(handle);
+}
+
+void S3Lane::EndOne(const CurlLoop::Ended& ended) {
+  auto node = running_.extract(ended.handle);
+  if (node.empty()) return;
+  S3Verdict verdict = node.mapped()->End(ended.code);
+  S3Call call = std::move(node.mapped()->call());
+  idle_.push_back(std::move(node.mapped()));
+  if (TryAgain(&call, verdict.next)) return;
+  call.ended(std::move(verdict.outcome));
+}
+
+// The store's wish counts for all calls of the lane, and the longer the more often it says so.
+bool S3Lane::TryAgain(S3Call* call, S3Next next) {
+  if (next == S3Next::kEnd) {
+    hold_ = milliseconds(0);
+    return false;
+  }
+  bool again = call->tries < kMostTries;
+  if (next == S3Next::kLater) {
+    const Time now = steady_clock::now();
+    if (held_until_ <= now) {
+      hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
+      held_until_ = now + hold_;
+    }
+    again = again && held_until_ < call->deadline;
+  } else if (next == S3Next::kOtherCredentials) {
+    again = again && source_.Current() != call->credentials;
+  } else {
+    again = again && !std::exchange(call->asks_why, true);
+  }
+  if (again) queue_.push_front(std::move(*call));
+  return again;
+}
+
+void S3Lane::FailAll() {
+  for (auto& [handle, transfer] : running_) {
+    loop_.Remove(handle);
+    transfer->call().ended(Unavailable("the store is being closed"));
+  }
+  running_.clear();
+  for (S3Call& call : std::exchange(queue_, {})) call.ended(Unavailable("no way to reach it"));
+}
+
+}  // namespace kvtier

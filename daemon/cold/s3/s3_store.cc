@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/cold/s3/s3_store.h"
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "daemon/cold/s3/s3_question.h"
+
+namespace kvtier {
+namespace {
+
+// Connections of each lane.
+constexpr size_t kQuestionsAtOnce = 32;
+constexpr size_t kReadsAtOnce = 32;
+constexpr size_t kWritesAtOnce = 16;
+// Names of a list, whose objects are deleted by one call.
+constexpr const char* kListedAtOnce = "250";
+
+}  // namespace
+
+struct S3Store::Asked {
+  S3Question question;
+  const std::vector<std::string> names;
+  const int64_t timeout_ms;
+  const std::function<void(S3Outcome)> tell;
+
+  Asked(std::vector<std::string> all, bool each, int64_t patience_ms,
+        std::function<void(S3Outcome)> teller)
+      : question(all.size(), each),
+        names(std::move(all)),
+        timeout_ms(patience_ms),
+        tell(std::move(teller)) {}
+};
+
+S3Store::S3Store(S3Endpoint endpoint, std::string credentials_file, kvt_cold_done done,
+                 void* context)
+    : endpoint_(std::move(endpoint)),
+      credentials_(std::move(credentials_file)),
+      done_(done),
+      context_(context),
+      questions_(&endpoint_, &credentials_, kQuestionsAtOnce),
+      reads_(&endpoint_, &credentials_, kReadsAtOnce),
+      writes_(&endpoint_, &credentials_, kWritesAtOnce) {}
+
+void S3Store::Interrupt() {
+  questions_.Interrupt();
+  reads_.Interrupt();
+  writes_.Interrupt();
+}
+
+S3Call S3Store::CallFor(S3Verb verb, const std::string& name, int64_t timeout_ms) const {
+  S3Call call;
+  call.verb = verb;
+  call.path = endpoint_.PathOf(name);
+  call.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  return call;
+}
+
+std::function<void(S3Outcome)> S3Store::TellerOf(uint64_t number) const {
+  return [done = done_, context = context_, number](const S3Outcome& outcome) {
+    const bool has_text = !outcome.text.empty();
+    done(context, number, outcome.status, has_text ? outcome.text.data() : nullptr,
+         has_text ? outcome.text.size() : outcome.bytes);
+  };
+}
+
+// A prefix is told before the caller's time is over, so that its part that is known is of use.
+void S3Store::Exists(uint64_t number, std::vector<std::string> names, bool each,
+                     int64_t timeout_ms) {
+  const int64_t patience_ms = each ? timeout_ms : timeout_ms - timeout_ms / 4;
+  AskNext(std::make_shared<Asked>(std::move(names), each, patience_ms, TellerOf(number)));
+}
+
+void S3Store::AskNext(const std::shared_ptr<Asked>& asked) {
+  for (const size_t position : asked->question.TakeNext()) {
+    S3Call call = CallFor(S3Verb::kHead, asked->names[position], asked->timeout_ms);
+    call.ended = [this, asked, position](const S3Outcome& outcome) {
+      asked->question.Answer(position, outcome);
+      AskNext(asked);
+    };
+    questions_.Add(std::move(call));
+  }
+  S3Outcome outcome;
+  if (asked->question.TakeEnd(&outcome)) asked->tell(std::move(outcome));
+}
+
+void S3Store::Get(uint64_t number, const std::string& name, void* into, uint64_t bytes,
+                  int64_t timeout_ms) {
+  S3Call call = CallFor(S3Verb::kGet, name, timeout_ms);
+  call.into = {static_cast<std::byte*>(into), bytes + 1};
+  call.ended = TellerOf(number);
+  reads_.Add(std::move(call));
+}
+
+void S3Store::Put(uint64_t number, const std::string& name, const void* data, size_t bytes,
+                  int64_t timeout_ms) {
+  S3Call call = CallFor(S3Verb::kPut, name, timeout_ms);
+  call.payload = {static_cast<const std::byte*>(data), bytes};
+  call.ended = TellerOf(number);
+  writes_.Add(std::move(call));
+}
+
+void S3Store::Remove(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms) {
+  RemoveAll(number, names, timeout_ms, {});
+}
+
+void S3Store::RemoveAll(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms,
+                        S3Outcome outcome) {
+  struct Removal {
+    std::mutex mutex;
+    size_t left = 0;
+    S3Outcome outcome;
+  };
+  const auto removal = std::make_shared<Removal>();
+  removal->left = names.size();
+  removal->outcome = std::move(outcome);
+  const auto tell = TellerOf(number);
+  if (names.empty()) return tell(removal->outcome);
+  for (const std::string& name : names) {
+    S3Call call = CallFor(S3Verb::kDelete, name, timeout_ms);
+    call.ended = [removal, tell](S3Outcome ended) {
+      const bool is_gone = ended.status == KVT_COLD_OK || ended.status == KVT_COLD_ABSENT;
+      {
+        const std::lock_guard lock(removal->mutex);
+        if (!is_gone) removal->outcome = std::move(ended);
+        if (--removal->left > 0) return;
+      }
+      tell(removal->outcome);
+    };
+    writes_.Add(std::move(call));
+  }
+}
+
+// The list is asked for when all writes have ended that were sent before, so that none puts back
+// what an erasure removes. Names are deleted as they are listed, so each list is the first.
+void S3Store::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms) {
+  S3Call call = CallFor(S3Verb::kGet, "", timeout_ms);
+  call.query = std::string("encoding-type=url&list-type=2&max-keys=") + kListedAtOnce +
+               "&prefix=" + S3Encoded(prefix, false);
+  call.is_barrier = true;
+  call.ended = [this, number, prefix = std::move(prefix), cursor, timeout_ms,
+                tell = TellerOf(number)](S3Outcome outcome) {
+    if (outcome.status != KVT_COLD_OK) return tell(std::move(outcome));
+    const std::optional<S3List> list = ReadS3List(outcome.text);
+    bool is_ours = list.has_value();
+    // Nothing is deleted by the word of a server that lists other names than was asked for.
+    for (size_t i = 0; is_ours && i < list->names.size(); ++i) {
+      is_ours = list->names[i].starts_with(prefix);
+    }
+    if (!is_ours) {
+      return tell({.status = KVT_COLD_REFUSED, .text = "the server's list is not to be read"});
+    }
+    const uint64_t next = list->has_more ? cursor + 1 : 0;
+    S3Outcome answer;
+    answer.text.resize(sizeof(next));
+    std::memcpy(answer.text.data(), &next, sizeof(next));
+    RemoveAll(number, list->names, timeout_ms, std::move(answer));
+  };
+  writes_.Add(std::move(call));
+}
+
+}  // namespace kvtier
