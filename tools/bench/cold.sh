@@ -50,7 +50,7 @@ measure() {
     most=$(ceiling put "$bytes")
     puts+=("$(bench put "$bytes"):$most")
     most=$(ceiling get "$bytes")
-    gets+=("$(bench get "$bytes"):$most")
+    gets+=("$(bench ask "$bytes"):$most")
   done
   report "put, $((bytes / 1024)) KiB" "${puts[@]}"
   report "get, $((bytes / 1024)) KiB" "${gets[@]}"

@@ -35,6 +35,7 @@ constexpr size_t kWrittenBytes = size_t{1} << 30;
 
 struct Measure {
   bool reads = false;
+  bool asks = false;  // whether objects are there, before they are read
   size_t bytes = 0;
   size_t depth = 0;
   double seconds = 0;
@@ -95,9 +96,10 @@ class Run {
     store_.Put(NameOf(next_written_++ % objects), object_, kTtlS, kTimeoutMs,
                [this](const Status& status) { OnEnded(status.has_value()); });
   }
-  // Reads as the cache does: objects are asked for before, many with one question.
+  // With questions it reads as the cache does, which asks for many objects with one.
   void Get() {
-    if (found_ < kAsked) Ask();
+    if (!measure_.asks) ++found_;
+    if (found_ < kAsked && measure_.asks) Ask();
     if (found_ == 0) {
       ++parked_;
       return;
@@ -135,10 +137,13 @@ class Run {
 
 int Main(std::span<char*> arguments) {
   if (arguments.size() != 7) {
-    fmt::print(stderr, "usage: {} LIBRARY ENDPOINT put|get BYTES DEPTH SECONDS\n", arguments[0]);
+    fmt::print(stderr, "usage: {} LIBRARY ENDPOINT put|get|ask BYTES DEPTH SECONDS\n",
+               arguments[0]);
     return 2;
   }
-  const Measure measure{.reads = std::string(arguments[3]) == "get",
+  const std::string verb = arguments[3];
+  const Measure measure{.reads = verb != "put",
+                        .asks = verb == "ask",
                         .bytes = std::strtoull(arguments[4], nullptr, 10),
                         .depth = std::strtoull(arguments[5], nullptr, 10),
                         .seconds = std::strtod(arguments[6], nullptr)};
