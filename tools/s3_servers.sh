@@ -3,7 +3,7 @@
 # the repository root as working directory. Both have the bucket `blocks` and know one pair of keys.
 export AWS_ACCESS_KEY_ID=AKIDTEST AWS_SECRET_ACCESS_KEY=secret/+of=tests
 s3_directory=$(mktemp -d /tmp/kvtier-s3.XXXXXX)
-s3_pids=()
+s3_pids=() s3_scheme=http
 readonly s3_directory
 
 stop_s3_servers() {
@@ -25,10 +25,10 @@ background() {
   s3_pids+=($!)
 }
 
-# await_server PORT LOG: until it answers.
+# await_server PORT LOG: until it answers, by TLS or without.
 await_server() {
   local end=$((SECONDS + 60))
-  until curl --silent --output /dev/null --max-time 5 "http://127.0.0.1:$1/"; do
+  until curl --silent --insecure --output /dev/null --max-time 5 "$s3_scheme://127.0.0.1:$1/"; do
     if ((SECONDS > end)); then
       tail -n 20 "$s3_directory/$2" >&2
       echo "the server on port $1 does not answer" >&2
@@ -39,12 +39,19 @@ await_server() {
 }
 
 make_bucket() {
-  curl --silent --show-error --fail --output /dev/null --request PUT --aws-sigv4 aws:amz:us-east-1:s3 \
+  curl --silent --insecure --show-error --fail --output /dev/null --request PUT --aws-sigv4 aws:amz:us-east-1:s3 \
     --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" \
-    --header "x-amz-content-sha256: $(sha256sum </dev/null | cut -d' ' -f1)" "http://127.0.0.1:$1/blocks"
+    --header "x-amz-content-sha256: $(sha256sum </dev/null | cut -d' ' -f1)" "$s3_scheme://127.0.0.1:$1/blocks"
 }
 
-# start_moto: s3_port is its port. It takes any signature. PyPI's packages are installed at the first run.
+# make_certificate: of the server, by an authority of its own.
+make_certificate() {
+  openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=kvtier-tests -addext subjectAltName=IP:127.0.0.1 \
+    -keyout "$s3_directory/key.pem" -out "$s3_directory/certificate.pem" 2>/dev/null
+}
+
+# start_moto [ARGUMENT...]: s3_port is its port. It takes any signature. PyPI's packages are installed at the first
+# run.
 start_moto() {
   local venv=${KVTIER_MOTO_DIRECTORY:-$HOME/.cache/kvtier/moto-5.2.5}
   if [[ ! -x $venv/bin/moto_server ]]; then
@@ -52,7 +59,7 @@ start_moto() {
     "$venv/bin/pip" install --quiet --disable-pip-version-check 'moto[server]==5.2.5'
   fi
   s3_port=$(free_port)
-  background moto.log "$venv/bin/moto_server" --host 127.0.0.1 --port "$s3_port"
+  background moto.log "$venv/bin/moto_server" --host 127.0.0.1 --port "$s3_port" "$@"
   await_server "$s3_port" moto.log
   make_bucket "$s3_port"
 }

@@ -12,12 +12,22 @@ readonly build=${KVTIER_BUILD:-build/release}
 
 test_server() {
   echo "test-s3: $1"
-  KVTIER_S3_ENDPOINT="blocks?endpoint=http://127.0.0.1:$s3_port" \
+  KVTIER_S3_ENDPOINT="blocks?endpoint=$s3_scheme://127.0.0.1:$s3_port" \
     "$build/bin/cold_s3_integration_test" --gtest_brief=1 --gtest_filter='RealS3Test.*'
 }
 
 start_moto
 test_server "moto"
+make_certificate
+s3_scheme=https
+start_moto --ssl-cert "$s3_directory/certificate.pem" --ssl-key "$s3_directory/key.pem"
+if "$build/bin/kvtier-cold-bench" "$build/lib/kvtier-cold-s3.so" "blocks?endpoint=https://127.0.0.1:$s3_port" \
+  put 1000 1 1 >/dev/null 2>&1; then
+  echo "test-s3: FAILED: a server is trusted whose authority is unknown" >&2
+  exit 1
+fi
+AWS_CA_BUNDLE=$s3_directory/certificate.pem test_server "moto by TLS"
+s3_scheme=http
 if have_gateway; then
   start_gateway
   test_server "$(radosgw --version)"

@@ -75,8 +75,9 @@ bool S3Lane::TakeCalls() {
 
 void S3Lane::Work() {
   BlockAllSignals();
+  // Without a loop all calls end at once.
+  if (!loop_.is_good()) Interrupt();
   while (TakeCalls()) {
-    if (!loop_.is_good()) FailAll();
     StartCalls();
     loop_.Wait(TimeToWait());
     while (const std::optional<CurlLoop::Ended> ended = loop_.TakeEnded()) EndOne(*ended);
@@ -174,7 +175,7 @@ void S3Lane::FailAll() {
     transfer->call().ended(Unavailable("the store is being closed"));
   }
   running_.clear();
-  for (S3Call& call : std::exchange(queue_, {})) call.ended(Unavailable("no way to reach it"));
+  for (S3Call& call : std::exchange(queue_, {})) call.ended(Unavailable("not sent"));
 }
 
 }  // namespace kvtier

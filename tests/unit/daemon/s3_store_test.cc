@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <future>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,7 +68,8 @@ class S3StoreTest : public testing::Test {
   }
   Waiting Put(const std::string& name, const std::string& bytes, int64_t timeout_ms = kTimeoutMs) {
     auto [number, end] = Begin();
-    store_->Put(number, name, bytes.data(), bytes.size(), timeout_ms);
+    const std::string& kept = kept_.emplace_back(bytes);
+    store_->Put(number, name, kept.data(), kept.size(), timeout_ms);
     return std::move(end);
   }
   Waiting Exists(std::vector<std::string> names, bool each, int64_t timeout_ms = kTimeoutMs) {
@@ -114,6 +116,7 @@ class S3StoreTest : public testing::Test {
   }
 
   TestDirectory directory_;
+  std::list<std::string> kept_;  // as long as calls read them
   std::mutex mutex_;
   std::map<uint64_t, std::promise<S3Outcome>> ends_;
   uint64_t last_ = 0;
