@@ -30,7 +30,7 @@ typedef struct kvt_cold_config {
   const char* password; /* empty: none */
   /* The path that the password was read from, for stores whose credentials change, or empty. */
   const char* password_file;
-  uint64_t max_bytes;   /* of all hosts' objects, for stores that do not evict; 0: no bound */
+  uint64_t max_bytes; /* of all hosts' objects, for stores that do not evict; 0: no bound */
 } kvt_cold_config;
 
 /* Bytes that need not end with 0. */

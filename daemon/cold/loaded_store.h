@@ -25,7 +25,7 @@ struct LoadedStoreOptions {
   std::string user;
   std::string password;
   std::string password_file;  // for libraries that read it again; empty: none
-  uint64_t max_bytes = 0;  // of all hosts' objects, where the library is to bound them
+  uint64_t max_bytes = 0;     // of all hosts' objects, where the library is to bound them
   // Bounds the bytes under way at once, with those of calls that were given up and that the library
   // has not ended yet.
   uint64_t max_bytes_in_flight = 0;
