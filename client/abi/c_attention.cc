@@ -44,8 +44,7 @@ extern "C" {
 
 // Needs a daemon: a workspace is memory of its device. `*workspace` is null after every error.
 KVT_API kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
     *workspace = nullptr;
     auto handle = std::make_unique<kvt_workspace>();
@@ -71,8 +70,7 @@ KVT_API void kvt_workspace_close(kvt_workspace* workspace) {
 // Maps GPU memory for this process at the first call; `device_base` stays 0 for host memory.
 // Errors: those of PoolMapping::OnDevice.
 KVT_API kvt_status kvt_workspace_get_info(kvt_workspace* workspace, kvt_workspace_info* info) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
+  return GuardOn(workspace, "workspace", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
     PoolMapping& mapping = workspace->workspace->mapping();
     info->base = mapping.base();
@@ -100,8 +98,7 @@ KVT_API void kvt_attend_request_init(kvt_attend_request* request) {
 // their numbers name other blocks. `*compute_ns` is set on success only.
 KVT_API kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
                               int64_t timeout_ms, uint64_t* compute_ns) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
+  return GuardOn(workspace, "workspace", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckRequest(request));
     const uint64_t attachment = workspace->workspace->attachment().id();
     wire::Attend attend{
@@ -137,8 +134,7 @@ KVT_API kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request
 // so the call refuses: kWrongState "not_ready".
 KVT_API kvt_status kvt_sequence_blocks(const kvt_sequence* sequence, kvt_block* blocks,
                                        size_t block_count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
+  return GuardOn(sequence, "sequence", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(blocks, block_count, "blocks"));
     const Sequence& known = *sequence->sequence;
     if (!known.ready()) {

@@ -65,6 +65,16 @@ kvt_status Guard(Body&& body) noexcept {
   return MakeError(ErrorCode::kInvalidArgument, "null_argument", name);
 }
 
+// Guard for a function about an object, which must not be null. Errors: kInvalidArgument
+// "null_argument".
+template <typename Object, typename Body>
+kvt_status GuardOn(Object* object, const char* name, Body&& body) noexcept {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckPointer(object, name));
+    return std::forward<Body>(body)();
+  });
+}
+
 // An array of the caller's: null only if empty. Errors: kInvalidArgument "null_argument".
 [[nodiscard]] inline Status CheckArray(const void* array, size_t count, const char* name) {
   return count == 0 ? Status() : CheckPointer(array, name);

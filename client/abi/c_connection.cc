@@ -148,8 +148,7 @@ KVT_API void kvt_connect_options_init(kvt_connect_options* options) {
 // error, so that callers may pass it to kvt_disconnect.
 KVT_API kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* options,
                                kvt_connection** connection) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(socket_path, "socket_path"));
+  return GuardOn(socket_path, "socket_path", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
     *connection = nullptr;
     KVT_ASSIGN_OR_RETURN(ConnectionOptions checked, ToOptions(options));
@@ -175,8 +174,7 @@ KVT_API int kvt_is_connected(kvt_connection* connection) {
 
 // The time includes a reconnection, if the call had to make one.
 KVT_API kvt_status kvt_ping(kvt_connection* connection, double* round_trip_us) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  return GuardOn(connection, "connection", [&]() -> Status {
     const auto start = std::chrono::steady_clock::now();
     KVT_RETURN_IF_ERROR((CallEmpty<wire::Ping, wire::Pong>(connection->connection.get())));
     const std::chrono::duration<double, std::micro> elapsed =
@@ -187,15 +185,12 @@ KVT_API kvt_status kvt_ping(kvt_connection* connection, double* round_trip_us) {
 }
 
 KVT_API kvt_status kvt_flush(kvt_connection* connection) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
-    return connection->connection->Flush();
-  });
+  return GuardOn(connection, "connection",
+                 [&]() -> Status { return connection->connection->Flush(); });
 }
 
 KVT_API kvt_status kvt_get_stats(kvt_connection* connection, kvt_stats* stats) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  return GuardOn(connection, "connection", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckStruct(stats, "stats"));
     KVT_ASSIGN_OR_RETURN(const wire::StatsReply reply,
                          (CallEmpty<wire::Stats, wire::StatsReply>(connection->connection.get())));
@@ -217,8 +212,7 @@ KVT_API kvt_status kvt_get_stats(kvt_connection* connection, kvt_stats* stats) {
 // Names end with a zero, since the fields are larger than the protocol allows.
 KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size_t capacity,
                                    size_t* count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  return GuardOn(connection, "connection", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
     KVT_RETURN_IF_ERROR(CheckArray(devices, capacity, "devices"));
     *count = 0;
@@ -281,8 +275,7 @@ KVT_API kvt_status kvt_layout_of(const kvt_model_record* record, uint32_t group,
 // The model's number stays valid over reconnections: the connection registers its models anew.
 KVT_API kvt_status kvt_register_model(kvt_connection* connection, const kvt_model_record* record,
                                       kvt_model_info* info) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  return GuardOn(connection, "connection", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
     KVT_ASSIGN_OR_RETURN(ModelRecord checked, ToRecord(record));
     KVT_ASSIGN_OR_RETURN(info->model, connection->connection->RegisterModel(std::move(checked)));
@@ -297,8 +290,7 @@ KVT_API kvt_status kvt_register_model(kvt_connection* connection, const kvt_mode
 KVT_API size_t kvt_take_errors(kvt_connection* connection, kvt_async_error* errors, size_t capacity,
                                uint64_t* dropped) {
   size_t taken = 0;
-  (void)Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  (void)GuardOn(connection, "connection", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(errors, capacity, "errors"));
     // Errors that have arrived but that no call has read yet.
     (void)connection->connection->IsConnected();

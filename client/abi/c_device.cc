@@ -44,8 +44,7 @@ extern "C" {
 // Without a daemon the latest mapping is taken, because the memory outlives the connection. Errors:
 // kUnsupported, if the pool is host memory or CUDA is missing; kIoError from the driver.
 KVT_API kvt_status kvt_pool_map_device(kvt_pool* pool, kvt_device_mapping* mapping) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckStruct(mapping, "mapping"));
     auto attached = pool->pool->Attached();
     if (!attached) attached = pool->pool->Latest();

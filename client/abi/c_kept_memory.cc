@@ -97,8 +97,7 @@ KVT_API kvt_status kvt_kept_memory_open(kvt_connection* connection,
 }
 
 KVT_API kvt_status kvt_kept_memory_keep(kvt_kept_memory* memory, kvt_connection* connection) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+  return GuardOn(memory, "memory", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
     return memory->memory->Keep(connection->connection.get());
   });
@@ -127,8 +126,7 @@ KVT_API int kvt_kept_memory_was_kept(const kvt_kept_memory* memory) {
 KVT_API kvt_status kvt_kept_memory_publish(kvt_kept_memory* memory, uint32_t group,
                                            const uint32_t* blocks, const kvt_hash* hashes,
                                            size_t count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+  return GuardOn(memory, "memory", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
     return memory->memory->table().Publish(group, {blocks, count}, ToHashes(hashes, count));
@@ -138,31 +136,26 @@ KVT_API kvt_status kvt_kept_memory_publish(kvt_kept_memory* memory, uint32_t gro
 // REQUIRES: called before anything that overwrites the blocks is launched.
 KVT_API kvt_status kvt_kept_memory_retract(kvt_kept_memory* memory, const uint32_t* blocks,
                                            size_t count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+  return GuardOn(memory, "memory", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
     return memory->memory->table().Retract({blocks, count});
   });
 }
 
 KVT_API kvt_status kvt_kept_memory_clear(kvt_kept_memory* memory) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+  return GuardOn(memory, "memory", [&]() -> Status {
     memory->memory->table().Clear();
     return {};
   });
 }
 
 KVT_API kvt_status kvt_kept_memory_root(kvt_kept_memory* memory, uint8_t* root) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
-    return GetRoot(memory->memory->table().root(), root);
-  });
+  return GuardOn(memory, "memory",
+                 [&]() -> Status { return GetRoot(memory->memory->table().root(), root); });
 }
 
 KVT_API kvt_status kvt_kept_memory_set_root(kvt_kept_memory* memory, const uint8_t* root) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+  return GuardOn(memory, "memory", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(root, "root"));
     Digest256 digest;
     std::memcpy(digest.bytes.data(), root, digest.bytes.size());
@@ -174,8 +167,7 @@ KVT_API kvt_status kvt_kept_memory_set_root(kvt_kept_memory* memory, const uint8
 KVT_API kvt_status kvt_kept_memory_entries(kvt_kept_memory* memory, uint32_t* blocks,
                                            uint32_t* groups, kvt_hash* hashes, size_t capacity,
                                            size_t* count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(memory, "memory"));
+  return GuardOn(memory, "memory", [&]() -> Status {
     const KeptTableContents contents = memory->memory->table().Contents();
     return GetEntries(contents, {blocks, groups, hashes, capacity}, count);
   });
@@ -184,8 +176,7 @@ KVT_API kvt_status kvt_kept_memory_entries(kvt_kept_memory* memory, uint32_t* bl
 // Success with a null `*table` means that the daemon keeps nothing under the name.
 KVT_API kvt_status kvt_kept_table_read(kvt_connection* connection, const uint8_t* name,
                                        kvt_kept_table** table) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  return GuardOn(connection, "connection", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(name, "name"));
     KVT_RETURN_IF_ERROR(CheckPointer(table, "table"));
     *table = nullptr;
@@ -197,17 +188,13 @@ KVT_API kvt_status kvt_kept_table_read(kvt_connection* connection, const uint8_t
 }
 
 KVT_API kvt_status kvt_kept_table_root(const kvt_kept_table* table, uint8_t* root) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(table, "table"));
-    return GetRoot(table->contents.root, root);
-  });
+  return GuardOn(table, "table", [&]() -> Status { return GetRoot(table->contents.root, root); });
 }
 
 KVT_API kvt_status kvt_kept_table_entries(const kvt_kept_table* table, uint32_t* blocks,
                                           uint32_t* groups, kvt_hash* hashes, size_t capacity,
                                           size_t* count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(table, "table"));
+  return GuardOn(table, "table", [&]() -> Status {
     return GetEntries(table->contents, {blocks, groups, hashes, capacity}, count);
   });
 }
@@ -217,8 +204,7 @@ KVT_API void kvt_kept_table_close(kvt_kept_table* table) { delete table; }
 // Without a name, all memory of the tenant that no process owns is given back.
 KVT_API kvt_status kvt_memory_release(kvt_connection* connection, const uint8_t* name,
                                       uint32_t device, uint32_t* released, uint64_t* bytes) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  return GuardOn(connection, "connection", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(released, "released"));
     KVT_RETURN_IF_ERROR(CheckPointer(bytes, "bytes"));
     wire::ReleaseMemory request{.device = device, .name = std::nullopt};

@@ -77,8 +77,7 @@ extern "C" {
 // pool misses until there is one.
 KVT_API kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t group,
                               uint32_t device, uint64_t pool_bytes, kvt_pool** pool) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  return GuardOn(connection, "connection", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
     *pool = nullptr;
     auto handle = std::make_unique<kvt_pool>();
@@ -94,8 +93,7 @@ KVT_API void kvt_pool_close(kvt_pool* pool) { delete pool; }
 // Reconnects if it can; without a daemon it describes the latest attachment, whose memory is still
 // mapped.
 KVT_API kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
     Result<AttachmentPtr> attached = pool->pool->Attached();
     if (!attached) attached = pool->pool->Latest();
@@ -119,8 +117,7 @@ KVT_API kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info) {
 // Looks the handle's own mapping up, which stays valid after a reconnection. Errors: kStaleHandle;
 // kInvalidArgument "block_outside_pool"; kUnsupported "not_host_memory".
 KVT_API kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void** address) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(address, "address"));
     *address = nullptr;
     KVT_ASSIGN_OR_RETURN(const std::shared_ptr<PoolMapping> mapping,
@@ -142,8 +139,7 @@ KVT_API kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void*
 
 // All three are checked before any takes effect. No round trip.
 KVT_API kvt_status kvt_pool_set_compute_cost(kvt_pool* pool, const kvt_compute_cost* cost) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckStruct(cost, "cost"));
     ComputeCost known;
     KVT_ASSIGN_OR_RETURN(known.per_token_us, ToCost(cost->per_token_us, "per_token_us"));
@@ -162,8 +158,7 @@ KVT_API void kvt_pool_drop_stale_mappings(kvt_pool* pool) {
 // sent if one entry is wrong, so that callers need not find out which were.
 KVT_API kvt_status kvt_commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count,
                               kvt_status* results) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(entries, count, "entries"));
     KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Latest());
     std::vector<wire::CommitItem> items;
@@ -189,8 +184,7 @@ KVT_API kvt_status kvt_commit(kvt_pool* pool, const kvt_commit_entry* entries, s
 // daemon that is gone. Without `results` the blocks are only sent.
 KVT_API kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t count,
                                kvt_status* results) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
     const Result<AttachmentPtr> latest = pool->pool->Latest();
     // Whatever the handles are, no daemon knows them.
@@ -224,8 +218,7 @@ KVT_API kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t c
 // May wait for the next daemon and resume (PoolLink::CheckHeld). A loss is kStaleHandle here: for
 // the caller it does not matter whether the daemon or the block is gone.
 KVT_API kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
     if (count == 0) return {};
     KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Latest());
@@ -277,8 +270,7 @@ KVT_API kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count,
 }
 
 KVT_API kvt_status kvt_tokens_wanted(kvt_pool* pool, int* wanted) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(wanted, "wanted"));
+  return GuardOn(wanted, "wanted", [&]() -> Status {
     *wanted = 0;
     return WithHashes(
         pool, nullptr, 0,

@@ -120,8 +120,7 @@ KVT_API void kvt_region_options_init(kvt_region_options* options) {
 // after every error.
 KVT_API kvt_status kvt_region_open(kvt_connection* connection, uint32_t model,
                                    const kvt_region_options* options, kvt_region** region) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  return GuardOn(connection, "connection", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
     *region = nullptr;
     KVT_ASSIGN_OR_RETURN(wire::OpenRegion request, ToRequest(options));
@@ -161,10 +160,8 @@ KVT_API kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_blo
 }
 
 KVT_API kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
-    return region->region->BeginStore(transfer);
-  });
+  return GuardOn(region, "region",
+                 [&]() -> Status { return region->region->BeginStore(transfer); });
 }
 
 KVT_API kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blocks,
@@ -188,8 +185,7 @@ KVT_API kvt_status kvt_region_store_compared(kvt_region* region, const kvt_store
 
 KVT_API kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blocks, size_t count,
                                    kvt_load_order order, uint64_t* transfer) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
     KVT_RETURN_IF_ERROR(CheckPointer(transfer, "transfer"));
     *transfer = 0;
@@ -209,8 +205,7 @@ KVT_API kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blo
 // Never waits. Further ends stay for the next call.
 KVT_API kvt_status kvt_region_poll(kvt_region* region, kvt_transfer_end* ends, size_t capacity,
                                    size_t* count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(ends, capacity, "ends"));
     KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
     const std::vector<EndedTransfer> ended = region->region->Poll(capacity);
@@ -223,8 +218,7 @@ KVT_API kvt_status kvt_region_poll(kvt_region* region, kvt_transfer_end* ends, s
 // Takes the end: kvt_region_poll does not report it again. Errors: those of Region::Wait.
 KVT_API kvt_status kvt_region_wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms,
                                    kvt_transfer_end* end) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(end, "end"));
     *end = {};
     KVT_ASSIGN_OR_RETURN(
@@ -238,8 +232,7 @@ KVT_API kvt_status kvt_region_wait(kvt_region* region, uint64_t transfer, int64_
 // `*layers` is set also when the load has failed: the layers that had come are counted.
 KVT_API kvt_status kvt_region_layers_loaded(kvt_region* region, uint64_t transfer,
                                             uint32_t* layers) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(layers, "layers"));
     *layers = 0;
     KVT_ASSIGN_OR_RETURN(const LayerCounts::State state, region->region->LayersLoaded(transfer));
@@ -250,8 +243,7 @@ KVT_API kvt_status kvt_region_layers_loaded(kvt_region* region, uint64_t transfe
 
 KVT_API kvt_status kvt_region_wait_layers(kvt_region* region, uint64_t transfer, uint32_t layers,
                                           int64_t timeout_ms) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     return region->region->WaitLayers(transfer, layers,
                                       ToDeadline(timeout_ms, *region->connection));
   });
@@ -261,8 +253,7 @@ KVT_API kvt_status kvt_region_wait_layers(kvt_region* region, uint64_t transfer,
 // so that a caller whose arrays are too small can ask again.
 KVT_API kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, uint32_t* positions,
                                        kvt_miss* reasons, size_t capacity, size_t* count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(positions, capacity, "positions"));
     KVT_RETURN_IF_ERROR(CheckArray(reasons, capacity, "reasons"));
     KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
@@ -279,8 +270,7 @@ KVT_API kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, ui
 // One round trip; holds nothing.
 KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t count,
                                      uint8_t* presence) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
     KVT_RETURN_IF_ERROR(CheckArray(presence, count, "presence"));
     KVT_ASSIGN_OR_RETURN(const std::vector<uint8_t> found,
@@ -292,8 +282,7 @@ KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes,
 
 KVT_API kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, size_t count,
                                   int64_t ttl_ms, uint32_t* pinned) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
     KVT_ASSIGN_OR_RETURN(const uint32_t known,
                          region->region->Pin(ToHashes(hashes, count), ttl_ms));
@@ -304,8 +293,7 @@ KVT_API kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, si
 
 KVT_API kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t count,
                                    kvt_hint hint, int64_t returns_in_ms, uint32_t* taken) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
     KVT_RETURN_IF_ERROR(CheckHint(hint, returns_in_ms));
     KVT_ASSIGN_OR_RETURN(const uint32_t known,
@@ -319,8 +307,7 @@ KVT_API kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, s
 // Waits for the daemon's answer, which comes when nothing of the prefix is on its way any more.
 KVT_API kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashes, size_t count,
                                        int64_t timeout_ms, uint32_t* in_memory) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
     const Deadline deadline = ToDeadline(timeout_ms, *region->connection);
     KVT_ASSIGN_OR_RETURN(const uint32_t known,
@@ -331,8 +318,7 @@ KVT_API kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashe
 }
 
 KVT_API kvt_status kvt_region_tokens_wanted(kvt_region* region, int* wanted) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(wanted, "wanted"));
     *wanted = 0;
     KVT_ASSIGN_OR_RETURN(const bool is_wanted, region->region->WantsTokenIds());
@@ -344,8 +330,7 @@ KVT_API kvt_status kvt_region_tokens_wanted(kvt_region* region, int* wanted) {
 KVT_API kvt_status kvt_region_give_tokens(kvt_region* region, const kvt_hash* hashes,
                                           const uint16_t* counts, size_t count, const uint32_t* ids,
                                           size_t id_count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
     KVT_RETURN_IF_ERROR(CheckArray(ids, id_count, "ids"));
     return region->region->TellTokenIds(ToHashes(hashes, count), ToCounts(counts, count),

@@ -212,10 +212,7 @@ Status Fork(kvt_sequence* sequence, kvt_sequence** fork) {
 // The body of a function about an existing sequence.
 template <typename Body>
 kvt_status WithSequence(const kvt_sequence* sequence, Body&& body) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
-    return body();
-  });
+  return GuardOn(sequence, "sequence", [&]() -> Status { return body(); });
 }
 
 }  // namespace
@@ -252,8 +249,7 @@ KVT_API void kvt_sequence_options_init(kvt_sequence_options* options) {
 KVT_API kvt_status kvt_sequence_open(kvt_pool* pool, const kvt_sequence_options* options,
                                      const uint32_t* tokens, size_t token_count,
                                      kvt_sequence** sequence) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
     *sequence = nullptr;
     KVT_RETURN_IF_ERROR(CheckArray(tokens, token_count, "tokens"));
