@@ -198,6 +198,10 @@ def run_engine(model, options, requests, replies):
         "reload": reload,
         "reset": reset,
     }
+    if options:
+        import kv_hooks
+
+        operations.update(kv_hooks.OPERATIONS)
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in requests:
         request = json.loads(line)

@@ -6,10 +6,12 @@ import types
 import unittest
 
 from kvtier import Presence
+from kvtier._options import read_options
 from kvtier.types import DType
 from kvtier.vllm.cache_groups import prefix_unit
 from kvtier.vllm.canary import LAST_BLOCKS, CanarySampler, number_type
 from kvtier.vllm.connector_scheduler import SchedulerSide
+from kvtier.vllm.options import CONNECTOR_OPTIONS
 from test_connector_unit import BLOCK_TOKENS, FULL, WINDOW, SchedulerCase, request
 
 
@@ -17,7 +19,8 @@ class SamplerTest(unittest.TestCase):
     def test_the_default_costs_a_thousandth_of_the_computed_tokens_at_most(self):
         """Requests hit all but 32 tokens and generate 16: of these, hits cost the most."""
         chance = random.Random(1).random
-        sampler = CanarySampler(1000, chance)
+        default = read_options("KvtierConnector", CONNECTOR_OPTIONS, {})["canary_per_million"]
+        sampler = CanarySampler(default, chance)
         for _ in range(50_000):
             cut = sampler.draw() * BLOCK_TOKENS
             if cut:
@@ -41,6 +44,9 @@ class SamplerTest(unittest.TestCase):
         self.assertEqual(number_type(spec(dtype="torch.bfloat16"), "auto"), DType.BFLOAT16)
         self.assertEqual(number_type(spec(dtype="torch.uint8"), "fp8_e5m2"), DType.FLOAT8_E5M2)
         self.assertIsNone(number_type(spec(dtype="torch.uint8"), "fp8_ds_mla"))
+        latent = spec(dtype="torch.bfloat16", head_size_v=0)
+        self.assertEqual(number_type(latent, "auto"), DType.BFLOAT16)
+        self.assertIsNone(number_type(spec(dtype="torch.uint8", head_size_v=0), "fp8"))
         padded = spec(dtype="torch.bfloat16", page_size_padded=4096)
         self.assertIsNone(number_type(padded, "auto"))
         self.assertIsNone(number_type(spec(dtypes=("torch.float32", "torch.bfloat16")), "auto"))
@@ -107,9 +113,32 @@ class CutTest(CutCase):
 class WindowCutTest(CutCase):
     groups = [FULL, WINDOW]
 
-    def test_a_cut_that_a_window_cannot_be_restored_at_is_none(self):
+    def setUp(self):
+        super().setUp()
         self.have(*range(10))
-        self.have(8, 9, group=1)
+
+    def test_a_hit_ends_where_windows_can_be_restored(self):
+        self.have(4, 5, 8, 9, group=1)
         self.assertEqual(prefix_unit(self.groups), BLOCK_TOKENS)
+        self.assertEqual(self.match(request(161)), 6 * BLOCK_TOKENS)
+        self.assertEqual(self.canary.cut_tokens, 4 * BLOCK_TOKENS)
+
+    def test_it_is_shorter_where_the_windows_are_gone(self):
+        self.have(2, 3, 8, 9, group=1)
+        self.assertEqual(self.match(request(161)), 4 * BLOCK_TOKENS)
+        self.assertEqual(self.canary.cut_tokens, 6 * BLOCK_TOKENS)
+
+    def test_a_hit_of_which_too_much_would_be_computed_is_whole(self):
+        self.have(0, 8, 9, group=1)
         self.assertEqual(self.match(request(161)), 10 * BLOCK_TOKENS)
+        self.assertEqual(self.canary.hits, 0)
+
+    def test_windows_that_a_disk_has_are_not_loaded_for_a_cut(self):
+        self.have(8, 9, group=1)
+        one = request(161)
+        self.assertEqual(self.side.matched_tokens(one, 0), None)
+        self.step()
+        self.presence = Presence.DISK
+        self.have(4, 5, group=1)
+        self.assertEqual(self.match(one), 10 * BLOCK_TOKENS)
         self.assertEqual(self.canary.hits, 0)

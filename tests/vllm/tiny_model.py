@@ -7,6 +7,9 @@ import pathlib
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCABULARY = 3, 192, 6, 3, 64, 384, 1024
 ADAPTER_RANK = 8
+# Attention must count beside the residual, or the cache would not show in the tokens. So much makes a
+# deep model chaotic: what one layer rounds otherwise the next one doubles.
+ATTENTION_GAIN = 3.0
 CONFIGURATION = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -28,16 +31,23 @@ CONFIGURATION = {
 }
 
 
-def make_model(directory: pathlib.Path, seed: int = 0, window: int = 0) -> pathlib.Path:
+def make_model(
+    directory: pathlib.Path,
+    seed: int = 0,
+    window: int = 0,
+    layers: int = LAYERS,
+    attention_gain: float = ATTENTION_GAIN,
+) -> pathlib.Path:
     """Writes configuration and weights in the format of the hub; other seeds give other weights.
-    window: not 0: of the layers but the first, whose blocks are then a cache group of their own."""
+    window: not 0: of the layers but the first, whose blocks are then a cache group of their own.
+    attention_gain: how much attention counts beside the residual."""
     import torch
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True)
-    configuration = dict(CONFIGURATION)
+    configuration = dict(CONFIGURATION, num_hidden_layers=layers)
     if window:
-        kinds = ["full_attention"] + ["sliding_attention"] * (LAYERS - 1)
+        kinds = ["full_attention"] + ["sliding_attention"] * (layers - 1)
         configuration.update(layer_types=kinds, sliding_window=window)
     (directory / "config.json").write_text(json.dumps(configuration))
     generator = torch.Generator().manual_seed(seed)
@@ -53,7 +63,7 @@ def make_model(directory: pathlib.Path, seed: int = 0, window: int = 0) -> pathl
         "lm_head.weight": drawn(VOCABULARY, HIDDEN, gain=4.0),
         "model.norm.weight": torch.ones(HIDDEN, dtype=torch.bfloat16),
     }
-    for layer in range(LAYERS):
+    for layer in range(layers):
         shapes = {
             "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),
             "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
@@ -64,8 +74,7 @@ def make_model(directory: pathlib.Path, seed: int = 0, window: int = 0) -> pathl
             "mlp.down_proj": (HIDDEN, INTERMEDIATE),
         }
         for name, (rows, columns) in shapes.items():
-            # Attention must count beside the residual, or the cache would not show in the tokens.
-            gain = 3.0 if name.startswith("self_attn") else 1.0
+            gain = attention_gain if name.startswith("self_attn") else 1.0
             weights[f"model.layers.{layer}.{name}.weight"] = drawn(rows, columns, gain)
         for name in ("input_layernorm", "post_attention_layernorm"):
             ones = torch.ones(HIDDEN, dtype=torch.bfloat16)
@@ -74,10 +83,16 @@ def make_model(directory: pathlib.Path, seed: int = 0, window: int = 0) -> pathl
     return directory
 
 
-def make_model_of_kind(directory: pathlib.Path, kind: str, seed: int = 0) -> pathlib.Path:
+def make_model_of_kind(
+    directory: pathlib.Path,
+    kind: str,
+    seed: int = 0,
+    repeated: int = 1,
+    attention_gain: float = ATTENTION_GAIN,
+) -> pathlib.Path:
     """As make_model, for other architectures: "windows" (Gemma 3: one layer in four has full
-    attention), "windows and experts" (gpt-oss), "states" (Qwen3-Next: linear attention, experts),
-    "latent" (DeepSeek-V2: MLA)."""
+    attention), "windows and experts" (gpt-oss), "experts" (Mixtral), "states" (Qwen3-Next: linear
+    attention, experts), "latent" (DeepSeek-V2: MLA). repeated: how often the layers come."""
     import torch
     import transformers
 
@@ -115,6 +130,16 @@ def make_model_of_kind(directory: pathlib.Path, kind: str, seed: int = 0) -> pat
                 "num_experts_per_tok": 2,
             },
         ),
+        "experts": (
+            "MixtralForCausalLM",
+            {
+                "num_hidden_layers": 3,
+                "head_dim": 64,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "sliding_window": None,
+            },
+        ),
         "states": (
             "Qwen3NextForCausalLM",
             {
@@ -148,6 +173,9 @@ def make_model_of_kind(directory: pathlib.Path, kind: str, seed: int = 0) -> pat
             },
         ),
     }[kind]
+    special = dict(special, num_hidden_layers=special["num_hidden_layers"] * repeated)
+    if "layer_types" in special:
+        special["layer_types"] = special["layer_types"] * repeated
     model_class = getattr(transformers, name)
     configuration = model_class.config_class(**{**common, **special}, architectures=[name])
     generator = torch.Generator().manual_seed(seed)
@@ -158,14 +186,14 @@ def make_model_of_kind(directory: pathlib.Path, kind: str, seed: int = 0) -> pat
             if weight.ndim >= 2 and "conv" not in parameter:
                 # As in make_model.
                 columns = weight.shape[-1]
-                gain = 3.0 if "attn" in parameter else 1.0
+                gain = attention_gain if "attn" in parameter else 1.0
                 gain = {"embed_tokens": columns**0.5, "lm_head": 4.0}.get(
                     parameter.split(".")[-2], gain
                 )
                 values = torch.randn(weight.shape, generator=generator) * (gain / columns**0.5)
                 weight.copy_(values.to(weight.dtype))
             elif "q_norm" in parameter:
-                weight.fill_(3.0)  # else attention would be nearly even, and no token count
+                weight.fill_(attention_gain)  # else attention would be nearly even, and no token count
     model.save_pretrained(directory)
     return directory
 

@@ -87,7 +87,7 @@ double NoiseBound(NumberFormat format) {
     case NumberFormat::kInt8:
       return 0.25;
     default:
-      return 0.1;
+      return 0.2;
   }
 }
 

@@ -4,8 +4,9 @@
 // Kernels add in another order when a batch has another shape, so that honest KV of one block
 // differs in its last bits. The relative error of a layer is the root of the sum of the squared
 // differences over that of the squares. Rounding gives the error of the format times a little more
-// for each layer; KV of other weights, of another layer, or of another position has nothing in
-// common with the block and an error near 1.4. The bounds lie between the two (docs/IDENTITY.md).
+// for each layer, and more where a token comes to other experts; KV of other weights, of another
+// layer, or of another position has nothing in common with the block and an error near 1.4. The
+// bounds lie between the two, where they were measured (docs/IDENTITY.md).
 //
 // Pure functions; any thread.
 #pragma once

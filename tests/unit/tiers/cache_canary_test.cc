@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -214,6 +215,22 @@ TEST_F(CacheCanaryTest, HonestBlocksAreNeverFoundToDiffer) {
       EXPECT_FALSE(difference.bits_equal);
       EXPECT_LE(difference.error, NoiseBound(format)) << static_cast<int>(format);
     }
+  }
+}
+
+TEST_F(CacheCanaryTest, ATokenThatCameToOtherExpertsIsNoiseAndATurnedBlockIsNot) {
+  // Errors as docs/IDENTITY.md has them: the largest honest one, of a model with experts, and the
+  // smallest of a lie, another base of positions in a model with windows.
+  for (const auto& [error, is_noise] : {std::pair(0.105f, true), std::pair(0.31f, false)}) {
+    std::vector<float> stored(64), computed;
+    for (size_t i = 0; i < stored.size(); ++i) stored[i] = ToyEngine::Drawn(1, i, 0);
+    for (const float value : stored) computed.push_back(value * (1 - error));
+    const KvDifference difference =
+        CompareKv(std::as_bytes(std::span(stored)), std::as_bytes(std::span(computed)),
+                  {NumberFormat::kFloat32, 1});
+    EXPECT_NEAR(difference.error, error, 1e-3);
+    EXPECT_EQ(difference.error <= NoiseBound(NumberFormat::kFloat32), is_noise);
+    EXPECT_EQ(difference.error <= NoiseBound(NumberFormat::kFloat8E4m3), is_noise);
   }
 }
 

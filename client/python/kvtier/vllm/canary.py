@@ -56,12 +56,12 @@ def number_type(spec: Any, cache_dtype: str) -> DType | None:
     blocks have bytes that no kernel writes. cache_dtype: as the user chose it."""
     if getattr(spec, "page_size_padded", None) is not None:
         return None
-    if type(spec).__name__.startswith("MLA"):
-        return None  # a block of latents has so many tokens that cuts would cost most hits whole
     if getattr(spec, "state_content_bytes", None) is not None:
         return None  # scales lie beside the numbers
     dtype = getattr(spec, "dtype", None)
     if str(dtype) == "torch.uint8":
+        if getattr(spec, "head_size_v", None) == 0:
+            return None  # latents of 8 bits have scales and 16-bit numbers beside them
         return _FLOAT8.get(cache_dtype)
     try:
         return DType.of(dtype)

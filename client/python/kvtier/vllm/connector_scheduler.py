@@ -20,7 +20,7 @@ from ..types import HitRule
 from .adapters import AdapterDigests
 from .arrivals import Arrivals
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
-from .canary import CanarySampler
+from .canary import LAST_BLOCKS, CanarySampler
 from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
@@ -147,15 +147,10 @@ class SchedulerSide:
         if _reads_nothing(request):
             return 0
 
-        def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
-            return self._lookups.look_up_run(known.keys[index][begin:end], request.request_id)
-
         hashed = [len(keys) * one.block_tokens for keys, one in zip(known.keys, self._groups)]
         # vLLM computes at least one token of each request.
         limit = min(request.num_tokens - 1, *hashed)
-        found = longest_prefix(self._groups, local_tokens, limit, look_up)
-        while found is None and self._wait_for_answer():
-            found = longest_prefix(self._groups, local_tokens, limit, look_up)
+        found = self._longest_prefix(known, local_tokens, limit)
         if found is None:
             return None
         if self._always_load:
@@ -448,24 +443,42 @@ class SchedulerSide:
         assert found is not None
         return found
 
-    def _cut(self, known: KnownRequest, first: int, tokens: int) -> int:
+    def _cut(self, known: KnownRequest, first: int, tokens: int) -> int | None:
         """A hit without its last blocks, if it is sampled and memory has these: what a disk has is
-        not compared."""
+        not compared. Windows and states may make it shorter; None: ask again."""
         assert self._canary is not None
         if known.cut_blocks is None:
             known.cut_blocks = self._canary.draw()
-        end = first + tokens
-        cut = max(first, end - known.cut_blocks * prefix_unit(self._groups))
-        if cut == end or self._shortened(known, first, cut) != cut:
+        if known.cut_blocks == 0:
+            return tokens
+        unit, end = prefix_unit(self._groups), first + tokens
+        limit = max(first, end - known.cut_blocks * unit)
+        cut = self._longest_prefix(known, first, limit)
+        if cut is None:
+            return None
+        if cut < end - LAST_BLOCKS * unit:
             return tokens
         for keys, group in zip(known.keys, self._groups):
-            begin = max(cut // group.block_tokens, group.first_needed(end))
-            if any(self._lookups.are_on_disk(keys[begin : end // group.block_tokens])):
+            begin = cut if group.rule is HitRule.ALL else group.first_needed(cut) * group.block_tokens
+            blocks = keys[begin // group.block_tokens : end // group.block_tokens]
+            if any(self._lookups.are_on_disk(blocks)):
                 return tokens
         if not known.is_canary:
             known.is_canary = True
             self._canary.cut(end - cut)
         return cut - first
+
+    def _longest_prefix(self, known: KnownRequest, first: int, limit: int) -> int | None:
+        """Returns the longest prefix of at most `limit` tokens that the daemon can restore; None: ask
+        again."""
+
+        def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
+            return self._lookups.look_up_run(known.keys[index][begin:end], known.request.request_id)
+
+        found = longest_prefix(self._groups, first, limit, look_up)
+        while found is None and self._wait_for_answer():
+            found = longest_prefix(self._groups, first, limit, look_up)
+        return found
 
     def _wait_for_answer(self) -> bool:
         """Whether one came. A daemon that does not answer is waited for once by each request, since

@@ -10,7 +10,7 @@ CONNECTOR_OPTIONS: dict[str, Option] = {
     **COMMON,
     "always_load": Flag(False),
     # How many of a million hits are cut short, for the daemon to compare blocks; 0: none.
-    "canary_per_million": Number(0, 0, 1_000_000, whole=True),
+    "canary_per_million": Number(1000, 0, 1_000_000, whole=True),
     "keep_kv_cache": Flag(False),
     # The longest time for which a request can have blocks kept; 0: none can.
     "keep_most_s": Number(86_400, 0, 31_536_000),
