@@ -147,7 +147,7 @@ def facts(engine, request):
     import vllm
 
     known = _worker()._blocks._facts
-    return {**known.extra, "name": known.name, "recipe": known.hash_recipe, "vllm": vllm.__version__}
+    return {**known.extra, "name": known.name, "recipe": known.hash_recipe, "version": vllm.__version__}
 
 
 OPERATIONS = {

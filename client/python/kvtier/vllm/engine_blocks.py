@@ -42,7 +42,11 @@ class EngineBlocks:
         self._facts = identity.block_facts(
             engine,
             [[group.spec, group.layers] for group in groups],
-            vllm.__version__,
+            identity.version_name(
+                vllm.__version__,
+                engine.device_config.device_type,
+                (kind for group in groups for kind in group.spec_kinds),
+            ),
             options["identity"],
         )
 

@@ -3,7 +3,7 @@
 
 Everything that decides the bytes of a block goes in: the configuration of the model, the types and the
 layout of its KV cache, how it is split over GPUs, how blocks are hashed, and the version of vLLM,
-whose layouts are its own affair. All of this is found out once, while the engine starts. The
+whose layouts are its own affair; versions that were shown to give the same bytes are one. All of this is found out once, while the engine starts. The
 record's revision says which weights the engine has (_epochs.py), which may change while it runs.
 """
 
@@ -11,13 +11,40 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .._facts import config_digest, digest, record_name, short, weights_of
 from .._weight_files import weights_digest
 from ..model import KvGroup, ModelRecord
+
+
+@dataclass(frozen=True)
+class EqualVersions:
+    """Minor versions of vLLM that gave the same hashes and bits on devices of one type, for models all of
+    whose layers have one of these specs."""
+
+    device: str
+    versions: tuple[str, ...]
+    specs: frozenset[str]
+
+
+#: As tests/vllm/compare_versions.py showed; docs/IDENTITY.md lists them.
+EQUAL_VERSIONS: tuple[EqualVersions, ...] = (
+    EqualVersions("cpu", ("0.31", "0.32"), frozenset({"FullAttentionSpec", "SlidingWindowSpec"})),
+)
+
+
+def version_name(version: str, device: str, specs: Iterable[str]) -> str:
+    """The name of a vLLM's version in a record: of equal ones, the first. specs: the names of the
+    classes of all layers'."""
+    minor = ".".join(version.split(".")[:2])
+    kinds = set(specs)
+    for equal in EQUAL_VERSIONS:
+        if device == equal.device and minor in equal.versions and kinds and kinds <= equal.specs:
+            return equal.versions[0]
+    return minor
 
 
 def hash_root() -> bytes | None:
@@ -63,12 +90,14 @@ class ModelFacts:
         )
 
 
-def block_facts(engine: Any, specs: Sequence[Any], vllm_version: str, label: str) -> ModelFacts:
+def block_facts(
+    engine: Any, specs: Sequence[Any], version: str, label: str
+) -> ModelFacts:
     """Describes the blocks of an engine's own KV cache. specs: all that tells vLLM's cache groups and
-    their layers apart."""
+    their layers apart. version: `version_name`'s."""
     facts = {
         "kind": "blocks",
-        "vllm": ".".join(vllm_version.split(".")[:2]),
+        "vllm": version,
         "kv_cache_dtype": str(engine.cache_config.cache_dtype),
         "kv_cache_spec": digest(specs),
         # In words, too, since replicated groups would else be those of all sizes.

@@ -58,7 +58,8 @@ class SharedAllocation(TorchFunctionMode):
 class BlockPieces:
     """The parts of each block of one cache group, as (offset, block stride, bytes) in the order of
     the layers, and the group's blocks as the daemon sees them. layers: by name. spec: what vLLM
-    says of them, for the model's identity. number_type: as canary.number_type."""
+    says of them, for the model's identity; spec_kinds: the names of its classes. number_type: as
+    canary.number_type."""
 
     pieces: list[tuple[int, int, int]]
     group: KvGroup
@@ -67,6 +68,7 @@ class BlockPieces:
     layers: list[str]
     spec: str
     number_type: DType | None = None
+    spec_kinds: frozenset[str] = frozenset()
 
 
 def block_pieces(
@@ -97,7 +99,8 @@ def block_pieces(
     sizes = {size for _, _, size in pieces}
     # The scheduler knows only the first of specs that differ by layer.
     specs = list(getattr(cache_group.kv_cache_spec, "kv_cache_specs", {}).values())
-    types = {number_type(one, cache_dtype) for one in specs or [cache_group.kv_cache_spec]}
+    specs = specs or [cache_group.kv_cache_spec]
+    types = {number_type(one, cache_dtype) for one in specs}
     is_trailing = group.rule is HitRule.TRAILING
     # Where blocks and layers lie does not matter to who may use them, only the order within a part.
     order = str(layout)[2:]
@@ -115,8 +118,9 @@ def block_pieces(
         kv_cache_config.num_blocks,
         kv_cache_config.kv_cache_tensors[0].size,
         layers,
-        f"{order} {specs[0] if specs else cache_group.kv_cache_spec}",
+        f"{order} {specs[0]}",
         types.pop() if len(types) == 1 and len(sizes) == 1 and not group.is_state else None,
+        frozenset(type(one).__name__ for one in specs),
     )
 
 
