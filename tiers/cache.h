@@ -204,6 +204,13 @@ class Cache {
   // block that a tier holds from the first step to the last is told exactly once.
   uint64_t ReplayEvents(uint64_t cursor, uint32_t max_rows, BlockEventSink* sink) const;
   static constexpr uint64_t kReplayEnd = UINT64_MAX;
+  // How far ReplayEvents goes that begins now: rows behind these tell of nothing that is stored by
+  // now. It takes so many steps of `max_rows` at most, unless blocks get token ids meanwhile.
+  struct ReplaySize {
+    uint64_t rows = 0;
+    uint64_t steps = 0;
+  };
+  [[nodiscard]] ReplaySize SizeOfReplay(uint32_t max_rows) const;
   // Nothing if the block is not cached.
   [[nodiscard]] std::optional<BlockRecord> Inspect(const BlockKey& key) const;
   [[nodiscard]] BlockPast PastOf(const BlockKey& key) const;

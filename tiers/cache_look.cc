@@ -163,6 +163,11 @@ uint64_t Cache::ReplayEvents(uint64_t cursor, uint32_t max_rows, BlockEventSink*
   return impl_->state.presence.Replay(cursor, max_rows, sink);
 }
 
+Cache::ReplaySize Cache::SizeOfReplay(uint32_t max_rows) const {
+  const PresenceFeed& presence = impl_->state.presence;
+  return {.rows = presence.rows(), .steps = presence.ReplaySteps(max_rows)};
+}
+
 std::optional<BlockRecord> Cache::Inspect(const BlockKey& key) const {
   const EntryIndex index = impl_->state.blocks.Find(key);
   if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) return std::nullopt;

@@ -4,7 +4,6 @@
 #include <array>
 #include <span>
 
-#include "base/result.h"
 #include "daemon/events/msgpack_writer.h"
 
 namespace kvtier {
@@ -156,7 +155,6 @@ class EventBatch::Encoder {
 };
 
 std::string EventBatch::Take(EventFormat format, int64_t now_ms) {
-  KVT_CHECK(!empty());
   std::string payload;
   payload.reserve(64 + 96 * events_.size() + 34 * hashes_.size() + 5 * token_ids_.size());
   MsgpackWriter writer(&payload);
@@ -172,11 +170,23 @@ std::string EventBatch::Take(EventFormat format, int64_t now_ms) {
     token_ids = token_ids.subspan(event.token_ids);
   }
   writer.WriteUnsigned(0);  // the rank: one daemon has one
+  Clear();
+  return payload;
+}
+
+void EventBatch::Append(EventBatch* other) {
+  events_.insert(events_.end(), other->events_.begin(), other->events_.end());
+  hashes_.insert(hashes_.end(), other->hashes_.begin(), other->hashes_.end());
+  token_ids_.insert(token_ids_.end(), other->token_ids_.begin(), other->token_ids_.end());
+  cleared_ += other->cleared_;
+  other->Clear();
+}
+
+void EventBatch::Clear() {
   events_.clear();
   hashes_.clear();
   token_ids_.clear();
   cleared_ = 0;
-  return payload;
 }
 
 }  // namespace kvtier

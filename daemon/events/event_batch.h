@@ -42,7 +42,9 @@ class EventBatch {
     return size() >= kMaxBlocks || token_ids_.size() >= kMaxTokenIds;
   }
 
-  // The payload of the batch, which is empty afterwards. REQUIRES: not empty.
+  // Adds all events of another batch, which is empty afterwards.
+  void Append(EventBatch* other);
+  // The payload of the batch, which is empty afterwards. One without events has a payload, too.
   [[nodiscard]] std::string Take(EventFormat format, int64_t now_ms);
 
  private:
@@ -57,6 +59,8 @@ class EventBatch {
     uint32_t token_ids = 0;
   };
   class Encoder;
+
+  void Clear();
 
   std::vector<Event> events_;
   std::vector<BlockHash> hashes_;    // of one event after the other

@@ -7,7 +7,7 @@ namespace kvtier {
 
 EventFeed EventFeed::Live(EventStream* stream, EventPeerCounters* counters) {
   EventFeed feed(stream, counters, stream->ring().next());
-  feed.BeginSnapshot();
+  feed.BeginSnapshot(EventStream::Numbers::kNew);
   return feed;
 }
 
@@ -15,14 +15,14 @@ EventFeed EventFeed::Live(EventStream* stream, EventPeerCounters* counters) {
 EventFeed EventFeed::Replay(EventStream* stream, EventPeerCounters* counters, uint64_t first) {
   const EventRing& ring = stream->ring();
   EventFeed feed(stream, counters, first);
-  if (first < ring.first() || first > ring.next()) feed.BeginSnapshot();
+  if (first < ring.first() || first > ring.next()) feed.BeginSnapshot(EventStream::Numbers::kOld);
   return feed;
 }
 
-void EventFeed::BeginSnapshot() {
-  snapshot_ = stream_->BeginSnapshot();
+void EventFeed::BeginSnapshot(EventStream::Numbers numbers) {
+  snapshot_ = stream_->BeginSnapshot(numbers);
   ready_.clear();
-  next_ = snapshot_ ? snapshot_->sequence() + 1 : 0;
+  next_ = stream_->ring().next();
   if (snapshot_) ++counters_->snapshots;
 }
 
@@ -30,12 +30,11 @@ std::optional<PublishedBatch> EventFeed::Next() {
   const EventRing& ring = stream_->ring();
   if (next_ < ring.first()) {
     counters_->lost += ring.first() - next_;
-    BeginSnapshot();
+    BeginSnapshot(EventStream::Numbers::kNew);
   }
-  if (snapshot_ && ready_.empty()) {
+  while (snapshot_ && ready_.empty()) {
     for (PublishedBatch& batch : stream_->Continue(&*snapshot_)) ready_.push_back(std::move(batch));
     if (snapshot_->finished()) snapshot_.reset();
-    if (ready_.empty()) return PublishedBatch{};
   }
   if (!ready_.empty()) {
     PublishedBatch batch = std::move(ready_.front());

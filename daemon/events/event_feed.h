@@ -21,15 +21,14 @@ class EventFeed {
   // with the last batch that is published when it comes there.
   static EventFeed Replay(EventStream* stream, EventPeerCounters* counters, uint64_t first);
 
-  // The next batch, or nothing: a live feed has more later, a replay is at its end. A batch without
-  // a payload is a step of a snapshot that found nothing; steps take time, so that the caller
-  // bounds how many it takes in one event.
+  // The next batch, or nothing: a live feed has more later, a replay is at its end. Parts of
+  // a snapshot take time, so that the caller bounds how many it takes in one event.
   [[nodiscard]] std::optional<PublishedBatch> Next();
 
  private:
   EventFeed(EventStream* stream, EventPeerCounters* counters, uint64_t next)
       : stream_(stream), counters_(counters), next_(next) {}
-  void BeginSnapshot();
+  void BeginSnapshot(EventStream::Numbers numbers);
 
   EventStream* stream_;
   EventPeerCounters* counters_;

@@ -186,7 +186,7 @@ bool EventPeer::Fill() {
       Append("", kEndOfReplay, "");
       feed_.reset();
       NextRequest();
-    } else if (batch->payload != nullptr && Wanted(*batch->topic)) {
+    } else if (Wanted(*batch->topic)) {
       Append(*batch->topic, batch->sequence, *batch->payload);
       ++environment_.counters->sent;
     }

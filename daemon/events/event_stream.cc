@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/result.h"
@@ -13,10 +14,17 @@ namespace kvtier {
 namespace {
 
 constexpr size_t kNamesPerStep = 1024;
+// Room for a snapshot before the first batch, where the machine's clock was never set.
+constexpr int64_t kEarliestMs = 1'000'000;
+
+uint64_t FirstNumber(const Clock& clock) {
+  return static_cast<uint64_t>(std::max(clock.WallMs(), kEarliestMs)) * 1000;
+}
 
 }  // namespace
 
-// Sorts a walk's blocks by their topics and tiers, so that those of a sequence share one event.
+// Makes one batch of a walk's blocks for each topic, in it sorted by tiers, so that those of a
+// sequence share one event.
 class EventStream::Collector final : public BlockEventSink {
  public:
   // Only those of one namespace, if it is given.
@@ -27,19 +35,23 @@ class EventStream::Collector final : public BlockEventSink {
     if (only_ && block.key.namespace_id != *only_) return;
     const Space* const space = stream_.SpaceOf(block.key.namespace_id);
     if (space == nullptr) return;
-    batches_[{space->topic, block.tier}].AddStored(block, space->group);
+    tiers_[space->topic][static_cast<size_t>(block.tier)].AddStored(block, space->group);
     ++blocks_;
   }
   void BlockRemoved(const BlockKey&, Tier) override {}
 
-  using Batches = std::map<std::pair<const Topic*, Tier>, EventBatch>;
-  [[nodiscard]] Batches& batches() { return batches_; }
+  // The topic's blocks; empty if there are none.
+  [[nodiscard]] EventBatch Take(const Topic* topic) {
+    EventBatch batch;
+    for (EventBatch& tier : tiers_[topic]) batch.Append(&tier);
+    return batch;
+  }
   [[nodiscard]] uint64_t blocks() const { return blocks_; }
 
  private:
   const EventStream& stream_;
   const std::optional<NamespaceId> only_;
-  Batches batches_;
+  std::map<const Topic*, std::array<EventBatch, kTierCount>> tiers_;
   uint64_t blocks_ = 0;
 };
 
@@ -50,7 +62,7 @@ EventStream::EventStream(EventsConfig config, const Clock* clock, NameOf name_of
       name_of_(std::move(name_of)),
       changed_(std::move(changed)),
       rows_per_step_(rows_per_step),
-      ring_(config_.buffer_steps) {}
+      ring_(config_.buffer_steps, FirstNumber(clock_)) {}
 
 bool EventStream::MayTell(const std::string& tenant) const {
   return tenant == kDefaultTenant ||
@@ -147,8 +159,9 @@ void EventStream::PublishPart() {
   Collector collector(this, walks_.front());
   cursor_ = cache_->ReplayEvents(cursor_, rows_per_step_, &collector);
   counters_.stored += collector.blocks();
-  for (auto& [key, batch] : collector.batches()) {
-    ring_.Add(key.first->text, batch.Take(config_.format, clock_.WallMs()));
+  if (collector.blocks() > 0) {
+    const Topic* const topic = SpaceOf(walks_.front())->topic;
+    ring_.Add(topic->text, collector.Take(topic).Take(config_.format, clock_.WallMs()));
     ++counters_.batches;
     changed_();
   }
@@ -157,34 +170,44 @@ void EventStream::PublishPart() {
   walks_.pop_front();
 }
 
-std::optional<EventStream::Snapshot> EventStream::BeginSnapshot() {
+std::optional<EventStream::Snapshot> EventStream::BeginSnapshot(Numbers numbers) {
   // The snapshot covers all events so far.
   for (auto& [text, topic] : topics_) Publish(&topic);
-  if (ring_.next() == 0) return std::nullopt;
+  if (topics_.empty()) return std::nullopt;
   Snapshot snapshot;
-  snapshot.sequence_ = ring_.next() - 1;
+  for (const auto& [text, topic] : topics_) snapshot.topics_.push_back(&topic);
+  const Cache::ReplaySize size = cache_->SizeOfReplay(rows_per_step_);
+  snapshot.rows_ = size.rows;
+  const uint64_t batches = snapshot.topics_.size() * (1 + size.steps);
+  if (numbers == Numbers::kNew) {
+    ring_.AddRun(batches, snapshot.topics_.front()->text,
+                 EventBatch().Take(config_.format, clock_.WallMs()));
+    changed_();
+  }
+  snapshot.next_ = ring_.next() - batches;
+  snapshot.last_ = ring_.next() - 1;
   return snapshot;
 }
 
 std::vector<PublishedBatch> EventStream::Continue(Snapshot* snapshot) const {
   KVT_CHECK(!snapshot->finished());
-  std::vector<PublishedBatch> batches;
-  const auto add = [&](const Topic& topic, EventBatch* batch) {
-    batches.push_back(
-        {snapshot->sequence_, topic.text,
-         std::make_shared<const std::string>(batch->Take(config_.format, clock_.WallMs()))});
-  };
-  if (!std::exchange(snapshot->cleared_, true)) {
-    for (const auto& [text, topic] : topics_) {
-      EventBatch batch;
-      batch.AddCleared();
-      add(topic, &batch);
-    }
-    return batches;
-  }
+  const bool clears = !std::exchange(snapshot->cleared_, true);
   Collector collector(this, std::nullopt);
-  snapshot->cursor_ = cache_->ReplayEvents(snapshot->cursor_, rows_per_step_, &collector);
-  for (auto& [key, batch] : collector.batches()) add(*key.first, &batch);
+  if (!clears && !snapshot->told()) {
+    snapshot->cursor_ = cache_->ReplayEvents(snapshot->cursor_, rows_per_step_, &collector);
+  }
+  std::vector<PublishedBatch> batches;
+  for (const Topic* const topic : snapshot->topics_) {
+    EventBatch batch = collector.Take(topic);
+    if (clears) batch.AddCleared();
+    // Blocks that got token ids meanwhile may have taken more steps than were reckoned.
+    if (batch.empty() && snapshot->next_ > snapshot->last_) continue;
+    const uint64_t number = std::min(snapshot->next_, snapshot->last_);
+    ++snapshot->next_;
+    batches.push_back(
+        {number, topic->text,
+         std::make_shared<const std::string>(batch.Take(config_.format, clock_.WallMs()))});
+  }
   return batches;
 }
 

@@ -2,8 +2,12 @@
 // Makes one row of numbered batches of the tiers' events, each under the topic of a model.
 //
 // A tenant's blocks are told only if the configuration says so. A model's blocks are told once an
-// engine has named the model: the blocks that are cached by then come first. So the batches from 0
-// on always add up to the blocks that the tiers hold, topic by topic.
+// engine has named the model: the blocks that are cached by then come first. So the batches from
+// the first on always add up to the blocks that the tiers hold, topic by topic.
+//
+// Routers drop batches whose numbers do not rise, and ask for those that they miss. So the first
+// number of a life is the microseconds since the Unix epoch when it begins, more than an earlier
+// life gave; a snapshot takes new numbers, under which other routers hear empty batches.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +31,8 @@ namespace kvtier {
 
 // Event loop only.
 class EventStream final : public BlockEventSink {
+  struct Topic;
+
  public:
   // Rows of the directory that one step of a walk looks at: well under a millisecond.
   static constexpr uint32_t kRowsPerStep = 1024;
@@ -59,22 +65,31 @@ class EventStream final : public BlockEventSink {
   [[nodiscard]] const EventRing& ring() const { return ring_; }
   [[nodiscard]] const EventCounters& counters() const { return counters_; }
 
-  // All cached blocks, in steps: first a clearance of all topics, then the stored blocks. The
-  // batches bear the number of the last one published when the snapshot began; a router that
-  // applies them and then the batches that follow that number knows all blocks of the tiers.
+  // All cached blocks, in steps: first a clearance of all topics, then the stored blocks. A router
+  // that applies its batches and then those published after it began knows all blocks of the tiers.
+  // Its numbers rise by one, up to that before the first of those. How many there will be is
+  // reckoned when it begins, and the last batches may be empty.
   class Snapshot {
    public:
-    [[nodiscard]] uint64_t sequence() const { return sequence_; }
-    [[nodiscard]] bool finished() const { return cursor_ == Cache::kReplayEnd; }
+    [[nodiscard]] bool finished() const { return told() && next_ > last_; }
 
    private:
     friend class EventStream;
-    uint64_t sequence_ = 0;
+    [[nodiscard]] bool told() const { return cursor_ >= rows_; }
+
+    std::vector<const Topic*> topics_;  // all that there were when it began
+    uint64_t next_ = 0;
+    uint64_t last_ = 0;
     uint64_t cursor_ = 0;
+    uint64_t rows_ = 0;  // blocks of later ones were published since
     bool cleared_ = false;
   };
+  enum class Numbers : uint8_t {
+    kNew,  // above all that a router can have seen
+    kOld,  // those of the last batches, for who asks: it takes any, and others must not notice
+  };
   // Nothing before the first batch is published: there is nothing to tell.
-  [[nodiscard]] std::optional<Snapshot> BeginSnapshot();
+  [[nodiscard]] std::optional<Snapshot> BeginSnapshot(Numbers numbers);
   // REQUIRES: not finished.
   [[nodiscard]] std::vector<PublishedBatch> Continue(Snapshot* snapshot) const;
 

@@ -124,6 +124,12 @@ uint64_t PresenceFeed::Replay(uint64_t cursor, uint32_t rows, BlockEventSink* si
   return cursor < told_end_ ? cursor : kEnd;
 }
 
+// A step ends early only after as many ids as these; each is told for each tier.
+uint64_t PresenceFeed::ReplaySteps(uint32_t rows) const {
+  const uint64_t token_ids = state_.token_ids.bytes() / sizeof(uint32_t) * kTierCount;
+  return (told_end_ + rows - 1) / rows + token_ids / kMaxReplayedIds;
+}
+
 bool PresenceFeed::Agrees(EntryIndex entry) const {
   if (state_.env.events == nullptr) return true;
   const uint8_t told = ToldOf(entry);

@@ -38,6 +38,10 @@ class PresenceFeed {
   // A block that a tier holds from the first step to the last is told exactly once.
   uint64_t Replay(uint64_t cursor, uint32_t rows, BlockEventSink* sink) const;
 
+  // Replay ends behind so many rows, and takes so many steps at most, if all stays as it is.
+  [[nodiscard]] uint64_t rows() const { return told_end_; }
+  [[nodiscard]] uint64_t ReplaySteps(uint32_t rows) const;
+
   // The sink knows, or is about to learn, what holds of the block. For tests.
   [[nodiscard]] bool Agrees(EntryIndex entry) const;
 

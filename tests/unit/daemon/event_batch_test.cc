@@ -35,6 +35,22 @@ TEST(EventBatchTest, IsTheArrayOfTimeEventsAndRankThatVllmSends) {
   EXPECT_TRUE(batch.empty());
 }
 
+TEST(EventBatchTest, HasAPayloadWithoutEvents) {
+  EventBatch batch;
+  EXPECT_EQ(Taken(&batch), json::parse("[1.5, [], 0]"));
+}
+
+TEST(EventBatchTest, TellsTheEventsOfAnotherAfterItsOwn) {
+  EventBatch batch, other;
+  batch.AddCleared();
+  other.AddStored(Stored(HashOf(1, 2), Tier::kHost), std::nullopt);
+  batch.Append(&other);
+  EXPECT_TRUE(other.empty());
+  EXPECT_EQ(batch.size(), 2u);
+  EXPECT_EQ(Taken(&batch, EventFormat::kLlmd).at(1), json::parse(R"([
+    ["AllBlocksCleared"], ["BlockStored", [2], null, [], 16, null, "CPU"]])"));
+}
+
 TEST(EventBatchTest, WritesTheFieldsOfVllmsMaps) {
   EventBatch batch;
   batch.AddStored(Stored(HashOf(1, 2), Tier::kPool, HashOf(0, 1)), std::nullopt);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "daemon/events/event_feed.h"
+#include "tests/fakes/fake_clock.h"
 #include "tests/fakes/seeded_random.h"
 #include "tests/unit/daemon/event_reader.h"
 #include "tests/unit/tiers/cache_fixture.h"
@@ -34,6 +35,7 @@ class EventStreamTest : public CacheTest {
   // A new process has a new stream, and routers begin anew with it.
   void Restart() {
     cache_.reset();
+    clock_.Advance(1000);
     MakeStream(Format());
     setup_.events = stream_.get();
     DieAndAdopt();
@@ -49,7 +51,7 @@ class EventStreamTest : public CacheTest {
         },
         [this] { ++changes_; }, /*rows_per_step=*/8);
     view_ = {};
-    read_ = 0;
+    read_ = first_ = stream_->ring().next();
   }
   void WorkAll() {
     while (stream_->Work()) {
@@ -63,6 +65,18 @@ class EventStreamTest : public CacheTest {
       EXPECT_EQ(batch.sequence, read_);
       view_.Apply(*batch.topic, *batch.payload);
     }
+  }
+  // Applies all that a feed has now, whose numbers must follow `last`, or may begin anywhere if it
+  // is 0. Returns the last number.
+  uint64_t Apply(EventFeed* feed, uint64_t last, RouterView* view) {
+    while (const auto batch = feed->Next()) {
+      if (last != 0) {
+        EXPECT_EQ(batch->sequence, last + 1);
+      }
+      last = batch->sequence;
+      view->Apply(*batch->topic, *batch->payload);
+    }
+    return last;
   }
   // As `kvtierctl ls` has it.
   [[nodiscard]] RouterView::Blocks Listed() const {
@@ -84,11 +98,12 @@ class EventStreamTest : public CacheTest {
   void RandomStep(SeededRandom* random);
   void RandomSequence(SeededRandom* random);
 
-  SystemClock clock_;
+  FakeClock clock_;
   bool named_ = true;
   uint64_t changes_ = 0;
   std::unique_ptr<EventStream> stream_;
   RouterView view_;
+  uint64_t first_ = 0;  // of this life
   uint64_t read_ = 0;
 };
 
@@ -156,7 +171,7 @@ TEST_F(EventStreamTest, TellsWhatIsCachedOnceAnEngineHasNamedItsModel) {
   Open();
   Put(Sequence(1, 4));
   WorkAll();
-  EXPECT_EQ(stream_->ring().next(), 0u);
+  EXPECT_EQ(stream_->ring().next(), first_);
   named_ = true;
   ExpectViewIsTheListing();
   EXPECT_GE(view_.BlocksOf(kTopic).size(), 4u);
@@ -168,7 +183,7 @@ TEST_F(EventStreamTest, SaysNothingOfTenantsThatAreNotNamed) {
   Open(format);
   Put(Sequence(1, 4));
   WorkAll();
-  EXPECT_EQ(stream_->ring().next(), 0u);
+  EXPECT_EQ(stream_->ring().next(), first_);
   EXPECT_EQ(stream_->counters().stored, 0u);
 }
 
@@ -201,19 +216,18 @@ TEST_F(EventStreamTest, SnapshotAndWhatFollowsItAddUpWhileBlocksMove) {
     for (int step = 0; step < 20; ++step) RandomStep(&random);
     WorkAll();
     RouterView late;
-    EventFeed feed = EventFeed::Live(stream_.get(), &counters);
     const uint64_t begun = stream_->ring().next();
-    std::optional<PublishedBatch> batch = feed.Next();
-    for (; batch; batch = feed.Next()) {
-      if (batch->payload == nullptr) continue;
-      EXPECT_GE(batch->sequence + 1, begun);
+    EventFeed feed = EventFeed::Live(stream_.get(), &counters);
+    uint64_t last = begun - 1;
+    while (const auto batch = feed.Next()) {
+      ASSERT_EQ(batch->sequence, ++last) << "in round " << round;
       late.Apply(*batch->topic, *batch->payload);
       if (random.Chance(0.5)) RandomStep(&random);
       if (random.Chance(0.3)) stream_->Work();
     }
     machine_->loop.RunAll();
     WorkAll();
-    while ((batch = feed.Next())) late.Apply(*batch->topic, *batch->payload);
+    Apply(&feed, last, &late);
     ASSERT_EQ(late.BlocksOf(kTopic), Listed()) << "in round " << round;
   }
   EXPECT_GE(counters.snapshots, 300u);
@@ -227,14 +241,9 @@ TEST_F(EventStreamTest, AReplayOfWhatTheRingHasIsWhatWasPublished) {
   WorkAll();
   ReadAll();
   EventPeerCounters counters;
-  EventFeed feed = EventFeed::Replay(stream_.get(), &counters, 0);
+  EventFeed feed = EventFeed::Replay(stream_.get(), &counters, first_);
   RouterView replayed;
-  uint64_t expected = 0;
-  while (const auto batch = feed.Next()) {
-    EXPECT_EQ(batch->sequence, expected++);
-    replayed.Apply(*batch->topic, *batch->payload);
-  }
-  EXPECT_EQ(expected, stream_->ring().next());
+  EXPECT_EQ(Apply(&feed, first_ - 1, &replayed), stream_->ring().next() - 1);
   EXPECT_EQ(replayed.topics(), view_.topics());
   EXPECT_EQ(counters.snapshots, 0u);
 }
@@ -247,14 +256,14 @@ TEST_F(EventStreamTest, AReplayFromBeforeTheRingBeginsWithASnapshot) {
     Put(Sequence(stream, 2));
     WorkAll();
   }
-  ASSERT_GT(stream_->ring().first(), 0u);
+  ASSERT_GT(stream_->ring().first(), first_);
   for (const uint64_t first : {uint64_t{0}, stream_->ring().next() + 1, UINT64_MAX}) {
     EventPeerCounters counters;
     EventFeed feed = EventFeed::Replay(stream_.get(), &counters, first);
     RouterView replayed;
-    while (const auto batch = feed.Next()) {
-      if (batch->payload) replayed.Apply(*batch->topic, *batch->payload);
-    }
+    const uint64_t next = stream_->ring().next();
+    EXPECT_EQ(Apply(&feed, 0, &replayed), next - 1);
+    EXPECT_EQ(stream_->ring().next(), next) << "other routers hear nothing of it";
     EXPECT_EQ(replayed.BlocksOf(kTopic), Listed()) << first;
     EXPECT_EQ(counters.snapshots, 1u);
   }
@@ -272,11 +281,79 @@ TEST_F(EventStreamTest, ARouterThatIsTooSlowGetsASnapshot) {
     Put(Sequence(stream, 2));
     WorkAll();
   }
+  const uint64_t lost = stream_->ring().first() - begun;
+  const uint64_t behind = stream_->ring().next() - 1;
   RouterView view;
-  while (const auto next = feed.Next()) {
-    if (next->payload) view.Apply(*next->topic, *next->payload);
+  Apply(&feed, behind, &view);
+  EXPECT_EQ(counters.lost, lost);
+  EXPECT_EQ(view.BlocksOf(kTopic), Listed());
+}
+
+// As the indexer of Dynamo does.
+TEST_F(EventStreamTest, ARouterThatDropsNumbersThatDoNotRiseLearnsAllBlocks) {
+  Open();
+  Put(Sequence(1, 4));
+  WorkAll();
+  EventPeerCounters counters;
+  RouterView router;
+  uint64_t last = 0;
+  const auto follow = [&](EventFeed* feed) {
+    while (const auto batch = feed->Next()) {
+      if (batch->sequence <= last) continue;
+      last = batch->sequence;
+      router.Apply(*batch->topic, *batch->payload);
+    }
+    EXPECT_EQ(router.BlocksOf(kTopic), Listed());
+  };
+  // It comes late, it loses its connection and what happens meanwhile, it outlives the daemon.
+  EventFeed feed = EventFeed::Live(stream_.get(), &counters);
+  follow(&feed);
+  Put(Sequence(2, 4));
+  EvictFromPool();
+  WorkAll();
+  feed = EventFeed::Live(stream_.get(), &counters);
+  follow(&feed);
+  Put(Sequence(3, 4));
+  Drain();
+  Restart();
+  feed = EventFeed::Live(stream_.get(), &counters);
+  WorkAll();
+  follow(&feed);
+  EXPECT_FALSE(Listed().empty());
+}
+
+TEST_F(EventStreamTest, ARouterMissesNoNumberWhileAnotherGetsASnapshot) {
+  Open();
+  Put(Sequence(1, 4));
+  WorkAll();
+  EventPeerCounters counters;
+  EventFeed first = EventFeed::Live(stream_.get(), &counters);
+  RouterView view;
+  uint64_t last = Apply(&first, 0, &view);
+  EventFeed second = EventFeed::Live(stream_.get(), &counters);
+  Put(Sequence(2, 4));
+  WorkAll();
+  last = Apply(&first, last, &view);
+  EXPECT_EQ(last, stream_->ring().next() - 1);
+  EXPECT_EQ(view.BlocksOf(kTopic), Listed());
+  RouterView late;
+  EXPECT_EQ(Apply(&second, 0, &late), last);
+  EXPECT_EQ(late.topics(), view.topics());
+}
+
+TEST_F(EventStreamTest, ASnapshotTakesTheNumbersOfAllItsPartsThoughTheyMayBeEmpty) {
+  Open();
+  Put(Sequence(1, 8));
+  Put(Sequence(2, 8));
+  WorkAll();
+  for (uint64_t block = 0; block < 8; ++block) {
+    cache_->Evict({pool_.namespace_id, TestHash(1, block)}, std::nullopt);
   }
-  EXPECT_EQ(counters.lost, stream_->ring().first() - begun);
+  WorkAll();
+  EventPeerCounters counters;
+  EventFeed feed = EventFeed::Replay(stream_.get(), &counters, 0);
+  RouterView view;
+  EXPECT_EQ(Apply(&feed, 0, &view), stream_->ring().next() - 1);
   EXPECT_EQ(view.BlocksOf(kTopic), Listed());
 }
 
