@@ -187,6 +187,26 @@ class SchedulerSideTest(SchedulerCase):
         self.have(100, 101)
         self.assertEqual(self.match(second), 32)
 
+    def test_requests_that_a_step_had_no_room_for_are_answered_together_in_the_next(self):
+        """One after the other would leave most of them to the step after that."""
+        self.answers_at_once = True
+        self.answer_s = STEP_WAIT_S
+        requests = self.come(*(request(48 + 5, f"{i}", first=100 * i) for i in range(6)))
+        for one in requests[:3]:
+            self.side.matched_tokens(one, 0)
+        self.step()
+        self.have(*(100 * i for i in range(6)))
+        self.assertEqual([self.side.matched_tokens(one, 0) for one in requests[3:]], [16] * 3)
+
+    def test_of_a_long_queue_as_many_are_asked_about_as_a_step_looks_at(self):
+        requests = self.come(*(request(48 + 5, f"{i}", first=100 * i) for i in range(9)))
+        for one in requests[:2]:
+            self.side.matched_tokens(one, 0)
+        self.step()
+        self.asked.clear()
+        self.side.matched_tokens(requests[2], 0)
+        self.assertEqual([len(keys) for keys in self.asked], [3 * 3])  # its own, and those of two
+
     def test_a_request_that_has_ended_is_not_asked_about(self):
         first, second = self.come(request(48 + 5), request(48 + 5, "second", first=100))
         self.side.finished(second)

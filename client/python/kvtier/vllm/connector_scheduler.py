@@ -232,7 +232,7 @@ class SchedulerSide:
 
     def finished(self, request: Any) -> None:
         """The request has ended; vLLM frees its blocks, but for those that are pinned."""
-        self._arrivals.looked_at(request.request_id)
+        self._arrivals.ended(request.request_id)
         self._lookups.forget(request.request_id)
         self._turns.leave(request.request_id)
         if self._prefetch is not None:
