@@ -8,10 +8,12 @@ import importlib.util
 import io
 import json
 import lzma
+import mmap
 import multiprocessing
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,7 @@ simulations = load("simulations")
 write_stream = load("write_stream")
 recording = load("recording")
 recorder = load("recorder")
+engine_findings = load("engine_findings")
 
 
 class CampaignTest(unittest.TestCase):
@@ -145,6 +148,28 @@ class RecordTest(CampaignTest):
         self.path.write_text('{"schema": "another/1"}')
         with self.assertRaises(ValueError):
             record.Record(self.path, 1)
+
+
+class FindingsTest(CampaignTest):
+    def test_what_a_killed_worker_has_counted_is_there(self):
+        path = self.path.with_name("findings")
+        file = engine_findings.FindingsFile(path)
+        worker = os.fork()
+        if worker == 0:
+            with open(path, "r+b") as opened:
+                mine = engine_findings.Findings(mmap.mmap(opened.fileno(), 0), 3)
+            mine.add("kept blocks checked")
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(worker, 0)
+        self.assertEqual(file.of[3].get("kept blocks checked"), 1)
+        self.assertEqual(file.sum("kept blocks checked"), 1)
+        self.assertEqual(file.sum("wrong blocks"), 0)
+
+    def test_large_blocks_have_other_bytes_for_each_hash_and_place(self):
+        one, other = (blocks.bytes_of(blocks.block_hash(i), 1 << 16) for i in range(2))
+        self.assertEqual(len(one), 1 << 16)
+        self.assertTrue((one.view("uint64") != other.view("uint64")).all())
+        self.assertEqual(len(set(one.view("uint64").tolist())), 1 << 13)
 
 
 class ProgramsTest(CampaignTest):

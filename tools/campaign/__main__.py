@@ -6,6 +6,7 @@ there is time.
     tools/campaign.sh --only daemon-kill --seed 17        one part, from one seed on
     tools/campaign.sh --minutes 60 --resume campaign.json goes on where that file's runs ended
     tools/campaign.sh --minutes 8 --jobs 28               so many daemons, clients' groups, fuzzers at once
+    tools/campaign.sh --only engine-kill,engine-daemon-kill --device cuda:0       on a GPU, with torch
     tools/campaign.sh --resume campaign.json --merge other.json     adds what another machine has done
 
 The JSON file (by default campaign.json in the build directory) has the counts of all runs that it was
@@ -32,6 +33,7 @@ from typing import Any, NamedTuple
 import client_kills
 import daemon_kills
 import damage
+import engine_kills
 import power_loss
 import simulations
 import soak
@@ -73,6 +75,8 @@ _WEIGHTS = {
     "daemon-kill": 3,
     "kept-daemon-kill": 2,
     "client-kill": 3,
+    "engine-kill": 2,
+    "engine-daemon-kill": 2,
     "disk-damage": 3,
     "host-damage": 2,
     "power-loss": 4,
@@ -89,11 +93,18 @@ _RUNS = {
     "fuzz": simulations.run_fuzzers,
     "soak": soak.run,
 }
+_ENGINE_RUNS = {
+    "engine-kill": engine_kills.run_workers,
+    "engine-daemon-kill": engine_kills.run_daemons,
+}
 
 
 def _part(name: str, options: argparse.Namespace, path: pathlib.Path) -> Part:
     if name == "power-loss":
         return _power_loss(options, path)
+    if name in _ENGINE_RUNS:
+        run, device = _ENGINE_RUNS[name], options.device
+        return Part(lambda job: run(job, device), _WEIGHTS[name], again=f" --device {device}")
     first_seed = simulations.FIRST_SIMULATED_SEED if name == "simulation" else 1
     return Part(_RUNS[name], _WEIGHTS[name], first_seed)
 
@@ -116,6 +127,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="of one part at the same time (1)")
     parser.add_argument("--only", type=_parts, default=list(_WEIGHTS), metavar="NAME,...",
                         help=f"of {', '.join(_WEIGHTS)}")
+    parser.add_argument("--device", default="host", help="of engines' memory: host, or cuda:0")
     parser.add_argument("--seed", type=int, help="the first seed of parts that have not run yet")
     parser.add_argument("--resume", type=pathlib.Path, metavar="FILE",
                         help="a JSON file to go on with; made if it is not there")

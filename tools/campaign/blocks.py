@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import random
 from collections.abc import Callable, Sequence
@@ -25,7 +26,6 @@ RECORD = kvtier.ModelRecord(
 )
 BLOCK_BYTES = 4096
 SLOT_BYTES = 8192
-_WORDS = np.arange(BLOCK_BYTES // 8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 _REQUEST_TIMEOUT_MS = 120_000
 #: Blocks held at once; every pool of a campaign has more.
 _HELD_AT_ONCE = 32
@@ -35,11 +35,16 @@ def block_hash(*key: object) -> bytes:
     return hashlib.sha256(" ".join(map(str, key)).encode()).digest()
 
 
-def bytes_of(block: bytes) -> np.ndarray:
+@functools.lru_cache(maxsize=None)
+def _places(byte_count: int) -> np.ndarray:
+    return np.arange(byte_count // 8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def bytes_of(block: bytes, byte_count: int = BLOCK_BYTES) -> np.ndarray:
     """The bytes that a block of this hash must have: every eight bytes depend on hash and position.
     """
     start = int.from_bytes(block[:8], "little")
-    words = _WORDS + np.uint64(start)
+    words = _places(byte_count) + np.uint64(start)
     words ^= words >> np.uint64(29)
     words *= np.uint64(0xBF58476D1CE4E5B9)
     words ^= words >> np.uint64(32)

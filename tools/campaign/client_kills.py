@@ -37,7 +37,9 @@ class Kills:
 
     def run(self) -> None:
         self._world.daemon.start()
-        nursery = Nursery(self._world.daemon.socket, self._seed)
+        nursery = Nursery(
+            "load_client.py", "nursery", self._world.daemon.socket, "0", str(self._seed)
+        )
         try:
             witness = Player(self._world.daemon.socket, "campaign witness")
             before: tuple[int, int, int] | None = None

@@ -22,7 +22,7 @@ from blocks import BLOCK_BYTES, SLOT_BYTES
 SLAB_BYTES = 64 * 1024
 #: Generous: a campaign gives way to everything else on the machine.
 _END_TIMEOUT_S = 300
-_LOAD_CLIENT = pathlib.Path(__file__).with_name("load_client.py")
+_HERE = pathlib.Path(__file__).resolve().parent
 _ENDED_BADLY = re.compile(r"check failed|Sanitizer|terminate called")
 
 
@@ -108,7 +108,7 @@ class LoadClient:
 
     def __init__(self, socket: str, seed: int, prompts_seed: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, _LOAD_CLIENT, "play", socket, str(seed), str(prompts_seed)],
+            [sys.executable, _HERE / "load_client.py", "play", socket, str(seed), str(prompts_seed)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -141,11 +141,12 @@ class LoadClient:
 
 
 class Nursery:
-    """A process that has loaded everything and makes clients by fork, to be killed."""
+    """A process that has loaded everything and makes clients by fork, to be killed. command: a script
+    of this folder with its arguments."""
 
-    def __init__(self, socket: str, prompts_seed: int) -> None:
+    def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, _LOAD_CLIENT, "nursery", socket, "0", str(prompts_seed)],
+            [sys.executable, _HERE / command[0], *command[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -136,7 +136,7 @@ class KeptAllocation(SharedAllocation):
     def _allocate(self) -> torch.Tensor | None:
         try:
             memory = self._open_memory()
-            tensor = _tensor_over(memory, self.byte_count, self._device)
+            tensor = tensor_over(memory, self.byte_count, self._device)
         except (KvtierError, OSError, ImportError, RuntimeError) as error:
             logger.warning("kvtier: the KV cache will not outlive this engine: %s", error)
             return super()._allocate() if self._device == "cpu" else None
@@ -215,7 +215,9 @@ class _GpuBytes:
         }
 
 
-def _tensor_over(memory: Any, byte_count: int, device: str) -> torch.Tensor:
+def tensor_over(memory: Any, byte_count: int, device: str) -> torch.Tensor:
+    """The bytes of a kvtier.KeptMemory, which must outlive it. device: "cpu" or "cuda". Raises
+    OSError."""
     if device == "cpu":
         return torch.frombuffer(memory.buffer(), dtype=torch.int8, count=byte_count)
     tensor = torch.as_tensor(_GpuBytes(memory.pointer, byte_count), device="cuda")
