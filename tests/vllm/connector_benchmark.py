@@ -100,7 +100,8 @@ class Bench:
     def request(self, name, hashes):
         tokens = len(hashes) * BLOCK_TOKENS + 1
         return types.SimpleNamespace(
-            request_id=name, num_tokens=tokens, num_computed_tokens=0, block_hashes=hashes
+            request_id=name, num_tokens=tokens, num_computed_tokens=0, block_hashes=hashes,
+            skip_reading_prefix_cache=False,
         )
 
     def matched(self, one):
