@@ -258,7 +258,8 @@ void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Out
 }
 
 AttentionReports AttentionService::Report() const {
-  AttentionReports reports{.start_seconds = start_seconds_, .workspace_bytes = workspaces_->bytes()};
+  AttentionReports reports{.start_seconds = start_seconds_,
+                           .workspace_bytes = workspaces_->bytes()};
   for (const Worker& worker : workers_) reports.devices.push_back(worker.report);
   return reports;
 }

@@ -20,8 +20,7 @@ static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
 
 }  // namespace
 
-Result<std::shared_ptr<DevicePool>> WorkspaceMemory::Create(Device* device,
-                                                            uint64_t wanted_bytes) {
+Result<std::shared_ptr<DevicePool>> WorkspaceMemory::Create(Device* device, uint64_t wanted_bytes) {
   const uint64_t bytes = (wanted_bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
   // Compared by subtraction, so that no sum can overflow.
   if (bytes > limit_bytes_ || bytes_ > limit_bytes_ - bytes) {

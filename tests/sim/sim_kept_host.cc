@@ -84,11 +84,14 @@ void SimKeptHost::ChangeBits() {
     arena.data()[random_.Below(arena.capacity_bytes())] ^= std::byte{1};
   }
   const std::span<std::byte> table = arena.table_bytes();
+  // The head has a page; a slab's record stands before those of its slots, of 20 bytes.
+  constexpr uint64_t kPage = 4096;
+  const uint64_t slabs = arena.table()->slabs();
+  const uint64_t stride = (table.size() - kPage) / slabs;
   for (uint64_t i = random_.Below(4); i > 0; --i) {
-    constexpr uint64_t kPage = 4096;
-    const uint64_t cut = kPage + 8 * random_.Below(arena.table()->slabs()) + random_.Below(8);
-    const uint64_t word = (2 + random_.Below(table.size() / kPage - 2)) * kPage +
-                          16 * random_.Below(8) + random_.Below(4);
+    const uint64_t slab = kPage + random_.Below(slabs) * stride;
+    const uint64_t cut = slab + random_.Below(8);
+    const uint64_t word = slab + 8 + 20 * random_.Below(8) + random_.Below(4);
     table[random_.Chance(0.3) ? cut : word] ^= static_cast<std::byte>(1 << random_.Below(8));
   }
 }

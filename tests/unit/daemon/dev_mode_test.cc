@@ -95,7 +95,8 @@ TEST(DevMode, TakesTheHostMemoryThatTheLastDaemonLeft) {
   EXPECT_THAT(DevScreen(facts, config), HasSubstr("kvtierctl stop --release gives it back"));
   const Config other = ConfigFor(facts, {"host.bytes=1GiB"});
   EXPECT_EQ(other.host.bytes, 1 * kGiB);
-  EXPECT_THAT(DevScreen(facts, other), HasSubstr("with what fits of the 5.0 GiB that the last daemon"));
+  EXPECT_THAT(DevScreen(facts, other),
+              HasSubstr("with what fits of the 5.0 GiB that the last daemon"));
 }
 
 TEST(DevMode, GivesThePoolsThatTheLastDaemonLeftTheirSizeAgain) {
