@@ -26,8 +26,6 @@ LONGEST_LIFE_S = 0.3
 _HOST_BLOCKS, _DISK_BLOCKS = 400, 900
 _WARM_UP = 2  # rounds, after which all memory is kept
 _BACK_WITHIN_S = 1.0
-#: A daemon's context outlives it by three seconds, since another one starts faster meanwhile.
-_BACK_AFTER_DAEMON_WITHIN_S = 5.0
 _ROUNDS_TO_A_LOOK = 11  # at the memory, which takes so long
 _READY_WITHIN_S = 120
 #: A context's own memory differs by some of the driver's pages.
@@ -218,7 +216,7 @@ def _kill_daemons(job: Job, seed: int, machine: Machine) -> None:
             job.peak("longest time until all workers were served in ms",
                      int(1000 * (time.monotonic() - killed)))
             looks = number % _ROUNDS_TO_A_LOOK == 0
-            if looks and not machine.is_back(job, free, _BACK_AFTER_DAEMON_WITHIN_S):
+            if looks and not machine.is_back(job, free, _BACK_WITHIN_S):
                 job.fail(seed, machine.lacking(free), sites[0].world.log())
                 return
             if job.is_over():
@@ -248,7 +246,7 @@ def _run(job: Job, device: str, one_round: Callable[[Job, int, Machine], None]) 
         except (RuntimeError, OSError) as error:
             job.fail(seed, f"{type(error).__name__}: {error}")
         free = before - _SLACK_BYTES
-        if not machine.is_back(job, free, _BACK_AFTER_DAEMON_WITHIN_S):
+        if not machine.is_back(job, free, _BACK_WITHIN_S):
             job.fail(seed, f"{machine.lacking(free)} after all has ended")
 
 

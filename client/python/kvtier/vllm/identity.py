@@ -3,8 +3,9 @@
 
 Everything that decides the bytes of a block goes in: the configuration of the model, the types and the
 layout of its KV cache, how it is split over GPUs, how blocks are hashed, and the version of vLLM,
-whose layouts are its own affair; versions that were shown to give the same bytes are one. All of this is found out once, while the engine starts. The
-record's revision says which weights the engine has (_epochs.py), which may change while it runs.
+whose layouts are its own affair; versions that were shown to give the same bytes count as one. The
+engine's start finds all of this out once. The record's revision says which weights the engine has
+(_epochs.py), which may change while it runs.
 """
 
 from __future__ import annotations
@@ -90,9 +91,7 @@ class ModelFacts:
         )
 
 
-def block_facts(
-    engine: Any, specs: Sequence[Any], version: str, label: str
-) -> ModelFacts:
+def block_facts(engine: Any, specs: Sequence[Any], version: str, label: str) -> ModelFacts:
     """Describes the blocks of an engine's own KV cache. specs: all that tells vLLM's cache groups and
     their layers apart. version: `version_name`'s."""
     facts = {
