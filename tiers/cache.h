@@ -260,6 +260,9 @@ class Cache {
   void StopDraining();
   // Nothing is written to disk any more, because it would not last; blocks there are served.
   void StopDiskWrites();
+  // The drive is gone: its blocks are misses from now on, and nothing is written to it. False if it
+  // is the last that serves, or was given up before.
+  bool FailDrive(uint32_t drive, const std::string& why);
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
   // True when all that an earlier daemon left in host memory has been looked at.

@@ -48,6 +48,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       regions(&state, &up.finder, &up.loader, &to_host, &touches, &canary),
       upkeep{.hints = SequenceHints(&state, &host),
              .retention = Retention(&state, &pools, &to_host, &host, &to_disk, &disk),
+             .lost_drives = LostDrives(&state, &disk),
              .verifier = Verifier(&state, &disk),
              .cold_verifier = std::nullopt,
              .key_expiry = KeyExpiry(&state),
@@ -84,6 +85,7 @@ void Cache::Impl::GoOn() {
   up.acquirer.CancelSome();
   sessions.CloseSome();
   upkeep.retention.GoOn();
+  upkeep.lost_drives.GoOn();
   touches.GoOn();
   regions.GoOn();
   canary.GoOn();
@@ -518,6 +520,7 @@ void Cache::Tick() {
   impl_->up.prefetch.Tick();
   impl_->touches.Tick();
   impl_->upkeep.retention.Tick();
+  impl_->upkeep.lost_drives.Tick();
   impl_->upkeep.erasure.Tick();
   if (impl_->down.cold_writer && !impl_->drains.stopped()) impl_->down.cold_writer->Tick();
   impl_->Pump();
@@ -526,6 +529,10 @@ void Cache::Tick() {
 void Cache::Drain(std::function<void()> done) { impl_->drains.Begin(std::move(done)); }
 
 void Cache::StopDiskWrites() { impl_->disk.StopWrites(); }
+
+bool Cache::FailDrive(uint32_t drive, const std::string& why) {
+  return impl_->disk.health().Fail(drive, why);
+}
 
 void Cache::StopDraining() { impl_->drains.Stop(); }
 

@@ -25,6 +25,7 @@
 #include "tiers/transfer/host_prefetch.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/loader.h"
+#include "tiers/transfer/lost_drives.h"
 #include "tiers/transfer/offloader.h"
 #include "tiers/transfer/persister.h"
 #include "tiers/transfer/pool_adoption.h"
@@ -84,6 +85,7 @@ class Cache::Impl {
   struct Upkeep {
     SequenceHints hints;
     Retention retention;
+    LostDrives lost_drives;
     Verifier verifier;
     std::optional<ColdVerifier> cold_verifier;  // nothing without a cold store
     KeyExpiry key_expiry;

@@ -149,7 +149,15 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.write_budget_spent_bytes = state.write_budget.state().spent_bytes;
   gauges.infinite_missed_blocks = state.infinite_cache.misses();
   for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
-  gauges.disk_degraded = disk.degraded();
+  for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
+    const uint64_t slabs = state.env.geometry.drive_slabs[drive];
+    if (slabs == 0) continue;
+    gauges.drives.push_back({.number = drive,
+                             .capacity_bytes = slabs * state.env.geometry.slab_bytes,
+                             .used_bytes = disk.allocator().used_bytes(drive),
+                             .failed = (disk.health().failed() >> drive & 1) != 0});
+  }
+  gauges.disk_degraded = disk.degraded() || disk.health().failed() != 0;
   gauges.adoption_waiting = upkeep.adoption.waiting();
   if (up.cold_lookup) {
     gauges.cold = {.enabled = true,

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "daemon/app/incident_log.h"
 #include "gpu/host_device.h"
@@ -23,6 +25,9 @@ class DaemonCacheOwner final : public CacheOwner {
 
   // Copies to and from regions in host memory.
   [[nodiscard]] Device* lent_host_memory() { return &lent_host_memory_; }
+
+  // The names of the disk tier's files, for the log.
+  void NameFiles(std::vector<std::string> files) { incidents_.NameFiles(std::move(files)); }
 
   bool ReadsPools(DeviceIndex device) override;
   void OnAdopted(const AdoptionReport& report) override;

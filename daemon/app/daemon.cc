@@ -128,7 +128,11 @@ void Daemon::MakeCache() {
   options.token_tenants = config_.events.token_ids;
   options.token_bytes = config_.events.token_bytes;
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
-  resources_.disk()->Watch(resources_.executor(), [this] { cache_->StopDiskWrites(); });
+  cache_owner_->NameFiles(resources_.disk()->FileNames());
+  resources_.disk()->Watch(
+      resources_.executor(),
+      [this](uint32_t drive, const std::string& why) { return cache_->FailDrive(drive, why); },
+      [this] { cache_->StopDiskWrites(); });
 }
 
 // The configuration was checked against itself only. The disk may be smaller than configured, and
@@ -136,11 +140,11 @@ void Daemon::MakeCache() {
 void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
   const CacheOptions& options = config_.cache;
   const uint64_t disk_slabs = ReservedSlabs(options.tenants, Tier::kDisk, options.slab_bytes);
-  if (disk_slabs > 0 && disk_slabs >= environment.geometry.slabs) {
+  if (disk_slabs > 0 && disk_slabs >= environment.geometry.slabs()) {
     log_->Warning("quota.disk_short",
                   "{} slabs of the disk are reserved for tenants and there are {}: not all can be "
                   "kept, and others may find no room",
-                  disk_slabs, environment.geometry.slabs);
+                  disk_slabs, environment.geometry.slabs());
   }
   const uint64_t reserved_bytes = ReservedPoolBytes(options.tenants);
   uint64_t pool_bytes = 0;

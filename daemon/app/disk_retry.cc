@@ -32,14 +32,10 @@ tl::unexpected<Error> Failed(std::string_view call, const std::string& path) {
 }
 
 // The tier's own files have their sizes anew at a start: their space counts as free.
-uint64_t OwnBytes(const DiskConfig& disk) {
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < disk.files; ++i) {
-    struct stat status {};
-    const std::string path = disk.directory + "/" + DiskSetFileName(i);
-    if (::stat(path.c_str(), &status) == 0) bytes += static_cast<uint64_t>(status.st_blocks) * 512;
-  }
-  return bytes;
+uint64_t OwnBytes(const std::filesystem::path& directory) {
+  struct stat status {};
+  const std::filesystem::path path = directory / kDiskFileName;
+  return ::stat(path.c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_blocks) * 512 : 0;
 }
 
 Status WriteProbe(const std::string& path) {
@@ -63,15 +59,18 @@ bool DiskMayComeBack(const Error& why) {
   return std::ranges::find(kPassing, why.reason) != kPassing.end();
 }
 
-Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes) {
-  const std::string& directory = disk.directory;
-  if (::mkdir(directory.c_str(), kPrivateDirectory) != 0 && errno != EEXIST) {
+namespace {
+
+// One of several directories is not made, since a start does not either.
+Status ProbeDirectory(const std::string& directory, const DiskConfig& disk, uint64_t slab_bytes) {
+  if (disk.directories.empty() && ::mkdir(directory.c_str(), kPrivateDirectory) != 0 &&
+      errno != EEXIST) {
     return Failed("mkdir", directory);
   }
   struct statvfs space {};
   if (::statvfs(directory.c_str(), &space) != 0) return Failed("statvfs", directory);
-  const uint64_t room = uint64_t{space.f_bavail} * space.f_frsize + OwnBytes(disk);
-  const uint64_t wanted = disk.free_floor_bytes + slab_bytes + disk.files * kFirstSlabOffset;
+  const uint64_t room = uint64_t{space.f_bavail} * space.f_frsize + OwnBytes(directory);
+  const uint64_t wanted = disk.free_floor_bytes + slab_bytes + kFirstSlabOffset;
   if (room < wanted) {
     return MakeError(ErrorCode::kResourceExhausted, "disk_full",
                      fmt::format("{} of {} wanted", FormatByteSize(room), FormatByteSize(wanted)));
@@ -80,6 +79,17 @@ Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes) {
   const Status written = WriteProbe(path);
   (void)::unlink(path.c_str());
   return written;
+}
+
+}  // namespace
+
+Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes) {
+  Status probed;
+  for (const std::filesystem::path& directory : disk.Places()) {
+    probed = ProbeDirectory(directory.native(), disk, slab_bytes);
+    if (probed) return {};
+  }
+  return probed;
 }
 
 DiskRetry::DiskRetry(EventLoop* loop, Executor* executor, std::function<Status()> probe,

@@ -19,8 +19,8 @@ namespace kvtier {
 // or the file system was not there, could not be written to or failed.
 [[nodiscard]] bool DiskMayComeBack(const Error& why);
 
-// Any thread; may wait for the disk. The directory can be made, a file in it can be written, and
-// beside the floor there is room for a slab, in free space or in the tier's own files. Errors: by
+// Any thread; may wait for the disk. In one directory at least a file can be written, and beside
+// the floor there is room for a slab, in free space or in the tier's own file. Errors: by
 // errno name; kResourceExhausted "disk_full".
 [[nodiscard]] Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes);
 

@@ -6,16 +6,16 @@
 #include <string>
 #include <utility>
 
-#include "tiers/storage/disk_set_file.h"
-
 namespace kvtier {
-namespace {
-
-// "blocks-00.kvt at 9437184: checksum_mismatch (tenant default, model 3f...)".
-std::string Describe(const Incident& incident) {
+// "/mnt/nvme0/kvtier/blocks.kvt at 9437184: checksum_mismatch (tenant default, model 3f...)". A
+// drive has no place in its file.
+std::string IncidentLog::Describe(const Incident& incident) const {
   std::string text;
   if (incident.place) {
-    text = fmt::format("{} at {}: ", DiskSetFileName(incident.place->file), incident.place->offset);
+    const uint32_t file = incident.place->file;
+    text = file < files_.size() ? files_[file] : fmt::format("file {}", file);
+    if (incident.place->offset > 0) text += fmt::format(" at {}", incident.place->offset);
+    text += ": ";
   }
   text += incident.reason;
   if (incident.whose) {
@@ -24,8 +24,6 @@ std::string Describe(const Incident& incident) {
   }
   return text;
 }
-
-}  // namespace
 
 void IncidentLog::Write(const Incident& incident) {
   if (!std::exchange(counting_, true)) summary_.Start(period_ms_, [this] { Summarize(); });
@@ -84,6 +82,11 @@ void IncidentLog::WriteLine(IncidentKind kind, const std::string& text) {
       return log_.Warning("restart.damaged", "{}; it is not taken over", text);
     case IncidentKind::kKvDiffers:
       return log_.Warning("canary.differs", "{}; the block is dropped", text);
+    case IncidentKind::kDriveFailed:
+      return log_.Error("disk.drive_failed",
+                        "{}; the drive's blocks are misses and nothing is written to it until a "
+                        "restart, the other drives go on",
+                        text);
     case IncidentKind::kDistrusted:
       return log_.Error("canary.distrusted",
                         "{}; none of its blocks is served until `kvtierctl forget`", text);

@@ -19,6 +19,8 @@ class IncidentLog {
   IncidentLog(EventLoop* loop, Log* log, int64_t period_ms = kPeriodMs)
       : log_(*log), period_ms_(period_ms), summary_(loop) {}
 
+  // The names of the disk tier's files, by the numbers that incidents have.
+  void NameFiles(std::vector<std::string> files) { files_ = std::move(files); }
   // Writes a line, unless kLinesPerPeriod of its kind have been written in this period. When the
   // period ends, one line says how many more of a kind there were.
   void Write(const Incident& incident);
@@ -27,12 +29,14 @@ class IncidentLog {
   static constexpr int64_t kPeriodMs = 60'000;
 
  private:
+  [[nodiscard]] std::string Describe(const Incident& incident) const;
   void WriteLine(IncidentKind kind, const std::string& text);
   // The period has ended; there is another while incidents go on.
   void Summarize();
 
   Log& log_;
   const int64_t period_ms_;
+  std::vector<std::string> files_;
   std::array<uint64_t, kIncidentKindCount> seen_{};  // in this period
   bool counting_ = false;                            // a period has begun
   Timer summary_;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -83,9 +84,8 @@ enum class DiskEncryption : uint8_t { kNone, kAes256Gcm };
 
 struct DiskConfig {
   std::string directory = "/var/lib/kvtier";
-  uint64_t bytes = 0;  // 0: no disk tier
-  // The bytes are shared out equally; symbolic links may put the files on several disks.
-  uint32_t files = 1;
+  std::vector<std::string> directories;  // empty: `directory` alone
+  uint64_t bytes = 0;                    // over all of them; 0: no disk tier
   // No key, tests alone set it: io_uring is the faster one wherever the kernel allows it.
   DiskEngine engine{};  // kAuto
   DiskEncryption encryption = DiskEncryption::kNone;
@@ -93,6 +93,12 @@ struct DiskConfig {
   std::string root_key;
   std::string previous_root_key;
   uint64_t free_floor_bytes = 1 * kGiB;
+
+  // Where the drives are, in the configured order.
+  [[nodiscard]] std::vector<std::filesystem::path> Places() const {
+    if (directories.empty()) return {directory};
+    return {directories.begin(), directories.end()};
+  }
 };
 
 // How the store is reached; CacheOptions says what goes there.

@@ -2,6 +2,7 @@
 #include "daemon/config/config_check.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +12,9 @@
 #include <filesystem>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/digest.h"
 #include "base/units.h"
@@ -102,6 +105,10 @@ bool IsWithin(const std::filesystem::path& path, const std::filesystem::path& di
   return std::ranges::mismatch(directory, path).in1 == directory.end();
 }
 
+std::string_view DirectoryKey(const Config& config) {
+  return config.disk.directories.empty() ? "disk.directory" : "disk.directories";
+}
+
 // The disk tier treats its directory as its own, and a socket in it would be in its way.
 Status CheckPaths(const Config& config) {
   const ServerConfig& server = config.server;
@@ -114,14 +121,47 @@ Status CheckPaths(const Config& config) {
                     socket.native());
   }
   if (config.disk.bytes == 0) return {};
-  const auto directory = Normal(config.disk.directory);
-  for (const auto& [key, path] :
-       {std::pair("server.socket", socket), std::pair("server.admin_socket", admin_socket)}) {
-    if (!IsWithin(path, directory) && !IsWithin(directory, path)) continue;
-    return Conflict(config, {key, "disk.directory"},
-                    "{} \"{}\" and disk.directory \"{}\" overlap; that directory is the disk "
-                    "tier's alone, put the socket elsewhere",
-                    key, path.native(), directory.native());
+  const std::string_view disk_key = DirectoryKey(config);
+  for (const std::filesystem::path& place : config.disk.Places()) {
+    const auto directory = Normal(place);
+    for (const auto& [key, path] :
+         {std::pair("server.socket", socket), std::pair("server.admin_socket", admin_socket)}) {
+      if (!IsWithin(path, directory) && !IsWithin(directory, path)) continue;
+      return Conflict(config, {key, disk_key},
+                      "{} \"{}\" and {} \"{}\" overlap; that directory is the disk tier's "
+                      "alone, put the socket elsewhere",
+                      key, path.native(), disk_key, directory.native());
+    }
+  }
+  return {};
+}
+
+// Paths that lead to one directory by links are found when it is looked at: see BeyondDisk.
+Status CheckDirectories(const Config& config) {
+  const std::vector<std::string>& directories = config.disk.directories;
+  if (directories.empty()) return {};
+  if (config.places.contains("disk.directory")) {
+    return Conflict(config, {"disk.directories"},
+                    "disk.directories and disk.directory are both given; name all drives in the "
+                    "one and leave out the other");
+  }
+  if (directories.size() > kMaxDrives) {
+    return Conflict(config, {"disk.directories"}, "disk.directories names {} drives, at most {}",
+                    directories.size(), kMaxDrives);
+  }
+  for (size_t i = 0; i < directories.size(); ++i) {
+    const auto directory = Normal(directories[i]);
+    for (size_t other = 0; other < directories.size(); ++other) {
+      if (other == i || !IsWithin(directory, Normal(directories[other]))) continue;
+      if (directory == Normal(directories[other])) {
+        return Conflict(config, {"disk.directories"},
+                        "disk.directories names \"{}\" twice; remove one", directory.native());
+      }
+      return Conflict(config, {"disk.directories"},
+                      "disk.directories: \"{}\" lies within \"{}\"; give each drive a directory "
+                      "of its own",
+                      directory.native(), directories[other]);
+    }
   }
   return {};
 }
@@ -167,13 +207,14 @@ Status CheckTiers(const Config& config) {
   }
   if (config.disk.bytes == 0) return {};
   // Each file loses a part of its share to its superblocks, and must hold one slab besides.
-  const uint64_t needed = (slab + kFirstSlabOffset) * config.disk.files;
+  const uint64_t directories = config.disk.Places().size();
+  const uint64_t needed = (slab + kFirstSlabOffset) * directories;
   if (config.disk.bytes < needed) {
-    return Conflict(config, {"disk.bytes", "cache.slab_bytes", "disk.files"},
+    return Conflict(config, {"disk.bytes", "cache.slab_bytes", "disk.directories"},
                     "disk.bytes {} is too small for one slab (cache.slab_bytes {}) in each of {} "
-                    "files (disk.files): at least {}",
-                    FormatExactByteSize(config.disk.bytes), FormatExactByteSize(slab),
-                    config.disk.files, FormatExactByteSize(needed));
+                    "directories (disk.directories): at least {}",
+                    FormatExactByteSize(config.disk.bytes), FormatExactByteSize(slab), directories,
+                    FormatExactByteSize(needed));
   }
   return {};
 }
@@ -261,6 +302,7 @@ std::string PlaceOfKey(const Config& config, std::string_view key) {
 
 Status CheckConfig(const Config& config) {
   Mistakes mistakes;
+  mistakes.Add(CheckDirectories(config));
   mistakes.Add(CheckPaths(config));
   mistakes.Add(CheckTenants(config.tenants));
   mistakes.Add(CheckPools(config));
@@ -300,7 +342,8 @@ constexpr std::array kRemedies = {
     Remedy{"disk_full", "disk.bytes",
            "free space there, or lower disk.bytes or disk.free_floor_bytes"},
     Remedy{"slab_bytes_changed", "cache.slab_bytes", ""},
-    Remedy{"files_changed", "disk.files", ""},
+    Remedy{"same_directory", "", "give each drive a directory of its own"},
+    Remedy{"too_many_drives", "", "take drives away that are not needed any more"},
     Remedy{"arena_too_small", "host.bytes", "raise host.bytes or lower cache.slab_bytes"},
     Remedy{"arena_exceeds_memory", "host.bytes", "lower it"},
     Remedy{"pool_exceeds_memory", "pool.bytes", "lower it"},
@@ -368,37 +411,65 @@ std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_byte
   return beyond;
 }
 
-std::vector<std::string> BeyondDisk(const Config& config) {
-  if (config.disk.bytes == 0) return {};
-  const std::filesystem::path wanted = config.disk.directory;
+namespace {
+
+// Tells what speaks against the directory, if anything.
+std::optional<std::string> BeyondDirectory(
+    const Config& config, const std::filesystem::path& wanted,
+    std::map<std::pair<uint64_t, uint64_t>, std::filesystem::path>* seen) {
+  const std::string_view own = DirectoryKey(config);
   const auto about = [&](std::string_view key, const std::string& what) {
-    return std::vector{fmt::format("{}: {}", PlaceOfKey(config, key), what)};
+    return fmt::format("{}: {}", PlaceOfKey(config, key), what);
   };
   if (wanted.is_relative()) {
-    return about("disk.directory", fmt::format("disk.directory \"{}\" is looked for where the "
-                                               "daemon is started; name it from the root on",
-                                               wanted.string()));
+    return about(own, fmt::format("{} \"{}\" is looked for where the daemon is started; name it "
+                                  "from the root on",
+                                  own, wanted.string()));
   }
   std::error_code ignored;
+  if (!config.disk.directories.empty()) {
+    struct stat status {};
+    if (::stat(wanted.c_str(), &status) != 0) {
+      return about(own, fmt::format("{} is not there: {}; mount the drive and make the directory",
+                                    wanted.string(), std::strerror(errno)));
+    }
+    const auto [other, fresh] = seen->try_emplace({status.st_dev, status.st_ino}, wanted);
+    if (!fresh) {
+      return about(own, fmt::format("{} and {} are one directory; give each drive its own",
+                                    other->second.string(), wanted.string()));
+    }
+  }
   std::filesystem::path there = wanted;
   while (!std::filesystem::exists(there, ignored) && there.has_relative_path()) {
     there = there.parent_path();
   }
   if (!std::filesystem::is_directory(there, ignored)) {
-    return about("disk.directory", fmt::format("{} is no directory", there.string()));
+    return about(own, fmt::format("{} is no directory", there.string()));
   }
   if (::access(there.c_str(), W_OK) != 0) {
-    return about("disk.directory", fmt::format("user {} may not write to {}: {}", ::geteuid(),
-                                               there.string(), std::strerror(errno)));
+    return about(own, fmt::format("user {} may not write to {}: {}", ::geteuid(), there.string(),
+                                  std::strerror(errno)));
   }
   // The whole file system counts: the tier's own files may already take the part that is not free.
   const auto space = std::filesystem::space(there, ignored);
-  // Several files may be links to several disks.
-  const bool fits = config.disk.files > 1 || space.capacity >= config.disk.bytes;
-  if (ignored || fits) return {};
-  return about("disk.bytes", fmt::format("disk.bytes would take {}, the file system of {} has {}",
-                                         FormatByteSize(config.disk.bytes), there.string(),
-                                         FormatByteSize(space.capacity)));
+  const uint64_t share = config.disk.bytes / config.disk.Places().size();
+  if (ignored || space.capacity >= share) return std::nullopt;
+  return about("disk.bytes",
+               fmt::format("disk.bytes would take {}, the file system of {} has {}",
+                           FormatByteSize(share), there.string(), FormatByteSize(space.capacity)));
+}
+
+}  // namespace
+
+std::vector<std::string> BeyondDisk(const Config& config) {
+  if (config.disk.bytes == 0) return {};
+  std::vector<std::string> beyond;
+  std::map<std::pair<uint64_t, uint64_t>, std::filesystem::path> seen;
+  for (const std::filesystem::path& wanted : config.disk.Places()) {
+    std::optional<std::string> why = BeyondDirectory(config, wanted, &seen);
+    if (why) beyond.push_back(*std::move(why));
+  }
+  return beyond;
 }
 
 Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {

@@ -103,6 +103,9 @@ std::string Cell(std::string_view text) {
 void AppendKeys(const ConfigSection& section, const Config& config, std::string* text) {
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section != section.name) continue;
+    // The two are not given together.
+    const bool has_drives = !config.disk.directories.empty();
+    if (has_drives && section.name == "disk" && key.name == "directory") continue;
     *text += fmt::format("{} = {}\n", key.name, FormatConfigValue(key, config));
   }
 }

@@ -303,13 +303,15 @@ std::vector<ConfigKey> HostKeys() {
 std::vector<ConfigKey> DiskKeys() {
   return {
       Path("disk.directory", kDisk<&DiskConfig::directory>, kMaxPathBytes,
-           "Holds the tier's files, its index and its lock. Created if its parent exists."),
+           "Holds the tier's file, its index and its lock. Created if its parent exists."),
+      NameList(
+          "disk.directories", kDisk<&DiskConfig::directories>,
+          "In place of `disk.directory`, one directory for each drive, in any order. They must "
+          "be there. Drives may be added and taken away: see SECOND_DRIVE.md. The index lies "
+          "in the first that has one."),
       Size("disk.bytes", kDisk<&DiskConfig::bytes>, 0, kMaxBytes,
-           "Size of the files together: a hard cap, allocated at the first start. `0B`: no "
-           "disk tier."),
-      Count("disk.files", kDisk<&DiskConfig::files>, 1, kMaxDiskFiles,
-            "How many files (`blocks-00.kvt` and so on) the tier is striped over; symbolic links "
-            "put them on several disks."),
+           "Size of the files together, an equal share in each directory: a hard cap, allocated "
+           "at the first start. `0B`: no disk tier."),
       Choice(
           "disk.encryption", &ChoiceAt<&Config::disk, &DiskConfig::encryption>,
           {"none", "aes-256-gcm"},
@@ -323,7 +325,7 @@ std::vector<ConfigKey> DiskKeys() {
       Ranged(kText, "disk.previous_root_key", kDisk<&DiskConfig::previous_root_key>, 0,
              kMaxPathBytes, "Opens that file once, after a change of the root key."),
       Size("disk.free_floor_bytes", kDisk<&DiskConfig::free_floor_bytes>, 0, kMaxBytes,
-           "The file system keeps at least this much free: the files are made smaller than "
+           "Each file system keeps at least this much free: the files are made smaller than "
            "`disk.bytes` if it must be, and the log and `status` say so."),
       OnReload(
           Size("disk.write_budget_per_day", kCache<&CacheOptions::disk_write_budget_bytes_per_day>,

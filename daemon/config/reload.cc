@@ -106,7 +106,6 @@ std::string_view CostOfRestart(std::string_view key) {
   if (key == "host.bytes") return "; host memory then begins empty, and the disk serves its blocks";
   if (key == "pool.bytes" || key == "pool.device") return "; pools then begin empty";
   if (key == "disk.encryption") return "; the disk tier then begins empty";
-  if (key == "disk.files") return "; the start then fails until the tier is made anew";
   return "";
 }
 
@@ -157,7 +156,7 @@ Status CheckPinnedFit(const Config& wanted, uint64_t pinned_bytes) {
   const bool has_disk = wanted.disk.bytes > 0;
   const std::string_view key = has_disk ? "disk.bytes" : "host.bytes";
   const uint64_t bytes = has_disk ? wanted.disk.bytes : wanted.host.bytes;
-  const uint64_t room = has_disk ? bytes - wanted.disk.files * kFirstSlabOffset : bytes;
+  const uint64_t room = has_disk ? bytes - wanted.disk.Places().size() * kFirstSlabOffset : bytes;
   if (room >= pinned_bytes) return {};
   return MakeError(ErrorCode::kInvalidArgument, "config_below_pinned",
                    fmt::format("{}: {} {} has room for {} of blocks, less than the {} that are "

@@ -42,8 +42,9 @@ uint64_t SlabsOf(uint64_t bytes, uint64_t slab_bytes) {
 uint64_t SlabsIn(const Config& config, Tier tier) {
   const uint64_t slab = config.cache.slab_bytes;
   if (tier == Tier::kHost) return config.host.bytes / slab;
-  const uint64_t in_file = config.disk.bytes / config.disk.files;
-  return (in_file - std::min(in_file, kFirstSlabOffset)) / slab * config.disk.files;
+  const uint64_t drives = config.disk.Places().size();
+  const uint64_t in_file = config.disk.bytes / drives;
+  return (in_file - std::min(in_file, kFirstSlabOffset)) / slab * drives;
 }
 
 // Pools are not cut into slabs of this size, so that only the first check concerns them.

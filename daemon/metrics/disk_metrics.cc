@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of the disk tier: its writes, its refusals, and the blocks that it had at the start.
+#include <algorithm>
+#include <string>
+#include <string_view>
+
 #include "daemon/metrics/metrics.h"
 
 namespace kvtier {
@@ -59,9 +63,21 @@ constexpr MetricRow kDiskRows[] = {
      "stats.restored_blocks", "", ReadStat<&CacheStats::restored_blocks>},
     {kGauge, "kvtier_index_load_seconds", "Time that reading the index took at the start.", "", "",
      Read<&MetricsSnapshot::index_load_seconds>},
+    {kGauge, "kvtier_disk_drives",
+     "Directories of the disk tier: those that serve, those given up since the start, and those "
+     "that "
+     "the start went without.",
+     "", "",
+     [](From from, Family family) {
+       for (const std::string_view state : {"serving", "failed", "left_out"}) {
+         family.Add({{"state", std::string(state)}},
+                    static_cast<uint64_t>(
+                        std::ranges::count(from.snapshot.drives, state, &DriveSnapshot::state)));
+       }
+     }},
     {kGauge, "kvtier_disk_degraded",
-     "1 if the disk tier is smaller than configured or refuses writes, else 0.", "", "",
-     Read<&MetricsSnapshot::disk_degraded>},
+     "1 if the disk tier is smaller than configured, misses a drive or refuses writes, else 0.", "",
+     "", Read<&MetricsSnapshot::disk_degraded>},
 };
 
 }  // namespace

@@ -16,6 +16,17 @@ namespace {
 namespace json = boost::json;
 
 // Names and states; the table of metrics adds the figures, by position.
+json::array DrivesOf(const MetricsSnapshot& snapshot) {
+  json::array drives;
+  for (const DriveSnapshot& drive : snapshot.drives) {
+    drives.push_back({{"directory", drive.directory},
+                      {"state", drive.state},
+                      {"capacity_bytes", drive.capacity_bytes},
+                      {"used_bytes", drive.used_bytes}});
+  }
+  return drives;
+}
+
 json::array TiersOf() { return {{{"name", "pool"}}, {{"name", "host"}}, {{"name", "disk"}}}; }
 
 json::array DevicesOf(const MetricsSnapshot& snapshot) {
@@ -135,6 +146,7 @@ std::string LiveStatusJson(const MetricsSnapshot& snapshot, double loop_silent_s
       {"uptime_s", static_cast<double>(snapshot.uptime_ms) / 1000},
       {"loop_silent_s", loop_silent_seconds},
       {"disk_degraded", snapshot.disk_degraded},
+      {"drives", DrivesOf(snapshot)},
       {"tiers", TiersOf()},
       {"devices", DevicesOf(snapshot)},
       {"history", HistoryOf(snapshot.history)},

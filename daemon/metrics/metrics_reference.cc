@@ -107,6 +107,11 @@ cannot be written live in memory only. Look at the kernel's log and at free spac
 For five minutes the disk tier has been smaller than configured, or has refused writes. Blocks committed
 meanwhile live in memory only. The log says why: `disk.degraded`, `disk.unavailable`, `disk.writes_paused`.
 
+### KvtierDriveLost
+A drive of the disk tier failed, or the start went without its directory. Its blocks are misses; the other drives go on.
+`kvtierctl status` names it, and the log says why: `disk.drive_failed`, `disk.drive_left_out`. Look at the
+kernel's log and the mount, then restart: blocks on the drive are found again, unless it failed while the daemon ran.
+
 ### KvtierDistrusted
 Engines computed different KV for the same blocks of a tenant and model, so that none of its blocks is served:
 [canaries](IDENTITY.md#canaries). `canary.differs` in the log names the engines.

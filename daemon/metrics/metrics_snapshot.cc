@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/metrics_snapshot.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/clock.h"
 #include "daemon/config/config.h"
@@ -13,6 +15,29 @@
 #include "tiers/memory/mapped_arena.h"
 
 namespace kvtier {
+
+namespace {
+
+std::vector<DriveSnapshot> DrivesOf(const DiskStartFacts& disk, const CacheGauges& gauges) {
+  std::vector<DriveSnapshot> drives;
+  for (const DriveFacts& facts : disk.drives) {
+    DriveSnapshot drive{.directory = facts.directory,
+                        .number = facts.number,
+                        .state = "left_out",
+                        .why = facts.why};
+    const auto found = std::ranges::find_if(
+        gauges.drives, [&](const DriveGauges& gauge) { return gauge.number == facts.number; });
+    if (found != gauges.drives.end()) {
+      drive.state = found->failed ? "failed" : "serving";
+      drive.capacity_bytes = found->capacity_bytes;
+      drive.used_bytes = found->used_bytes;
+    }
+    drives.push_back(std::move(drive));
+  }
+  return drives;
+}
+
+}  // namespace
 
 MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources) {
   const auto begun = std::chrono::steady_clock::now();
@@ -45,6 +70,7 @@ MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources) {
   snapshot.former_clients = sources.former_clients->waiting();
   snapshot.disk_enabled = sources.disk->enabled;
   snapshot.disk_degraded = sources.disk->degraded || snapshot.gauges.disk_degraded;
+  snapshot.drives = DrivesOf(*sources.disk, snapshot.gauges);
   snapshot.index_rebuilt = sources.disk->index_rebuilt;
   snapshot.index_load_seconds = sources.disk->index_seconds;
   snapshot.write_budget_bytes = sources.config->cache.disk_write_budget_bytes_per_day;

@@ -90,6 +90,16 @@ class HitHistory {
   std::deque<Point> points_;
 };
 
+// A directory of the disk tier.
+struct DriveSnapshot {
+  std::string directory;
+  std::optional<uint32_t> number;  // none: it was left out
+  std::string_view state;          // "serving", "failed", "left_out"
+  std::string why;                 // empty: it serves
+  uint64_t capacity_bytes = 0;
+  uint64_t used_bytes = 0;
+};
+
 // A copy without pointers into the daemon: it may be read on any thread, and as long as wanted.
 struct MetricsSnapshot {
   // Sessions beyond these are counted, not listed.
@@ -121,6 +131,7 @@ struct MetricsSnapshot {
   size_t former_clients = 0;
   bool disk_enabled = false;
   bool disk_degraded = false;
+  std::vector<DriveSnapshot> drives;
   bool index_rebuilt = false;
   double index_load_seconds = 0;
   uint64_t write_budget_bytes = 0;  // a day; 0: no limit

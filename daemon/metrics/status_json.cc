@@ -65,10 +65,26 @@ json::object KernelsStatus(const AttentionReports& reports) {
   return status;
 }
 
-json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges) {
+json::array DrivesStatus(const std::vector<DriveSnapshot>& drives) {
+  json::array status;
+  for (const DriveSnapshot& drive : drives) {
+    status.push_back({{"directory", drive.directory},
+                      {"number", drive.number ? json::value(*drive.number) : json::value(nullptr)},
+                      {"state", drive.state},
+                      {"why", drive.why},
+                      {"capacity_bytes", drive.capacity_bytes},
+                      {"used_bytes", drive.used_bytes}});
+  }
+  return status;
+}
+
+json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges,
+                        const std::vector<DriveSnapshot>& drives) {
   json::object status{{"enabled", disk.enabled}};
   if (!disk.enabled) return status;
   status["directory"] = disk.directory;
+  status["drives"] = DrivesStatus(drives);
+  status["drives_away"] = disk.drives_away;
   status["engines"] = Strings(gauges.disk_engines);
   status["degraded"] = disk.degraded || gauges.disk_degraded;
   status["notes"] = Strings(disk.notes);
@@ -295,7 +311,7 @@ std::string StatusJson(const MetricsSources& sources) {
       {"socket", sources.config->server.socket},
       {"devices", DevicesStatus(*sources.devices)},
       {"kernels", KernelsStatus(snapshot.attention)},
-      {"disk", DiskStatus(*sources.disk, snapshot.gauges)},
+      {"disk", DiskStatus(*sources.disk, snapshot.gauges, snapshot.drives)},
       {"pools", PoolsStatus(snapshot.gauges, *sources.models)},
       {"distrusted", DistrustedStatus(snapshot.gauges, sources)},
       {"tenants", TenantsStatus(snapshot.gauges)},

@@ -2,6 +2,7 @@
 #include "daemon/resources/disk_tier.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/units.h"
@@ -21,6 +22,38 @@ constexpr int64_t kRebuildReportMs = 1000;
 constexpr int64_t kStartPatienceMs = 60 * 1000;
 // How often a rebuilt index that could not be written is asked whether it can be by now.
 constexpr int64_t kWriteIndexEveryMs = 5000;
+
+Status RemoveKeyFiles(const std::vector<std::filesystem::path>& directories) {
+  for (const auto& directory : directories) KVT_RETURN_IF_ERROR(KeyFile::Remove(directory));
+  return {};
+}
+
+// One file is enough: a drive that fails does not keep others from being written to. A start takes
+// the file of a drive that the last start had.
+Status SaveKeys(const std::vector<std::shared_ptr<KeyFile>>& files, const KeyRing::Contents& keys,
+                Log* log) {
+  Status last;
+  size_t saved = 0;
+  for (const auto& file : files) {
+    Status now = file->Save(keys);
+    if (now) {
+      ++saved;
+      continue;
+    }
+    log->Warning("disk.keys_not_stored", "{}", now.error().ToString());
+    last = std::move(now);
+  }
+  return saved > 0 ? Status() : last;
+}
+
+// A drive that was away for longer holds nothing that has not expired.
+int64_t LongestTtlMs(const CacheOptions& options) {
+  int64_t longest_ms = options.extended_ttl_ms;
+  for (const TenantQuota& tenant : options.tenants) {
+    longest_ms = std::max(longest_ms, tenant.extended_ttl_ms);
+  }
+  return longest_ms;
+}
 
 }  // namespace
 
@@ -42,7 +75,7 @@ std::unique_ptr<DiskTier> DiskTier::Unavailable(const Config& config, const Cloc
                                                 const Error& why, Log* log,
                                                 ServiceManager* manager) {
   std::unique_ptr<DiskTier> tier(new DiskTier(clock, log, manager));
-  tier->facts_.directory = config.disk.directory;
+  tier->facts_.directory = config.disk.Places().front();
   tier->facts_.degraded = true;
   tier->facts_.notes.push_back("the disk tier could not be had: " + why.ToString());
   log->Warning("disk.unavailable", "{}; pools and host memory serve without the disk tier",
@@ -71,35 +104,38 @@ void DiskTier::Note(const std::string& note) {
 
 // Keys destroyed in memory must not come back from the file: memory that an earlier daemon left is
 // newer, or as new.
-Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys) {
-  if (disk.root_key.empty()) return KeyFile::Remove(disk.directory);
+Status DiskTier::OpenKeyFile(const DiskConfig& disk,
+                             const std::vector<std::filesystem::path>& directories,
+                             Executor* executor, KeyRing* keys) {
+  if (disk.root_key.empty()) return RemoveKeyFiles(directories);
   KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
   std::optional<RootKey> previous;
   if (!disk.previous_root_key.empty()) {
     KVT_ASSIGN_OR_RETURN(RootKey loaded, LoadRootKey(disk.previous_root_key));
     previous.emplace(std::move(loaded));
   }
-  KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
-  const auto file = std::make_shared<KeyFile>(disk.directory, std::move(root), std::move(aes));
+  std::vector<std::shared_ptr<KeyFile>> files;
+  for (const std::filesystem::path& directory : directories) {
+    KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
+    files.push_back(std::make_shared<KeyFile>(directory, RootKey(root.bytes()), std::move(aes)));
+  }
   if (!keys->adopted()) {
-    Result<std::vector<StoredKey>> stored = file->Load(previous);
+    Result<std::vector<StoredKey>> stored = files.front()->Load(previous);
     if (!stored) return tl::unexpected<Error>(std::move(stored).error());
     keys->Load(*stored);
   }
-  // Under the root key of now, and under a nonce of its own.
-  KVT_RETURN_IF_ERROR(file->Save(keys->Copy()));
+  // Under the root key of now, and under nonces of their own.
+  const KeyRing::Contents first = keys->Copy();
+  for (const auto& file : files) KVT_RETURN_IF_ERROR(file->Save(first));
   keys->KeepStored(
-      [file, log = log_](const KeyRing::Contents& now) {
-        const Status saved = file->Save(now);
-        if (!saved) log->Warning("disk.keys_not_stored", "{}", saved.error().ToString());
-        return saved;
-      },
+      [files, log = log_](const KeyRing::Contents& now) { return SaveKeys(files, now, log); },
       executor);
   return {};
 }
 
-Result<bool> DiskTier::OpenKeys(const DiskConfig& disk, Executor* executor,
-                                const TakeKeys& take_keys) {
+Result<bool> DiskTier::OpenKeys(const DiskConfig& disk,
+                                const std::vector<std::filesystem::path>& directories,
+                                Executor* executor, const TakeKeys& take_keys) {
   ForbidCoreDumps();
   std::unique_ptr<KeyRing> keys;
   if (std::optional<UniqueFd> kept = take_keys()) {
@@ -116,7 +152,7 @@ Result<bool> DiskTier::OpenKeys(const DiskConfig& disk, Executor* executor,
     KVT_ASSIGN_OR_RETURN(keys, KeyRing::Create());
   }
   const bool adopted = keys->adopted();
-  KVT_RETURN_IF_ERROR(OpenKeyFile(disk, executor, keys.get()));
+  KVT_RETURN_IF_ERROR(OpenKeyFile(disk, directories, executor, keys.get()));
   const bool has_keys = adopted || keys->size() > 0;
   log_->Info("disk.keys", "blocks are encrypted, {} keys{}{}", keys->size(),
              has_keys ? " of an earlier daemon" : "",
@@ -129,18 +165,21 @@ Result<bool> DiskTier::OpenKeys(const DiskConfig& disk, Executor* executor,
 Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* executor,
                            const TakeKeys& take_keys) {
   const DiskConfig& disk = config.disk;
-  std::function<Result<bool>()> has_keys;
+  std::function<Result<bool>(const std::vector<std::filesystem::path>&)> has_keys;
   if (disk.encryption != DiskEncryption::kNone) {
-    has_keys = [&] { return OpenKeys(disk, executor, take_keys); };
+    has_keys = [&](const std::vector<std::filesystem::path>& directories) {
+      return OpenKeys(disk, directories, executor, take_keys);
+    };
   }
   manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
   readers_ = std::make_unique<ThreadExecutor>("kvt-read", executor->threads(), loop);
   KVT_ASSIGN_OR_RETURN(
-      files_, OpenDiskFiles({.directory = disk.directory,
+      files_, OpenDiskFiles({.directories = disk.Places(),
                              .bytes = disk.bytes,
-                             .files = disk.files,
                              .slab_bytes = config.cache.slab_bytes,
                              .free_floor_bytes = disk.free_floor_bytes,
+                             .now_ms = clock_.WallMs(),
+                             .forget_after_ms = LongestTtlMs(config.cache),
                              .has_keys = std::move(has_keys),
                              .engine = disk.engine,
                              .io = {.executor = readers_.get(),
@@ -148,10 +187,11 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                             loop));
   // The key file of a tier that was encrypted before.
   if (disk.encryption == DiskEncryption::kNone) {
-    KVT_RETURN_IF_ERROR(KeyFile::Remove(disk.directory));
+    std::vector<std::filesystem::path> directories;
+    for (const StartedDrive& drive : files_.drives) directories.push_back(drive.directory);
+    KVT_RETURN_IF_ERROR(RemoveKeyFiles(directories));
   }
   facts_.enabled = true;
-  facts_.directory = disk.directory;
   facts_.degraded = files_.degraded;
   if (cipher_) {
     for (const auto& file : files_.files) {
@@ -159,14 +199,37 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
     }
   }
   for (const std::string& note : files_.notes) Note(note);
-  log_->Info("disk.open", "{}: {} in {} file(s), engine {}{}", disk.directory,
-             FormatByteSize(files_.geometry.bytes()), files_.files.size(),
-             files_.files.front()->engine(), files_.created ? ", made new" : "");
+  NoteDrives(config);
+  log_->Info("disk.open", "{} in {} file(s), engine {}{}", FormatByteSize(files_.geometry.bytes()),
+             files_.files.size(), files_.files.front()->engine(),
+             files_.created ? ", made new" : "");
   if (files_.degraded) {
     log_->Warning("disk.degraded", "{} of the {} configured could be had",
                   FormatByteSize(files_.geometry.bytes()), FormatByteSize(disk.bytes));
   }
   return {};
+}
+
+void DiskTier::NoteDrives(const Config& config) {
+  for (const StartedDrive& drive : files_.drives) {
+    facts_.drives.push_back({drive.directory.native(), drive.number, {}});
+    log_->Info("disk.drive", "{}: drive {}, {}{}", drive.directory.native(), drive.number,
+               FormatByteSize(files_.geometry.drive_slabs[drive.number] * config.cache.slab_bytes),
+               drive.found_epoch == 0 ? ", made new" : "");
+  }
+  for (const LeftOutDrive& drive : files_.left_out) {
+    const std::string why = drive.why.ToString();
+    facts_.drives.push_back({drive.directory.native(), std::nullopt, why});
+    log_->Warning("disk.drive_left_out", "{}: {}; its blocks are misses until a start that has it",
+                  drive.directory.native(), why);
+  }
+  facts_.drives_away = static_cast<uint64_t>(std::popcount(files_.drives_away));
+  if (facts_.drives_away > 0) {
+    log_->Warning("disk.drives_away",
+                  "{} drive(s) of the tier are not there; their blocks are misses until a start "
+                  "that has them",
+                  facts_.drives_away);
+  }
 }
 
 // The index is a copy of the slots' headers. If it is missing, damaged or of other files, it is
@@ -182,13 +245,14 @@ Status DiskTier::OpenIndex(const Config& config, EventLoop* loop) {
     log_->Info("index.rebuilding", "{}", done);
     manager_->ExtendStart("Rebuilding the index: " + done, kStartPatienceMs);
   };
-  KVT_ASSIGN_OR_RETURN(index_, StartIndex(config.disk.directory, files_,
+  KVT_ASSIGN_OR_RETURN(index_, StartIndex(config.disk.Places(), files_,
                                           {.now_ms = clock_.WallMs(),
                                            .extended_ttl_ms = config.cache.extended_ttl_ms,
                                            .max_age_ms = config.cache.max_age_ms,
                                            .tenants = config.cache.tenants,
                                            .cipher = cipher_},
                                           loop, report));
+  facts_.directory = index_.directory.native();
   // New files have no index and need none rebuilt.
   facts_.index_found = files_.created ? "new" : IndexStateName(index_.found);
   facts_.index_rebuilt = index_.rebuilt.has_value() && !files_.created;
@@ -206,7 +270,8 @@ Status DiskTier::OpenIndex(const Config& config, EventLoop* loop) {
     write_index_at_ms_ = clock_.MonotonicMs() + kWriteIndexEveryMs;
   }
   const auto cut_off = std::ranges::count_if(index_.snapshot.records, [this](const auto& record) {
-    return !files_.geometry.Contains(record.location);
+    const uint32_t drive = files_.geometry.DriveOf(record.location);
+    return !files_.geometry.Contains(record.location) && (files_.drives_away >> drive & 1) == 0;
   });
   if (cut_off > 0) {
     Note(fmt::format("{} blocks lay beyond the end of the tier, which is smaller now, and are lost",
@@ -229,7 +294,7 @@ void DiskTier::LogRebuild(const RebuiltIndex& rebuilt) const {
 }
 
 void DiskTier::Tick() {
-  if (watch_) watch_->Tick();
+  for (const auto& watch : watches_) watch->Tick();
   if (!index_.unwritten || clock_.MonotonicMs() < write_index_at_ms_) return;
   write_index_at_ms_ = INT64_MAX;
   // The index writes all that it holds before an empty batch, too.
@@ -243,29 +308,56 @@ void DiskTier::Tick() {
 }
 
 void DiskTier::FindGone(std::function<void(std::optional<std::filesystem::path>)> done) {
-  if (!watch_) return done(std::nullopt);
-  watch_->Look(std::move(done));
+  FindGoneFrom(0, std::move(done));
 }
 
-void DiskTier::Watch(Executor* executor, std::function<void()> on_gone) {
-  if (!facts_.enabled) return;
-  const std::filesystem::path directory = facts_.directory;
-  std::vector<std::filesystem::path> paths = {directory, IndexPlaceIn(directory).index};
-  for (uint32_t i = 0; i < files_.files.size(); ++i)
-    paths.push_back(directory / DiskSetFileName(i));
-  watch_.emplace(
-      std::move(paths), &clock_, executor,
-      [this, on_gone = std::move(on_gone)](const std::filesystem::path& gone) {
-        gone_ = true;
-        facts_.degraded = true;
-        const std::string text = fmt::format(
-            "{} was deleted or replaced: no block is written to disk any more, and those "
-            "that are there end with this process",
-            gone.native());
-        log_->Error("disk.gone", "{}", text);
-        facts_.notes.push_back(text);
-        on_gone();
+// One drive after the other: which one is gone is told by its own watch.
+void DiskTier::FindGoneFrom(size_t watch,
+                            std::function<void(std::optional<std::filesystem::path>)> done) {
+  if (watch == watches_.size()) return done(std::nullopt);
+  watches_[watch]->Look(
+      [this, watch, done = std::move(done)](const std::optional<std::filesystem::path>& gone) {
+        gone ? done(gone) : FindGoneFrom(watch + 1, done);
       });
+}
+
+std::vector<std::string> DiskTier::FileNames() const {
+  std::vector<std::string> names;
+  for (const StartedDrive& drive : files_.drives) {
+    names.push_back((drive.directory / kDiskFileName).native());
+  }
+  return names;
+}
+
+void DiskTier::Watch(Executor* executor, FailDrive fail_drive, std::function<void()> stop_writes) {
+  for (const StartedDrive& drive : files_.drives) {
+    std::vector<std::filesystem::path> paths = {drive.directory, drive.directory / kDiskFileName};
+    if (drive.directory == index_.directory) paths.push_back(drive.directory / "index");
+    watches_.push_back(std::make_unique<DiskWatch>(
+        std::move(paths), &clock_, executor,
+        [this, drive, fail_drive, stop_writes](const std::filesystem::path& gone) {
+          OnGone(drive, gone, fail_drive, stop_writes);
+        }));
+  }
+}
+
+// Without an index nothing can be written to any drive: what a start would find there is unknown.
+void DiskTier::OnGone(const StartedDrive& drive, const std::filesystem::path& gone,
+                      const FailDrive& fail_drive, const std::function<void()>& stop_writes) {
+  const std::string text = fmt::format("{} was deleted or replaced", gone.native());
+  const auto of_drive = [&](const DriveFacts& facts) { return facts.number == drive.number; };
+  const auto facts = std::ranges::find_if(facts_.drives, of_drive);
+  const bool alone = fail_drive(drive.number, text);
+  if (alone) facts->why = text;
+  if (alone && drive.directory != index_.directory) return;
+  gone_ = true;
+  facts_.degraded = true;
+  const std::string end = fmt::format(
+      "{}: no block is written to disk any more, and those that are there end with this process",
+      text);
+  log_->Error("disk.gone", "{}", end);
+  facts_.notes.push_back(end);
+  stop_writes();
 }
 
 IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
@@ -278,6 +370,7 @@ IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
     for (const auto& file : files_.files) environment->files.push_back(file.get());
   }
   environment->geometry = files_.geometry;
+  environment->drives_away = files_.drives_away;
   environment->disk_set = files_.set_uuid;
   environment->disk_epoch = files_.epoch;
   environment->index = index_.index.get();

@@ -26,10 +26,19 @@
 
 namespace kvtier {
 
+// A directory of the disk tier.
+struct DriveFacts {
+  std::string directory;
+  std::optional<uint32_t> number;  // none: it was left out
+  std::string why;                 // it was left out, or has been given up since; empty: it serves
+};
+
 // How the disk tier came up.
 struct DiskStartFacts {
   bool enabled = false;
-  std::string directory;
+  std::string directory;           // that has the index
+  std::vector<DriveFacts> drives;  // those that serve first, by their numbers
+  uint64_t drives_away = 0;        // drives of the set that are not there
   // Smaller than configured, not to be had, deleted meanwhile, or without an index that is written.
   bool degraded = false;
   std::vector<std::string> notes;  // for people
@@ -65,9 +74,13 @@ class DiskTier {
 
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
-  // From now on Tick looks whether directory and files are still there. `on_gone` is called once,
-  // when they are not: later writes end with the process.
-  void Watch(Executor* executor, std::function<void()> on_gone);
+  // From now on Tick looks whether directories and files are still there. When a drive's are not,
+  // later writes there end with the process: `fail_drive` may give it up alone, and returns whether
+  // it did. If not, or if the index is gone, `stop_writes` is called.
+  using FailDrive = std::function<bool(uint32_t drive, const std::string& why)>;
+  void Watch(Executor* executor, FailDrive fail_drive, std::function<void()> stop_writes);
+  // The names of the files, as incidents number them.
+  [[nodiscard]] std::vector<std::string> FileNames() const;
   // Looks now: `done` gets the first path that is not there any more, if any.
   void FindGone(std::function<void(std::optional<std::filesystem::path>)> done);
   // Also has an index written for which there was no room at the start.
@@ -82,14 +95,21 @@ class DiskTier {
   [[nodiscard]] Status OpenFiles(const Config& config, EventLoop* loop, Executor* executor,
                                  const TakeKeys& take_keys);
   // False if the keys are new.
-  [[nodiscard]] Result<bool> OpenKeys(const DiskConfig& disk, Executor* executor,
-                                      const TakeKeys& take_keys);
-  // Adds the file's keys to `keys`, unless the memory of an earlier daemon has them all; from then
-  // on the file holds what `keys` does.
-  [[nodiscard]] Status OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys);
+  [[nodiscard]] Result<bool> OpenKeys(const DiskConfig& disk,
+                                      const std::vector<std::filesystem::path>& directories,
+                                      Executor* executor, const TakeKeys& take_keys);
+  // Adds the keys of the first directory's file to `keys`, unless the memory of an earlier daemon
+  // has them all; from then on the file in each holds what `keys` does.
+  [[nodiscard]] Status OpenKeyFile(const DiskConfig& disk,
+                                   const std::vector<std::filesystem::path>& directories,
+                                   Executor* executor, KeyRing* keys);
   [[nodiscard]] Status OpenIndex(const Config& config, EventLoop* loop);
   // For people: into the log and into the status, since the log may be gone when an operator asks.
   void Note(const std::string& note);
+  void NoteDrives(const Config& config);
+  void OnGone(const StartedDrive& drive, const std::filesystem::path& gone,
+              const FailDrive& fail_drive, const std::function<void()>& stop_writes);
+  void FindGoneFrom(size_t watch, std::function<void(std::optional<std::filesystem::path>)> done);
   void LogRebuild(const RebuiltIndex& rebuilt) const;
 
   const Clock& clock_;
@@ -102,7 +122,7 @@ class DiskTier {
   std::shared_ptr<SlotCipher> cipher_;                           // null: nothing is encrypted
   std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;  // over those of `files_`
   StartedIndex index_;
-  std::optional<DiskWatch> watch_;
+  std::vector<std::unique_ptr<DiskWatch>> watches_;  // by file
   bool gone_ = false;
   int64_t write_index_at_ms_ = 0;  // if it is not written
   Gate gate_;

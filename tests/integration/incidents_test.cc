@@ -21,7 +21,7 @@ class IncidentsTest : public DaemonTest {
   // Changes a byte in the middle of each slot, whatever is there.
   void DamageEverySlot() {
     const std::filesystem::path file =
-        std::filesystem::path(daemon().disk_directory()) / "blocks-00.kvt";
+        std::filesystem::path(daemon().disk_directory()) / "blocks.kvt";
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
     const uint64_t bytes = std::filesystem::file_size(file);
     for (uint64_t at = kTestSlabBytes / 2; at < bytes; at += kTestBlockBytes) {
@@ -45,7 +45,7 @@ TEST_F(IncidentsTest, DamageOnDiskHasLinesInTheLogAndAReasonInTheStatus) {
   const ReplayReport after = Play(Prompt("a", kBlocks));
   EXPECT_EQ(after.wrong_blocks, 0u);
   EXPECT_GT(after.blocks.miss, 0u);
-  EXPECT_THAT(Log(), HasSubstr("disk.damaged: blocks-00.kvt at "));
+  EXPECT_THAT(Log(), HasSubstr("blocks.kvt at "));
   EXPECT_THAT(Ctl({"status"}).output, HasSubstr("missed: "));
   EXPECT_THAT(Ctl({"status"}).output, HasSubstr("_mismatch "));
 }

@@ -63,7 +63,7 @@ class ContainersTest(unittest.TestCase):
         self.start_daemon()
         first, second = self.attached(), self.attached()
         self.assertEqual(first.ask("whoami"), [0, 1])
-        self.assertFalse(first.ask("sees", str(self.disk / "blocks-0.kvt")))
+        self.assertFalse(first.ask("sees", str(self.disk / "blocks.kvt")))
         self.assertTrue(os.listdir(self.disk))
         self.assertFalse(first.ask("can_write", str(self.run)), "it could replace the socket")
         self.assertEqual(first.ask("store", 8, 7), 8)

@@ -30,6 +30,9 @@ class IndexComparison final : public HeaderVisitor {
                   FsckReport* report)
       : options_(options), disk_(disk), records_(std::move(index.records)), report_(*report) {
     for (auto& [id, identity] : index.namespaces) namespaces_.emplace(id, std::move(identity));
+    std::erase_if(records_, [&](const IndexRecord& record) {
+      return (disk.drives_away >> disk.geometry.DriveOf(record.location) & 1) != 0;
+    });
     std::ranges::sort(records_, {}, &IndexRecord::location);
     report_.entries = records_.size();
   }
@@ -146,13 +149,16 @@ class IndexComparison final : public HeaderVisitor {
   FsckReport& report_;
 };
 
+IndexPlace PlaceOf(const FsckOptions& options, const OfflineDisk& disk) {
+  return IndexPlaceFor(options.directories, disk.drives);
+}
+
 // An index that cannot be used is one finding; the headers are scanned all the same, because they
 // are what a rebuild would have to work with. Payloads come last, since only those of good entries
 // are worth reading.
 Status Check(const FsckOptions& options, const OfflineDisk& disk, const IndexMeta& next_start,
              const DiskReadFunction& read, FsckReport* report) {
-  KVT_ASSIGN_OR_RETURN(IndexContents index,
-                       RocksdbIndex::Read(IndexPlaceIn(options.directory), next_start));
+  KVT_ASSIGN_OR_RETURN(IndexContents index, RocksdbIndex::Read(PlaceOf(options, disk), next_start));
   report->index_state = index.state;
   if (index.state != IndexState::kGood) {
     AddFinding(FsckFault::kIndexUnusable,
@@ -175,8 +181,7 @@ Status Check(const FsckOptions& options, const OfflineDisk& disk, const IndexMet
 Status Rebuild(const FsckOptions& options, const OfflineDisk& disk, const IndexMeta& next_start,
                const DiskReadFunction& read, FsckReport* report) {
   RebuiltIndex rebuilt = RebuildIndex(disk.geometry, read, options.rebuild, options.on_progress);
-  KVT_RETURN_IF_ERROR(
-      RocksdbIndex::Replace(IndexPlaceIn(options.directory), next_start, rebuilt.snapshot));
+  KVT_RETURN_IF_ERROR(RocksdbIndex::Replace(PlaceOf(options, disk), next_start, rebuilt.snapshot));
   rebuilt.snapshot = {};
   report->rebuilt = std::move(rebuilt);
   return {};
@@ -227,7 +232,7 @@ bool FsckReport::clean() const {
 }
 
 Result<FsckReport> RunFsck(const FsckOptions& options) {
-  KVT_ASSIGN_OR_RETURN(const OfflineDisk disk, OpenOfflineDisk(options.directory));
+  KVT_ASSIGN_OR_RETURN(const OfflineDisk disk, OpenOfflineDisk(options.directories));
   FsckReport report{.set_uuid = disk.set_uuid,
                     .epoch = disk.epoch,
                     .encrypted = disk.encrypted,
@@ -243,8 +248,7 @@ Result<FsckReport> RunFsck(const FsckOptions& options) {
     return MakeError(ErrorCode::kUnsupported, "encrypted",
                      "only a daemon has the keys; it rebuilds the index at its start if it must");
   }
-  KVT_ASSIGN_OR_RETURN(const ParallelReader reader,
-                       ParallelReader::Open(options.directory, disk.geometry.files));
+  KVT_ASSIGN_OR_RETURN(const ParallelReader reader, ParallelReader::Open(disk.directories()));
   const DiskReadFunction read = [&](std::span<DiskRead> reads) { reader.Read(reads); };
   // The check takes the place of the daemon's next start, for which the index has to be good.
   const IndexMeta next_start{.file_set = disk.set_uuid, .epoch = disk.epoch + 1};

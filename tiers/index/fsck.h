@@ -21,7 +21,7 @@
 namespace kvtier {
 
 struct FsckOptions {
-  std::filesystem::path directory;
+  std::vector<std::filesystem::path> directories;
   // Read and check the payload of every block that the index names.
   bool verify_payloads = false;
   // Write the index anew from the headers, whatever was found.
@@ -85,7 +85,7 @@ struct FsckReport {
   [[nodiscard]] bool clean() const;
 };
 
-// Blocks; takes the directory's lock for as long as it runs. Changes nothing unless told to
+// Blocks; takes the directories' locks for as long as it runs. Changes nothing unless told to
 // rebuild. Errors: those of OpenOfflineDisk (kAlreadyExists "directory_locked" while a daemon runs)
 // and of RocksdbIndex::Read and Replace; kCorrupt "no_superblock" when asked to rebuild without a
 // set of superblocks that tell how the files are laid out; kUnsupported "encrypted" when asked to

@@ -143,6 +143,7 @@ std::vector<std::byte> EncodeMeta(const IndexMeta& meta) {
   body.Write(kIndexVersion);
   body.WriteDigest(meta.file_set);
   body.Write(meta.epoch);
+  for (const uint64_t epoch : meta.covers) body.Write(epoch);
   return Seal(kMetaKey, &body);
 }
 
@@ -152,6 +153,7 @@ Result<IndexMeta> DecodeMeta(Bytes value) {
   IndexMeta meta;
   meta.file_set = reader.ReadDigest<16>();
   meta.epoch = reader.Read<uint64_t>();
+  for (uint64_t& epoch : meta.covers) epoch = reader.Read<uint64_t>();
   if (!reader.AtEnd()) return BadValue();
   return meta;
 }

@@ -34,6 +34,7 @@
 #include "base/digest.h"
 #include "base/result.h"
 #include "tiers/index/index.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 
@@ -42,8 +43,10 @@ inline constexpr uint8_t kIndexVersion = 4;
 
 // Which disk files an index describes, and as of when.
 struct IndexMeta {
-  Digest128 file_set;  // the disk file set's uuid
+  Digest128 file_set;  // the drive set's uuid
   uint64_t epoch = 0;  // the set's start in which the index was last opened
+  // By drive: the last such start that had the drive; 0: the index knows nothing of it.
+  std::array<uint64_t, kMaxDrives> covers{};
   friend bool operator==(const IndexMeta&, const IndexMeta&) = default;
 };
 

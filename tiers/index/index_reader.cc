@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "tiers/index/index_codec.h"
+#include "tiers/storage/disk_directory.h"
 
 namespace kvtier {
 namespace {
@@ -31,7 +32,8 @@ std::span<const std::byte> AsBytes(const rocksdb::Slice& slice) {
 // slots of the other half, and the headers can replace all of it.
 class Reader {
  public:
-  Reader(const IndexMeta& start, uint64_t mark) : start_(start), mark_(mark) {}
+  Reader(const IndexPlace& place, const IndexMeta& start)
+      : place_(place), start_(start), mark_(EpochMark::Read(place.files)) {}
 
   IndexContents Read(rocksdb::DB* db) {
     uint64_t estimated_records = 0;
@@ -95,8 +97,27 @@ class Reader {
       Reject(IndexState::kStaleEpoch,
              fmt::format("index last opened in start {}, the files with an index in {}, now is {}",
                          meta.epoch, mark_, start_.epoch));
+    } else {
+      CheckDrives(meta);
     }
+    contents_.covers = meta.covers;
     return {};
+  }
+
+  // As the set's epochs tell a good index from an old one, each drive's own do: it may have been
+  // away, used with another index meanwhile, replaced, or put back from an old copy.
+  void CheckDrives(const IndexMeta& meta) {
+    for (const IndexedDrive& drive : place_.drives) {
+      const uint64_t covered = meta.covers[drive.number];
+      const uint64_t mark = drive.found_epoch == 0 ? 0 : EpochMark::Read(drive.directory);
+      const bool known = drive.found_epoch == 0 || covered > 0;
+      if (known && mark <= covered && covered <= drive.found_epoch) continue;
+      Reject(IndexState::kStaleEpoch,
+             fmt::format("the index knows drive {} of start {}; it was used with an index in {}, "
+                         "and last in {}",
+                         drive.number, covered, mark, drive.found_epoch));
+      return;
+    }
   }
 
   Status TakeBudget(std::span<const std::byte> key, std::span<const std::byte> value) {
@@ -128,6 +149,7 @@ class Reader {
     return {};
   }
 
+  const IndexPlace& place_;
   const IndexMeta start_;
   const uint64_t mark_;
   IndexContents contents_;
@@ -137,8 +159,8 @@ class Reader {
 
 }  // namespace
 
-IndexContents ReadIndex(rocksdb::DB* db, const IndexMeta& start, uint64_t mark) {
-  return Reader(start, mark).Read(db);
+IndexContents ReadIndex(rocksdb::DB* db, const IndexPlace& place, const IndexMeta& start) {
+  return Reader(place, start).Read(db);
 }
 
 }  // namespace kvtier

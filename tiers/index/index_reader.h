@@ -13,8 +13,9 @@ class DB;
 
 namespace kvtier {
 
-// Blocks. The contents, if the index is of the files of `start`, and neither older than their mark
-// nor newer than they are; else why not.
-[[nodiscard]] IndexContents ReadIndex(rocksdb::DB* db, const IndexMeta& start, uint64_t mark);
+// Blocks. The contents, if the index is of the files of `start`, neither older than their mark nor
+// newer than they are, and knows all that is on the drives of `place`; else why not.
+[[nodiscard]] IndexContents ReadIndex(rocksdb::DB* db, const IndexPlace& place,
+                                      const IndexMeta& start);
 
 }  // namespace kvtier

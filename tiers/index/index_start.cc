@@ -171,13 +171,13 @@ RebuiltIndex RebuildIndex(const DiskGeometry& geometry, const DiskReadFunction& 
 
 namespace {
 
-Result<RebuiltIndex> Rebuild(const std::filesystem::path& directory, const DiskFiles& files,
-                             const RebuildOptions& options,
+Result<RebuiltIndex> Rebuild(const DiskFiles& files, const RebuildOptions& options,
                              const std::function<void(const ScanProgress&)>& on_progress) {
   // New files hold no block: reading their headers would find nothing.
   if (files.created) return RebuiltIndex{};
-  KVT_ASSIGN_OR_RETURN(const ParallelReader reader,
-                       ParallelReader::Open(directory, files.geometry.files));
+  std::vector<std::filesystem::path> directories;
+  for (const StartedDrive& drive : files.drives) directories.push_back(drive.directory);
+  KVT_ASSIGN_OR_RETURN(const ParallelReader reader, ParallelReader::Open(directories));
   return RebuildIndex(
       files.geometry, [&](std::span<DiskRead> reads) { reader.Read(reads); }, options, on_progress);
 }
@@ -224,22 +224,49 @@ Result<std::optional<Error>> ReplaceIndex(const IndexPlace& place, const IndexMe
   return std::optional<Error>();
 }
 
-}  // namespace
-
-IndexPlace IndexPlaceIn(const std::filesystem::path& directory) {
-  return {.index = directory / "index", .files = directory};
+// An index that a start made while the drive with this one was away would only take room.
+void RemoveOthers(const IndexPlace& place) {
+  std::error_code ignored;
+  for (const IndexedDrive& drive : place.drives) {
+    if (drive.directory == place.files) continue;
+    std::filesystem::remove_all(drive.directory / "index", ignored);
+  }
 }
 
-Result<StartedIndex> StartIndex(const std::filesystem::path& directory, const DiskFiles& files,
-                                const RebuildOptions& options, EventQueue* loop,
+}  // namespace
+
+IndexPlace IndexPlaceFor(const std::vector<std::filesystem::path>& configured,
+                         const std::vector<StartedDrive>& drives) {
+  IndexPlace place;
+  for (const StartedDrive& drive : drives) {
+    place.drives.push_back({drive.number, drive.found_epoch, drive.directory});
+  }
+  std::vector<std::filesystem::path> there;
+  for (const std::filesystem::path& directory : configured) {
+    const auto is_it = [&](const StartedDrive& drive) { return drive.directory == directory; };
+    if (std::ranges::any_of(drives, is_it)) there.push_back(directory);
+  }
+  std::error_code ignored;
+  const auto has_index = [&](const std::filesystem::path& directory) {
+    return std::filesystem::exists(directory / "index" / "CURRENT", ignored);
+  };
+  const auto found = std::ranges::find_if(there, has_index);
+  place.files = found == there.end() ? there.front() : *found;
+  place.index = place.files / "index";
+  return place;
+}
+
+Result<StartedIndex> StartIndex(const std::vector<std::filesystem::path>& configured,
+                                const DiskFiles& files, const RebuildOptions& options,
+                                EventQueue* loop,
                                 const std::function<void(const ScanProgress&)>& on_progress) {
-  const IndexPlace place = IndexPlaceIn(directory);
+  const IndexPlace place = IndexPlaceFor(configured, files.drives);
   const IndexMeta start{.file_set = files.set_uuid, .epoch = files.epoch};
   const SlotCipher* const cipher = options.cipher.get();
   KVT_ASSIGN_OR_RETURN(OpenedIndex opened, OpenIndex(place, start, cipher, loop));
   StartedIndex result{.found = opened.contents.state, .found_detail = opened.contents.detail};
   if (result.found != IndexState::kGood) {
-    KVT_ASSIGN_OR_RETURN(result.rebuilt, Rebuild(directory, files, options, on_progress));
+    KVT_ASSIGN_OR_RETURN(result.rebuilt, Rebuild(files, options, on_progress));
     KVT_ASSIGN_OR_RETURN(result.unwritten, ReplaceIndex(place, start, &result.rebuilt->snapshot,
                                                         cipher, loop, &opened));
   }
@@ -247,6 +274,8 @@ Result<StartedIndex> StartIndex(const std::filesystem::path& directory, const Di
     return MakeError(ErrorCode::kInternal, "index_rebuild",
                      "the rebuilt index is not good either: " + opened.contents.detail);
   }
+  RemoveOthers(place);
+  result.directory = place.files;
   result.snapshot = std::move(opened.contents.snapshot);
   result.index = std::move(opened.index);
   if (options.cipher != nullptr) {

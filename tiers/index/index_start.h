@@ -74,6 +74,7 @@ struct RebuiltIndex {
 
 struct StartedIndex {
   std::unique_ptr<Index> index;
+  std::filesystem::path directory;  // it lies there
   IndexSnapshot snapshot;
   // The state of the index as found; if not good, it was rebuilt for that reason.
   IndexState found = IndexState::kGood;
@@ -85,15 +86,18 @@ struct StartedIndex {
   std::optional<Error> unwritten;
 };
 
-// The index of the disk files in `directory`.
-[[nodiscard]] IndexPlace IndexPlaceIn(const std::filesystem::path& directory);
+// The index of the drives: in the first of their directories that has one, or else in the first;
+// `configured` says their order, and may name directories that none of the drives has.
+[[nodiscard]] IndexPlace IndexPlaceFor(const std::vector<std::filesystem::path>& configured,
+                                       const std::vector<StartedDrive>& drives);
 
 // Blocks: call before the event loop runs, after OpenDiskFiles gave `files` and before anything is
 // written to them. `on_progress` reports on a rebuild and may be empty. Errors: those of
 // RocksdbIndex::Open, ParallelReader::Open; kInternal "index_rebuild" if a fresh index is not good
 // either.
 [[nodiscard]] Result<StartedIndex> StartIndex(
-    const std::filesystem::path& directory, const DiskFiles& files, const RebuildOptions& options,
-    EventQueue* loop, const std::function<void(const ScanProgress&)>& on_progress = {});
+    const std::vector<std::filesystem::path>& configured, const DiskFiles& files,
+    const RebuildOptions& options, EventQueue* loop,
+    const std::function<void(const ScanProgress&)>& on_progress = {});
 
 }  // namespace kvtier

@@ -357,10 +357,19 @@ class RocksdbIndex::Database {
   }
 
   Status TryBegin() {
+    for (const IndexedDrive& drive : place_.drives) {
+      not_begun_->covers[drive.number] = not_begun_->epoch;
+    }
     rocksdb::WriteBatch batch;
     batch.Put(AsSlice(kMetaKey), AsSlice(EncodeMeta(*not_begun_)));
     KVT_RETURN_IF_ERROR(Write(&batch));
-    const Status marked = EpochMark::Write(place_.files, not_begun_->epoch);
+    Status marked = EpochMark::Write(place_.files, not_begun_->epoch);
+    for (const IndexedDrive& drive : place_.drives) {
+      if (!marked) break;
+      if (drive.directory != place_.files) {
+        marked = EpochMark::Write(drive.directory, not_begun_->epoch);
+      }
+    }
     may_wait_ = !marked;
     KVT_RETURN_IF_ERROR(marked);
     not_begun_.reset();
@@ -411,10 +420,12 @@ Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta&
     KVT_ASSIGN_OR_RETURN(IndexContents contents, ClassifyOpenFailure(status));
     return OpenedIndex{.contents = std::move(contents)};
   }
-  OpenedIndex result{.contents = ReadIndex(database->get(), start, EpochMark::Read(place.files))};
+  OpenedIndex result{.contents = ReadIndex(database->get(), place, start)};
   if (result.contents.state != IndexState::kGood) return result;
 
-  if (const Status begun = database->Begin(start); !begun) {
+  IndexMeta meta = start;
+  meta.covers = result.contents.covers;
+  if (const Status begun = database->Begin(meta); !begun) {
     return MakeError(ErrorCode::kIoError, "index_open", begun.error().context);
   }
   result.index.reset(new RocksdbIndex(std::move(database), loop));
@@ -429,7 +440,7 @@ Result<IndexContents> RocksdbIndex::Read(const IndexPlace& place, const IndexMet
       rocksdb::DB::OpenForReadOnly(MakeOptions(), place.index.string(), &opened);
   if (!status.ok()) return ClassifyOpenFailure(status);
   const std::unique_ptr<rocksdb::DB> db(opened);
-  return ReadIndex(db.get(), start, EpochMark::Read(place.files));
+  return ReadIndex(db.get(), place, start);
 }
 
 Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
@@ -437,6 +448,8 @@ Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
   // As if last opened in the start before, and with no mark to say otherwise.
   IndexMeta meta = start;
   if (meta.epoch > 0) --meta.epoch;
+  meta.covers = {};
+  for (const IndexedDrive& drive : place.drives) meta.covers[drive.number] = drive.found_epoch;
   const fs::path fresh = Unfinished(place.index);
   // The fresh index is whole and durable before the old one is removed. A crash from there to the
   // rename leaves no index, which the next start rebuilds from the headers.
@@ -447,8 +460,7 @@ Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
     return written;
   }
   KVT_RETURN_IF_ERROR(SyncDirectory(fresh));
-  KVT_RETURN_IF_ERROR(RemoveAll(place.index));
-  KVT_RETURN_IF_ERROR(EpochMark::Remove(place.files));
+  KVT_RETURN_IF_ERROR(Remove(place));
   std::error_code error;
   fs::rename(fresh, place.index, error);
   if (error) return ReplaceError("cannot rename " + fresh.string() + ": " + error.message());
@@ -457,6 +469,9 @@ Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
 
 Status RocksdbIndex::Remove(const IndexPlace& place) {
   KVT_RETURN_IF_ERROR(RemoveAll(place.index));
+  for (const IndexedDrive& drive : place.drives) {
+    KVT_RETURN_IF_ERROR(EpochMark::Remove(drive.directory));
+  }
   return EpochMark::Remove(place.files);
 }
 

@@ -9,8 +9,13 @@
 // (epoch_mark.h). Open() takes an index with M <= I < E, durably makes I = E and then M = E, before
 // any slot is written. A crash between the steps leaves them in order. An index older than the
 // files has I < M, files older than the index have E <= I; either is stale.
+//
+// Each of several drives has a mark and an epoch of its own, since it may be away in some starts:
+// the index says of each in which start it last had it, and the same order must hold. A drive of
+// which it knows nothing must be new. Records on drives that are away stay.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
@@ -25,6 +30,7 @@
 #include "base/result.h"
 #include "tiers/index/index.h"
 #include "tiers/index/index_codec.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 
@@ -41,14 +47,23 @@ enum class IndexState : uint8_t {
 // The contents of an index, or why it must be rebuilt.
 struct IndexContents {
   IndexState state = IndexState::kMissing;
-  std::string detail;      // for a person; empty if good
-  IndexSnapshot snapshot;  // empty unless good
+  std::string detail;                         // for a person; empty if good
+  IndexSnapshot snapshot;                     // empty unless good
+  std::array<uint64_t, kMaxDrives> covers{};  // see IndexMeta
+};
+
+// A drive that a start has.
+struct IndexedDrive {
+  uint32_t number = 0;
+  uint64_t found_epoch = 0;  // of its last start; 0: there was nothing on it
+  std::filesystem::path directory;
 };
 
 // Where an index and the files it speaks of are.
 struct IndexPlace {
-  std::filesystem::path index;  // a directory of the index's own
-  std::filesystem::path files;  // the disk files' directory
+  std::filesystem::path index;            // a directory of the index's own
+  std::filesystem::path files;            // the directory of the disk file beside it
+  std::vector<IndexedDrive> drives = {};  // all drives that the start has
 };
 
 class RocksdbIndex;

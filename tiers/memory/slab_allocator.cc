@@ -16,11 +16,35 @@ SlabAllocator::SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes, ui
   for (uint32_t drive = 0; drive < drives; ++drive) drives_[drive].first_unassigned_hint = drive;
 }
 
-void SlabAllocator::Grow(uint64_t slabs) {
-  const uint64_t first = slabs_.size();
-  slabs_.resize(first + slabs);
-  for (uint64_t slab = first; slab < slabs_.size(); ++slab) ++drives_[DriveOf(slab)].unassigned;
+void SlabAllocator::Grow(uint64_t slabs, uint32_t drive) {
+  Drive& grown = drives_[drive];
+  if (grown.slabs.empty() && slabs > 0) ++usable_drives_;
+  grown.slabs.resize(grown.slabs.size() + slabs);
+  grown.unassigned += slabs;
   unassigned_ += slabs;
+  slabs_ += slabs;
+}
+
+// Its slabs leave all sums here, so that FreeSlots promises nothing there, and Free and Unassign
+// add nothing afterwards.
+void SlabAllocator::CloseDrive(uint32_t drive) {
+  Drive& closed = drives_[drive];
+  if (closed.closed) return;
+  for (Slab& slab : closed.slabs) {
+    if (slab.slots.slot_bytes == 0) continue;
+    if (slab.closing) {
+      --closing_slabs_;
+      continue;
+    }
+    slab.closing = true;
+    --group_slabs_[slab.slots.group];
+    classes_[slab.slots].free_slots -= slab.owners.size() - slab.used;
+  }
+  if (!closed.slabs.empty()) --usable_drives_;
+  unassigned_ -= closed.unassigned;
+  slabs_ -= closed.slabs.size();
+  closed.unassigned = 0;
+  closed.closed = true;
 }
 
 // A class that has slots left opens a slab on each drive only while slabs are plentiful: a slab for
@@ -29,7 +53,7 @@ std::optional<uint64_t> SlabAllocator::Allocate(const SlotClass& slots, EntryInd
   KVT_CHECK(Fits(slots.slot_bytes));
   ClassState& state = StateOf(slots);
   const auto drives = static_cast<uint32_t>(drives_.size());
-  const bool plenty = unassigned_ > drives;
+  const bool plenty = unassigned_ > usable_drives_;
   for (const bool cut : {plenty, true}) {
     for (uint32_t i = 0; i < drives; ++i) {
       const uint32_t drive = (state.next_drive + i) % drives;
@@ -54,7 +78,7 @@ SlabAllocator::ClassState& SlabAllocator::StateOf(const SlotClass& slots) {
 std::optional<uint32_t> SlabAllocator::PartialSlab(uint32_t drive, const SlotClass& slots) {
   std::vector<uint32_t>& partial = StateOf(slots).partial[drive];
   while (!partial.empty()) {
-    const Slab& candidate = slabs_[partial.back()];
+    const Slab& candidate = SlabAt(partial.back());
     if (candidate.slots == slots && !candidate.full() && !candidate.closing) return partial.back();
     partial.pop_back();
   }
@@ -64,7 +88,7 @@ std::optional<uint32_t> SlabAllocator::PartialSlab(uint32_t drive, const SlotCla
 // No unassigned slab of the drive lies below the hint, and there is one at least: the search ends.
 uint32_t SlabAllocator::CutSlab(uint32_t drive, const SlotClass& slots) {
   uint32_t& slab = drives_[drive].first_unassigned_hint;
-  while (slabs_[slab].slots.slot_bytes != 0) slab += static_cast<uint32_t>(drives_.size());
+  while (SlabAt(slab).slots.slot_bytes != 0) slab += static_cast<uint32_t>(drives_.size());
   Assign(slab, slots);
   return slab;
 }
@@ -75,22 +99,24 @@ uint32_t SlabAllocator::CutSlab(uint32_t drive, const SlotClass& slots) {
 bool SlabAllocator::Claim(uint64_t address, const SlotClass& slots, EntryIndex owner) {
   const uint64_t slot_bytes = slots.slot_bytes;
   const uint64_t slab_number = address / slab_bytes_;
-  if (!Fits(slot_bytes) || slab_number >= slabs_.size()) return false;
+  if (!Fits(slot_bytes)) return false;
+  const Drive& drive = drives_[DriveOf(slab_number)];
+  if (drive.closed || slab_number / drives_.size() >= drive.slabs.size()) return false;
   const auto slab = static_cast<uint32_t>(slab_number);
   const uint64_t within = address % slab_bytes_;
   if (within < slab_header_bytes_ || (within - slab_header_bytes_) % slot_bytes != 0) return false;
   if (within + slot_bytes > slab_bytes_) return false;
-  if (slabs_[slab].slots.slot_bytes == 0) Assign(slab, slots);
-  if (slabs_[slab].slots != slots) return false;
+  if (SlabAt(slab).slots.slot_bytes == 0) Assign(slab, slots);
+  if (SlabAt(slab).slots != slots) return false;
   const auto slot = static_cast<uint32_t>((within - slab_header_bytes_) / slot_bytes);
-  if (slabs_[slab].owners[slot] != kFree) return false;
+  if (SlabAt(slab).owners[slot] != kFree) return false;
   Take(slab, slot, owner);
   return true;
 }
 
 void SlabAllocator::Free(uint64_t address) {
   const auto slab_number = static_cast<uint32_t>(address / slab_bytes_);
-  Slab& slab = slabs_[slab_number];
+  Slab& slab = SlabAt(slab_number);
   const uint32_t slot = SlotOf(address);
   KVT_CHECK(slab.owners[slot] != kFree);
   // The slots of a closing slab are not given to its class again: the slab is to become empty.
@@ -104,11 +130,12 @@ void SlabAllocator::Free(uint64_t address) {
   --slab.used;
   --used_slots_;
   used_bytes_ -= slab.slots.slot_bytes;
+  drives_[DriveOf(slab_number)].used_bytes -= slab.slots.slot_bytes;
   if (slab.used == 0) Unassign(slab_number);
 }
 
 void SlabAllocator::SetOwner(uint64_t address, EntryIndex owner) {
-  uint32_t& cell = slabs_[address / slab_bytes_].owners[SlotOf(address)];
+  uint32_t& cell = SlabAt(address / slab_bytes_).owners[SlotOf(address)];
   KVT_CHECK(cell != kFree);
   cell = owner.value;
 }
@@ -116,7 +143,7 @@ void SlabAllocator::SetOwner(uint64_t address, EntryIndex owner) {
 // From here on nothing is allocated in the slab. Its free slots stop counting at once, so that
 // FreeSlots never promises a slot that Allocate would not give.
 void SlabAllocator::Close(uint64_t address) {
-  Slab& slab = slabs_[address / slab_bytes_];
+  Slab& slab = SlabAt(address / slab_bytes_);
   KVT_CHECK(slab.used > 0 && !slab.closing);
   slab.closing = true;
   ++closing_slabs_;
@@ -133,7 +160,7 @@ uint64_t SlabAllocator::FreeSlots(const SlotClass& slots) const {
 void SlabAllocator::ForEachInSlab(uint64_t address,
                                   const std::function<void(uint64_t, EntryIndex)>& visit) const {
   const uint64_t slab_number = address / slab_bytes_;
-  const Slab& slab = slabs_[slab_number];
+  const Slab& slab = SlabAt(slab_number);
   const uint64_t first = slab_number * slab_bytes_ + slab_header_bytes_;
   for (size_t slot = 0; slot < slab.owners.size(); ++slot) {
     if (slab.owners[slot] == kFree) continue;
@@ -142,13 +169,16 @@ void SlabAllocator::ForEachInSlab(uint64_t address,
 }
 
 uint64_t SlabAllocator::memory_bytes() const {
-  uint64_t bytes = slabs_.capacity() * sizeof(Slab);
-  for (const Slab& slab : slabs_) bytes += slab.owners.capacity() * sizeof(uint32_t);
+  uint64_t bytes = 0;
+  for (const Drive& drive : drives_) {
+    bytes += drive.slabs.capacity() * sizeof(Slab);
+    for (const Slab& slab : drive.slabs) bytes += slab.owners.capacity() * sizeof(uint32_t);
+  }
   return bytes;
 }
 
 void SlabAllocator::Assign(uint32_t slab_number, const SlotClass& slots) {
-  Slab& slab = slabs_[slab_number];
+  Slab& slab = SlabAt(slab_number);
   slab.slots = slots;
   slab.owners.assign(SlotsPerSlab(slots.slot_bytes), kFree);
   ClassState& state = StateOf(slots);
@@ -161,9 +191,14 @@ void SlabAllocator::Assign(uint32_t slab_number, const SlotClass& slots) {
 }
 
 // The last slot is free, and any class may cut the slab anew. A closing slab has left the sums of
-// its class and group in Close already.
+// its class and group in Close already, and one of a closed drive all of them.
 void SlabAllocator::Unassign(uint32_t slab_number) {
-  Slab& slab = slabs_[slab_number];
+  Slab& slab = SlabAt(slab_number);
+  Drive& drive = drives_[DriveOf(slab_number)];
+  if (drive.closed) {
+    slab = Slab{};
+    return;
+  }
   if (slab.closing) {
     --closing_slabs_;
   } else {
@@ -171,30 +206,30 @@ void SlabAllocator::Unassign(uint32_t slab_number) {
     --group_slabs_[slab.slots.group];
   }
   slab = Slab{};
-  Drive& drive = drives_[DriveOf(slab_number)];
   drive.first_unassigned_hint = std::min(drive.first_unassigned_hint, slab_number);
   ++drive.unassigned;
   ++unassigned_;
 }
 
 uint64_t SlabAllocator::TakeFirstFree(uint32_t slab_number, EntryIndex owner) {
-  Slab& slab = slabs_[slab_number];
+  Slab& slab = SlabAt(slab_number);
   while (slab.owners[slab.first_free_hint] != kFree) ++slab.first_free_hint;
   return Take(slab_number, slab.first_free_hint, owner);
 }
 
 uint64_t SlabAllocator::Take(uint32_t slab_number, uint32_t slot, EntryIndex owner) {
-  Slab& slab = slabs_[slab_number];
+  Slab& slab = SlabAt(slab_number);
   slab.owners[slot] = owner.value;
   ++slab.used;
   --classes_[slab.slots].free_slots;
   ++used_slots_;
   used_bytes_ += slab.slots.slot_bytes;
+  drives_[DriveOf(slab_number)].used_bytes += slab.slots.slot_bytes;
   return slab_number * slab_bytes_ + slab_header_bytes_ + slot * slab.slots.slot_bytes;
 }
 
 uint32_t SlabAllocator::SlotOf(uint64_t address) const {
-  const Slab& slab = slabs_[address / slab_bytes_];
+  const Slab& slab = SlabAt(address / slab_bytes_);
   const uint64_t slot_bytes = slab.slots.slot_bytes;
   KVT_CHECK(slot_bytes != 0);
   const uint64_t within = address % slab_bytes_ - slab_header_bytes_;

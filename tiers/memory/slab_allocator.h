@@ -31,11 +31,13 @@ struct SlotClassHash {
 class SlabAllocator {
  public:
   // Slots of a slab begin `slab_header_bytes` after its start. Slab `n` lies on drive `n` modulo
-  // `drives`.
+  // `drives`, as that drive's slab `n` / `drives`.
   SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes, uint32_t drives = 1);
 
-  // Adds slabs at the end of the arena.
-  void Grow(uint64_t slabs);
+  // Adds slabs at the end of the drive.
+  void Grow(uint64_t slabs, uint32_t drive = 0);
+  // No slot of the drive is given out any more, and those that are freed there do not come back.
+  void CloseDrive(uint32_t drive);
 
   // A slot of the class, or nothing when neither a slot of it nor an unassigned slab is free. The
   // slots of a class go round the drives, so that blocks written together are read from all of them
@@ -53,7 +55,7 @@ class SlabAllocator {
   // the slab has returned to the arena. REQUIRES: a slot of it is allocated; not closing yet.
   void Close(uint64_t address);
   [[nodiscard]] bool Closing(uint64_t address) const {
-    return slabs_[address / slab_bytes_].closing;
+    return SlabAt(address / slab_bytes_).closing;
   }
   [[nodiscard]] uint64_t closing_slabs() const { return closing_slabs_; }
 
@@ -65,7 +67,7 @@ class SlabAllocator {
   }
   // Its slot_bytes are 0 if the slab is unassigned.
   [[nodiscard]] const SlotClass& ClassAt(uint64_t address) const {
-    return slabs_[address / slab_bytes_].slots;
+    return SlabAt(address / slab_bytes_).slots;
   }
   // Free slots of this class, counting those of unassigned slabs.
   [[nodiscard]] uint64_t FreeSlots(const SlotClass& slots) const;
@@ -75,17 +77,19 @@ class SlabAllocator {
   }
   // Slots if every slab were cut to this size.
   [[nodiscard]] uint64_t TotalSlots(uint64_t slot_bytes) const {
-    return slabs_.size() * SlotsPerSlab(slot_bytes);
+    return slabs_ * SlotsPerSlab(slot_bytes);
   }
   // Calls `visit(address, owner)` for each allocated slot of the slab that holds `address`.
   void ForEachInSlab(uint64_t address,
                      const std::function<void(uint64_t, EntryIndex)>& visit) const;
 
   [[nodiscard]] uint64_t slab_bytes() const { return slab_bytes_; }
-  [[nodiscard]] uint64_t slabs() const { return slabs_.size(); }
+  // On drives that are not closed.
+  [[nodiscard]] uint64_t slabs() const { return slabs_; }
   [[nodiscard]] uint64_t used_slots() const { return used_slots_; }
   // Bytes of allocated slots.
   [[nodiscard]] uint64_t used_bytes() const { return used_bytes_; }
+  [[nodiscard]] uint64_t used_bytes(uint32_t drive) const { return drives_[drive].used_bytes; }
   [[nodiscard]] uint64_t memory_bytes() const;
 
  private:
@@ -101,6 +105,9 @@ class SlabAllocator {
     [[nodiscard]] bool full() const { return used == owners.size(); }
   };
   struct Drive {
+    std::vector<Slab> slabs;
+    bool closed = false;
+    uint64_t used_bytes = 0;
     uint64_t unassigned = 0;
     uint32_t first_unassigned_hint = 0;  // no slab of the drive below it is unassigned
   };
@@ -115,6 +122,12 @@ class SlabAllocator {
   [[nodiscard]] uint32_t DriveOf(uint64_t slab) const {
     return static_cast<uint32_t>(slab % drives_.size());
   }
+  [[nodiscard]] Slab& SlabAt(uint64_t slab) {
+    return drives_[slab % drives_.size()].slabs[slab / drives_.size()];
+  }
+  [[nodiscard]] const Slab& SlabAt(uint64_t slab) const {
+    return drives_[slab % drives_.size()].slabs[slab / drives_.size()];
+  }
   [[nodiscard]] ClassState& StateOf(const SlotClass& slots);
   // A slab of the drive that has a free slot of the class.
   [[nodiscard]] std::optional<uint32_t> PartialSlab(uint32_t drive, const SlotClass& slots);
@@ -128,9 +141,10 @@ class SlabAllocator {
 
   const uint64_t slab_bytes_;
   const uint64_t slab_header_bytes_;
-  std::vector<Slab> slabs_;
   std::vector<Drive> drives_;
-  uint64_t unassigned_ = 0;  // of all drives
+  uint64_t slabs_ = 0;       // of all drives that are not closed
+  uint64_t unassigned_ = 0;  // of them
+  uint32_t usable_drives_ = 0;
   std::unordered_map<SlotClass, ClassState, SlotClassHash> classes_;
   std::vector<uint64_t> group_slabs_;  // by group
   uint64_t closing_slabs_ = 0;

@@ -43,7 +43,7 @@ void DiskRestore::RestoreNamespaces(const IndexSnapshot& snapshot) {
   }
 }
 
-std::vector<uint32_t> DiskRestore::GroupsOfSlabs(const IndexSnapshot& snapshot) const {
+DiskRestore::GroupsBySlab DiskRestore::GroupsOfSlabs(const IndexSnapshot& snapshot) const {
   // The majority's, by one pass (Boyer and Moore). The rest was written before its tenant, or that
   // majority's, got slabs of its own, or is the header of a slot given up long ago; it stays until
   // it is evicted or expires.
@@ -51,19 +51,21 @@ std::vector<uint32_t> DiskRestore::GroupsOfSlabs(const IndexSnapshot& snapshot) 
     uint32_t group = 0;
     uint32_t lead = 0;
   };
-  std::vector<Vote> votes(state_.env.geometry.slabs);
+  std::unordered_map<uint64_t, Vote> votes;
   for (const IndexRecord& record : snapshot.records) {
     const uint64_t slab = record.location.offset / disk_.allocator().slab_bytes();
-    if (record.key.namespace_id.value >= state_.blocks.namespaces.size() || slab >= votes.size())
+    if (record.key.namespace_id.value >= state_.blocks.namespaces.size() ||
+        !state_.env.geometry.Contains(record.location)) {
       continue;
+    }
     const Namespace& name_space = state_.blocks.namespaces[record.key.namespace_id.value];
     const uint32_t group = state_.tenants.GroupOf(Tier::kDisk, name_space.tenant);
     Vote& vote = votes[slab];
     if (vote.lead == 0) vote.group = group;
     vote.lead = vote.group == group ? vote.lead + 1 : vote.lead - 1;
   }
-  std::vector<uint32_t> groups;
-  for (const Vote& vote : votes) groups.push_back(vote.group);
+  GroupsBySlab groups;
+  for (const auto& [slab, vote] : votes) groups.emplace(slab, vote.group);
   return groups;
 }
 
@@ -74,7 +76,8 @@ void DiskRestore::Restore(IndexSnapshot snapshot) {
             [](const IndexRecord& a, const IndexRecord& b) {
               return a.last_use_s != b.last_use_s ? a.last_use_s < b.last_use_s : a.depth > b.depth;
             });
-  const std::vector<uint32_t> groups = GroupsOfSlabs(snapshot);
+  NoteAway(snapshot);
+  const GroupsBySlab groups = GroupsOfSlabs(snapshot);
   for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
   uint32_t generation = 1;
   for (const IndexRecord& record : snapshot.records) {
@@ -87,8 +90,23 @@ void DiskRestore::Restore(IndexSnapshot snapshot) {
   for (const TokensRecord& tokens : snapshot.tokens) RestoreTokens(tokens);
 }
 
+bool DiskRestore::IsAway(const IndexRecord& record) const {
+  const uint32_t drive = state_.env.geometry.DriveOf(record.location);
+  return (state_.env.drives_away >> drive & 1) != 0;
+}
+
+// The records of a drive that is away stay in the index as they are, for the start that has it
+// back: a block that is written anew meanwhile replaces its record.
+void DiskRestore::NoteAway(const IndexSnapshot& snapshot) {
+  if (state_.env.drives_away == 0) return;
+  for (const IndexRecord& record : snapshot.records) {
+    if (IsAway(record)) away_.insert(record.key);
+  }
+}
+
 // Ids of a tenant of which none are kept any more leave the index's files, too.
 void DiskRestore::RestoreTokens(const TokensRecord& tokens) {
+  if (away_.contains(tokens.key)) return;
   const auto ids = TokenIdsOf(tokens.ids);
   if (ids && state_.token_ids.Restore(tokens.key, *ids)) return;
   disk_.committer().DeleteTokens(tokens.key);
@@ -96,14 +114,19 @@ void DiskRestore::RestoreTokens(const TokensRecord& tokens) {
 }
 
 // Once all are restored, so that a parent that has no record is known to be in no tier: what
-// follows it cannot be hit, and is dropped unless the parent comes back in time.
+// follows it cannot be hit, and is dropped unless the parent comes back in time. While a drive is
+// away a parent may be there, and what follows it stays.
 void DiskRestore::RestoreParent(const IndexRecord& record) {
   if (!record.parent || record.key.namespace_id.value >= state_.blocks.namespaces.size()) return;
   const EntryIndex index = state_.blocks.Find(record.key);
-  if (index != kNoEntry) state_.LinkToParent(index, *record.parent);
+  if (index == kNoEntry) return;
+  const BlockKey parent{record.key.namespace_id, *record.parent};
+  if (state_.env.drives_away != 0 && state_.blocks.Find(parent) == kNoEntry) return;
+  state_.LinkToParent(index, *record.parent);
 }
 
-void DiskRestore::RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups) {
+void DiskRestore::RestoreRecord(const IndexRecord& record, const GroupsBySlab& groups) {
+  if (IsAway(record)) return;
   const bool namespace_known =
       record.key.namespace_id.value < state_.blocks.namespaces.size() &&
       state_.blocks.namespaces[record.key.namespace_id.value].slot_bytes > 0;
@@ -117,7 +140,8 @@ void DiskRestore::RestoreRecord(const IndexRecord& record, const std::vector<uin
   BlockEntry& entry = state_[index];
   entry.created_s = state_.clock.FromWallS(record.created_s);
   entry.last_use_s = entry.indexed_use_s = state_.clock.FromWallS(record.last_use_s);
-  if (!disk_.Adopt(index, record, slab < groups.size() ? groups[slab] : 0)) return;
+  const auto group = groups.find(slab);
+  if (!disk_.Adopt(index, record, group == groups.end() ? 0 : group->second)) return;
   state_.pin_records.Restore(index, record.pinned_until_s);
   state_.infinite_cache.Store(record.key.namespace_id, record.key.hash);
   if (state_.Expired(entry)) {

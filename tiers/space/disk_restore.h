@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "tiers/index/index.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
 
@@ -21,15 +23,20 @@ class DiskRestore {
   void Restore(IndexSnapshot snapshot);
 
  private:
+  using GroupsBySlab = std::unordered_map<uint64_t, uint32_t>;
+
+  [[nodiscard]] bool IsAway(const IndexRecord& record) const;
+  void NoteAway(const IndexSnapshot& snapshot);
   void RestoreNamespaces(const IndexSnapshot& snapshot);
   // Which group each slab belongs to.
-  [[nodiscard]] std::vector<uint32_t> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
-  void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);
+  [[nodiscard]] GroupsBySlab GroupsOfSlabs(const IndexSnapshot& snapshot) const;
+  void RestoreRecord(const IndexRecord& record, const GroupsBySlab& groups);
   void RestoreParent(const IndexRecord& record);
   void RestoreTokens(const TokensRecord& tokens);
 
   CacheState& state_;
   DiskSlots& disk_;
+  std::unordered_set<BlockKey, BlockKeyHash> away_;  // blocks on drives that are away
 };
 
 }  // namespace kvtier

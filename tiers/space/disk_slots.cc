@@ -28,13 +28,24 @@ bool IsForSpace(DropReason reason) {
 
 DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
     : state_(*state),
-      allocator_(state->options.slab_bytes, kSlabHeaderBytes,
-                 std::max(state->env.geometry.files, 1u)),
+      allocator_(state->options.slab_bytes, kSlabHeaderBytes, kMaxDrives),
+      health_(state, [this](uint32_t drive) { OnDriveFailed(drive); }),
       committer_(state, this),
       leaving_(&state->tenants, &allocator_),
       slab_headers_(&state->env),
       cold_(cold) {
-  allocator_.Grow(state_.env.geometry.slabs);
+  const DiskGeometry& geometry = state_.env.geometry;
+  for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
+    if (geometry.drive_slabs[drive] > 0) allocator_.Grow(geometry.drive_slabs[drive], drive);
+  }
+}
+
+// Its errors may have paused writing to all. The blocks are dropped in parts: see LostDrives.
+void DiskSlots::OnDriveFailed(uint32_t drive) {
+  allocator_.CloseDrive(drive);
+  leaving_.CloseDrive(health_);
+  write_pause_until_ms_ = 0;
+  state_.SchedulePart();
 }
 
 bool DiskSlots::Adopt(EntryIndex index, const IndexRecord& record, uint32_t group) {
@@ -218,7 +229,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     --steps;
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
-    if (!entry.EvictableFromDisk()) continue;
+    if (!entry.EvictableFromDisk() || health_.Failed(entry.disk)) continue;
     if (allocator_.ClassAt(entry.disk.offset) == request.slots) {
       Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kLru);
       evicted = true;
@@ -245,6 +256,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
 // slots is given out again while deletions become durable.
 bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   // A block that a restart found may lie in a slab that has become another tenant's.
+  if (health_.Failed(location)) return false;
   const uint32_t group = allocator_.ClassAt(location.offset).group;
   if (group != request.slots.group && !EvictableForOthers(TenantId(group))) return false;
   bool free_of_motion = true;
@@ -339,8 +351,10 @@ void DiskSlots::Write(EntryIndex index, std::span<const std::byte> slot,
 
 void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status) {
   BlockEntry& entry = state_[index];
+  const uint32_t drive = state_.env.geometry.DriveOf(entry.disk);
   state_.Apply(index, status ? BlockEvent::kEndWrite : BlockEvent::kFailWrite);
   if (status) {
+    health_.Note(drive, status);
     ++state_.stats.disk_write_blocks;
     state_.stats.disk_write_bytes += bytes;
     entry.was_read_from_disk = 0;
@@ -352,8 +366,13 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   ++state_.stats.slots_quarantined;
   state_.incidents.ReportSlot(IncidentKind::kWriteFailed, entry.disk, index,
                               status.error().ToString());
-  ReportPause(status);
-  write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
+  const bool served = !health_.Failed(entry.disk);
+  health_.Note(drive, status);
+  // The others are not held up by a drive that is given up.
+  if (served && !health_.Failed(entry.disk)) {
+    ReportPause(status);
+    write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
+  }
   // Whatever the disk did there, the slot is not to be trusted before a restart.
   allocator_.SetOwner(entry.disk.offset, kNoEntry);
   const Namespace& name_space = state_.blocks.NamespaceOf(entry);
@@ -387,6 +406,12 @@ void DiskSlots::ReadAndCheck(DiskLocation location, std::span<std::byte> slot, I
                              IoDone done) {
   const DiskGeometry& geometry = state_.env.geometry;
   BlockFile* const file = state_.env.files[geometry.FileOf(location)];
+  if (state_.env.files.size() > 1) {
+    done = [this, drive = geometry.DriveOf(location), done = std::move(done)](Status status) {
+      health_.Note(drive, status);
+      done(std::move(status));
+    };
+  }
   file->ReadAndCheck(geometry.OffsetInFile(location), slot, std::move(check), std::move(done));
 }
 

@@ -3,12 +3,14 @@
 // the plain reads and writes of slots.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <utility>
 
 #include "tiers/memory/slab_allocator.h"
+#include "tiers/space/drive_health.h"
 #include "tiers/space/index_committer.h"
 #include "tiers/space/leaving_slots.h"
 #include "tiers/space/slab_headers.h"
@@ -67,6 +69,12 @@ class DiskSlots final : private SlotOwner {
     return stopped_ || write_pause_until_ms_ > 0 || committer_.failed();
   }
   void StopWrites() { stopped_ = true; }
+  // Drives of the set that are away, or were given up.
+  [[nodiscard]] uint32_t DrivesMissing() const {
+    return static_cast<uint32_t>(std::popcount(state_.env.drives_away | health_.failed()));
+  }
+  [[nodiscard]] DriveHealth& health() { return health_; }
+  [[nodiscard]] const DriveHealth& health() const { return health_; }
   // The bytes of the tenant whose deletion is not durable yet.
   [[nodiscard]] uint64_t leaving_bytes(TenantId tenant) const { return leaving_.bytes(tenant); }
   // Evicts all blocks beyond a lowered cap.
@@ -118,6 +126,8 @@ class DiskSlots final : private SlotOwner {
   void FreeSlot(DiskLocation location) override;
   void KeepSlot(DiskLocation location) override;
   void OnCommitted(const Status& status) override;
+  void Sync(std::function<void(const Status&)> done) override { health_.Sync(std::move(done)); }
+  void OnDriveFailed(uint32_t drive);
   // Says, the first time, that nothing is written any more.
   void ReportPause(const Status& refused);
   // The required header of the slab in which the entry has its slot.
@@ -126,6 +136,7 @@ class DiskSlots final : private SlotOwner {
 
   CacheState& state_;
   SlabAllocator allocator_;
+  DriveHealth health_;
   IndexCommitter committer_;
   uint64_t blocks_ = 0;  // entries that are on disk
   uint32_t next_generation_ = 1;

@@ -6,7 +6,6 @@
 
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
-#include "tiers/storage/sync_files.h"
 
 namespace kvtier {
 namespace {
@@ -63,7 +62,7 @@ void HeaderVoider::OnWritten(size_t number, const Status& status) {
   }
   if (--writes_left_ > 0) return;
   if (std::ranges::none_of(under_way_, &Header::written)) return Finish({});
-  SyncFiles(state_.env.files, [this](const Status& synced) { Finish(synced); });
+  owner_.Sync([this](const Status& synced) { Finish(synced); });
 }
 
 // After a sync that failed it is not known which of them reached the disk.

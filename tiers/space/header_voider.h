@@ -31,6 +31,8 @@ class SlotOwner {
   virtual void KeepSlot(DiskLocation location) = 0;
   // A batch of the index is durable, with the slots that it names, or has failed.
   virtual void OnCommitted(const Status& status) = 0;
+  // Calls `done` when all that was written is durable.
+  virtual void Sync(std::function<void(const Status&)> done) = 0;
 
  protected:
   ~SlotOwner() = default;

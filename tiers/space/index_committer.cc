@@ -8,7 +8,6 @@
 
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
-#include "tiers/storage/sync_files.h"
 #include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
@@ -54,8 +53,7 @@ bool IndexCommitter::Pump() {
   if (puts_under_way_.empty()) {
     ApplyBatch();
   } else {
-    SyncFiles(state_.env.files,
-              [this](const Status& status) { status ? ApplyBatch() : Finish(status); });
+    owner_.Sync([this](const Status& status) { status ? ApplyBatch() : Finish(status); });
   }
   return true;
 }

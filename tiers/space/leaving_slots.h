@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/policy/tenant_table.h"
+#include "tiers/space/drive_health.h"
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
@@ -22,18 +24,30 @@ class LeavingSlots {
 
   void Begin(TenantId tenant, DiskLocation location) {
     const SlotClass slots = allocator_.ClassAt(location.offset);
-    if (!allocator_.Closing(location.offset)) ++freeing_[slots];
+    if (!allocator_.Closing(location.offset)) {
+      ++freeing_[slots];
+      coming_.insert(location.offset);
+    }
     bytes_[tenant.value] += slots.slot_bytes;
     if (tenant != kOtherTenants) whose_[location.offset] = tenant;
   }
   // Gives the tenant its bytes back. REQUIRES: begun; the slot is not free yet.
   void End(DiskLocation location) {
     const SlotClass slots = allocator_.ClassAt(location.offset);
-    if (!allocator_.Closing(location.offset)) --freeing_[slots];
+    if (coming_.erase(location.offset) > 0) --freeing_[slots];
     TenantId tenant = kOtherTenants;
     if (const auto whose = whose_.extract(location.offset)) tenant = whose.mapped();
     bytes_[tenant.value] -= slots.slot_bytes;
     tenants_.Refund(Tier::kDisk, tenant, slots.slot_bytes);
+  }
+
+  // Slots of a drive that was given up will be free for none.
+  void CloseDrive(const DriveHealth& health) {
+    std::erase_if(coming_, [&](uint64_t offset) {
+      if (!health.Failed(DiskLocation{offset})) return false;
+      --freeing_[allocator_.ClassAt(offset)];
+      return true;
+    });
   }
 
   // Slots that will be free for blocks of the class.
@@ -47,6 +61,7 @@ class LeavingSlots {
   TenantTable& tenants_;
   const SlabAllocator& allocator_;
   std::unordered_map<SlotClass, uint64_t, SlotClassHash> freeing_;
+  std::unordered_set<uint64_t> coming_;           // by offset; those that `freeing_` counts
   std::vector<uint64_t> bytes_;                   // by tenant
   std::unordered_map<uint64_t, TenantId> whose_;  // by offset; kOtherTenants if not here
 };

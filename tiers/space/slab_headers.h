@@ -49,8 +49,8 @@ class SlabHeaders {
   void Finish(uint64_t slab, const Status& status);
 
   const CacheEnvironment& env_;
-  std::vector<Known> known_;  // by slab
-  Pendings pending_;          // by slab
+  std::unordered_map<uint64_t, Known> known_;  // by slab
+  Pendings pending_;                           // by slab
 };
 
 }  // namespace kvtier

@@ -74,6 +74,7 @@ struct CacheEnvironment {
   PoolKeeper* pool_keeper = nullptr;  // null: pools end with the process
   std::vector<BlockFile*> files;      // empty: no disk tier
   DiskGeometry geometry;              // of `files`
+  uint32_t drives_away = 0;           // bit by number: drives of the set that are not there
   Digest128 disk_set;                 // likewise: DiskFiles::set_uuid; zeros without files
   uint64_t disk_epoch = 0;            // likewise: DiskFiles::epoch, which counts their starts
   // The keys of EncryptedFiles, which `files` then are; null: nothing is encrypted.

@@ -50,6 +50,12 @@ void Incidents::ReportCold(const NamespaceIdentity& whose, const Error& error) {
         .whose = whose});
 }
 
+void Incidents::ReportDrive(uint32_t file, std::string reason) {
+  Tell({.kind = IncidentKind::kDriveFailed,
+        .reason = std::move(reason),
+        .place = SlotPlace{file, 0}});
+}
+
 void Incidents::ReportBudgetSpent() {
   const int64_t day = state_.write_budget.state().day;
   if (std::exchange(budget_spent_on_day_, day) == day) return;

@@ -32,6 +32,8 @@ class Incidents {
   // The cold store failed with an object: nothing is reported of one that it has forgotten, nor
   // while the store is known to be away.
   void ReportCold(const NamespaceIdentity& whose, const Error& error);
+  // A drive was given up; `file` as in SlotPlace.
+  void ReportDrive(uint32_t file, std::string reason);
   // The day's bytes are spent; reported once a day.
   void ReportBudgetSpent();
 

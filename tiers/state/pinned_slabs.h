@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace kvtier {
 
@@ -16,13 +16,10 @@ namespace kvtier {
 class PinnedSlabs {
  public:
   // A pinned block of so many bytes has come to the slab, or a block there was pinned.
-  void Add(uint64_t slab, uint64_t bytes) {
-    if (slab >= bytes_.size()) bytes_.resize(slab + 1);
-    Set(slab, bytes_[slab] + bytes);
-  }
+  void Add(uint64_t slab, uint64_t bytes) { Set(slab, bytes_[slab] + bytes); }
   // The reverse.
   void Remove(uint64_t slab, uint64_t bytes) { Set(slab, bytes_[slab] - bytes); }
-  [[nodiscard]] bool Has(uint64_t slab) const { return slab < bytes_.size() && bytes_[slab] > 0; }
+  [[nodiscard]] bool Has(uint64_t slab) const { return bytes_.contains(slab); }
   // Pins may hold `most_held` slabs, those with the most of pinned blocks: the slab with the least
   // of the others that `may_go` admits. Looks at `steps` slabs at most.
   template <typename MayGo>
@@ -40,10 +37,14 @@ class PinnedSlabs {
   void Set(uint64_t slab, uint64_t bytes) {
     by_bytes_.erase({bytes_[slab], slab});
     bytes_[slab] = bytes;
-    if (bytes > 0) by_bytes_.emplace(bytes, slab);
+    if (bytes > 0) {
+      by_bytes_.emplace(bytes, slab);
+    } else {
+      bytes_.erase(slab);
+    }
   }
 
-  std::vector<uint64_t> bytes_;                       // by slab
+  std::unordered_map<uint64_t, uint64_t> bytes_;      // by slab, of those with pinned blocks
   std::set<std::pair<uint64_t, uint64_t>> by_bytes_;  // bytes and slab, of those with pinned blocks
 };
 

@@ -146,8 +146,8 @@ void DirectoryLock::Unlock() {
   fd_.Reset();
 }
 
-Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path) {
-  if (::mkdir(path.c_str(), kPrivateDirectory) != 0 && errno != EEXIST) {
+Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path, bool create) {
+  if (create && ::mkdir(path.c_str(), kPrivateDirectory) != 0 && errno != EEXIST) {
     return Failed("mkdir", path);
   }
   DiskDirectory directory;

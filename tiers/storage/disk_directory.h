@@ -36,12 +36,13 @@ struct DiskDirectory {
   std::optional<std::string> note;
 };
 
-// Creates the directory (not its parents) if need be, makes it private to this user and locks it;
-// waits a moment for a process that is just ending. Errors: kPermissionDenied "directory_owner" if
-// another user owns it; kAlreadyExists "directory_locked" naming the process that has it; kIoError
-// "last_io_under_way" (of a process that has ended), after a minute and a half; kIoError by errno
-// name.
-[[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path);
+// Creates the directory (not its parents) if need be and `create`, makes it private to this user
+// and locks it; waits a moment for a process that is just ending. Errors: kPermissionDenied
+// "directory_owner" if another user owns it; kAlreadyExists "directory_locked" naming the process
+// that has it; kIoError "last_io_under_way" (of a process that has ended), after a minute and a
+// half; kIoError by errno name.
+[[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path,
+                                                      bool create = true);
 
 // Locks the open file `fd`, a data file at `path`, until all its descriptors are closed and its
 // last I/O has ended. REQUIRES: its directory is locked. So the lock is free, unless the kernel is

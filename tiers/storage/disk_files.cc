@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "tiers/storage/disk_drive.h"
 #include "tiers/storage/disk_set.h"
 
 namespace kvtier {
@@ -22,66 +22,61 @@ tl::unexpected<Error> BadOption(std::string context) {
 }
 
 Status Validate(const DiskFilesOptions& options) {
-  if (options.directory.empty()) return BadOption("no directory given");
-  if (options.files == 0 || options.files > kMaxDiskFiles) {
-    return BadOption(fmt::format("files = {}: 1 to {}", options.files, kMaxDiskFiles));
+  const size_t directories = options.directories.size();
+  if (directories == 0 || std::ranges::any_of(options.directories, &std::filesystem::path::empty)) {
+    return BadOption("no directory given");
+  }
+  if (directories > kMaxDrives) {
+    return BadOption(fmt::format("{} directories: 1 to {}", directories, kMaxDrives));
   }
   if (options.slab_bytes < kMinSlabBytes || options.slab_bytes % kIoAlignment != 0) {
     return BadOption(fmt::format("slab_bytes = {}: at least {} and a multiple of {}",
                                  options.slab_bytes, kMinSlabBytes, kIoAlignment));
   }
-  const uint64_t least = options.files * kFirstSlabOffset + options.slab_bytes;
+  const uint64_t least = directories * (kFirstSlabOffset + options.slab_bytes);
   if (options.bytes < least) {
-    return BadOption(fmt::format("bytes = {}: {} files with one slab of {} take at least {}",
-                                 options.bytes, options.files, options.slab_bytes, least));
+    return BadOption(fmt::format("bytes = {}: {} directories with one slab of {} take at least {}",
+                                 options.bytes, directories, options.slab_bytes, least));
   }
   return {};
 }
 
-// Why nothing that usable files hold can be served; nothing if it can.
-std::optional<std::string> WhyAnew(const DiskSet& set, const DiskFilesOptions& options,
-                                   bool has_keys) {
-  const bool encrypted = options.has_keys != nullptr;
-  if (set.encrypted() != encrypted) {
-    return fmt::format("emptied the disk tier because disk.encryption was turned {}",
-                       encrypted ? "on" : "off");
-  }
-  if (encrypted && !has_keys) {
-    return "emptied the disk tier because the keys that it was encrypted with are gone";
-  }
-  return std::nullopt;
-}
-
 // Brings the files to the configured shape, keeping what they hold if that is possible.
-Result<DiskSet> OpenSet(const DiskFilesOptions& options, DiskFiles* result) {
-  const DiskSetShape shape{.files = options.files,
-                           .slab_bytes = options.slab_bytes,
+Result<DiskSet> OpenSet(const DiskFilesOptions& options) {
+  const bool encrypted = options.has_keys != nullptr;
+  const DiskSetShape shape{.slab_bytes = options.slab_bytes,
                            .bytes = options.bytes,
                            .free_floor_bytes = options.free_floor_bytes,
-                           .encrypted = options.has_keys != nullptr};
+                           .encrypted = encrypted,
+                           .now_s = static_cast<uint32_t>(options.now_ms / 1000),
+                           .forget_after_s = static_cast<uint32_t>(
+                               std::min<int64_t>(options.forget_after_ms / 1000, UINT32_MAX))};
+  KVT_ASSIGN_OR_RETURN(DiskSet set, DiskSet::Open(options.directories, shape));
   bool has_keys = false;
-  if (options.has_keys) {
-    KVT_ASSIGN_OR_RETURN(has_keys, options.has_keys());
+  if (encrypted) {
+    KVT_ASSIGN_OR_RETURN(has_keys, options.has_keys(set.directories()));
   }
-  KVT_ASSIGN_OR_RETURN(DiskSet set, DiskSet::Inspect(options.directory, shape));
-  KVT_RETURN_IF_ERROR(set.CheckUsable());
-  result->created = set.IsNew();
-  if (!result->created) {
-    if (std::optional<std::string> why = WhyAnew(set, options, has_keys)) {
-      result->notes.push_back(*std::move(why));
-      result->created = true;
+  // Why nothing that the drive holds can be served; nothing if it can.
+  KVT_RETURN_IF_ERROR(set.EmptyIf([&](const Superblock& found) -> std::optional<std::string> {
+    if (found.encrypted != encrypted) {
+      return fmt::format("emptied the disk tier because disk.encryption was turned {}",
+                         encrypted ? "on" : "off");
     }
-  }
-  if (result->created) KVT_RETURN_IF_ERROR(set.Reset());
+    if (encrypted && !has_keys) {
+      return "emptied the disk tier because the keys that it was encrypted with are gone";
+    }
+    return std::nullopt;
+  }));
   KVT_RETURN_IF_ERROR(set.SizeAndBegin());
   return set;
 }
 
-std::vector<EngineFile> TakeEngineFiles(DiskSet* set) {
+std::vector<EngineFile> TakeEngineFiles(DiskSet* set, DiskFiles* result) {
   std::vector<EngineFile> files;
-  for (DiskSetFile& file : set->TakeFiles()) {
+  for (DiskDrive& drive : set->TakeDrives()) {
     const auto number = static_cast<uint32_t>(files.size());
-    files.push_back({file.TakeFd(), set->geometry().FileBytes(number)});
+    files.push_back({drive.file().TakeFd(), set->geometry().FileBytes(number)});
+    result->locks.push_back(drive.TakeLock());
   }
   return files;
 }
@@ -107,22 +102,23 @@ Status StartEngine(const DiskFilesOptions& options, std::vector<EngineFile> file
 
 }  // namespace
 
-// The directory's lock comes before the first look at the files, so that no other daemon changes
+// The directories' locks come before the first look at the files, so that no other daemon changes
 // them between; each file's own before its superblock is read, so that the kernel does not either,
 // on behalf of a daemon that was killed.
 Result<DiskFiles> OpenDiskFiles(const DiskFilesOptions& options, EventQueue* loop) {
   KVT_RETURN_IF_ERROR(Validate(options));
   DiskFiles result;
-  KVT_ASSIGN_OR_RETURN(DiskDirectory directory, OpenDiskDirectory(options.directory));
-  result.lock = std::move(directory.lock);
-  if (directory.note) result.notes.push_back(std::move(*directory.note));
-  KVT_ASSIGN_OR_RETURN(DiskSet set, OpenSet(options, &result));
+  KVT_ASSIGN_OR_RETURN(DiskSet set, OpenSet(options));
   result.geometry = set.geometry();
   result.set_uuid = set.set_uuid();
   result.epoch = set.epoch();
+  result.created = set.created();
   result.degraded = set.degraded();
-  std::ranges::move(set.TakeNotes(), std::back_inserter(result.notes));
-  KVT_RETURN_IF_ERROR(StartEngine(options, TakeEngineFiles(&set), loop, &result));
+  result.drives = set.started();
+  result.left_out = set.left_out();
+  result.drives_away = set.drives_away();
+  result.notes = set.TakeNotes();
+  KVT_RETURN_IF_ERROR(StartEngine(options, TakeEngineFiles(&set, &result), loop, &result));
   return result;
 }
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the disk files are cut: the one address space over all files, its slabs, and the header of
+// How the disk files are cut: the one address space over all drives, its slabs, and the header of
 // each slab that has been cut into slots.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -19,31 +23,80 @@ namespace kvtier {
 
 inline constexpr size_t kSlabHeaderBytes = 4096;
 inline constexpr uint32_t kSlabFormatVersion = 1;
-// More files than disks bring nothing, and their names have two digits.
-inline constexpr uint32_t kMaxDiskFiles = 64;
-
-// One address space over all files: slabs go round the files in turn, so that consecutive slabs lie
-// on different disks where the files do.
+// One address space over all drives: slab `n` lies on drive `n` modulo kMaxDrives, as that drive's
+// slab `n` / kMaxDrives. Addresses do not depend on how many drives there are, and some may be
+// away: a drive comes or goes without moving what lies on others. The files of the drives that are
+// there are numbered from 0, in the order of the drives.
 struct DiskGeometry {
-  uint64_t slab_bytes = 0;  // a multiple of kIoAlignment
-  uint32_t files = 0;
-  uint64_t slabs = 0;  // over all files
+  uint64_t slab_bytes = 0;                       // a multiple of kIoAlignment
+  std::array<uint64_t, kMaxDrives> drive_slabs;  // by drive; 0: it is not there
 
-  // The size of the address space; every valid location is less.
-  [[nodiscard]] uint64_t bytes() const { return slabs * slab_bytes; }
-  [[nodiscard]] bool Contains(DiskLocation location) const { return location.offset < bytes(); }
+  constexpr DiskGeometry() : drive_slabs{} {}
+  // So many slabs, shared out equally among the first drives.
+  constexpr DiskGeometry(uint64_t bytes_per_slab, uint32_t drives, uint64_t slabs)
+      : slab_bytes(bytes_per_slab), drive_slabs{} {
+    for (uint32_t i = 0; i < drives; ++i) {
+      drive_slabs[i] = slabs / drives + (i < slabs % drives ? 1 : 0);
+    }
+  }
 
-  [[nodiscard]] uint64_t SlabOf(DiskLocation location) const {
+  [[nodiscard]] constexpr uint32_t drives_mask() const {
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < kMaxDrives; ++i) mask |= drive_slabs[i] > 0 ? uint32_t{1} << i : 0;
+    return mask;
+  }
+  [[nodiscard]] constexpr uint32_t files() const {
+    return static_cast<uint32_t>(std::popcount(drives_mask()));
+  }
+  // Over all drives.
+  [[nodiscard]] constexpr uint64_t slabs() const {
+    uint64_t sum = 0;
+    for (const uint64_t slabs : drive_slabs) sum += slabs;
+    return sum;
+  }
+  // The room in them; addresses may be higher.
+  [[nodiscard]] constexpr uint64_t bytes() const { return slabs() * slab_bytes; }
+  [[nodiscard]] constexpr bool Contains(DiskLocation location) const {
+    const uint64_t slab = SlabOf(location);
+    return slab / kMaxDrives < drive_slabs[slab % kMaxDrives];
+  }
+
+  [[nodiscard]] constexpr uint64_t SlabOf(DiskLocation location) const {
     return location.offset / slab_bytes;
   }
-  [[nodiscard]] DiskLocation SlabStart(uint64_t slab) const {
+  [[nodiscard]] constexpr DiskLocation SlabStart(uint64_t slab) const {
     return DiskLocation{slab * slab_bytes};
   }
-  [[nodiscard]] uint32_t FileOf(DiskLocation location) const {
-    return static_cast<uint32_t>(SlabOf(location) % files);
+  [[nodiscard]] constexpr uint32_t DriveOf(DiskLocation location) const {
+    return static_cast<uint32_t>(SlabOf(location) % kMaxDrives);
   }
-  [[nodiscard]] uint64_t OffsetInFile(DiskLocation location) const {
-    return kFirstSlabOffset + SlabOf(location) / files * slab_bytes + location.offset % slab_bytes;
+  // REQUIRES: the drive is there.
+  [[nodiscard]] constexpr uint32_t FileOfDrive(uint32_t drive) const {
+    return static_cast<uint32_t>(std::popcount(drives_mask() & ((uint32_t{1} << drive) - 1)));
+  }
+  [[nodiscard]] constexpr uint32_t FileOf(DiskLocation location) const {
+    return FileOfDrive(DriveOf(location));
+  }
+  [[nodiscard]] constexpr uint32_t DriveOfFile(uint32_t file) const {
+    uint32_t mask = drives_mask();
+    for (; file > 0; --file) mask &= mask - 1;
+    return static_cast<uint32_t>(std::countr_zero(mask));
+  }
+  [[nodiscard]] constexpr uint64_t OffsetInFile(DiskLocation location) const {
+    return kFirstSlabOffset + SlabOf(location) / kMaxDrives * slab_bytes +
+           location.offset % slab_bytes;
+  }
+
+  // Slabs in turn round the drives, for those who go through all of them: `turn` counts up to
+  // turns(), and a drive that is smaller than others has no slab in some.
+  [[nodiscard]] constexpr uint64_t turns() const {
+    return *std::ranges::max_element(drive_slabs) * files();
+  }
+  [[nodiscard]] constexpr std::optional<uint64_t> SlabInTurn(uint64_t turn) const {
+    const uint32_t drive = DriveOfFile(static_cast<uint32_t>(turn % files()));
+    const uint64_t number = turn / files();
+    if (number >= drive_slabs[drive]) return std::nullopt;
+    return number * kMaxDrives + drive;
   }
 
   [[nodiscard]] uint64_t SlotsPerSlab(uint64_t slot_bytes) const {
@@ -62,11 +115,8 @@ struct DiskGeometry {
            (offset - kSlabHeaderBytes) / slot_bytes < SlotsPerSlab(slot_bytes);
   }
 
-  [[nodiscard]] uint64_t SlabsInFile(uint32_t file) const {
-    return slabs / files + (file < slabs % files ? 1 : 0);
-  }
-  [[nodiscard]] uint64_t FileBytes(uint32_t file) const {
-    return kFirstSlabOffset + SlabsInFile(file) * slab_bytes;
+  [[nodiscard]] constexpr uint64_t FileBytes(uint32_t file) const {
+    return kFirstSlabOffset + drive_slabs[DriveOfFile(file)] * slab_bytes;
   }
 
   friend bool operator==(const DiskGeometry&, const DiskGeometry&) = default;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/storage/disk_set.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/random.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <functional>
 #include <map>
-#include <system_error>
+#include <set>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/posix.h"
@@ -18,16 +21,6 @@
 
 namespace kvtier {
 namespace {
-
-// Is there while files that a daemon may have used are being emptied: some are then of the old set,
-// some empty, some of the new one.
-constexpr std::string_view kEmptyingName = "emptying";
-constexpr mode_t kPrivateFile = 0600;
-// Through symbolic links, too. Files that hold nothing begin a new set.
-constexpr std::string_view kGiveUp =
-    "give up the files' blocks: truncate -s 0 blocks-*.kvt in the directory";
-// When the file system has less room than it said, this share of the slabs is given up at a time.
-constexpr uint64_t kRetreatDivisor = 16;
 
 Result<Digest128> RandomUuid() {
   Digest128 uuid;
@@ -40,309 +33,355 @@ Result<Digest128> RandomUuid() {
   return uuid;
 }
 
-// Makes the directory's new entries durable.
-Status SyncDirectory(const std::filesystem::path& directory) {
-  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.valid() && ::fsync(fd.get()) == 0) return {};
-  return tl::unexpected<Error>(
-      ErrnoError(ErrorCode::kIoError, errno, "fsync " + directory.native()));
+uint64_t DigestOf(const std::filesystem::path& path) {
+  return ChecksumHeader(std::as_bytes(std::span(path.native())));
 }
 
-tl::unexpected<Error> Unusable(std::string reason, std::string what) {
-  return MakeError(ErrorCode::kWrongState, std::move(reason),
-                   fmt::format("{}; change it back, or {}", what, kGiveUp));
+// Tells whether the error ends the whole start: another process has the directory, or has not ended
+// yet, or this process lacks something that it needs for any directory.
+bool ConcernsAll(const Error& error) {
+  constexpr std::array<std::string_view, 5> kReasons = {"directory_locked", "last_io_under_way",
+                                                        "EMFILE", "ENFILE", "ENOMEM"};
+  return std::ranges::find(kReasons, error.reason) != kReasons.end();
+}
+
+// By device and inode, since two paths may lead to one directory.
+Status CheckDistinct(const std::vector<std::filesystem::path>& directories) {
+  std::map<std::pair<dev_t, ino_t>, std::filesystem::path> seen;
+  for (const std::filesystem::path& directory : directories) {
+    struct stat status {};
+    if (::stat(directory.c_str(), &status) != 0) continue;
+    const auto [other, fresh] = seen.try_emplace({status.st_dev, status.st_ino}, directory);
+    if (fresh) continue;
+    return MakeError(
+        ErrorCode::kWrongState, "same_directory",
+        fmt::format("{} and {} are one directory", other->second.native(), directory.native()));
+  }
+  return {};
 }
 
 }  // namespace
 
-// Looks for every number that a set could have, not only for those configured: files beyond the
-// configured number show that `files` was lowered, and their blocks must not be lost unasked. All
-// are locked, since a killed daemon's I/O may be under way in any of them. Nothing is created or
-// changed here.
-Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
-                                 const DiskSetShape& shape) {
-  DiskSet set(directory, shape);
-  std::error_code error;
-  set.emptying_ = std::filesystem::exists(directory / kEmptyingName, error);
-  for (uint32_t i = 0; i < kMaxDiskFiles; ++i) KVT_RETURN_IF_ERROR(set.InspectFile(i));
+Result<DiskSet> DiskSet::Open(const std::vector<std::filesystem::path>& directories,
+                              const DiskSetShape& shape) {
+  KVT_RETURN_IF_ERROR(CheckDistinct(directories));
+  DiskSet set(shape);
+  set.configured_ = static_cast<uint32_t>(directories.size());
+  // One of several directories is not made: where a file system is not mounted, the blocks would go
+  // to the one below.
+  const bool alone = directories.size() == 1;
+  for (const std::filesystem::path& directory : directories) {
+    Result<DiskDrive> drive = DiskDrive::Open(directory, alone);
+    if (drive) {
+      if (std::optional<std::string> note = drive->TakeNote()) set.notes_.push_back(*note);
+      set.drives_.push_back(*std::move(drive));
+    } else if (alone || ConcernsAll(drive.error())) {
+      return tl::unexpected<Error>(std::move(drive).error());
+    } else {
+      set.left_out_.push_back({directory, std::move(drive).error()});
+    }
+  }
+  if (set.drives_.empty()) return tl::unexpected<Error>(set.left_out_.front().why);
+  KVT_RETURN_IF_ERROR(set.ChooseSet());
+  KVT_RETURN_IF_ERROR(set.CheckSlabs());
   return set;
 }
 
-// Damage is noted, not returned: nothing of it counts while the files are being emptied. Errors of
-// the file system are returned, because they say nothing of the file's contents.
-Status DiskSet::InspectFile(uint32_t number) {
-  Result<DiskSetFile> file = DiskSetFile::Open(directory_ / DiskSetFileName(number), false);
-  found_.emplace_back();
-  if (!file && file.error().code == ErrorCode::kNotFound) return {};
-  if (!file) return tl::unexpected<Error>(file.error());
-  KVT_RETURN_IF_ERROR(file->Lock());
-  Result<std::optional<Superblock>> superblock = file->ReadSuperblock();
-  if (superblock) {
-    found_.back().superblock = *superblock;
-  } else if (superblock.error().code == ErrorCode::kCorrupt) {
-    found_.back().damage = superblock.error();
-  } else {
-    return tl::unexpected<Error>(superblock.error());
-  }
-  found_.back().file = std::move(*file);
+Status DiskSet::LeaveOut(size_t drive, Error why) {
+  if (drives_.size() == 1) return tl::unexpected<Error>(std::move(why));
+  left_out_.push_back({drives_[drive].directory(), std::move(why)});
+  drives_.erase(drives_.begin() + static_cast<ptrdiff_t>(drive));
   return {};
 }
 
-bool DiskSet::IsNew() const {
-  if (emptying_) return true;
-  // Every file gets epoch 0 before any gets epoch 1, and blocks are written only after that.
-  return std::ranges::none_of(found_, [](const Found& found) {
-    return found.damage || (found.superblock && found.superblock->epoch > 0);
-  });
-}
-
-bool DiskSet::encrypted() const { return found_.front().superblock->encrypted; }
-
-Status DiskSet::CheckUsable() const {
-  if (emptying_) return {};
-  for (const Found& found : found_) {
-    if (!found.damage) continue;
-    Error error = *found.damage;
-    error.context.append("; ").append(kGiveUp);
-    return tl::unexpected<Error>(std::move(error));
+// The set of the most drives, and of several such the one that was used last. Nothing is changed on
+// the others.
+Status DiskSet::ChooseSet() {
+  // How many drives, and the highest epoch of them.
+  std::map<Digest128, std::pair<uint32_t, uint64_t>> candidates;
+  for (const DiskDrive& drive : drives_) {
+    if (!drive.superblock()) continue;
+    auto& [drives, epoch] = candidates[drive.superblock()->set_uuid];
+    ++drives;
+    epoch = std::max(epoch, drive.superblock()->epoch);
   }
-  if (IsNew()) return {};
-  const auto first =
-      std::ranges::find_if(found_, [](const Found& found) { return found.superblock.has_value(); });
-  const Superblock& superblock = *first->superblock;
-  if (superblock.file_count != shape_.files) {
-    return Unusable("files_changed",
-                    fmt::format("{} was made with files = {}, configured is {}",
-                                directory_.native(), superblock.file_count, shape_.files));
+  if (candidates.empty()) return {};
+  const auto chosen = std::ranges::max_element(
+      candidates, {}, [](const auto& candidate) { return candidate.second; });
+  set_uuid_ = chosen->first;
+  for (size_t i = drives_.size(); i-- > 0;) {
+    const std::optional<Superblock>& own = drives_[i].superblock();
+    if (!own || own->set_uuid == set_uuid_) continue;
+    const std::string file = drives_[i].file().path().native();
+    KVT_RETURN_IF_ERROR(LeaveOut(
+        i, Error{ErrorCode::kWrongState, "foreign_drive",
+                 fmt::format("{} is of set {}, other directories are of set {}; take it out of "
+                             "disk.directories, or give up its blocks: truncate -s 0 {}",
+                             file, own->set_uuid.Hex(), set_uuid_.Hex(), file)}));
   }
-  if (superblock.slab_bytes != shape_.slab_bytes) {
-    return Unusable("slab_bytes_changed",
-                    fmt::format("{} was made with slab_bytes = {}, configured is {}",
-                                directory_.native(), superblock.slab_bytes, shape_.slab_bytes));
-  }
-  for (uint32_t i = 0; i < found_.size(); ++i) KVT_RETURN_IF_ERROR(CheckFile(i, superblock));
+  LeaveOutCopies();
   return {};
 }
 
-// A superblock with a good checksum may still come from a copied or swapped file: identity, number
-// and shape must agree with the first one, or slots would be looked for in the wrong file.
-Status DiskSet::CheckFile(uint32_t number, const Superblock& first) const {
-  const Found& found = found_[number];
-  const std::string name = (directory_ / DiskSetFileName(number)).native();
-  if (number >= shape_.files) {
-    if (!found.superblock) return {};
-    return Unusable("foreign_file", fmt::format("{} does not belong to the {} files of this set",
-                                                name, shape_.files));
+// The drive that was used last counts, of two with one number: the other is a copy.
+void DiskSet::LeaveOutCopies() {
+  const auto epoch_of = [this](size_t i) { return drives_[i].superblock()->epoch; };
+  std::map<uint32_t, size_t> by_number;
+  std::set<size_t, std::greater<>> copies;
+  for (size_t i = 0; i < drives_.size(); ++i) {
+    if (!drives_[i].superblock()) continue;
+    const auto [other, fresh] = by_number.try_emplace(drives_[i].superblock()->drive, i);
+    if (fresh) continue;
+    const bool newer = epoch_of(i) > epoch_of(other->second);
+    copies.insert(newer ? std::exchange(other->second, i) : i);
   }
-  if (!found.superblock) {
-    return Unusable("file_missing", fmt::format("{} is {}, others of its set are there", name,
-                                                found.file ? "empty" : "missing"));
+  for (const size_t copy : copies) {
+    const uint32_t number = drives_[copy].superblock()->drive;
+    const std::string file = drives_[copy].file().path().native();
+    left_out_.push_back(
+        {drives_[copy].directory(),
+         Error{
+             ErrorCode::kWrongState, "drive_copy",
+             fmt::format("{} is a copy of drive {} in {}; take it out of disk.directories, or "
+                         "give up its blocks: truncate -s 0 {}",
+                         file, number, drives_[by_number.at(number)].directory().native(), file)}});
   }
-  const Superblock& own = *found.superblock;
-  if (own.set_uuid != first.set_uuid || own.file_number != number ||
-      own.file_count != first.file_count || own.slab_bytes != first.slab_bytes ||
-      own.encrypted != first.encrypted) {
-    return Unusable("foreign_file",
-                    fmt::format("{} is file {} of set {}, expected file {} of set {}", name,
-                                own.file_number, own.set_uuid.Hex(), number, first.set_uuid.Hex()));
-  }
-  KVT_ASSIGN_OR_RETURN(const uint64_t size, found.file->GetSize());
-  if (size < own.file_bytes) {
-    return Unusable("file_truncated", fmt::format("{} has {} bytes, its superblock says {}", name,
-                                                  size, own.file_bytes));
+  for (const size_t copy : copies) drives_.erase(drives_.begin() + static_cast<ptrdiff_t>(copy));
+}
+
+Status DiskSet::CheckSlabs() const {
+  for (const DiskDrive& drive : drives_) {
+    if (!drive.superblock() || drive.superblock()->slab_bytes == shape_.slab_bytes) continue;
+    const std::string file = drive.file().path().native();
+    return MakeError(
+        ErrorCode::kWrongState, "slab_bytes_changed",
+        fmt::format("{} was made with slab_bytes = {}, configured is {}; change it back, or give "
+                    "up its blocks: truncate -s 0 {}",
+                    file, drive.superblock()->slab_bytes, shape_.slab_bytes, file));
   }
   return {};
 }
 
-// Durable before the first file is emptied.
-Status DiskSet::MarkEmptying() {
-  const std::filesystem::path path = directory_ / kEmptyingName;
-  const UniqueFd fd(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kPrivateFile));
-  if (!fd.valid()) {
-    return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "create " + path.native()));
+std::vector<std::filesystem::path> DiskSet::directories() const {
+  std::vector<std::filesystem::path> found;
+  uint64_t newest = 0;
+  for (const DiskDrive& drive : drives_) {
+    const uint64_t epoch = drive.superblock() ? drive.superblock()->epoch : 0;
+    found.insert(epoch > newest ? found.begin() : found.end(), drive.directory());
+    newest = std::max(newest, epoch);
   }
-  emptying_ = true;
-  return SyncDirectory(directory_);
+  return found;
 }
 
-// Durable before the first block is written, which would be lost with the files otherwise.
-Status DiskSet::EndEmptying() {
-  const std::filesystem::path path = directory_ / kEmptyingName;
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "remove " + path.native()));
+Status DiskSet::EmptyIf(const std::function<std::optional<std::string>(const Superblock&)>& why) {
+  std::set<std::string> told;
+  for (DiskDrive& drive : drives_) {
+    if (!drive.superblock()) continue;
+    std::optional<std::string> reason = why(*drive.superblock());
+    if (!reason) continue;
+    KVT_RETURN_IF_ERROR(drive.Empty());
+    if (told.insert(*reason).second) notes_.push_back(*std::move(reason));
   }
-  emptying_ = false;
-  return SyncDirectory(directory_);
+  return {};
 }
 
-Status DiskSet::Reset() {
-  if (!IsNew()) KVT_RETURN_IF_ERROR(MarkEmptying());
-  for (uint32_t i = 0; i < found_.size(); ++i) {
-    Found& found = found_[i];
-    found.superblock.reset();
-    found.damage.reset();
-    const std::filesystem::path path = directory_ / DiskSetFileName(i);
-    if (i >= shape_.files) {
-      std::error_code ignored;  // it stays behind, unused
-      if (found.file) std::filesystem::remove(path, ignored);
-      found.file.reset();
-      continue;
+bool DiskSet::created() const {
+  return std::ranges::all_of(started_,
+                             [](const StartedDrive& drive) { return drive.found_epoch == 0; });
+}
+
+// Takes the latest that any drive knows of each.
+void DiskSet::ReadTable() {
+  for (const DiskDrive& drive : drives_) {
+    if (!drive.superblock()) continue;
+    const Superblock& own = *drive.superblock();
+    epoch_ = std::max(epoch_, own.epoch);
+    for (uint32_t i = 0; i < kMaxDrives; ++i) {
+      if (own.seen_s[i] <= seen_s_[i]) continue;
+      seen_s_[i] = own.seen_s[i];
+      paths_[i] = own.paths[i];
     }
-    if (!found.file) {
-      KVT_ASSIGN_OR_RETURN(found.file, DiskSetFile::Open(path, true));
-      KVT_RETURN_IF_ERROR(found.file->Lock());
-    }
-    KVT_RETURN_IF_ERROR(found.file->Empty());
   }
-  return SyncDirectory(directory_);
+  for (uint32_t& seen_s : seen_s_) {
+    const bool long_ago = uint64_t{seen_s} + shape_.forget_after_s < shape_.now_s;
+    if (long_ago) seen_s = 0;
+  }
 }
 
-// The order keeps every superblock true at every moment: space is taken before superblocks speak of
-// it, and files are cut only after superblocks have ceased to speak of the part that is cut off.
-// After a crash between two steps, CheckFile finds no file shorter than it should be.
-Status DiskSet::SizeAndBegin() {
-  found_.resize(shape_.files);
-  geometry_ = {.slab_bytes = shape_.slab_bytes, .files = shape_.files, .slabs = 0};
-  uint64_t slabs_before = 0;
-  for (const Found& found : found_) {
-    if (!found.superblock) continue;
-    set_uuid_ = found.superblock->set_uuid;
-    epoch_ = std::max(epoch_, found.superblock->epoch);
-    slabs_before += (found.superblock->file_bytes - kFirstSlabOffset) / shape_.slab_bytes;
+// A new drive takes the number of one that is away if it lies where that one did: it replaces it.
+Status DiskSet::NumberDrives() {
+  uint32_t taken = 0;
+  for (const DiskDrive& drive : drives_) {
+    if (drive.superblock()) taken |= uint32_t{1} << drive.superblock()->drive;
   }
-  const bool is_new = slabs_before == 0;
-  if (is_new) {
-    KVT_ASSIGN_OR_RETURN(set_uuid_, RandomUuid());
+  for (const DiskDrive& drive : drives_) {
+    StartedDrive started{.directory = drive.directory()};
+    if (drive.superblock()) {
+      started.number = drive.superblock()->drive;
+      started.found_epoch = drive.superblock()->epoch;
+    } else {
+      std::optional<uint32_t> number;
+      for (uint32_t i = kMaxDrives; i-- > 0;) {
+        if ((taken >> i & 1) != 0) continue;
+        const bool replaces = seen_s_[i] != 0 && paths_[i] == DigestOf(drive.directory());
+        if (replaces) number = i;
+        if (replaces) break;
+        if (seen_s_[i] == 0) number = i;
+      }
+      if (!number) {
+        return MakeError(ErrorCode::kResourceExhausted, "too_many_drives",
+                         fmt::format("{} would be a drive beyond the {} of the set",
+                                     drive.directory().native(), kMaxDrives));
+      }
+      started.number = *number;
+      taken |= uint32_t{1} << *number;
+    }
+    started_.push_back(std::move(started));
   }
-  KVT_RETURN_IF_ERROR(Preallocate());
-  // A new set is whole before it is begun; see IsNew.
-  if (is_new) KVT_RETURN_IF_ERROR(Begin());
-  epoch_ += 1;
-  KVT_RETURN_IF_ERROR(Begin());
-  if (emptying_) KVT_RETURN_IF_ERROR(EndEmptying());
-  KVT_RETURN_IF_ERROR(CutToSize());
-  NoteSize(slabs_before);
   return {};
 }
 
 uint64_t DiskSet::SlabsWithinCap() const {
-  const uint64_t superblocks = shape_.files * kFirstSlabOffset;
+  const uint64_t superblocks = configured_ * kFirstSlabOffset;
   return shape_.bytes > superblocks ? (shape_.bytes - superblocks) / shape_.slab_bytes : 0;
 }
 
 // Files on one file system share its free space; space that the files have taken already counts as
-// available, since a start sizes them anew. The floor is left free on each file system.
-Result<uint64_t> DiskSet::SlabsThatFit() const {
+// available, since a start sizes them anew. The floor is left free on each file system. A drive has
+// an equal share of the cap, also while others are away: else it would lose it when they are back.
+Result<std::vector<uint64_t>> DiskSet::SlabsThatFit() const {
   struct FileSystem {
     uint64_t room_bytes = 0;
     uint32_t files = 0;
   };
   std::map<uint64_t, FileSystem> file_systems;
   std::vector<uint64_t> device_of;
-  for (const Found& found : found_) {
-    KVT_ASSIGN_OR_RETURN(const DiskSetFile::Namespace name_space, found.file->GetNamespace());
+  for (const DiskDrive& drive : drives_) {
+    KVT_ASSIGN_OR_RETURN(const DiskSetFile::Namespace name_space, drive.file().GetNamespace());
     FileSystem& file_system = file_systems[name_space.device];
     if (file_system.files == 0) file_system.room_bytes = name_space.file_system_free_bytes;
     file_system.room_bytes += name_space.allocated_bytes;
     file_system.files += 1;
     device_of.push_back(name_space.device);
   }
-  // The file with the least room decides for all: slabs go round the files in turn.
-  uint64_t fit = SlabsWithinCap();
-  for (uint32_t i = 0; i < shape_.files; ++i) {
-    const FileSystem& file_system = file_systems[device_of[i]];
+  std::vector<uint64_t> fit;
+  for (const uint64_t device : device_of) {
+    const FileSystem& file_system = file_systems[device];
     const uint64_t room =
         file_system.room_bytes - std::min(file_system.room_bytes, shape_.free_floor_bytes);
     const uint64_t share = room / file_system.files;
     const uint64_t slabs =
         share > kFirstSlabOffset ? (share - kFirstSlabOffset) / shape_.slab_bytes : 0;
-    fit = std::min(fit, slabs * shape_.files + i);
+    fit.push_back(std::min(slabs, SlabsWithinCap() / configured_));
   }
   return fit;
 }
 
 Status DiskSet::Preallocate() {
-  KVT_ASSIGN_OR_RETURN(geometry_.slabs, SlabsThatFit());
-  while (geometry_.slabs > 0) {
-    KVT_ASSIGN_OR_RETURN(const bool enough, PreallocateAll());
-    if (enough) return {};
-    geometry_.slabs -= std::max<uint64_t>(1, geometry_.slabs / kRetreatDivisor);
+  geometry_.slab_bytes = shape_.slab_bytes;
+  for (DiskDrive& drive : drives_) KVT_RETURN_IF_ERROR(drive.Create());
+  KVT_ASSIGN_OR_RETURN(const std::vector<uint64_t> wanted, SlabsThatFit());
+  for (size_t i = drives_.size(); i-- > 0;) {
+    Status got = drives_[i].Preallocate(wanted[i], shape_.slab_bytes);
+    if (!got) {
+      Error why = std::move(got).error();
+      if (why.code == ErrorCode::kResourceExhausted) {
+        why.context +=
+            fmt::format(" of {} above the free-space floor of {}",
+                        FormatByteSize(shape_.slab_bytes), FormatByteSize(shape_.free_floor_bytes));
+      }
+      KVT_RETURN_IF_ERROR(LeaveOut(i, std::move(why)));
+      continue;
+    }
+    if (std::optional<std::string> note = drives_[i].TakeNote()) notes_.push_back(*note);
   }
-  return MakeError(ErrorCode::kResourceExhausted, "disk_full",
-                   fmt::format("{} has no room for one slab of {} above the free-space floor of {}",
-                               directory_.native(), FormatByteSize(shape_.slab_bytes),
-                               FormatByteSize(shape_.free_floor_bytes)));
+  return {};
 }
 
-// False if the file system ran out of space.
-Result<bool> DiskSet::PreallocateAll() {
-  // Frees the space that an earlier, larger attempt got, except for slabs that the superblocks
-  // still speak of.
-  for (uint32_t i = 0; i < shape_.files; ++i) {
-    const uint64_t kept = found_[i].superblock ? found_[i].superblock->file_bytes : 0;
-    KVT_RETURN_IF_ERROR(found_[i].file->Cut(std::max(kept, geometry_.FileBytes(i))));
+Status DiskSet::SizeAndBegin() {
+  KVT_RETURN_IF_ERROR(Preallocate());
+  ReadTable();
+  const bool anew = std::ranges::none_of(
+      drives_, [](const DiskDrive& drive) { return drive.superblock().has_value(); });
+  if (anew) {
+    KVT_ASSIGN_OR_RETURN(set_uuid_, RandomUuid());
   }
-  for (uint32_t i = 0; i < shape_.files; ++i) {
-    const Result<bool> allocated = found_[i].file->Preallocate(geometry_.FileBytes(i));
-    if (!allocated && allocated.error().code == ErrorCode::kResourceExhausted) return false;
-    if (!allocated) return tl::unexpected<Error>(allocated.error());
-    if (!*allocated && notes_.empty()) {
-      notes_.push_back(
-          fmt::format("{}: this file system cannot preallocate, so that writes may "
-                      "fail for want of space",
-                      found_[i].file->path().native()));
-    }
-  }
-  return true;
+  KVT_RETURN_IF_ERROR(NumberDrives());
+  return Begin();
 }
 
 Status DiskSet::Begin() {
-  for (uint32_t i = 0; i < shape_.files; ++i) {
-    KVT_RETURN_IF_ERROR(found_[i].file->WriteSuperblock({.set_uuid = set_uuid_,
-                                                         .file_number = i,
-                                                         .file_count = shape_.files,
-                                                         .slab_bytes = shape_.slab_bytes,
-                                                         .file_bytes = geometry_.FileBytes(i),
-                                                         .epoch = epoch_,
-                                                         .encrypted = shape_.encrypted}));
+  epoch_ += 1;
+  for (size_t i = 0; i < drives_.size(); ++i) {
+    const uint32_t number = started_[i].number;
+    started_[i].wanted_slabs = SlabsWithinCap() / configured_;
+    geometry_.drive_slabs[number] = drives_[i].slabs();
+    seen_s_[number] = std::max(shape_.now_s, uint32_t{1});
+    paths_[number] = DigestOf(started_[i].directory);
   }
+  for (uint32_t i = 0; i < kMaxDrives; ++i) {
+    if (seen_s_[i] != 0 && geometry_.drive_slabs[i] == 0) away_ |= uint32_t{1} << i;
+  }
+  NoteSizes();
+  for (size_t i = 0; i < drives_.size(); ++i) {
+    const uint64_t slabs = geometry_.drive_slabs[started_[i].number];
+    KVT_RETURN_IF_ERROR(
+        drives_[i].Begin({.set_uuid = set_uuid_,
+                          .drive = started_[i].number,
+                          .slab_bytes = shape_.slab_bytes,
+                          .file_bytes = kFirstSlabOffset + slabs * shape_.slab_bytes,
+                          .epoch = epoch_,
+                          .encrypted = shape_.encrypted,
+                          .seen_s = seen_s_,
+                          .paths = paths_}));
+  }
+  // Files are numbered in the order of drives.
+  std::vector<size_t> order(drives_.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::sort(order, {}, [this](size_t i) { return started_[i].number; });
+  std::vector<DiskDrive> drives;
+  std::vector<StartedDrive> started;
+  for (const size_t i : order) {
+    drives.push_back(std::move(drives_[i]));
+    started.push_back(std::move(started_[i]));
+  }
+  drives_ = std::move(drives);
+  started_ = std::move(started);
   return {};
 }
 
-Status DiskSet::CutToSize() {
-  for (uint32_t i = 0; i < shape_.files; ++i) {
-    KVT_RETURN_IF_ERROR(found_[i].file->Cut(geometry_.FileBytes(i)));
-  }
-  return {};
+bool DiskSet::degraded() const {
+  return !left_out_.empty() || away_ != 0 ||
+         std::ranges::any_of(started_, [this](const StartedDrive& drive) {
+           return geometry_.drive_slabs[drive.number] < drive.wanted_slabs;
+         });
 }
 
-void DiskSet::NoteSize(uint64_t slabs_before) {
-  if (degraded()) {
-    notes_.push_back(fmt::format(
-        "{} has room for {} of the {} configured for the disk tier (free-space floor {})",
-        directory_.native(), FormatByteSize(geometry_.bytes()),
-        FormatByteSize(SlabsWithinCap() * shape_.slab_bytes),
-        FormatByteSize(shape_.free_floor_bytes)));
+void DiskSet::NoteSizes() {
+  for (size_t i = 0; i < drives_.size(); ++i) {
+    const std::string& directory = started_[i].directory.native();
+    const uint64_t slabs = geometry_.drive_slabs[started_[i].number];
+    if (slabs < started_[i].wanted_slabs) {
+      notes_.push_back(
+          fmt::format("{} has room for {} of the {} configured for it (free-space floor {})",
+                      directory, FormatByteSize(slabs * shape_.slab_bytes),
+                      FormatByteSize(started_[i].wanted_slabs * shape_.slab_bytes),
+                      FormatByteSize(shape_.free_floor_bytes)));
+    }
+    const std::optional<Superblock>& before = drives_[i].superblock();
+    const uint64_t bytes = kFirstSlabOffset + slabs * shape_.slab_bytes;
+    if (before && before->file_bytes != bytes) {
+      notes_.push_back(fmt::format("{}: resized from {} to {}", directory,
+                                   FormatByteSize(before->file_bytes - kFirstSlabOffset),
+                                   FormatByteSize(bytes - kFirstSlabOffset)));
+    }
+    if (!drives_[i].file().direct()) {
+      notes_.push_back(
+          fmt::format("{}: this file system has no direct I/O; blocks go through the "
+                      "page cache",
+                      directory));
+    }
   }
-  if (slabs_before != 0 && slabs_before != geometry_.slabs) {
-    notes_.push_back(fmt::format("{}: disk tier resized from {} to {}", directory_.native(),
-                                 FormatByteSize(slabs_before * shape_.slab_bytes),
-                                 FormatByteSize(geometry_.bytes())));
-  }
-  if (std::ranges::any_of(found_, [](const Found& f) { return !f.file->direct(); })) {
-    notes_.push_back(
-        fmt::format("{}: this file system has no direct I/O; blocks go through the "
-                    "page cache",
-                    directory_.native()));
-  }
-}
-
-std::vector<DiskSetFile> DiskSet::TakeFiles() {
-  std::vector<DiskSetFile> files;
-  for (Found& found : found_) files.push_back(std::move(*found.file));
-  found_.clear();
-  return files;
 }
 
 }  // namespace kvtier

@@ -1,83 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of the disk tier as found at start-up, and how they are brought to the configured
-// shape. Blocking calls, for start-up.
+// The drives of the disk tier as found at start-up: which of the directories belong together, and
+// how they are brought to the configured shape. Blocking calls, for start-up.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/result.h"
+#include "tiers/storage/disk_drive.h"
 #include "tiers/storage/disk_geometry.h"
-#include "tiers/storage/disk_set_file.h"
-#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 
 struct DiskSetShape {
-  uint32_t files = 1;
   uint64_t slab_bytes = 0;
-  uint64_t bytes = 0;             // the cap, over all files
-  uint64_t free_floor_bytes = 0;  // to leave to the file system
+  uint64_t bytes = 0;             // the cap, over all directories
+  uint64_t free_floor_bytes = 0;  // to leave to each file system
   bool encrypted = false;
+  uint32_t now_s = 0;           // Unix time
+  uint32_t forget_after_s = 0;  // a drive that was away for longer is no drive of the set
 };
 
-// Move-only. Call in this order, with the directory locked: Inspect, then CheckUsable (and on its
-// error either give up or Reset), SizeAndBegin, TakeFiles. The files are locked; see LockDataFile.
+// A drive that serves from this start on.
+struct StartedDrive {
+  uint32_t number = 0;
+  std::filesystem::path directory;
+  uint64_t found_epoch = 0;  // of its last start; 0: there was nothing on it
+  uint64_t wanted_slabs = 0;
+};
+
+// A directory that this start goes without, and why.
+struct LeftOutDrive {
+  std::filesystem::path directory;
+  Error why;
+};
+
+// Move-only. Call in this order: Open, EmptyIf, SizeAndBegin, Take... .
 class DiskSet {
  public:
-  [[nodiscard]] static Result<DiskSet> Inspect(const std::filesystem::path& directory,
-                                               const DiskSetShape& shape);
+  // Leaves out directories that cannot be used, if there are several. Errors: see OpenDiskFiles.
+  [[nodiscard]] static Result<DiskSet> Open(const std::vector<std::filesystem::path>& directories,
+                                            const DiskSetShape& shape);
 
-  // Whether the files can be used as they are, or there are none yet. See OpenDiskFiles for the
-  // errors; they say what differs and what to do.
-  [[nodiscard]] Status CheckUsable() const;
-  // Whether there is nothing to keep: no files, such as no daemon ever came to use, or such as were
-  // being emptied when that was cut off.
-  [[nodiscard]] bool IsNew() const;
-  // As the files say. REQUIRES: CheckUsable, and not IsNew.
-  [[nodiscard]] bool encrypted() const;
-  // Empties and creates the files that are needed, removes all others. A mark tells of
-  // an interrupted reset until SizeAndBegin has begun the set.
-  [[nodiscard]] Status Reset();
-  // Gives the files as many slabs as cap, file system and floor allow, and durably begins a new
-  // epoch. Errors: kResourceExhausted "disk_full"; kIoError.
+  // The directories in use, as configured; the first is that of the drive which was there last.
+  [[nodiscard]] std::vector<std::filesystem::path> directories() const;
+  // Empties the drives for which `why` gives a reason, which becomes a note.
+  [[nodiscard]] Status EmptyIf(
+      const std::function<std::optional<std::string>(const Superblock&)>& why);
+  // Gives the new drives numbers and all as many slabs as cap, file systems and floor allow, and
+  // durably begins a new epoch. Errors: kResourceExhausted "disk_full" and "too_many_drives";
+  // kIoError.
   [[nodiscard]] Status SizeAndBegin();
 
   [[nodiscard]] const DiskGeometry& geometry() const { return geometry_; }
   [[nodiscard]] const Digest128& set_uuid() const { return set_uuid_; }
   [[nodiscard]] uint64_t epoch() const { return epoch_; }
-  [[nodiscard]] bool degraded() const { return geometry_.slabs < SlabsWithinCap(); }
+  [[nodiscard]] bool created() const;
+  // Bit by number: drives of the set that are not there, unless they were away for long.
+  [[nodiscard]] uint32_t drives_away() const { return away_; }
+  [[nodiscard]] bool degraded() const;
+  // In the order of their numbers, as are the files.
+  [[nodiscard]] const std::vector<StartedDrive>& started() const { return started_; }
+  [[nodiscard]] const std::vector<LeftOutDrive>& left_out() const { return left_out_; }
   [[nodiscard]] std::vector<std::string> TakeNotes() { return std::move(notes_); }
-  [[nodiscard]] std::vector<DiskSetFile> TakeFiles();
+  [[nodiscard]] std::vector<DiskDrive> TakeDrives() { return std::move(drives_); }
 
  private:
-  struct Found {
-    std::optional<DiskSetFile> file;
-    std::optional<Superblock> superblock;
-    std::optional<Error> damage;
-  };
-
-  DiskSet(std::filesystem::path directory, const DiskSetShape& shape)
-      : directory_(std::move(directory)), shape_(shape) {}
-  [[nodiscard]] Status InspectFile(uint32_t number);
-  [[nodiscard]] Status MarkEmptying();
-  [[nodiscard]] Status EndEmptying();
-  [[nodiscard]] Status CheckFile(uint32_t number, const Superblock& first) const;
+  explicit DiskSet(const DiskSetShape& shape) : shape_(shape) {}
+  [[nodiscard]] Status ChooseSet();
+  [[nodiscard]] Status CheckSlabs() const;
+  void LeaveOutCopies();
+  // Keeps the drive out of this start; an error if no other is left.
+  [[nodiscard]] Status LeaveOut(size_t drive, Error why);
+  void ReadTable();
+  [[nodiscard]] Status NumberDrives();
   [[nodiscard]] uint64_t SlabsWithinCap() const;
-  [[nodiscard]] Result<uint64_t> SlabsThatFit() const;
+  [[nodiscard]] Result<std::vector<uint64_t>> SlabsThatFit() const;
   [[nodiscard]] Status Preallocate();
-  [[nodiscard]] Result<bool> PreallocateAll();
   [[nodiscard]] Status Begin();
-  [[nodiscard]] Status CutToSize();
-  void NoteSize(uint64_t slabs_before);
+  void NoteSizes();
 
-  std::filesystem::path directory_;
   DiskSetShape shape_;
-  bool emptying_ = false;     // the mark is there
-  std::vector<Found> found_;  // by file number; at least `shape_.files`
+  uint32_t configured_ = 0;  // directories
+  std::vector<DiskDrive> drives_;
+  std::vector<LeftOutDrive> left_out_;
+  std::vector<StartedDrive> started_;  // one for each of `drives_`
+  // The set's drives, also those that are away; see Superblock.
+  std::array<uint32_t, kMaxDrives> seen_s_{};
+  std::array<uint64_t, kMaxDrives> paths_{};
+  uint32_t away_ = 0;
   DiskGeometry geometry_;
   Digest128 set_uuid_;
   uint64_t epoch_ = 0;

@@ -35,8 +35,6 @@ struct alignas(kIoAlignment) SuperblockArea {
 
 }  // namespace
 
-std::string DiskSetFileName(uint32_t number) { return fmt::format("blocks-{:02}.kvt", number); }
-
 // Some file systems (tmpfs on older kernels) refuse O_DIRECT with EINVAL; their files are used
 // through the page cache. Only regular files of this user are taken: another user could change what
 // such a file holds at any time.
@@ -68,7 +66,7 @@ Result<DiskSetFile> DiskSetFile::Open(const std::filesystem::path& path, bool cr
 // A file shorter than the two pages leaves zeros in the area. All zeros mean that the file was
 // never begun; one sound page is enough, since the other may have been torn. Only a file with bytes
 // and without a sound page is corrupt, and it is never silently begun anew.
-Result<std::optional<Superblock>> DiskSetFile::ReadSuperblock() const {
+Result<std::optional<Superblock>> DiskSetFile::ReadSuperblock() {
   SuperblockArea area;
   const ssize_t count = ::pread(fd_.get(), area.bytes.data(), area.bytes.size(), 0);
   if (count < 0) return Failed("read");
@@ -82,28 +80,31 @@ Result<std::optional<Superblock>> DiskSetFile::ReadSuperblock() const {
       complaints += fmt::format("; page {}: {}", i, page.error().ToString());
     } else if (!newest || page->epoch > newest->epoch) {
       newest = *page;
+      next_page_ = (i + 1) % kSuperblockPages;
     }
   }
   if (newest) return newest;
   return MakeError(ErrorCode::kCorrupt, "bad_superblock", path_.native() + complaints);
 }
 
-// The page follows from the epoch, so that a start leaves the page of the start before untouched.
-// The superblock is durable on return: blocks of this epoch are written only after that.
-Status DiskSetFile::WriteSuperblock(const Superblock& superblock) const {
+// The page of the start before stays untouched. The superblock is durable on return: blocks of this
+// epoch are written only after that.
+Status DiskSetFile::WriteSuperblock(const Superblock& superblock) {
   SuperblockArea area;
   EncodeSuperblock(superblock, std::span(area.bytes).first<kSuperblockBytes>());
-  const auto offset = static_cast<off_t>(superblock.epoch % kSuperblockPages * kSuperblockBytes);
+  const auto offset = static_cast<off_t>(next_page_ * kSuperblockBytes);
   const ssize_t count = ::pwrite(fd_.get(), area.bytes.data(), kSuperblockBytes, offset);
   if (count < 0) return Failed("write");
   if (count != static_cast<ssize_t>(kSuperblockBytes)) {
     return MakeError(ErrorCode::kIoError, "short_io", "superblock of " + path_.native());
   }
   if (::fsync(fd_.get()) != 0) return Failed("fsync");
+  next_page_ = (next_page_ + 1) % kSuperblockPages;
   return {};
 }
 
 Status DiskSetFile::Empty() {
+  next_page_ = 0;
   if (::ftruncate(fd_.get(), 0) != 0) return Failed("ftruncate");
   return {};
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 #include "base/posix.h"
 #include "base/result.h"
@@ -14,15 +15,14 @@
 
 namespace kvtier {
 
-// "blocks-00.kvt" and so on.
-[[nodiscard]] std::string DiskSetFileName(uint32_t number);
+// The name of the one file that each directory of the tier has.
+inline constexpr std::string_view kDiskFileName = "blocks.kvt";
 
 class DiskSetFile {
  public:
   // Opens the file, for direct I/O if the file system allows it; creates it if `create`. A missing
-  // file is kNotFound "file_missing". Symbolic links are followed: the way to put files on several
-  // disks. Errors: kPermissionDenied "file_owner", kWrongState "not_a_file", kIoError by errno
-  // name.
+  // file is kNotFound "file_missing". Errors: kPermissionDenied "file_owner", kWrongState
+  // "not_a_file", kIoError by errno name.
   [[nodiscard]] static Result<DiskSetFile> Open(const std::filesystem::path& path, bool create);
   // See LockDataFile. Blocks for as long as a killed daemon's I/O is under way. A file that is only
   // looked at beside a daemon's own descriptors is not locked.
@@ -30,9 +30,9 @@ class DiskSetFile {
 
   // The newer valid superblock; nothing if neither page was ever written. Errors: kCorrupt
   // "bad_superblock" if there is something else; kIoError.
-  [[nodiscard]] Result<std::optional<Superblock>> ReadSuperblock() const;
-  // Durably writes the page that `superblock.epoch` falls to.
-  [[nodiscard]] Status WriteSuperblock(const Superblock& superblock) const;
+  [[nodiscard]] Result<std::optional<Superblock>> ReadSuperblock();
+  // Writes, durably, the page that was not the last to be read or written.
+  [[nodiscard]] Status WriteSuperblock(const Superblock& superblock);
 
   // Discards all contents; the file reads as zeros from then on.
   [[nodiscard]] Status Empty();
@@ -64,6 +64,7 @@ class DiskSetFile {
   std::filesystem::path path_;
   UniqueFd fd_;
   bool direct_ = false;
+  size_t next_page_ = 0;
 };
 
 }  // namespace kvtier

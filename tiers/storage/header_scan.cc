@@ -2,6 +2,7 @@
 #include "tiers/storage/header_scan.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "base/bytes.h"
@@ -31,23 +32,31 @@ class Scan {
     reads_.reserve(kBatchHeaders);
   }
 
-  // Up to one batch of slabs from `first` on, then their slots.
+  // Up to one batch of slabs from the turn `first` on, then their slots.
   ScanProgress Step(uint64_t first) {
-    const uint64_t end = std::min(geometry_.slabs, first + kBatchHeaders);
-    for (uint64_t slab = first; slab < end; ++slab) Add(geometry_.SlabStart(slab));
+    const uint64_t end = std::min(geometry_.turns(), first + kBatchHeaders);
+    std::vector<uint64_t> numbers;
+    numbers.reserve(end - first);
+    for (uint64_t turn = first; turn < end; ++turn) {
+      const std::optional<uint64_t> slab = geometry_.SlabInTurn(turn);
+      if (!slab) continue;
+      numbers.push_back(*slab);
+      Add(geometry_.SlabStart(*slab));
+    }
     read_(reads_);
     std::vector<ScannedSlab> slabs;
-    slabs.reserve(end - first);
-    for (uint64_t slab = first; slab < end; ++slab) {
-      slabs.push_back(DecodeSlab(slab, reads_[slab - first]));
+    slabs.reserve(numbers.size());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      slabs.push_back(DecodeSlab(numbers[i], reads_[i]));
       visitor_->OnSlab(slabs.back());
     }
+    slabs_done_ += slabs.size();
     reads_.clear();
     for (const ScannedSlab& slab : slabs) {
       if (slab.state == HeaderState::kValid) ScanSlots(slab);
     }
     FinishSlots();
-    return {.slabs_done = end, .slabs = geometry_.slabs, .slots_done = slots_done_};
+    return {.slabs_done = slabs_done_, .slabs = geometry_.slabs(), .slots_done = slots_done_};
   }
 
  private:
@@ -132,6 +141,7 @@ class Scan {
   AlignedBuffer buffer_{kBatchHeaders * kSlotHeaderBytes};
   std::vector<DiskRead> reads_;
   std::vector<ScannedSlot> slots_;  // one for each of reads_
+  uint64_t slabs_done_ = 0;
   uint64_t slots_done_ = 0;
 };
 
@@ -160,8 +170,8 @@ std::string_view HeaderStateName(HeaderState state) {
 void ScanHeaders(const DiskGeometry& geometry, const DiskReadFunction& read, HeaderVisitor* visitor,
                  const std::function<void(const ScanProgress&)>& on_progress) {
   Scan scan(geometry, read, visitor);
-  for (uint64_t slab = 0; slab < geometry.slabs; slab += kBatchHeaders) {
-    const ScanProgress progress = scan.Step(slab);
+  for (uint64_t turn = 0; turn < geometry.turns(); turn += kBatchHeaders) {
+    const ScanProgress progress = scan.Step(turn);
     if (on_progress) on_progress(progress);
   }
 }

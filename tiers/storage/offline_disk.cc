@@ -4,116 +4,114 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <system_error>
 #include <utility>
 
-#include "tiers/storage/disk_files.h"
 #include "tiers/storage/disk_set_file.h"
 
 namespace kvtier {
 namespace {
 
-struct FoundFile {
-  std::string name;
-  std::optional<Superblock> superblock;
+struct FoundDrive {
+  std::filesystem::path directory;
+  std::string file;
+  Superblock superblock;
   uint64_t bytes = 0;
 };
 
-// Files are numbered from 0; the first missing number ends the set as far as names tell.
-Result<std::vector<FoundFile>> FindFiles(const std::filesystem::path& directory,
-                                         std::vector<std::string>* faults) {
-  std::vector<FoundFile> found;
-  for (uint32_t number = 0; number < kMaxDiskFiles; ++number) {
-    const std::string name = DiskSetFileName(number);
-    Result<DiskSetFile> file = DiskSetFile::Open(directory / name, false);
-    if (!file && file.error().code == ErrorCode::kNotFound) break;
-    if (!file) return tl::unexpected<Error>(std::move(file).error());
-    KVT_RETURN_IF_ERROR(file->Lock());
-    found.push_back({.name = name});
-    KVT_ASSIGN_OR_RETURN(found.back().bytes, file->GetSize());
-    Result<std::optional<Superblock>> superblock = file->ReadSuperblock();
-    if (!superblock) {
-      faults->push_back(superblock.error().ToString());
-    } else if (!*superblock) {
-      faults->push_back(name + ": never begun, its superblock is empty");
-    } else {
-      found.back().superblock = **superblock;
-    }
+// Nothing if there is no file; one without a superblock is a fault.
+Status FindDrive(const std::filesystem::path& directory, bool alone, OfflineDisk* disk,
+                 std::vector<FoundDrive>* found, bool* has_file) {
+  std::error_code error;
+  if (!alone && !std::filesystem::is_directory(directory, error)) {
+    disk->faults.push_back(directory.native() + ": no directory");
+    return {};
   }
-  return found;
+  if (!std::filesystem::is_directory(directory, error)) {
+    return MakeError(ErrorCode::kNotFound, "no_disk_directory", directory.native());
+  }
+  KVT_ASSIGN_OR_RETURN(DiskDirectory opened, OpenDiskDirectory(directory, false));
+  disk->locks.push_back(std::move(opened.lock));
+  Result<DiskSetFile> file = DiskSetFile::Open(directory / kDiskFileName, false);
+  if (!file && file.error().code == ErrorCode::kNotFound) return {};
+  if (!file) return tl::unexpected<Error>(std::move(file).error());
+  *has_file = true;
+  KVT_RETURN_IF_ERROR(file->Lock());
+  FoundDrive drive{.directory = directory, .file = file->path().native()};
+  KVT_ASSIGN_OR_RETURN(drive.bytes, file->GetSize());
+  Result<std::optional<Superblock>> superblock = file->ReadSuperblock();
+  if (!superblock) {
+    disk->faults.push_back(superblock.error().ToString());
+  } else if (!*superblock) {
+    disk->faults.push_back(drive.file + ": never begun, its superblock is empty");
+  } else {
+    drive.superblock = **superblock;
+    found->push_back(std::move(drive));
+  }
+  return {};
 }
 
-// Compares with the set's newest superblock. Sizes and epochs may differ by one interrupted start.
-void CheckFile(const FoundFile& file, uint32_t number, const Superblock& newest,
-               std::vector<std::string>* faults) {
-  if (!file.superblock) return;
-  const Superblock& own = *file.superblock;
-  if (own.set_uuid != newest.set_uuid || own.file_number != number ||
-      own.file_count != newest.file_count || own.slab_bytes != newest.slab_bytes ||
-      own.encrypted != newest.encrypted) {
-    faults->push_back(
-        fmt::format("{}: is file {} of {} of set {}, expected file {} of {} of set {}", file.name,
-                    own.file_number, own.file_count, own.set_uuid.Hex(), number, newest.file_count,
-                    newest.set_uuid.Hex()));
+// Compares with the set's newest superblock. A drive that was away has an earlier epoch.
+bool Belongs(const FoundDrive& drive, const Superblock& newest, OfflineDisk* disk) {
+  const Superblock& own = drive.superblock;
+  if (own.set_uuid != newest.set_uuid || own.slab_bytes != newest.slab_bytes ||
+      own.encrypted != newest.encrypted || disk->geometry.drive_slabs[own.drive] != 0) {
+    disk->faults.push_back(fmt::format(
+        "{}: is drive {} of set {}, which does not go with the newest, drive {} of set {}",
+        drive.file, own.drive, own.set_uuid.Hex(), newest.drive, newest.set_uuid.Hex()));
+    return false;
   }
-  if (file.bytes < own.file_bytes) {
-    faults->push_back(fmt::format("{}: has {} bytes, its superblock says {}", file.name, file.bytes,
-                                  own.file_bytes));
+  if (drive.bytes < own.file_bytes) {
+    disk->faults.push_back(fmt::format("{}: has {} bytes, its superblock says {}", drive.file,
+                                       drive.bytes, own.file_bytes));
   }
-  if (newest.epoch - own.epoch > 1) {
-    faults->push_back(fmt::format("{}: its last start was {}, that of the set {}", file.name,
-                                  own.epoch, newest.epoch));
-  }
-}
-
-// As many slabs as every file has, counted round the files in turn.
-uint64_t SlabsOf(const std::vector<FoundFile>& files, const Superblock& newest) {
-  uint64_t slabs = UINT64_MAX;
-  for (uint64_t i = 0; i < files.size(); ++i) {
-    const uint64_t bytes = std::min(files[i].bytes, files[i].superblock->file_bytes);
-    const uint64_t own =
-        bytes > kFirstSlabOffset ? (bytes - kFirstSlabOffset) / newest.slab_bytes : 0;
-    slabs = std::min(slabs, own * files.size() + i);
-  }
-  return slabs;
+  return true;
 }
 
 }  // namespace
 
-Result<OfflineDisk> OpenOfflineDisk(const std::filesystem::path& directory) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(directory, error)) {
-    return MakeError(ErrorCode::kNotFound, "no_disk_directory", directory.native());
-  }
-  OfflineDisk disk;
-  KVT_ASSIGN_OR_RETURN(disk.directory, OpenDiskDirectory(directory));
-  KVT_ASSIGN_OR_RETURN(const std::vector<FoundFile> files, FindFiles(directory, &disk.faults));
-  if (files.empty()) return MakeError(ErrorCode::kNotFound, "no_disk_files", directory.native());
+std::vector<std::filesystem::path> OfflineDisk::directories() const {
+  std::vector<std::filesystem::path> paths;
+  for (const StartedDrive& drive : drives) paths.push_back(drive.directory);
+  return paths;
+}
 
-  const auto newest = std::ranges::max_element(files, {}, [](const FoundFile& file) {
-    return file.superblock ? file.superblock->epoch + 1 : 0;
-  });
-  // Not one superblock could be read: the geometry stays empty, and `faults` says why.
-  if (!newest->superblock) return disk;
-  const Superblock& superblock = *newest->superblock;
-  disk.set_uuid = superblock.set_uuid;
-  disk.epoch = superblock.epoch;
-  disk.encrypted = superblock.encrypted;
-  if (superblock.file_count != files.size()) {
-    disk.faults.push_back(
-        fmt::format("{} files found, the set has {}", files.size(), superblock.file_count));
+Result<OfflineDisk> OpenOfflineDisk(const std::vector<std::filesystem::path>& directories) {
+  OfflineDisk disk;
+  std::vector<FoundDrive> found;
+  bool has_file = false;
+  for (const std::filesystem::path& directory : directories) {
+    KVT_RETURN_IF_ERROR(FindDrive(directory, directories.size() == 1, &disk, &found, &has_file));
   }
-  for (uint32_t i = 0; i < files.size(); ++i) CheckFile(files[i], i, superblock, &disk.faults);
-  const bool whole = superblock.file_count == files.size() &&
-                     std::ranges::all_of(files, [&](const FoundFile& file) {
-                       return file.superblock && file.superblock->set_uuid == superblock.set_uuid &&
-                              file.superblock->slab_bytes == superblock.slab_bytes;
-                     });
-  if (whole) {
-    disk.geometry = {.slab_bytes = superblock.slab_bytes,
-                     .files = superblock.file_count,
-                     .slabs = SlabsOf(files, superblock)};
+  if (!has_file) {
+    return MakeError(ErrorCode::kNotFound, "no_disk_files", directories.front().native());
+  }
+  // Not one superblock could be read: the geometry stays empty, and `faults` says why.
+  if (found.empty()) return disk;
+  std::ranges::stable_sort(found, std::greater<>(),
+                           [](const FoundDrive& drive) { return drive.superblock.epoch; });
+  const Superblock newest = found.front().superblock;
+  disk.set_uuid = newest.set_uuid;
+  disk.epoch = newest.epoch;
+  disk.encrypted = newest.encrypted;
+  disk.geometry.slab_bytes = newest.slab_bytes;
+  for (const FoundDrive& drive : found) {
+    if (!Belongs(drive, newest, &disk)) continue;
+    const uint32_t number = drive.superblock.drive;
+    const uint64_t bytes = std::min(drive.bytes, drive.superblock.file_bytes);
+    const uint64_t room = bytes - std::min(bytes, kFirstSlabOffset);
+    disk.geometry.drive_slabs[number] = room / newest.slab_bytes;
+    if (room < newest.slab_bytes) continue;
+    disk.drives.push_back(
+        {.number = number, .directory = drive.directory, .found_epoch = drive.superblock.epoch});
+  }
+  std::ranges::sort(disk.drives, {}, &StartedDrive::number);
+  for (uint32_t i = 0; i < kMaxDrives; ++i) {
+    if (newest.seen_s[i] == 0 || disk.geometry.drive_slabs[i] != 0) continue;
+    disk.drives_away |= uint32_t{1} << i;
+    disk.faults.push_back(fmt::format("drive {} of the set is not there", i));
   }
   return disk;
 }

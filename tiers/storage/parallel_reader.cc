@@ -20,12 +20,11 @@
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {
-Result<ParallelReader> ParallelReader::Open(const std::filesystem::path& directory, uint32_t files,
+Result<ParallelReader> ParallelReader::Open(const std::vector<std::filesystem::path>& directories,
                                             int threads) {
   std::vector<UniqueFd> fds;
-  for (uint32_t i = 0; i < files; ++i) {
-    KVT_ASSIGN_OR_RETURN(DiskSetFile file,
-                         DiskSetFile::Open(directory / DiskSetFileName(i), false));
+  for (const std::filesystem::path& directory : directories) {
+    KVT_ASSIGN_OR_RETURN(DiskSetFile file, DiskSetFile::Open(directory / kDiskFileName, false));
     fds.push_back(file.TakeFd());
   }
   return ParallelReader(std::move(fds), threads);

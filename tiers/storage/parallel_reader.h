@@ -33,9 +33,9 @@ class ParallelReader {
  public:
   static constexpr int kDefaultThreads = 16;
 
-  // The first `files` files of a set in `directory`. Errors: those of DiskSetFile::Open.
-  [[nodiscard]] static Result<ParallelReader> Open(const std::filesystem::path& directory,
-                                                   uint32_t files, int threads = kDefaultThreads);
+  // The file in each of the directories, in their order. Errors: those of DiskSetFile::Open.
+  [[nodiscard]] static Result<ParallelReader> Open(
+      const std::vector<std::filesystem::path>& directories, int threads = kDefaultThreads);
 
   // Statuses: kIoError with the errno's name or "short_io"; kInvalidArgument "no_such_file".
   void Read(std::span<DiskRead> reads) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/storage/superblock.h"
 
+#include <array>
 #include <cstring>
 #include <string_view>
 
@@ -17,20 +18,23 @@ constexpr std::string_view kMagic = "KVTFILE1";
 struct SuperblockFields {
   HeaderPagePrefix prefix;
   Digest128 set_uuid;
-  uint32_t file_number;
-  uint32_t file_count;
+  uint32_t drive;
+  uint32_t zero;
   uint64_t slab_bytes;
   uint64_t file_bytes;
   uint64_t epoch;
+  std::array<uint32_t, kMaxDrives> seen_s;
+  std::array<uint64_t, kMaxDrives> paths;
 };
-static_assert(sizeof(SuperblockFields) == 72, "no holes: docs/DISK_FORMAT.md lists every byte");
+static_assert(sizeof(SuperblockFields) == 72 + 12 * kMaxDrives,
+              "no holes: docs/DISK_FORMAT.md lists every byte");
 static_assert(kSuperblockBytes == kHeaderPageBytes && 2 * kSuperblockBytes <= kFirstSlabOffset);
 
 // A checksum shows that the page is as it was written, not that the values make sense: these are
 // divided by and added to addresses, so that their bounds are checked as well.
 Status CheckFields(const SuperblockFields& f) {
-  if (f.file_count == 0) return BadField("file_count", f.file_count);
-  if (f.file_number >= f.file_count) return BadField("file_number", f.file_number);
+  if (f.drive >= kMaxDrives) return BadField("drive", f.drive);
+  if (f.zero != 0) return BadField("zero", f.zero);
   if (f.slab_bytes == 0 || f.slab_bytes % kIoAlignment != 0) {
     return BadField("slab_bytes", f.slab_bytes);
   }
@@ -47,11 +51,12 @@ void EncodeSuperblock(const Superblock& superblock, std::span<std::byte, kSuperb
   std::memcpy(f.prefix.magic, kMagic.data(), kMagic.size());
   f.prefix.version = superblock.encrypted ? kEncryptedSuperblockVersion : kSuperblockFormatVersion;
   f.set_uuid = superblock.set_uuid;
-  f.file_number = superblock.file_number;
-  f.file_count = superblock.file_count;
+  f.drive = superblock.drive;
   f.slab_bytes = superblock.slab_bytes;
   f.file_bytes = superblock.file_bytes;
   f.epoch = superblock.epoch;
+  f.seen_s = superblock.seen_s;
+  f.paths = superblock.paths;
   KVT_CHECK(CheckFields(f).has_value());
   SealHeaderPage(std::as_bytes(std::span(&f, 1)), out);
 }
@@ -65,11 +70,12 @@ Result<Superblock> DecodeSuperblock(std::span<const std::byte, kSuperblockBytes>
   KVT_RETURN_IF_ERROR(CheckFields(f));
   Superblock superblock;
   superblock.set_uuid = f.set_uuid;
-  superblock.file_number = f.file_number;
-  superblock.file_count = f.file_count;
+  superblock.drive = f.drive;
   superblock.slab_bytes = f.slab_bytes;
   superblock.file_bytes = f.file_bytes;
   superblock.epoch = f.epoch;
+  superblock.seen_s = f.seen_s;
+  superblock.paths = f.paths;
   superblock.encrypted = encrypted;
   return superblock;
 }

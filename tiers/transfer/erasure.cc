@@ -205,6 +205,11 @@ void Erasure::Answer() {
   jobs_.pop_front();
   state_.erasing.scopes.erase(state_.erasing.scopes.begin());
   job.report.moving = moving_;
+  if (job.status && state_.has_disk() && disk_.DrivesMissing() > 0) {
+    job.status = MakeError(ErrorCode::kUnavailable, "drive_away",
+                           "blocks on a drive that is away or has failed stay there until a start "
+                           "that has it; erase again then");
+  }
   // If this fails, a start finds nothing more to erase. An incomplete erasure is finished by it.
   const bool complete = job.status && moving_ == 0 && all_was_adopted_;
   if (complete && state_.has_disk()) {

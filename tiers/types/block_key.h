@@ -72,8 +72,8 @@ static_assert(kMaxDevices < kMaxPoolSlots);
 
 inline constexpr PoolPlace kNoPlace;
 
-// A byte offset in the tier's address space, a multiple of 4 KiB. With F files, slab c of the
-// space lies in file c % F, as that file's slab c / F (see docs/DISK_FORMAT.md).
+// A byte offset in the tier's address space, a multiple of 4 KiB. The slab of the space that it is
+// in tells the drive: see DiskGeometry, and docs/DISK_FORMAT.md.
 struct DiskLocation {
   uint64_t offset = UINT64_MAX;
   friend constexpr auto operator<=>(const DiskLocation&, const DiskLocation&) = default;

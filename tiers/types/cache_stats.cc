@@ -137,6 +137,8 @@ std::string_view DropReasonName(DropReason reason) {
       return "corrupt";
     case DropReason::kStaleIndex:
       return "stale_index";
+    case DropReason::kDriveLost:
+      return "drive_lost";
     case DropReason::kSlabReclaimed:
       return "slab_reclaimed";
     case DropReason::kCopyAbove:

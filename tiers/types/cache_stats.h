@@ -36,6 +36,7 @@ enum class DropReason : uint8_t {
   kCorrupt,               // quarantined after a checksum or identity mismatch
   kStaleIndex,            // the index named a slot that cannot exist
   kSlabReclaimed,         // its slab was needed for another model's blocks
+  kDriveLost,             // its drive was given up
   kCopyAbove,             // evicted from host while the pool still held it
   kEvictedByHand,         // an administrator asked for it
   kTenantCap,             // its tenant is at its cap: made room for another, or found none
@@ -45,7 +46,7 @@ enum class DropReason : uint8_t {
   kErased,                // by a command, or its encryption key is gone
   kCompared,              // an engine's copy of a block that a tier has, to be compared with it
 };
-inline constexpr int kDropReasonCount = 23;
+inline constexpr int kDropReasonCount = 24;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 // Why a slot of host memory that an earlier daemon left was not taken over.
@@ -277,11 +278,19 @@ struct TenantUsage {
   std::array<uint64_t, kPinOutcomeCount> pins{};  // blocks, by PinOutcome
 };
 
+// One of the disk tier's drives.
+struct DriveGauges {
+  uint32_t number = 0;
+  uint64_t capacity_bytes = 0, used_bytes = 0;
+  bool failed = false;  // it was given up
+};
+
 struct CacheGauges {
   std::vector<PoolGauges> pools;
   std::vector<TenantGauges> tenants;
   std::vector<TenantUsage> usage;
   std::vector<DeviceGauges> devices;                      // by DeviceIndex
+  std::vector<DriveGauges> drives;                        // those that the start had
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;  // over all devices
   uint64_t host_capacity_bytes = 0, host_ready_bytes = 0, host_used_bytes = 0, host_blocks = 0;
   uint64_t disk_capacity_bytes = 0, disk_used_bytes = 0, disk_blocks = 0, disk_persisted = 0;

@@ -28,8 +28,9 @@ enum class IncidentKind : uint8_t {
   kRestartDamaged,  // memory that an earlier daemon left is damaged
   kKvDiffers,       // two engines have different KV of one block; it is dropped
   kDistrusted,      // so often that none of the identity's blocks is served any more
+  kDriveFailed,     // one of several drives is given up until a restart; its blocks are misses
 };
-inline constexpr int kIncidentKindCount = 16;
+inline constexpr int kIncidentKindCount = 17;
 
 // Where on disk.
 struct SlotPlace {

@@ -148,7 +148,7 @@ class DiskDamage(Damage):
                 return
 
     def _blocks_file(self) -> pathlib.Path:
-        return self.world.disk / "blocks-00.kvt"
+        return self.world.disk / "blocks.kvt"
 
     def _slots(self) -> Places:
         path = self._blocks_file()

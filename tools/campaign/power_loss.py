@@ -17,7 +17,7 @@ from kvtier._private_daemon import DaemonFailedError
 from blocks import Player, conversations, random_prefix
 from record import Job
 from recorder import record
-from recording import SETTINGS, SIZES, Recording
+from recording import DRIVES, SETTINGS, SIZES, Recording, drives_in
 from world import World, program
 from write_stream import Disk, write_tree
 
@@ -61,6 +61,9 @@ class Checks:
             write_tree(disk.cut(cut.numbers), tree)
             if (tree / "disk").exists():
                 (tree / "disk").rename(self._world.disk)
+            # An operator made them before the first start.
+            for drive in DRIVES:
+                (self._world.disk / drive).mkdir(parents=True, exist_ok=True)
             self._check(cut)
         except (RuntimeError, kvtier.KvtierError) as error:
             self._fail(f"{type(error).__name__}: {error}")
@@ -147,6 +150,7 @@ class Checks:
 def run_cuts(job: Job, recording: Recording) -> None:
     """A round walks once through the stream. Without time left it is one cut, the seed's."""
     with World(*SIZES, 0, *SETTINGS) as world:
+        world.add_settings(drives_in(world.disk))
         checks = Checks(job, recording, world)
         for seed in job.seeds(1 if job.is_over() else CUTS_A_ROUND):
             count = 1 if job.is_over() else CUTS_A_ROUND

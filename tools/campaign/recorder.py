@@ -20,7 +20,16 @@ from typing import Any
 import kvtier
 
 from blocks import Player
-from recording import DISK_BLOCKS, SETTINGS, SIZES, blocks_of, doomed_hash, settings_of
+from recording import (
+    DISK_BLOCKS,
+    DRIVES,
+    SETTINGS,
+    SIZES,
+    blocks_of,
+    doomed_hash,
+    drives_in,
+    settings_of,
+)
 from world import LoadClient, World, die_with_parent, program
 
 _DOOMED_AT_ONCE = 6
@@ -168,7 +177,7 @@ class _Recorder:
         else:
             self._world.daemon.stop()
         if index_is_lost:
-            with open(self._mount.root / "disk/index.epoch", "r+b") as mark:
+            with open(self._mount.root / "disk" / DRIVES[0] / "index.epoch", "r+b") as mark:
                 mark.write(b"999999\n")
                 os.fsync(mark.fileno())
 
@@ -176,8 +185,10 @@ class _Recorder:
 def record(seed: int, seconds: float, path: pathlib.Path) -> None:
     """Raises RuntimeError (no FUSE here; the daemon failed), KvtierError."""
     with Mount() as mount:
-        directory = f"disk.directory={mount.root / 'disk'}"
-        with World(*SIZES, DISK_BLOCKS[0], *SETTINGS, directory) as world:
+        for drive in DRIVES:
+            (mount.root / "disk" / drive).mkdir(parents=True)
+        drives = drives_in(mount.root / "disk")
+        with World(*SIZES, DISK_BLOCKS[0], *SETTINGS, drives) as world:
             _Recorder(seed, mount, world).run(seconds)
         mount.end()
         temporary = path.with_name(path.name + ".new")

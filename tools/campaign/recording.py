@@ -24,7 +24,9 @@ SIZES = (192, 150)
 _HEAD_BLOCKS = 224
 #: The disk holds about half of the requested blocks. It grows and shrinks with the starts.
 DISK_BLOCKS = tuple(_HEAD_BLOCKS + blocks for blocks in (320, 320, 420, 320, 380))
-SETTINGS = ("retention.persist_after=0s", "restart.keep_for=0s", "disk.files=2")
+SETTINGS = ("retention.persist_after=0s", "restart.keep_for=0s")
+#: The two drives' directories, in that of the disk tier.
+DRIVES = ("a", "b")
 _LIVES_TO_AN_ENCRYPTED = 6
 #: With keys that are kept: each life has prompts of its own, and the disk holds all of them.
 _DISK_BLOCKS_WITH_KEYS = 3000
@@ -55,6 +57,10 @@ class DiskSettings(NamedTuple):
             root_key.chmod(0o600)
             settings.append(f"disk.root_key={root_key}")
         world.resize_disk(self.blocks, *settings)
+
+
+def drives_in(disk: pathlib.Path) -> str:
+    return "disk.directories=" + json.dumps([str(disk / drive) for drive in DRIVES])
 
 
 def settings_of(seed: int, life: int) -> DiskSettings:

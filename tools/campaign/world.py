@@ -73,6 +73,10 @@ class World:
             )
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def add_settings(self, *settings: str) -> None:
+        """For the starts that follow the next `resize_disk`."""
+        self._settings.extend(settings)
+
     def resize_disk(self, blocks: int, *more_settings: str) -> None:
         """For the next start. REQUIRES: no daemon runs."""
         settings = [*self._settings, f"disk.bytes={_tier_bytes(blocks)}B", *more_settings]

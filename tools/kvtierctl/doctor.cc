@@ -101,6 +101,13 @@ void AddDaemonChecks(JsonView status, std::vector<Check>* checks) {
                        "kvtierctl status and the daemon's log say by what; see the runbook in "
                        "OPERATIONS.md"});
   }
+  status["disk"]["drives"].ForEach([checks](JsonView drive) {
+    if (drive["state"].Text() == "serving") return;
+    checks->push_back({"drive", CheckLevel::kWarn,
+                       fmt::format("{}: {}, {}", drive["directory"].Text(), drive["state"].Text(),
+                                   drive["why"].Text()),
+                       "look at its mount and the kernel's log, then restart the daemon"});
+  });
 }
 
 // Root administers the service and is mostly no tenant of it: the daemon would refuse it as a
@@ -140,13 +147,20 @@ std::vector<Check> Examine(const DoctorArguments& arguments, const CommandContex
   checks.push_back(TrustCheck());
   checks.push_back(ServiceCheck(context.socket, status));
   AddDaemonChecks(status, &checks);
-  std::string directory = arguments.directory;
-  if (directory.empty()) directory = status["disk"]["directory"].Text();
-  if (directory.empty()) {
-    directory = UserDiskDirectory();
-    checks.push_back(DiskOwnerCheck(directory));
+  std::vector<std::string> directories;
+  if (!arguments.directory.empty()) directories.push_back(arguments.directory);
+  if (directories.empty()) {
+    status["disk"]["drives"].ForEach([&directories](JsonView drive) {
+      if (drive["state"].Text() == "serving") directories.push_back(drive["directory"].Text());
+    });
   }
-  std::ranges::move(DiskChecks(directory, kTestBytes), std::back_inserter(checks));
+  if (directories.empty()) {
+    directories.push_back(UserDiskDirectory());
+    checks.push_back(DiskOwnerCheck(directories.front()));
+  }
+  for (const std::string& directory : directories) {
+    std::ranges::move(DiskChecks(directory, kTestBytes), std::back_inserter(checks));
+  }
   return checks;
 }
 

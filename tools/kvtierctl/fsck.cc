@@ -7,7 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <memory>
-#include <optional>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -24,13 +23,16 @@ struct FsckArguments {
   std::string config;  // empty: the options count, and their defaults
   bool rebuild_index = false;
   bool payloads = false;
-  std::optional<std::string> directory;  // in place of the configuration's
+  std::vector<std::string> directories;  // in place of the configuration's
 };
 
 Result<FsckOptions> ToOptions(const FsckArguments& arguments) {
   KVT_ASSIGN_OR_RETURN(const Config config, LoadConfig(arguments.config, {}));
   FsckOptions options;
-  options.directory = arguments.directory.value_or(config.disk.directory);
+  options.directories = config.disk.Places();
+  if (!arguments.directories.empty()) {
+    options.directories = {arguments.directories.begin(), arguments.directories.end()};
+  }
   options.verify_payloads = arguments.payloads;
   options.rebuild_index = arguments.rebuild_index;
   options.rebuild = {.now_ms = SystemClock().WallMs(),
@@ -74,7 +76,7 @@ std::string ReportJson(const FsckReport& report) {
   json::object document{{"schema", "kvtier.fsck/1"},
                         {"clean", report.clean()},
                         {"index", IndexStateName(report.index_state)},
-                        {"files", report.geometry.files},
+                        {"files", report.geometry.files()},
                         {"bytes", report.geometry.bytes()},
                         {"slots", report.slots},
                         {"slots_empty", report.slots_empty},
@@ -101,7 +103,7 @@ std::string ReportText(const FsckReport& report, const Terminal& terminal) {
   std::string text = fmt::format(
       "{} files, {}; {} slots hold {} blocks, {} of them expired\n"
       "index {}: {} entries, {} of them good\n",
-      report.geometry.files, FormatByteSize(report.geometry.bytes()), FormatCount(report.slots),
+      report.geometry.files(), FormatByteSize(report.geometry.bytes()), FormatCount(report.slots),
       FormatCount(report.blocks), FormatCount(report.blocks_expired),
       IndexStateName(report.index_state), FormatCount(report.entries),
       FormatCount(report.entries_good));
@@ -151,12 +153,13 @@ void AddFsckCommand(CLI::App* app, CommandContext* context) {
   command
       ->add_option(
           "--config", arguments->config,
-          "The daemon's configuration: its disk.directory, and how long blocks live, those "
+          "The daemon's configuration: its disk.directory or disk.directories, and how long blocks live, those "
           "of each tenant.")
       ->type_name("FILE");
   command
-      ->add_option("--directory", arguments->directory,
-                   "The daemon's disk.directory, in place of the configuration's.")
+      ->add_option("--directory", arguments->directories,
+                   "The daemon's disk.directory, in place of the configuration's; for each drive "
+                   "of disk.directories once.")
       ->type_name("DIRECTORY")
       ->default_str(Config().disk.directory);
   command->add_flag("--rebuild-index", arguments->rebuild_index,

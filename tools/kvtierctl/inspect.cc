@@ -44,6 +44,7 @@ constexpr std::array<DropText, kDropReasonCount> kDropTexts = {{
     {DropReason::kCorrupt, "its bytes on disk were damaged"},
     {DropReason::kStaleIndex, "the index named a place that cannot be"},
     {DropReason::kSlabReclaimed, "its slab was needed for another model"},
+    {DropReason::kDriveLost, "its drive failed, or its directory is gone"},
     {DropReason::kCopyAbove, "its space was needed; a higher tier has a copy"},
     {DropReason::kEvictedByHand, "an administrator evicted it"},
     {DropReason::kTenantCap, "its tenant was at its cap"},

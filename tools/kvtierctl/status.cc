@@ -333,6 +333,19 @@ std::string KernelsText(JsonView kernels) {
                      FormatCompactCount(kernels["calls"].Count()), kernels["in_flight"].Count());
 }
 
+// Tells how full each of several drives is.
+std::string DrivesText(JsonView disk) {
+  std::string text;
+  int drives = 0;
+  disk["drives"].ForEach([&](JsonView drive) {
+    ++drives;
+    text += fmt::format("drive {}: {}, {} of {}\n", drive["directory"].Text(),
+                        drive["state"].Text(), FormatByteSize(drive["used_bytes"].Count()),
+                        FormatByteSize(drive["capacity_bytes"].Count()));
+  });
+  return drives > 1 ? text : std::string();
+}
+
 // Problems that an administrator should look into.
 std::string Troubles(JsonView status, const Terminal& terminal) {
   std::string text;
@@ -341,6 +354,15 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
   };
   const JsonView disk = status["disk"];
   disk["notes"].ForEach([&add](JsonView note) { add(note.Text()); });
+  disk["drives"].ForEach([&add](JsonView drive) {
+    if (drive["state"].Text() == "serving") return;
+    add(fmt::format("drive {} {}: {}", drive["directory"].Text(),
+                    drive["state"].Text() == "failed" ? "failed" : "was left out",
+                    drive["why"].Text()));
+  });
+  if (const uint64_t away = disk["drives_away"].Count(); away > 0) {
+    add(fmt::format("drives of the disk tier that are not there: {}", away));
+  }
   if (disk["index"]["rebuilt"].IsTrue()) {
     add(fmt::format("the index was rebuilt at start: {}", disk["index"]["found"].Text()));
   }
@@ -372,7 +394,7 @@ std::string FormatStatus(JsonView status, const Terminal& terminal) {
          KeptMemoryTable(status["kept_memory"]) + RestartText(status["restart"]) +
          SessionTable(status["sessions"]) + Activity(status) +
          ColdText(status["cold"], status["stats"]["blocks"]["cold"]) +
-         KernelsText(status["kernels"]) + Troubles(status, terminal);
+         KernelsText(status["kernels"]) + DrivesText(status["disk"]) + Troubles(status, terminal);
 }
 
 void AddStatusCommand(CLI::App* app, CommandContext* context) {

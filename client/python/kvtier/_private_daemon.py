@@ -46,10 +46,12 @@ class PrivateDaemon:
         self.directory = pathlib.Path(directory)
         self.start_timeout_s = 60.0
         self._program = program
+        settings = tuple(settings)
+        has_drives = any(setting.startswith("disk.directories=") for setting in settings)
         self._settings = [
             f"server.socket={self.socket}",
             f"server.admin_socket={self.admin_socket}",
-            f"disk.directory={self.directory / 'disk'}",
+            *([] if has_drives else [f"disk.directory={self.directory / 'disk'}"]),
             # The daemon ends with its owner, so no later daemon would adopt memory that is held.
             "restart.keep_for=0s",
             *settings,

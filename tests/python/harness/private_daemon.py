@@ -96,7 +96,7 @@ class PrivateDaemon(_private_daemon.PrivateDaemon):
         """Flips each slab's bytes `first`, `first` + `step`, ...; returns how many. REQUIRES: the
         daemon was killed."""
         flipped = 0
-        for path in (self.directory / "disk").glob("blocks-*.kvt"):
+        for path in (self.directory / "disk").glob("blocks.kvt"):
             with open(path, "r+b") as blocks:
                 for offset in range(first, path.stat().st_size, step):
                     blocks.seek(offset)

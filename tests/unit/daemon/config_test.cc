@@ -67,7 +67,7 @@ device = "host"
 bytes = "192MiB"
 [disk]
 bytes = "1.5GiB"
-files = 3
+directories = ["/mnt/a", "/mnt/b"]
 [retention]
 extended_ttl = "7d"
 persist_after = "500ms"
@@ -86,7 +86,8 @@ format = "json"
   EXPECT_EQ(config->pool.devices, std::vector{DeviceChoice::kHost});
   EXPECT_EQ(config->cache.pool_bytes, 192 * kMiB);
   EXPECT_EQ(config->disk.bytes, 1536 * kMiB);
-  EXPECT_EQ(config->disk.files, 3u);
+  EXPECT_EQ(config->disk.directories, (std::vector<std::string>{"/mnt/a", "/mnt/b"}));
+  EXPECT_EQ(config->disk.Places().size(), 2u);
   EXPECT_EQ(config->cache.extended_ttl_ms, 7 * 24 * 3600 * 1000);
   EXPECT_EQ(config->cache.persist_after_ms, 500);
   EXPECT_EQ(config->cache.pool_clean_fraction, 0.25);
@@ -262,7 +263,7 @@ TEST(Config, TenantsThatContradictEachOtherAreRefused) {
 TEST(Config, TiersSmallerThanASlabAreRefused) {
   EXPECT_EQ(ReasonOf("[host]\nbytes = \"32MiB\"\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[disk]\nbytes = \"64MiB\"\n"), "config_conflict");
-  EXPECT_EQ(ReasonOf("[disk]\nbytes = \"130MiB\"\nfiles = 2\n"), "");
+  EXPECT_EQ(ReasonOf("[disk]\nbytes = \"130MiB\"\ndirectories = [\"/a\", \"/b\"]\n"), "");
 }
 
 TEST(Config, OneSocketForBothIsRefused) {

@@ -54,7 +54,7 @@ TEST_F(DiskRetryTest, AProbeFailsWithoutRoomOrWithoutAPlace) {
 
 TEST_F(DiskRetryTest, RoomThatTheTiersOwnFilesTakeCountsAsFree) {
   EXPECT_EQ(ReasonOfProbe(), "");
-  std::ofstream file(std::filesystem::path(disk_.directory) / "blocks-00.kvt");
+  std::ofstream file(std::filesystem::path(disk_.directory) / "blocks.kvt");
   file << std::string(4 * kMiB, 'x') << std::flush;
   const auto space = std::filesystem::space(disk_.directory);
   disk_.free_floor_bytes = space.available - space.available % kMiB;

@@ -25,7 +25,7 @@ class DiskWatchTest : public ::testing::Test {
   }
 
   TestDirectory temporary_;
-  const std::filesystem::path file_ = temporary_.path() / "blocks-00.kvt";
+  const std::filesystem::path file_ = temporary_.path() / "blocks.kvt";
   FakeClock clock_;
   FakeLoop loop_;
   FakeExecutor executor_{&loop_};

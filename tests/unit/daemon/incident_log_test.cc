@@ -31,15 +31,16 @@ class IncidentLogTest : public testing::Test {
 };
 
 TEST_F(IncidentLogTest, NamesFilePlaceReasonTenantAndModel) {
+  incidents_.NameFiles({"/mnt/a/blocks.kvt", "/mnt/b/blocks.kvt"});
   NamespaceIdentity whose{.tenant = "acme"};
   whose.model.bytes[0] = 0xab;
   incidents_.Write({.kind = IncidentKind::kDamaged,
                     .reason = "checksum_mismatch",
-                    .place = SlotPlace{3, 9437184},
+                    .place = SlotPlace{1, 9437184},
                     .whose = whose});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("W disk.damaged: blocks-03.kvt at 9437184: checksum_mismatch (tenant acme, "
-                        "model ab00"));
+              HasSubstr("W disk.damaged: /mnt/b/blocks.kvt at 9437184: checksum_mismatch (tenant "
+                        "acme, model ab00"));
 }
 
 TEST_F(IncidentLogTest, EachKindHasALineWithAnIdOfItsOwn) {
@@ -51,7 +52,7 @@ TEST_F(IncidentLogTest, EachKindHasALineWithAnIdOfItsOwn) {
        {"disk.damaged", "disk.read_failed", "disk.write_failed", "disk.index_failed",
         "disk.header_kept", "disk.writes_paused", "disk.writes_resumed", "disk.budget_spent",
         "cold.damaged", "cold.failed", "pool.exhausted", "pool.overwritten", "device.copy_failed",
-        "restart.damaged", "canary.differs", "canary.distrusted"}) {
+        "restart.damaged", "canary.differs", "canary.distrusted", "disk.drive_failed"}) {
     EXPECT_THAT(text, HasSubstr(std::string(" ") + id + ": ")) << id;
   }
 }

@@ -16,9 +16,9 @@ TEST(StartError, AllMistakesOfAFileAreToldAtOnce) {
     return config ? "" : config.error().context;
   };
   const std::string values = told(
-      "[pool]\nbytes = \"16 elephants\"\nbites = 3\n[hots]\nbytes = \"1GiB\"\n[disk]\nfiles = 0\n");
+      "[pool]\nbytes = \"16 elephants\"\nbites = 3\n[hots]\nbytes = \"1GiB\"\n[disk]\nbytes = 0\n");
   for (const char* const place : {"test.toml:2:9: pool.bytes", "test.toml:3:1: ", "test.toml:4:2: ",
-                                  "test.toml:7:9: disk.files"}) {
+                                  "test.toml:7:9: disk.bytes"}) {
     EXPECT_NE(values.find(place), std::string::npos) << place << " in:\n" << values;
   }
   EXPECT_EQ(std::ranges::count(values, '\n'), 3);

@@ -15,12 +15,14 @@
 
 namespace kvtier {
 
-DiskTest::DiskTest() { OpenFiles(); }
+DiskTest::DiskTest() {
+  for (const auto& directory : directories_) std::filesystem::create_directory(directory);
+  OpenFiles();
+}
 
 DiskFiles DiskTest::OpenFiles() {
-  auto files = OpenDiskFiles({.directory = directory_,
+  auto files = OpenDiskFiles({.directories = directories_,
                               .bytes = kFiles * kFirstSlabOffset + kSlabs * kSlabBytes,
-                              .files = kFiles,
                               .slab_bytes = kSlabBytes,
                               .engine = DiskEngine::kPread},
                              &loop_);
@@ -28,12 +30,12 @@ DiskFiles DiskTest::OpenFiles() {
   geometry_ = files->geometry;
   set_uuid_ = files->set_uuid;
   epoch_ = files->epoch;
-  KVT_CHECK(geometry_.slabs == kSlabs);
+  KVT_CHECK(geometry_.slabs() == kSlabs);
   return *std::move(files);
 }
 
 std::filesystem::path DiskTest::FilePath(uint32_t file) const {
-  return directory_ / DiskSetFileName(file);
+  return directories_[file] / kDiskFileName;
 }
 
 void DiskTest::WriteBytes(DiskLocation location, std::span<const std::byte> bytes) {
@@ -58,7 +60,7 @@ void DiskTest::WriteSlabHeader(uint64_t slab, SlabHeader header) {
   header.model = TestHash(100, 0);
   std::array<std::byte, kSlabHeaderBytes> page;
   EncodeSlabHeader(header, page);
-  WriteBytes(geometry_.SlabStart(slab), page);
+  WriteBytes(SlabStart(slab), page);
 }
 
 SlotHeader DiskTest::Header(uint64_t slab, uint64_t slot, uint64_t number) const {
@@ -116,9 +118,17 @@ IndexSnapshot DiskTest::SnapshotOf(const std::vector<DiskBlock>& blocks) {
   return snapshot;
 }
 
+IndexPlace DiskTest::Place() const {
+  std::vector<StartedDrive> drives;
+  for (uint32_t i = 0; i < kFiles; ++i) {
+    drives.push_back({.number = i, .directory = directories_[i], .found_epoch = epoch_});
+  }
+  return IndexPlaceFor(directories_, drives);
+}
+
 void DiskTest::WriteIndex(const std::vector<DiskBlock>& blocks) {
-  const Status status = RocksdbIndex::Replace(
-      IndexPlaceIn(directory_), {.file_set = set_uuid_, .epoch = epoch_ + 1}, SnapshotOf(blocks));
+  const Status status = RocksdbIndex::Replace(Place(), {.file_set = set_uuid_, .epoch = epoch_ + 1},
+                                              SnapshotOf(blocks));
   ASSERT_TRUE(status) << status.error().ToString();
 }
 

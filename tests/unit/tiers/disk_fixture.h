@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small disk tier in a temporary directory, written header by header as a daemon would, and
-// damaged as a disk might.
+// A small disk tier of two drives in temporary directories, written header by header as a daemon
+// would, and damaged as a disk might.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class DiskTest : public ::testing::Test {
   [[nodiscard]] std::filesystem::path FilePath(uint32_t file) const;
 
   // Cuts a slab into slots of kSlotBytes.
-  void WriteSlabHeader(uint64_t slab) { WriteSlabHeader(slab, {.slab = slab}); }
+  void WriteSlabHeader(uint64_t slab) { WriteSlabHeader(slab, {.slab = Number(slab)}); }
   // Fields that `header` leaves open are filled in.
   void WriteSlabHeader(uint64_t slab, SlabHeader header);
 
@@ -59,18 +59,27 @@ class DiskTest : public ::testing::Test {
   std::vector<DiskBlock> Fill(uint64_t blocks);
 
   [[nodiscard]] DiskLocation Slot(uint64_t slab, uint64_t slot) const {
-    return geometry_.SlotStart(slab, slot, kSlotBytes);
+    return geometry_.SlotStart(Number(slab), slot, kSlotBytes);
+  }
+  // Slabs are named in turn round the drives: 0 and 1 are the first of each.
+  [[nodiscard]] uint64_t Number(uint64_t slab) const { return *geometry_.SlabInTurn(slab); }
+  [[nodiscard]] DiskLocation SlabStart(uint64_t slab) const {
+    return geometry_.SlabStart(Number(slab));
   }
   // Flips a bit of the byte `offset` bytes after `location`.
   void Flip(DiskLocation location, uint64_t offset);
   void WriteBytes(DiskLocation location, std::span<const std::byte> bytes);
 
+  // The place of the index, and the drives, as a start finds them.
+  [[nodiscard]] IndexPlace Place() const;
   // An index of exactly these blocks for the next start.
   void WriteIndex(const std::vector<DiskBlock>& blocks);
   [[nodiscard]] static IndexSnapshot SnapshotOf(const std::vector<DiskBlock>& blocks);
 
   TestDirectory temporary_;
-  const std::filesystem::path directory_ = temporary_.path() / "disk";
+  const std::vector<std::filesystem::path> directories_ = {temporary_.path() / "disk",
+                                                           temporary_.path() / "second"};
+  const std::filesystem::path directory_ = directories_[0];  // the index is there
   BlockingLoop loop_;
   DiskGeometry geometry_;
   Digest128 set_uuid_;

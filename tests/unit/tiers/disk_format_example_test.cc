@@ -16,10 +16,14 @@
 namespace kvtier {
 namespace {
 
-constexpr DiskGeometry kExample{.slab_bytes = 64 * kMiB, .files = 2, .slabs = 8};
+constexpr DiskGeometry kExample{64 * kMiB, 2, 8};
 constexpr uint64_t kSlotBytes = 69632;
 
 using Page = std::array<std::byte, 4096>;
+
+uint64_t PathDigest(std::string_view path) {
+  return ChecksumHeader(std::as_bytes(std::span(path)));
+}
 
 Digest256 HashOf(std::string_view text) { return Sha256(std::as_bytes(std::span(text))); }
 
@@ -44,11 +48,14 @@ Page Documented(const std::string& name) {
 TEST(DiskFormatExampleTest, Superblock) {
   Superblock superblock;
   superblock.set_uuid = *Digest128::FromHex("6b767469657240008000646f63756d65");
-  superblock.file_number = 1;
-  superblock.file_count = 2;
+  superblock.drive = 1;
   superblock.slab_bytes = kExample.slab_bytes;
   superblock.file_bytes = kExample.FileBytes(1);
   superblock.epoch = 3;
+  superblock.seen_s[0] = 1'800'000'000;
+  superblock.seen_s[1] = 1'800'000'000;
+  superblock.paths[0] = PathDigest("/mnt/nvme0/kvtier");
+  superblock.paths[1] = PathDigest("/mnt/nvme1/kvtier");
   Page page;
   EncodeSuperblock(superblock, page);
   EXPECT_EQ(page, Documented("superblock"));
@@ -56,7 +63,7 @@ TEST(DiskFormatExampleTest, Superblock) {
 
 TEST(DiskFormatExampleTest, SlabHeader) {
   SlabHeader header;
-  header.slab = 5;
+  header.slab = 2 * kMaxDrives + 1;
   header.slot_bytes = kSlotBytes;
   header.generation = 2;
   header.tenant = "research";
@@ -74,7 +81,7 @@ TEST(DiskFormatExampleTest, SlotHeader) {
   header.model = HashOf("example model");
   header.hash = HashOf("example block 1");
   header.parent = HashOf("example block 0");
-  header.address = kExample.SlotStart(5, 7, kSlotBytes);
+  header.address = kExample.SlotStart(2 * kMaxDrives + 1, 7, kSlotBytes);
   header.generation = 9;
   header.payload_bytes = payload.size();
   header.payload_checksum = ChecksumPayload(payload);
@@ -88,9 +95,9 @@ TEST(DiskFormatExampleTest, SlotHeader) {
 }
 
 TEST(DiskFormatExampleTest, PlacesInTheFiles) {
-  const DiskLocation slot = kExample.SlotStart(5, 7, kSlotBytes);
+  const DiskLocation slot = kExample.SlotStart(2 * kMaxDrives + 1, 7, kSlotBytes);
   EXPECT_EQ(kExample.SlotsPerSlab(kSlotBytes), 963u);
-  EXPECT_EQ(slot.offset, 336035840u);
+  EXPECT_EQ(slot.offset, 4362567680u);
   EXPECT_EQ(kExample.FileOf(slot), 1u);
   EXPECT_EQ(kExample.OffsetInFile(slot), 135757824u);
 }

@@ -55,6 +55,8 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kSlabBytes = 256 * kKiB;
+constexpr auto kRecursively =
+    std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing;
 
 // The size that the newer superblock of a file speaks of; nothing if there is none.
 std::optional<uint64_t> SizeBySuperblock(int fd) {
@@ -70,11 +72,16 @@ std::optional<uint64_t> SizeBySuperblock(int fd) {
   return newest->file_bytes;
 }
 
+std::vector<std::filesystem::path> MakeDirectories(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> directories = {path / "disk", path / "second"};
+  for (const auto& directory : directories) std::filesystem::create_directory(directory);
+  return directories;
+}
+
 class DiskGrowthTest : public ::testing::Test {
  protected:
   DiskGrowthTest() {
-    options_.directory = directory_.path() / "disk";
-    options_.files = 2;
+    options_.directories = MakeDirectories(directory_.path());
     options_.slab_bytes = kSlabBytes;
     options_.engine = DiskEngine::kPread;
     options_.io.threads = 1;
@@ -88,10 +95,10 @@ class DiskGrowthTest : public ::testing::Test {
   }
 
   // Without watching.
-  void CheckOpens(const std::filesystem::path& directory) {
+  void CheckOpens(const std::filesystem::path& path) {
     sync_watcher = nullptr;
     DiskFilesOptions options = options_;
-    options.directory = directory;
+    options.directories = {path / "disk", path / "second"};
     const Result<DiskFiles> files = OpenDiskFiles(options, &loop_);
     EXPECT_TRUE(files.has_value()) << files.error().ToString();
     sync_watcher = &watcher_;
@@ -140,22 +147,23 @@ TEST_F(DiskGrowthTest, NorDoesOneAfterTheFileSystemWasFull) {
 TEST_F(DiskGrowthTest, ASetThatIsEmptiedCanBeEmptiedAgainAfterAPowerLoss) {
   Open(4);
   TestDirectory before;
-  std::filesystem::copy(options_.directory, before.path() / "disk");
-  options_.has_keys = [] { return Result<bool>(false); };
+  std::filesystem::copy(directory_.path(), before.path(), kRecursively);
+  options_.has_keys = [](const auto&) { return Result<bool>(false); };
   int checked = 0;
   watcher_ = [&](int fd) {
     struct stat status {};
     if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
     for (int old_files = 0; old_files < 4; ++old_files) {
       const TestDirectory left;
-      std::filesystem::copy(options_.directory, left.path() / "disk");
+      std::filesystem::copy(directory_.path(), left.path(), kRecursively);
       for (int i = 0; i < 2; ++i) {
-        const std::filesystem::path name = DiskSetFileName(static_cast<uint32_t>(i));
+        const std::filesystem::path name =
+            std::filesystem::path(i == 0 ? "disk" : "second") / kDiskFileName;
         if ((old_files >> i & 1) == 0) continue;
-        std::filesystem::copy_file(before.path() / "disk" / name, left.path() / "disk" / name,
+        std::filesystem::copy_file(before.path() / name, left.path() / name,
                                    std::filesystem::copy_options::overwrite_existing);
       }
-      CheckOpens(left.path() / "disk");
+      CheckOpens(left.path());
       ++checked;
     }
   };

@@ -21,22 +21,23 @@ class EncryptedSetTest : public DiskTest {
  protected:
   EncryptedSetTest() : cipher_(SlotCipher::Create(KeyRing::Create().value()).value()) {}
 
-  [[nodiscard]] Result<DiskFiles> Open(std::function<Result<bool>()> has_keys) {
-    return OpenDiskFiles({.directory = directory_,
+  using HasKeys = std::function<Result<bool>(const std::vector<std::filesystem::path>&)>;
+
+  [[nodiscard]] Result<DiskFiles> Open(HasKeys has_keys) {
+    return OpenDiskFiles({.directories = directories_,
                           .bytes = kFiles * kFirstSlabOffset + kSlabs * kSlabBytes,
-                          .files = kFiles,
                           .slab_bytes = kSlabBytes,
                           .has_keys = std::move(has_keys),
                           .engine = DiskEngine::kPread},
                          &loop_);
   }
   [[nodiscard]] DiskFiles OpenEncrypted(bool has_keys) {
-    return Open([has_keys] { return has_keys; }).value();
+    return Open([has_keys](const auto&) { return has_keys; }).value();
   }
   [[nodiscard]] StartedIndex StartWith(const DiskFiles& files) {
     RebuildOptions options = Options();
     options.cipher = cipher_;
-    return StartIndex(directory_, files, options, &loop_).value();
+    return StartIndex(directories_, files, options, &loop_).value();
   }
   // Makes the set one of encrypted blocks 0 to count-1, which are in the index.
   void FillEncrypted(uint64_t count) {
@@ -121,7 +122,7 @@ TEST_F(EncryptedSetTest, AStartWithoutKeysBeginsAnewAndSaysSo) {
 
 TEST_F(EncryptedSetTest, AnErrorOfTheKeysChangesNothing) {
   FillEncrypted(5);
-  const auto refused = Open([]() -> Result<bool> {
+  const auto refused = Open([](const auto&) -> Result<bool> {
     return MakeError(ErrorCode::kResourceExhausted, "ENOMEM", "locked memory");
   });
   ASSERT_FALSE(refused.has_value());
@@ -162,7 +163,7 @@ TEST_F(EncryptedSetTest, APlainSlotPutIntoAnEncryptedSetIsNotTakenIntoTheIndex) 
 
 TEST_F(EncryptedSetTest, ACheckWithoutKeysStillComparesStructure) {
   FillEncrypted(5);
-  FsckOptions options{.directory = directory_, .verify_payloads = true, .rebuild = Options()};
+  FsckOptions options{.directories = directories_, .verify_payloads = true, .rebuild = Options()};
   const FsckReport clean = RunFsck(options).value();
   EXPECT_TRUE(clean.encrypted);
   EXPECT_TRUE(clean.clean());

@@ -15,7 +15,7 @@ class IndexRebuildTest : public DiskTest {
   RebuiltIndex Rebuild() { return Rebuild(Options()); }
 
   RebuiltIndex Rebuild(const RebuildOptions& options) {
-    auto reader = ParallelReader::Open(directory_, kFiles, 4);
+    auto reader = ParallelReader::Open(directories_, 4);
     EXPECT_TRUE(reader) << reader.error().ToString();
     return RebuildIndex(
         geometry_,
@@ -204,10 +204,10 @@ TEST_F(IndexRebuildTest, BlocksThatMustNotBeOnDiskAreNotServed) {
 
 TEST_F(IndexRebuildTest, ASlabWithABadHeaderIsForgottenAlone) {
   const std::vector<DiskBlock> all = Fill(kSlabs * kSlotsPerSlab);
-  Flip(geometry_.SlabStart(0), 40);
-  WriteSlabHeader(1, {.slab = 2});
-  WriteSlabHeader(2, {.slab = 2, .slot_bytes = kSlabBytes});
-  unreadable_ = geometry_.SlabStart(3);
+  Flip(SlabStart(0), 40);
+  WriteSlabHeader(1, {.slab = Number(2)});
+  WriteSlabHeader(2, {.slab = Number(2), .slot_bytes = kSlabBytes});
+  unreadable_ = SlabStart(3);
   const RebuiltIndex rebuilt = Rebuild();
   const std::vector<DiskBlock> left(all.begin() + 4 * kSlotsPerSlab, all.end());
   ExpectSameContents(rebuilt.snapshot, SnapshotOf(left));
@@ -226,7 +226,7 @@ TEST_F(IndexRebuildTest, GarbageEverywhereIsSurvived) {
   Fill(20);
   std::vector<std::byte> garbage(kSlabBytes);
   FillFromHash(TestHash(5, 5), garbage);
-  WriteBytes(geometry_.SlabStart(1), garbage);
+  WriteBytes(SlabStart(1), garbage);
   WriteBytes(Slot(0, 2), std::span(garbage).first(kSlotBytes));
   const RebuiltIndex rebuilt = Rebuild();
   // Eight of the 20, in slab 1, and one in slab 0 are gone.

@@ -20,7 +20,7 @@ class IndexStartTest : public DiskTest {
   // One whole start of a daemon, up to the index.
   StartedIndex Start() {
     const DiskFiles files = OpenFiles();
-    auto started = StartIndex(directory_, files, Options(), &loop_);
+    auto started = StartIndex(directories_, files, Options(), &loop_);
     EXPECT_TRUE(started) << started.error().ToString();
     return started ? *std::move(started) : StartedIndex{};
   }
@@ -119,7 +119,7 @@ TEST_F(IndexStartTest, ARebuiltIndexThatFindsNoRoomServesAndIsWrittenAsSoonAsThe
     StartedIndex started;
     {
       const FullDisk full;
-      auto found = StartIndex(directory_, files, Options(), &loop_);
+      auto found = StartIndex(directories_, files, Options(), &loop_);
       ASSERT_TRUE(found) << found.error().ToString();
       started = *std::move(found);
       EXPECT_TRUE(started.unwritten);
@@ -143,7 +143,7 @@ TEST_F(IndexStartTest, ARebuiltIndexThatWasNeverWrittenIsRebuiltByTheNextStart) 
   {
     const DiskFiles files = OpenFiles();
     const FullDisk full;
-    ASSERT_TRUE(StartIndex(directory_, files, Options(), &loop_)->unwritten);
+    ASSERT_TRUE(StartIndex(directories_, files, Options(), &loop_)->unwritten);
   }
   const StartedIndex started = Start();
   EXPECT_EQ(started.found, IndexState::kMissing);
@@ -153,9 +153,9 @@ TEST_F(IndexStartTest, ARebuiltIndexThatWasNeverWrittenIsRebuiltByTheNextStart) 
 
 TEST_F(IndexStartTest, AnIndexThatIsInUseIsAnError) {
   const DiskFiles files = OpenFiles();
-  const auto first = StartIndex(directory_, files, Options(), &loop_);
+  const auto first = StartIndex(directories_, files, Options(), &loop_);
   ASSERT_TRUE(first) << first.error().ToString();
-  const auto second = StartIndex(directory_, files, Options(), &loop_);
+  const auto second = StartIndex(directories_, files, Options(), &loop_);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().reason, "index_locked");
 }

@@ -29,13 +29,13 @@ TEST_F(ParallelReaderTest, EveryReadGetsItsOwnBytes) {
   std::vector<std::byte> slab(kSlabBytes);
   for (uint64_t i = 0; i < kSlabs; ++i) {
     FillFromHash(TestHash(1, i), slab);
-    WriteBytes(geometry_.SlabStart(i), slab);
+    WriteBytes(SlabStart(i), slab);
   }
-  const auto reader = ParallelReader::Open(directory_, kFiles, 8);
+  const auto reader = ParallelReader::Open(directories_, 8);
   ASSERT_TRUE(reader) << reader.error().ToString();
   std::vector<DiskRead> reads = Reads();
   for (size_t i = 0; i < kPages; ++i) {
-    const DiskLocation start = geometry_.SlabStart(i % kSlabs);
+    const DiskLocation start = SlabStart(i % kSlabs);
     reads[i].file = geometry_.FileOf(start);
     reads[i].offset = geometry_.OffsetInFile(start);
   }
@@ -47,7 +47,7 @@ TEST_F(ParallelReaderTest, EveryReadGetsItsOwnBytes) {
 }
 
 TEST_F(ParallelReaderTest, AFailedReadIsReportedAloneOfMany) {
-  const auto reader = ParallelReader::Open(directory_, kFiles);
+  const auto reader = ParallelReader::Open(directories_);
   ASSERT_TRUE(reader);
   std::vector<DiskRead> reads = Reads();
   reads[100].offset = geometry_.FileBytes(0);
@@ -59,13 +59,14 @@ TEST_F(ParallelReaderTest, AFailedReadIsReportedAloneOfMany) {
 }
 
 TEST_F(ParallelReaderTest, NoReadsAreFine) {
-  const auto reader = ParallelReader::Open(directory_, kFiles);
+  const auto reader = ParallelReader::Open(directories_);
   ASSERT_TRUE(reader);
   reader->Read({});
 }
 
 TEST_F(ParallelReaderTest, AMissingFileIsAnError) {
-  const auto reader = ParallelReader::Open(directory_, kFiles + 1);
+  std::filesystem::remove(FilePath(1));
+  const auto reader = ParallelReader::Open(directories_);
   ASSERT_FALSE(reader);
   EXPECT_EQ(reader.error().code, ErrorCode::kNotFound);
 }

@@ -15,11 +15,13 @@ using Page = std::array<std::byte, kSuperblockBytes>;
 Superblock FullSuperblock() {
   Superblock superblock;
   superblock.set_uuid.bytes.fill(0xab);
-  superblock.file_number = 2;
-  superblock.file_count = 3;
+  superblock.drive = 2;
   superblock.slab_bytes = 64 * kMiB;
   superblock.file_bytes = kMiB + 5 * 64 * kMiB;
   superblock.epoch = 77;
+  superblock.seen_s[0] = 1'748'736'000;
+  superblock.seen_s[kMaxDrives - 1] = 1;
+  superblock.paths[0] = 0x0123456789abcdef;
   return superblock;
 }
 

@@ -41,7 +41,7 @@ TEST_F(DiskCeilingTest, WithoutADataFileThereIsNothingToMeasure) {
 
 TEST_F(DiskCeilingTest, TellsTheTimesOfOneDepthWhereverTheBytesLand) {
   WriteFile("index", kSlotBytes);
-  WriteFile("blocks-00.kvt", 2 * kBlocks * kSlotBytes);
+  WriteFile("blocks.kvt", 2 * kBlocks * kSlotBytes);
   for (const uint64_t memory_bytes : {uint64_t{0}, kBlocks * kSlotBytes / 2}) {
     auto ceiling = DiskCeiling::Find(directory_->path(), kSlotBytes, kBlocks, memory_bytes);
     ASSERT_TRUE(ceiling) << ceiling.error().ToString();
@@ -60,7 +60,7 @@ TEST_F(DiskCeilingTest, TellsTheTimesOfOneDepthWhereverTheBytesLand) {
 }
 
 TEST_F(DiskCeilingTest, AFileTooShortForTwoSetsIsAnErrorAndNotAFastDisk) {
-  WriteFile("blocks-00.kvt", kBlocks * kSlotBytes);
+  WriteFile("blocks.kvt", kBlocks * kSlotBytes);
   auto ceiling = DiskCeiling::Find(directory_->path(), kSlotBytes, kBlocks, 0);
   ASSERT_TRUE(ceiling) << ceiling.error().ToString();
   const Status first = ceiling->Measure();

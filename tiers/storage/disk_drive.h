@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory of the disk tier as a start finds it: its lock, its file, and the superblock.
+// Blocking calls, for start-up.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "tiers/storage/disk_directory.h"
+#include "tiers/storage/disk_set_file.h"
+#include "tiers/storage/superblock.h"
+
+namespace kvtier {
+
+// Move-only. Its directory stays locked until the lock is moved out or this ends.
+class DiskDrive {
+ public:
+  // Locks the directory, which is made first if it is missing and `create`, and reads the file's
+  // superblock. Nothing else is created or changed. Errors: see OpenDiskFiles; they say what to do.
+  [[nodiscard]] static Result<DiskDrive> Open(const std::filesystem::path& directory, bool create);
+
+  // The file's; none if there is nothing to keep: no file, one that no start has begun, or one that
+  // was being emptied when that was cut off.
+  [[nodiscard]] const std::optional<Superblock>& superblock() const { return superblock_; }
+  // Gives up the file's contents, durably. A mark tells of an interruption, until Begin.
+  [[nodiscard]] Status Empty();
+  // Makes the file, empty, if there is nothing to keep. REQUIRED before what follows.
+  [[nodiscard]] Status Create();
+
+  // Gives the file as many slabs, of at most `slabs`, as the file system has room for: fewer by a
+  // sixteenth at a time. Slabs that the superblock speaks of stay until Begin.
+  // Errors: kResourceExhausted "disk_full" if there is room for none; kIoError.
+  [[nodiscard]] Status Preallocate(uint64_t slabs, uint64_t slab_bytes);
+  // As many as Preallocate got.
+  [[nodiscard]] uint64_t slabs() const { return slabs_; }
+  // Writes the superblock, durably, and cuts off the rest of the file.
+  [[nodiscard]] Status Begin(const Superblock& superblock);
+
+  [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
+  [[nodiscard]] DiskSetFile& file() { return *file_; }
+  [[nodiscard]] const DiskSetFile& file() const { return *file_; }
+  [[nodiscard]] DirectoryLock TakeLock() { return std::move(lock_); }
+  // A correction made on the way, for the log; nothing the second time.
+  [[nodiscard]] std::optional<std::string> TakeNote() { return std::exchange(note_, {}); }
+
+ private:
+  explicit DiskDrive(std::filesystem::path directory) : directory_(std::move(directory)) {}
+  [[nodiscard]] Status Inspect();
+  [[nodiscard]] Status MarkEmptying();
+  [[nodiscard]] Status EndEmptying();
+
+  std::filesystem::path directory_;
+  DirectoryLock lock_;  // first, so that it goes last
+  std::optional<std::string> note_;
+  std::optional<DiskSetFile> file_;
+  std::optional<Superblock> superblock_;
+  bool emptying_ = false;  // the mark is there
+  uint64_t slabs_ = 0;
+};
+
+}  // namespace kvtier
