@@ -151,10 +151,10 @@ void AddFsckCommand(CLI::App* app, CommandContext* context) {
       "fsck", "Check the disk tier of a daemon that does not run; changes nothing by itself.");
   const auto arguments = std::make_shared<FsckArguments>();
   command
-      ->add_option(
-          "--config", arguments->config,
-          "The daemon's configuration: its disk.directory or disk.directories, and how long blocks live, those "
-          "of each tenant.")
+      ->add_option("--config", arguments->config,
+                   "The daemon's configuration: its disk.directory or disk.directories, and how "
+                   "long blocks live, those "
+                   "of each tenant.")
       ->type_name("FILE");
   command
       ->add_option("--directory", arguments->directories,

@@ -45,8 +45,8 @@ TEST(ConfigDrives, ALookAtTheDrivesFindsThoseThatAreMissingAndThoseThatAreOne) {
   const auto doubts = [&](const std::string& first, const std::string& second) {
     return BeyondDisk(
         *FromText(fmt::format("[disk]\ndirectories = [\"{0}/{1}\", \"{0}/{2}\"]\n"
-                            "bytes = \"256MiB\"\n",
-                            path.string(), first, second)));
+                              "bytes = \"256MiB\"\n",
+                              path.string(), first, second)));
   };
   EXPECT_TRUE(doubts("a", "b").empty());
   ASSERT_EQ(doubts("a", "missing").size(), 1u);
