@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -79,7 +80,8 @@ HostileSetup::HostileSetup(FuzzInput* input) {
   sizes.host_slabs = 1 + input->Below(3);
   sizes.host_slabs_ready = input->Below(8) == 7 ? 0 : sizes.host_slabs;
   sizes.disk_files = input->OneOf({1u, 2u, 0u});
-  sizes.disk_slabs = sizes.disk_files == 0 ? 0 : 1 + input->Below(4);
+  sizes.disk_slabs =
+      sizes.disk_files == 0 ? 0 : std::max<uint32_t>(sizes.disk_files, 1 + input->Below(4));
   for (uint32_t tenant = 1; tenant <= tenants; ++tenant) {
     config.tenants.push_back({.name = "tenant-" + std::to_string(tenant), .uids = {tenant}});
     // Nothing of the second is kept.

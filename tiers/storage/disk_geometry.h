@@ -32,9 +32,10 @@ struct DiskGeometry {
   std::array<uint64_t, kMaxDrives> drive_slabs;  // by drive; 0: it is not there
 
   constexpr DiskGeometry() : drive_slabs{} {}
-  // So many slabs, shared out equally among the first drives.
+  // So many slabs, shared out equally among the first drives. REQUIRES: each drive gets one.
   constexpr DiskGeometry(uint64_t bytes_per_slab, uint32_t drives, uint64_t slabs)
       : slab_bytes(bytes_per_slab), drive_slabs{} {
+    KVT_CHECK(slabs >= drives);
     for (uint32_t i = 0; i < drives; ++i) {
       drive_slabs[i] = slabs / drives + (i < slabs % drives ? 1 : 0);
     }
