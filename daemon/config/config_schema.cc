@@ -344,16 +344,15 @@ std::vector<ConfigKey> ColdKeys() {
           "library `kvtier-cold-resp.so`. Or `file:///DIRECTORY` of a file system that hosts "
           "share, with `?max_bytes=SIZE` behind it to bound all hosts' files. Or "
           "`s3://BUCKET?region=REGION` of AWS, with `&endpoint=https://HOST:PORT` for another "
-          "server "
-          "and `&style=virtual` where the bucket is part of its name; needs `kvtier-cold-s3.so`. "
-          "Empty: no cold tier. "
-          "With `disk.encryption` objects are "
+          "server and `&style=virtual` where the bucket is part of its name; needs "
+          "`kvtier-cold-s3.so`. Empty: no cold tier. With `disk.encryption` objects are "
           "encrypted, too, by keys derived from `disk.root_key`: hosts that are to share them need "
           "the same one. Otherwise they are plain bytes."),
       Ranged(kPath, "cold.password_file", kCold<&ColdConfig::password_file>, 0, kMaxPathBytes,
              "A file whose first line is the password. Empty: none is sent. For S3 a file of "
              "credentials as AWS's programs have it, of which `[default]` counts and which is read "
-             "again when it changes; empty: the environment's `AWS_ACCESS_KEY_ID` and so on."),
+             "again when it changes; empty: the environment's `AWS_ACCESS_KEY_ID` and so on. With "
+             "`&credentials=instance` in the endpoint neither: an EC2 instance's role counts."),
       Duration("cold.after", kCache<&CacheOptions::cold_after_ms>, 0, kYearMs,
                "An `extended` block that has been idle this long is written to the store; earlier "
                "if the disk is about to evict it for space."),

@@ -290,7 +290,7 @@ S3ServerReply S3Server::Answer(const S3ServerRequest& request) {
     const std::lock_guard lock(mutex_);
     script = script_;
   }
-  if (std::optional<S3ServerReply> reply = Check(request)) return *reply;
+  if (std::optional<S3ServerReply> reply = Check(request); reply && !takes_unsigned_) return *reply;
   if (script) {
     if (std::optional<S3ServerReply> reply = script(request)) return *reply;
   }

@@ -53,6 +53,8 @@ class S3Server {
   void Play(Script script);
   // From now on these alone are good.
   void SetCredentials(std::string key_id, std::string secret, std::string token = {});
+  // For a test of another service than S3.
+  void TakeUnsigned() { takes_unsigned_ = true; }
   void SetClock(std::time_t ahead_s) { ahead_s_ = ahead_s; }
   // Answers nothing while it stands still.
   void StandStill(bool stands_still);
@@ -81,6 +83,7 @@ class S3Server {
   int port_ = 0;
   std::atomic<size_t> requests_ = 0, connections_ = 0;
   std::atomic<std::time_t> ahead_s_ = 0;
+  std::atomic<bool> takes_unsigned_ = false;
   mutable std::mutex mutex_;  // guards what follows
   std::map<std::string, std::string> objects_;
   std::string key_id_ = "AKIDTEST", secret_ = "secret/+of=tests", token_;

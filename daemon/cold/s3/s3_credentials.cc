@@ -59,7 +59,16 @@ std::optional<S3Credentials> FromFile(const std::string& path) {
 
 }  // namespace
 
-S3CredentialSource::S3CredentialSource(std::string file) : file_(std::move(file)) {
+S3CredentialSource::S3CredentialSource(std::string file, bool from_instance)
+    : file_(from_instance ? std::string() : std::move(file)) {
+  if (from_instance) {
+    role_ = std::make_unique<S3InstanceRole>([this](S3Credentials got) {
+      std::optional<S3Credentials> checked = Checked(std::move(got));
+      const std::lock_guard lock(mutex_);
+      if (checked) credentials_ = std::move(checked);
+    });
+    return;
+  }
   if (!file_.empty()) return;
   credentials_ = Checked({.key_id = FromEnvironment("AWS_ACCESS_KEY_ID"),
                           .secret = FromEnvironment("AWS_SECRET_ACCESS_KEY"),

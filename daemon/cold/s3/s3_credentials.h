@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where credentials come from: a file, which is read again when it has changed, or the environment.
+// Where credentials come from: a file, which is read again when it has changed, the environment, or
+// the machine's role.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <ctime>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
+#include "daemon/cold/s3/s3_instance_role.h"
 #include "daemon/cold/s3/s3_signature.h"
 
 namespace kvtier {
@@ -19,11 +22,12 @@ class S3CredentialSource {
  public:
   // The file is as AWS's programs have it: `aws_access_key_id = ...` in lines, likewise
   // `aws_secret_access_key` and `aws_session_token`; of sections `[default]` counts. Without a file
-  // the environment's AWS_ACCESS_KEY_ID and so on count, as they were at the start.
-  explicit S3CredentialSource(std::string file);
+  // the environment's AWS_ACCESS_KEY_ID and so on count, as they were at the start. Neither counts
+  // if `from_instance`: the machine's role alone does.
+  S3CredentialSource(std::string file, bool from_instance);
 
-  // The file's or the environment's of now. A file that is away, or being written, leaves the last
-  // good ones; nothing if there have never been any.
+  // The credentials that count now, without waiting. A file that is away, or being written, leaves
+  // the last good ones; nothing if there have never been any.
   [[nodiscard]] std::optional<S3Credentials> Current();
 
  private:
@@ -40,6 +44,7 @@ class S3CredentialSource {
   std::mutex mutex_;  // guards what follows
   Version version_;
   std::optional<S3Credentials> credentials_;
+  std::unique_ptr<S3InstanceRole> role_;  // last: its thread sets them
 };
 
 }  // namespace kvtier

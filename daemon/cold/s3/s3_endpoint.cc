@@ -35,6 +35,7 @@ struct Settings {
   std::string_view endpoint;
   std::string_view style;
   std::string_view region = "us-east-1";
+  bool uses_instance_role = false;
 };
 
 std::optional<Settings> ReadSettings(std::string_view query) {
@@ -48,6 +49,8 @@ std::optional<Settings> ReadSettings(std::string_view query) {
       settings.style = value;
     } else if (name == "region" && IsMadeOf(value, "-")) {
       settings.region = value;
+    } else if (name == "credentials" && value == "instance") {
+      settings.uses_instance_role = true;
     } else {
       return std::nullopt;
     }
@@ -138,7 +141,8 @@ std::optional<S3Endpoint> S3Endpoint::Parse(std::string_view text) {
   S3Endpoint endpoint{.origin = {},
                       .host = (in_host ? bucket + '.' : "") + std::string(server->host),
                       .base_path = in_host ? "" : '/' + bucket,
-                      .region = std::string(settings->region)};
+                      .region = std::string(settings->region),
+                      .uses_instance_role = settings->uses_instance_role};
   endpoint.origin = std::string(server->scheme) + endpoint.host;
   return endpoint;
 }

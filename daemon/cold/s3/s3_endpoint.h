@@ -18,10 +18,12 @@ struct S3Endpoint {
   std::string host;       // as the request's header has it
   std::string base_path;  // "/BUCKET" where the host's name does not say it
   std::string region;
+  bool uses_instance_role = false;
 
-  // "BUCKET?region=REGION&endpoint=URL&style=path|virtual", each part behind the ? or none. Without
-  // an endpoint it is that of AWS for the region, and the bucket is part of the host's name; with
-  // one it is part of the path, unless the style says otherwise. Nothing if it is none of these.
+  // "BUCKET?region=REGION&endpoint=URL&style=path|virtual&credentials=instance", each part behind
+  // the ? or none. Without an endpoint it is that of AWS for the region, and the bucket is part of
+  // the host's name; with one it is part of the path, unless the style says otherwise. Nothing if
+  // it is none of these.
   [[nodiscard]] static std::optional<S3Endpoint> Parse(std::string_view text);
 
   // The encoded path of an object, or of the bucket.

@@ -39,7 +39,7 @@ struct S3Store::Asked {
 S3Store::S3Store(S3Endpoint endpoint, std::string credentials_file, kvt_cold_done done,
                  void* context)
     : endpoint_(std::move(endpoint)),
-      credentials_(std::move(credentials_file)),
+      credentials_(std::move(credentials_file), endpoint_.uses_instance_role),
       done_(done),
       context_(context),
       questions_(&endpoint_, &credentials_, kQuestionsAtOnce),
