@@ -30,9 +30,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kStackBytes = 64 * kKiB;
-// Enough for the next daemon to start, and less than it waits before it writes over what copies of
-// this one may have been filling.
-constexpr int kLingerMs = 3000;
+// Enough for the next daemon to open the GPU, which its driver would hold up meanwhile. A longer
+// time would keep this one's context, half a gigabyte of VRAM, from whoever looks after a second.
+constexpr int kLingerMs = 500;
 constexpr size_t kMostSpared = 1024;
 constexpr size_t kMostRings = 64;
 

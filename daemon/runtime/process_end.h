@@ -12,9 +12,9 @@ namespace kvtier {
 
 // Starts a child that shares this process's memory and descriptors, and sleeps until the process is
 // gone. It then closes every descriptor but those of a GPU's driver, unmaps the rings of io_uring,
-// and ends some seconds later. So this process is gone at once, whatever the next one waits for is
-// given back first, and the rest when that one has started: a GPU's driver does such things one
-// after the other.
+// and ends half a second later. So this process is gone at once, whatever the next one waits for is
+// given back first, and the rest when that one has opened the GPU: its driver does such things one
+// after the other. Until then the child has this process's context there, and its VRAM.
 //
 // Only for a process whose large memory another process keeps, because the next one would otherwise
 // need as much once more while this one's is still there. Called once, when devices and files are

@@ -112,6 +112,14 @@ TEST_F(ProcessEndTest, TheTeardownProcessClosesDescriptorsAtOnceAndEndsLater) {
   EXPECT_TRUE(Ends(parent.child()));
 }
 
+// It shares a context on the GPU, whose memory is to be back after a second.
+TEST_F(ProcessEndTest, TheTeardownProcessIsGoneWithinASecond) {
+  Parent parent;
+  parent.Kill();
+  pollfd end{.fd = parent.child().get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&end, 1, 1'000), 1);
+}
+
 TEST_F(ProcessEndTest, ATerminalsSignalsStayPendingInTheTeardownProcess) {
   const Parent parent;
   parent.SignalChild(SIGINT);
