@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library for directories that hosts share.
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "daemon/cold/backend_table.h"
 #include "daemon/cold/cold_backend.h"
 #include "daemon/cold/files/files_store.h"
 
 namespace kvtier {
 namespace {
-
-FilesStore* StoreOf(void* store) { return static_cast<FilesStore*>(store); }
-
-std::string Text(const kvt_cold_name& name) { return {name.data, name.bytes}; }
-
-std::vector<std::string> Texts(const kvt_cold_name* names, size_t count) {
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < count; ++i) texts.push_back(Text(names[i]));
-  return texts;
-}
 
 void* Open(const kvt_cold_config* config, kvt_cold_done done, void* context) {
   if (config->endpoint[0] != '/') return nullptr;
@@ -27,37 +16,7 @@ void* Open(const kvt_cold_config* config, kvt_cold_done done, void* context) {
       .release();
 }
 
-int Close(void* store) {
-  const std::unique_ptr<FilesStore> closed(StoreOf(store));
-  return closed->Stop() ? 1 : 0;
-}
-
-constexpr kvt_cold_backend kBackend = {
-    .abi = KVT_COLD_ABI,
-    .table_bytes = sizeof(kvt_cold_backend),
-    .open = Open,
-    .close = Close,
-    .exists =
-        [](void* store, uint64_t call, const kvt_cold_name* names, size_t count, int each,
-           int64_t timeout_ms) {
-          StoreOf(store)->Exists(call, Texts(names, count), each == 1, timeout_ms);
-        },
-    .get =
-        [](void* store, uint64_t call, kvt_cold_name name, void* into, uint64_t bytes,
-           int64_t timeout_ms) { StoreOf(store)->Get(call, Text(name), into, bytes, timeout_ms); },
-    .put =
-        [](void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
-           int64_t ttl_s, int64_t timeout_ms) {
-          StoreOf(store)->Put(call, Text(name), data, bytes, ttl_s, timeout_ms);
-        },
-    .remove =
-        [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
-           int64_t timeout_ms) { StoreOf(store)->Remove(call, Texts(names, count), timeout_ms); },
-    .remove_some =
-        [](void* store, uint64_t call, kvt_cold_name prefix, uint64_t cursor, int64_t timeout_ms) {
-          StoreOf(store)->RemoveSome(call, Text(prefix), cursor, timeout_ms);
-        },
-};
+constexpr kvt_cold_backend kBackend = BackendTable<FilesStore>::With(Open);
 
 }  // namespace
 }  // namespace kvtier

@@ -6,11 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "daemon/cold/backend_table.h"
 #include "daemon/cold/cold_backend.h"
 #include "daemon/cold/resp/resp_connection.h"
 #include "daemon/cold/resp/resp_lane.h"
@@ -34,17 +34,19 @@ class RespStore {
       : done_(done), context_(context), questions_(endpoint), reads_(endpoint), writes_(endpoint) {}
 
   // All three at once, since each may need a second to end.
-  void Interrupt() {
+  [[nodiscard]] bool Stop() {
     questions_.Interrupt();
     reads_.Interrupt();
     writes_.Interrupt();
+    return true;
   }
 
-  void Exists(uint64_t number, const kvt_cold_name* names, size_t count, int64_t timeout_ms) {
+  void Exists(uint64_t number, const std::vector<std::string>& names, bool /*each*/,
+              int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
-    outcome->data.resize(count);
+    outcome->data.resize(names.size());
     RespCall call = Begin(number, timeout_ms, outcome);
-    for (size_t i = 0; i < count; ++i) AddCommand(&call, {"EXISTS", Text(names[i])});
+    for (const std::string& name : names) AddCommand(&call, {"EXISTS", name});
     call.answered = [outcome](size_t position, const RespReply& reply) {
       if (reply.kind != RespReply::Kind::kInteger) outcome->status = KVT_COLD_REFUSED;
       outcome->data[position] = reply.integer == 1 ? 1 : 0;
@@ -54,10 +56,11 @@ class RespStore {
 
   // A range, so that an object of another size is not read whole. An object that is not there has
   // an empty one.
-  void Get(uint64_t number, kvt_cold_name name, void* into, uint64_t bytes, int64_t timeout_ms) {
+  void Get(uint64_t number, const std::string& name, void* into, uint64_t bytes,
+           int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     RespCall call = Begin(number, timeout_ms, outcome);
-    AddCommand(&call, {"GETRANGE", Text(name), "0", std::to_string(bytes)});
+    AddCommand(&call, {"GETRANGE", name, "0", std::to_string(bytes)});
     call.into = {static_cast<std::byte*>(into), bytes + 1};
     call.answered = [outcome](size_t, const RespReply& reply) {
       outcome->bytes = reply.bytes;
@@ -70,22 +73,22 @@ class RespStore {
     reads_.Add(std::move(call));
   }
 
-  void Put(uint64_t number, kvt_cold_name name, std::string_view payload, int64_t ttl_s,
+  void Put(uint64_t number, const std::string& name, const void* data, size_t bytes, int64_t ttl_s,
            int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     RespCall call = Begin(number, timeout_ms, outcome);
-    AddCommand(&call, {"SET", Text(name), "", "EX", std::to_string(ttl_s)});
-    call.payload = payload;
+    AddCommand(&call, {"SET", name, "", "EX", std::to_string(ttl_s)});
+    call.payload = {static_cast<const char*>(data), bytes};
     call.answered = [outcome](size_t, const RespReply& reply) {
       if (reply.kind != RespReply::Kind::kText) outcome->status = KVT_COLD_REFUSED;
     };
     writes_.Add(std::move(call));
   }
 
-  void Remove(uint64_t number, const kvt_cold_name* names, size_t count, int64_t timeout_ms) {
+  void Remove(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     RespCall call = Begin(number, timeout_ms, outcome);
-    for (size_t i = 0; i < count; ++i) AddCommand(&call, {"UNLINK", Text(names[i])});
+    for (const std::string& name : names) AddCommand(&call, {"UNLINK", name});
     call.answered = [outcome](size_t, const RespReply& reply) {
       if (reply.kind != RespReply::Kind::kInteger) outcome->status = KVT_COLD_REFUSED;
     };
@@ -93,12 +96,12 @@ class RespStore {
   }
 
   // Two calls: the names that the server lists next, and their deletion.
-  void RemoveSome(uint64_t number, kvt_cold_name prefix, uint64_t cursor, int64_t timeout_ms) {
+  void RemoveSome(uint64_t number, const std::string& prefix, uint64_t cursor, int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     const auto names = std::make_shared<std::vector<std::string>>();
     RespCall call = Begin(number, timeout_ms, outcome);
-    AddCommand(&call, {"SCAN", std::to_string(cursor), "MATCH", Text(prefix) + '*', "COUNT",
-                       kListedAtOnce});
+    AddCommand(&call,
+               {"SCAN", std::to_string(cursor), "MATCH", prefix + '*', "COUNT", kListedAtOnce});
     call.answered = [outcome, names](size_t, const RespReply& reply) {
       if (reply.kind != RespReply::Kind::kList || !SetCursor(reply.texts, outcome.get())) {
         outcome->status = KVT_COLD_REFUSED;
@@ -131,9 +134,6 @@ class RespStore {
     outcome->data.assign(reinterpret_cast<const char*>(&cursor), sizeof(cursor));
     return true;
   }
-  [[nodiscard]] static std::string Text(const kvt_cold_name& name) {
-    return {name.data, name.bytes};
-  }
   static void AddCommand(RespCall* call, std::vector<std::string> words) {
     call->lengths.push_back(words.size());
     for (std::string& word : words) call->words.push_back(std::move(word));
@@ -159,8 +159,6 @@ class RespStore {
   RespLane writes_;
 };
 
-RespStore* StoreOf(void* store) { return static_cast<RespStore*>(store); }
-
 void* Open(const kvt_cold_config* config, kvt_cold_done done, void* context) {
   std::optional<RespEndpoint> endpoint = RespEndpoint::Parse(config->endpoint);
   if (!endpoint) return nullptr;
@@ -169,34 +167,7 @@ void* Open(const kvt_cold_config* config, kvt_cold_done done, void* context) {
   return std::make_unique<RespStore>(*endpoint, done, context).release();
 }
 
-int Close(void* store) {
-  const std::unique_ptr<RespStore> closed(StoreOf(store));
-  closed->Interrupt();
-  return 1;
-}
-
-constexpr kvt_cold_backend kBackend = {
-    .abi = KVT_COLD_ABI,
-    .table_bytes = sizeof(kvt_cold_backend),
-    .open = Open,
-    .close = Close,
-    .exists = [](void* store, uint64_t call, const kvt_cold_name* names, size_t count, int /*each*/,
-                 int64_t timeout_ms) { StoreOf(store)->Exists(call, names, count, timeout_ms); },
-    .get = [](void* store, uint64_t call, kvt_cold_name name, void* into, uint64_t bytes,
-              int64_t timeout_ms) { StoreOf(store)->Get(call, name, into, bytes, timeout_ms); },
-    .put =
-        [](void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
-           int64_t ttl_s, int64_t timeout_ms) {
-          StoreOf(store)->Put(call, name, {static_cast<const char*>(data), bytes}, ttl_s,
-                              timeout_ms);
-        },
-    .remove = [](void* store, uint64_t call, const kvt_cold_name* names, size_t count,
-                 int64_t timeout_ms) { StoreOf(store)->Remove(call, names, count, timeout_ms); },
-    .remove_some =
-        [](void* store, uint64_t call, kvt_cold_name prefix, uint64_t cursor, int64_t timeout_ms) {
-          StoreOf(store)->RemoveSome(call, prefix, cursor, timeout_ms);
-        },
-};
+constexpr kvt_cold_backend kBackend = BackendTable<RespStore>::With(Open);
 
 }  // namespace
 }  // namespace kvtier

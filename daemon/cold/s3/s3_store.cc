@@ -46,10 +46,11 @@ S3Store::S3Store(S3Endpoint endpoint, std::string credentials_file, kvt_cold_don
       reads_(&endpoint_, &credentials_, kReadsAtOnce),
       writes_(&endpoint_, &credentials_, kWritesAtOnce) {}
 
-void S3Store::Interrupt() {
+bool S3Store::Stop() {
   questions_.Interrupt();
   reads_.Interrupt();
   writes_.Interrupt();
+  return true;
 }
 
 S3Call S3Store::CallFor(S3Verb verb, const std::string& name, int64_t timeout_ms) const {
@@ -97,7 +98,7 @@ void S3Store::Get(uint64_t number, const std::string& name, void* into, uint64_t
 }
 
 void S3Store::Put(uint64_t number, const std::string& name, const void* data, size_t bytes,
-                  int64_t timeout_ms) {
+                  int64_t /*ttl_s*/, int64_t timeout_ms) {
   S3Call call = CallFor(S3Verb::kPut, name, timeout_ms);
   call.payload = {static_cast<const std::byte*>(data), bytes};
   call.ended = TellerOf(number);

@@ -27,11 +27,11 @@ class S3Store {
   void Get(uint64_t number, const std::string& name, void* into, uint64_t bytes,
            int64_t timeout_ms);
   void Put(uint64_t number, const std::string& name, const void* data, size_t bytes,
-           int64_t timeout_ms);
+           int64_t /*ttl_s*/, int64_t timeout_ms);
   void Remove(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms);
   void RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms);
-  // All lanes at once, before each is waited for.
-  void Interrupt();
+  // As `close` of the table: all lanes at once, before each is waited for.
+  [[nodiscard]] bool Stop();
 
  private:
   struct Asked;
