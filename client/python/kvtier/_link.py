@@ -10,13 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, TypeVar
 
 from .connection import Connection, connect
 from .errors import KvtierError, TimedOutError, UnavailableError
+from .regions import Region
 
 Result = TypeVar("Result")
 
@@ -36,42 +34,6 @@ class LinkState(enum.Enum):
     READY = 1
     DOWN = 2
     CLOSED = 3
-
-
-class Region(Protocol):
-    """The part of kvtier.Region that the link and its user need, and that tests replace."""
-
-    def store_many(
-        self,
-        blocks: Any,
-        hashes: Any,
-        parents: Any,
-        tokens: Any,
-        depths: Any,
-        retention: Any,
-        *,
-        compare: Any = None,
-    ) -> int: ...
-
-    def load_many(self, blocks: Any, hashes: Any) -> int: ...
-
-    def poll(self) -> Sequence[Any]: ...
-
-    def wait(self, transfer: int, timeout_ms: int | None = None) -> Any: ...
-
-    def lookup(self, hashes: Sequence[bytes]) -> npt.NDArray[np.uint8]: ...
-
-    def prefetch(self, hashes: Sequence[bytes], timeout_ms: int | None = None) -> int: ...
-
-    def wants_tokens(self) -> bool: ...
-
-    def give_tokens(self, hashes: Any, tokens: Any) -> None: ...
-
-    def daemon_ended(self) -> bool: ...
-
-    def is_connected(self) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 class Attachment:
