@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kStackBytes = 64 * kKiB;
 // Enough for the next daemon to open the GPU, which its driver would hold up meanwhile. A longer
-// time would keep this one's context, half a gigabyte of VRAM, from whoever looks after a second.
+// time would keep this one's context, half a gigabyte of VRAM, although the process seems gone.
 constexpr int kLingerMs = 500;
 constexpr size_t kMostSpared = 1024;
 constexpr size_t kMostRings = 64;
