@@ -192,8 +192,6 @@ class Cache {
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
   // The identity of every NamespaceId, from 0 on. Numbers that are free have no size of blocks.
   [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
-  // How many numbers are not free.
-  [[nodiscard]] size_t NamespaceCount() const;
   // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of
   // the directory and reporting `max_blocks` at most; so that a walk over millions can be cut into
   // steps. A block that is cached from the first step to the last is reported exactly once.
@@ -209,6 +207,7 @@ class Cache {
   struct ReplaySize {
     uint64_t rows = 0;
     uint64_t steps = 0;
+    uint64_t namespaces = 0;  // numbers that are not free
   };
   [[nodiscard]] ReplaySize SizeOfReplay(uint32_t max_rows) const;
   // Nothing if the block is not cached.
@@ -258,15 +257,12 @@ class Cache {
   // to the cold store.
   // Work under way ends; then the cache is idle, whatever still waits.
   void StopDraining();
-  // Nothing is written to disk any more, because it would not last; blocks there are served.
-  void StopDiskWrites();
-  // The drive is gone: its blocks are misses from now on, and nothing is written to it. False if it
-  // is the last that serves, or was given up before.
-  bool FailDrive(uint32_t drive, const std::string& why);
+  // The drive's files are gone, so that nothing that is written there would last. If another
+  // serves, its blocks are misses from now on. If none does, or the index is gone (`with_index`),
+  // no disk is written to any more, and blocks there are served. Returns whether writing goes on.
+  bool LoseDrive(uint32_t drive, const std::string& why, bool with_index);
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
-  // True when all that an earlier daemon left in host memory has been looked at.
-  [[nodiscard]] bool AdoptionEnded() const;
 
   // Reads up to `max_blocks` blocks on disk back from disk, from `cursor` on (0 at first), and
   // checks header and payload without disturbing recency. A bad slot is quarantined as on any read.

@@ -528,10 +528,13 @@ void Cache::Tick() {
 
 void Cache::Drain(std::function<void()> done) { impl_->drains.Begin(std::move(done)); }
 
-void Cache::StopDiskWrites() { impl_->disk.StopWrites(); }
-
-bool Cache::FailDrive(uint32_t drive, const std::string& why) {
-  return impl_->disk.health().Fail(drive, why);
+// One that was given up before, because it failed, is often taken out later.
+bool Cache::LoseDrive(uint32_t drive, const std::string& why, bool with_index) {
+  DriveHealth& health = impl_->disk.health();
+  (void)health.Fail(drive, why);
+  const bool goes_on = !with_index && (health.failed() >> drive & 1) != 0;
+  if (!goes_on) impl_->disk.StopWrites();
+  return goes_on;
 }
 
 void Cache::StopDraining() { impl_->drains.Stop(); }
@@ -544,8 +547,6 @@ bool Cache::Idle() const {
          impl_->regions.in_flight() == 0 && impl_->canary.Idle() &&
          (impl_->drains.stopped() || impl_->up.prefetch.Idle()) && !impl_->state.pump_scheduled();
 }
-
-bool Cache::AdoptionEnded() const { return impl_->upkeep.adoption.Ended(); }
 
 void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done,
                        Verified of) {

@@ -138,8 +138,6 @@ const NamespaceIdentity& Cache::IdentityOf(NamespaceId id) const {
   return impl_->state.blocks.namespaces[id.value].identity;
 }
 
-size_t Cache::NamespaceCount() const { return impl_->state.blocks.namespaces.count(); }
-
 BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
                       const BlockFilter& filter) const {
   const Directory& directory = impl_->state.blocks.directory;
@@ -165,7 +163,9 @@ uint64_t Cache::ReplayEvents(uint64_t cursor, uint32_t max_rows, BlockEventSink*
 
 Cache::ReplaySize Cache::SizeOfReplay(uint32_t max_rows) const {
   const PresenceFeed& presence = impl_->state.presence;
-  return {.rows = presence.rows(), .steps = presence.ReplaySteps(max_rows)};
+  return {.rows = presence.rows(),
+          .steps = presence.ReplaySteps(max_rows),
+          .namespaces = impl_->state.blocks.namespaces.count()};
 }
 
 std::optional<BlockRecord> Cache::Inspect(const BlockKey& key) const {

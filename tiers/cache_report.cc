@@ -55,6 +55,19 @@ std::vector<TenantGauges> GaugesOf(const TenantTable& tenants, const SlabAllocat
   return all;
 }
 
+std::vector<DriveGauges> GaugesOf(const DiskGeometry& geometry, const DiskSlots& disk) {
+  std::vector<DriveGauges> all;
+  for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
+    const uint64_t slabs = geometry.drive_slabs[drive];
+    if (slabs == 0) continue;
+    all.push_back({.number = drive,
+                   .capacity_bytes = slabs * geometry.slab_bytes,
+                   .used_bytes = disk.allocator().used_bytes(drive),
+                   .failed = (disk.health().failed() >> drive & 1) != 0});
+  }
+  return all;
+}
+
 // Each tenant's; those that are not told apart follow as one.
 std::vector<TenantUsage> UsageOf(const CacheState& state) {
   std::vector<TenantUsage> all;
@@ -149,16 +162,10 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.write_budget_spent_bytes = state.write_budget.state().spent_bytes;
   gauges.infinite_missed_blocks = state.infinite_cache.misses();
   for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
-  for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
-    const uint64_t slabs = state.env.geometry.drive_slabs[drive];
-    if (slabs == 0) continue;
-    gauges.drives.push_back({.number = drive,
-                             .capacity_bytes = slabs * state.env.geometry.slab_bytes,
-                             .used_bytes = disk.allocator().used_bytes(drive),
-                             .failed = (disk.health().failed() >> drive & 1) != 0});
-  }
+  gauges.drives = GaugesOf(state.env.geometry, disk);
   gauges.disk_degraded = disk.degraded() || disk.health().failed() != 0;
   gauges.adoption_waiting = upkeep.adoption.waiting();
+  gauges.adoption_ended = upkeep.adoption.Ended();
   if (up.cold_lookup) {
     gauges.cold = {.enabled = true,
                    .available = state.env.cold->Available(),

@@ -129,10 +129,10 @@ void Daemon::MakeCache() {
   options.token_bytes = config_.events.token_bytes;
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
   cache_owner_->NameFiles(resources_.disk()->FileNames());
-  resources_.disk()->Watch(
-      resources_.executor(),
-      [this](uint32_t drive, const std::string& why) { return cache_->FailDrive(drive, why); },
-      [this] { cache_->StopDiskWrites(); });
+  resources_.disk()->Watch(resources_.executor(),
+                           [this](uint32_t drive, const std::string& why, bool with_index) {
+                             return cache_->LoseDrive(drive, why, with_index);
+                           });
 }
 
 // The configuration was checked against itself only. The disk may be smaller than configured, and

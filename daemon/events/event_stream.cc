@@ -117,7 +117,7 @@ bool EventStream::Work() {
 // Engines name their models when they connect, which is after the cache has met those of an earlier
 // daemon's disk. There may be thousands whose engines never come back.
 void EventStream::NameSpaces() {
-  if (cache_->NamespaceCount() != known_) FindNewSpaces();
+  if (cache_->SizeOfReplay(rows_per_step_).namespaces != known_) FindNewSpaces();
   if (nameless_.empty()) return;
   for (size_t left = std::min(nameless_.size(), kNamesPerStep); left > 0; --left) {
     const NamespaceId id = nameless_.front();
@@ -128,7 +128,7 @@ void EventStream::NameSpaces() {
 }
 
 void EventStream::FindNewSpaces() {
-  known_ = cache_->NamespaceCount();
+  known_ = cache_->SizeOfReplay(rows_per_step_).namespaces;
   const std::vector<NamespaceIdentity> identities = cache_->Namespaces();
   spaces_.resize(identities.size());
   for (uint32_t i = 0; i < identities.size(); ++i) {

@@ -329,27 +329,25 @@ std::vector<std::string> DiskTier::FileNames() const {
   return names;
 }
 
-void DiskTier::Watch(Executor* executor, FailDrive fail_drive, std::function<void()> stop_writes) {
+void DiskTier::Watch(Executor* executor, const LoseDrive& lose_drive) {
   for (const StartedDrive& drive : files_.drives) {
     std::vector<std::filesystem::path> paths = {drive.directory, drive.directory / kDiskFileName};
     if (drive.directory == index_.directory) paths.push_back(drive.directory / "index");
-    watches_.push_back(std::make_unique<DiskWatch>(
-        std::move(paths), &clock_, executor,
-        [this, drive, fail_drive, stop_writes](const std::filesystem::path& gone) {
-          OnGone(drive, gone, fail_drive, stop_writes);
-        }));
+    watches_.push_back(
+        std::make_unique<DiskWatch>(std::move(paths), &clock_, executor,
+                                    [this, drive, lose_drive](const std::filesystem::path& gone) {
+                                      OnGone(drive, gone, lose_drive);
+                                    }));
   }
 }
 
 // Without an index nothing can be written to any drive: what a start would find there is unknown.
 void DiskTier::OnGone(const StartedDrive& drive, const std::filesystem::path& gone,
-                      const FailDrive& fail_drive, const std::function<void()>& stop_writes) {
+                      const LoseDrive& lose_drive) {
   const std::string text = fmt::format("{} was deleted or replaced", gone.native());
   const auto of_drive = [&](const DriveFacts& facts) { return facts.number == drive.number; };
-  const auto facts = std::ranges::find_if(facts_.drives, of_drive);
-  const bool alone = fail_drive(drive.number, text);
-  if (alone) facts->why = text;
-  if (alone && drive.directory != index_.directory) return;
+  std::ranges::find_if(facts_.drives, of_drive)->why = text;
+  if (lose_drive(drive.number, text, drive.directory == index_.directory)) return;
   gone_ = true;
   facts_.degraded = true;
   const std::string end = fmt::format(
@@ -357,7 +355,6 @@ void DiskTier::OnGone(const StartedDrive& drive, const std::filesystem::path& go
       text);
   log_->Error("disk.gone", "{}", end);
   facts_.notes.push_back(end);
-  stop_writes();
 }
 
 IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {

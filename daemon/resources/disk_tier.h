@@ -75,10 +75,9 @@ class DiskTier {
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
   // From now on Tick looks whether directories and files are still there. When a drive's are not,
-  // later writes there end with the process: `fail_drive` may give it up alone, and returns whether
-  // it did. If not, or if the index is gone, `stop_writes` is called.
-  using FailDrive = std::function<bool(uint32_t drive, const std::string& why)>;
-  void Watch(Executor* executor, FailDrive fail_drive, std::function<void()> stop_writes);
+  // later writes there end with the process: `lose_drive` hears of it, see Cache::LoseDrive.
+  using LoseDrive = std::function<bool(uint32_t drive, const std::string& why, bool with_index)>;
+  void Watch(Executor* executor, const LoseDrive& lose_drive);
   // The names of the files, as incidents number them.
   [[nodiscard]] std::vector<std::string> FileNames() const;
   // Looks now: `done` gets the first path that is not there any more, if any.
@@ -108,7 +107,7 @@ class DiskTier {
   void Note(const std::string& note);
   void NoteDrives(const Config& config);
   void OnGone(const StartedDrive& drive, const std::filesystem::path& gone,
-              const FailDrive& fail_drive, const std::function<void()>& stop_writes);
+              const LoseDrive& lose_drive);
   void FindGoneFrom(size_t watch, std::function<void(std::optional<std::filesystem::path>)> done);
   void LogRebuild(const RebuiltIndex& rebuilt) const;
 

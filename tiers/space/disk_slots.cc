@@ -2,7 +2,6 @@
 #include "tiers/space/disk_slots.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
@@ -29,9 +28,10 @@ bool IsForSpace(DropReason reason) {
 DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
     : state_(*state),
       allocator_(state->options.slab_bytes, kSlabHeaderBytes, kMaxDrives),
-      health_(state, [this](uint32_t drive) { OnDriveFailed(drive); }),
+      health_(state, this),
       committer_(state, this),
       leaving_(&state->tenants, &allocator_),
+      room_(state, &allocator_, &leaving_),
       slab_headers_(&state->env),
       cold_(cold) {
   const DiskGeometry& geometry = state_.env.geometry;
@@ -69,17 +69,13 @@ bool DiskSlots::Adopt(EntryIndex index, const IndexRecord& record, uint32_t grou
   return true;
 }
 
-SlotClass DiskSlots::ClassOf(const Namespace& name_space) const {
-  return {name_space.slot_bytes, state_.tenants.GroupOf(Tier::kDisk, name_space.tenant)};
-}
-
 // Freed slots come back only when their deletion is durable, so space is made ahead of need, and a
 // write that finds none waits for the commit instead of evicting more.
 DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   if (degraded()) return Outcome::kFull;
   BlockEntry& entry = state_[index];
   const Namespace& name_space = state_.blocks.NamespaceOf(entry);
-  const SlotClass slots = ClassOf(name_space);
+  const SlotClass slots = room_.ClassOf(name_space);
   if (!state_.tenants.Fits(Tier::kDisk, name_space.tenant, slots.slot_bytes)) {
     KeepUnderCap(name_space.tenant, slots.slot_bytes);
     const bool leaving = leaving_.bytes(name_space.tenant) > 0 || !committer_.Idle();
@@ -102,41 +98,19 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   return Outcome::kReserved;
 }
 
-uint64_t DiskSlots::ComingSlots(const SlotClass& slots) const {
-  return allocator_.FreeSlots(slots) + leaving_.Of(slots) +
-         allocator_.closing_slabs() * allocator_.SlotsPerSlab(slots.slot_bytes);
-}
-
-// A tenant with slabs of its own keeps a share of these free, not of the whole tier.
-uint64_t DiskSlots::WantedSlots(const SlotClass& slots) const {
-  const uint64_t total = slots.group == 0 ? allocator_.TotalSlots(slots.slot_bytes)
-                                          : allocator_.GroupSlabs(slots.group) *
-                                                allocator_.SlotsPerSlab(slots.slot_bytes);
-  return static_cast<uint64_t>(
-      std::ceil(state_.options.disk_free_fraction * static_cast<double>(total)));
-}
-
 void DiskSlots::KeepFree(const Namespace& name_space) {
-  const SlotClass slots = ClassOf(name_space);
-  while (ComingSlots(slots) < WantedSlots(slots)) {
+  const SlotClass slots = room_.ClassOf(name_space);
+  while (room_.ComingSlots(slots) < room_.WantedSlots(slots)) {
     if (!EvictFor(name_space)) return;
   }
-}
-
-uint64_t DiskSlots::AllowedBytes(TenantId tenant, uint64_t bytes) const {
-  const uint64_t cap = state_.tenants.cap_bytes(Tier::kDisk, tenant);
-  if (cap == UINT64_MAX) return cap;
-  const auto share =
-      static_cast<uint64_t>(state_.options.disk_free_fraction * static_cast<double>(cap));
-  return cap - std::min(cap, std::max(bytes, share));
 }
 
 // Counts blocks that are leaving already as gone, or one block too many would be evicted for each
 // commit that is under way.
 void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
-  const uint64_t allowed = AllowedBytes(tenant, bytes);
+  const uint64_t allowed = room_.AllowedBytes(tenant, bytes);
   for (uint32_t evictions = state_.options.search_part_blocks; evictions > 0; --evictions) {
-    if (StayingBytes(tenant) <= allowed) return;
+    if (room_.StayingBytes(tenant) <= allowed) return;
     if (!EvictOwn(tenant)) return;
   }
 }
@@ -160,16 +134,6 @@ void DiskSlots::TrimToCaps() {
   }
 }
 
-uint64_t DiskSlots::SpareBytes(const SlotClass& slots) const {
-  const uint64_t coming = ComingSlots(slots);
-  return (coming - std::min(coming, WantedSlots(slots))) * slots.slot_bytes;
-}
-
-uint64_t DiskSlots::SpareBytes(TenantId tenant) const {
-  const uint64_t allowed = AllowedBytes(tenant, 0);
-  return allowed - std::min(allowed, StayingBytes(tenant));
-}
-
 // The order has blocks, too, whose writes have not ended. The case that another class takes a whole
 // slab of this one is not foreseen.
 void DiskSlots::ForEachLeavingSoon(uint64_t bytes,
@@ -186,8 +150,8 @@ void DiskSlots::ForEachLeavingSoon(uint64_t bytes,
     if (!entry.on_disk()) continue;
     const SlotClass slots = allocator_.ClassAt(entry.disk.offset);
     const TenantId tenant = state_.blocks.TenantOf(entry);
-    if (!for_class.contains(slots)) for_class[slots] = beyond(SpareBytes(slots));
-    if (!for_cap.contains(tenant.value)) for_cap[tenant.value] = beyond(SpareBytes(tenant));
+    if (!for_class.contains(slots)) for_class[slots] = beyond(room_.SpareBytes(slots));
+    if (!for_cap.contains(tenant.value)) for_cap[tenant.value] = beyond(room_.SpareBytes(tenant));
     uint64_t& of_class = for_class[slots];
     uint64_t& of_cap = for_cap[tenant.value];
     if (of_class == 0 && of_cap == 0) continue;
@@ -197,13 +161,8 @@ void DiskSlots::ForEachLeavingSoon(uint64_t bytes,
   }
 }
 
-bool DiskSlots::EvictableForOthers(TenantId tenant) const {
-  const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kDisk, tenant);
-  return reserved == 0 || allocator_.GroupSlabs(tenant.value) > reserved;
-}
-
 bool DiskSlots::EvictFor(const Namespace& name_space) {
-  SpaceRequest request{name_space.tenant, ClassOf(name_space)};
+  SpaceRequest request{name_space.tenant, room_.ClassOf(name_space)};
   const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kDisk, name_space.tenant);
   request.own = allocator_.GroupSlabs(request.slots.group) >= reserved;
   if (EvictFrom(request)) return true;
@@ -216,10 +175,10 @@ bool DiskSlots::EvictFor(const Namespace& name_space) {
 bool DiskSlots::EvictFrom(const SpaceRequest& request) {
   const EntryIndex unpinned =
       EndPinsBeyondShare(&state_, Tier::kDisk, allocator_, request.slots,
-                         [this](TenantId tenant) { return EvictableForOthers(tenant); });
+                         [this](TenantId tenant) { return room_.EvictableForOthers(tenant); });
   if (unpinned != kNoEntry && EvictSlab(state_[unpinned].disk, request)) return true;
   TenantRecency::Walk walk(state_.orders.disk, [&](TenantId tenant) {
-    return tenant == request.tenant ? request.own : EvictableForOthers(tenant);
+    return tenant == request.tenant ? request.own : room_.EvictableForOthers(tenant);
   });
   std::vector<uint64_t> tried_slabs;
   std::vector<EntryIndex> stuck;
@@ -258,7 +217,7 @@ bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   // A block that a restart found may lie in a slab that has become another tenant's.
   if (health_.Failed(location)) return false;
   const uint32_t group = allocator_.ClassAt(location.offset).group;
-  if (group != request.slots.group && !EvictableForOthers(TenantId(group))) return false;
+  if (group != request.slots.group && !room_.EvictableForOthers(TenantId(group))) return false;
   bool free_of_motion = true;
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(location.offset, [&](uint64_t, EntryIndex owner) {

@@ -3,13 +3,13 @@
 // the plain reads and writes of slots.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <utility>
 
 #include "tiers/memory/slab_allocator.h"
+#include "tiers/space/disk_room.h"
 #include "tiers/space/drive_health.h"
 #include "tiers/space/index_committer.h"
 #include "tiers/space/leaving_slots.h"
@@ -21,7 +21,7 @@ namespace kvtier {
 class ColdChoice;
 
 // Event loop only.
-class DiskSlots final : private SlotOwner {
+class DiskSlots final : private SlotOwner, private DriveOwner {
  public:
   // Both are borrowed; `cold` is null without a cold store.
   DiskSlots(CacheState* state, ColdChoice* cold);
@@ -69,10 +69,6 @@ class DiskSlots final : private SlotOwner {
     return stopped_ || write_pause_until_ms_ > 0 || committer_.failed();
   }
   void StopWrites() { stopped_ = true; }
-  // Drives of the set that are away, or were given up.
-  [[nodiscard]] uint32_t DrivesMissing() const {
-    return static_cast<uint32_t>(std::popcount(state_.env.drives_away | health_.failed()));
-  }
   [[nodiscard]] DriveHealth& health() { return health_; }
   [[nodiscard]] const DriveHealth& health() const { return health_; }
   // The bytes of the tenant whose deletion is not durable yet.
@@ -98,27 +94,12 @@ class DiskSlots final : private SlotOwner {
     bool own = true;  // the tenant's own blocks may go, too
   };
 
-  [[nodiscard]] SlotClass ClassOf(const Namespace& name_space) const;
-  // Whether the tenant's blocks may be evicted for others.
-  [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
-  // Slots of the class that are free or being freed, and as many as are wanted.
-  [[nodiscard]] uint64_t ComingSlots(const SlotClass& slots) const;
-  [[nodiscard]] uint64_t WantedSlots(const SlotClass& slots) const;
   // Evicts until the wanted share of slots of this class is free or being freed.
   void KeepFree(const Namespace& name_space);
   [[nodiscard]] bool EvictFor(const Namespace& name_space);
   [[nodiscard]] bool EvictFrom(const SpaceRequest& request);
   // REQUIRES: the slab has no pinned blocks.
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
-  // The bytes that may come before blocks of the class are evicted, or the tenant's for its cap.
-  [[nodiscard]] uint64_t SpareBytes(const SlotClass& slots) const;
-  [[nodiscard]] uint64_t SpareBytes(TenantId tenant) const;
-  // The bytes that the tenant may have of its cap, so that the wanted share of it and `bytes` stay
-  // free; and the bytes that it will have.
-  [[nodiscard]] uint64_t AllowedBytes(TenantId tenant, uint64_t bytes) const;
-  [[nodiscard]] uint64_t StayingBytes(TenantId tenant) const {
-    return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_.bytes(tenant);
-  }
   // Evicts the tenant's own blocks until the rest leaves the wanted share of its cap, and at least
   // `bytes`. At most `limit` blocks.
   void KeepUnderCap(TenantId tenant, uint64_t bytes);
@@ -127,7 +108,7 @@ class DiskSlots final : private SlotOwner {
   void KeepSlot(DiskLocation location) override;
   void OnCommitted(const Status& status) override;
   void Sync(std::function<void(const Status&)> done) override { health_.Sync(std::move(done)); }
-  void OnDriveFailed(uint32_t drive);
+  void OnDriveFailed(uint32_t drive) override;
   // Says, the first time, that nothing is written any more.
   void ReportPause(const Status& refused);
   // The required header of the slab in which the entry has its slot.
@@ -141,6 +122,7 @@ class DiskSlots final : private SlotOwner {
   uint64_t blocks_ = 0;  // entries that are on disk
   uint32_t next_generation_ = 1;
   LeavingSlots leaving_;
+  DiskRoom room_;
   SlabHeaders slab_headers_;
   int64_t write_pause_until_ms_ = 0;
   bool stopped_ = false;

@@ -3,9 +3,10 @@
 
 #include <bit>
 #include <cstddef>
-#include <memory>
 #include <utility>
 #include <vector>
+
+#include "tiers/storage/sync_files.h"
 
 namespace kvtier {
 
@@ -25,36 +26,35 @@ void DriveHealth::Note(uint32_t drive, const Status& status) {
 bool DriveHealth::Fail(uint32_t drive, const std::string& why) {
   const uint32_t bit = uint32_t{1} << drive;
   const uint32_t serving = state_.env.geometry.drives_mask() & ~failed_;
-  if ((serving & bit) == 0 || std::popcount(serving) == 1) return false;
+  if ((serving & bit) == 0 || std::has_single_bit(serving)) return false;
   failed_ |= bit;
   state_.incidents.ReportDrive(state_.env.geometry.FileOfDrive(drive), why);
-  on_failed_(drive);
+  owner_.OnDriveFailed(drive);
   return true;
 }
 
 void DriveHealth::Sync(std::function<void(const Status&)> done) {
-  struct Syncs {
-    size_t left = 0;
-    Status status;
-    std::function<void(const Status&)> done;
-  };
-  const auto syncs = std::make_shared<Syncs>();
-  syncs->done = std::move(done);
-  std::vector<uint32_t> files;
+  std::vector<uint32_t> drives;
+  std::vector<BlockFile*> files;
   for (uint32_t file = 0; file < state_.env.files.size(); ++file) {
     const uint32_t drive = state_.env.geometry.DriveOfFile(file);
-    if ((failed_ >> drive & 1) == 0) files.push_back(file);
+    if ((failed_ >> drive & 1) != 0) continue;
+    drives.push_back(drive);
+    files.push_back(state_.env.files[file]);
   }
-  syncs->left = files.size();
-  for (const uint32_t file : files) {
-    state_.env.files[file]->Sync([this, syncs, file](const Status& status) {
-      const uint32_t drive = state_.env.geometry.DriveOfFile(file);
-      const bool given_up = !status && status.error().code == ErrorCode::kIoError &&
-                            ((failed_ >> drive & 1) != 0 || Fail(drive, status.error().ToString()));
-      if (!status && !given_up && syncs->status) syncs->status = status;
-      if (--syncs->left == 0) syncs->done(syncs->status);
-    });
-  }
+  SyncFiles(files, [this, drives, done = std::move(done)](const std::vector<Status>& said) {
+    Status first;
+    for (size_t i = 0; i < drives.size(); ++i) {
+      if (!Counts(drives[i], said[i]) || !first) continue;
+      first = said[i];
+    }
+    done(first);
+  });
+}
+
+bool DriveHealth::Counts(uint32_t drive, const Status& synced) {
+  if (synced || synced.error().code != ErrorCode::kIoError) return true;
+  return (failed_ >> drive & 1) == 0 && !Fail(drive, synced.error().ToString());
 }
 
 }  // namespace kvtier

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -14,15 +15,23 @@
 
 namespace kvtier {
 
+// Hears which drives are given up. Event loop only; DiskSlots implements it.
+class DriveOwner {
+ public:
+  virtual void OnDriveFailed(uint32_t drive) = 0;
+
+ protected:
+  ~DriveOwner() = default;
+};
+
 // Event loop only. No callback comes after the files have been destroyed.
 class DriveHealth {
  public:
   // So many requests in a row that a drive has refused, none taken between, are enough.
   static constexpr uint32_t kMostRefusals = 4;
 
-  // `state` is borrowed. `on_failed` is called for each drive that is given up.
-  DriveHealth(CacheState* state, std::function<void(uint32_t drive)> on_failed)
-      : state_(*state), on_failed_(std::move(on_failed)) {}
+  // Both are borrowed. `owner` hears of each drive that is given up.
+  DriveHealth(CacheState* state, DriveOwner* owner) : state_(*state), owner_(*owner) {}
 
   // A read or write of the drive has ended so.
   void Note(uint32_t drive, const Status& status);
@@ -34,13 +43,20 @@ class DriveHealth {
 
   // Bit by number.
   [[nodiscard]] uint32_t failed() const { return failed_; }
+  // Drives of the set that are away, or were given up.
+  [[nodiscard]] uint32_t CountMissing() const {
+    return static_cast<uint32_t>(std::popcount(state_.env.drives_away | failed_));
+  }
   [[nodiscard]] bool Failed(DiskLocation location) const {
     return failed_ != 0 && (failed_ >> state_.env.geometry.DriveOf(location) & 1) != 0;
   }
 
  private:
+  // Whether the answer to a sync says something of all writes: not if the drive alone is given up.
+  [[nodiscard]] bool Counts(uint32_t drive, const Status& synced);
+
   CacheState& state_;
-  const std::function<void(uint32_t)> on_failed_;
+  DriveOwner& owner_;
   uint32_t failed_ = 0;
   std::array<uint32_t, kMaxDrives> refusals_{};  // in a row
 };

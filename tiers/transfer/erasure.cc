@@ -205,7 +205,7 @@ void Erasure::Answer() {
   jobs_.pop_front();
   state_.erasing.scopes.erase(state_.erasing.scopes.begin());
   job.report.moving = moving_;
-  if (job.status && state_.has_disk() && disk_.DrivesMissing() > 0) {
+  if (job.status && state_.has_disk() && disk_.health().CountMissing() > 0) {
     job.status = MakeError(ErrorCode::kUnavailable, "drive_away",
                            "blocks on a drive that is away or has failed stay there until a start "
                            "that has it; erase again then");

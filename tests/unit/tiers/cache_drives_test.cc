@@ -142,13 +142,32 @@ TEST_F(CacheDrivesTest, ADriveThatIsGoneIsGivenUpAtOnce) {
   Put(Sequence(1, 12));
   DrainAndRestart();
   const Hashes gone = On(1, Sequence(1, 12));
-  EXPECT_TRUE(cache_->FailDrive(1, "deleted"));
-  EXPECT_FALSE(cache_->FailDrive(1, "deleted"));
+  EXPECT_TRUE(cache_->LoseDrive(1, "deleted", false));
   Settle();
   ExpectOnDisk(gone, false);
   EXPECT_EQ(Drops(Tier::kDisk, DropReason::kDriveLost), gone.size());
   ASSERT_FALSE(machine_->owner.incidents.empty());
   EXPECT_EQ(machine_->owner.incidents.back().kind, IncidentKind::kDriveFailed);
+}
+
+// An operator takes out a drive that has failed, in order to replace it.
+TEST_F(CacheDrivesTest, TheOthersAreWrittenToAfterADriveThatHadFailedIsGone) {
+  StartWithTwo();
+  Put(Sequence(1, 12));
+  DrainAndRestart();
+  EXPECT_TRUE(cache_->LoseDrive(1, "it failed", false));
+  EXPECT_TRUE(cache_->LoseDrive(1, "deleted", false));
+  Put(Sequence(2, 6));
+  Drain();
+  ExpectOnDisk(Sequence(2, 6), true);
+}
+
+TEST_F(CacheDrivesTest, NothingIsWrittenAfterTheIndexIsGone) {
+  StartWithTwo();
+  EXPECT_FALSE(cache_->LoseDrive(0, "deleted", true));
+  Put(Sequence(1, 6));
+  Drain();
+  ExpectOnDisk(Sequence(1, 6), false);
 }
 
 // A slot that is being freed there counts no more for those who wait for one.
@@ -159,7 +178,7 @@ TEST_F(CacheDrivesTest, NoBlockWaitsForASlotThatWasBeingFreedOnADriveThatFailed)
   for (const BlockHash& hash : Sequence(1, 12)) {
     cache_->Evict({pool_.namespace_id, hash}, Tier::kDisk);
   }
-  ASSERT_TRUE(cache_->FailDrive(0, "deleted"));
+  ASSERT_TRUE(cache_->LoseDrive(0, "deleted", false));
   Settle();
   for (uint64_t stream = 2; stream < 6; ++stream) Put(Sequence(stream, 8));
   Drain();
@@ -169,8 +188,8 @@ TEST_F(CacheDrivesTest, NoBlockWaitsForASlotThatWasBeingFreedOnADriveThatFailed)
 
 TEST_F(CacheDrivesTest, TheLastDriveIsNeverGivenUp) {
   StartWithTwo();
-  ASSERT_TRUE(cache_->FailDrive(0, "deleted"));
-  EXPECT_FALSE(cache_->FailDrive(1, "deleted"));
+  ASSERT_TRUE(cache_->LoseDrive(0, "deleted", false));
+  EXPECT_FALSE(cache_->LoseDrive(1, "deleted", false));
 }
 
 TEST_F(CacheDrivesTest, FullDrivesEvictNoMoreThanIsNeededAfterOneWasGivenUp) {
@@ -179,7 +198,7 @@ TEST_F(CacheDrivesTest, FullDrivesEvictNoMoreThanIsNeededAfterOneWasGivenUp) {
     Put(Sequence(stream, 8));
     Drain();
   }
-  ASSERT_TRUE(cache_->FailDrive(0, "deleted"));
+  ASSERT_TRUE(cache_->LoseDrive(0, "deleted", false));
   Settle();
   for (uint64_t stream = 7; stream <= 12; ++stream) {
     Put(Sequence(stream, 8));

@@ -382,7 +382,7 @@ TEST_F(CacheNamespacesTest, AnEngineGoesThroughTenThousandEpochs) {
   }
   Drain();
   RestartWithRoom();
-  EXPECT_LE(cache_->NamespaceCount(), setup_.disk_slots) << "only those that have blocks";
+  EXPECT_LE(cache_->SizeOfReplay(1).namespaces, setup_.disk_slots) << "only those that have blocks";
   // This one has the number of an epoch that has none.
   (void)UsePool(Epoch(model, kEpochs), 2 * kBlockBytes);
   EXPECT_LT(cache_->FindNamespace(Epoch(model, kEpochs))->value, kEpochs);
