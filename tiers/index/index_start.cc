@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/enum_names.h"
 #include "tiers/index/encrypted_index.h"
 #include "tiers/index/process_lack.h"
 #include "tiers/storage/parallel_reader.h"
@@ -109,6 +110,17 @@ class Collector final : public HeaderVisitor {
   std::map<std::tuple<std::string, ModelFingerprint, uint64_t>, NamespaceId> namespace_ids_;
 };
 
+constexpr EnumNames<RebuildReject, kRebuildRejectCount> kRebuildRejectNames({
+    {RebuildReject::kUnreadable, "unreadable"},
+    {RebuildReject::kDamaged, "damaged"},
+    {RebuildReject::kMisplaced, "misplaced"},
+    {RebuildReject::kMisfit, "misfit"},
+    {RebuildReject::kExpired, "expired"},
+    {RebuildReject::kMemoryClass, "memory_class"},
+    {RebuildReject::kDuplicate, "duplicate"},
+    {RebuildReject::kErased, "erased"},
+});
+
 }  // namespace
 
 bool IsExpired(const SlotHeader& header, const RebuildOptions& options) {
@@ -124,27 +136,7 @@ bool IsExpired(const SlotHeader& header, const RebuildOptions& options) {
   return max_age_ms > 0 && age_ms(header.created_s) > max_age_ms;
 }
 
-std::string_view RebuildRejectName(RebuildReject reject) {
-  switch (reject) {
-    case RebuildReject::kUnreadable:
-      return "unreadable";
-    case RebuildReject::kDamaged:
-      return "damaged";
-    case RebuildReject::kMisplaced:
-      return "misplaced";
-    case RebuildReject::kMisfit:
-      return "misfit";
-    case RebuildReject::kExpired:
-      return "expired";
-    case RebuildReject::kMemoryClass:
-      return "memory_class";
-    case RebuildReject::kDuplicate:
-      return "duplicate";
-    case RebuildReject::kErased:
-      return "erased";
-  }
-  return "unknown";
-}
+std::string_view RebuildRejectName(RebuildReject reject) { return kRebuildRejectNames.Of(reject); }
 
 namespace {
 

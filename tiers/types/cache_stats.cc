@@ -1,164 +1,103 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/types/cache_stats.h"
 
+#include "base/enum_names.h"
+
 namespace kvtier {
+namespace {
 
-std::string_view CopyLaneName(CopyLane lane) {
-  switch (lane) {
-    case CopyLane::kPoolToHost:
-      return "pool_to_host";
-    case CopyLane::kHostToPool:
-      return "host_to_pool";
-    case CopyLane::kHostToDisk:
-      return "host_to_disk";
-    case CopyLane::kDiskToHost:
-      return "disk_to_host";
-  }
-  return "invalid";
-}
+constexpr EnumNames<CopyLane, kCopyLaneCount> kCopyLaneNames({
+    {CopyLane::kPoolToHost, "pool_to_host"},
+    {CopyLane::kHostToPool, "host_to_pool"},
+    {CopyLane::kHostToDisk, "host_to_disk"},
+    {CopyLane::kDiskToHost, "disk_to_host"},
+});
 
-std::string_view ColdAnswerName(ColdAnswer answer) {
-  switch (answer) {
-    case ColdAnswer::kFound:
-      return "found";
-    case ColdAnswer::kAbsent:
-      return "absent";
-    case ColdAnswer::kLate:
-      return "late";
-    case ColdAnswer::kFailed:
-      return "failed";
-    case ColdAnswer::kSkipped:
-      return "skipped";
-  }
-  return "invalid";
-}
+constexpr EnumNames<ColdAnswer, kColdAnswerCount> kColdAnswerNames({
+    {ColdAnswer::kFound, "found"},
+    {ColdAnswer::kAbsent, "absent"},
+    {ColdAnswer::kLate, "late"},
+    {ColdAnswer::kFailed, "failed"},
+    {ColdAnswer::kSkipped, "skipped"},
+});
 
-std::string_view ColdLossName(ColdLoss loss) {
-  switch (loss) {
-    case ColdLoss::kBudget:
-      return "budget";
-    case ColdLoss::kAway:
-      return "away";
-    case ColdLoss::kEarly:
-      return "early";
-    case ColdLoss::kFailed:
-      return "failed";
-  }
-  return "invalid";
-}
+constexpr EnumNames<ColdLoss, kColdLossCount> kColdLossNames({
+    {ColdLoss::kBudget, "budget"},
+    {ColdLoss::kAway, "away"},
+    {ColdLoss::kEarly, "early"},
+    {ColdLoss::kFailed, "failed"},
+});
 
-std::string_view AdoptionDropName(AdoptionDrop reason) {
-  switch (reason) {
-    case AdoptionDrop::kCorrupt:
-      return "corrupt";
-    case AdoptionDrop::kUnfinished:
-      return "unfinished";
-    case AdoptionDrop::kMisplaced:
-      return "misplaced";
-    case AdoptionDrop::kExpired:
-      return "expired";
-    case AdoptionDrop::kDuplicate:
-      return "duplicate";
-    case AdoptionDrop::kTenantCap:
-      return "tenant_cap";
-    case AdoptionDrop::kEvictedByHand:
-      return "evicted_by_hand";
-  }
-  return "invalid";
-}
+constexpr EnumNames<AdoptionDrop, kAdoptionDropCount> kAdoptionDropNames({
+    {AdoptionDrop::kCorrupt, "corrupt"},
+    {AdoptionDrop::kUnfinished, "unfinished"},
+    {AdoptionDrop::kMisplaced, "misplaced"},
+    {AdoptionDrop::kExpired, "expired"},
+    {AdoptionDrop::kDuplicate, "duplicate"},
+    {AdoptionDrop::kTenantCap, "tenant_cap"},
+    {AdoptionDrop::kEvictedByHand, "evicted_by_hand"},
+});
 
-std::string_view PinOutcomeName(PinOutcome outcome) {
-  switch (outcome) {
-    case PinOutcome::kGranted:
-      return "granted";
-    case PinOutcome::kRefused:
-      return "refused";
-    case PinOutcome::kEndedForSpace:
-      return "ended_for_space";
-  }
-  return "unknown";
-}
+constexpr EnumNames<PinOutcome, kPinOutcomeCount> kPinOutcomeNames({
+    {PinOutcome::kGranted, "granted"},
+    {PinOutcome::kRefused, "refused"},
+    {PinOutcome::kEndedForSpace, "ended_for_space"},
+});
 
+constexpr EnumNames<CanaryOutcome, kCanaryOutcomeCount> kCanaryOutcomeNames({
+    {CanaryOutcome::kEqual, "equal"},
+    {CanaryOutcome::kNoise, "noise"},
+    {CanaryOutcome::kDifferent, "different"},
+    {CanaryOutcome::kAbsent, "absent"},
+});
+
+constexpr EnumNames<ReturnOutcome, kReturnOutcomeCount> kReturnOutcomeNames({
+    {ReturnOutcome::kComplete, "complete"},
+    {ReturnOutcome::kShort, "short"},
+    {ReturnOutcome::kCancelled, "cancelled"},
+    {ReturnOutcome::kForgotten, "forgotten"},
+});
+
+constexpr EnumNames<DropReason, kDropReasonCount> kDropReasonNames({
+    {DropReason::kCleanCopyBelow, "clean_copy_below"},
+    {DropReason::kLru, "lru"},
+    {DropReason::kMemoryClass, "memory_class"},
+    {DropReason::kExpired, "expired"},
+    {DropReason::kPoolPressure, "pool_pressure"},
+    {DropReason::kHostFull, "host_full"},
+    {DropReason::kDiskFull, "disk_full"},
+    {DropReason::kWriteBudget, "write_budget"},
+    {DropReason::kWriteError, "write_error"},
+    {DropReason::kCopyFailed, "copy_failed"},
+    {DropReason::kClientWroteCommitted, "client_wrote_committed"},
+    {DropReason::kReadError, "read_error"},
+    {DropReason::kCorrupt, "corrupt"},
+    {DropReason::kStaleIndex, "stale_index"},
+    {DropReason::kSlabReclaimed, "slab_reclaimed"},
+    {DropReason::kDriveLost, "drive_lost"},
+    {DropReason::kCopyAbove, "copy_above"},
+    {DropReason::kEvictedByHand, "evicted_by_hand"},
+    {DropReason::kTenantCap, "tenant_cap"},
+    {DropReason::kOnOtherDevice, "on_other_device"},
+    {DropReason::kParentLost, "parent_lost"},
+    {DropReason::kHeldTooLong, "held_too_long"},
+    {DropReason::kErased, "erased"},
+    {DropReason::kCompared, "compared"},
+});
+
+}  // namespace
+
+std::string_view CopyLaneName(CopyLane lane) { return kCopyLaneNames.Of(lane); }
+std::string_view ColdAnswerName(ColdAnswer answer) { return kColdAnswerNames.Of(answer); }
+std::string_view ColdLossName(ColdLoss loss) { return kColdLossNames.Of(loss); }
+std::string_view AdoptionDropName(AdoptionDrop reason) { return kAdoptionDropNames.Of(reason); }
+std::string_view PinOutcomeName(PinOutcome outcome) { return kPinOutcomeNames.Of(outcome); }
 std::string_view CanaryOutcomeName(CanaryOutcome outcome) {
-  switch (outcome) {
-    case CanaryOutcome::kEqual:
-      return "equal";
-    case CanaryOutcome::kNoise:
-      return "noise";
-    case CanaryOutcome::kDifferent:
-      return "different";
-    case CanaryOutcome::kAbsent:
-      return "absent";
-  }
-  return "invalid";
+  return kCanaryOutcomeNames.Of(outcome);
 }
-
 std::string_view ReturnOutcomeName(ReturnOutcome outcome) {
-  switch (outcome) {
-    case ReturnOutcome::kComplete:
-      return "complete";
-    case ReturnOutcome::kShort:
-      return "short";
-    case ReturnOutcome::kCancelled:
-      return "cancelled";
-    case ReturnOutcome::kForgotten:
-      return "forgotten";
-  }
-  return "invalid";
+  return kReturnOutcomeNames.Of(outcome);
 }
-
-std::string_view DropReasonName(DropReason reason) {
-  switch (reason) {
-    case DropReason::kCleanCopyBelow:
-      return "clean_copy_below";
-    case DropReason::kLru:
-      return "lru";
-    case DropReason::kMemoryClass:
-      return "memory_class";
-    case DropReason::kExpired:
-      return "expired";
-    case DropReason::kPoolPressure:
-      return "pool_pressure";
-    case DropReason::kHostFull:
-      return "host_full";
-    case DropReason::kDiskFull:
-      return "disk_full";
-    case DropReason::kWriteBudget:
-      return "write_budget";
-    case DropReason::kWriteError:
-      return "write_error";
-    case DropReason::kCopyFailed:
-      return "copy_failed";
-    case DropReason::kClientWroteCommitted:
-      return "client_wrote_committed";
-    case DropReason::kReadError:
-      return "read_error";
-    case DropReason::kCorrupt:
-      return "corrupt";
-    case DropReason::kStaleIndex:
-      return "stale_index";
-    case DropReason::kDriveLost:
-      return "drive_lost";
-    case DropReason::kSlabReclaimed:
-      return "slab_reclaimed";
-    case DropReason::kCopyAbove:
-      return "copy_above";
-    case DropReason::kEvictedByHand:
-      return "evicted_by_hand";
-    case DropReason::kTenantCap:
-      return "tenant_cap";
-    case DropReason::kOnOtherDevice:
-      return "on_other_device";
-    case DropReason::kParentLost:
-      return "parent_lost";
-    case DropReason::kErased:
-      return "erased";
-    case DropReason::kCompared:
-      return "compared";
-    case DropReason::kHeldTooLong:
-      return "held_too_long";
-  }
-  return "invalid";
-}
+std::string_view DropReasonName(DropReason reason) { return kDropReasonNames.Of(reason); }
 
 }  // namespace kvtier
