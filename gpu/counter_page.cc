@@ -114,11 +114,6 @@ bool CounterPage::CanBeNamed(uint32_t offset) const {
          slot < first_named() + named_.size();
 }
 
-uint32_t CounterPage::Read(uint32_t offset) const {
-  KVT_CHECK(CanBeNamed(offset));
-  return std::atomic_ref(WordOf(offset / kCounterSlotBytes)).load(std::memory_order_acquire);
-}
-
 std::shared_ptr<StepCounter> CounterPage::OpenNamed(uint32_t offset, uint32_t base,
                                                     uint32_t steps) {
   KVT_CHECK(CanBeNamed(offset));

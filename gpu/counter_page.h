@@ -95,9 +95,6 @@ class CounterPage : public std::enable_shared_from_this<CounterPage> {
   [[nodiscard]] std::shared_ptr<StepCounter> Open(uint32_t steps);
   // Whether a client may name the slot at this offset.
   [[nodiscard]] bool CanBeNamed(uint32_t offset) const;
-  // The slot's value. It may be any: the client may write at any time. REQUIRES:
-  // CanBeNamed(offset).
-  [[nodiscard]] uint32_t Read(uint32_t offset) const;
   // The counter at a place and from a base that the client has named; null if an earlier one is
   // still in use there: a device may be about to write to it. REQUIRES: CanBeNamed(offset).
   [[nodiscard]] std::shared_ptr<StepCounter> OpenNamed(uint32_t offset, uint32_t base,

@@ -73,13 +73,8 @@ KVT_DEFINE_MESSAGE(CloseRegionReply);
 
 void Fields(auto& io, Like<Store> auto& m) {
   TransferFields(io, m);
-  io.Presence(m.after, m.compare);
+  io.Presence(m.compare);
   if (m.compare) io.OneOf(*m.compare, KvDtype::kFloat32, KvDtype::kInt8);
-  if (m.after) {
-    io.Number(m.after->offset);
-    io.Number(m.after->value);
-    io.Check(m.after->offset % sizeof(uint32_t) == 0, "bad_counter", m.after->offset);
-  }
   io.List(m.items, kMaxStoresPerCall, "too_many_blocks", [](auto& item_io, auto& item) {
     item_io.Number(item.block);
     item_io.Bytes(item.hash.bytes);

@@ -84,16 +84,6 @@ struct StoreItem {
   friend bool operator==(const StoreItem&, const StoreItem&) = default;
 };
 
-// A word of the counter page, in the half that is the client's to name, and the value from which on
-// the blocks of a store are complete: the word less the value, modulo 2^32, is less than 2^29. A
-// client whose connection is lost adds 2^30 to every word, and that must not begin a store.
-struct StoreAfter {
-  // The first word of a slot (PROTOCOL.md); Decode says "bad_counter" if it is no multiple of 4.
-  uint32_t offset = 0;
-  uint32_t value = 0;
-  friend bool operator==(const StoreAfter&, const StoreAfter&) = default;
-};
-
 // Copies blocks of a region to host memory, from where they go to disk as any others. Answered by
 // TRANSFER_DONE, or by ERROR if nothing was begun. `items` must not be empty: Decode says
 // "empty_request".
@@ -102,9 +92,6 @@ struct Store {
   PoolId region;
   uint64_t transfer = 0;         // the client's choice, not one that is under way in the region
   std::vector<StoreItem> items;  // at most kMaxStoresPerCall
-  // Nothing of the blocks is read before the word has reached the value; if it has not after some
-  // ten seconds, all blocks fail as kCancelled.
-  std::optional<StoreAfter> after;
   // Blocks that host memory has already are compared with these bytes, which are numbers of this
   // type, instead of being skipped unread. They count as skipped nevertheless.
   std::optional<KvDtype> compare;

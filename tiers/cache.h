@@ -179,9 +179,6 @@ class Cache {
   // no space in host within options.max_wait_ms fails as kHostFull; no block that was stored in the
   // last ten seconds is given up unwritten for it.
   void Store(PoolId region, std::span<const StoreRequest> blocks);
-  // The same number of ends without a copy: the blocks fail as kCancelled. REQUIRES: they were
-  // announced, and neither Store nor Load has named them.
-  void CancelBlocks(PoolId region, std::span<const BlockIndex> blocks);
   // Copies cached blocks into the region, each for itself. Blocks in layers begin to be copied with
   // the call that names the last of the transfer's blocks. REQUIRES: not empty.
   void Load(PoolId region, std::span<const LoadRequest> blocks);

@@ -391,10 +391,6 @@ void Cache::Store(PoolId region, std::span<const StoreRequest> blocks) {
   impl_->Pump();
 }
 
-void Cache::CancelBlocks(PoolId region, std::span<const BlockIndex> blocks) {
-  impl_->regions.CancelBlocks(region, blocks);
-}
-
 void Cache::Load(PoolId region, std::span<const LoadRequest> blocks) {
   impl_->regions.Load(region, blocks);
   impl_->Pump();

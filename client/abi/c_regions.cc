@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -67,7 +68,7 @@ Result<UniqueFd> DescriptorOf(const kvt_region_options& options) {
 // Only sends. `*transfer` is 0 if nothing was begun; otherwise its end is reported once, by
 // kvt_region_poll or kvt_region_wait, whatever happens to the daemon.
 Status Store(kvt_region* region, const kvt_store_block* blocks, size_t count,
-             const StoreStart& start, uint64_t* transfer) {
+             std::optional<KvDtype> compare, uint64_t* transfer) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
   KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
   KVT_RETURN_IF_ERROR(CheckPointer(transfer, "transfer"));
@@ -87,7 +88,7 @@ Status Store(kvt_region* region, const kvt_store_block* blocks, size_t count,
                 .retention = static_cast<RetentionClass>(given.retention)};
     if (given.has_parent != 0) items[i].parent = ToHashes(&given.parent, 1)[0];
   }
-  KVT_ASSIGN_OR_RETURN(*transfer, region->region->Store(std::move(items), start));
+  KVT_ASSIGN_OR_RETURN(*transfer, region->region->Store(std::move(items), compare));
   return {};
 }
 
@@ -153,24 +154,6 @@ KVT_API kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* b
   return Guard([&] { return Store(region, blocks, count, {}, transfer); });
 }
 
-KVT_API kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_block* blocks,
-                                         size_t count, uint64_t* transfer) {
-  return Guard(
-      [&] { return Store(region, blocks, count, {.when = StoreStart::When::kHeld}, transfer); });
-}
-
-KVT_API kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer) {
-  return GuardOn(region, "region",
-                 [&]() -> Status { return region->region->BeginStore(transfer); });
-}
-
-KVT_API kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blocks,
-                                          size_t count, void* stream, uint64_t* transfer) {
-  return Guard([&] {
-    return Store(region, blocks, count, {StoreStart::When::kBehindStream, stream}, transfer);
-  });
-}
-
 // As Store. The blocks of the region belong to the transfer until its end.
 KVT_API kvt_status kvt_region_store_compared(kvt_region* region, const kvt_store_block* blocks,
                                              size_t count, kvt_model_dtype dtype,
@@ -179,7 +162,7 @@ KVT_API kvt_status kvt_region_store_compared(kvt_region* region, const kvt_store
     if (dtype < KVT_DTYPE_FLOAT32 || dtype > KVT_DTYPE_INT8) {
       return MakeError(ErrorCode::kInvalidArgument, "bad_dtype", fmt::format("{}", dtype));
     }
-    return Store(region, blocks, count, {.compare = static_cast<KvDtype>(dtype)}, transfer);
+    return Store(region, blocks, count, static_cast<KvDtype>(dtype), transfer);
   });
 }
 

@@ -89,21 +89,6 @@ void LoadCounters::Set(const wire::LoadCounter& counter, uint32_t done) {
   std::atomic_ref(word).store(counter.base + done, std::memory_order_release);
 }
 
-Status LoadCounters::SetOnStream(const wire::LoadCounter& counter, uint32_t done, int ordinal,
-                                 void* stream) {
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<StreamWaits> streams, StreamsOf(ordinal));
-  return streams->Write(stream, counter.offset, counter.base + done);
-}
-
-Result<std::shared_ptr<StreamWaits>> LoadCounters::StreamsOf(int ordinal) {
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<StreamWaits>& known = streams_[ordinal];
-  if (!known) {
-    KVT_ASSIGN_OR_RETURN(known, StreamWaits::Open(fd_.get(), memory_.size(), ordinal));
-  }
-  return known;
-}
-
 // The next base is beyond all that the daemon may still write for this one.
 void LoadCounters::GiveBack(const wire::LoadCounter& counter) {
   const std::lock_guard lock(mutex_);
@@ -112,7 +97,15 @@ void LoadCounters::GiveBack(const wire::LoadCounter& counter) {
 
 Status LoadCounters::WaitOnStream(const wire::LoadCounter& counter, uint32_t done, int ordinal,
                                   void* stream) {
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<StreamWaits> waits, StreamsOf(ordinal));
+  std::shared_ptr<StreamWaits> waits;
+  {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<StreamWaits>& known = streams_[ordinal];
+    if (!known) {
+      KVT_ASSIGN_OR_RETURN(known, StreamWaits::Open(fd_.get(), memory_.size(), ordinal));
+    }
+    waits = known;
+  }
   return waits->Wait(stream, counter.offset, counter.base + done);
 }
 

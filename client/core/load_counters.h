@@ -44,11 +44,8 @@ class LoadCounters {
   [[nodiscard]] std::optional<wire::LoadCounter> Take(uint32_t steps);
   void GiveBack(const wire::LoadCounter& counter);
 
-  // Lets a taken counter stand at so many steps, now or when a stream of the GPU has done all that
-  // it was given: of requests that the daemon reads the counter for. Errors: those of StreamWaits.
+  // Lets a taken counter stand at so many steps, as the daemon does.
   void Set(const wire::LoadCounter& counter, uint32_t done);
-  [[nodiscard]] Status SetOnStream(const wire::LoadCounter& counter, uint32_t done, int ordinal,
-                                   void* stream);
 
   // Has a stream of the GPU wait until so many steps are done, or the load or the session has
   // ended. Errors: those of StreamWaits.
@@ -59,7 +56,6 @@ class LoadCounters {
   void ReleaseAll();
 
  private:
-  [[nodiscard]] Result<std::shared_ptr<StreamWaits>> StreamsOf(int ordinal);
   [[nodiscard]] std::span<uint32_t> words() const {
     return {reinterpret_cast<uint32_t*>(memory_.data()), memory_.size() / sizeof(uint32_t)};
   }

@@ -130,7 +130,7 @@ Status Region::CheckBlock(uint32_t block) const {
                    fmt::format("block {} of {}", block, blocks_));
 }
 
-Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items, const StoreStart& start) {
+Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items, std::optional<KvDtype> compare) {
   for (const wire::StoreItem& item : items) {
     KVT_RETURN_IF_ERROR(CheckBlock(item.block));
     if (item.tokens == 0 || item.tokens > group_.block_tokens) {
@@ -140,34 +140,8 @@ Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items, const StoreSt
     }
   }
   const size_t batch = BatchOf(session_->limits(), wire::kMaxStoresPerCall, kStoreItemBytesMax);
-  wire::Store store{.region = id_, .items = std::move(items), .compare = start.compare};
-  if (start.when == StoreStart::When::kNow) return Begin(std::move(store), batch);
-  KVT_RETURN_IF_ERROR(CheckCount(store.items.size()));
-  LoadCounters& counters = *session_->counters();
-  const std::optional<wire::LoadCounter> counter = counters.Take(1);
-  if (!counter) return MakeError(ErrorCode::kResourceExhausted, "no_free_counter");
-  if (start.when == StoreStart::When::kBehindStream) {
-    const Result<int> ordinal = CurrentDeviceOrdinal();
-    const Status written = ordinal ? counters.SetOnStream(*counter, 1, *ordinal, start.stream)
-                                   : tl::unexpected(ordinal.error());
-    if (!written) {
-      counters.GiveBack(*counter);
-      return tl::unexpected(written.error());
-    }
-  }
-  store.after = wire::StoreAfter{.offset = counter->offset, .value = counter->base + 1};
+  wire::Store store{.region = id_, .items = std::move(items), .compare = compare};
   return Begin(std::move(store), batch);
-}
-
-Status Region::BeginStore(uint64_t transfer) {
-  const auto lock = session_->channel().Lock();
-  const std::optional<wire::LoadCounter> counter = transfers_->StartOf(transfer);
-  if (!counter) {
-    return MakeError(ErrorCode::kNotFound, "unknown_transfer",
-                     fmt::format("{} is no store that is held", transfer));
-  }
-  session_->counters()->Set(*counter, 1);
-  return {};
 }
 
 Result<uint64_t> Region::Load(std::vector<wire::LoadItem> items, wire::LoadOrder order) {
@@ -203,9 +177,6 @@ Result<uint64_t> Region::Begin(Message message, size_t blocks_per_message) {
         if (message.order == wire::LoadOrder::kLayers) {
           message.counter = transfers_->layers().AddPart(transfer, request_id, group_.layers);
         }
-      } else if (message.after && first == 0) {
-        const wire::StoreAfter& after = *message.after;
-        transfers_->SetStart(transfer, {after.offset, after.value - 1, 1});
       }
     };
     if (Status sent = channel.Post(message, connection_.RequestDeadline(), add); !sent) {

@@ -21,16 +21,6 @@
 
 namespace kvtier::client {
 
-// When a store may begin to read the memory: at once; when BeginStore is called for it; or when a
-// stream of the current device (a cudaStream_t) has done all that it was given before.
-struct StoreStart {
-  enum class When : uint8_t { kNow, kHeld, kBehindStream };
-  When when = When::kNow;
-  void* stream = nullptr;
-  // Blocks that the daemon has are compared, as numbers of this type.
-  std::optional<KvDtype> compare = {};
-};
-
 // Thread-safe. Once the session is lost, calls that send fail with kUnavailable, for good, and all
 // transfers have ended; a region is not opened again by itself, since only the application knows
 // what its memory holds.
@@ -57,13 +47,10 @@ class Region {
   // Begins a transfer and returns its number, which differs from those of all other transfers of
   // the region. `items` are not empty. Errors: kInvalidArgument "empty_request",
   // "block_out_of_range", "bad_token_count"; kUnavailable. Any other refusal of the daemon ends the
-  // transfer, see EndedTransfer. A store that has not begun within ten seconds fails. Errors of one
-  // that is to begin later: kResourceExhausted "no_free_counter"; those of CurrentDeviceOrdinal and
-  // of LoadCounters::SetOnStream.
+  // transfer, see EndedTransfer. Blocks that the daemon has are compared, if `compare` says what
+  // type of numbers they are.
   [[nodiscard]] Result<uint64_t> Store(std::vector<wire::StoreItem> items,
-                                       const StoreStart& start = {});
-  // Errors: kNotFound "unknown_transfer" (not held, or ended).
-  [[nodiscard]] Status BeginStore(uint64_t transfer);
+                                       std::optional<KvDtype> compare = {});
   [[nodiscard]] Result<uint64_t> Load(std::vector<wire::LoadItem> items, wire::LoadOrder order);
 
   // Takes in the frames that have arrived, and up to `limit` of the transfers that have ended.

@@ -33,18 +33,8 @@ void Transfers::AddPart(uint64_t transfer, uint32_t blocks, uint64_t request_id,
   parts_.emplace(request_id, Part{.transfer = transfer, .first = first, .count = count});
 }
 
-void Transfers::SetStart(uint64_t transfer, const wire::LoadCounter& counter) {
-  under_way_.at(transfer).start = counter;
-}
-
-std::optional<wire::LoadCounter> Transfers::StartOf(uint64_t transfer) const {
-  const auto it = under_way_.find(transfer);
-  return it == under_way_.end() ? std::nullopt : it->second.start;
-}
-
 void Transfers::Forget(uint64_t transfer) {
   layers_.Forget(transfer);
-  if (const auto start = StartOf(transfer)) counters_->GiveBack(*start);
   under_way_.erase(transfer);
   std::erase_if(parts_, [&](const auto& part) { return part.second.transfer == transfer; });
   std::erase_if(ended_, [&](const EndedTransfer& end) { return end.transfer == transfer; });
@@ -109,7 +99,6 @@ void Transfers::EndPart(const Part& part) {
   if (it->second.blocks_left > 0) return;
   // Parts end in any order.
   std::ranges::sort(it->second.end.failed, {}, &wire::TransferDone::Failed::position);
-  if (it->second.start) counters_->GiveBack(*it->second.start);
   ended_.push_back(std::move(it->second.end));
   under_way_.erase(it);
 }

@@ -38,8 +38,7 @@ struct EndedTransfer {
 // Not thread-safe: guarded by the channel's lock.
 class Transfers {
  public:
-  explicit Transfers(std::shared_ptr<LoadCounters> counters)
-      : counters_(counters), layers_(std::move(counters)) {}
+  explicit Transfers(std::shared_ptr<LoadCounters> counters) : layers_(std::move(counters)) {}
 
   // For so many reported transfers the positions of failures are kept; the oldest go first.
   static constexpr size_t kFailuresKept = 1024;
@@ -48,11 +47,6 @@ class Transfers {
   // `blocks` blocks, which begins with its first part. REQUIRES: request ids are never reused.
   void AddPart(uint64_t transfer, uint32_t blocks, uint64_t request_id, uint32_t first,
                uint32_t count);
-  // The counter that says when the transfer, a store, may begin: taken back when it ends. REQUIRES:
-  // a part of it was added.
-  void SetStart(uint64_t transfer, const wire::LoadCounter& counter);
-  // The counter of its start; nothing if the transfer has none, has ended, or is unknown.
-  [[nodiscard]] std::optional<wire::LoadCounter> StartOf(uint64_t transfer) const;
   // A transfer whose parts could not all be sent is not reported: its caller was given an error.
   void Forget(uint64_t transfer);
 
@@ -86,7 +80,6 @@ class Transfers {
   struct UnderWay {
     uint32_t blocks_left = 0;  // of parts under way or not sent yet
     EndedTransfer end;
-    std::optional<wire::LoadCounter> start;
   };
 
   // All blocks of the part failed for one reason.
@@ -95,7 +88,6 @@ class Transfers {
   void EndPart(const Part& part);
   EndedTransfer Tell(EndedTransfer end);
 
-  const std::shared_ptr<LoadCounters> counters_;
   LayerCounts layers_;
   std::unordered_map<uint64_t, Part> parts_;  // by request id
   std::unordered_map<uint64_t, UnderWay> under_way_;

@@ -26,10 +26,6 @@ Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
   return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");
 }
 
-Result<int> CurrentDeviceOrdinal() {
-  return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");
-}
-
 Result<std::shared_ptr<StreamWaits>> StreamWaits::Open(int /*fd*/, uint64_t /*bytes*/,
                                                        int /*ordinal*/) {
   return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");

@@ -45,7 +45,6 @@ Status FindAll(void* library, DriverApi* driver) {
   KVT_RETURN_IF_ERROR(find("cuStreamDestroy_v2", &driver->stream_destroy));
   KVT_RETURN_IF_ERROR(find("cuStreamSynchronize", &driver->stream_synchronize));
   KVT_RETURN_IF_ERROR(find("cuStreamWaitValue32_v2", &driver->stream_wait_value));
-  KVT_RETURN_IF_ERROR(find("cuStreamWriteValue32_v2", &driver->stream_write_value));
   KVT_RETURN_IF_ERROR(find("cuCtxSynchronize", &driver->ctx_synchronize));
   KVT_RETURN_IF_ERROR(find("cuMemHostRegister_v2", &driver->mem_host_register));
   KVT_RETURN_IF_ERROR(find("cuMemHostUnregister", &driver->mem_host_unregister));

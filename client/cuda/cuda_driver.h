@@ -39,7 +39,6 @@ struct DriverApi {
   PFN_cuStreamDestroy_v4000 stream_destroy = nullptr;
   PFN_cuStreamSynchronize_v2000 stream_synchronize = nullptr;
   PFN_cuStreamWaitValue32_v11070 stream_wait_value = nullptr;
-  PFN_cuStreamWriteValue32_v11070 stream_write_value = nullptr;
   PFN_cuCtxSynchronize_v2000 ctx_synchronize = nullptr;
   PFN_cuMemHostRegister_v6050 mem_host_register = nullptr;
   PFN_cuMemHostUnregister_v4000 mem_host_unregister = nullptr;

@@ -186,19 +186,6 @@ Result<std::array<uint8_t, 16>> UuidOf(const DriverApi& driver, CUdevice device)
 
 }  // namespace
 
-Result<int> CurrentDeviceOrdinal() {
-  KVT_ASSIGN_OR_RETURN(const DriverApi driver, DriverApi::Load());
-  KVT_ASSIGN_OR_RETURN(const CUdevice current, CurrentDevice(driver));
-  int count = 0;
-  KVT_RETURN_IF_ERROR(driver.Check(driver.device_count(&count), "counting the GPUs"));
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    CUdevice device = 0;
-    KVT_RETURN_IF_ERROR(driver.Check(driver.device_get(&device, ordinal), "a GPU"));
-    if (device == current) return ordinal;
-  }
-  return MakeError(ErrorCode::kNotFound, "no_current_device");
-}
-
 Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
   KVT_ASSIGN_OR_RETURN(const DriverApi driver, DriverApi::Load());
   KVT_ASSIGN_OR_RETURN(const CUdevice device, CurrentDevice(driver));

@@ -54,8 +54,6 @@ class CudaMapping {
 // may see. Makes no context. Errors: kNotFound "no_current_device"; kUnsupported as
 // CudaMapping::Map.
 [[nodiscard]] Result<std::array<uint8_t, 16>> CurrentDeviceUuid();
-// The same as a number among those that the process sees.
-[[nodiscard]] Result<int> CurrentDeviceOrdinal();
 // The UUID of the GPU with this number. Errors: kNotFound "no_such_gpu"; kUnsupported as
 // CudaMapping::Map.
 [[nodiscard]] Result<std::array<uint8_t, 16>> UuidOfDevice(int ordinal);

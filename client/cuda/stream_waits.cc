@@ -17,7 +17,6 @@ class DriverStreamWaits final : public StreamWaits {
 
   [[nodiscard]] Status Open(int fd, int ordinal);
   [[nodiscard]] Status Wait(void* stream, uint32_t offset, uint32_t value) override;
-  [[nodiscard]] Status Write(void* stream, uint32_t offset, uint32_t value) override;
 
  private:
   [[nodiscard]] Status Register();
@@ -56,14 +55,6 @@ Status DriverStreamWaits::Wait(void* stream, uint32_t offset, uint32_t value) {
   return driver_.Check(driver_.stream_wait_value(static_cast<CUstream>(stream), address_ + offset,
                                                  value, CU_STREAM_WAIT_VALUE_GEQ),
                        "waiting on a stream");
-}
-
-// The default flag is the one with a barrier before the write.
-Status DriverStreamWaits::Write(void* stream, uint32_t offset, uint32_t value) {
-  const CurrentContext current(driver_, context_);
-  return driver_.Check(driver_.stream_write_value(static_cast<CUstream>(stream), address_ + offset,
-                                                  value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                       "writing behind a stream");
 }
 
 DriverStreamWaits::~DriverStreamWaits() {

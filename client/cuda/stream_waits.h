@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits of a GPU's streams for words of shared memory, and words that streams write. No CUDA header
-// is needed to use this.
+// Waits of a GPU's streams for words of shared memory. No CUDA header is needed to use this.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +22,6 @@ class StreamWaits {
   // Work given to `stream` (a cudaStream_t or CUstream of that device; null is the default one)
   // from now on starts when the u32 at `offset` has reached `value`, modulo 2^32. Does not wait.
   [[nodiscard]] virtual Status Wait(void* stream, uint32_t offset, uint32_t value) = 0;
-  // The u32 at `offset` becomes `value` when all that `stream` was given before is done, and what
-  // that has written is visible to all. Does not wait.
-  [[nodiscard]] virtual Status Write(void* stream, uint32_t offset, uint32_t value) = 0;
 };
 
 }  // namespace kvtier::client

@@ -71,10 +71,6 @@ class Daemon {
   }
   // For the last line of the log: memory that is in use without a daemon surprises.
   [[nodiscard]] std::string WhatStaysKept() const { return resources_.WhatStaysKept(); }
-  // Where the metrics page is, with the port chosen; empty without one. REQUIRES: started.
-  [[nodiscard]] std::string metrics_url() const {
-    return metrics_server_ ? metrics_server_->Url() : "";
-  }
 
  private:
   // The parts of Start. Errors: those of what they open.

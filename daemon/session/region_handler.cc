@@ -93,7 +93,6 @@ Status RegionHandler::OnCloseRegion(const Call& call, const wire::CloseRegion& r
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const region, pools_.FindRegion(request.region));
   region_blocks_ -= region->region_blocks;
   pools_.Erase(request.region);
-  held_stores_.Drop(request.region);
   cache_.CloseRegion(request.region, gate_.WhileOpen([this, call] {
     replies_.End(wire::MessageType::kCloseRegion, call);
     replies_.Send(call, wire::CloseRegionReply{});
@@ -175,22 +174,8 @@ Status RegionHandler::OnStore(const Call& call, const wire::Store& request) {
                       .retention = item.retention,
                       .compare = compare});
   }
-  if (request.after && !counters_->CanBeNamed(request.after->offset)) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_counter",
-                     fmt::format("offset {}", request.after->offset));
-  }
-  const bool hold = request.after && !HeldStores::Reached(*counters_, *request.after);
-  if (hold && held_stores_.blocks() + blocks.size() > kMaxHeldBlocks) {
-    return MakeError(
-        ErrorCode::kLimitExceeded, "too_many_held_blocks",
-        fmt::format("{} beside {} that are held", blocks.size(), held_stores_.blocks()));
-  }
   KVT_RETURN_IF_ERROR(BeginTransfer(request, {}));
   replies_.End(wire::MessageType::kStore, call);
-  if (hold) {
-    held_stores_.Hold(request.region, std::move(blocks), counters_, *request.after);
-    return {};
-  }
   TransferInSteps(std::move(blocks), [cache = &cache_, region = request.region](auto part) {
     cache->Store(region, part);
   });

@@ -16,7 +16,6 @@
 #include "base/result.h"
 #include "daemon/net/descriptor_closer.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/session/held_stores.h"
 #include "daemon/session/models.h"
 #include "daemon/session/replies.h"
 #include "daemon/session/session_client.h"
@@ -30,19 +29,14 @@ namespace kvtier {
 // transfer counting as kTransferPrice more: they take memory here until they are reported.
 inline constexpr uint64_t kMaxTransferBlocksInFlight = 1u << 16;
 inline constexpr uint64_t kTransferPrice = 64;
-// How many of these may be blocks of stores that wait for the client. The client may wait itself
-// for a load that it sends behind them, for which there must be room.
-inline constexpr size_t kMaxHeldBlocks = kMaxTransferBlocksInFlight / 2;
 
-// Event loop only. It owns the stores that wait for the client; BlockHandler says how requests are
-// answered.
+// Event loop only. BlockHandler says how requests are answered.
 class RegionHandler {
  public:
   // Everything is borrowed and outlives the handler, but `counters`. The client can write to that
-  // page, so that no value read from it is believed but the one that is the client's to say: when
-  // its stores may begin.
+  // page, so that no value of it is read.
   RegionHandler(const SessionClient* client, AttachedPools* pools, Replies* replies, Cache* cache,
-                ModelRegistry* models, DescriptorCloser* closer, EventLoop* loop,
+                ModelRegistry* models, DescriptorCloser* closer,
                 std::shared_ptr<CounterPage> counters)
       : client_(*client),
         pools_(*pools),
@@ -50,15 +44,12 @@ class RegionHandler {
         cache_(*cache),
         models_(*models),
         closer_(*closer),
-        counters_(std::move(counters)),
-        held_stores_(loop, cache) {}
+        counters_(std::move(counters)) {}
 
   Status OnOpenRegion(const Call& call, const wire::OpenRegion& request);
   Status OnCloseRegion(const Call& call, const wire::CloseRegion& request);
   Status OnStore(const Call& call, const wire::Store& request);
   Status OnLoad(const Call& call, const wire::Load& request);
-  // The session ends: stores that wait for the client do not begin any more.
-  void DropHeldStores() { held_stores_.DropAll(); }
 
  private:
   // The memory that the client lends. Errors: kInvalidArgument "no_descriptor",
@@ -86,7 +77,6 @@ class RegionHandler {
   const std::shared_ptr<CounterPage> counters_;
   uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer
   uint64_t region_blocks_ = 0;        // of all regions
-  HeldStores held_stores_;
   // Last, so that it closes before anything that the cache's answers would use is destroyed.
   Gate gate_;
 };

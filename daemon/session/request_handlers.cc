@@ -46,8 +46,7 @@ RequestHandlers::RequestHandlers(const SessionEnvironment& env, const SessionCli
                      .former_clients = env.former_clients}),
       blocks_(client, &pools_, &replies_, env.cache, &env.config->server),
       acquires_(client, &pools_, &replies_, env.cache, &env.config->server, env.loop, counters),
-      regions_(client, &pools_, &replies_, env.cache, env.models, &env.network->closer, env.loop,
-               counters),
+      regions_(client, &pools_, &replies_, env.cache, env.models, &env.network->closer, counters),
       attention_(client, &pools_, &replies_, env.cache, env.attention, env.devices),
       kept_memory_(client, &replies_, env.kept_memories, &env.network->closer) {
   replies_.trace().SessionBegin();
@@ -175,14 +174,12 @@ bool RequestHandlers::DispatchToMemory(const wire::Frame& frame) {
 }
 
 void RequestHandlers::EndTransfers(std::function<void()> end) {
-  regions_.DropHeldStores();
   cache_.CloseRegions(client_.session, gate_.WhileOpen(std::move(end)));
 }
 
 void RequestHandlers::EndSession() {
   replies_.NoteEnd();
   attention_.CancelAttends();
-  regions_.DropHeldStores();
   cache_.CloseSession(client_.session);
   replies_.trace().SessionEnd();
 }

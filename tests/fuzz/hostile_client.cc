@@ -346,12 +346,6 @@ void HostileClient::Store() {
     item.retention = input_.Below(4) == 3 ? RetentionClass::kMemory : RetentionClass::kExtended;
     store.items.push_back(item);
   }
-  if (input_.Below(8) == 7) {
-    // Some are true at once, some when a load has counted there, some never.
-    const uint32_t slot = kCounterPageBytes / kCounterSlotBytes / 2 + input_.Below(4);
-    store.after = {.offset = slot * kCounterSlotBytes, .value = input_.Byte()};
-    if (input_.Below(16) == 15) store.after->offset = input_.Byte() * 4u;
-  }
   Send(store);
 }
 

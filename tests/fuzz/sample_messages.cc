@@ -177,8 +177,7 @@ void AddRegions(SampleList* list) {
             Store{PoolId{3},
                   7,
                   {{2, HashOf(0xa1), {}, 16, 0, RetentionClass::kExtended},
-                   {0, HashOf(0xa2), HashOf(0xa1), 5, 1, RetentionClass::kMemory}},
-                  StoreAfter{.offset = 0x4080, .value = 4}});
+                   {0, HashOf(0xa2), HashOf(0xa1), 5, 1, RetentionClass::kMemory}}});
   list->Add("store_now", 21,
             Store{PoolId{3}, 10, {{2, HashOf(0xa1), {}, 16, 0, RetentionClass::kExtended}}, {}});
   list->Add("load", 19,

@@ -293,64 +293,6 @@ class RegionTest(RegionTestCase):
         np.testing.assert_array_equal(self.memory.rows[9], before[2])
 
 
-class HeldStoreTest(RegionTestCase):
-    def test_what_is_held_is_read_when_it_begins(self):
-        region, hashes = self.open_region(), hashes_of(4)
-        self.memory.fill(30)
-        transfer = region.store_many(np.arange(4), hashes, held=True)
-        with self.assertRaises(kvtier.TimedOutError):
-            region.wait(transfer, timeout_ms=20)
-        self.assertFalse(region.lookup(hashes).any())
-        before = self.memory.fill(31)
-        region.begin_store(transfer)
-        self.assertEqual(self.finish(region, transfer).copied, 4)
-        self.finish(region, region.load_many(np.arange(8, 12), hashes))
-        np.testing.assert_array_equal(self.memory.rows[8:12], before[:4])
-        with self.assertRaisesRegex(kvtier.NotFoundError, "unknown_transfer"):
-            region.begin_store(transfer)
-
-    def test_blocks_that_are_held_are_the_transfers(self):
-        region, hashes = self.open_region(), hashes_of(2)
-        self.memory.fill(32)
-        held = region.store_many([3], hashes[:1], held=True)
-        end = region.wait(region.store_many([3], hashes[1:]))
-        self.assertEqual(end.error.reason, "block_busy")
-        region.begin_store(held)
-        self.assertEqual(self.finish(region, held).copied, 1)
-
-    def test_a_region_is_closed_over_stores_that_are_held(self):
-        with self.open_region() as region:
-            region.store_many(np.arange(4), hashes_of(4), held=True)
-        region = self.open_region()
-        self.assertEqual(self.store_all(region, hashes_of(4)).copied, 4)
-
-    def test_a_store_begins_in_one_way(self):
-        region, hashes = self.open_region(), hashes_of(1)
-        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "after_and_held"):
-            region.store_many([0], hashes, after=0, held=True)
-        for call in (
-            lambda: region.store_many([], [], held=True),
-            lambda: region.store_many([ROWS], hashes, held=True),
-        ):
-            with self.assertRaises(kvtier.InvalidArgumentError):
-                call()
-
-    def test_a_store_that_never_begins_fails_in_ten_seconds(self):
-        region, hashes = self.open_region(), hashes_of(2)
-        transfer = region.store_many([3, 4], hashes, held=True)
-        end = region.wait(transfer, timeout_ms=60_000)
-        self.assertEqual(end.failed, dict.fromkeys(range(2), Miss.CANCELLED))
-        self.assertEqual(self.store_all(region, hashes, [3, 4]).copied, 2)
-
-    def test_counters_of_stores_come_back(self):
-        region = self.open_region()
-        self.memory.fill(33)
-        for i in range(300):
-            transfer = region.store_many([0], hashes_of(1, seed=i % 256), held=True)
-            region.begin_store(transfer)
-            self.finish(region, transfer)
-
-
 class RegionLayersTest(RegionTestCase):
     LAYERS = 8
     disk_blocks = 256

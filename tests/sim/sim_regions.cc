@@ -146,13 +146,7 @@ void SimRegions::GoOn() {
   for (const auto& [number, transfer] : region->second.transfers) {
     const size_t left = transfer.rows.size() - transfer.named;
     if (left == 0) continue;
-    if (transfer.is_load || random_.Chance(0.7)) {
-      return NameSome(region->first, number, random_.Between(1, left));
-    }
-    const std::vector<BlockIndex> rest(transfer.rows.end() - static_cast<ptrdiff_t>(left),
-                                       transfer.rows.end());
-    region->second.transfers.at(number).named += left;
-    return context_.world.cache().CancelBlocks(region->first, rest);
+    return NameSome(region->first, number, random_.Between(1, left));
   }
 }
 

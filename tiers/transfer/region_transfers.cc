@@ -201,15 +201,6 @@ BlockIndex RegionTransfers::GiveBack(CachePool* pool, EntryIndex entry) {
 
 // --- stores ---
 
-void RegionTransfers::CancelBlocks(PoolId id, std::span<const BlockIndex> blocks) {
-  Region& region = regions_.at(id);
-  // Their hashes are not known here.
-  state_.stats.CountDrops(Tier::kHost, DropReason::kHeldTooLong, blocks.size());
-  for (const BlockIndex block : blocks) {
-    End(&region, block, Outcome::kFailed, MissReason::kCancelled);
-  }
-}
-
 void RegionTransfers::Store(PoolId id, std::span<const StoreRequest> blocks) {
   Region& region = regions_.at(id);
   const NamespaceId whose = region.pool->namespace_id;

@@ -59,7 +59,6 @@ class RegionTransfers final : public BlockListener {
                              std::function<void(TransferEnd)> done, const LayerOrder& order);
   void Store(PoolId region, std::span<const StoreRequest> blocks);
   void Load(PoolId region, std::span<const LoadRequest> blocks);
-  void CancelBlocks(PoolId region, std::span<const BlockIndex> blocks);
 
   // Ends blocks that were cancelled and begins loads that have waited for others, a part of either
   // in one event.

@@ -80,7 +80,6 @@ constexpr EnumNames<DropReason, kDropReasonCount> kDropReasonNames({
     {DropReason::kTenantCap, "tenant_cap"},
     {DropReason::kOnOtherDevice, "on_other_device"},
     {DropReason::kParentLost, "parent_lost"},
-    {DropReason::kHeldTooLong, "held_too_long"},
     {DropReason::kErased, "erased"},
     {DropReason::kCompared, "compared"},
 });

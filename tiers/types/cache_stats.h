@@ -42,11 +42,10 @@ enum class DropReason : uint8_t {
   kTenantCap,             // its tenant is at its cap: made room for another, or found none
   kOnOtherDevice,         // evicted from a pool while another device's still held it
   kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
-  kHeldTooLong,           // its store waited in vain for its client to say that it may begin
   kErased,                // by a command, or its encryption key is gone
   kCompared,              // an engine's copy of a block that a tier has, to be compared with it
 };
-inline constexpr int kDropReasonCount = 24;
+inline constexpr int kDropReasonCount = 23;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 // Why a slot of host memory that an earlier daemon left was not taken over.

@@ -50,7 +50,6 @@ constexpr std::array<DropText, kDropReasonCount> kDropTexts = {{
     {DropReason::kTenantCap, "its tenant was at its cap"},
     {DropReason::kOnOtherDevice, "its space was needed; another device's pool has it"},
     {DropReason::kParentLost, "a block before it in its sequence was lost"},
-    {DropReason::kHeldTooLong, "its client did not say in time that it may be stored"},
     {DropReason::kErased, "erased, or the key that it was encrypted with is gone"},
     {DropReason::kCompared, "an engine's copy, stored to be compared with the cache's block"},
 }};

@@ -343,23 +343,6 @@ class Region {
     if (kvt_region_store(get(), blocks.data(), blocks.size(), &transfer)) return Error::Last();
     return transfer;
   }
-  // Begins when BeginStore is called for it.
-  Result<uint64_t> StoreHeld(std::span<const kvt_store_block> blocks) {
-    uint64_t transfer = 0;
-    if (kvt_region_store_held(get(), blocks.data(), blocks.size(), &transfer)) return Error::Last();
-    return transfer;
-  }
-  Status BeginStore(uint64_t transfer) {
-    if (kvt_region_begin_store(get(), transfer)) return Error::Last();
-    return {};
-  }
-  // Begins when the stream (a cudaStream_t) has done all that it was given before.
-  Result<uint64_t> StoreAfter(std::span<const kvt_store_block> blocks, void* stream) {
-    uint64_t transfer = 0;
-    if (kvt_region_store_after(get(), blocks.data(), blocks.size(), stream, &transfer))
-      return Error::Last();
-    return transfer;
-  }
   Result<uint64_t> Load(std::span<const kvt_load_block> blocks,
                         kvt_load_order order = KVT_LOAD_BLOCKS) {
     uint64_t transfer = 0;

@@ -115,23 +115,6 @@ typedef struct kvt_load_block {
  * KVT_LIMIT_EXCEEDED; KVT_UNAVAILABLE. */
 KVT_API kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
                                     uint64_t* transfer);
-/* The same for blocks whose bytes are not complete yet: the daemon holds the store and reads none
- * of its blocks before it begins. A store of kvt_region_store_held begins when
- * kvt_region_begin_store is called for it. One of kvt_region_store_after begins when `stream` (a
- * cudaStream_t of the calling thread's current device; null is the default stream) has done all
- * that it was given before; no thread waits for that. The daemon notices within a millisecond or
- * two. A store that has not begun after some ten seconds fails with KVT_MISS_CANCELLED. Its blocks
- * belong to the transfer from the call on: kernels launched before may write them, nothing else.
- *
- * Further errors: KVT_RESOURCE_EXHAUSTED "no_free_counter" (held stores and loads in layers share
- * the 256 counters of the connection); of kvt_region_store_after KVT_UNSUPPORTED, KVT_IO_ERROR and
- * KVT_NOT_FOUND "no_current_device"; of kvt_region_begin_store KVT_NOT_FOUND "unknown_transfer"
- * (not held, or ended). */
-KVT_API kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_block* blocks,
-                                         size_t count, uint64_t* transfer);
-KVT_API kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer);
-KVT_API kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blocks,
-                                          size_t count, void* stream, uint64_t* transfer);
 /* The same as kvt_region_store, as a canary: blocks that host memory has already are compared with
  * those of the region, which are numbers of this type, and count as skipped. An engine that
  * computes a part of its hits anew and stores it so lets the daemon find KV that is not what its

@@ -181,27 +181,16 @@ class Region(Owner):
         depths: Numbers = 0,
         retention: Retention | Numbers = Retention.EXTENDED,
         *,
-        after: int | None = None,
-        held: bool = False,
         compare: DType | None = None,
     ) -> int:
         """`store` of blocks that are given by arrays, without an object for each block. The columns
         are those of StoreBlock; numbers that are the same for all blocks may be given once. tokens:
         None if all blocks are full.
 
-        The store of blocks that are still being computed can be asked for beforehand; none of them
-        is read before it begins, and if that takes more than some ten seconds, it fails as
-        CANCELLED. after: a stream of the current GPU (torch.cuda.current_stream().cuda_stream; 0 is
-        the default one); the store begins when the stream has done all that it was given before,
-        and no thread waits for that. held: it begins when `begin_store` is called.
-
         compare: makes this a canary. Blocks that host memory has are compared with those of the
         region, which are numbers of this type, and count as skipped. The daemon drops those that
         differ by more than rounding explains; if engines differ again and again, all blocks of this
-        tenant and model are misses. A store that is compared begins at once.
-        Raises ResourceExhaustedError "no_free_counter" (256 held stores and loads in layers are
-        under way), and with `after` UnsupportedError (no CUDA, or a GPU that cannot do this),
-        IoError, NotFoundError (no current GPU).
+        tenant and model are misses.
         """
         joined = _hash_rows(hashes)
         array = np.zeros(len(joined), _STORE_BLOCK)
@@ -213,26 +202,12 @@ class Region(Owner):
         _fill_parents(array, parents)
         transfer = ctypes.c_uint64()
         stored = address(array), len(array)
-        if after is not None:
-            if held or compare is not None:
-                raise invalid("after_and_held", "a store begins in one way")
-            stream = ctypes.c_void_p(_native.unsigned(after, 64, "after"))
-            self._call("kvt_region_store_after", *stored, stream, ctypes.byref(transfer))
-        elif compare is not None:
-            if held:
-                raise invalid("compare_and_held", "a store that is compared begins at once")
+        if compare is not None:
             dtype = int(DType.of(compare))
             self._call("kvt_region_store_compared", *stored, dtype, ctypes.byref(transfer))
-        elif held:
-            self._call("kvt_region_store_held", *stored, ctypes.byref(transfer))
         else:
             self._call("kvt_region_store", *stored, ctypes.byref(transfer))
         return transfer.value
-
-    def begin_store(self, transfer: int) -> None:
-        """Lets a store that is held begin: its blocks are complete. Writes to shared memory alone.
-        Raises NotFoundError (not held, or ended)."""
-        self._call("kvt_region_begin_store", _native.unsigned(transfer, 64, "transfer"))
 
     def load(self, blocks: Iterable[tuple[int, bytes]], *, in_layers: bool = False) -> int:
         """Begins to copy cached blocks into the region, given as (block of the region, hash); only

@@ -101,10 +101,6 @@ class SessionRegions : public testing::Test {
     return load;
   }
   // As the client's GPU does.
-  void SetWord(uint32_t offset, uint32_t value) {
-    EXPECT_EQ(::pwrite(counters_.get(), &value, sizeof(value), offset),
-              static_cast<ssize_t>(sizeof(value)));
-  }
   // The next message must be the end of a transfer.
   wire::TransferDone ExpectDone() {
     const auto received = client_.Receive();
@@ -184,122 +180,6 @@ TEST_F(SessionRegions, ACounterOutsideTheClientsHalfIsRefused) {
   load.counter.reset();
   client_.Send(load);
   EXPECT_EQ(ExpectDone().failed.size(), 2u);
-}
-
-TEST_F(SessionRegions, AStoreWaitsUntilTheClientsWordHasTheValue) {
-  const PoolId region = Open();
-  wire::Store store = StoreMessage(region, 1, 2);
-  store.after = {.offset = kCounterPageBytes / 2, .value = 3};
-  SetWord(store.after->offset, 0xffffffff);
-  client_.Send(store);
-  // All earlier requests are done by the time that this is answered.
-  (void)client_.Call<wire::Pong>(wire::Ping{});
-  memory_.Fill(0, 'a');
-  memory_.Fill(1, 'b');
-  SetWord(store.after->offset, 4);
-  EXPECT_EQ(ExpectDone().copied, 2u);
-  client_.Send(LoadMessage(region, 2, 5, 2));
-  EXPECT_EQ(ExpectDone().copied, 2u);
-  EXPECT_TRUE(memory_.Holds(5, 'a'));
-  EXPECT_TRUE(memory_.Holds(6, 'b'));
-}
-
-TEST_F(SessionRegions, AStoreThatMayBeginAtOnceIsNotHeld) {
-  wire::Store store = StoreMessage(Open(), 1, 2);
-  store.after = {.offset = kCounterPageBytes - kCounterSlotBytes, .value = 0};
-  client_.Send(store);
-  EXPECT_EQ(ExpectDone().copied, 2u);
-}
-
-TEST_F(SessionRegions, StoresAreHeldEachForItself) {
-  const PoolId region = Open();
-  wire::Store first = StoreMessage(region, 1, 1);
-  first.after = {.offset = kCounterPageBytes / 2, .value = 1};
-  wire::Store second = StoreMessage(region, 2, 3);
-  second.items.erase(second.items.begin());
-  second.after = {.offset = kCounterPageBytes / 2 + kCounterSlotBytes, .value = 1};
-  client_.Send(first);
-  client_.Send(second);
-  SetWord(second.after->offset, 1);
-  EXPECT_EQ(ExpectDone().transfer, 2u);
-  SetWord(first.after->offset, 1);
-  EXPECT_EQ(ExpectDone().transfer, 1u);
-}
-
-TEST_F(SessionRegions, AStoreWhoseClientHasLostItsConnectionDoesNotBegin) {
-  wire::Store store = StoreMessage(Open(), 1, 2);
-  store.after = {.offset = kCounterPageBytes / 2, .value = 1};
-  client_.Send(store);
-  // So the library ends all waits for its words once the connection is lost.
-  SetWord(store.after->offset, uint32_t{1} << 30);
-  (void)client_.Call<wire::Pong>(wire::Ping{});
-  // A store behind it shows that the word was looked at.
-  wire::Store second = StoreMessage(Open(), 2, 1);
-  second.after = {.offset = kCounterPageBytes / 2 + kCounterSlotBytes, .value = 1};
-  client_.Send(second);
-  SetWord(second.after->offset, 1);
-  EXPECT_EQ(ExpectDone().transfer, 2u);
-}
-
-TEST_F(SessionRegions, StoresThatAreHeldLeaveRoomForALoad) {
-  constexpr uint32_t kMany = 1u << 16;
-  constexpr uint32_t kStep = 1u << 13;
-  memory_.Resize(uint64_t{kMany} * kBlockBytes);
-  wire::OpenRegion open = OpenMessage();
-  open.bytes = uint64_t{kMany} * kBlockBytes;
-  open.blocks = kMany;
-  client_.SendWithDescriptor(open, memory_.fd());
-  const PoolId region = client_.Expect<wire::OpenRegionReply>().region;
-  wire::Store store = StoreMessage(region, 0, kStep);
-  store.after = {.offset = kCounterPageBytes / 2, .value = 1};
-  const auto next = [&] {
-    const std::vector<BlockHash> hashes = Hashes(++store.transfer * kStep, kStep);
-    for (uint32_t i = 0; i < kStep; ++i) {
-      store.items[i].block += kStep;
-      store.items[i].hash = hashes[i];
-    }
-  };
-  for (uint64_t held = 0; held < kMaxHeldBlocks; held += kStep) {
-    client_.Send(store);
-    next();
-  }
-  EXPECT_EQ(client_.ErrorOf(store), "too_many_held_blocks");
-  client_.Send(LoadMessage(region, 100, kMany - 2, 2));
-  EXPECT_EQ(ExpectDone().transfer, 100u);
-}
-
-TEST_F(SessionRegions, ClosingARegionEndsStoresThatAreHeld) {
-  const PoolId region = Open();
-  wire::Store store = StoreMessage(region, 1, 2);
-  store.after = {.offset = kCounterPageBytes / 2, .value = 1};
-  client_.Send(store);
-  client_.Send(wire::CloseRegion{region});
-  const wire::TransferDone done = ExpectDone();
-  EXPECT_THAT(done.failed, ElementsAre(wire::TransferDone::Failed{0, MissReason::kCancelled},
-                                       wire::TransferDone::Failed{1, MissReason::kCancelled}));
-  (void)client_.Expect<wire::CloseRegionReply>();
-  SetWord(store.after->offset, 1);
-  // Nothing of it comes back to life.
-  client_.Send(StoreMessage(Open(), 2, 2));
-  EXPECT_EQ(ExpectDone().copied, 2u);
-}
-
-TEST_F(SessionRegions, AClientMayGoWithStoresThatAreHeld) {
-  wire::Store store = StoreMessage(Open(), 1, 2);
-  store.after = {.offset = kCounterPageBytes / 2, .value = 1};
-  client_.Send(store);
-  client_.Close();
-  WireClient other(daemon_.socket());
-  const std::vector<BlockHash> hashes = Hashes(0, 2);
-  EXPECT_TRUE(Acquire(&other, other.Attach().pool, hashes, 0).hits.empty());
-}
-
-TEST_F(SessionRegions, AStoreWaitsForNoWordOfTheDaemonsHalf) {
-  wire::Store store = StoreMessage(Open(), 1, 2);
-  for (const uint32_t offset : {0u, kCounterPageBytes / 2 + 4, kCounterPageBytes, 0xfffffffcu}) {
-    store.after = {.offset = offset, .value = 1};
-    EXPECT_EQ(client_.ErrorOf(store), "bad_counter");
-  }
 }
 
 TEST_F(SessionRegions, AnotherSessionFindsWhatARegionStored) {

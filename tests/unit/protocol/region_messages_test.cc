@@ -165,32 +165,17 @@ TEST(Store, UnknownBitsAndRetentionAreRefused) {
   EXPECT_EQ(Decode<Store>(payload).error().reason, "bad_enum");
 }
 
-TEST(Store, MayHaveToWaitForAWord) {
-  Store store{
-      PoolId{1}, 1, {{1, HashOf(2), {}, 16, 0, RetentionClass::kMemory}}, StoreAfter{64, 9}};
-  const auto decoded = Decode<Store>(PayloadOf(store));
-  ASSERT_TRUE(decoded);
-  EXPECT_EQ(decoded->after, store.after);
-  store.after->offset = 65;
-  EXPECT_EQ(ReasonFor(store), "bad_counter");
-}
-
 TEST(Store, MayHaveItsBlocksComparedAsNumbersOfAType) {
   Store store{PoolId{1}, 1, {{1, HashOf(2), {}, 16, 0, RetentionClass::kMemory}}};
   const size_t plain_bytes = PayloadOf(store).size();
   for (auto dtype = static_cast<uint8_t>(KvDtype::kFloat32);
        dtype <= static_cast<uint8_t>(KvDtype::kInt8); ++dtype) {
-    for (const bool waits : {false, true}) {
-      store.compare = static_cast<KvDtype>(dtype);
-      store.after = waits ? std::optional(StoreAfter{64, 9}) : std::nullopt;
-      const auto decoded = Decode<Store>(PayloadOf(store));
-      ASSERT_TRUE(decoded);
-      EXPECT_EQ(decoded->compare, store.compare);
-      EXPECT_EQ(decoded->after, store.after);
-      EXPECT_EQ(decoded->items, store.items);
-    }
+    store.compare = static_cast<KvDtype>(dtype);
+    const auto decoded = Decode<Store>(PayloadOf(store));
+    ASSERT_TRUE(decoded);
+    EXPECT_EQ(decoded->compare, store.compare);
+    EXPECT_EQ(decoded->items, store.items);
   }
-  store.after.reset();
   EXPECT_EQ(PayloadOf(store).size(), plain_bytes + 1);
   store.compare.reset();
   EXPECT_EQ(Decode<Store>(PayloadOf(store))->compare, std::nullopt);

@@ -384,23 +384,6 @@ TEST_F(CacheRegionLayersTest, ClosingARegionEndsTheCounting) {
   EXPECT_GT(Layers(), kLayers);
 }
 
-TEST_F(CacheRegionsTest, BlocksThatWereAnnouncedCanBeCancelled) {
-  Start();
-  const PoolId region = OpenRegion();
-  const std::vector<BlockIndex> blocks{BlockIndex(2), BlockIndex(3)};
-  const PendingTransfer cancelled = Begin(region, blocks);
-  cache_->CancelBlocks(region, blocks);
-  ASSERT_TRUE(cancelled.ended());
-  EXPECT_THAT(cancelled->failed,
-              ElementsAre(Pair(0u, MissReason::kCancelled), Pair(1u, MissReason::kCancelled)));
-  EXPECT_EQ(cache_->Gauges().region_blocks_in_flight, 0u);
-  const auto& drops = cache_->stats().drops[static_cast<size_t>(Tier::kHost)];
-  EXPECT_EQ(drops[static_cast<size_t>(DropReason::kHeldTooLong)], 2u);
-  const PendingTransfer stored = BeginStore(region, Sequence(1, 2), 2);
-  Settle();
-  EXPECT_EQ(stored->copied, 2u);
-}
-
 TEST_F(CacheRegionsTest, ACopyThatFailsLeavesNothingCached) {
   Start();
   const PoolId region = OpenRegion();
