@@ -7,6 +7,9 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <random>
+#include <span>
+#include <vector>
 
 #include "tests/unit/tiers/cache_fixture.h"
 
@@ -241,8 +244,11 @@ TEST_F(CacheNamespacesTest, PinnedBlockDoesNotKeepHostFromAnotherModel) {
 class CachePinnedSlabsTest : public CacheNamespacesTest {
  protected:
   static constexpr uint32_t kSlabs = 8;
-  // Blocks of the second model that fit in the half of the slabs which pins may not hold.
-  static constexpr uint32_t kTheirs = kSlabs / 2 * (kSlabBytes / (3 * kBlockBytes));
+  // Blocks of the second model that fit in the half of the slabs which pins may not hold. One is
+  // so many of the first's, and its slot has a header.
+  [[nodiscard]] uint32_t Most() const {
+    return kSlabs / 2 * (kSlabBytes / ((their_size_ + 1) * kBlockBytes));
+  }
 
   // Each slab gets a sequence of its own, of which so many blocks are pinned.
   void Fill(Tier tier, const std::array<uint32_t, kSlabs>& pins) {
@@ -264,6 +270,21 @@ class CachePinnedSlabsTest : public CacheNamespacesTest {
     }
     PinAll();
   }
+  // At most so many of the blocks in so many slabs are to be pinned.
+  void Draw(uint32_t slabs, uint32_t pins, std::mt19937* random) {
+    std::vector<Hashes> of_slabs;
+    for (uint32_t slab = 0; slab < kSlabs; ++slab) {
+      of_slabs.push_back(Sequence(slab, kSlotsPerSlab));
+    }
+    std::ranges::shuffle(of_slabs, *random);
+    for (const Hashes& hashes : std::span(of_slabs).first(slabs)) {
+      pinned_.insert(pinned_.end(), hashes.begin(), hashes.end());
+    }
+    std::ranges::shuffle(pinned_, *random);
+    pinned_.resize(std::min<size_t>(pinned_.size(), pins));
+    std::erase_if(others_,
+                  [this](const BlockHash& hash) { return std::ranges::count(pinned_, hash) > 0; });
+  }
   void PinAll() { ASSERT_TRUE(cache_->Pin(kAlice, first_.id, pinned_, 60'000)); }
   void ForgetAllButThePinned() {
     const std::optional<NamespaceId> first = cache_->FindNamespace(Identity("tenant", 1));
@@ -271,9 +292,9 @@ class CachePinnedSlabsTest : public CacheNamespacesTest {
     Settle();
   }
   void UseTheSecondModel() {
-    pool_ = UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
-    for (uint32_t i = 0; i < 3 * kTheirs; ++i) {
-      Put(Sequence(100 + i % kTheirs, 1));
+    pool_ = UsePool(Identity("stranger", 2, their_size_ * kBlockBytes), 0);
+    for (uint32_t i = 0; i < 3 * Most(); ++i) {
+      Put(Sequence(100 + i % Most(), 1));
       SinkAll();
       if (pins_anew_) PinAll();
     }
@@ -286,7 +307,7 @@ class CachePinnedSlabsTest : public CacheNamespacesTest {
   // How many blocks of the second model the tier has, and how many of those pinned.
   [[nodiscard]] uint32_t Theirs() const {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < kTheirs; ++i) count += In(Sequence(100 + i, 1)[0]) ? 1 : 0;
+    for (uint32_t i = 0; i < Most(); ++i) count += In(Sequence(100 + i, 1)[0]) ? 1 : 0;
     return count;
   }
   [[nodiscard]] size_t Kept() const {
@@ -297,6 +318,7 @@ class CachePinnedSlabsTest : public CacheNamespacesTest {
   Tier tier_ = Tier::kHost;
   PoolInfo first_;
   Hashes pinned_, others_;
+  uint32_t their_size_ = 2;
   bool pins_anew_ = false;  // after each block of the second model
 };
 
@@ -324,12 +346,37 @@ TEST_F(CachePinnedSlabsTest, AnyPinsLeaveAnotherModelWhatTheyMayNotHold) {
           Fill(tier, pins.in_slab);
           if (alone) ForgetAllButThePinned();
           UseTheSecondModel();
-          EXPECT_EQ(Theirs(), kTheirs);
+          EXPECT_EQ(Theirs(), Most());
           pool_ = first_;
           EXPECT_GE(Kept(), pins.most_in_half) << "pins keep the slabs that have most of them";
         }
       }
     }
+  }
+}
+
+TEST_F(CachePinnedSlabsTest, PinsDrawnAtRandomLeaveAnotherModelAsMuch) {
+  constexpr uint32_t kSets = 300;
+  for (uint32_t seed = 1; seed <= kSets; ++seed) {
+    std::mt19937 random(seed);
+    const Tier tier = random() % 2 == 0 ? Tier::kHost : Tier::kDisk;
+    const uint32_t slabs = 1 + random() % kSlabs;
+    const uint32_t pins = 1 + random() % (kSlabs * kSlotsPerSlab / 2);
+    const bool alone = random() % 2 == 0;
+    pins_anew_ = random() % 2 == 0;
+    their_size_ = 2 + random() % 3;
+    SCOPED_TRACE(fmt::format("seed {}: {}, {} pins in {} slabs{}{}, blocks of {}", seed,
+                             tier == Tier::kHost ? "host" : "disk", pins, slabs,
+                             alone ? ", alone" : "", pins_anew_ ? ", anew" : "", their_size_));
+    cache_.reset();
+    pinned_.clear();
+    others_.clear();
+    Fill(tier, {});
+    Draw(slabs, pins, &random);
+    PinAll();
+    if (alone) ForgetAllButThePinned();
+    UseTheSecondModel();
+    EXPECT_GE(Theirs() * 20, Most() * 19);
   }
 }
 
