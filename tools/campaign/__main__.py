@@ -79,6 +79,7 @@ _WEIGHTS = {
     "engine-daemon-kill": 2,
     "disk-damage": 3,
     "host-damage": 2,
+    "pool-damage": 2,
     "power-loss": 4,
     "fuzz": 3,
     "soak": 3,
@@ -90,6 +91,7 @@ _RUNS = {
     "client-kill": client_kills.run,
     "disk-damage": damage.run_disk,
     "host-damage": damage.run_host,
+    "pool-damage": damage.run_pool,
     "fuzz": simulations.run_fuzzers,
     "soak": soak.run,
 }

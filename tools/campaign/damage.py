@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that change while no daemon runs, on disk and in the host memory that is kept for the next: each
+"""Bytes that change while no daemon runs, on disk and in the memory that is kept for the next: each
 block is then a miss or has the right bytes; one that was damaged itself is a miss, and where blocks
-alone were damaged, the others are hits."""
+alone were damaged, the others are hits. A kept pool's blocks are believed, since clients may write
+there at any time: of these, a damaged one may have its damaged bytes, and no other."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from collections.abc import Callable
 import kvtier
 from kvtier._private_daemon import DaemonFailedError
 
-from blocks import SLOT_BYTES, Player, block_hash
+from blocks import SLOT_BYTES, Player, block_hash, bytes_of
 from record import Job
 from world import SLAB_BYTES, World
 
@@ -26,6 +27,8 @@ _PAGE_BYTES = 4096
 _FIRST_SLAB_AT = 1 << 20
 _SLOT_MAGIC = b"KVTSLOT1"
 _HASH_AT = 64
+#: How the names of the memory files begin that a kept pool has: the first ends there.
+_POOL_NAME, _POOL_TABLE_NAME = "kvtier-pool ", "kvtier-pool-table"
 #: Ends that docs/OPERATIONS.md names for files that cannot be used; a signal is none of them.
 _REFUSALS = range(1, 128)
 
@@ -41,6 +44,17 @@ def slots_in(memory: bytes | mmap.mmap, first: int) -> dict[bytes, int]:
 
 def flip(memory: bytearray | mmap.mmap, offset: int, numbers: random.Random) -> None:
     memory[offset] ^= numbers.randrange(1, 256)
+
+
+def flip_used(table: mmap.mmap, numbers: random.Random) -> int:
+    """Changes some of the bytes that are not zero, and returns how many. Its head only now and then: a
+    damaged head means that nothing is adopted."""
+    first = 0 if numbers.random() < 0.2 else _PAGE_BYTES
+    used = [place for place in range(first, len(table)) if table[place]]
+    chosen = numbers.sample(used, min(len(used), numbers.randrange(1, 300)))
+    for place in chosen:
+        flip(table, place, numbers)
+    return len(chosen)
 
 
 #: Blocks that must be misses, and blocks that must be hits; others may be either.
@@ -220,14 +234,75 @@ class HostDamage(Damage):
             return places
 
     def _flip_table(self, table: mmap.mmap) -> Places:
-        """Its head only now and then: a damaged head means that nothing is adopted."""
-        first = 0 if self.numbers.random() < 0.2 else _PAGE_BYTES
-        used = [place for place in range(first, len(table)) if table[place]]
-        chosen = self.numbers.sample(used, min(len(used), self.numbers.randrange(1, 300)))
-        for place in chosen:
-            flip(table, place, self.numbers)
-        self.job.count("places in the host table", len(chosen))
+        self.job.count("places in the host table", flip_used(table, self.numbers))
         return _ANY
+
+
+class PoolDamage(Damage):
+    """A pool in host memory that the keeper holds between two daemons. Nothing below it could bring a
+    block back."""
+
+    def run(self) -> None:
+        self.world.daemon.start()
+        for number in range(STARTS_A_ROUND):
+            player = Player(self.world.daemon.socket, "campaign")
+            self.fill(player)
+            held = [
+                block
+                for block, where in zip(self.hashes, player.pool.lookup(self.hashes))
+                if where & kvtier.Presence.POOL
+            ]
+            self.world.daemon.settle()
+            keeper = self.world.keeper()
+            player.close()
+            self.world.daemon.kill()
+            in_blocks = number % 2 == 0
+            damaged = self._flip_blocks(keeper, held) if in_blocks else self._flip_table(keeper)
+            if not self.start("a pool"):
+                self.fail("the daemon refuses to start with the kept pool")
+                return
+            self.world.daemon.settle()
+            player = Player(self.world.daemon.socket, "campaign")
+            self._check(player, "blocks of a pool" if in_blocks else "a pool's table", damaged,
+                        set(held) - damaged if in_blocks else set())
+            player.close()
+            if in_blocks:
+                self.drop(damaged)
+            if self.failed or self.job.is_over():
+                return
+
+    def drop(self, damaged: set[bytes]) -> None:
+        """They are not asked for again: what a kept pool has of them stays as it is."""
+        self.hashes = [block for block in self.hashes if block not in damaged]
+
+    def _check(self, player: Player, what: str, damaged: set[bytes], whole: set[bytes]) -> None:
+        player.read(sorted(damaged))
+        self.job.count("damaged blocks of a pool believed", player.counts["wrong blocks"])
+        player.wrong.clear()
+        asked, self.hashes = self.hashes, [one for one in self.hashes if one not in damaged]
+        self.check(player, what, set(), whole)
+        self.hashes = asked
+
+    def _flip_blocks(self, keeper: int, held: list[bytes]) -> set[bytes]:
+        """Changes a byte in a quarter of the blocks."""
+        with _kept(keeper, _POOL_NAME) as pool:
+            damaged = self.numbers.sample(held, len(held) // 4)
+            for block in damaged:
+                whole = bytes_of(block).tobytes()
+                place = pool.find(whole)
+                if place < 0:
+                    self.fail(f"block {block.hex()[:16]} is in the pool and was not found there")
+                # Also where the block was before: which of them it is now, no one says.
+                while place >= 0:
+                    flip(pool, place + self.numbers.randrange(len(whole)), self.numbers)
+                    place = pool.find(whole, place)
+        self.job.count("places in blocks of a pool", len(damaged))
+        return set(damaged)
+
+    def _flip_table(self, keeper: int) -> set[bytes]:
+        with _kept(keeper, _POOL_TABLE_NAME) as table:
+            self.job.count("places in a pool's table", flip_used(table, self.numbers))
+        return set()
 
 
 def _kept(keeper: int, name: str) -> mmap.mmap:
@@ -241,7 +316,7 @@ def _kept(keeper: int, name: str) -> mmap.mmap:
     raise RuntimeError(f"the keeper holds no {name}")
 
 
-def _run(job: Job, make_world: Callable[[], World], kind: type[DiskDamage | HostDamage]) -> None:
+def _run(job: Job, make_world: Callable[[], World], kind: type[DiskDamage | HostDamage | PoolDamage]) -> None:
     for seed in job.seeds():
         with make_world() as world:
             round_ = kind(job, seed, world)
@@ -263,3 +338,8 @@ def run_disk(job: Job) -> None:
 def run_host(job: Job) -> None:
     sizes = (64, 2 * BLOCKS, 0)
     _run(job, lambda: World(*sizes, "restart.keep_for=1min", *_SETTINGS), HostDamage)
+
+
+def run_pool(job: Job) -> None:
+    sizes = (2 * BLOCKS, 64, 0)
+    _run(job, lambda: World(*sizes, "restart.keep_for=1min", *_SETTINGS), PoolDamage)
