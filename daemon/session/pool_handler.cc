@@ -24,6 +24,9 @@ constexpr uint32_t kMaxAttachesWaiting = 16;
 // Models that a session holds without a pool of theirs. A client may register model after model in
 // one session, one for each change of its weights, for ever.
 constexpr size_t kMaxRegisteredHeld = 16;
+// Attaching and detaching cost so much besides the frame: all parts of the cache look for what the
+// session has in the pool, and the reply's descriptor takes a system call of its own.
+constexpr uint32_t kAttachPrice = 64;
 
 // Whether the record tells the weights of one name apart: by their commit or by their digest.
 bool NamesWeights(const ModelRecord& record) {
@@ -136,6 +139,7 @@ void PoolHandler::OnAttached(const Call& call, const PoolInfo& pool, const Attac
   if (replies_.ended()) return;
   AttachedPool& known = pools_.Add(pool.id, attached);
   if (known.attaches++ == 0) known.attachment = std::make_shared<Gate>();
+  replies_.connection().Spend(kAttachPrice);
   replies_.connection().SendWithDescriptors(
       call.request_id,
       wire::AttachReply{.pool = pool.id,
@@ -153,7 +157,7 @@ Status PoolHandler::OnDetach(const Call&, const wire::Detach& request) {
   KVT_RETURN_IF_ERROR(pools_.FindPool(request.pool));
   AttachedPool& attached = pools_.at(request.pool);
   if (--attached.attaches > 0) return {};
-  replies_.connection().Spend(attached.held);
+  replies_.connection().Spend(kAttachPrice + attached.held);
   // First, so that operations that the cache cancels find the pool detached.
   pools_.Erase(request.pool);
   cache_.LeavePool(client_.session, request.pool);

@@ -8,6 +8,12 @@
 #include <utility>
 
 namespace kvtier {
+namespace {
+
+// Opening and closing a region cost so much besides the frame: memory is mapped or given back.
+constexpr uint32_t kRegionPrice = 64;
+
+}  // namespace
 
 static_assert(static_cast<int>(NumberFormat::kFloat32) == static_cast<int>(KvDtype::kFloat32) &&
               static_cast<int>(NumberFormat::kInt8) == static_cast<int>(KvDtype::kInt8));
@@ -63,7 +69,7 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
                      fmt::format("{} in regions, {} are allowed", region_blocks_ + request.blocks,
                                  wire::kMaxRegionBlocks));
   }
-  replies_.connection().Spend(request.pieces.size());
+  replies_.connection().Spend(kRegionPrice + request.pieces.size());
   RegionMemory memory{
       .lent = std::move(lent),
       .device = DeviceIndex(request.device),
@@ -91,6 +97,7 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
 
 Status RegionHandler::OnCloseRegion(const Call& call, const wire::CloseRegion& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const region, pools_.FindRegion(request.region));
+  replies_.connection().Spend(kRegionPrice);
   region_blocks_ -= region->region_blocks;
   pools_.Erase(request.region);
   cache_.CloseRegion(request.region, gate_.WhileOpen([this, call] {

@@ -31,6 +31,7 @@ constexpr uint32_t kMost = wire::kMaxBlocksPerCall;
 constexpr uint32_t kHalf = wire::kMaxCommitsPerCall;
 constexpr uint32_t kRegionBlocks = 4 * kMost;
 constexpr uint64_t kPoolBlocks = 2 * kMost;
+constexpr uint32_t kSmallRequests = 64;
 // An event may take as long as so many turns of COMMIT. A sanitizer makes frees dear and copies
 // cheap beside them: there an event of CLOSE_REGION takes 2.4 turns without doing more.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -269,6 +270,11 @@ void BusyClient::Devices() {
 
 void BusyClient::Attach() {
   Measure([&] { (void)AttachPool(); });
+  // As many requests as their bytes would let into one event.
+  Measure([&] {
+    for (uint32_t i = 0; i < kSmallRequests; ++i) client_.Send(wire::Attach{.model = kModel});
+    for (uint32_t i = 0; i < kSmallRequests; ++i) (void)client_.Receive();
+  });
 }
 
 void BusyClient::AcquireAll() {
@@ -488,6 +494,13 @@ void BusyClient::Detach() {
   Measure([&] {
     client_.Send(wire::Detach{pool});
     (void)client_.Call<wire::Pong>(wire::Ping{});
+  });
+  Measure([&] {
+    for (uint32_t i = 0; i < kSmallRequests; ++i) {
+      client_.Send(wire::Attach{.model = kModel});
+      client_.Send(wire::Detach{pool});
+    }
+    for (uint32_t i = 0; i < kSmallRequests; ++i) (void)client_.Receive();
   });
 }
 
