@@ -10,7 +10,7 @@
 namespace kvtier {
 namespace {
 
-// Opening and closing a region cost so much besides the frame: memory is mapped or given back.
+// A region costs so much besides the frame to open or to close: memory is mapped or given back.
 constexpr uint32_t kRegionPrice = 64;
 
 }  // namespace
