@@ -6,6 +6,8 @@
 #   tools/gpu-bundle.sh [DIRECTORY]      default: build/gpu-bundle
 #   DIRECTORY/gpu-test.sh                on the machine with the GPU
 #   DIRECTORY/gpu-bench.sh [OPTION...]   there, too; prints a table and writes gpu-bench.json
+#     --only disk --set-bytes 4294967296 --directory /dev/shm --drives /dev/shm,/dev/shm,/dev/shm,/dev/shm
+#                                        "disk" to VRAM by four drives on tmpfs (Linux 6.6 or newer)
 #   DIRECTORY/gpu-python.sh              there, if python3 has torch: tests of the Python package
 #   DIRECTORY/gpu-engine.sh [OPTION...]  there, too: an engine with and without its prefix cache
 #   DIRECTORY/kernel-bench.sh [OPTION...]   likewise of the kernels, beside torch's if python3 has it

@@ -15,7 +15,9 @@ namespace kvtier {
 
 struct BenchOptions {
   std::string directory;  // where temporary directories are made; on the disk to be measured
-  std::string device;     // of private daemons, as in `pool.device`; empty: what they choose
+  // Where the disk tier has a drive each, beside `directory`; empty: it has one, there.
+  std::vector<std::string> drives;
+  std::string device;  // of private daemons, as in `pool.device`; empty: what they choose
   uint32_t repetitions = 9;
   // An onload is repeated no more after this time.
   std::chrono::seconds most_time{600};
@@ -26,7 +28,9 @@ struct BenchOptions {
   std::vector<std::string> settings;  // of the onloads' daemons, KEY=VALUE, beside the bench's own
 };
 
-// Bringing blocks up into the pool. Rates in 10^9 bytes a second, medians over the repetitions.
+// Bringing blocks up into the pool. The ceiling of the disk tier is raw io_uring on its file, or,
+// if it has several drives, one thread's memcpy. Rates in 10^9 bytes a second, medians over the
+// repetitions.
 struct OnloadResult {
   Tier tier = Tier::kHost;
   uint64_t block_bytes = 0;
@@ -39,6 +43,9 @@ struct OnloadResult {
   double cpu_us = 0;
   // The same of the event loop's thread alone, which bounds how fast small blocks can move.
   double loop_us = 0;
+  // The share of one core that the loop's thread took.
+  double loop_share = 0;
+  uint32_t drives = 1;  // of the disk tier
   // Host memory was full of blocks that had not been written to disk.
   bool host_unwritten = false;
 };

@@ -27,6 +27,9 @@ int Main(int argc, char** argv) {
   app.add_flag("--acquire", selection.acquire, "Acquire round trips, against empty ones.");
   app.add_flag("--start", selection.start, "Start on a disk full of entries.");
   app.add_option("--directory", options.directory, "Where to work; on the disk to be measured.");
+  app.add_option("--drives", options.drives,
+                 "Directories in which the disk tier has a drive each; beside one thread's memcpy.")
+      ->delimiter(',');
   app.add_option("--device", options.device, "Where the pools are: host or cuda:N.");
   app.add_option("--repetitions", options.repetitions, "Medians are over so many.")
       ->check(CLI::Range(1, 1000))

@@ -41,6 +41,13 @@ uint64_t TierBytes(uint64_t blocks, uint64_t block_bytes) {
   return (blocks + per_slab - 1) / per_slab * kSlabBytes;
 }
 
+// Each drive has an equal share, of whole slabs.
+uint64_t DiskBytes(const BenchOptions& options, uint64_t sets, uint64_t block_bytes) {
+  const uint64_t bytes = TierBytes(sets * (options.set_bytes / block_bytes), block_bytes);
+  if (options.drives.empty()) return bytes;
+  return bytes + options.drives.size() * (kSlabBytes + kMiB);
+}
+
 // Host memory that a set which is pushed through it leaves without anything older.
 uint64_t HostBytesForDisk(const BenchOptions& options, uint64_t block_bytes) {
   return options.set_bytes / block_bytes * (block_bytes + kHeaderBytes) / 2;
@@ -58,11 +65,12 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
   const uint64_t slots = options.set_bytes / block_bytes;
   PrivateDaemonOptions daemon;
   daemon.temporary_parent = options.directory;
+  if (from_disk) daemon.drive_parents = options.drives;
   daemon.settings = {
       fmt::format("pool.bytes={}B", (slots + kSparePoolBlocks) * block_bytes),
       fmt::format("host.bytes={}B", from_disk ? HostBytesForDisk(options, block_bytes)
                                               : TierBytes(kSetsInHost * slots, block_bytes)),
-      fmt::format("disk.bytes={}B", from_disk ? TierBytes(kSetsOnDisk * slots, block_bytes) : 0),
+      fmt::format("disk.bytes={}B", from_disk ? DiskBytes(options, kSetsOnDisk, block_bytes) : 0),
       fmt::format("cache.slab_bytes={}B", kSlabBytes),
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
@@ -80,10 +88,11 @@ Result<PrivateDaemon> StartUnwritten(const BenchOptions& options, uint64_t block
   const uint64_t slots = options.set_bytes / block_bytes;
   PrivateDaemonOptions daemon;
   daemon.temporary_parent = options.directory;
+  daemon.drive_parents = options.drives;
   daemon.settings = {
       fmt::format("pool.bytes={}B", (kSetsInPool * slots + kSparePoolBlocks) * block_bytes),
       fmt::format("host.bytes={}B", TierBytes(slots, block_bytes) + kSlabBytes),
-      fmt::format("disk.bytes={}B", TierBytes(3 * kSetsInPool * slots, block_bytes)),
+      fmt::format("disk.bytes={}B", DiskBytes(options, 3 * kSetsInPool, block_bytes)),
       fmt::format("cache.slab_bytes={}B", kSlabBytes),
       "cache.max_wait_ms=30000",
       "cache.pool_clean_fraction=0.34",
@@ -101,8 +110,9 @@ struct Ceiling {
   std::function<std::vector<double>()> seconds;
 };
 
-Result<Ceiling> CeilingOfHost(const BenchOptions& options, uint64_t block_bytes) {
-  const CopyWork work{block_bytes, options.set_bytes / block_bytes, kCopyThreads};
+Result<Ceiling> CeilingOfMemcpy(const BenchOptions& options, uint64_t block_bytes,
+                                uint32_t threads) {
+  const CopyWork work{block_bytes, options.set_bytes / block_bytes, threads};
   KVT_ASSIGN_OR_RETURN(MemcpyCeiling memory, MemcpyCeiling::Create(work));
   auto shared = std::make_shared<MemcpyCeiling>(std::move(memory));
   auto seconds = std::make_shared<std::vector<double>>();
@@ -115,12 +125,17 @@ Result<Ceiling> CeilingOfHost(const BenchOptions& options, uint64_t block_bytes)
 
 Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
                               const std::string& directory) {
+  if (!options.drives.empty()) return CeilingOfMemcpy(options, block_bytes, 1);
   KVT_ASSIGN_OR_RETURN(DiskCeiling disk, DiskCeiling::Find(directory, block_bytes + kHeaderBytes,
                                                            options.set_bytes / block_bytes,
                                                            HostBytesForDisk(options, block_bytes)));
   auto shared = std::make_shared<DiskCeiling>(std::move(disk));
   return Ceiling{[shared] { return shared->Measure(); },
                  [shared] { return shared->best().seconds; }};
+}
+
+uint32_t DriveCount(const BenchOptions& options) {
+  return std::max<uint32_t>(1, static_cast<uint32_t>(options.drives.size()));
 }
 
 double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; }
@@ -157,6 +172,7 @@ class Samples {
     const double us_per_block = 1e6 / static_cast<double>(set.size());
     cpu_us_.push_back(load.cpu.all_seconds * us_per_block);
     loop_us_.push_back(load.cpu.loop_seconds * us_per_block);
+    loop_shares_.push_back(load.cpu.loop_seconds / load.seconds);
     seconds_.push_back(load.seconds);
     return ceiling_.run();
   }
@@ -176,7 +192,8 @@ class Samples {
             .ceiling_gbps = Median(ceilings),
             .ratio = Median(ratios),
             .cpu_us = Median(cpu_us_),
-            .loop_us = Median(loop_us_)};
+            .loop_us = Median(loop_us_),
+            .loop_share = Median(loop_shares_)};
   }
 
  private:
@@ -184,6 +201,7 @@ class Samples {
   std::vector<double> seconds_;
   std::vector<double> cpu_us_;
   std::vector<double> loop_us_;
+  std::vector<double> loop_shares_;
 };
 
 }  // namespace
@@ -199,7 +217,7 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
   KVT_ASSIGN_OR_RETURN(const Ceiling ceiling,
                        tier == Tier::kDisk
                            ? CeilingOfDisk(options, block_bytes, daemon.disk_directory())
-                           : CeilingOfHost(options, block_bytes));
+                           : CeilingOfMemcpy(options, block_bytes, kCopyThreads));
 
   Samples samples(ceiling);
   const auto start = std::chrono::steady_clock::now();
@@ -207,7 +225,9 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
     KVT_RETURN_IF_ERROR(samples.TakeOne(client, sets[i % sets.size()], tier));
     if (std::chrono::steady_clock::now() - start > options.most_time) break;
   }
-  return samples.Summary(tier, block_bytes, blocks);
+  OnloadResult result = samples.Summary(tier, block_bytes, blocks);
+  if (tier == Tier::kDisk) result.drives = DriveCount(options);
+  return result;
 }
 
 Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options, uint64_t block_bytes) {
@@ -231,6 +251,7 @@ Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options, uint
   }
   OnloadResult result = samples.Summary(Tier::kDisk, block_bytes, blocks);
   result.host_unwritten = true;
+  result.drives = DriveCount(options);
   return result;
 }
 

@@ -19,7 +19,10 @@ namespace json = boost::json;
 std::string_view TierName(Tier tier) { return tier == Tier::kHost ? "host" : "disk"; }
 
 std::string SourceName(const OnloadResult& result) {
-  return std::string(TierName(result.tier)) + (result.host_unwritten ? ", host unwritten" : "");
+  const std::string drives =
+      result.drives > 1 ? fmt::format(", {} drives", result.drives) : std::string();
+  return std::string(TierName(result.tier)) + drives +
+         (result.host_unwritten ? ", host unwritten" : "");
 }
 
 std::string CpuModel() {
@@ -48,13 +51,14 @@ std::string OnloadTable(const std::vector<OnloadResult>& results) {
                {"ceiling"},
                {"ratio"},
                {"CPU us/block"},
-               {"loop us/block"}});
+               {"loop us/block"},
+               {"loop"}});
   for (const OnloadResult& result : results) {
-    table.AddRow({SourceName(result), FormatByteSize(result.block_bytes),
-                  FormatCount(result.blocks), fmt::format("{:.2f}", result.gbps),
-                  fmt::format("{:.2f}", result.ceiling_gbps),
-                  fmt::format("{:.1f} %", 100 * result.ratio), fmt::format("{:.1f}", result.cpu_us),
-                  fmt::format("{:.2f}", result.loop_us)});
+    table.AddRow(
+        {SourceName(result), FormatByteSize(result.block_bytes), FormatCount(result.blocks),
+         fmt::format("{:.2f}", result.gbps), fmt::format("{:.2f}", result.ceiling_gbps),
+         fmt::format("{:.1f} %", 100 * result.ratio), fmt::format("{:.1f}", result.cpu_us),
+         fmt::format("{:.2f}", result.loop_us), fmt::format("{:.0f} %", 100 * result.loop_share)});
   }
   // The ratio is not the quotient of the two columns before it, which are medians of their own.
   return table.Render() + "ratio: the median over pairs of a run and the ceiling beside it\n";
@@ -100,6 +104,8 @@ std::string ToJson(const BenchResults& results) {
                       {"ratio", result.ratio},
                       {"cpu_us_per_block", result.cpu_us},
                       {"loop_us_per_block", result.loop_us},
+                      {"loop_share", result.loop_share},
+                      {"drives", result.drives},
                       {"host_unwritten", result.host_unwritten}});
   }
   for (const AcquireResult& result : results.acquire) {

@@ -133,6 +133,12 @@ void AddSpawnOptions(CLI::App* command, BenchArguments* arguments) {
       ->add_option("--directory", arguments->options.directory,
                    "Where to make the temporary directory; on the disk to be measured.")
       ->type_name("DIRECTORY");
+  command
+      ->add_option("--drives", arguments->options.drives,
+                   "Directories in which its disk tier has a drive each; the disk's ceiling is one "
+                   "thread's memcpy then.")
+      ->delimiter(',')
+      ->type_name("DIRECTORY,...");
   command->add_option("--block-bytes", arguments->block_sizes, "Sizes of blocks to measure with.")
       ->delimiter(',')
       ->type_name("SIZE,...")
@@ -143,8 +149,8 @@ void AddSpawnOptions(CLI::App* command, BenchArguments* arguments) {
       ->capture_default_str();
   command->add_option("--plot", arguments->plot, "Also draw throughput against block size (SVG).")
       ->type_name("FILE");
-  for (const char* name :
-       {"--pool", "--host", "--disk", "--directory", "--block-bytes", "--repetitions", "--plot"}) {
+  for (const char* name : {"--pool", "--host", "--disk", "--directory", "--drives", "--block-bytes",
+                           "--repetitions", "--plot"}) {
     command->get_option(name)->needs(spawn);
   }
 }

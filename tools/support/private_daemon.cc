@@ -56,6 +56,10 @@ Result<PrivateDaemon> PrivateDaemon::Start(PrivateDaemonOptions options) {
                          TemporaryDirectory::Create(daemon.options_.temporary_parent));
     daemon.options_.directory = daemon.temporary_->path();
   }
+  for (const std::string& parent : daemon.options_.drive_parents) {
+    KVT_ASSIGN_OR_RETURN(TemporaryDirectory drive, TemporaryDirectory::Create(parent));
+    daemon.drives_.push_back(std::move(drive));
+  }
   KVT_RETURN_IF_ERROR(daemon.Restart());
   return daemon;
 }
@@ -63,6 +67,7 @@ Result<PrivateDaemon> PrivateDaemon::Start(PrivateDaemonOptions options) {
 PrivateDaemon::PrivateDaemon(PrivateDaemon&& other) noexcept
     : options_(std::move(other.options_)),
       temporary_(std::move(other.temporary_)),
+      drives_(std::move(other.drives_)),
       pid_(std::exchange(other.pid_, -1)) {}
 
 PrivateDaemon& PrivateDaemon::operator=(PrivateDaemon&& other) noexcept {
@@ -70,6 +75,7 @@ PrivateDaemon& PrivateDaemon::operator=(PrivateDaemon&& other) noexcept {
     Kill();
     options_ = std::move(other.options_);
     temporary_ = std::move(other.temporary_);
+    drives_ = std::move(other.drives_);
     pid_ = std::exchange(other.pid_, -1);
   }
   return *this;
@@ -92,7 +98,15 @@ Status PrivateDaemon::Launch() {
   };
   set("server.socket=" + socket());
   set("server.admin_socket=" + admin_socket());
-  set("disk.directory=" + disk_directory());
+  if (drives_.empty()) {
+    set("disk.directory=" + disk_directory());
+  } else {
+    std::string drives;
+    for (const TemporaryDirectory& drive : drives_) {
+      drives += fmt::format("{}\"{}\"", drives.empty() ? "" : ", ", drive.path());
+    }
+    set(fmt::format("disk.directories=[{}]", drives));
+  }
   // The daemon ends with its owner: memory that a keeper held for the next one would never be asked
   // for.
   set("restart.keep_for=0s");

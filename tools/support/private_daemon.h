@@ -22,6 +22,9 @@ struct PrivateDaemonOptions {
   // of its own below `temporary_parent`, which goes with the daemon.
   std::string directory;
   std::string temporary_parent;  // empty: $TMPDIR or /tmp
+  // The disk tier's drives: a directory of the tier's below each of these, which goes with the
+  // daemon. Empty: one drive, in `directory`.
+  std::vector<std::string> drive_parents;
   // A configuration file, which `settings` override; empty: none.
   std::string config_file;
   // "section.key=value" texts as for `kvtierd --set`.
@@ -66,6 +69,7 @@ class PrivateDaemon {
 
   PrivateDaemonOptions options_;
   std::optional<TemporaryDirectory> temporary_;
+  std::vector<TemporaryDirectory> drives_;
   pid_t pid_ = -1;
 };
 

@@ -10,6 +10,7 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kGranuleBytes = 2 * kMiB;
+constexpr uint64_t kSlabBytes = 64 * kMiB;
 constexpr uint64_t kMinHostBytes = 256 * kMiB;
 
 }  // namespace
@@ -28,6 +29,7 @@ Result<PrivateDaemon> StartGpuDaemon(const GpuBenchOptions& options,
                                      std::vector<std::string> settings) {
   PrivateDaemonOptions daemon;
   daemon.temporary_parent = options.directory;
+  daemon.drive_parents = options.drives;
   daemon.settings = std::move(settings);
   daemon.settings.push_back("pool.device=" + options.device);
   daemon.settings.insert(daemon.settings.end(), options.settings.begin(), options.settings.end());
@@ -37,11 +39,13 @@ Result<PrivateDaemon> StartGpuDaemon(const GpuBenchOptions& options,
 Result<PrivateDaemon> StartBenchDaemon(const GpuBenchOptions& options, const BenchSizes& sizes,
                                        const std::vector<std::string>& more) {
   const uint64_t slots_bytes = sizes.blocks * (sizes.block_bytes + kHeaderBytes);
+  // Each drive has an equal share, of whole slabs, behind its first MiB.
+  const uint64_t drive_bytes = options.drives.size() * (kSlabBytes + kMiB);
   std::vector<std::string> settings = {
       fmt::format("pool.bytes={}B", sizes.pool_bytes()),
       fmt::format("host.bytes={}B", sizes.host_bytes()),
-      fmt::format("disk.bytes={}B", sizes.disk ? 3 * slots_bytes : 0),
-      fmt::format("cache.slab_bytes={}B", 64 * kMiB),
+      fmt::format("disk.bytes={}B", sizes.disk ? 3 * slots_bytes + drive_bytes : 0),
+      fmt::format("cache.slab_bytes={}B", kSlabBytes),
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
   };

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
+#include "tools/bench/ceiling.h"
 #include "tools/bench/disk_ceiling.h"
 #include "tools/bench/gpu/bench_daemon.h"
 #include "tools/bench/gpu/gpu_bench.h"
@@ -21,7 +22,7 @@ double Gbps(const BenchSizes& sizes, double seconds) {
   return static_cast<double>(sizes.blocks * sizes.block_bytes) / 1e9 / seconds;
 }
 
-Result<double> LoadSeconds(BenchClient& client, const BenchSizes& sizes, const Set& set,
+Result<TimedLoad> LoadFrom(BenchClient& client, const BenchSizes& sizes, const Set& set,
                            Tier tier) {
   KVT_ASSIGN_OR_RETURN(const TimedLoad load, client.Load(set));
   // The pool may be a little larger than a set.
@@ -32,6 +33,12 @@ Result<double> LoadSeconds(BenchClient& client, const BenchSizes& sizes, const S
                      fmt::format("of {} blocks {} came from the pool, {} from host, {} from disk",
                                  set.size(), load.hit[0], load.hit[1], load.hit[2]));
   }
+  return load;
+}
+
+Result<double> LoadSeconds(BenchClient& client, const BenchSizes& sizes, const Set& set,
+                           Tier tier) {
+  KVT_ASSIGN_OR_RETURN(const TimedLoad load, LoadFrom(client, sizes, set, tier));
   return load.seconds;
 }
 
@@ -108,6 +115,30 @@ Result<GpuResults> MeasureOffloads(const GpuBenchOptions& options, const CopyCei
       MakeGpuResult("offload_background_2MiB", background_gbps, "GB/s", ceiling.to_host_gbps)};
 }
 
+namespace {
+
+// The tier's own rate: drives on tmpfs are as fast as one thread's memcpy each.
+Result<GpuResults> MeasureDriveLoads(const GpuBenchOptions& options, const BenchSizes& sizes,
+                                     BenchClient& client, std::span<const Set> sets) {
+  KVT_ASSIGN_OR_RETURN(MemcpyCeiling copies,
+                       MemcpyCeiling::Create({sizes.block_bytes, sizes.blocks, /*threads=*/1}));
+  std::vector<double> load_seconds, loop_shares, memcpy_seconds;
+  for (uint32_t i = 0; i < options.repetitions; ++i) {
+    KVT_RETURN_IF_ERROR(client.EvictFromHost(sets[i % 2]));
+    KVT_ASSIGN_OR_RETURN(const TimedLoad load, LoadFrom(client, sizes, sets[i % 2], Tier::kDisk));
+    load_seconds.push_back(load.seconds);
+    loop_shares.push_back(load.cpu.loop_seconds / load.seconds);
+    memcpy_seconds.push_back(copies.Run());
+  }
+  const std::string name = fmt::format("onload_{}_drives", options.drives.size());
+  return GpuResults{
+      MakeGpuResult(name + "_" + SizeName(sizes.block_bytes), Gbps(sizes, Median(load_seconds)),
+                    "GB/s", Gbps(sizes, Median(memcpy_seconds))),
+      MakeGpuResult(name + "_loop", 100 * Median(loop_shares), "%", 0)};
+}
+
+}  // namespace
+
 Result<GpuResults> MeasureDiskLoads(const GpuBenchOptions& options) {
   const BenchSizes sizes{
       .block_bytes = 2 * kMiB, .blocks = options.set_bytes / (2 * kMiB), .disk = true};
@@ -116,6 +147,7 @@ Result<GpuResults> MeasureDiskLoads(const GpuBenchOptions& options) {
   const Set sets[] = {BenchClient::Set(1, sizes.blocks), BenchClient::Set(2, sizes.blocks)};
   KVT_RETURN_IF_ERROR(StoreBelow(client, sets));
   KVT_RETURN_IF_ERROR(client.Drain());
+  if (!options.drives.empty()) return MeasureDriveLoads(options, sizes, client, sets);
   const auto raw = [&](uint64_t memory_bytes) {
     return DiskCeiling::Find(daemon.disk_directory(), sizes.block_bytes + kHeaderBytes,
                              sizes.blocks, memory_bytes);

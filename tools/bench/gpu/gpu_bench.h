@@ -19,6 +19,7 @@ inline constexpr std::string_view kHostDevice = "host";
 struct GpuBenchOptions {
   std::string device = "cuda:0";
   std::string directory;  // where temporary directories are made; on the disk to be measured
+  std::vector<std::string> drives;  // where the disk tier has a drive each; empty: one, there
   uint32_t repetitions = 9;
   uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
   uint64_t chunk_bytes = 0;                // of the device measured alone; 0: its default

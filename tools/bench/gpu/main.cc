@@ -119,6 +119,11 @@ int Run(const Arguments& arguments) {
       complete = false;
     }
   }
+  // The tier's own rate needs no GPU.
+  if (arguments.options.device == kHostDevice && !arguments.options.drives.empty()) {
+    complete &= Add(
+        arguments, "disk", [&] { return MeasureDiskLoads(arguments.options); }, &results);
+  }
   complete &= MeasureKills(arguments, &results);
   fmt::print("{}", GpuResultsText(results));
   if (!arguments.output.empty()) {
@@ -138,10 +143,12 @@ int Main(int argc, char** argv) {
                  "clients-killed, daemons-killed, kept-restart, replay; default: all");
   app.add_option("--device", options.device,
                  "cuda:0; host, where there is no GPU: only clients-killed, daemons-killed, "
-                 "kept-restart and replay are measured.")
+                 "kept-restart, replay and, with --drives, disk are measured.")
       ->check(CLI::IsMember({"cuda:0", "host"}))
       ->capture_default_str();
   app.add_option("--directory", options.directory, "Where to work; on the disk to be measured.");
+  app.add_option("--drives", options.drives, "Directories in which the disk tier has a drive each.")
+      ->delimiter(',');
   app.add_option("--repetitions", options.repetitions, "Medians are over so many.")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
