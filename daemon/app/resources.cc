@@ -141,13 +141,34 @@ Status Resources::OpenDevices() {
 }
 
 void Resources::WatchForDisk(std::function<void()> on_back) {
-  if (!without_disk_ || !DiskMayComeBack(*without_disk_)) return;
+  if (!without_disk_) return WatchForDrives();
+  if (!DiskMayComeBack(*without_disk_)) return;
   disk_retry_ = std::make_unique<DiskRetry>(
       env_.loop, executor_.get(),
       [disk = env_.config->disk, slab_bytes = env_.config->cache.slab_bytes] {
         return ProbeDisk(disk, slab_bytes);
       },
       std::move(on_back));
+}
+
+// The others serve: the operator says when they are to be stopped for it.
+void Resources::WatchForDrives() {
+  DiskConfig missing = env_.config->disk;
+  missing.directories.clear();
+  for (const LeftOutDrive& drive : disk_->left_out()) {
+    if (DiskMayComeBack(drive.why)) missing.directories.push_back(drive.directory.native());
+  }
+  if (missing.directories.empty()) return;
+  disk_retry_ = std::make_unique<DiskRetry>(
+      env_.loop, executor_.get(),
+      [missing, slab_bytes = env_.config->cache.slab_bytes] {
+        return ProbeDisk(missing, slab_bytes);
+      },
+      [log = env_.log] {
+        log->Warning("disk.drive_back",
+                     "a directory that the start had to leave out can be had now: restart the "
+                     "daemon to use it");
+      });
 }
 
 Status Resources::OpenArena() {

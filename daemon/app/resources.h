@@ -92,6 +92,8 @@ class Resources {
   // Where large memory outlives this process, its end need not be waited for.
   void EndInBackground();
   [[nodiscard]] bool MayUseCuda() const;
+  // Says so when a directory that the disk tier goes without can be had.
+  void WatchForDrives();
 
   const Environment env_;
   // Destroyed from the last to the first: none uses one that stands after it.
@@ -107,7 +109,7 @@ class Resources {
   std::optional<UniqueFd> unused_keys_;    // of a disk tier that could not be had
   std::optional<Error> without_disk_;      // why
   std::unique_ptr<ColdTier> cold_;         // null: off
-  std::unique_ptr<DiskRetry> disk_retry_;  // null: the disk is there, or cannot come by itself
+  std::unique_ptr<DiskRetry> disk_retry_;  // null: all is there, or cannot come by itself
   bool ends_in_background_ = false;
   int64_t trim_at_ms_ = 0;
 };

@@ -85,6 +85,8 @@ class DiskTier {
   // Also has an index written for which there was no room at the start.
   void Tick();
   [[nodiscard]] const DiskStartFacts& facts() const { return facts_; }
+  // Directories that this start goes without.
+  [[nodiscard]] const std::vector<LeftOutDrive>& left_out() const { return files_.left_out; }
   // A process that holds it can read the blocks on disk; -1 if nothing is encrypted.
   [[nodiscard]] int keys_descriptor() const { return cipher_ ? cipher_->keys().descriptor() : -1; }
 

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import kvtier
@@ -16,7 +17,7 @@ from kvtier import Presence
 
 from harness.daemon_test_case import BLOCK_BYTES, DaemonTestCase, prompt
 from harness.paths import daemon_program
-from harness.private_daemon import PrivateDaemon, settings
+from harness.private_daemon import DaemonFailedError, PrivateDaemon, settings
 
 BLOCKS = 24
 #: Slabs of a drive; a slab has three blocks.
@@ -204,6 +205,125 @@ class DrivesTest(DaemonTestCase):
         self.assertIn(
             "both given", told(size, directories("a"), f"disk.directory={self.directory('b')}")
         )
+
+    def wait_for_log(self, text):
+        deadline = time.monotonic() + 60
+        while text not in self.daemon.log:
+            self.assertLess(time.monotonic(), deadline, f"{text} is not in the log")
+            time.sleep(0.1)
+
+    def starts(self, *names):
+        """Whether the daemon comes up; `self.daemon.log` says why not."""
+        self.daemon.kill()
+        self.daemon = PrivateDaemon(str(self.path), self.settings(*names))
+        try:
+            self.daemon.start()
+        except DaemonFailedError:
+            return False
+        return True
+
+    def test_one_directory_by_two_paths_is_refused_and_keeps_its_blocks(self):
+        self.start("a", "b")
+        self.store(1, fill=10)
+        os.symlink(self.directory("a"), self.directory("link"))
+        self.assertFalse(self.starts("a", "b", "link"))
+        self.assertIn("are one directory", self.daemon.log)
+        self.start("a", "b")
+        self.assertEqual(self.hits(), set(self.fills))
+
+    def test_a_drive_by_another_path_is_the_same_drive(self):
+        self.start("a", "b")
+        self.store(1, fill=10)
+        os.symlink(self.directory("b"), self.directory("link"))
+        self.start("link", "a")
+        self.assertFalse(self.disk()["degraded"])
+        self.assertEqual(self.disk()["drives_away"], 0)
+        self.assertEqual(self.hits(), set(self.fills))
+
+    def test_a_directory_that_another_daemon_has_ends_the_start(self):
+        self.start("a", "b")
+        self.store(1, fill=10)
+        second = self.path / "second"
+        second.mkdir()
+        other = PrivateDaemon(str(second), self.settings("b", "c"))
+        self.addCleanup(other.kill)
+        self.directory("c").mkdir()
+        with self.assertRaises(DaemonFailedError):
+            other.start()
+        self.assertIn("directory_locked", other.log)
+        self.assertEqual(self.hits(), set(self.fills))
+
+    def test_a_directory_that_cannot_be_used_is_left_out_until_it_can(self):
+        self.start("a")
+        self.store(1, fill=10)
+        self.directory("b").rmdir()
+        for unusable in (pathlib.Path.touch, lambda path: os.symlink(path.name, path)):
+            unusable(self.directory("b"))
+            self.start("a", "b")
+            self.assertTrue(self.disk()["degraded"])
+            self.assertEqual(self.states(), {"a": "serving", "b": "left_out"})
+            self.assertEqual(self.hits(), set(self.fills))
+            self.directory("b").unlink()
+        self.start("a", "b")
+        self.assertEqual(self.states(), {"a": "serving", "b": "left_out"})
+        self.directory("b").mkdir()
+        self.wait_for_log("disk.drive_back")
+        self.start("a", "b")
+        self.assertFalse(self.disk()["degraded"])
+
+    def test_without_any_directory_it_serves_from_memory_until_a_start_that_has_them(self):
+        self.start("a", "b")
+        self.store(1, fill=10)
+        self.daemon.kill()
+        for name in ("a", "b"):
+            self.directory(name).rename(self.path / f"{name} aside")
+        self.start("a", "b")
+        self.assertFalse(self.disk()["enabled"])
+        self.assertIn("disk.unavailable", self.daemon.log)
+        for name in ("a", "b"):
+            (self.path / f"{name} aside").rename(self.directory(name))
+        self.start("a", "b")
+        self.assertEqual(self.hits(), set(self.fills))
+
+    def test_an_index_that_is_older_than_the_drives_is_made_anew(self):
+        self.start("a", "b")
+        self.store(1, fill=10)
+        self.daemon.kill()
+        shutil.copytree(self.directory("a") / "index", self.path / "old index")
+        self.start("a", "b")
+        self.store(2, fill=40)
+        self.daemon.kill()
+        shutil.rmtree(self.directory("a") / "index")
+        (self.path / "old index").rename(self.directory("a") / "index")
+        self.start("a", "b")
+        self.assertEqual(self.hits(), set(self.fills))
+
+    def test_a_drive_that_vanishes_while_blocks_are_written_costs_only_its_own(self):
+        self.start("a", "b")
+        self.store(1, fill=10)
+        pool = self.attach()
+        for i in range(BLOCKS):
+            self.commit_prefix(pool, prompt(blocks=1, seed=5000 + i), 40 + i)
+            if i == BLOCKS // 2:
+                shutil.rmtree(self.directory("b"))
+        self.daemon.drain()
+        with contextlib.suppress(kvtier.KvtierError):
+            self.daemon.admin("verify")
+        self.start("a")
+        self.assertGreaterEqual(len(self.hits()), BLOCKS // 2)
+
+    def test_the_check_refuses_too_many_directories_and_relative_paths(self):
+        def told(*names):
+            setting = "disk.directories=" + json.dumps(list(names))
+            command = [daemon_program(), "--check-config", "--set", "disk.bytes=8GiB", "--set", setting]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout + done.stderr
+
+        many = [str(self.directory(f"drive{i}")) for i in range(33)]
+        code, text = told(*many)
+        self.assertNotEqual(code, 0)
+        self.assertIn("32", text)
+        self.assertIn("name it from the root on", told("relative/a", "relative/b")[1])
 
 
 if __name__ == "__main__":
