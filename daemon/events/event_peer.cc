@@ -136,9 +136,15 @@ Status EventPeer::HandleSubscription(const ZmtpFrame& frame) {
 
 Status EventPeer::Subscribe(std::string_view topic) {
   if (topics_.size() >= kMaxTopics) return Breach("too_many_topics");
-  const bool added = topics_.emplace(topic).second;
-  if (added) feed_ = EventFeed::Live(environment_.stream, environment_.counters);
+  awaits_snapshot_ |= topics_.emplace(topic).second;
   return {};
+}
+
+// Each snapshot takes numbers, for which all other subscribers read empty batches.
+void EventPeer::BeginAwaited() {
+  if (!awaits_snapshot_ || !environment_.may_snapshot()) return;
+  awaits_snapshot_ = false;
+  feed_ = EventFeed::Live(environment_.stream, environment_.counters);
 }
 
 // An empty part, then the number of the first batch that is wanted.
@@ -196,6 +202,7 @@ bool EventPeer::Fill() {
 
 void EventPeer::Pump() {
   if (over_) return;
+  BeginAwaited();
   const bool more = Fill();
   Flush();
   if (more && !over_ && !watch_.waiting_writable() && !later_.running()) {

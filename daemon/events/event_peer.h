@@ -32,6 +32,9 @@ class EventPeer {
     const Clock* clock = nullptr;
     EventStream* stream = nullptr;
     EventPeerCounters* counters = nullptr;
+    // Whether a subscriber may have a snapshot now; takes it into account. Asked again at each Pump
+    // while it may not.
+    std::function<bool()> may_snapshot = {};
   };
 
   // `ended` is called once, when the connection is over; the peer is then to be destroyed, in a
@@ -68,6 +71,8 @@ class EventPeer {
   [[nodiscard]] Status HandleSubscription(const ZmtpFrame& frame);
   [[nodiscard]] Status HandleRequestPart(const ZmtpFrame& frame);
   [[nodiscard]] Status Subscribe(std::string_view topic);
+  // Begins the snapshot that its subscriptions of one event have asked for, if it may have one.
+  void BeginAwaited();
   // Fills the outbox from the feed; true if there may be more when other events have had their
   // turn.
   [[nodiscard]] bool Fill();
@@ -85,6 +90,7 @@ class EventPeer {
   bool ready_ = false;
   bool over_ = false;
   std::set<std::string, std::less<>> topics_;  // prefixes
+  bool awaits_snapshot_ = false;               // since it subscribed
   size_t request_parts_ = 0;                   // of the request that is coming in
   std::deque<uint64_t> requests_;              // first numbers, not yet begun
   std::optional<EventFeed> feed_;

@@ -99,9 +99,13 @@ void EventService::Accept(Socket* socket, UniqueFd connection) {
     ++counters_.refused;
     if (!MakeRoom(socket)) return;
   }
-  const EventPeer::Environment environment{
-      .loop = loop_, .clock = &clock_, .stream = &stream_, .counters = &counters_};
   std::string owner = OwnerOf(connection.get());
+  const EventPeer::Environment environment{
+      .loop = loop_,
+      .clock = &clock_,
+      .stream = &stream_,
+      .counters = &counters_,
+      .may_snapshot = [this, owner] { return snapshots_.Take(owner, clock_.MonotonicMs()); }};
   socket->peers.push_back(
       {std::make_unique<EventPeer>(environment, socket->role, std::move(connection),
                                    [this] { RemoveEnded(); }),
@@ -162,6 +166,7 @@ void EventService::Tick() {
       if (!each.peer->ready() && now_ms - each.since_ms > kHandshakeTimeoutMs) each.peer->End();
     }
   }
+  snapshots_.Forget(now_ms);
   Work();
 }
 

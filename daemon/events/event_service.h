@@ -17,6 +17,7 @@
 #include "daemon/config/endpoints.h"
 #include "daemon/events/event_report.h"
 #include "daemon/events/event_stream.h"
+#include "daemon/events/snapshot_shares.h"
 #include "daemon/net/acceptor.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
@@ -86,6 +87,7 @@ class EventService final : public EventReportSource {
   EventPeerCounters counters_;
   Timer soon_;
   EventStream stream_;
+  SnapshotShares snapshots_;
   Socket subscribers_;
   Socket replays_;
   bool removing_ = false;

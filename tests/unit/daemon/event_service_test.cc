@@ -337,6 +337,23 @@ TEST_F(FullEventServiceTest, OneThatReadsNothingMakesRoomAfterSeconds) {
   EXPECT_EQ(Ended(), 0u);
 }
 
+// Each snapshot has the others read two empty batches.
+TEST_F(FullEventServiceTest, OneThatSubscribesAgainAndAgainHasItsShareOfSnapshots) {
+  constexpr uint64_t kTimes = 100;
+  EventClient greedy(service_->Report().endpoint, "SUB", "127.0.0.10");
+  for (uint64_t i = 0; i < kTimes; ++i) {
+    greedy.Subscribe("");
+    WaitForSubscribers(1);
+    greedy.Cancel("");
+    WaitForSubscribers(0);
+  }
+  EXPECT_LT(service_->Report().next_sequence - first_, kTimes);
+  EventClient router(service_->Report().endpoint, "SUB", "127.0.0.99");
+  ExpectServed(&router);
+  clock_.Advance(SnapshotShares::kAtOnce * SnapshotShares::kEachMs);
+  ExpectServed(&greedy);
+}
+
 TEST_F(EventServiceTest, SaysWhichAddressIsTaken) {
   Open([](EventsConfig* config) { config->endpoint = "tcp://127.0.0.1:0"; });
   EventsConfig taken{.endpoint = service_->Report().endpoint};
