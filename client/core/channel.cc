@@ -278,11 +278,6 @@ bool Channel::AwaitsLateReplies() {
   return !failure_ && !abandoned_.empty();
 }
 
-void Channel::Abort(const Error& error) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_) Fail(ErrorCode::kUnavailable, "protocol_violation", error.ToString());
-}
-
 std::optional<Error> Channel::farewell() {
   const std::lock_guard lock(mutex_);
   return farewell_;

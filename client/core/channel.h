@@ -80,8 +80,6 @@ class Channel {
   [[nodiscard]] Status SendDeferred(Deadline deadline);
   // Whether the daemon owes a reply for which no caller waits any more.
   [[nodiscard]] bool AwaitsLateReplies();
-  // Ends the connection: the daemon broke the protocol as `error` says.
-  void Abort(const Error& error);
   // The daemon's last message about the connection as a whole before it closed it. REQUIRES: lock
   // held.
   void set_farewell(const Error& error) { farewell_ = error; }
