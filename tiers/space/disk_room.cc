@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tiers/space/leaving_slots.h"
+
 namespace kvtier {
 
 SlotClass DiskRoom::ClassOf(const Namespace& name_space) const {
@@ -45,6 +47,10 @@ uint64_t DiskRoom::AllowedBytes(TenantId tenant, uint64_t bytes) const {
   const auto share =
       static_cast<uint64_t>(state_.options.disk_free_fraction * static_cast<double>(cap));
   return cap - std::min(cap, std::max(bytes, share));
+}
+
+uint64_t DiskRoom::StayingBytes(TenantId tenant) const {
+  return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_.bytes(tenant);
 }
 
 }  // namespace kvtier

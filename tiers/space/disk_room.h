@@ -6,10 +6,11 @@
 #include <cstdint>
 
 #include "tiers/memory/slab_allocator.h"
-#include "tiers/space/leaving_slots.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
+
+class LeavingSlots;
 
 // Event loop only.
 class DiskRoom {
@@ -31,9 +32,7 @@ class DiskRoom {
   // The bytes that the tenant may have of its cap, so that the wanted share of it and `bytes` stay
   // free; and the bytes that it will have.
   [[nodiscard]] uint64_t AllowedBytes(TenantId tenant, uint64_t bytes) const;
-  [[nodiscard]] uint64_t StayingBytes(TenantId tenant) const {
-    return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_.bytes(tenant);
-  }
+  [[nodiscard]] uint64_t StayingBytes(TenantId tenant) const;
 
  private:
   const CacheState& state_;

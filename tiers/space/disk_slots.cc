@@ -43,7 +43,7 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
 // Its errors may have paused writing to all. The blocks are dropped in parts: see LostDrives.
 void DiskSlots::OnDriveFailed(uint32_t drive) {
   allocator_.CloseDrive(drive);
-  leaving_.CloseDrive(health_);
+  leaving_.CloseDrive([this](DiskLocation location) { return health_.Failed(location); });
   write_pause_until_ms_ = 0;
   state_.SchedulePart();
 }

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/policy/tenant_table.h"
-#include "tiers/space/drive_health.h"
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
@@ -41,10 +41,10 @@ class LeavingSlots {
     tenants_.Refund(Tier::kDisk, tenant, slots.slot_bytes);
   }
 
-  // Slots of a drive that was given up will be free for none.
-  void CloseDrive(const DriveHealth& health) {
+  // Slots of a drive that was given up, as `failed` tells, will be free for none.
+  void CloseDrive(const std::function<bool(DiskLocation)>& failed) {
     std::erase_if(coming_, [&](uint64_t offset) {
-      if (!health.Failed(DiskLocation{offset})) return false;
+      if (!failed(DiskLocation{offset})) return false;
       --freeing_[allocator_.ClassAt(offset)];
       return true;
     });
