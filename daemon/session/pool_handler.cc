@@ -24,8 +24,8 @@ constexpr uint32_t kMaxAttachesWaiting = 16;
 // Models that a session holds without a pool of theirs. A client may register model after model in
 // one session, one for each change of its weights, for ever.
 constexpr size_t kMaxRegisteredHeld = 16;
-// Items that an attach or a detach costs besides its frame: all parts of the cache look for what
-// the session has in the pool, and a reply's descriptor takes a system call of its own.
+// An attach or a detach costs as many items besides its frame, because all parts of the cache look
+// for what the session has in the pool, and a reply's descriptor takes a system call of its own.
 constexpr uint32_t kAttachPrice = 64;
 
 // Whether the record tells the weights of one name apart: by their commit or by their digest.
