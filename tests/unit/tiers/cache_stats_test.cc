@@ -197,7 +197,7 @@ TEST_F(CacheStatsTest, NamesOfReasonsAreDistinct) {
   }
   EXPECT_THAT(names, ::testing::Each(::testing::Not(::testing::IsEmpty())));
   EXPECT_EQ(std::set<std::string_view>(names.begin(), names.end()).size(), names.size());
-  EXPECT_EQ(DropReasonName(static_cast<DropReason>(kDropReasonCount)), "invalid")
+  EXPECT_EQ(DropReasonName(static_cast<DropReason>(kDropReasonCount)), "unknown")
       << "kDropReasonCount is behind: metrics and inspect would not name the last reason";
 }
 
