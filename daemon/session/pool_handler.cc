@@ -25,7 +25,7 @@ constexpr uint32_t kMaxAttachesWaiting = 16;
 // one session, one for each change of its weights, for ever.
 constexpr size_t kMaxRegisteredHeld = 16;
 // An attach or a detach costs as many items besides its frame, because all parts of the cache look
-// for what the session has in the pool, and a reply's descriptor takes a system call of its own.
+// for blocks of the session, and a reply's descriptor takes a system call of its own.
 constexpr uint32_t kAttachPrice = 64;
 
 // Whether the record tells the weights of one name apart: by their commit or by their digest.
