@@ -4,7 +4,7 @@
 # cold prompts and of hits in each tier, and throughput without hits. Prints a table and writes
 # results.json, table.md and the logs.
 #
-#   tools/engine-bench.sh [--out DIRECTORY] [--configurations none,native,lmcache,kvtier] [--graphs] ...
+#   tools/engine-bench.sh [--out DIRECTORY] [--configurations none,native,fs,lmcache_mp,pegaflow,kvtier] [--graphs] ...
 #   tools/engine-bench.sh --help
 #
 # PYTHON: an interpreter that has vLLM; default python3. KVTIERD, KVTIER_LIBRARY: the daemon and the

@@ -45,6 +45,26 @@ def _offloading(options: dict) -> dict:
     }
 
 
+def pegaflow() -> dict:
+    return {
+        "kv_connector": "PegaKVConnector",
+        "kv_connector_module_path": "pegaflow.connector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+    }
+
+
+def lmcache_daemon() -> dict:
+    return {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {
+            "lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": 5555,
+        },
+    }  # fmt: skip
+
+
 def lmcache() -> dict:
     """LMCache in vLLM's own process. Raises RuntimeError if its operations for the GPU do not load,
     for then it copies with torch, at a tenth of the speed, and says so in a warning only."""

@@ -33,21 +33,39 @@ def read_sessions(
 ) -> list[list[Turn]]:
     """The first turns of `count` sessions whose prompts, all of them, have at most `longest`
     tokens. seed: draws the sessions (0: in the order of their names) and all tokens, so that no
-    other seed's prompts are cached."""
+    other seed's prompts are cached. A trace that serves for several sessions has other tokens in
+    each, so that none of them hits another's blocks."""
     paths = sorted(directory.glob("*.json"))
     if seed:
         random.Random(seed).shuffle(paths)
-    sessions = []
+    fitting = []
     for path in paths:
         trace = json.loads(path.read_text())
         requests = [one for one in trace["requests"] if "in" in one][:turns]
-        if len(requests) < 2 or max(one["in"] for one in requests) // SHRINK > longest:
-            continue
-        block_tokens = trace["block_size"] // SHRINK
-        sessions.append(_turns(f"{seed} {path.stem}", requests, block_tokens, vocabulary))
-        if len(sessions) == count:
-            break
+        if len(requests) >= 2 and max(one["in"] for one in requests) // SHRINK <= longest:
+            fitting.append((path.stem, requests, trace["block_size"] // SHRINK))
+    sessions: list[list[Turn]] = []
+    while fitting and len(sessions) < count:
+        copy, place = divmod(len(sessions), len(fitting))
+        stem, requests, block_tokens = fitting[place]
+        name = f"{seed} {stem}" + (f" {copy}" if copy else "")
+        sessions.append(_turns(name, requests, block_tokens, vocabulary))
     return sessions
+
+
+def distinct_tokens(sessions: list[list[Turn]], block: int = 16) -> int:
+    """The tokens that a cache would hold which forgot nothing: the sessions' working set."""
+    return sum(len(_known_blocks(session, block)) for session in sessions) * block
+
+
+def _known_blocks(session: list[Turn], block: int) -> set[int]:
+    known: set[int] = set()
+    for turn in session:
+        before = 0
+        for end in range(block, len(turn.prompt) + 1, block):
+            before = hash((before, *turn.prompt[end - block : end]))
+            known.add(before)
+    return known
 
 
 def start_delays_s(sessions: int, spread_s: float, seed: int) -> list[float]:

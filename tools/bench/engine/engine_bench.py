@@ -9,6 +9,8 @@ manner of Gemma 3; `--small`: a tiny one for CPUs).
     native   its OffloadingConnector, host memory
     fs       its TieringOffloadingSpec, host memory and a file system
     lmcache  LMCache's connector, host memory of vLLM's own process
+    lmcache_mp  LMCache's daemon, host memory and files
+    pegaflow PegaFlow's daemon, host memory and a file on the disk
     kvtier   KvtierConnector and a kvtierd of its own
     absent   KvtierConnector without a kvtierd: what its hooks and its layout cost
     kept     the same with `keep_kv_cache`: the KV cache outlives the engine
@@ -20,7 +22,8 @@ prefix cache), `host` (after vLLM has forgotten it), `tier` (after its host memo
 before was killed), `other` (asked of the second vLLM of a pair when the first has computed it); and
 many requests at once with nothing cached, as the daemon runs and as it is killed in their midst.
 With --only-hits nothing but `cold`, `vram`, `host` and `tier`. With --traces and --only-converse
-instead: `conversation`, sessions of agents as conversation.py makes them.
+instead: `conversation`, sessions of agents as conversation.py makes them; with --levels as many of
+them at once as each level says, until the time to first token of one in ten exceeds --objective-ms.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ import time
 from typing import Any
 
 import connectors
+import machine
+import rival_daemons
 from engine_handle import EngineProcess
 from results import Results
 from settings import MODELS, Settings
@@ -51,7 +56,7 @@ STEPS_TO_TIER, STEP_TO_TIER_S = 20, 0.15
 WITH_DAEMON = ("kvtier", "kept", "pair")
 # The daemon's figures that are shown beside sessions of agents.
 _SHOWN_STATS = ("drops.", "disk_", "host_prefetched_", "tiers.", "misses.")
-WITHOUT_SESSIONS = {"kept", "pair", "fs"}
+WITHOUT_SESSIONS = {"kept", "pair"}
 
 
 class Run:
@@ -76,7 +81,7 @@ class Run:
         engine = EngineProcess(self.settings, connector, log, share, environment)
         self._engines.append(engine)
         engine.wait_for_start()
-        self.add("start", {"start_s": engine.start_s})
+        self.add("start", {"start_s": engine.start_s, "connector": connector})
         if warm_up:
             self.warm_up(engine, warm_up)
         return engine
@@ -139,6 +144,17 @@ class Run:
             changed = {name: change for name, change in changed.items() if change}
             self.add("conversation", {"seed": seed, **row, "daemon": changed})
 
+    def saturate(self, engine: EngineProcess) -> None:
+        """More sessions at once, level by level, until the objective is missed."""
+        objective_ms = self.settings.objective_ms
+        for position, sessions in enumerate(self.settings.levels):
+            load = self.settings.level(sessions, position)
+            row = engine.call("converse", objective_ms=objective_ms, **load)
+            is_met = row["p90_ttft_ms"] <= objective_ms
+            self.add("saturation", {"sessions": sessions, "met": is_met, **row})
+            if not is_met:
+                return
+
     def daemon_stats(self) -> dict[str, int]:
         """Its counters of blocks and bytes, by their paths in its status; none without a daemon."""
         if self.daemon is None:
@@ -156,7 +172,7 @@ class Run:
 def run_plain(run: Run, connector: dict | None, environment: dict[str, str] | None = None) -> None:
     engine = run.start(connector, environment=environment)
     if run.settings.only_converse:
-        run.converse(engine)
+        (run.saturate if run.settings.levels else run.converse)(engine)
         return
     if connector is None or run.name == "absent":
         run.compute(engine)
@@ -234,6 +250,15 @@ def run_with_daemon(run: Run) -> None:
         shutil.rmtree(settings.work / "disk", ignore_errors=True)
 
 
+def run_rival(run: Run, daemon: rival_daemons.RivalDaemon, connector: dict) -> None:
+    try:
+        run.add("daemon", {"start_s": daemon.start(), "command": " ".join(daemon.command)})
+        run_plain(run, connector, {"PYTHONHASHSEED": "0"})
+    finally:
+        run.end()
+        daemon.kill()
+
+
 def run_one(run: Run) -> None:
     settings = run.settings
     try:
@@ -247,12 +272,17 @@ def run_one(run: Run) -> None:
             run_plain(run, connectors.native(settings))
         elif run.name == "fs":
             run_plain(run, connectors.file_system(settings))
+        elif run.name == "pegaflow":
+            run_rival(run, rival_daemons.pegaflow(settings), connectors.pegaflow())
+        elif run.name == "lmcache_mp":
+            run_rival(run, rival_daemons.lmcache(settings), connectors.lmcache_daemon())
         elif run.name == "lmcache":
             run_plain(run, connectors.lmcache(), connectors.lmcache_environment(settings))
         else:
             raise RuntimeError("there is no such configuration")
     finally:
         run.end()
+        shutil.rmtree(settings.work / "fs", ignore_errors=True)
 
 
 def parse() -> argparse.Namespace:
@@ -276,7 +306,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0", help="one run of the sessions for each")
     parser.add_argument("--spread-s", type=float, default=0, help="in which the sessions begin")
     parser.add_argument("--only-converse", action="store_true", help="nothing but the sessions")
+    parser.add_argument("--levels", default="", help="sessions at once, one level after another")
+    parser.add_argument("--objective-ms", type=float, default=2000, help="ends the levels")
+    parser.add_argument("--host-share", type=float, default=0, help="of the last level's blocks")
+    parser.add_argument("--layers", type=int, default=0, help="of the model, if not its own number")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs")
+    parser.add_argument("--no-compile", action="store_true", help="graphs without torch.compile")
     parser.add_argument("--small", action="store_true", help="a tiny model, for vLLM on CPUs")
     parser.add_argument("--limit-s", type=int, default=0, help="of a configuration; 0: none")
     arguments = parser.parse_args()
@@ -284,6 +319,8 @@ def parse() -> argparse.Namespace:
         parser.error("--traces and --only-converse go together")
     if arguments.only_converse and WITHOUT_SESSIONS & set(arguments.configurations.split(",")):
         parser.error(f"{', '.join(sorted(WITHOUT_SESSIONS))} have no sessions of agents")
+    if (arguments.levels or arguments.host_share) and not (arguments.levels and arguments.traces):
+        parser.error("--levels needs --traces, and --host-share needs --levels")
     return arguments
 
 
@@ -321,6 +358,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kvtier-engine-bench-") as work:
         settings = Settings(arguments, pathlib.Path(work))
         facts = {key: str(value) for key, value in vars(arguments).items() if key != "out"}
+        facts.update(machine.facts(), host_bytes=str(settings.host_bytes),
+                     disk_bytes=str(settings.disk_bytes),
+                     working_set_bytes=str(settings.working_set_bytes))  # fmt: skip
+        print("facts", facts, flush=True)
         results = Results(arguments.out / "results.json", facts)
         try:
             names = arguments.configurations.split(",")

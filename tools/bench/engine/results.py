@@ -45,6 +45,8 @@ class Results:
                 lines.append(_of_load(row))
             elif row["kind"] == "conversation":
                 lines.append(_of_conversation(row))
+            elif row["kind"] == "saturation":
+                lines.append(_of_saturation(row))
         return "\n".join(lines)
 
 
@@ -73,4 +75,15 @@ def _of_conversation(row: dict) -> str:
         f"p50 {row['p50_ttft_ms']:.0f}, p99 {row['p99_ttft_ms']:.0f}, without first turns mean "
         f"{row['later_mean_ttft_ms']:.0f} | {100 * row['cached_share']:.1f} % of "
         f"{100 * row['possible_share']:.1f} | {row['requests_with_less']} requests had less |"
+    )
+
+
+def _of_saturation(row: dict) -> str:
+    return (
+        f"| {row['configuration']} | {row['sessions']} sessions"
+        f"{'' if row['met'] else ', objective missed'} | {row['prompt_tokens']} "
+        f"| p50 {row['p50_ttft_ms']:.0f}, p90 {row['p90_ttft_ms']:.0f}, "
+        f"p99 {row['p99_ttft_ms']:.0f}, {row['requests_in_time_per_s']:.2f} requests/s in time, "
+        f"{row['all_tokens_per_s']:.0f} tokens/s, pause p99 {row['pause_p99_ms']:.0f} "
+        f"| {100 * row['cached_share']:.1f} % of {100 * row['possible_share']:.1f} | |"
     )

@@ -8,7 +8,13 @@ import json
 import pathlib
 from typing import Any
 
+from conversation import distinct_tokens, read_sessions
+
 GIB = 1 << 30
+MIB = 1 << 20
+BFLOAT16_BYTES = 2
+GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64]
+SPREAD_OF_A_SESSION_S = 0.3
 LLAMA = dict(
     architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=4096,
     intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
@@ -52,6 +58,7 @@ class Settings:
         self.daemon: list[str] = arguments.set
         self.kv_bytes = int(arguments.kv_gib * GIB)
         self.eager: bool = not arguments.graphs
+        self.compiles: bool = self.eager or not arguments.no_compile
         self.load = dict(
             requests=arguments.requests, length=arguments.request_length, tokens=arguments.output
         )
@@ -63,7 +70,32 @@ class Settings:
         self.only_converse: bool = arguments.only_converse
         self.only_hits: bool = arguments.only_hits
         self.work = work
-        self._model: dict[str, Any] = (SMALL_MODELS if self.small else MODELS)[arguments.model]
+        self._model: dict[str, Any] = dict((SMALL_MODELS if self.small else MODELS)[arguments.model])
+        if arguments.layers:
+            self._model["num_hidden_layers"] = arguments.layers
+        self.levels: list[int] = [int(one) for one in arguments.levels.split(",") if one]
+        self.objective_ms: float = arguments.objective_ms
+        self.working_set_bytes = self._working_set_bytes() if self.levels else 0
+        if arguments.host_share:
+            self.host_bytes = int(arguments.host_share * self.working_set_bytes) // MIB * MIB
+
+    def level(self, sessions: int, position: int) -> dict:
+        """The load of that many sessions at once; each level has prompts of its own. They begin
+        one after another, for first prompts that all come together say nothing of the load."""
+        return dict(
+            self.converse, sessions=sessions, seed=self.seeds[0] * 100 + position + 1,
+            spread_s=sessions * SPREAD_OF_A_SESSION_S,
+        )  # fmt: skip
+
+    def _working_set_bytes(self) -> int:
+        """All blocks of the largest level's sessions, as the model has them."""
+        level = self.level(self.levels[-1], len(self.levels) - 1)
+        sessions = read_sessions(
+            pathlib.Path(level["traces"]), self._model["vocab_size"], level["longest"],
+            level["sessions"], level["turns"], level["seed"],
+        )  # fmt: skip
+        heads_bytes = self._model["num_key_value_heads"] * self._model["head_dim"] * BFLOAT16_BYTES
+        return distinct_tokens(sessions) * 2 * self._model["num_hidden_layers"] * heads_bytes
 
     def model(self) -> str:
         path = self.work / "model"
@@ -92,10 +124,16 @@ class Settings:
         )
         if self.small:
             options["block_size"] = 32
+            # vLLM for CPUs cannot draw tokens with a seed for prompts that it computes in parts.
+            options["max_num_batched_tokens"] = options["max_model_len"]
         else:
             # vLLM wants so much to be free, beside a KV cache that was kept or another engine.
             options["gpu_memory_utilization"] = 0.3
             options["kv_cache_memory_bytes"] = int(self.kv_bytes * share)
             # More than ever run at once here; with vLLM's 1,024 it captures many more graphs.
             options["max_num_seqs"] = 64
+            if not self.compiles:
+                options["compilation_config"] = dict(
+                    mode=0, cudagraph_mode="FULL", cudagraph_capture_sizes=GRAPH_SIZES
+                )
         return options
