@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 
-from settings import GIB, Settings
+from settings import GIB, MIB, Settings
 
 START_TIMEOUT_S = 90.0
 
@@ -61,8 +61,8 @@ def pegaflow(settings: Settings) -> RivalDaemon:
     disk = settings.work / "pegaflow"
     command = [
         sys.executable, "-m", "pegaflow._server", "--addr", "127.0.0.1:50055", "--devices", "0",
-        "--pool-size", _gib(settings.host_bytes), "--ssd-cache-path", str(disk / "ssd.cache"),
-        "--ssd-cache-capacity", _gib(settings.disk_bytes), "--http-addr", "127.0.0.1:9091",
+        "--pool-size", _mib(settings.host_bytes), "--ssd-cache-path", str(disk / "ssd.cache"),
+        "--ssd-cache-capacity", _mib(settings.disk_bytes), "--http-addr", "127.0.0.1:9091",
     ]  # fmt: skip
     return RivalDaemon(
         command, "http://127.0.0.1:9091/health", settings.log("pegaflow-daemon"), disk
@@ -80,8 +80,9 @@ def lmcache(settings: Settings) -> RivalDaemon:
     return RivalDaemon(command, "http://127.0.0.1:8080/", settings.log("lmcache-daemon"), disk)
 
 
-def _gib(size: int) -> str:
-    return f"{size / GIB:.3f}gb"
+def _mib(size: int) -> str:
+    """PegaFlow documents whole numbers with a unit."""
+    return f"{size // MIB}mb"
 
 
 def _answers(url: str) -> bool:
