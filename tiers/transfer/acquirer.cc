@@ -59,9 +59,7 @@ void Acquirer::StartWaiting(Operation* operation) {
 uint64_t Acquirer::RoomFor(const CachePool& pool, const Operation& operation) const {
   const uint64_t part = state_.options.acquire_part_blocks;
   // The free blocks are for this one: it is the first in line.
-  // Where blocks that were to be loaded have been lost, hits can end before the loads are counted.
-  const bool loads = operation.found.to_load > 0 && !operation.all_hits_taken();
-  const uint64_t most = loads ? part : pool.blocks.free() + part;
+  const uint64_t most = operation.found.to_load > 0 ? part : pool.blocks.free() + part;
   return std::min(operation.blocks_left(), most);
 }
 

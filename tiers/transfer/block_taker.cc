@@ -46,6 +46,8 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
     EndBatch(pool, operation, batch);
     prefetched |= batch.prefetched;
   }
+  // Hits that others have brought into the pool meanwhile began no load, and none is left to begin.
+  if (operation->all_hits_taken()) operation->found.to_load = 0;
   if (prefetched) {
     loader_.PromoteReferenced(*pool);
     loader_.StartVerifiedCopies();

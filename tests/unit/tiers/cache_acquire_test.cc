@@ -257,6 +257,28 @@ TEST_F(CacheAcquireTest, ResidentHitsAreServedPastAWaitingAcquire) {
   EXPECT_TRUE(waiting.succeeded());
 }
 
+// Its load had been counted among the blocks that the acquire needs, and a part of these was asked
+// for again and again.
+TEST_F(CacheAcquireTest, AHitThatAnotherBringsIntoThePoolBetweenTwoPartsNeedsNoRoom) {
+  CacheSetup setup{.pool_blocks = 8};
+  setup.options.acquire_part_blocks = 2;
+  Start(setup);
+  Put(Sequence(1, 3));
+  EvictFromPool();
+  const Handles mine = Acquire(kAlice, {}, 1).new_blocks;
+  machine_->loop.Hold(machine_->device->source());
+  Put(Sequence(2, 5));
+  const PendingAcquire answer = BeginAcquire(kBob, Sequence(1, 3), 4);
+  Settle();
+  ASSERT_FALSE(answer.answered()) << "two loads have begun, and there is no room for more";
+  Commit(kAlice, mine[0], TestHash(1, 2), 2);
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  ASSERT_TRUE(answer.succeeded());
+  EXPECT_THAT(TiersOf(answer.reply()), ElementsAre(Tier::kHost, Tier::kHost, Tier::kPool));
+  EXPECT_EQ(answer.reply().new_blocks.size(), 4u);
+}
+
 TEST_F(CacheAcquireTest, BlocksInUseByOthersAreNotWaitedFor) {
   Start({.pool_blocks = 4});
   (void)Acquire(kAlice, {}, 3);
