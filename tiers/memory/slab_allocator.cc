@@ -18,7 +18,7 @@ SlabAllocator::SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes, ui
 
 void SlabAllocator::Grow(uint64_t slabs, uint32_t drive) {
   Drive& grown = drives_[drive];
-  if (grown.slabs.empty() && slabs > 0) ++usable_drives_;
+  if (grown.slabs.empty() && slabs > 0) usable_.push_back(drive);
   grown.slabs.resize(grown.slabs.size() + slabs);
   grown.unassigned += slabs;
   unassigned_ += slabs;
@@ -40,7 +40,7 @@ void SlabAllocator::CloseDrive(uint32_t drive) {
     --group_slabs_[slab.slots.group];
     classes_[slab.slots].free_slots -= slab.owners.size() - slab.used;
   }
-  if (!closed.slabs.empty()) --usable_drives_;
+  std::erase(usable_, drive);
   unassigned_ -= closed.unassigned;
   slabs_ -= closed.slabs.size();
   closed.unassigned = 0;
@@ -52,15 +52,15 @@ void SlabAllocator::CloseDrive(uint32_t drive) {
 std::optional<uint64_t> SlabAllocator::Allocate(const SlotClass& slots, EntryIndex owner) {
   KVT_CHECK(Fits(slots.slot_bytes));
   ClassState& state = StateOf(slots);
-  const auto drives = static_cast<uint32_t>(drives_.size());
-  const bool plenty = unassigned_ > usable_drives_;
+  const bool plenty = unassigned_ > usable_.size();
   for (const bool cut : {plenty, true}) {
-    for (uint32_t i = 0; i < drives; ++i) {
-      const uint32_t drive = (state.next_drive + i) % drives;
-      std::optional<uint32_t> slab = PartialSlab(drive, slots);
+    for (size_t i = 0; i < usable_.size(); ++i) {
+      const size_t turn = (state.next_turn + i) % usable_.size();
+      const uint32_t drive = usable_[turn];
+      std::optional<uint32_t> slab = PartialSlab(drive, slots, &state);
       if (!slab && cut && drives_[drive].unassigned > 0) slab = CutSlab(drive, slots);
       if (!slab) continue;
-      state.next_drive = (drive + 1) % drives;
+      state.next_turn = turn + 1;
       return TakeFirstFree(*slab, owner);
     }
   }
@@ -75,8 +75,9 @@ SlabAllocator::ClassState& SlabAllocator::StateOf(const SlotClass& slots) {
 
 // `partial` is cleaned lazily: it may name slabs that have become full, are closing, or have been
 // cut for another class since they were put there. Such entries are dropped here when they come up.
-std::optional<uint32_t> SlabAllocator::PartialSlab(uint32_t drive, const SlotClass& slots) {
-  std::vector<uint32_t>& partial = StateOf(slots).partial[drive];
+std::optional<uint32_t> SlabAllocator::PartialSlab(uint32_t drive, const SlotClass& slots,
+                                                   ClassState* state) const {
+  std::vector<uint32_t>& partial = state->partial[drive];
   while (!partial.empty()) {
     const Slab& candidate = SlabAt(partial.back());
     if (candidate.slots == slots && !candidate.full() && !candidate.closing) return partial.back();

@@ -115,7 +115,7 @@ class SlabAllocator {
     // By drive, slabs that had a free slot when pushed; the last is tried first, stale ones are
     // skipped.
     std::vector<std::vector<uint32_t>> partial;
-    uint32_t next_drive = 0;
+    size_t next_turn = 0;  // in `usable_`, modulo its size
     uint64_t free_slots = 0;
   };
 
@@ -129,8 +129,9 @@ class SlabAllocator {
     return drives_[slab % drives_.size()].slabs[slab / drives_.size()];
   }
   [[nodiscard]] ClassState& StateOf(const SlotClass& slots);
-  // A slab of the drive that has a free slot of the class.
-  [[nodiscard]] std::optional<uint32_t> PartialSlab(uint32_t drive, const SlotClass& slots);
+  // A slab of the drive that has a free slot of the class, whose state is `state`.
+  [[nodiscard]] std::optional<uint32_t> PartialSlab(uint32_t drive, const SlotClass& slots,
+                                                    ClassState* state) const;
   // REQUIRES: the drive has an unassigned slab.
   [[nodiscard]] uint32_t CutSlab(uint32_t drive, const SlotClass& slots);
   void Assign(uint32_t slab, const SlotClass& slots);
@@ -142,9 +143,9 @@ class SlabAllocator {
   const uint64_t slab_bytes_;
   const uint64_t slab_header_bytes_;
   std::vector<Drive> drives_;
-  uint64_t slabs_ = 0;       // of all drives that are not closed
-  uint64_t unassigned_ = 0;  // of them
-  uint32_t usable_drives_ = 0;
+  uint64_t slabs_ = 0;            // of all drives that are not closed
+  uint64_t unassigned_ = 0;       // of them
+  std::vector<uint32_t> usable_;  // drives that have slabs and are not closed
   std::unordered_map<SlotClass, ClassState, SlotClassHash> classes_;
   std::vector<uint64_t> group_slabs_;  // by group
   uint64_t closing_slabs_ = 0;
