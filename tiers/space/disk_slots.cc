@@ -313,7 +313,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   const uint32_t drive = state_.env.geometry.DriveOf(entry.disk);
   state_.Apply(index, status ? BlockEvent::kEndWrite : BlockEvent::kFailWrite);
   if (status) {
-    health_.Note(drive, status);
+    health_.Note(drive, DriveRequest::kWrite, status);
     ++state_.stats.disk_write_blocks;
     state_.stats.disk_write_bytes += bytes;
     entry.was_read_from_disk = 0;
@@ -326,7 +326,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   state_.incidents.ReportSlot(IncidentKind::kWriteFailed, entry.disk, index,
                               status.error().ToString());
   const bool served = !health_.Failed(entry.disk);
-  health_.Note(drive, status);
+  health_.Note(drive, DriveRequest::kWrite, status);
   // The others are not held up by a drive that is given up.
   if (served && !health_.Failed(entry.disk)) {
     ReportPause(status);
@@ -367,7 +367,7 @@ void DiskSlots::ReadAndCheck(DiskLocation location, std::span<std::byte> slot, I
   BlockFile* const file = state_.env.files[geometry.FileOf(location)];
   if (state_.env.files.size() > 1) {
     done = [this, drive = geometry.DriveOf(location), done = std::move(done)](Status status) {
-      health_.Note(drive, status);
+      health_.Note(drive, DriveRequest::kRead, status);
       done(std::move(status));
     };
   }

@@ -12,8 +12,8 @@ namespace kvtier {
 
 // A drive that is full, or whose keys are gone, does not fail; neither do requests that the end of
 // the process cancels count.
-void DriveHealth::Note(uint32_t drive, const Status& status) {
-  uint32_t& refusals = refusals_[drive];
+void DriveHealth::Note(uint32_t drive, DriveRequest request, const Status& status) {
+  uint32_t& refusals = refusals_[drive][static_cast<size_t>(request)];
   const bool refused = !status && status.error().code == ErrorCode::kIoError &&
                        status.error().reason != "ENOSPC" && status.error().reason != "EDQUOT";
   if (status) {

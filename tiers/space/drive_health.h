@@ -24,17 +24,20 @@ class DriveOwner {
   ~DriveOwner() = default;
 };
 
+enum class DriveRequest : uint8_t { kRead, kWrite };
+
 // Event loop only. No callback comes after the files have been destroyed.
 class DriveHealth {
  public:
-  // So many requests in a row that a drive has refused, none taken between, are enough.
+  // So many reads in a row that a drive has refused, or so many writes, are enough: a file system
+  // that has become read-only takes every read between.
   static constexpr uint32_t kMostRefusals = 4;
 
   // Both are borrowed. `owner` hears of each drive that is given up.
   DriveHealth(CacheState* state, DriveOwner* owner) : state_(*state), owner_(*owner) {}
 
-  // A read or write of the drive has ended so.
-  void Note(uint32_t drive, const Status& status);
+  // A request to the drive has ended so.
+  void Note(uint32_t drive, DriveRequest request, const Status& status);
   // Gives the drive up. False if it is the last, or was given up before.
   bool Fail(uint32_t drive, const std::string& why);
   // Syncs the files of the drives that serve. A drive whose sync fails may have lost all that it
@@ -58,7 +61,7 @@ class DriveHealth {
   CacheState& state_;
   DriveOwner& owner_;
   uint32_t failed_ = 0;
-  std::array<uint32_t, kMaxDrives> refusals_{};  // in a row
+  std::array<std::array<uint32_t, 2>, kMaxDrives> refusals_{};  // in a row, by DriveRequest
 };
 
 }  // namespace kvtier

@@ -137,6 +137,26 @@ TEST_F(CacheDrivesTest, ADriveThatRefusesIsGivenUpAndTheOthersGoOn) {
   EXPECT_EQ(file(1).writes(), refused);
 }
 
+// As a file system does that has become read-only. Each refusal pauses the writes to all drives.
+TEST_F(CacheDrivesTest, ADriveThatOnlyTakesReadsIsGivenUpAndTheOthersAreWrittenTo) {
+  StartWithTwo();
+  Put(Sequence(1, 24));
+  DrainAndRestart();
+  const Hashes readable = On(1, Sequence(1, 24));
+  ASSERT_EQ(readable.size(), 12u);
+  file(1).SetFaultRates({.write_eio = 1.0});
+  for (uint32_t i = 0; i < readable.size() && !cache_->Gauges().drives[1].failed; ++i) {
+    Put(Sequence(10 + i, 2));
+    Drain();
+    AdvanceAndTick(kMinuteMs);
+    if (!cache_->Gauges().drives[1].failed) ExpectHits({readable[i]});
+  }
+  EXPECT_TRUE(cache_->Gauges().drives[1].failed);
+  Put(Sequence(2, 6));
+  Drain();
+  ExpectOnDisk(Sequence(2, 6), true);
+}
+
 TEST_F(CacheDrivesTest, ADriveThatIsGoneIsGivenUpAtOnce) {
   StartWithTwo();
   Put(Sequence(1, 12));
