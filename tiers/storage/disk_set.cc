@@ -88,9 +88,22 @@ Result<DiskSet> DiskSet::Open(const std::vector<std::filesystem::path>& director
 }
 
 Status DiskSet::LeaveOut(size_t drive, Error why) {
-  if (drives_.size() == 1) return tl::unexpected<Error>(std::move(why));
+  if (drives_.size() == 1 || ConcernsAll(why)) return tl::unexpected<Error>(std::move(why));
   left_out_.push_back({drives_[drive].directory(), std::move(why)});
   drives_.erase(drives_.begin() + static_cast<ptrdiff_t>(drive));
+  if (started_.empty()) return {};
+  // It has its number, and is away for this start.
+  const uint32_t number = started_[drive].number;
+  started_.erase(started_.begin() + static_cast<ptrdiff_t>(drive));
+  geometry_.drive_slabs[number] = 0;
+  away_ |= uint32_t{1} << number;
+  return {};
+}
+
+Status DiskSet::ForEachDrive(const std::function<Status(size_t drive)>& step) {
+  for (size_t i = drives_.size(); i-- > 0;) {
+    if (Status done = step(i); !done) KVT_RETURN_IF_ERROR(LeaveOut(i, std::move(done).error()));
+  }
   return {};
 }
 
@@ -175,14 +188,14 @@ std::vector<std::filesystem::path> DiskSet::directories() const {
 
 Status DiskSet::EmptyIf(const std::function<std::optional<std::string>(const Superblock&)>& why) {
   std::set<std::string> told;
-  for (DiskDrive& drive : drives_) {
-    if (!drive.superblock()) continue;
-    std::optional<std::string> reason = why(*drive.superblock());
-    if (!reason) continue;
-    KVT_RETURN_IF_ERROR(drive.Empty());
+  return ForEachDrive([&](size_t i) -> Status {
+    if (!drives_[i].superblock()) return {};
+    std::optional<std::string> reason = why(*drives_[i].superblock());
+    if (!reason) return {};
+    KVT_RETURN_IF_ERROR(drives_[i].Empty());
     if (told.insert(*reason).second) notes_.push_back(*std::move(reason));
-  }
-  return {};
+    return {};
+  });
 }
 
 bool DiskSet::created() const {
@@ -279,9 +292,9 @@ Result<std::vector<uint64_t>> DiskSet::SlabsThatFit() const {
 
 Status DiskSet::Preallocate() {
   geometry_.slab_bytes = shape_.slab_bytes;
-  for (DiskDrive& drive : drives_) KVT_RETURN_IF_ERROR(drive.Create());
+  KVT_RETURN_IF_ERROR(ForEachDrive([&](size_t i) { return drives_[i].Create(); }));
   KVT_ASSIGN_OR_RETURN(const std::vector<uint64_t> wanted, SlabsThatFit());
-  for (size_t i = drives_.size(); i-- > 0;) {
+  return ForEachDrive([&](size_t i) -> Status {
     Status got = drives_[i].Preallocate(wanted[i], shape_.slab_bytes);
     if (!got) {
       Error why = std::move(got).error();
@@ -290,12 +303,11 @@ Status DiskSet::Preallocate() {
             fmt::format(" of {} above the free-space floor of {}",
                         FormatByteSize(shape_.slab_bytes), FormatByteSize(shape_.free_floor_bytes));
       }
-      KVT_RETURN_IF_ERROR(LeaveOut(i, std::move(why)));
-      continue;
+      return tl::unexpected<Error>(std::move(why));
     }
     if (std::optional<std::string> note = drives_[i].TakeNote()) notes_.push_back(*note);
-  }
-  return {};
+    return {};
+  });
 }
 
 Status DiskSet::SizeAndBegin() {
@@ -323,18 +335,17 @@ Status DiskSet::Begin() {
     if (seen_s_[i] != 0 && geometry_.drive_slabs[i] == 0) away_ |= uint32_t{1} << i;
   }
   NoteSizes();
-  for (size_t i = 0; i < drives_.size(); ++i) {
+  KVT_RETURN_IF_ERROR(ForEachDrive([&](size_t i) {
     const uint64_t slabs = geometry_.drive_slabs[started_[i].number];
-    KVT_RETURN_IF_ERROR(
-        drives_[i].Begin({.set_uuid = set_uuid_,
-                          .drive = started_[i].number,
-                          .slab_bytes = shape_.slab_bytes,
-                          .file_bytes = kFirstSlabOffset + slabs * shape_.slab_bytes,
-                          .epoch = epoch_,
-                          .encrypted = shape_.encrypted,
-                          .seen_s = seen_s_,
-                          .paths = paths_}));
-  }
+    return drives_[i].Begin({.set_uuid = set_uuid_,
+                             .drive = started_[i].number,
+                             .slab_bytes = shape_.slab_bytes,
+                             .file_bytes = kFirstSlabOffset + slabs * shape_.slab_bytes,
+                             .epoch = epoch_,
+                             .encrypted = shape_.encrypted,
+                             .seen_s = seen_s_,
+                             .paths = paths_});
+  }));
   // Files are numbered in the order of drives.
   std::vector<size_t> order(drives_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -76,8 +76,11 @@ class DiskSet {
   [[nodiscard]] Status ChooseSet();
   [[nodiscard]] Status CheckSlabs() const;
   void LeaveOutCopies();
-  // Keeps the drive out of this start; an error if no other is left.
+  // Keeps the drive out of this start. Returns the error if no other is left, or if it concerns
+  // all.
   [[nodiscard]] Status LeaveOut(size_t drive, Error why);
+  // Calls `step` with the place of each drive, the last first, and leaves out those that it fails.
+  [[nodiscard]] Status ForEachDrive(const std::function<Status(size_t drive)>& step);
   void ReadTable();
   [[nodiscard]] Status NumberDrives();
   [[nodiscard]] uint64_t SlabsWithinCap() const;

@@ -141,6 +141,32 @@ TEST_F(DiskDrivesTest, ACopyOfADriveIsLeftOut) {
   EXPECT_EQ(files.left_out[0].directory, options_.directories[0]) << "it is the older one";
 }
 
+// The mark of a file that is being emptied cannot be removed, since it is a directory here.
+TEST_F(DiskDrivesTest, ADriveThatFailsWhileTheStartWritesToItIsLeftOut) {
+  for (const int failing : {0, 1}) {
+    {
+      const DiskFiles files = OpenOrDie();
+      ASSERT_TRUE(Write(files, On(0), 1));
+      ASSERT_TRUE(Write(files, On(1), 2));
+    }
+    const std::filesystem::path mark = options_.directories[failing] / "emptying";
+    std::filesystem::create_directory(mark);
+    {
+      const DiskFiles files = OpenOrDie();
+      EXPECT_TRUE(files.degraded);
+      ASSERT_EQ(files.left_out.size(), 1u);
+      EXPECT_EQ(files.left_out[0].directory, options_.directories[failing]);
+      ASSERT_EQ(files.drives.size(), 1u);
+      ASSERT_EQ(files.files.size(), 1u);
+      EXPECT_EQ(files.drives_away, 1u << failing);
+      EXPECT_EQ(files.geometry.slabs(), 5u);
+      EXPECT_EQ(ReadByte(files, On(1 - failing)), failing == 0 ? 2 : 1);
+    }
+    std::filesystem::remove(mark);
+    EXPECT_FALSE(OpenOrDie().degraded);
+  }
+}
+
 TEST_F(DiskDrivesTest, TwoPathsToOneDirectoryAreRefused) {
   std::filesystem::remove(options_.directories[1]);
   std::filesystem::create_directory_symlink(options_.directories[0], options_.directories[1]);
