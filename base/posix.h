@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wrappers of the operating system: descriptors, and the errors of system calls.
+// Wrappers of the operating system: descriptors, signals, and the errors of system calls.
 #pragma once
 
+#include <pthread.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -52,6 +54,14 @@ class UniqueFd {
   const char* text = ::strerrordesc_np(error_number);
   if (text != nullptr) context.append(": ").append(text);
   return Error{code, ErrnoName(error_number), std::move(context)};
+}
+
+// Leaves the signals of the process to its other threads. A connection of the calling one that
+// breaks is then seen by its error, not by SIGPIPE.
+inline void BlockAllSignals() {
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
 }  // namespace kvtier

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/cold/files/call_threads.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <condition_variable>
-#include <csignal>
 #include <deque>
 #include <list>
 #include <mutex>
@@ -13,6 +10,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {
@@ -72,10 +71,7 @@ struct CallThreads::State {
   [[nodiscard]] bool StartThread(const std::shared_ptr<State>& self) {
     try {
       std::thread([self] {
-        // Signals are the daemon's.
-        sigset_t all;
-        sigfillset(&all);
-        ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+        BlockAllSignals();
         self->Work();
       }).detach();
     } catch (const std::system_error&) {

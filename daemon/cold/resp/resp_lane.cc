@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/cold/resp/resp_lane.h"
 
-#include <pthread.h>
-
-#include <csignal>
 #include <utility>
+
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {
@@ -13,13 +12,6 @@ namespace {
 // first waiting.
 constexpr size_t kMostCalls = 64;
 constexpr size_t kMostPayloadBytes = size_t{4} << 20;
-
-// Signals are the daemon's. A connection that breaks is seen by its error, not by SIGPIPE.
-void BlockSignals() {
-  sigset_t all;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
 
 void AddCommands(const RespCall& call, std::vector<RespCommand>* commands) {
   size_t next = 0;
@@ -80,7 +72,7 @@ std::vector<RespCall> RespLane::Take() {
 // Sends calls that come while answers are outstanding before it waits for the next answer, so that
 // the server always has something to do.
 void RespLane::Work() {
-  BlockSignals();
+  BlockAllSignals();
   for (;;) {
     std::vector<RespCall> calls = Take();
     if (calls.empty() && sent_.empty()) return;

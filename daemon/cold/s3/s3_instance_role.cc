@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <utility>
+
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {
@@ -85,10 +86,7 @@ bool S3InstanceRole::stopping() {
 }
 
 void S3InstanceRole::Work() {
-  // Signals are the daemon's.
-  sigset_t all;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  BlockAllSignals();
   while (!stopping()) {
     const std::chrono::milliseconds wait = Renew();
     std::unique_lock lock(mutex_);

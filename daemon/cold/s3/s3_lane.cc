@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/cold/s3/s3_lane.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <ctime>
 #include <string>
 #include <utility>
+
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {
@@ -19,13 +18,6 @@ constexpr milliseconds kFirstHold{50};
 constexpr milliseconds kLongestHold{2000};
 constexpr milliseconds kNoHurry{60'000};
 constexpr int kMostTries = 4;
-
-// Signals are the daemon's. A connection that breaks is seen by its error, not by SIGPIPE.
-void BlockAllSignals() {
-  sigset_t all;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
 
 S3Outcome Unavailable(const char* why) { return {.status = KVT_COLD_UNAVAILABLE, .text = why}; }
 
