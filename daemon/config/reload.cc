@@ -103,7 +103,7 @@ void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<Te
 }  // namespace
 
 std::string_view CostOfRestart(std::string_view key) {
-  if (key == "host.bytes") return "; host memory then begins empty, and the disk serves its blocks";
+  if (key == "host.bytes") return "; host memory then keeps what both sizes have room for";
   if (key == "pool.bytes" || key == "pool.device") return "; pools then begin empty";
   if (key == "disk.encryption") return "; the disk tier then begins empty";
   return "";
