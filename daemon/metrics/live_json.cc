@@ -15,7 +15,6 @@ namespace {
 
 namespace json = boost::json;
 
-// Names and states; the table of metrics adds the figures, by position.
 json::array DrivesOf(const MetricsSnapshot& snapshot) {
   json::array drives;
   for (const DriveSnapshot& drive : snapshot.drives) {
@@ -27,6 +26,7 @@ json::array DrivesOf(const MetricsSnapshot& snapshot) {
   return drives;
 }
 
+// Names and states; the table of metrics adds the figures, by position.
 json::array TiersOf() { return {{{"name", "pool"}}, {{"name", "host"}}, {{"name", "disk"}}}; }
 
 json::array DevicesOf(const MetricsSnapshot& snapshot) {
