@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "tests/unit/daemon/server_under_test.h"
 #include "tests/unit/daemon/verbs.h"
@@ -138,38 +140,65 @@ TEST_F(HandleErrors, ReferencesOfOneSessionAreLimited) {
   EXPECT_EQ(Acquire(&client, pool, Hashes(0, 4), 0).hits.size(), 4u);
 }
 
-// A long request is worked on in turns, so that one client cannot hold the loop with it.
-TEST_F(HandleErrors, AnEventOfTheLoopWorksOnABoundedNumberOfItems) {
+// The most by which `count` rises in one event of the loop while `run` has it handle requests.
+uint64_t MostInAnEvent(ServerUnderTest* daemon, std::function<uint64_t()> count,
+                       const std::function<void()>& run) {
   struct Watch {
-    uint64_t seen = 0;
+    std::optional<uint64_t> seen;
     uint64_t most = 0;
     bool ended = false;
   };
   const auto watch = std::make_shared<Watch>();
   const auto look = std::make_shared<std::function<void()>>();
-  *look = [this, watch, look] {
-    const uint64_t refused =
-        daemon_.counters().refusals_by_code.at(static_cast<size_t>(ErrorCode::kStaleHandle) - 1);
-    watch->most = std::max(watch->most, refused - watch->seen);
-    watch->seen = refused;
-    if (!watch->ended) daemon_.Post(*look);
+  *look = [daemon, count = std::move(count), watch, look] {
+    const uint64_t now = count();
+    watch->most = std::max(watch->most, now - watch->seen.value_or(now));
+    watch->seen = now;
+    if (!watch->ended) daemon->Post(*look);
   };
-  daemon_.OnLoop([&] { (*look)(); });
-  constexpr size_t kBlocks = 16'384;
-  wire::Release release{.pool = pool_};
-  release.blocks.resize(kBlocks, {BlockIndex(1'000'000), 1});
-  client_.Send(release, /*want_reply=*/true);
-  EXPECT_EQ(client_.Expect<wire::ReleaseReply>().errors.size(), kBlocks);
-  wire::Commit commit{.pool = pool_};
-  commit.items.resize(8192, {.block = {BlockIndex(1'000'000), 1}, .tokens = 16});
-  client_.Send(commit, /*want_reply=*/true);
-  EXPECT_EQ(client_.Expect<wire::CommitReply>().items.size(), 8192u);
-  daemon_.OnLoop([&] {
+  daemon->OnLoop([&] { (*look)(); });
+  run();
+  daemon->OnLoop([&] {
     watch->ended = true;
     *look = nullptr;
   });
-  EXPECT_EQ(watch->seen, kBlocks + 8192);
-  EXPECT_LE(watch->most, 2u * kTurnPrice);
+  return watch->most;
+}
+
+// A long request is worked on in turns, so that one client cannot hold the loop with it.
+TEST_F(HandleErrors, AnEventOfTheLoopWorksOnABoundedNumberOfItems) {
+  constexpr size_t kBlocks = 16'384;
+  const auto refused = [this] {
+    return daemon_.counters().refusals_by_code.at(static_cast<size_t>(ErrorCode::kStaleHandle) - 1);
+  };
+  const uint64_t most = MostInAnEvent(&daemon_, refused, [&] {
+    wire::Release release{.pool = pool_};
+    release.blocks.resize(kBlocks, {BlockIndex(1'000'000), 1});
+    client_.Send(release, /*want_reply=*/true);
+    EXPECT_EQ(client_.Expect<wire::ReleaseReply>().errors.size(), kBlocks);
+    wire::Commit commit{.pool = pool_};
+    commit.items.resize(8192, {.block = {BlockIndex(1'000'000), 1}, .tokens = 16});
+    client_.Send(commit, /*want_reply=*/true);
+    EXPECT_EQ(client_.Expect<wire::CommitReply>().items.size(), 8192u);
+  });
+  EXPECT_LE(most, 2u * kTurnPrice);
+  daemon_.OnLoop([&] { EXPECT_EQ(refused(), kBlocks + 8192); });
+}
+
+// Sixty-four would be one by their bytes.
+TEST_F(HandleErrors, AnEventOfTheLoopAnswersAFewAttaches) {
+  constexpr uint32_t kAttaches = 64;
+  const auto requests = [this] { return daemon_.counters().requests; };
+  const uint64_t most = MostInAnEvent(&daemon_, requests, [&] {
+    // On the loop, so that all have come when it turns to the first.
+    daemon_.OnLoop([&] {
+      for (uint32_t i = 0; i < kAttaches; ++i)
+        client_.Send(wire::Attach{.model = wire::ModelId(1)});
+    });
+    for (uint32_t i = 0; i < kAttaches; ++i) (void)client_.Receive();
+  });
+  EXPECT_GT(most, 1u);
+  EXPECT_LE(most, kAttaches / 2);
 }
 
 TEST_F(HandleErrors, APositionInALongRequestIsCountedFromItsBeginning) {
