@@ -17,6 +17,7 @@ Times are taken in the loop that steps the engine, as a server in front of it wo
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -24,6 +25,7 @@ import random
 import sys
 import time
 import zlib
+from typing import Any
 
 from conversation import read_sessions, start_delays_s
 
@@ -37,6 +39,59 @@ def prompt(kind: str, length: int, trial: int, vocabulary: int) -> list[int]:
     return [
         source.randrange(FIRST_TOKEN_ID, vocabulary - VOCABULARY_MARGIN) for _ in range(length)
     ]
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts over all requests of a run; times in seconds. A request's name is its engine's."""
+
+    prompt_tokens: int = 0
+    _cached_tokens: int = 0
+    _produced: int = 0
+    _first: dict[str, float] = dataclasses.field(default_factory=dict)  # times to first token
+    _later: list[float] = dataclasses.field(default_factory=list)  # without each session's first turn
+    _last: dict[str, float] = dataclasses.field(default_factory=dict)  # when its last token came
+    _pauses: list[float] = dataclasses.field(default_factory=list)
+    _short_of_possible: list[int] = dataclasses.field(default_factory=list)
+
+    def note_tokens(self, output: Any, since: float, now: float, is_later_turn: bool) -> None:
+        """A step gave the request, which was asked at `since`, tokens."""
+        name = output.request_id
+        if name not in self._first and output.outputs[0].token_ids:
+            self._first[name] = now - since
+            if is_later_turn:
+                self._later.append(now - since)
+        elif name in self._last:
+            self._pauses.append(now - self._last[name])
+        self._last[name] = now
+
+    def note_end(self, output: Any, possible_tokens: int) -> None:
+        """The request has ended, of whose prompt so many tokens could have been hits."""
+        cached = output.num_cached_tokens or 0
+        self._produced += len(output.outputs[0].token_ids)
+        self._cached_tokens += cached
+        if cached < possible_tokens:
+            self._short_of_possible.append(possible_tokens - cached)
+
+    def report(self, seconds: float, objective_s: float) -> dict[str, Any]:
+        times, pauses = sorted(self._first.values()), sorted(self._pauses)
+        in_time = sum(one <= objective_s for one in times)
+        return {
+            "seconds": seconds,
+            "requests_in_time_per_s": in_time / seconds,
+            "all_tokens_per_s": (self.prompt_tokens + self._produced) / seconds,
+            "p90_ttft_ms": 1e3 * times[len(times) * 90 // 100],
+            "pause_p99_ms": 1e3 * pauses[len(pauses) * 99 // 100],
+            "requests": len(times),
+            "prompt_tokens": self.prompt_tokens,
+            "cached_share": self._cached_tokens / self.prompt_tokens,
+            "requests_with_less": len(self._short_of_possible),
+            "tokens_less": sum(self._short_of_possible),
+            "mean_ttft_ms": 1e3 * sum(times) / len(times),
+            "p50_ttft_ms": 1e3 * times[len(times) // 2],
+            "p99_ttft_ms": 1e3 * times[len(times) * 99 // 100],
+            "later_mean_ttft_ms": 1e3 * sum(self._later) / len(self._later),
+        }
 
 
 class Engine:
@@ -113,11 +168,7 @@ class Engine:
         turn_of = [0] * len(sessions)
         asked: dict[str, tuple[int, float]] = {}
         possible = [self._possible_hits(session) for session in sessions]
-        first: dict[str, float] = {}
-        later: list[float] = []  # the same without those of each session's first turn
-        prompt_tokens, cached_tokens, produced, short_of_possible = 0, 0, 0, []
-        last: dict[str, float] = {}
-        pauses: list[float] = []
+        tally = Tally()
         began = time.perf_counter()
         # When the next turn of each is due.
         waiting = {number: began + delay for number, delay in enumerate(delays)}
@@ -127,51 +178,26 @@ class Engine:
                 del waiting[number]
                 turn = sessions[number][turn_of[number]]
                 asked[self._add(turn.prompt, turn.output_tokens, None)] = (number, now)
-                prompt_tokens += len(turn.prompt)
+                tally.prompt_tokens += len(turn.prompt)
             if not asked:
                 time.sleep(max(0.0, min(waiting.values()) - time.perf_counter()))
                 continue
             for output in self._engine.step():
-                name, now = output.request_id, time.perf_counter()
-                number, since = asked[name]
-                if name not in first and output.outputs[0].token_ids:
-                    first[name] = now - since
-                    if turn_of[number] > 0:
-                        later.append(now - since)
-                elif name in last:
-                    pauses.append(now - last[name])
-                last[name] = now
-                if output.finished:
-                    del asked[name]
-                    produced += len(output.outputs[0].token_ids)
-                    cached_tokens += output.num_cached_tokens or 0
-                    missed = possible[number][turn_of[number]] - (output.num_cached_tokens or 0)
-                    if missed > 0:
-                        short_of_possible.append(missed)
-                    turn_of[number] += 1
-                    if turn_of[number] < len(sessions[number]):
-                        waiting[number] = now + sessions[number][turn_of[number]].think_s
-        times = sorted(first.values())
-        pauses.sort()
+                now = time.perf_counter()
+                number, since = asked[output.request_id]
+                tally.note_tokens(output, since, now, turn_of[number] > 0)
+                if not output.finished:
+                    continue
+                del asked[output.request_id]
+                tally.note_end(output, possible[number][turn_of[number]])
+                turn_of[number] += 1
+                if turn_of[number] < len(sessions[number]):
+                    waiting[number] = now + sessions[number][turn_of[number]].think_s
         seconds = time.perf_counter() - began
-        in_time = sum(one <= request.get("objective_ms", 0.0) / 1e3 for one in times)
         return {
-            "seconds": seconds,
-            "requests_in_time_per_s": in_time / seconds,
-            "all_tokens_per_s": (prompt_tokens + produced) / seconds,
-            "p90_ttft_ms": 1e3 * times[len(times) * 90 // 100],
-            "pause_p99_ms": 1e3 * pauses[len(pauses) * 99 // 100],
-            "requests": len(times),
-            "prompt_tokens": prompt_tokens,
-            "cached_share": cached_tokens / prompt_tokens,
-            "possible_share": sum(map(sum, possible)) / prompt_tokens,
-            "requests_with_less": len(short_of_possible),
-            "tokens_less": sum(short_of_possible),
+            **tally.report(seconds, request.get("objective_ms", 0.0) / 1e3),
+            "possible_share": sum(map(sum, possible)) / tally.prompt_tokens,
             "connector": self._connector_counts(),
-            "mean_ttft_ms": 1e3 * sum(times) / len(times),
-            "p50_ttft_ms": 1e3 * times[len(times) // 2],
-            "p99_ttft_ms": 1e3 * times[len(times) * 99 // 100],
-            "later_mean_ttft_ms": 1e3 * sum(later) / len(later),
         }
 
     def _possible_hits(self, session: list) -> list[int]:
