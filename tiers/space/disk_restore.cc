@@ -43,30 +43,24 @@ void DiskRestore::RestoreNamespaces(const IndexSnapshot& snapshot) {
   }
 }
 
-DiskRestore::GroupsBySlab DiskRestore::GroupsOfSlabs(const IndexSnapshot& snapshot) const {
-  // The majority's, by one pass (Boyer and Moore). The rest was written before its tenant, or that
-  // majority's, got slabs of its own, or is the header of a slot given up long ago; it stays until
-  // it is evicted or expires.
-  struct Vote {
-    uint32_t group = 0;
-    uint32_t lead = 0;
-  };
-  std::unordered_map<uint64_t, Vote> votes;
+// The majority's, by one pass (Boyer and Moore). The rest was written before its tenant, or that
+// majority's, got slabs of its own, or is the header of a slot given up long ago; it stays until it
+// is evicted or expires.
+BySlab<DiskRestore::Vote> DiskRestore::GroupsOfSlabs(const IndexSnapshot& snapshot) const {
+  const DiskGeometry& geometry = state_.env.geometry;
+  BySlab<Vote> votes(geometry);
   for (const IndexRecord& record : snapshot.records) {
-    const uint64_t slab = record.location.offset / disk_.allocator().slab_bytes();
     if (record.key.namespace_id.value >= state_.blocks.namespaces.size() ||
-        !state_.env.geometry.Contains(record.location)) {
+        !geometry.Contains(record.location)) {
       continue;
     }
     const Namespace& name_space = state_.blocks.namespaces[record.key.namespace_id.value];
     const uint32_t group = state_.tenants.GroupOf(Tier::kDisk, name_space.tenant);
-    Vote& vote = votes[slab];
+    Vote& vote = votes[geometry.SlabOf(record.location)];
     if (vote.lead == 0) vote.group = group;
     vote.lead = vote.group == group ? vote.lead + 1 : vote.lead - 1;
   }
-  GroupsBySlab groups;
-  for (const auto& [slab, vote] : votes) groups.emplace(slab, vote.group);
-  return groups;
+  return votes;
 }
 
 void DiskRestore::Restore(IndexSnapshot snapshot) {
@@ -77,7 +71,7 @@ void DiskRestore::Restore(IndexSnapshot snapshot) {
               return a.last_use_s != b.last_use_s ? a.last_use_s < b.last_use_s : a.depth > b.depth;
             });
   NoteAway(snapshot);
-  const GroupsBySlab groups = GroupsOfSlabs(snapshot);
+  const BySlab<Vote> groups = GroupsOfSlabs(snapshot);
   for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
   uint32_t generation = 1;
   for (const IndexRecord& record : snapshot.records) {
@@ -125,7 +119,7 @@ void DiskRestore::RestoreParent(const IndexRecord& record) {
   state_.LinkToParent(index, *record.parent);
 }
 
-void DiskRestore::RestoreRecord(const IndexRecord& record, const GroupsBySlab& groups) {
+void DiskRestore::RestoreRecord(const IndexRecord& record, const BySlab<Vote>& groups) {
   if (IsAway(record)) return;
   const bool namespace_known =
       record.key.namespace_id.value < state_.blocks.namespaces.size() &&
@@ -134,14 +128,15 @@ void DiskRestore::RestoreRecord(const IndexRecord& record, const GroupsBySlab& g
     state_.drops.Count(record.key, Tier::kDisk, DropReason::kStaleIndex);
     return;
   }
-  const uint64_t slab = record.location.offset / disk_.allocator().slab_bytes();
   const EntryIndex index =
       state_.AddEntry(record.key, record.tokens, record.depth, record.retention);
   BlockEntry& entry = state_[index];
   entry.created_s = state_.clock.FromWallS(record.created_s);
   entry.last_use_s = entry.indexed_use_s = state_.clock.FromWallS(record.last_use_s);
-  const auto group = groups.find(slab);
-  if (!disk_.Adopt(index, record, group == groups.end() ? 0 : group->second)) return;
+  const DiskGeometry& geometry = state_.env.geometry;
+  const bool is_there = geometry.Contains(record.location);
+  const uint32_t group = is_there ? groups[geometry.SlabOf(record.location)].group : 0;
+  if (!disk_.Adopt(index, record, group)) return;
   state_.pin_records.Restore(index, record.pinned_until_s);
   state_.infinite_cache.Store(record.key.namespace_id, record.key.hash);
   if (state_.Expired(entry)) {

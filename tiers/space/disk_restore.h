@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "tiers/index/index.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/storage/disk_geometry.h"
 #include "tiers/types/block_key_hash.h"
 
 namespace kvtier {
@@ -23,14 +23,17 @@ class DiskRestore {
   void Restore(IndexSnapshot snapshot);
 
  private:
-  using GroupsBySlab = std::unordered_map<uint64_t, uint32_t>;
-
   [[nodiscard]] bool IsAway(const IndexRecord& record) const;
   void NoteAway(const IndexSnapshot& snapshot);
   void RestoreNamespaces(const IndexSnapshot& snapshot);
-  // Which group each slab belongs to.
-  [[nodiscard]] GroupsBySlab GroupsOfSlabs(const IndexSnapshot& snapshot) const;
-  void RestoreRecord(const IndexRecord& record, const GroupsBySlab& groups);
+  // The group that most blocks of a slab belong to, as far as they have been counted.
+  struct Vote {
+    uint32_t group = 0;
+    uint32_t lead = 0;
+  };
+
+  [[nodiscard]] BySlab<Vote> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
+  void RestoreRecord(const IndexRecord& record, const BySlab<Vote>& groups);
   void RestoreParent(const IndexRecord& record);
   void RestoreTokens(const TokensRecord& tokens);
 

@@ -5,7 +5,7 @@
 
 namespace kvtier {
 
-SlabHeaders::SlabHeaders(const CacheEnvironment* env) : env_(*env) {}
+SlabHeaders::SlabHeaders(const CacheEnvironment* env) : env_(*env), known_(env->geometry) {}
 
 void SlabHeaders::Assume(uint64_t slab, uint64_t slot_bytes) {
   known_[slab] = {.slot_bytes = slot_bytes, .assumed = true};

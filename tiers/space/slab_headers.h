@@ -49,8 +49,8 @@ class SlabHeaders {
   void Finish(uint64_t slab, const Status& status);
 
   const CacheEnvironment& env_;
-  std::unordered_map<uint64_t, Known> known_;  // by slab
-  Pendings pending_;                           // by slab
+  BySlab<Known> known_;
+  Pendings pending_;  // by slab
 };
 
 }  // namespace kvtier

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/result.h"
@@ -121,6 +122,27 @@ struct DiskGeometry {
   }
 
   friend bool operator==(const DiskGeometry&, const DiskGeometry&) = default;
+};
+
+// A value for each slab of the drives that are there.
+template <typename Value>
+class BySlab {
+ public:
+  explicit BySlab(const DiskGeometry& geometry) {
+    for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
+      values_[drive].resize(geometry.drive_slabs[drive]);
+    }
+  }
+  // REQUIRES: the slab is there.
+  [[nodiscard]] Value& operator[](uint64_t slab) {
+    return values_[slab % kMaxDrives][slab / kMaxDrives];
+  }
+  [[nodiscard]] const Value& operator[](uint64_t slab) const {
+    return values_[slab % kMaxDrives][slab / kMaxDrives];
+  }
+
+ private:
+  std::array<std::vector<Value>, kMaxDrives> values_;
 };
 
 // The first 4 KiB of every slab that has been cut into slots. It tells how large these are, so that
