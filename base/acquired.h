@@ -61,8 +61,8 @@ inline constexpr int kMissReasonCount = kMissReasonTexts.size();
 // A block of the cached prefix, with one reference for the session that acquired it.
 struct AcquiredBlock {
   BlockHandle handle;
-  // Where it was found; kPool means usable now. A block that only another device's pool holds comes
-  // through host memory and counts as found there.
+  // Where it was found; kPool means usable now. A block that another device's pool holds comes
+  // from there or through host memory, and counts as found in host.
   Tier tier = Tier::kPool;
   uint16_t tokens = 0;
   friend bool operator==(const AcquiredBlock&, const AcquiredBlock&) = default;

@@ -115,7 +115,7 @@ class CopyQueue {
   static void FillChunk(Jobs& jobs, uint64_t most_bytes, CopyChunk* chunk);
 
   const CopyQueueOptions options_;
-  std::array<ByPriority, 2> jobs_;  // by direction
+  std::array<ByPriority, kCopyDirectionCount> jobs_;  // by direction
   uint64_t next_arrival_ = 0;
   int64_t background_start_ns_ = 0;
   bool background_awaited_ = false;

@@ -103,7 +103,7 @@ bool CopyLent(LentMapping* lent, std::span<const CopyPiece> pieces, CopyDirectio
   for (const CopyPiece& piece : pieces) {
     lent_pieces.push_back({piece.pool_offset, piece.host, piece.bytes});
   }
-  if (direction == CopyDirection::kHostToPool) return lent->Write(lent_pieces);
+  if (direction != CopyDirection::kPoolToHost) return lent->Write(lent_pieces);
   return std::ranges::all_of(lent_pieces,
                              [lent](const LentMapping::Piece& piece) { return lent->Read(piece); });
 }

@@ -28,12 +28,13 @@ int64_t NowNs() {
 }
 
 std::string_view DirectionName(CopyDirection direction) {
+  if (direction == CopyDirection::kPoolToPool) return "copying from another GPU's pool";
   return direction == CopyDirection::kPoolToHost ? "copying from the pool to host memory"
                                                  : "copying from host memory to the pool";
 }
 
 StridedCopy CopyOf(const PieceRun& run, CopyDirection direction) {
-  const bool up = direction == CopyDirection::kHostToPool;
+  const bool up = direction != CopyDirection::kPoolToHost;
   return {.target = up ? run.pool : run.host,
           .source = up ? run.host : run.pool,
           .target_stride = up ? run.pool_stride : run.host_stride,
@@ -67,6 +68,7 @@ CudaCopyEngine::CudaCopyEngine(CudaCopyEngineOptions options, const CudaDriver* 
 Status CudaCopyEngine::OpenLanes() {
   lanes_[0].direction = CopyDirection::kHostToPool;
   lanes_[1].direction = CopyDirection::kPoolToHost;
+  lanes_[2].direction = CopyDirection::kPoolToPool;
   for (Lane& lane : lanes_) {
     KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking),
                              "a stream for copies");
@@ -162,12 +164,13 @@ bool CudaCopyEngine::Launch(Lane& lane) {
 
 cudaError_t CudaCopyEngine::Perform(const CopyChunk& chunk, const Lane& lane) {
   batch_.Clear();
-  const bool up = lane.direction == CopyDirection::kHostToPool;
+  const bool up = lane.direction != CopyDirection::kPoolToHost;
+  const bool known = lane.direction == CopyDirection::kPoolToPool;
   for (std::span pieces(chunk.pieces); !pieces.empty();) {
     const PieceRun run = FirstRun(pieces);
     const std::span taken = pieces.first(run.pieces);
     pieces = pieces.subspan(run.pieces);
-    if (pinned_.Holds(run.host, run.HostSpan())) {
+    if (known || pinned_.Holds(run.host, run.HostSpan())) {
       batch_.Add(CopyOf(run, lane.direction));
       continue;
     }

@@ -103,7 +103,7 @@ class CudaCopyEngine {
   const CudaCopyEngineOptions options_;
   const PinnedRanges& pinned_;
   EventQueue* const loop_;
-  std::array<Lane, 2> lanes_;
+  std::array<Lane, kCopyDirectionCount> lanes_;
   CudaCopyBatch batch_;
   std::unique_ptr<CudaCounters> counters_;  // the thread's
   const CudaDriver& driver_;

@@ -29,6 +29,22 @@ int NumaNodeOf(int ordinal) {
   return node;
 }
 
+// The driver is asked for each pair, because GPUs behind different bridges, or of virtual machines,
+// may not reach each other.
+uint32_t NeighboursOf(int ordinal) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
+  uint32_t neighbours = 0;
+  for (int other = 0; other < std::min(devices, kMostNeighbours); ++other) {
+    int reached = 0;
+    if (other != ordinal && cudaDeviceCanAccessPeer(&reached, ordinal, other) == cudaSuccess &&
+        reached != 0) {
+      neighbours |= uint32_t{1} << other;
+    }
+  }
+  return neighbours;
+}
+
 // Asks for nothing that needs a context, as cudaMemGetInfo would.
 Result<DeviceInfo> InfoOf(int ordinal) {
   cudaDeviceProp properties{};
@@ -38,7 +54,8 @@ Result<DeviceInfo> InfoOf(int ordinal) {
                   .ordinal = ordinal,
                   .total_bytes = properties.totalGlobalMem,
                   .free_bytes = FreeVramOf(ordinal).value_or(properties.totalGlobalMem),
-                  .numa_node = NumaNodeOf(ordinal)};
+                  .numa_node = NumaNodeOf(ordinal),
+                  .neighbours = NeighboursOf(ordinal)};
   static_assert(sizeof(properties.uuid) == sizeof(info.uuid));
   std::memcpy(info.uuid.data(), &properties.uuid, sizeof(info.uuid));
   int driver_version = 0;
@@ -87,8 +104,12 @@ class CudaDevice final : public Device {
   }
 
   void Copy(CopyRequest request) override {
-    if (const Status bounds = CheckCopyBounds(request); !bounds) {
-      loop_->Post([done = std::move(request.done), bounds] { done(bounds); });
+    Status allowed = CheckCopyBounds(request);
+    if (allowed && request.direction == CopyDirection::kPoolToPool) {
+      allowed = LetRead(request.source);
+    }
+    if (!allowed) {
+      loop_->Post([done = std::move(request.done), allowed] { done(allowed); });
       return;
     }
     if (request.priority == CopyPriority::kDemand) HoldPins(&request);
@@ -105,6 +126,12 @@ class CudaDevice final : public Device {
   [[nodiscard]] HostPinner* host_pinner() override { return pinner_.get(); }
 
  private:
+  // A device of this kind has made it.
+  [[nodiscard]] Status LetRead(DevicePool* neighbour) {
+    const PinGate::Urgent urgent(&pinner_->gate());
+    KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
+    return static_cast<CudaPool*>(neighbour)->LetRead(info_.ordinal);
+  }
   // A copy that a client waits for takes several calls of the driver. After a start, while host
   // memory is pinned, each of them would wait for a piece, and a load of 32 MiB took two seconds.
   void HoldPins(CopyRequest* request) {

@@ -102,10 +102,22 @@ Status CudaPool::Map(int ordinal) {
                            "reserving addresses for a pool");
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_map(address_, bytes_, 0, handle_, 0), "mapping a pool");
   mapped_ = true;
+  return Allow(ordinal);
+}
+
+// Both ways, since NVIDIA documents no access to a GPU's memory that is for reading alone.
+Status CudaPool::Allow(int ordinal) {
   const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal},
                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_set_access(address_, bytes_, &access, 1),
                            "access to a pool");
+  return {};
+}
+
+Status CudaPool::LetRead(int ordinal) {
+  if (((readers_ >> ordinal) & 1) != 0) return {};
+  KVT_RETURN_IF_ERROR(Allow(ordinal));
+  readers_ |= uint32_t{1} << ordinal;
   return {};
 }
 

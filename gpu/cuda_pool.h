@@ -42,6 +42,9 @@ class CudaPool final : public DevicePool {
   // In the GPU's address space: not to be read or written by the CPU.
   [[nodiscard]] std::byte* data() const override { return reinterpret_cast<std::byte*>(address_); }
   void WhenReady(std::function<void()> ready) override;
+  // From now on copies of that GPU may read the pool, which this maps for it when it is first
+  // asked. REQUIRES: ordinal < kMostNeighbours. Errors: kIoError.
+  [[nodiscard]] Status LetRead(int ordinal);
 
  private:
   // For the event loop alone.
@@ -59,6 +62,7 @@ class CudaPool final : public DevicePool {
   [[nodiscard]] Status Allocate(const CUmemAllocationProp& properties, uint64_t bytes);
   [[nodiscard]] Status Import(int ordinal, UniqueFd fd, uint64_t bytes);
   [[nodiscard]] Status Map(int ordinal);
+  [[nodiscard]] Status Allow(int ordinal);
   [[nodiscard]] Status Zero(EventQueue* loop);
   // On a thread of the driver's, which may not call it.
   static void OnZeroed(void* zeroed);
@@ -70,6 +74,7 @@ class CudaPool final : public DevicePool {
   UniqueFd fd_;
   CUdeviceptr address_ = 0;
   bool mapped_ = false;
+  uint32_t readers_ = 0;  // by ordinal, a bit for each GPU that LetRead named
   cudaStream_t zeroing_ = nullptr;
   const std::shared_ptr<Readiness> readiness_ = std::make_shared<Readiness>();
 };

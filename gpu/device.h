@@ -32,7 +32,18 @@ struct DeviceInfo {
   // Names the GPU to every process, however CUDA_VISIBLE_DEVICES numbers it; zeros for host memory.
   std::array<uint8_t, 16> uuid{};
   uint32_t driver_version = 0;  // as the driver numbers itself; 0: there is none
+  // By ordinal, a bit for each other device of this kind whose memory it can read directly, over
+  // NVLink or PCIe: the driver was asked.
+  uint32_t neighbours = 0;
 };
+
+inline constexpr int kMostNeighbours = 32;
+
+// Whether the reader's copies may have a pool of the holder as their source (kPoolToPool).
+[[nodiscard]] inline bool CanReadFrom(const DeviceInfo& reader, const DeviceInfo& holder) {
+  return reader.kind == holder.kind && holder.ordinal >= 0 && holder.ordinal < kMostNeighbours &&
+         ((reader.neighbours >> holder.ordinal) & 1) != 0;
+}
 
 // One contiguous allocation that other processes can map, all zeros when it is ready. Freed by its
 // destructor; mappings in other processes live on until these unmap.
@@ -97,13 +108,15 @@ struct LentMemory {
 // A pool that is not larger is ready when it has been created.
 inline constexpr uint64_t kReadyAtOnceBytes = uint64_t{1} << 30;
 
-enum class CopyDirection : uint8_t { kPoolToHost, kHostToPool };
+// kPoolToPool: from a pool of another device, from which the one that copies CanReadFrom.
+enum class CopyDirection : uint8_t { kPoolToHost, kHostToPool, kPoolToPool };
+inline constexpr int kCopyDirectionCount = 3;
 
 // Served in this order; within one priority first come, first served.
 enum class CopyPriority : uint8_t { kDemand = 0, kPrefetch = 1, kBackground = 2 };
 inline constexpr int kCopyPriorityCount = 3;
 
-// One contiguous copy between the pool and host memory.
+// One contiguous copy between the pool and host memory, or memory of the request's `source`.
 struct BlockCopy {
   uint64_t pool_offset = 0;
   std::byte* host = nullptr;
@@ -111,7 +124,7 @@ struct BlockCopy {
 };
 
 // `done` is called once on the event loop when all copies have completed or one has failed; on
-// failure the destination's contents are unspecified. The caller keeps the pool, which is ready,
+// failure the destination's contents are unspecified. The caller keeps the pools, which are ready,
 // and the host memory alive and (the source) unchanged until then.
 //
 // Before that, without the event loop, the device sets the counters in `counted`: each when this
@@ -119,6 +132,7 @@ struct BlockCopy {
 // REQUIRES: requests that name one counter are of one direction and priority.
 struct CopyRequest {
   DevicePool* pool = nullptr;
+  DevicePool* source = nullptr;  // of kPoolToPool alone: all of `copies` lie in it
   CopyDirection direction = CopyDirection::kPoolToHost;
   CopyPriority priority = CopyPriority::kDemand;
   std::vector<BlockCopy> copies;
@@ -127,7 +141,7 @@ struct CopyRequest {
 };
 
 // Checked by every device before it copies. Errors: kInvalidArgument "copy_out_of_bounds" if a copy
-// does not lie within the request's pool.
+// does not lie within the request's pool, or its source.
 [[nodiscard]] Status CheckCopyBounds(const CopyRequest& request);
 
 // All calls are made on the event loop's thread.

@@ -2,6 +2,7 @@
 #include "daemon/metrics/metrics.h"
 
 #include <array>
+#include <bit>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -45,6 +46,19 @@ void AddPerDevice(Family family, const Devices& devices, const ValueOf& value_of
 template <auto kMember>
 void ReadPerDevice(From from, Family family) {
   AddPerDevice(family, from.snapshot.gauges.devices, kMember);
+}
+
+uint64_t CountNeighbours(const DeviceGauges& device) { return std::popcount(device.neighbours); }
+
+// One sample per pair of devices.
+void AddNeighbours(From from, Family family) {
+  const std::vector<DeviceGauges>& devices = from.snapshot.gauges.devices;
+  for (size_t pair = 0; pair < devices.size() * devices.size(); ++pair) {
+    const size_t device = pair / devices.size(), other = pair % devices.size();
+    if (device == other) continue;
+    family.Add({{"device", std::to_string(device)}, {"neighbour", std::to_string(other)}},
+               uint64_t{(devices[device].neighbours >> other) & 1});
+  }
 }
 
 // One sample per tenant with quotas and tier.
@@ -256,6 +270,11 @@ constexpr MetricRow kTierRows[] = {
                     1.0);
        }
      }},
+    {kGauge, "kvtier_device_reads_neighbour",
+     "1 if the driver says that the device can read the other's pools; 0: blocks go by host.", "",
+     "", AddNeighbours},
+    {kGauge, "kvtier_device_neighbours", "How many other devices' pools a device can read.",
+     "devices.[].neighbours", "", ReadPerDevice<&CountNeighbours>},
     {kGauge, "kvtier_device_pool_capacity_bytes",
      "The bytes that the pools of a device may take together.", "devices.[].pool_capacity_bytes",
      "devices.[].capacity_bytes", ReadPerDevice<&DeviceGauges::pool_capacity_bytes>},
@@ -363,19 +382,21 @@ constexpr MetricRow kTierRows[] = {
 };
 
 constexpr MetricRow kMovementRows[] = {
-    {kCounter, "kvtier_copied_blocks", "Blocks copied between tiers.",
-     "stats.{offload|onload|disk_write|disk_read}_blocks", "",
+    {kCounter, "kvtier_copied_blocks", "Blocks copied between tiers or pools.",
+     "stats.{offload|onload|disk_write|disk_read|neighbour}_blocks", "",
      [](From from, Family family) {
        const CacheStats& stats = from.snapshot.stats;
-       AddPerLane<uint64_t>(family, {stats.offload_blocks, stats.onload_blocks,
-                                     stats.disk_write_blocks, stats.disk_read_blocks});
+       AddPerLane<uint64_t>(family,
+                            {stats.offload_blocks, stats.onload_blocks, stats.disk_write_blocks,
+                             stats.disk_read_blocks, stats.neighbour_blocks});
      }},
-    {kCounter, "kvtier_copied_bytes", "Bytes copied between tiers; the disk's with headers.",
-     "stats.{offload|onload|disk_write|disk_read}_bytes", "",
+    {kCounter, "kvtier_copied_bytes", "Bytes copied between tiers, pools; the disk's with headers.",
+     "stats.{offload|onload|disk_write|disk_read|neighbour}_bytes", "",
      [](From from, Family family) {
        const CacheStats& stats = from.snapshot.stats;
-       AddPerLane<uint64_t>(family, {stats.offload_bytes, stats.onload_bytes,
-                                     stats.disk_write_bytes, stats.disk_read_bytes});
+       AddPerLane<uint64_t>(family,
+                            {stats.offload_bytes, stats.onload_bytes, stats.disk_write_bytes,
+                             stats.disk_read_bytes, stats.neighbour_bytes});
      }},
     {kCounter, "kvtier_copying_seconds",
      "Time in which any such copy was under way: bytes by seconds is the throughput reached.", "",
@@ -390,8 +411,9 @@ constexpr MetricRow kMovementRows[] = {
     {kGauge, "kvtier_queued_blocks", "Blocks that wait for their copy to begin.", "", "",
      [](From from, Family family) {
        const CacheGauges& gauges = from.snapshot.gauges;
-       AddPerLane<uint64_t>(family, {gauges.offloads_queued, gauges.onload_copies_queued,
-                                     gauges.disk_writes_queued, gauges.disk_reads_queued});
+       AddPerLane<uint64_t>(
+           family, {gauges.offloads_queued, gauges.onload_copies_queued, gauges.disk_writes_queued,
+                    gauges.disk_reads_queued, gauges.neighbour_copies_queued});
      }},
     {kGauge, "kvtier_load_bytes_per_second",
      "The rate of reads from disk and from the cold store, as last measured; 0 before.", "", "",
@@ -403,6 +425,9 @@ constexpr MetricRow kMovementRows[] = {
     {kGauge, "kvtier_device_load_bytes_per_second",
      "The rate of copies from host memory to a device's pools, as last measured; 0 before.", "", "",
      ReadPerDevice<&DeviceGauges::load_bytes_per_s>},
+    {kCounter, "kvtier_neighbour_fallbacks",
+     "Blocks that did not come from another device's pool, as begun, but by host or not at all.",
+     "stats.neighbour_fallbacks", "", ReadStat<&CacheStats::neighbour_fallbacks>},
     {kGauge, "kvtier_waiting_acquires", "Acquires that wait for blocks to become free.",
      "in_flight.acquires_waiting", "", ReadGauge<&CacheGauges::acquires_waiting>},
     {kGauge, "kvtier_regions", "Memory that engines lend to the daemon and manage themselves.",
@@ -413,11 +438,11 @@ constexpr MetricRow kMovementRows[] = {
     {kGauge, "kvtier_loading_blocks", "Blocks on their way to a pool, from host or from disk.",
      "in_flight.loads", "", ReadGauge<&CacheGauges::loads_in_flight>},
     // Operations that have begun, by direction; loads are counted as a whole above.
-    {kGauge, "", "", "in_flight.{offloads||disk_writes|disk_reads}", "",
+    {kGauge, "", "", "in_flight.{offloads||disk_writes|disk_reads|}", "",
      [](From from, Family family) {
        const CacheGauges& gauges = from.snapshot.gauges;
        AddPerLane<uint64_t>(family, {gauges.offloads_in_flight, 0, gauges.disk_writes_in_flight,
-                                     gauges.disk_reads_in_flight});
+                                     gauges.disk_reads_in_flight, 0});
      }},
 };
 

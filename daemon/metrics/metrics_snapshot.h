@@ -63,7 +63,8 @@ class HitHistory {
 
  private:
   static std::array<uint64_t, kCopyLaneCount> CopiedBytes(const CacheStats& stats) {
-    return {stats.offload_bytes, stats.onload_bytes, stats.disk_write_bytes, stats.disk_read_bytes};
+    return {stats.offload_bytes, stats.onload_bytes, stats.disk_write_bytes, stats.disk_read_bytes,
+            stats.neighbour_bytes};
   }
   void Close(const CacheStats& stats) {
     Point point;

@@ -70,7 +70,11 @@ FakeDevice::FakeDevice(FakeLoop* loop, uint64_t total_bytes, uint64_t seed)
 FakeDevice::~FakeDevice() { KVT_CHECK(pools_.empty()); }
 
 DeviceInfo FakeDevice::info() const {
-  return DeviceInfo{.kind = "fake", .name = "fake device", .total_bytes = total_bytes_};
+  return DeviceInfo{.kind = "fake",
+                    .name = "fake device",
+                    .ordinal = ordinal_,
+                    .total_bytes = total_bytes_,
+                    .neighbours = neighbours_};
 }
 
 Result<std::unique_ptr<DevicePool>> FakeDevice::CreatePool(uint64_t bytes) {
@@ -110,6 +114,8 @@ bool FakeDevice::ShouldFail() {
 
 void FakeDevice::Copy(CopyRequest request) {
   KVT_CHECK(!request.copies.empty());
+  KVT_CHECK((request.source != nullptr) == (request.direction == CopyDirection::kPoolToPool));
+  if (request.source != nullptr) KVT_CHECK(CheckCopyBounds(request).has_value());
   copies_requested_ += request.copies.size();
   most_copies_ = std::max(most_copies_, request.copies.size());
   if (!InBounds(request)) {

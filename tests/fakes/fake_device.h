@@ -65,6 +65,11 @@ class FakeDevice final : public Device {
   // Pools made from now on show this descriptor, which must be open, instead of a number that no
   // file has: a session sends it to its client.
   void ShareDescriptor(int fd) { shared_fd_ = fd; }
+  // It is the device of this number, and reads the pools of those whose bits are set.
+  void BeNeighbour(int ordinal, uint32_t neighbours) {
+    ordinal_ = ordinal;
+    neighbours_ = neighbours;
+  }
   // Pools are ready only when an event of the device has run.
   void TakeTimeForPools() { pools_take_time_ = true; }
   // The next `count` requests fail after copying a part.
@@ -95,6 +100,8 @@ class FakeDevice final : public Device {
   uint64_t allocated_bytes_ = 0;
   int next_fd_ = 1'000'000;
   int shared_fd_ = -1;
+  int ordinal_ = 0;
+  uint32_t neighbours_ = 0;
   bool pools_take_time_ = false;
   bool background_awaited_ = false;
   int fail_next_ = 0;

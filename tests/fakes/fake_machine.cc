@@ -7,6 +7,7 @@ FakeMachine::FakeMachine(const MachineSizes& sizes, uint64_t seed) : sizes_(size
   executor = std::make_unique<FakeExecutor>(&loop);
   for (uint32_t i = 0; i < sizes_.devices; ++i) {
     devices.push_back(std::make_unique<FakeDevice>(&loop, sizes_.device_bytes, random_.Next()));
+    devices.back()->BeNeighbour(static_cast<int>(i), sizes_.neighbours ? UINT32_MAX : 0);
   }
   device = devices.front().get();
   MakeArena();

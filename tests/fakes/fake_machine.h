@@ -23,6 +23,7 @@ namespace kvtier {
 
 struct MachineSizes {
   uint32_t devices = 1;
+  bool neighbours = false;            // each device can read the pools of all
   uint64_t device_bytes = 64 * kMiB;  // of each
   uint64_t slab_bytes = 256 * kKiB;   // equal to the cache options'
   uint32_t host_slabs = 4;

@@ -173,6 +173,46 @@ TEST_F(SeveralDevicesTest, HostMemoryPinnedOnceIsPinnedForEachGpu) {
   pinner->Unpin(buffer.span());
 }
 
+// Blocks of 2 MiB, as loads copy them, and one copy of all of them.
+TEST_F(SeveralDevicesTest, AGpuCopiesFromItsNeighboursPool) {
+  if (gpus_ < 2) GTEST_SKIP() << "needs two GPUs";
+  constexpr uint64_t kBytes = 1 * kGiB;
+  BlockingLoop loop;
+  const auto holder = OpenCudaDevice({.ordinal = 0}, &loop);
+  const auto reader = OpenCudaDevice({.ordinal = 1}, &loop);
+  ASSERT_TRUE(holder && reader);
+  if (!CanReadFrom((*reader)->info(), (*holder)->info())) GTEST_SKIP() << "no P2P between them";
+  const auto source = (*holder)->CreatePool(kBytes);
+  const auto target = (*reader)->CreatePool(kBytes);
+  ASSERT_TRUE(source && target);
+  AlignedBuffer buffer(kBytes);
+  FillFromSeed(5, buffer.span());
+  const std::vector<std::byte> expected(buffer.span().begin(), buffer.span().end());
+  (void)CopyRate(holder->get(), source->get(), CopyDirection::kHostToPool, buffer.span(), &loop);
+  const auto rate = [&](uint64_t piece) {
+    CopyRequest request{
+        .pool = target->get(), .source = source->get(), .direction = CopyDirection::kPoolToPool};
+    for (uint64_t at = 0; at < kBytes; at += piece) {
+      request.copies.push_back({at, (*source)->data() + at, piece});
+    }
+    std::optional<Status> outcome;
+    request.done = [&](Status status) { outcome = std::move(status); };
+    const auto begun = std::chrono::steady_clock::now();
+    (*reader)->Copy(std::move(request));
+    loop.RunUntil([&] { return outcome.has_value(); });
+    EXPECT_TRUE(*outcome) << outcome->error().ToString();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+    return kBytes / took.count() / 1e9;
+  };
+  (void)rate(kBytes);  // the first maps the memory
+  const double whole = rate(kBytes);
+  const double blocks = rate(2 * kMiB);
+  fmt::print("cuda:0 to cuda:1: {:.1f} GB/s in one copy, {:.1f} in blocks\n", whole, blocks);
+  EXPECT_GT(blocks, 0.7 * whole);
+  (void)CopyRate(reader->get(), target->get(), CopyDirection::kPoolToHost, buffer.span(), &loop);
+  EXPECT_TRUE(std::ranges::equal(buffer.span(), expected));
+}
+
 TEST_F(SeveralDevicesTest, APoolLargerThanItsGpuIsAnErrorThatNamesTheGpu) {
   const int last = gpus_ > 1 ? 1 : 0;
   const auto daemon =

@@ -148,6 +148,7 @@ constexpr uint64_t kKeepPoolsStream = 0x6b706f6c;
 constexpr uint64_t kEvictionStream = 0x65766963;
 constexpr uint64_t kWishStream = 0x77697368;
 constexpr uint64_t kRegionStream = 0x7265676e;
+constexpr uint64_t kNeighbourStream = 0x6e656967;
 
 }  // namespace
 
@@ -174,6 +175,7 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
       SeededRandom(seed ^ kEvictionStream).Chance(0.5) ? PoolEviction::kCls : PoolEviction::kLru;
   plan.wish_rate = SeededRandom(seed ^ kWishStream).Chance(0.5) ? 0.5 : 0;
   plan.lends_regions = SeededRandom(seed ^ kRegionStream).Chance(0.5);
+  plan.sizes.neighbours = SeededRandom(seed ^ kNeighbourStream).Chance(0.5);
   // Beside the pools, and more than regions ever take.
   if (plan.lends_regions) plan.sizes.device_bytes += 4 * kMiB;
   KVT_CHECK(plan.options.Validate().has_value());
@@ -185,7 +187,7 @@ std::string Describe(const SimPlan& plan) {
       "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} slabs of {}, disk {} "
       "slabs in {} files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with "
       "quotas, host memory {}, pools {}, pool eviction {}, wishes {}, erasures "
-      "{}, regions {}",
+      "{}, regions {}, neighbours {}",
       plan.seed, plan.steps, plan.namespaces.size(), plan.sizes.devices, plan.sessions,
       plan.sizes.host_slabs_ready, plan.sizes.host_slabs - plan.sizes.host_slabs_ready,
       FormatByteSize(plan.sizes.slab_bytes), plan.sizes.disk_slabs, plan.sizes.disk_files,
@@ -193,7 +195,8 @@ std::string Describe(const SimPlan& plan) {
       plan.index_tail_loss_rate, plan.crash_rate, plan.options.tenants.size(),
       plan.sizes.keep_host ? "kept" : "not kept", plan.sizes.keep_pools ? "kept" : "not kept",
       plan.options.pool_eviction == PoolEviction::kCls ? "cls" : "lru", plan.wish_rate,
-      plan.erases ? "yes" : "no", plan.lends_regions ? "yes" : "no");
+      plan.erases ? "yes" : "no", plan.lends_regions ? "yes" : "no",
+      plan.sizes.neighbours ? "yes" : "no");
 }
 
 }  // namespace kvtier

@@ -15,23 +15,24 @@ namespace kvtier {
 struct CachePool;
 
 enum class BlockMove : uint8_t {
-  kToPool,      // a load into a pool or region
-  kInLayers,    // the copies of a block that comes to its pool layer by layer
-  kToHost,      // an offload of a block that a load of another pool waits for
-  kFromRegion,  // an offload that an engine has asked for
-  kRead,        // a read from disk, or from the cold store, to host
-  kReadAhead    // a read from disk to host that no pool waits for
+  kToPool,         // a load into a pool or region
+  kInLayers,       // the copies of a block that comes to its pool layer by layer
+  kFromNeighbour,  // the copy of a block from another device's pool
+  kToHost,         // an offload of a block that a load of another pool waits for
+  kFromRegion,     // an offload that an engine has asked for
+  kRead,           // a read from disk, or from the cold store, to host
+  kReadAhead       // a read from disk to host that no pool waits for
 };
 
 // A block that has arrived, or will not.
 struct BlockEnd {
   BlockMove move = BlockMove::kToPool;
   EntryRef block;
-  CachePool* pool = nullptr;  // in which the block was to arrive; of kToPool and kInLayers
+  CachePool* pool = nullptr;  // in which the block was to arrive; of these three
   // The block of a region that was stored; of kFromRegion.
   PoolId region;
   BlockHandle place;
-  // Says of kToPool, kInLayers, kRead and kReadAhead why the block has not arrived; kNone: it has.
+  // Says of them, kRead and kReadAhead why the block has not arrived; kNone: it has.
   // The other moves carry the reason should host not have the block: one that was stored may have
   // been dropped since.
   MissReason reason = MissReason::kNone;

@@ -133,6 +133,11 @@ const PayloadChecksum* Blocks::CommitChecksum(const CachePool& pool, EntryIndex 
   return given != nullptr && *given ? &**given : nullptr;
 }
 
+void Blocks::CopyCommitChecksum(const CachePool& from, CachePool* to, EntryIndex index) {
+  const PayloadChecksum* const given = CommitChecksum(from, index);
+  if (given != nullptr) to->checksums.At(BlockIn(*to, directory[index]).value) = *given;
+}
+
 // The hash's first word is enough: two blocks that have it in common are one block in the tables of
 // a policy that learns, and nowhere else.
 BlockFacts Blocks::FactsOf(EntryIndex index) const {

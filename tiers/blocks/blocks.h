@@ -171,6 +171,8 @@ class Blocks {
   // is offloaded. Null if it gave none.
   [[nodiscard]] const PayloadChecksum* CommitChecksum(const CachePool& pool,
                                                       EntryIndex entry) const;
+  // The pool `to` has got the entry's bytes from `from`, and with them the checksum of the commit.
+  void CopyCommitChecksum(const CachePool& from, CachePool* to, EntryIndex entry);
   // Describes the block to orders of eviction and to admission.
   [[nodiscard]] BlockFacts FactsOf(EntryIndex index) const;
 

@@ -85,6 +85,8 @@ class LoadRates {
   [[nodiscard]] RateMeter& disk() { return disk_; }
   [[nodiscard]] RateMeter& cold() { return cold_; }
   [[nodiscard]] RateMeter& bus(DeviceIndex device) { return buses_[SlotOf(device)]; }
+  // From pools of other devices to the device's.
+  [[nodiscard]] RateMeter& neighbour(DeviceIndex device) { return neighbours_[SlotOf(device)]; }
   [[nodiscard]] const RateMeter& disk() const { return disk_; }
   [[nodiscard]] const RateMeter& cold() const { return cold_; }
   [[nodiscard]] const RateMeter& bus(DeviceIndex device) const { return buses_[SlotOf(device)]; }
@@ -100,6 +102,7 @@ class LoadRates {
   RateMeter disk_;
   RateMeter cold_;
   std::array<Bus, kBuses> buses_;
+  std::array<RateMeter, kBuses> neighbours_;
 };
 
 }  // namespace kvtier

@@ -89,9 +89,9 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
   const bool arrives = start || pool->blocks[block].loading();
   const LoadTable::Hit hit{arrives ? state_.blocks.SourceOf(entry) : Tier::kPool, entry.tokens,
                            arrives && state_.blocks.FromCold(entry)};
-  const bool in_layers = start && InLayers(operation->request, entry);
+  const bool in_layers = start && InLayers(*pool, operation->request, index);
   if (start) {
-    block = StartLoad(pool, operation, index);
+    block = StartLoad(pool, operation, index, in_layers);
     --*room;
     --found.to_load;
   }
@@ -102,10 +102,11 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
   return true;
 }
 
-BlockIndex BlockTaker::StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex index) {
+BlockIndex BlockTaker::StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex index,
+                                 bool in_layers) {
   const AcquireRequest& request = operation->request;
   const BlockIndex block = TakeBlock(pool, index);
-  if (InLayers(request, state_[index])) {
+  if (in_layers) {
     operation->in_layers.push_back(loader_.StartInLayers(pool, index));
   } else {
     loader_.Start(pool, index);

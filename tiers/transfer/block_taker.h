@@ -101,7 +101,8 @@ class BlockTaker {
   [[nodiscard]] bool TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t* room,
                              Batch* batch);
   // The pool's block of the entry, new and loading if there was none.
-  BlockIndex StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex entry);
+  BlockIndex StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex entry,
+                       bool in_layers);
   // Registers the blocks that the batch waits for and starts its copies.
   void EndBatch(CachePool* pool, AcquireOperation* operation, const Batch& batch);
   // With the hits before the batch, none of which has to arrive.
@@ -114,8 +115,10 @@ class BlockTaker {
   void QueueLayers(CachePool* pool, AcquireOperation* operation);
 
   // How a block comes that is not in the pool.
-  [[nodiscard]] static bool InLayers(const AcquireRequest& request, const BlockEntry& entry) {
-    return request.layers > 0 && entry.in_host();
+  [[nodiscard]] bool InLayers(const CachePool& pool, const AcquireRequest& request,
+                              EntryIndex index) const {
+    return request.layers > 0 && state_[index].in_host() &&
+           !loader_.ComesFromNeighbour(pool, index);
   }
 
   CacheState& state_;

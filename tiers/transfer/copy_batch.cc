@@ -30,10 +30,18 @@ std::span<std::byte> CopyBatch::Add(CachePool* pool, EntryIndex index, uint64_t 
   return in_host;
 }
 
-CopyLimiter::CopyLimiter(CacheState* state, CopyDirection direction)
-    : state_(*state),
-      lane_(direction == CopyDirection::kHostToPool ? CopyLane::kHostToPool
-                                                    : CopyLane::kPoolToHost) {}
+void CopyBatch::AddFrom(CachePool* pool, EntryIndex index, const CachePool& source,
+                        BlockIndex block) {
+  KVT_CHECK(AdmitsFrom(*pool, source));
+  std::byte* const from = source.memory->data() + block.value * source.block_bytes;
+  pool_ = pool;
+  request_.source = source.memory.get();
+  bytes_ += pool->block_bytes;
+  pool->ForEachPart(state_.blocks.BlockIn(*pool, state_[index]), 0, pool->block_bytes,
+                    [&](uint64_t in_pool, uint64_t in_payload, uint64_t part_bytes) {
+                      request_.copies.push_back({in_pool, from + in_payload, part_bytes});
+                    });
+}
 
 void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done) {
   KVT_CHECK(!batch.empty());
@@ -67,6 +75,7 @@ void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& sta
 }
 
 RateMeter* CopyLimiter::RateOf(DeviceIndex device) {
+  if (lane_ == CopyLane::kPoolToPool) return &state_.load_rates.neighbour(device);
   return lane_ == CopyLane::kHostToPool ? &state_.load_rates.bus(device) : nullptr;
 }
 

@@ -60,6 +60,11 @@ class CopyBatch {
   std::span<std::byte> AddBlock(CachePool* pool, EntryIndex entry) {
     return Add(pool, entry, 0, pool->block_bytes);
   }
+  // The same for a whole block that comes from a block of another device's pool.
+  [[nodiscard]] bool AdmitsFrom(const CachePool& pool, const CachePool& source) const {
+    return Admits(pool) && (empty() || request_.source == source.memory.get());
+  }
+  void AddFrom(CachePool* pool, EntryIndex entry, const CachePool& source, BlockIndex block);
   // Sets the counts that the device makes when the copies have landed.
   void Count(std::vector<CountedStep> counted) { request_.counted = std::move(counted); }
 
@@ -77,11 +82,11 @@ class CopyBatch {
   uint64_t bytes_ = 0;
 };
 
-// Hands requests of one direction to the devices, counts the bytes in flight, and keeps the
+// Hands requests of one lane to the devices, counts the bytes in flight, and keeps the
 // callbacks with all that they own: a device holds no more than a pointer. Event loop only.
 class CopyLimiter {
  public:
-  CopyLimiter(CacheState* state, CopyDirection direction);
+  CopyLimiter(CacheState* state, CopyLane lane) : state_(*state), lane_(lane) {}
 
   // Whether another request of the line may start: less of its is in flight than so many bytes.
   // Other lines' copies do not count: other devices have buses of their own, and other tenants'
@@ -106,8 +111,7 @@ class CopyLimiter {
   };
   void OnCopied(std::list<Flight>::iterator flight, const Status& status);
   [[nodiscard]] CopyMeter& meter() { return state_.stats.Lane(lane_); }
-  // The meter that learns the cost of loads over the device's bus from these copies; null: not from
-  // others.
+  // The meter that learns the cost of loads to the device from these copies; null: not from others.
   [[nodiscard]] RateMeter* RateOf(DeviceIndex device);
 
   CacheState& state_;

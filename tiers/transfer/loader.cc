@@ -31,8 +31,9 @@ Loader::Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSl
       to_host_(*to_host),
       loads_(*loads),
       reader_(state, host, disk, this),
-      copies_(state, CopyDirection::kHostToPool),
-      layers_(state, &copies_, this) {
+      copies_(state, CopyLane::kHostToPool),
+      layers_(state, &copies_, this),
+      neighbours_(state, this) {
   state_.ends.AddListener(this);
 }
 
@@ -40,13 +41,19 @@ const PoolBlock& Loader::Arrival::BlockIn(const CacheState& state) const {
   return pool->blocks[state.blocks.BlockIn(*pool, state.blocks.directory[entry])];
 }
 
-// Host is looked at first, then ways that others have begun, and the disk last: a block is read
-// from disk once, however many pools wait for it.
 void Loader::Start(CachePool* pool, EntryIndex index) {
   Arrival arrival{pool, index, state_.env.clock->MonotonicMs()};
+  CachePool* const source = neighbours_.SourceOf(*pool, state_[index]);
   StartLoading(arrival);
-  const BlockEntry& entry = state_[index];
-  if (entry.in_host()) {
+  if (source == nullptr) return StartFromBelow(arrival);
+  neighbours_.Add(pool, index, source);
+}
+
+// Host is looked at first, then ways that others have begun, and the disk last: a block is read
+// from disk once, however many pools wait for it.
+void Loader::StartFromBelow(Arrival arrival) {
+  const EntryIndex index = arrival.entry;
+  if (state_[index].in_host()) {
     QueueCopy(arrival);
   } else if (ComesToHost(&arrival)) {
     waiting_[index].push_back(arrival);
@@ -75,6 +82,12 @@ void Loader::Report(CacheGauges* gauges) const {
   gauges->disk_reads_in_flight = reader_.in_flight();
   gauges->disk_reads_queued = reads_queued();
   gauges->onload_copies_queued = copy_queue_.size() + layers_.queued();
+  gauges->neighbour_copies_queued = neighbours_.queued();
+  for (uint32_t i = 0; i < gauges->devices.size(); ++i) {
+    DeviceGauges& device = gauges->devices[i];
+    device.neighbours = neighbours_.ReadableBy(DeviceIndex(i));
+    device.neighbour_bytes_per_s = state_.load_rates.neighbour(DeviceIndex(i)).bytes_per_s();
+  }
 }
 
 void Loader::TouchHost(EntryIndex index) {
@@ -83,7 +96,7 @@ void Loader::TouchHost(EntryIndex index) {
 
 bool Loader::Pump() {
   const bool reads = PumpReads() | PumpFetches();
-  const bool copies = PumpCopies();
+  const bool copies = PumpCopies() | neighbours_.Pump();
   return reads || copies;
 }
 
@@ -96,6 +109,9 @@ bool Loader::ComesToHost(Arrival* arrival) {
 }
 
 void Loader::OnEnded(std::span<const BlockEnd> ends) {
+  if (!ends.empty() && ends.front().move == BlockMove::kFromNeighbour) {
+    return OnNeighbourEnded(ends);
+  }
   for (const BlockEnd& end : ends) {
     if (end.move == BlockMove::kInLayers) OnLayersEnded(end);
     if (end.move == BlockMove::kRead) OnReadEnded(end);
@@ -115,8 +131,25 @@ void Loader::OnReadEnded(const BlockEnd& end) {
 
 void Loader::OnLayersEnded(const BlockEnd& end) {
   const EntryIndex index = end.block.row;
-  if (end.reason == MissReason::kNone) return Arrived(end.pool, std::span(&index, 1));
+  if (end.reason == MissReason::kNone) return ArrivedFromHost(end.pool, std::span(&index, 1));
   Fail({end.pool, index}, end.reason);
+}
+
+// Whatever kept the block from coming so does not concern the tiers below.
+void Loader::OnNeighbourEnded(std::span<const BlockEnd> ends) {
+  std::vector<EntryIndex> arrived;
+  for (const BlockEnd& end : ends) {
+    const Arrival arrival{end.pool, end.block.row, state_.env.clock->MonotonicMs()};
+    if (end.reason == MissReason::kNone) {
+      arrived.push_back(arrival.entry);
+    } else if (end.reason == MissReason::kCancelled) {
+      Fail(arrival, end.reason);
+    } else {
+      StartFromBelow(arrival);
+      state_.SchedulePump();
+    }
+  }
+  if (!arrived.empty()) Arrived(ends.front().pool, arrived);
 }
 
 // Taken out first: an arrival stands in the table or in a line, never in both.
@@ -135,6 +168,7 @@ void Loader::Wake(EntryIndex index) {
 void Loader::PromoteReferenced(const CachePool& pool) {
   read_queues_.Promote(state_.blocks.namespaces[pool.namespace_id.value].line,
                        [this](const QueuedRead& read) { return !read.arrival.CanWait(state_); });
+  neighbours_.PromoteReferenced(pool);
   copy_queue_.Promote(pool.copy_line,
                       [this](const Loadable& block) { return !block.arrival.CanWait(state_); });
 }
@@ -372,11 +406,17 @@ void Loader::OnCopied(Batch* batch, const Status& status) {
     state_.trace.End(TraceKind::kCopyUp, entry, !status);
   }
   if (status) {
-    Arrived(pool, batch->entries);
+    ArrivedFromHost(pool, batch->entries);
     return;
   }
   state_.incidents.Report(IncidentKind::kCopyFailed, pool->namespace_id, status.error().ToString());
   for (const EntryIndex entry : batch->entries) Fail({pool, entry}, MissReason::kCopyFailed);
+}
+
+void Loader::ArrivedFromHost(CachePool* pool, std::span<const EntryIndex> entries) {
+  state_.stats.onload_blocks += entries.size();
+  state_.stats.onload_bytes += entries.size() * pool->block_bytes;
+  Arrived(pool, entries);
 }
 
 void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
@@ -391,8 +431,6 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
     pool->blocks.Taken(state_.blocks.BlockIn(*pool, state_[entry])).since_ds = now_ds;
     state_.tables.EnterPool(pool, entry);
   }
-  state_.stats.onload_blocks += entries.size();
-  state_.stats.onload_bytes += entries.size() * pool->block_bytes;
   std::vector<BlockEnd> ends;
   ends.reserve(entries.size());
   for (const EntryIndex entry : entries) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings blocks up to a pool: disk -> host (read and verified) -> pool, in the order asked for.
-// Blocks that only another device's pool holds come the same way: that pool -> host -> pool.
+// A block that another device's pool holds comes from there, if the device can read that pool; if
+// not, the same way: that pool -> host -> pool.
 // Prefetches go while no client waits for a block, and take at most half of the bytes that may be
 // in flight.
 //
@@ -27,6 +28,7 @@
 #include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/layer_loader.h"
 #include "tiers/transfer/load_table.h"
+#include "tiers/transfer/neighbour_loads.h"
 #include "tiers/transfer/reader.h"
 
 namespace kvtier {
@@ -40,6 +42,13 @@ class Loader final : public BlockListener {
   // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
   // pool, and has just been given a block of this one that awaits it (its `loading` is set here).
   void Start(CachePool* pool, EntryIndex entry);
+  // Whether Start would bring the block, which is in host, from another device's pool.
+  [[nodiscard]] bool ComesFromNeighbour(const CachePool& pool, EntryIndex entry) const {
+    return neighbours_.SourceOf(pool, state_[entry]) != nullptr;
+  }
+  [[nodiscard]] uint32_t ReadableBy(DeviceIndex device) const {
+    return neighbours_.ReadableBy(device);
+  }
   // The same for a block that is in host, to be copied once it is given to QueueLayers.
   [[nodiscard]] PinnedEntry StartInLayers(CachePool* pool, EntryIndex entry);
   // Has the blocks of one load copied layer by layer, see LayerLoader::Add.
@@ -75,7 +84,7 @@ class Loader final : public BlockListener {
   void Tick();
 
   [[nodiscard]] bool Idle() const {
-    return loading_ == 0 && reader_.in_flight() == 0 && copies_.Idle();
+    return loading_ == 0 && reader_.in_flight() == 0 && copies_.Idle() && neighbours_.Idle();
   }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size() + fetch_queue_.size(); }
   // Fills in the loads, reads and copies that are in flight or queued.
@@ -122,6 +131,9 @@ class Loader final : public BlockListener {
   [[nodiscard]] bool ComesToHost(Arrival* arrival);
   void OnReadEnded(const BlockEnd& end);
   void OnLayersEnded(const BlockEnd& end);
+  void OnNeighbourEnded(std::span<const BlockEnd> ends);
+  // By host, or from disk.
+  void StartFromBelow(Arrival arrival);
   // The block is about to be read to host for this arrival.
   void AwaitHost(const Arrival& arrival);
   // Retries all loads that wait for this block to reach host memory.
@@ -148,6 +160,8 @@ class Loader final : public BlockListener {
                                 OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
+  // The same for what came from host.
+  void ArrivedFromHost(CachePool* pool, std::span<const EntryIndex> entries);
   // Gives the slots of blocks that have arrived since the reads in line began to wait for some to
   // these reads, once they have waited long.
   void PassSlotsOn();
@@ -165,6 +179,7 @@ class Loader final : public BlockListener {
   Reader reader_;
   CopyLimiter copies_;
   LayerLoader layers_;
+  NeighbourLoads neighbours_;
   // The bytes that demand loads behind these have to wait for. Declared above the lines, whose
   // items count themselves off when they end.
   InFlight reads_ahead_, fetches_ahead_;

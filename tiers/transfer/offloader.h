@@ -22,7 +22,7 @@ namespace kvtier {
 class Offloader {
  public:
   Offloader(CacheState* state, OffloadQueue* queue, HostSlots* host)
-      : state_(*state), queue_(*queue), host_(*host), copies_(state, CopyDirection::kPoolToHost) {}
+      : state_(*state), queue_(*queue), host_(*host), copies_(state, CopyLane::kPoolToHost) {}
 
   // Starts what can be started. True if anything was.
   bool Pump();

@@ -375,7 +375,7 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
     const EntryIndex index = TakeForLoad(&region, block);
     if (index == kNoEntry) continue;
     begun.push_back(index);
-    if (in_layers && state_[index].in_host()) {
+    if (in_layers && state_[index].in_host() && !loader_.ComesFromNeighbour(*region.pool, index)) {
       Transfer& transfer = region.transfers.at(number);
       region.uses.at(block.block).in_layers = true;
       transfer.in_layers.push_back(loader_.StartInLayers(region.pool, index));

@@ -11,6 +11,7 @@ constexpr EnumNames<CopyLane, kCopyLaneCount> kCopyLaneNames({
     {CopyLane::kHostToPool, "host_to_pool"},
     {CopyLane::kHostToDisk, "host_to_disk"},
     {CopyLane::kDiskToHost, "disk_to_host"},
+    {CopyLane::kPoolToPool, "pool_to_pool"},
 });
 
 constexpr EnumNames<ColdAnswer, kColdAnswerCount> kColdAnswerNames({

@@ -208,6 +208,8 @@ struct CacheStats {
 
   uint64_t offload_blocks = 0, offload_bytes = 0;
   uint64_t onload_blocks = 0, onload_bytes = 0;
+  // Loaded from pools of other devices; and those that did not come that way and took another.
+  uint64_t neighbour_blocks = 0, neighbour_bytes = 0, neighbour_fallbacks = 0;
   uint64_t disk_write_blocks = 0, disk_write_bytes = 0, disk_write_errors = 0;
   NeverRead disk_never_read;  // of what this process wrote
   uint64_t disk_read_blocks = 0, disk_read_bytes = 0, disk_read_errors = 0;
@@ -256,7 +258,9 @@ struct PoolGauges {
 
 struct DeviceGauges {
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
-  uint64_t load_bytes_per_s = 0;  // host to pool, as measured; 0: nothing was
+  uint64_t load_bytes_per_s = 0;       // host to pool, as measured; 0: nothing was
+  uint64_t neighbour_bytes_per_s = 0;  // likewise, from pools of other devices
+  uint32_t neighbours = 0;             // by DeviceIndex, a bit for each whose pools it can read
 };
 
 // The gauges of a tenant with quotas, by tier.
@@ -306,6 +310,7 @@ struct CacheGauges {
            disk_writes_in_flight = 0, acquires_waiting = 0;
   uint64_t regions = 0, region_blocks_in_flight = 0;
   // Waiting to be started; acquires_waiting is the acquires' own.
+  uint64_t neighbour_copies_queued = 0;
   uint64_t offloads_queued = 0, onload_copies_queued = 0, disk_reads_queued = 0,
            disk_writes_queued = 0;
   // Measured; 0: nothing was yet.

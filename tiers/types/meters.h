@@ -11,8 +11,14 @@
 
 namespace kvtier {
 
-enum class CopyLane : uint8_t { kPoolToHost = 0, kHostToPool, kHostToDisk, kDiskToHost };
-inline constexpr int kCopyLaneCount = 4;
+enum class CopyLane : uint8_t {
+  kPoolToHost = 0,
+  kHostToPool,
+  kHostToDisk,
+  kDiskToHost,
+  kPoolToPool
+};
+inline constexpr int kCopyLaneCount = 5;
 [[nodiscard]] std::string_view CopyLaneName(CopyLane lane);
 
 // The bytes moved in one direction between tiers, and for how long anything was moving: bytes by

@@ -142,6 +142,7 @@ std::string DeviceTable(JsonView status) {
                {"pools"},
                {"blocks"},
                {"full"},
+               {"reads of others"},
                {"attention", kLeft}});
   size_t row = 0;
   status["devices"].ForEach([&](JsonView device) {
@@ -149,10 +150,14 @@ std::string DeviceTable(JsonView status) {
     table.AddRow({std::to_string(row), DeviceText(device), FormatByteSize(capacity),
                   FormatByteSize(device["pool_used_bytes"].Count()),
                   FormatCompactCount(uses[row].blocks), Share(uses[row].bytes, capacity),
-                  attention[row]});
+                  std::to_string(device["neighbours"].Count()), attention[row]});
     ++row;
   });
-  return "\n" + table.Render();
+  const JsonView stats = status["stats"];
+  return "\n" + table.Render() +
+         fmt::format("loaded from other devices' pools: {} blocks, {}\n",
+                     FormatCount(stats["neighbour_blocks"].Count()),
+                     FormatByteSize(stats["neighbour_bytes"].Count()));
 }
 
 std::string PoolTable(JsonView pools, bool several_devices) {
@@ -375,9 +380,9 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
     add("kernels off: " + status["kernels"]["reason"].Text());
   }
   const JsonView stats = status["stats"];
-  for (const char* name :
-       {"disk_read_errors", "disk_write_errors", "index_errors", "slots_quarantined",
-        "disk_read_retries", "loads_without_counter", "unreachable_counter_pages"}) {
+  for (const char* name : {"disk_read_errors", "disk_write_errors", "index_errors",
+                           "slots_quarantined", "disk_read_retries", "loads_without_counter",
+                           "unreachable_counter_pages", "neighbour_fallbacks"}) {
     if (const uint64_t count = stats[name].Count(); count > 0) {
       add(fmt::format("{} {}", FormatCount(count), name));
     }

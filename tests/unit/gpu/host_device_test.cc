@@ -91,6 +91,27 @@ TEST_F(HostDeviceTest, CopiesBothWaysWhatClientsSee) {
   EXPECT_EQ(back, host);
 }
 
+TEST_F(HostDeviceTest, CopiesFromThePoolOfAnotherDevice) {
+  HostDevice other(&loop_, 1);
+  const auto source = other.CreatePool(kMiB);
+  ASSERT_TRUE(source);
+  const auto target = MakePool(kMiB);
+  const auto bytes = RandomBytes(kMiB, 7);
+  std::ranges::copy(bytes, ClientView(**source).bytes().begin());
+  CopyRequest request{.pool = target.get(),
+                      .source = source->get(),
+                      .direction = CopyDirection::kPoolToPool,
+                      .copies = {{.pool_offset = 4096, .host = (*source)->data(), .bytes = 8192}}};
+  ASSERT_TRUE(CopyAndWait(request));
+  EXPECT_TRUE(std::ranges::equal(ClientView(*target).bytes().subspan(4096, 8192),
+                                 std::span(bytes).first(8192)));
+  // Beyond the end of the source.
+  request.copies[0].host = (*source)->data() + kMiB - 4096;
+  const Status refused = CopyAndWait(request);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().reason, "copy_out_of_bounds");
+}
+
 TEST_F(HostDeviceTest, OneRequestMayHoldManyCopiesOfAllSizes) {
   const auto pool = MakePool(16 * kMiB);
   const ClientView client(*pool);

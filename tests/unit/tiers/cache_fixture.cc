@@ -31,6 +31,7 @@ void CacheTest::Start(const CacheSetup& setup) {
   ASSERT_TRUE(setup_.options.Validate()) << setup_.options.Validate().error().ToString();
   MachineSizes sizes;
   sizes.devices = setup.devices;
+  sizes.neighbours = setup.neighbours;
   sizes.slab_bytes = kSlabBytes;
   sizes.host_slabs = setup.host_slots / kSlotsPerSlab;
   sizes.host_slabs_ready = std::min(setup.host_slots, setup.host_slots_ready) / kSlotsPerSlab;

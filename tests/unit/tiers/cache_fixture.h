@@ -24,6 +24,7 @@ using Handles = std::vector<BlockHandle>;
 // Sizes in blocks of the fixture's first model, so that tests can count.
 struct CacheSetup {
   uint32_t devices = 1;
+  bool neighbours = false;    // each can read the pools of the others
   uint32_t pool_blocks = 16;  // on each device
   uint32_t host_slots = 16;   // a multiple of CacheTest::kSlotsPerSlab
   uint32_t host_slots_ready = UINT32_MAX;
