@@ -153,7 +153,7 @@ five seconds. The log names its last work; a stack of all threads helps (`gdb -p
 MetricsSnapshot OneOfEach() {
   MetricsSnapshot snapshot;
   snapshot.devices = {{.kind = "host"}};
-  snapshot.gauges.devices.emplace_back();
+  snapshot.gauges.devices.resize(2);  // a pair
   snapshot.attention.devices.emplace_back();
   // For its labels.
   snapshot.gauges.tenants.push_back({.quota = {.name = "its name"}});
@@ -163,7 +163,8 @@ MetricsSnapshot OneOfEach() {
 }
 
 // Their values are those of the machine's devices.
-constexpr std::array<std::string_view, 4> kLabelsOfTheMachine = {"device", "kind", "name", "uuid"};
+constexpr std::array<std::string_view, 5> kLabelsOfTheMachine = {"device", "kind", "name",
+                                                                 "neighbour", "uuid"};
 
 // "`tier`: pool, host, disk; `reason`: ...".
 std::string LabelsOf(const MetricFamily& family) {
