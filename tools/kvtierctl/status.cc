@@ -142,7 +142,6 @@ std::string DeviceTable(JsonView status) {
                {"pools"},
                {"blocks"},
                {"full"},
-               {"reads of others"},
                {"attention", kLeft}});
   size_t row = 0;
   status["devices"].ForEach([&](JsonView device) {
@@ -150,7 +149,7 @@ std::string DeviceTable(JsonView status) {
     table.AddRow({std::to_string(row), DeviceText(device), FormatByteSize(capacity),
                   FormatByteSize(device["pool_used_bytes"].Count()),
                   FormatCompactCount(uses[row].blocks), Share(uses[row].bytes, capacity),
-                  std::to_string(device["neighbours"].Count()), attention[row]});
+                  attention[row]});
     ++row;
   });
   const JsonView stats = status["stats"];
