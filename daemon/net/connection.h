@@ -33,10 +33,14 @@ namespace kvtier {
 // The part that all connections of the process share; outlives them. The order of the members is
 // that of construction: the turns end before the closer.
 struct Network {
-  explicit Network(EventLoop* event_loop) : loop(event_loop), turns(event_loop) {}
+  explicit Network(EventLoop* event_loop) : loop(event_loop), mail(event_loop), turns(event_loop) {}
   Network(EventLoop* event_loop, DescriptorCloser::CloseCall close)
-      : loop(event_loop), closer(std::move(close)), turns(event_loop) {}
+      : loop(event_loop), mail(event_loop), closer(std::move(close)), turns(event_loop) {}
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+  ~Network() { mail.Close(); }
   EventLoop* const loop;
+  const LoopMail mail;  // for threads that may outlive the loop
   // Whether a kernel that can (Linux 6.16) is to refuse descriptors that peers send before HELLO.
   // Off in tests, for the behaviour on others.
   bool kernel_refuses_descriptors = true;

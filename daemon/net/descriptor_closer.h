@@ -11,23 +11,19 @@
 #include <utility>
 
 #include "base/posix.h"
+#include "daemon/net/sender_threads.h"
 
 namespace kvtier {
 
-inline constexpr size_t kMaxClosersPerSender = 4;
-
-// Each sender has threads of its own, kMaxClosersPerSender at most, that are started when there is
-// something to close and end when all is closed. One that hangs is given up: the sender's next
-// descriptors get another, until all that a sender may have hang. Waits for SO_LINGER are ended
-// (LingerBreaker). The destructor waits for none of them.
+// Threads of the sender close, and may hang (SenderThreads). Waits for SO_LINGER are ended
+// (LingerBreaker). The destructor waits for nothing: threads go on until all is closed, or the
+// process ends.
 class DescriptorCloser {
  public:
   using CloseCall = std::function<void(UniqueFd)>;
 
   // `close` is called on the threads; it may hang, and outlive this object.
-  explicit DescriptorCloser(CloseCall close = CloseLingering);
-  // Its threads go on until all is closed, or the process ends.
-  ~DescriptorCloser();
+  explicit DescriptorCloser(CloseCall close = CloseLingering) : close_(std::move(close)) {}
   DescriptorCloser(const DescriptorCloser&) = delete;
   DescriptorCloser& operator=(const DescriptorCloser&) = delete;
 
@@ -41,15 +37,19 @@ class DescriptorCloser {
   void CloseSocket(UniqueFd socket, const std::string& peer);
   // How many descriptors of the sender Close was given that are not closed yet. Any thread.
   [[nodiscard]] size_t pending(const std::string& sender) const;
-  // The same of all senders, and of sockets. Any thread.
-  [[nodiscard]] size_t pending() const;
+  // The same of all senders, and of sockets, with all else that threads of senders do. Any thread.
+  [[nodiscard]] size_t pending() const { return threads_.pending(); }
+  // For other calls that may hang.
+  [[nodiscard]] const SenderThreads& threads() const { return threads_; }
 
  private:
-  struct State;
   // Waits for no SO_LINGER.
   static void CloseLingering(UniqueFd descriptor);
+  // The call that closes the descriptor.
+  [[nodiscard]] static std::function<void()> CallOf(const CloseCall& close, UniqueFd descriptor);
 
-  const std::shared_ptr<State> state_;
+  const CloseCall close_;
+  const SenderThreads threads_;
 };
 
 // A descriptor that another process has sent; its closer closes it when the owner goes. Move-only.

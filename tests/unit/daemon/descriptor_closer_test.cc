@@ -158,7 +158,7 @@ TEST(DescriptorCloser, ASenderWhoseDescriptorsHangHasAFewThreads) {
   HangingClose hangs;
   DescriptorCloser closer(hangs.call());
   size_t given = 0;
-  for (auto last = SteadyClock::time_point(); hangs.hanging() < kMaxClosersPerSender;
+  for (auto last = SteadyClock::time_point(); hangs.hanging() < kMaxThreadsPerSender;
        std::this_thread::yield()) {
     if (SteadyClock::now() - last < std::chrono::milliseconds(20)) continue;
     last = SteadyClock::now();
@@ -167,7 +167,7 @@ TEST(DescriptorCloser, ASenderWhoseDescriptorsHangHasAFewThreads) {
   }
   for (int i = 0; i < 100; ++i) closer.Close(AnyDescriptor(), "hostile");
   EXPECT_EQ(closer.pending("hostile"), given + 100);
-  EXPECT_EQ(hangs.hanging(), kMaxClosersPerSender);
+  EXPECT_EQ(hangs.hanging(), kMaxThreadsPerSender);
 }
 
 TEST(DescriptorCloser, AForeignDescriptorIsClosedWhenItsOwnerGoes) {
