@@ -130,7 +130,7 @@ class CudaDevice final : public Device {
   [[nodiscard]] Status LetRead(DevicePool* neighbour) {
     const PinGate::Urgent urgent(&pinner_->gate());
     KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
-    return static_cast<CudaPool*>(neighbour)->LetRead(info_.ordinal);
+    return static_cast<CudaMemory*>(neighbour)->LetRead(info_.ordinal);
   }
   // A copy that a client waits for takes several calls of the driver. After a start, while host
   // memory is pinned, each of them would wait for a piece, and a load of 32 MiB took two seconds.

@@ -55,9 +55,19 @@ Status CudaLentMemory::MapAllocation(int ordinal, int fd) {
       Checked(driver_.mem_address_reserve(&address_, bytes_, 0, 0, 0), "reserving addresses"));
   KVT_RETURN_IF_ERROR(Checked(driver_.mem_map(address_, bytes_, 0, allocation_, 0), "mapping it"));
   mapped_ = true;
-  const CUmemAccessDesc access{.location = properties.location,
+  return LetRead(ordinal);
+}
+
+// Both ways, as CudaPool::Allow.
+Status CudaLentMemory::LetRead(int ordinal) {
+  if (!mapped_) return MakeError(ErrorCode::kUnsupported, "cuda_ipc");
+  if (((readers_ >> ordinal) & 1) != 0) return {};
+  const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal},
                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  return Checked(driver_.mem_set_access(address_, bytes_, &access, 1), "access to it");
+  KVT_RETURN_IF_ERROR(
+      Checked(driver_.mem_set_access(address_, bytes_, &access, 1), "access to it"));
+  readers_ |= uint32_t{1} << ordinal;
+  return {};
 }
 
 // The handle stands for a whole allocation, of which the driver tells the size. The runtime opens

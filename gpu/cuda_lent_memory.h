@@ -8,13 +8,14 @@
 
 #include "base/result.h"
 #include "gpu/cuda_driver.h"
+#include "gpu/cuda_memory.h"
 #include "gpu/device.h"
 
 namespace kvtier {
 
 // Mapped here for as long as this lives, whatever becomes of the lender: its memory returns to the
 // GPU when both have let go of it. Event loop only.
-class CudaLentMemory final : public DevicePool {
+class CudaLentMemory final : public CudaMemory {
  public:
   // The device is the calling thread's current one. Errors: kInvalidArgument "bad_region_memory" if
   // the driver does not know the memory, or if it is smaller than said or on another GPU.
@@ -29,6 +30,7 @@ class CudaLentMemory final : public DevicePool {
   [[nodiscard]] int shareable_fd() const override { return -1; }
   // In the GPU's address space: not to be read or written by the CPU.
   [[nodiscard]] std::byte* data() const override { return reinterpret_cast<std::byte*>(address_); }
+  [[nodiscard]] Status LetRead(int ordinal) override;
 
  private:
   CudaLentMemory(const CudaDriver* driver, uint64_t bytes) : driver_(*driver), bytes_(bytes) {}
@@ -43,6 +45,7 @@ class CudaLentMemory final : public DevicePool {
   CUmemGenericAllocationHandle allocation_ = 0;
   CUdeviceptr address_ = 0;
   bool mapped_ = false;
+  uint32_t readers_ = 0;  // by ordinal, a bit for each GPU that may read it
   void* ipc_ = nullptr;
 };
 

@@ -14,13 +14,14 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "gpu/cuda_driver.h"
+#include "gpu/cuda_memory.h"
 #include "gpu/device.h"
 
 namespace kvtier {
 
 // One physical allocation, mapped here and exported as a descriptor. Its memory returns to the GPU
 // when every process that imported it has let go of it, or died.
-class CudaPool final : public DevicePool {
+class CudaPool final : public CudaMemory {
  public:
   // Allocates, and has a stream write the zeros. `loop` outlives the pool. The device
   // is the calling thread's current one. Errors: kInvalidArgument "empty_pool"; kResourceExhausted
@@ -42,9 +43,7 @@ class CudaPool final : public DevicePool {
   // In the GPU's address space: not to be read or written by the CPU.
   [[nodiscard]] std::byte* data() const override { return reinterpret_cast<std::byte*>(address_); }
   void WhenReady(std::function<void()> ready) override;
-  // From now on copies of that GPU may read the pool, which this maps for it when it is first
-  // asked. REQUIRES: ordinal < kMostNeighbours. Errors: kIoError.
-  [[nodiscard]] Status LetRead(int ordinal);
+  [[nodiscard]] Status LetRead(int ordinal) override;
 
  private:
   // For the event loop alone.

@@ -3,7 +3,8 @@
 // outlives the engine's process and the next one takes it over as it is. messages.h has the rules
 // common to all, docs/PROTOCOL.md says what becomes of memory without an owner.
 //
-// The daemon neither maps the memory nor reads the table beside it: both are the engine's affair.
+// The daemon does not map the memory for this. It reads the table only where a region says that it
+// lies in the memory (OpenRegion::kept).
 #pragma once
 
 #include <array>
@@ -15,10 +16,6 @@
 #include "protocol/region_messages.h"
 
 namespace kvtier::wire {
-
-// Chosen by the client from all that two processes must agree on to use the same memory. One name
-// is kept at most once for each tenant.
-using KeptMemoryName = std::array<uint8_t, 32>;
 
 // Hands the daemon two descriptors, which travel with this frame's first byte (SCM_RIGHTS): the
 // memory's, then its table's. The session's process becomes the owner; memory that was kept under

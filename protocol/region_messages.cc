@@ -9,7 +9,7 @@ namespace {
 
 // The largest message of each kind fits a frame.
 constexpr size_t kPieceBytes = 3 * sizeof(uint64_t);
-static_assert(kFrameHeaderBytes + 97 + kMaxRegionPieces * kPieceBytes <= kMaxFrameBytes);
+static_assert(kFrameHeaderBytes + 130 + kMaxRegionPieces * kPieceBytes <= kMaxFrameBytes);
 constexpr size_t kMaxStoreItemBytes = 4 + 32 + 1 + 2 + 4 + 1 + 32;
 static_assert(kFrameHeaderBytes + 26 + kMaxStoresPerCall * kMaxStoreItemBytes <= kMaxFrameBytes);
 static_assert(kFrameHeaderBytes + 30 + kMaxBlocksPerCall * (4 + 32) <= kMaxFrameBytes);
@@ -50,6 +50,8 @@ void Fields(auto& io, Like<OpenRegion> auto& m) {
   if (m.memory == RegionMemory::kCudaIpc) io.Bytes(m.ipc_handle);
   io.Number(m.bytes);
   io.Count(m.blocks, kMaxRegionBlocks, "too_many_blocks");
+  io.Presence(m.kept);
+  if (m.kept) io.Bytes(*m.kept);
   io.List(m.pieces, kMaxRegionPieces, "too_many_pieces", [](auto& item_io, auto& piece) {
     item_io.Number(piece.offset);
     item_io.Number(piece.block_stride);

@@ -28,6 +28,10 @@ enum class RegionMemory : uint8_t {
   kCudaIpc = 2,       // of a GPU, a cudaIpcMemHandle_t; no descriptor
 };
 
+// Chosen by the client from all that two processes must agree on to use the same memory. One name
+// is kept at most once for each tenant.
+using KeptMemoryName = std::array<uint8_t, 32>;
+
 // Where one part of every block lies: block b's begins at offset + b * block_stride.
 struct RegionPiece {
   uint64_t offset = 0;
@@ -52,6 +56,9 @@ struct OpenRegion {
   std::array<uint8_t, 64> ipc_handle{};  // travels only if `memory` is kCudaIpc
   uint64_t bytes = 0;                    // of the whole memory
   uint32_t blocks = 0;                   // 1 to kMaxRegionBlocks
+  // The region is in the memory that is kept under this name: blocks that its table vouches for are
+  // a source of other regions' loads. A name that the session's process does not own is ignored.
+  std::optional<KeptMemoryName> kept;
   // In the order of a block's payload: piece 0's bytes are its first. 1 to kMaxRegionPieces.
   std::vector<RegionPiece> pieces;
 };

@@ -137,7 +137,7 @@ cat >"$bundle/gpu-python.sh" <<'END'
 set -euo pipefail
 source "$(dirname "$0")/python-environment.sh"
 cd "$here/source/tests/python"
-[[ $# -gt 0 ]] || set -- test_gpu test_kernels test_kernel_attention test_kernels_on_gpu test_kept_memory_on_gpu test_lost_regions_on_gpu test_torch
+[[ $# -gt 0 ]] || set -- test_gpu test_kernels test_kernel_attention test_kernels_on_gpu test_kept_memory_on_gpu test_region_sources_on_gpu test_lost_regions_on_gpu test_torch
 exec python3 -m unittest --verbose "$@"
 END
 cat >"$bundle/gpu-engine.sh" <<'END'

@@ -49,6 +49,10 @@ Result<wire::OpenRegion> ToRequest(const kvt_region_options* options) {
                            .blocks = options->blocks};
   static_assert(sizeof(options->ipc_handle) == sizeof(request.ipc_handle));
   std::memcpy(request.ipc_handle.data(), options->ipc_handle, sizeof(options->ipc_handle));
+  wire::KeptMemoryName kept;
+  static_assert(sizeof(options->kept_name) == sizeof(kept));
+  std::memcpy(kept.data(), options->kept_name, sizeof(kept));
+  if (kept != wire::KeptMemoryName{}) request.kept = kept;
   for (size_t i = 0; i < options->piece_count; ++i) {
     const kvt_region_piece& piece = options->pieces[i];
     request.pieces.push_back({piece.offset, piece.block_stride, piece.bytes});

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/memory_file.h"
+#include "protocol/kept_table_layout.h"
 #include "protocol/limits.h"
 
 namespace kvtier::client {
@@ -24,7 +25,7 @@ constexpr uint32_t kVersion = 1;
 // A sequence number beyond this was not counted up to: the table is not one of ours.
 constexpr uint64_t kMaxSequence = uint64_t{1} << 62;
 
-using HashWords = std::array<uint64_t, 4>;
+using HashWords = wire::KeptHashWords;
 
 // Words of shared memory, which another process may read or write at the same time.
 template <typename Word>
@@ -62,23 +63,6 @@ tl::unexpected<Error> BadTable(std::string why) {
 
 }  // namespace
 
-struct KeptTable::Header {
-  std::array<char, 8> magic;
-  uint32_t version;
-  uint32_t blocks;
-  uint64_t sequence;  // of the last publishing
-  HashWords root;
-  uint64_t reserved;
-};
-
-struct KeptTable::Record {
-  uint64_t state;
-  uint32_t group;
-  uint32_t reserved;
-  HashWords hash;
-  std::array<uint64_t, 2> reserved_too;
-};
-
 Status CheckMemoryFile(int fd, uint64_t bytes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
@@ -91,7 +75,6 @@ Status CheckMemoryFile(int fd, uint64_t bytes) {
 }
 
 uint64_t KeptTable::BytesOf(uint32_t blocks) {
-  static_assert(sizeof(Header) == 64 && sizeof(Record) == 64);
   return sizeof(Header) + uint64_t{blocks} * sizeof(Record);
 }
 

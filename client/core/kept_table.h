@@ -15,6 +15,7 @@
 #include "base/digest.h"
 #include "base/posix.h"
 #include "base/result.h"
+#include "protocol/kept_table_layout.h"
 
 namespace kvtier::client {
 
@@ -67,8 +68,8 @@ class KeptTable {
   [[nodiscard]] uint64_t bytes() const { return BytesOf(blocks_); }
 
  private:
-  struct Header;
-  struct Record;
+  using Header = wire::KeptTableHeader;
+  using Record = wire::KeptTableRecord;
   [[nodiscard]] static uint64_t BytesOf(uint32_t blocks);
   KeptTable(UniqueFd fd, Header* header, uint32_t blocks)
       : fd_(std::move(fd)), header_(header), blocks_(blocks) {}

@@ -174,6 +174,14 @@ Result<KeptMemories::Taken> KeptMemories::Take(const KeptMemoryClient& client,
   return taken;
 }
 
+std::shared_ptr<const KeptMemories::Descriptors> KeptMemories::OwnedBy(
+    const KeptMemoryClient& client, const wire::KeptMemoryName& name) const {
+  const auto found = kept_.find({client.tenant, name});
+  const bool is_owner =
+      found != kept_.end() && found->second.owner && CheckOwner(found->second, client).has_value();
+  return is_owner ? found->second.descriptors : nullptr;
+}
+
 // Host memory is on the devices that are host memory themselves.
 bool KeptMemories::IsOn(const Kept& kept, uint32_t device) const {
   if (device == wire::ReleaseMemory::kAnyDevice) return true;

@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "daemon/session/kept_table_reader.h"
+
 namespace kvtier {
 namespace {
 
@@ -31,9 +33,21 @@ Result<LentMemory> RegionHandler::TakeLentMemory(const wire::OpenRegion& request
     return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory",
                      "neither a file in memory nor memory of a GPU");
   }
-  lent.descriptor = LentDescriptor(*std::move(descriptor), closer_.CloseFor(client_.tenant));
+  lent.descriptor =
+      LentDescriptor(*std::move(descriptor), network_.closer.CloseFor(client_.tenant));
   lent.owner = client_.tenant;
   return lent;
+}
+
+// Host memory is as near to every reader as what host memory keeps of it.
+std::shared_ptr<const PublishedBlocks> RegionHandler::PublishedIn(
+    const wire::OpenRegion& request) const {
+  if (!request.kept || request.memory != wire::RegionMemory::kVmm) return nullptr;
+  auto kept =
+      kept_memories_.OwnedBy({client_.session, client_.process, client_.tenant}, *request.kept);
+  if (!kept) return nullptr;
+  return std::make_shared<KeptTableReader>(std::move(kept), request.group, client_.tenant,
+                                           network_.closer.threads(), network_.mail);
 }
 
 Status RegionHandler::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
@@ -75,7 +89,8 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
       .device = DeviceIndex(request.device),
       .blocks = request.blocks,
       .block_tokens = static_cast<uint16_t>(model->record.groups[request.group].block_tokens),
-      .process = client_.Identity().process};
+      .process = client_.Identity().process,
+      .published = PublishedIn(request)};
   for (const wire::RegionPiece& piece : request.pieces) {
     memory.pieces.push_back({piece.offset, piece.block_stride, piece.bytes});
   }

@@ -14,8 +14,9 @@
 
 #include "base/gate.h"
 #include "base/result.h"
-#include "daemon/net/descriptor_closer.h"
+#include "daemon/net/connection.h"
 #include "daemon/runtime/event_loop.h"
+#include "daemon/session/kept_memories.h"
 #include "daemon/session/models.h"
 #include "daemon/session/replies.h"
 #include "daemon/session/session_client.h"
@@ -36,14 +37,15 @@ class RegionHandler {
   // Everything is borrowed and outlives the handler, but `counters`. The client can write to that
   // page, so that no value of it is read.
   RegionHandler(const SessionClient* client, AttachedPools* pools, Replies* replies, Cache* cache,
-                ModelRegistry* models, DescriptorCloser* closer,
+                ModelRegistry* models, Network* network, const KeptMemories* kept_memories,
                 std::shared_ptr<CounterPage> counters)
       : client_(*client),
         pools_(*pools),
         replies_(*replies),
         cache_(*cache),
         models_(*models),
-        closer_(*closer),
+        network_(*network),
+        kept_memories_(*kept_memories),
         counters_(std::move(counters)) {}
 
   Status OnOpenRegion(const Call& call, const wire::OpenRegion& request);
@@ -55,6 +57,9 @@ class RegionHandler {
   // The memory that the client lends. Errors: kInvalidArgument "no_descriptor",
   // "bad_region_memory".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
+  // The table beside the memory that the region lies in; null: the client names none.
+  [[nodiscard]] std::shared_ptr<const PublishedBlocks> PublishedIn(
+      const wire::OpenRegion& request) const;
   [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request,
                                   LentMemory lent);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
@@ -73,7 +78,8 @@ class RegionHandler {
   Replies& replies_;
   Cache& cache_;
   ModelRegistry& models_;
-  DescriptorCloser& closer_;
+  Network& network_;
+  const KeptMemories& kept_memories_;
   const std::shared_ptr<CounterPage> counters_;
   uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer
   uint64_t region_blocks_ = 0;        // of all regions

@@ -46,7 +46,8 @@ RequestHandlers::RequestHandlers(const SessionEnvironment& env, const SessionCli
                      .former_clients = env.former_clients}),
       blocks_(client, &pools_, &replies_, env.cache, &env.config->server),
       acquires_(client, &pools_, &replies_, env.cache, &env.config->server, env.loop, counters),
-      regions_(client, &pools_, &replies_, env.cache, env.models, &env.network->closer, counters),
+      regions_(client, &pools_, &replies_, env.cache, env.models, env.network, env.kept_memories,
+               counters),
       attention_(client, &pools_, &replies_, env.cache, env.attention, env.devices),
       kept_memory_(client, &replies_, env.kept_memories, &env.network->closer) {
   replies_.trace().SessionBegin();

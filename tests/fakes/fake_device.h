@@ -31,6 +31,8 @@ class FakeDevicePool final : public DevicePool {
   void WhenReady(std::function<void()> ready) override;
   // A holder has the bytes as they are when the pool is gone.
   [[nodiscard]] const std::shared_ptr<AlignedBytes>& memory() const { return memory_; }
+  // Whether it is a region.
+  [[nodiscard]] bool is_lent() const;
 
  private:
   FakeDevice* const device_;
@@ -40,8 +42,8 @@ class FakeDevicePool final : public DevicePool {
 
 // Each copy's destination is filled with garbage when the copy is requested and gets its bytes when
 // it completes, so that code which looks too early sees it. A source that changes meanwhile is a
-// broken promise of the caller and aborts. Requests complete in any order; what they count is
-// counted in the order in which they came.
+// broken promise of the caller and aborts, but for regions that others copy from. Requests complete
+// in any order; what they count is counted in the order in which they came.
 class FakeDevice final : public Device {
  public:
   FakeDevice(FakeLoop* loop, uint64_t total_bytes, uint64_t seed);

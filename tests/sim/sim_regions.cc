@@ -22,11 +22,15 @@ BlockHash PatternOf(uint64_t pattern) { return TestHash(kPatternStream, pattern)
 }  // namespace
 
 SimRegions::SimRegions(SimContext context, SeededRandom random)
-    : context_(context), random_(random), next_session_(kFirstSession) {}
+    : context_(context),
+      random_(random),
+      next_session_(kFirstSession),
+      looks_(context.world.machine().loop.AddSource(FakeLoop::Order::kAny)) {}
 
 bool SimRegions::Step() {
   if (!context_.plan.lends_regions || !random_.Chance(0.3)) return false;
   for (const auto& [id, region] : regions_) CheckPatterns(region);
+  if (random_.Chance(0.5)) LetGoOfOne();
   const uint64_t choice = random_.Below(100);
   if (choice < 12 || regions_.empty()) {
     Open();
@@ -59,13 +63,20 @@ void SimRegions::Open() {
                                       static_cast<ptrdiff_t>(random_.Below(sessions_.size()))),
                 .name_space = name_space,
                 .block_bytes = identity.block_bytes,
-                .patterns = std::vector<uint64_t>(kRows)};
+                .patterns = std::vector<uint64_t>(kRows),
+                .held = {},
+                .published = {}};
+  if (random_.Chance(0.7)) {
+    region.published =
+        std::make_shared<FakePublishedBlocks>(&context_.world.machine().loop, looks_);
+  }
   RegionMemory memory{
       .lent = {.kind = LentMemory::Kind::kVmm, .bytes = kRows * identity.block_bytes},
       .device = DeviceIndex(device),
       .blocks = kRows,
       .block_tokens = 16,
-      .pieces = {{0, identity.block_bytes, identity.block_bytes}}};
+      .pieces = {{0, identity.block_bytes, identity.block_bytes}},
+      .published = region.published};
   const Result<PoolId> id =
       context_.world.cache().OpenRegion(region.session, identity, std::move(memory));
   SIM_CHECK(id.has_value(), id.error().ToString());
@@ -86,12 +97,17 @@ void SimRegions::Begin() {
   for (uint32_t row = 0; row < kRows; ++row) {
     const auto depth = transfer.first_depth + (one_hash ? 0 : uint32_t(transfer.rows.size()));
     if (depth >= SimUniverse::kDepth) break;
-    if (region->second.patterns[row] == 0 || random_.Chance(0.3)) continue;
+    const bool is_free =
+        region->second.patterns[row] != 0 || region->second.held.contains(BlockIndex(row));
+    if (!is_free || random_.Chance(0.3)) continue;
     transfer.rows.emplace_back(row);
     transfer.hashes.push_back(context_.universe.HashAt(transfer.stream, depth));
   }
   if (transfer.rows.empty()) return;
   for (size_t i = 0; i < transfer.rows.size(); ++i) {
+    if (region->second.held.erase(transfer.rows[i]) > 0) {
+      region->second.published->Retract(transfer.rows[i]);
+    }
     region->second.patterns[transfer.rows[i].value] = 0;
     if (transfer.is_load) continue;
     FillFromHash(SimUniverse::ContentsOf(region->second.name_space, transfer.hashes[i]),
@@ -129,6 +145,7 @@ void SimRegions::NameSome(PoolId id, TransferId number, size_t count) {
     if (depth > 0) store.parent = context_.universe.HashAt(transfer.stream, depth - 1);
     store.retention = SimUniverse::RetentionOf(hash);
     stores.push_back(store);
+    if (region.published) region.published->Publish(row, hash);
     context_.oracle.OnComputed(region.name_space, hash);
   }
   TouchPending();
@@ -227,7 +244,12 @@ void SimRegions::OnEnded(PoolId id, TransferId number, const TransferEnd& end) {
   }
   for (size_t i = 0; i < transfer.rows.size(); ++i) {
     if (transfer.is_load && !failed[i]) CheckLoaded(region, transfer, i);
-    Scribble(&region, transfer.rows[i]);
+    if (!transfer.is_load && region.published && i < transfer.named && random_.Chance(0.6)) {
+      region.held.emplace(transfer.rows[i], transfer.hashes[i]);
+    } else {
+      if (region.published) region.published->Retract(transfer.rows[i]);
+      Scribble(&region, transfer.rows[i]);
+    }
   }
   ++ended_;
 }
@@ -257,6 +279,16 @@ std::span<std::byte> SimRegions::Bytes(const Region& region, BlockIndex row) con
 void SimRegions::Scribble(Region* region, BlockIndex row) {
   region->patterns[row.value] = next_pattern_++;
   FillFromHash(PatternOf(region->patterns[row.value]), Bytes(*region, row));
+}
+
+void SimRegions::LetGoOfOne() {
+  const auto region = PickOpen();
+  if (region == regions_.end() || region->second.held.empty()) return;
+  const auto [row, hash] = *region->second.held.begin();
+  region->second.held.erase(row);
+  region->second.published->Retract(row);
+  Scribble(&region->second, row);
+  if (random_.Chance(0.3)) region->second.published->Publish(row, hash);
 }
 
 void SimRegions::CheckPatterns(const Region& region) const {

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "tests/fakes/fake_published_blocks.h"
 #include "tests/fakes/seeded_random.h"
 #include "tests/sim/sim_client.h"
 
@@ -48,7 +50,10 @@ class SimRegions {
     uint32_t name_space = 0;
     FakeDevicePool* memory = nullptr;
     uint64_t block_bytes = 0;
-    std::vector<uint64_t> patterns;  // the engine's last pattern for each row; 0: a transfer has it
+    std::vector<uint64_t> patterns;  // the engine's last pattern for each row; 0: a transfer has
+                                     // it, or it is held
+    std::map<BlockIndex, BlockHash> held;  // rows with the blocks that were stored from them
+    std::shared_ptr<FakePublishedBlocks> published;  // null: the engine says nothing
     std::map<TransferId, Transfer> transfers;
     bool closing = false;
   };
@@ -72,6 +77,9 @@ class SimRegions {
   [[nodiscard]] Regions::iterator PickOpen();
   [[nodiscard]] std::span<std::byte> Bytes(const Region& region, BlockIndex row) const;
   void Scribble(Region* region, BlockIndex row);
+  // The engine needs a row that it holds for something else; sometimes for the same hash, computed
+  // with other weights.
+  void LetGoOfOne();
   void CheckPatterns(const Region& region) const;
 
   const SimContext context_;
@@ -83,6 +91,7 @@ class SimRegions {
   uint64_t next_session_;
   uint64_t next_transfer_ = 1;
   uint64_t next_pattern_ = 1;
+  EventSource looks_;  // at what engines publish
   uint64_t ended_ = 0;
 };
 

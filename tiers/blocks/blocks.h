@@ -30,6 +30,7 @@
 #include "tiers/storage/slot_header.h"
 #include "tiers/types/cache_options.h"
 #include "tiers/types/cache_requests.h"
+#include "tiers/types/published_blocks.h"
 
 namespace kvtier {
 
@@ -51,6 +52,8 @@ struct CachePool {
   // other.
   std::vector<RegionPiece> pieces;
   bool is_region = false;
+  std::shared_ptr<const PublishedBlocks> published;  // of a region; null: its engine says nothing
+  uint32_t readers = 0;         // copies that have the region as their source, or wait to
   uint32_t sessions = 0;        // that use it (SessionTable::UsePool)
   uint32_t ended_sessions = 0;  // that did, and hold blocks or may still write to them
   uint32_t operations = 0;      // acquires under way

@@ -33,14 +33,19 @@ std::span<std::byte> CopyBatch::Add(CachePool* pool, EntryIndex index, uint64_t 
 void CopyBatch::AddFrom(CachePool* pool, EntryIndex index, const CachePool& source,
                         BlockIndex block) {
   KVT_CHECK(AdmitsFrom(*pool, source));
-  std::byte* const from = source.memory->data() + block.value * source.block_bytes;
+  std::byte* const from = source.memory->data();
   pool_ = pool;
   request_.source = source.memory.get();
   bytes_ += pool->block_bytes;
-  pool->ForEachPart(state_.blocks.BlockIn(*pool, state_[index]), 0, pool->block_bytes,
-                    [&](uint64_t in_pool, uint64_t in_payload, uint64_t part_bytes) {
-                      request_.copies.push_back({in_pool, from + in_payload, part_bytes});
-                    });
+  // Each part of the target is cut where the source is.
+  pool->ForEachPart(
+      state_.blocks.BlockIn(*pool, state_[index]), 0, pool->block_bytes,
+      [&](uint64_t in_pool, uint64_t in_payload, uint64_t part_bytes) {
+        source.ForEachPart(
+            block, in_payload, part_bytes, [&](uint64_t in_source, uint64_t at, uint64_t bytes) {
+              request_.copies.push_back({in_pool + (at - in_payload), from + in_source, bytes});
+            });
+      });
 }
 
 void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done) {

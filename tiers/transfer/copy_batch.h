@@ -60,7 +60,7 @@ class CopyBatch {
   std::span<std::byte> AddBlock(CachePool* pool, EntryIndex entry) {
     return Add(pool, entry, 0, pool->block_bytes);
   }
-  // The same for a whole block that comes from a block of another device's pool.
+  // The same for a whole block that comes from another pool, or a region.
   [[nodiscard]] bool AdmitsFrom(const CachePool& pool, const CachePool& source) const {
     return Admits(pool) && (empty() || request_.source == source.memory.get());
   }

@@ -43,10 +43,10 @@ const PoolBlock& Loader::Arrival::BlockIn(const CacheState& state) const {
 
 void Loader::Start(CachePool* pool, EntryIndex index) {
   Arrival arrival{pool, index, state_.env.clock->MonotonicMs()};
-  CachePool* const source = neighbours_.SourceOf(*pool, state_[index]);
+  const std::optional<NeighbourSource> source = neighbours_.SourceOf(*pool, index);
   StartLoading(arrival);
-  if (source == nullptr) return StartFromBelow(arrival);
-  neighbours_.Add(pool, index, source);
+  if (!source) return StartFromBelow(arrival);
+  neighbours_.Add(pool, index, *source);
 }
 
 // Host is looked at first, then ways that others have begun, and the disk last: a block is read
@@ -482,6 +482,7 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
 }
 
 void Loader::Tick() {
+  neighbours_.Tick();
   const auto late = [now_ms = state_.env.clock->MonotonicMs()](const Arrival& arrival) {
     return now_ms - arrival.since_ms > kHostSlotWaitMs;
   };

@@ -44,8 +44,9 @@ class Loader final : public BlockListener {
   void Start(CachePool* pool, EntryIndex entry);
   // Whether Start would bring the block, which is in host, from another device's pool.
   [[nodiscard]] bool ComesFromNeighbour(const CachePool& pool, EntryIndex entry) const {
-    return neighbours_.SourceOf(pool, state_[entry]) != nullptr;
+    return neighbours_.SourceOf(pool, entry).has_value();
   }
+  [[nodiscard]] RegionSources& region_sources() { return neighbours_.regions(); }
   [[nodiscard]] uint32_t ReadableBy(DeviceIndex device) const {
     return neighbours_.ReadableBy(device);
   }

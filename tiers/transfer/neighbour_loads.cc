@@ -6,25 +6,41 @@
 #include "base/result.h"
 
 namespace kvtier {
+namespace {
 
-NeighbourBlock::NeighbourBlock(CacheState* state, CachePool* pool, BlockIndex block)
-    : state_(state), pool_(pool), block_(block) {
-  state_->Reference(pool_, block_);
+// So long a look at what an engine publishes may take: it reads some words of memory.
+constexpr int64_t kLookPatienceMs = 500;
+
+}  // namespace
+
+NeighbourBlock::NeighbourBlock(CacheState* state, NeighbourSource source)
+    : state_(state), source_(source) {
+  if (source_.pool->is_region) {
+    ++source_.pool->readers;
+  } else {
+    state_->Reference(source_.pool, source_.block);
+  }
 }
 
 // The block is no younger for having been copied from: its use counts where it was asked for.
 NeighbourBlock::~NeighbourBlock() {
-  if (pool_ == nullptr || !pool_->blocks.Unreference(block_)) return;
-  const PoolBlock& record = pool_->blocks[block_];
+  CachePool* const pool = source_.pool;
+  if (pool == nullptr) return;
+  if (pool->is_region) {
+    --pool->readers;
+    return;
+  }
+  if (!pool->blocks.Unreference(source_.block)) return;
+  const PoolBlock& record = pool->blocks[source_.block];
   if (record.state() == PoolBlockState::kOrphaned) {
-    pool_->blocks.Free(block_, nullptr);
+    pool->blocks.Free(source_.block, nullptr);
   } else {
-    state_->EnterEvictionOrder(pool_, record.entry);
+    state_->EnterEvictionOrder(pool, record.entry);
   }
 }
 
 NeighbourLoads::NeighbourLoads(CacheState* state, BlockListener* listener)
-    : state_(*state), listener_(*listener), copies_(state, CopyLane::kPoolToPool) {
+    : state_(*state), listener_(*listener), regions_(state), copies_(state, CopyLane::kPoolToPool) {
   const std::vector<PoolDevice>& devices = state_.env.devices;
   for (const PoolDevice& reader : devices) {
     uint32_t readable = 0;
@@ -40,28 +56,42 @@ uint32_t NeighbourLoads::ReadableBy(DeviceIndex device) const {
   return device.value < readable_.size() ? readable_[device.value] : 0;
 }
 
-// A way that was never measured, or long ago, is tried. A region is no source: its engine may
-// overwrite it at any time.
-CachePool* NeighbourLoads::SourceOf(const CachePool& pool, const BlockEntry& entry) const {
+std::optional<NeighbourSource> NeighbourLoads::AnySource(const CachePool& pool,
+                                                         EntryIndex index) const {
   const uint32_t readable = ReadableBy(pool.device);
-  if (readable == 0) return nullptr;
-  CachePool* source = nullptr;
+  const BlockEntry& entry = state_[index];
+  std::optional<NeighbourSource> source;
   state_.blocks.ForEachPlace(entry, [&](CachePool& holder, BlockIndex block) {
     if (!holder.is_region && !holder.blocks[block].loading() &&
         ((readable >> holder.device.value) & 1) != 0) {
-      source = &holder;
+      source = NeighbourSource{&holder, block};
     }
   });
-  if (source == nullptr || !entry.in_host()) return source;
+  if (source) return source;
+  source = regions_.Find(pool, index);
+  if (!source || source->pool->device == pool.device) return source;
+  return ((readable >> source->pool->device.value) & 1) != 0 ? source : std::nullopt;
+}
+
+// A way that was never measured, or long ago, is tried. A region in host memory has no device that
+// could read another's.
+std::optional<NeighbourSource> NeighbourLoads::SourceOf(const CachePool& pool,
+                                                        EntryIndex index) const {
+  const std::vector<PoolDevice>& devices = state_.env.devices;
+  if (pool.device.value >= devices.size() || pool.copier != devices[pool.device.value].device) {
+    return {};
+  }
+  const std::optional<NeighbourSource> source = AnySource(pool, index);
+  if (!source || !state_[index].in_host()) return source;
   const int64_t now_us = state_.clock.PreciseUs();
   const WayPrice price = state_.load_rates.neighbour(pool.device).PriceNow(0, now_us);
   const double by_host = state_.load_rates.bus(pool.device).PriceNow(0, now_us).us_per_byte;
-  return price.trial() || price.stale || price.us_per_byte <= by_host ? source : nullptr;
+  const bool is_faster = price.trial() || price.stale || price.us_per_byte <= by_host;
+  return is_faster ? source : std::nullopt;
 }
 
-void NeighbourLoads::Add(CachePool* pool, EntryIndex index, CachePool* source) {
-  Waiting waiting{pool, index,
-                  NeighbourBlock(&state_, source, state_.blocks.BlockIn(*source, state_[index]))};
+void NeighbourLoads::Add(CachePool* pool, EntryIndex index, NeighbourSource source) {
+  Waiting waiting{pool, index, NeighbourBlock(&state_, source)};
   if (TargetOf(waiting).CanWait()) {
     queue_.PushLater(pool->copy_line, std::move(waiting));
   } else {
@@ -125,19 +155,69 @@ void NeighbourLoads::OnCopied(std::list<Batch>::iterator landed, const Status& s
   if (!status) {
     state_.incidents.Report(IncidentKind::kCopyFailed, blocks.front().pool->namespace_id,
                             status.error().ToString());
+  } else if (blocks.front().source.pool()->is_region) {
+    return LookAgain(std::move(blocks));
   }
-  std::vector<BlockEnd> ends;
+  std::vector<bool> held;
+  for (const Waiting& waiting : blocks) held.push_back(status && waiting.source.Holds());
+  EndAll(std::move(blocks), held);
+}
+
+void NeighbourLoads::LookAgain(std::vector<Waiting> blocks) {
+  const PublishedBlocks& published = *blocks.front().source.pool()->published;
+  std::vector<PublishedBlocks::Asked> asked;
   for (const Waiting& waiting : blocks) {
-    const bool arrived = status && waiting.source.Holds();
-    state_.trace.End(TraceKind::kCopyUp, waiting.entry, !arrived);
-    if (arrived) {
+    asked.push_back({waiting.source.block(), state_[waiting.entry].hash});
+  }
+  const uint64_t look = ++last_look_;
+  looks_.emplace(look, Landed{std::move(blocks), state_.clock.NowMs() + kLookPatienceMs});
+  published.Look(std::move(asked),
+                 gate_.WhileOpen([this, look](const std::vector<uint64_t>& numbers) {
+                   OnLooked(look, numbers);
+                 }));
+}
+
+void NeighbourLoads::OnLooked(uint64_t look, const std::vector<uint64_t>& numbers) {
+  auto landed = looks_.extract(look);
+  if (landed.empty()) return;
+  std::vector<Waiting>& blocks = landed.mapped().blocks;
+  std::vector<bool> held;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    held.push_back(numbers[i] == blocks[i].source.number());
+    if (!held.back()) regions_.Drop(blocks[i].entry);
+  }
+  EndAll(std::move(blocks), held);
+}
+
+// An engine that holds up the readers of its table is no source any more.
+void NeighbourLoads::Tick() {
+  const int64_t now_ms = state_.clock.NowMs();
+  while (!looks_.empty() && looks_.begin()->second.deadline_ms <= now_ms) {
+    std::vector<Waiting> blocks = std::move(looks_.begin()->second.blocks);
+    looks_.erase(looks_.begin());
+    CachePool* const region = blocks.front().source.pool();
+    region->published = nullptr;
+    regions_.Forget(region->id);
+    EndAll(std::move(blocks), std::vector<bool>(blocks.size()));
+  }
+}
+
+void NeighbourLoads::EndAll(std::vector<Waiting> blocks, const std::vector<bool>& held) {
+  const CacheTrace::Together together(&state_.trace);
+  std::vector<BlockEnd> ends;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const Waiting& waiting = blocks[i];
+    state_.trace.End(TraceKind::kCopyUp, waiting.entry, !held[i]);
+    if (!held[i]) {
+      ++state_.stats.neighbour_fallbacks;
+    } else {
       ++state_.stats.neighbour_blocks;
       state_.stats.neighbour_bytes += waiting.pool->block_bytes;
-      state_.blocks.CopyCommitChecksum(*waiting.source.pool(), waiting.pool, waiting.entry);
-    } else {
-      ++state_.stats.neighbour_fallbacks;
+      if (!waiting.source.pool()->is_region) {
+        state_.blocks.CopyCommitChecksum(*waiting.source.pool(), waiting.pool, waiting.entry);
+      }
     }
-    ends.push_back(EndOf(waiting, arrived ? MissReason::kNone : MissReason::kCopyFailed));
+    ends.push_back(EndOf(waiting, held[i] ? MissReason::kNone : MissReason::kCopyFailed));
   }
   // Let go of before the ends are told: the way that a block goes next may want to evict one.
   blocks.clear();

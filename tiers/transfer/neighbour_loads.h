@@ -1,49 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pool to pool: blocks that the pool of another device holds, where the device that awaits them can
-// read that memory itself, over NVLink or PCIe. Host memory has no part in it.
+// Pool to pool: blocks that the pool of another device holds, or an engine's region of any, where
+// the device that awaits them can read that memory itself: its own, or over NVLink or PCIe. Host
+// memory has no part in it.
 //
-// A block that is copied from is referenced meanwhile, so that its pool neither evicts it nor is
-// closed. If its pool has lost it when the copy has landed, the bytes that came are no good.
+// A pool's block that is copied from is referenced meanwhile, so that its pool neither evicts it
+// nor is closed. A region keeps its memory, but its engine is free to overwrite it. If the source
+// does not hold the block any more when the copy has landed, the bytes that came are no good.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/gate.h"
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/transfer/copy_batch.h"
+#include "tiers/transfer/region_sources.h"
 
 namespace kvtier {
 
-// A reference of the cache itself to a block of a pool. Move-only. Event loop only.
+// The cache's own hold on a source. Move-only. Event loop only.
 class NeighbourBlock {
  public:
-  // REQUIRES: the block is committed and not loading.
-  NeighbourBlock(CacheState* state, CachePool* pool, BlockIndex block);
+  // REQUIRES: a pool's block is committed and not loading.
+  NeighbourBlock(CacheState* state, NeighbourSource source);
   NeighbourBlock(NeighbourBlock&& other) noexcept
-      : state_(other.state_), pool_(std::exchange(other.pool_, nullptr)), block_(other.block_) {}
+      : state_(other.state_), source_(std::exchange(other.source_, {})) {}
   NeighbourBlock& operator=(NeighbourBlock&& other) noexcept {
     std::swap(state_, other.state_);
-    std::swap(pool_, other.pool_);
-    std::swap(block_, other.block_);
+    std::swap(source_, other.source_);
     return *this;
   }
   ~NeighbourBlock();
 
-  [[nodiscard]] CachePool* pool() const { return pool_; }
-  [[nodiscard]] BlockIndex block() const { return block_; }
-  // Its pool still vouches for it.
+  [[nodiscard]] CachePool* pool() const { return source_.pool; }
+  [[nodiscard]] BlockIndex block() const { return source_.block; }
+  [[nodiscard]] uint64_t number() const { return source_.number; }
+  // REQUIRES: it is of a pool. This still vouches for it.
   [[nodiscard]] bool Holds() const {
-    return pool_->blocks[block_].state() == PoolBlockState::kCommitted;
+    return pool()->blocks[block()].state() == PoolBlockState::kCommitted;
   }
 
  private:
   CacheState* state_;
-  CachePool* pool_;  // null: moved from
-  BlockIndex block_;
+  NeighbourSource source_;  // without a pool: moved from
 };
 
 // Event loop only. Each block ends once (kFromNeighbour): here, cancelled, or to be brought by
@@ -52,19 +57,24 @@ class NeighbourLoads {
  public:
   NeighbourLoads(CacheState* state, BlockListener* listener);
 
-  // Which devices' pools the device can read; a bit for each DeviceIndex.
+  // The regions among the sources.
+  [[nodiscard]] RegionSources& regions() { return regions_; }
+  // Which other devices' memory the device can read; a bit for each DeviceIndex.
   [[nodiscard]] uint32_t ReadableBy(DeviceIndex device) const;
-  // The pool that is the fastest source of the block for `pool`; null if that is not a neighbour's:
-  // none has it, or host has it and was measured to be faster.
-  [[nodiscard]] CachePool* SourceOf(const CachePool& pool, const BlockEntry& entry) const;
+  // The fastest source of the block for `pool`; nothing if that is not a neighbour: none has it, or
+  // host has it and was measured to be faster.
+  [[nodiscard]] std::optional<NeighbourSource> SourceOf(const CachePool& pool,
+                                                        EntryIndex entry) const;
   // REQUIRES: the block is loading in `pool`; SourceOf has named the source.
-  void Add(CachePool* pool, EntryIndex entry, CachePool* source);
+  void Add(CachePool* pool, EntryIndex entry, NeighbourSource source);
   // See Loader::PromoteReferenced.
   void PromoteReferenced(const CachePool& pool);
   // Starts what can be started. True if anything was.
   bool Pump();
+  // Gives up looks at what engines publish that are not answered.
+  void Tick();
 
-  [[nodiscard]] bool Idle() const { return copies_.Idle(); }
+  [[nodiscard]] bool Idle() const { return copies_.Idle() && looks_.empty(); }
   [[nodiscard]] uint64_t queued() const { return queue_.size(); }
 
  private:
@@ -77,20 +87,36 @@ class NeighbourLoads {
     CopyBatch copies;
     std::vector<Waiting> blocks;
   };
+  // Blocks that have landed from a region, of which it is not known whether they held then.
+  struct Landed {
+    std::vector<Waiting> blocks;
+    int64_t deadline_ms = 0;
+  };
 
   [[nodiscard]] const PoolBlock& TargetOf(const Waiting& waiting) const {
     return waiting.pool->blocks[state_.blocks.BlockIn(*waiting.pool, state_[waiting.entry])];
   }
+  // A pool before a region, which may take its block away.
+  [[nodiscard]] std::optional<NeighbourSource> AnySource(const CachePool& pool,
+                                                         EntryIndex entry) const;
   void Start(std::deque<Waiting>* line, CopyPriority priority);
   [[nodiscard]] BlockEnd EndOf(const Waiting& waiting, MissReason reason) const;
   void OnCopied(std::list<Batch>::iterator landed, const Status& status);
+  void LookAgain(std::vector<Waiting> blocks);
+  void OnLooked(uint64_t look, const std::vector<uint64_t>& numbers);
+  // Tells of the blocks, of which `held[i]` says whether the source held it to the end.
+  void EndAll(std::vector<Waiting> blocks, const std::vector<bool>& held);
 
   CacheState& state_;
   BlockListener& listener_;
+  RegionSources regions_;
   CopyLimiter copies_;
   std::vector<uint32_t> readable_;  // by DeviceIndex
   TenantQueues<Waiting, CopyLine> queue_;
   std::list<Batch> batches_;
+  std::map<uint64_t, Landed> looks_;  // in the order of their deadlines
+  uint64_t last_look_ = 0;
+  Gate gate_;  // last
 };
 
 }  // namespace kvtier

@@ -53,7 +53,8 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                                             .blocks = PoolBlocks::OfRegion(memory.blocks),
                                             .victims = VictimQueue(MakeLruPolicy()),
                                             .pieces = std::move(memory.pieces),
-                                            .is_region = true}));
+                                            .is_region = true,
+                                            .published = std::move(memory.published)}));
   regions_.emplace(pool->id, Region{.session = session,
                                     .pool = pool,
                                     .block_tokens = memory.block_tokens,
@@ -98,6 +99,7 @@ void RegionTransfers::CloseSession(SessionId session) {
 // waits in a line is found to be abandoned when its turn comes.
 void RegionTransfers::CancelAll(Region* region) {
   region->closing = true;
+  loader_.region_sources().Forget(region->pool->id);
   region->waiting.clear();
   region->woken.clear();
   // Only in the line is a block found to be abandoned.
@@ -132,7 +134,8 @@ void RegionTransfers::CancelOne(Region* region, BlockIndex block) {
 }
 
 void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
-  if (!region->second.closing || !region->second.uses.empty()) return;
+  const bool in_use = !region->second.uses.empty() || region->second.pool->readers > 0;
+  if (!region->second.closing || in_use) return;
   const auto closed = std::move(region->second.closed);
   const auto of_session = of_session_.find(region->second.session);
   if (of_session != of_session_.end()) std::erase(of_session->second, region->first);
@@ -217,6 +220,8 @@ void RegionTransfers::Store(PoolId id, std::span<const StoreRequest> blocks) {
     StoreRun(&region, blocks.first(length));
     blocks = blocks.subspan(length);
   }
+  std::vector<RegionSources::Stored> computed = std::exchange(region.computed, {});
+  if (!region.closing) loader_.region_sources().Note(region.pool, std::move(computed));
 }
 
 // The deepest of them is the oldest, and all before them are younger. A block that comes alone is
@@ -254,6 +259,7 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
   } else {
     index = state_.AddEntry(key, request.tokens, request.depth, request.retention);
     state_.blocks.trust.NoteStored(state_.blocks.directory.RefOf(index), region->party);
+    region->computed.push_back({request.block, state_.blocks.directory.RefOf(index)});
   }
   ++state_.stats.commits;
   Take(pool, request.block, index);
@@ -347,6 +353,15 @@ void RegionTransfers::Tick() {
   state_.pressure.store_late = oldest != nullptr && asked_ms >= oldest->deadline_ms &&
                                (was_late || state_.pressure.host_awaits_disk);
   if (state_.pressure.store_late) state_.SchedulePump();
+  ForgetUnread();
+}
+
+void RegionTransfers::ForgetUnread() {
+  std::vector<PoolId> closing;
+  for (const auto& [id, region] : regions_) {
+    if (region.closing) closing.push_back(id);
+  }
+  for (const PoolId id : closing) ForgetIfClosed(regions_.find(id));
 }
 
 // In the order in which they began, which is that of their deadlines.

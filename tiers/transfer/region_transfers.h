@@ -5,7 +5,8 @@
 // A region is a CachePool of which a block is taken only for as long as a transfer uses it: a store
 // makes it the entry's block until the offloader has copied it to host, a load until the loader has
 // filled it. Then it is free again, for it is the engine's. So no lookup ever finds a block in a
-// region, and copies, reads, checksums and their order are those of all other blocks.
+// region, and copies, reads, checksums and their order are those of all other blocks. A block that
+// was stored is a source of others' loads while its engine publishes it (RegionSources).
 //
 // The engine may use the memory of a block again when the end of its transfer is reported, and not
 // before: no copy touches it any more, whichever way the transfer has ended. A region that is
@@ -105,7 +106,8 @@ class RegionTransfers final : public BlockListener {
     // Loads of blocks that another transfer of this region is moving, by the entry, which has one
     // block in a pool at most; all of one hash.
     std::unordered_map<EntryIndex, Waiting> waiting;
-    std::deque<Waiting> woken;  // no transfer moves their blocks any more
+    std::vector<RegionSources::Stored> computed;  // of the call of Store that runs
+    std::deque<Waiting> woken;                    // no transfer moves their blocks any more
     bool closing = false;
     std::vector<BlockIndex> to_cancel;  // of a region that is closing: those not looked at yet
     bool goes_on = false;               // in `going_on_`
@@ -167,6 +169,8 @@ class RegionTransfers final : public BlockListener {
            MissReason reason = MissReason::kNone);
   void CancelAll(Region* region);
   void ForgetIfClosed(Regions::iterator region);
+  // The same for regions that others' loads had as their source when they were closed.
+  void ForgetUnread();
   // The same in an event of its own: the listeners after this one are told of the region's pool
   // yet.
   void ForgetLater(Region* region);

@@ -19,6 +19,7 @@
 #include "tiers/types/block_key.h"
 #include "tiers/types/cache_stats.h"
 #include "tiers/types/process_identity.h"
+#include "tiers/types/published_blocks.h"
 
 namespace kvtier {
 
@@ -138,6 +139,8 @@ struct RegionMemory {
   uint16_t block_tokens = 0;  // of a full block
   std::vector<RegionPiece> pieces;
   ProcessIdentity process;  // that stores from it
+  // Makes the region a source of other regions' loads; null: it is none.
+  std::shared_ptr<const PublishedBlocks> published;
 };
 
 // A transfer as the engine that asked for it calls it.

@@ -379,9 +379,9 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
     add("kernels off: " + status["kernels"]["reason"].Text());
   }
   const JsonView stats = status["stats"];
-  for (const char* name : {"disk_read_errors", "disk_write_errors", "index_errors",
-                           "slots_quarantined", "disk_read_retries", "loads_without_counter",
-                           "unreachable_counter_pages", "neighbour_fallbacks"}) {
+  for (const char* name :
+       {"disk_read_errors", "disk_write_errors", "index_errors", "slots_quarantined",
+        "disk_read_retries", "loads_without_counter", "unreachable_counter_pages"}) {
     if (const uint64_t count = stats[name].Count(); count > 0) {
       add(fmt::format("{} {}", FormatCount(count), name));
     }

@@ -19,7 +19,8 @@
  * yet), zeros; then for each block 64 bytes: u64 state (0: nothing; else the number of its
  * publishing), u32 group, u32 reserved, hash[32], reserved[16]. A block counts only while its state
  * is not 0, and the data that the state vouches for changes only while it is 0: a process may die
- * between any two instructions. The daemon never reads it.
+ * between any two instructions. The daemon reads it where a region names the
+ * memory (kept_name of kvt_region_options).
  *
  * Order. A block is published when its bytes are complete on the device, and retracted before
  * anything is launched that writes them.

@@ -64,6 +64,10 @@ typedef struct kvt_region_options {
   uint8_t ipc_handle[64]; /* for KVT_REGION_CUDA_IPC */
   kvt_region_memory memory;
   uint8_t reserved[7];
+  /* The name of the kept memory of a GPU (kvt_kept_memory_open) that the region lies in, so that
+   * blocks which its table vouches for are copied from there into other regions and pools. With
+   * zeros (default), or memory that is not kept, nothing is read from the region unasked. */
+  uint8_t kept_name[32];
 } kvt_region_options;
 /* Sets `size`, fd -1, KVT_ANY_DEVICE; the rest 0. */
 KVT_API void kvt_region_options_init(kvt_region_options* options);

@@ -205,6 +205,7 @@ class Connection(Owner):
         memory: RegionMemory = RegionMemory.SHARED_MEMORY,
         ipc_handle: bytes | None = None,
         device: int | None = None,
+        kept: bytes | None = None,
     ) -> Region:
         """Lets the daemon copy to and from memory that the caller manages. One round trip.
 
@@ -214,7 +215,8 @@ class Connection(Owner):
         as (offset, block_stride, bytes), in the order in which they make up a block; None: blocks
         are whole and `block_stride` apart, from offset 0; without a stride they follow each other.
         group: of the model's groups. device: where a GPU's memory is, as for `attach`; not looked at
-        for SHARED_MEMORY.
+        for SHARED_MEMORY. kept: the name (32 bytes) of the KeptMemory that the region lies in, of a
+        GPU: blocks that it publishes are copied from there into other regions and pools.
 
         Raises InvalidArgumentError ("bad_region_layout": a block leaves the memory or overlaps
         another one; "region_block_bytes": the pieces are not the group's block; "no_descriptor";
@@ -234,6 +236,7 @@ class Connection(Owner):
             memory=memory,
             ipc_handle=ipc_handle,
             device=device,
+            kept=kept,
         )
         return Region(self, self._handle, known, options)
 

@@ -77,6 +77,7 @@ class KeptMemory(Owner):
         )
         super().__init__(Handle("kept memory", pointer.value, library.kvt_kept_memory_close))
         self._on_gpu = cuda_device is not None
+        self.name = bytes(name)
 
     @property
     def was_kept(self) -> bool:

@@ -404,6 +404,7 @@ def region_options(
     memory: RegionMemory,
     ipc_handle: bytes | None,
     device: int | None,
+    kept: bytes | None,
 ) -> Any:
     """The arguments of Connection.open_region as a kvt_region_options, which keeps the objects that
     it points to. group_bytes: of one block of the group. Raises InvalidArgumentError."""
@@ -432,6 +433,8 @@ def region_options(
     options.memory = memory
     if device is not None:
         options.device = _native.unsigned(device, 32, "device")
+    if kept is not None:
+        options.kept_name[:] = _native.one_hash(kept)
     return options
 
 

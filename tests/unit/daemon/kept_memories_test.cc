@@ -142,6 +142,19 @@ TEST_F(KeptMemoriesTest, TheNextProcessHasTheSameMemory) {
   EXPECT_EQ(memories_->entries()[0].owner_pid, second.pid());
 }
 
+TEST_F(KeptMemoriesTest, OnlyTheOwnersProcessFindsItsMemoryByName) {
+  Bystander first, second;
+  EXPECT_EQ(Keep(1, first, Message(7)), "");
+  EXPECT_NE(memories_->OwnedBy({SessionId(1), PeerOf(first), tenant_}, NameOf(7)), nullptr);
+  EXPECT_NE(memories_->OwnedBy({SessionId(3), PeerOf(first), tenant_}, NameOf(7)), nullptr);
+  EXPECT_EQ(memories_->OwnedBy({SessionId(2), PeerOf(second), tenant_}, NameOf(7)), nullptr);
+  EXPECT_EQ(memories_->OwnedBy({SessionId(1), PeerOf(first), "b"}, NameOf(7)), nullptr);
+  EXPECT_EQ(memories_->OwnedBy({SessionId(1), PeerOf(first), tenant_}, NameOf(8)), nullptr);
+  // Memory without an owner has no reader.
+  End(1, &first);
+  EXPECT_EQ(memories_->OwnedBy({SessionId(2), PeerOf(second), tenant_}, NameOf(7)), nullptr);
+}
+
 TEST_F(KeptMemoriesTest, AProcessThatLivesStaysTheOwnerWithoutASession) {
   Bystander first, second;
   EXPECT_EQ(Keep(1, first, Message(7)), "");

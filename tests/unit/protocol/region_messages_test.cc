@@ -51,6 +51,13 @@ TEST(OpenRegion, AHandleTravelsOnlyWhereMemoryHasOne) {
   EXPECT_EQ(Decode<OpenRegion>(with)->ipc_handle, open.ipc_handle);
 }
 
+TEST(OpenRegion, NamesTheKeptMemoryThatItLiesIn) {
+  OpenRegion open = TwoHalves();
+  EXPECT_EQ(Decode<OpenRegion>(PayloadOf(open))->kept, std::nullopt);
+  open.kept.emplace().fill(7);
+  EXPECT_EQ(Decode<OpenRegion>(PayloadOf(open))->kept, open.kept);
+}
+
 TEST(OpenRegion, MemoryOfAnUnknownKindIsRefused) {
   OpenRegion open = TwoHalves();
   open.memory = static_cast<RegionMemory>(3);

@@ -130,6 +130,7 @@ class KeptAllocation(SharedAllocation):
             "fd": self.fd,
             "bytes": self.memory.byte_count,
             "pieces": pieces,
+            "kept": self.memory.name,
             "gpu_uuid": gpu_uuid(torch.device("cuda", torch.cuda.current_device())),
         }
 

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads whose source is a region of another engine, which says what its blocks hold and overwrites
+// them as it likes.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "tests/fakes/fake_published_blocks.h"
+#include "tests/unit/tiers/region_fixture.h"
+
+namespace kvtier {
+namespace {
+
+class CacheRegionSourcesTest : public CacheRegionsTest {
+ protected:
+  struct Engine {
+    PoolId region;
+    std::shared_ptr<FakePublishedBlocks> published;
+    FakeDevicePool* memory = nullptr;
+  };
+
+  Engine OpenEngine(SessionId session, uint32_t device, std::vector<RegionPiece> pieces = {}) {
+    if (pieces.empty()) pieces = {{0, kBlockBytes, kBlockBytes}};
+    if (!looks_) looks_ = machine_->loop.AddSource(FakeLoop::Order::kAsPosted);
+    auto published = std::make_shared<FakePublishedBlocks>(&machine_->loop, *looks_);
+    RegionMemory memory{
+        .lent = {.kind = LentMemory::Kind::kVmm, .bytes = kRegionBlocks * kBlockBytes},
+        .device = DeviceIndex(device),
+        .blocks = kRegionBlocks,
+        .block_tokens = kBlockTokens,
+        .pieces = std::move(pieces),
+        .published = published};
+    const auto region = cache_->OpenRegion(session, Identity("tenant", 1), std::move(memory));
+    EXPECT_TRUE(region) << region.error().ToString();
+    return {*region, std::move(published), machine_->devices[device]->lent().back()};
+  }
+  // The engine computes the blocks, publishes them, and has them stored.
+  void Compute(const Engine& engine, const Hashes& hashes) {
+    memory_ = engine.memory;
+    for (uint32_t i = 0; i < hashes.size(); ++i) {
+      engine.published->Publish(BlockIndex(i), hashes[i]);
+    }
+    ASSERT_EQ(StoreAll(engine.region, hashes)->copied, hashes.size());
+  }
+  // As an engine does that needs the block for something else.
+  static void Overwrite(const Engine& engine, uint32_t block) {
+    engine.published->Retract(BlockIndex(block));
+    FillFromHash(TestHash(99, block), BytesOf(engine, block));
+  }
+  static std::span<std::byte> BytesOf(const Engine& engine, uint32_t block) {
+    return {engine.memory->data() + block * kBlockBytes, kBlockBytes};
+  }
+  void ExpectLoaded(const PendingTransfer& load, const Engine& engine, const Hashes& hashes) {
+    ASSERT_TRUE(load.ended());
+    ASSERT_EQ(load->copied, hashes.size());
+    for (uint32_t i = 0; i < hashes.size(); ++i) {
+      EXPECT_TRUE(MatchesHash(hashes[i], BytesOf(engine, i))) << i;
+    }
+  }
+  [[nodiscard]] uint64_t FromNeighbour() const { return cache_->stats().neighbour_blocks; }
+
+  std::optional<EventSource> looks_;  // at what engines publish
+};
+
+TEST_F(CacheRegionSourcesTest, ABlockThatAnotherEngineHoldsComesFromItsMemory) {
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 3));
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 3));
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 3));
+  EXPECT_EQ(FromNeighbour(), 3u);
+  EXPECT_EQ(cache_->stats().onload_blocks, 0u);
+}
+
+TEST_F(CacheRegionSourcesTest, AnEngineOfTheSameDeviceIsASourceToo) {
+  Start();
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 0);
+  Compute(first, Sequence(1, 2));
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 2));
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 2));
+  EXPECT_EQ(FromNeighbour(), 2u);
+}
+
+TEST_F(CacheRegionSourcesTest, DevicesThatCannotReadEachOtherGoThroughHost) {
+  Start({.devices = 2});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 2));
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 2));
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 2));
+  EXPECT_EQ(FromNeighbour(), 0u);
+}
+
+TEST_F(CacheRegionSourcesTest, BlocksWhosePartsLieElsewhereInEachRegionArriveWhole) {
+  Start({.devices = 2, .neighbours = true});
+  const uint64_t third = kBlockBytes / 4;
+  const Engine first = OpenEngine(
+      kAlice, 0,
+      {{0, third, third}, {kRegionBlocks * third, kBlockBytes - third, kBlockBytes - third}});
+  const Engine second = OpenEngine(kBob, 1);
+  // The first engine's blocks are put together by a load, from a third one.
+  const Engine origin = OpenEngine(kAlice, 0);
+  Compute(origin, Sequence(1, 2));
+  const PendingTransfer loaded = BeginLoad(first.region, Sequence(1, 2));
+  Settle();
+  ASSERT_EQ(loaded->copied, 2u);
+  EXPECT_EQ(FromNeighbour(), 2u);
+  const std::byte* const second_part = first.memory->data() + kRegionBlocks * third;
+  EXPECT_EQ(std::memcmp(first.memory->data() + third, BytesOf(origin, 1).data(), third), 0);
+  EXPECT_EQ(std::memcmp(second_part + (kBlockBytes - third), BytesOf(origin, 1).data() + third,
+                        kBlockBytes - third),
+            0);
+}
+
+TEST_F(CacheRegionSourcesTest, AnEngineThatOverwritesABlockInMidCopyCostsADetourAndNoWrongByte) {
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 3));
+  machine_->loop.Hold(machine_->devices[1]->source());
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 3));
+  machine_->loop.RunAll();
+  Overwrite(first, 1);
+  machine_->loop.LetGo(machine_->devices[1]->source());
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 3));
+  EXPECT_EQ(FromNeighbour(), 2u);
+  EXPECT_EQ(cache_->stats().neighbour_fallbacks, 1u);
+}
+
+TEST_F(CacheRegionSourcesTest, ABlockThatWasOverwrittenAndPublishedAnewIsNotTheOldOne) {
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 1));
+  // Another hash, and then the same one, computed with other weights.
+  for (const BlockHash& published : {TestHash(7, 0), TestHash(1, 0)}) {
+    Overwrite(first, 0);
+    first.published->Publish(BlockIndex(0), published);
+    const PendingTransfer load = BeginLoad(second.region, Sequence(1, 1));
+    Settle();
+    ExpectLoaded(load, second, Sequence(1, 1));
+  }
+  EXPECT_EQ(FromNeighbour(), 0u);
+}
+
+TEST_F(CacheRegionSourcesTest, ABlockThatWasPublishedOnlyAfterItsStoreHadEndedIsNoSource) {
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  machine_->loop.Hold(*looks_);
+  memory_ = first.memory;
+  ASSERT_EQ(StoreAll(first.region, Sequence(1, 1))->copied, 1u);
+  Overwrite(first, 0);
+  first.published->Publish(BlockIndex(0), TestHash(1, 0));
+  machine_->loop.LetGo(*looks_);
+  Settle();
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 1));
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 1));
+  EXPECT_EQ(FromNeighbour(), 0u);
+}
+
+TEST_F(CacheRegionSourcesTest, AnEngineWhoseTableIsNeverAnsweredHoldsNobodyUp) {
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 2));
+  first.published->Hang();
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 2));
+  Settle();
+  EXPECT_FALSE(load.ended());
+  machine_->clock.Advance(1'000);
+  cache_->Tick();
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 2));
+  // And is asked no more.
+  const PendingTransfer again = BeginLoad(second.region, Sequence(1, 2));
+  Settle();
+  ExpectLoaded(again, second, Sequence(1, 2));
+  EXPECT_EQ(FromNeighbour(), 0u);
+}
+
+TEST_F(CacheRegionSourcesTest, ARegionThatClosesKeepsItsMemoryUntilTheCopyFromItHasLanded) {
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 2));
+  machine_->loop.Hold(machine_->devices[1]->source());
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 2));
+  machine_->loop.RunAll();
+  bool closed = false;
+  cache_->CloseRegion(first.region, [&closed] { closed = true; });
+  machine_->loop.RunAll();
+  cache_->Tick();
+  EXPECT_FALSE(closed);
+  machine_->loop.LetGo(machine_->devices[1]->source());
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 2));
+  cache_->Tick();
+  EXPECT_TRUE(closed);
+  // From now on it is no source.
+  const PendingTransfer again = BeginLoad(second.region, Sequence(1, 2));
+  Settle();
+  ExpectLoaded(again, second, Sequence(1, 2));
+  EXPECT_EQ(FromNeighbour(), 2u);
+}
+
+TEST_F(CacheRegionSourcesTest, ARegionInHostMemoryReadsNoGpu) {
+  auto host = std::unique_ptr<FakeDevice>();
+  change_environment_ = [this, &host](CacheEnvironment* environment, IndexSnapshot*) {
+    host = std::make_unique<FakeDevice>(&machine_->loop, 64 * kMiB, 1);
+    environment->lent_host_memory = host.get();
+  };
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 1);
+  Compute(first, Sequence(1, 2));
+  // Named with the number of a device that could.
+  const PoolId in_host = OpenRegion(kBob);
+  memory_ = host->lent().back();
+  const PendingTransfer load = BeginLoad(in_host, Sequence(1, 2));
+  Settle();
+  ASSERT_EQ(load->copied, 2u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 1), RegionBytes(1)));
+  EXPECT_EQ(FromNeighbour(), 0u);
+  cache_.reset();
+}
+
+TEST_F(CacheRegionSourcesTest, ABlockThatIsComputedElsewhereIsLookedForAtItsLastPlace) {
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 2));
+  // The first engine's blocks are another sequence's by now.
+  Overwrite(first, 0);
+  Overwrite(first, 1);
+  Compute(first, Sequence(2, 2));
+  const PendingTransfer old = BeginLoad(second.region, Sequence(1, 2));
+  Settle();
+  ExpectLoaded(old, second, Sequence(1, 2));
+  EXPECT_EQ(cache_->stats().neighbour_fallbacks, 0u);
+  const PendingTransfer now = BeginLoad(second.region, Sequence(2, 2));
+  Settle();
+  ExpectLoaded(now, second, Sequence(2, 2));
+  EXPECT_EQ(FromNeighbour(), 2u);
+}
+
+}  // namespace
+}  // namespace kvtier
