@@ -423,6 +423,8 @@ void Simulator::Quiesce() {
   while (!clients_.empty()) CloseClient();
   while (!quarantines_.empty()) ReleaseQuarantine();
   SettleUntilIdle();
+  // Blocks that a new daemon had not found yet have come back with their pins.
+  UnpinEverything();
   Judge();
   erasures_.CheckEnded();
   CheckNothingHeld();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/neighbour_loads.h"
 
+#include <memory>
 #include <span>
 
 #include "base/result.h"
@@ -27,7 +28,8 @@ NeighbourBlock::~NeighbourBlock() {
   CachePool* const pool = source_.pool;
   if (pool == nullptr) return;
   if (pool->is_region) {
-    --pool->readers;
+    // It may wait for this to be gone.
+    if (--pool->readers == 0) state_->SchedulePart();
     return;
   }
   if (!pool->blocks.Unreference(source_.block)) return;
@@ -164,17 +166,21 @@ void NeighbourLoads::OnCopied(std::list<Batch>::iterator landed, const Status& s
 }
 
 void NeighbourLoads::LookAgain(std::vector<Waiting> blocks) {
-  const PublishedBlocks& published = *blocks.front().source.pool()->published;
+  const std::shared_ptr<const PublishedBlocks> published = blocks.front().source.pool()->published;
+  if (!published) {
+    const std::vector<bool> none(blocks.size());
+    return EndAll(std::move(blocks), none);
+  }
   std::vector<PublishedBlocks::Asked> asked;
   for (const Waiting& waiting : blocks) {
     asked.push_back({waiting.source.block(), state_[waiting.entry].hash});
   }
   const uint64_t look = ++last_look_;
   looks_.emplace(look, Landed{std::move(blocks), state_.clock.NowMs() + kLookPatienceMs});
-  published.Look(std::move(asked),
-                 gate_.WhileOpen([this, look](const std::vector<uint64_t>& numbers) {
-                   OnLooked(look, numbers);
-                 }));
+  published->Look(std::move(asked),
+                  gate_.WhileOpen([this, look](const std::vector<uint64_t>& numbers) {
+                    OnLooked(look, numbers);
+                  }));
 }
 
 void NeighbourLoads::OnLooked(uint64_t look, const std::vector<uint64_t>& numbers) {

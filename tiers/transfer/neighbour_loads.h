@@ -102,6 +102,8 @@ class NeighbourLoads {
   void Start(std::deque<Waiting>* line, CopyPriority priority);
   [[nodiscard]] BlockEnd EndOf(const Waiting& waiting, MissReason reason) const;
   void OnCopied(std::list<Batch>::iterator landed, const Status& status);
+  // Tells of the blocks when the engine's table has been looked at, or now if it is no source any
+  // more.
   void LookAgain(std::vector<Waiting> blocks);
   void OnLooked(uint64_t look, const std::vector<uint64_t>& numbers);
   // Tells of the blocks, of which `held[i]` says whether the source held it to the end.

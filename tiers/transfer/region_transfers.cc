@@ -134,8 +134,8 @@ void RegionTransfers::CancelOne(Region* region, BlockIndex block) {
 }
 
 void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
-  const bool in_use = !region->second.uses.empty() || region->second.pool->readers > 0;
-  if (!region->second.closing || in_use) return;
+  if (!region->second.closing || !region->second.uses.empty()) return;
+  if (region->second.pool->readers > 0) return unread_.push_back(region->first);
   const auto closed = std::move(region->second.closed);
   const auto of_session = of_session_.find(region->second.session);
   if (of_session != of_session_.end()) std::erase(of_session->second, region->first);
@@ -353,15 +353,6 @@ void RegionTransfers::Tick() {
   state_.pressure.store_late = oldest != nullptr && asked_ms >= oldest->deadline_ms &&
                                (was_late || state_.pressure.host_awaits_disk);
   if (state_.pressure.store_late) state_.SchedulePump();
-  ForgetUnread();
-}
-
-void RegionTransfers::ForgetUnread() {
-  std::vector<PoolId> closing;
-  for (const auto& [id, region] : regions_) {
-    if (region.closing) closing.push_back(id);
-  }
-  for (const PoolId id : closing) ForgetIfClosed(regions_.find(id));
 }
 
 // In the order in which they began, which is that of their deadlines.
@@ -496,6 +487,9 @@ void RegionTransfers::GoOnWith(Region* region) {
 
 // As many regions as there are now, so that one that stays has its next turn after all others.
 void RegionTransfers::GoOn() {
+  for (const PoolId id : std::exchange(unread_, {})) {
+    if (const auto region = regions_.find(id); region != regions_.end()) ForgetIfClosed(region);
+  }
   size_t most = kBlocksPerEvent;
   for (size_t turns = going_on_.size(); turns > 0 && most > 0; --turns) {
     const auto region = regions_.find(going_on_.front());

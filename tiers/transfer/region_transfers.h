@@ -169,8 +169,6 @@ class RegionTransfers final : public BlockListener {
            MissReason reason = MissReason::kNone);
   void CancelAll(Region* region);
   void ForgetIfClosed(Regions::iterator region);
-  // The same for regions that others' loads had as their source when they were closed.
-  void ForgetUnread();
   // The same in an event of its own: the listeners after this one are told of the region's pool
   // yet.
   void ForgetLater(Region* region);
@@ -184,6 +182,7 @@ class RegionTransfers final : public BlockListener {
   Regions regions_;
   std::unordered_map<SessionId, std::vector<PoolId>> of_session_;  // those that close, too
   std::deque<PoolId> going_on_;  // regions, some of them closed by now
+  std::vector<PoolId> unread_;   // that have closed but for others' loads that read them
   std::deque<Queued> stores_;    // in the order in which they began
   std::optional<Queued> oldest_at_last_tick_;
   uint64_t in_flight_ = 0;

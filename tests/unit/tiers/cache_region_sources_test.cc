@@ -177,10 +177,17 @@ TEST_F(CacheRegionSourcesTest, AnEngineWhoseTableIsNeverAnsweredHoldsNobodyUp) {
   const PendingTransfer load = BeginLoad(second.region, Sequence(1, 2));
   Settle();
   EXPECT_FALSE(load.ended());
+  // Another copy is under way when it is given up.
+  const Engine third = OpenEngine(kBob, 1);
+  machine_->loop.Hold(machine_->devices[1]->source());
+  const PendingTransfer late = BeginLoad(third.region, Sequence(1, 2));
+  machine_->loop.RunAll();
   machine_->clock.Advance(1'000);
   cache_->Tick();
+  machine_->loop.LetGo(machine_->devices[1]->source());
   Settle();
   ExpectLoaded(load, second, Sequence(1, 2));
+  ExpectLoaded(late, third, Sequence(1, 2));
   // And is asked no more.
   const PendingTransfer again = BeginLoad(second.region, Sequence(1, 2));
   Settle();
@@ -199,12 +206,10 @@ TEST_F(CacheRegionSourcesTest, ARegionThatClosesKeepsItsMemoryUntilTheCopyFromIt
   bool closed = false;
   cache_->CloseRegion(first.region, [&closed] { closed = true; });
   machine_->loop.RunAll();
-  cache_->Tick();
   EXPECT_FALSE(closed);
   machine_->loop.LetGo(machine_->devices[1]->source());
   Settle();
   ExpectLoaded(load, second, Sequence(1, 2));
-  cache_->Tick();
   EXPECT_TRUE(closed);
   // From now on it is no source.
   const PendingTransfer again = BeginLoad(second.region, Sequence(1, 2));
