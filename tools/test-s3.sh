@@ -10,10 +10,20 @@ source tools/s3_servers.sh
 
 readonly build=${KVTIER_BUILD:-build/release}
 
+bench() {
+  "$build/bin/kvtier-cold-bench" "$build/lib/kvtier-cold-s3.so" "blocks?endpoint=$s3_scheme://127.0.0.1:$s3_port" "$@"
+}
+
 test_server() {
   echo "test-s3: $1"
   KVTIER_S3_ENDPOINT="blocks?endpoint=$s3_scheme://127.0.0.1:$s3_port" \
     "$build/bin/cold_s3_integration_test" --gtest_brief=1 --gtest_filter='RealS3Test.*'
+  # The second writes objects of the same names, and finds the first one's.
+  bench get 4096 4 0.1 >/dev/null
+  if bench get 8192 4 0.1 >/dev/null 2>&1; then
+    echo "test-s3: FAILED: an object that was there was replaced" >&2
+    exit 1
+  fi
 }
 
 start_moto
@@ -21,8 +31,7 @@ test_server "moto"
 make_certificate
 s3_scheme=https
 start_moto --ssl-cert "$s3_directory/certificate.pem" --ssl-key "$s3_directory/key.pem"
-if "$build/bin/kvtier-cold-bench" "$build/lib/kvtier-cold-s3.so" "blocks?endpoint=https://127.0.0.1:$s3_port" \
-  put 1000 1 1 >/dev/null 2>&1; then
+if bench put 1000 1 1 >/dev/null 2>&1; then
   echo "test-s3: FAILED: a server is trusted whose authority is unknown" >&2
   exit 1
 fi

@@ -331,6 +331,9 @@ std::optional<S3ServerReply> S3Server::Check(const S3ServerRequest& request) con
 S3ServerReply S3Server::AnswerWithObject(const S3ServerRequest& request, const std::string& name) {
   const std::lock_guard lock(mutex_);
   if (request.method == "PUT") {
+    if (HeaderOf(request, "if-none-match") == "*" && objects_.contains(name)) {
+      return S3ErrorReply(412, "PreconditionFailed");
+    }
     objects_[name] = request.body;
     return {};
   }

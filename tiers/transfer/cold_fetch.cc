@@ -60,6 +60,11 @@ MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint6
   }
   if (miss != MissReason::kNone) {
     state_.stats.cold.CountFailedRead(miss);
+    // Else the next host that computes the block would find its name taken.
+    if (IsDamage(miss) || miss == MissReason::kExpired) {
+      state_.env.cold->Delete({ColdName(state_.blocks.NamespaceOf(entry).identity, entry.hash)},
+                              state_.options.cold_read_deadline_ms, [](const Status&) {});
+    }
     return miss;
   }
   entry.created_s = std::min(entry.created_s, state_.clock.FromWallS(verdict.created_s));

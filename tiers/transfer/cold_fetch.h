@@ -24,7 +24,8 @@ class ColdFetch {
   void Begin(const SlotExpectation& expected, std::span<std::byte> slot,
              std::function<void(const ColdVerdict&)> done);
   // Takes the fetched block as the entry's, with the times of its header, unless it has expired by
-  // them. Returns why the block is a miss, or kNone, and counts.
+  // them. Returns why the block is a miss, or kNone, and counts. An object that is no block any
+  // more is deleted.
   [[nodiscard]] MissReason Accept(EntryIndex entry, const ColdVerdict& verdict, uint64_t bytes);
 
  private:

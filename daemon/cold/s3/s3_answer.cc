@@ -87,12 +87,18 @@ S3Verdict JudgeS3Reply(const S3Reply& reply, bool is_question, std::time_t now) 
                         .text = "the bucket keeps versions of deleted objects"}};
   }
   if (reply.http / 100 == 2) return {.outcome = {.text = reply.body, .bytes = reply.bytes}};
+  // Another host has written it.
+  if (reply.http == 412 && reply.to_if_absent) return {};
   // An object of no bytes has no first one.
   if (reply.http == 416) return {};
   if (reply.http == 404 && ElementOf(reply.body, "Code") != "NoSuchBucket") {
     return {.outcome = {.status = KVT_COLD_ABSENT, .text = {}}};
   }
   S3Verdict verdict = JudgeError(reply, is_question, now);
+  const bool is_refusal = reply.http == 400 || reply.http == 501;
+  if (reply.to_if_absent && is_refusal && verdict.next == S3Next::kEnd) {
+    verdict.next = S3Next::kPlainly;
+  }
   if (is_question && reply.body.empty() && reply.http / 100 != 5 && verdict.next == S3Next::kEnd) {
     verdict.next = S3Next::kAskWhy;
   }

@@ -22,6 +22,7 @@ struct S3Reply {
   std::string region;         // that the server names as the bucket's
   std::time_t server_s = -1;  // the time by the server's clock, if it says one
   bool keeps_versions = false;
+  bool to_if_absent = false;  // to a put that was to replace nothing
 };
 
 // How a call ended: kvt_cold_status, and the call's data or the reason of an error.
@@ -36,6 +37,7 @@ enum class S3Next : uint8_t {
   kLater,             // the store has too much to do: it is to be asked less, and later
   kOtherCredentials,  // worth another try if there are other ones by now
   kAskWhy,            // the answer had no room for a reason: a get's has
+  kPlainly,           // the server may not know a put's condition
 };
 
 struct S3Verdict {

@@ -117,11 +117,13 @@ void S3Lane::Start(S3Call call) {
   if (transfer->handle() == nullptr) return call.ended(Unavailable("out of memory"));
   ++call.tries;
   call.credentials = *credentials;
+  call.if_absent = call.if_absent && knows_conditions_;
   const S3Signed request{.method = S3Transfer::MethodOf(call),
                          .path = call.path,
                          .query = call.query,
                          .has_payload = call.verb == S3Verb::kPut};
-  const std::vector<std::string> headers = signer_.Sign(request, *credentials, std::time(nullptr));
+  std::vector<std::string> headers = signer_.Sign(request, *credentials, std::time(nullptr));
+  if (call.if_absent) headers.emplace_back("if-none-match: *");
   transfer->Begin(std::move(call), headers);
   void* const handle = transfer->handle();
   running_[handle] = std::move(transfer);
@@ -135,6 +137,8 @@ void S3Lane::EndOne(const CurlLoop::Ended& ended) {
   S3Call call = std::move(node.mapped()->call());
   idle_.push_back(std::move(node.mapped()));
   if (TryAgain(&call, verdict.next)) return;
+  // The same put succeeds without its condition.
+  if (call.was_refused && verdict.outcome.status == KVT_COLD_OK) knows_conditions_ = false;
   call.ended(std::move(verdict.outcome));
 }
 
@@ -154,6 +158,9 @@ bool S3Lane::TryAgain(S3Call* call, S3Next next) {
     again = again && held_until_ < call->deadline;
   } else if (next == S3Next::kOtherCredentials) {
     again = again && source_.Current() != call->credentials;
+  } else if (next == S3Next::kPlainly) {
+    call->was_refused = true;
+    call->if_absent = false;
   } else {
     again = again && !std::exchange(call->asks_why, true);
   }

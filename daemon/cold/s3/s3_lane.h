@@ -54,6 +54,7 @@ class S3Lane {
   CurlLoop loop_;
   // The thread alone uses these.
   S3Signer signer_;
+  bool knows_conditions_ = true;  // the server, as far as is known
   std::deque<S3Call> queue_;
   std::map<void*, std::unique_ptr<S3Transfer>> running_;  // by handle
   std::vector<std::unique_ptr<S3Transfer>> idle_;

@@ -101,6 +101,7 @@ void S3Store::Put(uint64_t number, const std::string& name, const void* data, si
                   int64_t /*ttl_s*/, int64_t timeout_ms) {
   S3Call call = CallFor(S3Verb::kPut, name, timeout_ms);
   call.payload = {static_cast<const std::byte*>(data), bytes};
+  call.if_absent = true;
   call.ended = TellerOf(number);
   writes_.Add(std::move(call));
 }

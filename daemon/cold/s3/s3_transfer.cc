@@ -167,6 +167,7 @@ S3Verdict S3Transfer::End(int code) {
   }
   reply_.keeps_versions =
       call_.verb == S3Verb::kDelete && HeaderOf("x-amz-delete-marker") == "true";
+  reply_.to_if_absent = call_.if_absent;
   // The one byte that was asked for to learn a reason is not data.
   if (is_question && status / 100 == 2) reply_.body.clear();
   return JudgeS3Reply(reply_, is_question, std::time(nullptr));

@@ -31,9 +31,13 @@ struct S3Call {
   bool is_barrier = false;
   // Called once, by the thread of the lane.
   std::function<void(S3Outcome)> ended;
-  // For the lane: tries so far, and whether it was told that a get is to bring the reason.
+  // A put leaves an object of its name as it is, which is a success.
+  bool if_absent = false;
+  // For the lane: tries so far, whether it was told that a get is to bring the reason, and whether
+  // the server refused the put's condition.
   int tries = 0;
   bool asks_why = false;
+  bool was_refused = false;
   S3Credentials credentials;  // of the last try
 };
 

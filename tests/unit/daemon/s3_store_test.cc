@@ -130,13 +130,14 @@ class S3StoreTest : public testing::Test {
 TEST_F(S3StoreTest, AnObjectComesBackByteForByte) {
   for (const size_t bytes : {1ul, 65'537ul, 3ul << 20}) {
     const std::string object = Counted(bytes);
-    EXPECT_EQ(Put(kName, object).get().status, KVT_COLD_OK);
-    EXPECT_EQ(server_.Find(kName), object) << "under its own name";
+    const std::string name = kName + std::to_string(bytes);
+    EXPECT_EQ(Put(name, object).get().status, KVT_COLD_OK);
+    EXPECT_TRUE(server_.Find(name) == object) << "under its own name";
     std::string into(bytes + 1, 'x');
-    const S3Outcome got = Get(kName, &into).get();
+    const S3Outcome got = Get(name, &into).get();
     EXPECT_EQ(got.status, KVT_COLD_OK) << got.text;
     EXPECT_EQ(got.bytes, bytes);
-    EXPECT_EQ(into, object + 'x');
+    EXPECT_TRUE(into == object + 'x');
   }
 }
 
@@ -165,6 +166,42 @@ TEST_F(S3StoreTest, AnAnswerThatEndsEarlyIsNoObject) {
   });
   std::string into(101, 'x');
   EXPECT_EQ(Get(kName, &into).get().status, KVT_COLD_UNAVAILABLE);
+}
+
+TEST_F(S3StoreTest, AnObjectThatAnotherHostHasWrittenIsLeftAsItIs) {
+  ASSERT_EQ(Put(kName, "first").get().status, KVT_COLD_OK);
+  EXPECT_EQ(Put(kName, "second").get().status, KVT_COLD_OK);
+  EXPECT_EQ(server_.Find(kName), "first");
+  EXPECT_EQ(Remove({kName}).get().status, KVT_COLD_OK);
+  EXPECT_EQ(Put(kName, "third").get().status, KVT_COLD_OK);
+  EXPECT_EQ(server_.Find(kName), "third");
+}
+
+TEST_F(S3StoreTest, AServerThatKnowsNoConditionsIsSentPlainPutsFromThenOn) {
+  for (const auto& [status, code] : {std::pair(501, "NotImplemented"), {400, "InvalidArgument"}}) {
+    store_.reset();
+    Open(server_.Endpoint());
+    server_.Play([status, code](const S3ServerRequest& request) {
+      const bool is_plain = !request.headers.contains("if-none-match");
+      return is_plain ? std::nullopt : std::optional(S3ErrorReply(status, code));
+    });
+    const size_t before = server_.requests();
+    for (const std::string& name : Numbered(5)) {
+      EXPECT_EQ(Put(name, code).get().status, KVT_COLD_OK);
+      EXPECT_EQ(server_.Find(name), code);
+    }
+    EXPECT_EQ(server_.requests() - before, 6u) << "it is asked once";
+  }
+}
+
+TEST_F(S3StoreTest, ARefusalThatIsNotOfTheConditionLeavesIt) {
+  server_.Play([](const S3ServerRequest&) { return S3ErrorReply(400, "EntityTooLarge"); });
+  EXPECT_EQ(Put(kName, "x").get().status, KVT_COLD_REFUSED);
+  EXPECT_EQ(server_.requests(), 2u);
+  server_.Play(nullptr);
+  ASSERT_EQ(Put(kName, "first").get().status, KVT_COLD_OK);
+  EXPECT_EQ(Put(kName, "second").get().status, KVT_COLD_OK);
+  EXPECT_EQ(server_.Find(kName), "first");
 }
 
 TEST_F(S3StoreTest, ConnectionsAreUsedAgain) {

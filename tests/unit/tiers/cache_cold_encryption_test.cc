@@ -114,12 +114,12 @@ TEST_F(CacheColdEncryptionTest, NoBitOfAnObjectCanBeChanged) {
   WriteByAnotherHost(hashes_);
   const std::string name = HiddenName(hashes_[0]);
   WriteByAnotherHost(hashes_);
-  const std::vector<std::byte> whole = store_.objects.at(name).bytes;
+  const FakeColdStore::Object whole = store_.objects.at(name);
   for (const size_t position : {size_t{8}, size_t{64}, size_t{200}, size_t{260}, size_t{290},
-                                kSlotHeaderBytes, whole.size() - 1}) {
+                                kSlotHeaderBytes, whole.bytes.size() - 1}) {
     StartAnotherHost();
-    store_.objects.at(name).bytes = whole;
-    store_.objects.at(name).bytes[position] ^= std::byte{1};
+    store_.objects[name] = whole;
+    store_.objects[name].bytes[position] ^= std::byte{1};
     ExpectFirstBlockMissed(MissReason::kChecksumMismatch);
   }
 }

@@ -295,6 +295,15 @@ TEST_F(CacheColdTest, ServesNoByteOfADamagedObject) {
   EXPECT_EQ(FailedReads(MissReason::kChecksumMismatch), 1u);
 }
 
+// A store that replaces no object would else keep it until its end.
+TEST_F(CacheColdTest, DeletesWhatIsNoBlockAnyMore) {
+  WriteByAnotherHost(hashes_);
+  store_.objects[Name(hashes_[3])].bytes.back() ^= std::byte{1};
+  EXPECT_EQ(LastProgress(Acquire(kAlice, hashes_).load).ready, 3u);
+  EXPECT_FALSE(store_.objects.contains(Name(hashes_[3])));
+  EXPECT_THAT(store_.objects, SizeIs(3)) << "and no other";
+}
+
 TEST_F(CacheColdTest, ServesNoByteOfATruncatedObject) {
   WriteByAnotherHost(hashes_);
   for (auto& [name, object] : store_.objects) object.bytes.resize(kSlotHeaderBytes + 1);
@@ -319,6 +328,7 @@ TEST_F(CacheColdTest, ServesNothingThatHasExpiredByItsOwnHeader) {
   EXPECT_EQ(LastProgress(reply.load).ready, 0u);
   EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kExpired);
   GiveBack(reply);
+  EXPECT_FALSE(store_.objects.contains(Name(hashes_[0])));
 }
 
 TEST_F(CacheColdTest, TakesAnObjectThatWentMeanwhileForAMiss) {
