@@ -22,7 +22,8 @@ trap 'kill -KILL $server; rm -rf "$directory"' EXIT
 until redis-cli -s "$redis" ping >/dev/null 2>&1; do read -rt 0.1 <> <(:) || true; done
 
 bench() {
-  "$build/bin/kvtier-cold-bench" "$build/lib/kvtier-cold-resp.so" "$redis" "$1" "$2" "$depth" "$seconds"
+  "$build/bin/kvtier-cold-bench" "$build/lib/kvtier-cold-resp.so" "$redis" "$1" "$2" "$depth" "$seconds" |
+    cut -d" " -f1
 }
 
 ceiling() {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cold store's rates through the daemon's own code for it: `tools/bench/cold.sh` compares them
-// with the store's own benchmark.
+// A cold store's rates through the daemon's own code for it:
+// `tools/bench/cold.sh` compares them with the store's own benchmark.
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,12 +27,25 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+// The processors' time that this process has used.
+double CpuSeconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
 constexpr int64_t kTimeoutMs = 60'000;
 constexpr int64_t kTtlS = 3600;
-// Objects that are read, many times, and how many a question asks for.
+// Objects that are read, many times, and how many a question asks for beside
+// reads, or alone.
 constexpr size_t kObjects = 128;
 constexpr size_t kAsked = 64;
-// The bytes written before names are used again, so that a store in memory does not fill up.
+constexpr size_t kLookedUp = 100;
+// The bytes written before names are used again, so that a store in memory does
+// not fill up.
 constexpr size_t kWrittenBytes = size_t{1} << 30;
 
 struct Measure {
@@ -41,8 +56,10 @@ struct Measure {
   double seconds = 0;
 };
 
-std::string NameOf(uint64_t number) {
-  return fmt::format("kvtier/1/bench/model-1/{:064x}", number);
+// Objects that are written are this run's own: a store may leave one that it
+// has as it is.
+std::string NameOf(uint64_t number, int run = 0) {
+  return fmt::format("kvtier/1/bench/model-1/{:02x}{:014x}{:048x}", number % 64, run, number);
 }
 
 // Keeps `depth` calls under way until the time is over, and waits for all.
@@ -60,18 +77,46 @@ class Run {
     limit_ = count;
     Play([this] { Put(); });
   }
-  // MB/s, as the stores' benchmarks count (1 MB = 1 MiB); nothing if a call failed.
+  // MB/s, as the stores' benchmarks count (1 MB = 1 MiB); nothing if a call
+  // failed.
   [[nodiscard]] double Rate() {
     const auto begin = SteadyClock::now();
+    const double cpu_begin = CpuSeconds();
     end_ = begin + std::chrono::duration_cast<SteadyClock::duration>(
                        std::chrono::duration<double>(measure_.seconds));
     limit_ = UINT64_MAX;
     begun_ = ended_ = 0;
     Play([this] { measure_.reads ? Get() : Put(); });
     const std::chrono::duration<double> elapsed = SteadyClock::now() - begin;
-    return static_cast<double>(ended_ * measure_.bytes) / static_cast<double>(kMiB) /
-           elapsed.count();
+    const double moved = static_cast<double>(ended_ * measure_.bytes) / static_cast<double>(kMiB);
+    cpu_rate_ = moved / (CpuSeconds() - cpu_begin);
+    return moved / elapsed.count();
   }
+  // The median time of a prefix's question, in ms.
+  [[nodiscard]] double LookupMs() {
+    std::vector<std::string> names;
+    for (size_t i = 0; i < kLookedUp; ++i) names.push_back(NameOf(i));
+    std::vector<double> times_ms;
+    const auto begin = SteadyClock::now();
+    const std::chrono::duration<double> most(measure_.seconds);
+    while (SteadyClock::now() - begin < most) {
+      const auto asked = SteadyClock::now();
+      bool is_answered = false;
+      store_.Exists(names, ColdAsk::kPrefix, kTimeoutMs,
+                    [&](const Result<std::vector<bool>>& answer) {
+                      is_answered = true;
+                      if (!answer || std::ranges::find(*answer, false) != answer->end()) ++failed_;
+                    });
+      loop_.RunUntil([&] { return is_answered; });
+      const std::chrono::duration<double, std::milli> took = SteadyClock::now() - asked;
+      times_ms.push_back(took.count());
+    }
+    std::ranges::nth_element(times_ms, times_ms.begin() + static_cast<long>(times_ms.size() / 2));
+    return times_ms[times_ms.size() / 2];
+  }
+  // As the last rate, but for each second of a processor's time that this
+  // process used: of use where others use the machine, too.
+  [[nodiscard]] double cpu_rate() const { return cpu_rate_; }
   [[nodiscard]] uint64_t failed() const { return failed_; }
 
  private:
@@ -93,10 +138,12 @@ class Run {
   }
   void Put() {
     const size_t objects = std::max(kObjects, kWrittenBytes / measure_.bytes);
-    store_.Put(NameOf(next_written_++ % objects), object_, kTtlS, kTimeoutMs,
+    const int run = measure_.reads ? 0 : ::getpid();
+    store_.Put(NameOf(next_written_++ % objects, run), object_, kTtlS, kTimeoutMs,
                [this](const Status& status) { OnEnded(status.has_value()); });
   }
-  // With questions it reads as the cache does, which asks for many objects with one.
+  // With questions it reads as the cache does, which asks for many objects with
+  // one.
   void Get() {
     if (!measure_.asks) ++found_;
     if (found_ < kAsked && measure_.asks) Ask();
@@ -128,8 +175,10 @@ class Run {
   const ColdBytes object_;
   std::function<void()> call_;
   SteadyClock::time_point end_;
+  double cpu_rate_ = 0;
   uint64_t limit_ = 0, begun_ = 0, ended_ = 0, failed_ = 0;
-  // Objects that were found and not yet read, and reads that wait for more of them.
+  // Objects that were found and not yet read, and reads that wait for more of
+  // them.
   size_t found_ = 0, parked_ = 0;
   uint64_t next_read_ = 0, next_asked_ = 0, next_written_ = 0;
   bool asking_ = false;
@@ -137,7 +186,7 @@ class Run {
 
 int Main(std::span<char*> arguments) {
   if (arguments.size() != 7) {
-    fmt::print(stderr, "usage: {} LIBRARY ENDPOINT put|get|ask BYTES DEPTH SECONDS\n",
+    fmt::print(stderr, "usage: {} LIBRARY ENDPOINT put|get|ask|lookup BYTES DEPTH SECONDS\n",
                arguments[0]);
     return 2;
   }
@@ -156,12 +205,12 @@ int Main(std::span<char*> arguments) {
   }
   Run run(store->get(), &loop, measure);
   run.Fill(kObjects);
-  const double rate = run.Rate();
+  const double result = verb == "lookup" ? run.LookupMs() : run.Rate();
   if (run.failed() > 0) {
     fmt::print(stderr, "{} calls failed\n", run.failed());
     return 1;
   }
-  fmt::print("{:.1f}\n", rate);
+  fmt::print("{:.1f} {:.1f}\n", result, run.cpu_rate());
   return 0;
 }
 

@@ -27,7 +27,7 @@ bool IsTemporary(std::string_view name) { return name.starts_with(kTemporaryPref
 // the future, of a clock that was wrong, counts for as long as one in the past.
 bool FileSweep::Begin(int64_t now_s) {
   path_.Forget();
-  const int directory = path_.Enter({"kvtier"}, false);
+  const int directory = path_.Enter("kvtier", false);
   if (directory < 0) return false;
   struct stat found {};
   const int told = files_.Stat(directory, kStamp, &found);
@@ -61,7 +61,7 @@ void FileSweep::Run(int64_t now_s) {
 
 bool FileSweep::Pass() {
   path_.Forget();
-  const int directory = path_.Enter(FilePlace::OfPrefix(kColdNamePrefix)->directories, false);
+  const int directory = path_.Enter(FilePlace::OfPrefix(kColdNamePrefix)->directory, false);
   if (directory < 0) return false;
   const bool removes_excess = excess_bytes_ > 0;
   FileTree tree(&files_, false, [&](int parent, const char* name, const struct stat& found) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,17 +24,30 @@ class FileSystem {
   [[nodiscard]] virtual int OpenRoot(const char* path) {
     return Answer(::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
   }
-  // Waits for no other end of a FIFO.
-  [[nodiscard]] virtual int Open(int directory, const char* name, int flags) {
-    constexpr int kAlways = O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-    return Answer(::openat(directory, name, flags | kAlways, 0660));
+  // `path` may go through directories, of which none is a symbolic link. Waits for no other end of
+  // a FIFO.
+  [[nodiscard]] virtual int Open(int directory, const char* path, int flags) {
+    flags |= O_NOFOLLOW | O_CLOEXEC;
+    if ((flags & O_PATH) == 0) flags |= O_NONBLOCK | O_NOCTTY;
+    open_how how{};
+    how.flags = static_cast<unsigned>(flags);
+    how.mode = (flags & O_CREAT) != 0 ? 0660 : 0;
+    how.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH;
+    return Answer(static_cast<int>(::syscall(SYS_openat2, directory, path, &how, sizeof(how))));
   }
   [[nodiscard]] virtual int MakeDirectory(int directory, const char* name) {
     return Answer(::mkdirat(directory, name, 0770));
   }
-  // An empty name: of the descriptor itself.
+  // Kind, size and time of modification alone, since some file systems ask their servers for the
+  // time of access anew. An empty name: of the descriptor itself.
   [[nodiscard]] virtual int Stat(int directory, const char* name, struct stat* found) {
-    return Answer(::fstatat(directory, name, found, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH));
+    constexpr unsigned kMask = STATX_TYPE | STATX_SIZE | STATX_MTIME;
+    struct statx told {};
+    const int answer = ::statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, kMask, &told);
+    found->st_mode = told.stx_mode;
+    found->st_size = static_cast<off_t>(told.stx_size);
+    found->st_mtime = told.stx_mtime.tv_sec;
+    return Answer(answer);
   }
   [[nodiscard]] virtual ssize_t Read(int file, std::span<std::byte> into, off_t offset) {
     return Answer(::pread(file, into.data(), into.size(), offset));

@@ -18,12 +18,13 @@ bool IsPlain(char c) {
 }
 
 // A tenant may have the name "..".
-bool AddPart(std::string_view part, std::vector<std::string>* parts) {
+bool AddPart(std::string_view part, std::string* path) {
   if (part.empty() || part.size() > kMostPartBytes || !std::ranges::all_of(part, IsPlain)) {
     return false;
   }
-  parts->emplace_back(part);
-  if (part.front() == '.') parts->back().replace(0, 1, "%2E");
+  if (!path->empty()) *path += '/';
+  if (part.front() == '.') *path += "%2E";
+  *path += part.front() == '.' ? part.substr(1) : part;
   return true;
 }
 
@@ -34,7 +35,7 @@ std::optional<FilePlace> FilePlace::OfPrefix(std::string_view prefix) {
   if (prefix.empty()) return std::nullopt;
   for (size_t end = prefix.find('/'); !prefix.empty(); end = prefix.find('/')) {
     if (end == std::string_view::npos) return std::nullopt;
-    if (!AddPart(prefix.substr(0, end), &place.directories)) return std::nullopt;
+    if (!AddPart(prefix.substr(0, end), &place.directory)) return std::nullopt;
     prefix.remove_prefix(end + 1);
   }
   return place;
@@ -44,35 +45,46 @@ std::optional<FilePlace> FilePlace::Of(std::string_view name) {
   const size_t slash = name.rfind('/');
   if (slash == std::string_view::npos) return std::nullopt;
   std::optional<FilePlace> place = OfPrefix(name.substr(0, slash + 1));
-  std::vector<std::string> last;
-  if (!place || !AddPart(name.substr(slash + 1), &last)) return std::nullopt;
-  place->file = last.front();
-  place->directories.push_back(place->file.substr(0, kBucketBytes));
+  if (!place || !AddPart(name.substr(slash + 1), &place->file)) return std::nullopt;
+  place->directory += '/' + place->file.substr(0, kBucketBytes);
   return place;
 }
 
-int FilePath::Enter(const std::vector<std::string>& directories, bool create) {
-  if (parts_.empty()) {
-    const int root = files_.OpenRoot(root_.c_str());
-    if (root < 0) return root == -ENOENT ? kNoRoot : root;
-    parts_.push_back({.name = {}, .directory = UniqueFd(root)});
+int FilePath::Open(const std::string& path, int flags) {
+  if (!top_.valid()) {
+    const int top = files_.OpenRoot(root_.c_str());
+    if (top < 0) return top == -ENOENT ? kNoRoot : top;
+    top_ = UniqueFd(top);
   }
-  for (size_t i = 0; i < directories.size(); ++i) {
-    const std::string& name = directories[i];
-    if (i + 1 < parts_.size() && parts_[i + 1].name == name) continue;
-    parts_.resize(i + 1);
-    const int parent = parts_.back().directory.get();
-    constexpr int kFlags = O_PATH | O_DIRECTORY;
-    int opened = files_.Open(parent, name.c_str(), kFlags);
-    if (opened == -ENOENT && create) {
-      const int made = files_.MakeDirectory(parent, name.c_str());
-      if (made < 0 && made != -EEXIST) return made;
-      opened = files_.Open(parent, name.c_str(), kFlags);
-    }
+  return files_.Open(top_.get(), path.c_str(), flags);
+}
+
+int FilePath::Enter(const std::string& directory, bool create) {
+  constexpr int kFlags = O_PATH | O_DIRECTORY;
+  int opened = Open(directory, kFlags);
+  if (opened == -ENOENT && create) {
+    const int made = MakeAll(directory);
+    if (made < 0) return made;
+    opened = Open(directory, kFlags);
+  }
+  directory_ = UniqueFd(opened);
+  return opened;
+}
+
+// Each from its parent's descriptor, so that none is made behind a link.
+int FilePath::MakeAll(std::string_view directory) {
+  UniqueFd parent;
+  while (!directory.empty()) {
+    const std::string part(directory.substr(0, directory.find('/')));
+    directory.remove_prefix(std::min(part.size() + 1, directory.size()));
+    const int at = parent.valid() ? parent.get() : top_.get();
+    const int made = files_.MakeDirectory(at, part.c_str());
+    if (made < 0 && made != -EEXIST) return made;
+    const int opened = files_.Open(at, part.c_str(), O_PATH | O_DIRECTORY);
     if (opened < 0) return opened;
-    parts_.push_back({.name = name, .directory = UniqueFd(opened)});
+    parent = UniqueFd(opened);
   }
-  return parts_[directories.size()].directory.get();
+  return 0;
 }
 
 int FileTree::WalkBelow(int parent, const char* name, int depth) {

@@ -20,35 +20,40 @@ inline constexpr int kNoRoot = -ENODEV;
 
 // An object's file: "A/B/HASH" lies in A/B/HA, so that no directory has more than some thousands.
 struct FilePlace {
-  std::vector<std::string> directories;
+  std::string directory;
   std::string file;
 
   // Nothing for a name that cannot be one: an empty part, a long one, or a byte that is none of
   // letters, digits and "-_.%". A part's first dot becomes "%2E".
   [[nodiscard]] static std::optional<FilePlace> Of(std::string_view name);
-  // "A/B/": the directories alone.
+  // "A/B/": the directory alone.
   [[nodiscard]] static std::optional<FilePlace> OfPrefix(std::string_view prefix);
+  [[nodiscard]] std::string path() const { return directory + '/' + file; }
 };
 
-// The way to directories, whose parts that two in a row have in common are opened once. For one
-// call, on its thread; the directories end with it.
+// The way from the store's own directory to others. For one call, on its thread; the descriptors
+// end with it.
 class FilePath {
  public:
   FilePath(FileSystem* files, const std::string* root) : files_(*files), root_(*root) {}
 
+  // A descriptor as FileSystem::Open opens it, which is the caller's, or a negative errno.
+  [[nodiscard]] int Open(const std::string& path, int flags);
   // A descriptor of the directory, which is borrowed until the next call, or a negative errno. With
   // `create` those that are not there are made, but for the store's own.
-  [[nodiscard]] int Enter(const std::vector<std::string>& directories, bool create);
-  void Forget() { parts_.clear(); }
+  [[nodiscard]] int Enter(const std::string& directory, bool create);
+  void Forget() {
+    top_.Reset();
+    directory_.Reset();
+  }
 
  private:
-  struct Part {
-    std::string name;
-    UniqueFd directory;
-  };
+  [[nodiscard]] int MakeAll(std::string_view directory);
+
   FileSystem& files_;
   const std::string& root_;
-  std::vector<Part> parts_;  // the first is the root
+  UniqueFd top_;
+  UniqueFd directory_;
 };
 
 // Walks all that lies below a directory. Files that come or go meanwhile may be met or not.

@@ -5,8 +5,10 @@
 #include <condition_variable>
 #include <ctime>
 #include <mutex>
+#include <optional>
 #include <utility>
 
+#include "daemon/cold/files/file_question.h"
 #include "daemon/cold/files/file_sweep.h"
 
 namespace kvtier {
@@ -18,6 +20,28 @@ constexpr std::chrono::milliseconds kStopPatience{500};
 constexpr std::chrono::seconds kBetweenLooks{60};
 // About 5,000 files a second.
 constexpr std::chrono::milliseconds kPause{50};
+
+struct Asked {
+  std::shared_ptr<FileQuestion> question;
+  steady_clock::time_point deadline;
+  std::function<void(const FileOutcome&)> tell;
+};
+
+// A thread that asks, and lets others help. It may outlive the store, which then has no others.
+void AddAsker(const std::shared_ptr<CallThreads>& threads, const Asked& asked) {
+  const auto work = [weak = std::weak_ptr(threads), asked] {
+    asked.question->Ask([&](size_t helpers) {
+      const std::shared_ptr<CallThreads> group = weak.lock();
+      for (; group && helpers > 0; --helpers) AddAsker(group, asked);
+    });
+    return FileOutcome();
+  };
+  const auto ended = [asked](const FileOutcome& outcome) {
+    asked.question->EndIfFailed(outcome);
+    if (const std::optional<FileOutcome> end = asked.question->TakeEnd()) asked.tell(*end);
+  };
+  threads->Add({.deadline = asked.deadline, .work = work, .ended = ended});
+}
 
 }  // namespace
 
@@ -45,9 +69,9 @@ FilesStore::FilesStore(std::string root, uint64_t max_bytes, std::shared_ptr<Fil
       context_(context),
       objects_(std::make_shared<ObjectFiles>(root, files)),
       ending_(std::make_shared<Ending>()),
-      questions_(4, 16),
-      reads_(8, 32),
-      writes_(8, 32),
+      questions_(std::make_shared<CallThreads>(32, 64)),
+      reads_(16, 48),
+      writes_(16, 48),
       sweeps_(1, 1) {
   StartSweeps(max_bytes, std::move(files), std::move(root));
 }
@@ -67,23 +91,30 @@ void FilesStore::StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> fil
                .ended = [](const FileOutcome&) {}});
 }
 
-void FilesStore::Start(CallThreads* threads, uint64_t number, int64_t timeout_ms,
-                       std::function<FileOutcome()> work) {
-  const auto ended = [done = done_, context = context_, number](const FileOutcome& outcome) {
+FilesStore::Teller FilesStore::TellerOf(uint64_t number) const {
+  return [done = done_, context = context_, number](const FileOutcome& outcome) {
     const bool has_text = !outcome.text.empty();
     done(context, number, outcome.status, has_text ? outcome.text.data() : nullptr,
          has_text ? outcome.text.size() : outcome.bytes);
   };
-  threads->Add({.deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms),
-                .work = std::move(work),
-                .ended = ended});
 }
 
+void FilesStore::Start(CallThreads* threads, uint64_t number, int64_t timeout_ms,
+                       std::function<FileOutcome()> work) {
+  threads->Add({.deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms),
+                .work = std::move(work),
+                .ended = TellerOf(number)});
+}
+
+// A prefix is told before the caller's time is over, so that its part that is known is of use.
 void FilesStore::Exists(uint64_t number, std::vector<std::string> names, bool each,
                         int64_t timeout_ms) {
-  Start(&questions_, number, timeout_ms, [objects = objects_, names = std::move(names), each] {
-    return objects->Exists(names, each);
-  });
+  const auto now = steady_clock::now();
+  const std::chrono::milliseconds timeout(timeout_ms);
+  AddAsker(questions_, {.question = std::make_shared<FileQuestion>(objects_, std::move(names), each,
+                                                                   now + timeout * 3 / 4),
+                        .deadline = now + timeout,
+                        .tell = TellerOf(number)});
 }
 
 void FilesStore::Get(uint64_t number, std::string name, void* into, uint64_t bytes,
@@ -123,7 +154,7 @@ bool FilesStore::Stop() {
   ending_->Come();
   const auto deadline = steady_clock::now() + kStopPatience;
   bool all_ended = true;
-  for (CallThreads* const threads : {&questions_, &reads_, &writes_, &sweeps_}) {
+  for (CallThreads* const threads : {questions_.get(), &reads_, &writes_, &sweeps_}) {
     all_ended = threads->Stop(deadline) && all_ended;
   }
   return all_ended;

@@ -34,7 +34,9 @@ class FilesStore {
   [[nodiscard]] bool Stop();
 
  private:
+  using Teller = std::function<void(const FileOutcome&)>;
   struct Ending;
+  [[nodiscard]] Teller TellerOf(uint64_t number) const;
   void Start(CallThreads* threads, uint64_t number, int64_t timeout_ms,
              std::function<FileOutcome()> work);
   void StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> files, std::string root);
@@ -43,7 +45,7 @@ class FilesStore {
   void* const context_;
   const std::shared_ptr<ObjectFiles> objects_;
   const std::shared_ptr<Ending> ending_;
-  CallThreads questions_;
+  const std::shared_ptr<CallThreads> questions_;  // threads of a question add others
   CallThreads reads_;
   CallThreads writes_;
   CallThreads sweeps_;

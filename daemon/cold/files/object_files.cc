@@ -89,36 +89,26 @@ FileOutcome FileOutcome::Of(int answer) {
 ObjectFiles::ObjectFiles(std::string root, std::shared_ptr<FileSystem> files)
     : root_(std::move(root)), files_(std::move(files)), writer_(MakeWriter()) {}
 
-int ObjectFiles::Find(const FilePlace& place, FilePath* path) {
-  const int directory = path->Enter(place.directories, false);
-  if (directory < 0) return directory;
+// The attributes come with the name, so that a server is asked once.
+int ObjectFiles::FindIn(const FilePlace& place, FilePath* path) {
+  const UniqueFd file(path->Open(place.path(), O_PATH));
+  if (!file.valid()) return file.get();
   struct stat found {};
-  const int told = files_->Stat(directory, place.file.c_str(), &found);
+  const int told = files_->Stat(file.get(), "", &found);
   return told < 0 ? told : CheckObject(found);
 }
 
 // Foreign files are absent here, and tell their kind when they are read or written.
-FileOutcome ObjectFiles::Exists(const std::vector<std::string>& names, bool each) {
-  FilePath path(files_.get(), &root_);
-  FileOutcome outcome;
-  outcome.text.assign(names.size(), '\0');
-  for (size_t i = 0; i < names.size(); ++i) {
-    const std::optional<FilePlace> place = FilePlace::Of(names[i]);
-    int found = -ENOENT;
-    if (place) found = AgainIfStale(&path, [&] { return Find(*place, &path); });
-    const bool is_absent = found == -ENOENT || IsForeign(found);
-    if (found < 0 && !is_absent) return FileOutcome::Of(found);
-    if (is_absent && !each) return outcome;
-    outcome.text[i] = is_absent ? '\0' : '\1';
-  }
-  return outcome;
+FileOutcome ObjectFiles::Find(const std::string& name, FilePath* path) {
+  const std::optional<FilePlace> place = FilePlace::Of(name);
+  if (!place) return FileOutcome::Of(-ENOENT);
+  const int found = AgainIfStale(path, [&] { return FindIn(*place, path); });
+  return FileOutcome::Of(IsForeign(found) ? -ENOENT : found);
 }
 
 int ObjectFiles::Read(const FilePlace& place, FilePath* path, std::span<std::byte> into,
                       uint64_t* bytes) {
-  const int directory = path->Enter(place.directories, false);
-  if (directory < 0) return directory;
-  const int opened = files_->Open(directory, place.file.c_str(), O_RDONLY);
+  const int opened = path->Open(place.path(), O_RDONLY);
   if (opened < 0) return opened;
   const UniqueFd file(opened);
   struct stat found {};
@@ -137,7 +127,7 @@ int ObjectFiles::Read(const FilePlace& place, FilePath* path, std::span<std::byt
 FileOutcome ObjectFiles::Get(const std::string& name, std::span<std::byte> into) {
   const std::optional<FilePlace> place = FilePlace::Of(name);
   if (!place) return FileOutcome::Of(-EINVAL);
-  FilePath path(files_.get(), &root_);
+  FilePath path = MakePath();
   uint64_t bytes = 0;
   FileOutcome outcome =
       FileOutcome::Of(AgainIfStale(&path, [&] { return Read(*place, &path, into, &bytes); }));
@@ -165,7 +155,7 @@ int ObjectFiles::WriteTemporary(int directory, const char* name, std::span<const
 // Not synced: a file that a power failure leaves short or empty is a miss.
 int ObjectFiles::Write(const FilePlace& place, FilePath* path, std::span<const std::byte> bytes,
                        int64_t ttl_s) {
-  const int directory = path->Enter(place.directories, true);
+  const int directory = path->Enter(place.directory, true);
   if (directory < 0) return directory;
   const std::string temporary =
       std::string(kTemporaryPrefix) + writer_ + std::to_string(next_temporary_++);
@@ -180,7 +170,7 @@ FileOutcome ObjectFiles::Put(const std::string& name, std::span<const std::byte>
                              int64_t ttl_s) {
   const std::optional<FilePlace> place = FilePlace::Of(name);
   if (!place) return FileOutcome::Of(-EINVAL);
-  FilePath path(files_.get(), &root_);
+  FilePath path = MakePath();
   int written = AgainIfStale(&path, [&] { return Write(*place, &path, bytes, ttl_s); });
   if (written == -ENOENT) {
     path.Forget();
@@ -190,12 +180,12 @@ FileOutcome ObjectFiles::Put(const std::string& name, std::span<const std::byte>
 }
 
 int ObjectFiles::RemoveOne(const FilePlace& place, FilePath* path) {
-  const int directory = path->Enter(place.directories, false);
+  const int directory = path->Enter(place.directory, false);
   return directory < 0 ? directory : files_->Unlink(directory, place.file.c_str(), 0);
 }
 
 FileOutcome ObjectFiles::Remove(const std::vector<std::string>& names) {
-  FilePath path(files_.get(), &root_);
+  FilePath path = MakePath();
   for (const std::string& name : names) {
     const std::optional<FilePlace> place = FilePlace::Of(name);
     if (!place) continue;
@@ -205,19 +195,20 @@ FileOutcome ObjectFiles::Remove(const std::vector<std::string>& names) {
   return {};
 }
 
-void ObjectFiles::RemoveIfEmpty(FilePlace place, FilePath* path) {
-  const std::string name = place.directories.back();
-  place.directories.pop_back();
-  const int parent = path->Enter(place.directories, false);
+void ObjectFiles::RemoveIfEmpty(const FilePlace& place, FilePath* path) {
+  const size_t slash = place.directory.rfind('/');
+  if (slash == std::string::npos) return;
+  const std::string name = place.directory.substr(slash + 1);
+  const int parent = path->Enter(place.directory.substr(0, slash), false);
   if (parent >= 0) (void)files_->Unlink(parent, name.c_str(), AT_REMOVEDIR);
 }
 
 // A walk beside deletions may miss files on some servers, so the last one is to find none. The
 // cursor is one more than the walks that have ended.
 FileOutcome ObjectFiles::RemoveSome(const std::string& prefix, uint64_t cursor) {
-  std::optional<FilePlace> place = FilePlace::OfPrefix(prefix);
+  const std::optional<FilePlace> place = FilePlace::OfPrefix(prefix);
   if (!place) return FileOutcome::Of(-EINVAL);
-  FilePath path(files_.get(), &root_);
+  FilePath path = MakePath();
   size_t removed = 0;
   int failed = 0;
   FileTree tree(files_.get(), true, [&](int directory, const char* name, const struct stat&) {
@@ -226,7 +217,7 @@ FileOutcome ObjectFiles::RemoveSome(const std::string& prefix, uint64_t cursor) 
     return failed == 0 && ++removed < kRemovedAtOnce;
   });
   int walked = AgainIfStale(&path, [&] {
-    const int directory = path.Enter(place->directories, false);
+    const int directory = path.Enter(place->directory, false);
     return directory < 0 ? directory : tree.Walk(directory);
   });
   if (failed < 0) walked = failed;
@@ -236,7 +227,7 @@ FileOutcome ObjectFiles::RemoveSome(const std::string& prefix, uint64_t cursor) 
   const uint64_t walks = (cursor == 0 ? 0 : cursor - 1) + static_cast<uint64_t>(walked);
   const bool ended = walked == 1 && (removed == 0 || walks >= kMostWalks);
   const uint64_t next = ended ? 0 : walks + 1;
-  if (ended) RemoveIfEmpty(*std::move(place), &path);
+  if (ended) RemoveIfEmpty(*place, &path);
   outcome.text.assign(reinterpret_cast<const char*>(&next), sizeof(next));
   return outcome;
 }

@@ -36,7 +36,9 @@ class ObjectFiles {
   // all hosts.
   ObjectFiles(std::string root, std::shared_ptr<FileSystem> files);
 
-  [[nodiscard]] FileOutcome Exists(const std::vector<std::string>& names, bool each);
+  [[nodiscard]] FilePath MakePath() const { return {files_.get(), &root_}; }
+  // Ends with KVT_COLD_OK or KVT_COLD_ABSENT. `path` serves many of a thread's calls.
+  [[nodiscard]] FileOutcome Find(const std::string& name, FilePath* path);
   [[nodiscard]] FileOutcome Get(const std::string& name, std::span<std::byte> into);
   [[nodiscard]] FileOutcome Put(const std::string& name, std::span<const std::byte> bytes,
                                 int64_t ttl_s);
@@ -44,7 +46,7 @@ class ObjectFiles {
   [[nodiscard]] FileOutcome RemoveSome(const std::string& prefix, uint64_t cursor);
 
  private:
-  [[nodiscard]] int Find(const FilePlace& place, FilePath* path);
+  [[nodiscard]] int FindIn(const FilePlace& place, FilePath* path);
   [[nodiscard]] int Read(const FilePlace& place, FilePath* path, std::span<std::byte> into,
                          uint64_t* bytes);
   [[nodiscard]] int Write(const FilePlace& place, FilePath* path, std::span<const std::byte> bytes,
@@ -52,7 +54,7 @@ class ObjectFiles {
   [[nodiscard]] int WriteTemporary(int directory, const char* name,
                                    std::span<const std::byte> bytes, int64_t ttl_s);
   [[nodiscard]] int RemoveOne(const FilePlace& place, FilePath* path);
-  void RemoveIfEmpty(FilePlace place, FilePath* path);
+  void RemoveIfEmpty(const FilePlace& place, FilePath* path);
 
   const std::string root_;
   const std::shared_ptr<FileSystem> files_;

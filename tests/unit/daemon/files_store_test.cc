@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -33,6 +34,39 @@ constexpr int64_t kTimeoutMs = 60'000;
 constexpr int64_t kDayS = 86'400;
 const std::string kName = "kvtier/1/alice/model-4096/abcdef";
 const std::string kFile = "kvtier/1/alice/model-4096/ab/abcdef";
+
+// Answers a question for a file after a while; or the first one, and others when so many are asked
+// together.
+class SlowFiles final : public FileSystem {
+ public:
+  int Open(int directory, const char* path, int flags) override {
+    if (flags == O_PATH) Wait();
+    return FileSystem::Open(directory, path, flags);
+  }
+
+  size_t together = 1;
+  std::atomic<size_t> asked = 0;
+  std::atomic<bool> were_together = false;
+
+ private:
+  void Wait() {
+    constexpr std::chrono::milliseconds kSlow{2};
+    std::unique_lock lock(mutex_);
+    const bool is_first = ++asked == 1;
+    if (++waiting_ >= together) were_together = true;
+    changed_.notify_all();
+    if (is_first || together == 1) {
+      changed_.wait_for(lock, kSlow, [] { return false; });
+    } else {
+      changed_.wait_for(lock, std::chrono::minutes(1), [this] { return were_together.load(); });
+    }
+    --waiting_;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t waiting_ = 0;
+};
 
 // Fails as it is told, for as many calls as it is told.
 class FailingFiles final : public FileSystem {
@@ -110,8 +144,9 @@ class Host {
     return told;
   }
   // A digit for each name.
-  std::string Exists(std::vector<std::string> names, bool each = false) {
-    Told told = Ask([&](uint64_t call) { store_.Exists(call, names, each, kTimeoutMs); });
+  std::string Exists(std::vector<std::string> names, bool each = false,
+                     int64_t timeout_ms = kTimeoutMs) {
+    Told told = Ask([&](uint64_t call) { store_.Exists(call, names, each, timeout_ms); });
     if (told.status != KVT_COLD_OK) return told.text;
     for (char& present : told.text) present = static_cast<char>(present + '0');
     return told.text;
@@ -209,6 +244,39 @@ TEST_F(FilesStoreTest, APrefixIsAskedForUntilTheFirstThatIsAbsent) {
   EXPECT_EQ(host.Exists({"kvtier/probe"}), "0");
 }
 
+TEST_F(FilesStoreTest, ASlowFileSystemIsAskedForManyFilesAtOnce) {
+  const auto files = std::make_shared<SlowFiles>();
+  files->together = 16;
+  Host host(root(), files);
+  std::vector<std::string> names;
+  for (int i = 10; i < 50; ++i) names.push_back("kvtier/1/a/m/" + std::to_string(i) + "hash");
+  for (const std::string& name : names) ASSERT_EQ(host.Put(name, "x").status, KVT_COLD_OK);
+  EXPECT_EQ(host.Exists(names), std::string(40, '1'));
+  EXPECT_TRUE(files->were_together);
+  ASSERT_EQ(host.Remove({names[20]}).status, KVT_COLD_OK);
+  EXPECT_EQ(host.Exists(names), std::string(20, '1') + std::string(20, '0'));
+  EXPECT_EQ(host.Exists(names, true), std::string(20, '1') + '0' + std::string(19, '1'));
+}
+
+TEST_F(FilesStoreTest, ASlowFileSystemThatHasNothingOfAPrefixIsAskedOnce) {
+  const auto files = std::make_shared<SlowFiles>();
+  Host host(root(), files);
+  const std::vector<std::string> names(100, kName);
+  EXPECT_EQ(host.Exists(names), std::string(100, '0'));
+  EXPECT_EQ(files->asked, 1u);
+}
+
+TEST_F(FilesStoreTest, APrefixIsToldAsFarAsItIsKnownInTime) {
+  constexpr size_t kNames = 20'000;
+  Host host(root(), std::make_shared<SlowFiles>());
+  ASSERT_EQ(host.Put(kName, "x").status, KVT_COLD_OK);
+  const std::string present = host.Exists(std::vector<std::string>(kNames, kName), false, 1000);
+  const size_t known = present.find('0');
+  EXPECT_GT(known, 0u);
+  EXPECT_LT(known, kNames);
+  EXPECT_EQ(present, std::string(known, '1') + std::string(kNames - known, '0'));
+}
+
 TEST_F(FilesStoreTest, AFilePastItsEndIsAbsentOnEachHost) {
   Host host(root());
   EXPECT_EQ(host.Put(kName, "bytes", 3600).status, KVT_COLD_OK);
@@ -245,6 +313,8 @@ TEST_F(FilesStoreTest, SymbolicLinksAreNotFollowed) {
   fs::remove_all(root() / "kvtier/1/alice/model-4096/ab");
   fs::create_directory_symlink(outside, root() / "kvtier/1/alice/model-4096/ab");
   EXPECT_EQ(host.Put(kName, "other").text, "ENOTDIR: a foreign file stands there");
+  EXPECT_EQ(host.Get(kName, 5).text, "ELOOP: a foreign file stands there");
+  EXPECT_EQ(host.Exists({kName}), "0");
   EXPECT_EQ(host.Remove({kName}).status, KVT_COLD_REFUSED);
   EXPECT_EQ(host.RemoveAll("kvtier/1/alice/").status, KVT_COLD_OK);
   EXPECT_TRUE(fs::exists(outside / "abcdef"));

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/cold/files/file_question.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+using std::chrono::steady_clock;
+
+// A file system in this host's memory or on its disk answers in some microseconds.
+constexpr std::chrono::microseconds kSlow{200};
+constexpr size_t kMostHelpers = 23;
+
+}  // namespace
+
+FileQuestion::FileQuestion(std::shared_ptr<ObjectFiles> objects, std::vector<std::string> names,
+                           bool each, Time end)
+    : objects_(std::move(objects)),
+      names_(std::move(names)),
+      each_(each),
+      end_(end),
+      states_(names_.size(), State::kOpen),
+      has_ended_(names_.empty()) {}
+
+void FileQuestion::Ask(const std::function<void(size_t threads)>& call_help) {
+  FilePath path = objects_->MakePath();
+  while (const std::optional<size_t> position = TakeNext()) {
+    const Time begun = steady_clock::now();
+    const FileOutcome outcome = objects_->Find(names_[*position], &path);
+    const bool is_slow = steady_clock::now() - begun > kSlow;
+    if (const size_t threads = Answer(*position, outcome, is_slow)) call_help(threads);
+  }
+}
+
+std::optional<size_t> FileQuestion::TakeNext() {
+  const std::lock_guard lock(mutex_);
+  if (!each_ && known_ > 0 && steady_clock::now() >= end_) has_ended_ = true;
+  if (has_ended_ || next_ == names_.size()) return std::nullopt;
+  return next_++;
+}
+
+size_t FileQuestion::Answer(size_t position, const FileOutcome& outcome, bool is_slow) {
+  const std::lock_guard lock(mutex_);
+  if (has_ended_) return 0;
+  states_[position] = outcome.status == KVT_COLD_OK ? State::kThere : State::kAbsent;
+  if (outcome.status != KVT_COLD_ABSENT) Fail(outcome);
+  while (!has_ended_ && states_[known_] != State::kOpen) {
+    has_ended_ = (!each_ && states_[known_] == State::kAbsent) || ++known_ == states_.size();
+  }
+  if (has_ended_ || !is_slow || std::exchange(has_help_, true)) return 0;
+  return std::min(states_.size() - next_, kMostHelpers);
+}
+
+void FileQuestion::EndIfFailed(const FileOutcome& outcome) {
+  const std::lock_guard lock(mutex_);
+  Fail(outcome);
+}
+
+void FileQuestion::Fail(const FileOutcome& outcome) {
+  if (has_ended_ || outcome.status == KVT_COLD_OK) return;
+  failure_ = outcome;
+  has_ended_ = true;
+}
+
+std::optional<FileOutcome> FileQuestion::TakeEnd() {
+  const std::lock_guard lock(mutex_);
+  if (!has_ended_ || std::exchange(is_told_, true)) return std::nullopt;
+  if (failure_.status != KVT_COLD_OK) return failure_;
+  FileOutcome outcome;
+  const size_t end = each_ ? states_.size() : known_;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    outcome.text += i < end && states_[i] == State::kThere ? '\1' : '\0';
+  }
+  return outcome;
+}
+
+}  // namespace kvtier

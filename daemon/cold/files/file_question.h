@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of many objects are there: one thread asks for one after the other, and others help where
+// the file system answers slowly.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/cold/files/object_files.h"
+
+namespace kvtier {
+
+// Any thread. A file system of which nothing is found is asked once, a fast one by one thread, and
+// a slow one that has the first object by many at a time.
+class FileQuestion {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // At `end` a prefix is told as far as it is known.
+  FileQuestion(std::shared_ptr<ObjectFiles> objects, std::vector<std::string> names, bool each,
+               Time end);
+
+  // Asks until nothing is left to be asked for. `call_help` is called at most once for a question;
+  // it lets so many threads do the same.
+  void Ask(const std::function<void(size_t threads)>& call_help);
+  // Ends it if a thread could not ask.
+  void EndIfFailed(const FileOutcome& outcome);
+  // Something once, as soon as the answer is known.
+  [[nodiscard]] std::optional<FileOutcome> TakeEnd();
+
+ private:
+  enum class State : uint8_t { kOpen, kThere, kAbsent };
+
+  [[nodiscard]] std::optional<size_t> TakeNext();
+  // Returns how many threads are to help.
+  [[nodiscard]] size_t Answer(size_t position, const FileOutcome& outcome, bool is_slow);
+  // REQUIRES: `mutex_` is held.
+  void Fail(const FileOutcome& outcome);
+
+  const std::shared_ptr<ObjectFiles> objects_;
+  const std::vector<std::string> names_;
+  const bool each_;
+  const Time end_;
+  std::mutex mutex_;  // guards what follows
+  std::vector<State> states_;
+  size_t next_ = 0;   // the first that was not asked for
+  size_t known_ = 0;  // those before it are answered
+  FileOutcome failure_;
+  bool has_help_ = false;
+  bool has_ended_ = false;
+  bool is_told_ = false;
+};
+
+}  // namespace kvtier
