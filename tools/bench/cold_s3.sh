@@ -15,7 +15,7 @@ readonly seconds=4
 
 bench() {
   "$build/bin/kvtier-cold-bench" "$build/lib/kvtier-cold-s3.so" "blocks?endpoint=http://127.0.0.1:$s3_port" \
-    "$1" "$2" "$depth" "$seconds" | cut -d" " -f1
+    "$1" "$2" "$depth" "$seconds" "$2" | cut -d" " -f1
 }
 
 # As much as the library moves in its time, more or less.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cold store's rates through the daemon's own code for it:
-// `tools/bench/cold.sh` compares them with the store's own benchmark.
+// A cold store's rates through the daemon's own code for it: `tools/bench/cold.sh` compares them
+// with the store's own benchmark.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -39,13 +39,11 @@ double CpuSeconds() {
 
 constexpr int64_t kTimeoutMs = 60'000;
 constexpr int64_t kTtlS = 3600;
-// Objects that are read, many times, and how many a question asks for beside
-// reads, or alone.
+// Objects that are read, many times, and how many a question asks for beside reads, or alone.
 constexpr size_t kObjects = 128;
 constexpr size_t kAsked = 64;
 constexpr size_t kLookedUp = 100;
-// The bytes written before names are used again, so that a store in memory does
-// not fill up.
+// The bytes written before names are used again, so that a store in memory does not fill up.
 constexpr size_t kWrittenBytes = size_t{1} << 30;
 
 struct Measure {
@@ -54,11 +52,11 @@ struct Measure {
   size_t bytes = 0;
   size_t depth = 0;
   double seconds = 0;
+  int names = 0;  // of the objects that are read
 };
 
-// Objects that are written are this run's own: a store may leave one that it
-// has as it is.
-std::string NameOf(uint64_t number, int run = 0) {
+// `run` tells objects of one process from another's, since a store may leave one that it has.
+std::string NameOf(uint64_t number, int run) {
   return fmt::format("kvtier/1/bench/model-1/{:02x}{:014x}{:048x}", number % 64, run, number);
 }
 
@@ -77,8 +75,7 @@ class Run {
     limit_ = count;
     Play([this] { Put(); });
   }
-  // MB/s, as the stores' benchmarks count (1 MB = 1 MiB); nothing if a call
-  // failed.
+  // MB/s, as the stores' benchmarks count (1 MB = 1 MiB); nothing if a call failed.
   [[nodiscard]] double Rate() {
     const auto begin = SteadyClock::now();
     const double cpu_begin = CpuSeconds();
@@ -95,7 +92,7 @@ class Run {
   // The median time of a prefix's question, in ms.
   [[nodiscard]] double LookupMs() {
     std::vector<std::string> names;
-    for (size_t i = 0; i < kLookedUp; ++i) names.push_back(NameOf(i));
+    for (size_t i = 0; i < kLookedUp; ++i) names.push_back(NameOf(i, measure_.names));
     std::vector<double> times_ms;
     const auto begin = SteadyClock::now();
     const std::chrono::duration<double> most(measure_.seconds);
@@ -114,8 +111,8 @@ class Run {
     std::ranges::nth_element(times_ms, times_ms.begin() + static_cast<long>(times_ms.size() / 2));
     return times_ms[times_ms.size() / 2];
   }
-  // As the last rate, but for each second of a processor's time that this
-  // process used: of use where others use the machine, too.
+  // As the last rate, but for each second of a processor's time that this process used: it says
+  // something where others use the machine, too.
   [[nodiscard]] double cpu_rate() const { return cpu_rate_; }
   [[nodiscard]] uint64_t failed() const { return failed_; }
 
@@ -138,12 +135,11 @@ class Run {
   }
   void Put() {
     const size_t objects = std::max(kObjects, kWrittenBytes / measure_.bytes);
-    const int run = measure_.reads ? 0 : ::getpid();
+    const int run = measure_.reads ? measure_.names : ::getpid();
     store_.Put(NameOf(next_written_++ % objects, run), object_, kTtlS, kTimeoutMs,
                [this](const Status& status) { OnEnded(status.has_value()); });
   }
-  // With questions it reads as the cache does, which asks for many objects with
-  // one.
+  // With questions it reads as the cache does, which asks for many objects with one.
   void Get() {
     if (!measure_.asks) ++found_;
     if (found_ < kAsked && measure_.asks) Ask();
@@ -152,14 +148,15 @@ class Run {
       return;
     }
     --found_;
-    store_.Get(NameOf(next_read_++ % kObjects), measure_.bytes, kTimeoutMs,
+    store_.Get(NameOf(next_read_++ % kObjects, measure_.names), measure_.bytes, kTimeoutMs,
                [this](const Result<ColdBytes>& got) { OnEnded(got.has_value()); });
   }
   void Ask() {
     if (asking_) return;
     asking_ = true;
     std::vector<std::string> names;
-    for (size_t i = 0; i < kAsked; ++i) names.push_back(NameOf(next_asked_++ % kObjects));
+    for (size_t i = 0; i < kAsked; ++i)
+      names.push_back(NameOf(next_asked_++ % kObjects, measure_.names));
     store_.Exists(std::move(names), ColdAsk::kPrefix, kTimeoutMs,
                   [this](const Result<std::vector<bool>>& answer) {
                     asking_ = false;
@@ -177,16 +174,16 @@ class Run {
   SteadyClock::time_point end_;
   double cpu_rate_ = 0;
   uint64_t limit_ = 0, begun_ = 0, ended_ = 0, failed_ = 0;
-  // Objects that were found and not yet read, and reads that wait for more of
-  // them.
+  // Objects that were found and not yet read, and reads that wait for more of them.
   size_t found_ = 0, parked_ = 0;
   uint64_t next_read_ = 0, next_asked_ = 0, next_written_ = 0;
   bool asking_ = false;
 };
 
 int Main(std::span<char*> arguments) {
-  if (arguments.size() != 7) {
-    fmt::print(stderr, "usage: {} LIBRARY ENDPOINT put|get|ask|lookup BYTES DEPTH SECONDS\n",
+  if (arguments.size() != 7 && arguments.size() != 8) {
+    fmt::print(stderr,
+               "usage: {} LIBRARY ENDPOINT put|get|ask|lookup BYTES DEPTH SECONDS [NAMES]\n",
                arguments[0]);
     return 2;
   }
@@ -195,7 +192,8 @@ int Main(std::span<char*> arguments) {
                         .asks = verb == "ask",
                         .bytes = std::strtoull(arguments[4], nullptr, 10),
                         .depth = std::strtoull(arguments[5], nullptr, 10),
-                        .seconds = std::strtod(arguments[6], nullptr)};
+                        .seconds = std::strtod(arguments[6], nullptr),
+                        .names = arguments.size() == 8 ? std::atoi(arguments[7]) : 0};
   EventLoop loop;
   auto store = LoadedStore::Open(
       {.library = arguments[1], .endpoint = arguments[2], .max_bytes_in_flight = kGiB}, &loop);
