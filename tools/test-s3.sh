@@ -4,6 +4,8 @@
 # run), and behind Ceph's gateway where Debian's packages radosgw, ceph-mon and ceph-osd are installed.
 #
 #   tools/test-s3.sh      build/release, or KVTIER_BUILD
+#
+# With KVTIER_TRACES two hosts replay the first 1,500 requests of each recorded trace there, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/s3_servers.sh
@@ -16,8 +18,9 @@ bench() {
 
 test_server() {
   echo "test-s3: $1"
-  KVTIER_S3_ENDPOINT="blocks?endpoint=$s3_scheme://127.0.0.1:$s3_port" \
-    "$build/bin/cold_s3_integration_test" --gtest_brief=1 --gtest_filter='RealS3Test.*'
+  local -x KVTIER_S3_ENDPOINT="blocks?endpoint=$s3_scheme://127.0.0.1:$s3_port"
+  "$build/bin/cold_s3_integration_test" --gtest_brief=1 --gtest_filter='RealS3Test.*'
+  KVTIER_TRACE_REQUESTS=1500 "$build/bin/two_hosts_replay_test" --gtest_brief=1 --gtest_filter='*OverS3*'
   # The second writes objects of the same names, and finds the first one's.
   bench get 4096 4 0.1 >/dev/null
   if bench get 8192 4 0.1 >/dev/null 2>&1; then
