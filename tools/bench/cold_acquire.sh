@@ -1,23 +1,57 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Measures how much a configured cold tier slows acquires of blocks that this host has: a daemon without
-# one beside a daemon whose RESP server answers, and then stands still. The three are measured in turn.
-# Prints medians of p50 and p99 over the rounds.
+# one beside a daemon whose store answers, answers in one of ten milliseconds, and then stands still. They are
+# measured in turn. Prints medians of p50 and p99 over the rounds.
 #
-#   tools/bench/cold_acquire.sh [ROUNDS]      9 by default; build/release, or KVTIER_BUILD
+#   tools/bench/cold_acquire.sh [ROUNDS [STORE]]      9, resp; build/release, or KVTIER_BUILD
+#
+# STORE is resp (redis-server), files (a file system with a server of its own) or s3 (moto).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-readonly rounds=${1:-9}
+readonly rounds=${1:-9} kind=${2:-resp}
 readonly build=${KVTIER_BUILD:-build/release}
 directory=$(mktemp -d /tmp/kvtier-cold.XXXXXX)
 readonly directory
-trap 'kill -KILL $(cat "$directory"/*.pid); rm -rf "$directory"' EXIT
+if [[ $kind == s3 ]]; then source tools/s3_servers.sh; fi
+end() {
+  kill -KILL $(cat "$directory"/*.pid)
+  if [[ $kind == files ]]; then umount -l "$directory/root"; fi
+  if [[ $kind == s3 ]]; then stop_s3_servers; fi
+  rm -rf "$directory"
+}
+trap end EXIT
 
-redis-server --port 0 --unixsocket "$directory/redis.sock" --save '' --appendonly no >/dev/null &
-readonly store=$!
-echo $store >"$directory/redis.pid"
-until redis-cli -s "$directory/redis.sock" ping >/dev/null 2>&1; do read -rt 0.1 <> <(:) || true; done
+start_store() {
+  case $kind in
+  resp)
+    redis-server --port 0 --unixsocket "$directory/redis.sock" --save '' --appendonly no >/dev/null &
+    store=$! endpoint=resp://$directory/redis.sock
+    until redis-cli -s "$directory/redis.sock" ping >/dev/null 2>&1; do read -rt 0.1 <> <(:) || true; done
+    ;;
+  files)
+    mkdir "$directory"/{root,below}
+    "$build/bin/kvtier-slow-files" 0 1 "$directory/below" "$directory/root" &
+    store=$! endpoint=file://$directory/root
+    until mountpoint -q "$directory/root"; do read -rt 0.1 <> <(:) || true; done
+    ;;
+  s3)
+    start_moto
+    store=${s3_pids[0]} endpoint="s3://blocks?endpoint=http://127.0.0.1:$s3_port"
+    ;;
+  esac
+  echo "$store" >"$directory/store.pid"
+}
+
+slow_down() {
+  while true; do
+    kill -STOP "$store"
+    read -rt 0.009 <> <(:) || true
+    kill -CONT "$store"
+    read -rt 0.001 <> <(:) || true
+  done
+}
 
 start_daemon() {
   local name=$1
@@ -35,14 +69,21 @@ measure() {
     --admin-socket "$directory/$1.admin" bench --samples 2000 >"$directory/$2.$3.json"
 }
 
+start_store
 start_daemon without
-start_daemon with --set "cold.endpoint=resp://$directory/redis.sock"
+start_daemon with --set "cold.endpoint=$endpoint"
 for ((round = 0; round < rounds; round++)); do
   measure without none "$round"
   measure with healthy "$round"
-  kill -STOP $store
+  slow_down &
+  echo $! >"$directory/slow.pid"
+  measure with slow "$round"
+  kill -KILL "$(cat "$directory/slow.pid")"
+  wait "$(cat "$directory/slow.pid")" 2>/dev/null || true
+  rm "$directory/slow.pid"
+  kill -STOP "$store"
   measure with stopped "$round"
-  kill -CONT $store
+  kill -CONT "$store"
 done
 
 python3 - "$directory" "$rounds" <<'END'
@@ -51,7 +92,7 @@ directory, rounds = sys.argv[1], int(sys.argv[2])
 def rows(kind):
     return [{row["hashes"]: row for row in json.load(open(f"{directory}/{kind}.{i}.json"))["acquire"]}
             for i in range(rounds)]
-kinds = {"none": "no cold tier", "healthy": "answers", "stopped": "stands still"}
+kinds = {"none": "no cold tier", "healthy": "answers", "slow": "answers slowly", "stopped": "stands still"}
 measured = {kind: rows(kind) for kind in kinds}
 print("| hashes | cold tier | p50 us | p99 us | p50 / without | p99 / without |\n|---|---|---|---|---|---|")
 for hashes in measured["none"][0]:

@@ -89,14 +89,14 @@ class Run {
     cpu_rate_ = moved / (CpuSeconds() - cpu_begin);
     return moved / elapsed.count();
   }
-  // The median time of a prefix's question, in ms.
+  // The median time of a prefix's question, in ms, for objects that an earlier run has read.
   [[nodiscard]] double LookupMs() {
     std::vector<std::string> names;
     for (size_t i = 0; i < kLookedUp; ++i) names.push_back(NameOf(i, measure_.names));
     std::vector<double> times_ms;
     const auto begin = SteadyClock::now();
     const std::chrono::duration<double> most(measure_.seconds);
-    while (SteadyClock::now() - begin < most) {
+    do {
       const auto asked = SteadyClock::now();
       bool is_answered = false;
       store_.Exists(names, ColdAsk::kPrefix, kTimeoutMs,
@@ -107,7 +107,7 @@ class Run {
       loop_.RunUntil([&] { return is_answered; });
       const std::chrono::duration<double, std::milli> took = SteadyClock::now() - asked;
       times_ms.push_back(took.count());
-    }
+    } while (SteadyClock::now() - begin < most);
     std::ranges::nth_element(times_ms, times_ms.begin() + static_cast<long>(times_ms.size() / 2));
     return times_ms[times_ms.size() / 2];
   }
@@ -202,7 +202,7 @@ int Main(std::span<char*> arguments) {
     return 1;
   }
   Run run(store->get(), &loop, measure);
-  run.Fill(kObjects);
+  if (verb != "lookup") run.Fill(kObjects);
   const double result = verb == "lookup" ? run.LookupMs() : run.Rate();
   if (run.failed() > 0) {
     fmt::print(stderr, "{} calls failed\n", run.failed());

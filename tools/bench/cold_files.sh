@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Compares the library for shared directories with a process that only copies files of the same size, as many
+# at a time: below the directory, or with a delay through a file system of its own there. Each measurement
+# stands beside the copy's, run right before it. Prints medians of the rates for each second of wall time and
+# of a processor's time, and a lookup's time for a prefix of 100 blocks.
+#
+#   tools/bench/cold_files.sh DIRECTORY [ROUNDS [DELAY_US]]      3 rounds; build/release, or KVTIER_BUILD
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+readonly rounds=${2:-3} delay_us=${3:-0}
+readonly build=${KVTIER_BUILD:-build/release}
+readonly depth=16 seconds=3
+directory=$(mktemp -d "$1/kvtier-cold.XXXXXX")
+readonly directory
+readonly library=$build/lib/kvtier-cold-files.so root=$directory/root below=$directory/below
+mkdir "$root" "$below"
+end() {
+  ! mountpoint -q "$root" || umount "$root"
+  rm -rf "$directory"
+}
+trap end EXIT
+
+if ((delay_us > 0)); then
+  "$build/bin/kvtier-slow-files" "$delay_us" 30 "$below" "$root" &
+  until mountpoint -q "$root"; do read -rt 0.1 <> <(:) || true; done
+else
+  rmdir "$below"
+  ln -s root "$below"
+fi
+
+bench() {
+  "$build/bin/kvtier-cold-bench" "$library" "$root/store" "$1" "$2" "$depth" "$seconds"
+}
+
+report() {
+  python3 - "$@" <<'END'
+import statistics, sys
+name, *numbers = sys.argv[1:]
+rows = [list(map(float, row.split())) for row in numbers]
+def median(of):
+    return statistics.median(of(*row) for row in rows)
+print(f"| {name} | {median(lambda p, pc, o, oc: p):.0f} | {median(lambda p, pc, o, oc: o):.0f} | "
+      f"{median(lambda p, pc, o, oc: o / p):.2f} | {median(lambda p, pc, o, oc: oc / pc):.2f} |")
+END
+}
+
+echo "| files, $depth under way | plain copy, MB/s | kvtier, MB/s | ratio | ratio for each second of a processor |"
+echo "|---|---|---|---|---|"
+for bytes in $((64 << 10)) $((256 << 10)) $((2 << 20)); do
+  for verb in put get; do
+    rows=()
+    for ((round = 0; round < rounds; round++)); do
+      mkdir "$root/plain" "$root/store"
+      plain=$("$build/bin/kvtier-plain-copy" "$root/plain" "$verb" "$bytes" "$depth" "$seconds")
+      rows+=("$plain $(bench "$verb" "$bytes")")
+      rm -rf "$root/plain" "$root/store"
+    done
+    report "$verb, $((bytes / 1024)) KiB" "${rows[@]}"
+  done
+done
+# The names were written by another way, so that the kernel does not know them yet.
+mkdir "$root/store"
+lookups=()
+for ((round = 1; round <= rounds; round++)); do
+  "$build/bin/kvtier-cold-bench" "$library" "$below/store" get 4096 "$depth" 0.1 $round >/dev/null
+  lookups+=("$("$build/bin/kvtier-cold-bench" "$library" "$root/store" lookup 4096 1 0 $round | cut -d' ' -f1)")
+done
+echo "lookups of 100 blocks, ms: ${lookups[*]}"
