@@ -30,8 +30,13 @@ else
   ln -s root "$below"
 fi
 
-bench() {
-  "$build/bin/kvtier-cold-bench" "$library" "$root/store" "$1" "$2" "$depth" "$seconds"
+# measure VERB BYTES ROUND: of both, in directories that the kernel knows nothing of, and that do not stay.
+measure() {
+  local plain=plain.$1.$2.$3 store=store.$1.$2.$3
+  mkdir "$root/$plain" "$root/$store"
+  "$build/bin/kvtier-plain-copy" "$root/$plain" "$1" "$2" "$depth" "$seconds"
+  "$build/bin/kvtier-cold-bench" "$library" "$root/$store" "$1" "$2" "$depth" "$seconds"
+  rm -rf "${below:?}/$plain" "${below:?}/$store"
 }
 
 report() {
@@ -52,10 +57,7 @@ for bytes in $((64 << 10)) $((256 << 10)) $((2 << 20)); do
   for verb in put get; do
     rows=()
     for ((round = 0; round < rounds; round++)); do
-      mkdir "$root/plain" "$root/store"
-      plain=$("$build/bin/kvtier-plain-copy" "$root/plain" "$verb" "$bytes" "$depth" "$seconds")
-      rows+=("$plain $(bench "$verb" "$bytes")")
-      rm -rf "$root/plain" "$root/store"
+      rows+=("$(measure "$verb" "$bytes" "$round")")
     done
     report "$verb, $((bytes / 1024)) KiB" "${rows[@]}"
   done

@@ -67,13 +67,13 @@ int main(int argc, char** argv) {
   const auto path_of = [&](size_t i) {
     return fmt::format("{}/{:02x}/{:064x}", root, i % kDirectories, i);
   };
-  constexpr int kWrite = O_WRONLY | O_CREAT | O_TRUNC;
+  constexpr int kWrite = O_WRONLY | O_CREAT | O_EXCL;
   std::vector<std::byte> object(bytes, std::byte{7});
   for (size_t i = 0; i < kDirectories; ++i)
     (void)::mkdir(fmt::format("{}/{:02x}", root, i).c_str(), 0770);
   for (size_t i = 0; i < kRead; ++i) Move(path_of(i), kWrite, &object);
 
-  std::atomic<size_t> next = 0, moved = 0;
+  std::atomic<size_t> next = reads ? 0 : kRead, moved = 0;
   const double cpu_begin = CpuSeconds();
   const auto begin = SteadyClock::now();
   const auto elapsed = [&] {
@@ -84,7 +84,11 @@ int main(int argc, char** argv) {
     threads.emplace_back([&] {
       std::vector<std::byte> own(bytes, std::byte{7});
       for (; elapsed() < seconds; moved += bytes) {
-        Move(path_of(next++ % files), reads ? O_RDONLY : kWrite, &own);
+        const size_t number = next++;
+        const std::string path = path_of(number % files);
+        // As the store does it: a new file in an old one's place.
+        if (!reads && number >= files) (void)::unlink(path.c_str());
+        Move(path, reads ? O_RDONLY : kWrite, &own);
       }
     });
   }
