@@ -23,7 +23,8 @@ before was killed), `other` (asked of the second vLLM of a pair when the first h
 many requests at once with nothing cached, as the daemon runs and as it is killed in their midst.
 With --only-hits nothing but `cold`, `vram`, `host` and `tier`. With --traces and --only-converse
 instead: `conversation`, sessions of agents as conversation.py makes them; with --levels as many of
-them at once as each level says, until the time to first token of one in ten exceeds --objective-ms.
+them at once as each level says, until the time to first token of one in ten exceeds --objective-ms;
+with what engine and daemon used of processors and drives (usage.py).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from typing import Any
 import connectors
 import machine
 import rival_daemons
+import usage
 from engine_handle import EngineProcess
 from results import Results
 from settings import MODELS, Settings
@@ -65,6 +67,8 @@ class Run:
     def __init__(self, settings: Settings, results: Results, name: str) -> None:
         self.settings, self.name = settings, name
         self.daemon: Any = None
+        # kvtierd or a rival's daemon: whichever serves this configuration.
+        self.daemon_process_id: int | None = None
         self._results = results
         self._engines: list[EngineProcess] = []
 
@@ -149,11 +153,26 @@ class Run:
         objective_ms = self.settings.objective_ms
         for position, sessions in enumerate(self.settings.levels):
             load = self.settings.level(sessions, position)
+            before, stats_before = self.usage(engine), self.daemon_stats()
             row = engine.call("converse", objective_ms=objective_ms, **load)
+            time.sleep(STORE_S)
+            after, stats = self.usage(engine), self.daemon_stats()
+            used = {name: after[name] - before[name] for name in after}
+            changed = {name: stats[name] - stats_before.get(name, 0) for name in stats}
+            changed = {name: change for name, change in changed.items() if change}
             is_met = row["p90_ttft_ms"] <= objective_ms
-            self.add("saturation", {"sessions": sessions, "met": is_met, **row})
+            row = {"sessions": sessions, "met": is_met, **row, **used, "daemon": changed}
+            self.add("saturation", row)
             if not is_met:
                 return
+
+    def usage(self, engine: EngineProcess) -> dict[str, float]:
+        """Counts all that engine and daemon have used since they were started."""
+        used = {f"engine_{name}": value for name, value in usage.of(engine.process_id).items()}
+        if self.daemon_process_id is not None:
+            of_daemon = usage.of(self.daemon_process_id)
+            used.update({f"daemon_{name}": value for name, value in of_daemon.items()})
+        return used
 
     def daemon_stats(self) -> dict[str, int]:
         """Its counters of blocks and bytes, by their paths in its status; none without a daemon."""
@@ -240,7 +259,7 @@ def run_with_daemon(run: Run) -> None:
     )  # fmt: skip
     try:
         daemon.start()
-        run.daemon = daemon
+        run.daemon, run.daemon_process_id = daemon, daemon.process_id
         functions = {"kvtier": run_kvtier, "kept": run_kept, "pair": run_pair}
         functions[run.name](run, daemon)
     finally:
@@ -253,6 +272,7 @@ def run_with_daemon(run: Run) -> None:
 def run_rival(run: Run, daemon: rival_daemons.RivalDaemon, connector: dict) -> None:
     try:
         run.add("daemon", {"start_s": daemon.start(), "command": " ".join(daemon.command)})
+        run.daemon_process_id = daemon.process_id
         run_plain(run, connector, {"PYTHONHASHSEED": "0"})
     finally:
         run.end()

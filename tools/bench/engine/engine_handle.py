@@ -45,6 +45,10 @@ class EngineProcess:
     def wait_for_start(self) -> None:
         self.start_s = self._reply()["start_s"]
 
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
     def call(self, op: str, **arguments) -> dict:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": op, **arguments}).encode() + b"\n")

@@ -85,5 +85,17 @@ def _of_saturation(row: dict) -> str:
         f"| p50 {row['p50_ttft_ms']:.0f}, p90 {row['p90_ttft_ms']:.0f}, "
         f"p99 {row['p99_ttft_ms']:.0f}, {row['requests_in_time_per_s']:.2f} requests/s in time, "
         f"{row['all_tokens_per_s']:.0f} tokens/s, pause p99 {row['pause_p99_ms']:.0f} "
-        f"| {100 * row['cached_share']:.1f} % of {100 * row['possible_share']:.1f} | |"
+        f"| {100 * row['cached_share']:.1f} % of {100 * row['possible_share']:.1f} | {_usage(row)} |"
+    )
+
+
+def _usage(row: dict) -> str:
+    """Processor time of engine and daemon for a request, and what both wrote and read."""
+    per_request_ms = {who: 1e3 * row.get(f"{who}_cpu_s", 0.0) / row["requests"]
+                      for who in ("engine", "daemon")}  # fmt: skip
+    gb = {what: sum(row.get(f"{who}_{what}_bytes", 0) for who in ("engine", "daemon")) / 1e9
+          for what in ("written", "read")}  # fmt: skip
+    return (
+        f"CPU ms/request: engine {per_request_ms['engine']:.0f}, daemon "
+        f"{per_request_ms['daemon']:.0f}; wrote {gb['written']:.1f} GB, read {gb['read']:.1f}"
     )

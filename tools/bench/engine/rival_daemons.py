@@ -31,6 +31,12 @@ class RivalDaemon:
         self._url, self._log, self._disk = url, log, disk
         self._process: subprocess.Popen | None = None
 
+    @property
+    def process_id(self) -> int:
+        """REQUIRES: started."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> float:
         """Returns after how many seconds it answered. Raises RuntimeError if it does not."""
         began = time.monotonic()
@@ -71,7 +77,11 @@ def pegaflow(settings: Settings) -> RivalDaemon:
 
 def lmcache(settings: Settings) -> RivalDaemon:
     disk = settings.work / "lmcache"
-    adapter = {"type": "fs_native", "base_path": str(disk), "num_workers": 8, "use_odirect": True}
+    # Its disk tier grows without end unless it is told to evict, too.
+    adapter = {
+        "type": "fs_native", "base_path": str(disk), "num_workers": 8, "use_odirect": True,
+        "max_capacity_gb": settings.disk_bytes / GIB, "eviction": {"eviction_policy": "LRU"},
+    }  # fmt: skip
     command = [
         sys.executable, "-m", "lmcache.cli.main", "server", "--l1-size-gb",
         f"{settings.host_bytes / GIB:.3f}", "--eviction-policy", "LRU", "--chunk-size", "256",

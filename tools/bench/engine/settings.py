@@ -84,7 +84,7 @@ class Settings:
         one after another, for first prompts that all come together say nothing of the load."""
         return dict(
             self.converse, sessions=sessions, seed=self.seeds[0] * 100 + position + 1,
-            spread_s=sessions * SPREAD_OF_A_SESSION_S,
+            spread_s=self.converse["spread_s"] or sessions * SPREAD_OF_A_SESSION_S,
         )  # fmt: skip
 
     def _working_set_bytes(self) -> int:
@@ -94,6 +94,8 @@ class Settings:
             pathlib.Path(level["traces"]), self._model["vocab_size"], level["longest"],
             level["sessions"], level["turns"], level["seed"],
         )  # fmt: skip
+        if not sessions:
+            raise SystemExit("engine-bench: no trace has prompts of so few tokens")
         heads_bytes = self._model["num_key_value_heads"] * self._model["head_dim"] * BFLOAT16_BYTES
         return distinct_tokens(sessions) * 2 * self._model["num_hidden_layers"] * heads_bytes
 
