@@ -2,6 +2,7 @@
 """The blocks that a new engine finds in kept memory after vLLM has warmed up in it. Needs torch,
 not vLLM."""
 
+import contextlib
 import mmap
 import os
 import types
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from fake_kept_memory import FakeKeptMemory
-from kvtier import KvGroup, KvtierError, Status
+from kvtier import KvGroup, KvtierError, Status, WrongStateError
 from kvtier.vllm import kept_allocation
 from kvtier.vllm.kept_allocation import KeptAllocation, memory_name, warm_up_blocks
 from kvtier.vllm.kv_memory import BlockPieces
@@ -165,6 +166,47 @@ class WarmUpBlocksTest(unittest.TestCase):
         groups = [types.SimpleNamespace(kv_cache_spec=spec)] * 2
         cache = types.SimpleNamespace(kv_cache_groups=groups)
         self.assertEqual(warm_up_blocks(engine, cache), 1 + 2 * (256 + 512 + 4))
+
+
+class OpenMemoryTest(unittest.TestCase):
+    """Engines of one model on one GPU, of which each name belongs to one."""
+
+    def open(self, in_use):
+        """The names that were tried, and whether a daemon keeps the memory."""
+        tried = []
+
+        def memory(name, byte_count, blocks, connection, cuda_device):
+            if name not in tried:
+                tried.append(name)
+            if connection is not None and tried.index(name) < in_use:
+                raise WrongStateError(Status.WRONG_STATE, "memory_in_use")
+            return connection is not None
+
+        patches = [
+            mock.patch("kvtier.kept_memory.KeptMemory", memory),
+            mock.patch.object(kept_allocation, "connect"),
+            mock.patch.object(kept_allocation, "_OWNER_PATIENCE_S", 0.0),
+        ]
+        with contextlib.ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            kept = kept_allocation.open_memory("socket", b"n" * 32, 64, 4, 0)
+        return tried, kept
+
+    def test_the_only_engine_has_the_name_itself(self):
+        self.assertEqual(self.open(0), ([b"n" * 32], True))
+
+    def test_an_engine_beside_two_others_has_a_third_name(self):
+        tried, kept = self.open(2)
+        self.assertTrue(kept)
+        self.assertEqual(len(tried), 3)
+        # A later one, that finds the same names taken, tries the same.
+        self.assertEqual(self.open(2)[0], tried)
+
+    def test_an_engine_beside_too_many_runs_with_memory_that_is_not_kept(self):
+        tried, kept = self.open(100)
+        self.assertFalse(kept)
+        self.assertEqual(len(tried), 8)
 
 
 if __name__ == "__main__":

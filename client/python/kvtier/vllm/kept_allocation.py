@@ -32,6 +32,8 @@ _FORMAT = 1
 # So long a killed engine's workers may take to be gone.
 _OWNER_PATIENCE_S = 5.0
 _OWNER_PAUSE_S = 0.1
+# Engines that can run side by side on one GPU and keep their KV caches.
+_MOST_ENGINES = 8
 # The bytes read at once: so few that next to the KV cache hardly any GPU memory is needed.
 _CHUNK_BYTES = 32 << 20
 
@@ -60,10 +62,12 @@ def memory_name(record: Any, groups: Sequence[BlockPieces], gpu: object) -> byte
 def open_memory(
     socket: str, name: bytes, byte_count: int, blocks: int, cuda_device: int | None
 ) -> Any:
-    """The kvtier.KeptMemory of this name; without a daemon a new one, which can be kept later. Also
-    if another engine still has it after some seconds. Raises KvtierError, LibraryNotFoundError."""
+    """The kvtier.KeptMemory of this name; if another engine still has it after some seconds, of a name
+    made from this one. Without a daemon, and beside so many engines, a new one, which can be kept
+    later. Raises KvtierError, LibraryNotFoundError."""
     from ..kept_memory import KeptMemory
 
+    names = [name, *(hashlib.sha256(name + bytes([i])).digest() for i in range(1, _MOST_ENGINES))]
     gives_up = time.monotonic() + _OWNER_PATIENCE_S
     while True:
         connection = None
@@ -75,17 +79,21 @@ def open_memory(
         except KvtierError as error:
             logger.warning("kvtier: nothing is left of the last engine's KV cache: %s", error)
         try:
-            return KeptMemory(name, byte_count, blocks, connection, cuda_device)
+            return KeptMemory(names[0], byte_count, blocks, connection, cuda_device)
         except WrongStateError as error:
             if error.reason != "memory_in_use":
                 raise
-            if time.monotonic() >= gives_up:
-                logger.warning("kvtier: another engine has the KV cache: %s", error)
+            is_late = time.monotonic() >= gives_up
+            if is_late and len(names) == 1:
+                logger.warning("kvtier: other engines have the KV cache: %s", error)
                 return KeptMemory(name, byte_count, blocks, None, cuda_device)
         finally:
             if connection is not None:
                 connection.close()
-        time.sleep(_OWNER_PAUSE_S)
+        if is_late:
+            names.pop(0)
+        else:
+            time.sleep(_OWNER_PAUSE_S)
 
 
 class KeptAllocation(SharedAllocation):
