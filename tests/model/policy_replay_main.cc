@@ -7,10 +7,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -22,6 +24,11 @@
 
 namespace kvtier {
 namespace {
+
+constexpr std::array<std::pair<PoolEviction, std::string_view>, 3> kOrders = {
+    {{PoolEviction::kLru, "lru"},
+     {PoolEviction::kClsAlways, "cls always"},
+     {PoolEviction::kCls, "cls"}}};
 
 struct Arguments {
   std::vector<std::string> traces;
@@ -123,7 +130,7 @@ void Compare(const std::string& name, Trace trace, const Arguments& arguments) {
       if (request.hashes.size() > pool) request.hashes.resize(pool);
       touches += request.hashes.size();
     }
-    for (const PoolEviction eviction : {PoolEviction::kLru, PoolEviction::kCls}) {
+    for (const auto& [eviction, order] : kOrders) {
       const auto begin = std::chrono::steady_clock::now();
       const auto share = [&](double times) {
         return static_cast<uint64_t>(times * static_cast<double>(pool));
@@ -138,11 +145,10 @@ void Compare(const std::string& name, Trace trace, const Arguments& arguments) {
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       fmt::print(
           "| {} | {:.2f} M | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {} | {:.2f} |\n",
-          name, static_cast<double>(pool * trace.block_tokens) / 1e6,
-          eviction == PoolEviction::kLru ? "lru" : "cls", report.PoolHitPercent(),
-          report.TotalHitPercent(), 100 * report.saved_ms / report.asked_ms, report.NetPercent(),
-          report.OfPossiblePercent(), report.disk_read_blocks,
-          seconds * 1e6 / static_cast<double>(touches));
+          name, static_cast<double>(pool * trace.block_tokens) / 1e6, order,
+          report.PoolHitPercent(), report.TotalHitPercent(),
+          100 * report.saved_ms / report.asked_ms, report.NetPercent(), report.OfPossiblePercent(),
+          report.disk_read_blocks, seconds * 1e6 / static_cast<double>(touches));
       (void)std::fflush(stdout);
     }
   }

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "base/result.h"
 #include "base/units.h"
@@ -11,6 +13,9 @@
 
 namespace kvtier {
 namespace {
+
+// By PoolEviction.
+constexpr std::array<std::string_view, 3> kEvictionNames = {"cls", "lru", "cls always"};
 
 uint64_t OneOf(SeededRandom& random, std::initializer_list<uint64_t> choices) {
   return *(choices.begin() + random.Below(choices.size()));
@@ -172,7 +177,7 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   plan.erases = SeededRandom(seed ^ kEraseStream).Chance(0.3);
   plan.sizes.keep_pools = SeededRandom(seed ^ kKeepPoolsStream).Chance(0.5);
   plan.options.pool_eviction =
-      SeededRandom(seed ^ kEvictionStream).Chance(0.5) ? PoolEviction::kCls : PoolEviction::kLru;
+      static_cast<PoolEviction>(SeededRandom(seed ^ kEvictionStream).Below(kEvictionNames.size()));
   plan.wish_rate = SeededRandom(seed ^ kWishStream).Chance(0.5) ? 0.5 : 0;
   plan.lends_regions = SeededRandom(seed ^ kRegionStream).Chance(0.5);
   plan.sizes.neighbours = SeededRandom(seed ^ kNeighbourStream).Chance(0.5);
@@ -194,7 +199,7 @@ std::string Describe(const SimPlan& plan) {
       plan.disk_faults.torn_write, plan.index_failure_rate, plan.copy_failure_rate,
       plan.index_tail_loss_rate, plan.crash_rate, plan.options.tenants.size(),
       plan.sizes.keep_host ? "kept" : "not kept", plan.sizes.keep_pools ? "kept" : "not kept",
-      plan.options.pool_eviction == PoolEviction::kCls ? "cls" : "lru", plan.wish_rate,
+      kEvictionNames[static_cast<size_t>(plan.options.pool_eviction)], plan.wish_rate,
       plan.erases ? "yes" : "no", plan.lends_regions ? "yes" : "no",
       plan.sizes.neighbours ? "yes" : "no");
 }

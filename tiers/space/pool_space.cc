@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/policy/duel_policy.h"
 #include "tiers/policy/use_class_policy.h"
 
 namespace kvtier {
@@ -47,9 +48,22 @@ uint64_t PoolSpace::returning_bytes(DeviceIndex device) const {
   return bytes;
 }
 
-std::unique_ptr<EvictionPolicy> PoolSpace::MakeOrder() const {
-  if (state_.options.pool_eviction == PoolEviction::kLru) return MakeLruPolicy();
-  return MakeUseClassPolicy([&state = state_] { return state.clock.NowS(); });
+std::unique_ptr<EvictionPolicy> PoolSpace::MakeOrder(const Namespace& name_space,
+                                                     uint64_t blocks) const {
+  const CacheOptions& options = state_.options;
+  const auto now_s = [&state = state_] { return state.clock.NowS(); };
+  if (options.pool_eviction == PoolEviction::kLru) return MakeLruPolicy();
+  if (options.pool_eviction == PoolEviction::kClsAlways) return MakeUseClassPolicy(now_s);
+  // Pools are taken to share host memory by their sizes. It has besides the blocks of a pool that
+  // are kept ready to be dropped.
+  const uint64_t slot_bytes = std::max<uint64_t>(name_space.slot_bytes, 1);
+  const double host_share = static_cast<double>(blocks * name_space.identity.block_bytes) /
+                            static_cast<double>(capacity_bytes());
+  const double host_blocks = host_share * static_cast<double>(state_.env.arena->capacity_bytes()) /
+                                 static_cast<double>(slot_bytes) -
+                             options.pool_clean_fraction * static_cast<double>(blocks);
+  return MakeDuelPolicy(now_s, {.pool_blocks = blocks,
+                                .host_blocks = static_cast<uint64_t>(std::max(host_blocks, 0.0))});
 }
 
 // Tenants' reserves and caps count over all devices.
@@ -116,7 +130,7 @@ CachePool* PoolSpace::Add(NamespaceId namespace_id, DeviceIndex device,
       .copier = state_.env.devices[device.value].device,
       .memory = std::move(memory),
       .blocks = PoolBlocks(blocks),
-      .victims = VictimQueue(MakeOrder(),
+      .victims = VictimQueue(MakeOrder(name_space, blocks),
                              [this](EntryIndex entry) { return state_.FactsIfAwaited(entry); })}));
 }
 

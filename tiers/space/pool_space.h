@@ -70,7 +70,8 @@ class PoolSpace {
   // Has a new pool's memory outlive the process, where something keeps it.
   void Keep(CachePool* pool);
   // The order of eviction of a new pool.
-  [[nodiscard]] std::unique_ptr<EvictionPolicy> MakeOrder() const;
+  [[nodiscard]] std::unique_ptr<EvictionPolicy> MakeOrder(const Namespace& name_space,
+                                                          uint64_t blocks) const;
   // The bytes of a device that are left to the tenant.
   [[nodiscard]] uint64_t BytesLeft(TenantId tenant, DeviceIndex device) const;
   // Closes pools that no session uses until so many bytes are left, or as many as can be if `any`.

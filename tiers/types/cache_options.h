@@ -40,15 +40,16 @@ struct TenantQuota {
 
 // How a pool chooses the block to evict. Host and disk evict the least recently used.
 enum class PoolEviction : uint8_t {
-  kCls,  // of the lowest rank, by class of use and age; see UseClassPolicy
-  kLru,
+  kCls,        // as kClsAlways while that is measured to serve more than kLru; see EvictionDuel
+  kLru,        // the least recently used
+  kClsAlways,  // of the lowest rank, by class of use and age (no key: for tests and comparisons)
 };
 
 struct CacheOptions {
   // Pool memory over all pools of a device: a hard cap.
   uint64_t pool_bytes = 1 * kGiB;
   // Applies to pools created after the change.
-  PoolEviction pool_eviction = PoolEviction::kLru;
+  PoolEviction pool_eviction = PoolEviction::kCls;
   // Slots are carved from slabs of this size, in the host arena and on disk. The largest block and
   // its header must fit into one.
   uint64_t slab_bytes = 64 * kMiB;

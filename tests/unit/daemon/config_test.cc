@@ -113,7 +113,7 @@ TEST(Config, DevicesAreNamedAndNumbered) {
 }
 
 TEST(Config, PoolEvictionIsOneOfTwo) {
-  EXPECT_EQ(Parse("")->cache.pool_eviction, PoolEviction::kLru);
+  EXPECT_EQ(Parse("")->cache.pool_eviction, PoolEviction::kCls);
   EXPECT_EQ(Parse("[pool]\neviction = \"cls\"\n")->cache.pool_eviction, PoolEviction::kCls);
   EXPECT_EQ(Parse("[pool]\neviction = \"lru\"\n")->cache.pool_eviction, PoolEviction::kLru);
   EXPECT_EQ(ReasonOf("[pool]\neviction = \"fifo\"\n"), "config_out_of_range");

@@ -162,7 +162,7 @@ TEST_P(CacheHintsTest, UnknownBlocksAndPoolsTakeNoHint) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, CacheHintsTest,
-                         ::testing::Values(PoolEviction::kLru, PoolEviction::kCls),
+                         ::testing::Values(PoolEviction::kLru, PoolEviction::kClsAlways),
                          [](const auto& info) {
                            return info.param == PoolEviction::kLru ? "Lru" : "Cls";
                          });

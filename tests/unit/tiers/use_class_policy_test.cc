@@ -122,7 +122,7 @@ TEST_F(UseClassPolicyTest, TakesTenBytesMoreForEachBlockThanLru) {
 class CacheUseClassTest : public CacheTest {
  protected:
   void StartWithClasses(CacheSetup setup) {
-    setup.options.pool_eviction = PoolEviction::kCls;
+    setup.options.pool_eviction = PoolEviction::kClsAlways;
     Start(setup);
   }
   [[nodiscard]] bool InPool(uint64_t stream) const { return Presence(TestHash(stream, 0)).pool; }
