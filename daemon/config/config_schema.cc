@@ -286,7 +286,8 @@ std::vector<ConfigKey> PoolKeys() {
           "pool.eviction", &ChoiceAt<&Config::cache, &CacheOptions::pool_eviction>, {"cls", "lru"},
           "Which block a pool evicts: `lru` the least recently used; `cls` the one of the lowest "
           "rank by how often it was used and how long it has been idle, as the pool learns from "
-          "its own blocks. Host memory and disk evict the least recently used."),
+          "its own blocks, while it measures that this serves more, and otherwise as `lru`. Host "
+          "memory and disk evict the least recently used."),
       Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
            "How many bytes a second are copied from a GPU to host memory ahead of need; `0B`: no "
            "limit. Copies that a client waits for are never held back."),
