@@ -170,6 +170,9 @@ void AddRegions(SampleList* list) {
   open.device = 1;
   for (uint8_t i = 0; i < 64; ++i) open.ipc_handle[i] = i;
   list->Add("open_region_ipc", 16, open);
+  open.memory = RegionMemory::kVmm;
+  open.kept.emplace().fill(0xce);
+  list->Add("open_region_kept", 16, open);
   list->Add("open_region_reply", 16, OpenRegionReply{PoolId{3}, 1024});
   list->Add("close_region", 17, CloseRegion{PoolId{3}});
   list->Add("close_region_reply", 17, CloseRegionReply{});

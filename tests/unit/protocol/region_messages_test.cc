@@ -133,6 +133,7 @@ TEST(OpenRegion, CountsAreBounded) {
   blocks.Write(kMaxRegionBlocks + 1);
   EXPECT_EQ(Decode<OpenRegion>(blocks.data()).error().reason, "too_many_blocks");
   claim.Write(uint32_t{1});
+  claim.Write(uint8_t{0});  // in no kept memory
   ByteWriter pieces = claim;
   pieces.Write(kMaxRegionPieces + 1);
   EXPECT_EQ(Decode<OpenRegion>(pieces.data()).error().reason, "too_many_pieces");
