@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "daemon/net/connection.h"
+#include "daemon/session/kept_memories.h"
 #include "daemon/session/kept_table_reader.h"
 
 namespace kvtier {

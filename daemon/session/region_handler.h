@@ -14,9 +14,7 @@
 
 #include "base/gate.h"
 #include "base/result.h"
-#include "daemon/net/connection.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/session/kept_memories.h"
 #include "daemon/session/models.h"
 #include "daemon/session/replies.h"
 #include "daemon/session/session_client.h"
@@ -25,6 +23,9 @@
 #include "tiers/cache.h"
 
 namespace kvtier {
+
+class KeptMemories;
+struct Network;
 
 // Blocks of transfers that one session may have under way before the next request is read, each
 // transfer counting as kTransferPrice more: they take memory here until they are reported.

@@ -118,7 +118,7 @@ class BlockTaker {
   [[nodiscard]] bool InLayers(const CachePool& pool, const AcquireRequest& request,
                               EntryIndex index) const {
     return request.layers > 0 && state_[index].in_host() &&
-           !loader_.ComesFromNeighbour(pool, index);
+           !loader_.neighbours().SourceOf(pool, index);
   }
 
   CacheState& state_;

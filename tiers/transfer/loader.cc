@@ -113,7 +113,12 @@ void Loader::OnEnded(std::span<const BlockEnd> ends) {
     return OnNeighbourEnded(ends);
   }
   for (const BlockEnd& end : ends) {
-    if (end.move == BlockMove::kInLayers) OnLayersEnded(end);
+    const EntryIndex row = end.block.row;
+    if (end.move == BlockMove::kInLayers && end.reason == MissReason::kNone) {
+      Arrived(end.pool, std::span(&row, 1), CopyLane::kHostToPool);
+    } else if (end.move == BlockMove::kInLayers) {
+      Fail({end.pool, row}, end.reason);
+    }
     if (end.move == BlockMove::kRead) OnReadEnded(end);
     if (end.move != BlockMove::kToHost) continue;
     const EntryIndex index = state_.blocks.directory.Resolve(end.block);
@@ -127,12 +132,6 @@ void Loader::OnReadEnded(const BlockEnd& end) {
   const auto node = waiting_.extract(end.block.row);
   if (node.empty()) return;
   for (const Arrival& arrival : node.mapped()) Fail(arrival, end.reason);
-}
-
-void Loader::OnLayersEnded(const BlockEnd& end) {
-  const EntryIndex index = end.block.row;
-  if (end.reason == MissReason::kNone) return ArrivedFromHost(end.pool, std::span(&index, 1));
-  Fail({end.pool, index}, end.reason);
 }
 
 // Whatever kept the block from coming so does not concern the tiers below.
@@ -149,7 +148,7 @@ void Loader::OnNeighbourEnded(std::span<const BlockEnd> ends) {
       state_.SchedulePump();
     }
   }
-  if (!arrived.empty()) Arrived(ends.front().pool, arrived);
+  if (!arrived.empty()) Arrived(ends.front().pool, arrived, CopyLane::kPoolToPool);
 }
 
 // Taken out first: an arrival stands in the table or in a line, never in both.
@@ -325,15 +324,16 @@ void Loader::QueueCopy(const Arrival& arrival) {
 bool Loader::PumpCopies() {
   bool progressed = false;
   const uint64_t most = copies_.pieces_started() + kCopyPiecesPerEvent;
+  const uint64_t most_bytes = state_.options.max_load_bytes;
   for (int i = 0; i < kCopyBatchesPerEvent && copies_.pieces_started() < most; ++i) {
-    const bool layers = layers_.StartOne([this](CopyLine line) { return MayCopy(line, 1); });
-    const bool blocks =
-        copy_queue_.TakeTurn([this](CopyLine line, PriorityQueue<Loadable>* waiting) {
-          const bool demand = !waiting->now()->empty();
-          return MayCopy(line, demand ? 1 : kPrefetchShare) &&
-                 StartBatch(waiting, demand ? CopyPriority::kDemand : CopyPriority::kPrefetch,
-                            OnInvalid::kFail);
-        });
+    const bool layers =
+        layers_.StartOne([&](CopyLine line) { return copies_.MayStart(line, most_bytes); });
+    const bool blocks = copy_queue_.TakeTurn([&](CopyLine line, PriorityQueue<Loadable>* waiting) {
+      const bool demand = !waiting->now()->empty();
+      return copies_.MayStart(line, most_bytes / (demand ? 1 : kPrefetchShare)) &&
+             StartBatch(waiting, demand ? CopyPriority::kDemand : CopyPriority::kPrefetch,
+                        OnInvalid::kFail);
+    });
     if (!layers && !blocks) return progressed;
     progressed = true;
   }
@@ -343,7 +343,8 @@ bool Loader::PumpCopies() {
 
 void Loader::StartVerifiedCopies() {
   (void)copy_queue_.TakeTurns([this](CopyLine line, PriorityQueue<Loadable>* waiting) {
-    return MayCopy(line, 1) && StartBatch(waiting, CopyPriority::kDemand, OnInvalid::kLeave);
+    return copies_.MayStart(line, state_.options.max_load_bytes) &&
+           StartBatch(waiting, CopyPriority::kDemand, OnInvalid::kLeave);
   });
 }
 
@@ -405,21 +406,16 @@ void Loader::OnCopied(Batch* batch, const Status& status) {
   for (const EntryIndex entry : batch->entries) {
     state_.trace.End(TraceKind::kCopyUp, entry, !status);
   }
-  if (status) {
-    ArrivedFromHost(pool, batch->entries);
-    return;
-  }
+  if (status) return Arrived(pool, batch->entries, CopyLane::kHostToPool);
   state_.incidents.Report(IncidentKind::kCopyFailed, pool->namespace_id, status.error().ToString());
   for (const EntryIndex entry : batch->entries) Fail({pool, entry}, MissReason::kCopyFailed);
 }
 
-void Loader::ArrivedFromHost(CachePool* pool, std::span<const EntryIndex> entries) {
-  state_.stats.onload_blocks += entries.size();
-  state_.stats.onload_bytes += entries.size() * pool->block_bytes;
-  Arrived(pool, entries);
-}
-
-void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
+void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries, CopyLane lane) {
+  if (lane == CopyLane::kHostToPool) {
+    state_.stats.onload_blocks += entries.size();
+    state_.stats.onload_bytes += entries.size() * pool->block_bytes;
+  }
   const uint32_t now_ds = state_.clock.NowDs();
   for (const EntryIndex entry : entries) {
     StopLoading({pool, entry});

@@ -42,14 +42,8 @@ class Loader final : public BlockListener {
   // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
   // pool, and has just been given a block of this one that awaits it (its `loading` is set here).
   void Start(CachePool* pool, EntryIndex entry);
-  // Whether Start would bring the block, which is in host, from another device's pool.
-  [[nodiscard]] bool ComesFromNeighbour(const CachePool& pool, EntryIndex entry) const {
-    return neighbours_.SourceOf(pool, entry).has_value();
-  }
-  [[nodiscard]] RegionSources& region_sources() { return neighbours_.regions(); }
-  [[nodiscard]] uint32_t ReadableBy(DeviceIndex device) const {
-    return neighbours_.ReadableBy(device);
-  }
+  // Start brings blocks that have a source there from there.
+  [[nodiscard]] NeighbourLoads& neighbours() { return neighbours_; }
   // The same for a block that is in host, to be copied once it is given to QueueLayers.
   [[nodiscard]] PinnedEntry StartInLayers(CachePool* pool, EntryIndex entry);
   // Has the blocks of one load copied layer by layer, see LayerLoader::Add.
@@ -131,7 +125,6 @@ class Loader final : public BlockListener {
   // Whether the block is on its way to host, or can be brought there from another pool.
   [[nodiscard]] bool ComesToHost(Arrival* arrival);
   void OnReadEnded(const BlockEnd& end);
-  void OnLayersEnded(const BlockEnd& end);
   void OnNeighbourEnded(std::span<const BlockEnd> ends);
   // By host, or from disk.
   void StartFromBelow(Arrival arrival);
@@ -148,10 +141,6 @@ class Loader final : public BlockListener {
   [[nodiscard]] bool TryFetch(const Arrival& arrival);
 
   void QueueCopy(const Arrival& arrival);
-  // Whether less of the line's is in flight than a share (1: all) of what may be.
-  [[nodiscard]] bool MayCopy(CopyLine line, uint64_t share) {
-    return copies_.MayStart(line, state_.options.max_load_bytes / share);
-  }
   bool PumpCopies();
   void StartCopy(const std::shared_ptr<Batch>& batch);
   // A block that must not be copied fails, or with kLeave ends the batch.
@@ -160,9 +149,8 @@ class Loader final : public BlockListener {
   [[nodiscard]] bool StartBatch(PriorityQueue<Loadable>* blocks, CopyPriority priority,
                                 OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);
-  void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
-  // The same for what came from host.
-  void ArrivedFromHost(CachePool* pool, std::span<const EntryIndex> entries);
+  // `lane`: in which they came.
+  void Arrived(CachePool* pool, std::span<const EntryIndex> entries, CopyLane lane);
   // Gives the slots of blocks that have arrived since the reads in line began to wait for some to
   // these reads, once they have waited long.
   void PassSlotsOn();

@@ -99,7 +99,7 @@ void RegionTransfers::CloseSession(SessionId session) {
 // waits in a line is found to be abandoned when its turn comes.
 void RegionTransfers::CancelAll(Region* region) {
   region->closing = true;
-  loader_.region_sources().Forget(region->pool->id);
+  loader_.neighbours().regions().Forget(region->pool->id);
   region->waiting.clear();
   region->woken.clear();
   // Only in the line is a block found to be abandoned.
@@ -221,7 +221,7 @@ void RegionTransfers::Store(PoolId id, std::span<const StoreRequest> blocks) {
     blocks = blocks.subspan(length);
   }
   std::vector<RegionSources::Stored> computed = std::exchange(region.computed, {});
-  if (!region.closing) loader_.region_sources().Note(region.pool, std::move(computed));
+  if (!region.closing) loader_.neighbours().regions().Note(region.pool, std::move(computed));
 }
 
 // The deepest of them is the oldest, and all before them are younger. A block that comes alone is
@@ -381,7 +381,8 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
     const EntryIndex index = TakeForLoad(&region, block);
     if (index == kNoEntry) continue;
     begun.push_back(index);
-    if (in_layers && state_[index].in_host() && !loader_.ComesFromNeighbour(*region.pool, index)) {
+    if (in_layers && state_[index].in_host() &&
+        !loader_.neighbours().SourceOf(*region.pool, index)) {
       Transfer& transfer = region.transfers.at(number);
       region.uses.at(block.block).in_layers = true;
       transfer.in_layers.push_back(loader_.StartInLayers(region.pool, index));
