@@ -174,12 +174,13 @@ Result<KeptMemories::Taken> KeptMemories::Take(const KeptMemoryClient& client,
   return taken;
 }
 
-std::shared_ptr<const KeptMemories::Descriptors> KeptMemories::OwnedBy(
-    const KeptMemoryClient& client, const wire::KeptMemoryName& name) const {
+UniqueFd KeptMemories::TableOf(const KeptMemoryClient& client,
+                               const wire::KeptMemoryName& name) const {
   const auto found = kept_.find({client.tenant, name});
   const bool is_owner =
       found != kept_.end() && found->second.owner && CheckOwner(found->second, client).has_value();
-  return is_owner ? found->second.descriptors : nullptr;
+  if (!is_owner) return UniqueFd();
+  return UniqueFd(::fcntl(found->second.descriptors->table.get(), F_DUPFD_CLOEXEC, 0));
 }
 
 // Host memory is on the devices that are host memory themselves.

@@ -3,7 +3,8 @@
 // and of the table beside it, says which process owns them, and gives them back in time.
 //
 // While a descriptor of the memory is open anywhere the kernel, or a GPU's driver, keeps it as it
-// is; that is all that this rests on. The memory is not mapped here, nor the table read.
+// is; that is all that this rests on. The memory is not mapped here; KeptTableReader reads the
+// table.
 //
 // The owner is the process that kept or took the memory last. Its ownership ends when the process
 // has ended and nothing of it remains on a GPU, not with its session: a process that has lost its
@@ -94,9 +95,9 @@ class KeptMemories {
   // Errors, none of a request for the table alone: kWrongState "memory_in_use", as of Keep;
   // kResourceExhausted "descriptors".
   [[nodiscard]] Result<Taken> Take(const KeptMemoryClient& client, const wire::TakeMemory& request);
-  // The memory of this name if the client's process owns it, else null.
-  [[nodiscard]] std::shared_ptr<const Descriptors> OwnedBy(const KeptMemoryClient& client,
-                                                           const wire::KeptMemoryName& name) const;
+  // Another descriptor of the table of this name if the client's process owns it, else none.
+  [[nodiscard]] UniqueFd TableOf(const KeptMemoryClient& client,
+                                 const wire::KeptMemoryName& name) const;
   // Errors: kWrongState "memory_in_use".
   [[nodiscard]] Result<wire::ReleaseMemoryReply> Release(const KeptMemoryClient& client,
                                                          const wire::ReleaseMemory& request);

@@ -28,12 +28,12 @@ uint64_t NumberIn(int table, uint32_t group, const PublishedBlocks::Asked& asked
 // A record is read in no order: one that is being changed may look like neither of its states, and
 // its number, which is never given twice, tells.
 void KeptTableReader::Look(std::vector<Asked> blocks, Answer answer) const {
-  threads_.Run(lane_, [kept = kept_, group = group_, mail = mail_, blocks = std::move(blocks),
+  threads_.Run(lane_, [table = table_, group = group_, mail = mail_, blocks = std::move(blocks),
                        answer = std::move(answer)] {
     std::vector<uint64_t> numbers;
     numbers.reserve(blocks.size());
     for (const Asked& asked : blocks) {
-      numbers.push_back(NumberIn(kept->table.get(), group, asked));
+      numbers.push_back(NumberIn(table->fd.get(), group, asked));
     }
     mail.Post([numbers = std::move(numbers), answer] { answer(numbers); });
   });

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "tiers/policy/eviction_policy.h"
@@ -68,7 +68,8 @@ class EvictionDuel {
   uint64_t sampled_below_ = UINT64_MAX;  // of hashes that are spread evenly
   Capacity capacity_;                    // of the shadows
   std::array<Shadow, 2> shadows_;
-  std::unordered_map<uint64_t, EntryIndex> names_by_hash_;
+  // Ordered, since clients choose the hashes: no choice of theirs makes a search long.
+  std::map<uint64_t, EntryIndex> names_by_hash_;
   std::vector<Name> names_;
   std::vector<EntryIndex> free_names_;
   std::vector<Released> sequence_;  // the one that is being released, as far as it is sampled

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/neighbour_loads.h"
 
-#include <memory>
 #include <span>
 
 #include "base/result.h"
@@ -11,6 +10,8 @@ namespace {
 
 // So long a look at what an engine publishes may take: it reads some words of memory.
 constexpr int64_t kLookPatienceMs = 500;
+// After as many copies of a device that failed one after the other, it reads no neighbour any more.
+constexpr uint32_t kMostFailures = 8;
 
 }  // namespace
 
@@ -23,7 +24,7 @@ NeighbourBlock::NeighbourBlock(CacheState* state, NeighbourSource source)
   }
 }
 
-// The block is no younger for having been copied from: its use counts where it was asked for.
+// Its use counts where it was asked for; in its own pool it is among the youngest.
 NeighbourBlock::~NeighbourBlock() {
   CachePool* const pool = source_.pool;
   if (pool == nullptr) return;
@@ -52,6 +53,7 @@ NeighbourLoads::NeighbourLoads(CacheState* state, BlockListener* listener)
     }
     readable_.push_back(readable);
   }
+  failures_.resize(devices.size());
 }
 
 uint32_t NeighbourLoads::ReadableBy(DeviceIndex device) const {
@@ -83,6 +85,7 @@ std::optional<NeighbourSource> NeighbourLoads::SourceOf(const CachePool& pool,
   if (pool.device.value >= devices.size() || pool.copier != devices[pool.device.value].device) {
     return {};
   }
+  if (failures_[pool.device.value] >= kMostFailures) return {};
   const std::optional<NeighbourSource> source = AnySource(pool, index);
   if (!source || !state_[index].in_host()) return source;
   const int64_t now_us = state_.clock.PreciseUs();
@@ -93,7 +96,8 @@ std::optional<NeighbourSource> NeighbourLoads::SourceOf(const CachePool& pool,
 }
 
 void NeighbourLoads::Add(CachePool* pool, EntryIndex index, NeighbourSource source) {
-  Waiting waiting{pool, index, NeighbourBlock(&state_, source)};
+  Waiting waiting{pool, index, NeighbourBlock(&state_, source),
+                  state_[index].in_host() ? HostPin(&state_, index) : HostPin()};
   if (TargetOf(waiting).CanWait()) {
     queue_.PushLater(pool->copy_line, std::move(waiting));
   } else {
@@ -154,6 +158,8 @@ void NeighbourLoads::OnCopied(std::list<Batch>::iterator landed, const Status& s
   const CacheTrace::Together together(&state_.trace);
   std::vector<Waiting> blocks = std::move(landed->blocks);
   batches_.erase(landed);
+  uint32_t& failures = failures_[blocks.front().pool->device.value];
+  failures = status ? 0 : failures + 1;
   if (!status) {
     state_.incidents.Report(IncidentKind::kCopyFailed, blocks.front().pool->namespace_id,
                             status.error().ToString());
@@ -166,21 +172,17 @@ void NeighbourLoads::OnCopied(std::list<Batch>::iterator landed, const Status& s
 }
 
 void NeighbourLoads::LookAgain(std::vector<Waiting> blocks) {
-  const std::shared_ptr<const PublishedBlocks> published = blocks.front().source.pool()->published;
-  if (!published) {
-    const std::vector<bool> none(blocks.size());
-    return EndAll(std::move(blocks), none);
-  }
+  const PublishedBlocks& published = *blocks.front().source.pool()->published;
   std::vector<PublishedBlocks::Asked> asked;
   for (const Waiting& waiting : blocks) {
     asked.push_back({waiting.source.block(), state_[waiting.entry].hash});
   }
   const uint64_t look = ++last_look_;
   looks_.emplace(look, Landed{std::move(blocks), state_.clock.NowMs() + kLookPatienceMs});
-  published->Look(std::move(asked),
-                  gate_.WhileOpen([this, look](const std::vector<uint64_t>& numbers) {
-                    OnLooked(look, numbers);
-                  }));
+  published.Look(std::move(asked),
+                 gate_.WhileOpen([this, look](const std::vector<uint64_t>& numbers) {
+                   OnLooked(look, numbers);
+                 }));
 }
 
 void NeighbourLoads::OnLooked(uint64_t look, const std::vector<uint64_t>& numbers) {
@@ -195,15 +197,14 @@ void NeighbourLoads::OnLooked(uint64_t look, const std::vector<uint64_t>& number
   EndAll(std::move(blocks), held);
 }
 
-// An engine that holds up the readers of its table is no source any more.
+// Blocks of an engine that holds up the readers of its table are not looked for there any more, nor
+// others until a look is answered.
 void NeighbourLoads::Tick() {
   const int64_t now_ms = state_.clock.NowMs();
   while (!looks_.empty() && looks_.begin()->second.deadline_ms <= now_ms) {
     std::vector<Waiting> blocks = std::move(looks_.begin()->second.blocks);
     looks_.erase(looks_.begin());
-    CachePool* const region = blocks.front().source.pool();
-    region->published = nullptr;
-    regions_.Forget(region->id);
+    regions_.Forget(blocks.front().source.pool()->id);
     EndAll(std::move(blocks), std::vector<bool>(blocks.size()));
   }
 }
@@ -225,8 +226,9 @@ void NeighbourLoads::EndAll(std::vector<Waiting> blocks, const std::vector<bool>
     }
     ends.push_back(EndOf(waiting, held[i] ? MissReason::kNone : MissReason::kCopyFailed));
   }
-  // Let go of before the ends are told: the way that a block goes next may want to evict one.
-  blocks.clear();
+  // Let go of before the ends are told: the way that a block goes next may want to evict one. The
+  // deepest of a sequence is the first, and so the coldest in its pool.
+  while (!blocks.empty()) blocks.pop_back();
   listener_.OnEnded(ends);
 }
 

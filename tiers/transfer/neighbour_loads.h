@@ -19,6 +19,7 @@
 #include "base/gate.h"
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/state/pins.h"
 #include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/region_sources.h"
 
@@ -82,6 +83,7 @@ class NeighbourLoads {
     CachePool* pool = nullptr;
     EntryIndex entry;
     NeighbourBlock source;
+    HostPin host;  // if it is there, so that there is another way yet
   };
   struct Batch {
     CopyBatch copies;
@@ -102,8 +104,7 @@ class NeighbourLoads {
   void Start(std::deque<Waiting>* line, CopyPriority priority);
   [[nodiscard]] BlockEnd EndOf(const Waiting& waiting, MissReason reason) const;
   void OnCopied(std::list<Batch>::iterator landed, const Status& status);
-  // Tells of the blocks when the engine's table has been looked at, or now if it is no source any
-  // more.
+  // Tells of the blocks when the engine's table has been looked at.
   void LookAgain(std::vector<Waiting> blocks);
   void OnLooked(uint64_t look, const std::vector<uint64_t>& numbers);
   // Tells of the blocks, of which `held[i]` says whether the source held it to the end.
@@ -114,6 +115,7 @@ class NeighbourLoads {
   RegionSources regions_;
   CopyLimiter copies_;
   std::vector<uint32_t> readable_;  // by DeviceIndex
+  std::vector<uint32_t> failures_;  // by DeviceIndex: its copies that failed one after the other
   TenantQueues<Waiting, CopyLine> queue_;
   std::list<Batch> batches_;
   std::map<uint64_t, Landed> looks_;  // in the order of their deadlines

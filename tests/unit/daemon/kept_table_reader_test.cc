@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/net/descriptor_closer.h"
 #include "protocol/kept_table_layout.h"
 
 namespace kvtier {
@@ -54,10 +55,8 @@ class KeptTableReaderTest : public testing::Test {
  protected:
   KeptTableReaderTest() : table_(::memfd_create("table", MFD_CLOEXEC)) {
     Cut(sizeof(wire::KeptTableHeader) + kBlocks * sizeof(wire::KeptTableRecord));
-    const auto kept = std::make_shared<const KeptMemories::Descriptors>(
-        KeptMemories::Descriptors{{UniqueFd(::dup(table_.get())), &closer_, "tenant"},
-                                  {UniqueFd(::dup(table_.get())), &closer_, "tenant"}});
-    reader_.emplace(kept, kGroup, "tenant", closer_.threads(), mail_);
+    reader_.emplace(UniqueFd(::dup(table_.get())), closer_->CloseFor("tenant"), kGroup, "reader",
+                    closer_->threads(), mail_);
   }
   void Cut(uint64_t bytes) { ASSERT_EQ(::ftruncate(table_.get(), static_cast<off_t>(bytes)), 0); }
   void Write(uint32_t block, uint64_t number, uint32_t group, const BlockHash& hash) {
@@ -76,7 +75,7 @@ class KeptTableReaderTest : public testing::Test {
 
   Posted posted_;
   LoopMail mail_{&posted_};
-  DescriptorCloser closer_;
+  std::optional<DescriptorCloser> closer_{std::in_place};
   const UniqueFd table_;
   std::optional<KeptTableReader> reader_;
 };
@@ -111,8 +110,23 @@ TEST_F(KeptTableReaderTest, AnAnswerThatComesWhenTheLoopHasGoneIsDropped) {
   bool answered = false;
   reader_->Look({{BlockIndex(0), HashOf(1)}},
                 [&answered](const std::vector<uint64_t>&) { answered = true; });
-  while (closer_.threads().pending() > 0) std::this_thread::yield();
+  while (closer_->threads().pending() > 0) std::this_thread::yield();
   EXPECT_FALSE(answered);
+}
+
+// A thread of a sender may outlive all else, and be the last that holds the table.
+TEST_F(KeptTableReaderTest, ALookThatIsUnderWayWhenTheDaemonEndsClosesTheTable) {
+  const SenderThreads threads = closer_->threads();
+  std::mutex hangs;
+  std::unique_lock hang(hangs);
+  threads.Run({SenderThreads::Use::kReadTable, "reader"},
+              [&hangs] { const std::lock_guard waits(hangs); });
+  reader_->Look({{BlockIndex(0), HashOf(1)}}, [](const std::vector<uint64_t>&) {});
+  mail_.Close();
+  reader_.reset();
+  closer_.reset();
+  hang.unlock();
+  while (threads.pending() > 0) std::this_thread::yield();
 }
 
 }  // namespace
