@@ -38,6 +38,7 @@ class LruReplayTest : public DaemonTest {
   void StartDaemonOfModelSizes() {
     const auto adjust = [](Config* config) {
       config->cache.pool_bytes = kPoolBlocks * kBlockBytes;
+      config->cache.pool_eviction = PoolEviction::kLru;
       config->host.bytes = kHostSlabs * kSlabBytes;
       config->disk.bytes = kDiskSlabs * kSlabBytes + kMiB;
       CacheOptions& cache = config->cache;

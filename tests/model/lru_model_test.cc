@@ -211,6 +211,7 @@ class SettlingClient {
   static CacheOptions Options(const LruModelOptions& sizes) {
     CacheOptions options;
     options.pool_bytes = sizes.pool * kBlockBytes;
+    options.pool_eviction = PoolEviction::kLru;
     options.slab_bytes = kSlabBytes;
     options.pool_clean_fraction = sizes.pool_clean_fraction;
     options.host_clean_fraction = sizes.host_clean_fraction;
