@@ -45,11 +45,13 @@ Result<LentMemory> RegionHandler::TakeLentMemory(const wire::OpenRegion& request
 std::shared_ptr<const PublishedBlocks> RegionHandler::PublishedIn(
     const wire::OpenRegion& request) const {
   if (!request.kept || request.memory != wire::RegionMemory::kVmm) return nullptr;
-  auto kept =
-      kept_memories_.OwnedBy({client_.session, client_.process, client_.tenant}, *request.kept);
-  if (!kept) return nullptr;
-  return std::make_shared<KeptTableReader>(std::move(kept), request.group, client_.tenant,
-                                           network_.closer.threads(), network_.mail);
+  UniqueFd table =
+      kept_memories_.TableOf({client_.session, client_.process, client_.tenant}, *request.kept);
+  if (!table.valid()) return nullptr;
+  return std::make_shared<KeptTableReader>(
+      std::move(table), network_.closer.CloseFor(client_.tenant), request.group,
+      fmt::format("{}, session {}", client_.tenant, client_.session.value),
+      network_.closer.threads(), network_.mail);
 }
 
 Status RegionHandler::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {

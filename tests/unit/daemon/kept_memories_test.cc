@@ -142,17 +142,17 @@ TEST_F(KeptMemoriesTest, TheNextProcessHasTheSameMemory) {
   EXPECT_EQ(memories_->entries()[0].owner_pid, second.pid());
 }
 
-TEST_F(KeptMemoriesTest, OnlyTheOwnersProcessFindsItsMemoryByName) {
+TEST_F(KeptMemoriesTest, OnlyTheOwnersProcessFindsItsTableByName) {
   Bystander first, second;
   EXPECT_EQ(Keep(1, first, Message(7)), "");
-  EXPECT_NE(memories_->OwnedBy({SessionId(1), PeerOf(first), tenant_}, NameOf(7)), nullptr);
-  EXPECT_NE(memories_->OwnedBy({SessionId(3), PeerOf(first), tenant_}, NameOf(7)), nullptr);
-  EXPECT_EQ(memories_->OwnedBy({SessionId(2), PeerOf(second), tenant_}, NameOf(7)), nullptr);
-  EXPECT_EQ(memories_->OwnedBy({SessionId(1), PeerOf(first), "b"}, NameOf(7)), nullptr);
-  EXPECT_EQ(memories_->OwnedBy({SessionId(1), PeerOf(first), tenant_}, NameOf(8)), nullptr);
+  EXPECT_TRUE(memories_->TableOf({SessionId(1), PeerOf(first), tenant_}, NameOf(7)).valid());
+  EXPECT_TRUE(memories_->TableOf({SessionId(3), PeerOf(first), tenant_}, NameOf(7)).valid());
+  EXPECT_FALSE(memories_->TableOf({SessionId(2), PeerOf(second), tenant_}, NameOf(7)).valid());
+  EXPECT_FALSE(memories_->TableOf({SessionId(1), PeerOf(first), "b"}, NameOf(7)).valid());
+  EXPECT_FALSE(memories_->TableOf({SessionId(1), PeerOf(first), tenant_}, NameOf(8)).valid());
   // Memory without an owner has no reader.
   End(1, &first);
-  EXPECT_EQ(memories_->OwnedBy({SessionId(2), PeerOf(second), tenant_}, NameOf(7)), nullptr);
+  EXPECT_FALSE(memories_->TableOf({SessionId(2), PeerOf(second), tenant_}, NameOf(7)).valid());
 }
 
 TEST_F(KeptMemoriesTest, AProcessThatLivesStaysTheOwnerWithoutASession) {
