@@ -187,6 +187,10 @@ TEST_F(CacheRegionSourcesTest, AnEngineWhoseTableIsNeverAnsweredHoldsNobodyUp) {
   machine_->loop.LetGo(machine_->devices[1]->source());
   Settle();
   ExpectLoaded(load, second, Sequence(1, 2));
+  // It is looked at in vain once more.
+  machine_->clock.Advance(1'000);
+  cache_->Tick();
+  Settle();
   ExpectLoaded(late, third, Sequence(1, 2));
   // And is asked no more.
   const PendingTransfer again = BeginLoad(second.region, Sequence(1, 2));
