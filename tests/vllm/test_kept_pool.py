@@ -71,6 +71,36 @@ class KeptPoolTest(unittest.TestCase):
         self.assertEqual(self.pool.get_num_free_blocks(), BLOCKS - 2)
         self.assertEqual(len(self.kept.take_changes().computed), 1)
 
+    def compute(self, number):
+        """A block that a request has computed and the plan of a step publishes."""
+        (block,) = self.pool.get_new_blocks(1)
+        key = hash_of(number) + bytes(4)
+        block.set_block_hash(key)
+        self.pool.cached_block_hash_to_block.insert(key, block)
+        self.kept.computed(0, [block], [hash_of(number)])
+        self.kept.take_changes()
+        return block
+
+    def test_a_published_block_is_retracted_when_it_is_handed_out_anew(self):
+        block = self.compute(1)
+        # Hits take it, and their ends give it back, which changes nothing.
+        self.pool.free_blocks([block])
+        for _ in range(3):
+            self.pool.touch([block])
+            self.pool.free_blocks([block])
+        self.assertEqual(self.kept.take_changes(), KeptChanges())
+        taken = self.pool.get_new_blocks(BLOCKS - 1)
+        self.assertIn(block, taken)
+        self.assertEqual(self.kept.take_changes().written, [block.block_id])
+
+    def test_a_published_block_that_is_taken_from_vllm_s_cache_is_retracted_before_it_is_written(self):
+        block = self.compute(1)
+        self.pool.free_blocks([block])
+        self.pool.evict_blocks({block.block_id})
+        self.assertIsNone(self.cached(1))
+        self.assertIn(block, self.pool.get_new_blocks(BLOCKS - 1))
+        self.assertEqual(self.kept.take_changes().written, [block.block_id])
+
     def test_a_reset_of_vllm_s_cache_retracts_everything(self):
         self.restore((5, 0, 50), (6, 0, 60))
         self.assertTrue(self.pool.reset_prefix_cache())
