@@ -271,9 +271,9 @@ constexpr MetricRow kTierRows[] = {
        }
      }},
     {kGauge, "kvtier_device_reads_neighbour",
-     "1 if the driver says that the device can read the other's pools; 0: blocks go by host.", "",
+     "1 if the device can read the other's memory, as the driver says; 0: blocks go by host.", "",
      "", AddNeighbours},
-    {kGauge, "kvtier_device_neighbours", "How many other devices' pools a device can read.",
+    {kGauge, "kvtier_device_neighbours", "How many other devices' memory a device can read.",
      "devices.[].neighbours", "", ReadPerDevice<&CountNeighbours>},
     {kGauge, "kvtier_device_pool_capacity_bytes",
      "The bytes that the pools of a device may take together.", "devices.[].pool_capacity_bytes",
@@ -382,7 +382,7 @@ constexpr MetricRow kTierRows[] = {
 };
 
 constexpr MetricRow kMovementRows[] = {
-    {kCounter, "kvtier_copied_blocks", "Blocks copied between tiers or pools.",
+    {kCounter, "kvtier_copied_blocks", "Blocks copied between tiers, pools and regions.",
      "stats.{offload|onload|disk_write|disk_read|neighbour}_blocks", "",
      [](From from, Family family) {
        const CacheStats& stats = from.snapshot.stats;
@@ -426,7 +426,7 @@ constexpr MetricRow kMovementRows[] = {
      "The rate of copies from host memory to a device's pools, as last measured; 0 before.", "", "",
      ReadPerDevice<&DeviceGauges::load_bytes_per_s>},
     {kCounter, "kvtier_neighbour_fallbacks",
-     "Blocks that did not come from another device's pool, as begun, but by host or not at all.",
+     "Blocks that did not come from another pool or engine, as begun, but by host or not at all.",
      "stats.neighbour_fallbacks", "", ReadStat<&CacheStats::neighbour_fallbacks>},
     {kGauge, "kvtier_waiting_acquires", "Acquires that wait for blocks to become free.",
      "in_flight.acquires_waiting", "", ReadGauge<&CacheGauges::acquires_waiting>},

@@ -17,7 +17,7 @@ struct CachePool;
 enum class BlockMove : uint8_t {
   kToPool,         // a load into a pool or region
   kInLayers,       // the copies of a block that comes to its pool layer by layer
-  kFromNeighbour,  // the copy of a block from another device's pool
+  kFromNeighbour,  // the copy of a block from another pool or region
   kToHost,         // an offload of a block that a load of another pool waits for
   kFromRegion,     // an offload that an engine has asked for
   kRead,           // a read from disk, or from the cold store, to host

@@ -166,7 +166,7 @@ inline constexpr std::array<Transition<PoolEvent>, 14> kPoolTransitions = {{
 // Any number of these hold at once.
 struct EntryBits {
   // Pool.
-  static constexpr uint32_t kLoading = 1 << 0;        // some pool awaits its bytes, by way of host
+  static constexpr uint32_t kLoading = 1 << 0;  // some pool awaits its bytes, mostly by way of host
   static constexpr uint32_t kOffloadQueued = 1 << 1;  // pool to host, waiting for its turn
   static constexpr uint32_t kOffloading = 1 << 2;     // pool to host, copying
   static constexpr uint32_t kOffloadFailed = 1 << 3;  // not tried again unasked; may be dropped

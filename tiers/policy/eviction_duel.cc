@@ -146,7 +146,7 @@ void EvictionDuel::NoteHint(const BlockFacts& facts) {
 }
 
 size_t EvictionDuel::memory_bytes() const {
-  constexpr size_t kNodeBytes = 40;  // of the map, about
+  constexpr size_t kNodeBytes = 64;  // of the map, about
   size_t total = names_.capacity() * sizeof(Name) + names_by_hash_.size() * kNodeBytes;
   for (const Shadow& shadow : shadows_) {
     total += shadow.pool->memory_bytes() + shadow.host.memory_bytes();

@@ -38,6 +38,9 @@ inline constexpr uint64_t kCopyPiecesInFlight = 32 * kCopyBatchPieces;
 inline constexpr uint64_t kCopyPiecesPerEvent = 2 * kCopyBatchPieces;
 // However few pieces they have: blocks that turn out to be wrong leave none.
 inline constexpr int kCopyBatchesPerEvent = 12;
+// Prefetches get one part of so many of the bytes that may be read or copied at once, so that a
+// load which a client waits for finds capacity to spare.
+inline constexpr uint64_t kPrefetchShare = 2;
 
 // A request that is being gathered: pieces of blocks of one pool. Event loop only.
 class CopyBatch {

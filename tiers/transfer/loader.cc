@@ -9,9 +9,6 @@
 namespace kvtier {
 namespace {
 
-// Prefetches get one part of so many of the bytes that may be read or copied at once, so that a
-// load which a client waits for finds capacity to spare.
-constexpr uint64_t kPrefetchShare = 2;
 // The cold store gets one part of so many of what may be read from disk at once.
 constexpr uint64_t kFetchShare = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.

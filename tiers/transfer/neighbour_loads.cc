@@ -57,7 +57,8 @@ NeighbourLoads::NeighbourLoads(CacheState* state, BlockListener* listener)
 }
 
 uint32_t NeighbourLoads::ReadableBy(DeviceIndex device) const {
-  return device.value < readable_.size() ? readable_[device.value] : 0;
+  const bool reads = device.value < readable_.size() && failures_[device.value] < kMostFailures;
+  return reads ? readable_[device.value] : 0;
 }
 
 std::optional<NeighbourSource> NeighbourLoads::AnySource(const CachePool& pool,
@@ -86,6 +87,8 @@ std::optional<NeighbourSource> NeighbourLoads::SourceOf(const CachePool& pool,
     return {};
   }
   if (failures_[pool.device.value] >= kMostFailures) return {};
+  // The usual case costs next to nothing: one GPU, and no engine that publishes.
+  if (readable_[pool.device.value] == 0 && regions_.empty()) return {};
   const std::optional<NeighbourSource> source = AnySource(pool, index);
   if (!source || !state_[index].in_host()) return source;
   const int64_t now_us = state_.clock.PreciseUs();
@@ -116,7 +119,7 @@ bool NeighbourLoads::Pump() {
   for (int i = 0; i < kCopyBatchesPerEvent && copies_.pieces_started() < most; ++i) {
     const bool started = queue_.TakeTurn([this](CopyLine line, PriorityQueue<Waiting>* waiting) {
       const bool demand = !waiting->now()->empty();
-      const uint64_t most_bytes = state_.options.max_load_bytes / (demand ? 1 : 2);
+      const uint64_t most_bytes = state_.options.max_load_bytes / (demand ? 1 : kPrefetchShare);
       if (!copies_.MayStart(line, most_bytes)) return false;
       Start(waiting->next(), demand ? CopyPriority::kDemand : CopyPriority::kPrefetch);
       return true;

@@ -60,7 +60,8 @@ class NeighbourLoads {
 
   // The regions among the sources.
   [[nodiscard]] RegionSources& regions() { return regions_; }
-  // Which other devices' memory the device can read; a bit for each DeviceIndex.
+  // Which other devices' memory the device can read; a bit for each DeviceIndex. None once its
+  // copies from there have failed too often.
   [[nodiscard]] uint32_t ReadableBy(DeviceIndex device) const;
   // The fastest source of the block for `pool`; nothing if that is not a neighbour: none has it, or
   // host has it and was measured to be faster.

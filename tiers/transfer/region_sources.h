@@ -41,6 +41,7 @@ class RegionSources {
   // A region other than `reader` that held the entry when it was last looked at.
   [[nodiscard]] std::optional<NeighbourSource> Find(const CachePool& reader,
                                                     EntryIndex entry) const;
+  [[nodiscard]] bool empty() const { return places_.empty(); }
   // The entry's place is none: its engine has retracted it.
   void Drop(EntryIndex entry);
   // The region is no source any more.

@@ -208,7 +208,8 @@ struct CacheStats {
 
   uint64_t offload_blocks = 0, offload_bytes = 0;
   uint64_t onload_blocks = 0, onload_bytes = 0;
-  // Loaded from pools of other devices; and those that did not come that way and took another.
+  // Loaded from pools of other devices and from engines' regions; and those that did not come that
+  // way, as begun, and took another.
   uint64_t neighbour_blocks = 0, neighbour_bytes = 0, neighbour_fallbacks = 0;
   uint64_t disk_write_blocks = 0, disk_write_bytes = 0, disk_write_errors = 0;
   NeverRead disk_never_read;  // of what this process wrote
@@ -259,8 +260,8 @@ struct PoolGauges {
 struct DeviceGauges {
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
   uint64_t load_bytes_per_s = 0;       // host to pool, as measured; 0: nothing was
-  uint64_t neighbour_bytes_per_s = 0;  // likewise, from pools of other devices
-  uint32_t neighbours = 0;             // by DeviceIndex, a bit for each whose pools it can read
+  uint64_t neighbour_bytes_per_s = 0;  // likewise, from other pools and regions
+  uint32_t neighbours = 0;             // by DeviceIndex, a bit for each that it can read
 };
 
 // The gauges of a tenant with quotas, by tier.

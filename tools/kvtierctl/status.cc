@@ -154,7 +154,7 @@ std::string DeviceTable(JsonView status) {
   });
   const JsonView stats = status["stats"];
   return "\n" + table.Render() +
-         fmt::format("loaded from other devices' pools: {} blocks, {}\n",
+         fmt::format("loaded from other pools and engines: {} blocks, {}\n",
                      FormatCount(stats["neighbour_blocks"].Count()),
                      FormatByteSize(stats["neighbour_bytes"].Count()));
 }

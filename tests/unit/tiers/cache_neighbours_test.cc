@@ -113,6 +113,24 @@ TEST_F(CacheNeighboursTest, ACopyThatFailsIsMadeUpForByHost) {
   EXPECT_EQ(cache_->stats().onload_blocks, 3u);
 }
 
+TEST_F(CacheNeighboursTest, ADeviceWhoseCopiesFailAgainAndAgainAsksNoNeighbourAnyMore) {
+  StartNeighbours({.pool_blocks = 32});
+  for (uint32_t sequence = 1; sequence <= 8; ++sequence) {
+    UseDevice(0);
+    PutOnFirst(Sequence(sequence, 1));
+    machine_->devices[1]->FailNextCopies(1);
+    Release(kAlice, HandlesOf(Acquire(kAlice, Sequence(sequence, 1))));
+  }
+  ASSERT_EQ(cache_->stats().neighbour_fallbacks, 8u);
+  EXPECT_EQ(cache_->Gauges().devices[1].neighbours, 0u);
+  EXPECT_EQ(cache_->Gauges().devices[0].neighbours, 2u);
+  UseDevice(0);
+  PutOnFirst(Sequence(9, 1));
+  ExpectBytes(Acquire(kAlice, Sequence(9, 1)), Sequence(9, 1));
+  EXPECT_EQ(cache_->stats().neighbour_fallbacks, 8u);
+  EXPECT_EQ(cache_->stats().neighbour_blocks, 0u);
+}
+
 TEST_F(CacheNeighboursTest, ABlockThatNoWayBringsIsAMiss) {
   StartNeighbours();
   PutOnFirst(Sequence(1, 1));

@@ -135,6 +135,27 @@ TEST_F(CacheRegionSourcesTest, AnEngineThatOverwritesABlockInMidCopyCostsADetour
   EXPECT_EQ(cache_->stats().neighbour_fallbacks, 1u);
 }
 
+TEST_F(CacheRegionSourcesTest, HostKeepsABlockThatIsCopiedFromAnEngineSoThatThereIsAnotherWay) {
+  Start({.devices = 2, .neighbours = true, .host_slots = 8, .disk_slots = 0});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 2));
+  machine_->loop.Hold(machine_->devices[1]->source());
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 2));
+  machine_->loop.RunAll();
+  // As much as host has room for is stored meanwhile.
+  memory_ = first.memory;
+  const PendingTransfer others = BeginStore(first.region, Sequence(2, 8), /*first=*/2);
+  Settle();
+  EXPECT_TRUE(Presence(TestHash(1, 0)).host);
+  Overwrite(first, 0);
+  Overwrite(first, 1);
+  machine_->loop.LetGo(machine_->devices[1]->source());
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 2));
+  EXPECT_EQ(cache_->stats().neighbour_fallbacks, 2u);
+}
+
 TEST_F(CacheRegionSourcesTest, ABlockThatWasOverwrittenAndPublishedAnewIsNotTheOldOne) {
   Start({.devices = 2, .neighbours = true});
   const Engine first = OpenEngine(kAlice, 0);
