@@ -46,7 +46,8 @@ class ColdStore {
   // Whether calls are worth making: false while the store is known to be slow or gone.
   [[nodiscard]] virtual bool Available() = 0;
   // Which of the objects are there, all of one tenant and model. The answer has one value for each
-  // name; of a prefix, what follows the first that is absent may be told as absent, too.
+  // name. A store need not be asked for all of a prefix: an object between two that are there may
+  // be told as there, and what follows the first that is absent as absent.
   virtual void Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
                       ExistsDone done) = 0;
   // Error beside those above: kNotFound "cold_object_absent"; kCorrupt "cold_object_size" if it

@@ -21,7 +21,7 @@ FileQuestion::FileQuestion(std::shared_ptr<ObjectFiles> objects, std::vector<std
       names_(std::move(names)),
       each_(each),
       end_(end),
-      states_(names_.size(), State::kOpen),
+      search_(names_.size(), each),
       has_ended_(names_.empty()) {}
 
 void FileQuestion::Ask(const std::function<void(size_t threads)>& call_help) {
@@ -36,21 +36,23 @@ void FileQuestion::Ask(const std::function<void(size_t threads)>& call_help) {
 
 std::optional<size_t> FileQuestion::TakeNext() {
   const std::lock_guard lock(mutex_);
-  if (!each_ && known_ > 0 && steady_clock::now() >= end_) has_ended_ = true;
-  if (has_ended_ || next_ == names_.size()) return std::nullopt;
-  return next_++;
+  if (!each_ && is_answered_ && steady_clock::now() >= end_) has_ended_ = true;
+  return has_ended_ ? std::nullopt : search_.TakeNext();
 }
 
 size_t FileQuestion::Answer(size_t position, const FileOutcome& outcome, bool is_slow) {
   const std::lock_guard lock(mutex_);
   if (has_ended_) return 0;
-  states_[position] = outcome.status == KVT_COLD_OK ? State::kThere : State::kAbsent;
   if (outcome.status != KVT_COLD_ABSENT) Fail(outcome);
-  while (!has_ended_ && states_[known_] != State::kOpen) {
-    has_ended_ = (!each_ && states_[known_] == State::kAbsent) || ++known_ == states_.size();
+  const bool is_there = outcome.status == KVT_COLD_OK;
+  is_answered_ = true;
+  if (search_.Answer(position,
+                     is_there ? PrefixSearch::Reply::kThere : PrefixSearch::Reply::kAbsent)) {
+    has_help_ = false;
   }
+  has_ended_ = has_ended_ || search_.has_ended();
   if (has_ended_ || !is_slow || std::exchange(has_help_, true)) return 0;
-  return std::min(states_.size() - next_, kMostHelpers);
+  return std::min(search_.left(), kMostHelpers);
 }
 
 void FileQuestion::EndIfFailed(const FileOutcome& outcome) {
@@ -69,10 +71,7 @@ std::optional<FileOutcome> FileQuestion::TakeEnd() {
   if (!has_ended_ || std::exchange(is_told_, true)) return std::nullopt;
   if (failure_.status != KVT_COLD_OK) return failure_;
   FileOutcome outcome;
-  const size_t end = each_ ? states_.size() : known_;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    outcome.text += i < end && states_[i] == State::kThere ? '\1' : '\0';
-  }
+  outcome.text = search_.Told();
   return outcome;
 }
 

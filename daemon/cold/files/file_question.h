@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of many objects are there: one thread asks for one after the other, and others help where
-// the file system answers slowly.
+// Which of many objects are there: one thread asks for what a search asks for, one file after the
+// other, and others help where the file system answers slowly.
 #pragma once
 
 #include <chrono>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/cold/files/object_files.h"
+#include "daemon/cold/prefix_search.h"
 
 namespace kvtier {
 
@@ -26,8 +27,8 @@ class FileQuestion {
   FileQuestion(std::shared_ptr<ObjectFiles> objects, std::vector<std::string> names, bool each,
                Time end);
 
-  // Asks until nothing is left to be asked for. `call_help` is called at most once for a question;
-  // it lets so many threads do the same.
+  // Asks until nothing is left to be asked for. `call_help` lets so many threads do the same; it is
+  // called at most twice for a prefix, once when its end has been passed.
   void Ask(const std::function<void(size_t threads)>& call_help);
   // Ends it if a thread could not ask.
   void EndIfFailed(const FileOutcome& outcome);
@@ -35,8 +36,6 @@ class FileQuestion {
   [[nodiscard]] std::optional<FileOutcome> TakeEnd();
 
  private:
-  enum class State : uint8_t { kOpen, kThere, kAbsent };
-
   [[nodiscard]] std::optional<size_t> TakeNext();
   // Returns how many threads are to help.
   [[nodiscard]] size_t Answer(size_t position, const FileOutcome& outcome, bool is_slow);
@@ -48,10 +47,9 @@ class FileQuestion {
   const bool each_;
   const Time end_;
   std::mutex mutex_;  // guards what follows
-  std::vector<State> states_;
-  size_t next_ = 0;   // the first that was not asked for
-  size_t known_ = 0;  // those before it are answered
+  PrefixSearch search_;
   FileOutcome failure_;
+  bool is_answered_ = false;  // once at least
   bool has_help_ = false;
   bool has_ended_ = false;
   bool is_told_ = false;

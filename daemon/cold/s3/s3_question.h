@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of many objects are there: a request for each, of which a prefix needs no more than lead to
-// its end.
+// Which of many objects are there: a request for each that a search asks for.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mutex>
-#include <string>
 #include <vector>
 
+#include "daemon/cold/prefix_search.h"
 #include "daemon/cold/s3/s3_answer.h"
 
 namespace kvtier {
 
 // Any thread. A prefix begins with a few questions, and each object that is there allows two more:
-// a store that has nothing of it is hardly asked, and the questions for one that it has all of
-// double with each round trip.
+// a store that has nothing of it is hardly asked.
 class S3Question {
  public:
   S3Question(size_t count, bool each);
@@ -29,16 +26,11 @@ class S3Question {
   [[nodiscard]] bool TakeEnd(S3Outcome* outcome);
 
  private:
-  enum class State : uint8_t { kOpen, kThere, kAbsent, kFailed };
-
   const bool each_;
   std::mutex mutex_;  // guards what follows
-  std::vector<State> states_;
-  size_t next_ = 0;     // the first that was not asked for
-  size_t allowed_ = 0;  // as many may be asked for
-  size_t known_ = 0;    // those before it are answered
-  S3Outcome failure_;
-  bool has_ended_ = false;
+  PrefixSearch search_;
+  size_t allowed_ = 0;  // as many more may be asked for
+  S3Outcome failure_;   // that ends all of it
   bool is_told_ = false;
 };
 

@@ -20,19 +20,23 @@ constexpr size_t kWritesAtOnce = 16;
 // Names of a list, whose objects are deleted by one call.
 constexpr const char* kListedAtOnce = "250";
 
+std::chrono::steady_clock::time_point In(int64_t timeout_ms) {
+  return std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+}
+
 }  // namespace
 
 struct S3Store::Asked {
   S3Question question;
   const std::vector<std::string> names;
-  const int64_t timeout_ms;
+  const Time deadline;
   const std::function<void(S3Outcome)> tell;
 
   Asked(std::vector<std::string> all, bool each, int64_t patience_ms,
         std::function<void(S3Outcome)> teller)
       : question(all.size(), each),
         names(std::move(all)),
-        timeout_ms(patience_ms),
+        deadline(In(patience_ms)),
         tell(std::move(teller)) {}
 };
 
@@ -53,11 +57,11 @@ bool S3Store::Stop() {
   return true;
 }
 
-S3Call S3Store::CallFor(S3Verb verb, const std::string& name, int64_t timeout_ms) const {
+S3Call S3Store::CallFor(S3Verb verb, const std::string& name, Time deadline) const {
   S3Call call;
   call.verb = verb;
   call.path = endpoint_.PathOf(name);
-  call.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  call.deadline = deadline;
   return call;
 }
 
@@ -78,7 +82,7 @@ void S3Store::Exists(uint64_t number, std::vector<std::string> names, bool each,
 
 void S3Store::AskNext(const std::shared_ptr<Asked>& asked) {
   for (const size_t position : asked->question.TakeNext()) {
-    S3Call call = CallFor(S3Verb::kHead, asked->names[position], asked->timeout_ms);
+    S3Call call = CallFor(S3Verb::kHead, asked->names[position], asked->deadline);
     call.ended = [this, asked, position](const S3Outcome& outcome) {
       asked->question.Answer(position, outcome);
       AskNext(asked);
@@ -91,7 +95,7 @@ void S3Store::AskNext(const std::shared_ptr<Asked>& asked) {
 
 void S3Store::Get(uint64_t number, const std::string& name, void* into, uint64_t bytes,
                   int64_t timeout_ms) {
-  S3Call call = CallFor(S3Verb::kGet, name, timeout_ms);
+  S3Call call = CallFor(S3Verb::kGet, name, In(timeout_ms));
   call.into = {static_cast<std::byte*>(into), bytes + 1};
   call.ended = TellerOf(number);
   reads_.Add(std::move(call));
@@ -99,7 +103,7 @@ void S3Store::Get(uint64_t number, const std::string& name, void* into, uint64_t
 
 void S3Store::Put(uint64_t number, const std::string& name, const void* data, size_t bytes,
                   int64_t /*ttl_s*/, int64_t timeout_ms) {
-  S3Call call = CallFor(S3Verb::kPut, name, timeout_ms);
+  S3Call call = CallFor(S3Verb::kPut, name, In(timeout_ms));
   call.payload = {static_cast<const std::byte*>(data), bytes};
   call.if_absent = true;
   call.ended = TellerOf(number);
@@ -123,7 +127,7 @@ void S3Store::RemoveAll(uint64_t number, const std::vector<std::string>& names, 
   const auto tell = TellerOf(number);
   if (names.empty()) return tell(removal->outcome);
   for (const std::string& name : names) {
-    S3Call call = CallFor(S3Verb::kDelete, name, timeout_ms);
+    S3Call call = CallFor(S3Verb::kDelete, name, In(timeout_ms));
     call.ended = [removal, tell](S3Outcome ended) {
       const bool is_gone = ended.status == KVT_COLD_OK || ended.status == KVT_COLD_ABSENT;
       {
@@ -140,7 +144,7 @@ void S3Store::RemoveAll(uint64_t number, const std::vector<std::string>& names, 
 // The list is asked for when all writes have ended that were sent before, so that none puts back
 // what an erasure removes. Names are deleted as they are listed, so each list is the first.
 void S3Store::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms) {
-  S3Call call = CallFor(S3Verb::kGet, "", timeout_ms);
+  S3Call call = CallFor(S3Verb::kGet, "", In(timeout_ms));
   call.query = std::string("encoding-type=url&list-type=2&max-keys=") + kListedAtOnce +
                "&prefix=" + S3Encoded(prefix, false);
   call.is_barrier = true;

@@ -2,6 +2,7 @@
 // A bucket as cold_backend.h has a store: calls that return at once.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,8 +35,9 @@ class S3Store {
   [[nodiscard]] bool Stop();
 
  private:
+  using Time = std::chrono::steady_clock::time_point;
   struct Asked;
-  [[nodiscard]] S3Call CallFor(S3Verb verb, const std::string& name, int64_t timeout_ms) const;
+  [[nodiscard]] S3Call CallFor(S3Verb verb, const std::string& name, Time deadline) const;
   [[nodiscard]] std::function<void(S3Outcome)> TellerOf(uint64_t number) const;
   void AskNext(const std::shared_ptr<Asked>& asked);
   // Deletes them all and tells `outcome`, or the first error.

@@ -224,12 +224,13 @@ TEST_F(S3StoreTest, AnObjectIsSentAgainWhereTheServerHadEndedTheConnection) {
 TEST_F(S3StoreTest, APrefixIsToldUpToItsFirstGap) {
   const std::vector<std::string> names = Numbered(100);
   for (size_t i = 0; i < 80; ++i) {
-    if (i != 50) server_.Set(names[i], "x");
+    if (i < 50 || i >= 66) server_.Set(names[i], "x");
   }
   const S3Outcome outcome = Exists(names, false).get();
   EXPECT_EQ(outcome.text, std::string(50, 1) + std::string(50, 0));
   const S3Outcome each = Exists(names, true).get();
-  EXPECT_EQ(each.text, std::string(50, 1) + '\0' + std::string(29, 1) + std::string(20, 0));
+  EXPECT_EQ(each.text,
+            std::string(50, 1) + std::string(16, 0) + std::string(14, 1) + std::string(20, 0));
   EXPECT_EQ(Exists({}, false).get().status, KVT_COLD_OK);
 }
 
@@ -237,6 +238,14 @@ TEST_F(S3StoreTest, APrefixOfWhichNothingIsThereCostsFewRequests) {
   EXPECT_EQ(Exists(Numbered(1000), false).get().text, std::string(1000, 0));
   store_.reset();
   EXPECT_LE(server_.requests(), 4u);
+}
+
+TEST_F(S3StoreTest, APrefixOfWhichAllIsThereCostsFewRequests) {
+  const std::vector<std::string> names = Numbered(1000);
+  for (const std::string& name : names) server_.Set(name, "x");
+  EXPECT_EQ(Exists(names, false).get().text, std::string(1000, 1));
+  store_.reset();
+  EXPECT_LE(server_.requests(), 70u);
 }
 
 // A server that answers late is told from one that has less.
@@ -249,7 +258,7 @@ TEST_F(S3StoreTest, APrefixIsToldAsFarAsItIsKnownInTime) {
     if (request.path.ends_with("1003")) late.wait();
     return std::nullopt;
   });
-  EXPECT_EQ(Exists(names, false, 400).get().text, std::string(3, 1) + std::string(37, 0));
+  EXPECT_EQ(Exists(names, false, 400).get().text, std::string(2, 1) + std::string(38, 0));
   over.set_value();
 }
 
