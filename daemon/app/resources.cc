@@ -135,8 +135,7 @@ Status Resources::OpenDevices() {
         "({}) when it writes there: {}",
         environment.memory.limited_by, no_new_pages.error().ToString());
   }
-  // A share of the free memory is never the same twice.
-  kept_pools_->SetDevices(&devices_, /*same_size=*/env_.config->pool.free_fraction <= 0);
+  kept_pools_->SetDevices(&devices_);
   return {};
 }
 

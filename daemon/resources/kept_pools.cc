@@ -142,21 +142,17 @@ uint64_t KeptPools::BytesOn(const DeviceInfo& device) const {
 
 uint64_t KeptPools::HostCap(KeeperLink* keeper) {
   const Digest128 boot_id = ReadBootId();
+  uint64_t bytes = 0;
   for (uint32_t number = 0; number < kMaxKeptPools; ++number) {
     Pool pool(number);
     Result<std::optional<UniqueFd>> table = keeper->Take(TableName(number));
     if (!table || !*table) continue;
     pool.table_fd = **std::move(table);
     if (pool.OpenTable(boot_id) && pool.description.device_uuid == DeviceInfo{}.uuid) {
-      return pool.description.device_bytes;
+      bytes = std::max(bytes, pool.description.device_bytes);
     }
   }
-  return 0;
-}
-
-void KeptPools::SetDevices(const std::vector<OpenedDevice>* devices, bool same_size) {
-  devices_ = devices;
-  same_size_ = same_size;
+  return bytes;
 }
 
 Result<LeftPool> KeptPools::Open(Pool* pool) {
@@ -169,7 +165,6 @@ Result<LeftPool> KeptPools::Open(Pool* pool) {
   if (device->device->info().driver_version != description.driver_version) {
     return refuse("other_driver");
   }
-  if (same_size_ && device->pool_bytes != description.device_bytes) return refuse("size_changed");
   if (description.memory_id != 0 && FileNumber(pool->memory_fd.get()) != description.memory_id) {
     return refuse("other_memory");
   }

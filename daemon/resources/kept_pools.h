@@ -41,12 +41,11 @@ class KeptPools final : public PoolKeeper {
   // The bytes of the device's memory that pools of an earlier daemon have: they are free for pools,
   // though the device does not say so.
   [[nodiscard]] uint64_t BytesOn(const DeviceInfo& device) const;
-  // The cap that pools in host memory had which an earlier daemon left with the keeper; 0 if there
-  // are none. Any thread.
+  // The largest cap under which pools in host memory were made that an earlier daemon left with the
+  // keeper; 0 if there are none. Any thread.
   [[nodiscard]] static uint64_t HostCap(KeeperLink* keeper);
-  // Before the cache is made. `same_size` says that a pool is taken over only if the cap of its
-  // device has not changed.
-  void SetDevices(const std::vector<OpenedDevice>* devices, bool same_size);
+  // Before the cache is made. A cap that has changed costs no pool that it has room for.
+  void SetDevices(const std::vector<OpenedDevice>* devices) { devices_ = devices; }
 
   [[nodiscard]] std::vector<LeftPool> TakeLeft() override;
   [[nodiscard]] PoolTable* Keep(DeviceIndex device, const PoolDescription& description,
@@ -80,7 +79,6 @@ class KeptPools final : public PoolKeeper {
   const Digest128 boot_id_;
   const bool keep_;
   const std::vector<OpenedDevice>* devices_ = nullptr;
-  bool same_size_ = true;
   Pools left_;
   Pools pools_;
   std::set<uint32_t> free_numbers_;

@@ -146,11 +146,24 @@ TEST_F(KeptPoolsTest, AClientReconnectsAndFindsItsBlocks) {
   EXPECT_EQ(client->pool().Info().base, base) << "its mapping is still good";
 }
 
-TEST_F(KeptPoolsTest, AnotherSizeBeginsEmptyAndSaysSo) {
+TEST_F(KeptPoolsTest, AnotherCapKeepsThePoolsThatItHasRoomFor) {
+  TierSizes larger = kSizes;
+  larger.pool_blocks *= 2;
+  Start();
+  (void)PlayAll();
+  for (const TierSizes& sizes : {larger, kSizes}) {
+    daemon().Kill();
+    Start({}, sizes);
+    EXPECT_EQ(Adoption(), "adopted");
+    ExpectAllFromPool();
+  }
+}
+
+TEST_F(KeptPoolsTest, ACapBelowThePoolBeginsEmptyAndSaysSo) {
   Start();
   (void)PlayAll();
   daemon().Kill();
-  Start({}, {.pool_blocks = 2 * kPrompts * kBlocks + 8, .host_blocks = 12, .disk_blocks = 0});
+  Start({}, {.pool_blocks = 2 * kPrompts * kBlocks - 8, .host_blocks = 12, .disk_blocks = 0});
   EXPECT_EQ(Adoption(), "size_changed");
   EXPECT_NE(Log().find("pool.not_adopted"), std::string::npos);
   ExpectNothingThere();

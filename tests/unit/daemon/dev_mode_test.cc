@@ -103,7 +103,7 @@ TEST(DevMode, GivesThePoolsThatTheLastDaemonLeftTheirSizeAgain) {
   DevFacts facts = Workstation();
   facts.kept_pool_bytes = 3 * kGiB;
   const Config config = ConfigFor(facts);
-  EXPECT_EQ(config.cache.pool_bytes, 3 * kGiB) << "pools of another cap would begin empty";
+  EXPECT_EQ(config.cache.pool_bytes, 3 * kGiB) << "a lower cap may have no room for them";
   EXPECT_THAT(DevScreen(facts, config), HasSubstr("no driver; as the last daemon has left it"));
 }
 
