@@ -85,8 +85,10 @@ class LoadRates {
   [[nodiscard]] RateMeter& disk() { return disk_; }
   [[nodiscard]] RateMeter& cold() { return cold_; }
   [[nodiscard]] RateMeter& bus(DeviceIndex device) { return buses_[SlotOf(device)]; }
-  // From pools of other devices to the device's.
-  [[nodiscard]] RateMeter& neighbour(DeviceIndex device) { return neighbours_[SlotOf(device)]; }
+  // To the device from memory of a GPU: its own, whose copies wait for its other work, or another.
+  [[nodiscard]] RateMeter& neighbour(DeviceIndex device, DeviceIndex from) {
+    return (device == from ? own_ : neighbours_)[SlotOf(device)];
+  }
   [[nodiscard]] const RateMeter& disk() const { return disk_; }
   [[nodiscard]] const RateMeter& cold() const { return cold_; }
   [[nodiscard]] const RateMeter& bus(DeviceIndex device) const { return buses_[SlotOf(device)]; }
@@ -103,6 +105,7 @@ class LoadRates {
   RateMeter cold_;
   std::array<Bus, kBuses> buses_;
   std::array<RateMeter, kBuses> neighbours_;
+  std::array<RateMeter, kBuses> own_;
 };
 
 }  // namespace kvtier

@@ -36,6 +36,7 @@ void CopyBatch::AddFrom(CachePool* pool, EntryIndex index, const CachePool& sour
   std::byte* const from = source.memory->data();
   pool_ = pool;
   request_.source = source.memory.get();
+  from_ = source.device;
   bytes_ += pool->block_bytes;
   // Each part of the target is cut where the source is.
   pool->ForEachPart(
@@ -54,12 +55,10 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
   const auto flight = flights_.insert(
       flights_.end(),
       {InFlightBytes(&in_flight_[batch.pool_->copy_line], batch.bytes_, request.copies.size()),
-       std::move(done), batch.bytes_, batch.pool_->device});
+       std::move(done), batch.bytes_, RateOf(batch)});
   pieces_started_ += request.copies.size();
   meter().Begin(state_.clock.NowMs());
-  if (RateMeter* const rate = RateOf(batch.pool_->device)) {
-    rate->Begin(batch.bytes_, state_.clock.PreciseUs());
-  }
+  if (flight->rate != nullptr) flight->rate->Begin(flight->copied_bytes, state_.clock.PreciseUs());
   request.pool = batch.pool_->memory.get();
   request.done = [this, flight](const Status& status) { OnCopied(flight, status); };
   batch.pool_->copier->Copy(std::move(request));
@@ -69,8 +68,8 @@ void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& sta
   // The flight is gone before `done` runs, so that the bytes in flight are right when it starts the
   // next copy.
   const std::function<void(const Status&)> done = std::move(flight->done);
-  if (RateMeter* const rate = RateOf(flight->device)) {
-    rate->End(flight->copied_bytes, status.has_value(), state_.clock.PreciseUs());
+  if (flight->rate != nullptr) {
+    flight->rate->End(flight->copied_bytes, status.has_value(), state_.clock.PreciseUs());
   }
   flights_.erase(flight);
   meter().End(state_.clock.NowMs());
@@ -79,8 +78,9 @@ void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& sta
   done(status);
 }
 
-RateMeter* CopyLimiter::RateOf(DeviceIndex device) {
-  if (lane_ == CopyLane::kPoolToPool) return &state_.load_rates.neighbour(device);
+RateMeter* CopyLimiter::RateOf(const CopyBatch& batch) {
+  const DeviceIndex device = batch.pool_->device;
+  if (lane_ == CopyLane::kPoolToPool) return &state_.load_rates.neighbour(device, batch.from_);
   return lane_ == CopyLane::kHostToPool ? &state_.load_rates.bus(device) : nullptr;
 }
 

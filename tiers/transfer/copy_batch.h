@@ -83,6 +83,7 @@ class CopyBatch {
   CachePool* pool_ = nullptr;
   CopyRequest request_;
   uint64_t bytes_ = 0;
+  DeviceIndex from_;  // where the source of AddFrom lies
 };
 
 // Hands requests of one lane to the devices, counts the bytes in flight, and keeps the
@@ -110,12 +111,12 @@ class CopyLimiter {
     InFlightBytes bytes;
     std::function<void(const Status&)> done;
     uint64_t copied_bytes = 0;
-    DeviceIndex device;
+    RateMeter* rate = nullptr;
   };
   void OnCopied(std::list<Flight>::iterator flight, const Status& status);
   [[nodiscard]] CopyMeter& meter() { return state_.stats.Lane(lane_); }
-  // The meter that learns the cost of loads to the device from these copies; null: not from others.
-  [[nodiscard]] RateMeter* RateOf(DeviceIndex device);
+  // The meter that learns from the batch's copies what loads cost; null: from others.
+  [[nodiscard]] RateMeter* RateOf(const CopyBatch& batch);
 
   CacheState& state_;
   const CopyLane lane_;

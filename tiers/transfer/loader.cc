@@ -81,9 +81,7 @@ void Loader::Report(CacheGauges* gauges) const {
   gauges->onload_copies_queued = copy_queue_.size() + layers_.queued();
   gauges->neighbour_copies_queued = neighbours_.queued();
   for (uint32_t i = 0; i < gauges->devices.size(); ++i) {
-    DeviceGauges& device = gauges->devices[i];
-    device.neighbours = neighbours_.ReadableBy(DeviceIndex(i));
-    device.neighbour_bytes_per_s = state_.load_rates.neighbour(DeviceIndex(i)).bytes_per_s();
+    gauges->devices[i].neighbours = neighbours_.ReadableBy(DeviceIndex(i));
   }
 }
 

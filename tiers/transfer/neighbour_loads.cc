@@ -92,7 +92,8 @@ std::optional<NeighbourSource> NeighbourLoads::SourceOf(const CachePool& pool,
   const std::optional<NeighbourSource> source = AnySource(pool, index);
   if (!source || !state_[index].in_host()) return source;
   const int64_t now_us = state_.clock.PreciseUs();
-  const WayPrice price = state_.load_rates.neighbour(pool.device).PriceNow(0, now_us);
+  const WayPrice price =
+      state_.load_rates.neighbour(pool.device, source->pool->device).PriceNow(0, now_us);
   const double by_host = state_.load_rates.bus(pool.device).PriceNow(0, now_us).us_per_byte;
   const bool is_faster = price.trial() || price.stale || price.us_per_byte <= by_host;
   return is_faster ? source : std::nullopt;

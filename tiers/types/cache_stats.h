@@ -259,9 +259,8 @@ struct PoolGauges {
 
 struct DeviceGauges {
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
-  uint64_t load_bytes_per_s = 0;       // host to pool, as measured; 0: nothing was
-  uint64_t neighbour_bytes_per_s = 0;  // likewise, from other pools and regions
-  uint32_t neighbours = 0;             // by DeviceIndex, a bit for each that it can read
+  uint64_t load_bytes_per_s = 0;  // host to pool, as measured; 0: nothing was
+  uint32_t neighbours = 0;        // by DeviceIndex, a bit for each that it can read
 };
 
 // The gauges of a tenant with quotas, by tier.

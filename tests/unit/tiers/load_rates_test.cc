@@ -31,6 +31,14 @@ TEST(RateMeterTest, AnAssumedRateNeedsNoTrial) {
   EXPECT_DOUBLE_EQ(meter.PriceNow(100, 0).wait_us, 25);
 }
 
+TEST(LoadRatesTest, CopiesWithinAGpuSayNothingOfThoseFromAnother) {
+  LoadRates rates;
+  int64_t now_us = 0;
+  Burst(&rates.neighbour(DeviceIndex(1), DeviceIndex(1)), kMiB64, 1'000'000, &now_us);
+  EXPECT_FALSE(rates.neighbour(DeviceIndex(1), DeviceIndex(1)).PriceNow(0, now_us).trial());
+  EXPECT_TRUE(rates.neighbour(DeviceIndex(1), DeviceIndex(0)).PriceNow(0, now_us).trial());
+}
+
 TEST(RateMeterTest, IdleTimeIsNotCounted) {
   RateMeter meter;
   int64_t now_us = 1000;
