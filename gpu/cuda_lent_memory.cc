@@ -31,6 +31,10 @@ Result<std::unique_ptr<DevicePool>> CudaLentMemory::Open(const CudaDriver* drive
   std::unique_ptr<CudaLentMemory> lent(new CudaLentMemory(driver, memory->bytes));
   if (memory->kind == LentMemory::Kind::kVmm) {
     KVT_RETURN_IF_ERROR(lent->MapAllocation(ordinal, memory->descriptor.get()));
+    // Here, and not on the event loop by the first copy, which tries again where this fails.
+    for (int other = 0; other < kMostNeighbours; ++other) {
+      if (((memory->readers >> other) & 1) != 0) (void)lent->LetRead(other);
+    }
   } else {
     KVT_RETURN_IF_ERROR(lent->OpenIpcHandle(*memory));
   }

@@ -14,10 +14,10 @@
 namespace kvtier {
 
 // Mapped here for as long as this lives, whatever becomes of the lender: its memory returns to the
-// GPU when both have let go of it. Event loop only.
+// GPU when both have let go of it. Event loop only, but for Open.
 class CudaLentMemory final : public CudaMemory {
  public:
-  // The device is the calling thread's current one. Errors: kInvalidArgument "bad_region_memory" if
+  // Any thread; the device is its current one. Errors: kInvalidArgument "bad_region_memory" if
   // the driver does not know the memory, or if it is smaller than said or on another GPU.
   [[nodiscard]] static Result<std::unique_ptr<DevicePool>> Open(const CudaDriver* driver,
                                                                 int ordinal, LentMemory* memory);

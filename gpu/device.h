@@ -103,6 +103,8 @@ struct LentMemory {
   std::string owner;
   std::array<uint8_t, 64> ipc_handle{};
   uint64_t bytes = 0;
+  uint32_t readers = 0;                // by ordinal: other GPUs whose copies may read a kVmm one
+  std::unique_ptr<DevicePool> mapped;  // by Device::Map, for Device::Borrow
 };
 
 // A pool that is not larger is ready when it has been created.
@@ -164,6 +166,12 @@ class Device {
   // that mean nothing, and nothing worse. Errors: kUnsupported "region_memory_kind";
   // kInvalidArgument "bad_region_memory" if it is not what `memory` says.
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory);
+  // Does the part of Borrow that takes long, the mapping of a GPU's memory: some milliseconds for
+  // each GiB. Calls `done` on the event loop, within this call if nothing takes long. Errors: those
+  // of Borrow. REQUIRES: the device is open.
+  virtual void Map(std::shared_ptr<LentMemory> /*memory*/, std::function<void(Status)> done) {
+    done({});
+  }
   // Never blocks. Copies out of bounds of the pool fail with kInvalidArgument.
   virtual void Copy(CopyRequest request) = 0;
   // Says whether an acquire waits for what kBackground copies will free. While one waits, no rate

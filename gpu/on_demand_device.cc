@@ -60,8 +60,22 @@ Result<std::unique_ptr<DevicePool>> OnDemandDevice::AdoptPool(UniqueFd fd, uint6
 
 Result<std::unique_ptr<DevicePool>> OnDemandDevice::Borrow(LentMemory* memory) {
   KVT_RETURN_IF_ERROR(CheckOpen());
+  if (memory->mapped) return std::move(memory->mapped);
   const PinGate::Urgent urgent(environment_.pinner->opening());
   return device_->Borrow(memory);
+}
+
+void OnDemandDevice::Map(std::shared_ptr<LentMemory> memory, std::function<void(Status)> done) {
+  if (const Status open = CheckOpen(); !open) return done(open);
+  if (memory->kind == LentMemory::Kind::kShared) return done({});
+  const auto outcome = std::make_shared<Status>();
+  const auto map = [this, memory, outcome] {
+    const PinGate::Urgent urgent(environment_.pinner->opening());
+    Result<std::unique_ptr<DevicePool>> mapped = device_->Borrow(memory.get());
+    if (mapped) memory->mapped = *std::move(mapped);
+    if (!mapped) *outcome = tl::unexpected(mapped.error());
+  };
+  environment_.executor->Run(map, [outcome, done = std::move(done)] { done(*outcome); });
 }
 
 void OnDemandDevice::Copy(CopyRequest request) {

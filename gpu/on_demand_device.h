@@ -22,7 +22,7 @@ namespace kvtier {
 class OnDemandDevice final : public Device {
  public:
   struct Environment {
-    Executor* executor = nullptr;  // opens it; borrowed, as is the pinner
+    Executor* executor = nullptr;  // opens it and maps memory; borrowed, as is the pinner
     DeferredPinner* pinner = nullptr;
     // Takes some 100 ms; on a thread of the executor.
     std::function<Result<std::unique_ptr<Device>>()> open;
@@ -45,6 +45,7 @@ class OnDemandDevice final : public Device {
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> AdoptPool(UniqueFd fd, uint64_t bytes) override;
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override;
+  void Map(std::shared_ptr<LentMemory> memory, std::function<void(Status)> done) override;
   void Copy(CopyRequest request) override;
   void AwaitBackground(bool awaited) override;
   [[nodiscard]] uint64_t unreachable_counter_pages() const override;

@@ -276,6 +276,23 @@ void Cache::WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done)
   devices[device.value].device->WhenOpen(std::move(done));
 }
 
+void Cache::WhenMapped(DeviceIndex index, std::shared_ptr<LentMemory> memory, bool for_others,
+                       std::function<void(Status)> done) {
+  const std::vector<PoolDevice>& devices = impl_->state.env.devices;
+  if (index.value >= devices.size()) return done({});
+  Device* const device = devices[index.value].device;
+  for (const PoolDevice& other : devices) {
+    const DeviceInfo reader = other.device->info();
+    if (for_others && CanReadFrom(reader, device->info())) {
+      memory->readers |= uint32_t{1} << reader.ordinal;
+    }
+  }
+  device->WhenOpen([device, memory = std::move(memory), done = std::move(done)](Status opened) {
+    if (!opened) return done(std::move(opened));
+    device->Map(memory, done);
+  });
+}
+
 Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                    DeviceIndex device, uint32_t shares, uint32_t groups) {
   KVT_RETURN_IF_ERROR(CheckIdentity(identity));

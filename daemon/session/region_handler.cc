@@ -59,9 +59,10 @@ Status RegionHandler::OnOpenRegion(const Call& call, const wire::OpenRegion& req
   // Shared, because a function that is kept for later must be copyable.
   const auto kept = std::make_shared<LentMemory>(std::move(lent));
   return replies_.After(
-      [this, &request](std::function<void(Status)> open) {
-        if (request.memory == wire::RegionMemory::kSharedMemory) return open({});
-        cache_.WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+      [this, &request, kept](std::function<void(Status)> go_on) {
+        if (request.memory == wire::RegionMemory::kSharedMemory) return go_on({});
+        cache_.WhenMapped(DeviceIndex(request.device), kept, request.kept.has_value(),
+                          std::move(go_on));
       },
       wire::MessageType::kOpenRegion, call,
       [this, call, request, kept] { return OpenRegion(call, request, std::move(*kept)); });

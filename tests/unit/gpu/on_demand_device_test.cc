@@ -62,6 +62,32 @@ TEST_F(OnDemandDeviceTest, IsOpenedOnceForAllWhoWait) {
   EXPECT_TRUE(Ask()->value()) << "within the call";
 }
 
+// A GPU's memory of 80 GiB takes a good part of a second to map.
+TEST_F(OnDemandDeviceTest, MapsLentMemoryOffTheEventLoop) {
+  const auto lent = std::make_shared<LentMemory>();
+  lent->kind = LentMemory::Kind::kVmm;
+  std::optional<Status> mapped;
+  const auto map = [&] { device_.Map(lent, [&](Status status) { mapped = std::move(status); }); };
+  map();
+  EXPECT_EQ(mapped->error().reason, "device_not_open");
+  (void)Ask();
+  RunAll();
+  mapped.reset();
+  map();
+  EXPECT_FALSE(mapped) << "the loop goes on meanwhile";
+  RunAll();
+  EXPECT_EQ(mapped->error().reason, "region_memory_kind") << "this GPU is a fake in host memory";
+}
+
+TEST_F(OnDemandDeviceTest, BorrowsWhatWasMapped) {
+  (void)Ask();
+  RunAll();
+  LentMemory lent{.kind = LentMemory::Kind::kVmm};
+  lent.mapped = device_.CreatePool(4096).value();
+  const DevicePool* const mapped = lent.mapped.get();
+  EXPECT_EQ(device_.Borrow(&lent)->get(), mapped);
+}
+
 TEST_F(OnDemandDeviceTest, ThatCannotBeOpenedIsTriedAgainForTheNextClient) {
   gpus_.RefuseToOpen(true);
   const auto refused = Ask();
