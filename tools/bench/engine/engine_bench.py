@@ -24,7 +24,8 @@ many requests at once with nothing cached, as the daemon runs and as it is kille
 With --only-hits nothing but `cold`, `vram`, `host` and `tier`. With --traces and --only-converse
 instead: `conversation`, sessions of agents as conversation.py makes them; with --levels as many of
 them at once as each level says, until the time to first token of one in ten exceeds --objective-ms;
-with what engine and daemon used of processors and drives (usage.py).
+with what engine and daemon used of processors and drives (usage.py). `requests.jsonl` then has a line
+for each request.
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ class Run:
         for seed in self.settings.seeds:
             before = self.daemon_stats()
             row = engine.call("converse", seed=seed, **self.settings.converse)
+            self._results.add_requests(self.name, f"seed {seed}", row.pop("each"))
             after = self.daemon_stats()
             changed = {name: after[name] - before.get(name, 0) for name in after}
             changed = {name: change for name, change in changed.items() if change}
@@ -155,6 +157,7 @@ class Run:
             load = self.settings.level(sessions, position)
             before, stats_before = self.usage(engine), self.daemon_stats()
             row = engine.call("converse", objective_ms=objective_ms, **load)
+            self._results.add_requests(self.name, f"{sessions} sessions", row.pop("each"))
             time.sleep(STORE_S)
             after, stats = self.usage(engine), self.daemon_stats()
             used = {name: after[name] - before[name] for name in after}

@@ -53,6 +53,7 @@ class Tally:
     _last: dict[str, float] = dataclasses.field(default_factory=dict)  # when its last token came
     _pauses: list[float] = dataclasses.field(default_factory=list)
     _short_of_possible: list[int] = dataclasses.field(default_factory=list)
+    each: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # requests, as they end
 
     def note_tokens(self, output: Any, since: float, now: float, is_later_turn: bool) -> None:
         """A step gave the request, which was asked at `since`, tokens."""
@@ -65,9 +66,15 @@ class Tally:
             self._pauses.append(now - self._last[name])
         self._last[name] = now
 
-    def note_end(self, output: Any, possible_tokens: int) -> None:
-        """The request has ended, of whose prompt so many tokens could have been hits."""
+    def note_end(self, output: Any, possible_tokens: int, request: dict[str, Any]) -> None:
+        """The request has ended, of whose prompt so many tokens could have been hits. request: what
+        else is known of it."""
         cached = output.num_cached_tokens or 0
+        self.each.append({
+            **request, "ttft_ms": round(1e3 * self._first[output.request_id], 1),
+            **_waits_ms(output.metrics), "possible_tokens": possible_tokens,
+            "cached_tokens": cached, "output_tokens": len(output.outputs[0].token_ids),
+        })  # fmt: skip
         self._produced += len(output.outputs[0].token_ids)
         self._cached_tokens += cached
         if cached < possible_tokens:
@@ -94,6 +101,16 @@ class Tally:
         }
 
 
+def _waits_ms(metrics: Any) -> dict[str, float]:
+    """How long vLLM let the request wait before a step had it, and from then to its first token."""
+    if metrics is None:
+        return {}
+    return {
+        "queued_ms": round(1e3 * (metrics.scheduled_ts - metrics.queued_ts), 1),
+        "prefill_ms": round(1e3 * (metrics.first_token_ts - metrics.scheduled_ts), 1),
+    }
+
+
 class Engine:
     def __init__(self, model: str, options: dict) -> None:
         from vllm import LLM
@@ -102,6 +119,8 @@ class Engine:
         self._llm = LLM(model=model, **options)
         self._engine = self._llm.llm_engine
         self._requests = 0
+        self._loaded_tokens: dict[str, int] = {}  # by the names of requests
+        self._watch_loads()
 
     def ask(self, request: dict) -> dict:
         tokens = prompt("ask", request["length"], request["trial"], self._vocabulary)
@@ -189,7 +208,13 @@ class Engine:
                 if not output.finished:
                     continue
                 del asked[output.request_id]
-                tally.note_end(output, possible[number][turn_of[number]])
+                turn = sessions[number][turn_of[number]]
+                of_request = {
+                    "session": number, "turn": turn_of[number], "asked_s": round(since - began, 3),
+                    "ended_s": round(now - began, 3), "prompt_tokens": len(turn.prompt),
+                    "loaded_tokens": self._loaded_tokens.get(output.request_id),
+                }  # fmt: skip
+                tally.note_end(output, possible[number][turn_of[number]], of_request)
                 turn_of[number] += 1
                 if turn_of[number] < len(sessions[number]):
                     waiting[number] = now + sessions[number][turn_of[number]].think_s
@@ -198,7 +223,24 @@ class Engine:
             **tally.report(seconds, request.get("objective_ms", 0.0) / 1e3),
             "possible_share": sum(map(sum, possible)) / tally.prompt_tokens,
             "connector": self._connector_counts(),
+            "each": tally.each,
         }
+
+    def _watch_loads(self) -> None:
+        """vLLM says with each first token how many tokens a connector has brought, but keeps it from
+        its users."""
+        get_output = self._engine.engine_core.get_output
+
+        def watched() -> Any:
+            outputs = get_output()
+            for one in outputs.outputs:
+                if one.prefill_stats is not None:
+                    # vLLM appends to the name that it was given.
+                    name = one.request_id.partition("-")[0]
+                    self._loaded_tokens[name] = one.prefill_stats.num_external_cached_tokens
+            return outputs
+
+        self._engine.engine_core.get_output = watched
 
     def _possible_hits(self, session: list) -> list[int]:
         """For each turn, the tokens that a cache would have which forgot nothing: whole blocks in

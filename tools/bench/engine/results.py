@@ -23,6 +23,12 @@ class Results:
         self._path.write_text(json.dumps(self._all, indent=1))
         print("row", json.dumps(row), flush=True)
 
+    def add_requests(self, configuration: str, load: str, rows: list[dict]) -> None:
+        """Requests of a load, each on a line of `requests.jsonl`: too many for the rows."""
+        with open(self._path.with_name("requests.jsonl"), "a") as file:
+            for row in rows:
+                print(json.dumps({"configuration": configuration, "load": load, **row}), file=file)
+
     def vram_hit(self, configuration: str, length: int, trial: int) -> dict | None:
         for row in self._all["rows"]:
             if (row["configuration"], row["kind"]) == (configuration, "vram"):
