@@ -27,21 +27,23 @@ uint64_t PathDigest(std::string_view path) {
 
 Digest256 HashOf(std::string_view text) { return Sha256(std::as_bytes(std::span(text))); }
 
-// The bytes of the document's hex dump fenced as `name`, followed by zeros up to a page.
+// The page of the document's hex dump fenced as `name`: each row says its offset, and rows of zeros
+// are left out.
 Page Documented(const std::string& name) {
   std::ifstream document(KVTIER_SOURCE_DIR "/docs/DISK_FORMAT.md");
   std::string line;
   while (std::getline(document, line) && line != "```" + name) {
   }
   Page page{};
-  size_t count = 0;
-  while (std::getline(document, line) && line != "```") {
+  size_t rows = 0;
+  for (; std::getline(document, line) && line != "```"; ++rows) {
+    size_t place = std::stoul(line.substr(0, 4), nullptr, 16);
     std::istringstream bytes(line.substr(6, 47));
     for (unsigned value = 0; bytes >> std::hex >> value;) {
-      page.at(count++) = static_cast<std::byte>(value);
+      page.at(place++) = static_cast<std::byte>(value);
     }
   }
-  EXPECT_GT(count, 0u) << name << " is missing from the document";
+  EXPECT_GT(rows, 0u) << name << " is missing from the document";
   return page;
 }
 
