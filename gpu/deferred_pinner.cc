@@ -28,7 +28,8 @@ Status DeferredPinner::Pin(std::span<std::byte> memory) {
 
 void DeferredPinner::Unpin(std::span<std::byte> memory) {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    pinned_.wait(lock, [&] { return pinning_ != memory.data(); });
     if (unpinned_.erase(memory.data()) > 0) return;
     const auto noted = std::ranges::find(noted_, memory.data(), &std::span<std::byte>::data);
     if (noted != noted_.end()) {
@@ -47,15 +48,17 @@ void DeferredPinner::PinNext() {
     if (noted_.empty()) return;
     piece = noted_.front();
     noted_.pop_front();
+    pinning_ = piece.data();
   }
   const auto failed = std::make_shared<std::optional<Error>>();
   executor_->Run(
       [this, piece, failed] {
         const Status pinned = pinner_->Pin(piece);
-        if (pinned) return;
-        *failed = pinned.error();
+        if (!pinned) *failed = pinned.error();
         const std::lock_guard lock(mutex_);
-        unpinned_.insert(piece.data());
+        if (!pinned) unpinned_.insert(piece.data());
+        pinning_ = nullptr;
+        pinned_.notify_all();
       },
       gate_.WhileOpen([this, failed] {
         if (*failed && log_) log_((*failed)->ToString());

@@ -4,6 +4,7 @@
 // the memory that asks to be pinned is noted.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -53,6 +54,8 @@ class DeferredPinner final : public HostPinner {
   bool begun_ = false;                      // guarded by mutex_
   std::deque<std::span<std::byte>> noted_;  // guarded by mutex_
   std::set<std::byte*> unpinned_;           // guarded by mutex_: what could not be pinned late
+  std::byte* pinning_ = nullptr;            // guarded by mutex_: is pinned just now
+  std::condition_variable pinned_;
   Gate gate_;
 };
 

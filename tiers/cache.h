@@ -248,6 +248,10 @@ class Cache {
   // changes on error: kLimitExceeded "pinned" if more blocks are pinned than the new pin_fraction
   // allows. REQUIRES: passed Validate().
   [[nodiscard]] Status Reconfigure(const CacheOptions& options);
+  // Host memory is to have so many bytes from now on; the latest call counts. A larger arena grows
+  // in the background. For a smaller one the coldest blocks leave; blocks in use are waited for.
+  // REQUIRES: as HostArena::Resize.
+  void ResizeHost(uint64_t bytes);
   // The bytes of the pinned blocks; O(pinned blocks).
   [[nodiscard]] uint64_t PinnedBytes() const;
   // Expiry, persist-after-idle, waiting acquires' deadlines. Call every few hundred milliseconds.

@@ -54,6 +54,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
              .key_expiry = KeyExpiry(&state),
              .pool_adoption = PoolAdoption(&state, &pools, &sessions),
              .adoption = HostAdoption(&state, &host),
+             .host_resize = HostResize(&state, &host, &upkeep.adoption),
              .erasure = Erasure(&state, &to_host, &pools, &host, &disk, &upkeep.adoption,
                                 down.cold_writer.get())},
       drains(&state, &disk, &upkeep.retention, &upkeep.adoption, &down.offloader, &down.persister) {
@@ -138,7 +139,10 @@ void Cache::Impl::Pump() {
     }
     progressed |= disk.committer().Pump();
   }
-  if (!drains.stopped()) up.prefetch.Pump();
+  if (!drains.stopped()) {
+    up.prefetch.Pump();
+    upkeep.host_resize.Pump();
+  }
   drains.Pump();
 }
 
@@ -486,6 +490,8 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   return {};
 }
 
+void Cache::ResizeHost(uint64_t bytes) { impl_->upkeep.host_resize.Begin(bytes); }
+
 uint64_t Cache::PinnedBytes() const {
   uint64_t bytes = 0;
   impl_->state.orders.pins.ForEach([&](EntryIndex index) {
@@ -534,6 +540,7 @@ void Cache::Tick() {
   impl_->touches.Tick();
   impl_->upkeep.retention.Tick();
   impl_->upkeep.lost_drives.Tick();
+  impl_->upkeep.host_resize.Tick();
   impl_->upkeep.erasure.Tick();
   if (impl_->down.cold_writer && !impl_->drains.stopped()) impl_->down.cold_writer->Tick();
   impl_->Pump();
@@ -555,7 +562,7 @@ void Cache::StopDraining() { impl_->drains.Stop(); }
 // Something that is scheduled may start more: it counts as under way.
 bool Cache::Idle() const {
   return impl_->drains.Idle() && impl_->up.Idle() && impl_->upkeep.verifier.Idle() &&
-         impl_->upkeep.erasure.Idle() &&
+         impl_->upkeep.erasure.Idle() && impl_->upkeep.host_resize.Idle() &&
          (!impl_->down.cold_writer || impl_->down.cold_writer->Idle()) &&
          impl_->regions.in_flight() == 0 && impl_->canary.Idle() &&
          (impl_->drains.stopped() || impl_->up.prefetch.Idle()) && !impl_->state.pump_scheduled();

@@ -23,6 +23,7 @@
 #include "tiers/transfer/erasure.h"
 #include "tiers/transfer/host_adoption.h"
 #include "tiers/transfer/host_prefetch.h"
+#include "tiers/transfer/host_resize.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/lost_drives.h"
@@ -91,6 +92,7 @@ class Cache::Impl {
     KeyExpiry key_expiry;
     PoolAdoption pool_adoption;
     HostAdoption adoption;
+    HostResize host_resize;
     Erasure erasure;
   };
   // Before all that asks for them.

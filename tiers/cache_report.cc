@@ -124,7 +124,7 @@ CacheGauges Cache::Impl::Gauges() const {
     gauges.pool_capacity_bytes += pools.capacity_bytes(device);
     gauges.pool_used_bytes += pools.used_bytes(device);
   }
-  gauges.host_capacity_bytes = state.env.arena->capacity_bytes();
+  gauges.host_capacity_bytes = host.capacity_bytes();
   gauges.host_ready_bytes = state.env.arena->ready_bytes();
   gauges.host_used_bytes = host.allocator().used_bytes();
   gauges.host_blocks = host.blocks();

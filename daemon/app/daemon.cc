@@ -265,13 +265,16 @@ Status Daemon::Reload(const Config& wanted) {
   const Config taken = TakeReloadable(config_, wanted);
   // The settings that are taken must also go with those that stay.
   KVT_RETURN_IF_ERROR(CheckConfig(taken));
-  // Checked with `wanted`, although sizes wait for a restart: the restart must not be the moment at
-  // which pinned blocks turn out not to fit.
+  // Checked with `wanted`, although some sizes wait for a restart: the restart must not be the
+  // moment at which pinned blocks turn out not to fit.
   KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->PinnedBytes()));
+  KVT_RETURN_IF_ERROR(
+      AnnotateWithKey(taken, "host.bytes", resources_.arena()->MayResize(taken.host.bytes)));
   KVT_RETURN_IF_ERROR(cache_->Reconfigure(taken.cache));
   LogDifferences(wanted);
   // From here on nothing can fail: the parts see the new values through their pointers.
   config_ = taken;
+  cache_->ResizeHost(config_.host.bytes - config_.host.bytes % config_.cache.slab_bytes);
   log_->SetLevel(config_.log.level);
   server_->SetTenants(TenantMap(config_.tenants, ::geteuid()));
   return {};

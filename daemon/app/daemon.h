@@ -50,8 +50,8 @@ class Daemon {
   // loop runs. Errors: of whatever could not be opened, as AnnotateWithKey puts them.
   [[nodiscard]] Status Start();
   // Takes over the settings that can change at run time, all of them or none, and logs which it
-  // took and which wait for a restart. Errors: those of CheckConfig, CheckPinnedFit and
-  // Cache::Reconfigure. REQUIRES: started.
+  // took and which wait for a restart. Errors: those of CheckConfig, CheckPinnedFit,
+  // MappedArena::MayResize and Cache::Reconfigure. REQUIRES: started.
   [[nodiscard]] Status Reload(const Config& wanted);
   // Drains and calls `finished`; then the loop should be stopped. REQUIRES: started.
   void BeginShutdown(std::function<void()> finished);

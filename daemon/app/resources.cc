@@ -190,6 +190,13 @@ Status Resources::OpenArena() {
                 "pinning",
                 FormatByteSize(arena_->capacity_bytes()), times.seconds, times.pages_s,
                 times.pin_s);
+            NoteKeptArena();
+          },
+      .on_given_back =
+          [this](uint64_t bytes) {
+            env_.log->Info("host.given_back", "host memory has {} now, {} were given back",
+                           FormatByteSize(arena_->capacity_bytes()), FormatByteSize(bytes));
+            NoteKeptArena();
           }};
   const bool keep = options.keep;
   if (keep) {
@@ -252,6 +259,11 @@ void Resources::KeepArena() {
                       kept.error().ToString());
     return;
   }
+}
+
+void Resources::NoteKeptArena() {
+  descriptors_->NoteBytes(kHostArenaName, arena_->capacity_bytes());
+  if (arena_->table()) descriptors_->NoteBytes(kHostTableName, arena_->table()->bytes());
 }
 
 Quarantine::KernelsRemain Resources::MakeKernelsRemain() {

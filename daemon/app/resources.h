@@ -87,6 +87,8 @@ class Resources {
   void OpenDescriptors();
   // Has host memory outlive this process.
   void KeepArena();
+  // Its size has changed.
+  void NoteKeptArena();
   // Whether something holds host memory and pools over this process's end.
   [[nodiscard]] bool KeepsMemory() const;
   // Where large memory outlives this process, its end need not be waited for.

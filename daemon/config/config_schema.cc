@@ -201,9 +201,9 @@ ConfigKey ChoiceList(std::string_view path, FieldOf field, std::vector<std::stri
   return key;
 }
 
-// Marks a key that a running daemon takes over: no part keeps a copy of its value, and no client
-// was told it. Sizes and paths are taken at the start, and clients learn of limits on their calls
-// when they connect.
+// Marks a key that a running daemon takes over: no part keeps a copy of its value that the Daemon
+// does not change, and no client was told it. Most sizes and all paths are taken at the start, and
+// clients learn of limits on their calls when they connect.
 ConfigKey OnReload(ConfigKey key) {
   key.reloadable = true;
   return key;
@@ -296,8 +296,11 @@ std::vector<ConfigKey> PoolKeys() {
 
 std::vector<ConfigKey> HostKeys() {
   return {
-      Size("host.bytes", kHost<&HostConfig::bytes>, 64 * kKiB, kMaxBytes,
-           "Size of the arena: a hard cap. Rounded down to whole slabs (`cache.slab_bytes`)."),
+      OnReload(
+          Size("host.bytes", kHost<&HostConfig::bytes>, 64 * kKiB, kMaxBytes,
+               "Size of the arena: a hard cap. Rounded down to whole slabs (`cache.slab_bytes`). "
+               "When a reload lowers it, the coldest blocks leave, and then the memory is given "
+               "back.")),
   };
 }
 

@@ -103,7 +103,6 @@ void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<Te
 }  // namespace
 
 std::string_view CostOfRestart(std::string_view key) {
-  if (key == "host.bytes") return "; host memory then keeps what both sizes have room for";
   if (key == "pool.bytes") return "; pools that it has room for then keep their blocks and sizes";
   if (key == "pool.device") return "; pools of devices that it does not name then end";
   if (key == "disk.encryption") return "; the disk tier then begins empty";

@@ -28,6 +28,10 @@ Status DescriptorStore::Keep(std::string_view name, int descriptor, uint64_t byt
   return {};
 }
 
+void DescriptorStore::NoteBytes(std::string_view name, uint64_t bytes) {
+  if (const auto found = kept_.find(name); found != kept_.end()) found->second.bytes = bytes;
+}
+
 void DescriptorStore::Release(std::string_view name) {
   if (released_) return;
   if (const auto found = kept_.find(name); found != kept_.end()) kept_.erase(found);

@@ -54,6 +54,8 @@ class DescriptorStore {
   // that name. `bytes` is the memory behind it, for people; 0: the size of the file.
   // Errors: kUnavailable "nothing_keeps"; kResourceExhausted "descriptors" or "keeper_full".
   [[nodiscard]] Status Keep(std::string_view name, int descriptor, uint64_t bytes = 0);
+  // The memory behind a descriptor that is kept has another size now.
+  void NoteBytes(std::string_view name, uint64_t bytes);
   void Release(std::string_view name);
   // Everything that an earlier daemon left and this one has neither taken nor kept.
   virtual void ReleaseUnclaimed() {}

@@ -2,6 +2,7 @@
 // A host arena that grows when it is told, and that may outlive the caches that use it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,9 +20,9 @@ namespace kvtier {
 class FakeArena final : public HostArena {
  public:
   // `ready_bytes` of `capacity_bytes` are usable at once. With a table beside it if `slab_bytes`
-  // is not 0.
+  // is not 0. The capacity is the limit, too.
   FakeArena(uint64_t capacity_bytes, uint64_t ready_bytes, uint64_t slab_bytes = 0)
-      : memory_(capacity_bytes, 0xda), ready_bytes_(ready_bytes) {
+      : memory_(capacity_bytes, 0xda), capacity_bytes_(capacity_bytes), ready_bytes_(ready_bytes) {
     KVT_CHECK(ready_bytes <= capacity_bytes);
     if (slab_bytes == 0 || capacity_bytes == 0) return;
     const HostTableShape shape{.arena_bytes = capacity_bytes, .slab_bytes = slab_bytes};
@@ -31,12 +32,22 @@ class FakeArena final : public HostArena {
     table_.emplace(shape, bytes);
   }
 
-  [[nodiscard]] uint64_t capacity_bytes() const override { return memory_.size(); }
+  [[nodiscard]] uint64_t capacity_bytes() const override { return capacity_bytes_; }
+  [[nodiscard]] uint64_t limit_bytes() const override { return memory_.size(); }
   [[nodiscard]] uint64_t ready_bytes() const override { return ready_bytes_; }
-  [[nodiscard]] bool growing() const override { return !ended_ && ready_bytes_ < memory_.size(); }
+  [[nodiscard]] bool growing() const override { return !ended_ && ready_bytes_ < capacity_bytes_; }
   [[nodiscard]] std::byte* data() override { return memory_.data(); }
   void OnGrowth(std::function<void(std::span<std::byte>)> listener) override {
     listener_ = std::move(listener);
+  }
+
+  // Memory beyond the capacity loses its bytes, and is ready again when Grow says so.
+  void Resize(uint64_t bytes) override {
+    capacity_bytes_ = bytes;
+    ready_bytes_ = std::min(ready_bytes_, bytes);
+    ended_ = false;
+    std::ranges::fill(memory_.Slice(bytes, memory_.size() - bytes), std::byte{0xdb});
+    if (table_) table_->Resize(bytes);
   }
 
   [[nodiscard]] HostTable* table() override { return table_ ? &*table_ : nullptr; }
@@ -46,16 +57,16 @@ class FakeArena final : public HostArena {
     return table_memory_->Slice(0, table_memory_->size());
   }
 
-  // Another process has the same memory, of which so much is usable at once.
+  // Another process has the same memory and capacity; so much of it is usable at once.
   void Restart(uint64_t ready_bytes) {
-    ready_bytes_ = ready_bytes;
+    ready_bytes_ = std::min(ready_bytes, capacity_bytes_);
     ended_ = false;
     listener_ = nullptr;
   }
 
   // The machine has no more memory.
   void EndGrowth() { ended_ = true; }
-  // The next `bytes` become usable. REQUIRES: as many are left.
+  // The next `bytes` become usable. REQUIRES: as many are left of the capacity.
   void Grow(uint64_t bytes) {
     const std::span<std::byte> slice = memory_.Slice(ready_bytes_, bytes);
     ready_bytes_ += bytes;
@@ -64,6 +75,7 @@ class FakeArena final : public HostArena {
 
  private:
   const AlignedBytes memory_;
+  uint64_t capacity_bytes_;
   uint64_t ready_bytes_;
   bool ended_ = false;
   std::optional<AlignedBytes> table_memory_;

@@ -36,6 +36,9 @@ class FakeBlockFile final : public BlockFile {
   void Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) override;
   void Sync(IoDone done) override;
   void RegisterMemory(std::span<std::byte>) override {}
+  void UnregisterFrom(std::byte*, std::function<void()> done) override {
+    loop_->Post(std::move(done));
+  }
 
   // From now on all reads that gather before the loop turns to them complete in one event, as the
   // real engines' do when they come in a burst.

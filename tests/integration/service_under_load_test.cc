@@ -22,6 +22,7 @@ constexpr int kClients = 2;
 constexpr int kConversations = 24;
 constexpr size_t kLongestPrompt = 20;
 constexpr int kReloads = 40;
+constexpr int kResizes = 20;
 constexpr int kRestarts = 3;
 // Enough for a busy machine to write all that is left.
 constexpr std::chrono::seconds kDrainDeadline(20);
@@ -36,8 +37,11 @@ class ServiceUnderLoadTest : public DaemonTest {
   [[nodiscard]] std::string ConfigFile() const { return directory() + "/kvtierd.toml"; }
   void WriteConfig(const std::string& text) const { std::ofstream(ConfigFile()) << text; }
 
-  void StartUnderLoad() {
-    StartDaemon({.pool_blocks = 120, .host_blocks = 150, .disk_blocks = 600}, {}, ConfigFile());
+  void StartUnderLoad(const TierSizes& sizes = {.pool_blocks = 120,
+                                                .host_blocks = 150,
+                                                .disk_blocks = 600},
+                      std::vector<std::string> settings = {}) {
+    StartDaemon(sizes, std::move(settings), ConfigFile());
     ReplayTarget target;
     target.socket = daemon().socket();
     target.block_bytes = kTestBlockBytes;
@@ -69,6 +73,20 @@ class ServiceUnderLoadTest : public DaemonTest {
   // The requests played by then.
   void WaitForRequests(uint64_t more) {
     for (const uint64_t until = played_ + more; played_ < until;) std::this_thread::yield();
+  }
+
+  // Changes the size of host memory, and does not wait for it.
+  void ResizeHost(uint64_t slabs) {
+    WriteConfig(fmt::format("[host]\nbytes = \"{}B\"\n", slabs * kTestSlabBytes));
+    ASSERT_EQ(::kill(daemon().pid(), SIGHUP), 0);
+  }
+  void WaitForHostBytes(uint64_t bytes) {
+    for (uint64_t capacity = 0, ready = 0; capacity != bytes || ready != bytes;) {
+      const boost::json::value status = Admin("status");
+      JsonView host = JsonView(&status)["tiers"]["host"];
+      capacity = host["capacity_bytes"].Count();
+      ready = host["ready_bytes"].Count();
+    }
   }
 
   [[nodiscard]] std::string LogText() {
@@ -115,6 +133,48 @@ TEST_F(ServiceUnderLoadTest, ReloadsDisturbNobody) {
   EXPECT_EQ(report.errors, 0u);
   EXPECT_EQ(report.requests_without_daemon, 0u);
   EXPECT_GT(report.requests, 10u * kReloads);
+}
+
+TEST_F(ServiceUnderLoadTest, SizesOfHostMemoryThatChangeDisturbNobody) {
+  WriteConfig(fmt::format("[host]\nbytes = \"{}B\"\n", 50 * kTestSlabBytes));
+  StartUnderLoad({.pool_blocks = 120, .host_blocks = 0, .disk_blocks = 600});
+  std::mt19937_64 random(1);
+  for (int i = 0; i < kResizes; ++i) {
+    const uint64_t slabs = 10 + random() % 90;
+    ResizeHost(slabs);
+    // Some are overtaken by the next.
+    WaitForRequests(random() % 10);
+    if (i % 4 == 0) WaitForHostBytes(slabs * kTestSlabBytes);
+  }
+  ResizeHost(12);
+  WaitForHostBytes(12 * kTestSlabBytes);
+  WaitForRequests(50);
+  const ReplayReport report = StopClients();
+  EXPECT_EQ(report.wrong_blocks, 0u);
+  EXPECT_EQ(report.errors, 0u);
+  EXPECT_EQ(report.requests_without_daemon, 0u);
+  EXPECT_GT(report.blocks.hit[static_cast<int>(Tier::kHost)], 0u);
+}
+
+TEST_F(ServiceUnderLoadTest, DeathsInTheMidstOfAResizeCostMissesOnly) {
+  WriteConfig(fmt::format("[host]\nbytes = \"{}B\"\n", 50 * kTestSlabBytes));
+  StartUnderLoad({.pool_blocks = 120, .host_blocks = 0, .disk_blocks = 0},
+                 {"restart.keep_for=1min"});
+  std::mt19937_64 random(2);
+  for (int i = 0; i < kResizes / 2; ++i) {
+    WaitForRequests(20);
+    const uint64_t slabs = i % 2 == 0 ? 10 + random() % 10 : 50 + random() % 50;
+    ResizeHost(slabs);
+    WaitForRequests(random() % 5);
+    daemon().Kill();
+    ASSERT_TRUE(daemon().Restart());
+    WaitForHostBytes(slabs * kTestSlabBytes);
+  }
+  const ReplayReport report = StopClients();
+  EXPECT_EQ(report.wrong_blocks, 0u);
+  EXPECT_EQ(report.errors, 0u);
+  EXPECT_EQ(LogText().find("restart.damaged"), std::string::npos);
+  (void)Ctl({"stop", "--release"});
 }
 
 TEST_F(ServiceUnderLoadTest, DrainAndRestartCostMissesOnly) {

@@ -87,7 +87,7 @@ void SimKeptHost::ChangeBits() {
   // The head has a page; a slab's record stands before those of its slots, of 20 bytes.
   constexpr uint64_t kPage = 4096;
   const uint64_t slabs = arena.table()->slabs();
-  const uint64_t stride = (table.size() - kPage) / slabs;
+  const uint64_t stride = (table.size() - kPage) / context_.plan.sizes.host_slabs;
   for (uint64_t i = random_.Below(4); i > 0; --i) {
     const uint64_t slab = kPage + random_.Below(slabs) * stride;
     const uint64_t cut = slab + random_.Below(8);

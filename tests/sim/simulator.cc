@@ -114,6 +114,7 @@ void Simulator::UpkeepStep(uint64_t choice) {
   if (choice < 38) return Pin();
   if (choice < 41) return Verify();
   if (choice < 43) return GrowArena();
+  if (choice < 44) return ResizeHost();
   if (choice < 46) {
     Trace("drain");
     return Drain();
@@ -323,6 +324,14 @@ bool Simulator::DiskIsSound() const {
 void Simulator::GrowArena() {
   FakeArena& arena = *world_.machine().arena;
   if (arena.ready_bytes() < arena.capacity_bytes()) arena.Grow(plan_.sizes.slab_bytes);
+}
+
+// Reserves of tenants stay within it.
+void Simulator::ResizeHost() {
+  const MachineSizes& sizes = plan_.sizes;
+  const uint64_t least = plan_.options.tenants.empty() ? 1 : sizes.host_slabs;
+  Trace("resize host");
+  world_.cache().ResizeHost(random_.Between(least, sizes.host_slabs) * sizes.slab_bytes);
 }
 
 void Simulator::MaybeCrash() {

@@ -104,6 +104,20 @@ Status ArenaMapping::Reserve(uint64_t bytes) {
   return {};
 }
 
+Status ArenaMapping::Reserve(const Sizes& sizes) {
+  const Status reserved = Reserve(sizes.limit_bytes);
+  return reserved || sizes.limit_bytes == sizes.bytes ? reserved : Reserve(sizes.bytes);
+}
+
+void ArenaMapping::FreePages(std::span<std::byte> part) {
+  if (!arena_fd_.valid()) {
+    ::madvise(part.data(), part.size(), MADV_DONTNEED);
+    return;
+  }
+  (void)::fallocate(arena_fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    part.data() - arena_.data(), static_cast<off_t>(part.size()));
+}
+
 void ArenaMapping::AdviseKernel() {
   // Worth having, not needed: without it the pages are small.
   ::madvise(arena_.data(), arena_.size(), MADV_HUGEPAGE);
@@ -111,9 +125,9 @@ void ArenaMapping::AdviseKernel() {
   ::madvise(arena_.data(), arena_.size(), MADV_DONTFORK);
 }
 
-Result<ArenaMapping> ArenaMapping::MapAnonymous(uint64_t bytes) {
+Result<ArenaMapping> ArenaMapping::MapAnonymous(const Sizes& sizes) {
   ArenaMapping mapping;
-  KVT_RETURN_IF_ERROR(mapping.Reserve(bytes));
+  KVT_RETURN_IF_ERROR(mapping.Reserve(sizes));
   mapping.AdviseKernel();
   return mapping;
 }
@@ -124,9 +138,13 @@ Status ArenaMapping::MakeFiles(uint64_t arena_bytes, uint64_t table_bytes) {
   return {};
 }
 
-Status ArenaMapping::MapFiles(uint64_t slab_bytes, bool format) {
-  const HostTableShape shape{arena_.size(), slab_bytes, FileNumber(arena_fd_.get()), ReadBootId()};
-  const uint64_t table_bytes = HostTable::BytesFor(shape);
+Status ArenaMapping::MapFiles(const Sizes& sizes, bool format) {
+  const HostTableShape shape{sizes.bytes, sizes.slab_bytes, FileNumber(arena_fd_.get()),
+                             ReadBootId()};
+  // No larger than its file, nor than the table's has room for.
+  const uint64_t in_file = FileBytes(arena_fd_.get()) / sizes.slab_bytes * sizes.slab_bytes;
+  arena_ = arena_.first(std::min<uint64_t>(arena_.size(), in_file));
+  const uint64_t table_bytes = HostTable::BytesFor({arena_.size(), sizes.slab_bytes, 0, {}});
   void* table =
       ::mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_fd_.get(), 0);
   if (table == MAP_FAILED) return Failed("mmap of the host table");
@@ -134,7 +152,7 @@ Status ArenaMapping::MapFiles(uint64_t slab_bytes, bool format) {
   if (format) HostTable::Format(shape, table_memory_);
   KVT_RETURN_IF_ERROR(HostTable::Check(shape, table_memory_));
   table_ = std::make_unique<HostTable>(shape, table_memory_);
-  if (!format) KVT_RETURN_IF_ERROR(TakeOtherSize(slab_bytes));
+  if (!format) KVT_RETURN_IF_ERROR(TakeOtherSize(sizes));
   if (table_->unfinished_adoptions() >= kMaxUnfinishedAdoptions) {
     return MakeError(ErrorCode::kCorrupt, "adoption_unfinished");
   }
@@ -150,23 +168,21 @@ Status ArenaMapping::MapFiles(uint64_t slab_bytes, bool format) {
 // The table is cut first, so that a process that dies half-way leaves no record without its bytes.
 // The size that it leaves is then too large for its records, as it is in an arena that never
 // filled up.
-Status ArenaMapping::TakeOtherSize(uint64_t slab_bytes) {
+Status ArenaMapping::TakeOtherSize(const Sizes& sizes) {
   left_bytes_ = table_->arena_bytes();
-  if (left_bytes_ == 0 || left_bytes_ % slab_bytes != 0) {
+  if (left_bytes_ == 0 || left_bytes_ % sizes.slab_bytes != 0) {
     return MakeError(ErrorCode::kCorrupt, "damaged");
   }
-  if (left_bytes_ > arena_.size()) {
-    CutPages(table_fd_.get(), table_->bytes());
-    CutPages(arena_fd_.get(), arena_.size());
-  }
-  table_->TakeSize();
+  // Also when the sizes are equal: a daemon that died may not have given back all of a larger one.
+  CutPages(table_fd_.get(), table_->bytes());
+  CutPages(arena_fd_.get(), sizes.bytes);
+  table_->Resize(sizes.bytes);
   return {};
 }
 
-Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, UniqueFd arena,
-                                           UniqueFd table) {
-  const FileLengths longest = LongestLengths(bytes, slab_bytes);
-  const FileLengths exact = LengthsFor(bytes, slab_bytes);
+Result<ArenaMapping> ArenaMapping::MapKept(const Sizes& sizes, UniqueFd arena, UniqueFd table) {
+  const FileLengths longest = LongestLengths(sizes.bytes, sizes.slab_bytes);
+  const FileLengths exact = LengthsFor(sizes.bytes, sizes.slab_bytes);
   std::string reason = "none";
   if (arena.valid() != table.valid()) reason = "incomplete";
   if (arena.valid() && table.valid()) {
@@ -174,10 +190,10 @@ Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, 
     if (refusal && !FilesRefusal(arena.get(), table.get(), exact)) refusal.reset();
     if (!refusal) {
       ArenaMapping kept;
-      KVT_RETURN_IF_ERROR(kept.Reserve(bytes));
+      KVT_RETURN_IF_ERROR(kept.Reserve(sizes));
       kept.arena_fd_ = std::move(arena);
       kept.table_fd_ = std::move(table);
-      const Status mapped = kept.MapFiles(slab_bytes, false);
+      const Status mapped = kept.MapFiles(sizes, false);
       kept.adoption_ = "adopted";
       if (mapped) {
         kept.huge_pages_ = SharedHugePagesAllowed();
@@ -191,12 +207,12 @@ Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, 
   arena.Reset();
   table.Reset();
   ArenaMapping mapping;
-  KVT_RETURN_IF_ERROR(mapping.Reserve(bytes));
+  KVT_RETURN_IF_ERROR(mapping.Reserve(sizes));
   // A limit of the process on the size of files may forbid long ones.
   Status made = mapping.MakeFiles(longest.arena, longest.table);
   if (!made) made = mapping.MakeFiles(exact.arena, exact.table);
   KVT_RETURN_IF_ERROR(made);
-  KVT_RETURN_IF_ERROR(mapping.MapFiles(slab_bytes, true));
+  KVT_RETURN_IF_ERROR(mapping.MapFiles(sizes, true));
   mapping.adoption_ = std::move(reason);
   mapping.huge_pages_ = SharedHugePagesAllowed();
   return mapping;

@@ -22,13 +22,20 @@ inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 // Owns the mappings and the descriptors.
 class ArenaMapping {
  public:
+  // The sizes of an arena now, and the highest that it may be given: so much address space is
+  // reserved, or as much as now where the process may not have more.
+  struct Sizes {
+    uint64_t bytes = 0;
+    uint64_t limit_bytes = 0;
+    uint64_t slab_bytes = 0;
+  };
   // Address space without a claim on memory. Errors: kResourceExhausted with the errno's name.
-  [[nodiscard]] static Result<ArenaMapping> MapAnonymous(uint64_t bytes);
+  [[nodiscard]] static Result<ArenaMapping> MapAnonymous(const Sizes& sizes);
   // The memory that `arena` and `table` describe, if it matches: what an earlier process left in it
   // is there. Otherwise new memory; adoption() says which, and why. Both descriptors are taken over
   // and may hold anything. Errors: kResourceExhausted or kUnsupported with the errno's name.
-  [[nodiscard]] static Result<ArenaMapping> MapKept(uint64_t bytes, uint64_t slab_bytes,
-                                                    UniqueFd arena, UniqueFd table);
+  [[nodiscard]] static Result<ArenaMapping> MapKept(const Sizes& sizes, UniqueFd arena,
+                                                    UniqueFd table);
   ArenaMapping(ArenaMapping&& other) noexcept;
   ArenaMapping& operator=(ArenaMapping&&) = delete;
   ~ArenaMapping();
@@ -36,7 +43,10 @@ class ArenaMapping {
   // From here on the memory stays mapped until the process ends, also when this is destroyed.
   void LeaveMapped();
 
-  // Aligned to huge pages; as many bytes as asked for.
+  // The pages of this part go back to the kernel, and are zeros when they are touched again.
+  void FreePages(std::span<std::byte> part);
+
+  // Aligned to huge pages; of the highest size that the arena may be given.
   [[nodiscard]] std::span<std::byte> arena() const { return arena_; }
   // Null for anonymous memory.
   [[nodiscard]] HostTable* table() const { return table_.get(); }
@@ -57,14 +67,15 @@ class ArenaMapping {
   ArenaMapping() = default;
   // Reserves the address space of the arena, and one huge page for its alignment.
   [[nodiscard]] Status Reserve(uint64_t bytes);
+  [[nodiscard]] Status Reserve(const Sizes& sizes);
   // Errors: as MakeMemoryFile.
   [[nodiscard]] Status MakeFiles(uint64_t arena_bytes, uint64_t table_bytes);
   // `format`: the files are new. Errors: those of HostTable::Check; kResourceExhausted or
   // kUnsupported with the errno's name.
-  [[nodiscard]] Status MapFiles(uint64_t slab_bytes, bool format);
+  [[nodiscard]] Status MapFiles(const Sizes& sizes, bool format);
   // The files, which an arena of another size has left, become those of one of this size. Errors:
   // kCorrupt "damaged".
-  [[nodiscard]] Status TakeOtherSize(uint64_t slab_bytes);
+  [[nodiscard]] Status TakeOtherSize(const Sizes& sizes);
   void AdviseKernel();
 
   std::span<std::byte> reserved_;  // holds arena_

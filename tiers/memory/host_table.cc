@@ -77,7 +77,7 @@ uint64_t HostTable::BytesFor(const HostTableShape& shape) {
 }
 
 void HostTable::Format(const HostTableShape& shape, std::span<std::byte> memory) {
-  KVT_CHECK(memory.size() == BytesFor(shape));
+  KVT_CHECK(memory.size() >= BytesFor(shape));
   Head head{};
   std::memcpy(head.magic, kMagic.data(), kMagic.size());
   head.version = kVersion;
@@ -99,7 +99,7 @@ Status HostTable::Check(const HostTableShape& shape, std::span<const std::byte> 
   if (head.slab_bytes != shape.slab_bytes) return refuse("size_changed");
   if (head.boot_id != shape.boot_id) return refuse("other_boot");
   if (head.arena_id != shape.arena_id) return refuse("other_arena");
-  if (memory.size() != BytesFor(shape)) return refuse("damaged");
+  if (memory.size() < BytesFor(shape)) return refuse("damaged");
   return {};
 }
 
@@ -113,7 +113,7 @@ uint64_t HostTable::ArenaBytesOf(int table_file) {
 HostTable::HostTable(const HostTableShape& shape, std::span<std::byte> memory)
     : shape_(shape), memory_(memory) {
   static_assert(sizeof(Head) <= kPageBytes && sizeof(SlabRecord) == 8 && sizeof(SlotRecord) == 20);
-  KVT_CHECK(memory.size() == BytesFor(shape));
+  KVT_CHECK(memory.size() >= BytesFor(shape));
 }
 
 HostTable::Head& HostTable::head() const { return *reinterpret_cast<Head*>(memory_.data()); }
@@ -124,7 +124,11 @@ void HostTable::BeginAdoption() { ++head().unfinished_adoptions; }
 
 void HostTable::EndAdoption() { head().unfinished_adoptions = 0; }
 
-void HostTable::TakeSize() { head().arena_bytes = shape_.arena_bytes; }
+void HostTable::Resize(uint64_t arena_bytes) {
+  shape_.arena_bytes = arena_bytes;
+  KVT_CHECK(memory_.size() >= bytes());
+  head().arena_bytes = arena_bytes;
+}
 
 uint64_t HostTable::arena_bytes() const { return head().arena_bytes; }
 

@@ -52,14 +52,16 @@ class HostTable {
   static constexpr uint64_t kMinSlotBytes = 8192;
 
   [[nodiscard]] static uint64_t BytesFor(const HostTableShape& shape);
-  // Makes an empty table. REQUIRES: `memory` is all zeros, page-aligned, and BytesFor(shape) long.
+  // Makes an empty table. REQUIRES: `memory` is all zeros, page-aligned, and BytesFor(shape) long
+  // at least.
   static void Format(const HostTableShape& shape, std::span<std::byte> memory);
   // Whether the table may be used as one of this shape. Errors, all kCorrupt: "damaged" (no table
   // at all), "version", "size_changed" (of slabs), "other_boot", "other_arena".
   [[nodiscard]] static Status Check(const HostTableShape& shape, std::span<const std::byte> memory);
   // The size of the arena beside the table in a file that an earlier process left; 0 if it is none.
   [[nodiscard]] static uint64_t ArenaBytesOf(int table_file);
-  // REQUIRES: Format or Check was called, successfully; the memory outlives the table.
+  // REQUIRES: Format or Check was called, successfully; the memory outlives the table. It may be
+  // longer than the shape needs, up to what Resize will.
   HostTable(const HostTableShape& shape, std::span<std::byte> memory);
 
   // --- writing; addresses are bytes from the arena's start ---
@@ -75,9 +77,9 @@ class HostTable {
   // A process begins to check the slots, and has checked all of them.
   void BeginAdoption();
   void EndAdoption();
-  // From now on the table says that the arena has its size. REQUIRES: nothing is recorded of slabs
-  // that one of the two sizes lacks.
-  void TakeSize();
+  // From now on the table says that the arena has this size. REQUIRES: nothing is recorded of slabs
+  // that one of the two sizes lacks; the memory is long enough.
+  void Resize(uint64_t arena_bytes);
   // The files from which slots are filled from now on, by DiskFiles::set_uuid; zeros for none.
   void SetDiskSet(const Digest128& disk_set);
 
@@ -87,7 +89,7 @@ class HostTable {
   [[nodiscard]] uint32_t unfinished_adoptions() const;
   // The arena's bytes when the last process took its size; any number if the table is damaged.
   [[nodiscard]] uint64_t arena_bytes() const;
-  [[nodiscard]] uint64_t bytes() const { return memory_.size(); }
+  [[nodiscard]] uint64_t bytes() const { return BytesFor(shape_); }
   // A process that died while it set it leaves the one before, the new one, or one that is neither.
   [[nodiscard]] Digest128 disk_set() const;
   [[nodiscard]] uint64_t slabs() const { return shape_.arena_bytes / shape_.slab_bytes; }
@@ -108,7 +110,7 @@ class HostTable {
   [[nodiscard]] SlotRecord& RecordOf(uint64_t address) const;
   void WriteFacts(SlotRecord* record, const HostSlotFacts& facts);
 
-  const HostTableShape shape_;
+  HostTableShape shape_;
   const std::span<std::byte> memory_;
 };
 

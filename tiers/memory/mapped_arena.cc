@@ -51,11 +51,12 @@ Result<std::unique_ptr<MappedArena>> MappedArena::Create(MappedArenaOptions opti
                                  FormatByteSize(memory_bytes)));
   }
   // The claim on memory is made slice by slice, by touching.
+  const ArenaMapping::Sizes sizes{options.bytes, memory_bytes - memory_bytes % options.slab_bytes,
+                                  options.slab_bytes};
   Result<ArenaMapping> mapping =
-      options.keep
-          ? ArenaMapping::MapKept(options.bytes, options.slab_bytes, std::move(options.kept_arena),
-                                  std::move(options.kept_table))
-          : ArenaMapping::MapAnonymous(options.bytes);
+      options.keep ? ArenaMapping::MapKept(sizes, std::move(options.kept_arena),
+                                           std::move(options.kept_table))
+                   : ArenaMapping::MapAnonymous(sizes);
   if (!mapping) return tl::unexpected<Error>(std::move(mapping).error());
   return std::unique_ptr<MappedArena>(
       new MappedArena(std::move(options), loop, std::move(*mapping)));
@@ -66,6 +67,7 @@ MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, ArenaMapp
       loop_(loop),
       mapping_(std::move(mapping)),
       arena_(mapping_.arena()),
+      capacity_bytes_(options_.bytes),
       self_(std::make_shared<MappedArena*>(this)),
       may_pin_(options_.pinner != nullptr) {
   Place();
@@ -78,22 +80,42 @@ MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, ArenaMapp
 
 void MappedArena::Prepare() {
   KVT_CHECK(!preparer_.joinable());
-  std::function<void()> give_way;
-  if (options_.pinner != nullptr) give_way = [pinner = options_.pinner] { pinner->GiveWay(); };
-  toucher_ = std::make_unique<MemoryToucher>(arena_, options_.touch_threads, std::move(give_way));
-  preparer_ = std::thread([this] { PrepareSlices(); });
+  goal_ = {capacity_bytes_, 1};
+  preparer_ = std::thread([this] { Work(); });
   pthread_setname_np(preparer_.native_handle(), "arena-prepare");
 }
 
 MappedArena::~MappedArena() {
-  stopping_ = true;
-  if (preparer_.joinable()) {
-    toucher_->Stop();
-    preparer_.join();
-    toucher_.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (toucher_ != nullptr) toucher_->Stop();
   }
+  changed_.notify_all();
+  if (preparer_.joinable()) preparer_.join();
   if (stays_mapped_) return;
   for (const auto slice : pinned_) options_.pinner->Unpin(slice);
+}
+
+Status MappedArena::MayResize(uint64_t bytes) const {
+  if (bytes < limit_bytes() + options_.slab_bytes) return {};
+  return MakeError(ErrorCode::kResourceExhausted, "arena_exceeds_memory",
+                   fmt::format("{} asked for, this process has reserved addresses for {}",
+                               FormatByteSize(bytes), FormatByteSize(limit_bytes())));
+}
+
+void MappedArena::Resize(uint64_t bytes) {
+  KVT_CHECK(bytes > 0 && bytes % options_.slab_bytes == 0 && bytes <= limit_bytes());
+  if (bytes == capacity_bytes_) return;
+  capacity_bytes_ = bytes;
+  ready_bytes_ = std::min(ready_bytes_, bytes);
+  growing_ = ready_bytes_ < bytes;
+  if (table() != nullptr) table()->Resize(bytes);
+  {
+    const std::lock_guard lock(mutex_);
+    goal_ = {bytes, goal_.number + 1};
+  }
+  changed_.notify_all();
 }
 
 void MappedArena::LeaveMapped() {
@@ -150,35 +172,104 @@ void MappedArena::Note(std::string note) {
   });
 }
 
-void MappedArena::PrepareSlices() {
+std::optional<MappedArena::Goal> MappedArena::NextGoal(uint64_t after) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopping_ || goal_.number != after; });
+  if (stopping_) return std::nullopt;
+  return goal_;
+}
+
+bool MappedArena::Overtaken(const Goal& goal) {
+  const std::lock_guard lock(mutex_);
+  return stopping_ || goal_.number != goal.number;
+}
+
+void MappedArena::Work() {
+  std::optional<Goal> goal;
+  while ((goal = NextGoal(goal ? goal->number : 0))) {
+    if (goal->bytes < touched_) GiveBack(goal->bytes);
+    const uint64_t ready = std::min(prepared_, goal->bytes);
+    PostToLoop(
+        [number = goal->number, ready](MappedArena* arena) { arena->SetReady(number, ready); });
+    if (prepared_ < goal->bytes) PrepareSlices(*goal);
+  }
+}
+
+// Pages that were touched ahead of a slice that is not prepared any more go, too.
+void MappedArena::GiveBack(uint64_t beyond) {
+  while (!pinned_.empty() && EndOf(pinned_.back()) - pinned_.back().size() >= beyond) {
+    options_.pinner->Unpin(pinned_.back());
+    pinned_.pop_back();
+    std::this_thread::sleep_for(kPauseBetweenPieces);
+  }
+  const uint64_t kept = pinned_.empty() ? beyond : std::max(beyond, EndOf(pinned_.back()));
+  const uint64_t given_back = prepared_ - std::min(prepared_, kept);
+  prepared_ = std::min(prepared_, kept);
+  FreePages(kept, touched_);
+  touched_ = std::min(touched_, kept);
+  PostToLoop([given_back](MappedArena* arena) {
+    if (arena->options_.on_given_back) arena->options_.on_given_back(given_back);
+  });
+}
+
+// In steps, since the kernel holds a lock meanwhile for which page faults wait.
+void MappedArena::FreePages(uint64_t begin, uint64_t end) {
+  while (begin < end && !stopping_) {
+    const uint64_t bytes = std::min(end - begin, options_.pinned_at_once_bytes);
+    mapping_.FreePages(arena_.subspan(begin, bytes));
+    begin += bytes;
+  }
+}
+
+void MappedArena::PrepareSlices(const Goal& goal) {
   const auto start = SteadyClock::now();
+  const uint64_t begin = prepared_;
   ArenaTimes times;
-  uint64_t prepared = 0;
+  std::function<void()> give_way;
+  if (options_.pinner != nullptr) give_way = [pinner = options_.pinner] { pinner->GiveWay(); };
+  touched_ = std::max(touched_, goal.bytes);
+  MemoryToucher toucher(arena_.subspan(begin, goal.bytes - begin), options_.touch_threads,
+                        std::move(give_way));
+  SetToucher(&toucher);
   uint64_t slice_bytes = options_.slab_bytes;
-  while (prepared < arena_.size()) {
-    if (stopping_) return;
-    const auto slice = arena_.subspan(prepared, std::min(slice_bytes, arena_.size() - prepared));
+  int failure = 0;
+  while (prepared_ < goal.bytes && failure == 0 && !Overtaken(goal)) {
+    const auto slice = arena_.subspan(prepared_, std::min(slice_bytes, goal.bytes - prepared_));
     const auto waiting = SteadyClock::now();
-    if (const int failure = toucher_->WaitFor(prepared + slice.size()); failure != 0) {
-      if (failure == ECANCELED) return;
-      PostToLoop([](MappedArena* arena) { arena->growing_ = false; });
-      return Note(fmt::format("host arena: memory ended at {} of {} ({}); the tier works with that",
-                              FormatByteSize(prepared), FormatByteSize(arena_.size()),
-                              ErrnoName(failure)));
-    }
+    failure = toucher.WaitFor(prepared_ + slice.size() - begin);
+    if (failure != 0) break;
     const auto pinning = SteadyClock::now();
     times.pages_s += SecondsBetween(waiting, pinning);
     // While this slice is pinned the next are touched.
     Pin(slice);
     times.pin_s += SecondsBetween(pinning, SteadyClock::now());
-    PostToLoop([slice](MappedArena* arena) { arena->AddSlice(slice); });
-    prepared += slice.size();
+    prepared_ += slice.size();
+    PostToLoop([number = goal.number, ready = prepared_](MappedArena* arena) {
+      arena->SetReady(number, ready);
+    });
     if (2 * slice_bytes <= kMaxSliceBytes) slice_bytes *= 2;
   }
+  SetToucher(nullptr);
+  if (failure != 0 && failure != ECANCELED) return EndGrowth(goal, failure);
+  if (prepared_ < goal.bytes) return;
   times.seconds = SecondsBetween(start, SteadyClock::now());
   PostToLoop([times](MappedArena* arena) {
     if (arena->options_.on_complete) arena->options_.on_complete(times);
   });
+}
+
+void MappedArena::SetToucher(MemoryToucher* toucher) {
+  const std::lock_guard lock(mutex_);
+  toucher_ = toucher;
+  if (toucher_ != nullptr && stopping_) toucher_->Stop();
+}
+
+void MappedArena::EndGrowth(const Goal& goal, int failure) {
+  PostToLoop([number = goal.number](MappedArena* arena) {
+    if (arena->goal_.number == number) arena->growing_ = false;
+  });
+  Note(fmt::format("host arena: memory ended at {} of {} ({}); the tier works with that",
+                   FormatByteSize(prepared_), FormatByteSize(goal.bytes), ErrnoName(failure)));
 }
 
 void MappedArena::PostToLoop(std::function<void(MappedArena*)> event) {
@@ -187,9 +278,12 @@ void MappedArena::PostToLoop(std::function<void(MappedArena*)> event) {
   });
 }
 
-void MappedArena::AddSlice(std::span<std::byte> slice) {
-  ready_bytes_ += slice.size();
-  growing_ = ready_bytes_ < arena_.size();
+// The loop alone writes the goal, and may read it without the lock.
+void MappedArena::SetReady(uint64_t number, uint64_t bytes) {
+  if (number != goal_.number || bytes <= ready_bytes_) return;
+  const auto slice = arena_.subspan(ready_bytes_, bytes - ready_bytes_);
+  ready_bytes_ = bytes;
+  growing_ = ready_bytes_ < capacity_bytes_;
   if (listener_) listener_(slice);
 }
 

@@ -5,9 +5,12 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -50,8 +53,11 @@ struct MappedArenaOptions {
   // Called on the event loop if the memory ends before the capacity is reached, or cannot be pinned
   // or placed as wanted. May be empty.
   std::function<void(std::string)> log;
-  // Called on the event loop when all of the arena is ready. May be empty.
+  // Called on the event loop when all of the arena is ready, after each growth. May be empty.
   std::function<void(const ArenaTimes&)> on_complete;
+  // Called on the event loop when memory beyond a lowered capacity has been given back, with how
+  // much of it that was. May be empty.
+  std::function<void(uint64_t bytes)> on_given_back;
 };
 
 // Public calls on the event loop's thread. `loop` must outlive the arena; nothing is called back
@@ -72,8 +78,15 @@ class MappedArena final : public HostArena {
   // to what an I/O engine registers in one piece. Once; meanwhile whatever maps memory, starts a
   // thread or calls the driver may have to wait, for some milliseconds each time.
   void Prepare();
+  // Whether Resize takes the size, once it is rounded down to whole slabs. Errors:
+  // kResourceExhausted "arena_exceeds_memory".
+  [[nodiscard]] Status MayResize(uint64_t bytes) const;
+  // Memory that is pinned goes back in the pieces in which it was pinned: the last one stays while
+  // the arena needs a part of it.
+  void Resize(uint64_t bytes) override;
 
-  [[nodiscard]] uint64_t capacity_bytes() const override { return arena_.size(); }
+  [[nodiscard]] uint64_t capacity_bytes() const override { return capacity_bytes_; }
+  [[nodiscard]] uint64_t limit_bytes() const override { return arena_.size(); }
   [[nodiscard]] uint64_t ready_bytes() const override { return ready_bytes_; }
   [[nodiscard]] bool growing() const override { return growing_; }
   [[nodiscard]] std::byte* data() override { return arena_.data(); }
@@ -99,28 +112,54 @@ class MappedArena final : public HostArena {
   MappedArena(MappedArenaOptions options, EventQueue* loop, ArenaMapping mapping);
   // Asks for memory of the wanted NUMA node.
   void Place();
+  // The size that the preparing thread is to bring about. The latest counts.
+  struct Goal {
+    uint64_t bytes = 0;
+    uint64_t number = 0;
+  };
   // On the preparing thread.
-  void PrepareSlices();
+  void Work();
+  // Waits for a goal after that number; nothing at the end.
+  [[nodiscard]] std::optional<Goal> NextGoal(uint64_t after);
+  [[nodiscard]] bool Overtaken(const Goal& goal);
+  void PrepareSlices(const Goal& goal);
+  // Memory has ended before the goal.
+  void EndGrowth(const Goal& goal, int failure);
+  void GiveBack(uint64_t beyond);
+  void SetToucher(MemoryToucher* toucher);
+  void FreePages(uint64_t begin, uint64_t end);
+  [[nodiscard]] uint64_t EndOf(std::span<const std::byte> piece) const {
+    return static_cast<uint64_t>(piece.data() - arena_.data()) + piece.size();
+  }
   void Pin(std::span<std::byte> slice);
   void PinPiece(std::span<std::byte> piece);
   void Note(std::string note);
   // Runs `event` on the loop unless the arena has gone by then.
   void PostToLoop(std::function<void(MappedArena*)> event);
-  void AddSlice(std::span<std::byte> slice);
+  // So much is ready for the goal of this number. Does nothing if that was overtaken.
+  void SetReady(uint64_t number, uint64_t bytes);
 
   const MappedArenaOptions options_;
   EventQueue* const loop_;
   ArenaMapping mapping_;
   const std::span<std::byte> arena_;
+  uint64_t capacity_bytes_;
   uint64_t ready_bytes_ = 0;
   bool growing_ = true;
   std::function<void(std::span<std::byte>)> listener_;
   std::shared_ptr<MappedArena*> self_;  // posted events hold it weakly
   bool stays_mapped_ = false;
-  std::vector<std::span<std::byte>> pinned_;  // the preparing thread's, while there is one
-  bool may_pin_ = false;                      // likewise
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Goal goal_;                         // written by the loop, guarded by mutex_
+  MemoryToucher* toucher_ = nullptr;  // of the preparing thread, to be stopped; guarded by mutex_
   std::atomic<bool> stopping_ = false;
-  std::unique_ptr<MemoryToucher> toucher_;
+  // The preparing thread's, while there is one.
+  std::vector<std::span<std::byte>> pinned_;  // by address
+  bool may_pin_ = false;
+  uint64_t prepared_ = 0;  // from the arena's start on
+  uint64_t touched_ = 0;   // the end of what may have pages
   std::thread preparer_;
 };
 

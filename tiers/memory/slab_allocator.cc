@@ -2,6 +2,7 @@
 #include "tiers/memory/slab_allocator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/result.h"
 
@@ -16,35 +17,68 @@ SlabAllocator::SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes, ui
   for (uint32_t drive = 0; drive < drives; ++drive) drives_[drive].first_unassigned_hint = drive;
 }
 
-void SlabAllocator::Grow(uint64_t slabs, uint32_t drive) {
-  Drive& grown = drives_[drive];
-  if (grown.slabs.empty() && slabs > 0) usable_.push_back(drive);
-  grown.slabs.resize(grown.slabs.size() + slabs);
-  grown.unassigned += slabs;
-  unassigned_ += slabs;
-  slabs_ += slabs;
+void SlabAllocator::Resize(uint64_t slabs, uint32_t drive) {
+  Drive& resized = drives_[drive];
+  if (resized.closed) return;
+  const auto number = [&](uint64_t nth) {
+    return static_cast<uint32_t>(nth * drives_.size() + drive);
+  };
+  if (resized.slabs.size() < slabs) resized.slabs.resize(slabs);
+  if (resized.staying == 0 && slabs > 0) usable_.push_back(drive);
+  if (resized.staying > 0 && slabs == 0) std::erase(usable_, drive);
+  while (resized.staying > slabs) Leave(number(--resized.staying));
+  while (resized.staying < slabs) Stay(number(resized.staying++));
 }
 
-// Its slabs leave all sums here, so that FreeSlots promises nothing there, and Free and Unassign
-// add nothing afterwards.
-void SlabAllocator::CloseDrive(uint32_t drive) {
-  Drive& closed = drives_[drive];
-  if (closed.closed) return;
-  for (Slab& slab : closed.slabs) {
-    if (slab.slots.slot_bytes == 0) continue;
-    if (slab.closing) {
-      --closing_slabs_;
-      continue;
-    }
-    slab.closing = true;
-    --group_slabs_[slab.slots.group];
-    classes_[slab.slots].free_slots -= slab.owners.size() - slab.used;
+// It leaves all sums here, so that FreeSlots promises nothing there, and Free and Unassign add
+// nothing afterwards.
+void SlabAllocator::Leave(uint32_t slab_number) {
+  Slab& slab = SlabAt(slab_number);
+  --slabs_;
+  if (slab.slots.slot_bytes == 0) {
+    --drives_[DriveOf(slab_number)].unassigned;
+    --unassigned_;
+    return;
   }
-  std::erase(usable_, drive);
-  unassigned_ -= closed.unassigned;
-  slabs_ -= closed.slabs.size();
-  closed.unassigned = 0;
-  closed.closed = true;
+  if (std::exchange(slab.closing, true)) {
+    --closing_slabs_;
+    return;
+  }
+  --group_slabs_[slab.slots.group];
+  classes_[slab.slots].free_slots -= slab.owners.size() - slab.used;
+}
+
+void SlabAllocator::Stay(uint32_t slab_number) {
+  Slab& slab = SlabAt(slab_number);
+  Drive& drive = drives_[DriveOf(slab_number)];
+  ++slabs_;
+  if (slab.slots.slot_bytes == 0) {
+    drive.first_unassigned_hint = std::min(drive.first_unassigned_hint, slab_number);
+    ++drive.unassigned;
+    ++unassigned_;
+    return;
+  }
+  slab.closing = false;
+  ++group_slabs_[slab.slots.group];
+  ClassState& state = StateOf(slab.slots);
+  state.free_slots += slab.owners.size() - slab.used;
+  if (!slab.full()) state.partial[DriveOf(slab_number)].push_back(slab_number);
+}
+
+void SlabAllocator::CloseDrive(uint32_t drive) {
+  Resize(0, drive);
+  drives_[drive].closed = true;
+}
+
+std::optional<uint64_t> SlabAllocator::LastLeaving(uint32_t drive) {
+  Drive& resized = drives_[drive];
+  while (resized.slabs.size() > resized.staying) {
+    if (resized.slabs.back().used > 0) {
+      return ((resized.slabs.size() - 1) * drives_.size() + drive) * slab_bytes_;
+    }
+    resized.slabs.pop_back();
+  }
+  return std::nullopt;
 }
 
 // A class that has slots left opens a slab on each drive only while slabs are plentiful: a slab for
@@ -73,14 +107,18 @@ SlabAllocator::ClassState& SlabAllocator::StateOf(const SlotClass& slots) {
   return state;
 }
 
-// `partial` is cleaned lazily: it may name slabs that have become full, are closing, or have been
-// cut for another class since they were put there. Such entries are dropped here when they come up.
+// `partial` is cleaned lazily: it may name slabs that have become full, are closing, have gone, or
+// have been cut for another class since they were put there. Such entries are dropped here when
+// they come up.
 std::optional<uint32_t> SlabAllocator::PartialSlab(uint32_t drive, const SlotClass& slots,
                                                    ClassState* state) const {
   std::vector<uint32_t>& partial = state->partial[drive];
   while (!partial.empty()) {
-    const Slab& candidate = SlabAt(partial.back());
-    if (candidate.slots == slots && !candidate.full() && !candidate.closing) return partial.back();
+    const bool there = partial.back() / drives_.size() < drives_[drive].staying;
+    const Slab* const candidate = there ? &SlabAt(partial.back()) : nullptr;
+    if (there && candidate->slots == slots && !candidate->full() && !candidate->closing) {
+      return partial.back();
+    }
     partial.pop_back();
   }
   return std::nullopt;
@@ -102,7 +140,7 @@ bool SlabAllocator::Claim(uint64_t address, const SlotClass& slots, EntryIndex o
   const uint64_t slab_number = address / slab_bytes_;
   if (!Fits(slot_bytes)) return false;
   const Drive& drive = drives_[DriveOf(slab_number)];
-  if (drive.closed || slab_number / drives_.size() >= drive.slabs.size()) return false;
+  if (slab_number / drives_.size() >= drive.staying) return false;
   const auto slab = static_cast<uint32_t>(slab_number);
   const uint64_t within = address % slab_bytes_;
   if (within < slab_header_bytes_ || (within - slab_header_bytes_) % slot_bytes != 0) return false;
@@ -192,11 +230,11 @@ void SlabAllocator::Assign(uint32_t slab_number, const SlotClass& slots) {
 }
 
 // The last slot is free, and any class may cut the slab anew. A closing slab has left the sums of
-// its class and group in Close already, and one of a closed drive all of them.
+// its class and group in Close already, and one that leaves all of them.
 void SlabAllocator::Unassign(uint32_t slab_number) {
   Slab& slab = SlabAt(slab_number);
   Drive& drive = drives_[DriveOf(slab_number)];
-  if (drive.closed) {
+  if (slab_number / drives_.size() >= drive.staying) {
     slab = Slab{};
     return;
   }

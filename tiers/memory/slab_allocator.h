@@ -34,10 +34,20 @@ class SlabAllocator {
   // `drives`, as that drive's slab `n` / `drives`.
   SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes, uint32_t drives = 1);
 
+  // The drive has so many slabs from now on. Slabs beyond them leave: no slot of theirs is given
+  // out, and none that is freed comes back, unless the number rises again.
+  void Resize(uint64_t slabs, uint32_t drive = 0);
   // Adds slabs at the end of the drive.
-  void Grow(uint64_t slabs, uint32_t drive = 0);
-  // No slot of the drive is given out any more, and those that are freed there do not come back.
+  void Grow(uint64_t slabs, uint32_t drive = 0) { Resize(drives_[drive].staying + slabs, drive); }
+  // All slabs of the drive leave, for good.
   void CloseDrive(uint32_t drive);
+  // The start of the last of the drive's slabs that leave and have a slot in use; nothing when all
+  // have been emptied.
+  [[nodiscard]] std::optional<uint64_t> LastLeaving(uint32_t drive = 0);
+  [[nodiscard]] bool Leaving(uint64_t address) const {
+    const uint64_t slab = address / slab_bytes_;
+    return slab / drives_.size() >= drives_[DriveOf(slab)].staying;
+  }
 
   // A slot of the class, or nothing when neither a slot of it nor an unassigned slab is free. The
   // slots of a class go round the drives, so that blocks written together are read from all of them
@@ -84,7 +94,7 @@ class SlabAllocator {
                      const std::function<void(uint64_t, EntryIndex)>& visit) const;
 
   [[nodiscard]] uint64_t slab_bytes() const { return slab_bytes_; }
-  // On drives that are not closed.
+  // Slabs that do not leave.
   [[nodiscard]] uint64_t slabs() const { return slabs_; }
   [[nodiscard]] uint64_t used_slots() const { return used_slots_; }
   // Bytes of allocated slots.
@@ -106,6 +116,7 @@ class SlabAllocator {
   };
   struct Drive {
     std::vector<Slab> slabs;
+    uint64_t staying = 0;  // of them; the others leave, and count in no sum but those of used slots
     bool closed = false;
     uint64_t used_bytes = 0;
     uint64_t unassigned = 0;
@@ -128,6 +139,8 @@ class SlabAllocator {
   [[nodiscard]] const Slab& SlabAt(uint64_t slab) const {
     return drives_[slab % drives_.size()].slabs[slab / drives_.size()];
   }
+  void Leave(uint32_t slab);
+  void Stay(uint32_t slab);
   [[nodiscard]] ClassState& StateOf(const SlotClass& slots);
   // A slab of the drive that has a free slot of the class, whose state is `state`.
   [[nodiscard]] std::optional<uint32_t> PartialSlab(uint32_t drive, const SlotClass& slots,
@@ -143,9 +156,9 @@ class SlabAllocator {
   const uint64_t slab_bytes_;
   const uint64_t slab_header_bytes_;
   std::vector<Drive> drives_;
-  uint64_t slabs_ = 0;            // of all drives that are not closed
+  uint64_t slabs_ = 0;            // that stay
   uint64_t unassigned_ = 0;       // of them
-  std::vector<uint32_t> usable_;  // drives that have slabs and are not closed
+  std::vector<uint32_t> usable_;  // drives that have slabs that stay
   std::unordered_map<SlotClass, ClassState, SlotClassHash> classes_;
   std::vector<uint64_t> group_slabs_;  // by group
   uint64_t closing_slabs_ = 0;

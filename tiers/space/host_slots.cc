@@ -17,15 +17,52 @@ HostSlots::HostSlots(CacheState* state, PersistQueue* to_disk)
       to_disk_(*to_disk),
       allocator_(state->options.slab_bytes, 0),
       kept_(state, &allocator_),
+      capacity_bytes_(state->env.arena->capacity_bytes()),
       shares_(state->tenants.rows()) {}
 
 void HostSlots::Grow() {
-  const uint64_t slabs = state_.env.arena->ready_bytes() / allocator_.slab_bytes();
-  const uint64_t known = allocator_.slabs();
-  if (slabs <= known) return;
-  allocator_.Grow(slabs - known);
+  const uint64_t bytes = std::min(state_.env.arena->ready_bytes(), capacity_bytes_);
+  const uint64_t slabs = bytes / allocator_.slab_bytes();
+  if (slabs <= allocator_.slabs()) return;
+  allocator_.Resize(slabs);
+  if (slabs <= claimed_slabs_) return;
   // In the same event, before any of these slots can be given out.
-  kept_.Claim(known, slabs);
+  kept_.Claim(std::exchange(claimed_slabs_, slabs), slabs);
+}
+
+void HostSlots::Resize(uint64_t bytes) {
+  capacity_bytes_ = bytes;
+  allocator_.Resize(std::min(allocator_.slabs(), bytes / allocator_.slab_bytes()));
+  Grow();
+  ++changes_;
+}
+
+std::optional<uint64_t> HostSlots::BeginMove(EntryIndex index) {
+  const SpaceRequest request = RequestFor(state_.blocks.NamespaceOf(state_[index]));
+  const std::optional<uint64_t> to = allocator_.Allocate(request.slots, kNoEntry);
+  HostTable* const table = state_.env.arena->table();
+  if (to && table != nullptr) table->BeginFill(*to, request.slots.slot_bytes);
+  return to;
+}
+
+// A process that dies between the two changes of the table leaves the block twice.
+void HostSlots::EndMove(EntryIndex index, uint64_t to, bool moved) {
+  BlockEntry& entry = state_[index];
+  const uint64_t from = entry.host_slot.value * kHostSlotUnit;
+  if (moved) {
+    if (state_.HoldsSlab(Tier::kHost, entry)) {
+      const uint64_t bytes = state_.blocks.NamespaceOf(entry).slot_bytes;
+      state_.pinned_slabs.host.Remove(from / allocator_.slab_bytes(), bytes);
+      state_.pinned_slabs.host.Add(to / allocator_.slab_bytes(), bytes);
+    }
+    entry.host_slot = HostSlot(static_cast<uint32_t>(to / kHostSlotUnit));
+    allocator_.SetOwner(to, index);
+    state_.tables.EndHostChange(index);
+  }
+  const uint64_t empty = moved ? from : to;
+  if (HostTable* const table = state_.env.arena->table()) table->Clear(empty);
+  allocator_.Free(empty);
+  ++changes_;
 }
 
 // A tenant that has less than was reserved for it takes from others first.
@@ -41,19 +78,29 @@ HostSlots::SpaceRequest HostSlots::RequestFor(const Namespace& name_space) const
 
 HostSlots::Outcome HostSlots::Allocate(EntryIndex index) {
   const Namespace& name_space = state_.blocks.NamespaceOf(state_[index]);
-  SpaceRequest request = RequestFor(name_space);
+  const SpaceRequest request = RequestFor(name_space);
   last_slots_ = request.slots;
   shares_[request.tenant.value].slot_bytes = name_space.slot_bytes;
   const Outcome allowed = MakeSpaceUnderCap(request.tenant, name_space.slot_bytes);
   if (allowed != Outcome::kAllocated) return allowed;
   if (TakeFreeSlot(index, request)) return Outcome::kAllocated;
-  Outcome made = EvictFor(request);
-  if (made == Outcome::kFull && request.from == SpaceRequest::From::kOthers) {
-    request.from = SpaceRequest::From::kCommon;
-    made = EvictFor(request);
-  }
+  const Outcome made = EvictFromOthersFirst(request);
   if (made != Outcome::kAllocated) return made;
-  return TakeFreeSlot(index, request) ? Outcome::kAllocated : Outcome::kWait;
+  if (TakeFreeSlot(index, request)) return Outcome::kAllocated;
+  // The block that went had its slot in a slab that leaves: the next may do better.
+  if (state_.env.arena->capacity_bytes() > capacity_bytes_) state_.SchedulePart();
+  return Outcome::kWait;
+}
+
+HostSlots::Outcome HostSlots::MakeRoomFor(EntryIndex index) {
+  return EvictFromOthersFirst(RequestFor(state_.blocks.NamespaceOf(state_[index])));
+}
+
+HostSlots::Outcome HostSlots::EvictFromOthersFirst(SpaceRequest request) {
+  const Outcome made = EvictFor(request);
+  if (made != Outcome::kFull || request.from != SpaceRequest::From::kOthers) return made;
+  request.from = SpaceRequest::From::kCommon;
+  return EvictFor(request);
 }
 
 HostSlots::Outcome HostSlots::MakeSpaceUnderCap(TenantId tenant, uint64_t bytes) {
@@ -202,8 +249,10 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
     const uint64_t slab = SlabOf(entry);
-    const bool whole_slab =
-        !own && allocator_.ClassAt(slab * allocator_.slab_bytes()) != request.slots;
+    // A slab that leaves is never cut anew: its blocks go one by one.
+    const uint64_t address = slab * allocator_.slab_bytes();
+    const bool whole_slab = !own && !allocator_.Leaving(address) &&
+                            allocator_.ClassAt(address) != request.slots;
     if (Kept(entry) || (whole_slab && std::ranges::count(blocked_slabs, slab) > 0)) {
       PassOver(coldest, &search);
       continue;

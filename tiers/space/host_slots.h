@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tiers/memory/slab_allocator.h"
@@ -25,6 +26,17 @@ class HostSlots {
 
   // More of the arena is ready. Slots that an earlier daemon has left there wait in kept().
   void Grow();
+  // The tier has so many bytes from now on, as far as the arena has them. Slabs beyond leave.
+  void Resize(uint64_t bytes);
+  [[nodiscard]] uint64_t capacity_bytes() const { return capacity_bytes_; }
+  // See SlabAllocator.
+  [[nodiscard]] std::optional<uint64_t> LastLeaving() { return allocator_.LastLeaving(); }
+  // The address of a free slot to which the entry's bytes may be copied; it is no block's until
+  // EndMove. REQUIRES: in host.
+  [[nodiscard]] std::optional<uint64_t> BeginMove(EntryIndex entry);
+  // If `moved`, the slot of BeginMove holds the entry's block, and becomes its slot; otherwise it
+  // is free again. REQUIRES: nothing uses the entry's slot, if `moved`.
+  void EndMove(EntryIndex entry, uint64_t to, bool moved);
   [[nodiscard]] KeptSlots& kept() { return kept_; }
   // The slot, which came from kept(), holds the entry's block: it is cached in host. It counts
   // against the tenant's cap, which the caller has looked at. REQUIRES: the entry has no slot, and
@@ -52,6 +64,8 @@ class HostSlots {
   // A slot for the expected entry; evicts the coldest if need be, that of its tenant if the tenant
   // is at its cap.
   [[nodiscard]] Outcome Allocate(EntryIndex entry);
+  // Evicts what Allocate would for a slot like the entry's. kAllocated: something has left.
+  [[nodiscard]] Outcome MakeRoomFor(EntryIndex entry);
   // The slot's header and payload are complete: the block is cached in host.
   void Ready(EntryIndex entry);
   // Frees a slot that was not Ready.
@@ -105,6 +119,7 @@ class HostSlots {
   };
 
   [[nodiscard]] SpaceRequest RequestFor(const Namespace& name_space) const;
+  [[nodiscard]] Outcome EvictFromOthersFirst(SpaceRequest request);
   // Evicts the tenant's own until `bytes` more keep it within its cap.
   [[nodiscard]] Outcome MakeSpaceUnderCap(TenantId tenant, uint64_t bytes);
   [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, const SpaceRequest& request);
@@ -154,6 +169,8 @@ class HostSlots {
   PersistQueue& to_disk_;
   SlabAllocator allocator_;
   KeptSlots kept_;
+  uint64_t capacity_bytes_;
+  uint64_t claimed_slabs_ = 0;  // of which kept_ has looked at the records
   std::vector<Share> shares_;
   uint64_t ready_blocks_ = 0;
   // Counts blocks that have come or gone, and ticks: a request that has to wait goes on waiting in

@@ -51,6 +51,10 @@ class BlockFile {
   // A hint: `memory` will be the target of many I/Os for the file's whole life (io_uring registers
   // it with the kernel). I/O outside any registered memory works all the same.
   virtual void RegisterMemory(std::span<std::byte> memory) = 0;
+  // From `done` on, which may be called within the call, no memory from `from` on is registered by
+  // any file of the engine: its pages may be given back. REQUIRES: no I/O to or from it is under
+  // way.
+  virtual void UnregisterFrom(std::byte* from, std::function<void()> done) = 0;
 };
 
 struct IoEngineOptions {

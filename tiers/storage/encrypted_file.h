@@ -39,6 +39,9 @@ class EncryptedFile final : public BlockFile {
   void Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) override;
   void Sync(IoDone done) override { file_->Sync(std::move(done)); }
   void RegisterMemory(std::span<std::byte> memory) override { file_->RegisterMemory(memory); }
+  void UnregisterFrom(std::byte* from, std::function<void()> done) override {
+    file_->UnregisterFrom(from, std::move(done));
+  }
 
  private:
   // One write, shared with the thread that encrypts it.

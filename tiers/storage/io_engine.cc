@@ -62,6 +62,9 @@ class EngineBlockFile final : public BlockFile {
     engine_->Submit({.kind = IoKind::kSync, .file = number_, .done = std::move(done)});
   }
   void RegisterMemory(std::span<std::byte> memory) override { engine_->RegisterMemory(memory); }
+  void UnregisterFrom(std::byte* from, std::function<void()> done) override {
+    engine_->UnregisterFrom(from, std::move(done));
+  }
 
  private:
   void Transfer(IoRequest request) {
@@ -167,14 +170,41 @@ std::vector<std::unique_ptr<BlockFile>> MakeBlockFiles(std::shared_ptr<IoEngine>
 
 std::vector<RegisteredMemory::Entry> RegisteredMemory::Plan(std::span<std::byte> memory) {
   std::vector<Entry> plan;
-  while (!memory.empty() && next_number_ < kMaxRegisteredEntries) {
+  while (!memory.empty()) {
     const uint64_t bytes = std::min<uint64_t>(memory.size(), kMaxRegisteredBytes);
     const auto slice = memory.first(bytes);
     memory = memory.subspan(bytes);
     if (Find(slice.data(), slice.size()) != kNotRegistered) continue;
-    plan.push_back({slice, next_number_++});
+    const std::optional<int> number = TakeNumber();
+    if (!number) break;
+    plan.push_back({slice, *number});
   }
   return plan;
+}
+
+std::optional<int> RegisteredMemory::TakeNumber() {
+  if (free_numbers_.empty()) {
+    if (next_number_ == kMaxRegisteredEntries) return std::nullopt;
+    return next_number_++;
+  }
+  const int number = free_numbers_.back();
+  free_numbers_.pop_back();
+  return number;
+}
+
+std::vector<RegisteredMemory::Entry> RegisteredMemory::CutFrom(std::byte* from) {
+  std::vector<Entry> changed;
+  while (!entries_.empty()) {
+    Entry& last = entries_.back();
+    if (last.memory.data() + last.memory.size() <= from) break;
+    const auto kept = static_cast<size_t>(from - std::min(from, last.memory.data()));
+    last.memory = last.memory.first(kept);
+    changed.push_back(last);
+    if (kept > 0) break;
+    free_numbers_.push_back(last.number);
+    entries_.pop_back();
+  }
+  return changed;
 }
 
 void RegisteredMemory::Add(const Entry& entry) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,13 +49,14 @@ struct IoRequest {
   }
 };
 
-// Serves the requests of a set of files. Submit and RegisterMemory are called on the event loop.
+// Serves the requests of a set of files. All but name() is called on the event loop.
 class IoEngine {
  public:
   virtual ~IoEngine() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
   virtual void Submit(IoRequest request) = 0;
   virtual void RegisterMemory(std::span<std::byte> memory) = 0;
+  virtual void UnregisterFrom(std::byte* from, std::function<void()> done) = 0;
 };
 
 // One BlockFile for each of the engine's files, all keeping it alive.
@@ -117,16 +119,21 @@ class RegisteredMemory {
     int number = 0;
   };
 
-  // Cuts `memory` into new entries, leaving out memory that is registered already. Numbers are
-  // given once and never come back.
+  // Cuts `memory` into new entries, leaving out memory that is registered already.
   [[nodiscard]] std::vector<Entry> Plan(std::span<std::byte> memory);
+  // Takes out all memory from `from` on. Returns the entries that the kernel is to learn anew: one
+  // of which the part before it stays, and empty ones, whose numbers are free.
+  [[nodiscard]] std::vector<Entry> CutFrom(std::byte* from);
   // The entry is known to the kernel from now on.
   void Add(const Entry& entry);
   // The number of the entry that holds all of [data, data + bytes), or kNotRegistered.
   [[nodiscard]] int Find(const std::byte* data, uint64_t bytes) const;
 
  private:
+  [[nodiscard]] std::optional<int> TakeNumber();
+
   int next_number_ = 0;
+  std::vector<int> free_numbers_;
   std::vector<Entry> entries_;  // by address
 };
 

@@ -55,6 +55,7 @@ class PreadEngine final : public IoEngine {
 
   // Registration only saves io_uring the pinning of pages.
   void RegisterMemory(std::span<std::byte>) override {}
+  void UnregisterFrom(std::byte*, std::function<void()> done) override { done(); }
 
  private:
   void Serve() {

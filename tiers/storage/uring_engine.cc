@@ -106,7 +106,16 @@ class UringEngine final : public IoEngine {
     WakeAfter([&] { memory_inbox_.push_back(memory); });
   }
 
+  void UnregisterFrom(std::byte* from, std::function<void()> done) override {
+    WakeAfter([&] { cuts_inbox_.push_back({from, std::move(done)}); });
+  }
+
  private:
+  struct Cut {
+    std::byte* from = nullptr;
+    std::function<void()> done;
+  };
+
   // --- event loop ---
 
   // Changes the state that the ring's thread reads, and wakes it if it waits. A burst of requests
@@ -165,15 +174,45 @@ class UringEngine final : public IoEngine {
   void TakeInbox() {
     std::vector<IoRequest> requests;
     std::vector<std::span<std::byte>> memory;
+    std::vector<Cut> cuts;
     {
       const std::lock_guard lock(mutex_);
       requests.swap(inbox_);
       memory.swap(memory_inbox_);
+      cuts.swap(cuts_inbox_);
       stop_seen_ = stopping_;
     }
     for (IoRequest& request : requests) queue_.Push(std::move(request));
     if (unregistered_.empty() && !memory.empty()) waits_since_ = std::chrono::steady_clock::now();
     unregistered_.insert(unregistered_.end(), memory.begin(), memory.end());
+    for (Cut& cut : cuts) Unregister(&cut);
+  }
+
+  // Memory that came before and waits to be registered is cut, too; none comes before `done`.
+  // Requests that were submitted keep the registration that they began with, of pages that stay.
+  void Unregister(Cut* cut) {
+    for (std::span<std::byte>& memory : unregistered_) {
+      const auto kept = cut->from - std::min(cut->from, memory.data());
+      memory = memory.first(std::min(memory.size(), static_cast<size_t>(kept)));
+    }
+    CheckSubmitted(::io_uring_submit(&ring_));
+    for (const RegisteredMemory::Entry& entry : registered_.CutFrom(cut->from)) {
+      const int outcome = Update(entry);
+      if (outcome >= 0 || entry.memory.empty()) continue;
+      // The kernel has the whole of it still, which must not be used.
+      (void)registered_.CutFrom(entry.memory.data());
+      Unregistered(entry.memory.size(), outcome);
+    }
+    loop_->Post(std::move(cut->done));
+  }
+
+  // No address stands for no memory.
+  [[nodiscard]] int Update(const RegisteredMemory::Entry& entry) {
+    const bool none = entry.memory.empty();
+    const iovec vector{none ? nullptr : entry.memory.data(), entry.memory.size()};
+    const __u64 no_tag = 0;
+    return ::io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(entry.number),
+                                                  &vector, &no_tag, 1);
   }
 
   [[nodiscard]] bool IsIdle() const { return free_slots_.size() == kMaxRequests; }
@@ -194,10 +233,7 @@ class UringEngine final : public IoEngine {
   void Register(std::span<std::byte> memory) {
     if (!may_register_) return Unregistered(memory.size(), -EOPNOTSUPP);
     for (const RegisteredMemory::Entry& entry : registered_.Plan(memory)) {
-      const iovec vector{entry.memory.data(), entry.memory.size()};
-      const __u64 no_tag = 0;
-      const int outcome =
-          ::io_uring_register_buffers_update_tag(&ring_, entry.number, &vector, &no_tag, 1);
+      const int outcome = Update(entry);
       if (outcome < 0) return Unregistered(entry.memory.size(), outcome);
       registered_.Add(entry);
     }
@@ -263,7 +299,7 @@ class UringEngine final : public IoEngine {
     bool wait = false;
     {
       const std::lock_guard lock(mutex_);
-      wait = inbox_.empty() && memory_inbox_.empty() && stopping_ == stop_seen_ &&
+      wait = inbox_.empty() && memory_inbox_.empty() && cuts_inbox_.empty() && stopping_ == stop_seen_ &&
              (unregistered_.empty() || !IsIdle());
       ring_waits_ = wait;
     }
@@ -320,6 +356,7 @@ class UringEngine final : public IoEngine {
   std::mutex mutex_;  // guards what both threads touch
   std::vector<IoRequest> inbox_;
   std::vector<std::span<std::byte>> memory_inbox_;
+  std::vector<Cut> cuts_inbox_;
   bool stopping_ = false;
   bool ring_waits_ = false;
 

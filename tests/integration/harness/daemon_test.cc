@@ -23,14 +23,17 @@ uint64_t TierBytes(uint64_t blocks) {
 }  // namespace
 
 std::vector<std::string> SettingsOf(const TierSizes& sizes) {
-  return {
+  std::vector<std::string> settings = {
       fmt::format("pool.bytes={}B", sizes.pool_blocks * kTestBlockBytes),
-      fmt::format("host.bytes={}B", TierBytes(sizes.host_blocks)),
       fmt::format("disk.bytes={}B", TierBytes(sizes.disk_blocks)),
       fmt::format("cache.slab_bytes={}B", kTestSlabBytes),
       "disk.free_floor_bytes=0B",
       fmt::format("cache.max_wait_ms={}", kTestMaxWaitMs),
   };
+  if (sizes.host_blocks > 0) {
+    settings.push_back(fmt::format("host.bytes={}B", TierBytes(sizes.host_blocks)));
+  }
+  return settings;
 }
 
 void DaemonTest::SetUp() {

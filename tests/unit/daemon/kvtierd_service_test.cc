@@ -145,6 +145,35 @@ TEST_F(KvtierdService, ReloadBelowWhatIsPinnedIsRefusedAndNamesKeyAndRemedy) {
   EXPECT_EQ(kvtierd.output().find("config.changed"), std::string::npos);
 }
 
+TEST_F(KvtierdService, ReloadMakesHostMemorySmallerAndLarger) {
+  WriteConfig("[host]\nbytes = \"2MiB\"\n");
+  Kvtierd kvtierd(ArgumentsWithout("host.bytes"));
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  ASSERT_TRUE(kvtierd.ReadUntil("host.complete")) << kvtierd.output();
+  WriteConfig("[host]\nbytes = \"512KiB\"\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("host.bytes: \"512KiB\" instead of \"2MiB\"")) << kvtierd.output();
+  EXPECT_TRUE(kvtierd.ReadUntil(
+      "host.given_back: host memory has 512.0 KiB now, 1.5 MiB were given back"))
+      << kvtierd.output();
+  EXPECT_NE(systemd_.ReceiveUntil("of 512.0 KiB, disk"), "");
+  WriteConfig("[host]\nbytes = \"3MiB\"\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("host.complete: 3.0 MiB of host memory ready"))
+      << kvtierd.output();
+}
+
+TEST_F(KvtierdService, ReloadBeyondTheMachinesMemoryIsRefusedAsAWhole) {
+  WriteConfig("");
+  Kvtierd kvtierd(ArgumentsWithout("host.bytes"));
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WriteConfig("[host]\nbytes = \"1024TiB\"\n[retention]\nextended_ttl = \"7d\"\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("config.rejected: " + ConfigPath() + ":2:9: host.bytes"))
+      << kvtierd.output();
+  EXPECT_EQ(kvtierd.output().find("config.changed"), std::string::npos);
+}
+
 TEST_F(KvtierdService, DrainTellsItsProgressAndHowLongItMayTake) {
   WriteConfig("[drain]\ndeadline = \"20s\"\n");
   Kvtierd kvtierd(Arguments());

@@ -143,6 +143,53 @@ TEST(MappedArenaTest, SlicesArePinnedBeforeTheyAreUsedAndUnpinnedAtTheEnd) {
   EXPECT_EQ(pinner.pinned_bytes(), 0u);
 }
 
+TEST(MappedArenaTest, ASmallerArenaUnpinsWholePiecesAndGivesTheirPagesBack) {
+  BlockingLoop loop;
+  FakePinner pinner;
+  bool given_back = false;
+  const auto arena = MappedArena::Create({.bytes = 32 * kMiB,
+                                          .slab_bytes = kSlabBytes,
+                                          .pinner = &pinner,
+                                          .pinned_at_once_bytes = 2 * kSlabBytes,
+                                          .on_given_back = [&](uint64_t) { given_back = true; }},
+                                         &loop);
+  ASSERT_TRUE(arena);
+  (*arena)->Prepare();
+  (*arena)->OnGrowth([](std::span<std::byte> slice) { std::ranges::fill(slice, std::byte{7}); });
+  loop.RunUntil([&] { return (*arena)->ready_bytes() == 32 * kMiB; });
+  // Pieces end after slabs 1, 3, 5 and 7.
+  (*arena)->Resize(4 * kSlabBytes);
+  EXPECT_EQ((*arena)->ready_bytes(), 4 * kSlabBytes);
+  loop.RunUntil([&] { return given_back; });
+  EXPECT_EQ(pinner.pinned_bytes(), 5 * kSlabBytes);
+  EXPECT_EQ((*arena)->data()[4 * kSlabBytes], std::byte{7}) << "a part of the last piece";
+  EXPECT_EQ((*arena)->data()[5 * kSlabBytes], std::byte{0});
+  std::ranges::fill((*arena)->data() + 4 * kSlabBytes, (*arena)->data() + 5 * kSlabBytes,
+                    std::byte{0});
+  (*arena)->Resize(8 * kSlabBytes);
+  loop.RunUntil([&] { return (*arena)->ready_bytes() == 32 * kMiB; });
+  EXPECT_EQ(pinner.pinned_bytes(), 32 * kMiB);
+  EXPECT_EQ((*arena)->data()[0], std::byte{7});
+}
+
+TEST(MappedArenaTest, SizesThatFollowEachOtherEndAtTheLast) {
+  BlockingLoop loop;
+  const auto arena = MakeArena(16 * kMiB, &loop);
+  uint64_t end = 0;  // of the last slice
+  arena->OnGrowth([&](std::span<std::byte> slice) {
+    end = static_cast<uint64_t>(slice.data() - arena->data()) + slice.size();
+    std::ranges::fill(slice, std::byte{1});
+  });
+  for (const uint64_t slabs : {9, 2, 30, 1, 3, 40, 5, 12}) {
+    arena->Resize(slabs * kSlabBytes);
+    (void)loop.RunPosted();
+    EXPECT_LE(arena->ready_bytes(), slabs * kSlabBytes);
+  }
+  loop.RunUntil([&] { return arena->ready_bytes() == 12 * kSlabBytes; });
+  EXPECT_FALSE(arena->growing());
+  EXPECT_EQ(end, 12 * kSlabBytes);
+}
+
 TEST(MappedArenaTest, WhatCannotBePinnedIsSaidOnceAndUsedAllTheSame) {
   BlockingLoop loop;
   FakePinner pinner;
