@@ -103,7 +103,8 @@ struct LentMemory {
   std::string owner;
   std::array<uint8_t, 64> ipc_handle{};
   uint64_t bytes = 0;
-  uint32_t readers = 0;                // by ordinal: other GPUs whose copies may read a kVmm one
+  bool is_source = false;              // other GPUs are to copy from it
+  uint32_t readers = 0;                // of these, by ordinal, those that can reach a kVmm one
   std::unique_ptr<DevicePool> mapped;  // by Device::Map, for Device::Borrow
 };
 

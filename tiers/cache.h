@@ -58,13 +58,11 @@ class Cache {
 
   // --- pools ---
   // Calls `done` once pools can be made on the device, within this call if they can be already, or
-  // if there is no such device; with an error if it could not be opened.
-  void WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done);
-  // The same once the device's memory is mapped for OpenRegion, which otherwise would hold up the
-  // event loop. `for_others` says that other devices are to copy from it. Errors beside: those of
-  // OpenRegion.
-  void WhenMapped(DeviceIndex device, std::shared_ptr<LentMemory> memory, bool for_others,
-                  std::function<void(Status)> done);
+  // if there is no such device; with an error if it could not be opened. `memory` of the device, if
+  // not null, is mapped for OpenRegion before, which otherwise holds up the event loop; it adds the
+  // errors of the mapping.
+  void WhenDeviceOpen(DeviceIndex device, std::shared_ptr<LentMemory> memory,
+                      std::function<void(Status)> done);
   // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: one of
   // `shares` equal parts of the device's configured bytes that are left to the tenant; `shares` are
   // the groups of the model's `groups` that have no pool yet). One (tenant, model) may have a pool

@@ -274,20 +274,15 @@ void Cache::ReleaseQuarantine(SessionId session) {
   impl_->Pump();
 }
 
-void Cache::WhenDeviceOpen(DeviceIndex device, std::function<void(Status)> done) {
-  const std::vector<PoolDevice>& devices = impl_->state.env.devices;
-  if (device.value >= devices.size()) return done({});
-  devices[device.value].device->WhenOpen(std::move(done));
-}
-
-void Cache::WhenMapped(DeviceIndex index, std::shared_ptr<LentMemory> memory, bool for_others,
-                       std::function<void(Status)> done) {
+void Cache::WhenDeviceOpen(DeviceIndex index, std::shared_ptr<LentMemory> memory,
+                           std::function<void(Status)> done) {
   const std::vector<PoolDevice>& devices = impl_->state.env.devices;
   if (index.value >= devices.size()) return done({});
   Device* const device = devices[index.value].device;
+  if (memory == nullptr) return device->WhenOpen(std::move(done));
   for (const PoolDevice& other : devices) {
     const DeviceInfo reader = other.device->info();
-    if (for_others && CanReadFrom(reader, device->info())) {
+    if (memory->is_source && CanReadFrom(reader, device->info())) {
       memory->readers |= uint32_t{1} << reader.ordinal;
     }
   }

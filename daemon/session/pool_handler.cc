@@ -63,7 +63,7 @@ Status PoolHandler::OnDevices(const Call& call, const wire::Devices&) {
 Status PoolHandler::OnAttach(const Call& call, const wire::Attach& request) {
   return replies_.After(
       [this, &request](std::function<void(Status)> open) {
-        cache_.WhenDeviceOpen(DeviceIndex(request.device), std::move(open));
+        cache_.WhenDeviceOpen(DeviceIndex(request.device), nullptr, std::move(open));
       },
       wire::MessageType::kAttach, call,
       [this, call, request] { return TryAttach(call, request, std::nullopt); });

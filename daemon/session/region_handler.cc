@@ -25,7 +25,8 @@ static_assert(static_cast<int>(NumberFormat::kFloat32) == static_cast<int>(KvDty
 Result<LentMemory> RegionHandler::TakeLentMemory(const wire::OpenRegion& request) {
   LentMemory lent{.kind = static_cast<LentMemory::Kind>(request.memory),
                   .ipc_handle = request.ipc_handle,
-                  .bytes = request.bytes};
+                  .bytes = request.bytes,
+                  .is_source = request.kept.has_value()};
   if (request.memory == wire::RegionMemory::kCudaIpc) return lent;
   std::optional<UniqueFd> descriptor = replies_.connection().TakeDescriptor();
   if (!descriptor) {
@@ -61,8 +62,7 @@ Status RegionHandler::OnOpenRegion(const Call& call, const wire::OpenRegion& req
   return replies_.After(
       [this, &request, kept](std::function<void(Status)> go_on) {
         if (request.memory == wire::RegionMemory::kSharedMemory) return go_on({});
-        cache_.WhenMapped(DeviceIndex(request.device), kept, request.kept.has_value(),
-                          std::move(go_on));
+        cache_.WhenDeviceOpen(DeviceIndex(request.device), kept, std::move(go_on));
       },
       wire::MessageType::kOpenRegion, call,
       [this, call, request, kept] { return OpenRegion(call, request, std::move(*kept)); });

@@ -10,6 +10,34 @@
 #include "tiers/space/pin_share.h"
 
 namespace kvtier {
+namespace {
+
+// How long the block has been in host.
+uint32_t AgeDs(const CacheState& state, const BlockEntry& entry) {
+  return state.clock.NowDs() - entry.host_since_ds;
+}
+
+// The block may leave host: at no cost, or because others have waited for long enough.
+bool MayLeave(const CacheState& state, const BlockEntry& entry) {
+  return entry.EvictableFromHost(state.has_disk()) ||
+         (entry.DroppableFromHost() && state.pressure.MayGiveUp(AgeDs(state, entry)));
+}
+
+// The block is pinned and nowhere else: not the coldest after all.
+bool Kept(const CacheState& state, const BlockEntry& entry) {
+  return entry.in_host() && entry.HoldsHostSlab(state.has_disk()) &&
+         state.blocks.ReadyPool(entry) == nullptr;
+}
+
+DropReason ReasonFor(const CacheState& state, const BlockEntry& entry) {
+  if (entry.on_disk()) return DropReason::kCleanCopyBelow;
+  if (entry.in_pool()) return DropReason::kCopyAbove;
+  if (entry.retention == RetentionClass::kMemory) return DropReason::kMemoryClass;
+  if (entry.NeedsPersist(state.has_disk())) return DropReason::kPoolPressure;
+  return DropReason::kLru;
+}
+
+}  // namespace
 
 HostSlots::HostSlots(CacheState* state, PersistQueue* to_disk)
     : state_(*state),
@@ -251,24 +279,24 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     const uint64_t slab = SlabOf(entry);
     // A slab that leaves is never cut anew: its blocks go one by one.
     const uint64_t address = slab * allocator_.slab_bytes();
-    const bool whole_slab = !own && !allocator_.Leaving(address) &&
-                            allocator_.ClassAt(address) != request.slots;
-    if (Kept(entry) || (whole_slab && std::ranges::count(blocked_slabs, slab) > 0)) {
+    const bool whole_slab =
+        !own && !allocator_.Leaving(address) && allocator_.ClassAt(address) != request.slots;
+    if (Kept(state_, entry) || (whole_slab && std::ranges::count(blocked_slabs, slab) > 0)) {
       PassOver(coldest, &search);
       continue;
     }
     // The disk may decline it, and then it may leave.
-    if (!MayLeave(entry)) to_disk_.Want(coldest);
-    if (!MayLeave(entry)) {
+    if (!MayLeave(state_, entry)) to_disk_.Want(coldest);
+    if (!MayLeave(state_, entry)) {
       state_.pressure.host_awaits_disk = true;
-      if (!state_.pressure.MayGiveUp(AgeDs(entry))) return Outcome::kWait;
+      if (!state_.pressure.MayGiveUp(AgeDs(state_, entry))) return Outcome::kWait;
       // It is being written: it leaves as soon as it is on disk.
       search.passing = true;
       PassOver(coldest, &search);
       continue;
     }
     if (!whole_slab) {
-      const DropReason reason = ReasonFor(entry);
+      const DropReason reason = ReasonFor(state_, entry);
       if (reason == DropReason::kPoolPressure) {
         state_.pressure.WritePrefixesFirst(state_.clock.NowMs());
       }
@@ -324,7 +352,7 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
         }
         const BlockEntry& entry = state_[owner];
         owners.push_back(owner);
-        if (MayLeave(entry) && !Kept(entry)) return;
+        if (MayLeave(state_, entry) && !Kept(state_, entry)) return;
         // A write to disk ends soon, and then the block may go. Pins and loads may last.
         const bool leaves_soon = entry.in_host() && (entry.NeedsPersist(state_.has_disk()) ||
                                                      entry.writing() || entry.committing());
@@ -337,25 +365,13 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
       if (state_[owner].in_host()) to_disk_.Want(owner);
     }
     // Blocks that the disk declines may leave at once.
-    const bool all_may = std::ranges::all_of(
-        owners, [&](EntryIndex owner) { return MayLeave(state_[owner]) && !Kept(state_[owner]); });
+    const bool all_may = std::ranges::all_of(owners, [&](EntryIndex owner) {
+      return MayLeave(state_, state_[owner]) && !Kept(state_, state_[owner]);
+    });
     if (!all_may) return outcome;
   }
   for (const EntryIndex owner : owners) Drop(owner, DropReason::kSlabReclaimed);
   return SlabEviction::kDone;
-}
-
-bool HostSlots::Kept(const BlockEntry& entry) const {
-  return entry.in_host() && entry.HoldsHostSlab(state_.has_disk()) &&
-         state_.blocks.ReadyPool(entry) == nullptr;
-}
-
-DropReason HostSlots::ReasonFor(const BlockEntry& entry) const {
-  if (entry.on_disk()) return DropReason::kCleanCopyBelow;
-  if (entry.in_pool()) return DropReason::kCopyAbove;
-  if (entry.retention == RetentionClass::kMemory) return DropReason::kMemoryClass;
-  if (entry.NeedsPersist(state_.has_disk())) return DropReason::kPoolPressure;
-  return DropReason::kLru;
 }
 
 void HostSlots::Prepare() {

@@ -142,24 +142,12 @@ class HostSlots {
     kBlocked,  // a block is pinned or in flight, for an unknown time: another slab has to go
   };
   [[nodiscard]] SlabEviction EvictSlab(EntryIndex coldest);
-  // The block may leave host: at no cost, or because others have waited for long enough.
-  [[nodiscard]] bool MayLeave(const BlockEntry& entry) const {
-    return entry.EvictableFromHost(state_.has_disk()) ||
-           (entry.DroppableFromHost() && state_.pressure.MayGiveUp(AgeDs(entry)));
-  }
-  // How long it has been in host.
-  [[nodiscard]] uint32_t AgeDs(const BlockEntry& entry) const {
-    return state_.clock.NowDs() - entry.host_since_ds;
-  }
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry, Search* search);
   [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
     return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
   }
   [[nodiscard]] bool MoreToCome(const SpaceRequest& request) const;
-  // The block is pinned and nowhere else: not the coldest after all.
-  [[nodiscard]] bool Kept(const BlockEntry& entry) const;
-  [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry) const;
   void PrepareOne(EntryIndex entry);
   // The tenant's coldest, as far as it will have to evict its own.
   void PrepareOwn(TenantId tenant);
