@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of models and weights, without vLLM."""
 
+import dataclasses
 import os
 import tempfile
 import types
@@ -30,6 +31,7 @@ def engine(**model):
         ),
         parallel_config=types.SimpleNamespace(tensor_parallel_size=1),
         load_config=types.SimpleNamespace(load_format="auto"),
+        device_config=types.SimpleNamespace(device_type="cpu"),
     )
 
 
@@ -80,19 +82,50 @@ class IdentityTest(unittest.TestCase):
             for other in records[:i]:
                 self.assertNotEqual(one, other)
 
-    def test_only_versions_that_were_shown_to_give_the_same_bytes_have_one_name(self):
-        def name(version, device="cpu", specs=("FullAttentionSpec",)):
-            return identity.version_name(version, device, specs)
+    def name(self, version, specs=("FullAttentionSpec",), device="cpu", cache="auto", **model):
+        """The name of a version of vLLM with such an engine."""
+        the_engine = engine(**{"dtype": "torch.bfloat16", **model})
+        the_engine.device_config.device_type = device
+        the_engine.cache_config.cache_dtype = cache
+        return identity.version_name(version, the_engine, specs)
 
-        self.assertEqual(name("0.32.0"), name("0.32.1"))
-        self.assertEqual(name("0.32.0"), name("0.31.0"))
+    def test_only_versions_that_were_shown_to_give_the_same_bytes_have_one_name(self):
+        self.assertEqual(self.name("0.32.0"), self.name("0.32.1"))
+        self.assertEqual(self.name("0.32.0"), self.name("0.31.0"))
         windows = ("FullAttentionSpec", "SlidingWindowSpec")
-        self.assertEqual(name("0.32.0", specs=windows), name("0.31.2", specs=windows))
-        for other in ("0.30.0", "0.33.0", "0.3.1"):
-            self.assertNotEqual(name("0.32.0"), name(other))
-        for more in ({"device": "cuda"}, {"specs": ("FullAttentionSpec", "MLAAttentionSpec")}):
-            self.assertEqual(name("0.32.0", **more), "0.32")
-            self.assertEqual(name("0.31.0", **more), "0.31")
+        self.assertEqual(self.name("0.32.0", windows), self.name("0.31.2", windows))
+        for other in ("0.30.0", "0.34.0", "0.3.1"):
+            self.assertNotEqual(self.name("0.32.0"), self.name(other))
+
+    def test_versions_are_apart_with_numbers_that_were_not_compared(self):
+        for more in (
+            {"device": "cuda"},
+            {"specs": ("FullAttentionSpec", "MambaSpec")},
+            {"cache": "fp8"},
+            {"dtype": "torch.float16"},
+            {"quantization": "fp8"},
+        ):
+            with self.subTest(**more):
+                self.assertEqual(self.name("0.32.0", **more), "0.32")
+                self.assertEqual(self.name("0.31.0", **more), "0.31")
+        self.assertEqual(self.name("0.32.0", cache="bfloat16"), self.name("0.32.0"))
+
+    def test_a_field_that_a_layer_does_not_use_tells_nothing_of_it(self):
+        @dataclasses.dataclass
+        class Spec:
+            block_size: int
+            head_size: int = 64
+            modes: list = dataclasses.field(default_factory=list)
+
+        before = Spec
+
+        @dataclasses.dataclass
+        class Spec(before):  # as the next version of vLLM has it
+            is_draft: bool = False
+
+        self.assertEqual(identity.described(before(32)), identity.described(Spec(32)))
+        others = [Spec(32), Spec(16), Spec(32, 128), Spec(32, modes=[1]), Spec(32, is_draft=True)]
+        self.assertEqual(len({identity.described(one) for one in others}), len(others))
 
     def directory(self, weights, times=None):
         """The path of a model with these bytes as its weights."""

@@ -44,7 +44,7 @@ class EngineBlocks:
             [[group.spec, group.layers] for group in groups],
             identity.version_name(
                 vllm.__version__,
-                engine.device_config.device_type,
+                engine,
                 (kind for group in groups for kind in group.spec_kinds),
             ),
             options["identity"],

@@ -10,6 +10,7 @@ engine's start finds all of this out once. The record's revision says which weig
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,11 +25,12 @@ from ..model import KvGroup, ModelRecord
 @dataclass(frozen=True)
 class EqualVersions:
     """Minor versions of vLLM that gave the same hashes and bits on devices of one type, for models all of
-    whose layers have one of these specs."""
+    whose layers have one of these specs, without quantization, in numbers of this type."""
 
     device: str
     versions: tuple[str, ...]
     specs: frozenset[str]
+    numbers: str = "bfloat16"
 
 
 #: As tests/vllm/compare_versions.py showed; docs/IDENTITY.md lists them.
@@ -37,15 +39,42 @@ EQUAL_VERSIONS: tuple[EqualVersions, ...] = (
 )
 
 
-def version_name(version: str, device: str, specs: Iterable[str]) -> str:
-    """The name of a vLLM's version in a record: of equal ones, the first. specs: the names of the
-    classes of all layers'."""
+def version_name(version: str, engine: Any, specs: Iterable[str]) -> str:
+    """The name of a vLLM's version in a record: of equal ones, the first. engine: the VllmConfig.
+    specs: the names of the classes of all layers'."""
     minor = ".".join(version.split(".")[:2])
-    kinds = set(specs)
+    device, numbers, kinds = engine.device_config.device_type, _numbers(engine), set(specs)
     for equal in EQUAL_VERSIONS:
-        if device == equal.device and minor in equal.versions and kinds and kinds <= equal.specs:
+        is_same = device == equal.device and numbers == equal.numbers
+        if is_same and minor in equal.versions and kinds and kinds <= equal.specs:
             return equal.versions[0]
     return minor
+
+
+def _numbers(engine: Any) -> str | None:
+    """The type of the model's numbers and of its KV cache's; None: they are several, or quantized."""
+    model, own = engine.model_config, str(engine.cache_config.cache_dtype)
+    numbers = str(model.dtype).removeprefix("torch.")
+    return numbers if model.quantization is None and own in ("auto", numbers) else None
+
+
+def described(spec: Any) -> str:
+    """A spec of layers in words: its class and the fields that have not their defaults. A field that
+    one version has and another has not tells nothing of layers that do not use it. Versions in which
+    a default means something else are not equal."""
+    told = [
+        f"{field.name}={getattr(spec, field.name)!r}"
+        for field in sorted(dataclasses.fields(spec), key=lambda field: field.name)
+        if getattr(spec, field.name) != _default(field)
+    ]
+    return f"{type(spec).__name__}({', '.join(told)})"
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """A field's default, or MISSING, which is equal to nothing else."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def hash_root() -> bytes | None:

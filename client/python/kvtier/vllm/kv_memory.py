@@ -20,6 +20,7 @@ from ..model import MAX_BLOCK_TOKENS, KvGroup
 from ..types import DType, HitRule
 from .cache_groups import CacheGroup
 from .canary import number_type
+from .identity import described
 
 
 class SharedAllocation(TorchFunctionMode):
@@ -118,7 +119,7 @@ def block_pieces(
         kv_cache_config.num_blocks,
         kv_cache_config.kv_cache_tensors[0].size,
         layers,
-        f"{order} {specs[0]}",
+        f"{order} {described(specs[0])}",
         types.pop() if len(types) == 1 and len(sizes) == 1 and not group.is_state else None,
         frozenset(type(one).__name__ for one in specs),
     )
