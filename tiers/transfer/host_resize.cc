@@ -17,8 +17,7 @@ constexpr size_t kPartBlocks = 128;
 }  // namespace
 
 void HostResize::Begin(uint64_t bytes) {
-  wanted_bytes_ = bytes;
-  GoOn();
+  if (std::exchange(wanted_bytes_, bytes) != bytes) GoOn();
 }
 
 // The size that is being given back is brought to its end before another is taken up.
