@@ -69,13 +69,14 @@ void OnDemandDevice::Map(std::shared_ptr<LentMemory> memory, std::function<void(
   if (const Status open = CheckOpen(); !open) return done(open);
   if (memory->kind == LentMemory::Kind::kShared) return done({});
   const auto outcome = std::make_shared<Status>();
-  const auto map = [this, memory, outcome] {
+  const auto map = [this, lent = memory.get(), outcome] {
     const PinGate::Urgent urgent(environment_.pinner->opening());
-    Result<std::unique_ptr<DevicePool>> mapped = device_->Borrow(memory.get());
-    if (mapped) memory->mapped = *std::move(mapped);
+    Result<std::unique_ptr<DevicePool>> mapped = device_->Borrow(lent);
+    if (mapped) lent->mapped = *std::move(mapped);
     if (!mapped) *outcome = tl::unexpected(mapped.error());
   };
-  environment_.executor->Run(map, [outcome, done = std::move(done)] { done(*outcome); });
+  // The event alone keeps the memory, so that the event loop ends it.
+  environment_.executor->Run(map, [memory, outcome, done = std::move(done)] { done(*outcome); });
 }
 
 void OnDemandDevice::Copy(CopyRequest request) {

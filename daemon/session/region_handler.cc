@@ -57,6 +57,9 @@ std::shared_ptr<const PublishedBlocks> RegionHandler::PublishedIn(
 
 Status RegionHandler::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
   KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
+  // Before the memory is mapped, which takes long.
+  KVT_RETURN_IF_ERROR(Check(request));
+  replies_.connection().Spend(kRegionPrice + request.pieces.size());
   // Shared, because a function that is kept for later must be copyable.
   const auto kept = std::make_shared<LentMemory>(std::move(lent));
   return replies_.After(
@@ -68,9 +71,8 @@ Status RegionHandler::OnOpenRegion(const Call& call, const wire::OpenRegion& req
       [this, call, request, kept] { return OpenRegion(call, request, std::move(*kept)); });
 }
 
-Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& request,
-                                 LentMemory lent) {
-  KVT_ASSIGN_OR_RETURN(const ModelHold model, models_.Find(client_.tenant, request.model));
+Result<ModelHold> RegionHandler::Check(const wire::OpenRegion& request) const {
+  KVT_ASSIGN_OR_RETURN(ModelHold model, models_.Find(client_.tenant, request.model));
   if (request.group >= model->groups.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
                      fmt::format("group {} of {}", request.group, model->groups.size()));
@@ -88,7 +90,14 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
                      fmt::format("{} in regions, {} are allowed", region_blocks_ + request.blocks,
                                  wire::kMaxRegionBlocks));
   }
-  replies_.connection().Spend(kRegionPrice + request.pieces.size());
+  return model;
+}
+
+Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& request,
+                                 LentMemory lent) {
+  // Again, because others of the session's calls may have come between.
+  KVT_ASSIGN_OR_RETURN(const ModelHold model, Check(request));
+  const wire::RegisterModelReply::Group& group = model->groups[request.group];
   RegionMemory memory{
       .lent = std::move(lent),
       .device = DeviceIndex(request.device),

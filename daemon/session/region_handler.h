@@ -61,6 +61,9 @@ class RegionHandler {
   // The table beside the memory that the region lies in; null: the client names none.
   [[nodiscard]] std::shared_ptr<const PublishedBlocks> PublishedIn(
       const wire::OpenRegion& request) const;
+  // The model of the region. Errors: of Models::Find; kNotFound "unknown_group"; kInvalidArgument
+  // "region_block_bytes"; kLimitExceeded "too_many_blocks".
+  [[nodiscard]] Result<ModelHold> Check(const wire::OpenRegion& request) const;
   [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request,
                                   LentMemory lent);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of

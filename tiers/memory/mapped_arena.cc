@@ -53,10 +53,10 @@ Result<std::unique_ptr<MappedArena>> MappedArena::Create(MappedArenaOptions opti
   // The claim on memory is made slice by slice, by touching.
   const ArenaMapping::Sizes sizes{options.bytes, memory_bytes - memory_bytes % options.slab_bytes,
                                   options.slab_bytes};
-  Result<ArenaMapping> mapping =
-      options.keep ? ArenaMapping::MapKept(sizes, std::move(options.kept_arena),
-                                           std::move(options.kept_table))
-                   : ArenaMapping::MapAnonymous(sizes);
+  Result<ArenaMapping> mapping = options.keep
+                                     ? ArenaMapping::MapKept(sizes, std::move(options.kept_arena),
+                                                             std::move(options.kept_table))
+                                     : ArenaMapping::MapAnonymous(sizes);
   if (!mapping) return tl::unexpected<Error>(std::move(mapping).error());
   return std::unique_ptr<MappedArena>(
       new MappedArena(std::move(options), loop, std::move(*mapping)));
@@ -197,7 +197,8 @@ void MappedArena::Work() {
 
 // Pages that were touched ahead of a slice that is not prepared any more go, too.
 void MappedArena::GiveBack(uint64_t beyond) {
-  while (!pinned_.empty() && EndOf(pinned_.back()) - pinned_.back().size() >= beyond) {
+  while (!pinned_.empty() && !stopping_ &&
+         EndOf(pinned_.back()) - pinned_.back().size() >= beyond) {
     options_.pinner->Unpin(pinned_.back());
     pinned_.pop_back();
     std::this_thread::sleep_for(kPauseBetweenPieces);

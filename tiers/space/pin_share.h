@@ -27,7 +27,10 @@ template <typename Evictable>
       static_cast<uint64_t>(state->options.pin_fraction * static_cast<double>(allocator.slabs()));
   const std::optional<uint64_t> least =
       pinned.LeastBeyond(most_held, state->options.search_part_blocks, [&](uint64_t slab) {
-        const SlotClass& slots = allocator.ClassAt(slab * allocator.slab_bytes());
+        const uint64_t address = slab * allocator.slab_bytes();
+        // Blocks of a slab that leaves move with their pins.
+        if (allocator.Leaving(address)) return false;
+        const SlotClass& slots = allocator.ClassAt(address);
         return slots != wanted && (slots.group == wanted.group || evictable(TenantId(slots.group)));
       });
   if (!least) return kNoEntry;

@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "tiers/storage/slot_header.h"
+
 namespace kvtier {
 namespace {
 
@@ -45,8 +47,8 @@ void HostResize::Apply() {
 bool HostResize::Choose(uint64_t slab) {
   std::vector<EntryIndex> owners;
   host_.allocator().ForEachInSlab(slab, [&](uint64_t, EntryIndex owner) {
-    const bool at_rest = owner != kNoEntry && state_[owner].in_host() &&
-                         state_[owner].host_pins() == 0;
+    const bool at_rest =
+        owner != kNoEntry && state_[owner].in_host() && state_[owner].host_pins() == 0;
     if (at_rest) owners.push_back(owner);
   });
   uint64_t bytes = 0;
@@ -72,8 +74,8 @@ void HostResize::StartMoves() {
   if (moves_.empty()) return;
   std::vector<std::pair<std::span<const std::byte>, std::byte*>> copies;
   for (const Move& move : moves_) {
-    copies.emplace_back(state_.tables.HostBytes(state_[move.entry]),
-                        state_.env.arena->data() + move.to);
+    copies.emplace_back(state_.tables.HostBytes(state_[move.entry]).subspan(kSlotHeaderBytes),
+                        state_.env.arena->data() + move.to + kSlotHeaderBytes);
   }
   state_.env.executor->Run(
       [copies = std::move(copies)] {
@@ -82,11 +84,17 @@ void HostResize::StartMoves() {
       gate_.WhileOpen([this] { EndMoves(); }));
 }
 
-// A block that something else began to use meanwhile stays where it is, to be moved later.
+// A block that something uses now stays where it is, to be moved later. The header is copied here:
+// a write to disk that has begun and ended meanwhile has changed it.
 void HostResize::EndMoves() {
   for (const Move& move : std::exchange(moves_, {})) {
     state_.Apply(move.entry, BlockEvent::kUnpinHost);
-    host_.EndMove(move.entry, move.to, /*moved=*/state_[move.entry].host_pins() == 0);
+    const bool moves = state_[move.entry].host_pins() == 0;
+    if (moves) {
+      std::ranges::copy(state_.tables.HostBytes(state_[move.entry]).first<kSlotHeaderBytes>(),
+                        state_.env.arena->data() + move.to);
+    }
+    host_.EndMove(move.entry, move.to, moves);
   }
   GoOn();
 }
