@@ -23,7 +23,7 @@ std::vector<size_t> Steps(size_t count) {
 
 PrefixSearch::PrefixSearch(size_t count, bool each)
     : each_(each),
-      states_(count, State::kOpen),
+      replies_(count),
       steps_(each ? std::vector<size_t>(count) : Steps(count)),
       has_ended_(count == 0) {
   if (each) std::iota(steps_.begin(), steps_.end(), size_t{0});
@@ -36,13 +36,11 @@ std::optional<size_t> PrefixSearch::TakeNext() {
 
 bool PrefixSearch::Answer(size_t position, Reply reply) {
   if (has_ended_) return false;
-  states_[position] = reply == Reply::kThere    ? State::kThere
-                      : reply == Reply::kAbsent ? State::kAbsent
-                                                : State::kUnknown;
-  while (answered_ < steps_.size() && states_[steps_[answered_]] != State::kOpen) {
+  replies_[position] = reply;
+  while (answered_ < steps_.size() && replies_[steps_[answered_]]) {
     const size_t step = steps_[answered_];
-    if (!each_ && states_[step] == State::kAbsent) return NarrowTo(step);
-    has_ended_ = !each_ && states_[step] == State::kUnknown;
+    if (!each_ && replies_[step] == Reply::kAbsent) return NarrowTo(step);
+    has_ended_ = !each_ && replies_[step] == Reply::kUnknown;
     if (has_ended_) return false;
     ++answered_;
     known_ = step + 1;
@@ -61,8 +59,8 @@ bool PrefixSearch::NarrowTo(size_t absent) {
 }
 
 std::string PrefixSearch::Told() const {
-  std::string told(states_.size(), '\0');
-  for (size_t i = 0; i < known_; ++i) told[i] = each_ && states_[i] != State::kThere ? 0 : 1;
+  std::string told(replies_.size(), '\0');
+  for (size_t i = 0; i < known_; ++i) told[i] = each_ && replies_[i] != Reply::kThere ? 0 : 1;
   return told;
 }
 

@@ -38,16 +38,14 @@ class PrefixSearch {
   [[nodiscard]] std::string Told() const;
 
  private:
-  enum class State : uint8_t { kOpen, kThere, kAbsent, kUnknown };
-
   [[nodiscard]] bool NarrowTo(size_t absent);
 
   const bool each_;
-  std::vector<State> states_;
-  std::vector<size_t> steps_;  // positions to be asked for, ascending
-  size_t next_ = 0;            // the first step that was not taken
-  size_t answered_ = 0;        // steps before it are answered
-  size_t known_ = 0;           // objects before it are there
+  std::vector<std::optional<Reply>> replies_;  // by position; nothing: not answered
+  std::vector<size_t> steps_;                  // positions to be asked for, ascending
+  size_t next_ = 0;                            // the first step that was not taken
+  size_t answered_ = 0;                        // steps before it are answered
+  size_t known_ = 0;                           // objects before it are there
   bool has_ended_ = false;
 };
 
