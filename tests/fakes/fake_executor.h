@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs work at the moment its completion is stepped.
+// Runs work and its end as two events, as a thread and the loop do: others may come between.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,11 @@ class FakeExecutor final : public Executor {
       : loop_(loop), source_(loop->AddSource(FakeLoop::Order::kAny)) {}
 
   void Run(std::function<void()> work, std::function<void()> done) override {
-    loop_->PostFrom(source_, [work = std::move(work), done = std::move(done)] {
-      work();
-      done();
-    });
+    loop_->PostFrom(
+        source_, [loop = loop_, source = source_, work = std::move(work), done = std::move(done)] {
+          work();
+          loop->PostFrom(source, done);
+        });
   }
 
   [[nodiscard]] EventSource source() const { return source_; }

@@ -195,7 +195,8 @@ void MappedArena::Work() {
   }
 }
 
-// Pages that were touched ahead of a slice that is not prepared any more go, too.
+// With pauses, as pinning. Pages that were touched ahead of a slice that is not prepared any more
+// go, too.
 void MappedArena::GiveBack(uint64_t beyond) {
   while (!pinned_.empty() && !stopping_ &&
          EndOf(pinned_.back()) - pinned_.back().size() >= beyond) {

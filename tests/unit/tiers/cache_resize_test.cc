@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "tests/unit/tiers/cache_fixture.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {
@@ -124,9 +125,37 @@ TEST_F(CacheResizeTest, WithADiskTheyLeaveWhenTheyAreThere) {
   for (int tick = 0; tick < 50 && ReadySlabs() > 1; ++tick) AdvanceAndTick(100);
   EXPECT_EQ(ReadySlabs(), 1u);
   const auto present = cache_->Lookup(pool_.id, Blocks(0, 24));
-  EXPECT_TRUE(std::ranges::all_of(present, [](const BlockPresence& each) {
-    return each.host || each.disk;
-  }));
+  EXPECT_TRUE(std::ranges::all_of(
+      present, [](const BlockPresence& each) { return each.host || each.disk; }));
+}
+
+TEST_F(CacheResizeTest, ABlockThatIsWrittenToDiskWhileItMovesKeepsTheHeaderOfTheWrite) {
+  CacheSetup setup = HostOnly();
+  setup.disk_slots = 32;
+  Start(setup);
+  Sink(Blocks(0, 24));
+  for (const BlockHash& hash : Blocks(0, 16)) {
+    ASSERT_EQ(cache_->Evict({pool_.namespace_id, hash}, std::nullopt), EvictOutcome::kEvicted);
+  }
+  const EventSource executor = machine_->executor->source();
+  machine_->loop.Hold(executor);
+  cache_->ResizeHost(kSlabBytes);
+  machine_->loop.RunAll();
+  ASSERT_TRUE(machine_->loop.RunOneOf(executor))
+      << "the bytes are copied, and the loop hears later";
+  cache_->Drain([] {});
+  machine_->loop.RunAll();
+  ASSERT_EQ(cache_->Gauges().disk_blocks, 8u);
+  machine_->loop.LetGo(executor);
+  Settle();
+  ASSERT_EQ(ReadySlabs(), 1u);
+  for (uint64_t slot = 0; slot < kSlotsPerSlab; ++slot) {
+    const std::span<const std::byte, kSlotHeaderBytes> header(
+        machine_->arena->data() + slot * (kSlotHeaderBytes + kBlockBytes), kSlotHeaderBytes);
+    const auto decoded = DecodeSlotHeader(header);
+    ASSERT_TRUE(decoded) << decoded.error().ToString();
+    EXPECT_TRUE(decoded->address.valid()) << "it is on disk: " << slot;
+  }
 }
 
 TEST_F(CacheResizeTest, ADeathAtAnyStepLeavesWholeBlocksOnly) {
