@@ -269,6 +269,23 @@ TEST_F(SessionRegions, MemoryThatIsNotWhatItIsSaidToBeIsRefused) {
   EXPECT_EQ(ErrorOfOpening(gpu, memory_.fd()), "region_memory_kind");
 }
 
+// To open a device and to map its memory takes long.
+TEST_F(SessionRegions, ARegionThatIsRefusedDoesNotWaitForItsDevice) {
+  daemon_.OnLoop([this] { daemon_.device().HoldOpening(); });
+  wire::OpenRegion open = OpenMessage();
+  open.memory = wire::RegionMemory::kVmm;
+  open.group = 1;
+  EXPECT_EQ(ErrorOfOpening(open, memory_.fd()), "unknown_group");
+  open = OpenMessage();
+  open.memory = wire::RegionMemory::kVmm;
+  open.model = wire::ModelId(99);
+  EXPECT_EQ(ErrorOfOpening(open, memory_.fd()), "unknown_model");
+  daemon_.OnLoop([this] {
+    EXPECT_EQ(daemon_.device().openings_awaited(), 0u);
+    daemon_.device().EndOpening({});
+  });
+}
+
 TEST_F(SessionRegions, MemoryThatIsCutCostsTheCopyAlone) {
   const PoolId region = Open();
   memory_.Resize(0);
