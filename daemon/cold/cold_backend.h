@@ -59,8 +59,8 @@ typedef struct kvt_cold_backend {
    */
   int (*close)(void* store);
   /* Ends with one byte for each name, 1 if the object is there and else 0. The names are of one
-     tenant and model. Unless `each` is 1, they are those of a prefix in its order: an object between
-     two that are there may be 1 unasked, and what follows one that is not there 0. */
+     tenant and model. Unless `each` is 1, they are those of a prefix in its order: an object
+     between two that are there may be 1 unasked, and what follows one that is not there 0. */
   void (*exists)(void* store, uint64_t call, const kvt_cold_name* names, size_t count, int each,
                  int64_t timeout_ms);
   /* Ends with the object's bytes in `into`, of a longer one with `bytes` + 1 of them: there is room

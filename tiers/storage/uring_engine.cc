@@ -299,8 +299,8 @@ class UringEngine final : public IoEngine {
     bool wait = false;
     {
       const std::lock_guard lock(mutex_);
-      wait = inbox_.empty() && memory_inbox_.empty() && cuts_inbox_.empty() && stopping_ == stop_seen_ &&
-             (unregistered_.empty() || !IsIdle());
+      wait = inbox_.empty() && memory_inbox_.empty() && cuts_inbox_.empty() &&
+             stopping_ == stop_seen_ && (unregistered_.empty() || !IsIdle());
       ring_waits_ = wait;
     }
     CheckSubmitted(::io_uring_submit_and_wait(&ring_, wait ? 1 : 0));

@@ -21,10 +21,7 @@ class HostResize {
  public:
   // All are borrowed.
   HostResize(CacheState* state, HostSlots* host, const HostAdoption* adoption)
-      : state_(*state),
-        host_(*host),
-        adoption_(*adoption),
-        wanted_bytes_(host->capacity_bytes()) {}
+      : state_(*state), host_(*host), adoption_(*adoption), wanted_bytes_(host->capacity_bytes()) {}
 
   // REQUIRES: what HostArena::Resize does of the size.
   void Begin(uint64_t bytes);

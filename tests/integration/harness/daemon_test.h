@@ -22,7 +22,7 @@ namespace kvtier {
 // Sizes in blocks of kTestBlockBytes.
 struct TierSizes {
   uint64_t pool_blocks = 64;
-  uint64_t host_blocks = 128;    // 0: as the configuration file says
+  uint64_t host_blocks = 128;   // 0: as the configuration file says
   uint64_t disk_blocks = 1024;  // 0: no disk tier
 };
 

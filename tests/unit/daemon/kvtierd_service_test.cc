@@ -153,14 +153,13 @@ TEST_F(KvtierdService, ReloadMakesHostMemorySmallerAndLarger) {
   WriteConfig("[host]\nbytes = \"512KiB\"\n");
   kvtierd.Signal(SIGHUP);
   EXPECT_TRUE(kvtierd.ReadUntil("host.bytes: \"512KiB\" instead of \"2MiB\"")) << kvtierd.output();
-  EXPECT_TRUE(kvtierd.ReadUntil(
-      "host.given_back: host memory has 512.0 KiB now, 1.5 MiB were given back"))
+  EXPECT_TRUE(
+      kvtierd.ReadUntil("host.given_back: host memory has 512.0 KiB now, 1.5 MiB were given back"))
       << kvtierd.output();
   EXPECT_NE(systemd_.ReceiveUntil("of 512.0 KiB, disk"), "");
   WriteConfig("[host]\nbytes = \"3MiB\"\n");
   kvtierd.Signal(SIGHUP);
-  EXPECT_TRUE(kvtierd.ReadUntil("host.complete: 3.0 MiB of host memory ready"))
-      << kvtierd.output();
+  EXPECT_TRUE(kvtierd.ReadUntil("host.complete: 3.0 MiB of host memory ready")) << kvtierd.output();
 }
 
 TEST_F(KvtierdService, ReloadBeyondTheMachinesMemoryIsRefusedAsAWhole) {
