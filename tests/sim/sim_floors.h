@@ -34,6 +34,8 @@ class SimFloors {
   struct Holding {
     uint64_t slabs = 0;            // to itself
     std::vector<BlockKey> blocks;  // known ones, wherever they lie
+    // Dropped from the tier so far, of any tenant, because an earlier block of the sequence was.
+    uint64_t parents_lost = 0;
   };
   struct Holdings {
     std::map<Tier, Holding> tiers;
@@ -56,7 +58,8 @@ class SimFloors {
   void TakeMostAway(const TenantQuota& tenant);
   void CheckHadBack(const TenantQuota& tenant, const Terms& terms);
   void CheckGrowsFromOthers(const TenantQuota& tenant, const Terms& terms, uint32_t name_space);
-  // All that it had.
+  // All that it had, but blocks that cannot be hit any more because the pool, where no space is
+  // reserved, let go of an earlier one of their sequence.
   void CheckAllThere(const TenantQuota& tenant, Tier tier, const Holding& had,
                      const Holding& has) const;
   void CheckReached(const TenantQuota& tenant, Tier tier, uint64_t blocks,
