@@ -14,6 +14,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "gpu/guarded_copy.h"
+
 namespace kvtier {
 namespace {
 
@@ -35,7 +37,7 @@ UniqueFd OpenFaults() {
 }
 
 // Lets no access to the mapping make pages that the file does not have, for as long as the result
-// is open: process_vm_writev fails there. Invalid where the system cannot. Faults in the kernel
+// is open: they fail there (SIGBUS). Invalid where the system cannot. Faults in the kernel
 // fail because this one may only wait for the process's own; all others, by the feature.
 UniqueFd ForbidNewPages(void* address, uint64_t bytes) {
   UniqueFd faults = OpenFaults();
@@ -75,12 +77,12 @@ LentMapping::LentMapping(LentDescriptor descriptor, uint64_t bytes,
     : descriptor_(std::move(descriptor)), bytes_(bytes), mapped_(std::move(mapped)) {}
 
 LentMapping::~LentMapping() {
-  if (address_ == nullptr) return;
-  ::munmap(address_, bytes_);
+  if (mapping_.empty()) return;
+  ::munmap(mapping_.data(), mapping_.size());
   *mapped_ -= bytes_;
 }
 
-std::byte* LentMapping::Address() {
+std::span<std::byte> LentMapping::Mapped() {
   std::call_once(tried_, [this] {
     const uint64_t most = kMappedPerMemory * MachineBytes();
     const uint64_t before = mapped_->fetch_add(bytes_);
@@ -94,12 +96,28 @@ std::byte* LentMapping::Address() {
     }
     ::madvise(address, bytes_, MADV_DONTDUMP);
     no_new_pages_ = ForbidNewPages(address, bytes_);
-    address_ = static_cast<std::byte*>(address);
+    mapping_ = {static_cast<std::byte*>(address), bytes_};
   });
-  return address_;
+  return mapping_;
 }
 
-bool LentMapping::Read(const Piece& piece) const {
+bool LentMapping::Read(const Piece& piece) {
+  const std::span<std::byte> mapping = Mapped();
+  return (no_new_pages_.valid() &&
+          GuardedCopy(piece.host, mapping.data() + piece.offset, piece.bytes, mapping)) ||
+         ReadFile(piece);
+}
+
+bool LentMapping::Write(std::span<const Piece> pieces) {
+  const std::span<std::byte> mapping = Mapped();
+  if (mapping.empty()) return false;
+  if (!no_new_pages_.valid()) return WriteByKernel(mapping.data(), pieces);
+  return std::ranges::all_of(pieces, [mapping](const Piece& piece) {
+    return GuardedCopy(mapping.data() + piece.offset, piece.host, piece.bytes, mapping);
+  });
+}
+
+bool LentMapping::ReadFile(const Piece& piece) const {
   for (uint64_t done = 0; done < piece.bytes;) {
     const ssize_t copied = ::pread(descriptor_.get(), piece.host + done, piece.bytes - done,
                                    static_cast<off_t>(piece.offset + done));
@@ -110,9 +128,7 @@ bool LentMapping::Read(const Piece& piece) const {
   return true;
 }
 
-bool LentMapping::Write(std::span<const Piece> pieces) {
-  std::byte* const address = Address();
-  if (address == nullptr) return false;
+bool LentMapping::WriteByKernel(std::byte* mapping, std::span<const Piece> pieces) const {
   std::array<iovec, kPiecesPerCall> from;
   std::array<iovec, kPiecesPerCall> to;
   while (!pieces.empty()) {
@@ -120,7 +136,7 @@ bool LentMapping::Write(std::span<const Piece> pieces) {
     ssize_t bytes = 0;
     for (size_t i = 0; i < some.size(); ++i) {
       from[i] = {some[i].host, some[i].bytes};
-      to[i] = {address + some[i].offset, some[i].bytes};
+      to[i] = {mapping + some[i].offset, some[i].bytes};
       bytes += static_cast<ssize_t>(some[i].bytes);
     }
     const ssize_t written =

@@ -25,12 +25,15 @@ using MappedBytes = std::atomic<uint64_t>;
 
 // A file in memory (tmpfs) behind a descriptor. Any thread, but for its construction.
 //
-// Reads are pread(). Writes go to a mapping, by process_vm_writev(): pwrite() would wait for the
-// file's lock, which its owner can hold for as long as it likes, and a thread that waits there
-// cannot even be killed; a store to the mapping would end the process (SIGBUS) once the owner has
-// cut the file. The mapping is made by the first write. A write makes no pages: they would be
-// charged to the control group of this process for as long as the owner keeps the file. Where the
-// system has no userfaultfd for it, or no process_vm_writev, it does.
+// The file is mapped by the first copy, and bytes are read and written there. An access makes no
+// pages: they would be charged to the control group of this process for as long as the owner keeps
+// the file. It fails where there are none, or none any more: reads are then pread(), which tells
+// holes, that are zeros, from the end.
+//
+// Where the system has no userfaultfd, an access would make pages. Reads are pread() there, and
+// writes process_vm_writev(), which at least fails if no page can be had. Never pwrite() while that
+// works: it would wait for the file's lock, which its owner can hold for as long as it likes, and a
+// thread that waits there cannot even be killed.
 class LentMapping {
  public:
   // `mapped` is shared with the other memory of the same owner.
@@ -46,7 +49,7 @@ class LentMapping {
     uint64_t bytes = 0;
   };
   // Copies to `host`. False if the file has become shorter.
-  [[nodiscard]] bool Read(const Piece& piece) const;
+  [[nodiscard]] bool Read(const Piece& piece);
   // Copies from `host`. False if the file has become shorter, has no pages there, or cannot be
   // mapped; some pieces may have been written then.
   [[nodiscard]] bool Write(std::span<const Piece> pieces);
@@ -55,15 +58,17 @@ class LentMapping {
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
  private:
-  // The mapping, or null if there cannot be one.
-  [[nodiscard]] std::byte* Address();
+  // The mapping, or nothing if there cannot be one.
+  [[nodiscard]] std::span<std::byte> Mapped();
+  [[nodiscard]] bool ReadFile(const Piece& piece) const;
+  [[nodiscard]] bool WriteByKernel(std::byte* mapping, std::span<const Piece> pieces) const;
 
   const LentDescriptor descriptor_;
   const uint64_t bytes_;
   const std::shared_ptr<MappedBytes> mapped_;
   std::once_flag tried_;
-  std::byte* address_ = nullptr;
-  UniqueFd no_new_pages_;  // a userfaultfd, as long as the mapping
+  std::span<std::byte> mapping_;
+  UniqueFd no_new_pages_;  // a userfaultfd, as long as the mapping; invalid where there is none
 };
 
 }  // namespace kvtier

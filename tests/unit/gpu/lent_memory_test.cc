@@ -131,6 +131,87 @@ TEST_F(LentMemoryTest, GetsNoPagesThatItsOwnerHasNotMade) {
   }
 }
 
+TEST_F(LentMemoryTest, IsReadAsZerosWhereItsOwnerHasMadeNoPages) {
+  const UniqueFd file = MemoryFile();
+  const auto lent = Borrow(Lent(file));
+  ASSERT_EQ(::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kBytes / 2), 0);
+  std::vector<std::byte> host(kBytes, std::byte{7});
+  ASSERT_EQ(Copy(lent.get(), CopyDirection::kPoolToHost, {{0, host.data(), kBytes}}), "copied");
+  EXPECT_TRUE(std::ranges::all_of(host, [](std::byte byte) { return byte == std::byte{0}; }));
+  EXPECT_EQ(PageBytesOf(file), kBytes / 2);
+}
+
+TEST_F(LentMemoryTest, ThatIsCutAndMadeAgainAllTheTimeCostsCopiesAlone) {
+  const UniqueFd file = MemoryFile();
+  const auto lent = Borrow(Lent(file));
+  std::jthread owner([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      ASSERT_EQ(::ftruncate(file.get(), kBytes / 4), 0);
+      ASSERT_EQ(::fallocate(file.get(), 0, 0, kBytes), 0);
+    }
+  });
+  std::vector<std::byte> host(kBytes, std::byte{7});
+  int failed = 0;
+  for (int i = 0; i < 1000 && failed < 20; ++i) {
+    const auto direction = i % 2 == 0 ? CopyDirection::kHostToPool : CopyDirection::kPoolToHost;
+    if (Copy(lent.get(), direction, {{0, host.data(), kBytes}}) != "copied") ++failed;
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_EQ(Copy(lent.get(), CopyDirection::kHostToPool, {{0, host.data(), kBytes / 4}}), "copied");
+}
+
+TEST_F(LentMemoryTest, LeavesOtherBusErrorsAsTheyWere) {
+  EXPECT_EXIT(
+      {
+        const UniqueFd file = MemoryFile();
+        const auto lent = Borrow(Lent(file));
+        std::vector<std::byte> host(kBytes);
+        (void)Copy(lent.get(), CopyDirection::kPoolToHost, {{0, host.data(), kBytes}});
+        ::raise(SIGBUS);
+      },
+      testing::KilledBySignal(SIGBUS), "");
+  EXPECT_EXIT(
+      {
+        const UniqueFd file = MemoryFile();
+        const auto lent = Borrow(Lent(file));
+        std::vector<std::byte> host(kBytes);
+        (void)Copy(lent.get(), CopyDirection::kPoolToHost, {{0, host.data(), kBytes}});
+        auto* const own = static_cast<volatile char*>(
+            ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, file.get(), 0));
+        ASSERT_EQ(::ftruncate(file.get(), 0), 0);
+        (void)*own;
+      },
+      testing::KilledBySignal(SIGBUS), "");
+}
+
+// As in a container whose profile forbids the one, or both.
+TEST(LentMemoryUnderAFilter, IsCopiedByTheCallsThatAreLeft) {
+  for (const bool writes_denied : {false, true}) {
+    std::thread([writes_denied] {
+      DenyCall(__NR_userfaultfd);
+      if (writes_denied) DenyCall(__NR_process_vm_writev);
+      BlockingLoop loop;
+      HostDevice device(&loop);
+      const UniqueFd file = MemoryFile();
+      LentMemory memory = Lent(file);
+      const auto lent = device.Borrow(&memory).value();
+      std::vector<std::byte> host(kBytes, std::byte{7});
+      std::vector<std::byte> back(kBytes);
+      for (const auto& [direction, bytes] : {std::pair{CopyDirection::kHostToPool, host.data()},
+                                             std::pair{CopyDirection::kPoolToHost, back.data()}}) {
+        std::optional<Status> outcome;
+        device.Copy({.pool = lent.get(),
+                     .direction = direction,
+                     .copies = {{0, bytes, kBytes}},
+                     .done = [&](Status status) { outcome = std::move(status); }});
+        loop.RunUntil([&] { return outcome.has_value(); });
+        EXPECT_TRUE(*outcome);
+      }
+      EXPECT_EQ(back, host);
+    }).join();
+  }
+}
+
 // A write to the file waits for its lock, which its owner can hold for as long as it likes.
 TEST_F(LentMemoryTest, IsNotWrittenThroughTheFile) {
   const UniqueFd file = MemoryFile();
