@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <signal.h>
+#include <ucontext.h>
 
 #include <atomic>
 #include <cstddef>
@@ -30,19 +31,22 @@ bool Guarded(const siginfo_t& fault) {
   return address >= here->mapping.data() && address < here->mapping.data() + here->mapping.size();
 }
 
-// Leaves the copy. A fault that is not the copy's meets the former disposition when the access is
-// repeated.
-void OnBusError(int signal, siginfo_t* fault, void* /*context*/) {
-  if (Guarded(*fault)) ::siglongjmp(guard->out, 1);
+// Leaves the copy, with the signals blocked that were blocked there. A fault that is not the copy's
+// meets the former disposition when the access is repeated.
+void OnBusError(int signal, siginfo_t* fault, void* context) {
+  if (Guarded(*fault)) {
+    const sigset_t& blocked = static_cast<const ucontext_t*>(context)->uc_sigmask;
+    (void)::pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+    ::siglongjmp(guard->out, 1);
+  }
   (void)::sigaction(SIGBUS, &former, nullptr);
   if (fault->si_code <= 0) (void)::raise(signal);
 }
 
-// The signal is not blocked while it is handled, since the handler does not return.
 bool InstallHandler() {
   struct sigaction action {};
   action.sa_sigaction = &OnBusError;
-  action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   return ::sigaction(SIGBUS, &action, &former) == 0;
 }
 
