@@ -160,30 +160,6 @@ TEST_F(LentMemoryTest, ThatIsCutAndMadeAgainAllTheTimeCostsCopiesAlone) {
   EXPECT_EQ(Copy(lent.get(), CopyDirection::kHostToPool, {{0, host.data(), kBytes / 4}}), "copied");
 }
 
-TEST_F(LentMemoryTest, LeavesOtherBusErrorsAsTheyWere) {
-  EXPECT_EXIT(
-      {
-        const UniqueFd file = MemoryFile();
-        const auto lent = Borrow(Lent(file));
-        std::vector<std::byte> host(kBytes);
-        (void)Copy(lent.get(), CopyDirection::kPoolToHost, {{0, host.data(), kBytes}});
-        ::raise(SIGBUS);
-      },
-      testing::KilledBySignal(SIGBUS), "");
-  EXPECT_EXIT(
-      {
-        const UniqueFd file = MemoryFile();
-        const auto lent = Borrow(Lent(file));
-        std::vector<std::byte> host(kBytes);
-        (void)Copy(lent.get(), CopyDirection::kPoolToHost, {{0, host.data(), kBytes}});
-        auto* const own = static_cast<volatile char*>(
-            ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, file.get(), 0));
-        ASSERT_EQ(::ftruncate(file.get(), 0), 0);
-        (void)*own;
-      },
-      testing::KilledBySignal(SIGBUS), "");
-}
-
 // As in a container whose profile forbids the one, or both.
 TEST(LentMemoryUnderAFilter, IsCopiedByTheCallsThatAreLeft) {
   for (const bool writes_denied : {false, true}) {
