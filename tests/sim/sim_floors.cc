@@ -216,8 +216,8 @@ void SimFloors::CheckGrowsFromOthers(const TenantQuota& tenant, const Terms& ter
 void SimFloors::CheckAllThere(const TenantQuota& tenant, Tier tier, const Holding& had,
                               const Holding& has) const {
   const std::unordered_set<BlockKey> there(has.blocks.begin(), has.blocks.end());
-  const auto gone = static_cast<uint64_t>(std::ranges::count_if(
-      had.blocks, [&](const BlockKey& key) { return !there.contains(key); }));
+  const auto gone = static_cast<uint64_t>(
+      std::ranges::count_if(had.blocks, [&](const BlockKey& key) { return !there.contains(key); }));
   SIM_CHECK(gone <= has.parents_lost - had.parents_lost,
             fmt::format("{}: {} blocks of {} were evicted, which has {} slabs of {} that are "
                         "reserved for it",
