@@ -179,8 +179,8 @@ class Cache {
                                      std::span<const BlockIndex> blocks,
                                      std::function<void(TransferEnd)> done, LayerOrder order = {});
   // Copies blocks of the region to host; what some tier has already is skipped. A block that finds
-  // no space in host within options.max_wait_ms fails as kHostFull; no block that was stored in the
-  // last ten seconds is given up unwritten for it.
+  // no space in host within options.max_wait_ms fails as kHostFull; no block that came to host
+  // more lately than sessions take to come back is given up unwritten for it.
   void Store(PoolId region, std::span<const StoreRequest> blocks);
   // Copies cached blocks into the region, each for itself. Blocks in layers begin to be copied with
   // the call that names the last of the transfer's blocks. REQUIRES: not empty.

@@ -128,6 +128,7 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.host_ready_bytes = state.env.arena->ready_bytes();
   gauges.host_used_bytes = host.allocator().used_bytes();
   gauges.host_blocks = host.blocks();
+  gauges.host_return_ds = state.pressure.returns.ds();
   gauges.disk_capacity_bytes = state.env.geometry.bytes();
   gauges.disk_used_bytes = disk.allocator().used_bytes();
   gauges.disk_blocks = disk.blocks();

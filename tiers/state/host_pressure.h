@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "tiers/policy/return_time.h"
+
 namespace kvtier {
 
 // Says how far space in host falls short of the demand. Event loop only.
@@ -13,10 +15,11 @@ struct HostPressure {
   // their sequences on, because not all of them will be.
   static constexpr int64_t kPrefixesFirstMs = 10'000;
   int64_t prefixes_first_until_ms = 0;
-  // For a store, host gives up no block unwritten that came so lately: an engine that stores more
-  // than host and disk can take hears that its last blocks failed, and keeps those that it was
-  // told are stored.
-  static constexpr uint32_t kKeptFromStoresDs = 100;
+  // For a store, host gives up no block unwritten that came so lately that its session is probably
+  // still to come back: where engines store more than host can hold for that long, each block would
+  // otherwise give way right before its use. An engine hears that its last blocks failed, and keeps
+  // those that it was told are stored.
+  ReturnTime returns;
   // An acquire, or a store of a region, has waited for half of its time: host gives up its coldest
   // blocks, written or not, so that younger blocks need not be dropped for want of space in it.
   bool acquire_late = false;
@@ -29,7 +32,7 @@ struct HostPressure {
   [[nodiscard]] bool host_space_is_overdue() const { return acquire_late || store_late; }
   // A block that has been in host for so long may be lost to make space.
   [[nodiscard]] bool MayGiveUp(uint32_t age_ds) const {
-    return acquire_late || (store_late && age_ds >= kKeptFromStoresDs);
+    return acquire_late || (store_late && age_ds >= returns.ds());
   }
   // The disk could not make space in host in time.
   void WritePrefixesFirst(int64_t now_ms) { prefixes_first_until_ms = now_ms + kPrefixesFirstMs; }

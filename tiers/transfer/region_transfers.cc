@@ -375,7 +375,8 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
   Region& region = regions_.at(id);
   const TransferId number = region.uses.at(blocks.front().block).transfer;
   const bool in_layers = region.transfers.at(number).layers > 0;
-  region.transfers.at(number).not_begun -= static_cast<uint32_t>(blocks.size());
+  const uint32_t to_come = region.transfers.at(number).not_begun -=
+      static_cast<uint32_t>(blocks.size());
   std::vector<EntryIndex> begun;
   for (const LoadRequest& block : blocks) {
     const EntryIndex index = TakeForLoad(&region, block);
@@ -396,11 +397,19 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
     loader_.TouchLoading(*region.pool, index);
   }
   if (!begun.empty()) touches_.TouchPrefix(state_.blocks.lineage.ParentOf(begun.front()));
+  if (!begun.empty() && to_come == 0) NoteReturn(begun.back());
   // It has ended if all of its blocks have failed.
   const auto found = region.transfers.find(number);
   if (found != region.transfers.end() && found->second.not_begun == 0) {
     QueueLayers(region.pool, &found->second);
   }
+}
+
+// The last block of a prefix is that which the session's latest request has stored; the others may
+// have been used in the engine's own memory since.
+void RegionTransfers::NoteReturn(EntryIndex deepest) {
+  const BlockEntry& entry = state_[deepest];
+  if (entry.uses == 1) state_.pressure.returns.Note(state_.clock.NowS() - entry.created_s);
 }
 
 void RegionTransfers::LoadWhole(Region* region, const LoadRequest& request) {

@@ -136,6 +136,9 @@ class RegionTransfers final : public BlockListener {
   // The entry of a block that no tier of this host has, offered for a load by the cold store;
   // kNoEntry without one. Asking for the block shows whether the store has it.
   [[nodiscard]] EntryIndex OfferFromColdStore(const Region& region, const BlockHash& hash);
+  // A load has begun whose last block this is: if that is its first use, its session has come back
+  // after this time.
+  void NoteReturn(EntryIndex deepest);
   // Loads a block for which another transfer had to end first.
   void LoadWhole(Region* region, const LoadRequest& request);
   // All blocks of the load have been named, or it is given up.

@@ -296,6 +296,7 @@ struct CacheGauges {
   std::vector<DriveGauges> drives;                        // those that the start had
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;  // over all devices
   uint64_t host_capacity_bytes = 0, host_ready_bytes = 0, host_used_bytes = 0, host_blocks = 0;
+  uint32_t host_return_ds = 0;  // see ReturnTime
   uint64_t disk_capacity_bytes = 0, disk_used_bytes = 0, disk_blocks = 0, disk_persisted = 0;
   uint64_t entries = 0, entry_bytes = 0;
   uint64_t unpersisted_blocks = 0;  // extended, not yet on disk

@@ -129,6 +129,61 @@ TEST_F(CacheRegionBurstTest, AStoreThatBeginsRightAfterATickIsGivenTheColdestBlo
   EXPECT_EQ(stored->copied, 2u);
 }
 
+// How long sessions take to come back has been seen before the burst.
+class CacheRegionReturnTest : public CacheRegionBurstTest {
+ protected:
+  void FillHostAfterReturnsWithin(int64_t ms) {
+    CacheSetup setup;
+    setup.host_slots = kSlotsPerSlab;
+    setup.options.max_wait_ms = 1000;
+    setup.options.max_disk_write_bytes = 1;  // one write at a time
+    Start(setup);
+    region_ = OpenRegion();
+    for (uint64_t session = 100; session < 140; ++session) {
+      EXPECT_EQ(StoreAll(region_, Sequence(session, 1))->copied, 1u);
+      AdvanceAndTick(ms);
+      const PendingTransfer back = BeginLoad(region_, Sequence(session, 1));
+      Settle();
+      EXPECT_EQ(back->copied, 1u);
+    }
+    Drain();
+    file().HoldWrites();
+    EXPECT_EQ(StoreAll(region_, Sequence(1, kSlotsPerSlab))->copied, kSlotsPerSlab);
+    WriteOne();  // the slab's header
+  }
+  // Stores two blocks when those in host have been there for so long; returns how many it can.
+  uint32_t StoredAfter(int64_t ms) {
+    AdvanceAndTick(ms);
+    const PendingTransfer late = BeginStore(region_, Sequence(2, 2), kSlotsPerSlab);
+    for (int ticks = 0; ticks < 3; ++ticks) AdvanceAndTick(501);
+    EXPECT_TRUE(late.ended());
+    return late->copied;
+  }
+};
+
+TEST_F(CacheRegionReturnTest, BlocksOlderThanSessionsTakeToComeBackGiveWay) {
+  FillHostAfterReturnsWithin(2000);
+  EXPECT_NEAR(cache_->Gauges().host_return_ds, 25, 8);
+  EXPECT_EQ(StoredAfter(4000), 2u);
+}
+
+TEST_F(CacheRegionReturnTest, BlocksWhoseSessionsAreStillToComeBackStay) {
+  FillHostAfterReturnsWithin(30'000);
+  EXPECT_EQ(StoredAfter(15'000), 0u);
+  for (const BlockHash& hash : Sequence(1, kSlotsPerSlab)) EXPECT_TRUE(Presence(hash).host);
+}
+
+TEST_F(CacheRegionReturnTest, OnlyTheFirstUseOfABlockTellsWhenItsSessionCameBack) {
+  FillHostAfterReturnsWithin(2000);
+  const uint32_t before_ds = cache_->Gauges().host_return_ds;
+  for (int uses = 0; uses < 20; ++uses) {
+    AdvanceAndTick(20'000);
+    (void)BeginLoad(region_, Sequence(1, 2));
+    Settle();
+  }
+  EXPECT_NEAR(cache_->Gauges().host_return_ds, before_ds, before_ds / 4.0 + 1);
+}
+
 // The blocks of a sequence that are left in host when others have taken some of its slots.
 class CacheRegionOrderTest : public CacheRegionsTest {
  protected:
