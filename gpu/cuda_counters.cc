@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <utility>
 
 namespace kvtier {
 

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "protocol/frame.h"
 #include "protocol/message_codec.h"
 
 namespace kvtier::wire {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/kept_memory_messages.h"
 
-#include "protocol/frame.h"
 #include "protocol/message_codec.h"
 
 namespace kvtier::wire {

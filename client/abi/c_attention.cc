@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "client/abi/c_common.h"
 #include "client/core/workspace.h"

@@ -14,7 +14,6 @@
 
 #include "client/abi/c_common.h"
 #include "protocol/block_hash.h"
-#include "protocol/limits.h"
 
 namespace kvtier::client {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <climits>
 #include <utility>
 
 #include "client/core/token_ids.h"

@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <utility>
-#include <vector>
 
 namespace kvtier::client {
 namespace {

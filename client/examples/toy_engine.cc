@@ -7,7 +7,6 @@
 // when it is lost on the way, the engine computes in memory of its own: the answer is the same.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <span>
 #include <vector>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The models that the cache has blocks of, and forgetting all blocks of some. Both walk the
 // directory in steps, so that clients' requests are served between them.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>

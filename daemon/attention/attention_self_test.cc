@@ -12,7 +12,6 @@
 #include <cmath>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <numeric>
 #include <random>

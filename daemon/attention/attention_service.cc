@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/executor.h"
-#include "base/units.h"
 #include "kernels/service/kernel_library.h"
 
 namespace kvtier {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/model_metrics.h"
 
-#include <string>
 
 #include "daemon/metrics/metrics.h"
 #include "daemon/session/models.h"

@@ -13,12 +13,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <new>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/posix.h"

@@ -6,7 +6,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/result.h"
 #include "tiers/policy/survival_table.h"
 
 namespace kvtier {

@@ -2,7 +2,6 @@
 #include "tiers/transfer/block_taker.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 namespace kvtier {

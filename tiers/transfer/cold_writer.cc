@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
-#include "base/units.h"
 #include "tiers/cold/cold_object.h"
 
 namespace kvtier {

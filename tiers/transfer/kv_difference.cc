@@ -2,7 +2,6 @@
 #include "tiers/transfer/kv_difference.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/sequence_hints.h"
 
-#include <vector>
 
 namespace kvtier {
 

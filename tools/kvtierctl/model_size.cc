@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
-#include <optional>
 
 #include "tiers/storage/slot_header.h"
 #include "tools/support/json_view.h"
