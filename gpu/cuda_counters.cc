@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-
 namespace kvtier {
 
 CudaCounters::~CudaCounters() {

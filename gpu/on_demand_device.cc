@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/on_demand_device.h"
 
-
 #include <optional>
 
 #include "base/result.h"

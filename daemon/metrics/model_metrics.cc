@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/model_metrics.h"
 
-
 #include "daemon/metrics/metrics.h"
 #include "daemon/session/models.h"
 #include "tiers/cache.h"

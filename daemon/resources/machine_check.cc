@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/resources/machine_check.h"
 
-
 #include <string_view>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/state/cache_state.h"
 
-
 #include <algorithm>
 #include <utility>
 

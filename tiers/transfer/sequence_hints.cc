@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/sequence_hints.h"
 
-
 namespace kvtier {
 
 // The deepest first: so blocks stand in every order, and so a block is looked at when those that
