@@ -31,6 +31,27 @@ struct Handle {
   void operator()(kvt_region* region) const { kvt_region_close(region); }
 };
 
+namespace internal {
+
+// The value that a C function gives by its last argument.
+template <typename Value, typename Function, typename... Arguments>
+Result<Value> Given(Function* function, Arguments... arguments) {
+  Value value{};
+  if constexpr (requires { value.size; }) value.size = sizeof(value);
+  if (function(arguments..., &value)) return Error::Last();
+  return value;
+}
+
+// The owner of the object that a C function gives so.
+template <typename Owner, typename Object, typename Function, typename... Arguments>
+Result<Owner> Made(Function* function, Arguments... arguments) {
+  Object* object = nullptr;
+  if (function(arguments..., &object)) return Error::Last();
+  return Owner(object);
+}
+
+}  // namespace internal
+
 // Blocks held by this process, released when the span goes. The pool must outlive it.
 class BlockSpan {
  public:
@@ -126,14 +147,10 @@ class Sequence {
   Status Finish() { return ToStatus(kvt_sequence_finish(get())); }
   // Gives a hint about the sequence; see kvtier_hints.h. Returns the number of blocks that took it.
   Result<uint32_t> Hint(kvt_hint hint, int64_t returns_in_ms = 0) {
-    uint32_t taken = 0;
-    if (kvt_sequence_hint(get(), hint, returns_in_ms, &taken)) return Error::Last();
-    return taken;
+    return internal::Given<uint32_t>(kvt_sequence_hint, get(), hint, returns_in_ms);
   }
   Result<Sequence> Fork() {
-    kvt_sequence* fork = nullptr;
-    if (kvt_sequence_fork(get(), &fork)) return Error::Last();
-    return Sequence(fork);
+    return internal::Made<Sequence, kvt_sequence>(kvt_sequence_fork, get());
   }
 
  private:
@@ -148,17 +165,12 @@ class Workspace {
 
   [[nodiscard]] kvt_workspace* get() const { return workspace_.get(); }
   [[nodiscard]] Result<kvt_workspace_info> Info() const {
-    kvt_workspace_info info{};
-    info.size = sizeof(info);
-    if (kvt_workspace_get_info(get(), &info)) return Error::Last();
-    return info;
+    return internal::Given<kvt_workspace_info>(kvt_workspace_get_info, get());
   }
   // Returns the nanoseconds that it took.
   Result<uint64_t> Attend(const kvt_attend_request& request,
                           int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
-    uint64_t compute_ns = 0;
-    if (kvt_attend(get(), &request, timeout_ms, &compute_ns)) return Error::Last();
-    return compute_ns;
+    return internal::Given<uint64_t>(kvt_attend, get(), &request, timeout_ms);
   }
 
  private:
@@ -205,10 +217,7 @@ class Pool {
 
   // A CUDA pool's memory for kernels of this process, and copies whatever the device.
   [[nodiscard]] Result<kvt_device_mapping> MapDevice() const {
-    kvt_device_mapping mapping{};
-    mapping.size = sizeof(mapping);
-    if (kvt_pool_map_device(get(), &mapping)) return Error::Last();
-    return mapping;
+    return internal::Given<kvt_device_mapping>(kvt_pool_map_device, get());
   }
   void UnmapDevice() { kvt_pool_unmap_device(get()); }
   Status Read(const kvt_block& block, std::span<std::byte> bytes, uint64_t offset = 0) const {
@@ -231,27 +240,12 @@ class Pool {
   // loaded are then taken out of `acquired` and released.
   Result<kvt_load_progress> Wait(Acquired* acquired, uint32_t up_to,
                                  int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
-    kvt_load_progress progress{};
-    progress.size = sizeof(progress);
-    progress.ready = static_cast<uint32_t>(acquired->hits.size());
-    progress.finished = 1;
-    if (acquired->load.id == 0) return progress;
-    if (kvt_wait(get(), acquired->load, up_to, timeout_ms, &progress)) return Error::Last();
-    if (progress.finished) acquired->hits.Shrink(progress.ready);
-    return progress;
+    return WaitBy(kvt_wait, acquired, up_to, timeout_ms);
   }
   // The same until the first `layers` layers of all hits are usable.
   Result<kvt_load_progress> WaitLayers(Acquired* acquired, uint32_t layers,
                                        int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
-    kvt_load_progress progress{};
-    progress.size = sizeof(progress);
-    progress.ready = static_cast<uint32_t>(acquired->hits.size());
-    progress.finished = 1;
-    progress.layers = KVT_ALL_LAYERS;
-    if (acquired->load.id == 0) return progress;
-    if (kvt_wait_layers(get(), acquired->load, layers, timeout_ms, &progress)) return Error::Last();
-    if (progress.finished) acquired->hits.Shrink(progress.ready);
-    return progress;
+    return WaitBy(kvt_wait_layers, acquired, layers, timeout_ms);
   }
   // Has the stream wait instead; ask Wait or WaitLayers afterwards whether its results count.
   Status WaitOnStream(const Acquired& acquired, uint32_t up_to, void* stream) {
@@ -275,23 +269,17 @@ class Pool {
     return ToStatus(kvt_check_blocks(get(), blocks.data(), blocks.size()));
   }
   Result<uint32_t> Prefetch(std::span<const kvt_hash> hashes) {
-    uint32_t accepted = 0;
-    if (kvt_prefetch(get(), hashes.data(), hashes.size(), &accepted)) return Error::Last();
-    return accepted;
+    return internal::Given<uint32_t>(kvt_prefetch, get(), hashes.data(), hashes.size());
   }
   Result<uint32_t> Pin(std::span<const kvt_hash> hashes, int64_t ttl_ms) {
-    uint32_t pinned = 0;
-    if (kvt_pin(get(), hashes.data(), hashes.size(), ttl_ms, &pinned)) return Error::Last();
-    return pinned;
+    return internal::Given<uint32_t>(kvt_pin, get(), hashes.data(), hashes.size(), ttl_ms);
   }
   // Gives a hint about the sequence that has these hashes; see kvtier_hints.h. Returns the number
   // of blocks that took it.
   Result<uint32_t> Hint(std::span<const kvt_hash> hashes, kvt_hint hint,
                         int64_t returns_in_ms = 0) {
-    uint32_t taken = 0;
-    if (kvt_hint_blocks(get(), hashes.data(), hashes.size(), hint, returns_in_ms, &taken))
-      return Error::Last();
-    return taken;
+    return internal::Given<uint32_t>(kvt_hint_blocks, get(), hashes.data(), hashes.size(), hint,
+                                     returns_in_ms);
   }
   // KVT_PRESENT_* bits of each block.
   Result<std::vector<uint8_t>> Lookup(std::span<const kvt_hash> hashes) {
@@ -300,20 +288,30 @@ class Pool {
     return presence;
   }
   Result<Workspace> OpenWorkspace(uint64_t bytes) {
-    kvt_workspace* workspace = nullptr;
-    if (kvt_workspace_open(get(), bytes, &workspace)) return Error::Last();
-    return Workspace(workspace);
+    return internal::Made<Workspace, kvt_workspace>(kvt_workspace_open, get(), bytes);
   }
   // `options` may be null.
   Result<Sequence> OpenSequence(std::span<const uint32_t> tokens,
                                 const kvt_sequence_options* options = nullptr) {
-    kvt_sequence* sequence = nullptr;
-    if (kvt_sequence_open(get(), options, tokens.data(), tokens.size(), &sequence))
-      return Error::Last();
-    return Sequence(sequence);
+    return internal::Made<Sequence, kvt_sequence>(kvt_sequence_open, get(), options, tokens.data(),
+                                                  tokens.size());
   }
 
  private:
+  template <typename Function>
+  Result<kvt_load_progress> WaitBy(Function* wait, Acquired* acquired, uint32_t steps,
+                                   int64_t timeout_ms) {
+    kvt_load_progress progress{};
+    progress.size = sizeof(progress);
+    progress.ready = static_cast<uint32_t>(acquired->hits.size());
+    progress.finished = 1;
+    progress.layers = KVT_ALL_LAYERS;
+    if (acquired->load.id == 0) return progress;
+    if (wait(get(), acquired->load, steps, timeout_ms, &progress)) return Error::Last();
+    if (progress.finished) acquired->hits.Shrink(progress.ready);
+    return progress;
+  }
+
   std::unique_ptr<kvt_pool, Handle> pool_;
   // The model's, and so the same through all reconnections.
   uint64_t block_bytes_ = 0;
@@ -339,16 +337,11 @@ class Region {
 
   // Store and Load begin a transfer and return its number.
   Result<uint64_t> Store(std::span<const kvt_store_block> blocks) {
-    uint64_t transfer = 0;
-    if (kvt_region_store(get(), blocks.data(), blocks.size(), &transfer)) return Error::Last();
-    return transfer;
+    return internal::Given<uint64_t>(kvt_region_store, get(), blocks.data(), blocks.size());
   }
   Result<uint64_t> Load(std::span<const kvt_load_block> blocks,
                         kvt_load_order order = KVT_LOAD_BLOCKS) {
-    uint64_t transfer = 0;
-    if (kvt_region_load(get(), blocks.data(), blocks.size(), order, &transfer))
-      return Error::Last();
-    return transfer;
+    return internal::Given<uint64_t>(kvt_region_load, get(), blocks.data(), blocks.size(), order);
   }
   // Transfers that have ended, each once; at most `most` of them. Never waits.
   [[nodiscard]] std::vector<kvt_transfer_end> Poll(size_t most = 256) {
@@ -359,20 +352,15 @@ class Region {
     return ends;
   }
   Result<kvt_transfer_end> Wait(uint64_t transfer, int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
-    kvt_transfer_end end{};
-    if (kvt_region_wait(get(), transfer, timeout_ms, &end)) return Error::Last();
-    return end;
+    return internal::Given<kvt_transfer_end>(kvt_region_wait, get(), transfer, timeout_ms);
   }
   // How many layers of a load in KVT_LOAD_LAYERS have come, and waiting for some of them; see
   // kvt_region_layers_loaded for how a load that fails ends both.
   Result<uint32_t> LayersLoaded(uint64_t transfer) {
-    uint32_t layers = 0;
-    if (kvt_region_layers_loaded(get(), transfer, &layers)) return Error::Last();
-    return layers;
+    return internal::Given<uint32_t>(kvt_region_layers_loaded, get(), transfer);
   }
   Status WaitLayers(uint64_t transfer, uint32_t layers, int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
-    if (kvt_region_wait_layers(get(), transfer, layers, timeout_ms)) return Error::Last();
-    return {};
+    return ToStatus(kvt_region_wait_layers(get(), transfer, layers, timeout_ms));
   }
   // The failures of a reported transfer, given once: in ascending order of their positions.
   [[nodiscard]] std::vector<TransferFailure> Failures(const kvt_transfer_end& end) {
@@ -395,18 +383,14 @@ class Region {
     return presence;
   }
   Result<uint32_t> Pin(std::span<const kvt_hash> hashes, int64_t ttl_ms) {
-    uint32_t pinned = 0;
-    if (kvt_region_pin(get(), hashes.data(), hashes.size(), ttl_ms, &pinned)) return Error::Last();
-    return pinned;
+    return internal::Given<uint32_t>(kvt_region_pin, get(), hashes.data(), hashes.size(), ttl_ms);
   }
   // Gives a hint about the sequence that has these hashes; see kvtier_hints.h. Returns the number
   // of blocks that took it.
   Result<uint32_t> Hint(std::span<const kvt_hash> hashes, kvt_hint hint,
                         int64_t returns_in_ms = 0) {
-    uint32_t taken = 0;
-    if (kvt_region_hint(get(), hashes.data(), hashes.size(), hint, returns_in_ms, &taken))
-      return Error::Last();
-    return taken;
+    return internal::Given<uint32_t>(kvt_region_hint, get(), hashes.data(), hashes.size(), hint,
+                                     returns_in_ms);
   }
 
  private:
@@ -419,30 +403,16 @@ class Connection {
   // Without a path, the daemon that serves this user (see kvt_connect). `options` may be null.
   static Result<Connection> Connect(const std::string& socket_path = {},
                                     const kvt_connect_options* options = nullptr) {
-    kvt_connection* connection = nullptr;
-    if (kvt_connect(socket_path.c_str(), options, &connection)) return Error::Last();
-    return Connection(connection);
+    return internal::Made<Connection, kvt_connection>(kvt_connect, socket_path.c_str(), options);
   }
 
   [[nodiscard]] kvt_connection* get() const { return connection_.get(); }
   [[nodiscard]] bool IsConnected() { return kvt_is_connected(get()) != 0; }
   // Returns the round trip in microseconds.
-  Result<double> Ping() {
-    double round_trip_us = 0;
-    if (kvt_ping(get(), &round_trip_us)) return Error::Last();
-    return round_trip_us;
-  }
-  Result<kvt_stats> Stats() {
-    kvt_stats stats{};
-    stats.size = sizeof(stats);
-    if (kvt_get_stats(get(), &stats)) return Error::Last();
-    return stats;
-  }
+  Result<double> Ping() { return internal::Given<double>(kvt_ping, get()); }
+  Result<kvt_stats> Stats() { return internal::Given<kvt_stats>(kvt_get_stats, get()); }
   Result<kvt_model_info> RegisterModel(const kvt_model_record& record) {
-    kvt_model_info info{};
-    info.size = sizeof(info);
-    if (kvt_register_model(get(), &record, &info)) return Error::Last();
-    return info;
+    return internal::Given<kvt_model_info>(kvt_register_model, get(), &record);
   }
   Result<std::vector<kvt_device>> Devices() {
     std::vector<kvt_device> devices(KVT_MAX_DEVICES);
@@ -454,14 +424,10 @@ class Connection {
   // `device`: a position in Devices(), or KVT_ANY_DEVICE.
   Result<Pool> Attach(uint32_t model, uint64_t pool_bytes = 0, uint32_t device = 0,
                       uint32_t group = 0) {
-    kvt_pool* pool = nullptr;
-    if (kvt_attach(get(), model, group, device, pool_bytes, &pool)) return Error::Last();
-    return Pool(pool);
+    return internal::Made<Pool, kvt_pool>(kvt_attach, get(), model, group, device, pool_bytes);
   }
   Result<Region> OpenRegion(uint32_t model, const kvt_region_options& options) {
-    kvt_region* region = nullptr;
-    if (kvt_region_open(get(), model, &options, &region)) return Error::Last();
-    return Region(region);
+    return internal::Made<Region, kvt_region>(kvt_region_open, get(), model, &options);
   }
   // Waits until the daemon has done all that was sent before.
   Status Flush() { return ToStatus(kvt_flush(get())); }
