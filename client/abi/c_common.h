@@ -121,6 +121,13 @@ static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alig
   return {handle.index.value, handle.generation, attachment};
 }
 
+// `target` may be null: the caller does not want the count.
+[[nodiscard]] inline Status StoreCount(const Result<uint32_t>& count, uint32_t* target) {
+  if (!count) return tl::unexpected(count.error());
+  if (target != nullptr) *target = *count;
+  return {};
+}
+
 // Checks a hint that a caller gives. Errors: kInvalidArgument "bad_enum", "bad_returns_in".
 [[nodiscard]] inline Status CheckHint(kvt_hint hint, int64_t returns_in_ms) {
   if (hint < KVT_HINT_CLOSED || hint > KVT_HINT_RETURNS) {

@@ -61,13 +61,6 @@ Result<float> ToCost(double us, const char* name) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_cost", fmt::format("{}: {}", name, us));
 }
 
-// `target` may be null: the caller does not want the count.
-Status StoreCount(const Result<uint32_t>& count, uint32_t* target) {
-  if (!count) return tl::unexpected(count.error());
-  if (target != nullptr) *target = *count;
-  return {};
-}
-
 }  // namespace
 
 extern "C" {

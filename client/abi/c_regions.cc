@@ -271,10 +271,7 @@ KVT_API kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, si
                                   int64_t ttl_ms, uint32_t* pinned) {
   return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
-    KVT_ASSIGN_OR_RETURN(const uint32_t known,
-                         region->region->Pin(ToHashes(hashes, count), ttl_ms));
-    if (pinned != nullptr) *pinned = known;
-    return {};
+    return StoreCount(region->region->Pin(ToHashes(hashes, count), ttl_ms), pinned);
   });
 }
 
@@ -283,11 +280,8 @@ KVT_API kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, s
   return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
     KVT_RETURN_IF_ERROR(CheckHint(hint, returns_in_ms));
-    KVT_ASSIGN_OR_RETURN(const uint32_t known,
-                         region->region->Hint(ToHashes(hashes, count),
-                                              static_cast<SequenceHint>(hint), returns_in_ms));
-    if (taken != nullptr) *taken = known;
-    return {};
+    const auto known = static_cast<SequenceHint>(hint);
+    return StoreCount(region->region->Hint(ToHashes(hashes, count), known, returns_in_ms), taken);
   });
 }
 
@@ -297,10 +291,7 @@ KVT_API kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashe
   return GuardOn(region, "region", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
     const Deadline deadline = ToDeadline(timeout_ms, *region->connection);
-    KVT_ASSIGN_OR_RETURN(const uint32_t known,
-                         region->region->Prefetch(ToHashes(hashes, count), deadline));
-    if (in_memory != nullptr) *in_memory = known;
-    return {};
+    return StoreCount(region->region->Prefetch(ToHashes(hashes, count), deadline), in_memory);
   });
 }
 

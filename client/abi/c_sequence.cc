@@ -328,10 +328,8 @@ KVT_API kvt_status kvt_sequence_hint(kvt_sequence* sequence, kvt_hint hint, int6
                                      uint32_t* taken) {
   return WithSequence(sequence, [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckHint(hint, returns_in_ms));
-    KVT_ASSIGN_OR_RETURN(const uint32_t known,
-                         sequence->sequence->Hint(static_cast<SequenceHint>(hint), returns_in_ms));
-    if (taken != nullptr) *taken = known;
-    return {};
+    const auto known = static_cast<SequenceHint>(hint);
+    return StoreCount(sequence->sequence->Hint(known, returns_in_ms), taken);
   });
 }
 
