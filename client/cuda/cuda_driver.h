@@ -12,40 +12,48 @@
 
 namespace kvtier::client {
 
+// X(member, name in the library, type): the names are those of the versions in the types.
+#define KVT_DRIVER_FUNCTIONS(X)                                                                 \
+  X(init, "cuInit", PFN_cuInit_v2000)                                                           \
+  X(get_error_name, "cuGetErrorName", PFN_cuGetErrorName_v6000)                                 \
+  X(device_get, "cuDeviceGet", PFN_cuDeviceGet_v2000)                                           \
+  X(device_count, "cuDeviceGetCount", PFN_cuDeviceGetCount_v2000)                               \
+  X(device_uuid, "cuDeviceGetUuid_v2", PFN_cuDeviceGetUuid_v11040)                              \
+  X(ctx_device, "cuCtxGetDevice", PFN_cuCtxGetDevice_v2000)                                     \
+  X(primary_ctx_retain, "cuDevicePrimaryCtxRetain", PFN_cuDevicePrimaryCtxRetain_v7000)         \
+  X(primary_ctx_release, "cuDevicePrimaryCtxRelease_v2", PFN_cuDevicePrimaryCtxRelease_v11000)  \
+  X(ctx_push, "cuCtxPushCurrent_v2", PFN_cuCtxPushCurrent_v4000)                                \
+  X(ctx_pop, "cuCtxPopCurrent_v2", PFN_cuCtxPopCurrent_v4000)                                   \
+  X(mem_granularity, "cuMemGetAllocationGranularity", PFN_cuMemGetAllocationGranularity_v10020) \
+  X(mem_create, "cuMemCreate", PFN_cuMemCreate_v10020)                                          \
+  X(mem_export, "cuMemExportToShareableHandle", PFN_cuMemExportToShareableHandle_v10020)        \
+  X(fill, "cuMemsetD8Async", PFN_cuMemsetD8Async_v3020)                                         \
+  X(mem_import, "cuMemImportFromShareableHandle", PFN_cuMemImportFromShareableHandle_v10020)    \
+  X(mem_properties, "cuMemGetAllocationPropertiesFromHandle",                                   \
+    PFN_cuMemGetAllocationPropertiesFromHandle_v10020)                                          \
+  X(mem_address_reserve, "cuMemAddressReserve", PFN_cuMemAddressReserve_v10020)                 \
+  X(mem_address_free, "cuMemAddressFree", PFN_cuMemAddressFree_v10020)                          \
+  X(mem_map, "cuMemMap", PFN_cuMemMap_v10020)                                                   \
+  X(mem_unmap, "cuMemUnmap", PFN_cuMemUnmap_v10020)                                             \
+  X(mem_set_access, "cuMemSetAccess", PFN_cuMemSetAccess_v10020)                                \
+  X(mem_release, "cuMemRelease", PFN_cuMemRelease_v10020)                                       \
+  X(stream_create, "cuStreamCreate", PFN_cuStreamCreate_v2000)                                  \
+  X(stream_destroy, "cuStreamDestroy_v2", PFN_cuStreamDestroy_v4000)                            \
+  X(stream_synchronize, "cuStreamSynchronize", PFN_cuStreamSynchronize_v2000)                   \
+  X(stream_wait_value, "cuStreamWaitValue32_v2", PFN_cuStreamWaitValue32_v11070)                \
+  X(ctx_synchronize, "cuCtxSynchronize", PFN_cuCtxSynchronize_v2000)                            \
+  X(mem_host_register, "cuMemHostRegister_v2", PFN_cuMemHostRegister_v6050)                     \
+  X(mem_host_unregister, "cuMemHostUnregister", PFN_cuMemHostUnregister_v4000)                  \
+  X(mem_host_get_device_pointer, "cuMemHostGetDevicePointer_v2",                                \
+    PFN_cuMemHostGetDevicePointer_v3020)                                                        \
+  X(copy_to_device, "cuMemcpyHtoDAsync_v2", PFN_cuMemcpyHtoDAsync_v3020)                        \
+  X(copy_to_host, "cuMemcpyDtoHAsync_v2", PFN_cuMemcpyDtoHAsync_v3020)                          \
+  X(copy_on_device, "cuMemcpyDtoDAsync_v2", PFN_cuMemcpyDtoDAsync_v3020)
+
 struct DriverApi {
-  PFN_cuInit_v2000 init = nullptr;
-  PFN_cuGetErrorName_v6000 get_error_name = nullptr;
-  PFN_cuDeviceGet_v2000 device_get = nullptr;
-  PFN_cuDeviceGetCount_v2000 device_count = nullptr;
-  PFN_cuDeviceGetUuid_v11040 device_uuid = nullptr;
-  PFN_cuCtxGetDevice_v2000 ctx_device = nullptr;
-  PFN_cuDevicePrimaryCtxRetain_v7000 primary_ctx_retain = nullptr;
-  PFN_cuDevicePrimaryCtxRelease_v11000 primary_ctx_release = nullptr;
-  PFN_cuCtxPushCurrent_v4000 ctx_push = nullptr;
-  PFN_cuCtxPopCurrent_v4000 ctx_pop = nullptr;
-  PFN_cuMemGetAllocationGranularity_v10020 mem_granularity = nullptr;
-  PFN_cuMemCreate_v10020 mem_create = nullptr;
-  PFN_cuMemExportToShareableHandle_v10020 mem_export = nullptr;
-  PFN_cuMemsetD8Async_v3020 fill = nullptr;
-  PFN_cuMemImportFromShareableHandle_v10020 mem_import = nullptr;
-  PFN_cuMemGetAllocationPropertiesFromHandle_v10020 mem_properties = nullptr;
-  PFN_cuMemAddressReserve_v10020 mem_address_reserve = nullptr;
-  PFN_cuMemAddressFree_v10020 mem_address_free = nullptr;
-  PFN_cuMemMap_v10020 mem_map = nullptr;
-  PFN_cuMemUnmap_v10020 mem_unmap = nullptr;
-  PFN_cuMemSetAccess_v10020 mem_set_access = nullptr;
-  PFN_cuMemRelease_v10020 mem_release = nullptr;
-  PFN_cuStreamCreate_v2000 stream_create = nullptr;
-  PFN_cuStreamDestroy_v4000 stream_destroy = nullptr;
-  PFN_cuStreamSynchronize_v2000 stream_synchronize = nullptr;
-  PFN_cuStreamWaitValue32_v11070 stream_wait_value = nullptr;
-  PFN_cuCtxSynchronize_v2000 ctx_synchronize = nullptr;
-  PFN_cuMemHostRegister_v6050 mem_host_register = nullptr;
-  PFN_cuMemHostUnregister_v4000 mem_host_unregister = nullptr;
-  PFN_cuMemHostGetDevicePointer_v3020 mem_host_get_device_pointer = nullptr;
-  PFN_cuMemcpyHtoDAsync_v3020 copy_to_device = nullptr;
-  PFN_cuMemcpyDtoHAsync_v3020 copy_to_host = nullptr;
-  PFN_cuMemcpyDtoDAsync_v3020 copy_on_device = nullptr;
+#define KVT_X(member, name, Type) Type member = nullptr;
+  KVT_DRIVER_FUNCTIONS(KVT_X)
+#undef KVT_X
 
   // Loads and initialises the driver, which stays loaded. Errors: kUnsupported "no_cuda_driver",
   // "cuda_driver_too_old"; kIoError when there is no device to drive.
