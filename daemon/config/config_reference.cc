@@ -20,38 +20,12 @@ Sizes are strings with a unit (`"256MiB"`, `"1.5TiB"`, `"4GB"`; `B`, `KiB` to `T
 `"24h"`, `"7d"`); keys that end in `_ms` are plain integers of milliseconds. A number without a unit
 is never taken for either.
 
-On SIGHUP (`systemctl reload kvtierd`) the file is read again. Keys that change "on reload" take effect
+On SIGHUP (`systemctl reload kvtierd`) the file is read again. Keys that change on "reload" take effect
 at once; of others that differ the log says, key by key, that they wait for a restart. A file with a
 mistake changes nothing.
 
-This page is written by `kvtierd --print-config-reference`.
-)";
-
-constexpr std::string_view kExample = R"(
-## Example
-
-```toml
-[server]
-socket = "/run/kvtier/kvtier.sock"
-
-[[tenant]]
-name = "inference"
-uids = [1000]
-
-[pool]
-bytes = "16GiB"
-
-[host]
-bytes = "64GiB"
-
-[disk]
-directory = "/var/lib/kvtier"
-bytes = "1TiB"
-free_floor_bytes = "50GiB"
-
-[retention]
-extended_ttl = "24h"
-```
+[OPERATIONS.md](OPERATIONS.md#the-first-day) has a first configuration. This page is written by
+`kvtierd --print-config-reference`.
 )";
 
 constexpr std::string_view kExampleHead =
@@ -155,16 +129,16 @@ std::string ConfigReferenceMarkdown() {
   std::string text(kIntroduction);
   for (const ConfigSection& section : ConfigSections()) {
     text += fmt::format(
-        "\n## {}\n\n{}\n\n| key | default | allowed | changes | meaning |\n|---|---|---|---|---|\n",
+        "\n## {}\n\n{}\n\n| key | default | allowed | changes on | meaning "
+        "|\n|---|---|---|---|---|\n",
         SectionHeader(section), section.help);
     for (const ConfigKey& key : ConfigKeys()) {
       if (key.section != section.name) continue;
       text += fmt::format("| `{}` | `{}` | {} | {} | {} |\n", key.name,
                           FormatConfigValue(key, defaults), Cell(DescribeAllowed(key)),
-                          key.reloadable ? "on reload" : "on restart", Cell(key.help));
+                          key.reloadable ? "reload" : "restart", Cell(key.help));
     }
   }
-  text += kExample;
   return text;
 }
 

@@ -343,15 +343,11 @@ std::vector<ConfigKey> ColdKeys() {
   return {
       Ranged(
           kText, "cold.endpoint", kCold<&ColdConfig::endpoint>, 0, kMaxPathBytes,
-          "Where the store is: `resp://HOST:PORT` or `resp:///PATH` of a socket, for a server that "
-          "speaks RESP, as Valkey and Redis do; `resp://USER@HOST:PORT` names a user. Needs the "
-          "library `kvtier-cold-resp.so`. Or `file:///DIRECTORY` of a file system that hosts "
-          "share, with `?max_bytes=SIZE` behind it to bound all hosts' files. Or "
-          "`s3://BUCKET?region=REGION` of AWS, with `&endpoint=https://HOST:PORT` for another "
-          "server and `&style=virtual` where the bucket is part of its name; needs "
-          "`kvtier-cold-s3.so`. Empty: no cold tier. With `disk.encryption` objects are "
-          "encrypted, too, by keys derived from `disk.root_key`: hosts that are to share them need "
-          "the same one. Otherwise they are plain bytes."),
+          "Where the store is: `resp://HOST:PORT`, `resp://USER@HOST:PORT` or `resp:///PATH` of a "
+          "server that speaks RESP (the library `kvtier-cold-resp.so`), `file:///DIRECTORY` of a "
+          "file system that hosts share, or `s3://BUCKET?region=REGION` (`kvtier-cold-s3.so`); "
+          "docs/OPERATIONS.md has what may follow. Empty: no cold tier. Objects are plain bytes "
+          "unless `disk.encryption` is on: hosts then need the same `disk.root_key`."),
       Ranged(kPath, "cold.password_file", kCold<&ColdConfig::password_file>, 0, kMaxPathBytes,
              "A file whose first line is the password. Empty: none is sent. For S3 a file of "
              "credentials as AWS's programs have it, of which `[default]` counts and which is read "
@@ -467,13 +463,10 @@ std::vector<ConfigKey> RestartKeys() {
       Duration(
           "restart.keep_for", &At<&Config::restart, &RestartConfig::keep_for_ms>, 0, kYearMs,
           "How long `kvtier-keeper` holds host memory and pools when the daemon has ended, whether "
-          "by "
-          "a crash or by SIGTERM: their blocks are hits after the next start. The memory is in use "
-          "meanwhile. `0s`: nothing is kept. systemd's store knows no time: it holds until the "
-          "unit "
-          "is stopped. `kvtierctl stop --release` gives everything back at once. Host memory that "
-          "is "
-          "kept is shared memory, which has huge pages only where the kernel gives them to it "
+          "by a crash or by SIGTERM: their blocks are hits after the next start. The memory is in "
+          "use meanwhile. `0s`: nothing is kept. systemd's store knows no time: it holds until the "
+          "unit is stopped. Host memory that is kept is shared memory, which has huge pages only "
+          "where the kernel gives them to it "
           "(`/sys/kernel/mm/transparent_hugepage/shmem_enabled`)."),
   };
 }

@@ -68,9 +68,8 @@ def command_list(commands):
 
 def config_page(reference):
     """The reference's tables as lists of definitions, which a terminal has the width for."""
-    text, _, _ = reference.partition("\n## Example\n")
-    text = text.replace("# Configuration\n", "## DESCRIPTION\n", 1)
-    text = text.replace("\nThis page is written by `kvtierd --print-config-reference`.\n", "")
+    text = reference.replace("# Configuration\n", "## DESCRIPTION\n", 1)
+    text = re.sub(r"\n\[OPERATIONS\.md\].* page is written by\n.*\n", "", text)
     lines = []
     for line in text.splitlines():
         if line.startswith(("| key |", "|---|")):
@@ -78,7 +77,7 @@ def config_page(reference):
         if line.startswith("| "):
             key, default, allowed, changes, meaning = re.split(r"(?<!\\) \| ", line[2:-2])
             lines += [f"**{key.strip('`')}**",
-                      f":   {meaning} Allowed: {allowed}. The default is {default}. Changes "
+                      f":   {meaning} Allowed: {allowed}. The default is {default}. Changes on "
                       f"{changes}.", ""]
         else:
             lines.append(line)
