@@ -56,11 +56,15 @@ RequestHandlers::RequestHandlers(const SessionEnvironment& env, const SessionCli
 }
 
 template <typename Handler, typename Message>
-void RequestHandlers::Handle(const wire::Frame& frame, Handler* handler,
-                             Status (Handler::*answer)(const Call&, const Message&)) {
+bool RequestHandlers::HandleOne(const wire::Frame& frame, Handler* handler,
+                                Status (Handler::*answer)(const Call&, const Message&)) {
+  if (frame.type != static_cast<uint16_t>(Message::kType)) return false;
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = wire::Decode<Message>(frame.payload);
-  if (!message) return replies_.Refuse(call, message.error());
+  if (!message) {
+    replies_.Refuse(call, message.error());
+    return true;
+  }
   const RequestTrace::Asked asked = RequestTrace::AskedBy(*message);
   // A request that is worked on in steps spends in each of them.
   if (!WorkedInSteps(Message::kType)) {
@@ -70,10 +74,32 @@ void RequestHandlers::Handle(const wire::Frame& frame, Handler* handler,
   const Status answered = (handler->*answer)(call, *message);
   if (!answered) replies_.Fail(Message::kType, call, answered.error());
   if (answered && !AnsweredLater(Message::kType)) replies_.End(Message::kType, call);
+  return true;
 }
 
+template <typename Handler, typename... Messages>
+bool RequestHandlers::Handle(const wire::Frame& frame, Handler* handler,
+                             Status (Handler::*... answers)(const Call&, const Messages&)) {
+  return (HandleOne(frame, handler, answers) || ...);
+}
+
+// Messages that come most often are compared first.
 void RequestHandlers::Dispatch(const wire::Frame& frame) {
-  if (DispatchToPools(frame) || DispatchToMemory(frame)) return;
+  const bool handled =
+      Handle(frame, &acquires_, &AcquireHandler::OnAcquire, &AcquireHandler::OnLookup) ||
+      Handle(frame, &blocks_, &BlockHandler::OnCommit, &BlockHandler::OnRelease,
+             &BlockHandler::OnPrefetch, &BlockHandler::OnPin, &BlockHandler::OnHint,
+             &BlockHandler::OnTokens) ||
+      Handle(frame, &regions_, &RegionHandler::OnStore, &RegionHandler::OnLoad,
+             &RegionHandler::OnOpenRegion, &RegionHandler::OnCloseRegion) ||
+      Handle(frame, &attention_, &AttentionHandler::OnAttend, &AttentionHandler::OnWorkspace,
+             &AttentionHandler::OnWorkspaceClose) ||
+      Handle(frame, &pool_handler_, &PoolHandler::OnRegisterModel, &PoolHandler::OnDevices,
+             &PoolHandler::OnAttach, &PoolHandler::OnDetach, &PoolHandler::OnResume,
+             &PoolHandler::OnStats, &PoolHandler::OnPing) ||
+      Handle(frame, &kept_memory_, &KeptMemoryHandler::OnKeepMemory,
+             &KeptMemoryHandler::OnTakeMemory, &KeptMemoryHandler::OnReleaseMemory);
+  if (handled) return;
   const Call call{frame.request_id, false};
   if (frame.type == static_cast<uint16_t>(wire::MessageType::kHello)) {
     return replies_.Refuse(call,
@@ -81,97 +107,6 @@ void RequestHandlers::Dispatch(const wire::Frame& frame) {
   }
   replies_.Refuse(call, {ErrorCode::kUnsupported, "unknown_message",
                          fmt::format("message type {} is not one for this socket", frame.type)});
-}
-
-bool RequestHandlers::DispatchToPools(const wire::Frame& frame) {
-  using Type = wire::MessageType;
-  switch (static_cast<Type>(frame.type)) {
-    case Type::kRegisterModel:
-      Handle(frame, &pool_handler_, &PoolHandler::OnRegisterModel);
-      return true;
-    case Type::kDevices:
-      Handle(frame, &pool_handler_, &PoolHandler::OnDevices);
-      return true;
-    case Type::kAttach:
-      Handle(frame, &pool_handler_, &PoolHandler::OnAttach);
-      return true;
-    case Type::kDetach:
-      Handle(frame, &pool_handler_, &PoolHandler::OnDetach);
-      return true;
-    case Type::kResume:
-      Handle(frame, &pool_handler_, &PoolHandler::OnResume);
-      return true;
-    case Type::kStats:
-      Handle(frame, &pool_handler_, &PoolHandler::OnStats);
-      return true;
-    case Type::kAcquire:
-      Handle(frame, &acquires_, &AcquireHandler::OnAcquire);
-      return true;
-    case Type::kLookup:
-      Handle(frame, &acquires_, &AcquireHandler::OnLookup);
-      return true;
-    case Type::kCommit:
-      Handle(frame, &blocks_, &BlockHandler::OnCommit);
-      return true;
-    case Type::kRelease:
-      Handle(frame, &blocks_, &BlockHandler::OnRelease);
-      return true;
-    case Type::kPrefetch:
-      Handle(frame, &blocks_, &BlockHandler::OnPrefetch);
-      return true;
-    case Type::kPin:
-      Handle(frame, &blocks_, &BlockHandler::OnPin);
-      return true;
-    case Type::kHint:
-      Handle(frame, &blocks_, &BlockHandler::OnHint);
-      return true;
-    case Type::kTokens:
-      Handle(frame, &blocks_, &BlockHandler::OnTokens);
-      return true;
-    case Type::kPing:
-      Handle(frame, &pool_handler_, &PoolHandler::OnPing);
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool RequestHandlers::DispatchToMemory(const wire::Frame& frame) {
-  using Type = wire::MessageType;
-  switch (static_cast<Type>(frame.type)) {
-    case Type::kOpenRegion:
-      Handle(frame, &regions_, &RegionHandler::OnOpenRegion);
-      return true;
-    case Type::kCloseRegion:
-      Handle(frame, &regions_, &RegionHandler::OnCloseRegion);
-      return true;
-    case Type::kStore:
-      Handle(frame, &regions_, &RegionHandler::OnStore);
-      return true;
-    case Type::kLoad:
-      Handle(frame, &regions_, &RegionHandler::OnLoad);
-      return true;
-    case Type::kWorkspace:
-      Handle(frame, &attention_, &AttentionHandler::OnWorkspace);
-      return true;
-    case Type::kWorkspaceClose:
-      Handle(frame, &attention_, &AttentionHandler::OnWorkspaceClose);
-      return true;
-    case Type::kAttend:
-      Handle(frame, &attention_, &AttentionHandler::OnAttend);
-      return true;
-    case Type::kKeepMemory:
-      Handle(frame, &kept_memory_, &KeptMemoryHandler::OnKeepMemory);
-      return true;
-    case Type::kTakeMemory:
-      Handle(frame, &kept_memory_, &KeptMemoryHandler::OnTakeMemory);
-      return true;
-    case Type::kReleaseMemory:
-      Handle(frame, &kept_memory_, &KeptMemoryHandler::OnReleaseMemory);
-      return true;
-    default:
-      return false;
-  }
 }
 
 void RequestHandlers::EndTransfers(std::function<void()> end) {

@@ -67,14 +67,15 @@ class RequestHandlers {
   [[nodiscard]] const AttachedPools& pools() const { return pools_; }
 
  private:
-  // Decodes the frame as a Message and has the handler answer it; refuses what cannot be decoded.
+  // If the frame is a Message, decodes it and has the handler answer it, or refuses what cannot be
+  // decoded. False if it is another message.
   template <typename Handler, typename Message>
-  void Handle(const wire::Frame& frame, Handler* handler,
-              Status (Handler::*answer)(const Call&, const Message&));
-  // True if the request is about blocks, or about what a session may name.
-  [[nodiscard]] bool DispatchToPools(const wire::Frame& frame);
-  // True if it is about memory or computation of the client's own.
-  [[nodiscard]] bool DispatchToMemory(const wire::Frame& frame);
+  [[nodiscard]] bool HandleOne(const wire::Frame& frame, Handler* handler,
+                               Status (Handler::*answer)(const Call&, const Message&));
+  // The same for several messages of one handler.
+  template <typename Handler, typename... Messages>
+  [[nodiscard]] bool Handle(const wire::Frame& frame, Handler* handler,
+                            Status (Handler::*... answers)(const Call&, const Messages&));
 
   Cache& cache_;
   const SessionClient& client_;
