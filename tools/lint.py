@@ -8,14 +8,13 @@
 * sentences of comments, messages and documents without a subject; lint_sentences.py has the rule;
 * sources without an SPDX line among their first three lines;
 * sources of more than 600 lines, and comments of C and C++ wider than 100 columns;
-* tests of the cache that tests/README.md does not name;
+* tests of the cache that neither begin with a comment that says their subject nor include its header first;
 * kernels that nvcc would name by the directory of the source, so that no two builds were the same bytes.
 
 tools/lint_allow.txt names files and folders ("tiers/") that may be so for the time being, one a line.
 `--all` goes by nothing but the files, as if that list were empty. Exit: 0 clean, 1 something was found.
 """
 
-import fnmatch
 import pathlib
 import re
 import subprocess
@@ -83,14 +82,12 @@ def words_in(lines):
             yield number, match[0], list(WORDS.values())[int(match.lastgroup[1:])]
 
 
-def unmapped_tests():
-    """Files of tests/unit/tiers that no name or pattern in the map's table of aspects stands for."""
-    text = (ROOT / "tests/README.md").read_text(encoding="utf-8")
-    aspects = text[text.index("## Where a rule"):text.index("## Rules")]
-    patterns = [re.sub(r"(_test\.cc)?$", "", name) for name in re.findall(r"`([^` /]+)`", aspects)]
+def tests_without_subject():
+    """Files of tests/unit/tiers that neither begin with a comment nor include the header that they test first."""
     for path in sorted((ROOT / "tests/unit/tiers").glob("*_test.cc")):
-        if not any(fnmatch.fnmatch(path.name[:-len("_test.cc")], pattern) for pattern in patterns):
-            yield path.name
+        first = path.read_text(encoding="utf-8").splitlines()[1]
+        if not first.startswith(("// ", '#include "tiers/')):
+            yield path.relative_to(ROOT)
 
 
 def main():
@@ -121,8 +118,8 @@ def main():
             report(name, f'{number}: "{word}" ({better})')
         for number, sentence in lint_sentences.faults(name, "\n".join(lines)):
             report(name, f"{number}: begin with the subject, and name it: {sentence[:80]}")
-    for name in unmapped_tests():
-        report("tests/README.md", f"1: {name} has no row among the aspects of the cache")
+    for name in tests_without_subject():
+        report(str(name), "2: say in a comment what is tested")
     if found:
         print("\n".join(found))
         sys.exit(1)

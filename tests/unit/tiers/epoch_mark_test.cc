@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The mark beside the index that says which life of the files it belongs to.
 #include <gtest/gtest.h>
 
 #include <fstream>

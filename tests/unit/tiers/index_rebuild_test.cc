@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// An index made anew from the headers on disk.
 #include <gtest/gtest.h>
 
 #include <optional>

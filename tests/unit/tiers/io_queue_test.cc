@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Which requests an I/O engine begins first, and how many are under way.
 #include <gtest/gtest.h>
 
 #include <random>

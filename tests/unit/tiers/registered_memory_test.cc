@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Memory that is registered with io_uring once.
 #include <gtest/gtest.h>
 
 #include "tiers/storage/io_engine.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The header of a slab: its fields, and the damage that a reader sees.
 #include <gtest/gtest.h>
 
 #include <array>
