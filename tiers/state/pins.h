@@ -14,70 +14,55 @@
 
 namespace kvtier {
 
-// Keeps a block's bytes in its host slot: it is neither evicted from host nor written over. Event
-// loop only.
-class HostPin {
+// Owns one pin of a place, which `kTake` took and `kGiveBack` gives back. Event loop only.
+template <typename Owner, typename Place, void (*kTake)(Owner*, Place),
+          void (*kGiveBack)(Owner*, Place)>
+class Pin {
  public:
-  HostPin() = default;
-  // REQUIRES: the block is in host.
-  HostPin(CacheState* state, EntryIndex entry) : state_(state), entry_(entry) {
-    state_->Apply(entry_, BlockEvent::kPinHost);
-  }
-  HostPin(HostPin&& other) noexcept
-      : state_(std::exchange(other.state_, nullptr)), entry_(other.entry_) {}
-  HostPin& operator=(HostPin&& other) noexcept {
+  Pin() = default;
+  // REQUIRES: as the kind of pin says.
+  Pin(Owner* owner, Place place) : owner_(owner), place_(place) { kTake(owner, place); }
+  Pin(Pin&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), place_(other.place_) {}
+  Pin& operator=(Pin&& other) noexcept {
     if (this == &other) return *this;
     Release();
-    state_ = std::exchange(other.state_, nullptr);
-    entry_ = other.entry_;
+    owner_ = std::exchange(other.owner_, nullptr);
+    place_ = other.place_;
     return *this;
   }
-  ~HostPin() { Release(); }
+  ~Pin() { Release(); }
 
   // The same as destroying it.
   void Release() {
-    if (CacheState* const state = std::exchange(state_, nullptr)) {
-      state->Apply(entry_, BlockEvent::kUnpinHost);
-    }
+    if (Owner* const owner = std::exchange(owner_, nullptr)) kGiveBack(owner, place_);
   }
 
  private:
-  CacheState* state_ = nullptr;
-  EntryIndex entry_ = kNoEntry;
+  Owner* owner_ = nullptr;
+  Place place_;
 };
+
+inline void TakeHostPin(CacheState* state, EntryIndex entry) {
+  state->Apply(entry, BlockEvent::kPinHost);
+}
+inline void GiveBackHostPin(CacheState* state, EntryIndex entry) {
+  state->Apply(entry, BlockEvent::kUnpinHost);
+}
+inline void TakePoolPin(PoolBlocks* blocks, BlockIndex block) { blocks->Pin(block); }
+inline void GiveBackPoolPin(PoolBlocks* blocks, BlockIndex block) { blocks->Unpin(block); }
+
+// Keeps a block's bytes in its host slot: it is neither evicted from host nor written over.
+// REQUIRES: the block is in host.
+using HostPin = Pin<CacheState, EntryIndex, TakeHostPin, GiveBackHostPin>;
+
+// Keeps a committed block of a pool in its place while it is copied from. REQUIRES: the block is
+// committed and not loading.
+using PoolPin = Pin<PoolBlocks, BlockIndex, TakePoolPin, GiveBackPoolPin>;
 
 // A block in host, and its pin.
 struct PinnedEntry {
   EntryIndex entry;
   HostPin pin;
-};
-
-// Keeps a committed block of a pool in its place while it is copied from. Event loop only.
-class PoolPin {
- public:
-  PoolPin() = default;
-  // REQUIRES: the block is committed and not loading.
-  PoolPin(PoolBlocks* blocks, BlockIndex block) : blocks_(blocks), block_(block) {
-    blocks_->Pin(block_);
-  }
-  PoolPin(PoolPin&& other) noexcept
-      : blocks_(std::exchange(other.blocks_, nullptr)), block_(other.block_) {}
-  PoolPin& operator=(PoolPin&& other) noexcept {
-    if (this == &other) return *this;
-    Release();
-    blocks_ = std::exchange(other.blocks_, nullptr);
-    block_ = other.block_;
-    return *this;
-  }
-  ~PoolPin() { Release(); }
-
-  void Release() {
-    if (PoolBlocks* const blocks = std::exchange(blocks_, nullptr)) blocks->Unpin(block_);
-  }
-
- private:
-  PoolBlocks* blocks_ = nullptr;
-  BlockIndex block_ = kNoBlock;
 };
 
 }  // namespace kvtier
