@@ -42,8 +42,7 @@ std::string_view GuardText(TransitionGuard guard) {
   return "";
 }
 
-template <typename Event>
-std::string EffectText(const Transition<Event>& row, Names names) {
+std::string EffectText(const Transition& row, Names names) {
   std::string text;
   const auto add = [&text](std::string_view part) {
     if (!text.empty()) text += "; ";
@@ -56,8 +55,7 @@ std::string EffectText(const Transition<Event>& row, Names names) {
   return text;
 }
 
-template <typename Event>
-std::string ConditionText(const Transition<Event>& row, Names names) {
+std::string ConditionText(const Transition& row, Names names) {
   std::string text = NamesOf(row.from, names);
   const auto add = [&text](std::string_view part) {
     if (!text.empty()) text += "; ";
@@ -68,10 +66,9 @@ std::string ConditionText(const Transition<Event>& row, Names names) {
   return text.empty() ? "always" : text;
 }
 
-template <typename Event, size_t kRows>
-void AppendTable(const std::array<Transition<Event>, kRows>& rows, Names names, std::string* out) {
+void AppendTable(std::span<const Transition> rows, Names names, std::string* out) {
   *out += "| event | allowed when | effect |\n|---|---|---|\n";
-  for (const Transition<Event>& row : rows) {
+  for (const Transition& row : rows) {
     *out += fmt::format("| `{}` | {} | {} |\n", row.name, ConditionText(row, names),
                         EffectText(row, names));
   }

@@ -26,7 +26,7 @@ namespace kvtier {
 // Ends the process with a message that names the event and the states.
 [[noreturn]] void FailPoolTransition(PoolEvent event, uint32_t bits);
 [[noreturn]] void FailBlockTransition(BlockEvent event, uint32_t bits);
-// Both tables, as docs/ARCHITECTURE.md shows them.
+// Both tables, as docs/BLOCK_LIFECYCLE.md shows them.
 [[nodiscard]] std::string LifecycleMarkdown();
 
 // One block of a pool. PoolBlocks applies the events, because it counts the states.
@@ -67,7 +67,7 @@ struct PoolBlock {
   friend class PoolBlocks;
   // The event, `times` in a row.
   void Apply(PoolEvent event, uint32_t times = 1) {
-    const Transition<PoolEvent>& row = kPoolTransitions[static_cast<size_t>(event)];
+    const Transition& row = kPoolTransitions[static_cast<size_t>(event)];
     if ((bits_ & row.from) != row.from || (bits_ & row.unless) != 0 || !Allows(row.guard, times)) {
       FailPoolTransition(event, bits_);
     }
@@ -213,7 +213,7 @@ struct BlockEntry {
   [[nodiscard]] bool Has(uint32_t bits) const { return (bits_ & bits) != 0; }
   // Returns which states have changed.
   uint32_t Apply(BlockEvent event) {
-    const Transition<BlockEvent>& row = kBlockTransitions[static_cast<size_t>(event)];
+    const Transition& row = kBlockTransitions[static_cast<size_t>(event)];
     if ((bits_ & row.from) != row.from || (bits_ & row.unless) != 0 || !Allows(row.guard)) {
       FailBlockTransition(event, bits_);
     }

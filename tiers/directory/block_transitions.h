@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tables of a block's life: its states, the events, and what each event asks for and changes.
-// block_lifecycle.h says what they mean and applies them; docs/ARCHITECTURE.md shows them, made
+// block_lifecycle.h says what they mean and applies them; docs/BLOCK_LIFECYCLE.md shows them, made
 // from the rows below.
 #pragma once
 
@@ -21,11 +21,10 @@ enum class TransitionGuard : uint8_t {
   kInNoPool,    // no pool holds or awaits the block, and it is unpinned
 };
 
-// One row of a table. The event is allowed when all of `from` hold, none of `unless`, and the guard
-// does.
-template <typename Event>
+// One row of a table: the list that it is made of makes the enumeration of the events, too, so that
+// each event is the number of its row. The event is allowed when all of `from` hold, none of
+// `unless`, and the guard does.
 struct Transition {
-  Event event;
   std::string_view name;
   uint32_t from = 0;
   uint32_t unless = 0;
@@ -35,16 +34,6 @@ struct Transition {
   int pins = 0;        // added to the number of copies and I/O that use the bytes
   int references = 0;  // added to the number of references of sessions and operations
 };
-
-// True if each event stands in the row of its number, where Apply looks for it.
-template <typename Event, size_t kRows>
-[[nodiscard]] constexpr bool EachInItsRow(const std::array<Transition<Event>, kRows>& rows,
-                                          Event last) {
-  for (size_t i = 0; i < kRows; ++i) {
-    if (static_cast<size_t>(rows[i].event) != i) return false;
-  }
-  return static_cast<size_t>(last) + 1 == kRows;
-}
 
 // --- a block of a pool ---
 
@@ -67,99 +56,42 @@ struct PoolBits {
       "free", "private", "quarantined", "committed", "orphaned", "loading", "prefetched"};
 };
 
+// X(event, row of the table), S being PoolBits.
+#define KVT_POOL_EVENTS(X)                                                                      \
+  X(TakePrivate, .from = S::kFree, .sets = S::kPrivate, .clears = S::kFree)                     \
+  X(TakeCommitted, .from = S::kFree, .sets = S::kCommitted, .clears = S::kFree)                 \
+  X(Commit, .from = S::kPrivate, .sets = S::kCommitted, .clears = S::kPrivate, .references = 1) \
+  X(Quarantine, .from = S::kPrivate, .sets = S::kQuarantined, .clears = S::kPrivate)            \
+  X(Resume, .from = S::kQuarantined, .sets = S::kPrivate, .clears = S::kQuarantined)            \
+  X(Prefetch, .from = S::kCommitted, .unless = S::kLoading, .sets = S::kPrefetched)             \
+  X(BeginLoad, .from = S::kCommitted, .unless = S::kLoading, .sets = S::kLoading,               \
+    .guard = kUnpinned)                                                                         \
+  X(EndLoad, .from = S::kCommitted | S::kLoading, .clears = S::kLoading | S::kPrefetched)       \
+  X(Pin, .from = S::kCommitted, .unless = S::kLoading, .pins = 1)                               \
+  X(Unpin, .from = S::kCommitted, .guard = kPinned, .pins = -1)                                 \
+  X(Reference, .from = S::kCommitted, .references = 1)                                          \
+  X(Unreference, .unless = S::kFree | S::kPrivate | S::kQuarantined, .guard = kReferenced,      \
+    .references = -1)                                                                           \
+  X(Orphan, .from = S::kCommitted, .unless = S::kLoading, .sets = S::kOrphaned,                 \
+    .clears = S::kCommitted, .guard = kReferenced)                                              \
+  X(Free, .unless = S::kFree | S::kLoading, .sets = S::kFree,                                   \
+    .clears = S::kPrivate | S::kQuarantined | S::kCommitted | S::kOrphaned, .guard = kUnused)
+
 enum class PoolEvent : uint8_t {
-  kTakePrivate,
-  kTakeCommitted,
-  kCommit,
-  kQuarantine,
-  kResume,
-  kPrefetch,
-  kBeginLoad,
-  kEndLoad,
-  kPin,
-  kUnpin,
-  kReference,
-  kUnreference,
-  kOrphan,
-  kFree,
+#define KVT_X(name, ...) k##name,
+  KVT_POOL_EVENTS(KVT_X)
+#undef KVT_X
 };
 
-inline constexpr std::array<Transition<PoolEvent>, 14> kPoolTransitions = {{
-    {.event = PoolEvent::kTakePrivate,
-     .name = "TakePrivate",
-     .from = PoolBits::kFree,
-     .sets = PoolBits::kPrivate,
-     .clears = PoolBits::kFree},
-    {.event = PoolEvent::kTakeCommitted,
-     .name = "TakeCommitted",
-     .from = PoolBits::kFree,
-     .sets = PoolBits::kCommitted,
-     .clears = PoolBits::kFree},
-    {.event = PoolEvent::kCommit,
-     .name = "Commit",
-     .from = PoolBits::kPrivate,
-     .sets = PoolBits::kCommitted,
-     .clears = PoolBits::kPrivate,
-     .references = 1},
-    {.event = PoolEvent::kQuarantine,
-     .name = "Quarantine",
-     .from = PoolBits::kPrivate,
-     .sets = PoolBits::kQuarantined,
-     .clears = PoolBits::kPrivate},
-    {.event = PoolEvent::kResume,
-     .name = "Resume",
-     .from = PoolBits::kQuarantined,
-     .sets = PoolBits::kPrivate,
-     .clears = PoolBits::kQuarantined},
-    {.event = PoolEvent::kPrefetch,
-     .name = "Prefetch",
-     .from = PoolBits::kCommitted,
-     .unless = PoolBits::kLoading,
-     .sets = PoolBits::kPrefetched},
-    {.event = PoolEvent::kBeginLoad,
-     .name = "BeginLoad",
-     .from = PoolBits::kCommitted,
-     .unless = PoolBits::kLoading,
-     .sets = PoolBits::kLoading,
-     .guard = TransitionGuard::kUnpinned},
-    {.event = PoolEvent::kEndLoad,
-     .name = "EndLoad",
-     .from = PoolBits::kCommitted | PoolBits::kLoading,
-     .clears = PoolBits::kLoading | PoolBits::kPrefetched},
-    {.event = PoolEvent::kPin,
-     .name = "Pin",
-     .from = PoolBits::kCommitted,
-     .unless = PoolBits::kLoading,
-     .pins = 1},
-    {.event = PoolEvent::kUnpin,
-     .name = "Unpin",
-     .from = PoolBits::kCommitted,
-     .guard = TransitionGuard::kPinned,
-     .pins = -1},
-    {.event = PoolEvent::kReference,
-     .name = "Reference",
-     .from = PoolBits::kCommitted,
-     .references = 1},
-    {.event = PoolEvent::kUnreference,
-     .name = "Unreference",
-     .unless = PoolBits::kFree | PoolBits::kPrivate | PoolBits::kQuarantined,
-     .guard = TransitionGuard::kReferenced,
-     .references = -1},
-    {.event = PoolEvent::kOrphan,
-     .name = "Orphan",
-     .from = PoolBits::kCommitted,
-     .unless = PoolBits::kLoading,
-     .sets = PoolBits::kOrphaned,
-     .clears = PoolBits::kCommitted,
-     .guard = TransitionGuard::kReferenced},
-    {.event = PoolEvent::kFree,
-     .name = "Free",
-     .unless = PoolBits::kFree | PoolBits::kLoading,
-     .sets = PoolBits::kFree,
-     .clears =
-         PoolBits::kPrivate | PoolBits::kQuarantined | PoolBits::kCommitted | PoolBits::kOrphaned,
-     .guard = TransitionGuard::kUnused},
-}};
+inline constexpr auto kPoolTransitions = [] {
+  using S = PoolBits;
+  using enum TransitionGuard;
+  return std::array{
+#define KVT_X(event, ...) Transition{.name = #event, __VA_ARGS__},
+      KVT_POOL_EVENTS(KVT_X)
+#undef KVT_X
+  };
+}();
 
 // --- a block of the directory ---
 
@@ -205,253 +137,92 @@ struct EntryBits {
       kLoading | kOffloading | kReading | kWriting | kCommitting | kVerifying;
 };
 
+// X(event, row of the table), S being EntryBits.
+#define KVT_BLOCK_EVENTS(X)                                                                       \
+  X(BeginLoad, .sets = S::kLoading)                                                               \
+  X(EndLoad, .from = S::kLoading, .clears = S::kLoading | S::kOffered)                            \
+  X(QueueOffload, .unless = S::kInHost | S::kOffloadQueued | S::kOffloading | S::kOffloadFailed,  \
+    .sets = S::kOffloadQueued)                                                                    \
+  X(CancelOffload, .from = S::kOffloadQueued, .clears = S::kOffloadQueued)                        \
+  X(BeginOffload, .from = S::kOffloadQueued | S::kHostSlot, .unless = S::kInHost | S::kReading,   \
+    .sets = S::kOffloading, .clears = S::kOffloadQueued)                                          \
+  X(EndOffload, .from = S::kOffloading, .clears = S::kOffloading)                                 \
+  X(FailOffload, .unless = S::kOffloadQueued | S::kOffloading, .sets = S::kOffloadFailed)         \
+  X(AllowOffload, .clears = S::kOffloadFailed)                                                    \
+  X(TakeHostSlot, .unless = S::kHostSlot | S::kInHost, .sets = S::kHostSlot)                      \
+  X(FillHostSlot, .from = S::kHostSlot, .unless = S::kInHost, .sets = S::kInHost)                 \
+  X(PinHost, .from = S::kInHost, .pins = 1)                                                       \
+  X(UnpinHost, .from = S::kInHost, .guard = kPinned, .pins = -1)                                  \
+  X(DropFromHost, .from = S::kHostSlot | S::kInHost, .unless = S::kWriting | S::kCommitting,      \
+    .clears = S::kInHost | S::kWriteQueued, .guard = kUnpinned)                                   \
+  X(FreeHostSlot, .from = S::kHostSlot, .unless = S::kInHost, .clears = S::kHostSlot,             \
+    .guard = kUnpinned)                                                                           \
+  X(BeginRead, .from = S::kHostSlot | S::kDiskSlot,                                               \
+    .unless = S::kInHost | S::kReading | S::kOffloading | S::kWriting, .sets = S::kReading)       \
+  X(EndRead, .from = S::kReading, .clears = S::kReading)                                          \
+  X(WantPersist, .unless = S::kDiskSlot | S::kWriteQueued | S::kPersistFailed,                    \
+    .sets = S::kPersistWanted)                                                                    \
+  X(UnwantPersist, .unless = S::kWriteQueued, .clears = S::kPersistWanted)                        \
+  X(QueueWrite, .from = S::kPersistWanted | S::kInHost, .unless = S::kWriteQueued | S::kDiskSlot, \
+    .sets = S::kWriteQueued)                                                                      \
+  X(CancelWrite, .from = S::kWriteQueued, .clears = S::kWriteQueued)                              \
+  X(FailPersist, .unless = S::kWriting, .sets = S::kPersistFailed,                                \
+    .clears = S::kWriteQueued | S::kPersistWanted)                                                \
+  X(AllowPersist, .clears = S::kPersistFailed)                                                    \
+  X(TakeDiskSlot, .from = S::kWriteQueued | S::kInHost, .unless = S::kDiskSlot,                   \
+    .sets = S::kDiskSlot | S::kWriting)                                                           \
+  X(BeginWrite, .from = S::kWriting | S::kInHost, .clears = S::kWriteQueued | S::kPersistWanted)  \
+  X(EndWrite, .from = S::kDiskSlot | S::kWriting, .clears = S::kWriting)                          \
+  X(FailWrite, .from = S::kDiskSlot | S::kWriting, .clears = S::kDiskSlot | S::kWriting)          \
+  X(Restore, .unless = S::kHostSlot | S::kDiskSlot | S::kInFlight, .sets = S::kDiskSlot)          \
+  X(Trust, .from = S::kDiskSlot, .unless = S::kWriting | S::kCommitting | S::kVerified,           \
+    .sets = S::kVerified | S::kPersisted)                                                         \
+  X(BeginCommit, .from = S::kDiskSlot, .unless = S::kWriting | S::kCommitting,                    \
+    .sets = S::kCommitting | S::kVerified)                                                        \
+  X(EndCommit, .from = S::kDiskSlot | S::kCommitting, .sets = S::kPersisted,                      \
+    .clears = S::kCommitting)                                                                     \
+  X(FailCommit, .from = S::kDiskSlot | S::kCommitting, .clears = S::kCommitting | S::kPersisted)  \
+  X(QueueUpdate, .from = S::kDiskSlot, .unless = S::kUpdateQueued | S::kCommitting,               \
+    .sets = S::kUpdateQueued)                                                                     \
+  X(TakeUpdate, .from = S::kUpdateQueued, .clears = S::kUpdateQueued)                             \
+  X(BeginVerify, .from = S::kDiskSlot, .unless = S::kInFlight, .sets = S::kVerifying,             \
+    .guard = kUnpinned)                                                                           \
+  X(EndVerify, .from = S::kVerifying, .clears = S::kVerifying)                                    \
+  X(DropFromDisk, .from = S::kDiskSlot, .unless = S::kWriting | S::kCommitting,                   \
+    .sets = S::kPersistFailed,                                                                    \
+    .clears = S::kDiskSlot | S::kPersisted | S::kVerified | S::kUpdateQueued)                     \
+  X(Pin, .sets = S::kPinned)                                                                      \
+  X(Unpin, .clears = S::kPinned)                                                                  \
+  X(HintClosed, .sets = S::kClosed)                                                               \
+  X(HintOnce, .sets = S::kOnce)                                                                   \
+  X(ForgetHint, .clears = S::kClosed | S::kOnce)                                                  \
+  X(Offer, .unless = S::kInFlight | S::kHostSlot | S::kDiskSlot, .sets = S::kOffered,             \
+    .guard = kInNoPool)                                                                           \
+  X(CancelOffer, .from = S::kOffered, .unless = S::kLoading, .clears = S::kOffered)               \
+  X(BeginFetch, .from = S::kHostSlot | S::kOffered | S::kLoading,                                 \
+    .unless = S::kInHost | S::kReading | S::kOffloading | S::kDiskSlot, .sets = S::kReading,      \
+    .clears = S::kColdCopy)                                                                       \
+  X(NoteColdCopy, .sets = S::kColdCopy)                                                           \
+  X(ForgetColdCopy, .clears = S::kColdCopy)                                                       \
+  X(Forget,                                                                                       \
+    .unless = S::kInFlight | S::kHostSlot | S::kDiskSlot | S::kOffloadQueued | S::kWriteQueued |  \
+              S::kPersistWanted | S::kOffered,                                                    \
+    .guard = kInNoPool)
+
 enum class BlockEvent : uint8_t {
-  kBeginLoad,
-  kEndLoad,
-  kQueueOffload,
-  kCancelOffload,
-  kBeginOffload,
-  kEndOffload,
-  kFailOffload,
-  kAllowOffload,
-  kTakeHostSlot,
-  kFillHostSlot,
-  kPinHost,
-  kUnpinHost,
-  kDropFromHost,
-  kFreeHostSlot,
-  kBeginRead,
-  kEndRead,
-  kWantPersist,
-  kUnwantPersist,
-  kQueueWrite,
-  kCancelWrite,
-  kFailPersist,
-  kAllowPersist,
-  kTakeDiskSlot,
-  kBeginWrite,
-  kEndWrite,
-  kFailWrite,
-  kRestore,
-  kTrust,
-  kBeginCommit,
-  kEndCommit,
-  kFailCommit,
-  kQueueUpdate,
-  kTakeUpdate,
-  kBeginVerify,
-  kEndVerify,
-  kDropFromDisk,
-  kPin,
-  kUnpin,
-  kHintClosed,
-  kHintOnce,
-  kForgetHint,
-  kOffer,
-  kCancelOffer,
-  kBeginFetch,
-  kNoteColdCopy,
-  kForgetColdCopy,
-  kForget,
+#define KVT_X(name, ...) k##name,
+  KVT_BLOCK_EVENTS(KVT_X)
+#undef KVT_X
 };
 
-inline constexpr std::array<Transition<BlockEvent>, 47> kBlockTransitions = {{
-    {.event = BlockEvent::kBeginLoad, .name = "BeginLoad", .sets = EntryBits::kLoading},
-    {.event = BlockEvent::kEndLoad,
-     .name = "EndLoad",
-     .from = EntryBits::kLoading,
-     .clears = EntryBits::kLoading | EntryBits::kOffered},
-    {.event = BlockEvent::kQueueOffload,
-     .name = "QueueOffload",
-     .unless = EntryBits::kInHost | EntryBits::kOffloadQueued | EntryBits::kOffloading |
-               EntryBits::kOffloadFailed,
-     .sets = EntryBits::kOffloadQueued},
-    {.event = BlockEvent::kCancelOffload,
-     .name = "CancelOffload",
-     .from = EntryBits::kOffloadQueued,
-     .clears = EntryBits::kOffloadQueued},
-    {.event = BlockEvent::kBeginOffload,
-     .name = "BeginOffload",
-     .from = EntryBits::kOffloadQueued | EntryBits::kHostSlot,
-     .unless = EntryBits::kInHost | EntryBits::kReading,
-     .sets = EntryBits::kOffloading,
-     .clears = EntryBits::kOffloadQueued},
-    {.event = BlockEvent::kEndOffload,
-     .name = "EndOffload",
-     .from = EntryBits::kOffloading,
-     .clears = EntryBits::kOffloading},
-    {.event = BlockEvent::kFailOffload,
-     .name = "FailOffload",
-     .unless = EntryBits::kOffloadQueued | EntryBits::kOffloading,
-     .sets = EntryBits::kOffloadFailed},
-    {.event = BlockEvent::kAllowOffload,
-     .name = "AllowOffload",
-     .clears = EntryBits::kOffloadFailed},
-    {.event = BlockEvent::kTakeHostSlot,
-     .name = "TakeHostSlot",
-     .unless = EntryBits::kHostSlot | EntryBits::kInHost,
-     .sets = EntryBits::kHostSlot},
-    {.event = BlockEvent::kFillHostSlot,
-     .name = "FillHostSlot",
-     .from = EntryBits::kHostSlot,
-     .unless = EntryBits::kInHost,
-     .sets = EntryBits::kInHost},
-    {.event = BlockEvent::kPinHost, .name = "PinHost", .from = EntryBits::kInHost, .pins = 1},
-    {.event = BlockEvent::kUnpinHost,
-     .name = "UnpinHost",
-     .from = EntryBits::kInHost,
-     .guard = TransitionGuard::kPinned,
-     .pins = -1},
-    {.event = BlockEvent::kDropFromHost,
-     .name = "DropFromHost",
-     .from = EntryBits::kHostSlot | EntryBits::kInHost,
-     .unless = EntryBits::kWriting | EntryBits::kCommitting,
-     .clears = EntryBits::kInHost | EntryBits::kWriteQueued,
-     .guard = TransitionGuard::kUnpinned},
-    {.event = BlockEvent::kFreeHostSlot,
-     .name = "FreeHostSlot",
-     .from = EntryBits::kHostSlot,
-     .unless = EntryBits::kInHost,
-     .clears = EntryBits::kHostSlot,
-     .guard = TransitionGuard::kUnpinned},
-    {.event = BlockEvent::kBeginRead,
-     .name = "BeginRead",
-     .from = EntryBits::kHostSlot | EntryBits::kDiskSlot,
-     .unless =
-         EntryBits::kInHost | EntryBits::kReading | EntryBits::kOffloading | EntryBits::kWriting,
-     .sets = EntryBits::kReading},
-    {.event = BlockEvent::kEndRead,
-     .name = "EndRead",
-     .from = EntryBits::kReading,
-     .clears = EntryBits::kReading},
-    {.event = BlockEvent::kWantPersist,
-     .name = "WantPersist",
-     .unless = EntryBits::kDiskSlot | EntryBits::kWriteQueued | EntryBits::kPersistFailed,
-     .sets = EntryBits::kPersistWanted},
-    {.event = BlockEvent::kUnwantPersist,
-     .name = "UnwantPersist",
-     .unless = EntryBits::kWriteQueued,
-     .clears = EntryBits::kPersistWanted},
-    {.event = BlockEvent::kQueueWrite,
-     .name = "QueueWrite",
-     .from = EntryBits::kPersistWanted | EntryBits::kInHost,
-     .unless = EntryBits::kWriteQueued | EntryBits::kDiskSlot,
-     .sets = EntryBits::kWriteQueued},
-    {.event = BlockEvent::kCancelWrite,
-     .name = "CancelWrite",
-     .from = EntryBits::kWriteQueued,
-     .clears = EntryBits::kWriteQueued},
-    {.event = BlockEvent::kFailPersist,
-     .name = "FailPersist",
-     .unless = EntryBits::kWriting,
-     .sets = EntryBits::kPersistFailed,
-     .clears = EntryBits::kWriteQueued | EntryBits::kPersistWanted},
-    {.event = BlockEvent::kAllowPersist,
-     .name = "AllowPersist",
-     .clears = EntryBits::kPersistFailed},
-    {.event = BlockEvent::kTakeDiskSlot,
-     .name = "TakeDiskSlot",
-     .from = EntryBits::kWriteQueued | EntryBits::kInHost,
-     .unless = EntryBits::kDiskSlot,
-     .sets = EntryBits::kDiskSlot | EntryBits::kWriting},
-    {.event = BlockEvent::kBeginWrite,
-     .name = "BeginWrite",
-     .from = EntryBits::kWriting | EntryBits::kInHost,
-     .clears = EntryBits::kWriteQueued | EntryBits::kPersistWanted},
-    {.event = BlockEvent::kEndWrite,
-     .name = "EndWrite",
-     .from = EntryBits::kDiskSlot | EntryBits::kWriting,
-     .clears = EntryBits::kWriting},
-    {.event = BlockEvent::kFailWrite,
-     .name = "FailWrite",
-     .from = EntryBits::kDiskSlot | EntryBits::kWriting,
-     .clears = EntryBits::kDiskSlot | EntryBits::kWriting},
-    {.event = BlockEvent::kRestore,
-     .name = "Restore",
-     .unless = EntryBits::kHostSlot | EntryBits::kDiskSlot | EntryBits::kInFlight,
-     .sets = EntryBits::kDiskSlot},
-    {.event = BlockEvent::kTrust,
-     .name = "Trust",
-     .from = EntryBits::kDiskSlot,
-     .unless = EntryBits::kWriting | EntryBits::kCommitting | EntryBits::kVerified,
-     .sets = EntryBits::kVerified | EntryBits::kPersisted},
-    {.event = BlockEvent::kBeginCommit,
-     .name = "BeginCommit",
-     .from = EntryBits::kDiskSlot,
-     .unless = EntryBits::kWriting | EntryBits::kCommitting,
-     .sets = EntryBits::kCommitting | EntryBits::kVerified},
-    {.event = BlockEvent::kEndCommit,
-     .name = "EndCommit",
-     .from = EntryBits::kDiskSlot | EntryBits::kCommitting,
-     .sets = EntryBits::kPersisted,
-     .clears = EntryBits::kCommitting},
-    {.event = BlockEvent::kFailCommit,
-     .name = "FailCommit",
-     .from = EntryBits::kDiskSlot | EntryBits::kCommitting,
-     .clears = EntryBits::kCommitting | EntryBits::kPersisted},
-    {.event = BlockEvent::kQueueUpdate,
-     .name = "QueueUpdate",
-     .from = EntryBits::kDiskSlot,
-     .unless = EntryBits::kUpdateQueued | EntryBits::kCommitting,
-     .sets = EntryBits::kUpdateQueued},
-    {.event = BlockEvent::kTakeUpdate,
-     .name = "TakeUpdate",
-     .from = EntryBits::kUpdateQueued,
-     .clears = EntryBits::kUpdateQueued},
-    {.event = BlockEvent::kBeginVerify,
-     .name = "BeginVerify",
-     .from = EntryBits::kDiskSlot,
-     .unless = EntryBits::kInFlight,
-     .sets = EntryBits::kVerifying,
-     .guard = TransitionGuard::kUnpinned},
-    {.event = BlockEvent::kEndVerify,
-     .name = "EndVerify",
-     .from = EntryBits::kVerifying,
-     .clears = EntryBits::kVerifying},
-    {.event = BlockEvent::kDropFromDisk,
-     .name = "DropFromDisk",
-     .from = EntryBits::kDiskSlot,
-     .unless = EntryBits::kWriting | EntryBits::kCommitting,
-     .sets = EntryBits::kPersistFailed,
-     .clears = EntryBits::kDiskSlot | EntryBits::kPersisted | EntryBits::kVerified |
-               EntryBits::kUpdateQueued},
-    {.event = BlockEvent::kPin, .name = "Pin", .sets = EntryBits::kPinned},
-    {.event = BlockEvent::kUnpin, .name = "Unpin", .clears = EntryBits::kPinned},
-    {.event = BlockEvent::kHintClosed, .name = "HintClosed", .sets = EntryBits::kClosed},
-    {.event = BlockEvent::kHintOnce, .name = "HintOnce", .sets = EntryBits::kOnce},
-    {.event = BlockEvent::kForgetHint,
-     .name = "ForgetHint",
-     .clears = EntryBits::kClosed | EntryBits::kOnce},
-    {.event = BlockEvent::kOffer,
-     .name = "Offer",
-     .unless = EntryBits::kInFlight | EntryBits::kHostSlot | EntryBits::kDiskSlot,
-     .sets = EntryBits::kOffered,
-     .guard = TransitionGuard::kInNoPool},
-    {.event = BlockEvent::kCancelOffer,
-     .name = "CancelOffer",
-     .from = EntryBits::kOffered,
-     .unless = EntryBits::kLoading,
-     .clears = EntryBits::kOffered},
-    {.event = BlockEvent::kBeginFetch,
-     .name = "BeginFetch",
-     .from = EntryBits::kHostSlot | EntryBits::kOffered | EntryBits::kLoading,
-     .unless =
-         EntryBits::kInHost | EntryBits::kReading | EntryBits::kOffloading | EntryBits::kDiskSlot,
-     .sets = EntryBits::kReading,
-     .clears = EntryBits::kColdCopy},
-    {.event = BlockEvent::kNoteColdCopy, .name = "NoteColdCopy", .sets = EntryBits::kColdCopy},
-    {.event = BlockEvent::kForgetColdCopy,
-     .name = "ForgetColdCopy",
-     .clears = EntryBits::kColdCopy},
-    {.event = BlockEvent::kForget,
-     .name = "Forget",
-     .unless = EntryBits::kInFlight | EntryBits::kHostSlot | EntryBits::kDiskSlot |
-               EntryBits::kOffloadQueued | EntryBits::kWriteQueued | EntryBits::kPersistWanted |
-               EntryBits::kOffered,
-     .guard = TransitionGuard::kInNoPool},
-}};
-
-static_assert(EachInItsRow(kPoolTransitions, PoolEvent::kFree));
-static_assert(EachInItsRow(kBlockTransitions, BlockEvent::kForget));
+inline constexpr auto kBlockTransitions = [] {
+  using S = EntryBits;
+  using enum TransitionGuard;
+  return std::array{
+#define KVT_X(event, ...) Transition{.name = #event, __VA_ARGS__},
+      KVT_BLOCK_EVENTS(KVT_X)
+#undef KVT_X
+  };
+}();
 
 }  // namespace kvtier
