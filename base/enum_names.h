@@ -1,40 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of an enum's values as a table, which the compiler checks for gaps.
+// Enumerations whose values have names, in labels of metrics, JSON and reports: a value, its name
+// and its meaning stand in one row of one list.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace kvtier {
 
-// One name for each of kCount values, which follow each other.
-template <typename Enum, size_t kCount>
-class EnumNames {
- public:
-  struct Row {
-    Enum value;
-    std::string_view name;
-  };
-
-  // Does not compile unless the rows are in the order of their values, without a gap: a value that
-  // was added to the enum and counted there needs its row here.
-  consteval EnumNames(const Row (&rows)[kCount]) : first_(static_cast<size_t>(rows[0].value)) {
-    for (size_t i = 0; i < kCount; ++i) {
-      if (static_cast<size_t>(rows[i].value) != first_ + i) throw "a row is out of place";
-      names_[i] = rows[i].name;
-    }
-  }
-
-  // Returns "unknown" for a number that is no value of the enum.
-  [[nodiscard]] constexpr std::string_view Of(Enum value) const {
-    const size_t place = static_cast<size_t>(value) - first_;
-    return place < kCount ? names_[place] : "unknown";
-  }
-
- private:
-  size_t first_;
-  std::array<std::string_view, kCount> names_{};
+struct EnumText {
+  std::string_view name;
+  std::string_view meaning;
 };
 
 }  // namespace kvtier
+
+// Declares `enum class Enum` with the values of LIST(X), which has a row X(enumerator, name,
+// meaning) for each of them, numbered from 0; kEnumTexts, an EnumText for each; kEnumCount, how
+// many there are; and EnumName(), the name of one, "unknown" for a number that is no value. Within
+// the namespace kvtier.
+#define KVT_NAMED_ENUM(Enum, LIST)                                                         \
+  enum class Enum : uint8_t { LIST(KVT_ENUMERATOR_OF_ROW) };                               \
+  inline constexpr auto k##Enum##Texts = std::to_array<EnumText>({LIST(KVT_TEXT_OF_ROW)}); \
+  inline constexpr int k##Enum##Count = k##Enum##Texts.size();                             \
+  [[nodiscard]] constexpr std::string_view Enum##Name(Enum value) {                        \
+    const auto index = static_cast<size_t>(value);                                         \
+    return index < k##Enum##Texts.size() ? k##Enum##Texts[index].name : "unknown";         \
+  }
+#define KVT_ENUMERATOR_OF_ROW(enumerator, name, meaning) enumerator,
+#define KVT_TEXT_OF_ROW(enumerator, name, meaning) {name, meaning},

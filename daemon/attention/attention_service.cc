@@ -27,20 +27,6 @@ std::string NameOf(size_t position, const DeviceInfo& info) {
 
 }  // namespace
 
-std::string_view AttentionStateName(AttentionState state) {
-  switch (state) {
-    case AttentionState::kOff:
-      return "off";
-    case AttentionState::kReady:
-      return "ready";
-    case AttentionState::kWaiting:
-      return "waiting";
-    case AttentionState::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
-
 AttentionReport AttentionReports::All() const {
   if (devices.empty()) return {};
   AttentionReport all;

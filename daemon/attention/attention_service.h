@@ -8,11 +8,11 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/enum_names.h"
 #include "base/executor.h"
 #include "base/gate.h"
 #include "base/result.h"
@@ -25,16 +25,13 @@
 
 namespace kvtier {
 
-// In order, from best to worst.
-enum class AttentionState : uint8_t {
-  kReady,    // the self-test passed; the only state in which anything is computed
-  kWaiting,  // for the first pool on a device that is opened on demand, and for its self-test
-  kOff,      // by configuration, or nothing to compute with: see AttentionReport::reason
-  kFailed,   // the self-test, or the device later on
-};
-
-// "ready", "waiting", "off", "failed".
-[[nodiscard]] std::string_view AttentionStateName(AttentionState state);
+// In order, from best to worst. Nothing is computed in another state than the first.
+#define KVT_ATTENTION_STATES(X)                                                                \
+  X(kReady, "ready", "the self-test passed")                                                   \
+  X(kWaiting, "waiting", "for the first pool on a device opened on demand, and its self-test") \
+  X(kOff, "off", "by configuration, or nothing to compute with: see AttentionReport::reason")  \
+  X(kFailed, "failed", "the self-test, or the device later on")
+KVT_NAMED_ENUM(AttentionState, KVT_ATTENTION_STATES)
 
 // The report on one device, for `kvtierctl status` and the metrics.
 struct AttentionReport {

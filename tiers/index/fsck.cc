@@ -7,7 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "base/enum_names.h"
 #include "tiers/index/index_start.h"
 #include "tiers/storage/offline_disk.h"
 #include "tiers/storage/parallel_reader.h"
@@ -188,23 +187,7 @@ Status Rebuild(const FsckOptions& options, const OfflineDisk& disk, const IndexM
   return {};
 }
 
-constexpr EnumNames<FsckFault, kFsckFaultCount> kFsckFaultNames({
-    {FsckFault::kSuperblock, "superblock"},
-    {FsckFault::kIndexUnusable, "index_unusable"},
-    {FsckFault::kSlabHeader, "slab_header"},
-    {FsckFault::kEntryOutOfPlace, "entry_out_of_place"},
-    {FsckFault::kEntryCollision, "entry_collision"},
-    {FsckFault::kEntryMissing, "entry_missing"},
-    {FsckFault::kEntryMismatch, "entry_mismatch"},
-    {FsckFault::kEntryStale, "entry_stale"},
-    {FsckFault::kPayloadCorrupt, "payload_corrupt"},
-    {FsckFault::kOrphanSlot, "orphan_slot"},
-    {FsckFault::kSlotDamaged, "slot_damaged"},
-});
-
 }  // namespace
-
-std::string_view FsckFaultName(FsckFault fault) { return kFsckFaultNames.Of(fault); }
 
 // These slots are named by no record: a start with a good index serves nothing from them and writes
 // over them.

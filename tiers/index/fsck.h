@@ -9,10 +9,10 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/digest.h"
+#include "base/enum_names.h"
 #include "base/result.h"
 #include "tiers/index/index_start.h"
 #include "tiers/index/rocksdb_index.h"
@@ -30,25 +30,21 @@ struct FsckOptions {
   std::function<void(const ScanProgress&)> on_progress;  // may be empty
 };
 
-enum class FsckFault : uint8_t {
-  kSuperblock = 0,   // damaged, missing or at odds with the other files
-  kIndexUnusable,    // the next start will rebuild it
-  kSlabHeader,       // a rebuild would forget what lies in the slab
-  kEntryOutOfPlace,  // the index names a place where no slot begins
-  kEntryCollision,   // the index names a slot for two blocks
-  kEntryMissing,     // the index names a slot that holds no readable block
-  kEntryMismatch,    // the index names a slot that holds another block
-  kEntryStale,       // the index names an earlier write of the slot
-  kPayloadCorrupt,   // a payload's checksum does not hold
-  // Harmless: an evicted block leaves its bytes behind, an interrupted write half of them.
-  kOrphanSlot,   // a block that has not expired and that the index does not name
-  kSlotDamaged,  // a slot that the index does not name, with a bad header
-};
-inline constexpr int kFsckFaultCount = 11;
-// "superblock", "index_unusable", "slab_header", "entry_out_of_place", "entry_collision",
-// "entry_missing", "entry_mismatch", "entry_stale", "payload_corrupt", "orphan_slot",
-// "slot_damaged".
-[[nodiscard]] std::string_view FsckFaultName(FsckFault fault);
+// The last two are harmless: an evicted block leaves its bytes behind, an interrupted write half of
+// them.
+#define KVT_FSCK_FAULTS(X)                                                                       \
+  X(kSuperblock, "superblock", "damaged, missing or at odds with the other files")               \
+  X(kIndexUnusable, "index_unusable", "the next start will rebuild it")                          \
+  X(kSlabHeader, "slab_header", "a rebuild would forget the blocks of the slab")                 \
+  X(kEntryOutOfPlace, "entry_out_of_place", "the index names a place where no slot begins")      \
+  X(kEntryCollision, "entry_collision", "the index names a slot for two blocks")                 \
+  X(kEntryMissing, "entry_missing", "the index names a slot that holds no readable block")       \
+  X(kEntryMismatch, "entry_mismatch", "the index names a slot that holds another block")         \
+  X(kEntryStale, "entry_stale", "the index names an earlier write of the slot")                  \
+  X(kPayloadCorrupt, "payload_corrupt", "a payload's checksum does not hold")                    \
+  X(kOrphanSlot, "orphan_slot", "a block that has not expired and that the index does not name") \
+  X(kSlotDamaged, "slot_damaged", "a slot that the index does not name, with a bad header")
+KVT_NAMED_ENUM(FsckFault, KVT_FSCK_FAULTS)
 [[nodiscard]] bool IsHarmless(FsckFault fault);
 
 struct FsckFinding {

@@ -6,7 +6,6 @@
 #include <tuple>
 #include <utility>
 
-#include "base/enum_names.h"
 #include "tiers/index/encrypted_index.h"
 #include "tiers/index/process_lack.h"
 #include "tiers/storage/parallel_reader.h"
@@ -110,17 +109,6 @@ class Collector final : public HeaderVisitor {
   std::map<std::tuple<std::string, ModelFingerprint, uint64_t>, NamespaceId> namespace_ids_;
 };
 
-constexpr EnumNames<RebuildReject, kRebuildRejectCount> kRebuildRejectNames({
-    {RebuildReject::kUnreadable, "unreadable"},
-    {RebuildReject::kDamaged, "damaged"},
-    {RebuildReject::kMisplaced, "misplaced"},
-    {RebuildReject::kMisfit, "misfit"},
-    {RebuildReject::kExpired, "expired"},
-    {RebuildReject::kMemoryClass, "memory_class"},
-    {RebuildReject::kDuplicate, "duplicate"},
-    {RebuildReject::kErased, "erased"},
-});
-
 }  // namespace
 
 bool IsExpired(const SlotHeader& header, const RebuildOptions& options) {
@@ -135,8 +123,6 @@ bool IsExpired(const SlotHeader& header, const RebuildOptions& options) {
   if (age_ms(header.last_use_s) > ttl_ms) return true;
   return max_age_ms > 0 && age_ms(header.created_s) > max_age_ms;
 }
-
-std::string_view RebuildRejectName(RebuildReject reject) { return kRebuildRejectNames.Of(reject); }
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "base/enum_names.h"
 #include "base/executor.h"
 #include "base/result.h"
 #include "tiers/index/index.h"
@@ -40,19 +40,16 @@ struct RebuildOptions {
 [[nodiscard]] bool IsExpired(const SlotHeader& header, const RebuildOptions& options);
 
 // Why a block that a slot claims to hold is not in the rebuilt index.
-enum class RebuildReject : uint8_t {
-  kUnreadable = 0,
-  kDamaged,
-  kMisplaced,
-  kMisfit,
-  kExpired,
-  kMemoryClass,  // retention `memory` has no business on disk
-  kDuplicate,    // another slot holds the same block, written later
-  kErased,       // the key that it was encrypted with is gone
-};
-inline constexpr int kRebuildRejectCount = 8;
-// "unreadable", "damaged", "misplaced", "misfit", "expired", "memory_class", "duplicate", "erased".
-[[nodiscard]] std::string_view RebuildRejectName(RebuildReject reject);
+#define KVT_REBUILD_REJECTS(X)                                                   \
+  X(kUnreadable, "unreadable", "the disk failed")                                \
+  X(kDamaged, "damaged", "its header does not hold")                             \
+  X(kMisplaced, "misplaced", "a header of another place")                        \
+  X(kMisfit, "misfit", "its payload does not make up the slot")                  \
+  X(kExpired, "expired", "its time to live had passed")                          \
+  X(kMemoryClass, "memory_class", "retention `memory` has no business on disk")  \
+  X(kDuplicate, "duplicate", "another slot holds the same block, written later") \
+  X(kErased, "erased", "the key that it was encrypted with is gone")
+KVT_NAMED_ENUM(RebuildReject, KVT_REBUILD_REJECTS)
 
 struct RebuiltIndex {
   IndexSnapshot snapshot;

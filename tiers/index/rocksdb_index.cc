@@ -243,22 +243,6 @@ fs::path Unfinished(const fs::path& directory) { return directory.string() + ".n
 
 }  // namespace
 
-std::string_view IndexStateName(IndexState state) {
-  switch (state) {
-    case IndexState::kGood:
-      return "good";
-    case IndexState::kMissing:
-      return "missing";
-    case IndexState::kDamaged:
-      return "damaged";
-    case IndexState::kStaleEpoch:
-      return "stale_epoch";
-    case IndexState::kOtherFiles:
-      return "other_files";
-  }
-  return "unknown";
-}
-
 // The open database; used by one thread at a time.
 class RocksdbIndex::Database {
  public:

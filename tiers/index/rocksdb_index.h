@@ -22,10 +22,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/executor.h"
 #include "base/result.h"
 #include "tiers/index/index.h"
@@ -34,15 +34,14 @@
 
 namespace kvtier {
 
-enum class IndexState : uint8_t {
-  kGood,
-  kMissing,     // there is none
-  kDamaged,     // something in it does not hold: checksums, structure, version
-  kStaleEpoch,  // the files were used without it, or it without the files
-  kOtherFiles,  // it describes another file set
-};
-// "good", "missing", "damaged", "stale_epoch", "other_files".
-[[nodiscard]] std::string_view IndexStateName(IndexState state);
+// The state in which an index was found.
+#define KVT_INDEX_STATES(X)                                                                \
+  X(kGood, "good", "it is used as it is")                                                  \
+  X(kMissing, "missing", "there is none")                                                  \
+  X(kDamaged, "damaged", "something in it does not hold: checksums, structure, version")   \
+  X(kStaleEpoch, "stale_epoch", "the files were used without it, or it without the files") \
+  X(kOtherFiles, "other_files", "it describes another file set")
+KVT_NAMED_ENUM(IndexState, KVT_INDEX_STATES)
 
 // The contents of an index, or why it must be rebuilt.
 struct IndexContents {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/enum_names.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {
@@ -146,19 +145,7 @@ class Scan {
   uint64_t slots_done_ = 0;
 };
 
-constexpr EnumNames<HeaderState, kHeaderStateCount> kHeaderStateNames({
-    {HeaderState::kValid, "valid"},
-    {HeaderState::kEmpty, "empty"},
-    {HeaderState::kUnreadable, "unreadable"},
-    {HeaderState::kDamaged, "damaged"},
-    {HeaderState::kMisplaced, "misplaced"},
-    {HeaderState::kMisfit, "misfit"},
-    {HeaderState::kEncrypted, "encrypted"},
-});
-
 }  // namespace
-
-std::string_view HeaderStateName(HeaderState state) { return kHeaderStateNames.Of(state); }
 
 void ScanHeaders(const DiskGeometry& geometry, const DiskReadFunction& read, HeaderVisitor* visitor,
                  const std::function<void(const ScanProgress&)>& on_progress) {

@@ -5,26 +5,25 @@
 
 #include <cstdint>
 #include <functional>
-#include <string_view>
 
+#include "base/enum_names.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/parallel_reader.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 
-enum class HeaderState : uint8_t {
-  kValid,
-  kEmpty,       // never written, or something else's bytes
-  kUnreadable,  // the disk failed
-  kDamaged,     // a header whose checksum, version or fields do not hold
-  kMisplaced,   // a header of another place
-  kMisfit,      // a slot header whose payload does not make up the slot; a slab without any slot
-  kEncrypted,   // as kValid, of a block whose key is not at hand: the header is without hashes
-};
-inline constexpr int kHeaderStateCount = 7;
-// "valid", "empty", "unreadable", "damaged", "misplaced", "misfit", "encrypted".
-[[nodiscard]] std::string_view HeaderStateName(HeaderState state);
+// The result of reading a header.
+#define KVT_HEADER_STATES(X)                                                       \
+  X(kValid, "valid", "all of it holds")                                            \
+  X(kEmpty, "empty", "never written, or something else's bytes")                   \
+  X(kUnreadable, "unreadable", "the disk failed")                                  \
+  X(kDamaged, "damaged", "a header whose checksum, version or fields do not hold") \
+  X(kMisplaced, "misplaced", "a header of another place")                          \
+  X(kMisfit, "misfit",                                                             \
+    "a slot's whose payload does not make up the slot; a slab's without any slot") \
+  X(kEncrypted, "encrypted", "as valid, of a block whose key is not at hand: without hashes")
+KVT_NAMED_ENUM(HeaderState, KVT_HEADER_STATES)
 
 struct ScannedSlab {
   uint64_t slab = 0;

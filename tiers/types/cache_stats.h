@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/acquired.h"
+#include "base/enum_names.h"
 #include "base/ids.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/cache_options.h"
@@ -19,47 +19,45 @@
 
 namespace kvtier {
 
-// Why a copy of a block left a tier, or never reached it.
-enum class DropReason : uint8_t {
-  kCleanCopyBelow = 0,  // eviction at no cost
-  kLru,                 // eviction from the last tier that held it
-  kMemoryClass,         // evicted from host; retention `memory` never touches the disk
-  kExpired,
-  kPoolPressure,          // dropped without a copy below, because an acquire waited for its space
-  kHostFull,              // could not be offloaded: no host slot
-  kDiskFull,              // could not be persisted: no disk slot
-  kWriteBudget,           // could not be persisted: the day's bytes are spent
-  kWriteError,            // could not be persisted: the disk failed
-  kCopyFailed,            // could not be offloaded: the device failed
-  kClientWroteCommitted,  // the bytes differ from the checksum given at commit
-  kReadError,             // quarantined after a failed read
-  kCorrupt,               // quarantined after a checksum or identity mismatch
-  kStaleIndex,            // the index named a slot that cannot exist
-  kSlabReclaimed,         // its slab was needed for another model's blocks
-  kDriveLost,             // its drive was given up
-  kCopyAbove,             // evicted from host while the pool still held it
-  kEvictedByHand,         // an administrator asked for it
-  kTenantCap,             // its tenant is at its cap: made room for another, or found none
-  kOnOtherDevice,         // evicted from a pool while another device's still held it
-  kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
-  kErased,                // by a command, or its encryption key is gone
-  kCompared,              // an engine's copy of a block that a tier has, to be compared with it
-};
-inline constexpr int kDropReasonCount = 23;
-[[nodiscard]] std::string_view DropReasonName(DropReason reason);
+// Why a copy of a block left a tier, or never reached it. `kvtierctl inspect` shows the meanings.
+#define KVT_DROP_REASONS(X)                                                                      \
+  X(kCleanCopyBelow, "clean_copy_below", "its space was needed; a lower tier has a copy")        \
+  X(kLru, "lru", "its space was needed, and it was the least recently used")                     \
+  X(kMemoryClass, "memory_class", "its space was needed; retention `memory` never goes to disk") \
+  X(kExpired, "expired", "its time to live had passed")                                          \
+  X(kPoolPressure, "pool_pressure", "an acquire had waited too long for its space")              \
+  X(kHostFull, "host_full", "no host slot was free to copy it to")                               \
+  X(kDiskFull, "disk_full", "no disk slot was free to write it to")                              \
+  X(kWriteBudget, "write_budget", "the day's bytes for disk writes were spent")                  \
+  X(kWriteError, "write_error", "the disk failed to write it")                                   \
+  X(kCopyFailed, "copy_failed", "the device failed to copy it")                                  \
+  X(kClientWroteCommitted, "client_wrote_committed",                                             \
+    "its bytes were not those of its checksum at commit")                                        \
+  X(kReadError, "read_error", "the disk failed to read it")                                      \
+  X(kCorrupt, "corrupt", "its bytes on disk were damaged")                                       \
+  X(kStaleIndex, "stale_index", "the index named a place that cannot be")                        \
+  X(kSlabReclaimed, "slab_reclaimed", "its slab was needed for another model")                   \
+  X(kDriveLost, "drive_lost", "its drive failed, or its directory is gone")                      \
+  X(kCopyAbove, "copy_above", "its space was needed; a higher tier has a copy")                  \
+  X(kEvictedByHand, "evicted_by_hand", "an administrator evicted it")                            \
+  X(kTenantCap, "tenant_cap", "its tenant was at its cap")                                       \
+  X(kOnOtherDevice, "on_other_device", "its space was needed; another device's pool has it")     \
+  X(kParentLost, "parent_lost", "a block before it in its sequence was lost")                    \
+  X(kErased, "erased", "erased, or the key that it was encrypted with is gone")                  \
+  X(kCompared, "compared", "an engine's copy, stored to be compared with the cache's block")
+KVT_NAMED_ENUM(DropReason, KVT_DROP_REASONS)
 
 // Why a slot of host memory that an earlier daemon left was not taken over.
-enum class AdoptionDrop : uint8_t {
-  kCorrupt = 0,  // header or payload is damaged, or the table's record of it cannot be
-  kUnfinished,   // it was being filled
-  kMisplaced,    // whole, but of another size than its slot, or not its block's facts
-  kExpired,
-  kDuplicate,     // the block has come to host again before its turn
-  kTenantCap,     // its tenant would be beyond its cap
-  kEvictedByHand  // an administrator evicted or erased the block before its turn
-};
-inline constexpr int kAdoptionDropCount = 7;
-[[nodiscard]] std::string_view AdoptionDropName(AdoptionDrop reason);
+#define KVT_ADOPTION_DROPS(X)                                                                      \
+  X(kCorrupt, "corrupt", "header or payload is damaged, or the table's record of it cannot be")    \
+  X(kUnfinished, "unfinished", "it was being filled")                                              \
+  X(kMisplaced, "misplaced", "whole, but of another size than its slot, or not its block's facts") \
+  X(kExpired, "expired", "its time to live had passed")                                            \
+  X(kDuplicate, "duplicate", "the block has come to host again before its turn")                   \
+  X(kTenantCap, "tenant_cap", "its tenant would be beyond its cap")                                \
+  X(kEvictedByHand, "evicted_by_hand",                                                             \
+    "an administrator evicted or erased the block before its turn")
+KVT_NAMED_ENUM(AdoptionDrop, KVT_ADOPTION_DROPS)
 
 // Bytes of blocks that left the disk without having been loaded from there, by the blocks' age.
 struct NeverRead {
@@ -81,33 +79,29 @@ struct NeverRead {
 };
 
 // The outcome of bringing a sequence up before its client is back (ReturnPrefetch).
-enum class ReturnOutcome : uint8_t {
-  kComplete = 0,  // all that is cached of it was in the pool, or on its way there, in time
-  kShort,         // the time was up, or there was no room
-  kCancelled,     // it was used or expected at another time, it ended, or its client went
-  kForgotten,     // its tenant expects more sequences than are remembered
-};
-inline constexpr int kReturnOutcomeCount = 4;
-[[nodiscard]] std::string_view ReturnOutcomeName(ReturnOutcome outcome);
+#define KVT_RETURN_OUTCOMES(X)                                                \
+  X(kComplete, "complete",                                                    \
+    "all that is cached of it was in the pool, or on its way there, in time") \
+  X(kShort, "short", "the time was up, or there was no room")                 \
+  X(kCancelled, "cancelled",                                                  \
+    "it was used or expected at another time, it ended, or its client went")  \
+  X(kForgotten, "forgotten", "its tenant expects more sequences than are remembered")
+KVT_NAMED_ENUM(ReturnOutcome, KVT_RETURN_OUTCOMES)
 
 // The answers to clients and administrators that asked for blocks to be pinned.
-enum class PinOutcome : uint8_t {
-  kGranted = 0,    // also those that were pinned already
-  kRefused,        // beyond the limit of all, or of the tenant
-  kEndedForSpace,  // granted, and ended before their time
-};
-inline constexpr int kPinOutcomeCount = 3;
-[[nodiscard]] std::string_view PinOutcomeName(PinOutcome outcome);
+#define KVT_PIN_OUTCOMES(X)                                           \
+  X(kGranted, "granted", "also those that were pinned already")       \
+  X(kRefused, "refused", "beyond the limit of all, or of the tenant") \
+  X(kEndedForSpace, "ended_for_space", "granted, and ended before their time")
+KVT_NAMED_ENUM(PinOutcome, KVT_PIN_OUTCOMES)
 
 // The result of comparing a block with the same one as another engine computed it (Canary).
-enum class CanaryOutcome : uint8_t {
-  kEqual = 0,  // in all bits
-  kNoise,      // but for what rounding explains
-  kDifferent,
-  kAbsent,  // one of the two had left host memory
-};
-inline constexpr int kCanaryOutcomeCount = 4;
-[[nodiscard]] std::string_view CanaryOutcomeName(CanaryOutcome outcome);
+#define KVT_CANARY_OUTCOMES(X)                        \
+  X(kEqual, "equal", "in all bits")                   \
+  X(kNoise, "noise", "but for rounding")              \
+  X(kDifferent, "different", "by more than rounding") \
+  X(kAbsent, "absent", "one of the two had left host memory")
+KVT_NAMED_ENUM(CanaryOutcome, KVT_CANARY_OUTCOMES)
 
 struct CacheStats {
   void CountHit(NamespaceId asked_of, Tier tier, uint64_t block_tokens, bool from_cold = false) {

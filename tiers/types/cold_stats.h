@@ -5,32 +5,28 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "base/acquired.h"
+#include "base/enum_names.h"
 
 namespace kvtier {
 
 // How the cold store answered an acquire that asked it.
-enum class ColdAnswer : uint8_t {
-  kFound = 0,  // the next block of the prefix, at least; of windows and states any block
-  kAbsent,
-  kLate,     // not within the deadline
-  kFailed,   // with an error
-  kSkipped,  // was not asked, because it has lately been late or has failed
-};
-inline constexpr int kColdAnswerCount = 5;
-[[nodiscard]] std::string_view ColdAnswerName(ColdAnswer answer);
+#define KVT_COLD_ANSWERS(X)                                                                     \
+  X(kFound, "found", "the next block of the prefix, at least; of windows and states any block") \
+  X(kAbsent, "absent", "no such block")                                                         \
+  X(kLate, "late", "none within the deadline")                                                  \
+  X(kFailed, "failed", "an error")                                                              \
+  X(kSkipped, "skipped", "not asked, because it has lately been late or has failed")
+KVT_NAMED_ENUM(ColdAnswer, KVT_COLD_ANSWERS)
 
 // Why a block that the disk evicted for space, and that was worth it, is not in the cold store.
-enum class ColdLoss : uint8_t {
-  kBudget = 0,  // more was to be written than may be at once, or in a second
-  kAway,        // the store was not asked, because it has lately been late or has failed
-  kEarly,       // it was evicted before it was its turn
-  kFailed,      // the store did not take it
-};
-inline constexpr int kColdLossCount = 4;
-[[nodiscard]] std::string_view ColdLossName(ColdLoss loss);
+#define KVT_COLD_LOSSES(X)                                                                   \
+  X(kBudget, "budget", "more was to be written than may be at once, or in a second")         \
+  X(kAway, "away", "the store was not asked, because it has lately been late or has failed") \
+  X(kEarly, "early", "it was evicted before it was its turn")                                \
+  X(kFailed, "failed", "the store did not take it")
+KVT_NAMED_ENUM(ColdLoss, KVT_COLD_LOSSES)
 
 // Event loop only; copies are snapshots.
 struct ColdStats {

@@ -7,19 +7,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
+
+#include "base/enum_names.h"
 
 namespace kvtier {
 
-enum class CopyLane : uint8_t {
-  kPoolToHost = 0,
-  kHostToPool,
-  kHostToDisk,
-  kDiskToHost,
-  kPoolToPool
-};
-inline constexpr int kCopyLaneCount = 5;
-[[nodiscard]] std::string_view CopyLaneName(CopyLane lane);
+// The directions of copies.
+#define KVT_COPY_LANES(X)                   \
+  X(kPoolToHost, "pool_to_host", "offload") \
+  X(kHostToPool, "host_to_pool", "load")    \
+  X(kHostToDisk, "host_to_disk", "write")   \
+  X(kDiskToHost, "disk_to_host", "read")    \
+  X(kPoolToPool, "pool_to_pool", "load from another pool or an engine's region")
+KVT_NAMED_ENUM(CopyLane, KVT_COPY_LANES)
 
 // The bytes moved in one direction between tiers, and for how long anything was moving: bytes by
 // busy time is the throughput that was reached, whatever the share of idle time. Several copies may

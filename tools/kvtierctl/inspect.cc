@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <memory>
 
 #include "base/acquired.h"
@@ -22,54 +21,10 @@ struct InspectArguments {
   std::string hash;
 };
 
-struct DropText {
-  DropReason reason;
-  std::string_view text;
-};
-
-// In the order of the reasons.
-constexpr std::array<DropText, kDropReasonCount> kDropTexts = {{
-    {DropReason::kCleanCopyBelow, "its space was needed; a lower tier has a copy"},
-    {DropReason::kLru, "its space was needed, and it was the least recently used"},
-    {DropReason::kMemoryClass, "its space was needed; retention `memory` never goes to disk"},
-    {DropReason::kExpired, "its time to live had passed"},
-    {DropReason::kPoolPressure, "an acquire had waited too long for its space"},
-    {DropReason::kHostFull, "no host slot was free to copy it to"},
-    {DropReason::kDiskFull, "no disk slot was free to write it to"},
-    {DropReason::kWriteBudget, "the day's bytes for disk writes were spent"},
-    {DropReason::kWriteError, "the disk failed to write it"},
-    {DropReason::kCopyFailed, "the device failed to copy it"},
-    {DropReason::kClientWroteCommitted, "its bytes were not those of its checksum at commit"},
-    {DropReason::kReadError, "the disk failed to read it"},
-    {DropReason::kCorrupt, "its bytes on disk were damaged"},
-    {DropReason::kStaleIndex, "the index named a place that cannot be"},
-    {DropReason::kSlabReclaimed, "its slab was needed for another model"},
-    {DropReason::kDriveLost, "its drive failed, or its directory is gone"},
-    {DropReason::kCopyAbove, "its space was needed; a higher tier has a copy"},
-    {DropReason::kEvictedByHand, "an administrator evicted it"},
-    {DropReason::kTenantCap, "its tenant was at its cap"},
-    {DropReason::kOnOtherDevice, "its space was needed; another device's pool has it"},
-    {DropReason::kParentLost, "a block before it in its sequence was lost"},
-    {DropReason::kErased, "erased, or the key that it was encrypted with is gone"},
-    {DropReason::kCompared, "an engine's copy, stored to be compared with the cache's block"},
-}};
-static_assert([] {
-  for (size_t i = 0; i < kDropTexts.size(); ++i) {
-    if (kDropTexts[i].reason != static_cast<DropReason>(i)) return false;
-  }
-  return true;
-}());
-
-std::string ExplainDrop(const std::string& reason) {
-  for (const DropText& drop : kDropTexts) {
-    if (DropReasonName(drop.reason) == reason) return fmt::format("{}: {}", reason, drop.text);
-  }
-  return reason;
-}
-
-std::string ExplainMiss(const std::string& reason) {
-  for (const MissReasonText& miss : kMissReasonTexts) {
-    if (miss.name == reason) return fmt::format("{}: {}", reason, miss.meaning);
+// `reasons` has names and meanings.
+std::string Explain(const auto& reasons, const std::string& reason) {
+  for (const auto& [name, meaning] : reasons) {
+    if (name == reason) return fmt::format("{}: {}", reason, meaning);
   }
   return reason;
 }
@@ -131,12 +86,12 @@ std::string BlockText(JsonView block, int64_t now_ms) {
                fmt::format("from {}, {}", drop["tier"].Text(),
                            When(static_cast<int64_t>(drop["when_s"].Count()), now_ms / 1000)),
                &text);
-    AppendLine("", ExplainDrop(drop["reason"].Text()), &text);
+    AppendLine("", Explain(kDropReasonTexts, drop["reason"].Text()), &text);
   }
   if (const JsonView miss = block["last_miss"]; miss["when_s"].present()) {
     AppendLine("last miss", When(static_cast<int64_t>(miss["when_s"].Count()), now_ms / 1000),
                &text);
-    AppendLine("", ExplainMiss(miss["reason"].Text()), &text);
+    AppendLine("", Explain(kMissReasonTexts, miss["reason"].Text()), &text);
   }
   return text;
 }
