@@ -23,10 +23,7 @@ namespace json = boost::json;
 constexpr uint32_t kRowsPerStep = 65536;
 constexpr uint32_t kBlocksPerStep = 1024;
 
-constexpr std::string_view TierName(Tier tier) {
-  constexpr std::array<std::string_view, kTierCount> kNames = {"pool", "host", "disk"};
-  return kNames[static_cast<size_t>(tier)];
-}
+std::string_view TierName(Tier tier) { return kTierNames[static_cast<size_t>(tier)]; }
 
 std::string_view RetentionName(RetentionClass retention) {
   return retention == RetentionClass::kMemory ? "memory" : "extended";

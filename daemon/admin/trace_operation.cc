@@ -25,7 +25,6 @@ constexpr uint32_t kEventsPerStep = 1024;
 constexpr std::array<std::string_view, kTraceKindCount> kKindNames = {
     "session", "request", "wait", "load",       "block_load",  "disk_read",    "check",
     "copy_up", "offload", "seal", "disk_write", "verify_read", "index_commit", "evict"};
-constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
 
 std::string LowerCase(std::string_view text) {
   std::string lower(text);

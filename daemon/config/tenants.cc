@@ -14,11 +14,10 @@
 
 #include "daemon/config/config_schema.h"
 #include "tiers/storage/disk_geometry.h"
+#include "tiers/types/cache_options.h"
 
 namespace kvtier {
 namespace {
-
-constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
 
 // Where the key was given, or where the tenant begins if it was not.
 std::string PlaceIn(const TenantConfig& tenant, std::string_view key) {

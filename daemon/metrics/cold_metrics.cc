@@ -69,7 +69,6 @@ constexpr MetricRow kColdRows[] = {
 }  // namespace
 
 void AddHits(MetricFamily& family, const CacheStats::Asked& asked) {
-  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
   for (size_t tier = 0; tier < kTierCount; ++tier) {
     const bool disk = tier == static_cast<size_t>(Tier::kDisk);
     family.Add({{"tier", std::string(kTierNames[tier])}},

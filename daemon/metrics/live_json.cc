@@ -90,7 +90,6 @@ json::array ModelsOf(const MetricsSnapshot& snapshot) {
 
 // A row for each tier in which a tenant with quotas has any, or anything.
 json::array TenantsOf(const CacheGauges& gauges) {
-  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
   json::array rows;
   for (const TenantGauges& tenant : gauges.tenants) {
     for (size_t tier = 0; tier < kTierCount; ++tier) {

@@ -16,8 +16,6 @@ using enum MetricType;
 using From = const MetricSource&;
 using Family = MetricFamily&;
 
-constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
-
 MetricLabels TierLabel(size_t tier) { return {{"tier", std::string(kTierNames[tier])}}; }
 
 // One sample per tier.

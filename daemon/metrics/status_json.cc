@@ -126,8 +126,6 @@ json::array DistrustedStatus(const CacheGauges& gauges, const MetricsSources& so
   return distrusted;
 }
 
-constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
-
 json::array TenantsStatus(const CacheGauges& gauges) {
   json::array tenants;
   for (const TenantGauges& tenant : gauges.tenants) {

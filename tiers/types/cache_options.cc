@@ -29,17 +29,17 @@ Status CheckMs(std::string_view field, int64_t value) {
 }
 
 Status CheckQuota(const TenantQuota& tenant, uint64_t slab_bytes) {
-  constexpr std::string_view kTiers[kTierCount] = {"pool", "host", "disk"};
   for (size_t tier = 0; tier < kTierCount; ++tier) {
     const TierQuota& quota = tenant.tiers[tier];
     if (quota.max_bytes == 0) continue;
     if (quota.reserved_bytes > quota.max_bytes) {
-      return OutOfRange(fmt::format("tenant \"{}\": {}_reserved_bytes", tenant.name, kTiers[tier]),
-                        static_cast<double>(quota.reserved_bytes), "within its cap");
+      return OutOfRange(
+          fmt::format("tenant \"{}\": {}_reserved_bytes", tenant.name, kTierNames[tier]),
+          static_cast<double>(quota.reserved_bytes), "within its cap");
     }
     // One block of any model must find room, if only to pass through.
     if (tier != static_cast<size_t>(Tier::kPool) && quota.max_bytes < slab_bytes) {
-      return OutOfRange(fmt::format("tenant \"{}\": {}_max_bytes", tenant.name, kTiers[tier]),
+      return OutOfRange(fmt::format("tenant \"{}\": {}_max_bytes", tenant.name, kTierNames[tier]),
                         static_cast<double>(quota.max_bytes), "at least slab_bytes");
     }
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
@@ -15,6 +16,9 @@ namespace kvtier {
 
 // Blocks may be pinned for a year at most. It keeps sums of times far from overflow.
 inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
+
+// By Tier: in labels of metrics, JSON and the configuration's keys.
+inline constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
 
 struct TierQuota {
   // The tenant never takes more; 0: no cap of its own.

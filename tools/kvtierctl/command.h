@@ -3,7 +3,6 @@
 // to end.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,9 +20,6 @@ namespace kvtier {
 
 // The largest number for options that count; a negative one would be taken for a huge one.
 inline constexpr int64_t kMaxCount = int64_t{1} << 53;
-
-// The tiers, as the daemon's documents call them.
-inline constexpr std::array<std::string_view, 3> kTierNames = {"pool", "host", "disk"};
 
 // kvtierctl's exit codes. Stable: scripts depend on the numbers.
 enum class ExitCode : int {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "tiers/types/cache_options.h"
 #include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/short_names.h"

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "tiers/types/cache_options.h"
 #include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/status.h"

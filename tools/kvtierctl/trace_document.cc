@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tiers/types/cache_options.h"
 #include "tools/kvtierctl/command.h"
 
 namespace kvtier {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/units.h"
+#include "tiers/types/cache_options.h"
 #include "tools/kvtierctl/ask.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
