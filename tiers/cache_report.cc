@@ -167,13 +167,7 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.disk_degraded = disk.degraded() || disk.health().failed() != 0;
   gauges.adoption_waiting = upkeep.adoption.waiting();
   gauges.adoption_ended = upkeep.adoption.Ended();
-  if (up.cold_lookup) {
-    gauges.cold = {.enabled = true,
-                   .available = state.env.cold->Available(),
-                   .waiting_acquires = up.cold_lookup->waiting(),
-                   .waiting_blocks = down.cold_writer->waiting(),
-                   .writes_in_flight = down.cold_writer->in_flight()};
-  }
+  gauges.cold_available = state.env.cold != nullptr && state.env.cold->Available();
   return gauges;
 }
 

@@ -194,7 +194,6 @@ bool EventPeer::Fill() {
       NextRequest();
     } else if (Wanted(*batch->topic)) {
       Append(*batch->topic, batch->sequence, *batch->payload);
-      ++environment_.counters->sent;
     }
   }
   return false;

@@ -16,7 +16,6 @@ struct EventCounters {
 
 // Counts over all routers together.
 struct EventPeerCounters {
-  uint64_t sent = 0;       // batches
   uint64_t lost = 0;       // batches that left the ring before a router took them
   uint64_t snapshots = 0;  // begun
   uint64_t replays = 0;    // requests answered

@@ -56,14 +56,7 @@ constexpr MetricRow kColdRows[] = {
      }},
     {kGauge, "kvtier_cold_available",
      "1 while requests go to the store of the cold tier, 0 without one or while it is away.",
-     "cold.available", "", ReadGauge<&CacheGauges::cold, &ColdGauges::available>},
-    {kGauge, "kvtier_cold_waiting_acquires", "Acquires that wait for the store's answer.",
-     "cold.waiting_acquires", "", ReadGauge<&CacheGauges::cold, &ColdGauges::waiting_acquires>},
-    {kGauge, "kvtier_cold_waiting_blocks",
-     "Blocks that are looked at until they have been idle for long enough to be written.",
-     "cold.waiting_blocks", "", ReadGauge<&CacheGauges::cold, &ColdGauges::waiting_blocks>},
-    {kGauge, "kvtier_cold_writes_in_flight", "Blocks on their way to the store.",
-     "cold.writes_in_flight", "", ReadGauge<&CacheGauges::cold, &ColdGauges::writes_in_flight>},
+     "cold.available", "", ReadGauge<&CacheGauges::cold_available>},
 };
 
 }  // namespace

@@ -63,16 +63,11 @@ constexpr MetricRow kDiskRows[] = {
      "Slots of erased or evicted blocks whose headers the disk refused to void; an index rebuilt "
      "from the headers may find those that are not encrypted again.",
      "stats.headers_not_voided", "", ReadStat<&CacheStats::headers_not_voided>},
-    {kCounter, "kvtier_index_batches", "Batches written to the index on disk.",
-     "stats.index_batches", "", ReadStat<&CacheStats::index_batches>},
     {kCounter, "kvtier_restored_blocks", "Blocks found on disk at the start.",
      "stats.restored_blocks", "", ReadStat<&CacheStats::restored_blocks>},
-    {kGauge, "kvtier_index_load_seconds", "Time that reading the index took at the start.", "", "",
-     Read<&MetricsSnapshot::index_load_seconds>},
     {kGauge, "kvtier_disk_drives",
      "Directories of the disk tier: those that serve, those given up since the start, and those "
-     "that "
-     "the start went without.",
+     "that the start went without.",
      "", "",
      [](From from, Family family) {
        for (const std::string_view state : {"serving", "failed", "left_out"}) {

@@ -255,8 +255,6 @@ constexpr MetricRow kTierRows[] = {
            .Add({{"state", "loading"}}, totals.loading)
            .Add({{"state", "quarantined"}}, totals.quarantined);
      }},
-    {kGauge, "kvtier_pools", "Pools: tenants and models in use, by device.", "", "",
-     [](From from, Family family) { family.Add(uint64_t{from.snapshot.gauges.pools.size()}); }},
     {kInfo, "kvtier_device", "The devices that have pools.", "", "",
      [](From from, Family family) {
        for (size_t i = 0; i < from.snapshot.devices.size(); ++i) {
@@ -430,9 +428,6 @@ constexpr MetricRow kMovementRows[] = {
      "in_flight.acquires_waiting", "", ReadGauge<&CacheGauges::acquires_waiting>},
     {kGauge, "kvtier_regions", "Memory that engines lend to the daemon and manage themselves.",
      "regions.open", "", ReadGauge<&CacheGauges::regions>},
-    {kGauge, "kvtier_region_transfer_blocks",
-     "Blocks of regions that stores and loads under way use.", "regions.transfer_blocks", "",
-     ReadGauge<&CacheGauges::region_blocks_in_flight>},
     {kGauge, "kvtier_loading_blocks", "Blocks on their way to a pool, from host or from disk.",
      "in_flight.loads", "", ReadGauge<&CacheGauges::loads_in_flight>},
     // Operations that have begun, by direction; loads are counted as a whole above.
@@ -457,9 +452,6 @@ constexpr MetricRow kAttentionRows[] = {
     {kCounter, "kvtier_attention_failures", "Calls given up: cancelled, or the device failed.",
      "kernels.failures", "",
      [](From from, Family family) { family.Add(from.snapshot.attention.All().failures); }},
-    {kCounter, "kvtier_attention_busy_seconds", "The time to compute them.", "kernels.busy_seconds",
-     "",
-     [](From from, Family family) { family.Add(Seconds(from.snapshot.attention.All().busy_ns)); }},
     {kGauge, "kvtier_attention_waiting_calls", "Calls that wait or are being computed.",
      "kernels.in_flight", "",
      [](From from, Family family) { family.Add(from.snapshot.attention.All().in_flight); }},

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -64,7 +66,9 @@ All series exist from the start, but for those of [models](#models) and of tenan
 with a model's registration. Labels take values of fixed lists, and tenants; clients do not appear. The first
 16 models of each tenant have series of their own, by name, which all ranks and revisions share; the rest is
 one series without the label `model`. Readers of the page learn these names. Hits and misses sum up, in blocks
-and in tokens: `asked` is `hit` over all tiers plus `missed` and `declined`. The last column says where the
+and in tokens: `asked` is `hit` over all tiers plus `missed` and `declined`. In the tables below a name that ends
+in `_total` is a counter's, and the rest are gauges unless the name says otherwise; a label without values has
+those of the last row that lists its values. The last column says where the
 same figure stands in the JSON of `kvtierctl status`: {} is a label, [] a position, and of {a,b} each has its
 own. Blocks of an acquire that has to load are counted when the load ends. A scrape copies counters and sizes
 on the event loop and walks no blocks; the page is rendered on another thread, which goes on answering, with
@@ -166,8 +170,11 @@ MetricsSnapshot OneOfEach() {
 constexpr std::array<std::string_view, 5> kLabelsOfTheMachine = {"device", "kind", "name",
                                                                  "neighbour", "uuid"};
 
-// "`tier`: pool, host, disk; `reason`: ...".
-std::string LabelsOf(const MetricFamily& family) {
+// By label, as the last row that has it lists them.
+using LabelValues = std::map<std::string_view, std::vector<std::string>>;
+
+// "`tier`: pool, host, disk; `reason`: ...". Leaves out values that `listed` has, and adds to it.
+std::string LabelsOf(const MetricFamily& family, LabelValues* listed) {
   std::vector<std::pair<std::string_view, std::vector<std::string>>> labels;
   for (const MetricSample& sample : family.samples) {
     for (const auto& [name, value] : sample.labels) {
@@ -181,9 +188,11 @@ std::string LabelsOf(const MetricFamily& family) {
     }
   }
   std::string text;
-  for (const auto& [name, values] : labels) {
-    text += fmt::format("{}`{}`{}{}", text.empty() ? "" : "; ", name, values.empty() ? "" : ": ",
-                        fmt::join(values, ", "));
+  for (auto& [name, values] : labels) {
+    text += fmt::format("{}`{}`", text.empty() ? "" : "; ", name);
+    if ((*listed)[name] == values) continue;
+    text += fmt::format(": {}", fmt::join(values, ", "));
+    (*listed)[name] = std::move(values);
   }
   return text;
 }
@@ -203,19 +212,20 @@ std::string MetricsReferenceMarkdown() {
   const LoopFacts loop;
   const ProcessFacts process;
   std::string text(kIntroduction);
+  LabelValues listed;
   for (const MetricSection& section : MetricSections()) {
     text += fmt::format(
-        "\n## {}\n\n| metric | type | labels | meaning | in `kvtierctl status` "
-        "|\n|---|---|---|---|---|\n",
+        "\n## {}\n\n| metric | labels | meaning | in `kvtierctl status` |\n|---|---|---|---|\n",
         section.title);
     for (const MetricRow& row : section.rows) {
       if (row.name.empty()) continue;
       MetricFamilies one;
       MetricFamily& family = one.Make(row.name, row.type, row.help);
       row.read({snapshot, loop, process}, family);
-      text += fmt::format("| `{}{}` | {} | {} | {} | {} |\n", family.name, family.Suffix(),
-                          MetricTypeName(family.type), LabelsOf(family), family.help,
-                          StatusPlace(row.status));
+      const bool named = family.type == MetricType::kCounter || family.type == MetricType::kGauge;
+      text += fmt::format("| `{}{}`{} | {} | {} | {} |\n", family.name, family.Suffix(),
+                          named ? "" : fmt::format(" ({})", MetricTypeName(family.type)),
+                          LabelsOf(family, &listed), family.help, StatusPlace(row.status));
     }
   }
   text += kAlerts;

@@ -72,7 +72,6 @@ MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources) {
   snapshot.disk_degraded = sources.disk->degraded || snapshot.gauges.disk_degraded;
   snapshot.drives = DrivesOf(*sources.disk, snapshot.gauges);
   snapshot.index_rebuilt = sources.disk->index_rebuilt;
-  snapshot.index_load_seconds = sources.disk->index_seconds;
   snapshot.write_budget_bytes = sources.config->cache.disk_write_budget_bytes_per_day;
   snapshot.loop_delays = sources.loop_lag->delays();
   snapshot.event_times = sources.loop->event_times();

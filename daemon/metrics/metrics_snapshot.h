@@ -134,7 +134,6 @@ struct MetricsSnapshot {
   bool disk_degraded = false;
   std::vector<DriveSnapshot> drives;
   bool index_rebuilt = false;
-  double index_load_seconds = 0;
   uint64_t write_budget_bytes = 0;  // a day; 0: no limit
   LoopDelayHistogram loop_delays{&kLoopDelayBoundsUs};
   LoopDelayHistogram event_times{&kLoopDelayBoundsUs};

@@ -59,7 +59,6 @@ bool IndexCommitter::Pump() {
 }
 
 void IndexCommitter::ApplyBatch() {
-  ++state_.stats.index_batches;
   state_.env.index->Apply(BuildBatch(), [this](const Status& status) { Finish(status); });
 }
 

@@ -39,8 +39,6 @@ class ColdWriter {
   void LookAgain(EntryIndex entry);
   // Blocks of the tenant are on their way to the store.
   [[nodiscard]] bool IsWriting(std::string_view tenant) const;
-  [[nodiscard]] uint64_t waiting() const { return state_.orders.cold_line.size(); }
-  [[nodiscard]] uint64_t in_flight() const { return writes_.size(); }
   // Nothing is being read from disk into memory of this part.
   [[nodiscard]] bool Idle() const { return disk_reads_ == 0; }
 

@@ -209,7 +209,7 @@ struct CacheStats {
   NeverRead disk_never_read;  // of what this process wrote
   uint64_t disk_read_blocks = 0, disk_read_bytes = 0, disk_read_errors = 0;
   uint64_t disk_read_retries = 0, disk_read_repaired = 0;
-  uint64_t index_batches = 0, index_errors = 0;
+  uint64_t index_errors = 0;
   uint64_t slots_quarantined = 0;
   uint64_t headers_not_voided = 0;  // of them, those whose block is gone: the disk refused
   // Blocks looked at to find victims; about one for each that was evicted.
@@ -316,7 +316,7 @@ struct CacheGauges {
   uint64_t infinite_missed_blocks = 0;
   std::vector<std::string> disk_engines;
   bool disk_degraded = false;
-  ColdGauges cold;
+  bool cold_available = false;  // requests go to the store that hosts share
   // Slots that an earlier daemon left in host and that have not been looked at yet.
   uint64_t adoption_waiting = 0;
   bool adoption_ended = false;  // all that an earlier daemon left in host memory was looked at

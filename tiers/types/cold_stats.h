@@ -43,12 +43,4 @@ struct ColdStats {
   void CountFailedRead(MissReason reason) { ++failed_reads[static_cast<size_t>(reason)]; }
 };
 
-struct ColdGauges {
-  bool enabled = false;
-  bool available = false;  // requests go to the store
-  uint64_t waiting_acquires = 0;
-  uint64_t waiting_blocks = 0;  // to be idle for long enough, or for their turn
-  uint64_t writes_in_flight = 0;
-};
-
 }  // namespace kvtier
