@@ -14,7 +14,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "base/ids.h"
@@ -26,8 +25,6 @@ namespace kvtier {
 // Ends the process with a message that names the event and the states.
 [[noreturn]] void FailPoolTransition(PoolEvent event, uint32_t bits);
 [[noreturn]] void FailBlockTransition(BlockEvent event, uint32_t bits);
-// Both tables, as docs/BLOCK_LIFECYCLE.md shows them.
-[[nodiscard]] std::string LifecycleMarkdown();
 
 // One block of a pool. PoolBlocks applies the events, because it counts the states.
 struct PoolBlock {

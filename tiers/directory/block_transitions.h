@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tables of a block's life: its states, the events, and what each event asks for and changes.
-// block_lifecycle.h says what they mean and applies them; docs/BLOCK_LIFECYCLE.md shows them, made
-// from the rows below.
+// block_lifecycle.h says what they mean and applies them.
 #pragma once
 
 #include <array>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of a block's states and events: what they forbid ends the process, and the
-// documentation shows them as they are.
+// The tables of a block's states and events: what they forbid ends the process.
 #include "tiers/directory/block_lifecycle.h"
 
 #include <fmt/format.h>
@@ -10,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -129,15 +127,6 @@ TEST(BlockLifecycle, BlockIsCachedOnceItsBytesAreHereAndNothingHoldsIt) {
   EXPECT_TRUE(blocks[block].cached());
   blocks.Reference(block);
   EXPECT_FALSE(blocks[block].cached());
-}
-
-TEST(BlockLifecycle, DocumentationShowsTheTables) {
-  std::ifstream file(KVTIER_SOURCE_DIR "/docs/BLOCK_LIFECYCLE.md");
-  std::ostringstream text;
-  text << file.rdbuf();
-  const std::string tables = LifecycleMarkdown();
-  EXPECT_NE(text.str().find(tables), std::string::npos) << "docs/BLOCK_LIFECYCLE.md, should read:\n"
-                                                        << tables;
 }
 
 }  // namespace
