@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "gpu/device.h"
 #include "tiers/state/cache_environment.h"
+#include "tiers/storage/drive_sizer.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/block_view.h"
 #include "tiers/types/cache_options.h"
@@ -246,10 +247,14 @@ class Cache {
   // changes on error: kLimitExceeded "pinned" if more blocks are pinned than the new pin_fraction
   // allows. REQUIRES: passed Validate().
   [[nodiscard]] Status Reconfigure(const CacheOptions& options);
-  // Host memory is to have so many bytes from now on; the latest call counts. A larger arena grows
-  // in the background. For a smaller one the coldest blocks leave; blocks in use are waited for.
-  // REQUIRES: as HostArena::Resize.
-  void ResizeHost(uint64_t bytes);
+  // Tiers are to have these sizes from now on; the latest call counts, and absent ones stay. Growth
+  // comes in the background. For smaller sizes the coldest blocks leave; blocks in use are waited
+  // for. REQUIRES: as HostArena::Resize; each drive that is there has a slab.
+  struct Sizes {
+    std::optional<uint64_t> host_bytes;
+    std::optional<DriveSlabs> disk;  // see DiskResize
+  };
+  void Resize(const Sizes& sizes);
   // The bytes of the pinned blocks; O(pinned blocks).
   [[nodiscard]] uint64_t PinnedBytes() const;
   // Expiry, persist-after-idle, waiting acquires' deadlines. Call every few hundred milliseconds.

@@ -55,6 +55,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
              .pool_adoption = PoolAdoption(&state, &pools, &sessions),
              .adoption = HostAdoption(&state, &host),
              .host_resize = HostResize(&state, &host, &upkeep.adoption),
+             .disk_resize = DiskResize(&state, &disk, &to_host, &to_disk, &up.loader),
              .erasure = Erasure(&state, &to_host, &pools, &host, &disk, &upkeep.adoption,
                                 down.cold_writer.get())},
       drains(&state, &disk, &upkeep.retention, &upkeep.adoption, &down.offloader, &down.persister) {
@@ -142,6 +143,7 @@ void Cache::Impl::Pump() {
   if (!drains.stopped()) {
     up.prefetch.Pump();
     upkeep.host_resize.Pump();
+    upkeep.disk_resize.Pump();
   }
   drains.Pump();
 }
@@ -485,7 +487,10 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   return {};
 }
 
-void Cache::ResizeHost(uint64_t bytes) { impl_->upkeep.host_resize.Begin(bytes); }
+void Cache::Resize(const Sizes& sizes) {
+  if (sizes.host_bytes) impl_->upkeep.host_resize.Begin(*sizes.host_bytes);
+  if (sizes.disk) impl_->upkeep.disk_resize.Begin(*sizes.disk);
+}
 
 uint64_t Cache::PinnedBytes() const {
   uint64_t bytes = 0;
@@ -536,6 +541,7 @@ void Cache::Tick() {
   impl_->upkeep.retention.Tick();
   impl_->upkeep.lost_drives.Tick();
   impl_->upkeep.host_resize.Tick();
+  impl_->upkeep.disk_resize.Tick();
   impl_->upkeep.erasure.Tick();
   if (impl_->down.cold_writer && !impl_->drains.stopped()) impl_->down.cold_writer->Tick();
   impl_->Pump();
@@ -558,6 +564,7 @@ void Cache::StopDraining() { impl_->drains.Stop(); }
 bool Cache::Idle() const {
   return impl_->drains.Idle() && impl_->up.Idle() && impl_->upkeep.verifier.Idle() &&
          impl_->upkeep.erasure.Idle() && impl_->upkeep.host_resize.Idle() &&
+         impl_->upkeep.disk_resize.Idle() &&
          (!impl_->down.cold_writer || impl_->down.cold_writer->Idle()) &&
          impl_->regions.in_flight() == 0 && impl_->canary.Idle() &&
          (impl_->drains.stopped() || impl_->up.prefetch.Idle()) && !impl_->state.pump_scheduled();

@@ -19,6 +19,7 @@
 #include "tiers/transfer/cold_lookup.h"
 #include "tiers/transfer/cold_verifier.h"
 #include "tiers/transfer/cold_writer.h"
+#include "tiers/transfer/disk_resize.h"
 #include "tiers/transfer/drains.h"
 #include "tiers/transfer/erasure.h"
 #include "tiers/transfer/host_adoption.h"
@@ -93,6 +94,7 @@ class Cache::Impl {
     PoolAdoption pool_adoption;
     HostAdoption adoption;
     HostResize host_resize;
+    DiskResize disk_resize;
     Erasure erasure;
   };
   // Before all that asks for them.

@@ -58,8 +58,9 @@ std::vector<TenantGauges> GaugesOf(const TenantTable& tenants, const SlabAllocat
 std::vector<DriveGauges> GaugesOf(const DiskGeometry& geometry, const DiskSlots& disk) {
   std::vector<DriveGauges> all;
   for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
-    const uint64_t slabs = geometry.drive_slabs[drive];
-    if (slabs == 0) continue;
+    if (geometry.drive_slabs[drive] == 0) continue;
+    const bool failed = (disk.health().failed() >> drive & 1) != 0;
+    const uint64_t slabs = failed ? geometry.drive_slabs[drive] : disk.allocator().slabs(drive);
     all.push_back({.number = drive,
                    .capacity_bytes = slabs * geometry.slab_bytes,
                    .used_bytes = disk.allocator().used_bytes(drive),
@@ -129,7 +130,6 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.host_used_bytes = host.allocator().used_bytes();
   gauges.host_blocks = host.blocks();
   gauges.host_return_ds = state.pressure.returns.ds();
-  gauges.disk_capacity_bytes = state.env.geometry.bytes();
   gauges.disk_used_bytes = disk.allocator().used_bytes();
   gauges.disk_blocks = disk.blocks();
   gauges.disk_persisted = state.orders.persisted_blocks();
@@ -164,6 +164,7 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.infinite_missed_blocks = state.infinite_cache.misses();
   for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
   gauges.drives = GaugesOf(state.env.geometry, disk);
+  for (const DriveGauges& drive : gauges.drives) gauges.disk_capacity_bytes += drive.capacity_bytes;
   gauges.disk_degraded = disk.degraded() || disk.health().failed() != 0;
   gauges.adoption_waiting = upkeep.adoption.waiting();
   gauges.adoption_ended = upkeep.adoption.Ended();
@@ -197,7 +198,9 @@ void Cache::Impl::CheckInvariants() const {
     KVT_CHECK(pools.used_bytes(device) <= pools.capacity_bytes(device));
   }
   KVT_CHECK(host.allocator().used_bytes() <= state.env.arena->capacity_bytes());
-  KVT_CHECK(disk.allocator().used_bytes() <= state.env.geometry.bytes());
+  uint64_t file_bytes = 0;
+  for (const BlockFile* file : state.env.files) file_bytes += file->bytes();
+  KVT_CHECK(disk.allocator().used_bytes() <= file_bytes);
   CheckTenants();
   CheckUsage();
   const CacheStats::Asked& blocks = state.stats.blocks;

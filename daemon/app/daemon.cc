@@ -274,7 +274,8 @@ Status Daemon::Reload(const Config& wanted) {
   LogDifferences(wanted);
   // From here on nothing can fail: the parts see the new values through their pointers.
   config_ = taken;
-  cache_->ResizeHost(config_.host.bytes - config_.host.bytes % config_.cache.slab_bytes);
+  cache_->Resize({.host_bytes = config_.host.bytes - config_.host.bytes % config_.cache.slab_bytes,
+                  .disk = resources_.disk()->SlabsFor(config_.disk.bytes)});
   log_->SetLevel(config_.log.level);
   server_->SetTenants(TenantMap(config_.tenants, ::geteuid()));
   return {};

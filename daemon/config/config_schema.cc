@@ -313,9 +313,10 @@ std::vector<ConfigKey> DiskKeys() {
           "In place of `disk.directory`, one directory for each drive, in any order. They must "
           "be there. Drives may be added and taken away: see SECOND_DRIVE.md. The index lies "
           "in the first that has one."),
-      Size("disk.bytes", kDisk<&DiskConfig::bytes>, 0, kMaxBytes,
-           "Size of the files together, an equal share in each directory: a hard cap, allocated "
-           "at the first start. `0B`: no disk tier."),
+      OnReload(Size("disk.bytes", kDisk<&DiskConfig::bytes>, 0, kMaxBytes,
+                    "Size of the files together, an equal share in each directory: a hard cap, "
+                    "allocated at the first start and resized at a reload. `0B`: no disk tier, "
+                    "which takes a restart, as does its end.")),
       Choice(
           "disk.encryption", &ChoiceAt<&Config::disk, &DiskConfig::encryption>,
           {"none", "aes-256-gcm"},

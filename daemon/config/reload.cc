@@ -16,6 +16,12 @@ namespace {
 
 std::string NameOf(const ConfigKey& key) { return fmt::format("{}.{}", key.section, key.name); }
 
+// A tier that is not there cannot be made or ended while the daemon runs.
+bool TakenNow(const ConfigKey& key, const Config& running, const Config& wanted) {
+  const bool makes_or_ends = (running.disk.bytes == 0) != (wanted.disk.bytes == 0);
+  return key.reloadable && !(makes_or_ends && NameOf(key) == "disk.bytes");
+}
+
 // REQUIRES: both are the field of one key, of two Configs.
 void CopyField(const ConfigField& from, const ConfigField& to) {
   std::visit(
@@ -117,7 +123,7 @@ ConfigDifferences CompareConfigs(const Config& running, const Config& wanted) {
     ConfigDifference difference{name, FormatConfigValue(key, running),
                                 FormatConfigValue(key, wanted), PlaceOfKey(wanted, name)};
     if (difference.running == difference.wanted) continue;
-    auto& list = key.reloadable ? differences.now : differences.restart;
+    auto& list = TakenNow(key, running, wanted) ? differences.now : differences.restart;
     list.push_back(std::move(difference));
   }
   const std::vector<TenantConfig> taken =
@@ -137,7 +143,7 @@ Config TakeReloadable(const Config& running, const Config& wanted) {
   // The accessors of the table take a Config that can be changed, since they form pointers into it.
   Config source = wanted;
   for (const ConfigKey& key : ConfigKeys()) {
-    if (key.section == kTenantSection || !key.reloadable) continue;
+    if (key.section == kTenantSection || !TakenNow(key, running, wanted)) continue;
     CopyField(key.field(source), key.field(taken));
   }
   taken.tenants = TakeTenants(running.tenants, running.cache.tenants, wanted.tenants);

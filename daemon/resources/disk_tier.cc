@@ -165,6 +165,8 @@ Result<bool> DiskTier::OpenKeys(const DiskConfig& disk,
 Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* executor,
                            const TakeKeys& take_keys) {
   const DiskConfig& disk = config.disk;
+  executor_ = executor;
+  free_floor_bytes_ = disk.free_floor_bytes;
   std::function<Result<bool>(const std::vector<std::filesystem::path>&)> has_keys;
   if (disk.encryption != DiskEncryption::kNone) {
     has_keys = [&](const std::vector<std::filesystem::path>& directories) {
@@ -321,6 +323,58 @@ void DiskTier::FindGoneFrom(size_t watch,
       });
 }
 
+DriveSlabs DiskTier::SlabsFor(uint64_t bytes) const {
+  DriveSlabs slabs{};
+  const uint64_t directories = files_.drives.size() + files_.left_out.size();
+  const uint64_t superblocks = directories * kFirstSlabOffset;
+  for (const StartedDrive& drive : files_.drives) {
+    slabs[drive.number] = (bytes - std::min(bytes, superblocks)) / files_.geometry.slab_bytes;
+    slabs[drive.number] /= directories;
+  }
+  return slabs;
+}
+
+// The drives belong to the thread meanwhile, also if the tier ends.
+void DiskTier::Resize(const DriveSlabs& wanted, std::function<void(const DriveSlabs&)> done) {
+  struct Outcome {
+    DriveSlabs got{};
+    std::string refused;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  executor_->Run(
+      [drives = files_.opened, wanted, floor = free_floor_bytes_, outcome] {
+        for (DiskDrive& drive : *drives) {
+          const uint32_t number = drive.superblock()->drive;
+          const Status resized = drive.Resize(wanted[number], floor);
+          outcome->got[number] = drive.slabs();
+          if (!resized) outcome->refused += "; " + resized.error().ToString();
+        }
+      },
+      gate_.WhileOpen([this, wanted, outcome, done = std::move(done)] {
+        NoteSizes(wanted, outcome->got, outcome->refused);
+        done(outcome->got);
+      }));
+}
+
+void DiskTier::NoteSizes(const DriveSlabs& wanted, const DriveSlabs& got,
+                         const std::string& refused) {
+  uint64_t slabs = 0;
+  uint64_t missing = 0;
+  for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
+    slabs += got[drive];
+    missing += wanted[drive] - std::min(wanted[drive], got[drive]);
+  }
+  const uint64_t slab_bytes = files_.geometry.slab_bytes;
+  files_.degraded = missing > 0 || !files_.left_out.empty() || files_.drives_away != 0;
+  facts_.degraded = files_.degraded || gone_ || index_.unwritten.has_value();
+  log_->Info("disk.resized", "{} in {} file(s)", FormatByteSize(slabs * slab_bytes),
+             files_.files.size());
+  if (missing == 0 && refused.empty()) return;
+  log_->Warning("disk.degraded", "{} of the {} configured could be had{}",
+                FormatByteSize(slabs * slab_bytes), FormatByteSize((slabs + missing) * slab_bytes),
+                refused);
+}
+
 std::vector<std::string> DiskTier::FileNames() const {
   std::vector<std::string> names;
   for (const StartedDrive& drive : files_.drives) {
@@ -367,6 +421,7 @@ IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
     for (const auto& file : files_.files) environment->files.push_back(file.get());
   }
   environment->geometry = files_.geometry;
+  environment->drive_sizer = this;
   environment->drives_away = files_.drives_away;
   environment->disk_set = files_.set_uuid;
   environment->disk_epoch = files_.epoch;

@@ -50,7 +50,7 @@ struct DiskStartFacts {
 // Made once, before the loop runs, and kept until the end: it owns the directory's lock, the files
 // with their I/O threads, and the index. The cache borrows files and index and must go first. The
 // cache's calls use them on the event loop; after Join, only what stands below it is called.
-class DiskTier {
+class DiskTier final : public DriveSizer {
  public:
   using TakeKeys = std::function<std::optional<UniqueFd>()>;
 
@@ -78,6 +78,10 @@ class DiskTier {
   // later writes there end with the process: `lose_drive` hears of it, see Cache::LoseDrive.
   using LoseDrive = std::function<bool(uint32_t drive, const std::string& why, bool with_index)>;
   void Watch(Executor* executor, const LoseDrive& lose_drive);
+  // The slabs that each drive is to have under a cap of so many bytes.
+  [[nodiscard]] DriveSlabs SlabsFor(uint64_t bytes) const;
+  // See DriveSizer; the log says what came of it.
+  void Resize(const DriveSlabs& wanted, std::function<void(const DriveSlabs&)> done) override;
   // The names of the files, as incidents number them.
   [[nodiscard]] std::vector<std::string> FileNames() const;
   // Looks now: `done` gets the first path that is not there any more, if any.
@@ -111,11 +115,14 @@ class DiskTier {
   void OnGone(const StartedDrive& drive, const std::filesystem::path& gone,
               const LoseDrive& lose_drive);
   void FindGoneFrom(size_t watch, std::function<void(std::optional<std::filesystem::path>)> done);
+  void NoteSizes(const DriveSlabs& wanted, const DriveSlabs& got, const std::string& refused);
   void LogRebuild(const RebuiltIndex& rebuilt) const;
 
   const Clock& clock_;
   Log* const log_;
   ServiceManager* const manager_;
+  Executor* executor_ = nullptr;
+  uint64_t free_floor_bytes_ = 0;
   DiskStartFacts facts_;
   std::unique_ptr<Executor> readers_;  // outlives the files, whose reads they check
   // The lock within goes last, after the index is closed.

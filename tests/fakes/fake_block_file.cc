@@ -220,6 +220,11 @@ void FakeBlockFile::MakeDurable(const std::vector<SectorVersion>& sectors) {
   }
 }
 
+void FakeBlockFile::Wipe(uint64_t from) {
+  std::ranges::fill(contents_.Slice(from, contents_.size() - from), std::byte{0});
+  unsynced_.erase(unsynced_.lower_bound(from / kIoAlignment), unsynced_.end());
+}
+
 void FakeBlockFile::Crash() {
   for (const auto& [request, write] : pending_writes_) {
     if (random_.Chance(0.5))

@@ -29,7 +29,10 @@ class FakeBlockFile final : public BlockFile {
  public:
   FakeBlockFile(FakeLoop* loop, uint64_t bytes, uint64_t seed);
 
-  [[nodiscard]] uint64_t bytes() const override { return contents_.size(); }
+  [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+  void SetBytes(uint64_t bytes) override { bytes_ = bytes; }
+  // The file was cut there, and may have been made longer again.
+  void Wipe(uint64_t from);
   [[nodiscard]] std::string_view engine() const override { return "fake"; }
   void ReadAndCheck(uint64_t offset, std::span<std::byte> buffer, IoCheck check,
                     IoDone done) override;
@@ -106,6 +109,7 @@ class FakeBlockFile final : public BlockFile {
   FakeLoop* const loop_;
   const EventSource source_;
   const AlignedBytes contents_;
+  uint64_t bytes_ = contents_.size();
   SeededRandom random_;
   DiskFaultRates rates_;
   std::deque<WriteFault> scripted_writes_;

@@ -40,9 +40,14 @@ CacheEnvironment FakeMachine::Environment() {
                                .disk_epoch = ++disk_epoch,
                                .index = index.get()};
   environment.owner = &owner;
+  drive_sizer.Begin(geometry());
+  if (!files.empty()) environment.drive_sizer = &drive_sizer;
   if (sizes_.keep_pools) environment.pool_keeper = &pool_keeper;
   for (const auto& each : devices) environment.devices.push_back({each.get()});
-  for (const auto& file : files) environment.files.push_back(file.get());
+  for (uint32_t i = 0; i < files.size(); ++i) {
+    files[i]->SetBytes(geometry().FileBytes(i));
+    environment.files.push_back(files[i].get());
+  }
   return environment;
 }
 

@@ -11,6 +11,7 @@
 #include "tests/fakes/fake_block_file.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_device.h"
+#include "tests/fakes/fake_drive_sizer.h"
 #include "tests/fakes/fake_executor.h"
 #include "tests/fakes/fake_index.h"
 #include "tests/fakes/fake_loop.h"
@@ -67,6 +68,7 @@ class FakeMachine {
   FakeOwner owner;
   std::unique_ptr<FakeArena> arena;
   std::vector<std::unique_ptr<FakeBlockFile>> files;
+  FakeDriveSizer drive_sizer{&loop, &files};
   Digest128 disk_set;                // of `files`, as the next cache is told
   uint64_t disk_epoch = 0;           // likewise, of the last cache
   std::unique_ptr<FakeIndex> index;  // null without a disk tier

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "tests/integration/harness/daemon_test.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {
@@ -75,17 +77,29 @@ class ServiceUnderLoadTest : public DaemonTest {
     for (const uint64_t until = played_ + more; played_ < until;) std::this_thread::yield();
   }
 
-  // Changes the size of host memory, and does not wait for it.
-  void ResizeHost(uint64_t slabs) {
-    WriteConfig(fmt::format("[host]\nbytes = \"{}B\"\n", slabs * kTestSlabBytes));
+  // In slabs; no disk tier with 0.
+  struct Slabs {
+    uint64_t host = 0;
+    uint64_t disk = 0;
+  };
+  void WriteSizes(const Slabs& slabs) const {
+    const uint64_t disk = slabs.disk == 0 ? 0 : kFirstSlabOffset + slabs.disk * kTestSlabBytes;
+    WriteConfig(fmt::format("[host]\nbytes = \"{}B\"\n[disk]\nbytes = \"{}B\"\n",
+                            slabs.host * kTestSlabBytes, disk));
+  }
+  // Changes the sizes, and does not wait for them.
+  void Resize(const Slabs& slabs) {
+    WriteSizes(slabs);
     ASSERT_EQ(::kill(daemon().pid(), SIGHUP), 0);
   }
-  void WaitForHostBytes(uint64_t bytes) {
-    for (uint64_t capacity = 0, ready = 0; capacity != bytes || ready != bytes;) {
+  void WaitForSizes(const Slabs& slabs) {
+    for (Slabs now; now.host != slabs.host || now.disk != slabs.disk;) {
       const boost::json::value status = Admin("status");
       JsonView host = JsonView(&status)["tiers"]["host"];
-      capacity = host["capacity_bytes"].Count();
-      ready = host["ready_bytes"].Count();
+      JsonView disk = JsonView(&status)["tiers"]["disk"];
+      const bool all_ready = host["ready_bytes"].Count() == host["capacity_bytes"].Count();
+      now.host = all_ready ? host["capacity_bytes"].Count() / kTestSlabBytes : 0;
+      now.disk = disk["capacity_bytes"].Count() / kTestSlabBytes;
     }
   }
 
@@ -135,45 +149,54 @@ TEST_F(ServiceUnderLoadTest, ReloadsDisturbNobody) {
   EXPECT_GT(report.requests, 10u * kReloads);
 }
 
-TEST_F(ServiceUnderLoadTest, SizesOfHostMemoryThatChangeDisturbNobody) {
-  WriteConfig(fmt::format("[host]\nbytes = \"{}B\"\n", 50 * kTestSlabBytes));
-  StartUnderLoad({.pool_blocks = 120, .host_blocks = 0, .disk_blocks = 600});
+TEST_F(ServiceUnderLoadTest, SizesThatChangeDisturbNobody) {
+  WriteSizes({.host = 50, .disk = 200});
+  StartUnderLoad({.pool_blocks = 120, .host_blocks = 0, .disk_blocks = 0});
   std::mt19937_64 random(1);
   for (int i = 0; i < kResizes; ++i) {
-    const uint64_t slabs = 10 + random() % 90;
-    ResizeHost(slabs);
+    const Slabs slabs{.host = 10 + random() % 90, .disk = 40 + random() % 200};
+    Resize(slabs);
     // Some are overtaken by the next.
     WaitForRequests(random() % 10);
-    if (i % 4 == 0) WaitForHostBytes(slabs * kTestSlabBytes);
+    if (i % 4 == 0) WaitForSizes(slabs);
   }
-  ResizeHost(12);
-  WaitForHostBytes(12 * kTestSlabBytes);
+  const Slabs last{.host = 12, .disk = 60};
+  Resize(last);
+  WaitForSizes(last);
   WaitForRequests(50);
   const ReplayReport report = StopClients();
   EXPECT_EQ(report.wrong_blocks, 0u);
   EXPECT_EQ(report.errors, 0u);
   EXPECT_EQ(report.requests_without_daemon, 0u);
   EXPECT_GT(report.blocks.hit[static_cast<int>(Tier::kHost)], 0u);
+  // The cap holds at once; the file is cut when all beyond has gone.
+  const std::string file = daemon().disk_directory() + "/blocks.kvt";
+  while (std::filesystem::file_size(file) > kFirstSlabOffset + last.disk * kTestSlabBytes) {
+    std::this_thread::yield();
+  }
 }
 
 TEST_F(ServiceUnderLoadTest, DeathsInTheMidstOfAResizeCostMissesOnly) {
-  WriteConfig(fmt::format("[host]\nbytes = \"{}B\"\n", 50 * kTestSlabBytes));
+  WriteSizes({.host = 50, .disk = 200});
   StartUnderLoad({.pool_blocks = 120, .host_blocks = 0, .disk_blocks = 0},
                  {"restart.keep_for=1min"});
   std::mt19937_64 random(2);
   for (int i = 0; i < kResizes / 2; ++i) {
     WaitForRequests(20);
-    const uint64_t slabs = i % 2 == 0 ? 10 + random() % 10 : 50 + random() % 50;
-    ResizeHost(slabs);
+    const bool smaller = i % 2 == 0;
+    const Slabs slabs{.host = (smaller ? 10 : 50) + random() % 10,
+                      .disk = (smaller ? 60 : 200) + random() % 20};
+    Resize(slabs);
     WaitForRequests(random() % 5);
     daemon().Kill();
     ASSERT_TRUE(daemon().Restart());
-    WaitForHostBytes(slabs * kTestSlabBytes);
+    WaitForSizes(slabs);
   }
   const ReplayReport report = StopClients();
   EXPECT_EQ(report.wrong_blocks, 0u);
   EXPECT_EQ(report.errors, 0u);
   EXPECT_EQ(LogText().find("restart.damaged"), std::string::npos);
+  EXPECT_EQ(LogText().find("disk.damaged"), std::string::npos);
   (void)Ctl({"stop", "--release"});
 }
 

@@ -238,10 +238,10 @@ void SimOracle::CheckGauges() const {
     SIM_CHECK(device.pool_used_bytes <= plan_.options.pool_bytes, "pool cap");
   }
   SIM_CHECK(gauges.host_used_bytes <= gauges.host_ready_bytes, "host cap");
-  // A tier that shrinks has more until its last block beyond has moved.
+  // A tier that shrinks has more until its last block beyond has gone.
   const MachineSizes& sizes = plan_.sizes;
   SIM_CHECK(gauges.host_ready_bytes <= sizes.host_slabs * sizes.slab_bytes, "host arena");
-  SIM_CHECK(gauges.disk_used_bytes <= gauges.disk_capacity_bytes, "disk cap");
+  SIM_CHECK(gauges.disk_used_bytes <= sizes.disk_slabs * sizes.slab_bytes, "disk cap");
   SIM_CHECK(gauges.disk_persisted <= gauges.disk_blocks, "persisted blocks");
   SIM_CHECK(gauges.pinned_blocks <= gauges.entries, "pinned blocks");
   // Acquires that wait hold references of their own, and so do sessions that are closing.

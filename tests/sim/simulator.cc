@@ -114,7 +114,7 @@ void Simulator::UpkeepStep(uint64_t choice) {
   if (choice < 38) return Pin();
   if (choice < 41) return Verify();
   if (choice < 43) return GrowArena();
-  if (choice < 44) return ResizeHost();
+  if (choice < 44) return Resize();
   if (choice < 46) {
     Trace("drain");
     return Drain();
@@ -327,11 +327,20 @@ void Simulator::GrowArena() {
 }
 
 // Reserves of tenants stay within it.
-void Simulator::ResizeHost() {
+void Simulator::Resize() {
   const MachineSizes& sizes = plan_.sizes;
-  const uint64_t least = plan_.options.tenants.empty() ? 1 : sizes.host_slabs;
-  Trace("resize host");
-  world_.cache().ResizeHost(random_.Between(least, sizes.host_slabs) * sizes.slab_bytes);
+  const bool reserves = !plan_.options.tenants.empty();
+  if (random_.Chance(0.5)) {
+    Trace("resize host");
+    const uint64_t slabs = random_.Between(reserves ? sizes.host_slabs : 1, sizes.host_slabs);
+    return world_.cache().Resize({.host_bytes = slabs * sizes.slab_bytes});
+  }
+  Trace("resize disk");
+  DriveSlabs drives = world_.machine().geometry().drive_slabs;
+  for (uint64_t& slabs : drives) {
+    if (slabs > 0 && !reserves) slabs = random_.Between(1, slabs);
+  }
+  world_.cache().Resize({.disk = drives});
 }
 
 void Simulator::MaybeCrash() {

@@ -67,7 +67,7 @@ class Simulator {
   // False if the cache does not come to rest in an hour.
   [[nodiscard]] bool ComeToRest();
   void GrowArena();
-  void ResizeHost();
+  void Resize();
   void MaybeCrash();
   void RestartFromIndex(FakeMachine::HostMemory host);
   void AfterDeath();

@@ -170,10 +170,13 @@ struct BlockEntry {
   // Its client has said that it will not be used again: no tier below is given a copy of it, and
   // where it is, it leaves before others.
   [[nodiscard]] bool LeavesFirst() const { return hinted() && !pinned(); }
+  // A disk tier, if there is one, is to have it.
+  [[nodiscard]] bool BelongsOnDisk() const {
+    return retention == RetentionClass::kExtended && !LeavesFirst();
+  }
   // It should be written to disk before host forgets it.
   [[nodiscard]] bool NeedsPersist(bool has_disk) const {
-    return retention == RetentionClass::kExtended && has_disk && !persist_failed() && !on_disk() &&
-           !LeavesFirst();
+    return BelongsOnDisk() && has_disk && !persist_failed() && !on_disk();
   }
   // Dropping it from a pool loses nothing, for what host could not take will never be cleaner.
   [[nodiscard]] bool CleanInPool() const {

@@ -190,6 +190,9 @@ struct EntryBits {
   X(DropFromDisk, .from = S::kDiskSlot, .unless = S::kWriting | S::kCommitting,                   \
     .sets = S::kPersistFailed,                                                                    \
     .clears = S::kDiskSlot | S::kPersisted | S::kVerified | S::kUpdateQueued)                     \
+  X(MoveOnDisk, .from = S::kDiskSlot | S::kInHost,                                                \
+    .unless = S::kWriting | S::kCommitting | S::kWriteQueued, .sets = S::kPersistWanted,          \
+    .clears = S::kDiskSlot | S::kPersisted | S::kVerified | S::kUpdateQueued | S::kPersistFailed) \
   X(Pin, .sets = S::kPinned)                                                                      \
   X(Unpin, .clears = S::kPinned)                                                                  \
   X(HintClosed, .sets = S::kClosed)                                                               \

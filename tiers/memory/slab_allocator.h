@@ -96,6 +96,7 @@ class SlabAllocator {
   [[nodiscard]] uint64_t slab_bytes() const { return slab_bytes_; }
   // Slabs that do not leave.
   [[nodiscard]] uint64_t slabs() const { return slabs_; }
+  [[nodiscard]] uint64_t slabs(uint32_t drive) const { return drives_[drive].staying; }
   [[nodiscard]] uint64_t used_slots() const { return used_slots_; }
   // Bytes of allocated slots.
   [[nodiscard]] uint64_t used_bytes() const { return used_bytes_; }

@@ -48,9 +48,7 @@ void Orders::ReorderInHost(TenantId tenant, EntryIndex index, const BlockEntry& 
 
 void Orders::GiveUpFirst(TenantId tenant, EntryIndex index, const BlockEntry& entry) {
   if (!entry.in_host() || entry.loading() || entry.pinned()) return;
-  const bool belongs_on_disk =
-      tiers_.disk && !entry.LeavesFirst() && entry.retention == RetentionClass::kExtended;
-  if (belongs_on_disk && !entry.on_disk()) return;
+  if (tiers_.disk && entry.BelongsOnDisk() && !entry.on_disk()) return;
   host.LeaveFirst(tenant, index);
 }
 

@@ -23,6 +23,16 @@ bool IsForSpace(DropReason reason) {
          reason == DropReason::kSlabReclaimed;
 }
 
+// The required header of the slab in which the entry has its slot.
+SlabHeader HeaderOf(const BlockEntry& entry, const Namespace& name_space,
+                    const DiskGeometry& geometry) {
+  return {.slab = geometry.SlabOf(entry.disk),
+          .slot_bytes = name_space.slot_bytes,
+          .generation = entry.disk_generation,
+          .tenant = name_space.identity.tenant,
+          .model = name_space.identity.model};
+}
+
 }  // namespace
 
 DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
@@ -33,6 +43,7 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
       leaving_(&state->tenants, &allocator_),
       room_(state, &allocator_, &leaving_),
       slab_headers_(&state->env),
+      quarantined_(state, &allocator_, &health_),
       cold_(cold) {
   const DiskGeometry& geometry = state_.env.geometry;
   for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
@@ -43,9 +54,52 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
 // Its errors may have paused writing to all. The blocks are dropped in parts: see LostDrives.
 void DiskSlots::OnDriveFailed(uint32_t drive) {
   allocator_.CloseDrive(drive);
-  leaving_.CloseDrive([this](DiskLocation location) { return health_.Failed(location); });
+  leaving_.Forget();
   write_pause_until_ms_ = 0;
   state_.SchedulePart();
+}
+
+void DiskSlots::Resize(const DriveSlabs& staying, const DriveSlabs& in_files) {
+  for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
+    if (in_files[drive] == 0) continue;
+    allocator_.Resize(staying[drive], drive);
+    slab_headers_.Resize(drive, in_files[drive]);
+    BlockFile& file = *state_.env.files[state_.env.geometry.FileOfDrive(drive)];
+    file.SetBytes(kFirstSlabOffset + in_files[drive] * allocator_.slab_bytes());
+  }
+  leaving_.Forget();
+  quarantined_.FreeLeaving();
+}
+
+std::optional<DiskLocation> DiskSlots::LastLeaving() {
+  for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
+    if ((health_.failed() >> drive & 1) != 0) continue;
+    if (const auto slab = allocator_.LastLeaving(drive)) return DiskLocation{*slab};
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> DiskSlots::RoomFor(EntryIndex index, uint64_t slots) {
+  const Namespace& name_space = state_.blocks.NamespaceOf(state_[index]);
+  const SlotClass of_class = room_.ClassOf(name_space);
+  const auto room = [&] {
+    const uint64_t coming = room_.ComingSlots(of_class);
+    return coming - std::min(coming, room_.WantedSlots(of_class));
+  };
+  const uint64_t there = std::min(slots, room());
+  bool evicted = false;
+  for (uint64_t most = std::min<uint64_t>(slots - there, state_.options.search_part_blocks);
+       most > 0 && room() < slots && EvictFor(name_space); --most) {
+    evicted = true;
+  }
+  return evicted ? std::nullopt : std::optional(there);
+}
+
+void DiskSlots::BeginMove(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  LeaveSlot(entry, IndexCommitter::Slot::kFree);
+  state_.Apply(index, BlockEvent::kMoveOnDisk);
+  entry.disk = DiskLocation{};
 }
 
 bool DiskSlots::Adopt(EntryIndex index, const IndexRecord& record, uint32_t group) {
@@ -100,8 +154,9 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
 
 void DiskSlots::KeepFree(const Namespace& name_space) {
   const SlotClass slots = room_.ClassOf(name_space);
-  while (room_.ComingSlots(slots) < room_.WantedSlots(slots)) {
-    if (!EvictFor(name_space)) return;
+  // Blocks in slabs that leave make no room.
+  for (uint32_t steps = state_.options.search_part_blocks; steps > 0; --steps) {
+    if (room_.ComingSlots(slots) >= room_.WantedSlots(slots) || !EvictFor(name_space)) return;
   }
 }
 
@@ -189,7 +244,9 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
     if (!entry.EvictableFromDisk() || health_.Failed(entry.disk)) continue;
-    if (allocator_.ClassAt(entry.disk.offset) == request.slots) {
+    // A slab that leaves is never cut anew: its blocks go one by one.
+    if (allocator_.Leaving(entry.disk.offset) ||
+        allocator_.ClassAt(entry.disk.offset) == request.slots) {
       Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kLru);
       evicted = true;
       break;
@@ -215,7 +272,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
 // slots is given out again while deletions become durable.
 bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   // A block that a restart found may lie in a slab that has become another tenant's.
-  if (health_.Failed(location)) return false;
+  if (allocator_.Leaving(location.offset)) return false;
   const uint32_t group = allocator_.ClassAt(location.offset).group;
   if (group != request.slots.group && !room_.EvictableForOthers(TenantId(group))) return false;
   bool free_of_motion = true;
@@ -241,26 +298,30 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   // Written soon after its commit; no more exact time is kept, across restarts least of all.
   state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(
       (int64_t{state_.clock.NowS()} - entry.created_s) * 1000);
-  --blocks_;
-  // The slot stays taken until the deletion is durable.
-  allocator_.SetOwner(entry.disk.offset, kNoEntry);
-  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   if (!entry.was_read_from_disk) {
     state_.stats.disk_never_read.Add(int64_t{state_.clock.NowS()} - entry.created_s,
-                                     name_space.slot_bytes);
+                                     state_.blocks.NamespaceOf(entry).slot_bytes);
   }
-  state_.usage.GiveBack(name_space.line, Tier::kDisk, name_space.slot_bytes);
-  if (slot != IndexCommitter::Slot::kKeep) {
-    leaving_.Begin(name_space.tenant, entry.disk);
-  } else {
-    ++state_.stats.slots_quarantined;
-    state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
-  }
-  committer_.Delete({entry.namespace_id, entry.hash}, entry.disk, slot);
+  LeaveSlot(entry, slot);
   // It is not written again before its next use: that would only evict the next, in circles.
   state_.Apply(index, BlockEvent::kDropFromDisk);
   entry.disk = DiskLocation{};
   state_.ForgetIfGone(index);
+}
+
+// The slot stays taken until the deletion is durable.
+void DiskSlots::LeaveSlot(const BlockEntry& entry, IndexCommitter::Slot slot) {
+  --blocks_;
+  allocator_.SetOwner(entry.disk.offset, kNoEntry);
+  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
+  state_.usage.GiveBack(name_space.line, Tier::kDisk, name_space.slot_bytes);
+  if (slot != IndexCommitter::Slot::kKeep) {
+    leaving_.Begin(name_space.tenant, entry.disk);
+  } else {
+    quarantined_.Add(entry.disk);
+    state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
+  }
+  committer_.Delete({entry.namespace_id, entry.hash}, entry.disk, slot);
 }
 
 void DiskSlots::FreeSlot(DiskLocation location) {
@@ -270,7 +331,7 @@ void DiskSlots::FreeSlot(DiskLocation location) {
 
 void DiskSlots::KeepSlot(DiskLocation location) {
   leaving_.End(location);
-  ++state_.stats.slots_quarantined;
+  quarantined_.Add(location);
 }
 
 void DiskSlots::OnCommitted(const Status& status) {
@@ -292,7 +353,7 @@ void DiskSlots::Write(EntryIndex index, std::span<const std::byte> slot,
                       std::function<void(Status)> done) {
   const DiskLocation location = state_[index].disk;
   slab_headers_.Ensure(
-      HeaderOf(state_[index]),
+      HeaderOf(state_[index], state_.blocks.NamespaceOf(state_[index]), state_.env.geometry),
       [this, index, slot, location, done = std::move(done)](const Status& header_status) {
         const auto finish = [this, index, bytes = slot.size(), done](const Status& status) {
           OnWritten(index, bytes, status);
@@ -322,7 +383,6 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
     return;
   }
   ++state_.stats.disk_write_errors;
-  ++state_.stats.slots_quarantined;
   state_.incidents.ReportSlot(IncidentKind::kWriteFailed, entry.disk, index,
                               status.error().ToString());
   const bool served = !health_.Failed(entry.disk);
@@ -334,19 +394,11 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   }
   // Whatever the disk did there, the slot is not to be trusted before a restart.
   allocator_.SetOwner(entry.disk.offset, kNoEntry);
+  quarantined_.Add(entry.disk);
   const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
   state_.usage.GiveBack(name_space.line, Tier::kDisk, name_space.slot_bytes);
   entry.disk = DiskLocation{};
-}
-
-SlabHeader DiskSlots::HeaderOf(const BlockEntry& entry) const {
-  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
-  return {.slab = state_.env.geometry.SlabOf(entry.disk),
-          .slot_bytes = name_space.slot_bytes,
-          .generation = entry.disk_generation,
-          .tenant = name_space.identity.tenant,
-          .model = name_space.identity.model};
 }
 
 void DiskSlots::MarkVerified(EntryIndex index) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -13,8 +14,10 @@
 #include "tiers/space/drive_health.h"
 #include "tiers/space/index_committer.h"
 #include "tiers/space/leaving_slots.h"
+#include "tiers/space/quarantined_slots.h"
 #include "tiers/space/slab_headers.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/storage/drive_sizer.h"
 
 namespace kvtier {
 
@@ -29,6 +32,18 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   // The entry gets the slot that a record of an earlier process names, in a slab of that group.
   // False if no slot can be there: the record is deleted, and the entry forgotten.
   [[nodiscard]] bool Adopt(EntryIndex entry, const IndexRecord& record, uint32_t group);
+  // The drives' files have so many slabs, of which so many stay. Blocks of the others have to
+  // leave: none is given a slot there. REQUIRES: slabs that a file has no more are empty.
+  void Resize(const DriveSlabs& staying, const DriveSlabs& in_files);
+  // A slab that has to be emptied; nothing when all have been.
+  [[nodiscard]] std::optional<DiskLocation> LastLeaving();
+  // Says how many slots like the entry's are free or being freed beside the wanted share, up to
+  // `slots`. If these are too few, the coldest blocks leave, no more than slots are lacking, and
+  // there is no answer: the blocks that need the slots may have been among them.
+  [[nodiscard]] std::optional<uint64_t> RoomFor(EntryIndex entry, uint64_t slots);
+  // The block's slot is freed, and another is wanted: the block keeps its place among those that
+  // leave. PersistQueue::SourceReady has it written. REQUIRES: in host, at rest on disk.
+  void BeginMove(EntryIndex entry);
   // Slots are written with generations from this one on. REQUIRES: none was reserved.
   void NumberFrom(uint32_t generation) { next_generation_ = generation; }
 
@@ -111,9 +126,9 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   void OnDriveFailed(uint32_t drive) override;
   // Says, the first time, that nothing is written any more.
   void ReportPause(const Status& refused);
-  // The required header of the slab in which the entry has its slot.
-  [[nodiscard]] SlabHeader HeaderOf(const BlockEntry& entry) const;
   void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
+  // The slot is no block's from now on, and the index is to forget it.
+  void LeaveSlot(const BlockEntry& entry, IndexCommitter::Slot slot);
 
   CacheState& state_;
   SlabAllocator allocator_;
@@ -124,6 +139,7 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   LeavingSlots leaving_;
   DiskRoom room_;
   SlabHeaders slab_headers_;
+  QuarantinedSlots quarantined_;
   int64_t write_pause_until_ms_ = 0;
   bool stopped_ = false;
   bool pause_reported_ = false;  // until a commit succeeds

@@ -41,10 +41,10 @@ class LeavingSlots {
     tenants_.Refund(Tier::kDisk, tenant, slots.slot_bytes);
   }
 
-  // Slots of a drive that was given up, as `failed` tells, will be free for none.
-  void CloseDrive(const std::function<bool(DiskLocation)>& failed) {
+  // Slots in slabs that leave will be free for none.
+  void Forget() {
     std::erase_if(coming_, [&](uint64_t offset) {
-      if (!failed(DiskLocation{offset})) return false;
+      if (!allocator_.Leaving(offset)) return false;
       --freeing_[allocator_.ClassAt(offset)];
       return true;
     });

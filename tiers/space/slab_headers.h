@@ -28,6 +28,9 @@ class SlabHeaders {
   // may be wrong, so that the header is read before it is relied upon.
   void Assume(uint64_t slab, uint64_t slot_bytes);
 
+  // The drive has so many slabs from now on. REQUIRES: none beyond has blocks.
+  void Resize(uint32_t drive, uint64_t slabs) { known_.Resize(drive, slabs); }
+
   // Calls `done` once the slab's header says what `header` does of the slots' size, at once if that
   // is known: the header is written if it said something else. Errors: those of BlockFile::Write.
   void Ensure(const SlabHeader& header, std::function<void(Status)> done);

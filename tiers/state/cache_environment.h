@@ -26,6 +26,7 @@
 
 namespace kvtier {
 
+class DriveSizer;
 class KeyRing;
 
 // A device for pools, and how many bytes of it they may take together.
@@ -73,7 +74,8 @@ struct CacheEnvironment {
   HostArena* arena = nullptr;
   PoolKeeper* pool_keeper = nullptr;  // null: pools end with the process
   std::vector<BlockFile*> files;      // empty: no disk tier
-  DiskGeometry geometry;              // of `files`
+  DiskGeometry geometry;              // of `files`, at the start
+  DriveSizer* drive_sizer = nullptr;  // of `files`; null: they stay as they are
   uint32_t drives_away = 0;           // bit by number: drives of the set that are not there
   Digest128 disk_set;                 // likewise: DiskFiles::set_uuid; zeros without files
   uint64_t disk_epoch = 0;            // likewise: DiskFiles::epoch, which counts their starts

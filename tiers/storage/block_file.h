@@ -36,6 +36,8 @@ class BlockFile {
  public:
   virtual ~BlockFile() = default;
   [[nodiscard]] virtual uint64_t bytes() const = 0;
+  // The file has another size from now on. REQUIRES: no request beyond it is under way.
+  virtual void SetBytes(uint64_t bytes) = 0;
   // "io_uring", "pread" or a test's own.
   [[nodiscard]] virtual std::string_view engine() const = 0;
   void Read(uint64_t offset, std::span<std::byte> buffer, IoDone done) {

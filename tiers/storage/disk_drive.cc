@@ -153,4 +153,31 @@ Status DiskDrive::Begin(const Superblock& superblock) {
   return file_->Cut(superblock.file_bytes);
 }
 
+// The order is that of a start. Both pages get the new size, because of two with one epoch a start
+// may read either.
+Status DiskDrive::Resize(uint64_t slabs, uint64_t free_floor_bytes) {
+  const uint64_t slab_bytes = superblock_->slab_bytes;
+  const uint64_t before = slabs_;
+  if (slabs > before) {
+    KVT_ASSIGN_OR_RETURN(const DiskSetFile::Namespace name_space, file_->GetNamespace());
+    const uint64_t free_bytes = name_space.file_system_free_bytes;
+    const uint64_t room = free_bytes - std::min(free_bytes, free_floor_bytes);
+    slabs = std::min(slabs, before + room / slab_bytes);
+    const Status got = Preallocate(slabs, slab_bytes);
+    slabs = got ? std::max(slabs_, before) : before;
+    slabs_ = before;
+    if (!got) {
+      (void)file_->Cut(superblock_->file_bytes);
+      return got;
+    }
+  }
+  if (slabs == before) return {};
+  Superblock resized = *superblock_;
+  resized.file_bytes = kFirstSlabOffset + slabs * slab_bytes;
+  for (int page = 0; page < 2; ++page) KVT_RETURN_IF_ERROR(file_->WriteSuperblock(resized));
+  superblock_ = resized;
+  slabs_ = slabs;
+  return file_->Cut(resized.file_bytes);
+}
+
 }  // namespace kvtier

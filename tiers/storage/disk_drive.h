@@ -39,6 +39,10 @@ class DiskDrive {
   [[nodiscard]] uint64_t slabs() const { return slabs_; }
   // Writes the superblock, durably, and cuts off the rest of the file.
   [[nodiscard]] Status Begin(const Superblock& superblock);
+  // The file of a drive that has begun gets so many slabs, or as many as the file system has room
+  // for above the floor, durably; slabs() has them. On an error it has those that slabs() says.
+  // Errors: kIoError.
+  [[nodiscard]] Status Resize(uint64_t slabs, uint64_t free_floor_bytes);
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] DiskSetFile& file() { return *file_; }

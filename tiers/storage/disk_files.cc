@@ -71,12 +71,14 @@ Result<DiskSet> OpenSet(const DiskFilesOptions& options) {
   return set;
 }
 
-std::vector<EngineFile> TakeEngineFiles(DiskSet* set, DiskFiles* result) {
+Result<std::vector<EngineFile>> TakeEngineFiles(DiskSet* set, DiskFiles* result) {
   std::vector<EngineFile> files;
   for (DiskDrive& drive : set->TakeDrives()) {
     const auto number = static_cast<uint32_t>(files.size());
-    files.push_back({drive.file().TakeFd(), set->geometry().FileBytes(number)});
+    KVT_ASSIGN_OR_RETURN(UniqueFd fd, drive.file().DuplicateFd());
+    files.push_back({std::move(fd), set->geometry().FileBytes(number)});
     result->locks.push_back(drive.TakeLock());
+    result->opened->push_back(std::move(drive));
   }
   return files;
 }
@@ -118,7 +120,8 @@ Result<DiskFiles> OpenDiskFiles(const DiskFilesOptions& options, EventQueue* loo
   result.left_out = set.left_out();
   result.drives_away = set.drives_away();
   result.notes = set.TakeNotes();
-  KVT_RETURN_IF_ERROR(StartEngine(options, TakeEngineFiles(&set, &result), loop, &result));
+  KVT_ASSIGN_OR_RETURN(std::vector<EngineFile> files, TakeEngineFiles(&set, &result));
+  KVT_RETURN_IF_ERROR(StartEngine(options, std::move(files), loop, &result));
   return result;
 }
 

@@ -53,6 +53,8 @@ struct DiskFilesOptions {
 // Move-only. Its destruction closes the files (see the engines) and gives up the locks.
 struct DiskFiles {
   std::vector<DirectoryLock> locks;  // first, so that they go last
+  // The drives of `files`, so that their sizes can be changed.
+  std::shared_ptr<std::vector<DiskDrive>> opened = std::make_shared<std::vector<DiskDrive>>();
   DiskGeometry geometry;
   Digest128 set_uuid;    // random; another one after the files were made anew
   uint64_t epoch = 0;    // this start's; 1 for the first

@@ -133,6 +133,8 @@ class BySlab {
       values_[drive].resize(geometry.drive_slabs[drive]);
     }
   }
+  // The drive has so many slabs from now on.
+  void Resize(uint32_t drive, uint64_t slabs) { values_[drive].resize(slabs); }
   // REQUIRES: the slab is there.
   [[nodiscard]] Value& operator[](uint64_t slab) {
     return values_[slab % kMaxDrives][slab / kMaxDrives];

@@ -157,6 +157,12 @@ Result<DiskSetFile::Namespace> DiskSetFile::GetNamespace() const {
                    .file_system_free_bytes = file_system.f_bavail * file_system.f_frsize};
 }
 
+Result<UniqueFd> DiskSetFile::DuplicateFd() const {
+  UniqueFd duplicate(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!duplicate.valid()) return Failed("duplicate");
+  return duplicate;
+}
+
 Result<uint64_t> DiskSetFile::GetSize() const {
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) return Failed("fstat");

@@ -54,6 +54,8 @@ class DiskSetFile {
   [[nodiscard]] bool direct() const { return direct_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] UniqueFd TakeFd() { return std::move(fd_); }
+  // Another descriptor of the open file, which shares its lock.
+  [[nodiscard]] Result<UniqueFd> DuplicateFd() const;
 
  private:
   DiskSetFile(std::filesystem::path path, UniqueFd fd, bool direct)

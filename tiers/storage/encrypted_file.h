@@ -38,6 +38,7 @@ class EncryptedFile final : public BlockFile {
   // Errors besides the file's: those of SlotCipher::Encrypt.
   void Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) override;
   void Sync(IoDone done) override { file_->Sync(std::move(done)); }
+  void SetBytes(uint64_t bytes) override { file_->SetBytes(bytes); }
   void RegisterMemory(std::span<std::byte> memory) override { file_->RegisterMemory(memory); }
   void UnregisterFrom(std::byte* from, std::function<void()> done) override {
     file_->UnregisterFrom(from, std::move(done));

@@ -38,6 +38,7 @@ class EngineBlockFile final : public BlockFile {
       : engine_(std::move(engine)), number_(number), bytes_(bytes) {}
 
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+  void SetBytes(uint64_t bytes) override { bytes_ = bytes; }
   [[nodiscard]] std::string_view engine() const override { return engine_->name(); }
 
   void ReadAndCheck(uint64_t offset, std::span<std::byte> buffer, IoCheck check,
@@ -80,7 +81,7 @@ class EngineBlockFile final : public BlockFile {
 
   const std::shared_ptr<IoEngine> engine_;
   const uint32_t number_;
-  const uint64_t bytes_;
+  uint64_t bytes_;
 };
 
 }  // namespace

@@ -25,13 +25,15 @@ uint64_t TierBytes(uint64_t blocks) {
 std::vector<std::string> SettingsOf(const TierSizes& sizes) {
   std::vector<std::string> settings = {
       fmt::format("pool.bytes={}B", sizes.pool_blocks * kTestBlockBytes),
-      fmt::format("disk.bytes={}B", TierBytes(sizes.disk_blocks)),
       fmt::format("cache.slab_bytes={}B", kTestSlabBytes),
       "disk.free_floor_bytes=0B",
       fmt::format("cache.max_wait_ms={}", kTestMaxWaitMs),
   };
   if (sizes.host_blocks > 0) {
     settings.push_back(fmt::format("host.bytes={}B", TierBytes(sizes.host_blocks)));
+  }
+  if (sizes.host_blocks > 0 || sizes.disk_blocks > 0) {
+    settings.push_back(fmt::format("disk.bytes={}B", TierBytes(sizes.disk_blocks)));
   }
   return settings;
 }

@@ -22,8 +22,9 @@ namespace kvtier {
 // Sizes in blocks of kTestBlockBytes.
 struct TierSizes {
   uint64_t pool_blocks = 64;
-  uint64_t host_blocks = 128;   // 0: as the configuration file says
-  uint64_t disk_blocks = 1024;  // 0: no disk tier
+  uint64_t host_blocks = 128;  // 0: as the configuration file says
+  // 0: no disk tier, or as the configuration file says where that gives the size of host.
+  uint64_t disk_blocks = 1024;
 };
 
 // Switches the web pages on, on a port that is free.

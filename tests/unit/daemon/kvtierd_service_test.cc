@@ -8,10 +8,12 @@
 
 #include <boost/json.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 
+#include "base/units.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/kvtierd_process.h"
 #include "tests/unit/daemon/notify_socket.h"
@@ -160,6 +162,29 @@ TEST_F(KvtierdService, ReloadMakesHostMemorySmallerAndLarger) {
   WriteConfig("[host]\nbytes = \"3MiB\"\n");
   kvtierd.Signal(SIGHUP);
   EXPECT_TRUE(kvtierd.ReadUntil("host.complete: 3.0 MiB of host memory ready")) << kvtierd.output();
+}
+
+TEST_F(KvtierdService, ReloadMakesTheDiskTierSmallerAndLarger) {
+  const auto file_bytes = [this] {
+    return std::filesystem::file_size(directory_.path() / "disk" / "blocks.kvt");
+  };
+  WriteConfig("[disk]\nbytes = \"8MiB\"\n");
+  Kvtierd kvtierd(ArgumentsWithout("disk.bytes"));
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  ASSERT_EQ(file_bytes(), 8 * kMiB);
+  WriteConfig("[disk]\nbytes = \"3MiB\"\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("disk.resized: 2.0 MiB in 1 file(s)")) << kvtierd.output();
+  EXPECT_EQ(file_bytes(), 3 * kMiB);
+  EXPECT_NE(systemd_.ReceiveUntil("disk 0 B of 2.0 MiB"), "");
+  WriteConfig("[disk]\nbytes = \"12MiB\"\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("disk.resized: 11.0 MiB in 1 file(s)")) << kvtierd.output();
+  EXPECT_EQ(file_bytes(), 12 * kMiB);
+  WriteConfig("[disk]\nbytes = \"0B\"\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("disk.bytes: \"0B\" is wanted, \"12MiB\" stays until a restart"))
+      << kvtierd.output();
 }
 
 TEST_F(KvtierdService, ReloadBeyondTheMachinesMemoryIsRefusedAsAWhole) {

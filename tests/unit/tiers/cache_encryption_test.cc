@@ -160,6 +160,28 @@ TEST_F(CacheEncryptionTest, KeysThatAreKeptServeTheNextDaemon) {
   EXPECT_TRUE(MatchesHash(TestHash(1, 3), Bytes(reply.hits[3].handle)));
 }
 
+TEST_F(CacheEncryptionTest, BlocksThatMoveBelowTheEndOfASmallerDiskKeepTheirBytes) {
+  Start();
+  Put(Sequence(1, 12));
+  Put(Sequence(2, 12));
+  Drain();
+  for (const BlockHash& hash : Sequence(1, 12)) {
+    ASSERT_EQ(cache_->Evict({pool_.namespace_id, hash}, std::nullopt), EvictOutcome::kEvicted);
+  }
+  Settle();
+  CrashAndRestart();
+  cache_->Resize({.disk = DriveSlabs{2}});
+  for (int tick = 0; tick < 50; ++tick) AdvanceAndTick(100);
+  ASSERT_EQ(file().bytes(), kFirstSlabOffset + 2 * kSlabBytes);
+  CrashAndRestart();
+  const AcquireReply reply = Acquire(kAlice, Sequence(2, 12));
+  ASSERT_EQ(reply.hits.size(), 12u);
+  EXPECT_THAT(TiersOf(reply), Each(Tier::kDisk));
+  for (uint32_t i = 0; i < 12; ++i) {
+    EXPECT_TRUE(MatchesHash(TestHash(2, i), Bytes(reply.hits[i].handle)));
+  }
+}
+
 TEST_F(CacheEncryptionTest, WithoutTheKeysNothingIsServed) {
   Start();
   Put(Sequence(1, 10));

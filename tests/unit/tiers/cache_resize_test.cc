@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory becomes smaller and larger while blocks come and go.
+// Host memory and disk become smaller and larger while blocks come and go.
+
+#include <algorithm>
 
 #include "base/units.h"
 #include "tests/unit/tiers/cache_fixture.h"
@@ -27,7 +29,7 @@ class CacheResizeTest : public CacheTest {
     EvictFromPool();
   }
   void ResizeTo(uint32_t slabs) {
-    cache_->ResizeHost(slabs * kSlabBytes);
+    cache_->Resize({.host_bytes = slabs * kSlabBytes});
     Settle();
   }
   [[nodiscard]] uint64_t InHost(const Hashes& hashes) const {
@@ -85,7 +87,7 @@ TEST_F(CacheResizeTest, ABlockThatIsBeingLoadedIsWaitedFor) {
   Sink(Blocks(0, 24));
   const BlockHash last = Blocks(23, 1).front();
   const PendingAcquire pending = BeginAcquire(kAlice, {last});
-  cache_->ResizeHost(kSlabBytes);
+  cache_->Resize({.host_bytes = kSlabBytes});
   Settle();
   AdvanceAndTick(100);
   ASSERT_TRUE(pending.succeeded());
@@ -109,8 +111,8 @@ TEST_F(CacheResizeTest, MemoryThatComesBackIsUsedAgain) {
 TEST_F(CacheResizeTest, AShrinkThatIsTakenBackLosesNothingMore) {
   Start(HostOnly());
   Sink(Blocks(0, 20));
-  cache_->ResizeHost(kSlabBytes);
-  cache_->ResizeHost(3 * kSlabBytes);
+  cache_->Resize({.host_bytes = kSlabBytes});
+  cache_->Resize({.host_bytes = 3 * kSlabBytes});
   Settle();
   EXPECT_EQ(InHost(Blocks(0, 20)), 20u);
   EXPECT_EQ(ReadySlabs(), 3u);
@@ -139,7 +141,7 @@ TEST_F(CacheResizeTest, ABlockThatIsWrittenToDiskWhileItMovesKeepsTheHeaderOfThe
   }
   const EventSource executor = machine_->executor->source();
   machine_->loop.Hold(executor);
-  cache_->ResizeHost(kSlabBytes);
+  cache_->Resize({.host_bytes = kSlabBytes});
   machine_->loop.RunAll();
   ASSERT_TRUE(machine_->loop.RunOneOf(executor))
       << "the bytes are copied, and the loop hears later";
@@ -164,7 +166,7 @@ TEST_F(CacheResizeTest, ADeathAtAnyStepLeavesWholeBlocksOnly) {
     setup.keep_host = true;
     Start(setup);
     Sink(Blocks(0, 24));
-    cache_->ResizeHost(kSlabBytes);
+    cache_->Resize({.host_bytes = kSlabBytes});
     for (int i = 0; i < steps; ++i) (void)machine_->loop.RunOne();
     DieAndAdopt();
     EXPECT_EQ(cache_->stats().adoption_drops[static_cast<size_t>(AdoptionDrop::kCorrupt)], 0u);
@@ -173,6 +175,242 @@ TEST_F(CacheResizeTest, ADeathAtAnyStepLeavesWholeBlocksOnly) {
     cache_.reset();
     machine_->loop.DropAll();
   }
+}
+
+// The disk tier, with nothing in host that stays there.
+class CacheDiskResizeTest : public CacheResizeTest {
+ protected:
+  void StartWithDisk(uint32_t files = 1) {
+    CacheSetup setup;
+    setup.pool_blocks = 8;
+    setup.host_slots = 2 * kSlotsPerSlab;
+    setup.disk_slots = 4 * kSlotsPerSlab;
+    setup.disk_files = files;
+    Start(setup);
+  }
+  void Persist(const Hashes& hashes) {
+    for (const BlockHash& hash : hashes) {
+      Put({hash});
+      Drain();
+    }
+  }
+  // Disk alone has them, the first used before all others.
+  void StartWithOnDisk(const Hashes& hashes, uint32_t files = 1) {
+    StartWithDisk(files);
+    for (const BlockHash& hash : hashes) {
+      machine_->clock.Advance(1000);
+      Persist({hash});
+    }
+    CrashAndRestart();
+    ASSERT_EQ(OnDisk(hashes), hashes.size());
+  }
+  // So many on each drive.
+  void BeginDiskResize(uint64_t slabs) {
+    DriveSlabs each{};
+    for (uint32_t drive = 0; drive < machine_->files.size(); ++drive) each[drive] = slabs;
+    cache_->Resize({.disk = each});
+  }
+  void TickOften() {
+    for (int tick = 0; tick < 100; ++tick) AdvanceAndTick(100);
+  }
+  void ResizeDiskTo(uint64_t slabs) {
+    BeginDiskResize(slabs);
+    TickOften();
+    Drain();
+  }
+  [[nodiscard]] uint64_t OnDisk(const Hashes& hashes) const {
+    const auto present = cache_->Lookup(pool_.id, hashes);
+    return static_cast<uint64_t>(std::ranges::count(present, true, &BlockPresence::disk));
+  }
+  [[nodiscard]] uint64_t FileSlabs(size_t i = 0) {
+    return (file(i).bytes() - kFirstSlabOffset) / kSlabBytes;
+  }
+  // A later process finds these on disk, with their bytes.
+  void ExpectAfterARestart(const Hashes& hashes) {
+    CrashAndRestart();
+    for (const BlockHash& hash : hashes) {
+      const AcquireReply reply = Acquire(kAlice, {hash});
+      ASSERT_EQ(reply.hits.size(), 1u);
+      EXPECT_TRUE(MatchesHash(hash, Bytes(reply.hits[0].handle)));
+      Release(kAlice, HandlesOf(reply));
+      Settle();
+    }
+  }
+};
+
+TEST_F(CacheDiskResizeTest, TheColdestLeaveAndTheRestIsWrittenAnew) {
+  StartWithOnDisk(Blocks(0, 32));
+  ResizeDiskTo(2);
+  EXPECT_EQ(FileSlabs(), 2u);
+  EXPECT_EQ(cache_->Gauges().disk_capacity_bytes, 2 * kSlabBytes);
+  EXPECT_EQ(OnDisk(Blocks(0, 16)), 0u);
+  EXPECT_EQ(OnDisk(Blocks(16, 16)), 16u);
+  ExpectAfterARestart(Blocks(16, 16));
+}
+
+TEST_F(CacheDiskResizeTest, NothingLeavesThatFits) {
+  StartWithOnDisk(Blocks(0, 28));
+  for (const BlockHash& hash : Blocks(0, 16)) {
+    ASSERT_EQ(cache_->Evict({pool_.namespace_id, hash}, std::nullopt), EvictOutcome::kEvicted);
+  }
+  ResizeDiskTo(2);
+  EXPECT_EQ(FileSlabs(), 2u);
+  EXPECT_EQ(OnDisk(Blocks(16, 12)), 12u);
+  ExpectAfterARestart(Blocks(16, 12));
+}
+
+TEST_F(CacheDiskResizeTest, BlocksThatMoveKeepTheirPlaceInTheOrderOfEviction) {
+  StartWithOnDisk(Blocks(0, 32));
+  for (const BlockHash& hash : Blocks(0, 8)) Use({hash});
+  ResizeDiskTo(2);
+  ASSERT_EQ(OnDisk(Blocks(0, 8)), 8u);
+  ASSERT_EQ(OnDisk(Blocks(24, 8)), 8u) << "they have moved";
+  Persist(Blocks(100, 4));
+  EXPECT_EQ(OnDisk(Blocks(0, 8)), 8u) << "they were used after the others";
+  EXPECT_EQ(OnDisk(Blocks(24, 8)), 4u);
+}
+
+TEST_F(CacheDiskResizeTest, PinnedBlocksMove) {
+  StartWithOnDisk(Blocks(0, 32));
+  const Hashes pinned = {Blocks(0, 1)[0], Blocks(20, 1)[0], Blocks(31, 1)[0]};
+  ASSERT_EQ(cache_->Pin(pool_.namespace_id, pinned, 60'000), 3u);
+  ResizeDiskTo(1);
+  EXPECT_EQ(FileSlabs(), 1u);
+  EXPECT_EQ(OnDisk(pinned), 3u);
+  EXPECT_EQ(OnDisk(Blocks(27, 5)), 5u);
+  ExpectAfterARestart(pinned);
+}
+
+TEST_F(CacheDiskResizeTest, PinnedBlocksWithoutRoomAreWaitedFor) {
+  StartWithOnDisk(Blocks(0, 32));
+  ASSERT_EQ(cache_->Pin(pool_.namespace_id, Blocks(0, 12), 60'000), 12u);
+  ResizeDiskTo(1);
+  EXPECT_EQ(FileSlabs(), 4u) << "eight fit, and four do not";
+  EXPECT_EQ(OnDisk(Blocks(0, 12)), 12u);
+  ASSERT_EQ(cache_->Pin(pool_.namespace_id, Blocks(0, 12), 0), 12u);
+  TickOften();
+  EXPECT_EQ(FileSlabs(), 1u);
+  EXPECT_EQ(OnDisk(Blocks(0, 12)), 8u);
+}
+
+TEST_F(CacheDiskResizeTest, ABlockThatIsBeingReadIsWaitedFor) {
+  StartWithOnDisk(Blocks(0, 32));
+  const BlockHash block = Blocks(12, 1).front();
+  machine_->loop.Hold(file().source());
+  const PendingAcquire pending = BeginAcquire(kAlice, {block});
+  BeginDiskResize(1);
+  for (int tick = 0; tick < 10; ++tick) AdvanceAndTick(100);
+  EXPECT_EQ(FileSlabs(), 4u);
+  machine_->loop.LetGo(file().source());
+  TickOften();
+  ASSERT_TRUE(pending.succeeded());
+  EXPECT_TRUE(MatchesHash(block, Bytes(pending.reply().hits[0].handle)));
+  EXPECT_EQ(FileSlabs(), 1u);
+}
+
+TEST_F(CacheDiskResizeTest, TheEndOfAPauseOfWritesIsWaitedFor) {
+  StartWithOnDisk(Blocks(0, 32));
+  file().ScriptWrites({WriteFault::kEio});
+  Persist(Blocks(50, 1));
+  const uint64_t kept = OnDisk(Blocks(0, 32));
+  BeginDiskResize(2);
+  for (int tick = 0; tick < 20; ++tick) AdvanceAndTick(100);
+  EXPECT_EQ(FileSlabs(), 4u);
+  EXPECT_EQ(OnDisk(Blocks(0, 32)), kept);
+  AdvanceAndTick(10'000);
+  TickOften();
+  EXPECT_EQ(FileSlabs(), 2u);
+  EXPECT_GE(OnDisk(Blocks(16, 16)), 15u) << "the refused slot leaves, or another block";
+}
+
+TEST_F(CacheDiskResizeTest, AShrinkThatIsTakenBackLosesNothingMore) {
+  StartWithOnDisk(Blocks(0, 28));
+  BeginDiskResize(2);
+  BeginDiskResize(4);
+  TickOften();
+  EXPECT_EQ(FileSlabs(), 4u);
+  EXPECT_EQ(OnDisk(Blocks(0, 28)), 28u);
+  EXPECT_EQ(cache_->Gauges().disk_capacity_bytes, 4 * kSlabBytes);
+}
+
+TEST_F(CacheDiskResizeTest, SizesThatChangeWhileTheFilesAreBeingCutComeAfterThat) {
+  StartWithDisk();
+  Persist(Blocks(0, 8));
+  BeginDiskResize(2);
+  BeginDiskResize(3);
+  cache_->Tick();
+  BeginDiskResize(1);
+  TickOften();
+  EXPECT_EQ(FileSlabs(), 1u);
+  EXPECT_EQ(OnDisk(Blocks(0, 8)), 8u);
+  ExpectAfterARestart(Blocks(0, 8));
+}
+
+TEST_F(CacheDiskResizeTest, EachDriveIsResizedAndOneThatFailedStaysAsItIs) {
+  StartWithOnDisk(Blocks(0, 32), 2);
+  ASSERT_TRUE(cache_->LoseDrive(1, "it is gone", false));
+  ResizeDiskTo(1);
+  EXPECT_EQ(FileSlabs(0), 1u);
+  EXPECT_EQ(FileSlabs(1), 2u);
+  Persist(Blocks(100, 4));
+  EXPECT_EQ(OnDisk(Blocks(100, 4)), 4u);
+}
+
+// The next process begins with files of either size, as a start makes them.
+TEST_F(CacheDiskResizeTest, ADeathAtAnyStepLeavesWholeBlocksOnly) {
+  for (int steps = 0; steps < 200; steps += 5) {
+    StartWithOnDisk(Blocks(0, 32));
+    BeginDiskResize(1);
+    for (int i = 0; i < steps; ++i) {
+      if (machine_->loop.RunOne()) continue;
+      machine_->clock.Advance(100);
+      cache_->Tick();
+    }
+    CrashAndRestart();
+    for (const BlockHash& hash : Blocks(0, 32)) {
+      const AcquireReply reply = Acquire(kAlice, {hash});
+      if (reply.hits.empty()) continue;
+      EXPECT_TRUE(MatchesHash(hash, Bytes(reply.hits[0].handle))) << "after step " << steps;
+      Release(kAlice, HandlesOf(reply));
+      Settle();
+    }
+    EXPECT_EQ(Misses(MissReason::kChecksumMismatch) + Misses(MissReason::kIdentityMismatch), 0u)
+        << "after step " << steps;
+    cache_.reset();
+    machine_->loop.DropAll();
+  }
+}
+
+TEST_F(CacheDiskResizeTest, RoomThatComesBackIsUsedAgain) {
+  StartWithOnDisk(Blocks(0, 32));
+  ResizeDiskTo(1);
+  EXPECT_EQ(FileSlabs(), 1u);
+  ResizeDiskTo(4);
+  EXPECT_EQ(FileSlabs(), 4u);
+  Persist(Blocks(100, 20));
+  EXPECT_EQ(OnDisk(Blocks(100, 20)), 20u);
+  ExpectAfterARestart(Blocks(100, 20));
+}
+
+TEST_F(CacheDiskResizeTest, AFullFileSystemLeavesItAtTheSizeReached) {
+  StartWithDisk();
+  ResizeDiskTo(1);
+  machine_->drive_sizer.SetRoom(3);
+  ResizeDiskTo(4);
+  EXPECT_EQ(FileSlabs(), 3u);
+  EXPECT_EQ(cache_->Gauges().disk_capacity_bytes, 3 * kSlabBytes);
+  Persist(Blocks(0, 20));
+  EXPECT_EQ(OnDisk(Blocks(0, 20)), 20u);
+}
+
+TEST_F(CacheDiskResizeTest, SlotsThatTheDiskRefusedGoWithTheirSlabs) {
+  StartWithDisk();
+  Persist(Blocks(0, 26));
+  file().ScriptWrites({WriteFault::kEio});
+  Persist(Blocks(50, 1));
+  AdvanceAndTick(10'000);
+  ResizeDiskTo(2);
+  EXPECT_EQ(FileSlabs(), 2u);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <span>
@@ -94,6 +95,21 @@ class DiskGrowthTest : public ::testing::Test {
     ASSERT_TRUE(OpenDiskFiles(options_, &loop_).has_value());
   }
 
+  // Files that serve get sizes, one after the other, of so many slabs each.
+  void ResizeOpenFiles(std::initializer_list<uint64_t> sizes) {
+    options_.bytes = 2 * kMiB + 8 * kSlabBytes;
+    const Result<DiskFiles> files = OpenDiskFiles(options_, &loop_);
+    ASSERT_TRUE(files.has_value());
+    for (const uint64_t slabs : sizes) {
+      for (DiskDrive& drive : *files->opened) {
+        ASSERT_TRUE(drive.Resize(slabs, 0));
+        EXPECT_EQ(drive.slabs(), slabs);
+        EXPECT_EQ(std::filesystem::file_size(drive.directory() / kDiskFileName),
+                  kFirstSlabOffset + slabs * kSlabBytes);
+      }
+    }
+  }
+
   // Without watching.
   void CheckOpens(const std::filesystem::path& path) {
     sync_watcher = nullptr;
@@ -140,6 +156,41 @@ TEST_F(DiskGrowthTest, NorDoesOneAfterTheFileSystemWasFull) {
   EXPECT_EQ(allocation_that_fails, 0);
   EXPECT_GE(superblocks_seen_, 4);
   EXPECT_EQ(superblocks_ahead_, 0);
+}
+
+TEST_F(DiskGrowthTest, NorDoesOneOfAFileThatIsResizedWhileItServes) {
+  ResizeOpenFiles({10, 3, 7, 1});
+  EXPECT_GE(superblocks_seen_, 20);
+  EXPECT_EQ(superblocks_ahead_, 0);
+  CheckOpens(directory_.path());
+}
+
+TEST_F(DiskGrowthTest, AResizeThatAPowerLossEndsLeavesASetThatOpens) {
+  int checked = 0;
+  watcher_ = [&](int fd) {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
+    const TestDirectory left;
+    std::filesystem::copy(directory_.path(), left.path(), kRecursively);
+    CheckOpens(left.path());
+    ++checked;
+  };
+  ResizeOpenFiles({10, 3});
+  EXPECT_GE(checked, 14);
+}
+
+TEST_F(DiskGrowthTest, AFileThatFindsNoRoomWhileItServesGetsWhatThereIs) {
+  options_.bytes = 2 * kMiB + 8 * kSlabBytes;
+  const Result<DiskFiles> files = OpenDiskFiles(options_, &loop_);
+  ASSERT_TRUE(files.has_value());
+  DiskDrive& drive = files->opened->front();
+  allocation_that_fails = 1;
+  ASSERT_TRUE(drive.Resize(10, 0));
+  EXPECT_EQ(drive.slabs(), 9u);
+  ASSERT_TRUE(drive.Resize(12, UINT64_MAX)) << "the free-space floor leaves nothing";
+  EXPECT_EQ(drive.slabs(), 9u);
+  EXPECT_EQ(std::filesystem::file_size(drive.directory() / kDiskFileName),
+            kFirstSlabOffset + 9 * kSlabBytes);
 }
 
 // The state that a power loss leaves of a start that empties the files: at any sync, each file may
