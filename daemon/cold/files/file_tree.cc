@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 namespace kvtier {
 namespace {
@@ -50,13 +51,31 @@ std::optional<FilePlace> FilePlace::Of(std::string_view name) {
   return place;
 }
 
-int FilePath::Open(const std::string& path, int flags) {
-  if (!top_.valid()) {
-    const int top = files_.OpenRoot(root_.c_str());
-    if (top < 0) return top == -ENOENT ? kNoRoot : top;
-    top_ = UniqueFd(top);
+// The file system is asked without the lock: it may hang.
+RootDirectory::Descriptor RootDirectory::Open(bool anew) {
+  using std::chrono::steady_clock;
+  constexpr std::chrono::seconds kMostAge{1};
+  const auto now = steady_clock::now();
+  if (!anew) {
+    const std::lock_guard lock(mutex_);
+    Descriptor shared = shared_.lock();
+    if (shared && now - opened_ < kMostAge) return shared;
   }
-  return files_.Open(top_.get(), path.c_str(), flags);
+  auto opened = std::make_shared<const UniqueFd>(files_.OpenRoot(path_.c_str()));
+  if (!opened->valid()) return opened;
+  const std::lock_guard lock(mutex_);
+  shared_ = opened;
+  opened_ = now;
+  return opened;
+}
+
+int FilePath::Open(const std::string& path, int flags) {
+  if (!top_) {
+    RootDirectory::Descriptor top = root_.Open(std::exchange(is_anew_, false));
+    if (!top->valid()) return top->get() == -ENOENT ? kNoRoot : top->get();
+    top_ = std::move(top);
+  }
+  return files_.Open(top_->get(), path.c_str(), flags);
 }
 
 int FilePath::Enter(const std::string& directory, bool create) {
@@ -77,7 +96,7 @@ int FilePath::MakeAll(std::string_view directory) {
   while (!directory.empty()) {
     const std::string part(directory.substr(0, directory.find('/')));
     directory.remove_prefix(std::min(part.size() + 1, directory.size()));
-    const int at = parent.valid() ? parent.get() : top_.get();
+    const int at = parent.valid() ? parent.get() : top_->get();
     const int made = files_.MakeDirectory(at, part.c_str());
     if (made < 0 && made != -EEXIST) return made;
     const int opened = files_.Open(at, part.c_str(), O_PATH | O_DIRECTORY);

@@ -2,7 +2,10 @@
 // Directories of the store of files: how an object's is reached, and how all below one is walked.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,28 +34,56 @@ struct FilePlace {
   [[nodiscard]] std::string path() const { return directory + '/' + file; }
 };
 
+// The store's own directory. Calls that overlap share one descriptor, because to find it anew is a
+// tenth of a read from the page cache. None stays open once all calls were told, so that the
+// directory can be unmounted, and none is handed out for long, so that another one in its place is
+// seen. Any thread.
+class RootDirectory {
+ public:
+  using Descriptor = std::shared_ptr<const UniqueFd>;
+
+  // `files` is borrowed.
+  RootDirectory(FileSystem* files, std::string path) : files_(*files), path_(std::move(path)) {}
+
+  // Its descriptor, opened now if it has to be `anew`; one that is not valid has a negative errno.
+  [[nodiscard]] Descriptor Open(bool anew);
+
+ private:
+  FileSystem& files_;
+  const std::string path_;
+  std::mutex mutex_;  // guards what follows
+  std::weak_ptr<const UniqueFd> shared_;
+  std::chrono::steady_clock::time_point opened_;
+};
+
 // The way from the store's own directory to others. For one call, on its thread; the descriptors
 // end with it.
 class FilePath {
  public:
-  FilePath(FileSystem* files, const std::string* root) : files_(*files), root_(*root) {}
+  // Both are borrowed.
+  FilePath(FileSystem* files, RootDirectory* root) : files_(*files), root_(*root) {}
 
   // A descriptor as FileSystem::Open opens it, which is the caller's, or a negative errno.
   [[nodiscard]] int Open(const std::string& path, int flags);
   // A descriptor of the directory, which is borrowed until the next call, or a negative errno. With
   // `create` those that are not there are made, but for the store's own.
   [[nodiscard]] int Enter(const std::string& directory, bool create);
+  // Null before the first call.
+  [[nodiscard]] const RootDirectory::Descriptor& root() const { return top_; }
+  // All is found again by names.
   void Forget() {
-    top_.Reset();
+    top_.reset();
     directory_.Reset();
+    is_anew_ = true;
   }
 
  private:
   [[nodiscard]] int MakeAll(std::string_view directory);
 
   FileSystem& files_;
-  const std::string& root_;
-  UniqueFd top_;
+  RootDirectory& root_;
+  RootDirectory::Descriptor top_;
+  bool is_anew_ = false;
   UniqueFd directory_;
 };
 

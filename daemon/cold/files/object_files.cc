@@ -87,7 +87,7 @@ FileOutcome FileOutcome::Of(int answer) {
 }
 
 ObjectFiles::ObjectFiles(std::string root, std::shared_ptr<FileSystem> files)
-    : root_(std::move(root)), files_(std::move(files)), writer_(MakeWriter()) {}
+    : files_(std::move(files)), root_(files_.get(), std::move(root)), writer_(MakeWriter()) {}
 
 // The attributes come with the name, so that a server is asked once.
 int ObjectFiles::FindIn(const FilePlace& place, FilePath* path) {
@@ -114,7 +114,10 @@ int ObjectFiles::Read(const FilePlace& place, FilePath* path, std::span<std::byt
   struct stat found {};
   if (const int told = files_->Stat(opened, "", &found); told < 0) return told;
   if (const int checked = CheckObject(found); checked < 0) return checked;
-  for (*bytes = 0; *bytes < into.size();) {
+  // A file that is as long as it should be needs no second read to find its end.
+  const bool is_expected = static_cast<uint64_t>(found.st_size) + 1 == into.size();
+  const uint64_t most = is_expected ? into.size() - 1 : into.size();
+  for (*bytes = 0; *bytes < most;) {
     const ssize_t read = files_->Read(opened, into.subspan(*bytes), static_cast<off_t>(*bytes));
     if (read == -EINTR) continue;
     if (read < 0) return static_cast<int>(read);
@@ -132,6 +135,7 @@ FileOutcome ObjectFiles::Get(const std::string& name, std::span<std::byte> into)
   FileOutcome outcome =
       FileOutcome::Of(AgainIfStale(&path, [&] { return Read(*place, &path, into, &bytes); }));
   outcome.bytes = bytes;
+  outcome.root = path.root();
   return outcome;
 }
 
@@ -176,7 +180,9 @@ FileOutcome ObjectFiles::Put(const std::string& name, std::span<const std::byte>
     path.Forget();
     written = Write(*place, &path, bytes, ttl_s);
   }
-  return FileOutcome::Of(written);
+  FileOutcome outcome = FileOutcome::Of(written);
+  outcome.root = path.root();
+  return outcome;
 }
 
 int ObjectFiles::RemoveOne(const FilePlace& place, FilePath* path) {

@@ -21,6 +21,7 @@ struct FileOutcome {
   int status = KVT_COLD_OK;
   std::string text;  // the call's data; of an error, the reason
   uint64_t bytes = 0;
+  RootDirectory::Descriptor root;  // lets calls share it until this one is told
 
   // KVT_COLD_ABSENT: nothing is there. KVT_COLD_REFUSED: full, read-only, not permitted, or a
   // foreign file in the place. KVT_COLD_UNAVAILABLE: the file system itself fails.
@@ -36,7 +37,7 @@ class ObjectFiles {
   // all hosts.
   ObjectFiles(std::string root, std::shared_ptr<FileSystem> files);
 
-  [[nodiscard]] FilePath MakePath() const { return {files_.get(), &root_}; }
+  [[nodiscard]] FilePath MakePath() { return {files_.get(), &root_}; }
   // Ends with KVT_COLD_OK or KVT_COLD_ABSENT. `path` serves many of a thread's calls.
   [[nodiscard]] FileOutcome Find(const std::string& name, FilePath* path);
   [[nodiscard]] FileOutcome Get(const std::string& name, std::span<std::byte> into);
@@ -56,8 +57,8 @@ class ObjectFiles {
   [[nodiscard]] int RemoveOne(const FilePlace& place, FilePath* path);
   void RemoveIfEmpty(const FilePlace& place, FilePath* path);
 
-  const std::string root_;
   const std::shared_ptr<FileSystem> files_;
+  RootDirectory root_;
   const std::string writer_;
   std::atomic<uint64_t> next_temporary_ = 0;
 };

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/cold/files/file_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "base/posix.h"
+#include "tests/fakes/temporary_directory.h"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Counts how often the store's directory is looked for.
+class CountedRoots final : public FileSystem {
+ public:
+  int OpenRoot(const char* path) override {
+    ++roots;
+    return FileSystem::OpenRoot(path);
+  }
+
+  int roots = 0;
+};
+
+TEST(RootDirectoryTest, CallsThatOverlapShareTheDirectoryAndLaterOnesFindItAnew) {
+  const TestDirectory directory;
+  const fs::path root = directory.path() / "store";
+  fs::create_directory(root);
+  CountedRoots files;
+  RootDirectory shared(&files, root);
+  {
+    FilePath one(&files, &shared);
+    FilePath other(&files, &shared);
+    for (FilePath* const path : {&one, &other}) EXPECT_EQ(path->Open("ab", O_PATH), -ENOENT);
+    EXPECT_EQ(files.roots, 1);
+    fs::rename(root, directory.path() / "moved");
+    fs::create_directories(root / "ab");
+    EXPECT_EQ(other.Open("ab", O_PATH), -ENOENT);
+    other.Forget();
+    EXPECT_TRUE(UniqueFd(other.Open("ab", O_PATH)).valid()) << "by its name";
+    EXPECT_EQ(files.roots, 2);
+  }
+  FilePath later(&files, &shared);
+  EXPECT_TRUE(UniqueFd(later.Open("ab", O_PATH)).valid());
+  EXPECT_EQ(files.roots, 3);
+}
+
+}  // namespace
+}  // namespace kvtier
