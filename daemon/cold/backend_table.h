@@ -26,7 +26,8 @@ class BackendTable {
             .get = Get,
             .put = Put,
             .remove = Remove,
-            .remove_some = RemoveSome};
+            .remove_some = RemoveSome,
+            .send = Send};
   }
 
  private:
@@ -62,6 +63,7 @@ class BackendTable {
                          int64_t timeout_ms) {
     Of(store).RemoveSome(call, Text(prefix), cursor, timeout_ms);
   }
+  static void Send(void* store) { Of(store).Send(); }
 };
 
 }  // namespace kvtier

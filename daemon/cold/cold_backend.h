@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 6u
+#define KVT_COLD_ABI 7u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
@@ -46,8 +46,9 @@ typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const vo
                               size_t bytes);
 
 /* The functions may be called from one thread at a time and return at once. Names are copied. A
-   call that could not be sent within `timeout_ms` may end as KVT_COLD_UNAVAILABLE without having
-   been sent. */
+   call begins with the next `send` at the latest, so that threads are woken once for many. One that
+   could not be sent within `timeout_ms` may end as KVT_COLD_UNAVAILABLE without having been
+   sent. */
 typedef struct kvt_cold_backend {
   uint32_t abi;         /* KVT_COLD_ABI */
   uint32_t table_bytes; /* sizeof(kvt_cold_backend) */
@@ -77,6 +78,7 @@ typedef struct kvt_cold_backend {
      those that were there at the first call. */
   void (*remove_some)(void* store, uint64_t call, kvt_cold_name prefix, uint64_t cursor,
                       int64_t timeout_ms);
+  void (*send)(void* store);
 } kvt_cold_backend;
 
 /* Null if the library has no table of this version. */

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/units.h"
@@ -13,6 +14,10 @@
 namespace kvtier {
 namespace {
 
+using std::chrono::steady_clock;
+
+// Calls whose ends one event tells, so that it takes no longer than others.
+constexpr size_t kEndsOfEvent = 16;
 // Kept for gets to come, as much as a load has under way most of the time.
 constexpr uint64_t kMaxKeptBytes = 32 * kMiB;
 
@@ -86,6 +91,7 @@ LoadedStore::LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, Ev
       max_bytes_(max_bytes),
       loop_(*loop),
       buffers_(std::min(max_bytes, kMaxKeptBytes)),
+      first_deadline_(loop),
       pass_(gate_.MakePass()) {}
 
 LoadedStore::~LoadedStore() {
@@ -105,42 +111,88 @@ uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
   }
   const uint64_t number = next_call_++;
   bytes_ += bytes;
-  Call& call = calls_[number];
-  call = {.ended = std::move(ended),
-          .bytes = bytes,
-          .memory = std::move(memory),
-          .deadline = std::make_unique<Timer>(&loop_)};
-  call.deadline->Start(timeout_ms, [this, number] {
-    const Ended late = std::exchange(calls_.at(number).ended, nullptr);
-    late(MakeError(ErrorCode::kTimeout, "cold_store_late"));
-  });
+  const Time deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  calls_[number] = {
+      .ended = std::move(ended), .bytes = bytes, .memory = std::move(memory), .deadline = deadline};
+  deadlines_.emplace(deadline, number);
+  AwaitDeadline();
   return number;
 }
 
-// On a thread of the library.
+// One timer for all calls: most end before they are late, and it costs more than the rest of a
+// call to start one for each.
+void LoadedStore::AwaitDeadline() {
+  if (deadlines_.empty()) return;
+  const Time first = deadlines_.begin()->first;
+  if (first_deadline_.running() && wakes_at_ <= first) return;
+  wakes_at_ = first;
+  const auto wait = std::chrono::ceil<std::chrono::microseconds>(first - steady_clock::now());
+  first_deadline_.StartUs(std::max<int64_t>(wait.count(), 0), [this] { EndLate(); });
+}
+
+// One in each event, because a caller may do anything when it hears of it.
+void LoadedStore::EndLate() {
+  Ended late;
+  if (const auto first = deadlines_.begin();
+      first != deadlines_.end() && first->first <= steady_clock::now()) {
+    late = std::exchange(calls_.at(first->second).ended, nullptr);
+    deadlines_.erase(first);
+  }
+  AwaitDeadline();
+  if (late) late(MakeError(ErrorCode::kTimeout, "cold_store_late"));
+}
+
+// On a thread of the library. Ends that come before the loop has got to them share an event.
 void LoadedStore::OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes) {
   auto* const self = static_cast<LoadedStore*>(context);
-  Answer answer{.data = {}, .bytes = bytes};
+  Told told{.call = call, .status = status, .answer = {.data = {}, .bytes = bytes}};
   if (const auto* const begin = static_cast<const std::byte*>(data)) {
-    answer.data.assign(begin, begin + bytes);
+    told.answer.data.assign(begin, begin + bytes);
   }
-  self->loop_.Post([self, pass = self->pass_, call, status, answer = std::move(answer)]() mutable {
-    if (pass.open()) self->End(call, status, std::move(answer));
+  {
+    const std::lock_guard lock(self->mutex_);
+    self->told_.push_back(std::move(told));
+    if (self->told_.size() > 1) return;
+  }
+  self->PostEndTold();
+}
+
+void LoadedStore::PostEndTold() {
+  loop_.Post([this, pass = pass_] {
+    if (pass.open()) EndTold();
   });
 }
 
-void LoadedStore::End(uint64_t number, int status, Answer answer) {
-  const auto found = calls_.find(number);
+// A caller may destroy the store when it hears of an end.
+void LoadedStore::EndTold() {
+  std::deque<Told> told;
+  bool is_more = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto end = told_.begin() + static_cast<long>(std::min(told_.size(), kEndsOfEvent));
+    told.assign(std::move_iterator(told_.begin()), std::move_iterator(end));
+    told_.erase(told_.begin(), end);
+    is_more = !told_.empty();
+  }
+  if (is_more) PostEndTold();
+  for (const Gate::Pass pass = pass_; !told.empty() && pass.open(); told.pop_front()) {
+    End(std::move(told.front()));
+  }
+}
+
+void LoadedStore::End(Told told) {
+  const auto found = calls_.find(told.call);
   // A library that ends a call twice is not believed the second time.
   if (found == calls_.end()) return;
   const Ended ended = std::move(found->second.ended);
   bytes_ -= found->second.bytes;
+  deadlines_.erase({found->second.deadline, told.call});
   calls_.erase(found);
   if (!ended) return;
-  if (status == KVT_COLD_OK) {
-    ended(std::move(answer));
+  if (told.status == KVT_COLD_OK) {
+    ended(std::move(told.answer));
   } else {
-    ended(tl::unexpected(ErrorOf(status, answer.data)));
+    ended(tl::unexpected(ErrorOf(told.status, told.answer.data)));
   }
 }
 
@@ -158,6 +210,7 @@ void LoadedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t ti
   if (call == 0) return;
   const int each = ask == ColdAsk::kEach ? 1 : 0;
   backend_.exists(store_, call, Views(names).data(), count, each, timeout_ms);
+  SendSoon();
 }
 
 // The buffer goes on from the library to the caller without a copy of its bytes.
@@ -174,6 +227,7 @@ void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetD
       into);
   if (call == 0) return;
   backend_.get(store_, call, {name.data(), name.size()}, into->data(), bytes, timeout_ms);
+  SendSoon();
 }
 
 void LoadedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
@@ -182,12 +236,14 @@ void LoadedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t 
   if (call == 0) return;
   backend_.put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), ttl_s,
                timeout_ms);
+  SendSoon();
 }
 
 void LoadedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) {
   const uint64_t call = Begin(BytesOf(names), timeout_ms, WithoutBytes(std::move(done)));
   if (call == 0) return;
   backend_.remove(store_, call, Views(names).data(), names.size(), timeout_ms);
+  SendSoon();
 }
 
 void LoadedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
@@ -204,6 +260,16 @@ void LoadedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeou
       });
   if (call == 0) return;
   backend_.remove_some(store_, call, {prefix.data(), prefix.size()}, cursor, timeout_ms);
+  SendSoon();
+}
+
+// Calls that an event makes are sent together at its end.
+void LoadedStore::SendSoon() {
+  if (std::exchange(sends_soon_, true)) return;
+  loop_.RunAfterEvent(gate_.WhileOpen([this] {
+    sends_soon_ = false;
+    backend_.send(store_);
+  }));
 }
 
 LoadedStore::Ended LoadedStore::WithoutBytes(Done done) {

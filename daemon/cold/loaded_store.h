@@ -2,12 +2,17 @@
 // A cold store behind a library that is opened at run time (cold_backend.h).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/gate.h"
@@ -53,6 +58,7 @@ class LoadedStore final : public ColdStore {
 
  private:
   using Bytes = std::vector<std::byte>;
+  using Time = std::chrono::steady_clock::time_point;
   // The end of a call.
   struct Answer {
     Bytes data;
@@ -64,7 +70,13 @@ class LoadedStore final : public ColdStore {
     Ended ended;  // empty once the call was given up
     uint64_t bytes = 0;
     std::shared_ptr<const void> memory;  // that the library reads, or writes
-    std::unique_ptr<Timer> deadline;
+    Time deadline;
+  };
+  // The end of a call as the library has told it.
+  struct Told {
+    uint64_t call = 0;
+    int status = 0;
+    Answer answer;
   };
 
   LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, EventLoop* loop);
@@ -74,7 +86,12 @@ class LoadedStore final : public ColdStore {
                                std::shared_ptr<const void> memory = nullptr);
   [[nodiscard]] static Ended WithoutBytes(Done done);
   static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes);
-  void End(uint64_t call, int status, Answer answer);
+  void SendSoon();
+  void PostEndTold();
+  void EndTold();
+  void End(Told told);
+  void EndLate();
+  void AwaitDeadline();
 
   const kvt_cold_backend& backend_;
   const uint64_t max_bytes_;
@@ -82,8 +99,14 @@ class LoadedStore final : public ColdStore {
   ColdBuffers buffers_;
   void* store_ = nullptr;
   std::map<uint64_t, Call> calls_;
+  std::set<std::pair<Time, uint64_t>> deadlines_;  // of calls that were not given up
+  Timer first_deadline_;                           // or that of a call that has ended
+  Time wakes_at_;                                  // while the timer runs
   uint64_t next_call_ = 1;
   uint64_t bytes_ = 0;
+  bool sends_soon_ = false;
+  std::mutex mutex_;  // guards what follows
+  std::deque<Told> told_;
   Gate gate_;
   const Gate::Pass pass_;
 };

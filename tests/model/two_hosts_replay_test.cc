@@ -182,6 +182,7 @@ class BucketStore final : public HostsStore {
       done(into);
     });
     backend_->get(store_, call, {name.data(), name.size()}, into->data(), bytes, kTimeoutMs);
+    backend_->send(store_);
   }
   void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t /*timeout_ms*/,
            Done done) override {
@@ -193,6 +194,7 @@ class BucketStore final : public HostsStore {
         });
     backend_->put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), ttl_s,
                   kTimeoutMs);
+    backend_->send(store_);
   }
   void Delete(std::vector<std::string> names, int64_t /*timeout_ms*/, Done /*done*/) override {
     ADD_FAILURE() << "a host deletes " << names.front();

@@ -29,7 +29,7 @@ enum class ColdAsk : uint8_t {
 inline constexpr std::string_view kColdStoreAway = "cold_store_away";
 
 // Calls return at once and belong to the event loop's thread. Each `done` is called exactly once,
-// as an event of its own on that thread, and at the latest when the call's `timeout_ms` has passed:
+// in a later event on that thread, and at the latest when the call's `timeout_ms` has passed:
 // with kTimeout "cold_store_late" then, whatever becomes of the request. Other errors:
 // kUnavailable (no connection), kResourceExhausted (too much is under way already), kIoError (the
 // store refused).

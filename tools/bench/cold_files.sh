@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compares the library for shared directories with a process that only copies files of the same size, as many
 # at a time: below the directory, or with a delay through a file system of its own there. Each measurement
-# stands beside the copy's, run right before it. Prints medians of the rates for each second of wall time and
-# of a processor's time, and a lookup's time for a prefix of 100 blocks.
+# stands beside the copy's, run right before it. Prints medians of the rates, medians and ranges of their ratios
+# for each second of wall time and of a processor's time, and a lookup's time for a prefix of 100 blocks.
 #
 #   tools/bench/cold_files.sh DIRECTORY [ROUNDS [DELAY_US]]      3 rounds; build/release, or KVTIER_BUILD
 set -euo pipefail
@@ -46,8 +46,11 @@ name, *numbers = sys.argv[1:]
 rows = [list(map(float, row.split())) for row in numbers]
 def median(of):
     return statistics.median(of(*row) for row in rows)
+def spread(of):
+    ratios = [of(*row) for row in rows]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 print(f"| {name} | {median(lambda p, pc, o, oc: p):.0f} | {median(lambda p, pc, o, oc: o):.0f} | "
-      f"{median(lambda p, pc, o, oc: o / p):.2f} | {median(lambda p, pc, o, oc: oc / pc):.2f} |")
+      f"{spread(lambda p, pc, o, oc: o / p)} | {spread(lambda p, pc, o, oc: oc / pc)} |")
 END
 }
 

@@ -12,123 +12,252 @@
 #include <vector>
 
 #include "base/posix.h"
+#include "daemon/cold/files/call_kind.h"
 
 namespace kvtier {
 namespace {
 
-using Time = std::chrono::steady_clock::time_point;
+using std::chrono::steady_clock;
+using Time = steady_clock::time_point;
+using Lock = std::unique_lock<std::mutex>;
 
 constexpr size_t kMostWaiting = 4096;
-
-Time Now() { return std::chrono::steady_clock::now(); }
+// A thread that is at one call for so long is held up.
+constexpr std::chrono::milliseconds kHeldUp{1};
+// Calls that a thread has before it, until another is woken for them.
+constexpr size_t kBacklog = 2;
 
 FileOutcome Ending(int status, const char* why) { return {.status = status, .text = why}; }
 
 }  // namespace
 
+// All of it is guarded by `mutex`, which functions expect to be held unless they say otherwise.
 struct CallThreads::State {
-  const size_t at_once;
-  const size_t most;
-  std::mutex mutex;  // guards what follows
+  struct Running {
+    Time begun;
+    Time deadline;
+  };
+  struct Ended {
+    std::function<void(const FileOutcome&)> tell;
+    FileOutcome outcome;
+  };
+  using Self = std::shared_ptr<State>;
+
+  const Limits limits;
+  std::mutex mutex;
   std::condition_variable wake;
+  std::condition_variable watch;
   std::condition_variable thread_ended;
   std::deque<FileCall> waiting;
-  std::list<Time> running;  // the deadlines of calls that threads are at
+  std::list<Running> running;
+  std::vector<Ended> untold;
+  CallKind kind;
   size_t threads = 0;
-  size_t idle = 0;
+  size_t asleep = 0;  // of the threads, without those that a waker has chosen
+  size_t chosen = 0;
+  size_t telling = 0;
+  bool has_watcher = false;
+  bool is_watching = false;
   bool stopping = false;
 
-  [[nodiscard]] size_t CountHanging() const {
+  explicit State(const Limits& given) : limits(given) {}
+
+  [[nodiscard]] size_t CountHanging(Time now) const {
     return static_cast<size_t>(
-        std::ranges::count_if(running, [now = Now()](Time deadline) { return deadline <= now; }));
+        std::ranges::count_if(running, [now](const Running& one) { return one.deadline <= now; }));
+  }
+  [[nodiscard]] size_t CountHeldUp(Time now) const {
+    return static_cast<size_t>(std::ranges::count_if(
+        running, [now](const Running& one) { return one.begun + kHeldUp <= now; }));
   }
   // Threads that came back are more than are needed.
-  [[nodiscard]] bool HasTooMany() const { return threads - CountHanging() > at_once; }
+  [[nodiscard]] bool HasTooMany() const {
+    return threads > limits.at_once && threads - CountHanging(steady_clock::now()) > limits.at_once;
+  }
+  [[nodiscard]] bool AreCopies() const { return has_watcher && kind.AreCopies(); }
 
-  void Work() {
-    std::unique_lock lock(mutex);
+  void Work(const Self& self) {
+    Lock lock(mutex);
     while (!stopping && !HasTooMany()) {
-      if (waiting.empty()) {
-        ++idle;
-        wake.wait(lock, [this] { return stopping || !waiting.empty(); });
-        --idle;
-        continue;
+      if (!waiting.empty()) {
+        WorkAtNext(self, &lock);
+      } else if (!untold.empty()) {
+        Tell(&lock);
+      } else {
+        ++asleep;
+        wake.wait(lock, [this] { return stopping || chosen > 0; });
+        if (chosen > 0) --chosen;
       }
-      FileCall call = std::move(waiting.front());
-      waiting.pop_front();
-      const auto entry = running.insert(running.end(), call.deadline);
-      lock.unlock();
-      const FileOutcome outcome =
-          call.deadline > Now() ? call.work() : Ending(KVT_COLD_UNAVAILABLE, "not begun in time");
-      lock.lock();
-      running.erase(entry);
-      if (!stopping) call.ended(outcome);
     }
+    Tell(&lock);
     --threads;
+    Wake(ChooseThreads(self, steady_clock::now()));
     thread_ended.notify_all();
   }
-  // REQUIRES: `mutex` is held.
-  [[nodiscard]] bool StartThread(const std::shared_ptr<State>& self) {
+  void WorkAtNext(const Self& self, Lock* lock) {
+    FileCall call = std::move(waiting.front());
+    waiting.pop_front();
+    const Time begun = steady_clock::now();
+    const auto entry = running.insert(running.end(), {.begun = begun, .deadline = call.deadline});
+    const size_t just_chosen = AreCopies() ? 0 : ChooseThreads(self, begun);
+    StartWatching();
+    const auto computed = kind.Begin();
+    lock->unlock();
+    Wake(just_chosen);
+    FileOutcome outcome =
+        call.deadline > begun ? call.work() : Ending(KVT_COLD_UNAVAILABLE, "not begun in time");
+    const auto more_computed = computed ? CallKind::ThreadTime() - *computed : Time::duration();
+    const Time::duration taken = computed ? steady_clock::now() - begun : Time::duration();
+    call.work = nullptr;
+    lock->lock();
+    running.erase(entry);
+    if (computed) kind.End(taken, more_computed);
+    untold.push_back({.tell = std::move(call.ended), .outcome = std::move(outcome)});
+    if (!AreCopies() || waiting.empty() || untold.size() >= kToldTogether) Tell(lock);
+  }
+  // Callers are told without the lock, and Stop waits for that.
+  void Tell(Lock* lock) {
+    std::vector<Ended> told;
+    told.swap(untold);
+    if (stopping || told.empty()) return;
+    ++telling;
+    lock->unlock();
+    for (const Ended& one : told) one.tell(one.outcome);
+    told.clear();
+    lock->lock();
+    --telling;
+    if (stopping) thread_ended.notify_all();
+  }
+
+  // Threads that are awake and at no call take one each.
+  [[nodiscard]] size_t CountFree() const { return threads - asleep - running.size(); }
+  // Threads that copy take more calls than one each.
+  [[nodiscard]] bool NeedsThread(Time now) const {
+    if (CountFree() >= waiting.size()) return false;
+    if (!AreCopies()) return true;
+    return threads - asleep - CountHeldUp(now) <
+           std::min(limits.while_copying, (waiting.size() + kBacklog - 1) / kBacklog);
+  }
+  // Returns how many of those asleep are to be woken: best without the lock, which they need.
+  [[nodiscard]] size_t ChooseThreads(const Self& self, Time now) {
+    size_t just_chosen = 0;
+    while (!stopping && NeedsThread(now)) {
+      if (asleep > 0) {
+        --asleep;
+        ++chosen;
+        ++just_chosen;
+      } else if (threads < limits.most && threads - CountHanging(now) < limits.at_once &&
+                 StartThread(self, &State::Work)) {
+        ++threads;
+      } else {
+        break;
+      }
+    }
+    return just_chosen;
+  }
+  // The lock need not be held.
+  void Wake(size_t count) {
+    for (; count > 0; --count) wake.notify_one();
+  }
+  [[nodiscard]] static bool StartThread(const Self& self, void (State::*work)(const Self&)) {
     try {
-      std::thread([self] {
+      std::thread([self, work] {
         BlockAllSignals();
-        self->Work();
+        (self.get()->*work)(self);
       }).detach();
     } catch (const std::system_error&) {
       return false;
     }
-    ++threads;
     return true;
   }
-  // Takes out calls that no caller waits for any more. REQUIRES: `mutex` is held.
-  [[nodiscard]] std::vector<FileCall> TakeLate() {
-    std::vector<FileCall> late;
-    while (!waiting.empty() && waiting.front().deadline <= Now()) {
-      late.push_back(std::move(waiting.front()));
+
+  void StartWatcher(const Self& self) {
+    if (has_watcher || limits.while_copying >= limits.at_once) return;
+    has_watcher = StartThread(self, &State::Watch);
+  }
+  void StartWatching() {
+    if (is_watching || !has_watcher || (waiting.empty() && untold.empty())) return;
+    is_watching = true;
+    watch.notify_one();
+  }
+  // Neither calls nor ends wait for long while the threads that are awake are held up, and calls
+  // end in time while none is free.
+  void Watch(const Self& self) {
+    Lock lock(mutex);
+    while (!stopping) {
+      if (waiting.empty() && untold.empty()) {
+        is_watching = false;
+        watch.wait(lock, [this] { return stopping || is_watching; });
+      }
+      watch.wait_for(lock, kHeldUp, [this] { return stopping; });
+      const Time now = steady_clock::now();
+      TakeLate(now, &untold);
+      Wake(ChooseThreads(self, now));
+      Tell(&lock);
+    }
+    has_watcher = false;
+    thread_ended.notify_all();
+  }
+
+  // Takes out calls that no caller waits for any more.
+  void TakeLate(Time now, std::vector<Ended>* ended) {
+    while (!waiting.empty() && waiting.front().deadline <= now) {
+      ended->push_back({.tell = std::move(waiting.front().ended),
+                        .outcome = Ending(KVT_COLD_UNAVAILABLE, "not begun in time")});
       waiting.pop_front();
     }
-    return late;
+  }
+  // Takes out the last calls of more than so many.
+  void TakeBeyond(size_t most, const char* why, std::vector<Ended>* ended) {
+    for (; waiting.size() > most; waiting.pop_back()) {
+      ended->push_back(
+          {.tell = std::move(waiting.back().ended), .outcome = Ending(KVT_COLD_BUSY, why)});
+    }
   }
 };
 
-CallThreads::CallThreads(size_t at_once, size_t most)
-    : state_(new State{.at_once = at_once, .most = most}) {}
+CallThreads::CallThreads(const Limits& limits) : state_(std::make_shared<State>(limits)) {}
 
-CallThreads::~CallThreads() { (void)Stop(Now()); }
+CallThreads::~CallThreads() { (void)Stop(steady_clock::now()); }
 
-void CallThreads::Add(FileCall call) {
-  std::vector<FileCall> late;
-  bool is_refused = false;
+void CallThreads::Add(std::vector<FileCall> calls) {
+  std::vector<State::Ended> ended;
+  size_t chosen = 0;
+  const Time now = steady_clock::now();
   {
     const std::lock_guard lock(state_->mutex);
     State& state = *state_;
     if (state.stopping) return;
-    late = state.TakeLate();
-    const size_t hanging = state.CountHanging();
-    if (state.idle <= state.waiting.size() && state.threads < state.most &&
-        state.threads - hanging < state.at_once) {
-      (void)state.StartThread(state_);
+    state.TakeLate(now, &ended);
+    for (FileCall& call : calls) state.waiting.push_back(std::move(call));
+    state.TakeBeyond(kMostWaiting, "too many calls wait for the file system", &ended);
+    state.StartWatcher(state_);
+    chosen = state.ChooseThreads(state_, now);
+    if (state.CountFree() < state.waiting.size()) state.StartWatching();
+    if (state.threads == state.CountHanging(now)) {
+      state.TakeBeyond(0, "all threads wait for the file system", &ended);
     }
-    is_refused = state.threads == hanging || state.waiting.size() >= kMostWaiting;
-    if (!is_refused) state.waiting.push_back(std::move(call));
   }
-  for (const FileCall& one : late) one.ended(Ending(KVT_COLD_UNAVAILABLE, "not begun in time"));
-  if (is_refused) return call.ended(Ending(KVT_COLD_BUSY, "all threads wait for the file system"));
-  state_->wake.notify_one();
+  state_->Wake(chosen);
+  for (const State::Ended& one : ended) one.tell(one.outcome);
 }
 
 bool CallThreads::Hangs() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->CountHanging() > 0;
+  return state_->CountHanging(steady_clock::now()) > 0;
 }
 
 bool CallThreads::Stop(Time deadline) {
   std::deque<FileCall> dropped;
-  std::unique_lock lock(state_->mutex);
-  state_->stopping = true;
-  dropped.swap(state_->waiting);
-  state_->wake.notify_all();
-  return state_->thread_ended.wait_until(lock, deadline, [this] { return state_->threads == 0; });
+  Lock lock(state_->mutex);
+  State& state = *state_;
+  state.stopping = true;
+  dropped.swap(state.waiting);
+  state.wake.notify_all();
+  state.watch.notify_all();
+  state.thread_ended.wait(lock, [&state] { return state.telling == 0; });
+  return state.thread_ended.wait_until(
+      lock, deadline, [&state] { return state.threads == 0 && !state.has_watcher; });
 }
 
 }  // namespace kvtier

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "daemon/cold/files/object_files.h"
 
@@ -15,26 +16,39 @@ struct FileCall {
   std::chrono::steady_clock::time_point deadline;
   // On a thread of the group; refers to nothing that may end before it does.
   std::function<FileOutcome()> work;
-  // Called once, unless the group is stopped before: on that thread, or within Add.
+  // Called once, unless the group is stopped before: on a thread of the group, or within Add.
   std::function<void(const FileOutcome&)> ended;
 };
 
 // Any thread may call. Threads are not joined: a file system that hangs may hold one for ever.
+//
+// To wake a thread, and the caller's afterwards, costs more than to copy 64 KiB. While most calls
+// copy, and do not wait for a device or a server, few threads therefore take one call after the
+// other and tell several ends together; a thread that watches wakes others within some milliseconds
+// when one of them is held up.
 class CallThreads {
  public:
-  // `at_once` calls are worked at, beside those that run past their deadlines; with these it has
-  // `most` threads at most.
-  CallThreads(size_t at_once, size_t most);
+  struct Limits {
+    size_t at_once;        // calls that are worked at, beside those past their deadlines
+    size_t most;           // threads, with those that are past a deadline
+    size_t while_copying;  // of `at_once`, while most calls do not wait
+  };
+
+  explicit CallThreads(const Limits& limits);
   ~CallThreads();
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
 
-  // KVT_COLD_BUSY if all threads hang; KVT_COLD_UNAVAILABLE if the deadline passes first.
-  void Add(FileCall call);
+  // They end with KVT_COLD_BUSY if all threads hang or too many wait, and with
+  // KVT_COLD_UNAVAILABLE if their deadlines pass first.
+  void Add(std::vector<FileCall> calls);
   // Whether a call runs past its deadline.
   [[nodiscard]] bool Hangs() const;
   // No call's end is told any more. Waits for the threads until `deadline`; false if some remain.
   [[nodiscard]] bool Stop(std::chrono::steady_clock::time_point deadline);
+
+  // Ends that are told together at most.
+  static constexpr size_t kToldTogether = 8;
 
  private:
   struct State;

@@ -27,12 +27,12 @@ struct Asked {
   std::function<void(const FileOutcome&)> tell;
 };
 
-// A thread that asks, and lets others help. It may outlive the store, which then has no others.
-void AddAsker(const std::shared_ptr<CallThreads>& threads, const Asked& asked) {
+// Threads that ask, and let others help. They may outlive the store, which then has no others.
+void AddAskers(const std::shared_ptr<CallThreads>& threads, const Asked& asked, size_t count) {
   const auto work = [weak = std::weak_ptr(threads), asked] {
     asked.question->Ask([&](size_t helpers) {
       const std::shared_ptr<CallThreads> group = weak.lock();
-      for (; group && helpers > 0; --helpers) AddAsker(group, asked);
+      if (group) AddAskers(group, asked, helpers);
     });
     return FileOutcome();
   };
@@ -40,8 +40,12 @@ void AddAsker(const std::shared_ptr<CallThreads>& threads, const Asked& asked) {
     asked.question->EndIfFailed(outcome);
     if (const std::optional<FileOutcome> end = asked.question->TakeEnd()) asked.tell(*end);
   };
-  threads->Add({.deadline = asked.deadline, .work = work, .ended = ended});
+  threads->Add(
+      std::vector<FileCall>(count, {.deadline = asked.deadline, .work = work, .ended = ended}));
 }
+
+// Threads that only copy: they fill a memory bus, and more would wake and sleep more often.
+constexpr size_t kWhileCopying = 4;
 
 }  // namespace
 
@@ -69,10 +73,11 @@ FilesStore::FilesStore(std::string root, uint64_t max_bytes, std::shared_ptr<Fil
       context_(context),
       objects_(std::make_shared<ObjectFiles>(root, files)),
       ending_(std::make_shared<Ending>()),
-      questions_(std::make_shared<CallThreads>(32, 64)),
-      reads_(16, 48),
-      writes_(16, 48),
-      sweeps_(1, 1) {
+      questions_(std::make_shared<CallThreads>(
+          CallThreads::Limits{.at_once = 32, .most = 64, .while_copying = 32})),
+      reads_(CallThreads::Limits{.at_once = 16, .most = 48, .while_copying = kWhileCopying}),
+      writes_(CallThreads::Limits{.at_once = 16, .most = 48, .while_copying = kWhileCopying}),
+      sweeps_({.at_once = 1, .most = 1, .while_copying = 1}) {
   StartSweeps(max_bytes, std::move(files), std::move(root));
 }
 
@@ -86,9 +91,9 @@ void FilesStore::StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> fil
     }
     return FileOutcome();
   };
-  sweeps_.Add({.deadline = steady_clock::time_point::max(),
-               .work = work,
-               .ended = [](const FileOutcome&) {}});
+  sweeps_.Add({{.deadline = steady_clock::time_point::max(),
+                .work = work,
+                .ended = [](const FileOutcome&) {}}});
 }
 
 FilesStore::Teller FilesStore::TellerOf(uint64_t number) const {
@@ -99,11 +104,11 @@ FilesStore::Teller FilesStore::TellerOf(uint64_t number) const {
   };
 }
 
-void FilesStore::Start(CallThreads* threads, uint64_t number, int64_t timeout_ms,
+void FilesStore::Start(Lane* lane, uint64_t number, int64_t timeout_ms,
                        std::function<FileOutcome()> work) {
-  threads->Add({.deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms),
-                .work = std::move(work),
-                .ended = TellerOf(number)});
+  lane->next.push_back({.deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms),
+                        .work = std::move(work),
+                        .ended = TellerOf(number)});
 }
 
 // A prefix is told before the caller's time is over, so that its part that is known is of use.
@@ -111,10 +116,12 @@ void FilesStore::Exists(uint64_t number, std::vector<std::string> names, bool ea
                         int64_t timeout_ms) {
   const auto now = steady_clock::now();
   const std::chrono::milliseconds timeout(timeout_ms);
-  AddAsker(questions_, {.question = std::make_shared<FileQuestion>(objects_, std::move(names), each,
-                                                                   now + timeout * 3 / 4),
-                        .deadline = now + timeout,
-                        .tell = TellerOf(number)});
+  AddAskers(questions_,
+            {.question = std::make_shared<FileQuestion>(objects_, std::move(names), each,
+                                                        now + timeout * 3 / 4),
+             .deadline = now + timeout,
+             .tell = TellerOf(number)},
+            1);
 }
 
 void FilesStore::Get(uint64_t number, std::string name, void* into, uint64_t bytes,
@@ -141,7 +148,7 @@ void FilesStore::Remove(uint64_t number, std::vector<std::string> names, int64_t
 // A write that was given up may end at any time, and would put back what an erasure removes.
 void FilesStore::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor,
                             int64_t timeout_ms) {
-  if (writes_.Hangs()) {
+  if (writes_.threads.Hangs()) {
     constexpr std::string_view kWhy = "a write that was given up has not ended";
     return done_(context_, number, KVT_COLD_UNAVAILABLE, kWhy.data(), kWhy.size());
   }
@@ -150,11 +157,18 @@ void FilesStore::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor
   });
 }
 
+void FilesStore::Send() {
+  for (Lane* const lane : {&reads_, &writes_}) {
+    if (!lane->next.empty()) lane->threads.Add(std::exchange(lane->next, {}));
+  }
+}
+
 bool FilesStore::Stop() {
   ending_->Come();
   const auto deadline = steady_clock::now() + kStopPatience;
   bool all_ended = true;
-  for (CallThreads* const threads : {questions_.get(), &reads_, &writes_, &sweeps_}) {
+  for (CallThreads* const threads :
+       {questions_.get(), &reads_.threads, &writes_.threads, &sweeps_}) {
     all_ended = threads->Stop(deadline) && all_ended;
   }
   return all_ended;

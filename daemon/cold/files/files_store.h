@@ -30,15 +30,22 @@ class FilesStore {
            int64_t timeout_ms);
   void Remove(uint64_t number, std::vector<std::string> names, int64_t timeout_ms);
   void RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms);
+  // Lets calls begin that were made before.
+  void Send();
   // As `close` of the table.
   [[nodiscard]] bool Stop();
 
  private:
   using Teller = std::function<void(const FileOutcome&)>;
   struct Ending;
+  // Threads, and the calls for them until the next Send.
+  struct Lane {
+    explicit Lane(const CallThreads::Limits& limits) : threads(limits) {}
+    CallThreads threads;
+    std::vector<FileCall> next;
+  };
   [[nodiscard]] Teller TellerOf(uint64_t number) const;
-  void Start(CallThreads* threads, uint64_t number, int64_t timeout_ms,
-             std::function<FileOutcome()> work);
+  void Start(Lane* lane, uint64_t number, int64_t timeout_ms, std::function<FileOutcome()> work);
   void StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> files, std::string root);
 
   const kvt_cold_done done_;
@@ -46,8 +53,8 @@ class FilesStore {
   const std::shared_ptr<ObjectFiles> objects_;
   const std::shared_ptr<Ending> ending_;
   const std::shared_ptr<CallThreads> questions_;  // threads of a question add others
-  CallThreads reads_;
-  CallThreads writes_;
+  Lane reads_;
+  Lane writes_;
   CallThreads sweeps_;
 };
 

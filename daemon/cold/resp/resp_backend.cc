@@ -122,6 +122,8 @@ class RespStore {
     // After all writes that were sent before.
     writes_.Add(std::move(call));
   }
+  // Calls begin at once.
+  void Send() {}
 
  private:
   // Makes the first text, a number, the call's data.

@@ -31,6 +31,8 @@ class S3Store {
            int64_t /*ttl_s*/, int64_t timeout_ms);
   void Remove(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms);
   void RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms);
+  // Calls begin at once.
+  void Send() {}
   // As `close` of the table: all lanes at once, before each is waited for.
   [[nodiscard]] bool Stop();
 

@@ -166,6 +166,12 @@ class Host {
     }
   }
   std::future<Told> Begin(const std::function<void(uint64_t)>& call) {
+    std::future<Told> told = Make(call);
+    store_.Send();
+    return told;
+  }
+  // Without sending it.
+  std::future<Told> Make(const std::function<void(uint64_t)>& call) {
     uint64_t number = 0;
     std::future<Told> told;
     {
@@ -393,6 +399,37 @@ TEST_F(FilesStoreTest, ADirectoryThatIsNotMountedIsUnavailableAndIsNotMade) {
   EXPECT_FALSE(fs::exists(root()));
   fs::create_directory(root());
   EXPECT_EQ(host.Put(kName, "bytes").status, KVT_COLD_OK) << "it was mounted late";
+}
+
+TEST_F(FilesStoreTest, CallsThatAreMadeTogetherAreSentTogether) {
+  constexpr size_t kCalls = 64;
+  Host host(root());
+  const std::string bytes = "bytes";
+  std::vector<std::future<Told>> puts;
+  for (size_t i = 0; i < kCalls; ++i) {
+    const std::string name = "kvtier/1/a/m/" + std::to_string(10 + i) + "hash";
+    puts.push_back(host.Make([&](uint64_t call) {
+      host.store().Put(call, name, bytes.data(), bytes.size(), kDayS, kTimeoutMs);
+    }));
+  }
+  EXPECT_EQ(CountFiles(), 0u) << "none begins before";
+  host.store().Send();
+  for (std::future<Told>& put : puts) EXPECT_EQ(put.get().status, KVT_COLD_OK);
+  EXPECT_EQ(CountFiles(), kCalls);
+}
+
+// An inode's time of access is written by a mount with `relatime` if it is not later than the
+// others.
+TEST_F(FilesStoreTest, AReadLeavesTheFilesTimesAsTheyAre) {
+  Host host(root());
+  ASSERT_EQ(host.Put(kName, "bytes").status, KVT_COLD_OK);
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::stat((root() / kFile).c_str(), &before), 0);
+  EXPECT_GT(before.st_atim.tv_sec, before.st_mtim.tv_sec);
+  EXPECT_EQ(host.Get(kName, 5).text, "bytes");
+  ASSERT_EQ(::stat((root() / kFile).c_str(), &after), 0);
+  EXPECT_EQ(after.st_atim.tv_sec, before.st_atim.tv_sec);
 }
 
 TEST_F(FilesStoreTest, ATruncatedFileTellsItsLength) {
