@@ -41,9 +41,11 @@ typedef struct kvt_cold_name {
 
 /* Tells how the call of that number ended. The library calls it once for each call, on any thread,
    also within the call; `data` is valid until it returns. After a get `data` is null, and `bytes`
-   bytes are where the call wanted them. `data` of an error may be a text that says why. */
+   bytes are where the call wanted them. `data` of an error may be a text that says why. `more` is 1
+   if the library tells another end on this thread right after this one, so that the daemon's loop
+   need not be woken for each. */
 typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const void* data,
-                              size_t bytes);
+                              size_t bytes, int more);
 
 /* The functions may be called from one thread at a time and return at once. Names are copied. A
    call begins with the next `send` at the latest, so that threads are woken once for many. One that

@@ -143,7 +143,8 @@ void LoadedStore::EndLate() {
 }
 
 // On a thread of the library. Ends that come before the loop has got to them share an event.
-void LoadedStore::OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes) {
+void LoadedStore::OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes,
+                         int more) {
   auto* const self = static_cast<LoadedStore*>(context);
   Told told{.call = call, .status = status, .answer = {.data = {}, .bytes = bytes}};
   if (const auto* const begin = static_cast<const std::byte*>(data)) {
@@ -152,7 +153,7 @@ void LoadedStore::OnDone(void* context, uint64_t call, int status, const void* d
   {
     const std::lock_guard lock(self->mutex_);
     self->told_.push_back(std::move(told));
-    if (self->told_.size() > 1) return;
+    if (more == 1 || std::exchange(self->will_end_told_, true)) return;
   }
   self->PostEndTold();
 }
@@ -172,7 +173,7 @@ void LoadedStore::EndTold() {
     const auto end = told_.begin() + static_cast<long>(std::min(told_.size(), kEndsOfEvent));
     told.assign(std::move_iterator(told_.begin()), std::move_iterator(end));
     told_.erase(told_.begin(), end);
-    is_more = !told_.empty();
+    is_more = will_end_told_ = !told_.empty();
   }
   if (is_more) PostEndTold();
   for (const Gate::Pass pass = pass_; !told.empty() && pass.open(); told.pop_front()) {

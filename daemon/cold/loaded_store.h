@@ -85,7 +85,8 @@ class LoadedStore final : public ColdStore {
   [[nodiscard]] uint64_t Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
                                std::shared_ptr<const void> memory = nullptr);
   [[nodiscard]] static Ended WithoutBytes(Done done);
-  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes);
+  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes,
+                     int more);
   void SendSoon();
   void PostEndTold();
   void EndTold();
@@ -107,6 +108,7 @@ class LoadedStore final : public ColdStore {
   bool sends_soon_ = false;
   std::mutex mutex_;  // guards what follows
   std::deque<Told> told_;
+  bool will_end_told_ = false;
   Gate gate_;
   const Gate::Pass pass_;
 };

@@ -19,8 +19,8 @@ struct ScriptedCold {
   bool is_closed = false;
 
   // Ends a get of so many bytes, on any thread.
-  void EndGet(uint64_t call, size_t bytes) const {
-    done(context, call, KVT_COLD_OK, nullptr, bytes);
+  void EndGet(uint64_t call, size_t bytes, bool more = false) const {
+    done(context, call, KVT_COLD_OK, nullptr, bytes, more ? 1 : 0);
   }
 };
 

@@ -218,7 +218,8 @@ class BucketStore final : public HostsStore {
     calls_[++last_] = std::move(end);
     return last_;
   }
-  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes) {
+  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes,
+                     int /*more*/) {
     auto* const self = static_cast<BucketStore*>(context);
     Outcome outcome{.status = status, .text = {}, .bytes = bytes};
     if (data != nullptr) outcome.text.assign(static_cast<const char*>(data), bytes);

@@ -6,6 +6,7 @@
 #include <deque>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -26,6 +27,9 @@ constexpr size_t kMostWaiting = 4096;
 constexpr std::chrono::milliseconds kHeldUp{1};
 // Calls that a thread has before it, until another is woken for them.
 constexpr size_t kBacklog = 2;
+// A thread that copies gives way so often before it sleeps: its caller, who has just been told, may
+// need this processor to make the next calls.
+constexpr size_t kGivenWay = 4;
 
 FileOutcome Ending(int status, const char* why) { return {.status = status, .text = why}; }
 
@@ -38,7 +42,7 @@ struct CallThreads::State {
     Time deadline;
   };
   struct Ended {
-    std::function<void(const FileOutcome&)> tell;
+    std::function<void(const FileOutcome&, bool more)> tell;
     FileOutcome outcome;
   };
   using Self = std::shared_ptr<State>;
@@ -78,21 +82,37 @@ struct CallThreads::State {
 
   void Work(const Self& self) {
     Lock lock(mutex);
+    size_t given_way = 0;
     while (!stopping && !HasTooMany()) {
       if (!waiting.empty()) {
         WorkAtNext(self, &lock);
-      } else if (!untold.empty()) {
+        given_way = 0;
+      } else if (!untold.empty() && !AwaitsOthers()) {
         Tell(&lock);
+      } else if (AreCopies() && given_way < kGivenWay) {
+        ++given_way;
+        lock.unlock();
+        std::this_thread::yield();
+        lock.lock();
       } else {
-        ++asleep;
-        wake.wait(lock, [this] { return stopping || chosen > 0; });
-        if (chosen > 0) --chosen;
+        given_way = 0;
+        Sleep(&lock);
       }
     }
     Tell(&lock);
     --threads;
     Wake(ChooseThreads(self, steady_clock::now()));
     thread_ended.notify_all();
+  }
+  // Whether ends are told together with those of calls that wait or are worked at.
+  [[nodiscard]] bool AwaitsOthers() const {
+    return AreCopies() && !(waiting.empty() && running.empty());
+  }
+  void Sleep(Lock* lock) {
+    StartWatching();
+    ++asleep;
+    wake.wait(*lock, [this] { return stopping || chosen > 0; });
+    if (chosen > 0) --chosen;
   }
   void WorkAtNext(const Self& self, Lock* lock) {
     FileCall call = std::move(waiting.front());
@@ -101,19 +121,22 @@ struct CallThreads::State {
     const auto entry = running.insert(running.end(), {.begun = begun, .deadline = call.deadline});
     const size_t just_chosen = AreCopies() ? 0 : ChooseThreads(self, begun);
     StartWatching();
-    const auto computed = kind.Begin();
+    const std::optional<int64_t> slept = kind.Begin();
     lock->unlock();
     Wake(just_chosen);
     FileOutcome outcome =
         call.deadline > begun ? call.work() : Ending(KVT_COLD_UNAVAILABLE, "not begun in time");
-    const auto more_computed = computed ? CallKind::ThreadTime() - *computed : Time::duration();
-    const Time::duration taken = computed ? steady_clock::now() - begun : Time::duration();
+    const int64_t sleeps = slept ? CallKind::CountSleeps() - *slept : 0;
+    const Time::duration taken = slept ? steady_clock::now() - begun : Time::duration();
     call.work = nullptr;
     lock->lock();
     running.erase(entry);
-    if (computed) kind.End(taken, more_computed);
+    if (slept) kind.End(taken, sleeps);
     untold.push_back({.tell = std::move(call.ended), .outcome = std::move(outcome)});
-    if (!AreCopies() || waiting.empty() || untold.size() >= kToldTogether) Tell(lock);
+    if (untold.size() >= kToldTogether || !AwaitsOthers()) Tell(lock);
+  }
+  static void TellAll(const std::vector<Ended>& told) {
+    for (const Ended& one : told) one.tell(one.outcome, &one != &told.back());
   }
   // Callers are told without the lock, and Stop waits for that.
   void Tell(Lock* lock) {
@@ -122,7 +145,7 @@ struct CallThreads::State {
     if (stopping || told.empty()) return;
     ++telling;
     lock->unlock();
-    for (const Ended& one : told) one.tell(one.outcome);
+    TellAll(told);
     told.clear();
     lock->lock();
     --telling;
@@ -239,7 +262,7 @@ void CallThreads::Add(std::vector<FileCall> calls) {
     }
   }
   state_->Wake(chosen);
-  for (const State::Ended& one : ended) one.tell(one.outcome);
+  State::TellAll(ended);
 }
 
 bool CallThreads::Hangs() const {

@@ -16,8 +16,9 @@ struct FileCall {
   std::chrono::steady_clock::time_point deadline;
   // On a thread of the group; refers to nothing that may end before it does.
   std::function<FileOutcome()> work;
-  // Called once, unless the group is stopped before: on a thread of the group, or within Add.
-  std::function<void(const FileOutcome&)> ended;
+  // Called once, unless the group is stopped before: on a thread of the group, or within Add. With
+  // `more` another call's is called right after it.
+  std::function<void(const FileOutcome&, bool more)> ended;
 };
 
 // Any thread may call. Threads are not joined: a file system that hangs may hold one for ever.

@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kPause{50};
 struct Asked {
   std::shared_ptr<FileQuestion> question;
   steady_clock::time_point deadline;
-  std::function<void(const FileOutcome&)> tell;
+  std::function<void(const FileOutcome&, bool more)> tell;
 };
 
 // Threads that ask, and let others help. They may outlive the store, which then has no others.
@@ -36,9 +36,10 @@ void AddAskers(const std::shared_ptr<CallThreads>& threads, const Asked& asked, 
     });
     return FileOutcome();
   };
-  const auto ended = [asked](const FileOutcome& outcome) {
+  // The thread that ends after this one may have nothing to tell.
+  const auto ended = [asked](const FileOutcome& outcome, bool /*more*/) {
     asked.question->EndIfFailed(outcome);
-    if (const std::optional<FileOutcome> end = asked.question->TakeEnd()) asked.tell(*end);
+    if (const std::optional<FileOutcome> end = asked.question->TakeEnd()) asked.tell(*end, false);
   };
   threads->Add(
       std::vector<FileCall>(count, {.deadline = asked.deadline, .work = work, .ended = ended}));
@@ -93,14 +94,14 @@ void FilesStore::StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> fil
   };
   sweeps_.Add({{.deadline = steady_clock::time_point::max(),
                 .work = work,
-                .ended = [](const FileOutcome&) {}}});
+                .ended = [](const FileOutcome&, bool) {}}});
 }
 
 FilesStore::Teller FilesStore::TellerOf(uint64_t number) const {
-  return [done = done_, context = context_, number](const FileOutcome& outcome) {
+  return [done = done_, context = context_, number](const FileOutcome& outcome, bool more) {
     const bool has_text = !outcome.text.empty();
     done(context, number, outcome.status, has_text ? outcome.text.data() : nullptr,
-         has_text ? outcome.text.size() : outcome.bytes);
+         has_text ? outcome.text.size() : outcome.bytes, more ? 1 : 0);
   };
 }
 
@@ -150,7 +151,7 @@ void FilesStore::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor
                             int64_t timeout_ms) {
   if (writes_.threads.Hangs()) {
     constexpr std::string_view kWhy = "a write that was given up has not ended";
-    return done_(context_, number, KVT_COLD_UNAVAILABLE, kWhy.data(), kWhy.size());
+    return done_(context_, number, KVT_COLD_UNAVAILABLE, kWhy.data(), kWhy.size(), 0);
   }
   Start(&writes_, number, timeout_ms, [objects = objects_, prefix = std::move(prefix), cursor] {
     return objects->RemoveSome(prefix, cursor);

@@ -36,7 +36,7 @@ class FilesStore {
   [[nodiscard]] bool Stop();
 
  private:
-  using Teller = std::function<void(const FileOutcome&)>;
+  using Teller = std::function<void(const FileOutcome&, bool more)>;
   struct Ending;
   // Threads, and the calls for them until the next Send.
   struct Lane {

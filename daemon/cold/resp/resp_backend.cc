@@ -146,10 +146,10 @@ class RespStore {
     call.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     call.ended = [this, number, outcome](bool complete) {
       const int status = complete ? outcome->status : int{KVT_COLD_UNAVAILABLE};
-      if (status != KVT_COLD_OK) return done_(context_, number, status, nullptr, 0);
+      if (status != KVT_COLD_OK) return done_(context_, number, status, nullptr, 0, 0);
       const bool has_data = !outcome->data.empty();
       done_(context_, number, status, has_data ? outcome->data.data() : nullptr,
-            has_data ? outcome->data.size() : outcome->bytes);
+            has_data ? outcome->data.size() : outcome->bytes, 0);
     };
     return call;
   }

@@ -69,7 +69,7 @@ std::function<void(S3Outcome)> S3Store::TellerOf(uint64_t number) const {
   return [done = done_, context = context_, number](const S3Outcome& outcome) {
     const bool has_text = !outcome.text.empty();
     done(context, number, outcome.status, has_text ? outcome.text.data() : nullptr,
-         has_text ? outcome.text.size() : outcome.bytes);
+         has_text ? outcome.text.size() : outcome.bytes, 0);
   };
 }
 

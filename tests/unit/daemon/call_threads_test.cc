@@ -43,7 +43,7 @@ class CallThreadsTest : public testing::Test {
       calls.push_back(
           {.deadline = steady_clock::now() + timeout,
            .work = std::move(work),
-           .ended = [promise](const FileOutcome& outcome) { promise->set_value(outcome); }});
+           .ended = [promise](const FileOutcome& outcome, bool) { promise->set_value(outcome); }});
     }
     threads_.Add(std::move(calls));
     return ended;
@@ -80,16 +80,28 @@ class CallThreadsTest : public testing::Test {
   bool is_released_ = false;
 };
 
-TEST(CallKindTest, CallsCountAsCopiesOnceSomeInARowHaveComputed) {
+TEST(CallKindTest, CallsCountAsCopiesOnceSomeInARowHaveNotSlept) {
   using std::chrono::microseconds;
   CallKind kind;
   EXPECT_FALSE(kind.AreCopies());
-  for (size_t i = 0; i < 2 * CallKind::kTurn; ++i) kind.End(microseconds(300), microseconds(290));
+  for (size_t i = 0; i < 2 * CallKind::kTurn; ++i) kind.End(milliseconds(3), 0);
   EXPECT_TRUE(kind.AreCopies()) << "though they are long";
-  kind.End(milliseconds(3), microseconds(10));
-  EXPECT_TRUE(kind.AreCopies()) << "the thread gave way once";
-  for (size_t i = 0; i < CallKind::kTurn; ++i) kind.End(microseconds(150), microseconds(30));
+  kind.End(milliseconds(3), 1);
+  EXPECT_TRUE(kind.AreCopies()) << "one has waited for a lock";
+  for (size_t i = 0; i < CallKind::kTurn; ++i) kind.End(microseconds(150), 1);
   EXPECT_FALSE(kind.AreCopies());
+}
+
+TEST(CallKindTest, AThreadThatWaitsSleeps) {
+  std::promise<void> release;
+  std::thread other([&release] {
+    while (CallKind::CountSleeps() == 0) std::this_thread::sleep_for(milliseconds(1));
+    release.set_value();
+  });
+  const int64_t before = CallKind::CountSleeps();
+  release.get_future().wait();
+  EXPECT_GT(CallKind::CountSleeps(), before);
+  other.join();
 }
 
 TEST(CallKindTest, SomeCallsAreLookedAt) {

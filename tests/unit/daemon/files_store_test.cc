@@ -185,7 +185,8 @@ class Host {
 
  private:
   Told Ask(const std::function<void(uint64_t)>& call) { return Begin(call).get(); }
-  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes) {
+  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes,
+                     int /*more*/) {
     auto* const self = static_cast<Host*>(context);
     const std::lock_guard lock(self->mutex_);
     const auto* const text = static_cast<const char*>(data);

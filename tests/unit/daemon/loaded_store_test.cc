@@ -87,6 +87,19 @@ TEST_F(LoadedStoreTest, EndsThatComeTogetherShareAnEvent) {
   EXPECT_EQ(ended_, std::vector<std::string>(5, "good"));
 }
 
+TEST_F(LoadedStoreTest, AnEndThatAnotherFollowsWaitsForIt) {
+  GetSome(3);
+  bool has_turned = false;
+  script_.EndGet(script_.calls[0], kBytes, /*more=*/true);
+  loop_.Post([&has_turned] { has_turned = true; });
+  loop_.RunUntil([&has_turned] { return has_turned; });
+  EXPECT_EQ(ends_, 0u);
+  script_.EndGet(script_.calls[1], kBytes, /*more=*/true);
+  script_.EndGet(script_.calls[2], kBytes);
+  AwaitEnds(3);
+  EXPECT_EQ(ends_of_event_, std::vector<size_t>{3});
+}
+
 TEST_F(LoadedStoreTest, ManyEndsTakeSeveralEventsSoThatOthersHaveTheirTurns) {
   GetSome(100);
   EndAll();

@@ -107,7 +107,8 @@ class S3StoreTest : public testing::Test {
   }
 
  private:
-  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes) {
+  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes,
+                     int /*more*/) {
     auto* const test = static_cast<S3StoreTest*>(context);
     S3Outcome outcome{.status = status, .text = {}, .bytes = bytes};
     if (data != nullptr) outcome.text.assign(static_cast<const char*>(data), bytes);
