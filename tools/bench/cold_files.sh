@@ -5,11 +5,13 @@
 # stands beside the copy's, run right before it. Prints medians of the rates, medians and ranges of their ratios
 # for each second of wall time and of a processor's time, and a lookup's time for a prefix of 100 blocks.
 #
-#   tools/bench/cold_files.sh DIRECTORY [ROUNDS [DELAY_US]]      3 rounds; build/release, or KVTIER_BUILD
+#   tools/bench/cold_files.sh DIRECTORY [ROUNDS [DELAY_US [KIB...]]]   3 rounds; build/release, or KVTIER_BUILD
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 readonly rounds=${2:-3} delay_us=${3:-0}
+sizes=("${@:4}")
+((${#sizes[@]} > 0)) || sizes=(64 256 2048)
 readonly build=${KVTIER_BUILD:-build/release}
 readonly depth=16 seconds=3
 directory=$(mktemp -d "$1/kvtier-cold.XXXXXX")
@@ -56,13 +58,14 @@ END
 
 echo "| files, $depth under way | plain copy, MB/s | kvtier, MB/s | ratio | ratio for each second of a processor |"
 echo "|---|---|---|---|---|"
-for bytes in $((64 << 10)) $((256 << 10)) $((2 << 20)); do
+for kib in "${sizes[@]}"; do
+  bytes=$((kib << 10))
   for verb in put get; do
     rows=()
     for ((round = 0; round < rounds; round++)); do
       rows+=("$(measure "$verb" "$bytes" "$round")")
     done
-    report "$verb, $((bytes / 1024)) KiB" "${rows[@]}"
+    report "$verb, $kib KiB" "${rows[@]}"
   done
 done
 # The names were written by another way, so that the kernel does not know them yet.
