@@ -197,7 +197,6 @@ struct BlockEntry {
   [[nodiscard]] bool PassesThroughHost() const {
     return !has_host_slot() || reading() || (loading() && (!in_host() || host_pins() > 0));
   }
-  [[nodiscard]] bool EvictableFromDisk() const { return AtRestOnDisk() && !pinned(); }
   // Nothing reads or writes its slot, or its record.
   [[nodiscard]] bool AtRestOnDisk() const {
     return on_disk() && !Has(EntryBits::kLoading | EntryBits::kReading | EntryBits::kCommitting |

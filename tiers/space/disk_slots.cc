@@ -175,7 +175,7 @@ bool DiskSlots::EvictOwn(TenantId tenant) {
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
-    if (!entry.EvictableFromDisk()) continue;
+    if (!entry.AtRestOnDisk() || entry.pinned()) continue;
     Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kTenantCap);
     return true;
   }
@@ -243,7 +243,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     --steps;
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
-    if (!entry.EvictableFromDisk() || health_.Failed(entry.disk)) continue;
+    if (!entry.AtRestOnDisk() || entry.pinned() || health_.Failed(entry.disk)) continue;
     // A slab that leaves is never cut anew: its blocks go one by one.
     if (allocator_.Leaving(entry.disk.offset) ||
         allocator_.ClassAt(entry.disk.offset) == request.slots) {
