@@ -22,6 +22,9 @@ class FakeDriveSizer final : public DriveSizer {
 
   // The file systems have room for so many slabs on each drive.
   void SetRoom(uint64_t slabs) { room_ = slabs; }
+  // Runs once, while the files are being resized.
+  void DoMeanwhile(std::function<void()> work) { meanwhile_ = std::move(work); }
+  [[nodiscard]] int resizes() const { return resizes_; }
   // `geometry` is that of the files as they were made.
   void Begin(const DiskGeometry& geometry) {
     geometry_ = geometry;
@@ -29,7 +32,9 @@ class FakeDriveSizer final : public DriveSizer {
   }
 
   void Resize(const DriveSlabs& wanted, std::function<void(const DriveSlabs&)> done) override {
+    ++resizes_;
     loop_.Post([this, wanted, done = std::move(done)] {
+      if (const auto meanwhile = std::exchange(meanwhile_, nullptr)) meanwhile();
       for (uint32_t file = 0; file < files_.size(); ++file) {
         const uint32_t drive = geometry_.DriveOfFile(file);
         const uint64_t most =
@@ -47,6 +52,8 @@ class FakeDriveSizer final : public DriveSizer {
   DiskGeometry geometry_;
   DriveSlabs slabs_{};
   uint64_t room_ = UINT64_MAX;
+  std::function<void()> meanwhile_;
+  int resizes_ = 0;
 };
 
 }  // namespace kvtier

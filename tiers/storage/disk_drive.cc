@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/posix.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {
@@ -20,6 +21,9 @@ constexpr std::string_view kEmptyingName = "emptying";
 constexpr mode_t kPrivateFile = 0600;
 // When the file system has less room than it said, this share of the slabs is given up at a time.
 constexpr uint64_t kRetreatDivisor = 16;
+// A file that serves changes its size by so much at a time: its reads stand still meanwhile. To cut
+// 28 GiB at once took an ext4 a second.
+constexpr uint64_t kResizeStepBytes = 256 * kMiB;
 
 // Makes the directory's new entries durable.
 Status SyncDirectory(const std::filesystem::path& directory) {
@@ -163,6 +167,7 @@ Status DiskDrive::Resize(uint64_t slabs, uint64_t free_floor_bytes) {
     const uint64_t free_bytes = name_space.file_system_free_bytes;
     const uint64_t room = free_bytes - std::min(free_bytes, free_floor_bytes);
     slabs = std::min(slabs, before + room / slab_bytes);
+    ExtendInSteps(kFirstSlabOffset + slabs * slab_bytes);
     const Status got = Preallocate(slabs, slab_bytes);
     slabs = got ? std::max(slabs_, before) : before;
     slabs_ = before;
@@ -174,10 +179,30 @@ Status DiskDrive::Resize(uint64_t slabs, uint64_t free_floor_bytes) {
   if (slabs == before) return {};
   Superblock resized = *superblock_;
   resized.file_bytes = kFirstSlabOffset + slabs * slab_bytes;
+  // From here on a page may speak of the larger size, even if the writing fails: it is not cut off.
+  if (slabs > before) superblock_->file_bytes = resized.file_bytes;
   for (int page = 0; page < 2; ++page) KVT_RETURN_IF_ERROR(file_->WriteSuperblock(resized));
   superblock_ = resized;
   slabs_ = slabs;
-  return file_->Cut(resized.file_bytes);
+  return CutInSteps(resized.file_bytes);
+}
+
+// No error matters: the whole is preallocated afterwards, which finds these parts done.
+void DiskDrive::ExtendInSteps(uint64_t bytes) {
+  uint64_t part = superblock_->file_bytes;
+  while (bytes - part > kResizeStepBytes) {
+    part += kResizeStepBytes;
+    if (!file_->Preallocate(part)) return;
+  }
+}
+
+Status DiskDrive::CutInSteps(uint64_t bytes) {
+  KVT_ASSIGN_OR_RETURN(uint64_t size, file_->GetSize());
+  while (size > bytes) {
+    size -= std::min(size - bytes, kResizeStepBytes);
+    KVT_RETURN_IF_ERROR(file_->Cut(size));
+  }
+  return {};
 }
 
 }  // namespace kvtier

@@ -56,6 +56,9 @@ class DiskDrive {
   [[nodiscard]] Status Inspect();
   [[nodiscard]] Status MarkEmptying();
   [[nodiscard]] Status EndEmptying();
+  // Towards so many bytes; reads of the file go on in between.
+  void ExtendInSteps(uint64_t bytes);
+  [[nodiscard]] Status CutInSteps(uint64_t bytes);
 
   std::filesystem::path directory_;
   DirectoryLock lock_;  // first, so that it goes last

@@ -77,15 +77,16 @@ void DiskResize::Empty(DiskLocation slab) {
     if (moving_.size() >= most) return;
     const Step step = Move(index, left > 0);
     if (step == Step::kLater) return;
-    if (step == Step::kMoves) --left;
-    if (step != Step::kStays && ++steps == kBlocksAtOnce) return GoOn();
+    if (step == Step::kMoves || step == Step::kComing) --left;
+    const bool took_a_step = step == Step::kMoves || step == Step::kLeft;
+    if (took_a_step && ++steps == kBlocksAtOnce) return GoOn();
   }
 }
 
 size_t DiskResize::CountMoving() {
   std::erase_if(moving_, [this](EntryRef block) {
     const EntryIndex index = state_.blocks.directory.Resolve(block);
-    return index == kNoEntry || !(state_[index].persist_wanted() || state_[index].writing());
+    return index == kNoEntry || !(state_[index].write_queued() || state_[index].writing());
   });
   return moving_.size();
 }
@@ -110,7 +111,7 @@ DiskResize::Step DiskResize::MoveThroughHost(EntryIndex index) {
     moving_.push_back(state_.blocks.directory.RefOf(index));
     return Step::kMoves;
   }
-  if (entry.expected_in_host() || entry.has_host_slot()) return Step::kMoves;
+  if (entry.expected_in_host() || entry.has_host_slot()) return Step::kComing;
   if (entry.in_pool()) {
     to_host_.Want(index);
     return entry.offload_queued() ? Step::kMoves : Step::kLeft;
@@ -126,10 +127,9 @@ DiskResize::Step DiskResize::MoveThroughHost(EntryIndex index) {
 }
 
 void DiskResize::ResizeFiles() {
-  sizing_ = true;
+  sizing_ = sized_ = true;
   state_.env.drive_sizer->Resize(staying_, gate_.WhileOpen([this](const DriveSlabs& got) {
     sizing_ = false;
-    sized_ = true;
     in_files_ = got;
     Apply();
     GoOn();

@@ -48,10 +48,11 @@ class DiskResize {
 
  private:
   enum class Step : uint8_t {
-    kMoves,  // to host, or from there to its new slot
-    kLeft,   // the disk has it no more
-    kStays,  // it is pinned, and there is no room for it
-    kLater,  // host has no space for it yet
+    kMoves,   // to host, or from there to its new slot
+    kComing,  // to host, as was seen to before
+    kLeft,    // the disk has it no more
+    kStays,   // it is pinned, and there is no room for it
+    kLater,   // host has no space for it yet
   };
 
   void GoOn() {
@@ -83,7 +84,7 @@ class DiskResize {
   std::vector<EntryRef> moving_;  // and some that are no more
   bool due_ = false;
   bool sizing_ = false;
-  bool sized_ = true;  // the files are as near to `staying_` as they could get
+  bool sized_ = true;  // the files are, or will be, as near to `staying_` as they could get
   Gate gate_;
 };
 

@@ -103,10 +103,13 @@ void Reader::Arrive(EntryIndex index, For whom) {
 
 // Read once more, for a fault may lie on the way (cable, controller) and not in the medium. A
 // second failure gives the slot up for good, and the block is a miss for all pools that wait for
-// it.
+// it. A slot that a verification has dropped meanwhile is not read again: it may lie beyond the end
+// of a file that was cut.
 void Reader::OnFailed(Reads::iterator read, const Status& status, MissReason miss) {
   const bool erased = miss == MissReason::kErased;
-  if (!erased && read->attempt < kReadAttempts) {
+  const bool there =
+      state_[read->entry].has_disk_slot() && state_[read->entry].disk == read->expected.location;
+  if (!erased && there && read->attempt < kReadAttempts) {
     ++read->attempt;
     ++state_.stats.disk_read_retries;
     return Issue(read);

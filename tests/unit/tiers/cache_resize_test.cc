@@ -308,6 +308,32 @@ TEST_F(CacheDiskResizeTest, ABlockThatIsBeingReadIsWaitedFor) {
   EXPECT_EQ(FileSlabs(), 1u);
 }
 
+// The verification gives up the slot, so that the file is cut before the load's read has ended.
+TEST_F(CacheDiskResizeTest, ADamagedBlockThatIsVerifiedAndReadIsNotReadAgainBeyondTheEnd) {
+  StartWithOnDisk(Blocks(0, 32));
+  const BlockHash block = Blocks(31, 1).front();
+  for (const BlockHash& hash : Blocks(0, 31)) {
+    ASSERT_EQ(cache_->Evict({pool_.namespace_id, hash}, std::nullopt), EvictOutcome::kEvicted);
+  }
+  Settle();
+  for (std::byte& byte : file().contents().subspan(kFirstSlabOffset)) byte ^= std::byte{0x10};
+  machine_->loop.Hold(file().source());
+  std::optional<Cache::VerifyResult> verified;
+  cache_->VerifyStep(0, 100, [&](const Cache::VerifyResult& result) { verified = result; });
+  const PendingAcquire pending = BeginAcquire(kAlice, {block});
+  machine_->loop.RunAll();
+  ASSERT_EQ(machine_->loop.pending(file().source()), 2u) << "both read it";
+  BeginDiskResize(1);
+  ASSERT_TRUE(machine_->loop.RunOneOf(file().source()));
+  TickOften();
+  ASSERT_TRUE(verified.has_value());
+  EXPECT_EQ(verified->bad, 1u);
+  EXPECT_EQ(FileSlabs(), 1u);
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_FALSE(Presence(block).anywhere());
+}
+
 TEST_F(CacheDiskResizeTest, TheEndOfAPauseOfWritesIsWaitedFor) {
   StartWithOnDisk(Blocks(0, 32));
   file().ScriptWrites({WriteFault::kEio});
@@ -344,6 +370,17 @@ TEST_F(CacheDiskResizeTest, SizesThatChangeWhileTheFilesAreBeingCutComeAfterThat
   EXPECT_EQ(FileSlabs(), 1u);
   EXPECT_EQ(OnDisk(Blocks(0, 8)), 8u);
   ExpectAfterARestart(Blocks(0, 8));
+}
+
+TEST_F(CacheDiskResizeTest, AGrowthThatIsAskedForAgainWhileItFailsIsTriedAgain) {
+  StartWithDisk();
+  ResizeDiskTo(1);
+  const int before = machine_->drive_sizer.resizes();
+  machine_->drive_sizer.SetRoom(2);
+  machine_->drive_sizer.DoMeanwhile([this] { BeginDiskResize(4); });
+  ResizeDiskTo(4);
+  EXPECT_EQ(FileSlabs(), 2u);
+  EXPECT_EQ(machine_->drive_sizer.resizes() - before, 2);
 }
 
 TEST_F(CacheDiskResizeTest, EachDriveIsResizedAndOneThatFailedStaysAsItIs) {

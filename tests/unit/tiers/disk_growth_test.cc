@@ -33,12 +33,18 @@ using SyncWatcher = std::function<void(int fd)>;
 SyncWatcher* sync_watcher = nullptr;
 // Which fallocate from now on finds the file system full; 0: none. Likewise this program's.
 int allocation_that_fails = 0;
+// Which fsync from now on fails; 0: none.
+int sync_that_fails = 0;
 
 }  // namespace
 }  // namespace kvtier
 
 extern "C" int fsync(int fd) {
   if (kvtier::sync_watcher != nullptr) (*kvtier::sync_watcher)(fd);
+  if (kvtier::sync_that_fails > 0 && --kvtier::sync_that_fails == 0) {
+    errno = EIO;
+    return -1;
+  }
   return static_cast<int>(::syscall(SYS_fsync, fd));
 }
 
@@ -177,6 +183,28 @@ TEST_F(DiskGrowthTest, AResizeThatAPowerLossEndsLeavesASetThatOpens) {
   };
   ResizeOpenFiles({10, 3});
   EXPECT_GE(checked, 14);
+}
+
+TEST_F(DiskGrowthTest, AFileWhoseSuperblocksCouldNotAllBeWrittenIsNotCutBelowThese) {
+  for (int failure = 1; failure <= 5; ++failure) {
+    for (const uint64_t next : {12, 9, 3}) {
+      const TestDirectory directory;
+      options_.directories = {MakeDirectories(directory.path()).front()};
+      options_.bytes = kFirstSlabOffset + 4 * kSlabBytes;
+      {
+        const Result<DiskFiles> files = OpenDiskFiles(options_, &loop_);
+        ASSERT_TRUE(files.has_value());
+        DiskDrive& drive = files->opened->front();
+        sync_that_fails = failure;
+        (void)drive.Resize(10, 0);
+        sync_that_fails = 1;
+        (void)drive.Resize(next, 0);
+        sync_that_fails = 0;
+      }
+      const Result<DiskFiles> files = OpenDiskFiles(options_, &loop_);
+      EXPECT_TRUE(files.has_value()) << failure << " " << next << files.error().ToString();
+    }
+  }
 }
 
 TEST_F(DiskGrowthTest, AFileThatFindsNoRoomWhileItServesGetsWhatThereIs) {
