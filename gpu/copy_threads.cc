@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "gpu/copy_queue.h"
 #include "gpu/counter_page.h"
+#include "gpu/guarded_copy.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -169,6 +170,7 @@ struct CopyThreads::State {
 };
 
 void CopyThreads::State::Run(const std::shared_ptr<State>& state) {
+  UnblockBusErrors();
   std::unique_lock lock(state->mutex);
   while (state->Work(&lock) || !state->stopping) {
     state->wake.wait(lock, [&] {

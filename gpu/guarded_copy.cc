@@ -40,7 +40,8 @@ void OnBusError(int signal, siginfo_t* fault, void* context) {
     ::siglongjmp(guard->out, 1);
   }
   (void)::sigaction(SIGBUS, &former, nullptr);
-  if (fault->si_code <= 0) (void)::raise(signal);
+  // It is not, where the signal was sent, or tells of memory that nobody has touched yet.
+  if (fault->si_code <= 0 || fault->si_code == BUS_MCEERR_AO) (void)::raise(signal);
 }
 
 bool InstallHandler() {
@@ -66,6 +67,13 @@ bool GuardedCopy(void* to, const void* from, size_t bytes, std::span<const std::
   std::atomic_signal_fence(std::memory_order_seq_cst);
   guard = nullptr;
   return true;
+}
+
+void UnblockBusErrors() {
+  sigset_t bus_error;
+  ::sigemptyset(&bus_error);
+  ::sigaddset(&bus_error, SIGBUS);
+  KVT_CHECK(::pthread_sigmask(SIG_UNBLOCK, &bus_error, nullptr) == 0);
 }
 
 }  // namespace kvtier

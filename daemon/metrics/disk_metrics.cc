@@ -28,9 +28,10 @@ constexpr MetricRow kDiskRows[] = {
     {kGauge, "kvtier_write_budget_spent_bytes", "Bytes written to disk today (UTC).", "", "",
      ReadGauge<&CacheGauges::write_budget_spent_bytes>},
     {kGauge, "kvtier_host_return_seconds",
-     "The time from the store of a block to its first use: three quarters of those within a minute "
-     "are shorter. Blocks that wait for the disk for longer give way to an engine's store that "
-     "finds host memory full.",
+     "The time from the store of a block to its first use by the engine that stored it: three "
+     "quarters of those within a minute are shorter; 3 s with several tenants. Blocks that wait "
+     "for "
+     "the disk for longer give way to an engine's store that finds host memory full.",
      "", "",
      [](From from, Family family) { family.Add(from.snapshot.gauges.host_return_ds / 10.0); }},
     {kCounter, "kvtier_disk_never_read_bytes",

@@ -397,7 +397,7 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
     loader_.TouchLoading(*region.pool, index);
   }
   if (!begun.empty()) touches_.TouchPrefix(state_.blocks.lineage.ParentOf(begun.front()));
-  if (!begun.empty() && to_come == 0) NoteReturn(begun.back());
+  if (!begun.empty() && to_come == 0) NoteReturn(region, begun.back());
   // It has ended if all of its blocks have failed.
   const auto found = region.transfers.find(number);
   if (found != region.transfers.end() && found->second.not_begun == 0) {
@@ -406,10 +406,14 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
 }
 
 // The last block of a prefix is that which the session's latest request has stored; the others may
-// have been used in the engine's own memory since.
-void RegionTransfers::NoteReturn(EntryIndex deepest) {
+// have been used in the engine's own memory since. A load by another engine is no return: it
+// decodes what this one has prefilled. Among tenants nobody's sessions decide for the others.
+void RegionTransfers::NoteReturn(const Region& region, EntryIndex deepest) {
   const BlockEntry& entry = state_[deepest];
-  if (entry.uses == 1) state_.pressure.returns.Note(state_.clock.NowS() - entry.created_s);
+  if (entry.uses != 1 || entry.offered() || state_.tenants.any()) return;
+  const EntryRef block = state_.blocks.directory.RefOf(deepest);
+  if (state_.blocks.trust.StorerOf(block) != region.party) return;
+  state_.pressure.returns.Note(state_.clock.NowS() - entry.created_s);
 }
 
 void RegionTransfers::LoadWhole(Region* region, const LoadRequest& request) {

@@ -138,7 +138,7 @@ class RegionTransfers final : public BlockListener {
   [[nodiscard]] EntryIndex OfferFromColdStore(const Region& region, const BlockHash& hash);
   // A load has begun whose last block this is: if that is its first use, its session has come back
   // after this time.
-  void NoteReturn(EntryIndex deepest);
+  void NoteReturn(const Region& region, EntryIndex deepest);
   // Loads a block for which another transfer had to end first.
   void LoadWhole(Region* region, const LoadRequest& request);
   // All blocks of the load have been named, or it is given up.

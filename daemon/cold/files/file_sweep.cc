@@ -26,8 +26,8 @@ bool IsTemporary(std::string_view name) { return name.starts_with(kTemporaryPref
 // Two hosts that look in the same moment sweep both, which costs time and nothing else. A time in
 // the future, of a clock that was wrong, counts for as long as one in the past.
 bool FileSweep::Begin(int64_t now_s) {
-  path_.Forget();
-  const int directory = path_.Enter("kvtier", false);
+  FilePath path(&files_, &root_);  // for this pass alone, so that nothing stays open
+  const int directory = path.Enter("kvtier", false);
   if (directory < 0) return false;
   struct stat found {};
   const int told = files_.Stat(directory, kStamp, &found);
@@ -60,8 +60,8 @@ void FileSweep::Run(int64_t now_s) {
 }
 
 bool FileSweep::Pass() {
-  path_.Forget();
-  const int directory = path_.Enter(FilePlace::OfPrefix(kColdNamePrefix)->directory, false);
+  FilePath path(&files_, &root_);  // for this pass alone, so that nothing stays open
+  const int directory = path.Enter(FilePlace::OfPrefix(kColdNamePrefix)->directory, false);
   if (directory < 0) return false;
   const bool removes_excess = excess_bytes_ > 0;
   FileTree tree(&files_, false, [&](int parent, const char* name, const struct stat& found) {

@@ -20,11 +20,7 @@ class FileSweep {
   using Pause = std::function<bool()>;
   // All are borrowed but `pause`. `max_bytes` 0: no bound.
   FileSweep(const std::string* root, FileSystem* files, uint64_t max_bytes, Pause pause)
-      : root_(files, *root),
-        path_(files, &root_),
-        files_(*files),
-        max_bytes_(max_bytes),
-        pause_(std::move(pause)) {}
+      : root_(files, *root), files_(*files), max_bytes_(max_bytes), pause_(std::move(pause)) {}
 
   // Whether none of the hosts has begun a sweep in the last minutes; if so, says that this one
   // does.
@@ -44,7 +40,6 @@ class FileSweep {
   [[nodiscard]] bool Pass();
 
   RootDirectory root_;
-  FilePath path_;
   FileSystem& files_;
   const uint64_t max_bytes_;
   const Pause pause_;

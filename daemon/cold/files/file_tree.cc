@@ -56,9 +56,11 @@ RootDirectory::Descriptor RootDirectory::Open(bool anew) {
   using std::chrono::steady_clock;
   constexpr std::chrono::seconds kMostAge{1};
   const auto now = steady_clock::now();
+  // If this is the last to have it, the system closes it without the lock, which may take long.
+  Descriptor shared;
   if (!anew) {
     const std::lock_guard lock(mutex_);
-    Descriptor shared = shared_.lock();
+    shared = shared_.lock();
     if (shared && now - opened_ < kMostAge) return shared;
   }
   auto opened = std::make_shared<const UniqueFd>(files_.OpenRoot(path_.c_str()));

@@ -160,6 +160,28 @@ TEST_F(LentMemoryTest, ThatIsCutAndMadeAgainAllTheTimeCostsCopiesAlone) {
   EXPECT_EQ(Copy(lent.get(), CopyDirection::kHostToPool, {{0, host.data(), kBytes / 4}}), "copied");
 }
 
+TEST(LentMemoryOfABlockedProcess, CostsTheCopyAloneWhenItIsCut) {
+  std::thread([] {
+    sigset_t all;
+    ::sigfillset(&all);
+    ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &all, nullptr), 0);
+    BlockingLoop loop;
+    HostDevice device(&loop);
+    const UniqueFd file = MemoryFile();
+    LentMemory memory = Lent(file);
+    const auto lent = device.Borrow(&memory).value();
+    ASSERT_EQ(::ftruncate(file.get(), 0), 0);
+    std::vector<std::byte> host(kBytes);
+    std::optional<Status> outcome;
+    device.Copy({.pool = lent.get(),
+                 .direction = CopyDirection::kHostToPool,
+                 .copies = {{0, host.data(), kBytes}},
+                 .done = [&](Status status) { outcome = std::move(status); }});
+    loop.RunUntil([&] { return outcome.has_value(); });
+    EXPECT_FALSE(*outcome);
+  }).join();
+}
+
 // As in a container whose profile forbids the one, or both.
 TEST(LentMemoryUnderAFilter, IsCopiedByTheCallsThatAreLeft) {
   for (const bool writes_denied : {false, true}) {

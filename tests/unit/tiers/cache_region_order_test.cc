@@ -184,6 +184,18 @@ TEST_F(CacheRegionReturnTest, OnlyTheFirstUseOfABlockTellsWhenItsSessionCameBack
   EXPECT_NEAR(cache_->Gauges().host_return_ds, before_ds, before_ds / 4.0 + 1);
 }
 
+TEST_F(CacheRegionReturnTest, AnotherEnginesFirstUseIsNoReturn) {
+  FillHostAfterReturnsWithin(20'000);
+  const uint32_t before_ds = cache_->Gauges().host_return_ds;
+  const PoolId decoder = OpenRegion(kBob);
+  for (uint32_t i = 0; i < kSlotsPerSlab; ++i) {
+    const PendingTransfer handover = BeginLoad(decoder, {TestHash(1, i)});
+    Settle();
+    EXPECT_EQ(handover->copied, 1u);
+  }
+  EXPECT_EQ(cache_->Gauges().host_return_ds, before_ds);
+}
+
 // The blocks of a sequence that are left in host when others have taken some of its slots.
 class CacheRegionOrderTest : public CacheRegionsTest {
  protected:
