@@ -40,7 +40,7 @@ void OnBusError(int signal, siginfo_t* fault, void* context) {
     ::siglongjmp(guard->out, 1);
   }
   (void)::sigaction(SIGBUS, &former, nullptr);
-  // It is not, where the signal was sent, or tells of memory that nobody has touched yet.
+  // It is not, where the signal was sent, or tells of memory that no access has met yet.
   if (fault->si_code <= 0 || fault->si_code == BUS_MCEERR_AO) (void)::raise(signal);
 }
 

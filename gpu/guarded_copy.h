@@ -16,7 +16,7 @@ namespace kvtier {
 [[nodiscard]] bool GuardedCopy(void* to, const void* from, size_t bytes,
                                std::span<const std::byte> mapping);
 
-// For threads that copy: whoever started the process may have had the signal blocked.
+// For threads that copy: the program that started the process may have had the signal blocked.
 void UnblockBusErrors();
 
 }  // namespace kvtier

@@ -407,7 +407,8 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
 
 // The last block of a prefix is that which the session's latest request has stored; the others may
 // have been used in the engine's own memory since. A load by another engine is no return: it
-// decodes what this one has prefilled. Among tenants nobody's sessions decide for the others.
+// decodes what this one has prefilled. With several tenants, no tenant's sessions decide for the
+// others.
 void RegionTransfers::NoteReturn(const Region& region, EntryIndex deepest) {
   const BlockEntry& entry = state_[deepest];
   if (entry.uses != 1 || entry.offered() || state_.tenants.any()) return;
