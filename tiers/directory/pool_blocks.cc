@@ -124,14 +124,15 @@ void PoolBlocks::Apply(BlockIndex block, PoolEvent event) {
   if (table_ != nullptr) Tell(block);
 }
 
-// A block that is committed and not loading may be whole, which Record alone can say. One that is
-// private stays its holder's in quarantine, too: the session may yet be resumed.
+// A block that is committed and not loading may be whole, which Record alone can say. Until that
+// has said so it stays its holder's, who commits it again if this process dies in between. One that
+// is private stays its holder's in quarantine, too: the session may yet be resumed.
 void PoolBlocks::Tell(BlockIndex block) {
   const PoolBlock& record = blocks_[block];
   const bool own =
       record.state() == PoolBlockState::kPrivate || record.state() == PoolBlockState::kQuarantined;
-  if (own && table_->StateOf(block) == PoolEntryState::kPrivate) return;
   const bool committed = record.state() == PoolBlockState::kCommitted && !record.loading();
+  if ((own || committed) && table_->StateOf(block) == PoolEntryState::kPrivate) return;
   if (record.state() == PoolBlockState::kFree) {
     table_->SetFree(block);
   } else if (!committed || !table_->Whole(block)) {

@@ -204,8 +204,10 @@ void PoolTable::SetHolder(BlockIndex block, uint32_t session) {
 }
 
 void PoolTable::Complete(BlockIndex block, const PoolEntryFacts& facts, bool referenced) {
-  KVT_CHECK(StateOf(block) == PoolEntryState::kHeld);
+  const PoolEntryState before = StateOf(block);
+  KVT_CHECK(before == PoolEntryState::kHeld || before == PoolEntryState::kPrivate);
   Record record{};
+  record.holder = RecordOf(block).holder;  // whose the block is until its state changes below
   record.hash = facts.hash;
   record.parent = facts.parent.value_or(BlockHash{});
   record.checksum = facts.checksum.value_or(PayloadChecksum{});

@@ -87,7 +87,7 @@ class PoolTable {
   // Nothing but the process of the session of this number writes to the block. REQUIRES: held, or
   // private to another session.
   void SetHolder(BlockIndex block, uint32_t session);
-  // The block is whole. REQUIRES: held.
+  // The block is whole. REQUIRES: held or private.
   void Complete(BlockIndex block, const PoolEntryFacts& facts, bool referenced);
   // REQUIRES: whole, as for the following.
   void SetReferenced(BlockIndex block, bool referenced);

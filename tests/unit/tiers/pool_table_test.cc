@@ -8,6 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "tiers/directory/pool_blocks.h"
+
 namespace kvtier {
 namespace {
 
@@ -166,6 +168,23 @@ TEST_F(PoolTableTest, APrivateBlockNamesItsHolder) {
   EXPECT_FALSE(again.Whole(kBlock));
   ASSERT_EQ(again.Sessions()->size(), 2u);
   EXPECT_EQ(again.Sessions()->at(*second).identity, Identity(71));
+}
+
+// A daemon that dies in the midst of a commit leaves the block to its session, which repeats it.
+TEST_F(PoolTableTest, ABlockStaysItsHoldersUntilItsCommitIsRecorded) {
+  const auto holder = table_->AddSession(Identity(70));
+  ASSERT_TRUE(holder);
+  PoolBlocks blocks(kBlocks);
+  blocks.SetTable(&*table_);
+  PoolBlockList list;
+  const BlockIndex block = blocks.TakePrivate(SessionId(1), *holder, &list);
+  blocks.Commit(block, EntryIndex(1), &list);
+  const PoolTable again(memory_);
+  ASSERT_EQ(again.StateOf(block), PoolEntryState::kPrivate);
+  EXPECT_EQ(again.HolderOf(block), *holder);
+  blocks.Record(block, Facts());
+  ASSERT_EQ(again.StateOf(block), PoolEntryState::kReferenced);
+  EXPECT_EQ(again.FactsOf(block), Facts());
 }
 
 TEST_F(PoolTableTest, ADamagedHolderIsNone) {
