@@ -64,4 +64,13 @@ inline void BlockAllSignals() {
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
+// The calling thread receives the signal from now on. The program that started this one may have
+// had it blocked.
+inline void UnblockSignal(int signal) {
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+}
+
 }  // namespace kvtier

@@ -2,6 +2,7 @@
 #include "gpu/copy_threads.h"
 
 #include <pthread.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -17,10 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/result.h"
 #include "gpu/copy_queue.h"
 #include "gpu/counter_page.h"
-#include "gpu/guarded_copy.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -170,7 +171,7 @@ struct CopyThreads::State {
 };
 
 void CopyThreads::State::Run(const std::shared_ptr<State>& state) {
-  UnblockBusErrors();
+  UnblockSignal(SIGBUS);  // for GuardedCopy
   std::unique_lock lock(state->mutex);
   while (state->Work(&lock) || !state->stopping) {
     state->wake.wait(lock, [&] {

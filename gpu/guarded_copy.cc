@@ -40,7 +40,7 @@ void OnBusError(int signal, siginfo_t* fault, void* context) {
     ::siglongjmp(guard->out, 1);
   }
   (void)::sigaction(SIGBUS, &former, nullptr);
-  // It is not, where the signal was sent, or tells of memory that no access has met yet.
+  // A signal that was sent, or that reports damaged memory before any access, repeats no access.
   if (fault->si_code <= 0 || fault->si_code == BUS_MCEERR_AO) (void)::raise(signal);
 }
 
@@ -67,13 +67,6 @@ bool GuardedCopy(void* to, const void* from, size_t bytes, std::span<const std::
   std::atomic_signal_fence(std::memory_order_seq_cst);
   guard = nullptr;
   return true;
-}
-
-void UnblockBusErrors() {
-  sigset_t bus_error;
-  ::sigemptyset(&bus_error);
-  ::sigaddset(&bus_error, SIGBUS);
-  KVT_CHECK(::pthread_sigmask(SIG_UNBLOCK, &bus_error, nullptr) == 0);
 }
 
 }  // namespace kvtier

@@ -11,12 +11,9 @@ namespace kvtier {
 // Does what FastCopy does. Returns false if the mapping has no page where `from` or `to` lie in it
 // (SIGBUS); a part may have been copied then. Any thread.
 //
-// The first call installs a handler of SIGBUS, which the thread must not have blocked. Faults
-// anywhere else, and signals that are sent, do what they did before.
+// The first call installs a handler of SIGBUS. Faults anywhere else, and signals that are sent, do
+// what they did before. REQUIRES: the thread has not blocked SIGBUS.
 [[nodiscard]] bool GuardedCopy(void* to, const void* from, size_t bytes,
                                std::span<const std::byte> mapping);
-
-// For threads that copy: the program that started the process may have had the signal blocked.
-void UnblockBusErrors();
 
 }  // namespace kvtier

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/net/linger_breaker.h"
 
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
+
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {
@@ -28,10 +29,7 @@ void ReceiveSignals() {
     return ::sigaction(kSignal, &action, nullptr) == 0;
   }();
   (void)installed;
-  sigset_t own;
-  ::sigemptyset(&own);
-  ::sigaddset(&own, kSignal);
-  ::pthread_sigmask(SIG_UNBLOCK, &own, nullptr);
+  UnblockSignal(kSignal);
 }
 
 }  // namespace
