@@ -326,10 +326,8 @@ void DiskTier::FindGoneFrom(size_t watch,
 DriveSlabs DiskTier::SlabsFor(uint64_t bytes) const {
   DriveSlabs slabs{};
   const uint64_t directories = files_.drives.size() + files_.left_out.size();
-  const uint64_t superblocks = directories * kFirstSlabOffset;
   for (const StartedDrive& drive : files_.drives) {
-    slabs[drive.number] = (bytes - std::min(bytes, superblocks)) / files_.geometry.slab_bytes;
-    slabs[drive.number] /= directories;
+    slabs[drive.number] = SlabsOfEachDirectory(bytes, directories, files_.geometry.slab_bytes);
   }
   return slabs;
 }

@@ -34,6 +34,9 @@ struct Transition {
   int references = 0;  // added to the number of references of sessions and operations
 };
 
+#define KVT_EVENT_OF_ROW(event, ...) k##event,
+#define KVT_TRANSITION_OF_ROW(event, ...) {.name = #event, __VA_ARGS__},
+
 // --- a block of a pool ---
 
 // Exactly one of these holds at any time.
@@ -76,20 +79,12 @@ struct PoolBits {
   X(Free, .unless = S::kFree | S::kLoading, .sets = S::kFree,                                   \
     .clears = S::kPrivate | S::kQuarantined | S::kCommitted | S::kOrphaned, .guard = kUnused)
 
-enum class PoolEvent : uint8_t {
-#define KVT_X(name, ...) k##name,
-  KVT_POOL_EVENTS(KVT_X)
-#undef KVT_X
-};
+enum class PoolEvent : uint8_t { KVT_POOL_EVENTS(KVT_EVENT_OF_ROW) };
 
 inline constexpr auto kPoolTransitions = [] {
   using S = PoolBits;
   using enum TransitionGuard;
-  return std::array{
-#define KVT_X(event, ...) Transition{.name = #event, __VA_ARGS__},
-      KVT_POOL_EVENTS(KVT_X)
-#undef KVT_X
-  };
+  return std::to_array<Transition>({KVT_POOL_EVENTS(KVT_TRANSITION_OF_ROW)});
 }();
 
 // --- a block of the directory ---
@@ -211,20 +206,12 @@ struct EntryBits {
               S::kPersistWanted | S::kOffered,                                                    \
     .guard = kInNoPool)
 
-enum class BlockEvent : uint8_t {
-#define KVT_X(name, ...) k##name,
-  KVT_BLOCK_EVENTS(KVT_X)
-#undef KVT_X
-};
+enum class BlockEvent : uint8_t { KVT_BLOCK_EVENTS(KVT_EVENT_OF_ROW) };
 
 inline constexpr auto kBlockTransitions = [] {
   using S = EntryBits;
   using enum TransitionGuard;
-  return std::array{
-#define KVT_X(event, ...) Transition{.name = #event, __VA_ARGS__},
-      KVT_BLOCK_EVENTS(KVT_X)
-#undef KVT_X
-  };
+  return std::to_array<Transition>({KVT_BLOCK_EVENTS(KVT_TRANSITION_OF_ROW)});
 }();
 
 }  // namespace kvtier

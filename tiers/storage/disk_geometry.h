@@ -22,6 +22,13 @@
 
 namespace kvtier {
 
+// The slabs of each of so many directories under a cap of so many bytes: an equal share.
+[[nodiscard]] constexpr uint64_t SlabsOfEachDirectory(uint64_t cap_bytes, uint64_t directories,
+                                                      uint64_t slab_bytes) {
+  const uint64_t superblocks = directories * kFirstSlabOffset;
+  return (cap_bytes - std::min(cap_bytes, superblocks)) / slab_bytes / directories;
+}
+
 inline constexpr size_t kSlabHeaderBytes = 4096;
 inline constexpr uint32_t kSlabFormatVersion = 1;
 // One address space over all drives: slab `n` lies on drive `n` modulo kMaxDrives, as that drive's

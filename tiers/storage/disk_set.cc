@@ -254,9 +254,8 @@ Status DiskSet::NumberDrives() {
   return {};
 }
 
-uint64_t DiskSet::SlabsWithinCap() const {
-  const uint64_t superblocks = configured_ * kFirstSlabOffset;
-  return shape_.bytes > superblocks ? (shape_.bytes - superblocks) / shape_.slab_bytes : 0;
+uint64_t DiskSet::SlabsOfEach() const {
+  return SlabsOfEachDirectory(shape_.bytes, configured_, shape_.slab_bytes);
 }
 
 // Files on one file system share its free space; space that the files have taken already counts as
@@ -285,7 +284,7 @@ Result<std::vector<uint64_t>> DiskSet::SlabsThatFit() const {
     const uint64_t share = room / file_system.files;
     const uint64_t slabs =
         share > kFirstSlabOffset ? (share - kFirstSlabOffset) / shape_.slab_bytes : 0;
-    fit.push_back(std::min(slabs, SlabsWithinCap() / configured_));
+    fit.push_back(std::min(slabs, SlabsOfEach()));
   }
   return fit;
 }
@@ -326,7 +325,7 @@ Status DiskSet::Begin() {
   epoch_ += 1;
   for (size_t i = 0; i < drives_.size(); ++i) {
     const uint32_t number = started_[i].number;
-    started_[i].wanted_slabs = SlabsWithinCap() / configured_;
+    started_[i].wanted_slabs = SlabsOfEach();
     geometry_.drive_slabs[number] = drives_[i].slabs();
     seen_s_[number] = std::max(shape_.now_s, uint32_t{1});
     paths_[number] = DigestOf(started_[i].directory);

@@ -83,7 +83,7 @@ class DiskSet {
   [[nodiscard]] Status ForEachDrive(const std::function<Status(size_t drive)>& step);
   void ReadTable();
   [[nodiscard]] Status NumberDrives();
-  [[nodiscard]] uint64_t SlabsWithinCap() const;
+  [[nodiscard]] uint64_t SlabsOfEach() const;
   [[nodiscard]] Result<std::vector<uint64_t>> SlabsThatFit() const;
   [[nodiscard]] Status Preallocate();
   [[nodiscard]] Status Begin();

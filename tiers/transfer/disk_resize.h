@@ -61,7 +61,7 @@ class DiskResize {
   }
   // Drives that were given up meanwhile stay as they are.
   void ForgetFailedDrives();
-  // Lets the slots of the sizes that are to be be used, as far as the files have them.
+  // Opens the slots below the new sizes, as far as the files have them, and closes all others.
   void Apply();
   // Empties a part of the slab.
   void Empty(DiskLocation slab);
