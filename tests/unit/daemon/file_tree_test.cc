@@ -5,8 +5,11 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <string>
+#include <system_error>
 
 #include "base/posix.h"
+#include "daemon/cold/files/file_sweep.h"
 #include "tests/fakes/temporary_directory.h"
 
 namespace kvtier {
@@ -46,6 +49,26 @@ TEST(RootDirectoryTest, CallsThatOverlapShareTheDirectoryAndLaterOnesFindItAnew)
   FilePath later(&files, &shared);
   EXPECT_TRUE(UniqueFd(later.Open("ab", O_PATH)).valid());
   EXPECT_EQ(files.roots, 3);
+}
+
+TEST(FileSweepDescriptorsTest, BetweenSweepsNothingIsOpenSoThatTheStoreCanBeUnmounted) {
+  const TestDirectory directory;
+  const std::string root = directory.path() / "store";
+  fs::create_directories(fs::path(root) / "kvtier" / "1");
+  const auto count_open = [&root] {
+    int count = 0;
+    for (const auto& link : fs::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;  // the iterator's own
+      count += fs::read_symlink(link, gone).native().starts_with(root) ? 1 : 0;
+    }
+    return count;
+  };
+  FileSystem files;
+  FileSweep sweep(&root, &files, 0, [] { return true; });
+  EXPECT_TRUE(sweep.Begin(1'000'000));
+  EXPECT_EQ(count_open(), 0);
+  sweep.Run(1'000'000);
+  EXPECT_EQ(count_open(), 0);
 }
 
 }  // namespace
