@@ -217,7 +217,8 @@ std::vector<ConfigKey> ServerKeys() {
       Path("server.admin_socket", kServer<&ServerConfig::admin_socket>, kMaxSocketPathBytes,
            "The Unix socket for `kvtierctl`; only root and the daemon's own user are served."),
       OnReload(Count("server.max_clients", kServer<&ServerConfig::max_clients>, 1, 65536,
-                     "Connections at once; one more is told so and closed.")),
+                     "Connections at once; one more is told so and closed. Each `[[tenant]]` has "
+                     "some that no other takes: 16, or its share of a half.")),
       Boolean(
           "server.listen_beyond_loopback", kServer<&ServerConfig::listen_beyond_loopback>,
           "`metrics.listen` and the endpoints of `[events]` may be any address, as `0.0.0.0:9400`: "

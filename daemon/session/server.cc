@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "daemon/session/kept_memories.h"
@@ -16,6 +18,8 @@ namespace {
 // Any local user may connect. The file's mode is not the access check: the kernel's credentials of
 // the connecting process decide who is served.
 constexpr mode_t kSocketMode = 0666;
+
+constexpr size_t kMostPlacesKept = 16;
 
 }  // namespace
 
@@ -52,11 +56,34 @@ Status Server::AdmitSocket(UniqueFd* socket) {
   // The tenant is determined before a session exists: nothing is read from a process that has none.
   KVT_ASSIGN_OR_RETURN(Peer peer, peers_.Inspect(socket->get()));
   KVT_ASSIGN_OR_RETURN(std::string tenant, tenants_.TenantOf(peer));
+  if (session_count() + PlacesKeptFrom(tenant) >= max_clients) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_clients",
+                     fmt::format("{} of {} are connected, and the other places are kept for other "
+                                 "tenants",
+                                 session_count(), max_clients));
+  }
   Session* const session = Add(std::make_unique<Session>(
       SessionId(++last_session_), env_, std::move(*socket), std::move(peer), std::move(tenant),
       [this](Session* ended) { OnSessionEnded(ended); }));
   session->Start();
   return {};
+}
+
+// As many as an engine with eight GPUs needs, or a half of all, shared out.
+size_t Server::PlacesKeptFrom(const std::string& tenant) const {
+  const std::vector<TenantConfig>& tenants = env_.config->tenants;
+  if (tenants.empty()) return 0;
+  const size_t each =
+      std::min<size_t>(kMostPlacesKept, env_.config->server.max_clients / (2 * tenants.size()));
+  // Most connections come while there are places enough.
+  if (session_count() + each * tenants.size() < env_.config->server.max_clients) return 0;
+  std::unordered_map<std::string_view, size_t> connected;
+  ForEachSession([&](const Session* session) { ++connected[session->tenant()]; });
+  size_t kept = 0;
+  for (const TenantConfig& other : tenants) {
+    if (other.name != tenant) kept += each - std::min(each, connected[other.name]);
+  }
+  return kept;
 }
 
 void Server::OnSessionEnded(Session* session) {

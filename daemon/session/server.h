@@ -2,7 +2,9 @@
 // The socket for inference processes: who may come in, and the sessions of those who did.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,6 +51,8 @@ class Server : public SocketServer<Session> {
   // only then. Errors, which the peer is told: kLimitExceeded "too_many_clients"; those of
   // PeerInspector::Inspect and of TenantMap::TenantOf.
   [[nodiscard]] Status AdmitSocket(UniqueFd* socket);
+  // Connections that tenants of the configuration have not got yet, beside this one.
+  [[nodiscard]] size_t PlacesKeptFrom(const std::string& tenant) const;
   // Called by the session, which is still on the stack: it is destroyed by a later event.
   void OnSessionEnded(Session* session);
 

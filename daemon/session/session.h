@@ -53,6 +53,7 @@ class Session final : public ConnectionListener {
   void CloseWith(const Error& error) { connection_.CloseWith(error); }
 
   [[nodiscard]] SessionId id() const { return client_.session; }
+  [[nodiscard]] const std::string& tenant() const { return client_.tenant; }
   [[nodiscard]] Connection& connection() { return connection_; }
   [[nodiscard]] Summary summary() const;
   // The credentials, for the quarantine. REQUIRES: the session has ended.

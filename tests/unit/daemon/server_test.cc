@@ -145,6 +145,26 @@ TEST(Server, OneClientTooManyIsToldAndClosed) {
   (void)fourth.Hello();
 }
 
+TEST(Server, ATenantThatConnectsWithoutEndLeavesPlacesToOthers) {
+  ServerUnderTest daemon([](Config* config) {
+    config->server.max_clients = 8;
+    config->tenants = {{.name = "red", .uids = {1001}}, {.name = "blue", .uids = {1002}}};
+  });
+  daemon.peers.uid = 1001;
+  std::vector<std::unique_ptr<WireClient>> red;
+  for (int i = 0; i < 6; ++i) {
+    red.push_back(std::make_unique<WireClient>(daemon.socket()));
+    (void)red.back()->Hello();
+  }
+  WireClient refused(daemon.socket());
+  EXPECT_EQ(refused.ExpectError(0), "too_many_clients");
+  daemon.peers.uid = 1002;
+  WireClient first(daemon.socket());
+  WireClient second(daemon.socket());
+  EXPECT_EQ(first.Hello().tenant, "blue");
+  EXPECT_EQ(second.Hello().tenant, "blue");
+}
+
 TEST(Server, SilentConnectionIsClosed) {
   ServerUnderTest daemon([](Config* config) { config->server.hello_timeout_ms = 10; });
   WireClient client(daemon.socket());
