@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compares the library for shared directories with a process that only copies files of the same size, as many
 # at a time: below the directory, or with a delay through a file system of its own there. Each measurement
-# stands beside the copy's, run right before it. Prints medians of the rates, medians and ranges of their ratios
-# for each second of wall time and of a processor's time, and a lookup's time for a prefix of 100 blocks.
+# stands beside the copy's, run right before or after it. Prints medians of the rates, medians and ranges of
+# their ratios for each second of wall time and of a processor's time, and a lookup's time for a prefix of 100
+# blocks.
 #
 #   tools/bench/cold_files.sh DIRECTORY [ROUNDS [DELAY_US [KIB...]]]   3 rounds; build/release, or KVTIER_BUILD
 set -euo pipefail
@@ -32,13 +33,29 @@ else
   ln -s root "$below"
 fi
 
-# measure VERB BYTES ROUND: of both, in directories that the kernel knows nothing of, and that do not stay.
+# measure VERB BYTES ROUND: of both, in directories that the kernel knows nothing of, and that do not stay. The
+# one is first in even rounds, the other in odd ones. Each begins when the disk has all that was written before:
+# else the second pays for the first one's bytes.
 measure() {
-  local plain=plain.$1.$2.$3 store=store.$1.$2.$3
-  mkdir "$root/$plain" "$root/$store"
-  "$build/bin/kvtier-plain-copy" "$root/$plain" "$1" "$2" "$depth" "$seconds"
-  "$build/bin/kvtier-cold-bench" "$library" "$root/$store" "$1" "$2" "$depth" "$seconds"
-  rm -rf "${below:?}/$plain" "${below:?}/$store"
+  local plain=plain.$1.$2.$3 store=store.$1.$2.$3 order=(copy kvtier) one
+  (($3 % 2 == 0)) || order=(kvtier copy)
+  local -A figures
+  for one in "${order[@]}"; do
+    sync -f "$below"
+    case $one in
+      copy)
+        mkdir "$root/$plain"
+        figures[$one]=$("$build/bin/kvtier-plain-copy" "$root/$plain" "$1" "$2" "$depth" "$seconds")
+        rm -rf "${below:?}/$plain"
+        ;;
+      kvtier)
+        mkdir "$root/$store"
+        figures[$one]=$("$build/bin/kvtier-cold-bench" "$library" "$root/$store" "$1" "$2" "$depth" "$seconds")
+        rm -rf "${below:?}/$store"
+        ;;
+    esac
+  done
+  echo "${figures[copy]} ${figures[kvtier]}"
 }
 
 report() {
