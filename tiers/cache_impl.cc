@@ -69,7 +69,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   // Before host grows for the first time: the index's blocks get their disk slots before any write
   // of a new block can take them.
   const std::vector<ErasureRecord> erasures = std::move(snapshot.erasures);
-  DiskRestore(&state, &disk).Restore(std::move(snapshot));
+  DiskRestore(&state, &disk, &upkeep.key_expiry).Restore(std::move(snapshot));
   upkeep.erasure.Resume(erasures);
   // Before host, whose blocks then find theirs; and before anything takes the pools' memory anew.
   upkeep.pool_adoption.Adopt();
@@ -142,8 +142,11 @@ void Cache::Impl::Pump() {
   }
   if (!drains.stopped()) {
     up.prefetch.Pump();
-    upkeep.host_resize.Pump();
-    upkeep.disk_resize.Pump();
+    // A resize makes writes, which a drain would wait for.
+    if (!drains.UnderWay()) {
+      upkeep.host_resize.Pump();
+      upkeep.disk_resize.Pump();
+    }
   }
   drains.Pump();
 }
@@ -302,12 +305,12 @@ Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t p
                      fmt::format("there is no device {}, but {} in all", device.value,
                                  impl_->state.env.devices.size()));
   }
-  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
-                       impl_->state.blocks.InternNamespace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* pool,
-                       impl_->pools.Attach(namespace_id, device, pool_bytes, shares, groups));
+                       impl_->state.blocks.WithNamespace(identity, [&](NamespaceId id) {
+                         return impl_->pools.Attach(id, device, pool_bytes, shares, groups);
+                       }));
   return PoolInfo{.id = pool->id,
-                  .namespace_id = namespace_id,
+                  .namespace_id = pool->namespace_id,
                   .generation = pool->generation,
                   .bytes = pool->memory->bytes(),
                   .block_bytes = pool->block_bytes,
@@ -380,10 +383,10 @@ Result<PoolId> Cache::OpenRegion(SessionId session, const NamespaceIdentity& ide
   if (!impl_->sessions.IsOpen(session)) {
     return MakeError(ErrorCode::kCancelled, "session_closed");
   }
-  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
-                       impl_->state.blocks.InternNamespace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* region,
-                       impl_->regions.Open(session, namespace_id, std::move(memory)));
+                       impl_->state.blocks.WithNamespace(identity, [&](NamespaceId id) {
+                         return impl_->regions.Open(session, id, std::move(memory));
+                       }));
   return region->id;
 }
 

@@ -114,6 +114,17 @@ class Blocks {
   // Finds or adds. REQUIRES: identity.block_bytes > 0. Errors: kInvalidArgument "block_too_large";
   // those of NamespaceTable::Add.
   [[nodiscard]] Result<NamespaceId> InternNamespace(const NamespaceIdentity& identity);
+  // The same for a pool that may be refused, which then costs no number: those of all tenants are
+  // bounded, and any client can ask. `make` gets the number and returns a Result.
+  template <typename Make>
+  [[nodiscard]] auto WithNamespace(const NamespaceIdentity& identity, Make make)
+      -> decltype(make(NamespaceId())) {
+    const bool is_new = !FindNamespace(identity);
+    KVT_ASSIGN_OR_RETURN(const NamespaceId id, InternNamespace(identity));
+    auto made = make(id);
+    if (!made && is_new) namespaces.TakeBack(id);
+    return made;
+  }
   // A space for the identity that has no pool yet. REQUIRES: identity.block_bytes > 0.
   [[nodiscard]] Namespace MakeNamespace(const NamespaceIdentity& identity);
   [[nodiscard]] Namespace& NamespaceOf(const BlockEntry& entry) {

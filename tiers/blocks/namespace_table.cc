@@ -40,7 +40,7 @@ std::optional<NamespaceId> NamespaceTable::Find(const NamespaceIdentity& identit
 
 Result<NamespaceId> NamespaceTable::Add(Namespace name_space) {
   while (first_free_ < table_.size() && table_[first_free_].identity.block_bytes > 0) ++first_free_;
-  if (first_free_ == kMaxNamespaces) {
+  if (counts_[name_space.line.value] >= kMaxNamespaces - count_) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_namespaces",
                      "the daemon has met too many models since its start; a restart forgets those "
                      "that have no blocks on disk");
@@ -65,8 +65,19 @@ void NamespaceTable::Put(NamespaceId id, Namespace name_space) {
   const auto [known, added] =
       tenants_.try_emplace(name_space.tenant.value, Sharing{name_space.identity.tenant});
   if (!added && known->second.first != name_space.identity.tenant) known->second.shared = true;
+  ++counts_[name_space.line.value];
   table_[id.value] = std::move(name_space);
   ++count_;
+}
+
+void NamespaceTable::TakeBack(NamespaceId id) {
+  Namespace& name_space = table_[id.value];
+  numbers_.erase(name_space.identity);
+  --counts_[name_space.line.value];
+  --count_;
+  name_space = {};
+  while (!table_.empty() && table_.back().identity.block_bytes == 0) table_.pop_back();
+  first_free_ = std::min(first_free_, id.value);
 }
 
 bool NamespaceTable::IsShared(TenantId tenant) const {

@@ -49,7 +49,7 @@ class NamespaceTable {
  public:
   // Without a bound a client could attach models that differ in a byte until the daemon's memory is
   // used up. They take some 200 bytes each.
-  static constexpr uint32_t kMaxNamespaces = 1 << 18;
+  static constexpr uint32_t kMaxNamespaces = 1 << 19;
 
   // REQUIRES: number < size().
   [[nodiscard]] Namespace& operator[](uint32_t number) { return table_[number]; }
@@ -62,9 +62,11 @@ class NamespaceTable {
   [[nodiscard]] size_t count() const { return count_; }
 
   [[nodiscard]] std::optional<NamespaceId> Find(const NamespaceIdentity& identity) const;
-  // Gives it the smallest free number, which Find() then finds. Errors: kLimitExceeded
-  // "too_many_namespaces".
+  // Gives it the smallest free number, which Find() then finds. A tenant gets no more numbers than
+  // it leaves to others. Errors: kLimitExceeded "too_many_namespaces".
   [[nodiscard]] Result<NamespaceId> Add(Namespace name_space);
+  // The number is free again. REQUIRES: it was added, and nothing has been told of it.
+  void TakeBack(NamespaceId id);
   // Gives it the number that it had before. False: the number is too large or taken, as in an index
   // that is damaged.
   bool Restore(NamespaceId id, Namespace name_space);
@@ -85,6 +87,7 @@ class NamespaceTable {
   std::vector<Namespace> table_;
   std::unordered_map<NamespaceIdentity, NamespaceId, Hash> numbers_;
   std::unordered_map<uint32_t, Sharing> tenants_;  // by TenantId
+  std::unordered_map<uint32_t, size_t> counts_;    // by TenantLine
   uint32_t first_free_ = 0;                        // no number below it is free
   size_t count_ = 0;
 };

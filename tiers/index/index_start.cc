@@ -61,7 +61,7 @@ class Collector final : public HeaderVisitor {
     const SlotHeader& header = slot.header;
     if (header.retention != RetentionClass::kExtended) return Reject(RebuildReject::kMemoryClass);
     if (IsExpired(header, options_)) return Reject(RebuildReject::kExpired);
-    // Times later than now, after the clock was set back, would keep a block beyond its time to
+    // A use later than now, after the clock was set back, would keep a block beyond its time to
     // live. Nothing is known of the payloads, which a rebuild does not read: the blocks are not
     // verified.
     const auto now_s = static_cast<uint32_t>(options_.now_ms / 1000);
@@ -69,7 +69,7 @@ class Collector final : public HeaderVisitor {
                                          .location = slot.location,
                                          .generation = header.generation,
                                          .depth = header.depth,
-                                         .created_s = std::min(header.created_s, now_s),
+                                         .created_s = header.created_s,
                                          .last_use_s = std::min(header.last_use_s, now_s),
                                          .tokens = header.tokens,
                                          .retention = header.retention,

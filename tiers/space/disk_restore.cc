@@ -94,8 +94,16 @@ bool DiskRestore::IsAway(const IndexRecord& record) const {
 void DiskRestore::NoteAway(const IndexSnapshot& snapshot) {
   if (state_.env.drives_away == 0) return;
   for (const IndexRecord& record : snapshot.records) {
-    if (IsAway(record)) away_.insert(record.key);
+    if (!IsAway(record)) continue;
+    away_.insert(record.key);
+    KeepKey(record);
   }
+}
+
+void DiskRestore::KeepKey(const IndexRecord& record) {
+  if (record.key.namespace_id.value >= state_.blocks.namespaces.size()) return;
+  const Namespace& name_space = state_.blocks.namespaces[record.key.namespace_id.value];
+  keys_.Keep(name_space.identity.tenant, record.created_s);
 }
 
 // Ids of a tenant of which none are kept any more leave the index's files, too.
@@ -132,6 +140,8 @@ void DiskRestore::RestoreRecord(const IndexRecord& record, const BySlab<Vote>& g
       state_.AddEntry(record.key, record.tokens, record.depth, record.retention);
   BlockEntry& entry = state_[index];
   entry.created_s = state_.clock.FromWallS(record.created_s);
+  // The clock was ahead: the entry will not tell when the block was written.
+  if (entry.created_s != record.created_s) KeepKey(record);
   entry.last_use_s = entry.indexed_use_s = state_.clock.FromWallS(record.last_use_s);
   const DiskGeometry& geometry = state_.env.geometry;
   const bool is_there = geometry.Contains(record.location);

@@ -7,6 +7,7 @@
 
 #include "tiers/index/index.h"
 #include "tiers/space/disk_slots.h"
+#include "tiers/space/key_expiry.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/types/block_key_hash.h"
@@ -16,8 +17,9 @@ namespace kvtier {
 // Event loop only. Lives for the one call.
 class DiskRestore {
  public:
-  // Both are borrowed.
-  DiskRestore(CacheState* state, DiskSlots* disk) : state_(*state), disk_(*disk) {}
+  // All are borrowed.
+  DiskRestore(CacheState* state, DiskSlots* disk, KeyExpiry* keys)
+      : state_(*state), disk_(*disk), keys_(*keys) {}
 
   // Adds an entry for each record that fits, coldest first.
   void Restore(IndexSnapshot snapshot);
@@ -25,6 +27,7 @@ class DiskRestore {
  private:
   [[nodiscard]] bool IsAway(const IndexRecord& record) const;
   void NoteAway(const IndexSnapshot& snapshot);
+  void KeepKey(const IndexRecord& record);
   void RestoreNamespaces(const IndexSnapshot& snapshot);
   // The group that most blocks of a slab belong to, as far as they have been counted.
   struct Vote {
@@ -39,6 +42,7 @@ class DiskRestore {
 
   CacheState& state_;
   DiskSlots& disk_;
+  KeyExpiry& keys_;
   std::unordered_set<BlockKey, BlockKeyHash> away_;  // blocks on drives that are away
 };
 

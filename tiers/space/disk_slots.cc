@@ -385,16 +385,21 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   ++state_.stats.disk_write_errors;
   state_.incidents.ReportSlot(IncidentKind::kWriteFailed, entry.disk, index,
                               status.error().ToString());
-  const bool served = !health_.Failed(entry.disk);
-  health_.Note(drive, DriveRequest::kWrite, status);
-  // The others are not held up by a drive that is given up.
-  if (served && !health_.Failed(entry.disk)) {
-    ReportPause(status);
-    write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
+  if (status.error().reason == kNotEncrypted) {
+    // Nothing has reached the drive, and other blocks may have their keys.
+    allocator_.Free(entry.disk.offset);
+  } else {
+    const bool served = !health_.Failed(entry.disk);
+    health_.Note(drive, DriveRequest::kWrite, status);
+    // The others are not held up by a drive that is given up.
+    if (served && !health_.Failed(entry.disk)) {
+      ReportPause(status);
+      write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
+    }
+    // Whatever the disk did there, the slot is not to be trusted before a restart.
+    allocator_.SetOwner(entry.disk.offset, kNoEntry);
+    quarantined_.Add(entry.disk);
   }
-  // Whatever the disk did there, the slot is not to be trusted before a restart.
-  allocator_.SetOwner(entry.disk.offset, kNoEntry);
-  quarantined_.Add(entry.disk);
   const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
   state_.usage.GiveBack(name_space.line, Tier::kDisk, name_space.slot_bytes);
@@ -444,6 +449,13 @@ uint64_t DiskSlots::FlushRecency(uint64_t row, uint64_t max_rows) {
     if (entry.last_use_s > entry.indexed_use_s) state_.QueueRecencyUpdate(index);
   }
   return row;
+}
+
+void DropUseless(CacheState* state, DiskSlots* disk, EntryIndex index, DiskLocation location,
+                 DropReason reason, IndexCommitter::Slot slot) {
+  const BlockEntry& entry = (*state)[index];
+  if (entry.disk == location && !entry.committing()) return disk->Drop(index, reason, slot);
+  state->ForgetIfGone(index);
 }
 
 }  // namespace kvtier

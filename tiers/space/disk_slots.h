@@ -146,4 +146,10 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   ColdChoice* const cold_;
 };
 
+// A read of `location` has found the block to be of no use there: it leaves the disk, if it is
+// still there. A record that is on its way to the index arrives before, and the next read finds out
+// again. The entry may go. Event loop only.
+void DropUseless(CacheState* state, DiskSlots* disk, EntryIndex entry, DiskLocation location,
+                 DropReason reason, IndexCommitter::Slot slot);
+
 }  // namespace kvtier

@@ -5,10 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 
 #include "tiers/state/cache_state.h"
+#include "tiers/storage/hours_in_use.h"
 
 namespace kvtier {
 
@@ -17,19 +17,28 @@ class KeyExpiry {
  public:
   explicit KeyExpiry(CacheState* state) : state_(*state) {}
 
-  // Looks at the next part of the directory; at its end, keys of hours before the oldest block of
-  // their tenant are wiped, unless one was written with meanwhile. Then waits for a minute.
+  // The tenant's keys of that time, in seconds since 1970, stay for as long as this lives: blocks
+  // that no entry stands for were written then.
+  void Keep(const std::string& tenant, uint32_t written_s);
+  // Looks at the next part of the directory; at its end, keys of hours of which their tenant has no
+  // block are wiped, unless one was written with meanwhile. Then waits for a minute.
   void Tick();
 
  private:
   void Begin();
+  void NoteClock();
   void End();
 
   CacheState& state_;
   bool under_way_ = false;
   int64_t next_pass_ms_ = 0;
   uint64_t next_row_ = 0;
-  std::map<std::string, uint32_t> oldest_hours_;  // by tenant
+  HoursOfTenants kept_;
+  HoursOfTenants in_use_;
+  // The least and the most by which the wall clock was ever set since the start: a slot's key is of
+  // the hour that the wall clock told when the slot was written.
+  int64_t least_step_s_ = 0;
+  int64_t most_step_s_ = 0;
 };
 
 }  // namespace kvtier

@@ -25,6 +25,8 @@ inline constexpr uint64_t kIoAlignment = 4096;
 // Called once, on the event loop. Errors: kIoError with the errno's name as reason ("ENOSPC",
 // "EIO"), or "short_io" when fewer bytes were moved than asked for.
 using IoDone = std::function<void(Status)>;
+// The reason of a write that was refused before it reached the drive, for lack of a key.
+inline constexpr std::string_view kNotEncrypted = "not_encrypted";
 // Looks at bytes that have been read. Called on any thread.
 using IoCheck = std::function<void()>;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/storage/encrypted_file.h"
 
+#include <string>
 #include <utility>
 
 namespace kvtier {
@@ -51,7 +52,8 @@ void EncryptedFile::Write(uint64_t offset, std::span<const std::byte> buffer, Io
 
 void EncryptedFile::OnEncrypted(const std::shared_ptr<Encryption>& write) {
   if (!write->status) {
-    write->done(write->status);
+    const Error& error = write->status.error();
+    write->done(MakeError(error.code, std::string(kNotEncrypted), error.ToString()));
     return;
   }
   file_->Write(write->offset, write->encrypted.span(),

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -283,16 +284,17 @@ void KeyRing::BeginPass() {
   used_.clear();
 }
 
-uint64_t KeyRing::DestroyUnused(const std::map<std::string, uint32_t>& oldest_hours) {
-  std::map<Digest256, uint32_t> oldest;
-  for (const auto& [tenant, hour] : oldest_hours) oldest[DigestOf(tenant)] = hour;
+uint64_t KeyRing::DestroyUnused(const HoursOfTenants& in_use) {
+  std::map<Digest256, const HoursInUse*> hours;
+  for (const auto& [tenant, of_tenant] : in_use) hours[DigestOf(tenant)] = &of_tenant;
   const std::lock_guard lock(mutex_);
   std::vector<uint32_t> numbers;
   for (const auto& [id, number] : by_id_) {
     const Scope& scope = records()[number].scope;
     if (scope.hour == kNoHour || used_.contains(number)) continue;
-    const auto needed = oldest.find(scope.tenant);
-    if (needed == oldest.end() || scope.hour < needed->second) numbers.push_back(number);
+    const auto needed = hours.find(scope.tenant);
+    if (needed != hours.end() && needed->second->Contains(scope.hour)) continue;
+    numbers.push_back(number);
   }
   for (const uint32_t number : numbers) Wipe(number);
   return numbers.size();

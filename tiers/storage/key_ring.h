@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,6 +29,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "tiers/storage/aes.h"
+#include "tiers/storage/hours_in_use.h"
 
 namespace kvtier {
 
@@ -111,11 +111,10 @@ class KeyRing {
   // of its hashes stays: the index's deletions need it.
   DestroyedKeys Destroy(std::string_view tenant, uint32_t end_hour);
 
-  // Wipes the slots' keys that no block needs: of hours before the oldest of their tenant, or of a
-  // tenant that has none in `oldest_hours`, and that ForSlot has not given since BeginPass. Returns
-  // how many.
+  // Wipes the slots' keys that no block needs: of hours that their tenant does not use, and that
+  // ForSlot has not given since BeginPass. Returns how many.
   void BeginPass();
-  uint64_t DestroyUnused(const std::map<std::string, uint32_t>& oldest_hours);
+  uint64_t DestroyUnused(const HoursOfTenants& in_use);
 
   // All keys as they are now; a later copy of other keys has a higher version.
   struct Contents {

@@ -121,12 +121,13 @@ void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
     return Put(write);
   }
   state_.incidents.ReportRead(write->expected.location, index, status, write->verdict);
-  if (!status) {
+  if (status) {
+    DropUseless(&state_, &disk_, index, write->expected.location, DropReason::kCorrupt,
+                IndexCommitter::Slot::kKeep);
+  } else {
     ++state_.stats.disk_read_errors;
-  } else if (same_slot) {
-    disk_.Drop(index, DropReason::kCorrupt, IndexCommitter::Slot::kKeep);
+    state_.ForgetIfGone(index);
   }
-  state_.ForgetIfGone(index);
   End(write);
 }
 

@@ -34,6 +34,8 @@ class Drains {
   // Begins no more writes: each drain ends with the writes that are under way.
   void Stop() { stopped_ = true; }
   [[nodiscard]] bool stopped() const { return stopped_; }
+  // A drain is under way, and waits for every write: what can be left for later is.
+  [[nodiscard]] bool UnderWay() const { return beginning_ > 0 || !waiting_.empty(); }
   // Ends the drains that can end.
   void Pump();
   // None has rows to walk, and nothing moves down.

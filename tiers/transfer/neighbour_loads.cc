@@ -208,7 +208,7 @@ void NeighbourLoads::Tick() {
   while (!looks_.empty() && looks_.begin()->second.deadline_ms <= now_ms) {
     std::vector<Waiting> blocks = std::move(looks_.begin()->second.blocks);
     looks_.erase(looks_.begin());
-    regions_.Forget(blocks.front().source.pool()->id);
+    regions_.DropAll(blocks.front().source.pool()->id);
     EndAll(std::move(blocks), std::vector<bool>(blocks.size()));
   }
 }

@@ -125,16 +125,8 @@ void Reader::OnFailed(Reads::iterator read, const Status& status, MissReason mis
   host_.RollBack(index);
   // The place of a block that was erased is as good as before.
   const auto slot = erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep;
-  // A verification that failed meanwhile may have dropped it already. One that has just succeeded
-  // has its record on the way to the index, and the block cannot leave before that has arrived: the
-  // next read finds out again that it is of no use.
-  const BlockEntry& entry = state_[index];
-  if (entry.disk == location && !entry.committing()) {
-    const DropReason damaged = status ? DropReason::kCorrupt : DropReason::kReadError;
-    disk_.Drop(index, erased ? DropReason::kErased : damaged, slot);
-  } else {
-    state_.ForgetIfGone(index);
-  }
+  const DropReason damaged = status ? DropReason::kCorrupt : DropReason::kReadError;
+  DropUseless(&state_, &disk_, index, location, erased ? DropReason::kErased : damaged, slot);
   Tell({.block = block, .reason = miss}, whom);
 }
 

@@ -68,10 +68,12 @@ void RegionSources::Drop(EntryIndex index) {
   if (!place.empty()) regions_.at(place.mapped().region).held.erase(place.mapped().block);
 }
 
-void RegionSources::Forget(PoolId id) {
-  const auto region = regions_.extract(id);
-  if (region.empty()) return;
-  for (const auto& [block, entry] : region.mapped().held) places_.erase(entry);
+// Looks that are under way stay counted.
+void RegionSources::DropAll(PoolId id) {
+  const auto region = regions_.find(id);
+  if (region == regions_.end()) return;
+  for (const auto& [block, entry] : region->second.held) places_.erase(entry);
+  region->second.held.clear();
 }
 
 }  // namespace kvtier

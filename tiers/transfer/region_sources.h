@@ -44,8 +44,13 @@ class RegionSources {
   [[nodiscard]] bool empty() const { return places_.empty(); }
   // The entry's place is none: its engine has retracted it.
   void Drop(EntryIndex entry);
-  // The region is no source any more.
-  void Forget(PoolId region);
+  // The region is no source before more of its blocks are stored.
+  void DropAll(PoolId region);
+  // The region is closed.
+  void Forget(PoolId region) {
+    DropAll(region);
+    regions_.erase(region);
+  }
 
  private:
   struct Place {

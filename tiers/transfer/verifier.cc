@@ -73,13 +73,13 @@ void Verifier::Finish(const std::shared_ptr<Read>& read, bool good) {
   state_.Apply(read->entry, BlockEvent::kEndVerify);
   if (!good) ++step.result.bad;
   if (good && entry.disk == read->expected.location) disk_.MarkVerified(read->entry);
-  // A load that failed meanwhile may have dropped it already.
-  if (!good && entry.disk == read->expected.location) {
-    const bool erased = read->verdict == SlotVerdict::kErased;
-    disk_.Drop(read->entry, erased ? DropReason::kErased : DropReason::kCorrupt,
-               erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep);
-  } else {
+  if (good) {
     state_.ForgetIfGone(read->entry);
+  } else {
+    const bool erased = read->verdict == SlotVerdict::kErased;
+    DropUseless(&state_, &disk_, read->entry, read->expected.location,
+                erased ? DropReason::kErased : DropReason::kCorrupt,
+                erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep);
   }
   if (--step.left > 0) return;
   --steps_;

@@ -3,20 +3,12 @@
 // nothing without the keys.
 
 #include <algorithm>
-#include <array>
-#include <filesystem>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "tests/fakes/temporary_directory.h"
-#include "tests/unit/tiers/cache_fixture.h"
-#include "tiers/index/encrypted_index.h"
+#include "tests/unit/tiers/encrypted_cache_fixture.h"
 #include "tiers/index/index_start.h"
-#include "tiers/storage/encrypted_file.h"
-#include "tiers/storage/key_file.h"
-#include "tiers/storage/slot_cipher.h"
 
 namespace kvtier {
 namespace {
@@ -24,115 +16,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-constexpr int64_t kHourMs = 60 * 60 * 1000;
-
-// Lets a cache use an index that it does not own.
-class BorrowedIndex final : public Index {
- public:
-  explicit BorrowedIndex(Index* index) : index_(*index) {}
-  void Apply(IndexBatch batch, std::function<void(Status)> done) override {
-    index_.Apply(std::move(batch), std::move(done));
-  }
-
- private:
-  Index& index_;
-};
-
-class CacheEncryptionTest : public CacheTest {
- protected:
-  CacheEncryptionTest() {
-    NewKeys();
-    change_environment_ = [this](CacheEnvironment* environment, IndexSnapshot* snapshot) {
-      encrypted_files_.clear();
-      for (BlockFile*& file : environment->files) {
-        encrypted_files_.push_back(
-            std::make_unique<EncryptedFile>(file, cipher_, environment->executor));
-        file = encrypted_files_.back().get();
-      }
-      // As a start does: a snapshot that cannot be decrypted is of no use.
-      if (!DecryptSnapshot(*cipher_, snapshot)) *snapshot = {};
-      index_ = std::make_unique<EncryptedIndex>(std::make_unique<BorrowedIndex>(environment->index),
-                                                cipher_, *snapshot, environment->loop);
-      environment->index = index_.get();
-      environment->keys = &cipher_->keys();
-      if (key_file_) {
-        const auto save = [file = key_file_](const KeyRing::Contents& keys) {
-          return file->Save(keys);
-        };
-        cipher_->keys().KeepStored(save, environment->executor);
-      }
-      machine_->owner.on_keys_expired = [this](uint64_t keys) { keys_expired_ += keys; };
-      machine_->owner.on_erasure_resumed = [this](const std::string& tenant, const EraseReport&,
-                                                  const Status& status) {
-        EXPECT_TRUE(status);
-        resumed_.push_back(tenant);
-      };
-    };
-  }
-  // The cache goes before the objects that it uses.
-  ~CacheEncryptionTest() override {
-    cache_.reset();
-    machine_->loop.DropAll();
-  }
-
-  void NewKeys() { cipher_ = SlotCipher::Create(KeyRing::Create().value()).value(); }
-  // The keys come back as an earlier daemon left them.
-  void AdoptKeys() {
-    UniqueFd kept(::dup(cipher_->keys().descriptor()));
-    cipher_ = SlotCipher::Create(KeyRing::Adopt(std::move(kept)).value()).value();
-  }
-
-  void Erase(const EraseRequest& request) {
-    erasure_ended_ = false;
-    (void)cache_->Erase(request, [this](const EraseReport& report, const Status& status) {
-      EXPECT_TRUE(status);
-      erased_ = report;
-      erasure_ended_ = true;
-    });
-  }
-  // Until the index remembers it, and no further.
-  void BeginErasure(const EraseRequest& request) {
-    Erase(request);
-    ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
-  }
-  // Blocks that were on the move are looked at again with each tick.
-  [[nodiscard]] bool FinishErasure() {
-    Settle();
-    for (int ticks = 0; ticks < 5 && !erasure_ended_; ++ticks) AdvanceAndTick(1);
-    return erasure_ended_;
-  }
-
-  // From the next start on.
-  void KeepKeysInFile() {
-    key_file_ =
-        std::make_shared<KeyFile>(directory_.path(), Root(), AesAlgorithms::Fetch().value());
-  }
-  [[nodiscard]] static RootKey Root() {
-    const std::array<std::byte, kGcmKeyBytes> bytes{std::byte{7}};
-    return RootKey(bytes);
-  }
-  // The machine starts anew: memory is gone, and the keys come from the file.
-  void Reboot() {
-    NewKeys();
-    KeepKeysInFile();
-    cipher_->keys().Load(key_file_->Load(std::nullopt).value());
-    CrashAndRestart();
-  }
-
-  [[nodiscard]] bool OnDisk(std::span<const std::byte> bytes) {
-    return !std::ranges::search(file().contents(), bytes).empty();
-  }
-
-  TestDirectory directory_;
-  std::shared_ptr<KeyFile> key_file_;  // null: keys are in memory only
-  std::shared_ptr<SlotCipher> cipher_;
-  std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;
-  std::unique_ptr<Index> index_;
-  uint64_t keys_expired_ = 0;
-  EraseReport erased_;
-  bool erasure_ended_ = false;
-  std::vector<std::string> resumed_;  // whose erasures a later daemon has ended
-};
+class CacheEncryptionTest : public EncryptedCacheTest {};
 
 TEST_F(CacheEncryptionTest, BlocksAreServedFromDiskWithTheirBytes) {
   Start();
@@ -146,18 +30,6 @@ TEST_F(CacheEncryptionTest, BlocksAreServedFromDiskWithTheirBytes) {
   for (uint32_t i = 0; i < 10; ++i) {
     EXPECT_TRUE(MatchesHash(TestHash(1, i), Bytes(reply.hits[i].handle)));
   }
-}
-
-TEST_F(CacheEncryptionTest, KeysThatAreKeptServeTheNextDaemon) {
-  Start();
-  Put(Sequence(1, 10));
-  Drain();
-  AdoptKeys();
-  CrashAndRestart();
-  const AcquireReply reply = Acquire(kAlice, Sequence(1, 10));
-  ASSERT_EQ(reply.hits.size(), 10u);
-  EXPECT_EQ(LastProgress(reply.load).ready, 10u);
-  EXPECT_TRUE(MatchesHash(TestHash(1, 3), Bytes(reply.hits[3].handle)));
 }
 
 TEST_F(CacheEncryptionTest, BlocksThatMoveBelowTheEndOfASmallerDiskKeepTheirBytes) {
@@ -298,48 +170,6 @@ TEST_F(CacheEncryptionTest, AFlippedBitOnDiskIsAMiss) {
   file().contents()[slot + kSlotHeaderBytes + 17] ^= std::byte{1};
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 1));
   EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kChecksumMismatch);
-}
-
-TEST_F(CacheEncryptionTest, KeysEndWithTheirLastBlock) {
-  Start();
-  Put(Sequence(1, 4));
-  Drain();
-  AdvanceAndTick(2 * kHourMs);
-  Put(Sequence(2, 4));
-  Drain();
-  // The index's, and two hours'.
-  EXPECT_EQ(cipher_->keys().size(), 3u);
-  for (const BlockHash& hash : Sequence(1, 4)) {
-    EXPECT_EQ(cache_->Evict({NamespaceId(0), hash}, std::nullopt), EvictOutcome::kEvicted);
-  }
-  Settle();
-  AdvanceAndTick(2 * 60 * 1000);
-  AdvanceAndTick(2 * 60 * 1000);
-  EXPECT_EQ(cipher_->keys().size(), 2u);
-  EXPECT_EQ(keys_expired_, 1u);
-  CrashAndRestart();
-  const AcquireReply reply = Acquire(kAlice, Sequence(2, 4));
-  EXPECT_EQ(LastProgress(reply.load).ready, 4u);
-}
-
-TEST_F(CacheEncryptionTest, BlocksThatAreComputedAnewKeepTheKeyOfTheirSlots) {
-  Start();
-  Put(Sequence(1, 4));
-  Drain();
-  AdvanceAndTick(2 * kHourMs);
-  const Handles blocks = Acquire(kAlice, {}, 4).new_blocks;
-  for (uint32_t i = 0; i < 4; ++i) {
-    ASSERT_TRUE(TryCommit(kAlice, blocks[i], {.hash = TestHash(1, i), .depth = i})->duplicate);
-  }
-  Release(kAlice, blocks);
-  Drain();
-  AdvanceAndTick(2 * 60 * 1000);
-  AdvanceAndTick(2 * 60 * 1000);
-  EXPECT_EQ(keys_expired_, 0u);
-  CrashAndRestart();
-  const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
-  ASSERT_EQ(reply.hits.size(), 4u);
-  EXPECT_EQ(LastProgress(reply.load).ready, 4u);
 }
 
 TEST_F(CacheEncryptionTest, ErasedBlocksAreGoneFromEveryTierAndTheirKeysFirst) {
@@ -530,24 +360,6 @@ TEST_F(CacheEncryptionTest, ATenantWhoseNameIsTooLongHasNothingToErase) {
   EXPECT_THAT(erased_.blocks, Each(0u));
 }
 
-TEST_F(CacheEncryptionTest, StoredKeysServeBlocksAfterAReboot) {
-  KeepKeysInFile();
-  Start();
-  Put(Sequence(1, 4));
-  Drain();
-  for (int reboots = 0; reboots < 2; ++reboots) {
-    Reboot();
-    const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
-    ASSERT_EQ(reply.hits.size(), 4u);
-    EXPECT_EQ(LastProgress(reply.load).ready, 4u);
-    EXPECT_TRUE(MatchesHash(TestHash(1, 3), Bytes(reply.hits[3].handle)));
-  }
-  Put(Sequence(2, 4));
-  Drain();
-  Reboot();
-  EXPECT_EQ(LastProgress(Acquire(kAlice, Sequence(2, 4)).load).ready, 4u);
-}
-
 TEST_F(CacheEncryptionTest, AnErasureAnswersWhenTheFileOfKeysHasForgottenThem) {
   KeepKeysInFile();
   Start();
@@ -559,17 +371,6 @@ TEST_F(CacheEncryptionTest, AnErasureAnswersWhenTheFileOfKeysHasForgottenThem) {
   const std::vector<StoredKey> left = key_file_->Load(std::nullopt).value();
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(left.front().hour, KeyRing::kNoHour) << "that of the index";
-}
-
-TEST_F(CacheEncryptionTest, BlocksAreNotPersistedWhileTheirKeysCannotBeStored) {
-  KeepKeysInFile();
-  Start();
-  std::filesystem::remove_all(directory_.path());
-  Put(Sequence(1, 4));
-  cache_->Drain([] {});
-  Settle();
-  EXPECT_TRUE(machine_->Snapshot().records.empty());
-  EXPECT_GT(cache_->stats().index_errors, 0u);
 }
 
 TEST_F(CacheEncryptionTest, BlocksThatAreStoredAfterAnErasureStay) {

@@ -55,6 +55,14 @@ TEST_F(CacheNamespacesTest, SameSpaceGetsTheSamePool) {
   EXPECT_EQ(again->generation, pool_.generation);
 }
 
+// Their numbers are for the life of the daemon, and all tenants share them.
+TEST_F(CacheNamespacesTest, APoolThatIsRefusedTakesNoNumber) {
+  Start();
+  const size_t before = cache_->Namespaces().size();
+  EXPECT_FALSE(cache_->AttachPool(Identity("tenant", 2), uint64_t{1} << 50));
+  EXPECT_EQ(cache_->Namespaces().size(), before);
+}
+
 TEST_F(CacheNamespacesTest, APoolMayBeUsedWhenItsDeviceSaysSo) {
   Start();
   int ready = 0;

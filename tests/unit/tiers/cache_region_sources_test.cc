@@ -220,6 +220,38 @@ TEST_F(CacheRegionSourcesTest, AnEngineWhoseTableIsNeverAnsweredHoldsNobodyUp) {
   EXPECT_EQ(FromNeighbour(), 0u);
 }
 
+TEST_F(CacheRegionSourcesTest, AnEngineWhoseTableWasLateIsASourceAgain) {
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0);
+  const Engine second = OpenEngine(kBob, 1);
+  Compute(first, Sequence(1, 1));
+  machine_->loop.Hold(*looks_);
+  const PendingTransfer late = BeginLoad(second.region, Sequence(1, 1));
+  machine_->loop.RunAll();
+  // A store's look stands behind the load's, which is given up.
+  memory_ = first.memory;
+  first.published->Publish(BlockIndex(1), TestHash(2, 0));
+  (void)BeginStore(first.region, Sequence(2, 1), /*first=*/1);
+  Settle();
+  machine_->clock.Advance(1'000);
+  cache_->Tick();
+  Settle();
+  ExpectLoaded(late, second, Sequence(1, 1));
+  // Another store's begins before the first is answered.
+  first.published->Publish(BlockIndex(2), TestHash(3, 0));
+  (void)BeginStore(first.region, Sequence(3, 1), /*first=*/2);
+  Settle();
+  machine_->loop.LetGo(*looks_);
+  Settle();
+  ASSERT_EQ(FromNeighbour(), 0u);
+  // From now on all is answered at once.
+  Compute(first, Sequence(4, 1));
+  const PendingTransfer load = BeginLoad(second.region, Sequence(4, 1));
+  Settle();
+  ExpectLoaded(load, second, Sequence(4, 1));
+  EXPECT_EQ(FromNeighbour(), 1u);
+}
+
 TEST_F(CacheRegionSourcesTest, ARegionThatClosesKeepsItsMemoryUntilTheCopyFromItHasLanded) {
   Start({.devices = 2, .neighbours = true});
   const Engine first = OpenEngine(kAlice, 0);

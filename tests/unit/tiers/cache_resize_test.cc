@@ -349,6 +349,21 @@ TEST_F(CacheDiskResizeTest, TheEndOfAPauseOfWritesIsWaitedFor) {
   EXPECT_GE(OnDisk(Blocks(16, 16)), 15u) << "the refused slot leaves, or another block";
 }
 
+TEST_F(CacheDiskResizeTest, ADrainIsNotHeldUpAndTheShrinkGoesOnAfterIt) {
+  StartWithOnDisk(Blocks(0, 28));
+  Put(Blocks(50, 4));
+  bool drained = false;
+  cache_->Drain([&drained] { drained = true; });
+  BeginDiskResize(1);
+  for (int tick = 0; tick < 20 && !drained; ++tick) AdvanceAndTick(100);
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(OnDisk(Blocks(0, 28)), 28u) << "nothing has left yet";
+  EXPECT_EQ(OnDisk(Blocks(50, 4)), 4u);
+  TickOften();
+  EXPECT_EQ(FileSlabs(), 1u);
+  EXPECT_EQ(OnDisk(Blocks(50, 4)), 4u);
+}
+
 TEST_F(CacheDiskResizeTest, AShrinkThatIsTakenBackLosesNothingMore) {
   StartWithOnDisk(Blocks(0, 28));
   BeginDiskResize(2);

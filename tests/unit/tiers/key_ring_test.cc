@@ -215,11 +215,14 @@ TEST(KeyRingTest, KeysThatNoBlockNeedsAreWipedUnlessWrittenWithMeanwhile) {
     return ring->ForSlot(tenant, hour)->id;
   };
   const uint64_t old_a = id("a", 100), kept_a = id("a", 102), used_a = id("a", 101);
-  const uint64_t only_b = id("b", 200);
+  const uint64_t later_a = id("a", 103), only_b = id("b", 200);
   ring->BeginPass();
   EXPECT_EQ(id("a", 101), used_a);
-  EXPECT_EQ(ring->DestroyUnused({{"a", 102}}), 2u);
+  HoursOfTenants in_use;
+  in_use["a"].Add(102 * 3600, 102 * 3600);
+  EXPECT_EQ(ring->DestroyUnused(in_use), 3u);
   EXPECT_FALSE(ring->Find("a", old_a).has_value());
+  EXPECT_FALSE(ring->Find("a", later_a).has_value());
   EXPECT_FALSE(ring->Find("b", only_b).has_value());
   EXPECT_TRUE(ring->Find("a", used_a).has_value());
   EXPECT_TRUE(ring->Find("a", kept_a).has_value());

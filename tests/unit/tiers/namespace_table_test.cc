@@ -8,25 +8,46 @@
 namespace kvtier {
 namespace {
 
-Namespace Space(uint32_t model, const std::string& tenant = "a", TenantId row = TenantId(0)) {
+Namespace Space(uint32_t model, const std::string& tenant = "a", TenantId row = TenantId(0),
+                TenantLine line = TenantLine(0)) {
   Namespace space{.identity = {.tenant = tenant, .model = {}, .block_bytes = 4096},
                   .slot_bytes = 8192,
-                  .tenant = row};
+                  .tenant = row,
+                  .line = line};
   std::memcpy(space.identity.model.bytes.data(), &model, sizeof(model));
   return space;
 }
 
-TEST(NamespaceTable, NumbersAreGivenUpToTheBound) {
+TEST(NamespaceTable, ATenantGetsHalfOfTheNumbersThatThereAre) {
+  constexpr uint32_t kHalf = NamespaceTable::kMaxNamespaces / 2;
   NamespaceTable table;
-  for (uint32_t i = 0; i < NamespaceTable::kMaxNamespaces; ++i) {
+  for (uint32_t i = 0; i < kHalf; ++i) {
     const auto id = table.Add(Space(i));
     ASSERT_TRUE(id);
     ASSERT_EQ(id->value, i);
   }
-  const auto refused = table.Add(Space(NamespaceTable::kMaxNamespaces));
+  const auto refused = table.Add(Space(kHalf));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().reason, "too_many_namespaces");
   EXPECT_EQ(table.Find(Space(70'000).identity), NamespaceId(70'000));
+}
+
+TEST(NamespaceTable, ATenantThatTakesAllThatItCanLeavesSomeToOthers) {
+  NamespaceTable table;
+  uint32_t model = 0;
+  while (table.Add(Space(model, "greedy"))) ++model;
+  EXPECT_TRUE(table.Add(Space(0, "other", TenantId(0), TenantLine(1))));
+}
+
+TEST(NamespaceTable, ANumberThatIsTakenBackIsGivenToTheNext) {
+  NamespaceTable table;
+  ASSERT_EQ(*table.Add(Space(1)), NamespaceId(0));
+  ASSERT_EQ(*table.Add(Space(2)), NamespaceId(1));
+  table.TakeBack(NamespaceId(0));
+  EXPECT_FALSE(table.Find(Space(1).identity));
+  EXPECT_EQ(table.count(), 1u);
+  EXPECT_EQ(*table.Add(Space(3)), NamespaceId(0));
+  EXPECT_EQ(*table.Add(Space(1)), NamespaceId(2));
 }
 
 TEST(NamespaceTable, NumbersThatWereNotRestoredAreFree) {
