@@ -82,6 +82,28 @@ class IdentityTest(unittest.TestCase):
             for other in records[:i]:
                 self.assertNotEqual(one, other)
 
+    def test_the_longest_sequence_counts_where_it_changes_what_shorter_ones_are(self):
+        rope = {"rope_parameters": {"rope_type": "longrope"}}
+        scaled = types.SimpleNamespace(to_dict=lambda: rope, _commit_hash=None)
+        for more, is_one in (
+            ({}, True),
+            ({"hf_config": scaled}, False),
+            ({"architectures": ["Llama4ForConditionalGeneration"]}, False),
+        ):
+            with self.subTest(**more):
+                short, long = (self.record(engine(max_model_len=n, **more)) for n in (4096, 65536))
+                self.assertEqual(short == long, is_one)
+
+    def test_the_engine_s_own_way_to_read_images_counts(self):
+        def record(options):
+            configuration = types.SimpleNamespace(mm_processor_kwargs=options)
+            return self.record(engine(multimodal_config=configuration))
+
+        records = [record(one) for one in (None, {"do_normalize": False}, {"do_normalize": True})]
+        self.assertEqual(records[0], self.record())
+        self.assertNotEqual(records[0], records[1])
+        self.assertNotEqual(records[1], records[2])
+
     def name(self, version, specs=("FullAttentionSpec",), device="cpu", cache="auto", **model):
         """The name of a version of vLLM with such an engine."""
         the_engine = engine(**{"dtype": "torch.bfloat16", **model})

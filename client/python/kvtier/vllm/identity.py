@@ -205,6 +205,17 @@ def _model_facts(engine: Any) -> dict[str, str]:
         ),
         "hash_algorithm": str(cache.prefix_caching_hash_algo)[:48],
     }
+    configuration = str(model.hf_config.to_dict())
+    if "longrope" in configuration or "Llama4" in facts["architecture"]:
+        # The longest sequence decides how vLLM computes shorter ones, too: by which factors of the
+        # rope, and whether it tunes the temperature of attention.
+        longest = [getattr(model, "original_max_model_len", None), model.max_model_len]
+        chosen = getattr(model, "override_generation_config", None) or {}
+        facts["longest"] = f"{longest} {chosen.get('attn_temperature_tuning')}"
+    # Hashes of images have a request's own, and not the engine's.
+    processor = getattr(getattr(model, "multimodal_config", None), "mm_processor_kwargs", None)
+    if processor:
+        facts["mm_processor"] = digest(processor)
     speculative = getattr(engine, "speculative_config", None)
     if speculative is not None:
         facts["draft"] = str(speculative.method)
