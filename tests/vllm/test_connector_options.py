@@ -22,10 +22,12 @@ def transfer_config(options):
 
 
 class ConnectorOptionsTest(unittest.TestCase):
-    def refusal(self, options=None, **parallel):
+    def refusal(self, options=None, sleeps=False, **parallel):
         engine = types.SimpleNamespace(
             kv_transfer_config=transfer_config(options or {}),
             parallel_config=types.SimpleNamespace(tensor_parallel_size=1, **parallel),
+            device_config=types.SimpleNamespace(device_type="cuda"),
+            model_config=types.SimpleNamespace(enable_cumem_allocator=sleeps),
         )
         with self.assertRaises(ValueError) as caught:
             KvtierConnector(engine, KVConnectorRole.SCHEDULER, None)
@@ -51,6 +53,9 @@ class ConnectorOptionsTest(unittest.TestCase):
         for kind in ("pipeline", "prefill_context", "decode_context"):
             message = self.refusal(**{f"{kind}_parallel_size": 2})
             self.assertIn(f"not {kind} parallelism", message)
+
+    def test_a_gpu_s_memory_that_vllm_maps_and_unmaps_is_refused(self):
+        self.assertIn("no sleep mode", self.refusal(sleeps=True))
 
     def test_text_that_says_false_keeps_nothing(self):
         """And so leaves sleep mode possible."""

@@ -75,6 +75,10 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         device = vllm_config.device_config.device_type
         if device not in ("cpu", "cuda"):
             raise ValueError(f"KvtierConnector serves CPUs and NVIDIA GPUs, not {device}")
+        own_pool = getattr(vllm_config.model_config, "enable_cumem_allocator", False)
+        if device == "cuda" and own_pool and not options["keep_kv_cache"]:
+            # What vLLM's allocator for sleep maps has no handle by which the daemon could open it.
+            raise ValueError("KvtierConnector knows no sleep mode on a GPU (enable_cumem_allocator)")
         self._options = options
         self._engine = vllm_config
         _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
