@@ -117,6 +117,21 @@ class StatesTest(GroupTests, unittest.TestCase):
     prompt_tokens = 700
 
 
+class OwnProcessTest(EngineCase, unittest.TestCase):
+    """The worker is a process of its own, in which the model changes its configuration when it is made."""
+
+    options = {"engine": {"distributed_executor_backend": "mp"}}
+    kind = "parallel"
+    with_expected = False
+
+    def test_what_vllm_forgets_the_daemon_serves(self):
+        computed = self.engine.generate(self.prompts)
+        self.engine.forget()
+        served = self.engine.generate(self.prompts)
+        self.assertEqual(set(served["cached"]), {CACHED_TOKENS})
+        self.assertEqual(served["tokens"], computed["tokens"])
+
+
 class TwoRanksTest(EngineCase, unittest.TestCase):
     """Each rank has blocks of its own, and what one of them lacks is of no use to the other. Two
     ranks round otherwise than one does, so that their tokens are compared with their own."""

@@ -92,7 +92,7 @@ def make_model_of_kind(
 ) -> pathlib.Path:
     """As make_model, for other architectures: "windows" (Gemma 3: one layer in four has full
     attention), "windows and experts" (gpt-oss), "experts" (Mixtral), "states" (Qwen3-Next: linear
-    attention, experts), "latent" (DeepSeek-V2: MLA). repeated: how often the layers come."""
+    attention, experts), "parallel" (Falcon), "latent" (DeepSeek-V2: MLA). repeated: how often the layers come."""
     import torch
     import transformers
 
@@ -154,6 +154,15 @@ def make_model_of_kind(
                 "shared_expert_intermediate_size": 64,
             },
         ),
+        "parallel": (
+            "FalconForCausalLM",
+            {
+                "hidden_size": 256,
+                "num_hidden_layers": 2,
+                "num_kv_heads": 2,
+                "new_decoder_architecture": True,
+            },
+        ),
         "latent": (
             "DeepseekV2ForCausalLM",
             {
@@ -195,6 +204,12 @@ def make_model_of_kind(
             elif "q_norm" in parameter:
                 weight.fill_(attention_gain)  # else attention would be nearly even, and no token count
     model.save_pretrained(directory)
+    if kind == "parallel":
+        # As the hub's, which a model completes when it is made.
+        path = directory / "config.json"
+        configuration = json.loads(path.read_text())
+        configuration["num_ln_in_parallel_attn"] = None
+        path.write_text(json.dumps(configuration))
     return directory
 
 

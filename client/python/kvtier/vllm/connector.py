@@ -191,7 +191,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if metadata.hash_root is None:
             return
         assert self._worker is not None and self._link is not None
-        self._blocks.hash_root = metadata.hash_root
+        self._blocks.take_configuration(*metadata.configuration)
+        self._blocks.hash_root = metadata.hash_root  # from now on the link's thread opens regions
         if metadata.plan.epoch != self._worker.epoch or metadata.weights != self._blocks.weights:
             self._blocks.weights = metadata.weights
             self._worker.turn(metadata.plan.epoch)
@@ -308,7 +309,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None and self._epochs is not None
         plan = self._scheduler.plan_step(scheduler_output)
         tokens = sum(scheduler_output.num_scheduled_tokens.values())
-        return KvtierMetadata(plan, identity.hash_root(), self._epochs.current, tokens)
+        root, weights = identity.hash_root(), self._epochs.current
+        return KvtierMetadata(plan, root, weights, tokens, self._blocks.configuration)
 
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler is not None

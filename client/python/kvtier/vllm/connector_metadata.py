@@ -19,12 +19,13 @@ from .step_plan import StepPlan
 @dataclass
 class KvtierMetadata(KVConnectorMetadata):
     """hash_root: of the engine's hashes, which only the scheduler's process knows. weights: which the
-    engine has. tokens: that the step computes."""
+    engine has. tokens: that the step computes. configuration: as EngineBlocks'."""
 
     plan: StepPlan = field(default_factory=StepPlan)
     hash_root: bytes | None = None
     weights: str = ""
     tokens: int = 0
+    configuration: tuple[str, str] = ("", "")
 
 
 @dataclass

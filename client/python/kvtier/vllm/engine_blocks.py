@@ -4,6 +4,7 @@ they lie, and by which connection."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,19 @@ class EngineBlocks:
             ),
             options["identity"],
         )
+
+    @property
+    def configuration(self) -> tuple[str, str]:
+        """The model's name, and the digest of its configuration, as they were in this process when the
+        connector was made."""
+        return self._facts.name, self._facts.extra["model_config"]
+
+    def take_configuration(self, name: str, config: str) -> None:
+        """Those of the scheduler, whose configuration no model has changed: some do when they are made,
+        in a worker's process alone. Before regions are opened."""
+        if self.configuration != (name, config):
+            extra = {**self._facts.extra, "model_config": config}
+            self._facts = dataclasses.replace(self._facts, name=name, extra=extra)
 
     def loaded_weights(self) -> str | None:
         """Names the weights that the engine has just loaded, if it can be told which they are."""
