@@ -153,6 +153,11 @@ def reset(engine, request):
     return {"done": False}
 
 
+def turn(engine, request):
+    """One reset with the connector's part, which vLLM refuses itself while blocks are in use."""
+    return {"done": engine.reset_prefix_cache(reset_connector=True)}
+
+
 def reload(engine, request):
     """Replaces the weights in place by those of another model of the same kind."""
     engine.collective_rpc("reload_weights", kwargs={"weights_path": request["model"]})
@@ -197,6 +202,7 @@ def run_engine(model, options, requests, replies):
         "metrics": metrics,
         "reload": reload,
         "reset": reset,
+        "turn": turn,
     }
     if options:
         import kv_hooks

@@ -2,13 +2,14 @@
 """KvtierConnector where an engine's weights become others: no engine is served the KV of weights that it
 does not have, and each engine that has the same weights is served."""
 
+import json
 import os
 import shutil
 import unittest
 
 from cache_tests import CACHED_TOKENS, PROMPTS, EngineCase
 from engine_process import EngineProcess
-from tiny_model import ADAPTER_RANK, make_adapter, make_model, make_model_of_kind
+from tiny_model import ADAPTER_RANK, HEAD_DIM, make_adapter, make_model, make_model_of_kind
 
 ALL = [CACHED_TOKENS] * PROMPTS
 NONE = [0] * PROMPTS
@@ -198,6 +199,60 @@ class TwoRanksEpochsTest(EngineCase, unittest.TestCase):
         self.assertEqual(served["cached"], ALL)
         self.assertEqual(served["tokens"], computed["tokens"])
         self.engine.stop()
+
+
+class UsedBlocksTest(EngineCase, unittest.TestCase):
+    """vLLM empties its own cache only when no block is in use. Else it goes on with the KV of the weights
+    before, and nothing that it computes on top of that may come back."""
+
+    def test_what_is_computed_on_top_of_blocks_of_the_weights_before_is_not_stored(self):
+        other = make_model(self.directory / "other", seed=1)
+        engine = self.start_engine()
+        self.wait_for_connection(engine)
+        engine.generate([prompt[:160] for prompt in self.prompts], tokens=33)
+        self.assertFalse(engine.ask({"op": "turn"})["done"])  # they are being stored
+        engine.reload(other)
+        self.wait_for_connection(engine)
+        for _ in range(3):
+            reply = engine.generate(self.prompts)
+            engine.forget()
+        engine.stop()
+        self.assertEqual(reply["cached"], ALL)
+        self.assertEqual(reply["tokens"], self.tokens_of(other))
+
+
+class LongestSequenceTest(EngineCase, unittest.TestCase):
+    """vLLM takes a rope's long factors in engines whose longest sequence is longer than those that the
+    model was first trained with, also for sequences that are shorter."""
+
+    with_expected = False
+    options = {"engine": {"max_model_len": 1024}}
+
+    @classmethod
+    def scaled(cls, model):
+        path = model / "config.json"
+        rope = {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0] * (HEAD_DIM // 2),
+            "long_factor": [4.0] * (HEAD_DIM // 2),
+            "original_max_position_embeddings": 1024,
+        }
+        configuration = json.loads(path.read_text())
+        del configuration["rope_theta"]
+        path.write_text(json.dumps({**configuration, "rope_parameters": rope}))
+        return model
+
+    def test_an_engine_of_longer_sequences_is_served_no_keys_of_the_short_factors(self):
+        model = self.scaled(make_model(self.directory / "scaled"))
+        short = self.start_engine(model)
+        short.generate(self.prompts)
+        short.stop()
+        long = self.start_engine(model, engine={"max_model_len": 2048})
+        reply = long.generate(self.prompts)
+        long.stop()
+        self.assertEqual(reply["cached"], NONE)
+        self.assertEqual(reply["tokens"], self.tokens_of(model))
 
 
 if __name__ == "__main__":

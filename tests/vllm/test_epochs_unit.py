@@ -193,6 +193,18 @@ class SchedulerTurnTest(SchedulerCase):
         self.begin(one, 1, 2, 3, 4)
         self.step(one, 64)
         (store,) = self.step().stores
+    def test_a_request_on_top_of_vllm_s_own_blocks_of_before_stores_none(self):
+        """vLLM cannot empty its cache while blocks are in use, and goes on with what it has."""
+        for is_empty, stored in ((False, []), (True, [3, 4])):
+            with self.subTest(is_empty=is_empty):
+                self.side.turn(is_empty)
+                one = request(64, name=f"{is_empty}", computed=32)
+                table = self.manager.table(one.request_id, [1, 2, 3, 4])
+                self.side.allocated(one, table, self.match(one, local_tokens=32))
+                self.step(one, 32)
+                self.assertEqual([n for store in self.step().stores for n in store.blocks], stored)
+                self.side.finished(one)
+
         self.side.turn()
         self.assertEqual(self.manager.pinned(), {1, 2, 3, 4})
         self.side.stored({store.number: 1})

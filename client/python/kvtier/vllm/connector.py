@@ -377,8 +377,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         whether the daemon has it, a load brings it or memory keeps it for the next engine. The daemon's
         blocks stay for engines that still have those weights."""
         if self._scheduler is not None and self._epochs is not None:
-            if self._epochs.turn(may_be_named=self._scheduler.holds_nothing()):
-                self._take_epoch()
+            is_empty = self._scheduler.holds_nothing()
+            if self._epochs.turn(may_be_named=is_empty):
+                self._take_epoch(is_empty)
+            else:
+                self._scheduler.is_emptied(is_empty)
         return True
 
     def shutdown(self) -> None:
@@ -409,12 +412,12 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             root = table_root(root, self._epochs.current)
             self._lookup_counts["restore", "kept"] += kept.restore(tables, root)
 
-    def _take_epoch(self) -> None:
+    def _take_epoch(self, is_empty: bool = True) -> None:
         """The scheduler asks for blocks of the weights that the epoch names. The workers hear of them
-        with the next step."""
+        with the next step. is_empty: whether vLLM's own cache is, of which a name tells that it was."""
         assert self._scheduler is not None and self._epochs is not None and self._link is not None
         self._blocks.weights = self._epochs.current
-        self._scheduler.turn()
+        self._scheduler.turn(is_empty)
         self._link.reopen()
 
     def _make_scheduler(self) -> SchedulerSide:
@@ -470,7 +473,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if epoch == self._scheduler.epoch:
             logger.warning("kvtier: the weights have changed, and the caches were not reset")
             self._epochs.turn(may_be_named=False)
-            self._take_epoch()
+            self._take_epoch(is_empty=False)
 
     def _make_epochs(self, first: str | None) -> WeightEpochs:
         """Raises ValueError where vLLM has no versions of weights that could name them."""

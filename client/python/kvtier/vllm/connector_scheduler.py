@@ -101,6 +101,7 @@ class SchedulerSide:
         self._prefetch = prefetch
         self._arrivals = Arrivals(lookups)
         self._manager: Any = None
+        self._has_old_blocks = False  # of other weights, in vLLM's own cache
         self._requests: dict[str, KnownRequest] = {}
         self._with_pins: dict[str, KnownRequest] = {}
         self._plan = StepPlan()
@@ -141,7 +142,8 @@ class SchedulerSide:
             tokens = self._at_turn(known, known.waits_for)
             return None if tokens is None else tokens - local_tokens
         known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
-        known.is_mixed = False  # it begins anew
+        # It begins anew, but for what vLLM's own cache has of it.
+        known.is_mixed = self._has_old_blocks and local_tokens > 0
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
         if _reads_nothing(request):
@@ -267,9 +269,10 @@ class SchedulerSide:
                 if self._wishes is not None:
                     self._wishes.stored(number)
 
-    def turn(self) -> None:
+    def turn(self, is_empty: bool = True) -> None:
         """The engine has other weights: earlier answers and blocks that are not being stored yet are not
-        used any more. Between two steps."""
+        used any more. Between two steps. is_empty: whether vLLM's own cache is."""
+        self.is_emptied(is_empty)
         self._lookups.turn()
         if self._prefetch is not None:
             self._prefetch.drop_all()
@@ -287,6 +290,11 @@ class SchedulerSide:
         for store in self._plan.stores:
             self._unpin(reversed(self._stores.pop(store.number).blocks))
         self._plan = StepPlan(self._plan.epoch + 1)
+
+    def is_emptied(self, is_empty: bool) -> None:
+        """vLLM was told to empty its own cache after a turn; else requests go on with blocks that it has
+        of the weights before, and nothing that is computed on top of those may be stored."""
+        self._has_old_blocks = not is_empty
 
     def holds_nothing(self) -> bool:
         """Whether vLLM's own cache is empty, and nothing uses its blocks, one of which stands for none
