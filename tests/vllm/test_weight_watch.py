@@ -210,6 +210,18 @@ class WorkerWatchTest(WeightWatchCase, LinkCase):
         del self.watch.is_pending
         self.assertEqual(self.side.take_loaded(), ({"r"}, set()))
 
+    def test_a_load_that_ends_before_a_look_has_answered_fails_by_its_answer(self):
+        pending, is_pending = [True], self.watch.is_pending
+        self.watch.is_pending = lambda: is_pending() or bool(pending)
+        self.begin(StepPlan(loads={"r": [block_list(1)]}), tokens=0)
+        self.end()
+        self.assertEqual(self.side.take_loaded(), (set(), set()))
+        self.watch._changed = True  # says the look's answer
+        pending.clear()
+        self.end()
+        self.assertEqual(self.side.take_loaded(), ({"r"}, {"r"}))
+        self.assertEqual(self.side.take_failed_blocks(), {1})
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -119,8 +119,12 @@ class WorkerSide:
         return column
 
     def poll(self) -> None:
-        """Takes notice of the transfers that have ended."""
+        """Takes notice of the transfers that have ended; later, while a look at the weights has no answer:
+        loads that have ended before it fail if it says that the weights have changed."""
+        is_pending = self._watch is not None and self._watch.is_pending()
         self._look_for_other_weights()
+        if is_pending:
+            return
         for ended in self._transfers.take_ended():
             self._end(ended)
 
