@@ -35,6 +35,11 @@ class WeightEpochsTest(unittest.TestCase):
     def test_weights_that_cannot_be_told_are_nobody_else_s(self):
         self.assertNotEqual(self.epochs(None).current, self.epochs(None).current)
 
+    def test_all_ranks_call_them_the_same(self):
+        """As SGLang's linkers, of which one stores the latents that all of them load."""
+        epochs = WeightEpochs(None, unnamed=lambda: "unnamed:of all ranks")
+        self.assertEqual(epochs.current, "unnamed:of all ranks")
+
     def test_each_turn_is_to_weights_that_nobody_has_had(self):
         epochs, names = self.epochs(), set()
         for _ in range(100):
@@ -188,11 +193,6 @@ class SchedulerTurnTest(SchedulerCase):
         (store,) = self.step().stores
         self.assertEqual(store.blocks, [5, 6, 7, 8])
 
-    def test_stores_under_way_are_still_waited_for(self):
-        one = request(64)
-        self.begin(one, 1, 2, 3, 4)
-        self.step(one, 64)
-        (store,) = self.step().stores
     def test_a_request_on_top_of_vllm_s_own_blocks_of_before_stores_none(self):
         """vLLM cannot empty its cache while blocks are in use, and goes on with what it has."""
         for is_empty, stored in ((False, []), (True, [3, 4])):
@@ -205,6 +205,11 @@ class SchedulerTurnTest(SchedulerCase):
                 self.assertEqual([n for store in self.step().stores for n in store.blocks], stored)
                 self.side.finished(one)
 
+    def test_stores_under_way_are_still_waited_for(self):
+        one = request(64)
+        self.begin(one, 1, 2, 3, 4)
+        self.step(one, 64)
+        (store,) = self.step().stores
         self.side.turn()
         self.assertEqual(self.manager.pinned(), {1, 2, 3, 4})
         self.side.stored({store.number: 1})

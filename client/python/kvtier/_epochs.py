@@ -33,7 +33,7 @@ class WeightEpochs:
         version: Callable[[], str | None] = lambda: None,
         unnamed: Callable[[], str] = unnamed_epoch,
     ) -> None:
-        self.current = unnamed_epoch() if first is None else first
+        self.current = unnamed() if first is None else first
         self._unnamed = unnamed
         self._run = run
         self._version = version
