@@ -81,6 +81,31 @@ class KvtierTestCase(SharedDaemonCase, unittest.TestCase):
         return cache, output
 
 
+class LengthTest(KvtierTestCase):
+    """Ropes by which keys depend on how long the sequence is, beside the tokens before them."""
+
+    def test_a_long_prompt_is_served_no_keys_of_a_short_one(self):
+        ropes = {
+            "dynamic": {"factor": 4.0},
+            "longrope": {
+                "short_factor": [1.0] * 8,
+                "long_factor": [8.0] * 8,
+                "original_max_position_embeddings": 128,
+            },
+        }
+        for kind, more in ropes.items():
+            with self.subTest(kind):
+                rope = {"rope_type": kind, "rope_theta": 10000.0, **more}
+                make = functools.partial(llama, rope_parameters=rope, max_position_embeddings=128)
+                model, prompt = make(), prompt_of()
+                for tokens in (64, PROMPT_TOKENS):
+                    part = prompt[:, :tokens]
+                    cache = self.cache(model, part)
+                    output = generate(model, part, cache)
+                    self.assertEqual(output.tolist(), generate(make(), part).tolist())
+                    cache.store(output)
+
+
 class ReuseTest(KvtierTestCase):
     def test_a_prompt_that_was_computed_is_restored(self):
         for name in MODELS:

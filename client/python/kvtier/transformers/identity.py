@@ -59,6 +59,10 @@ def check_that_weights_tell_all(model: Any) -> None:
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(getattr(hook, "__module__", "") != _RECORDING_HOOKS for hook in hooks):
             raise UnsupportedModelError(f"{name or 'the model'} has forward hooks")
+        kinds = getattr(module, "rope_type", None)
+        for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
+            if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
+                raise UnsupportedModelError(f"its {kind} rope goes by the length of the sequence")
 
 
 def model_record(
