@@ -243,6 +243,21 @@ class WeightsTest(unittest.TestCase):
         self.assertEqual((len(names), len(weights)), (1, 1))
         self.assertTrue(names.pop().startswith("LlamaForCausalLM-"))
 
+    def test_adapters_are_told_apart_by_their_tensors(self):
+        """SGLang's hashes have the name and path of those that a server is started with."""
+        adapter = types.SimpleNamespace(lora_name="a", lora_path=str(self.folder))
+        facts = []
+        for tensors in (b"one", b"one", b"two"):
+            (self.folder / "adapter_model.safetensors").write_bytes(tensors)
+            for given in ({}, {"lora_paths": [adapter]}):
+                server = types.SimpleNamespace(model_path="org/model", **given)
+                arguments = configuration.arguments_of(server)
+                facts.append(configuration.page_facts(CONFIG, "kv", "layout", arguments, ""))
+        bare, one, _, again, _, two = facts
+        self.assertEqual(one, again)
+        self.assertNotEqual(one, two)
+        self.assertNotIn(bare, (one, two))
+
     def test_a_name_of_the_hub_whose_branch_has_moved(self):
         for with_draft in (False, True):
             name = "org/draft" if with_draft else "org/model"

@@ -10,6 +10,7 @@ from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import PoolName
 
+from .._epochs import unnamed_epoch
 from .._facts import digest, engine_of, record_name, short, weights_of
 from .._model_config import name_of, weights
 from .._options import COMMON, Number, Option, Text, retry_pauses
@@ -31,6 +32,9 @@ _PLACES = (
     "speculative_draft_model_path",
     "speculative_draft_model_revision",
 )
+
+# The fact of a server's adapters.
+_ADAPTERS = "adapters"
 
 
 LINKER_OPTIONS: dict[str, Option] = {
@@ -85,6 +89,8 @@ def page_facts(
         "layout": layout,
         "arguments": digest({name: arguments.get(name) for name in _ARGUMENTS}),
     }
+    if arguments.get(_ADAPTERS):
+        facts[_ADAPTERS] = arguments[_ADAPTERS]
     if label:
         facts["label"] = short(label)
     return facts
@@ -124,7 +130,21 @@ def weight_version() -> str | None:
 
 def arguments_of(server_arguments: Any) -> dict[str, str]:
     """SGLang's arguments that change a page's bytes, or say where the weights are."""
-    return {name: str(getattr(server_arguments, name, None)) for name in _ARGUMENTS + _PLACES}
+    found = {name: str(getattr(server_arguments, name, None)) for name in _ARGUMENTS + _PLACES}
+    if adapters := getattr(server_arguments, "lora_paths", None):
+        found[_ADAPTERS] = _adapters_digest(adapters)
+    return found
+
+
+def _adapters_digest(adapters: Any) -> str:
+    """Which tensors the adapters (LoRA) have that a server is started with. Their pages' hashes have name
+    and path, and those that are loaded later have names that no other server has."""
+    named = []
+    for one in adapters.values() if isinstance(adapters, Mapping) else adapters:
+        given = one["lora_path"] if isinstance(one, Mapping) else getattr(one, "lora_path", one)
+        path = str(given).split("=", 1)[-1]  # "name=path", as on the command line
+        named.append([path, weights(path) or unnamed_epoch()])
+    return digest(sorted(named))[:32]
 
 
 def running_arguments() -> dict[str, str]:
