@@ -11,6 +11,7 @@ import threading
 import time
 import types
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import sglang_modules  # noqa: F401 - imported because it makes `import sglang` find the wheel's
@@ -311,6 +312,26 @@ class LiveWeightsTest(SglangTestCase):
         self.stored(storage, pool, keys)
         self.assertEqual(storage.batch_exists(keys), BATCH)
         self.assertEqual(self.storage(host_pool()).batch_exists(keys), BATCH)  # of those before
+
+    def test_threads_that_have_not_been_flushed_store_no_pages_of_before(self):
+        """SGLang updates weights first, and flushes then, which ends its threads."""
+        model = torch.nn.Linear(8, 8)
+        pool, keys = host_pool(), keys_of()
+        storage = self.scheduler(model).make(lambda: self.storage(pool))
+        with ThreadPoolExecutor(1) as prefetches, ThreadPoolExecutor(1) as backups:
+            prefetches.submit(storage.batch_exists, keys).result()
+            backups.submit(int).result()
+            model.weight.data.add_(1)
+            prefetches.submit(storage.batch_exists, keys).result()
+            plain = getattr(storage, "_backend", storage)
+            self.wait_until(lambda: all(one.connected for one in plain._pools.values()))
+            old = backups.submit(
+                storage.batch_set_v1, keys, indices_of(range(BATCH), pool.page_size)
+            )
+            self.assertEqual(old.result(), [False] * BATCH)
+        with ThreadPoolExecutor(1) as new:
+            new.submit(self.stored, storage, pool, keys).result()
+            self.assertEqual(new.submit(storage.batch_exists, keys).result(), BATCH)
 
     def test_a_load_that_an_update_overtakes_brings_nothing(self):
         model = torch.nn.Linear(8, 8)

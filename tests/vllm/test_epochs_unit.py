@@ -194,7 +194,7 @@ class SchedulerTurnTest(SchedulerCase):
         self.assertEqual(store.blocks, [5, 6, 7, 8])
 
     def test_a_request_on_top_of_vllm_s_own_blocks_of_before_stores_none(self):
-        """vLLM cannot empty its cache while blocks are in use, and goes on with what it has."""
+        """vLLM cannot empty its cache while blocks are in use, and goes on with its blocks."""
         for is_empty, stored in ((False, []), (True, [3, 4])):
             with self.subTest(is_empty=is_empty):
                 self.side.turn(is_empty)

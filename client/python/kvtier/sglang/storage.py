@@ -31,6 +31,7 @@ from .configuration import (
 from .live_weights import LiveWeights
 from .pages import PagePool
 from .prefixes import leading, logger, page_hash, restorable_prefixes
+from .storage_threads import StorageThreads
 
 _KV = "kv"
 # Attributes of a host pool that decide its pages' layout.
@@ -75,6 +76,7 @@ class KvtierStorage(HiCacheStorage):
         self.mem_pool_host: Any = None
         self._anchor_only = False
         self._pools: dict[str, PagePool] = {}
+        self._callers = StorageThreads()
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         self.mem_pool_host = mem_pool_host
@@ -239,9 +241,13 @@ class KvtierStorage(HiCacheStorage):
             first = page_hash(before[-1]) if before else None
             parents = [first, *(page_hash(key) for key in keys[:-1])]
         depth = len(before or [])
-        return self._guarded(
-            name, len(keys), lambda pool: pool.store(keys, host_indices, parents, depth)
-        )
+
+        def store(pool: PagePool) -> list[bool]:
+            if self._callers.have_old_pages():
+                return [False] * len(keys)
+            return pool.store(keys, host_indices, parents, depth)
+
+        return self._guarded(name, len(keys), store)
 
     def _guarded(
         self, name: str, count: int, call: Callable[[PagePool], list[bool]]
@@ -263,6 +269,7 @@ class KvtierStorage(HiCacheStorage):
         changed = self._live is not None and self._live.have_changed()
         if changed:
             self._turn()
+        self._callers.note(changed)
         return changed
 
     def _turn(self) -> None:

@@ -77,7 +77,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(f"KvtierConnector serves CPUs and NVIDIA GPUs, not {device}")
         own_pool = getattr(vllm_config.model_config, "enable_cumem_allocator", False)
         if device == "cuda" and own_pool and not options["keep_kv_cache"]:
-            # What vLLM's allocator for sleep maps has no handle by which the daemon could open it.
+            # Memory of vLLM's allocator for sleep has no handle by which the daemon could open it.
             raise ValueError("KvtierConnector knows no sleep mode on a GPU (enable_cumem_allocator)")
         self._options = options
         self._engine = vllm_config
@@ -129,6 +129,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         """On a GPU a block's layers are asked to lie together, so that a block is one copy. vLLM
         takes another layout where the attention backend cannot do this one."""
         return "BLNHC" if vllm_config.device_config.device_type == "cuda" else None
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A request that is preempted goes on without the KV that was not stored."""
+        return False
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:

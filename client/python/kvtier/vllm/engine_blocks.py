@@ -58,8 +58,8 @@ class EngineBlocks:
         return self._facts.name, self._facts.extra["model_config"]
 
     def take_configuration(self, name: str, config: str) -> None:
-        """Those of the scheduler, whose configuration no model has changed: some do when they are made,
-        in a worker's process alone. Before regions are opened."""
+        """The scheduler's hold, for no model has changed them: some do when they are made, in a
+        worker's process alone. Before regions are opened."""
         if self.configuration != (name, config):
             extra = {**self._facts.extra, "model_config": config}
             self._facts = dataclasses.replace(self._facts, name=name, extra=extra)
