@@ -87,6 +87,8 @@ void IncidentLog::WriteLine(IncidentKind kind, const std::string& text) {
                         "{}; the drive's blocks are misses and nothing is written to it until a "
                         "restart, the other drives go on",
                         text);
+    case IncidentKind::kNotEncrypted:
+      return log_.Warning("disk.not_encrypted", "{}; the block stays in memory", text);
     case IncidentKind::kDistrusted:
       return log_.Error("canary.distrusted",
                         "{}; none of its blocks is served until `kvtierctl forget`", text);

@@ -383,9 +383,10 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
     return;
   }
   ++state_.stats.disk_write_errors;
-  state_.incidents.ReportSlot(IncidentKind::kWriteFailed, entry.disk, index,
-                              status.error().ToString());
-  if (status.error().reason == kNotEncrypted) {
+  const bool encrypted = status.error().reason != kNotEncrypted;
+  state_.incidents.ReportSlot(encrypted ? IncidentKind::kWriteFailed : IncidentKind::kNotEncrypted,
+                              entry.disk, index, status.error().ToString());
+  if (!encrypted) {
     // Nothing has reached the drive, and other blocks may have their keys.
     allocator_.Free(entry.disk.offset);
   } else {

@@ -29,8 +29,9 @@ enum class IncidentKind : uint8_t {
   kKvDiffers,       // two engines have different KV of one block; it is dropped
   kDistrusted,      // so often that none of the identity's blocks is served any more
   kDriveFailed,     // one of several drives is given up until a restart; its blocks are misses
+  kNotEncrypted,    // a block could not be encrypted, and stays in memory
 };
-inline constexpr int kIncidentKindCount = 17;
+inline constexpr int kIncidentKindCount = 18;
 
 // Where on disk.
 struct SlotPlace {

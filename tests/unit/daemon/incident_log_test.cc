@@ -52,7 +52,8 @@ TEST_F(IncidentLogTest, EachKindHasALineWithAnIdOfItsOwn) {
        {"disk.damaged", "disk.read_failed", "disk.write_failed", "disk.index_failed",
         "disk.header_kept", "disk.writes_paused", "disk.writes_resumed", "disk.budget_spent",
         "cold.damaged", "cold.failed", "pool.exhausted", "pool.overwritten", "device.copy_failed",
-        "restart.damaged", "canary.differs", "canary.distrusted", "disk.drive_failed"}) {
+        "restart.damaged", "canary.differs", "canary.distrusted", "disk.drive_failed",
+        "disk.not_encrypted"}) {
     EXPECT_THAT(text, HasSubstr(std::string(" ") + id + ": ")) << id;
   }
 }

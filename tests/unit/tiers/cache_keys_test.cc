@@ -128,6 +128,8 @@ TEST_F(CacheKeysTest, ABlockWithoutAKeyCostsNoSlotAndHoldsUpNoOther) {
   EXPECT_EQ(cache_->Gauges().disk_blocks, 1u);
   EXPECT_EQ(cache_->stats().slots_quarantined, 0u);
   EXPECT_FALSE(cache_->Gauges().disk_degraded);
+  ASSERT_FALSE(machine_->owner.incidents.empty());
+  EXPECT_EQ(machine_->owner.incidents.back().kind, IncidentKind::kNotEncrypted);
   (void)keys.Destroy("another", KeyRing::kNoHour);
   Put(Sequence(3, 4));
   Drain();
