@@ -259,6 +259,19 @@ class WeightsTest(unittest.TestCase):
         self.assertNotEqual(one, two)
         self.assertNotIn(bare, (one, two))
 
+    def test_scales_of_the_cache_are_told_apart_by_their_content(self):
+        scales = self.folder / "scales.json"
+        facts = []
+        for content in ("{}", "{}", '{"k": 2}'):
+            scales.write_text(content)
+            server = types.SimpleNamespace(
+                model_path="org/model", quantization_param_path=str(scales)
+            )
+            arguments = configuration.arguments_of(server)
+            facts.append(configuration.page_facts(CONFIG, "kv", "layout", arguments, ""))
+        self.assertEqual(facts[0], facts[1])
+        self.assertNotEqual(facts[0], facts[2])
+
     def test_a_name_of_the_hub_whose_branch_has_moved(self):
         for with_draft in (False, True):
             name = "org/draft" if with_draft else "org/model"

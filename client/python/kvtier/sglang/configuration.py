@@ -4,6 +4,7 @@ their bytes is in the record of their pool."""
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ _ARGUMENTS = (
     "load_format",
     "json_model_override_args",
     "speculative_algorithm",
+    "quantization_param_path",
 )
 # These say where the weights are.
 _PLACES = (
@@ -131,6 +133,9 @@ def weight_version() -> str | None:
 def arguments_of(server_arguments: Any) -> dict[str, str]:
     """SGLang's arguments that change a page's bytes, or say where the weights are."""
     found = {name: str(getattr(server_arguments, name, None)) for name in _ARGUMENTS + _PLACES}
+    if scales := getattr(server_arguments, "quantization_param_path", None):
+        # The scales of an FP8 cache.
+        found["quantization_param_path"] = digest(pathlib.Path(scales).read_text())[:32]
     if adapters := getattr(server_arguments, "lora_paths", None):
         found[_ADAPTERS] = _adapters_digest(adapters)
     return found

@@ -72,6 +72,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         for kind in ("pipeline", "prefill_context", "decode_context"):
             if getattr(parallel, f"{kind}_parallel_size", 1) != 1:
                 raise ValueError(f"KvtierConnector knows tensor parallelism, not {kind} parallelism")
+        attention = getattr(vllm_config, "attention_config", None)
+        if getattr(attention, "hisparse_config", None) is not None:
+            raise ValueError("KvtierConnector does not serve HiSparse, which loads between steps")
         device = vllm_config.device_config.device_type
         if device not in ("cpu", "cuda"):
             raise ValueError(f"KvtierConnector serves CPUs and NVIDIA GPUs, not {device}")
