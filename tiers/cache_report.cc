@@ -157,6 +157,7 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.acquires_waiting = up.acquirer.waiting();
   gauges.regions = regions.size();
   gauges.region_blocks_in_flight = regions.in_flight();
+  gauges.prefixes_to_touch = touches.waiting();
   gauges.offloads_queued = to_host.size();
   gauges.disk_writes_queued = to_disk.size();
   gauges.write_budget_left_bytes = down.persister.budget_left_bytes();

@@ -48,8 +48,10 @@ void PrefixTouches::Tick() {
   if (!walks_.empty()) state_.SchedulePart();
 }
 
+// A walk may come long after the use that it tells of. A block whose time has passed by then is as
+// good as gone: it is not given another life.
 void PrefixTouches::Touch(EntryIndex index) {
-  if (state_.blocks.lost.Contains(index)) return;
+  if (state_.blocks.lost.Contains(index) || state_.Expired(state_[index])) return;
   state_.Touch(index);
   if (host_.InOrder(index)) host_.Reorder(index);
 }

@@ -23,7 +23,7 @@ class PrefixTouches {
  public:
   PrefixTouches(CacheState* state, HostSlots* host);
 
-  // The block is the youngest, wherever it is.
+  // The block is the youngest, wherever it is, unless its time has passed.
   void Touch(EntryIndex entry);
   // The same for this block and all before it in its sequence, in parts that follow. Does nothing
   // for kNoEntry.
@@ -32,6 +32,8 @@ class PrefixTouches {
   void GoOn();
   // More may be walked.
   void Tick();
+  // Prefixes of which some blocks are still to be walked.
+  [[nodiscard]] uint64_t waiting() const { return walks_.size(); }
 
  private:
   CacheState& state_;

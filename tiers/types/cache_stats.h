@@ -304,6 +304,8 @@ struct CacheGauges {
   uint64_t loads_in_flight = 0, offloads_in_flight = 0, disk_reads_in_flight = 0,
            disk_writes_in_flight = 0, acquires_waiting = 0;
   uint64_t regions = 0, region_blocks_in_flight = 0;
+  // Prefixes that were used and whose blocks are still to be made young, some of them after a tick.
+  uint64_t prefixes_to_touch = 0;
   // Waiting to be started; acquires_waiting is the acquires' own.
   uint64_t neighbour_copies_queued = 0;
   uint64_t offloads_queued = 0, onload_copies_queued = 0, disk_reads_queued = 0,

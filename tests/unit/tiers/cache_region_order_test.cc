@@ -201,8 +201,8 @@ class CacheRegionOrderTest : public CacheRegionsTest {
  protected:
   static constexpr uint32_t kSlots = 2 * kSlotsPerSlab;
 
-  void SetUp() override {
-    CacheSetup setup;
+  void SetUp() override { StartWith({}); }
+  void StartWith(CacheSetup setup) {
     setup.disk_slots = 0;
     setup.host_slots = kSlots;
     setup.options.search_part_blocks = 2;  // prefixes are walked in parts of two
@@ -281,6 +281,28 @@ TEST_F(CacheRegionOrderTest, LongWalksWaitForTheNextTick) {
   AdvanceAndTick(100);
   Store(Sequence(3, kSlots - 9));
   EXPECT_EQ(PrefixInHost(1, 10), 9u);
+}
+
+// Each tick drops one block whose time has passed, so that most are there for longer.
+class CacheRegionExpiryTest : public CacheRegionOrderTest {
+ protected:
+  void SetUp() override {
+    CacheSetup setup;
+    setup.options.close_part_blocks = 1;
+    StartWith(setup);
+  }
+};
+
+TEST_F(CacheRegionExpiryTest, AWalkThatComesLateGivesNoBlockAnotherLife) {
+  Store(Sequence(2, 1));  // the one that the tick drops
+  Store(Sequence(1, 4));
+  for (const uint32_t known : {4, 6, 8}) Store(Sequence(1, known + 2), known);
+  EXPECT_EQ(cache_->Gauges().prefixes_to_touch, 1u);
+  AdvanceAndTick(setup_.options.extended_ttl_ms + 2000);
+  EXPECT_EQ(cache_->Gauges().prefixes_to_touch, 0u);
+  for (const BlockPresence& block : cache_->Lookup(region_, Sequence(1, 10))) {
+    EXPECT_FALSE(block.anywhere());
+  }
 }
 
 }  // namespace
