@@ -237,13 +237,17 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
   });
   std::vector<uint64_t> tried_slabs;
   std::vector<EntryIndex> stuck;
+  std::vector<EntryIndex> passed;
   bool evicted = false;
   uint32_t steps = state_.options.search_part_blocks;
   for (EntryIndex victim = walk.Next(); victim != kNoEntry && steps > 0; victim = walk.Next()) {
     --steps;
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
-    if (!entry.AtRestOnDisk() || entry.pinned() || health_.Failed(entry.disk)) continue;
+    if (!entry.AtRestOnDisk() || entry.pinned() || health_.Failed(entry.disk)) {
+      passed.push_back(victim);
+      continue;
+    }
     // A slab that leaves is never cut anew: its blocks go one by one.
     if (allocator_.Leaving(entry.disk.offset) ||
         allocator_.ClassAt(entry.disk.offset) == request.slots) {
@@ -261,6 +265,9 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
     if (!known) tried_slabs.push_back(slab);
     stuck.push_back(victim);
   }
+  // Blocks that are to be written, and whose bytes do not come to host, may stand in front for
+  // ever: a search that saw nothing behind them lets the next one see more.
+  if (!evicted && steps == 0) stuck.insert(stuck.end(), passed.begin(), passed.end());
   // Behind all others, or the next search would meet them first again.
   for (const EntryIndex index : stuck) {
     state_.orders.TouchDisk(state_.blocks.TenantOf(state_[index]), index, state_[index]);

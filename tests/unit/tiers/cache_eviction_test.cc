@@ -293,6 +293,28 @@ TEST_F(CacheEvictionTest, BlockOnDiskIsNotTakenFromThePoolWhileItIsBeingCopied) 
   EXPECT_TRUE(acquire.succeeded());
 }
 
+// Their bytes do not come to host, but they stand in the order of the disk.
+TEST_F(CacheEvictionTest, BlocksWhoseWritesDoNotComeDoNotHideVictims) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 16, .disk_slots = kSlotsPerSlab};
+  setup.options.search_part_blocks = 2;
+  Start(setup);
+  machine_->device->FailCopiesAtRate(1);
+  Put(Sequence(1, 4));
+  Drain();
+  machine_->device->FailCopiesAtRate(0);
+  const auto store = [this](uint64_t stream) {
+    Put(Sequence(stream, kSlotsPerSlab));
+    Drain();
+    uint32_t on_disk = 0;
+    for (const BlockHash& hash : Sequence(stream, kSlotsPerSlab)) on_disk += Presence(hash).disk;
+    return on_disk;
+  };
+  EXPECT_EQ(store(2), kSlotsPerSlab);
+  // A search that finds no victim costs the block that it was for, and there are four to pass.
+  EXPECT_GE(store(3), kSlotsPerSlab - 4);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).disk);
+}
+
 TEST_F(CacheEvictionTest, ASearchInHostPassesOverABoundedNumberOfLoads) {
   constexpr uint32_t kLoads = 3000;
   CacheSetup setup{.pool_blocks = 2 * kLoads, .host_slots = 8, .disk_slots = 4000};
