@@ -214,16 +214,19 @@ void HostSlots::Drop(EntryIndex index, DropReason reason) {
   state_.ForgetIfGone(index);
 }
 
+// Slots that are in use but not cached are being filled, or wait to be adopted.
+bool HostSlots::IsFilling(const SpaceRequest& request) const {
+  const Share& own = shares_[request.tenant.value];
+  if (request.from == SpaceRequest::From::kOwn) return own.slots > own.ready;
+  return allocator_.used_slots() > ready_blocks_;
+}
+
 // Whether waiting can help: a slot that is being filled will hold a block that can be evicted, one
 // that an earlier daemon left will be adopted or freed, and an arena that is still growing will
 // have more slots.
 bool HostSlots::MoreToCome(const SpaceRequest& request) const {
-  // Slots that are in use but not cached are being filled, or wait to be adopted.
-  if (request.from == SpaceRequest::From::kOwn) {
-    const Share& own = shares_[request.tenant.value];
-    return own.slots > own.ready;
-  }
-  return allocator_.used_slots() > ready_blocks_ || state_.env.arena->growing();
+  const bool grows = request.from != SpaceRequest::From::kOwn && state_.env.arena->growing();
+  return IsFilling(request) || grows;
 }
 
 bool HostSlots::EvictableForOthers(TenantId tenant) const {
@@ -246,7 +249,11 @@ bool HostSlots::Admits(const SpaceRequest& request, TenantId tenant) const {
 EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint64_t* steps) {
   const auto admits = [&](TenantId tenant) { return Admits(request, tenant); };
   for (; *steps > 0; --*steps) {
+    const uint64_t spared = state_.pressure.awaited_spared;
+    state_.pressure.spares_awaited = !search->takes_awaited;
     const EntryIndex front = order_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
+    state_.pressure.spares_awaited = true;
+    search->spared |= state_.pressure.awaited_spared != spared;
     if (front == kNoEntry) return kNoEntry;
     ++state_.stats.host_eviction_steps;
     if (!state_[front].PassesThroughHost()) return front;
@@ -318,6 +325,13 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     // There are more to look at, in an event of their own; not if all were, and nothing has changed
     // since: several requests that wait for the same blocks would search in turn without end.
     if (search.waits_since != changes_) state_.SchedulePart();
+    return Outcome::kWait;
+  }
+  // All others are on their way, and the slots that they wait for are those of awaited blocks.
+  if (search.spared && !search.takes_awaited && !search.passing && !IsFilling(request) &&
+      search.waits_since != changes_) {
+    search = {.takes_awaited = true, .waits_since = search.waits_since};
+    state_.SchedulePart();
     return Outcome::kWait;
   }
   const bool waits = search.passing || MoreToCome(request);

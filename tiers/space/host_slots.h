@@ -106,9 +106,11 @@ class HostSlots {
   // How far one kind of search for a victim has come: since it evicted a block, or all had been
   // looked at.
   struct Search {
-    uint64_t passed_over = 0;  // could not leave
-    bool passing = false;      // some of these will give their slots back soon
-    uint64_t waits_since = 0;  // `changes_` when all had been looked at and were to be waited for
+    uint64_t passed_over = 0;    // could not leave
+    bool passing = false;        // some of these will give their slots back soon
+    bool spared = false;         // some could have left, but clients await them
+    bool takes_awaited = false;  // it spares these no more
+    uint64_t waits_since = 0;    // `changes_` when all had been looked at and were to be waited for
   };
   // One tenant's share.
   struct Share {
@@ -147,6 +149,7 @@ class HostSlots {
   [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
     return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
   }
+  [[nodiscard]] bool IsFilling(const SpaceRequest& request) const;
   [[nodiscard]] bool MoreToCome(const SpaceRequest& request) const;
   void PrepareOne(EntryIndex entry);
   // The tenant's coldest, as far as it will have to evict its own.

@@ -28,7 +28,10 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
       tenants(options),
       orders(tenants.rows(), {.disk = has_disk(), .cold = env.cold != nullptr},
              [this](EntryIndex entry) {
-               return Awaited(entry) && !blocks.IsShared(blocks.TenantOf(blocks[entry]));
+               const bool spared = pressure.spares_awaited && Awaited(entry) &&
+                                   !blocks.IsShared(blocks.TenantOf(blocks[entry]));
+               if (spared) ++pressure.awaited_spared;
+               return spared;
              }),
       pump_(*pump),
       next_part_(*next_part) {}

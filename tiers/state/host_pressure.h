@@ -26,6 +26,10 @@ struct HostPressure {
   bool store_late = false;
   // Host has no slot to give, because blocks in it wait for their writes to disk.
   bool host_awaits_disk = false;
+  // Blocks in host that clients expect to use again are spared, and so often some were. Where
+  // nothing else may leave, a search for a victim takes them nevertheless.
+  bool spares_awaited = true;
+  uint64_t awaited_spared = 0;
   // As much is being copied from pools to host as may be, and more waits.
   bool to_host_is_busy = false;
 

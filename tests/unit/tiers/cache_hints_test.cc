@@ -146,6 +146,20 @@ TEST_P(CacheHintsTest, HostSparesAwaitedBlocksOfItsOnlyTenant) {
   for (const BlockHash& hash : Sequence(1, 4)) EXPECT_TRUE(Presence(hash).host);
 }
 
+TEST_P(CacheHintsTest, WhereAllInHostIsAwaitedItGivesWayToOthersNevertheless) {
+  CacheSetup setup{.pool_blocks = 24, .host_slots = 8, .disk_slots = 64};
+  setup.options.host_clean_fraction = 0;
+  StartWith(setup);
+  PutLinked(Sequence(1, 8));
+  Drain();
+  for (const BlockHash& hash : Sequence(1, 8)) ASSERT_TRUE(Presence(hash).host);
+  Hint(Sequence(1, 8), SequenceHint::kReturns, 60'000);
+  PutLinked(Sequence(2, 8));
+  Drain();
+  EXPECT_EQ(Drops(Tier::kHost, DropReason::kHostFull), 0u);
+  for (const BlockHash& hash : Sequence(2, 8)) EXPECT_TRUE(Presence(hash).disk);
+}
+
 TEST_P(CacheHintsTest, HostSparesNothingWhereAnotherTenantWouldPayForIt) {
   StartWith({.devices = 2, .pool_blocks = 8, .host_slots = 16, .disk_slots = 64});
   // Without quotas, both stand in one order.
