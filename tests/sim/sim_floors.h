@@ -54,12 +54,15 @@ class SimFloors {
   // Blocks of `space` that fill both tiers more than once.
   [[nodiscard]] uint64_t MoreThanFits(uint32_t name_space) const;
 
+  // Blocks that it had and has no more; at most as many as left because the pool, where no space is
+  // reserved, let go of an earlier one of their sequence.
+  [[nodiscard]] static uint64_t Gone(const Holding& had, const Holding& has);
+  [[nodiscard]] static uint64_t GoneWithParents(const Holding& had, const Holding& has);
   void CheckKept(const TenantQuota& tenant, const Terms& terms);
   void TakeMostAway(const TenantQuota& tenant);
   void CheckHadBack(const TenantQuota& tenant, const Terms& terms);
   void CheckGrowsFromOthers(const TenantQuota& tenant, const Terms& terms, uint32_t name_space);
-  // All that it had, but blocks that cannot be hit any more because the pool, where no space is
-  // reserved, let go of an earlier one of their sequence.
+  // All that it had, but blocks that cannot be hit any more.
   void CheckAllThere(const TenantQuota& tenant, Tier tier, const Holding& had,
                      const Holding& has) const;
   void CheckReached(const TenantQuota& tenant, Tier tier, uint64_t blocks,

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <unordered_set>
 #include <utility>
 
 #include "tests/fakes/derived_bytes.h"
@@ -71,18 +72,23 @@ void SimKeptPools::AfterDeath() {
   if (damaged_) ChangeBits();
 }
 
-// Damages the states and the records.
+// Damages the states and the records. A state is one word whose halves vouch for each other: with
+// the same bit of both changed it says something else that a daemon may have written.
 void SimKeptPools::ChangeBits() {
   damaged_ever_ = true;
   for (const FakePoolKeeper::Kept& kept : context_.world.machine().pool_keeper.kept()) {
     constexpr uint64_t kStatesAt = 17 * 4096;
     const std::span<std::byte> table = kept.table_bytes();
+    std::unordered_set<uint64_t> changed_states;
     for (uint64_t i = random_.Below(3); i > 0; --i) {
       const uint64_t block = random_.Below(kept.description.blocks);
       const uint64_t state = kStatesAt + 8 * block + random_.Below(4);
       const uint64_t record =
           table.size() - 128 * (kept.description.blocks - block) + random_.Below(88);
-      table[random_.Chance(0.5) ? state : record] ^= static_cast<std::byte>(1 << random_.Below(8));
+      const auto bit = static_cast<std::byte>(1 << random_.Below(8));
+      const bool of_state = random_.Chance(0.5);
+      if (of_state && !changed_states.insert(block).second) continue;
+      table[of_state ? state : record] ^= bit;
     }
   }
 }

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <tuple>
 
+#include "base/digest.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
 #include "tiers/storage/slot_header.h"
@@ -171,9 +173,19 @@ void SimOracle::OnTime() {
   for (const auto& [name_space, hash] : closing_) OnTouched(name_space, hash);
   for (const BlockKey& key : touched_since_quiet_)
     TruthOf(key.namespace_id.value, key.hash).last_touch_ms = NowMs();
+  for (const BlockKey& key : walks_may_touch_) {
+    Truth& truth = TruthOf(key.namespace_id.value, key.hash);
+    const bool past = NowMs() - truth.last_touch_ms > TtlMs(key.namespace_id.value, key.hash);
+    if (!past || truth.pinned_until_ms > 0) truth.last_touch_ms = NowMs();
+  }
 }
 
 void SimOracle::OnQuiet() {
+  if (world_.cache().Gauges().prefixes_to_touch > 0) {
+    walks_may_touch_.insert(touched_since_quiet_.begin(), touched_since_quiet_.end());
+  } else {
+    walks_may_touch_.clear();
+  }
   touched_since_quiet_.clear();
   for (auto& [key, truth] : truths_) truth.recorded_use_ms = truth.ticked_use_ms;
 }
@@ -351,9 +363,42 @@ void SimOracle::BeforeCrash() {
   }
   erasure_cut_ = false;
   closing_.clear();
+  walks_may_touch_.clear();
   copy_use_ms_.clear();
   persisted_ = OnDisk(Proof::kRead);
   KeepDoubts();
+  NoteOvertaken();
+}
+
+void SimOracle::NoteOvertaken() {
+  struct Youngest {
+    uint32_t last_use_s = 0;
+    uint32_t generation = 0;
+    bool whole = false;
+  };
+  std::unordered_map<BlockKey, Youngest> youngest;
+  for (const auto& file : world_.machine().files) {
+    const std::span<const std::byte> contents = file->contents();
+    for (uint64_t at = 0; at < contents.size(); at += kSlotHeaderBytes) {
+      const auto header = DecodeSlotHeader(contents.subspan(at).first<kSlotHeaderBytes>());
+      if (!header) continue;
+      const auto name_space = NamespaceOf(header->tenant, header->model);
+      if (!name_space) continue;
+      Youngest& known = youngest[{NamespaceId(*name_space), header->hash}];
+      if (std::tie(header->last_use_s, header->generation) <
+          std::tie(known.last_use_s, known.generation))
+        continue;
+      const std::span<const std::byte> behind = contents.subspan(at + kSlotHeaderBytes);
+      const bool whole =
+          header->payload_bytes <= behind.size() &&
+          ChecksumPayload(behind.first(header->payload_bytes)) == header->payload_checksum;
+      known = {header->last_use_s, header->generation, whole};
+    }
+  }
+  overtaken_.clear();
+  for (const auto& [key, header] : youngest) {
+    if (!header.whole) overtaken_.insert(key);
+  }
 }
 
 // A record that is not verified proves nothing: blocks that are read and right by then are not in
@@ -480,7 +525,8 @@ void SimOracle::CheckRestored(const Readable& readable, Source source) const {
   const std::vector<BlockKey> now = OnDisk(Proof::kNone);
   const std::unordered_set<BlockKey> there(now.begin(), now.end());
   for (const BlockKey& key : persisted_) {
-    if (source == Source::kHeaders && doubtful_.contains(key)) continue;
+    if (source == Source::kHeaders && (doubtful_.contains(key) || overtaken_.contains(key)))
+      continue;
     // Headers of slots given up long ago may fill a cap, and be the younger.
     const TenantQuota* const quota = QuotaOf(key.namespace_id.value);
     const bool capped =

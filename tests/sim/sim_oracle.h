@@ -153,6 +153,9 @@ class SimOracle {
     friend bool operator==(const Doubt&, const Doubt&) = default;
   };
   void KeepDoubts();
+  // A write that a crash cut short has left a header that is younger than the block's own, over
+  // bytes that are not whole: of the headers alone, that one is believed.
+  void NoteOvertaken();
   [[nodiscard]] Readable ReadHeaders();
   [[nodiscard]] bool Alive(uint32_t name_space, const BlockHash& hash, uint32_t created_s,
                            uint32_t last_use_s);
@@ -169,11 +172,15 @@ class SimOracle {
   std::map<Place, Owned> owned_;
   std::vector<BlockKey> persisted_;
   std::unordered_map<BlockKey, Doubt> doubtful_;
+  std::unordered_set<BlockKey> overtaken_;  // as of the last crash
   // The use that the oldest copy in memory that was kept over the last crash tells of.
   std::unordered_map<BlockKey, int64_t> copy_use_ms_;
   std::vector<std::pair<uint32_t, BlockHash>> closing_;
   // The cache makes blocks young in parts, some of them in later events.
   std::unordered_set<BlockKey> touched_since_quiet_;
+  // So it makes those of long prefixes with the next ticks, though nothing else is under way; but
+  // none whose time has passed by then.
+  std::unordered_set<BlockKey> walks_may_touch_;
   uint64_t references_ = 0;
   uint64_t commits_ = 0;
   uint64_t erasures_ = 0;

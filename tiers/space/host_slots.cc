@@ -214,19 +214,15 @@ void HostSlots::Drop(EntryIndex index, DropReason reason) {
   state_.ForgetIfGone(index);
 }
 
-// Slots that are in use but not cached are being filled, or wait to be adopted.
-bool HostSlots::IsFilling(const SpaceRequest& request) const {
-  const Share& own = shares_[request.tenant.value];
-  if (request.from == SpaceRequest::From::kOwn) return own.slots > own.ready;
-  return allocator_.used_slots() > ready_blocks_;
-}
-
 // Whether waiting can help: a slot that is being filled will hold a block that can be evicted, one
-// that an earlier daemon left will be adopted or freed, and an arena that is still growing will
-// have more slots.
-bool HostSlots::MoreToCome(const SpaceRequest& request) const {
-  const bool grows = request.from != SpaceRequest::From::kOwn && state_.env.arena->growing();
-  return IsFilling(request) || grows;
+// that an earlier daemon left will be adopted or freed, and an arena that grows will have more.
+bool HostSlots::MoreToCome(const SpaceRequest& request, bool grows) const {
+  // Slots that are in use but not cached are being filled, or wait to be adopted.
+  if (request.from == SpaceRequest::From::kOwn) {
+    const Share& own = shares_[request.tenant.value];
+    return own.slots > own.ready;
+  }
+  return allocator_.used_slots() > ready_blocks_ || grows;
 }
 
 bool HostSlots::EvictableForOthers(TenantId tenant) const {
@@ -328,13 +324,13 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     return Outcome::kWait;
   }
   // All others are on their way, and the slots that they wait for are those of awaited blocks.
-  if (search.spared && !search.takes_awaited && !search.passing && !IsFilling(request) &&
-      search.waits_since != changes_) {
+  if (search.spared && !search.takes_awaited && !search.passing &&
+      !MoreToCome(request, /*grows=*/false) && search.waits_since != changes_) {
     search = {.takes_awaited = true, .waits_since = search.waits_since};
     state_.SchedulePart();
     return Outcome::kWait;
   }
-  const bool waits = search.passing || MoreToCome(request);
+  const bool waits = search.passing || MoreToCome(request, state_.env.arena->growing());
   search = {};
   // After others' blocks, a request goes on with all that may go: then this one was no end, either.
   if (waits || request.from == SpaceRequest::From::kOthers) search.waits_since = changes_;

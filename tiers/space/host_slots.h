@@ -149,8 +149,7 @@ class HostSlots {
   [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
     return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
   }
-  [[nodiscard]] bool IsFilling(const SpaceRequest& request) const;
-  [[nodiscard]] bool MoreToCome(const SpaceRequest& request) const;
+  [[nodiscard]] bool MoreToCome(const SpaceRequest& request, bool grows) const;
   void PrepareOne(EntryIndex entry);
   // The tenant's coldest, as far as it will have to evict its own.
   void PrepareOwn(TenantId tenant);
