@@ -288,6 +288,23 @@ class SchedulerSideTest(SchedulerCase):
         (store,) = self.step().stores
         self.assertEqual((store.blocks, store.parents[0]), ([9, 10, 11, 12], hash_of(1)))
 
+    def test_a_burst_of_prompts_is_stored_over_several_short_steps(self):
+        """Each stores 256 blocks, and what makes them more; requests that end, and a long step, all."""
+        burst = [request(1600, name=f"r{i}", first=1000 * i) for i in range(8)]
+        for number, one in enumerate(burst):
+            self.match(one)
+            self.manager.table(one.request_id, list(range(100 * number + 1, 100 * number + 101)))
+        tokens = {one.request_id: 1600 for one in burst}
+        self.side.plan_step(types.SimpleNamespace(num_scheduled_tokens=tokens))
+        for one in burst:
+            one.num_computed_tokens = 1600
+        self.assertEqual(self.step().stored_blocks(), 300)
+        self.side.finished(burst[6])
+        self.assertEqual(self.step().stored_blocks(), 300)
+        self.assertTrue(self.manager.pinned())
+        long = types.SimpleNamespace(num_scheduled_tokens={"another": 1024})
+        self.assertEqual(self.side.plan_step(long).stored_blocks(), 200)
+
     def test_what_came_from_a_cache_is_not_stored_again(self):
         one = request(100, computed=48)
         self.match(one)

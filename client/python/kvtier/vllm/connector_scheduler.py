@@ -44,6 +44,10 @@ LONE_WAIT_S = 0.005
 #: Asked again, a request would wait for the whole step; the GPU mostly still computes the one before.
 STEP_WAIT_S = 0.003
 
+#: How many blocks a step of few tokens stores of the prompts before it: it ends sooner than their
+#: stores have begun.
+SHORT_STEP_TOKENS, SHORT_STEP_STORES = 1024, 256
+
 
 def _reads_nothing(request: Any) -> bool:
     """vLLM takes no answer for some, as prompts whose logprobs are asked for. Another connector brings
@@ -213,14 +217,17 @@ class SchedulerSide:
     def plan_step(self, output: Any) -> StepPlan:
         """The loads of this step, and stores of the blocks that the steps before it have computed.
         """
+        step_tokens = sum(output.num_scheduled_tokens.values())
         for known in list(self._with_pins.values()):
             self._store(known)
+            if step_tokens < SHORT_STEP_TOKENS and self._plan.stored_blocks() >= SHORT_STEP_STORES:
+                break
         for name, tokens in output.num_scheduled_tokens.items():
             scheduled = self._requests.get(name)
             if scheduled is not None:
                 self._pin(scheduled, tokens)
         if self._canary is not None:
-            self._canary.computed(sum(output.num_scheduled_tokens.values()))
+            self._canary.computed(step_tokens)
         new = self._arrivals.take()
         self._lookups.flush()
         if self._prefetch is not None:

@@ -46,6 +46,9 @@ class StepPlan:
     def __bool__(self) -> bool:
         return bool(self.loads or self.stores)
 
+    def stored_blocks(self) -> int:
+        return sum(len(one.blocks) for one in self.stores)
+
 
 @dataclass
 class Run:
