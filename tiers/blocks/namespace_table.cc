@@ -41,9 +41,10 @@ std::optional<NamespaceId> NamespaceTable::Find(const NamespaceIdentity& identit
 Result<NamespaceId> NamespaceTable::Add(Namespace name_space) {
   while (first_free_ < table_.size() && table_[first_free_].identity.block_bytes > 0) ++first_free_;
   if (counts_[name_space.line.value] >= kMaxNamespaces - count_) {
-    return MakeError(ErrorCode::kLimitExceeded, "too_many_namespaces",
-                     "the daemon has met too many models since its start; a restart forgets those "
-                     "that have no blocks on disk");
+    return MakeError(
+        ErrorCode::kLimitExceeded, "too_many_namespaces",
+        "the tenant has attached too many models since the daemon's start; a restart forgets those "
+        "that have no blocks on disk");
   }
   const NamespaceId id(first_free_);
   numbers_.insert_or_assign(name_space.identity, id);

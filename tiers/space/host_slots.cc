@@ -308,9 +308,7 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
       return Outcome::kAllocated;
     }
     const SlabEviction eviction = EvictSlab(coldest);
-    if (eviction == SlabEviction::kDone) {
-      search = {};
-    }
+    if (eviction == SlabEviction::kDone) search = {};
     if (eviction != SlabEviction::kBlocked) {
       return eviction == SlabEviction::kDone ? Outcome::kAllocated : Outcome::kWait;
     }

@@ -34,7 +34,7 @@ class Drains {
   // Begins no more writes: each drain ends with the writes that are under way.
   void Stop() { stopped_ = true; }
   [[nodiscard]] bool stopped() const { return stopped_; }
-  // A drain is under way, and waits for every write: what can be left for later is.
+  // A drain waits for every write, so that others begin none that can come later.
   [[nodiscard]] bool UnderWay() const { return beginning_ > 0 || !waiting_.empty(); }
   // Ends the drains that can end.
   void Pump();

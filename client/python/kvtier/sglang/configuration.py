@@ -142,8 +142,8 @@ def arguments_of(server_arguments: Any) -> dict[str, str]:
 
 
 def _adapters_digest(adapters: Any) -> str:
-    """Which tensors the adapters (LoRA) have that a server is started with. Their pages' hashes have name
-    and path, and those that are loaded later have names that no other server has."""
+    """Digests the tensors of the adapters (LoRA) that a server is started with, for SGLang's page hashes
+    have their names and paths alone. Adapters that are loaded later have names that no other server has."""
     named = []
     for one in adapters.values() if isinstance(adapters, Mapping) else adapters:
         given = one["lora_path"] if isinstance(one, Mapping) else getattr(one, "lora_path", one)

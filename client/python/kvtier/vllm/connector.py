@@ -389,7 +389,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             if self._epochs.turn(may_be_named=is_empty):
                 self._take_epoch(is_empty)
             else:
-                self._scheduler.is_emptied(is_empty)
+                self._scheduler.note_own_cache(is_empty)
         return True
 
     def shutdown(self) -> None:
@@ -422,7 +422,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _take_epoch(self, is_empty: bool = True) -> None:
         """The scheduler asks for blocks of the weights that the epoch names. The workers hear of them
-        with the next step. is_empty: whether vLLM's own cache is, of which a name tells that it was."""
+        with the next step. is_empty: whether vLLM's own cache is; it is when the caller names an epoch."""
         assert self._scheduler is not None and self._epochs is not None and self._link is not None
         self._blocks.weights = self._epochs.current
         self._scheduler.turn(is_empty)

@@ -44,8 +44,8 @@ LONE_WAIT_S = 0.005
 #: Asked again, a request would wait for the whole step; the GPU mostly still computes the one before.
 STEP_WAIT_S = 0.003
 
-#: How many blocks a step of few tokens stores of the prompts before it: it ends sooner than their
-#: stores have begun.
+#: A step of fewer tokens begins the stores of about so many blocks. To begin those of a burst of prompts
+#: takes longer than its kernels.
 SHORT_STEP_TOKENS, SHORT_STEP_STORES = 1024, 256
 
 
@@ -279,7 +279,7 @@ class SchedulerSide:
     def turn(self, is_empty: bool = True) -> None:
         """The engine has other weights: earlier answers and blocks that are not being stored yet are not
         used any more. Between two steps. is_empty: whether vLLM's own cache is."""
-        self.is_emptied(is_empty)
+        self.note_own_cache(is_empty)
         self._lookups.turn()
         if self._prefetch is not None:
             self._prefetch.drop_all()
@@ -298,9 +298,9 @@ class SchedulerSide:
             self._unpin(reversed(self._stores.pop(store.number).blocks))
         self._plan = StepPlan(self._plan.epoch + 1)
 
-    def is_emptied(self, is_empty: bool) -> None:
-        """vLLM was told to empty its own cache after a turn; else requests go on with blocks that it has
-        of the weights before, and nothing that is computed on top of those may be stored."""
+    def note_own_cache(self, is_empty: bool) -> None:
+        """vLLM was told to empty its own cache. One that is not empty goes on with blocks of the weights
+        before, and nothing that is computed on top of those may be stored."""
         self._has_old_blocks = not is_empty
 
     def holds_nothing(self) -> bool:

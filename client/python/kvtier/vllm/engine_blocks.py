@@ -58,8 +58,8 @@ class EngineBlocks:
         return self._facts.name, self._facts.extra["model_config"]
 
     def take_configuration(self, name: str, config: str) -> None:
-        """The scheduler's hold, for no model has changed them: some do when they are made, in a
-        worker's process alone. Before regions are opened."""
+        """Takes the scheduler's in place of this process's: some models change their configuration when
+        they are made, which only a worker does. Before regions are opened."""
         if self.configuration != (name, config):
             extra = {**self._facts.extra, "model_config": config}
             self._facts = dataclasses.replace(self._facts, name=name, extra=extra)
