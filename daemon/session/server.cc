@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "daemon/session/kept_memories.h"
@@ -65,6 +63,7 @@ Status Server::AdmitSocket(UniqueFd* socket) {
   Session* const session = Add(std::make_unique<Session>(
       SessionId(++last_session_), env_, std::move(*socket), std::move(peer), std::move(tenant),
       [this](Session* ended) { OnSessionEnded(ended); }));
+  ++connected_[session->tenant()];
   session->Start();
   return {};
 }
@@ -75,19 +74,19 @@ size_t Server::PlacesKeptFrom(const std::string& tenant) const {
   if (tenants.empty()) return 0;
   const size_t each =
       std::min<size_t>(kMostPlacesKept, env_.config->server.max_clients / (2 * tenants.size()));
-  // Most connections come while there are places enough.
-  if (session_count() + each * tenants.size() < env_.config->server.max_clients) return 0;
-  std::unordered_map<std::string_view, size_t> connected;
-  ForEachSession([&](const Session* session) { ++connected[session->tenant()]; });
   size_t kept = 0;
   for (const TenantConfig& other : tenants) {
-    if (other.name != tenant) kept += each - std::min(each, connected[other.name]);
+    const auto found = connected_.find(other.name);
+    const size_t taken = found == connected_.end() ? 0 : found->second;
+    if (other.name != tenant) kept += each - std::min(each, taken);
   }
   return kept;
 }
 
 void Server::OnSessionEnded(Session* session) {
   env_.kept_memories->OnSessionEnded(session->id());
+  const auto connected = connected_.find(session->tenant());
+  if (--connected->second == 0) connected_.erase(connected);
   // The process has mapped the pool and may still write to blocks that only it wrote to, so that
   // those stay out of use until it has ended. A session that has given back all that it held needs
   // no quarantine.

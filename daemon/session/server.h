@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -59,6 +60,7 @@ class Server : public SocketServer<Session> {
   const SessionEnvironment env_;
   PeerInspector& peers_;
   TenantMap tenants_;
+  std::unordered_map<std::string, size_t> connected_;  // sessions, by tenant
   Quarantine quarantine_;
   // Session ids count up from 1 and are never used again, so that a late answer for an ended
   // session cannot reach another one.
