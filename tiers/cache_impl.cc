@@ -92,7 +92,7 @@ void Cache::Impl::GoOn() {
   regions.GoOn();
   canary.GoOn();
   up.loader.GoOn();
-  if (loads.CloseSome()) state.SchedulePart();
+  loads.GoOn();
   Pump();
 }
 
@@ -149,6 +149,7 @@ void Cache::Impl::Pump() {
     }
   }
   drains.Pump();
+  if (loads.HasMore()) state.SchedulePart();
 }
 
 void Cache::Impl::Up::Cancel(SessionId session, std::optional<PoolId> pool) {
@@ -257,7 +258,7 @@ void Cache::CloseSession(SessionId session) {
   impl_->up.Cancel(session, std::nullopt);
   impl_->up.prefetch.ForgetSession(session);
   impl_->regions.CloseSession(session);
-  if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
+  impl_->loads.CloseSession(session);
   impl_->sessions.Close(session);
   impl_->Pump();
 }
@@ -267,7 +268,7 @@ void Cache::LeavePool(SessionId session, PoolId pool_id) {
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
   // In the order of CloseSession, for its reasons.
   impl_->up.Cancel(session, pool_id);
-  if (impl_->loads.LeavePool(session, pool_id)) impl_->state.SchedulePart();
+  impl_->loads.LeavePool(session, pool_id);
   impl_->sessions.LeavePool(session, pool);
   impl_->Pump();
 }

@@ -22,29 +22,6 @@ void LoadWaiters::Add(CachePool* pool, EntryIndex block, const LoadWaiter& waite
   first = row;
 }
 
-// The loads that some blocks concern, each once. Neighbours mostly concern the same.
-class LoadTable::Touched {
- public:
-  explicit Touched(Loads* loads) : loads_(*loads) {}
-
-  // Null if the load has ended.
-  [[nodiscard]] Load* Find(LoadId id) {
-    if (!ids_.empty() && ids_.back() == id) return last_;
-    const auto found = loads_.find(id);
-    if (found == loads_.end()) return nullptr;
-    if (const auto known = std::ranges::find(ids_, id); known != ids_.end()) ids_.erase(known);
-    ids_.push_back(id);
-    last_ = &found->second;
-    return last_;
-  }
-  [[nodiscard]] const std::vector<LoadId>& ids() const { return ids_; }
-
- private:
-  Loads& loads_;
-  std::vector<LoadId> ids_;
-  Load* last_ = nullptr;
-};
-
 void LoadTable::OpenSession(SessionId session,
                             std::function<void(const LoadProgress&)> on_progress) {
   listeners_[session] = std::move(on_progress);
@@ -104,7 +81,7 @@ void LoadTable::Close(LoadId id) {
   load.open = false;
   if (load.layers && !load.in_layers) load.layers->AllWhole();
   CountArrived(load);
-  if (load.news) Advance(id, true);
+  if (load.news) (void)Advance(id, true);
 }
 
 // Only for loads that are still open: the client has not been told of the load yet, so that nothing
@@ -131,17 +108,21 @@ void LoadTable::Forget(Loads::iterator load) {
 
 std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
                                                  std::span<const EntryIndex> entries) {
-  Touched touched(&loads_);
+  std::vector<LoadId> counting;
   for (const EntryIndex entry : entries) {
     waiters_.ForEach(pool, entry, [&](const LoadWaiter& waiter) {
-      Load* const load = touched.Find(waiter.load);
-      if (load != nullptr && load->counts_blocks()) load->on_way[waiter.position] = true;
+      const auto found = loads_.find(waiter.load);
+      if (found == loads_.end() || !found->second.counts_blocks()) return;
+      found->second.on_way[waiter.position] = true;
+      if (counting.empty() || counting.back() != waiter.load) counting.push_back(waiter.load);
     });
   }
+  std::ranges::sort(counting);
+  const auto [end, last] = std::ranges::unique(counting);
+  counting.erase(end, last);
   std::vector<CountedStep> steps;
-  for (const LoadId id : touched.ids()) {
+  for (const LoadId id : counting) {
     Load& load = loads_.at(id);
-    if (!load.counts_blocks()) continue;
     uint32_t& counted = load.counted;
     while (counted < load.limit && (load.arrived[counted] || load.on_way[counted])) ++counted;
     // Also one that does not advance: if its copies fail, later ones must not be counted.
@@ -164,65 +145,74 @@ void LoadTable::CountArrived(Load& load) {
 }
 
 void LoadTable::OnEnded(std::span<const BlockEnd> ends) {
-  Touched touched(&loads_);
   for (const BlockEnd& end : ends) {
     if (end.move != BlockMove::kToPool) continue;
-    if (end.reason != MissReason::kNone) {
-      BlockFailed(end.pool, end.block.row, end.reason);
-      continue;
-    }
     waiters_.Take(end.pool, end.block.row, [&](const LoadWaiter& waiter) {
-      Load* const load = touched.Find(waiter.load);
-      if (load == nullptr) return;
-      load->arrived[waiter.position] = true;
-      if (load->layers && !waiter.in_layers) load->layers->EndWhole();
+      const auto found = loads_.find(waiter.load);
+      if (found == loads_.end()) return;
+      BlockEnded(&found->second, waiter, end.reason);
+      if (!std::exchange(found->second.touched, true)) touched_.push_back(waiter.load);
     });
   }
-  for (const LoadId id : touched.ids()) {
-    // A report may have closed the session of another.
-    if (loads_.contains(id)) Advance(id, false);
+  ReportSome();
+}
+
+void LoadTable::BlockEnded(Load* load, const LoadWaiter& waiter, MissReason reason) {
+  if (reason == MissReason::kNone) {
+    load->arrived[waiter.position] = true;
+    if (load->layers && !waiter.in_layers) load->layers->EndWhole();
+    return;
+  }
+  // No further layer will be complete.
+  if (load->layers) load->layers->Fail();
+  if (waiter.position >= load->limit) return;
+  load->limit = waiter.position;
+  load->miss = reason;
+  load->cut = true;
+}
+
+void LoadTable::ReportSome() {
+  for (size_t looked_at = 0; !touched_.empty() && looked_at < part_blocks_; ++looked_at) {
+    const LoadId id = touched_.front();
+    touched_.pop_front();
+    const auto found = loads_.find(id);
+    if (found == loads_.end()) continue;
+    Load& load = found->second;
+    load.touched = false;
+    const size_t hits = load.hits.size();
+    // All of them are counted when a load ends.
+    if (Advance(id, std::exchange(load.cut, false))) looked_at += hits;
   }
 }
 
-void LoadTable::BlockFailed(CachePool* pool, EntryIndex entry, MissReason reason) {
-  waiters_.Take(pool, entry, [&](const LoadWaiter& waiter) {
-    const auto found = loads_.find(waiter.load);
-    if (found == loads_.end()) return;
-    Load& load = found->second;
-    // No further layer will be complete.
-    if (load.layers) load.layers->Fail();
-    const bool nearer = waiter.position < load.limit;
-    if (nearer) {
-      load.limit = waiter.position;
-      load.miss = reason;
-    }
-    Advance(waiter.load, nearer);
-  });
+void LoadTable::GoOn() {
+  CloseSome();
+  ReportSome();
 }
 
-bool LoadTable::CloseSession(SessionId session) {
+void LoadTable::CloseSession(SessionId session) {
   listeners_.erase(session);
   if (auto pools = of_session_.extract(session)) {
     for (auto& [pool, loads] : pools.mapped()) closing_.push_back({std::move(loads)});
   }
-  return CloseSome();
+  CloseSome();
 }
 
-bool LoadTable::LeavePool(SessionId session, PoolId pool) {
+void LoadTable::LeavePool(SessionId session, PoolId pool) {
   const auto pools = of_session_.find(session);
-  if (pools == of_session_.end()) return CloseSome();
+  if (pools == of_session_.end()) return;
   if (auto loads = pools->second.extract(pool)) {
     closing_.push_back({std::move(loads.mapped()), /*tells=*/true});
   }
   if (pools->second.empty()) of_session_.erase(pools);
-  return CloseSome();
+  CloseSome();
 }
 
 // In parts, since a client may die with loads of very many blocks and other clients must not wait
 // for that. Waiters of a load that is gone find no load later, and are dropped then.
-bool LoadTable::CloseSome() {
+void LoadTable::CloseSome() {
   size_t looked_at = 0;
-  while (!closing_.empty() && looked_at < close_part_blocks_) {
+  while (!closing_.empty() && looked_at < part_blocks_) {
     std::unordered_set<LoadId>& ids = closing_.front().loads;
     const bool tells = closing_.front().tells;
     const LoadId id = *ids.begin();
@@ -240,7 +230,6 @@ bool LoadTable::CloseSome() {
     Forget(found);
     if (tells) Tell(session, progress);
   }
-  return !closing_.empty();
 }
 
 void LoadTable::Count(const Load& load, MissReason reason) {
@@ -258,13 +247,14 @@ void LoadTable::AdvancePrefix(Load* load) {
   while (load->ready < load->limit && load->arrived[load->ready]) ++load->ready;
 }
 
-void LoadTable::Advance(LoadId id, bool changed) {
+bool LoadTable::Advance(LoadId id, bool changed) {
   Load& load = loads_.at(id);
   const uint32_t before = load.ready;
   AdvancePrefix(&load);
   if (load.open) {
     load.news |= changed || load.ready != before;
-    return CountArrived(load);
+    CountArrived(load);
+    return false;
   }
   const bool finished = load.ready == load.limit;
   const bool complete = load.ready == load.hits.size();
@@ -273,7 +263,7 @@ void LoadTable::Advance(LoadId id, bool changed) {
   } else {
     CountArrived(load);
   }
-  if (load.ready == before && !changed && !finished) return;
+  if (load.ready == before && !changed && !finished) return false;
   const SessionId session = load.session;
   const LoadProgress progress{id, load.ready, finished, load.miss};
   // The load is forgotten before it is reported: the report may call back into the cache.
@@ -282,6 +272,7 @@ void LoadTable::Advance(LoadId id, bool changed) {
     Forget(loads_.find(id));
   }
   Tell(session, progress);
+  return finished;
 }
 
 }  // namespace kvtier

@@ -80,11 +80,11 @@ class LoadWaiters {
 class LoadTable final : public BlockListener {
  public:
   using Report = std::function<void(SessionId, const LoadProgress&)>;
-  // `report` is called from OnEnded, LeavePool and CloseSome, and from Close if the first was
-  // called for the load while it was open. How each load ended is counted in `stats`. Closing a
-  // session looks at `close_part_blocks` hits in one call.
-  LoadTable(CacheStats* stats, uint32_t close_part_blocks, Report report)
-      : stats_(*stats), close_part_blocks_(close_part_blocks), report_(std::move(report)) {}
+  // `report` is called from OnEnded, LeavePool and GoOn, and from Close if the first was called for
+  // the load while it was open. How each load ended is counted in `stats`. One call ends loads of
+  // `part_blocks` hits.
+  LoadTable(CacheStats* stats, uint32_t part_blocks, Report report)
+      : stats_(*stats), part_blocks_(part_blocks), report_(std::move(report)) {}
 
   // The session hears of its loads from now on, behind `report`, until CloseSession.
   void OpenSession(SessionId session, std::function<void(const LoadProgress&)> on_progress);
@@ -121,7 +121,8 @@ class LoadTable final : public BlockListener {
   [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
                                                       std::span<const EntryIndex> entries);
   // Blocks that arrive together are reported together. If one will not arrive in a pool, the loads
-  // that wait for it there end before it.
+  // that wait for it there end before it. Any number may wait for one block: GoOn reports those
+  // that are more than a part.
   void OnEnded(std::span<const BlockEnd> ends) override;
 
   // Counts the layers of the blocks that this load waits for in layers; null if it has no counter,
@@ -129,13 +130,15 @@ class LoadTable final : public BlockListener {
   [[nodiscard]] std::shared_ptr<LayerCount> LayersOf(LoadId load) const;
 
   // Forgets the session's loads; blocks in flight still arrive for the others that wait for them.
-  // Only a part of their hits is looked at in one call, each load counting as one more: true if
-  // CloseSome has to go on.
-  [[nodiscard]] bool CloseSession(SessionId session);
+  // Only a part of their hits is looked at in one call, each load counting as one more; GoOn goes
+  // on.
+  void CloseSession(SessionId session);
   // The same for those into one pool; each is reported as finished, kCancelled. REQUIRES: none of
   // them is open.
-  [[nodiscard]] bool LeavePool(SessionId session, PoolId pool);
-  [[nodiscard]] bool CloseSome();
+  void LeavePool(SessionId session, PoolId pool);
+  // Closes and reports the next part of the loads that are left.
+  void GoOn();
+  [[nodiscard]] bool HasMore() const { return !closing_.empty() || !touched_.empty(); }
 
   [[nodiscard]] size_t size() const { return loads_.size(); }
 
@@ -146,7 +149,9 @@ class LoadTable final : public BlockListener {
     PoolId pool_id;
     NamespaceId namespace_id;  // the pool's
     bool open = true;
-    bool news = false;  // to be reported when it is closed
+    bool news = false;     // to be reported when it is closed
+    bool touched = false;  // in touched_
+    bool cut = false;      // since it was last reported
     std::vector<Hit> hits;
     std::vector<bool> arrived;
     uint32_t ready = 0;  // length of the arrived prefix
@@ -162,13 +167,16 @@ class LoadTable final : public BlockListener {
     [[nodiscard]] bool counts_blocks() const { return counter && !layers; }
   };
   using Loads = std::unordered_map<LoadId, Load>;
-  class Touched;
 
-  void BlockFailed(CachePool* pool, EntryIndex entry, MissReason reason);
+  static void BlockEnded(Load* load, const LoadWaiter& waiter, MissReason reason);
+  // Reports the loads of which blocks have ended.
+  void ReportSome();
+  void CloseSome();
 
   void Tell(SessionId session, const LoadProgress& progress);
-  // Advances the prefix; reports unless the load is open, and forgets it when it is finished.
-  void Advance(LoadId id, bool changed);
+  // Advances the prefix; reports unless the load is open, and forgets it when it is finished:
+  // returns true then.
+  bool Advance(LoadId id, bool changed);
   static void AdvancePrefix(Load* load);
   // Counts the blocks that have arrived and have not been handed to the device.
   static void CountArrived(Load& load);
@@ -177,7 +185,7 @@ class LoadTable final : public BlockListener {
   void Forget(Loads::iterator load);
 
   CacheStats& stats_;
-  const uint32_t close_part_blocks_;
+  const uint32_t part_blocks_;
   Report report_;
   std::unordered_map<SessionId, std::function<void(const LoadProgress&)>> listeners_;
   Loads loads_;
@@ -190,6 +198,7 @@ class LoadTable final : public BlockListener {
     bool tells = false;  // there is a session that hears of it
   };
   std::deque<Closing> closing_;
+  std::deque<LoadId> touched_;  // each once; some may be gone
   LoadWaiters waiters_;
   uint64_t next_id_ = 1;
 };

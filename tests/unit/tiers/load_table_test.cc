@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
 #include <vector>
 
 namespace kvtier {
@@ -11,7 +13,7 @@ namespace {
 constexpr SessionId kAlice{1};
 constexpr SessionId kBob{2};
 constexpr uint32_t kHits = 10;
-constexpr uint32_t kClosePartBlocks = 8192;
+constexpr uint32_t kPartBlocks = 8192;
 
 class LoadTableTest : public ::testing::Test {
  protected:
@@ -28,11 +30,22 @@ class LoadTableTest : public ::testing::Test {
     }
   }
 
+  void OpenLoad(SessionId session, const std::vector<EntryIndex>& awaited) {
+    const LoadId load = table_.Open({.session = session, .pool = &pool_});
+    for (const EntryIndex entry : awaited) {
+      table_.Add(load, std::vector<LoadTable::Added>{{{Tier::kDisk, 16}, entry}});
+    }
+    table_.Close(load);
+  }
+  [[nodiscard]] BlockEnd Arrived(uint32_t entry) {
+    return {.block = {EntryIndex(entry), 0}, .pool = &pool_};
+  }
+
   CachePool pool_{
       .id = PoolId(1), .blocks = PoolBlocks(1), .victims = VictimQueue(MakeLruPolicy())};
   CacheStats stats_;
   std::vector<LoadProgress> reports_;
-  LoadTable table_{&stats_, kClosePartBlocks, [this](SessionId, const LoadProgress& progress) {
+  LoadTable table_{&stats_, kPartBlocks, [this](SessionId, const LoadProgress& progress) {
                      reports_.push_back(progress);
                    }};
   uint32_t next_entry_ = 1;
@@ -40,12 +53,12 @@ class LoadTableTest : public ::testing::Test {
 
 TEST_F(LoadTableTest, ASessionsLoadsAreForgottenInBoundedParts) {
   constexpr uint32_t kLoads = 5000;
-  constexpr size_t kMostPerCall = kClosePartBlocks / (kHits + 1) + 1;
+  constexpr size_t kMostPerCall = kPartBlocks / (kHits + 1) + 1;
   OpenLoads(kAlice, kLoads);
   OpenLoads(kBob, 3);
   size_t before = table_.size();
   int calls = 1;
-  for (bool more = table_.CloseSession(kAlice); more; more = table_.CloseSome()) {
+  for (table_.CloseSession(kAlice); table_.HasMore(); table_.GoOn()) {
     ++calls;
     EXPECT_LE(before - table_.size(), kMostPerCall);
     before = table_.size();
@@ -58,21 +71,76 @@ TEST_F(LoadTableTest, ASessionsLoadsAreForgottenInBoundedParts) {
 TEST_F(LoadTableTest, AnotherSessionsLoadsCostNothingToClose) {
   OpenLoads(kBob, 5000);
   OpenLoads(kAlice, 1);
-  EXPECT_FALSE(table_.CloseSession(kAlice));
+  table_.CloseSession(kAlice);
+  EXPECT_FALSE(table_.HasMore());
   EXPECT_EQ(table_.size(), 5000u);
 }
 
 TEST_F(LoadTableTest, ALoadThatEndsBeforeItsPartIsForgottenOnce) {
   OpenLoads(kAlice, 2000);
-  ASSERT_TRUE(table_.CloseSession(kAlice));
+  table_.CloseSession(kAlice);
+  ASSERT_TRUE(table_.HasMore());
   for (uint32_t entry = 1; entry < next_entry_; ++entry) {
     const BlockEnd arrived{.block = {EntryIndex(entry), 0}, .pool = &pool_};
     table_.OnEnded(std::span(&arrived, 1));
   }
   EXPECT_EQ(table_.size(), 0u);
-  while (table_.CloseSome()) {
-  }
+  while (table_.HasMore()) table_.GoOn();
   EXPECT_EQ(table_.size(), 0u);
+}
+
+// A client may have as many loads wait for one block as it may have references.
+TEST_F(LoadTableTest, LoadsThatWaitForOneBlockAreReportedInBoundedParts) {
+  constexpr uint32_t kLoads = 2 * kPartBlocks + 10;
+  const BlockEnd ends[] = {
+      Arrived(1), {.block = {EntryIndex(2), 0}, .pool = &pool_, .reason = MissReason::kReadError}};
+  for (uint32_t i = 0; i < kLoads; ++i) OpenLoad(kAlice, {EntryIndex(1), EntryIndex(2)});
+  int parts = 0;
+  size_t before = 0;
+  for (table_.OnEnded(ends); ++parts, true; table_.GoOn()) {
+    EXPECT_LE(reports_.size() - before, kPartBlocks);
+    before = reports_.size();
+    if (!table_.HasMore()) break;
+  }
+  EXPECT_GT(parts, 2);
+  EXPECT_EQ(reports_.size(), kLoads);
+  EXPECT_EQ(reports_.back().ready, 1u);
+  EXPECT_EQ(reports_.back().miss, MissReason::kReadError);
+  EXPECT_EQ(table_.size(), 0u);
+}
+
+// The load has ended by the failure before the block that comes last.
+TEST_F(LoadTableTest, AFailureBetweenBlocksOfOneLoadEndsItOnce) {
+  OpenLoad(kAlice, {EntryIndex(1), EntryIndex(2), EntryIndex(3)});
+  const BlockEnd ends[] = {
+      Arrived(1),
+      {.block = {EntryIndex(2), 0}, .pool = &pool_, .reason = MissReason::kReadError},
+      Arrived(3)};
+  table_.OnEnded(ends);
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_TRUE(reports_[0].finished);
+  EXPECT_EQ(reports_[0].ready, 1u);
+}
+
+// Eight times as many waiters take eight times as long, and not sixty-four times.
+TEST_F(LoadTableTest, LoadsThatWaitForOneBlockAreNotComparedWithEachOther) {
+  const auto time_of = [this](uint32_t loads) {
+    const EntryIndex queued[] = {EntryIndex(1), EntryIndex(2)};
+    const BlockEnd ends[] = {Arrived(1), Arrived(2)};
+    for (uint32_t i = 0; i < loads; ++i) OpenLoad(kAlice, {EntryIndex(1), EntryIndex(2)});
+    const std::clock_t begin = std::clock();
+    (void)table_.BlocksQueued(pool_, queued);
+    table_.OnEnded(ends);
+    const std::clock_t taken = std::clock() - begin;
+    while (table_.HasMore()) table_.GoOn();
+    return taken;
+  };
+  std::clock_t few = time_of(10'000), many = time_of(80'000);
+  for (int i = 0; i < 4; ++i) {
+    few = std::max(few, time_of(10'000));
+    many = std::min(many, time_of(80'000));
+  }
+  EXPECT_LT(many, 24 * few);
 }
 
 }  // namespace
