@@ -160,6 +160,7 @@ void Cache::Impl::Up::Cancel(SessionId session, std::optional<PoolId> pool) {
 
 EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& request) {
   const BlockKey key{pool->namespace_id, request.hash};
+  if (canary.KeepsRefused(state.blocks.Find(key))) return kNoEntry;
   const EntryIndex known = state.blocks.Find(key);
   if (known == kNoEntry) {
     const EntryIndex added = state.AddEntry(key, request.tokens, request.depth, request.retention);
@@ -542,6 +543,7 @@ void Cache::Tick() {
   impl_->regions.Tick();
   impl_->up.prefetch.Tick();
   impl_->touches.Tick();
+  impl_->canary.Tick();
   impl_->upkeep.retention.Tick();
   impl_->upkeep.lost_drives.Tick();
   impl_->upkeep.host_resize.Tick();

@@ -145,8 +145,7 @@ class Blocks {
   // The block must not be served, known (kNoEntry: it is not) or about to be.
   [[nodiscard]] bool Distrusts(NamespaceId namespace_id, EntryIndex entry) const {
     if (trust.Distrusts(namespace_id)) return true;
-    return entry != kNoEntry && trust.HasExpelled() &&
-           trust.Expelled(namespace_id, trust.StorerOf(directory.RefOf(entry)));
+    return entry != kNoEntry && trust.Refuses(namespace_id, directory.RefOf(entry));
   }
 
   // Null if there is no such pool.

@@ -38,13 +38,17 @@ void Trust::Prune() {
 void Trust::NoteStored(EntryRef block, Party party) {
   NoteGone(block.row);
   stored_.At(block.row.value) = {block.generation, party};
-  if (party != kUnknownParty) ++members_.at(party).blocks;
+  if (party != kUnknownParty) ++BlocksOf(party);
 }
 
 void Trust::NoteGone(EntryIndex row) {
   if (stored_.Find(row.value) == nullptr) return;
   const Stored gone = std::exchange(stored_[row.value], {});
-  if (gone.party != kUnknownParty) --members_.at(gone.party).blocks;
+  if (gone.party != kUnknownParty) --BlocksOf(gone.party);
+}
+
+uint64_t& Trust::BlocksOf(Party party) {
+  return party == kCondemnedParty ? condemned_ : members_.at(party).blocks;
 }
 
 Party Trust::StorerOf(EntryRef block) const {

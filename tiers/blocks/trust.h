@@ -37,6 +37,8 @@ namespace kvtier {
 
 using Party = Strong<struct PartyTag, uint32_t>;
 inline constexpr Party kUnknownParty{0};
+// Stands for the storer of condemned blocks.
+inline constexpr Party kCondemnedParty{UINT32_MAX};
 
 // The consequence of a difference, beside the end of the block.
 struct Ruling {
@@ -58,6 +60,8 @@ class Trust {
   // there are too many of these.
   [[nodiscard]] size_t parties() const { return members_.size(); }
   void NoteStored(EntryRef block, Party party);
+  // The block is to be dropped, and something uses it still: it is refused until it goes.
+  void Condemn(EntryRef block) { NoteStored(block, kCondemnedParty); }
   // The row is to hold another block.
   void NoteGone(EntryIndex row);
   [[nodiscard]] Party StorerOf(EntryRef block) const;
@@ -75,7 +79,12 @@ class Trust {
   [[nodiscard]] bool Expelled(NamespaceId whose, Party party) const {
     return !expelled_.empty() && expelled_.contains({whose, party});
   }
-  [[nodiscard]] bool HasExpelled() const { return !expelled_.empty(); }
+  // The block must not be served, although its identity is trusted.
+  [[nodiscard]] bool Refuses(NamespaceId whose, EntryRef block) const {
+    if (expelled_.empty() && condemned_ == 0) return false;
+    const Party storer = StorerOf(block);
+    return storer == kCondemnedParty || Expelled(whose, storer);
+  }
   [[nodiscard]] const std::set<NamespaceId>& distrusted() const { return distrusted_; }
   void Distrust(NamespaceId whose);
   // Everything said of the identity is forgotten. True if it was distrusted.
@@ -107,6 +116,7 @@ class Trust {
   [[nodiscard]] static bool DiffersFromTwo(const Evidence& evidence, Party party);
   [[nodiscard]] static bool AgreesWithThird(const Evidence& evidence, Party party, Party other);
   Ruling Expel(NamespaceId whose, Party party, Evidence* evidence);
+  [[nodiscard]] uint64_t& BlocksOf(Party party);
   // Forgets the parties that have neither regions nor blocks and are not expelled. Their numbers
   // are not given again, so that evidence is no other's.
   void Prune();
@@ -116,6 +126,7 @@ class Trust {
   Party last_;
   size_t prune_at_ = kLeastParties;
   PagedArray<Stored> stored_;  // by row
+  uint64_t condemned_ = 0;     // rows
   std::unordered_map<NamespaceId, Evidence> evidence_;
   std::set<std::pair<NamespaceId, Party>> expelled_;
   std::set<NamespaceId> distrusted_;

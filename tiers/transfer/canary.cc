@@ -78,8 +78,10 @@ void Canary::Finish(Comparisons::iterator finished) {
   state_.stats.CountCanary(difference.bits_equal ? CanaryOutcome::kEqual
                            : is_noise            ? CanaryOutcome::kNoise
                                                  : CanaryOutcome::kDifferent);
-  // The pin has kept the block until now.
-  if (is_noise) {
+  // The pin has kept the block until now. One that is refused already is no witness.
+  if (state_.blocks.Distrusts(state_[stored].namespace_id, stored)) {
+    (void)Drop(stored);
+  } else if (is_noise) {
     state_.blocks.trust.Agree(state_[stored].namespace_id,
                               state_.blocks.trust.StorerOf(comparison.copy.stored),
                               comparison.copy.computed);
@@ -95,8 +97,7 @@ void Canary::OnDifferent(const Comparison& comparison, EntryIndex stored) {
   const NamespaceId whose = state_[stored].namespace_id;
   const Party computed = comparison.copy.computed;
   const Party storer = trust.StorerOf(comparison.copy.stored);
-  // Blocks of a party that is expelled already are being dropped.
-  if (!trust.Expelled(whose, computed) && !trust.Distrusts(whose)) {
+  if (!trust.Expelled(whose, computed)) {
     std::string text =
         fmt::format("block {}: relative error {:.3g} in layer {}; {} stored it, {} computed it",
                     state_[stored].hash.Hex().substr(0, 16), comparison.difference.error,
@@ -115,8 +116,24 @@ void Canary::OnDifferent(const Comparison& comparison, EntryIndex stored) {
     }
     if (!purges_.empty()) state_.SchedulePart();
   }
-  if (state_[stored].pinned()) state_.Unpin(stored);
-  (void)evict_({whose, state_[stored].hash});
+  (void)Drop(stored);
+}
+
+bool Canary::Drop(EntryIndex index) {
+  if (state_[index].pinned()) state_.Unpin(index);
+  const EntryRef block = state_.blocks.directory.RefOf(index);
+  (void)evict_({state_[index].namespace_id, state_[index].hash});
+  if (state_.blocks.directory.Resolve(block) == kNoEntry) return true;
+  if (state_.blocks.trust.StorerOf(block) != kCondemnedParty) {
+    state_.blocks.trust.Condemn(block);
+    condemned_.push_back(block);
+  }
+  return false;
+}
+
+bool Canary::KeepsRefused(EntryIndex index) {
+  return index != kNoEntry && state_.blocks.Distrusts(state_[index].namespace_id, index) &&
+         !Drop(index);
 }
 
 void Canary::DropCopy(EntryRef copy) {
@@ -137,23 +154,34 @@ void Canary::GoOn() {
   while (!purges_.empty() && left > 0) {
     Purge& purge = purges_.front();
     for (; purge.next_row < state_.blocks.directory.end() && left > 0; ++purge.next_row) {
-      const bool dropped = DropIfRefused(purge, EntryIndex(purge.next_row));
-      left -= std::min(left, dropped ? kRowsPerDrop : 1);
+      const EntryIndex index(purge.next_row);
+      const bool concerned = Concerns(purge, index);
+      if (concerned) (void)Drop(index);
+      left -= std::min(left, concerned ? kRowsPerDrop : 1);
     }
     if (left > 0) purges_.pop_front();
   }
-  if (!purges_.empty()) state_.SchedulePart();
+  for (; tries_left_ > 0 && left > 0; --tries_left_) {
+    const EntryRef block = condemned_.front();
+    condemned_.pop_front();
+    const EntryIndex index = state_.blocks.directory.Resolve(block);
+    const bool stays = index != kNoEntry && !Drop(index);
+    if (stays) condemned_.push_back(block);
+    left -= std::min(left, stays || index == kNoEntry ? 1 : kRowsPerDrop);
+  }
+  if (!purges_.empty() || tries_left_ > 0) state_.SchedulePart();
 }
 
-bool Canary::DropIfRefused(const Purge& purge, EntryIndex index) {
+void Canary::Tick() {
+  if (condemned_.empty()) return;
+  tries_left_ = condemned_.size();
+  state_.SchedulePart();
+}
+
+bool Canary::Concerns(const Purge& purge, EntryIndex index) const {
   const Directory& directory = state_.blocks.directory;
-  if (!directory.Live(index) || directory[index].namespace_id != purge.whose) return false;
-  if (purge.party && state_.blocks.trust.StorerOf(directory.RefOf(index)) != *purge.party) {
-    return false;
-  }
-  if (directory[index].pinned()) state_.Unpin(index);
-  (void)evict_({purge.whose, directory[index].hash});
-  return true;
+  return directory.Live(index) && directory[index].namespace_id == purge.whose &&
+         (!purge.party || state_.blocks.trust.StorerOf(directory.RefOf(index)) == *purge.party);
 }
 
 }  // namespace kvtier

@@ -7,7 +7,8 @@
 // for, so that their way down is that of every store: its limits, caps and pins hold. The copy goes
 // as soon as it has been compared. A block that differs by more than noise (kv_difference.h) is
 // dropped, and Trust rules what else follows. The blocks of a party that is expelled, or of an
-// identity that is distrusted, are misses at once and are dropped a part in each event.
+// identity that is distrusted, are misses at once and are dropped a part in each event. A block
+// that something moves or holds is condemned: it is a miss, and is dropped when that has ended.
 //
 // A canary proves that two engines, or one before and after, have the same KV under one identity.
 // It proves neither that both are right nor that weights are equal whose KV differs by less than
@@ -49,11 +50,16 @@ class Canary {
   }
   // The copy has left its region: it is compared, or forgotten if it did not come to host.
   void EndCopy(EntryIndex copy);
+  // Drops a block that is about to be stored anew if it must not be served as it is. Returns true
+  // if it is still there, because something uses it.
+  [[nodiscard]] bool KeepsRefused(EntryIndex entry);
   // Nothing is said of the identity any more.
   void Forgive(NamespaceId whose);
 
-  // Takes the next part of dropping blocks that must not be served.
+  // Drops the next part of the blocks that must not be served.
   void GoOn();
+  // Tries again to drop those that are condemned.
+  void Tick();
   [[nodiscard]] bool Idle() const { return comparisons_.empty() && copies_.empty(); }
 
  private:
@@ -80,8 +86,9 @@ class Canary {
   void Finish(Comparisons::iterator comparison);
   void OnDifferent(const Comparison& comparison, EntryIndex stored);
   void DropCopy(EntryRef copy);
-  // True if the block was to be dropped, whether it could be or not.
-  bool DropIfRefused(const Purge& purge, EntryIndex entry);
+  // Now or, if something uses it, later. Returns true if it is gone.
+  bool Drop(EntryIndex entry);
+  [[nodiscard]] bool Concerns(const Purge& purge, EntryIndex entry) const;
   [[nodiscard]] std::span<const std::byte> PayloadOf(EntryIndex entry);
 
   CacheState& state_;
@@ -91,6 +98,8 @@ class Canary {
   std::unordered_map<EntryIndex, Copy> copies_;  // on their way to host
   Comparisons comparisons_;
   std::deque<Purge> purges_;
+  std::deque<EntryRef> condemned_;
+  size_t tries_left_ = 0;  // of the first condemned ones
 };
 
 }  // namespace kvtier

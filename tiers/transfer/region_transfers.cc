@@ -241,6 +241,11 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
   CachePool* const pool = region->pool;
   const BlockKey key{pool->namespace_id, request.hash};
   EntryIndex index = state_.blocks.Find(key);
+  if (canary_.KeepsRefused(index)) {
+    End(region, request.block, Outcome::kSkipped);
+    return index;
+  }
+  index = state_.blocks.Find(key);
   if (index != kNoEntry) {
     state_.UseComputedAnew(pool, index, request.retention);
     if (InMemory(index)) {

@@ -338,6 +338,29 @@ TEST_F(CacheCanaryTest, WeightsThatChangedOverARestartAreFound) {
   EXPECT_THAT(cache_->Gauges().distrusted, SizeIs(1));
 }
 
+// Its slot on disk is being written when the difference is found.
+TEST_F(CacheCanaryTest, ABlockThatMovesWhenItIsFoundToDifferGoesWhenItHasMoved) {
+  StartEngines();
+  file().HoldWrites();
+  (void)Store(kBob, &bad_, 1);
+  cache_->Drain([] {});
+  Settle();
+  ASSERT_GT(cache_->Gauges().disk_writes_in_flight, 0u);
+  (void)Store(kAlice, &good_, 1);
+  EXPECT_FALSE(IsFound(1)) << "it must not be served meanwhile";
+  // Nothing is kept under the hash before the block has gone.
+  EXPECT_EQ(Store(kAlice, &good_, 1).skipped, 1u);
+  EXPECT_FALSE(IsFound(1));
+  for (int i = 0; i < 10; ++i) {
+    file().LetWritesGo(100);
+    AdvanceAndTick(1000);
+    Settle();
+  }
+  EXPECT_EQ(cache_->Gauges().entries, 0u);
+  EXPECT_EQ(Store(kAlice, &good_, 1).copied, 1u);
+  EXPECT_TRUE(IsFound(1));
+}
+
 // A process of its own for each number.
 ProcessIdentity Process(int32_t number) { return {.pid = number, .start_time = 1}; }
 
