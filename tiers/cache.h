@@ -144,14 +144,17 @@ class Cache {
   // For a Pin of several parts: adds to `*more` how many blocks of a part are cached and not pinned
   // yet. Errors: kLimitExceeded "pin_limit" if so many more may not be pinned.
   [[nodiscard]] Status MayPin(PoolId pool, std::span<const BlockHash> hashes, uint64_t* more);
-  // Takes a client's hint about a sequence, whose hashes these are from its first block on; see
-  // SequenceHints for its effect, and ReturnPrefetch. `returns_in_ms` belongs to kReturns; the
-  // prefetch that it asks for lives as long as the session is open. Returns the number of blocks
-  // that took the hint: blocks that are not cached do not, nor, unless it is kReturns, blocks from
-  // which other sequences go on. Errors: kNotFound "unknown_pool".
-  [[nodiscard]] Result<uint32_t> Hint(SessionId session, PoolId pool,
-                                      std::span<const BlockHash> hashes, SequenceHint hint,
-                                      int64_t returns_in_ms = 0);
+  // Takes a client's hint about a sequence or a part of one, whose hashes these are in their order;
+  // the deepest part comes first; see SequenceHints for its effect. `returns_in_ms` belongs to
+  // kReturns. Returns the number of blocks that took the hint: blocks that are not cached do not,
+  // nor, unless it is kReturns, blocks from which other sequences go on. Errors: kNotFound
+  // "unknown_pool".
+  [[nodiscard]] Result<uint32_t> Hint(PoolId pool, std::span<const BlockHash> hashes,
+                                      SequenceHint hint, int64_t returns_in_ms = 0);
+  // Brings a sequence up before it goes on (ReturnPrefetch), if the session is open then. REQUIRES:
+  // all of it has had the hint kReturns. Errors: kNotFound "unknown_pool".
+  [[nodiscard]] Status ExpectReturn(SessionId session, PoolId pool,
+                                    std::span<const BlockHash> hashes, int64_t returns_in_ms);
 
   // Which tokens a block holds, for events: of one that is cached, or will be within half a minute.
   // The first ids stay. Returns whether it has ids, or will have; never if the tenant is none of
@@ -255,8 +258,6 @@ class Cache {
     std::optional<DriveSlabs> disk;  // see DiskResize
   };
   void Resize(const Sizes& sizes);
-  // The bytes of the pinned blocks; O(pinned blocks).
-  [[nodiscard]] uint64_t PinnedBytes() const;
   // Expiry, persist-after-idle, waiting acquires' deadlines. Call every few hundred milliseconds.
   void Tick();
   // Writes every `extended` block that is not on disk yet. `done` is called when none is left to

@@ -466,16 +466,22 @@ Status Cache::MayPin(PoolId pool_id, std::span<const BlockHash> hashes, uint64_t
   return impl_->upkeep.retention.MayPin(pool->namespace_id, hashes, more);
 }
 
-Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
-                             SequenceHint hint, int64_t returns_in_ms) {
+Result<uint32_t> Cache::Hint(PoolId pool_id, std::span<const BlockHash> hashes, SequenceHint hint,
+                             int64_t returns_in_ms) {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   const uint32_t taken = impl_->upkeep.hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
-  if (hint == SequenceHint::kReturns) {
-    impl_->up.returns.Expect(session, *pool, hashes, returns_in_ms);
-  }
   impl_->Pump();
   return taken;
+}
+
+Status Cache::ExpectReturn(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
+                           int64_t returns_in_ms) {
+  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
+  if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
+  impl_->up.returns.Expect(session, *pool, hashes, returns_in_ms);
+  impl_->Pump();
+  return {};
 }
 
 Status Cache::Reconfigure(const CacheOptions& options) {
@@ -495,14 +501,6 @@ Status Cache::Reconfigure(const CacheOptions& options) {
 void Cache::Resize(const Sizes& sizes) {
   if (sizes.host_bytes) impl_->upkeep.host_resize.Begin(*sizes.host_bytes);
   if (sizes.disk) impl_->upkeep.disk_resize.Begin(*sizes.disk);
-}
-
-uint64_t Cache::PinnedBytes() const {
-  uint64_t bytes = 0;
-  impl_->state.orders.pins.ForEach([&](EntryIndex index) {
-    bytes += impl_->state.blocks.NamespaceOf(impl_->state[index]).slot_bytes;
-  });
-  return bytes;
 }
 
 Result<uint32_t> Cache::Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
@@ -543,9 +541,9 @@ void Cache::Tick() {
   impl_->regions.Tick();
   impl_->up.prefetch.Tick();
   impl_->touches.Tick();
-  impl_->canary.Tick();
   impl_->upkeep.retention.Tick();
   impl_->upkeep.lost_drives.Tick();
+  impl_->canary.Tick();
   impl_->upkeep.host_resize.Tick();
   impl_->upkeep.disk_resize.Tick();
   impl_->upkeep.erasure.Tick();

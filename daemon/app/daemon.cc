@@ -267,7 +267,7 @@ Status Daemon::Reload(const Config& wanted) {
   KVT_RETURN_IF_ERROR(CheckConfig(taken));
   // Checked with `wanted`, although some sizes wait for a restart: the restart must not be the
   // moment at which pinned blocks turn out not to fit.
-  KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->PinnedBytes()));
+  KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->Gauges().PinnedBytes()));
   KVT_RETURN_IF_ERROR(
       AnnotateWithKey(taken, "host.bytes", resources_.arena()->MayResize(taken.host.bytes)));
   KVT_RETURN_IF_ERROR(cache_->Reconfigure(taken.cache));

@@ -172,11 +172,31 @@ Status BlockHandler::OnHint(const Call& call, const wire::Hint& request) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_returns_in",
                      fmt::format("{} ms; {} are allowed", request.returns_in_ms, kMaxReturnsInMs));
   }
-  KVT_ASSIGN_OR_RETURN(const uint32_t taken,
-                       cache_.Hint(client_.session, request.pool, request.hashes, request.hint,
-                                   request.returns_in_ms));
-  replies_.Send(call, wire::HintReply{taken});
+  HintSteps steps{{.call = call, .pool = request.pool, .items = request.hashes}};
+  steps.hint = request.hint;
+  steps.returns_in_ms = request.returns_in_ms;
+  replies_.WorkInSteps<HintSteps>(std::move(steps),
+                                  [this](HintSteps* some) { return HintSome(some); });
   return {};
+}
+
+bool BlockHandler::HintSome(HintSteps* steps) {
+  const std::span<const BlockHash> part = replies_.LastItems(steps->items, steps->done);
+  steps->done += static_cast<uint32_t>(part.size());
+  const Result<uint32_t> taken = cache_.Hint(steps->pool, part, steps->hint, steps->returns_in_ms);
+  if (taken) steps->reply.count += *taken;
+  if (taken && steps->done < steps->items.size()) return true;
+  Status ended = taken.map([](uint32_t) {});
+  if (ended && steps->hint == SequenceHint::kReturns) {
+    ended = cache_.ExpectReturn(client_.session, steps->pool, steps->items, steps->returns_in_ms);
+  }
+  if (ended) {
+    replies_.Send(steps->call, steps->reply);
+    replies_.End(wire::Hint::kType, steps->call);
+  } else {
+    replies_.Fail(wire::Hint::kType, steps->call, ended.error());
+  }
+  return false;
 }
 
 // Ignores token ids in pools that do not keep them. Blocks of windows and states are cached without

@@ -48,11 +48,18 @@ class BlockHandler {
     uint64_t more = 0;
   };
 
+  // The deepest are done first.
+  struct HintSteps : Steps<BlockHash, wire::HintReply> {
+    SequenceHint hint{};
+    int64_t returns_in_ms = 0;
+  };
+
   // The steps of Replies::WorkInSteps.
   [[nodiscard]] bool CommitSome(CommitSteps* steps);
   [[nodiscard]] bool ReleaseSome(ReleaseSteps* steps);
   [[nodiscard]] bool PrefetchSome(PrefetchSteps* steps);
   [[nodiscard]] bool PinSome(PinSteps* steps);
+  [[nodiscard]] bool HintSome(HintSteps* steps);
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
   // PREFETCH of a region, which an event of the cache answers. REQUIRES: it was checked.

@@ -110,6 +110,15 @@ class Replies {
     connection_.Spend(part.size());
     return part;
   }
+  // Likewise, for requests that begin at the end: the last `done` items are.
+  template <typename Item>
+  [[nodiscard]] std::span<const Item> LastItems(std::span<const Item> items, size_t done) {
+    const std::span<const Item> rest = items.first(items.size() - done);
+    const std::span<const Item> part =
+        rest.last(std::min<size_t>(rest.size(), connection_.budget()));
+    connection_.Spend(part.size());
+    return part;
+  }
 
  private:
   const SessionId session_;

@@ -16,8 +16,8 @@ namespace {
 constexpr bool WorkedInSteps(wire::MessageType message) {
   return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease ||
          message == wire::MessageType::kLookup || message == wire::MessageType::kPrefetch ||
-         message == wire::MessageType::kPin || message == wire::MessageType::kStore ||
-         message == wire::MessageType::kLoad;
+         message == wire::MessageType::kPin || message == wire::MessageType::kHint ||
+         message == wire::MessageType::kStore || message == wire::MessageType::kLoad;
 }
 
 // Whether the request is answered by an event of its own, where its trace ends as well.

@@ -244,9 +244,12 @@ void Simulator::Hint() {
   const auto returns_in_ms = static_cast<int64_t>(random_.Below(latest_ms));
   // Sometimes the session of a client that has gone, too.
   const SessionId session(random_.Between(1, next_session_));
-  const auto taken =
-      world_.cache().Hint(session, world_.pool(pool).id, hashes, hint, returns_in_ms);
+  const PoolId id = world_.pool(pool).id;
+  const auto taken = world_.cache().Hint(id, hashes, hint, returns_in_ms);
   SIM_CHECK(taken && *taken <= hashes.size(), "a hint was taken of more blocks than it names");
+  if (hint == SequenceHint::kReturns) {
+    SIM_CHECK(world_.cache().ExpectReturn(session, id, hashes, returns_in_ms), "an unknown pool");
+  }
 }
 
 void Simulator::Verify() {

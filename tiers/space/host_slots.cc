@@ -288,12 +288,11 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
       PassOver(coldest, &search);
       continue;
     }
-    // The disk may decline it, and then it may leave.
+    // The disk may decline it, and then it may leave; else it leaves as soon as it is written.
     if (!MayLeave(state_, entry)) to_disk_.Want(coldest);
     if (!MayLeave(state_, entry)) {
       state_.pressure.host_awaits_disk = true;
       if (!state_.pressure.MayGiveUp(AgeDs(state_, entry))) return Outcome::kWait;
-      // It is being written: it leaves as soon as it is on disk.
       search.passing = true;
       PassOver(coldest, &search);
       continue;

@@ -28,9 +28,9 @@ class SequenceHints {
  public:
   SequenceHints(CacheState* state, HostSlots* host) : state_(*state), host_(*host) {}
 
-  // The hashes are those of a sequence, from its first block on; those that are not cached are
-  // passed over. Returns of how many blocks the hint was taken. Looks at each hash once. REQUIRES:
-  // returns_in_ms >= 0.
+  // The hashes are those of a sequence, or of a part of one whose deeper parts have been given
+  // theirs; those that are not cached are passed over. Returns of how many blocks the hint was
+  // taken. Looks at each hash once. REQUIRES: returns_in_ms >= 0.
   uint32_t Give(NamespaceId namespace_id, std::span<const BlockHash> hashes, SequenceHint hint,
                 int64_t returns_in_ms);
 

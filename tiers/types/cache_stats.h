@@ -283,6 +283,13 @@ struct DriveGauges {
 };
 
 struct CacheGauges {
+  // The bytes of all pinned blocks, each counted once.
+  [[nodiscard]] uint64_t PinnedBytes() const {
+    uint64_t bytes = 0;
+    for (const TenantUsage& of_tenant : usage) bytes += of_tenant.pinned_bytes;
+    return bytes;
+  }
+
   std::vector<PoolGauges> pools;
   std::vector<TenantGauges> tenants;
   std::vector<TenantUsage> usage;

@@ -224,6 +224,23 @@ TEST(Session, HintCountsTheBlocksOfWhichItWasTaken) {
   EXPECT_EQ(taken(SequenceHint::kOnce, 0), 2u);
 }
 
+// The deepest part of a sequence has to be first: blocks that others follow take no such hint.
+TEST(Session, AHintForMoreBlocksThanATurnIsTakenByAll) {
+  constexpr uint32_t kBlocks = 2 * kTurnPrice + 100;
+  ServerUnderTest daemon([](Config* config) { config->cache.pool_bytes = kBlocks * 4 * kKiB; });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  const std::vector<BlockHash> hashes = Hashes(0, kBlocks);
+  (void)Fill(&client, pool, hashes);
+  EXPECT_EQ(Acquire(&client, pool, hashes, 0).hits.size(), kBlocks);
+  wire::Hint hint{
+      .pool = pool, .hint = SequenceHint::kClosed, .returns_in_ms = 0, .hashes = hashes};
+  EXPECT_EQ(client.Call<wire::HintReply>(hint).count, kBlocks);
+  hint.hint = SequenceHint::kReturns;
+  hint.returns_in_ms = 60'000;
+  EXPECT_EQ(client.Call<wire::HintReply>(hint).count, kBlocks);
+}
+
 wire::Tokens TokensOf(PoolId pool, const std::vector<BlockHash>& hashes, uint16_t tokens) {
   wire::Tokens message{.pool = pool, .blocks = {}, .ids = {}};
   for (const BlockHash& hash : hashes) message.blocks.push_back({hash, tokens});

@@ -102,10 +102,10 @@ TEST_F(CacheReconfigureTest, FewerPinsThanThereAreIsRefusedAndChangesNothing) {
 
 TEST_F(CacheReconfigureTest, PinnedBytesAreThoseOfTheSlotsPinned) {
   Start();
-  EXPECT_EQ(cache_->PinnedBytes(), 0u);
+  EXPECT_EQ(cache_->Gauges().PinnedBytes(), 0u);
   Put(Sequence(1, 3));
   ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 2), 60 * kMinuteMs));
-  EXPECT_EQ(cache_->PinnedBytes(), 2 * 2 * kBlockBytes);
+  EXPECT_EQ(cache_->Gauges().PinnedBytes(), 2 * 2 * kBlockBytes);
 }
 
 }  // namespace
