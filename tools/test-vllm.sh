@@ -14,5 +14,7 @@ cd "$(dirname "$0")/.."
 source tools/engine_tests.sh
 
 prepare_engine_tests
+export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16
+more_python_path=:$PWD/tests/vllm/same_kernels
 echo "test-vllm: vLLM $vllm_version, $build"
 run_engine_tests tests/vllm "$@"

@@ -6,6 +6,7 @@ import os
 import tempfile
 import types
 import unittest
+from unittest import mock
 
 from kvtier import KvGroup
 from kvtier.vllm import identity
@@ -93,6 +94,13 @@ class IdentityTest(unittest.TestCase):
             with self.subTest(**more):
                 short, long = (self.record(engine(max_model_len=n, **more)) for n in (4096, 65536))
                 self.assertEqual(short == long, is_one)
+
+    def test_processors_for_which_vllm_arranges_keys_in_other_ways_are_apart(self):
+        records = []
+        for tiles in (True, False):
+            with mock.patch("torch.cpu._is_amx_tile_supported", lambda: tiles):
+                records.append(self.record())
+        self.assertNotEqual(records[0], records[1])
 
     def test_the_engine_s_own_way_to_read_images_counts(self):
         def record(options):

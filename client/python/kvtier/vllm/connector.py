@@ -15,6 +15,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -56,8 +57,13 @@ from .wishes import WishTeller
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    import torch
 
+def _ask_for_tiles() -> None:
+    """Asks the kernel to let this process use AMX, where the processor has it. vLLM's attention uses
+    it, and asks for it only with the first large product: an engine that begins with a hit computes
+    none, and would die of an illegal instruction."""
+    if getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)():
+        torch.cpu._init_amx()
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
@@ -153,6 +159,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         cache: Any = next(iter(kv_caches.values()))
         # A layer of states has a tensor for each part of a state.
         cache = cache[0] if isinstance(cache, (list, tuple)) else cache
+        if cache.device.type == "cpu":
+            _ask_for_tiles()
         memories = self._blocks.memories_of(cache, self._allocation)
         # The scheduler will mostly say the same, and the first step then finds the regions open.
         self._blocks.weights = self._blocks.loaded_weights()

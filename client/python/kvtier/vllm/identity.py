@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from .._facts import config_digest, digest, record_name, short, weights_of
 from .._weight_files import weights_digest
@@ -37,6 +40,12 @@ class EqualVersions:
 EQUAL_VERSIONS: tuple[EqualVersions, ...] = (
     EqualVersions("cpu", ("0.31", "0.32"), frozenset({"FullAttentionSpec", "SlidingWindowSpec"})),
 )
+
+
+def processor_kind() -> str:
+    """The kind of this host's processors, by which vLLM arranges keys in a block."""
+    has_tiles = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
+    return platform.machine() + (" amx" if has_tiles else "")
 
 
 def version_name(version: str, engine: Any, specs: Iterable[str]) -> str:
@@ -205,6 +214,8 @@ def _model_facts(engine: Any) -> dict[str, str]:
         ),
         "hash_algorithm": str(cache.prefix_caching_hash_algo)[:48],
     }
+    if engine.device_config.device_type == "cpu":
+        facts["processor"] = processor_kind()
     configuration = str(model.hf_config.to_dict())
     if "longrope" in configuration or "Llama4" in facts["architecture"]:
         # The longest sequence decides how vLLM computes shorter ones, too: by which factors of the
