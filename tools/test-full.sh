@@ -11,6 +11,8 @@ source tools/build.sh
 failed=()
 for preset in debug asan tsan release; do
   build_preset "$preset"
+  # Longer than every day.
+  cmake -D KVTIER_FUZZ_SECONDS=120 "build/$preset" >/dev/null
   run_tests "$preset" || failed+=("$preset")
 done
 ./tools/test-previous.sh || failed+=("the commit before")

@@ -17,4 +17,20 @@ prepare_engine_tests
 export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16
 more_python_path=:$PWD/tests/vllm/same_kernels
 echo "test-vllm: vLLM $vllm_version, $build"
-run_engine_tests tests/vllm "$@"
+if (($# > 0)); then run_engine_tests tests/vllm "$@"; fi
+
+# Two at a time, because an engine of the tests has one thread. The first take as long as all others.
+first=(test_connector test_connector_epochs test_hints)
+others=()
+for file in tests/vllm/test_*.py; do
+  name=$(basename "$file" .py)
+  [[ " ${first[*]} " == *" $name "* ]] || others+=("$name")
+done
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+(run_engine_tests tests/vllm "${first[@]}") >"$log" 2>&1 &
+status=0
+(run_engine_tests tests/vllm "${others[@]}") || status=$?
+wait "$!" || status=$?
+cat "$log"
+exit "$status"
