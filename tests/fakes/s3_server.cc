@@ -356,7 +356,7 @@ S3ServerReply S3Server::List(const std::string& query) const {
   std::string keys;
   bool has_more = false;
   for (const auto& [name, bytes] : objects_) {
-    if (!name.starts_with(asked["prefix"])) continue;
+    if (!name.starts_with(asked["prefix"]) || name <= asked["start-after"]) continue;
     has_more = left == 0;
     if (has_more) break;
     --left;

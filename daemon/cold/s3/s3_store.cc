@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/cold/s3/s3_store.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -22,6 +23,17 @@ constexpr const char* kListedAtOnce = "250";
 
 std::chrono::steady_clock::time_point In(int64_t timeout_ms) {
   return std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+}
+
+// Nothing is deleted by the word of a server that lists other names than was asked for. Names
+// without an order could be passed over, and a list that comes no further would be asked for for
+// ever.
+bool IsNextPart(const S3List& list, const std::string& prefix, const std::string& after) {
+  const auto is_other = [&](const std::string& name) { return !name.starts_with(prefix); };
+  if (std::ranges::any_of(list.names, is_other) || !std::ranges::is_sorted(list.names)) {
+    return false;
+  }
+  return !list.has_more || (!list.names.empty() && list.names.back() > after);
 }
 
 }  // namespace
@@ -111,60 +123,61 @@ void S3Store::Put(uint64_t number, const std::string& name, const void* data, si
 }
 
 void S3Store::Remove(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms) {
-  RemoveAll(number, names, timeout_ms, {});
+  RemoveAll(names, timeout_ms, TellerOf(number));
 }
 
-void S3Store::RemoveAll(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms,
-                        S3Outcome outcome) {
+void S3Store::RemoveAll(const std::vector<std::string>& names, int64_t timeout_ms,
+                        const std::function<void(S3Outcome)>& tell) {
   struct Removal {
     std::mutex mutex;
     size_t left = 0;
     S3Outcome outcome;
+    std::function<void(S3Outcome)> tell;
   };
   const auto removal = std::make_shared<Removal>();
   removal->left = names.size();
-  removal->outcome = std::move(outcome);
-  const auto tell = TellerOf(number);
-  if (names.empty()) return tell(removal->outcome);
+  removal->tell = tell;
+  if (names.empty()) return tell({});
   for (const std::string& name : names) {
     S3Call call = CallFor(S3Verb::kDelete, name, In(timeout_ms));
-    call.ended = [removal, tell](S3Outcome ended) {
+    call.ended = [removal](S3Outcome ended) {
       const bool is_gone = ended.status == KVT_COLD_OK || ended.status == KVT_COLD_ABSENT;
       {
         const std::lock_guard lock(removal->mutex);
         if (!is_gone) removal->outcome = std::move(ended);
         if (--removal->left > 0) return;
       }
-      tell(removal->outcome);
+      removal->tell(removal->outcome);
     };
     writes_.Add(std::move(call));
   }
 }
 
 // The list is asked for when all writes have ended that were sent before, so that none puts back
-// what an erasure removes. Names are deleted as they are listed, so each list is the first.
+// what an erasure removes. It goes on behind the last one's names, so that there is an end while
+// other hosts write.
 void S3Store::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms) {
+  std::string after = places_.Find(cursor);
   S3Call call = CallFor(S3Verb::kGet, "", In(timeout_ms));
   call.query = std::string("encoding-type=url&list-type=2&max-keys=") + kListedAtOnce +
                "&prefix=" + S3Encoded(prefix, false);
+  if (!after.empty()) call.query += "&start-after=" + S3Encoded(after, false);
   call.is_barrier = true;
-  call.ended = [this, number, prefix = std::move(prefix), cursor, timeout_ms,
+  call.ended = [this, prefix = std::move(prefix), after = std::move(after), timeout_ms,
                 tell = TellerOf(number)](S3Outcome outcome) {
     if (outcome.status != KVT_COLD_OK) return tell(std::move(outcome));
     const std::optional<S3List> list = ReadS3List(outcome.text);
-    bool is_ours = list.has_value();
-    // Nothing is deleted by the word of a server that lists other names than was asked for.
-    for (size_t i = 0; is_ours && i < list->names.size(); ++i) {
-      is_ours = list->names[i].starts_with(prefix);
-    }
-    if (!is_ours) {
+    if (!list || !IsNextPart(*list, prefix, after)) {
       return tell({.status = KVT_COLD_REFUSED, .text = "the server's list is not to be read"});
     }
-    const uint64_t next = list->has_more ? cursor + 1 : 0;
-    S3Outcome answer;
-    answer.text.resize(sizeof(next));
-    std::memcpy(answer.text.data(), &next, sizeof(next));
-    RemoveAll(number, list->names, timeout_ms, std::move(answer));
+    std::string last = list->has_more ? list->names.back() : std::string();
+    RemoveAll(list->names, timeout_ms, [this, last = std::move(last), tell](S3Outcome removed) {
+      if (removed.status != KVT_COLD_OK) return tell(std::move(removed));
+      const uint64_t next = last.empty() ? 0 : places_.Add(last);
+      removed.text.resize(sizeof(next));
+      std::memcpy(removed.text.data(), &next, sizeof(next));
+      tell(std::move(removed));
+    });
   };
   writes_.Add(std::move(call));
 }

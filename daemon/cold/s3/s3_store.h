@@ -14,6 +14,7 @@
 #include "daemon/cold/s3/s3_credentials.h"
 #include "daemon/cold/s3/s3_endpoint.h"
 #include "daemon/cold/s3/s3_lane.h"
+#include "daemon/cold/s3/s3_places.h"
 
 namespace kvtier {
 
@@ -42,14 +43,15 @@ class S3Store {
   [[nodiscard]] S3Call CallFor(S3Verb verb, const std::string& name, Time deadline) const;
   [[nodiscard]] std::function<void(S3Outcome)> TellerOf(uint64_t number) const;
   void AskNext(const std::shared_ptr<Asked>& asked);
-  // Deletes them all and tells `outcome`, or the first error.
-  void RemoveAll(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms,
-                 S3Outcome outcome);
+  // Deletes them all and tells a success, or an error.
+  void RemoveAll(const std::vector<std::string>& names, int64_t timeout_ms,
+                 const std::function<void(S3Outcome)>& tell);
 
   const S3Endpoint endpoint_;
   S3CredentialSource credentials_;
   const kvt_cold_done done_;
   void* const context_;
+  S3Places places_;
   S3Lane questions_;
   S3Lane reads_;
   S3Lane writes_;

@@ -447,6 +447,60 @@ TEST_F(S3StoreTest, AListOfOthersObjectsGetsNoneDeleted) {
   EXPECT_EQ(RemoveSome("kvtier/1/a/").get().status, KVT_COLD_REFUSED);
 }
 
+// Each deletion lets another host write, where the erasure has been.
+TEST_F(S3StoreTest, AnErasureEndsWhileOtherHostsWriteAsFastAsItDeletes) {
+  for (const std::string& name : Numbered(600)) server_.Set(name, "x");
+  std::atomic<int> written = 1000;
+  server_.Play([&](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
+    if (request.method == "DELETE") {
+      server_.Set("kvtier/1/a/m/0" + std::to_string(written++), "x");
+    }
+    return std::nullopt;
+  });
+  uint64_t cursor = 0;
+  int calls = 0;
+  do {
+    const S3Outcome outcome = RemoveSome("kvtier/1/a/", cursor).get();
+    ASSERT_EQ(outcome.status, KVT_COLD_OK) << outcome.text;
+    cursor = CursorOf(outcome);
+  } while (++calls < 10 && cursor != 0);
+  EXPECT_EQ(calls, 3);
+  for (const std::string& name : Numbered(600)) EXPECT_FALSE(server_.Find(name)) << name;
+}
+
+TEST_F(S3StoreTest, APartOfAnErasureThatFailedIsTakenAgain) {
+  for (const std::string& name : Numbered(600)) server_.Set(name, "x");
+  const uint64_t second = CursorOf(RemoveSome("kvtier/1/a/").get());
+  server_.Play([](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
+    if (!request.path.ends_with("1300")) return std::nullopt;
+    return S3ErrorReply(500, "InternalError");
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(RemoveSome("kvtier/1/a/", second).get().status, KVT_COLD_UNAVAILABLE);
+    EXPECT_EQ(server_.Names().front(), "kvtier/1/a/m/1300");
+  }
+  server_.Play(nullptr);
+  EXPECT_EQ(CursorOf(RemoveSome("kvtier/1/a/", second).get()), 0u);
+  EXPECT_EQ(server_.Names(), std::vector<std::string>());
+}
+
+TEST_F(S3StoreTest, AListThatComesNoFurtherFailsAnErasure) {
+  const auto plays = [&](const std::string& names) {
+    server_.Play([names](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
+      if (request.query.empty()) return std::nullopt;
+      return S3ServerReply{.body = "<ListBucketResult><IsTruncated>true</IsTruncated>" + names};
+    });
+  };
+  plays("");
+  EXPECT_EQ(RemoveSome("kvtier/1/a/").get().status, KVT_COLD_REFUSED);
+  plays("<Key>kvtier/1/a/m/2</Key><Key>kvtier/1/a/m/1</Key>");
+  EXPECT_EQ(RemoveSome("kvtier/1/a/").get().status, KVT_COLD_REFUSED) << "it has no order";
+  plays("<Key>kvtier/1/a/m/1</Key><Key>kvtier/1/a/m/2</Key>");
+  const S3Outcome first = RemoveSome("kvtier/1/a/").get();
+  ASSERT_EQ(first.status, KVT_COLD_OK);
+  EXPECT_EQ(RemoveSome("kvtier/1/a/", CursorOf(first)).get().status, KVT_COLD_REFUSED);
+}
+
 TEST_F(S3StoreTest, ABucketThatKeepsVersionsFailsAnErasure) {
   server_.Set("kvtier/1/a/m/1", "x");
   server_.Play([](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
