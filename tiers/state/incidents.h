@@ -29,8 +29,8 @@ class Incidents {
   // The slot was read, or could not be, and is not to be served: nothing is reported of a block
   // that was erased.
   void ReportRead(DiskLocation slot, EntryIndex block, const Status& read, SlotVerdict verdict);
-  // The cold store failed with an object: nothing is reported of one that it has forgotten, nor
-  // while the store is known to be away.
+  // The cold store failed with an object or a question: nothing is reported of an object that it
+  // has forgotten, nor while the store is known to be away.
   void ReportCold(const NamespaceIdentity& whose, const Error& error);
   // A drive was given up; `file` as in SlotPlace.
   void ReportDrive(uint32_t file, std::string reason);

@@ -32,8 +32,8 @@ void ColdLookup::Acquire(AcquireRequest request, Done done) {
     state_.stats.cold.CountLookup(ColdAnswer::kSkipped);
     return serve_(std::move(request), std::move(done));
   }
-  const NamespaceIdentity& identity =
-      state_.blocks.namespaces[state_.blocks.FindPool(request.pool)->namespace_id.value].identity;
+  const NamespaceId namespace_id = state_.blocks.FindPool(request.pool)->namespace_id;
+  const NamespaceIdentity& identity = state_.blocks.namespaces[namespace_id.value].identity;
   std::vector<std::string> names;
   names.reserve(asked.size());
   for (const uint32_t position : asked) {
@@ -41,7 +41,7 @@ void ColdLookup::Acquire(AcquireRequest request, Done done) {
   }
   const uint64_t number = next_number_++;
   waiting_.push_back({std::move(request), std::move(done), std::move(asked), number});
-  Exists(std::move(names), ColdAsk::kPrefix,
+  Exists(namespace_id, std::move(names), ColdAsk::kPrefix,
          [this, number](const Result<std::vector<bool>>& answer) { OnAnswer(number, answer); });
 }
 
@@ -64,7 +64,7 @@ void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& has
     state_.stats.cold.CountLookup(ColdAnswer::kSkipped);
     return done(std::move(present));
   }
-  Exists(std::move(names), ask,
+  Exists(namespace_id, std::move(names), ask,
          [present = std::move(present), asked = std::move(asked),
           done = std::move(done)](const Result<std::vector<bool>>& answer) mutable {
            for (size_t i = 0; answer && i < std::min(answer->size(), asked.size()); ++i) {
@@ -74,12 +74,13 @@ void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& has
          });
 }
 
-void ColdLookup::Exists(std::vector<std::string> names, ColdAsk ask, ColdStore::ExistsDone done) {
+void ColdLookup::Exists(NamespaceId whose, std::vector<std::string> names, ColdAsk ask,
+                        ColdStore::ExistsDone done) {
   state_.stats.cold.lookup_blocks += names.size();
   state_.env.cold->Exists(std::move(names), ask, state_.options.cold_lookup_deadline_ms,
-                          gate_.WhileOpen([this, ask, done = std::move(done)](
+                          gate_.WhileOpen([this, whose, ask, done = std::move(done)](
                                               const Result<std::vector<bool>>& answer) mutable {
-                            Count(ask, answer);
+                            Count(whose, ask, answer);
                             done(answer);
                           }));
 }
@@ -134,10 +135,12 @@ void ColdLookup::ServeWith(const ColdHits& hits, AcquireRequest request, Done do
   serve_(std::move(request), std::move(done));
 }
 
-void ColdLookup::Count(ColdAsk ask, const Result<std::vector<bool>>& answer) {
+void ColdLookup::Count(NamespaceId whose, ColdAsk ask, const Result<std::vector<bool>>& answer) {
   ColdStats& stats = state_.stats.cold;
   if (!answer) {
     const bool late = answer.error().code == ErrorCode::kTimeout;
+    const NamespaceIdentity& identity = state_.blocks.namespaces[whose.value].identity;
+    if (!late) state_.incidents.ReportCold(identity, answer.error());
     return stats.CountLookup(late ? ColdAnswer::kLate : ColdAnswer::kFailed);
   }
   const auto first = std::ranges::find(*answer, true);

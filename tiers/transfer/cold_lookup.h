@@ -52,11 +52,13 @@ class ColdLookup {
   using Offers = std::vector<BlockKey>;
 
   // Begins the question, counted. REQUIRES: the store is available.
-  void Exists(std::vector<std::string> names, ColdAsk ask, ColdStore::ExistsDone done);
+  void Exists(NamespaceId whose, std::vector<std::string> names, ColdAsk ask,
+              ColdStore::ExistsDone done);
   // The hashes to be asked for: those that this host does not have, from the first on.
   [[nodiscard]] std::vector<uint32_t> Missing(const AcquireRequest& request);
   void OnAnswer(uint64_t number, const Result<std::vector<bool>>& answer);
-  void Count(ColdAsk ask, const Result<std::vector<bool>>& answer);
+  // A failure is told with its reason, too.
+  void Count(NamespaceId whose, ColdAsk ask, const Result<std::vector<bool>>& answer);
   // The store's share of the requested blocks, without a gap.
   [[nodiscard]] static ColdHits HitsOf(const Waiting& waiting, const std::vector<bool>& present);
   // Serves the acquire, with entries for these blocks until its loads have taken them.

@@ -21,7 +21,7 @@ enum class IncidentKind : uint8_t {
   kWritesResumed,   // a write is durable again
   kBudgetSpent,     // nothing more is written until 00:00 UTC
   kColdDamaged,     // an object of the cold store is not its block
-  kColdFailed,      // the cold store failed to read or to take an object
+  kColdFailed,      // the cold store failed to answer, or to read or take an object
   kPoolExhausted,   // an acquire found no room in its pool in time
   kOverwritten,     // a client wrote to a block after it had committed it
   kCopyFailed,      // a device failed to copy

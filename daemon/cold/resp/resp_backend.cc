@@ -26,6 +26,16 @@ struct Outcome {
   int status = KVT_COLD_OK;
   std::string data;
   size_t bytes = 0;  // of a get
+  std::string why;   // it failed
+
+  // Returns whether the reply is of that kind. Else the call has failed: the first reason counts.
+  bool Expect(RespReply::Kind kind, const RespReply& reply, int failed = KVT_COLD_REFUSED) {
+    if (reply.kind == kind) return true;
+    if (status != KVT_COLD_OK) return false;
+    status = failed;
+    why = reply.error.empty() ? "the server's answer is of another kind" : reply.error;
+    return false;
+  }
 };
 
 class RespStore {
@@ -41,6 +51,7 @@ class RespStore {
     return true;
   }
 
+  // A store that refuses questions is of no use, and counts as away, so that its reason is told.
   void Exists(uint64_t number, const std::vector<std::string>& names, bool /*each*/,
               int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
@@ -48,7 +59,7 @@ class RespStore {
     RespCall call = Begin(number, timeout_ms, outcome);
     for (const std::string& name : names) AddCommand(&call, {"EXISTS", name});
     call.answered = [outcome](size_t position, const RespReply& reply) {
-      if (reply.kind != RespReply::Kind::kInteger) outcome->status = KVT_COLD_REFUSED;
+      if (!outcome->Expect(RespReply::Kind::kInteger, reply, KVT_COLD_UNAVAILABLE)) return;
       outcome->data[position] = reply.integer == 1 ? 1 : 0;
     };
     questions_.Add(std::move(call));
@@ -64,11 +75,8 @@ class RespStore {
     call.into = {static_cast<std::byte*>(into), bytes + 1};
     call.answered = [outcome](size_t, const RespReply& reply) {
       outcome->bytes = reply.bytes;
-      if (reply.kind != RespReply::Kind::kText) {
-        outcome->status = KVT_COLD_REFUSED;
-      } else if (reply.bytes == 0) {
-        outcome->status = KVT_COLD_ABSENT;
-      }
+      if (!outcome->Expect(RespReply::Kind::kText, reply)) return;
+      if (reply.bytes == 0) outcome->status = KVT_COLD_ABSENT;
     };
     reads_.Add(std::move(call));
   }
@@ -80,7 +88,7 @@ class RespStore {
     AddCommand(&call, {"SET", name, "", "EX", std::to_string(ttl_s)});
     call.payload = {static_cast<const char*>(data), bytes};
     call.answered = [outcome](size_t, const RespReply& reply) {
-      if (reply.kind != RespReply::Kind::kText) outcome->status = KVT_COLD_REFUSED;
+      outcome->Expect(RespReply::Kind::kText, reply);
     };
     writes_.Add(std::move(call));
   }
@@ -90,7 +98,7 @@ class RespStore {
     RespCall call = Begin(number, timeout_ms, outcome);
     for (const std::string& name : names) AddCommand(&call, {"UNLINK", name});
     call.answered = [outcome](size_t, const RespReply& reply) {
-      if (reply.kind != RespReply::Kind::kInteger) outcome->status = KVT_COLD_REFUSED;
+      outcome->Expect(RespReply::Kind::kInteger, reply);
     };
     writes_.Add(std::move(call));
   }
@@ -103,19 +111,21 @@ class RespStore {
     AddCommand(&call,
                {"SCAN", std::to_string(cursor), "MATCH", prefix + '*', "COUNT", kListedAtOnce});
     call.answered = [outcome, names](size_t, const RespReply& reply) {
-      if (reply.kind != RespReply::Kind::kList || !SetCursor(reply.texts, outcome.get())) {
+      if (!outcome->Expect(RespReply::Kind::kList, reply)) return;
+      if (!SetCursor(reply.texts, outcome.get())) {
         outcome->status = KVT_COLD_REFUSED;
+        outcome->why = "the server's list has no cursor";
         return;
       }
       names->assign(reply.texts.begin() + 1, reply.texts.end());
     };
     call.ended = [this, number, timeout_ms, outcome, names,
-                  end = std::move(call.ended)](bool complete) {
-      if (!complete || outcome->status != KVT_COLD_OK) return end(complete);
+                  end = std::move(call.ended)](const std::string& failure) {
+      if (!failure.empty() || outcome->status != KVT_COLD_OK) return end(failure);
       RespCall removal = Begin(number, timeout_ms, outcome);
       for (const std::string& name : *names) AddCommand(&removal, {"UNLINK", name});
       removal.answered = [outcome](size_t, const RespReply& reply) {
-        if (reply.kind != RespReply::Kind::kInteger) outcome->status = KVT_COLD_REFUSED;
+        outcome->Expect(RespReply::Kind::kInteger, reply);
       };
       writes_.Add(std::move(removal));
     };
@@ -144,12 +154,12 @@ class RespStore {
                                const std::shared_ptr<Outcome>& outcome) const {
     RespCall call;
     call.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-    call.ended = [this, number, outcome](bool complete) {
-      const int status = complete ? outcome->status : int{KVT_COLD_UNAVAILABLE};
-      if (status != KVT_COLD_OK) return done_(context_, number, status, nullptr, 0, 0);
-      const bool has_data = !outcome->data.empty();
-      done_(context_, number, status, has_data ? outcome->data.data() : nullptr,
-            has_data ? outcome->data.size() : outcome->bytes, 0);
+    call.ended = [this, number, outcome](const std::string& failure) {
+      const int status = failure.empty() ? outcome->status : int{KVT_COLD_UNAVAILABLE};
+      const std::string& why = failure.empty() ? outcome->why : failure;
+      const std::string& data = status == KVT_COLD_OK ? outcome->data : why;
+      done_(context_, number, status, data.empty() ? nullptr : data.data(),
+            data.empty() ? outcome->bytes : data.size(), 0);
     };
     return call;
   }

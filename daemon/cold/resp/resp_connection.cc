@@ -12,6 +12,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/posix.h"
+#include "daemon/cold/reason_line.h"
+
 namespace kvtier {
 namespace {
 
@@ -35,7 +38,10 @@ RespConnection::Incoming* IncomingOf(const redisReadTask* task) {
 
 void TakeTextOfList(const redisReadTask* task, const char* text, size_t bytes) {
   RespReply& reply = static_cast<RespConnection::Incoming*>(task->privdata)->reply;
-  if (reply.texts.size() == kMostTexts) reply.kind = RespReply::Kind::kError;
+  if (reply.texts.size() == kMostTexts) {
+    reply.kind = RespReply::Kind::kError;
+    reply.error = "the server's list is too long";
+  }
   if (reply.kind == RespReply::Kind::kList) reply.texts.emplace_back(text, bytes);
 }
 
@@ -45,6 +51,7 @@ void* TakeText(const redisReadTask* task, char* text, size_t bytes) {
     const bool is_error = task->type == REDIS_REPLY_ERROR;
     incoming->reply.kind = is_error ? RespReply::Kind::kError : RespReply::Kind::kText;
     incoming->reply.bytes = std::min(bytes, incoming->into.size());
+    if (is_error) incoming->reply.error = ReasonLine({text, bytes});
     if (!is_error && incoming->reply.bytes > 0) {
       std::memcpy(incoming->into.data(), text, incoming->reply.bytes);
     }
@@ -101,6 +108,11 @@ std::optional<RespEndpoint> RespEndpoint::Parse(std::string_view text) {
   return endpoint;
 }
 
+bool RespConnection::Fail(std::string_view why) {
+  failure_ = ReasonLine(why.empty() ? "an error without a reason" : why);
+  return false;
+}
+
 // Connecting may take its second, so the lock is not held meanwhile.
 bool RespConnection::Connect() {
   static redisReplyObjectFunctions functions = MakeFunctions();
@@ -108,8 +120,9 @@ bool RespConnection::Connect() {
       endpoint_.port == 0
           ? redisConnectUnixWithTimeout(endpoint_.host.c_str(), kPatience)
           : redisConnectWithTimeout(endpoint_.host.c_str(), endpoint_.port, kPatience);
-  if (context == nullptr) return false;
+  if (context == nullptr) return Fail("out of memory");
   if (context->err != 0 || redisSetTimeout(context, kPatience) != REDIS_OK) {
+    (void)Fail(context->errstr);
     redisFree(context);
     return false;
   }
@@ -134,7 +147,8 @@ bool RespConnection::Authenticate() {
   command.emplace_back(endpoint_.password);
   Append(command);
   RespReply reply;
-  return Flush() && Receive({}, &reply) && reply.kind == RespReply::Kind::kText;
+  if (!Flush() || !Receive({}, &reply)) return false;
+  return reply.kind == RespReply::Kind::kText || Fail("AUTH was refused: " + reply.error);
 }
 
 void RespConnection::Append(const RespCommand& command) {
@@ -152,20 +166,21 @@ void RespConnection::Append(const RespCommand& command) {
 bool RespConnection::Flush() {
   int all_written = 0;
   while (all_written == 0) {
-    if (redisBufferWrite(context_, &all_written) != REDIS_OK) return false;
+    if (redisBufferWrite(context_, &all_written) != REDIS_OK) return Fail(context_->errstr);
   }
   return true;
 }
 
 bool RespConnection::Send(const std::vector<RespCommand>& commands) {
-  if (Interrupted() || (context_ == nullptr && !Connect())) return false;
+  if (Interrupted()) return Fail("the store is being closed");
+  if (context_ == nullptr && !Connect()) return false;
   for (const RespCommand& command : commands) Append(command);
   return Flush();
 }
 
 // A text goes from the socket to where it is wanted; all else is short, and left to hiredis.
 bool RespConnection::Receive(std::span<std::byte> into, RespReply* received) {
-  if (context_ == nullptr) return false;
+  if (context_ == nullptr) return Fail("nothing was sent");
   redisReader* const reader = context_->reader;
   if (!into.empty() && reader->pos == reader->len) {
     if (!AwaitBytes()) return false;
@@ -177,7 +192,7 @@ bool RespConnection::Receive(std::span<std::byte> into, RespReply* received) {
   incoming_ = {.into = into, .reply = {}};
   void* ended = nullptr;
   while (ended == nullptr) {
-    if (redisReaderGetReply(reader, &ended) != REDIS_OK) return false;
+    if (redisReaderGetReply(reader, &ended) != REDIS_OK) return Fail(reader->errstr);
     if (ended == nullptr && !FeedReader()) return false;
   }
   *received = incoming_.reply;
@@ -193,7 +208,9 @@ bool RespConnection::Read(std::span<std::byte> first, size_t* received) {
   do {
     count = ::recvmsg(context_->fd, &message, 0);
   } while (count < 0 && errno == EINTR);
-  if (count <= 0) return false;
+  if (count == 0) return Fail("the server has ended the connection");
+  if (count < 0 && errno == EAGAIN) return Fail("no answer within a second");
+  if (count < 0) return Fail(ErrnoName(errno));
   *received = std::min(static_cast<size_t>(count), first.size());
   chunk_begin_ = 0;
   chunk_end_ = static_cast<size_t>(count) - *received;
@@ -227,7 +244,8 @@ bool RespConnection::ReceiveText(std::span<std::byte> text) {
     if (!Read(text, &received)) return false;
   }
   for (const char expected : {'\r', '\n'}) {
-    if (!AwaitBytes() || chunk_[chunk_begin_++] != expected) return false;
+    if (!AwaitBytes()) return false;
+    if (chunk_[chunk_begin_++] != expected) return Fail("a text is longer than it says");
   }
   return true;
 }
@@ -235,11 +253,11 @@ bool RespConnection::ReceiveText(std::span<std::byte> text) {
 // A server that sends more than was asked for is not listened to any longer.
 bool RespConnection::FeedReader() {
   redisReader* const reader = context_->reader;
-  if (reader->len > incoming_.into.size() + 2 * kChunkBytes) return false;
+  if (reader->len > incoming_.into.size() + 2 * kChunkBytes) return Fail("an answer is too long");
   if (!AwaitBytes()) return false;
   const size_t bytes = chunk_end_ - chunk_begin_;
   const char* const begin = chunk_.data() + std::exchange(chunk_begin_, chunk_end_);
-  return redisReaderFeed(reader, begin, bytes) == REDIS_OK;
+  return redisReaderFeed(reader, begin, bytes) == REDIS_OK || Fail(reader->errstr);
 }
 
 void RespConnection::Interrupt() {

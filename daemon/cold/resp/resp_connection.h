@@ -37,6 +37,7 @@ struct RespReply {
   size_t bytes = 0;  // of a text, as many as were asked for at most
   // The texts of a list, with those of lists in it, in their order.
   std::vector<std::string> texts;
+  std::string error = {};  // the server's words, as a line of the log
 };
 
 // One thread, but for Interrupt. Once a call has failed, replies that were not received will not
@@ -53,6 +54,8 @@ class RespConnection {
   // The reply to the first command that has had none, in `received`. If it is a text, its beginning
   // is copied to `into`. Waits like Send.
   [[nodiscard]] bool Receive(std::span<std::byte> into, RespReply* received);
+  // Why the last call that failed did so, as a line of the log that is not empty.
+  [[nodiscard]] const std::string& failure() const { return failure_; }
   void Drop();
   // Has a call that is under way fail soon, and every later one. From any thread.
   void Interrupt();
@@ -64,6 +67,8 @@ class RespConnection {
   };
 
  private:
+  // Returns false, with the reason in `failure_`.
+  [[nodiscard]] bool Fail(std::string_view why);
   [[nodiscard]] bool Connect();
   [[nodiscard]] bool Authenticate();
   void Append(const RespCommand& command);
@@ -85,6 +90,7 @@ class RespConnection {
   std::vector<char> chunk_;
   size_t chunk_begin_ = 0, chunk_end_ = 0;
   Incoming incoming_;
+  std::string failure_;
   std::mutex mutex_;  // guards what follows against Interrupt
   redisContext* context_ = nullptr;
   bool interrupted_ = false;

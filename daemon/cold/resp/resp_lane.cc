@@ -52,7 +52,7 @@ void RespLane::Add(RespCall call) {
       return;
     }
   }
-  call.ended(false);
+  call.ended("the store is being closed");
 }
 
 std::vector<RespCall> RespLane::Take() {
@@ -88,7 +88,7 @@ void RespLane::Send(std::vector<RespCall> calls) {
   std::vector<RespCommand> commands;
   for (RespCall& call : calls) {
     if (call.deadline <= now || call.lengths.empty()) {
-      call.ended(call.lengths.empty());
+      call.ended(call.lengths.empty() ? "" : "not sent in time");
       continue;
     }
     sent_bytes_ += call.payload.size();
@@ -108,13 +108,13 @@ void RespLane::ReceiveOne() {
   const RespCall call = std::move(sent.call);
   sent_bytes_ -= call.payload.size();
   sent_.pop_front();
-  call.ended(true);
+  call.ended({});
 }
 
 void RespLane::FailSent() {
   connection_.Drop();
   sent_bytes_ = 0;
-  for (const Sent& sent : std::exchange(sent_, {})) sent.call.ended(false);
+  for (const Sent& sent : std::exchange(sent_, {})) sent.call.ended(connection_.failure());
 }
 
 }  // namespace kvtier

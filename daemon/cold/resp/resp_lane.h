@@ -28,15 +28,15 @@ struct RespCall {
   std::chrono::steady_clock::time_point deadline;
   // Each reply of the call's commands, by the command's position.
   std::function<void(size_t, const RespReply&)> answered;
-  // Called once, whether or not all replies came.
-  std::function<void(bool complete)> ended;
+  // Called once, with the reason if not all replies came, and else with nothing.
+  std::function<void(const std::string& failure)> ended;
 };
 
 // Any thread may call.
 class RespLane {
  public:
   explicit RespLane(const RespEndpoint& endpoint);
-  // Ends the calls that wait as incomplete.
+  // Ends the calls that wait as failed.
   ~RespLane();
   RespLane(const RespLane&) = delete;
   RespLane& operator=(const RespLane&) = delete;

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "daemon/cold/reason_line.h"
 #include "daemon/cold/s3/s3_endpoint.h"
 
 namespace kvtier {
@@ -12,7 +13,6 @@ namespace {
 
 // Servers allow for a quarter of an hour.
 constexpr std::time_t kMostSkewS = 900;
-constexpr size_t kMostReasonBytes = 300;
 
 // The text of the first such element, without those within it.
 std::string_view ElementOf(std::string_view body, const std::string& name) {
@@ -21,14 +21,6 @@ std::string_view ElementOf(std::string_view body, const std::string& name) {
   if (at == std::string_view::npos) return {};
   body.remove_prefix(at + open.size());
   return body.substr(0, std::min(body.find('<'), body.size()));
-}
-
-// Fit for a line of the log, whatever the server sent.
-std::string OneLine(std::string text) {
-  if (text.size() > kMostReasonBytes) text.resize(kMostReasonBytes);
-  std::ranges::replace_if(
-      text, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
 }
 
 std::string ReasonOf(const S3Reply& reply) {
@@ -75,7 +67,7 @@ S3Verdict JudgeError(const S3Reply& reply, bool is_question, std::time_t now) {
   } else if (reply.http / 100 != 5 && !is_question) {
     verdict.outcome.status = KVT_COLD_REFUSED;
   }
-  text = OneLine(std::move(text));
+  text = ReasonLine(text);
   return verdict;
 }
 

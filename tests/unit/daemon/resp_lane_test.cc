@@ -3,91 +3,34 @@
 #include "daemon/cold/resp/resp_lane.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstddef>
-#include <cstring>
-#include <functional>
 #include <future>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/fakes/resp_server.h"
 #include "tests/fakes/temporary_directory.h"
 
 namespace kvtier {
 namespace {
 
-// Accepts one connection after the other; `answer` is asked once for each part that is received
-// and says what to send, and with nothing the connection ends.
-class ScriptedServer {
- public:
-  using Answer = std::function<std::string(std::string_view received)>;
-
-  ScriptedServer(const std::string& path, Answer answer)
-      : answer_(std::move(answer)), listener_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-    EXPECT_EQ(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(::listen(listener_, 4), 0);
-    thread_ = std::thread([this] { Serve(); });
-  }
-  ~ScriptedServer() {
-    ::shutdown(listener_, SHUT_RDWR);
-    thread_.join();
-    ::close(listener_);
-  }
-  ScriptedServer(const ScriptedServer&) = delete;
-  ScriptedServer& operator=(const ScriptedServer&) = delete;
-
- private:
-  void Serve() {
-    for (int client = Accept(); client >= 0; client = Accept()) {
-      std::array<char, 65536> part;
-      for (ssize_t got = Read(client, &part); got > 0; got = Read(client, &part)) {
-        const std::string text = answer_({part.data(), static_cast<size_t>(got)});
-        if (text.empty() || !Write(client, text)) break;
-      }
-      ::close(client);
-    }
-  }
-  [[nodiscard]] int Accept() const { return ::accept(listener_, nullptr, nullptr); }
-  static ssize_t Read(int client, std::array<char, 65536>* part) {
-    return ::recv(client, part->data(), part->size(), 0);
-  }
-  static bool Write(int client, std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t sent = ::send(client, text.data(), text.size(), MSG_NOSIGNAL);
-      if (sent <= 0) return false;
-      text.remove_prefix(static_cast<size_t>(sent));
-    }
-    return true;
-  }
-
-  const Answer answer_;
-  const int listener_;
-  std::thread thread_;
-};
-
 struct Ended {
   bool complete = false;
+  std::string failure;
   std::vector<RespReply> replies;
 };
 
 class RespLaneTest : public testing::Test {
  protected:
-  void Start(ScriptedServer::Answer answer) {
+  void Start(RespServer::Answer answer) {
     const std::string path = directory_.path().string() + "/server";
-    server_ = std::make_unique<ScriptedServer>(path, std::move(answer));
+    server_ = std::make_unique<RespServer>(path, std::move(answer));
     lane_ = std::make_unique<RespLane>(RespEndpoint{.host = path});
   }
   void TearDown() override {
@@ -109,8 +52,9 @@ class RespLaneTest : public testing::Test {
       EXPECT_EQ(position, ended->replies.size());
       ended->replies.push_back(reply);
     };
-    call.ended = [ended, promise](bool complete) {
-      ended->complete = complete;
+    call.ended = [ended, promise](const std::string& failure) {
+      ended->complete = failure.empty();
+      ended->failure = failure;
       promise->set_value(*ended);
     };
     lane_->Add(std::move(call));
@@ -121,7 +65,7 @@ class RespLaneTest : public testing::Test {
   }
 
   TestDirectory directory_;
-  std::unique_ptr<ScriptedServer> server_;
+  std::unique_ptr<RespServer> server_;
   std::unique_ptr<RespLane> lane_;
 };
 

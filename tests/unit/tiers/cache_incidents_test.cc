@@ -285,5 +285,26 @@ TEST_F(CacheColdIncidentsTest, StoreThatTakesNothingIsTold) {
   EXPECT_THAT(told[0].reason, HasSubstr("no_connection"));
 }
 
+// A lookup that is late is counted as such, and one that fails has a reason.
+TEST_F(CacheColdIncidentsTest, AQuestionThatTheStoreRefusesIsTold) {
+  Start(ColdSetup());
+  store_.refuses = true;
+  EXPECT_THAT(Acquire(kAlice, hashes_).hits, IsEmpty());
+  const auto told = Told(IncidentKind::kColdFailed);
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_THAT(told[0].reason, HasSubstr("no_connection"));
+}
+
+TEST_F(CacheColdIncidentsTest, ALateAnswerIsNotTold) {
+  Start(ColdSetup());
+  store_.holds = true;
+  const PendingAcquire pending = BeginAcquire(kAlice, hashes_);
+  Settle();
+  store_.TimeOut();
+  Settle();
+  ASSERT_TRUE(pending.succeeded());
+  EXPECT_THAT(machine_->owner.incidents, IsEmpty());
+}
+
 }  // namespace
 }  // namespace kvtier
