@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -31,9 +32,18 @@ class RespServer {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-    EXPECT_EQ(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(::listen(listener_, 4), 0);
-    thread_ = std::thread([this] { Accept(); });
+    Listen(&address, sizeof(address));
+  }
+  // On a free port of 127.0.0.1 alone.
+  explicit RespServer(Answer answer)
+      : answer_(std::move(answer)), listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    Listen(&address, sizeof(address));
+    socklen_t bytes = sizeof(address);
+    EXPECT_EQ(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+    port_ = ntohs(address.sin_port);
   }
   ~RespServer() {
     ::shutdown(listener_, SHUT_RDWR);
@@ -44,7 +54,14 @@ class RespServer {
   RespServer(const RespServer&) = delete;
   RespServer& operator=(const RespServer&) = delete;
 
+  [[nodiscard]] int port() const { return port_; }
+
  private:
+  void Listen(const void* address, socklen_t bytes) {
+    EXPECT_EQ(::bind(listener_, static_cast<const sockaddr*>(address), bytes), 0);
+    EXPECT_EQ(::listen(listener_, 4), 0);
+    thread_ = std::thread([this] { Accept(); });
+  }
   void Accept() {
     for (int client = AcceptOne(); client >= 0; client = AcceptOne()) {
       clients_.emplace_back([this, client] { Serve(client); });
@@ -77,6 +94,7 @@ class RespServer {
 
   const Answer answer_;
   const int listener_;
+  int port_ = 0;
   std::mutex mutex_;  // held while the test answers
   std::vector<std::thread> clients_;
   std::thread thread_;

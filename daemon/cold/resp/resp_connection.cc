@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -19,6 +20,8 @@ namespace kvtier {
 namespace {
 
 constexpr timeval kPatience = {.tv_sec = 1, .tv_usec = 0};
+constexpr std::chrono::seconds kNamePatience{1};
+constexpr std::string_view kClosing = "the store is being closed";
 
 // One call of the system reads as much, beside a text.
 constexpr size_t kChunkBytes = size_t{64} << 10;
@@ -113,19 +116,42 @@ bool RespConnection::Fail(std::string_view why) {
   return false;
 }
 
+redisContext* RespConnection::Checked(redisContext* context) {
+  const bool is_good =
+      context != nullptr && context->err == 0 && redisSetTimeout(context, kPatience) == REDIS_OK;
+  if (is_good) return context;
+  (void)Fail(context == nullptr ? "out of memory" : context->errstr);
+  if (context != nullptr) redisFree(context);
+  return nullptr;
+}
+
+// hiredis would ask a name server itself, and could not be interrupted. Addresses are none of its
+// names.
+redisContext* RespConnection::OpenAddress() {
+  const HostAddresses::Found found = addresses_.Find(kNamePatience);
+  if (found.addresses.empty()) (void)Fail(found.error);
+  for (const std::string& address : found.addresses) {
+    if (Interrupted()) {
+      (void)Fail(kClosing);
+      break;
+    }
+    redisContext* const context =
+        Checked(redisConnectWithTimeout(address.c_str(), endpoint_.port, kPatience));
+    if (context != nullptr) return context;
+  }
+  return nullptr;
+}
+
+redisContext* RespConnection::OpenContext() {
+  if (endpoint_.port != 0) return OpenAddress();
+  return Checked(redisConnectUnixWithTimeout(endpoint_.host.c_str(), kPatience));
+}
+
 // Connecting may take its second, so the lock is not held meanwhile.
 bool RespConnection::Connect() {
   static redisReplyObjectFunctions functions = MakeFunctions();
-  redisContext* const context =
-      endpoint_.port == 0
-          ? redisConnectUnixWithTimeout(endpoint_.host.c_str(), kPatience)
-          : redisConnectWithTimeout(endpoint_.host.c_str(), endpoint_.port, kPatience);
-  if (context == nullptr) return Fail("out of memory");
-  if (context->err != 0 || redisSetTimeout(context, kPatience) != REDIS_OK) {
-    (void)Fail(context->errstr);
-    redisFree(context);
-    return false;
-  }
+  redisContext* const context = OpenContext();
+  if (context == nullptr) return false;
   context->reader->fn = &functions;
   context->reader->privdata = &incoming_;
   // Its buffer, which holds a whole text, is kept for the next one.
@@ -172,7 +198,7 @@ bool RespConnection::Flush() {
 }
 
 bool RespConnection::Send(const std::vector<RespCommand>& commands) {
-  if (Interrupted()) return Fail("the store is being closed");
+  if (Interrupted()) return Fail(kClosing);
   if (context_ == nullptr && !Connect()) return false;
   for (const RespCommand& command : commands) Append(command);
   return Flush();
@@ -261,6 +287,7 @@ bool RespConnection::FeedReader() {
 }
 
 void RespConnection::Interrupt() {
+  addresses_.Interrupt();
   const std::lock_guard lock(mutex_);
   interrupted_ = true;
   if (context_ != nullptr) ::shutdown(context_->fd, SHUT_RDWR);

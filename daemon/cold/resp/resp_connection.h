@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/cold/resp/host_addresses.h"
+
 struct redisContext;
 
 namespace kvtier {
@@ -44,12 +46,14 @@ struct RespReply {
 // come; Drop, and the next Send connects again.
 class RespConnection {
  public:
-  explicit RespConnection(RespEndpoint endpoint) : endpoint_(std::move(endpoint)) {}
+  RespConnection(RespEndpoint endpoint, HostAddresses::Resolve resolve)
+      : endpoint_(std::move(endpoint)), addresses_(endpoint_.host, std::move(resolve)) {}
   ~RespConnection() { Drop(); }
   RespConnection(const RespConnection&) = delete;
   RespConnection& operator=(const RespConnection&) = delete;
 
-  // Sends all commands, having connected if need be. Waits for a second at most without progress.
+  // Sends all commands, having connected if need be. Waits for a second at most without progress:
+  // for a name server, for each of the host's addresses, and for the server.
   [[nodiscard]] bool Send(const std::vector<RespCommand>& commands);
   // The reply to the first command that has had none, in `received`. If it is a text, its beginning
   // is copied to `into`. Waits like Send.
@@ -70,6 +74,10 @@ class RespConnection {
   // Returns false, with the reason in `failure_`.
   [[nodiscard]] bool Fail(std::string_view why);
   [[nodiscard]] bool Connect();
+  // Null if there is none, with the reason in `failure_`.
+  [[nodiscard]] redisContext* OpenContext();
+  [[nodiscard]] redisContext* OpenAddress();
+  [[nodiscard]] redisContext* Checked(redisContext* context);
   [[nodiscard]] bool Authenticate();
   void Append(const RespCommand& command);
   [[nodiscard]] bool Flush();
@@ -86,6 +94,7 @@ class RespConnection {
   [[nodiscard]] bool Interrupted();
 
   const RespEndpoint endpoint_;
+  HostAddresses addresses_;
   // Bytes that were received and not parsed yet lie between the two.
   std::vector<char> chunk_;
   size_t chunk_begin_ = 0, chunk_end_ = 0;

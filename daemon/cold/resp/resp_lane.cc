@@ -26,8 +26,8 @@ void AddCommands(const RespCall& call, std::vector<RespCommand>* commands) {
 
 }  // namespace
 
-RespLane::RespLane(const RespEndpoint& endpoint)
-    : connection_(endpoint), thread_([this] { Work(); }) {}
+RespLane::RespLane(const RespEndpoint& endpoint, HostAddresses::Resolve resolve)
+    : connection_(endpoint, std::move(resolve)), thread_([this] { Work(); }) {}
 
 RespLane::~RespLane() {
   Interrupt();

@@ -35,14 +35,17 @@ struct RespCall {
 // Any thread may call.
 class RespLane {
  public:
-  explicit RespLane(const RespEndpoint& endpoint);
+  // `resolve` is asked for the host's addresses.
+  explicit RespLane(const RespEndpoint& endpoint,
+                    HostAddresses::Resolve resolve = &HostAddresses::ResolveBySystem);
   // Ends the calls that wait as failed.
   ~RespLane();
   RespLane(const RespLane&) = delete;
   RespLane& operator=(const RespLane&) = delete;
 
   void Add(RespCall call);
-  // The connection fails, and so does all that comes; returns at once.
+  // The connection fails, and so does all that comes; returns at once. The thread then ends within
+  // a second.
   void Interrupt();
 
  private:

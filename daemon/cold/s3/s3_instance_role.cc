@@ -131,6 +131,8 @@ std::optional<std::string> S3InstanceRole::Ask(const std::string& path,
   curl_easy_setopt(handle.get(), CURLOPT_PROXY, "");  // a proxy would have its own machine's role
   curl_easy_setopt(handle.get(), CURLOPT_NETRC, static_cast<long>(CURL_NETRC_IGNORED));
   curl_easy_setopt(handle.get(), CURLOPT_NOSIGNAL, 1L);
+  // A name server that hangs must not hold up the end.
+  curl_easy_setopt(handle.get(), CURLOPT_QUICK_EXIT, 1L);
   curl_easy_setopt(handle.get(), CURLOPT_CONNECTTIMEOUT_MS, kRoleConnectMs);
   curl_easy_setopt(handle.get(), CURLOPT_TIMEOUT_MS, kRoleAnswerMs);
   curl_easy_setopt(handle.get(), CURLOPT_FAILONERROR, 1L);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <future>
@@ -224,6 +225,61 @@ TEST_F(RespLaneTest, ACallThatIsNotAnsweredEndsWithTheLane) {
   over.set_value();
   EXPECT_FALSE(call.get().complete);
   EXPECT_FALSE(waiting.get().complete);
+}
+
+// The name server's thread outlives the lane, and the test.
+TEST_F(RespLaneTest, ANameServerThatHangsHoldsUpNoEnd) {
+  const auto asked = std::make_shared<std::promise<void>>();
+  const auto over = std::make_shared<std::promise<void>>();
+  lane_ = std::make_unique<RespLane>(RespEndpoint{.host = "store.example", .port = 6379},
+                                     [asked, over](const std::string&) {
+                                       asked->set_value();
+                                       over->get_future().wait();
+                                       return HostAddresses::Found();
+                                     });
+  std::future<Ended> call = Ask(1);
+  asked->get_future().wait();
+  const auto begin = std::chrono::steady_clock::now();
+  lane_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_EQ(call.get().failure, "the store is being closed");
+  over->set_value();
+}
+
+// One thread hangs at most.
+TEST_F(RespLaneTest, ANameServerThatHangsIsToldAndAskedOnce) {
+  const auto over = std::make_shared<std::promise<void>>();
+  const auto asked = std::make_shared<std::atomic<int>>(0);
+  lane_ = std::make_unique<RespLane>(RespEndpoint{.host = "store.example", .port = 6379},
+                                     [asked, over](const std::string&) {
+                                       ++*asked;
+                                       over->get_future().wait();
+                                       return HostAddresses::Found();
+                                     });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Ask(1).get().failure, "the name server does not answer");
+  }
+  EXPECT_EQ(*asked, 1);
+  over->set_value();
+}
+
+TEST_F(RespLaneTest, TheNextAddressIsTriedWhereOneRefuses) {
+  server_ = std::make_unique<RespServer>([](std::string_view) { return std::string(":1\r\n"); });
+  lane_ = std::make_unique<RespLane>(
+      RespEndpoint{.host = "store.example", .port = server_->port()}, [](const std::string& host) {
+        EXPECT_EQ(host, "store.example");
+        return HostAddresses::Found{.addresses = {"127.0.0.2", "127.0.0.1"}, .error = {}};
+      });
+  EXPECT_EQ(Ask(1).get().failure, "");
+}
+
+TEST(HostAddresses, OfFiguresAreThese) {
+  EXPECT_EQ(HostAddresses::ResolveBySystem("127.0.0.1").addresses,
+            std::vector<std::string>{"127.0.0.1"});
+  EXPECT_EQ(HostAddresses::ResolveBySystem("::1").addresses, std::vector<std::string>{"::1"});
+  const HostAddresses::Found none = HostAddresses::ResolveBySystem(std::string(300, 'x'));
+  EXPECT_TRUE(none.addresses.empty());
+  EXPECT_NE(none.error, "");
 }
 
 TEST_F(RespLaneTest, AListHasTheTextsOfTheListsInIt) {
