@@ -28,7 +28,8 @@ typedef struct kvt_cold_config {
   const char* endpoint;
   const char* user;     /* empty: the store's default */
   const char* password; /* empty: none */
-  /* The path that the password was read from, for stores whose credentials change, or empty. */
+  /* A path or empty: of the file that the password was read from, or of one of credentials, which
+     the library reads, and again when it changes. It may not be there yet. */
   const char* password_file;
   uint64_t max_bytes; /* of all hosts' objects, for stores that do not evict; 0: no bound */
 } kvt_cold_config;

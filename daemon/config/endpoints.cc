@@ -129,7 +129,8 @@ Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
   const bool has_user = at != std::string_view::npos;
   ColdEndpoint endpoint{.library = "kvtier-cold-resp.so",
                         .user = std::string(has_user ? rest.substr(0, at) : ""),
-                        .address = std::string(has_user ? rest.substr(at + 1) : rest)};
+                        .address = std::string(has_user ? rest.substr(at + 1) : rest),
+                        .takes_password = true};
   if (!endpoint.address.empty() && (!has_user || at > 0)) return endpoint;
   return MakeError(
       ErrorCode::kInvalidArgument, "cold_endpoint",

@@ -40,6 +40,8 @@ struct ColdEndpoint {
   std::string user;        // empty: the store's default user
   std::string address;     // "HOST:PORT" or a path, for the library
   uint64_t max_bytes = 0;  // of all objects; 0: no bound
+  // Else the library reads a file of credentials itself, if there is one.
+  bool takes_password = false;
 };
 // Errors: kInvalidArgument "cold_endpoint". The library checks the address.
 [[nodiscard]] Result<ColdEndpoint> ParseColdEndpoint(std::string_view text);

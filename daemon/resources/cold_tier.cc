@@ -36,14 +36,27 @@ uint64_t BytesInFlight(const CacheOptions& options) {
 
 }  // namespace
 
-Result<std::string> ReadColdPassword(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream file(path);
+Result<std::string> ReadColdPassword(const ColdConfig& cold) {
+  if (cold.endpoint.empty() || cold.password_file.empty()) return std::string();
+  KVT_ASSIGN_OR_RETURN(const ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
+  if (!endpoint.takes_password) return std::string();
+  std::ifstream file(cold.password_file);
   std::string line;
   if (!file || !std::getline(file, line) || line.empty()) {
-    return MakeError(ErrorCode::kUnavailable, "cold_password", path + " has no password");
+    return MakeError(ErrorCode::kUnavailable, "cold_password",
+                     cold.password_file + " has no password");
   }
   return line;
+}
+
+Status CheckColdPasswordFile(const ColdConfig& cold) {
+  if (cold.endpoint.empty() || cold.password_file.empty()) return {};
+  if (!std::ifstream(cold.password_file)) {
+    return MakeError(ErrorCode::kUnavailable, "cold_password",
+                     cold.password_file + " cannot be read");
+  }
+  const Result<std::string> password = ReadColdPassword(cold);
+  return password ? Status() : tl::unexpected(password.error());
 }
 
 // Not with the keys of the disk tier, which are this host's alone, and end with it.
@@ -52,7 +65,7 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
   const ColdConfig& cold = config.cold;
   if (cold.endpoint.empty()) return nullptr;
   KVT_ASSIGN_OR_RETURN(ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
-  KVT_ASSIGN_OR_RETURN(std::string password, ReadColdPassword(cold.password_file));
+  KVT_ASSIGN_OR_RETURN(std::string password, ReadColdPassword(cold));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
                        LoadedStore::Open({.library = LibraryPath(endpoint.library),
                                           .endpoint = std::move(endpoint.address),

@@ -18,9 +18,13 @@
 
 namespace kvtier {
 
-// The first line of the file; an empty path gives an empty password. Blocks. Errors: kUnavailable
-// "cold_password".
-[[nodiscard]] Result<std::string> ReadColdPassword(const std::string& path);
+// The first line of the password's file; empty if none is named, or if the store's library reads a
+// file of credentials itself: a start does not wait for that. Blocks. Errors: kUnavailable
+// "cold_password", and those of ParseColdEndpoint.
+[[nodiscard]] Result<std::string> ReadColdPassword(const ColdConfig& cold);
+// A success if the password can be had here, or the file of credentials opened. Blocks. Errors: as
+// ReadColdPassword.
+[[nodiscard]] Status CheckColdPasswordFile(const ColdConfig& cold);
 
 // Event loop only. The cache borrows the store and has to go first.
 class ColdTier {

@@ -24,8 +24,8 @@ std::vector<std::string> MissingHere(const Config& config, const Gpus& gpus) {
     // The service alone is given credentials.
     if (!loaded && loaded.error().reason != "no_credentials") note(key, loaded.error());
   }
-  if (const auto password = ReadColdPassword(config.cold.password_file); !password) {
-    note("cold.password_file", password.error());
+  if (const Status checked = CheckColdPasswordFile(config.cold); !checked) {
+    note("cold.password_file", checked.error());
   }
   for (const DeviceChoice device : config.pool.devices) {
     if (device == DeviceChoice::kAll || device == DeviceChoice::kHost) continue;

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "daemon/cold/reason_line.h"
+
 namespace kvtier {
 namespace {
 
@@ -89,6 +91,12 @@ std::optional<S3Credentials> S3CredentialSource::Current() {
   version_ = version;
   if (std::optional<S3Credentials> read = FromFile(file_)) credentials_ = std::move(read);
   return credentials_;
+}
+
+std::string S3CredentialSource::Missing() const {
+  constexpr const char* kNone = " has no credentials";
+  if (!file_.empty()) return ReasonLine(file_ + kNone);
+  return (role_ ? "the instance's role" : "the environment") + std::string(kNone);
 }
 
 }  // namespace kvtier

@@ -29,6 +29,8 @@ class S3CredentialSource {
   // The credentials that count now, without waiting. A file that is away, or being written, leaves
   // the last good ones; nothing if there have never been any.
   [[nodiscard]] std::optional<S3Credentials> Current();
+  // Says where there are none, as a line of the log.
+  [[nodiscard]] std::string Missing() const;
 
  private:
   // Two files of which these are equal have the same bytes.

@@ -19,7 +19,9 @@ constexpr milliseconds kLongestHold{2000};
 constexpr milliseconds kNoHurry{60'000};
 constexpr int kMostTries = 4;
 
-S3Outcome Unavailable(const char* why) { return {.status = KVT_COLD_UNAVAILABLE, .text = why}; }
+S3Outcome Unavailable(std::string why) {
+  return {.status = KVT_COLD_UNAVAILABLE, .text = std::move(why)};
+}
 
 }  // namespace
 
@@ -106,7 +108,7 @@ void S3Lane::StartCalls() {
 
 void S3Lane::Start(S3Call call) {
   const std::optional<S3Credentials> credentials = source_.Current();
-  if (!credentials) return call.ended(Unavailable("there are no credentials for it"));
+  if (!credentials) return call.ended(Unavailable(source_.Missing()));
   std::unique_ptr<S3Transfer> transfer;
   if (idle_.empty()) {
     transfer = std::make_unique<S3Transfer>(&endpoint_);

@@ -62,6 +62,20 @@ TEST(Kvtierd, ACheckLooksForTheFilesAndTheGpuThatAreNamed) {
   }
 }
 
+TEST(Kvtierd, ACheckLooksForAFileOfCredentialsAndNotIntoIt) {
+  const TestDirectory directory;
+  const std::string path = directory.path() / "credentials";
+  const auto checked = [&path] {
+    Kvtierd kvtierd({"--check-config", "--set", "cold.endpoint=s3://blocks", "--set",
+                     "cold.password_file=" + path});
+    EXPECT_EQ(kvtierd.Wait(), 0);
+    return kvtierd.output();
+  };
+  EXPECT_NE(checked().find("cold.password_file: " + path + " cannot be read"), std::string::npos);
+  std::ofstream(path) << "\n[default]\n";
+  EXPECT_EQ(checked().find("cold.password_file: "), std::string::npos);
+}
+
 TEST(Kvtierd, EndsWith78OnAnyConfigurationError) {
   const TestDirectory directory;
   const std::string path = directory.path() / "kvtierd.toml";
