@@ -106,16 +106,14 @@ class Connection {
   void Send(uint64_t request_id, const Message& message) {
     SendEncoded([&](std::vector<std::byte>* out) { wire::Encode(message, request_id, out); });
   }
-  // The descriptors stay open until they were sent: `owner`, if given, is kept until then.
+  // `owner` keeps the descriptors open and is kept until they were sent.
   template <typename Message>
   void SendWithDescriptors(uint64_t request_id, const Message& message,
-                           std::vector<int> descriptors,
-                           std::shared_ptr<const void> owner = nullptr) {
+                           std::vector<int> descriptors, std::shared_ptr<const void> owner) {
     if (!CanSend()) return;
     outbox_.AppendWithDescriptors(
-        std::move(descriptors),
-        [&](std::vector<std::byte>* out) { wire::Encode(message, request_id, out); },
-        std::move(owner));
+        std::move(descriptors), std::move(owner),
+        [&](std::vector<std::byte>* out) { wire::Encode(message, request_id, out); });
     FlushUnlessBatching();
   }
 

@@ -26,12 +26,13 @@ class Outbox {
     encode(&tail);
     bytes_ += tail.size() - before;
   }
-  // The same, with `descriptors` attached to the first byte appended. They stay their owner's and
-  // must stay open until they were sent: `owner`, if given, is kept until then.
+  // The same, with `descriptors` attached to the first byte appended. `owner` keeps them open and
+  // is kept until they were sent: a number that was closed may be another client's by then.
   // REQUIRES: `encode` appends something; at most wire::kMaxDescriptorsPerSend.
   template <typename Encode>
-  void AppendWithDescriptors(std::vector<int> descriptors, Encode&& encode,
-                             std::shared_ptr<const void> owner = nullptr) {
+  void AppendWithDescriptors(std::vector<int> descriptors, std::shared_ptr<const void> owner,
+                             Encode&& encode) {
+    KVT_CHECK(owner != nullptr);
     segments_.push_back({{}, 0, std::move(descriptors), std::move(owner)});
     Append(std::forward<Encode>(encode));
   }

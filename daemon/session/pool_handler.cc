@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/session/pool_handler.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <utility>
 
 #include "daemon/attention/attention_service.h"
 #include "daemon/session/former_clients.h"
+#include "gpu/device.h"
 
 namespace kvtier {
 namespace {
@@ -134,9 +137,18 @@ Status PoolHandler::TryAttach(const Call& call, const wire::Attach& request,
   return {};
 }
 
+// The client may leave the pool before it has read the reply, and then the pool's own descriptor
+// may be closed at any time.
 void PoolHandler::OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached) {
   replies_.End(wire::MessageType::kAttach, call);
   if (replies_.ended()) return;
+  UniqueFd shared(::fcntl(pool.fd, F_DUPFD_CLOEXEC, 3));
+  if (!shared.valid()) {
+    return replies_.connection().CloseWith({ErrorCode::kResourceExhausted, "descriptors",
+                                            "the daemon has none left for the pool's memory"});
+  }
+  const auto owner = std::make_shared<const LentDescriptor>(std::move(shared),
+                                                            env_.closer->CloseFor(client_.tenant));
   AttachedPool& known = pools_.Add(pool.id, attached);
   if (known.attaches++ == 0) known.attachment = std::make_shared<Gate>();
   replies_.connection().Spend(kAttachPrice);
@@ -148,7 +160,7 @@ void PoolHandler::OnAttached(const Call& call, const PoolInfo& pool, const Attac
                         .block_bytes = pool.block_bytes,
                         .blocks = pool.blocks,
                         .device_kind = env_.devices->devices[attached.device].kind},
-      {pool.fd});
+      {owner->get()}, owner);
 }
 
 // No ATTACH of the pool is waiting: its memory is ready since the first was answered, and any other

@@ -12,6 +12,7 @@
 #include "base/gate.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
+#include "daemon/net/descriptor_closer.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/session/models.h"
 #include "daemon/session/replies.h"
@@ -39,6 +40,7 @@ class PoolHandler {
     const wire::DevicesReply* devices = nullptr;
     AttentionService* attention = nullptr;    // null: off
     FormerClients* former_clients = nullptr;  // null: there were none
+    DescriptorCloser* closer = nullptr;
   };
   PoolHandler(const SessionClient* client, AttachedPools* pools, Replies* replies, Cache* cache,
               const Environment& environment)

@@ -3,6 +3,7 @@
 // goes on gives back of one pool, and in which states it may say so.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/fakes/fake_cold_store.h"
 #include "tests/unit/daemon/grouped_engine.h"
@@ -71,6 +72,38 @@ TEST_F(SessionAttach, WhoGoesMeanwhileLeavesThePoolToOthers) {
   (void)next.Call<wire::Pong>(wire::Ping{});
   LetPoolsBeReady();
   EXPECT_EQ(Fill(&next, ExpectAttached(&next), Hashes(0, 2)).size(), 2u);
+}
+
+// The reply waits behind others that the client does not read; by then the pool has gone, and its
+// number may be that of another client's memory.
+TEST(SessionAttachReply, BringsTheDescriptorOfThePoolThoughThatHasGone) {
+  constexpr uint64_t kPoolBytes = 16 * kMiB;
+  ServerUnderTest daemon([](Config* config) { config->cache.pool_bytes = kPoolBytes; });
+  ModelRecord of_other = TestModel();
+  of_other.name = "other";
+  WireClient client(daemon.socket()), other(daemon.socket());
+  (void)client.Hello();
+  const auto model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
+  constexpr int kUnread = 60'000;
+  for (int i = 0; i < kUnread; ++i) client.Send(wire::Ping{});
+  client.Send(wire::Attach{.model = model.model, .pool_bytes = kPoolBytes});
+  client.Send(wire::Detach{PoolId(0)});
+  daemon.WaitUntil([&] { return daemon.cache().Gauges().pools.size() == 1; });
+  (void)other.Attach(of_other, 0, kPoolBytes);
+  struct stat of_others {};
+  ASSERT_EQ(::fstat(other.pool_fd().get(), &of_others), 0);
+  // It comes with the bytes of the reply, of which the last pong may be the first.
+  UniqueFd descriptor;
+  for (bool is_attached = false; !is_attached;) {
+    auto received = client.Receive();
+    ASSERT_TRUE(received);
+    is_attached = received->Is(wire::MessageType::kAttachReply);
+    if (received->descriptor.valid()) descriptor = std::move(received->descriptor);
+  }
+  struct stat got {};
+  ASSERT_EQ(::fstat(descriptor.get(), &got), 0);
+  EXPECT_NE(got.st_ino, of_others.st_ino);
+  EXPECT_EQ(static_cast<uint64_t>(got.st_size), kPoolBytes);
 }
 
 // A GPU is opened for the first client that wants it, which takes a tenth of a second and more.
