@@ -43,7 +43,8 @@ struct OperationBasics {
 // An operation that answers over several events. Owned by AdminOperations. Event loop only.
 //
 // A derived class does its work in Run and in callbacks, each of which must be short, and ends by
-// exactly one Reply or Fail, or by noticing that its caller has gone.
+// exactly one Reply or Fail, or by noticing that its caller has gone. A step that Later has planned
+// is dropped then.
 class AdminOperation {
  public:
   AdminOperation(const OperationBasics& basics, std::shared_ptr<AdminCall> call)
@@ -61,11 +62,11 @@ class AdminOperation {
 
  protected:
   void Reply(std::string json) {
-    ended_ = true;
+    End();
     call_->Reply(std::move(json));
   }
   void Fail(const Error& error) {
-    ended_ = true;
+    End();
     call_->Fail(error);
   }
   void Progress(std::string json) { call_->Progress(std::move(json)); }
@@ -86,10 +87,10 @@ class AdminOperation {
   // Runs `next` from a later event; at most one such call is outstanding. Steps are separated by
   // this, so that clients' requests are served between them.
   void Later(int64_t delay_ms, std::function<void()> next) {
-    timer_.Start(delay_ms, std::move(next));
+    if (!ended_) timer_.Start(delay_ms, std::move(next));
   }
   void LaterUs(int64_t delay_us, std::function<void()> next) {
-    timer_.StartUs(delay_us, std::move(next));
+    if (!ended_) timer_.StartUs(delay_us, std::move(next));
   }
   // For callbacks of the cache, which may come when the operation is gone.
   template <typename Callback>
@@ -101,6 +102,11 @@ class AdminOperation {
   const Clock& clock_;
 
  private:
+  void End() {
+    ended_ = true;
+    timer_.Cancel();
+  }
+
   const std::shared_ptr<AdminCall> call_;
   const int64_t begun_ms_;
   int64_t progress_ms_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <set>
 
+#include "daemon/admin/admin_operation.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/daemon_under_test.h"
 #include "tests/unit/daemon/verbs.h"
@@ -330,6 +332,14 @@ TEST_F(Admin, ErasingRefusesToClaimWhatAPlainDiskCannotProve) {
   EXPECT_EQ(erased.at("keys"), 0);
   EXPECT_EQ(erased.at("blocks").at("disk"), 4);
   EXPECT_EQ(Ask(R"({"op":"evict","hashes":)" + Quoted(Hashes(0, 4)) + "}").at("absent"), 4);
+}
+
+// An erasure tells how far it is, until it is answered.
+TEST_F(Admin, NothingComesAfterTheAnswer) {
+  WireClient admin(daemon_.admin_socket());
+  (void)Ask(&admin, R"({"op":"erase","tenant":"default","without_proof":true})");
+  pollfd more{.fd = admin.socket(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&more, 1, 3 * kAdminProgressMs), 0);
 }
 
 class EncryptedAdmin : public Admin {
