@@ -52,13 +52,29 @@ Result<UniqueFd> OpenPidfd(int socket, int32_t pid) {
   return pidfd;
 }
 
-bool IsSameInode(int pidfd, int other) {
+// The number that the process behind a pidfd has among all since the boot; 0: the kernel gives
+// none.
+uint64_t NumberOf(int pidfd) {
   struct statfs system {};
-  struct stat one {};
-  struct stat two {};
-  return ::fstatfs(pidfd, &system) == 0 && system.f_type == kPidFsMagic &&
-         ::fstat(pidfd, &one) == 0 && ::fstat(other, &two) == 0 && one.st_dev == two.st_dev &&
-         one.st_ino == two.st_ino;
+  struct stat file {};
+  const bool has_number =
+      ::fstatfs(pidfd, &system) == 0 && system.f_type == kPidFsMagic && ::fstat(pidfd, &file) == 0;
+  return has_number ? file.st_ino : 0;
+}
+
+// The name, in brackets, may hold anything: the text that follows it is counted from its end.
+uint64_t StartTimeOf(int32_t pid) {
+  constexpr int kFieldsBefore = 19;  // from the state to the start time
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int i = 0; i < kFieldsBefore; ++i) fields >> field;
+  uint64_t start_time = 0;
+  return fields >> start_time ? start_time : 0;
 }
 
 }  // namespace
@@ -102,21 +118,11 @@ Result<std::string> TenantMap::TenantOf(const Peer& peer) const {
                    fmt::format("user {} (group {}) belongs to no tenant", peer.uid, peer.gid));
 }
 
-// The name, in brackets, may hold anything: what follows it is counted from its end.
+// The files of /proc may be hidden from the daemon, and pidfds are not.
 ProcessIdentity IdentityOf(int32_t pid) {
-  constexpr int kFieldsBefore = 19;  // from the state to the start time
-  ProcessIdentity process{.pid = pid};
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text;
-  std::getline(file, text);
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return process;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string field;
-  for (int i = 0; i < kFieldsBefore; ++i) fields >> field;
-  uint64_t start_time = 0;
-  if (fields >> start_time) process.start_time = start_time;
-  return process;
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const uint64_t number = pidfd.valid() ? NumberOf(pidfd.get()) : 0;
+  return {.pid = pid, .birth = number != 0 ? number : StartTimeOf(pid)};
 }
 
 bool ProcessHasEnded(int pidfd) {
@@ -128,7 +134,8 @@ bool ProcessHasEnded(int pidfd) {
 bool IsSameProcess(const Peer& known, const Peer& other) {
   if (ProcessHasEnded(known.pidfd.get())) return false;
   if (known.pid != 0) return known.pid == other.pid;
-  return other.pid == 0 && IsSameInode(known.pidfd.get(), other.pidfd.get());
+  const uint64_t number = NumberOf(known.pidfd.get());
+  return other.pid == 0 && number != 0 && number == NumberOf(other.pidfd.get());
 }
 
 }  // namespace kvtier

@@ -60,8 +60,9 @@ class TenantMap {
   std::unordered_map<uint32_t, std::string> by_gid_;
 };
 
-// The process of this number as a later daemon can find it again; without a start time if the
-// kernel does not tell. Any thread; reads one small file of /proc.
+// The process of this number as a later daemon can find it again; without a birth if the kernel
+// tells none, as one before 6.9 where /proc hides the processes of other users. Any thread; reads
+// one small file of /proc.
 [[nodiscard]] ProcessIdentity IdentityOf(int32_t pid);
 
 // Whether the process behind `pidfd` has ended. Any thread; does not block.

@@ -29,8 +29,8 @@ constexpr uint32_t kMostWithheld = 2;
 
 bool MayLive(const ProcessIdentity& process) {
   const ProcessIdentity now = IdentityOf(process.pid);
-  if (now.start_time == 0) return ::kill(process.pid, 0) == 0 || errno != ESRCH;
-  return process.start_time == 0 || now.start_time == process.start_time;
+  if (now.birth == 0) return ::kill(process.pid, 0) == 0 || errno != ESRCH;
+  return process.birth == 0 || now.birth == process.birth;
 }
 
 // Whether processes that live may still write to too much of the pool.

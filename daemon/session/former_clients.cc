@@ -22,13 +22,13 @@ bool SameSecret(const SessionSecret& a, const SessionSecret& b) {
 }
 
 // A descriptor of the process, or of one that has ended if it has. Invalid: it cannot be told. The
-// start time is read after the process was opened, so that it is this one's or none's.
+// birth is read after the process was opened, so that it is this one's or none's.
 UniqueFd OpenFormer(const ProcessIdentity& process) {
   UniqueFd opened(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!opened.valid()) return errno == ESRCH ? EndedProcess() : UniqueFd();
-  const uint64_t start_time = IdentityOf(process.pid).start_time;
-  const bool known = process.start_time != 0 && start_time != 0;
-  return known && start_time != process.start_time ? EndedProcess() : std::move(opened);
+  const uint64_t birth = IdentityOf(process.pid).birth;
+  const bool known = process.birth != 0 && birth != 0;
+  return known && birth != process.birth ? EndedProcess() : std::move(opened);
 }
 
 }  // namespace
@@ -86,11 +86,18 @@ void FormerClients::OnGone(size_t member) {
   released_(gone.session.holdings);
 }
 
-// A process whose start time is not known may be another one of the same number.
+// A process whose birth is not known may be another one of the same number.
 std::optional<SessionId> FormerClients::Find(PoolId pool, SessionId former,
-                                             const SessionSecret& secret, const Peer& peer) const {
+                                             const SessionSecret& secret, const Peer& peer) {
   const ProcessIdentity caller = IdentityOf(peer.pid);
-  if (caller.start_time == 0 || secret == SessionSecret{}) return std::nullopt;
+  if (caller.birth == 0 && !std::exchange(told_of_no_birth_, true)) {
+    log_.Warning(
+        "session.warned",
+        "process {} cannot take back the blocks that it had before the restart: the kernel numbers "
+        "no processes, and /proc hides its start (hidepid=, ProtectProc=)",
+        peer.pid);
+  }
+  if (caller.birth == 0 || secret == SessionSecret{}) return std::nullopt;
   for (const Member& member : members_) {
     const SessionIdentity& known = member.session.identity;
     const bool same = !member.gone && pools_[member.pool].id == pool && known.session == former &&

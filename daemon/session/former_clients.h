@@ -52,7 +52,7 @@ class FormerClients {
   // `peer` is the process that had it, under the same user, and knows its secret. Nothing
   // otherwise.
   [[nodiscard]] std::optional<SessionId> Find(PoolId pool, SessionId former,
-                                              const SessionSecret& secret, const Peer& peer) const;
+                                              const SessionSecret& secret, const Peer& peer);
   // The client has taken back all that it wants of what Find returned.
   void OnResumed(SessionId holdings);
   // Former sessions that are waited for, each counted once for every pool that it had.
@@ -88,6 +88,7 @@ class FormerClients {
   std::vector<Member> members_;
   Timer copies_;
   Timer grace_;
+  bool told_of_no_birth_ = false;
   Quarantine quarantine_;
 };
 

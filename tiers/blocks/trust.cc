@@ -8,9 +8,9 @@
 namespace kvtier {
 
 Party Trust::Open(const ProcessIdentity& process, SessionId session) {
-  const bool is_known = process.pid > 0 && process.start_time > 0;
-  // Start times of processes are far smaller than the number that stands for none.
-  const Name name = is_known ? Name(static_cast<uint64_t>(process.pid), process.start_time)
+  const bool is_known = process.pid > 0 && process.birth > 0;
+  // Births of processes are far smaller than the number that stands for none.
+  const Name name = is_known ? Name(static_cast<uint64_t>(process.pid), process.birth)
                              : Name(session.value, UINT64_MAX);
   if (members_.size() >= prune_at_) Prune();
   const auto [known, is_new] = parties_.try_emplace(name, Party(last_.value + 1));

@@ -12,7 +12,7 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kMagic = "KVTPOOL1";
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kSessionBytes = 64;
 constexpr uint64_t kStateBytes = 8;
@@ -64,7 +64,7 @@ struct PoolTable::Head {
 struct PoolTable::SessionRecord {
   uint32_t pid;
   uint32_t check;
-  uint64_t start_time;
+  uint64_t birth;
   uint64_t session;
   SessionSecret secret;
   uint32_t uid;
@@ -254,7 +254,7 @@ std::optional<uint32_t> PoolTable::AddSession(const SessionIdentity& session) {
   free_sessions_.pop_back();
   SessionRecord& record = sessions()[number];
   record.pid = static_cast<uint32_t>(session.process.pid);
-  record.start_time = session.process.start_time;
+  record.birth = session.process.birth;
   record.session = session.session.value;
   record.secret = session.secret;
   record.uid = session.uid;
@@ -331,7 +331,7 @@ Result<std::vector<PoolTable::Session>> PoolTable::Sessions() const {
     const auto pid = static_cast<int32_t>(record.pid);
     if (pid <= 0) return MakeError(ErrorCode::kCorrupt, "clients_unknown");
     found.push_back({number,
-                     {.process = {pid, record.start_time},
+                     {.process = {pid, record.birth},
                       .uid = record.uid,
                       .session = SessionId(record.session),
                       .secret = record.secret}});

@@ -8,8 +8,10 @@ namespace kvtier {
 
 // The number alone may be another process's by then.
 struct ProcessIdentity {
-  int32_t pid = 0;          // 0: it has no number here
-  uint64_t start_time = 0;  // in the kernel's ticks since the boot; 0: not known
+  int32_t pid = 0;  // 0: it has no number here
+  // Tells it from all that have the number later: its own number among pidfds, where the kernel has
+  // such (Linux 6.9), or its start in ticks since the boot. 0: not known.
+  uint64_t birth = 0;
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
 

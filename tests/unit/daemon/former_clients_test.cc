@@ -152,8 +152,8 @@ TEST_F(FormerClientsTest, OnlyTheProcessItselfWithItsSecretIsKnown) {
 TEST_F(FormerClientsTest, ALaterProcessOfTheSameNumberIsNotWaitedFor) {
   Bystander process;
   ProcessIdentity former = IdentityOf(process.peer().pid);
-  ASSERT_GT(former.start_time, 0u);
-  --former.start_time;
+  ASSERT_GT(former.birth, 0u);
+  --former.birth;
   const auto clients = Watch({former});
   RunUntilReleased(3);
 }

@@ -2,8 +2,15 @@
 #include "daemon/net/peer.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <string>
 
 #include "tests/unit/daemon/bystander.h"
 
@@ -29,6 +36,44 @@ TEST(SocketPeerInspector, RefusesWhatIsNotASocket) {
   const UniqueFd reading(fds[0]);
   const UniqueFd writing(fds[1]);
   EXPECT_FALSE(SocketPeerInspector().Inspect(reading.get()));
+}
+
+// Runs `check` as another user, in a process that sees those of no other user in /proc; needs root.
+// Returns its exit status.
+int CheckWhereProcIsHidden(const std::function<int()>& check) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool hidden = ::unshare(CLONE_NEWNS) == 0 &&
+                        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                        ::mount("proc", "/proc", "proc", 0, "hidepid=2") == 0 &&
+                        ::setgid(65534) == 0 && ::setuid(65534) == 0;
+    ::_exit(hidden ? check() : 99);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WEXITSTATUS(status);
+}
+
+TEST(IdentityOf, IsKnownWhereProcHidesTheProcess) {
+  const Bystander process;
+  const ProcessIdentity seen = IdentityOf(process.pid());
+  ASSERT_NE(seen.birth, 0u);
+  const int same = CheckWhereProcIsHidden([&] {
+    if (std::ifstream("/proc/" + std::to_string(process.pid()) + "/stat")) return 99;
+    const ProcessIdentity hidden = IdentityOf(process.pid());
+    // Kernels before 6.9 do not number processes: nothing is known then.
+    return hidden.birth == 0 ? 98 : hidden == seen ? 0 : 1;
+  });
+  if (same == 99) GTEST_SKIP() << "skipped: /proc cannot be hidden here";
+  if (same == 98) GTEST_SKIP() << "skipped: this kernel has no numbers of processes";
+  EXPECT_EQ(same, 0);
+}
+
+TEST(IdentityOf, IsThatOfNoOtherProcess) {
+  const Bystander one, two;
+  EXPECT_EQ(IdentityOf(one.pid()), IdentityOf(one.pid()));
+  EXPECT_NE(IdentityOf(one.pid()).birth, 0u);
+  EXPECT_NE(IdentityOf(one.pid()), IdentityOf(two.pid()));
 }
 
 TEST(IsSameProcess, NumbersTellProcessesApartThatLive) {

@@ -362,7 +362,7 @@ TEST_F(CacheCanaryTest, ABlockThatMovesWhenItIsFoundToDifferGoesWhenItHasMoved) 
 }
 
 // A process of its own for each number.
-ProcessIdentity Process(int32_t number) { return {.pid = number, .start_time = 1}; }
+ProcessIdentity Process(int32_t number) { return {.pid = number, .birth = 1}; }
 
 TEST(Trust, EnginesThatCameAndWentAreForgottenWithTheirBlocks) {
   Trust trust;
