@@ -106,6 +106,10 @@ KVT_API kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info) {
   });
 }
 
+KVT_API uint64_t kvt_pool_block_bytes(const kvt_pool* pool) {
+  return pool == nullptr ? 0 : pool->pool->block_bytes();
+}
+
 // Looks the handle's own mapping up, which stays valid after a reconnection. Errors: kStaleHandle;
 // kInvalidArgument "block_outside_pool"; kUnsupported "not_host_memory".
 KVT_API kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void** address) {

@@ -50,13 +50,18 @@ Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> device
 
 Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model, uint32_t group,
                                          uint32_t device, uint64_t pool_bytes) {
-  std::unique_ptr<Pool> pool(new Pool(connection, model, group, device, pool_bytes));
+  KVT_ASSIGN_OR_RETURN(const Connection::Model known, connection->GetModel(model));
+  if (group >= known.record.groups.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_group",
+                     fmt::format("group {} of {}", group, known.record.groups.size()));
+  }
+  std::unique_ptr<Pool> pool(new Pool(connection, model, group, device, pool_bytes,
+                                      known.record.groups[group].BlockBytes()));
   const Result<std::shared_ptr<DaemonSession>> session = connection->GetSession();
   const std::lock_guard lock(pool->attach_mutex_);
   const Status attached = session ? pool->Attach(*session) : tl::unexpected(session.error());
   if (attached) return pool;
   if (!connection->MayWait(attached.error())) return tl::unexpected(attached.error());
-  KVT_RETURN_IF_ERROR(pool->CheckGroup());
   const Result<DeviceUuid> current =
       device == kAnyDevice ? CurrentDeviceUuid() : MakeError(ErrorCode::kNotFound, "not_asked");
   if (current) pool->current_at_open_ = *current;
@@ -103,15 +108,7 @@ Result<uint32_t> Pool::DeviceIn(const std::shared_ptr<DaemonSession>& session) {
   return device;
 }
 
-Status Pool::CheckGroup() const {
-  KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
-  if (group_ < model.groups.size()) return {};
-  return MakeError(ErrorCode::kNotFound, "unknown_group",
-                   fmt::format("group {} of {}", group_, model.groups.size()));
-}
-
 Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
-  KVT_RETURN_IF_ERROR(CheckGroup());
   KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
   KVT_ASSIGN_OR_RETURN(const wire::ModelId wire_model, connection_->ModelIn(session, model_));
   KVT_ASSIGN_OR_RETURN(const uint32_t device, DeviceIn(session));

@@ -36,7 +36,7 @@ class Pool {
  public:
   // Attaches for the first time, or if there is no daemon and the connection waits for one, once
   // there is. `device` is a position in Connection::Devices or kAnyDevice; see kvt_attach. Errors:
-  // those of Connection::ModelIn, ChooseDevice and Attachment::Open.
+  // kNotFound "unknown_group"; those of Connection::ModelIn, ChooseDevice and Attachment::Open.
   [[nodiscard]] static Result<std::unique_ptr<Pool>> Open(Connection* connection, uint32_t model,
                                                           uint32_t group, uint32_t device,
                                                           uint64_t pool_bytes);
@@ -66,25 +66,28 @@ class Pool {
   [[nodiscard]] Connection& connection() { return *connection_; }
   [[nodiscard]] uint32_t model() const { return model_; }
   [[nodiscard]] uint32_t group() const { return group_; }
+  // The record's, and so known before the first attachment.
+  [[nodiscard]] uint64_t block_bytes() const { return block_bytes_; }
 
  private:
-  Pool(Connection* connection, uint32_t model, uint32_t group, uint32_t device, uint64_t pool_bytes)
+  Pool(Connection* connection, uint32_t model, uint32_t group, uint32_t device, uint64_t pool_bytes,
+       uint64_t block_bytes)
       : connection_(connection),
         model_(model),
         group_(group),
+        block_bytes_(block_bytes),
         device_(device),
         pool_bytes_(pool_bytes) {}
   [[nodiscard]] bool IsAttachedTo(const std::shared_ptr<DaemonSession>& session) const;
   // The device's position in this session's daemon. REQUIRES: attach_mutex_ is held.
   [[nodiscard]] Result<uint32_t> DeviceIn(const std::shared_ptr<DaemonSession>& session);
-  // Errors: kNotFound "unknown_group".
-  [[nodiscard]] Status CheckGroup() const;
   // REQUIRES: attach_mutex_ is held.
   [[nodiscard]] Status Attach(const std::shared_ptr<DaemonSession>& session);
 
   Connection* const connection_;
   const uint32_t model_;
   const uint32_t group_;
+  const uint64_t block_bytes_;
   const uint32_t device_;
   // The GPU that kAnyDevice meant the first time; guarded by attach_mutex_.
   std::optional<DeviceUuid> chosen_;

@@ -225,8 +225,7 @@ enum {
 
 /* A group of a model's layers, whose blocks have a geometry and a pool of their own. An opaque
  * group has `layer_bytes` in place of heads and head sizes: only the engine knows the meaning of
- * the bytes. A group of states is opaque, and its block_tokens say how far apart states can be
- * kept. */
+ * the bytes. A group of states is opaque, and its block_tokens say how far apart states are. */
 typedef struct kvt_kv_group {
   uint32_t layers;
   uint32_t kv_heads; /* stored by this tensor-parallel rank */
@@ -256,9 +255,8 @@ typedef struct kvt_model_record {
   uint32_t tensor_parallel_rank;
   uint32_t tensor_parallel_size;
   kvt_kv_group groups[KVT_MAX_GROUPS];
-  size_t group_count; /* of them in use; most models have 1 */
-  const kvt_key_value*
-      extra; /* whatever else changes the bytes (rope, quantization); unique keys */
+  size_t group_count;         /* of them in use; most models have 1 */
+  const kvt_key_value* extra; /* all else that changes the bytes (rope, ...); unique keys */
   size_t extra_count;
 } kvt_model_record;
 /* Sets `size`, tensor_parallel_size 1, group_count 1, and each group to hit rule KVT_HIT_ALL,
@@ -349,6 +347,8 @@ typedef struct kvt_pool_info {
 
 /* The current attachment. Without a daemon: the last one. `base` changes only with `generation`. */
 KVT_API kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info);
+/* The bytes of one block: the model's, known before a daemon has been there. */
+KVT_API uint64_t kvt_pool_block_bytes(const kvt_pool* pool);
 /* Where a block's bytes are, also for handles of earlier attachments while their mapping stands.
  * Errors: KVT_STALE_HANDLE, KVT_INVALID_ARGUMENT (index outside the pool), KVT_UNSUPPORTED (not
  * host memory; see kvt_pool_map_device, kvt_pool_read). */

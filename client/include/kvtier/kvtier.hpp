@@ -193,9 +193,11 @@ inline Result<std::vector<Acquired>> AcquireGroups(const std::vector<GroupReques
 // The mapped blocks of one group of a model. The connection must outlive it.
 class Pool {
  public:
-  explicit Pool(kvt_pool* pool) : pool_(pool), block_bytes_(Info().block_bytes) {}
+  explicit Pool(kvt_pool* pool) : pool_(pool) {}
 
   [[nodiscard]] kvt_pool* get() const { return pool_.get(); }
+  [[nodiscard]] uint64_t block_bytes() const { return kvt_pool_block_bytes(get()); }
+  // All 0 before the first attachment; see kvt_attach.
   [[nodiscard]] kvt_pool_info Info() const {
     kvt_pool_info info{};
     info.size = sizeof(info);
@@ -206,7 +208,7 @@ class Pool {
   Result<std::span<std::byte>> Bytes(const kvt_block& block) const {
     void* address = nullptr;
     if (kvt_pool_block_address(get(), block, &address)) return Error::Last();
-    return std::span(static_cast<std::byte*>(address), block_bytes_);
+    return std::span(static_cast<std::byte*>(address), block_bytes());
   }
   // See kvtier_hit_plan.h.
   Status SetComputeCost(double per_token_us, double per_pair_us, double fixed_us) {
@@ -313,8 +315,6 @@ class Pool {
   }
 
   std::unique_ptr<kvt_pool, Handle> pool_;
-  // The model's, and so the same through all reconnections.
-  uint64_t block_bytes_ = 0;
 };
 
 // A block of a transfer that could not be stored or loaded. position: in the call's blocks.

@@ -34,6 +34,7 @@ TEST(CApi, NullAndUnsizedArgumentsArePreciseErrors) {
             KVT_INVALID_ARGUMENT);
   EXPECT_EQ(kvt_sequence_hint(nullptr, KVT_HINT_CLOSED, 0, nullptr), KVT_INVALID_ARGUMENT);
   EXPECT_EQ(kvt_is_connected(nullptr), 0);
+  EXPECT_EQ(kvt_pool_block_bytes(nullptr), 0u);
   EXPECT_EQ(kvt_take_errors(nullptr, nullptr, 0, nullptr), 0u);
 }
 

@@ -58,6 +58,23 @@ TEST_F(ReconnectTest, WithoutADaemonEverythingIsAMiss) {
   EXPECT_EQ(connection_->Ping().error().code, KVT_UNAVAILABLE);
 }
 
+TEST_F(ReconnectTest, APoolOfBeforeTheFirstDaemonHasWholeBlocks) {
+  const uint64_t block_bytes = pool_->block_bytes();
+  EXPECT_EQ(block_bytes, pool_->Info().block_bytes);
+  daemon_.reset();
+  kvt_connect_options options = Options();
+  options.wait_for_daemon = 1;
+  Attach(options);
+  EXPECT_EQ(pool_->block_bytes(), block_bytes);
+  EXPECT_EQ(pool_->Info().block_bytes, 0u);
+  StartDaemon({});
+  const auto acquired = pool_->Acquire({}, {}, 1);
+  ASSERT_TRUE(acquired) << acquired.error().ToString();
+  const auto bytes = pool_->Bytes(acquired->new_blocks[0]);
+  ASSERT_TRUE(bytes);
+  EXPECT_EQ(bytes->size(), block_bytes);
+}
+
 TEST_F(ReconnectTest, BetweenTriesCallsFailAtOnce) {
   kvt_connect_options options = Options();
   options.reconnect_min_ms = 1'000'000;
