@@ -2,6 +2,8 @@
 """Attention computed by a real daemon over host memory."""
 
 import dataclasses
+import subprocess
+import sys
 import unittest
 
 import numpy as np
@@ -15,6 +17,20 @@ DIM = 32
 SCALE = 0.2
 OUTPUT_OFFSET = 64 * 1024
 LSE_OFFSET = 128 * 1024
+
+# Uses a workspace, and an array in one, of which nothing else is referred to.
+LONE_WORKSPACES = """
+import gc, sys, kvtier
+from harness.daemon_test_case import RECORD
+def workspace():
+    connection = kvtier.connect(sys.argv[1])
+    return connection.attach(connection.register_model(RECORD), 0).open_workspace(4096)
+lone = workspace()
+array = workspace().array(0, (4,), kvtier.DType.FLOAT32)[1:]
+gc.collect()
+array[:] = 2
+print(lone.byte_count >= 4096, array.sum())
+"""
 
 
 def attention(q, k, v):
@@ -146,6 +162,11 @@ class AttentionTest(DaemonTestCase):
             workspace.close()
             with pool.open_workspace(256 * 1024) as workspace:
                 self.attend(workspace, got.new_blocks)
+
+    def test_a_workspace_and_its_arrays_keep_the_objects_that_they_need(self):
+        command = [sys.executable, "-c", LONE_WORKSPACES, self.daemon.socket]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, "True 6.0\n"), done.stderr)
 
     def test_only_so_many_are_open_at_once(self):
         pool = self.attach()

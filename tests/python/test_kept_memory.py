@@ -33,6 +33,21 @@ print(memory.was_kept, flush=True)
 sys.stdin.read()
 """
 
+# Uses a view of memory that nothing else refers to.
+LONE_VIEW = """
+import gc, weakref, kvtier
+memory = kvtier.KeptMemory(bytes(32), 4096, 1)
+gone = weakref.ref(memory)
+view = memory.buffer()[16:]
+del memory
+gc.collect()
+view[0] = 7
+print(gone() is None, view[0])
+del view
+gc.collect()
+print(gone() is None)
+"""
+
 
 def named(number: int) -> list[bytes]:
     return [bytes([number]) * 32]
@@ -135,6 +150,10 @@ class KeptMemoryTest(DaemonTestCase):
         self.assertEqual(region.wait(stored).copied, 1)
         self.assertEqual(region.wait(region.load([(1, b"h" * 32)])).copied, 1)
         self.assertEqual(memory.buffer()[block_bytes], ord("x"))
+
+    def test_a_view_keeps_its_memory(self):
+        done = subprocess.run([sys.executable, "-c", LONE_VIEW], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, "False 7\nTrue\n"), done.stderr)
 
     def test_arguments_that_make_no_sense_are_refused(self):
         with self.assertRaises(kvtier.InvalidArgumentError):

@@ -281,6 +281,14 @@ def timeout(timeout_ms: int | None) -> int:
     return unsigned(timeout_ms, 63, "timeout_ms")
 
 
+def memory_at(start: int, byte_count: int, owner: object) -> ctypes.Array[ctypes.c_uint8]:
+    """The memory at an address as a buffer. Views of it keep `owner`, so that it is not collected, and
+    the memory unmapped, under them. Closing the owner unmaps it all the same."""
+    memory = (ctypes.c_uint8 * byte_count).from_address(start)
+    setattr(memory, "owner", owner)
+    return memory
+
+
 def pointer(data: bytes) -> int | None:
     """Address of bytes that are only read, for a struct's field; the caller keeps `data`."""
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value if data else None

@@ -43,6 +43,8 @@ class Workspace(Owner):
         super().__init__(
             Handle("workspace", pointer.value, library.kvt_workspace_close, pool.handle)
         )
+        # The pool must not be collected, and thereby closed, while the workspace is in use.
+        self._pool = pool
 
     def close(self) -> None:
         """Unmaps it. Not while another thread or an array over it is in use."""
@@ -67,7 +69,8 @@ class Workspace(Owner):
         return int(info.device_base)
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
-        """A part of it in place as a numpy array, valid until `close`; see DType.numpy.
+        """A part of it in place as a numpy array, which keeps the workspace; valid until `close`, also
+        of the pool or the connection. See DType.numpy.
 
         Raises UnsupportedError (on a GPU), InvalidArgumentError (outside of it).
         """
@@ -77,7 +80,7 @@ class Workspace(Owner):
         count = int(np.prod(shape, dtype=np.int64))
         if offset < 0 or count < 0 or offset + count * dtype.itemsize > info.bytes:
             raise error_of(Status.INVALID_ARGUMENT, "bad_range", f"{offset}, {shape}")
-        buffer = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(info.base + offset)
+        buffer = _native.memory_at(info.base + offset, count * dtype.itemsize, self)
         return np.ndarray(shape, dtype.numpy, memoryview(buffer))
 
     def attend(

@@ -97,15 +97,16 @@ class KeptMemory(Owner):
 
     @property
     def pointer(self) -> int:
-        """Where the memory is, in host memory or on the GPU; valid until `close`."""
+        """Where the memory is, in host memory or on the GPU; valid until `close`, or until this object
+        is collected."""
         return int(self._library.kvt_kept_memory_data(self._handle.get()))
 
     def buffer(self) -> memoryview:
-        """All of the memory, to read and write, until `close`. Raises UnsupportedError on a GPU."""
+        """All of the memory, to read and write, until `close`; the view keeps this object. Raises
+        UnsupportedError on a GPU."""
         if self._on_gpu:
             raise error_of(Status.UNSUPPORTED, "not_host_memory", "the memory is on a GPU")
-        array = (ctypes.c_ubyte * self.byte_count).from_address(self.pointer)
-        return memoryview(array).cast("B")
+        return memoryview(_native.memory_at(self.pointer, self.byte_count, self)).cast("B")
 
     def keep(self, connection: Connection) -> None:
         """Has the daemon keep the memory: to be called after each connection. Raises as the
