@@ -7,6 +7,7 @@ import mmap
 import os
 import types
 import unittest
+import weakref
 from unittest import mock
 
 import numpy as np
@@ -131,6 +132,22 @@ class KeptAllocationTest(unittest.TestCase):
         self.assertIsNotNone(allocation.fd)
         self.assertIsNone(allocation.memory)
         self.assertIsNone(allocation.found())
+
+    def test_a_tensor_on_a_gpu_keeps_the_memory(self):
+        memory = FakeKeptMemory(BLOCKS)
+        memory.pointer = 4096
+
+        def as_tensor(given, device):
+            # torch's has the object for as long as the tensor.
+            return types.SimpleNamespace(given=given, data_ptr=lambda: 4096)
+
+        with mock.patch.object(torch, "as_tensor", as_tensor):
+            tensor = kept_allocation.tensor_over(memory, MEMORY_BYTES, "cuda")
+        kept = weakref.ref(memory)
+        del memory
+        self.assertIsNotNone(kept())
+        del tensor
+        self.assertIsNone(kept())
 
     def test_other_allocations_are_left_alone(self):
         allocation = KeptAllocation([group_of(TOGETHER)], self.fail, 4, "cpu")

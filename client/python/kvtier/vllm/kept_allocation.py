@@ -211,25 +211,26 @@ class WarmUpGuard:
 
 
 class _GpuBytes:
-    """GPU memory for torch.as_tensor, which keeps this object."""
+    """Kept memory on a GPU for torch.as_tensor, which keeps this object, and with it the memory."""
 
-    def __init__(self, pointer: int, byte_count: int) -> None:
+    def __init__(self, memory: Any, byte_count: int) -> None:
+        self._memory = memory
         self.__cuda_array_interface__ = {
             "version": 3,
             "shape": (byte_count,),
             "strides": None,
             "typestr": "|i1",
-            "data": (pointer, False),
+            "data": (memory.pointer, False),
             "stream": None,
         }
 
 
 def tensor_over(memory: Any, byte_count: int, device: str) -> torch.Tensor:
-    """The bytes of a kvtier.KeptMemory, which must outlive it. device: "cpu" or "cuda". Raises
+    """The bytes of a kvtier.KeptMemory, which the tensor keeps. device: "cpu" or "cuda". Raises
     OSError."""
     if device == "cpu":
         return torch.frombuffer(memory.buffer(), dtype=torch.int8, count=byte_count)
-    tensor = torch.as_tensor(_GpuBytes(memory.pointer, byte_count), device="cuda")
+    tensor = torch.as_tensor(_GpuBytes(memory, byte_count), device="cuda")
     if tensor.data_ptr() != memory.pointer:
         raise OSError("torch has copied the kept memory")
     return tensor
