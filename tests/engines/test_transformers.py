@@ -2,6 +2,7 @@
 """A real transformers and a real kvtierd: the same tokens, always."""
 
 import functools
+import importlib.util
 import itertools
 import json
 import os
@@ -62,6 +63,14 @@ def generate(model, prompt, cache=None, **more):
     cache = DynamicCache(config=model.config) if cache is None else cache
     options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, **more}
     return model.generate(prompt, past_key_values=cache, **options)
+
+
+def fake_accelerate():
+    """The fake as accelerate's module of that name."""
+    spec = importlib.util.spec_from_file_location("accelerate.hooks", HERE / "fake_accelerate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class KvtierTestCase(SharedDaemonCase, unittest.TestCase):
@@ -276,8 +285,8 @@ class RefusalTest(KvtierTestCase):
         expected = generate(model, prompt).tolist()
         self.assertEqual(generate(model, prompt, **plain).tolist(), expected)
 
-    def test_hooks_that_may_change_what_layers_compute_are_refused(self):
-        model, prompt = llama(seed=8), prompt_of()
+    def test_hooks_and_functions_that_may_change_what_layers_compute_are_refused(self):
+        model, prompt, accelerate = llama(seed=8), prompt_of(), fake_accelerate()
         self.check(model, prompt)
         steering = torch.randn(model.config.hidden_size, generator=torch.Generator().manual_seed(1))
 
@@ -287,16 +296,38 @@ class RefusalTest(KvtierTestCase):
             return output + steering
 
         layer = model.model.layers[0]
-        for hook in (
+        own = layer.mlp.forward
+        moves, casts = accelerate.AlignDevicesHook(), accelerate.LayerwiseCastingHook()
+
+        @functools.wraps(own)
+        def steered(states):
+            return own(states) + steering
+
+        for change in (
             lambda: layer.register_forward_hook(steer),
             lambda: layer.register_forward_pre_hook(lambda module, args: None),
             lambda: torch.nn.modules.module.register_module_forward_hook(lambda *_: None),
+            lambda: mock.patch.object(layer.mlp, "forward", steered),
+            lambda: mock.patch.object(layer.mlp, "forward", functools.partial(steered)),
+            lambda: mock.patch.object(layer.mlp, "forward", model.model.layers[1].mlp.forward),
+            lambda: accelerate.hooked(layer.mlp, accelerate.SequentialHook(moves, casts)),
         ):
-            registered = hook()
-            cache, _ = self.check(model, prompt)
-            self.assertEqual(cache.outcome, Outcome.UNSUPPORTED)
-            self.assertEqual(cache.store(), 0)
-            registered.remove()
+            with change():
+                cache, _ = self.check(model, prompt)
+                self.assertEqual(cache.outcome, Outcome.UNSUPPORTED)
+                self.assertEqual(cache.store(), 0)
+        compiled = torch.compile(own, backend="eager")
+        for change in (
+            lambda: mock.patch.object(layer.mlp, "forward", own),
+            lambda: mock.patch.object(layer.mlp, "forward", compiled),
+            lambda: accelerate.hooked(layer.mlp, accelerate.SequentialHook(moves, moves)),
+        ):
+            with change():
+                self.assertEqual(self.cache(model, prompt).outcome, Outcome.RESTORED)
+        compiled = torch.compile(model, backend="eager")
+        self.assertEqual(self.cache(compiled, prompt).outcome, Outcome.MISS)
+        with mock.patch.object(layer.mlp, "forward", torch.compile(steered, backend="eager")):
+            self.assertEqual(self.cache(model, prompt).outcome, Outcome.UNSUPPORTED)
         model(prompt, output_hidden_states=True)  # for which transformers leaves hooks
         cache, _ = self.check(model, prompt)
         self.assertEqual(cache.outcome, Outcome.RESTORED)
@@ -351,22 +382,24 @@ class RefusalTest(KvtierTestCase):
         both = T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, **sizes))
         self.assertEqual(self.cache(both, prompt).outcome, Outcome.UNSUPPORTED)
         broken = llama(seed=6)
-        with mock.patch.object(broken, "forward", side_effect=TypeError("code of its own")):
+        error = TypeError("code of its own")
+        with mock.patch.object(type(broken), "forward", side_effect=error):
             self.assertEqual(self.cache(broken, prompt).outcome, Outcome.UNSUPPORTED)
         forgetful = qwen3_next(seed=1)
-        forward = forgetful.forward
+        kind = type(forgetful)
+        forward = kind.forward
 
-        def forget(ids, past_key_values, **more):
+        def forget(self, ids, past_key_values, **more):
             # As some models do, for which a restored state would be as none.
             for layer in past_key_values.layers if ids.shape[1] > 1 else ():
                 for state in getattr(layer, "recurrent_states", {}).values():
                     if state is not None:
                         state.zero_()
-            return forward(ids, past_key_values=past_key_values, **more)
+            return forward(self, ids, past_key_values=past_key_values, **more)
 
-        with mock.patch.object(forgetful, "forward", forget):
+        with mock.patch.object(kind, "forward", forget):
             self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
-        with mock.patch.object(forgetful, "forward") as again:
+        with mock.patch.object(kind, "forward") as again:
             self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
         again.assert_not_called()
 

@@ -9,6 +9,7 @@ memory.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import logging
@@ -33,6 +34,11 @@ _SAMPLES = 256
 _LOOK_BYTES = 512
 # Hooks that only record what a layer puts out.
 _RECORDING_HOOKS = "transformers.utils.output_capturing"
+# Hooks that only move tensors to where they are needed, and the one that joins several.
+_ACCELERATE = "accelerate.hooks"
+_MOVING_HOOKS = ("AlignDevicesHook", "CpuOffload", "SequentialHook")
+# Where transformers has functions that it puts in the place of a layer's, as the configuration says.
+_CONFIGURED = ("transformers.distributed.", "transformers.integrations.", "transformers.quantizers.")
 # The time of a pass over all weights is worth a line in the log.
 _LONG_PASS_BYTES = 4 << 30
 
@@ -59,6 +65,9 @@ def check_that_weights_tell_all(model: Any) -> None:
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(getattr(hook, "__module__", "") != _RECORDING_HOOKS for hook in hooks):
             raise UnsupportedModelError(f"{name or 'the model'} has forward hooks")
+        forward = vars(module).get("forward")
+        if forward is not None and not _leads_to_own(module, forward):
+            raise UnsupportedModelError(f"{name or 'the model'} has another forward than its class")
         kinds = getattr(module, "rope_type", None)
         for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
             if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
@@ -95,6 +104,37 @@ def model_record(
         extra=facts,
         groups=tuple(group.kv for group in groups),
     )
+
+
+def _leads_to_own(module: Any, forward: Any) -> bool:
+    """Whether a function in the place of a module's forward computes what its class and configuration
+    say: the class's own, also compiled or between accelerate's moves, or one of transformers."""
+    if getattr(forward, "__self__", module) is not module:
+        return False
+    if getattr(forward, "__func__", None) is type(module).forward:
+        return True
+    if isinstance(forward, functools.partial):
+        hook = getattr(module, "_hf_hook", None)
+        is_moved = _home(forward.func) == _ACCELERATE and _only_moves(hook)
+        return is_moved and _leads_to_own(module, getattr(module, "_old_forward", None))
+    home = _home(forward)
+    if home == "torch._dynamo.eval_frame":
+        # A module that torch.compile made has such a function around the one that it was made from.
+        is_made = type(module).__module__ == home
+        inner = getattr(forward, "_torchdynamo_orig_callable", None)
+        return is_made or _leads_to_own(module, inner)
+    return home.startswith(_CONFIGURED)
+
+
+def _home(function: Any) -> str:
+    """The module that has a function's code, where __module__ may be that of a function it wraps."""
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
+
+
+def _only_moves(hook: Any) -> bool:
+    kind = type(hook)
+    is_known = kind.__module__ == _ACCELERATE and kind.__name__ in _MOVING_HOOKS
+    return is_known and all(map(_only_moves, getattr(hook, "hooks", ())))
 
 
 def _files_digest(path: str) -> str:
