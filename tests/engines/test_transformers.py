@@ -332,6 +332,17 @@ class RefusalTest(KvtierTestCase):
         cache, _ = self.check(model, prompt)
         self.assertEqual(cache.outcome, Outcome.RESTORED)
 
+    def test_offloaded_weights_are_not_taken_for_others(self):
+        prompt, accelerate = prompt_of(), fake_accelerate()
+        for scale in (1.0, 1.5):
+            model = llama(seed=9)
+            layer = model.model.layers[1].mlp.down_proj
+            weight = torch.nn.Parameter(layer.weight.detach() * scale)
+            with accelerate.hooked(layer, accelerate.AlignDevicesHook(weight=weight)):
+                self.assertTrue(layer.weight.is_meta)
+                cache, _ = self.check(model, prompt)
+                self.assertEqual(cache.outcome, Outcome.UNSUPPORTED)
+
     def test_token_types_are_told_apart_and_those_that_vary_are_not_cached(self):
         model, prompt = gpt2(), prompt_of()
         for kind in (None, 5, 400):

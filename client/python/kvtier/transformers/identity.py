@@ -57,10 +57,12 @@ def weights_version(model: Any) -> tuple[Any, ...]:
 
 def check_that_weights_tell_all(model: Any) -> None:
     """Raises UnsupportedModelError for a model that computes other KV than its weights and its class
-    say, by hooks or by functions in the place of a layer's own."""
+    say, by hooks or by functions in the place of a layer's own, or whose weights cannot be read."""
     every = torch.nn.modules.module
     if every._global_forward_hooks or every._global_forward_pre_hooks:
         raise UnsupportedModelError("torch has hooks for the layers of all models")
+    if any(tensor.is_meta for _, tensor in _tensors(model)):
+        raise UnsupportedModelError("weights that are offloaded do not tell it from others")
     for name, module in model.named_modules():
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(getattr(hook, "__module__", "") != _RECORDING_HOOKS for hook in hooks):
@@ -156,7 +158,7 @@ def _weights_digest(model: Any, whole: bool) -> str:
     weights = hashlib.sha256()
     for name, tensor in _tensors(model):
         weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        if tensor.is_meta or tensor.numel() == 0:
+        if tensor.numel() == 0:
             continue
         flat = tensor.detach().reshape(-1)
         if not whole and tensor.nbytes > _WHOLE_BYTES:
