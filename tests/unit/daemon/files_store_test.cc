@@ -22,8 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/cold/files/file_sweep.h"
-#include "tests/fakes/temporary_directory.h"
+#include "tests/fakes/shared_directory.h"
 
 namespace kvtier {
 namespace {
@@ -201,29 +200,7 @@ class Host {
   FilesStore store_;
 };
 
-class FilesStoreTest : public testing::Test {
- protected:
-  [[nodiscard]] fs::path root() const { return directory_.path() / "store"; }
-  void SetUp() override { fs::create_directory(root()); }
-
-  [[nodiscard]] size_t CountFiles() const {
-    size_t count = 0;
-    for (const auto& entry : fs::recursive_directory_iterator(root())) {
-      if (!entry.is_directory() && entry.path().filename() != ".swept") ++count;
-    }
-    return count;
-  }
-  // A file as a writer leaves it.
-  void MakeFile(const std::string& name, int64_t end_s, size_t bytes = 10) const {
-    const fs::path path = root() / name;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path) << std::string(bytes, 'x');
-    const timespec times[] = {{.tv_sec = end_s}, {.tv_sec = end_s}};
-    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
-  }
-
-  const TestDirectory directory_;
-};
+class FilesStoreTest : public SharedDirectoryTest {};
 
 TEST_F(FilesStoreTest, WhatOneHostWritesAnotherReads) {
   Host one(root());
@@ -502,81 +479,6 @@ TEST_F(FilesStoreTest, AnErasureFailsWhileAWriteThatWasGivenUpHangs) {
   while (CountFiles() == 0) std::this_thread::yield();
   while (host.RemoveAll("kvtier/1/alice/").status != KVT_COLD_OK) std::this_thread::yield();
   EXPECT_EQ(CountFiles(), 0u);
-}
-
-class FileSweepTest : public FilesStoreTest {
- protected:
-  void Sweep(uint64_t max_bytes = 0) {
-    FileSweep sweep(&root_, &files_, max_bytes, [this] { return ++pauses_ < max_pauses_; });
-    sweep.Run(now_s_);
-  }
-
-  const int64_t now_s_ = std::time(nullptr);
-  FileSystem files_;
-  const std::string root_ = root();
-  size_t pauses_ = 0;
-  size_t max_pauses_ = 1000;
-};
-
-TEST_F(FileSweepTest, FilesPastTheirEndsAndAbandonedOnesGo) {
-  MakeFile("kvtier/1/a/m/aa/aa01", now_s_ - 1);
-  MakeFile("kvtier/1/a/m/aa/aa02", now_s_ + 10);
-  MakeFile("kvtier/1/a/m/aa/aa03", now_s_ + 1000 * kDayS);
-  MakeFile("kvtier/1/a/m/aa/.tmp.host.1.2.3", now_s_ - 10);
-  MakeFile("kvtier/1/a/m/aa/.tmp.host.1.2.4", now_s_ - 2 * FileSweep::kMaxTemporaryAgeS);
-  MakeFile("users/own", now_s_ - 1);
-  fs::create_symlink(root() / "users/own", root() / "kvtier/1/a/m/aa/link");
-  Sweep();
-  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/aa/aa02"));
-  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/aa/.tmp.host.1.2.3"));
-  EXPECT_TRUE(fs::exists(root() / "users/own")) << "nothing of others";
-  EXPECT_EQ(CountFiles(), 4u);
-}
-
-TEST_F(FileSweepTest, BeyondTheBoundThoseThatEndSoonestGo) {
-  for (int hour = 1; hour <= 20; ++hour) {
-    MakeFile("kvtier/1/a/m/" + std::to_string(10 + hour) + "/f", now_s_ + hour * 3600, 100);
-  }
-  Sweep(2000);
-  EXPECT_EQ(CountFiles(), 20u);
-  Sweep(1250);
-  EXPECT_EQ(CountFiles(), 12u);
-  EXPECT_FALSE(fs::exists(root() / "kvtier/1/a/m/18/f"));
-  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/19/f"));
-}
-
-TEST_F(FileSweepTest, OfFilesThatEndTogetherNoMoreGoThanMust) {
-  for (int i = 0; i < 50; ++i) {
-    MakeFile("kvtier/1/a/m/aa/f" + std::to_string(i), now_s_ / 600 * 600 + 1200, 100);
-  }
-  Sweep(3000);
-  EXPECT_EQ(CountFiles(), 30u);
-}
-
-TEST_F(FileSweepTest, ASweepPausesMayBeEndedAndIsGoneOnWithByAnother) {
-  for (int i = 0; i < 600; ++i) {
-    MakeFile("kvtier/1/a/m/aa/f" + std::to_string(i), now_s_ - 1);
-  }
-  max_pauses_ = 1;
-  Sweep();
-  EXPECT_EQ(pauses_, 1u);
-  EXPECT_GT(CountFiles(), 300u);
-  max_pauses_ = 1000;
-  Sweep();
-  EXPECT_EQ(CountFiles(), 0u);
-}
-
-TEST_F(FileSweepTest, OneHostSweepsAtATimeAndAWrongClockStopsNone) {
-  const auto begins = [this](int64_t now_s) {
-    FileSweep sweep(&root_, &files_, 0, [] { return true; });
-    return sweep.Begin(now_s);
-  };
-  EXPECT_FALSE(begins(now_s_)) << "nothing was ever written";
-  fs::create_directory(root() / "kvtier");
-  EXPECT_TRUE(begins(now_s_ + 1000 * kDayS));
-  EXPECT_TRUE(begins(now_s_));
-  EXPECT_FALSE(begins(now_s_ + FileSweep::kEveryS - 1));
-  EXPECT_TRUE(begins(now_s_ + FileSweep::kEveryS));
 }
 
 }  // namespace
