@@ -5,34 +5,48 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "daemon/cold/files/file_system.h"
 #include "daemon/cold/files/file_tree.h"
 
 namespace kvtier {
 
-// Any host may sweep at any time, several at once, and each may be killed: nothing is remembered
-// but the time of the last sweep, as that of a file. Blocks; for one thread.
+// Any host may sweep, one at a time, and each may be killed: nothing is remembered but the time of
+// the last sweep, as that of a file, which the host that sweeps sets again and again. Blocks; for
+// one thread.
 class FileSweep {
  public:
   // `pause` waits after each part of a sweep; it returns false to end it.
   using Pause = std::function<bool()>;
-  // All are borrowed but `pause`. `max_bytes` 0: no bound.
-  FileSweep(const std::string* root, FileSystem* files, uint64_t max_bytes, Pause pause)
-      : root_(files, *root), files_(*files), max_bytes_(max_bytes), pause_(std::move(pause)) {}
+  // Unix time in seconds.
+  using Now = std::function<int64_t()>;
+  // `root` and `files` are borrowed. `max_bytes` 0: no bound.
+  FileSweep(const std::string* root, FileSystem* files, uint64_t max_bytes, Pause pause, Now now)
+      : root_(files, *root),
+        files_(*files),
+        max_bytes_(max_bytes),
+        pause_(std::move(pause)),
+        now_(std::move(now)) {}
 
-  // Whether none of the hosts has begun a sweep in the last minutes; if so, says that this one
-  // does.
-  [[nodiscard]] bool Begin(int64_t now_s);
-  // Failures end it: a later one goes on.
-  void Run(int64_t now_s);
+  // To be called each minute: sweeps if none of the hosts has done so in the last minutes. Another
+  // host that takes over, or a failure, ends a sweep: a later one goes on.
+  void Look();
 
   static constexpr int64_t kEveryS = 600;
   // A file being written is not older than this.
   static constexpr int64_t kMaxTemporaryAgeS = 3600;
 
  private:
+  // Whether it is this host's turn; if so, says that it sweeps.
+  [[nodiscard]] bool Begin();
+  void Run();
+  // After a part of a sweep: whether another follows.
+  [[nodiscard]] bool GoOn();
+  // The time in the stamp, which is made if there is none. The answer may be a negative errno.
+  [[nodiscard]] int ReadStamp(int directory, int64_t* time_s);
   [[nodiscard]] bool MustGo(const char* name, const struct stat& found);
   // REQUIRES: MustGo has counted the file.
   [[nodiscard]] bool IsExcess(const char* name, const struct stat& found);
@@ -43,7 +57,9 @@ class FileSweep {
   FileSystem& files_;
   const uint64_t max_bytes_;
   const Pause pause_;
-  int64_t now_s_ = 0;
+  const Now now_;
+  std::optional<int64_t> last_stamp_;  // of the last look
+  int64_t now_s_ = 0;                  // in a sweep; the stamp has it, too
   uint64_t seen_ = 0;
   std::map<int64_t, uint64_t> bytes_;  // that end in each period
   int64_t last_period_ = 0;            // those before it are removed as a whole

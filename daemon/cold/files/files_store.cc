@@ -86,10 +86,10 @@ void FilesStore::StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> fil
                              std::string root) {
   const auto work = [max_bytes, files = std::move(files), root = std::move(root),
                      ending = ending_] {
-    FileSweep sweep(&root, files.get(), max_bytes, [ending] { return ending->Wait(kPause); });
-    while (ending->Wait(kBetweenLooks)) {
-      if (sweep.Begin(std::time(nullptr))) sweep.Run(std::time(nullptr));
-    }
+    FileSweep sweep(
+        &root, files.get(), max_bytes, [ending] { return ending->Wait(kPause); },
+        [] { return std::time(nullptr); });
+    while (ending->Wait(kBetweenLooks)) sweep.Look();
     return FileOutcome();
   };
   sweeps_.Add({{.deadline = steady_clock::time_point::max(),

@@ -20,12 +20,20 @@ constexpr int64_t kThreeYearsS = int64_t{1000} * 86'400;
 
 class FileSweepTest : public SharedDirectoryTest {
  protected:
+  // A host that looks at the stamp for the second time, which is old.
   void Sweep(uint64_t max_bytes = 0) {
-    FileSweep sweep(&root_, &files_, max_bytes, [this] { return ++pauses_ < max_pauses_; });
-    sweep.Run(now_s_);
+    MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
+    FileSweep host(
+        &root_, &files_, max_bytes, [this] { return ++pauses_ < max_pauses_; }, now_);
+    host.Look();
+    host.Look();
+  }
+  void MakeExpired(const std::string& directory, size_t count) {
+    for (size_t i = 0; i < count; ++i) MakeFile(directory + "/f" + std::to_string(i), now_s_ - 1);
   }
 
-  const int64_t now_s_ = std::time(nullptr);
+  int64_t now_s_ = std::time(nullptr);
+  const FileSweep::Now now_ = [this] { return now_s_; };
   FileSystem files_;
   const std::string root_ = root();
   size_t pauses_ = 0;
@@ -68,9 +76,7 @@ TEST_F(FileSweepTest, OfFilesThatEndTogetherNoMoreGoThanMust) {
 }
 
 TEST_F(FileSweepTest, ASweepPausesMayBeEndedAndIsGoneOnWithByAnother) {
-  for (int i = 0; i < 600; ++i) {
-    MakeFile("kvtier/1/a/m/aa/f" + std::to_string(i), now_s_ - 1);
-  }
+  MakeExpired("kvtier/1/a/m/aa", 600);
   max_pauses_ = 1;
   Sweep();
   EXPECT_EQ(pauses_, 1u);
@@ -80,17 +86,88 @@ TEST_F(FileSweepTest, ASweepPausesMayBeEndedAndIsGoneOnWithByAnother) {
   EXPECT_EQ(CountFiles(), 0u);
 }
 
-TEST_F(FileSweepTest, OneHostSweepsAtATimeAndAWrongClockStopsNone) {
-  const auto begins = [this](int64_t now_s) {
-    FileSweep sweep(&root_, &files_, 0, [] { return true; });
-    return sweep.Begin(now_s);
+TEST_F(FileSweepTest, AHostSweepsWhenNoneHasForMinutesAndAWrongClockStopsNone) {
+  FileSweep host(
+      &root_, &files_, 0, [] { return true; }, now_);
+  const auto sweeps = [&](int64_t later_s) {
+    now_s_ += later_s;
+    MakeFile("kvtier/1/a/m/aa/aa01", now_s_ - 1);
+    host.Look();
+    return CountFiles() == 0;
   };
-  EXPECT_FALSE(begins(now_s_)) << "nothing was ever written";
-  fs::create_directory(root() / "kvtier");
-  EXPECT_TRUE(begins(now_s_ + kThreeYearsS));
-  EXPECT_TRUE(begins(now_s_));
-  EXPECT_FALSE(begins(now_s_ + FileSweep::kEveryS - 1));
-  EXPECT_TRUE(begins(now_s_ + FileSweep::kEveryS));
+  host.Look();
+  EXPECT_FALSE(fs::exists(root() / "kvtier")) << "nothing was ever written";
+  MakeFile("kvtier/.swept", now_s_);
+  EXPECT_FALSE(sweeps(0));
+  EXPECT_FALSE(sweeps(FileSweep::kEveryS - 1));
+  EXPECT_TRUE(sweeps(1));
+  EXPECT_FALSE(sweeps(FileSweep::kEveryS - 1));
+  EXPECT_TRUE(sweeps(1));
+  MakeFile("kvtier/.swept", now_s_ + kThreeYearsS);
+  EXPECT_FALSE(sweeps(60)) << "a host may be sweeping";
+  EXPECT_TRUE(sweeps(60));
+}
+
+TEST_F(FileSweepTest, WhileAHostSweepsForLongNoOtherBegins) {
+  MakeExpired("kvtier/1/a/m/aa", 600);
+  MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
+  FileSweep other(
+      &root_, &files_, 0, [] { return true; }, now_);
+  FileSweep host(
+      &root_, &files_, 0,
+      [&] {
+        now_s_ += FileSweep::kEveryS;
+        const size_t files = CountFiles();
+        other.Look();
+        EXPECT_EQ(CountFiles(), files);
+        return true;
+      },
+      now_);
+  host.Look();
+  host.Look();
+  EXPECT_EQ(CountFiles(), 0u);
+}
+
+// The first is held up for as long as one that was killed, and so is the second.
+TEST_F(FileSweepTest, AHostWhoseSweepAnotherHasTakenOverEndsIt) {
+  MakeExpired("kvtier/1/a/m/aa", 600);
+  MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
+  FileSweep other(
+      &root_, &files_, 0, [] { return false; }, now_);
+  FileSweep host(
+      &root_, &files_, 0,
+      [&] {
+        ++pauses_;
+        other.Look();
+        now_s_ += FileSweep::kEveryS;
+        const size_t files = CountFiles();
+        other.Look();
+        EXPECT_LT(CountFiles(), files);
+        return true;
+      },
+      now_);
+  host.Look();
+  host.Look();
+  EXPECT_EQ(pauses_, 1u);
+  EXPECT_GT(CountFiles(), 0u);
+}
+
+TEST_F(FileSweepTest, AFileThatIsBeingWrittenIsYoungInALongSweepToo) {
+  const std::string directories[] = {"kvtier/1/a/m/aa", "kvtier/1/a/m/bb"};
+  for (const std::string& directory : directories) MakeExpired(directory, 300);
+  MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
+  FileSweep host(
+      &root_, &files_, 0,
+      [&] {
+        if (++pauses_ > 1) return true;
+        now_s_ += 2 * FileSweep::kMaxTemporaryAgeS;
+        for (const std::string& directory : directories) MakeFile(directory + "/.tmp.a", now_s_);
+        return true;
+      },
+      now_);
+  host.Look();
+  host.Look();
+  EXPECT_EQ(CountFiles(), 2u);
 }
 
 }  // namespace

@@ -64,10 +64,11 @@ TEST(FileSweepDescriptorsTest, BetweenSweepsNothingIsOpenSoThatTheStoreCanBeUnmo
     return count;
   };
   FileSystem files;
-  FileSweep sweep(&root, &files, 0, [] { return true; });
-  EXPECT_TRUE(sweep.Begin(1'000'000));
+  FileSweep sweep(
+      &root, &files, 0, [] { return true; }, [] { return 1'000'000; });
+  sweep.Look();
   EXPECT_EQ(count_open(), 0);
-  sweep.Run(1'000'000);
+  sweep.Look();
   EXPECT_EQ(count_open(), 0);
 }
 
