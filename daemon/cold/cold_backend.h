@@ -34,6 +34,8 @@ typedef struct kvt_cold_config {
   uint64_t max_bytes; /* of all hosts' objects, for stores that do not evict; 0: no bound */
 } kvt_cold_config;
 
+#define KVT_COLD_NO_CALL 0u /* no call has this number */
+
 /* Bytes that need not end with 0. */
 typedef struct kvt_cold_name {
   const char* data;
@@ -44,7 +46,8 @@ typedef struct kvt_cold_name {
    also within the call; `data` is valid until it returns. After a get `data` is null, and `bytes`
    bytes are where the call wanted them. `data` of an error may be a text that says why. `more` is 1
    if the library tells another end on this thread right after this one, so that the daemon's loop
-   need not be woken for each. */
+   need not be woken for each. KVT_COLD_NO_CALL, any number of times: the text says why a sweep that
+   the library does by itself has left something out, for the operator's log. */
 typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const void* data,
                               size_t bytes, int more);
 

@@ -72,7 +72,7 @@ Error ErrorOf(int status, std::span<const std::byte> why) {
 Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions& options,
                                                        EventLoop* loop) {
   KVT_ASSIGN_OR_RETURN(const kvt_cold_backend* const backend, OpenBackend(options.library));
-  std::unique_ptr<LoadedStore> store(new LoadedStore(backend, options.max_bytes_in_flight, loop));
+  std::unique_ptr<LoadedStore> store(new LoadedStore(backend, options, loop));
   const kvt_cold_config config{.endpoint = options.endpoint.c_str(),
                                .user = options.user.c_str(),
                                .password = options.password.c_str(),
@@ -86,11 +86,13 @@ Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions&
   return store;
 }
 
-LoadedStore::LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, EventLoop* loop)
+LoadedStore::LoadedStore(const kvt_cold_backend* backend, const LoadedStoreOptions& options,
+                         EventLoop* loop)
     : backend_(*backend),
-      max_bytes_(max_bytes),
+      max_bytes_(options.max_bytes_in_flight),
+      on_unswept_(options.on_unswept),
       loop_(*loop),
-      buffers_(std::min(max_bytes, kMaxKeptBytes)),
+      buffers_(std::min(max_bytes_, kMaxKeptBytes)),
       first_deadline_(loop),
       pass_(gate_.MakePass()) {}
 
@@ -182,6 +184,9 @@ void LoadedStore::EndTold() {
 }
 
 void LoadedStore::End(Told told) {
+  if (told.call == KVT_COLD_NO_CALL && on_unswept_) {
+    return on_unswept_(ErrorOf(told.status, told.answer.data).context);
+  }
   const auto found = calls_.find(told.call);
   // A library that ends a call twice is not believed the second time.
   if (found == calls_.end()) return;

@@ -34,6 +34,8 @@ struct LoadedStoreOptions {
   // Bounds the bytes under way at once, with those of calls that were given up and that the library
   // has not ended yet.
   uint64_t max_bytes_in_flight = 0;
+  // Hears why the library's own sweep has left something out; may be empty.
+  std::function<void(const std::string& why)> on_unswept = nullptr;
 };
 
 // Event loop only, but for OnDone, which the library calls. Its destruction waits for the library's
@@ -79,7 +81,7 @@ class LoadedStore final : public ColdStore {
     Answer answer;
   };
 
-  LoadedStore(const kvt_cold_backend* backend, uint64_t max_bytes, EventLoop* loop);
+  LoadedStore(const kvt_cold_backend* backend, const LoadedStoreOptions& options, EventLoop* loop);
 
   // The call's number, or 0 if too much is under way: `ended` hears of that by a later event.
   [[nodiscard]] uint64_t Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
@@ -96,6 +98,7 @@ class LoadedStore final : public ColdStore {
 
   const kvt_cold_backend& backend_;
   const uint64_t max_bytes_;
+  const std::function<void(const std::string& why)> on_unswept_;
   EventLoop& loop_;
   ColdBuffers buffers_;
   void* store_ = nullptr;

@@ -66,6 +66,9 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
   if (cold.endpoint.empty()) return nullptr;
   KVT_ASSIGN_OR_RETURN(ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
   KVT_ASSIGN_OR_RETURN(std::string password, ReadColdPassword(cold));
+  const auto on_unswept = [log, endpoint = cold.endpoint](const std::string& why) {
+    log->Warning("cold.unswept", "{}: {}", endpoint, why);
+  };
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
                        LoadedStore::Open({.library = LibraryPath(endpoint.library),
                                           .endpoint = std::move(endpoint.address),
@@ -73,7 +76,8 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
                                           .password = std::move(password),
                                           .password_file = cold.password_file,
                                           .max_bytes = endpoint.max_bytes,
-                                          .max_bytes_in_flight = BytesInFlight(config.cache)},
+                                          .max_bytes_in_flight = BytesInFlight(config.cache),
+                                          .on_unswept = on_unswept},
                                          loop));
   const auto on_change = [log, endpoint = cold.endpoint](const Status& away) {
     if (away) return log->Info("cold.back", "{} answers again", endpoint);

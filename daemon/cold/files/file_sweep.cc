@@ -2,11 +2,15 @@
 #include "daemon/cold/files/file_sweep.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/posix.h"
+#include "daemon/cold/files/object_files.h"
 #include "tiers/cold/cold_object.h"
 
 namespace kvtier {
@@ -21,13 +25,27 @@ constexpr int64_t kMaxLifeS = int64_t{367} * 24 * 3600;
 
 constexpr const char* kTop = "kvtier";
 constexpr const char* kStamp = ".swept";
+constexpr const char* kStampPath = "kvtier/.swept";
+constexpr std::string_view kLeavesOut = "a sweep leaves out";
 
 bool IsTemporary(std::string_view name) { return name.starts_with(kTemporaryPrefix); }
 
+std::string PathOf(int directory, const char* name) {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(directory), error) / name;
+}
+
 }  // namespace
 
-void FileSweep::Look() {
-  if (Begin()) Run();
+std::optional<std::string> FileSweep::Look() {
+  failure_.clear();
+  has_others_ = false;
+  const int begun = Begin();
+  if (begun == 0) return std::nullopt;
+  if (begun == 1) Run();
+  if (begun < 0) Fail("this host cannot sweep", kStampPath, begun);
+  if (std::exchange(told_, failure_) == failure_ || failure_.empty()) return std::nullopt;
+  return has_others_ ? failure_ + ", and others" : failure_;
 }
 
 // Opened before it is looked at, so that a network file system asks its server, which knows what
@@ -43,17 +61,21 @@ int FileSweep::ReadStamp(int directory, int64_t* time_s) {
 
 // A stamp that has changed since the last look is that of a host that sweeps, whatever its clock
 // says. A time in the future, of a clock that was wrong, counts for as long as one in the past. If
-// two hosts look in the same moment, one goes on.
-bool FileSweep::Begin() {
+// two hosts look in the same moment, one goes on. Calls tell that a store is not there, and a host
+// that may only read leaves sweeps to others.
+int FileSweep::Begin() {
   FilePath path(&files_, &root_);  // for this look alone, so that nothing stays open
-  const int directory = path.Enter(kTop, false);
-  if (directory < 0) return false;
   int64_t stamp = 0;
-  if (ReadStamp(directory, &stamp) < 0) return false;
+  int answer = path.Enter(kTop, false);
+  const int directory = answer;
+  if (answer >= 0) answer = ReadStamp(directory, &stamp);
+  if (answer == -ENOENT || answer == kNoRoot || answer == -EROFS) return 0;
+  if (answer < 0) return answer;
   now_s_ = now_();
   const bool has_changed = std::exchange(last_stamp_, stamp) != stamp;
-  if (has_changed || std::abs(stamp - now_s_) < kEveryS) return false;
-  return files_.SetTime(directory, kStamp, now_s_) >= 0;
+  if (has_changed || std::abs(stamp - now_s_) < kEveryS) return 0;
+  answer = files_.SetTime(directory, kStamp, now_s_);
+  return answer < 0 ? answer : 1;
 }
 
 // Each second at most, so that other hosts do not begin while this one sweeps, and so that one that
@@ -62,12 +84,21 @@ bool FileSweep::GoOn() {
   if (!pause_()) return false;
   const int64_t now_s = now_();
   if (now_s == now_s_) return true;
+  const int renewed = RenewStamp(now_s);
+  if (renewed < 0) Fail("a sweep has ended", kStampPath, renewed);
+  now_s_ = now_s;
+  return renewed == 1;
+}
+
+int FileSweep::RenewStamp(int64_t now_s) {
   FilePath path(&files_, &root_);
   const int directory = path.Enter(kTop, false);
+  if (directory < 0) return directory;
   int64_t stamp = 0;
-  if (directory < 0 || ReadStamp(directory, &stamp) < 0 || stamp != now_s_) return false;
-  now_s_ = now_s;
-  return files_.SetTime(directory, kStamp, now_s) >= 0;
+  if (const int told = ReadStamp(directory, &stamp); told < 0) return told;
+  if (stamp != now_s_) return 0;
+  const int set = files_.SetTime(directory, kStamp, now_s);
+  return set < 0 ? set : 1;
 }
 
 // The first pass sums up all files, and the second removes those beyond the bound that would end
@@ -91,18 +122,36 @@ void FileSweep::Run() {
 
 bool FileSweep::Pass() {
   FilePath path(&files_, &root_);  // for this pass alone, so that nothing stays open
-  const int directory = path.Enter(FilePlace::OfPrefix(kColdNamePrefix)->directory, false);
-  if (directory < 0) return false;
+  const std::string top = FilePlace::OfPrefix(kColdNamePrefix)->directory;
+  const int directory = path.Enter(top, false);
   const bool removes_excess = excess_bytes_ > 0;
-  FileTree tree(&files_, false, [&](int parent, const char* name, const struct stat& found) {
-    if (++seen_ % kFilesOfPart == 0 && !GoOn()) return false;
+  const auto has_next = [this] { return ++seen_ % kFilesOfPart != 0 || GoOn(); };
+  const auto visit = [&](int parent, const char* name, const struct stat& found) {
+    if (!has_next()) return false;
     if (!S_ISREG(found.st_mode)) return true;
-    if (removes_excess ? IsExcess(name, found) : MustGo(name, found)) {
-      (void)files_.Unlink(parent, name, 0);
-    }
+    if (removes_excess ? IsExcess(name, found) : MustGo(name, found)) RemoveFile(parent, name);
     return true;
-  });
-  return tree.Walk(directory) == 1;
+  };
+  const auto skip = [&](int parent, const char* name, int error) {
+    Fail(kLeavesOut, PathOf(parent, name), error);
+    return has_next();
+  };
+  FileTree tree(&files_, false, visit, skip);
+  const int walked = directory < 0 ? directory : tree.Walk(directory);
+  if (walked < 0 && walked != -ENOENT) Fail("a sweep has ended", top, walked);
+  return walked == 1;
+}
+
+void FileSweep::RemoveFile(int directory, const char* name) {
+  const int removed = files_.Unlink(directory, name, 0);
+  if (removed < 0 && removed != -ENOENT) Fail(kLeavesOut, PathOf(directory, name), removed);
+}
+
+void FileSweep::Fail(std::string_view attempt, const std::string& path, int error) {
+  std::string failure(attempt);
+  failure.append(": ").append(path).append(": ").append(FileOutcome::Of(error).text);
+  if (failure_.empty()) failure_ = failure;
+  has_others_ = has_others_ || failure != failure_;
 }
 
 bool FileSweep::MustGo(const char* name, const struct stat& found) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "daemon/cold/files/file_system.h"
@@ -32,19 +33,22 @@ class FileSweep {
         now_(std::move(now)) {}
 
   // To be called each minute: sweeps if none of the hosts has done so in the last minutes. Another
-  // host that takes over, or a failure, ends a sweep: a later one goes on.
-  void Look();
+  // host that takes over ends a sweep: a later one goes on. Whatever cannot be read or removed is
+  // left out. Tells an operator why, once for each first reason.
+  [[nodiscard]] std::optional<std::string> Look();
 
   static constexpr int64_t kEveryS = 600;
   // A file being written is not older than this.
   static constexpr int64_t kMaxTemporaryAgeS = 3600;
 
  private:
-  // Whether it is this host's turn; if so, says that it sweeps.
-  [[nodiscard]] bool Begin();
+  // 1 if it is this host's turn, and says that it sweeps; 0 if not; or a negative errno.
+  [[nodiscard]] int Begin();
   void Run();
   // After a part of a sweep: whether another follows.
   [[nodiscard]] bool GoOn();
+  // 1; 0 if another host has taken over; or a negative errno.
+  [[nodiscard]] int RenewStamp(int64_t now_s);
   // The time in the stamp, which is made if there is none. The answer may be a negative errno.
   [[nodiscard]] int ReadStamp(int directory, int64_t* time_s);
   [[nodiscard]] bool MustGo(const char* name, const struct stat& found);
@@ -52,6 +56,9 @@ class FileSweep {
   [[nodiscard]] bool IsExcess(const char* name, const struct stat& found);
   // Whether it came to the end.
   [[nodiscard]] bool Pass();
+  void RemoveFile(int directory, const char* name);
+  // `attempt` failed at `path`.
+  void Fail(std::string_view attempt, const std::string& path, int error);
 
   RootDirectory root_;
   FileSystem& files_;
@@ -64,6 +71,9 @@ class FileSweep {
   std::map<int64_t, uint64_t> bytes_;  // that end in each period
   int64_t last_period_ = 0;            // those before it are removed as a whole
   uint64_t excess_bytes_ = 0;          // still to be removed of the last one
+  std::string failure_;                // the first of this look
+  bool has_others_ = false;            // of failures
+  std::string told_;                   // that of the last look that has one or has swept
 };
 
 }  // namespace kvtier

@@ -108,6 +108,12 @@ int FilePath::MakeAll(std::string_view directory) {
   return 0;
 }
 
+int FileTree::Walk(int directory) {
+  failure_ = 0;
+  const int walked = WalkBelow(directory, ".", kMostDepth);
+  return failure_ < 0 ? failure_ : walked;
+}
+
 int FileTree::WalkBelow(int parent, const char* name, int depth) {
   UniqueFd opened(files_.Open(parent, name, O_RDONLY | O_DIRECTORY));
   if (!opened.valid()) return opened.get();
@@ -125,17 +131,24 @@ int FileTree::WalkBelow(int parent, const char* name, int depth) {
   }
 }
 
-// Types in directories' entries are not told by each file system. An entry that has gone meanwhile
-// is no error.
+// Types in directories' entries are not told by each file system.
 int FileTree::WalkEntry(int directory, const char* name, int depth) {
   struct stat found {};
   const int told = files_.Stat(directory, name, &found);
-  if (told < 0) return told == -ENOENT ? 1 : told;
+  if (told < 0) return GoOnWithout(directory, name, told);
   if (!S_ISDIR(found.st_mode)) return visit_(directory, name, found) ? 1 : 0;
   if (depth == 0) return 1;
   const int walked = WalkBelow(directory, name, depth - 1);
   if (walked == 1 && prune_) (void)files_.Unlink(directory, name, AT_REMOVEDIR);
-  return walked == -ENOENT ? 1 : walked;
+  return walked < 0 ? GoOnWithout(directory, name, walked) : walked;
+}
+
+// An entry that has gone meanwhile is no error.
+int FileTree::GoOnWithout(int directory, const char* name, int error) {
+  if (error == -ENOENT) return 1;
+  if (skip_) return skip_(directory, name, error) ? 1 : 0;
+  failure_ = error;
+  return 0;
 }
 
 }  // namespace kvtier

@@ -92,25 +92,33 @@ class FileTree {
  public:
   // Called for each entry but directories; false ends the walk.
   using Visit = std::function<bool(int directory, const char* name, const struct stat& found)>;
+  // Called for an entry that could not be read, in whole or in part; false ends the walk.
+  using Skip = std::function<bool(int directory, const char* name, int error)>;
 
-  // With `prune` directories that are empty afterwards are removed.
-  FileTree(FileSystem* files, bool prune, Visit visit)
-      : files_(*files), prune_(prune), visit_(std::move(visit)) {}
+  // With `prune` directories that are empty afterwards are removed. Without `skip` the walk ends at
+  // the first entry that cannot be read.
+  FileTree(FileSystem* files, bool prune, Visit visit, Skip skip = nullptr)
+      : files_(*files), prune_(prune), visit_(std::move(visit)), skip_(std::move(skip)) {}
 
-  // `directory` is left as it is. The answer: 1 at the end, 0 if `visit` ended it, or a negative
-  // errno of the first directory that could not be read.
-  [[nodiscard]] int Walk(int directory) { return WalkBelow(directory, ".", kMostDepth); }
+  // `directory` is left as it is. The answer: 1 at the end, 0 if a function ended it, or the
+  // negative errno that did.
+  [[nodiscard]] int Walk(int directory);
 
  private:
   // The store has five.
   static constexpr int kMostDepth = 8;
 
+  // As WalkEntry, or a negative errno of this directory alone.
   [[nodiscard]] int WalkBelow(int parent, const char* name, int depth);
+  // Both: 1 to go on, 0 to end.
   [[nodiscard]] int WalkEntry(int directory, const char* name, int depth);
+  [[nodiscard]] int GoOnWithout(int directory, const char* name, int error);
 
   FileSystem& files_;
   const bool prune_;
   const Visit visit_;
+  const Skip skip_;
+  int failure_ = 0;  // that ended the walk
 };
 
 }  // namespace kvtier

@@ -50,7 +50,7 @@ constexpr size_t kWhileCopying = 4;
 
 }  // namespace
 
-// Ends the sweeps' waiting.
+// Ends the sweeps' waiting. A sweep that hangs may outlive the store.
 struct FilesStore::Ending {
   std::mutex mutex;
   std::condition_variable changed;
@@ -60,6 +60,11 @@ struct FilesStore::Ending {
   [[nodiscard]] bool Wait(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex);
     return !changed.wait_for(lock, time, [this] { return has_come; });
+  }
+  // Once it has come, the call has ended.
+  void UnlessCome(const std::function<void()>& call) {
+    const std::lock_guard lock(mutex);
+    if (!has_come) call();
   }
   void Come() {
     const std::lock_guard lock(mutex);
@@ -84,17 +89,22 @@ FilesStore::FilesStore(std::string root, uint64_t max_bytes, std::shared_ptr<Fil
 
 void FilesStore::StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> files,
                              std::string root) {
-  const auto work = [max_bytes, files = std::move(files), root = std::move(root),
-                     ending = ending_] {
+  const Teller tell = TellerOf(KVT_COLD_NO_CALL);
+  const auto work = [max_bytes, files = std::move(files), root = std::move(root), ending = ending_,
+                     tell] {
     FileSweep sweep(
         &root, files.get(), max_bytes, [ending] { return ending->Wait(kPause); },
         [] { return std::time(nullptr); });
-    while (ending->Wait(kBetweenLooks)) sweep.Look();
+    while (ending->Wait(kBetweenLooks)) {
+      const std::optional<std::string> why = sweep.Look();
+      if (why) ending->UnlessCome([&] { tell({.status = KVT_COLD_REFUSED, .text = *why}, false); });
+    }
     return FileOutcome();
   };
-  sweeps_.Add({{.deadline = steady_clock::time_point::max(),
-                .work = work,
-                .ended = [](const FileOutcome&, bool) {}}});
+  const auto ended = [tell](const FileOutcome& outcome, bool more) {
+    if (outcome.status != KVT_COLD_OK) tell(outcome, more);
+  };
+  sweeps_.Add({{.deadline = steady_clock::time_point::max(), .work = work, .ended = ended}});
 }
 
 FilesStore::Teller FilesStore::TellerOf(uint64_t number) const {

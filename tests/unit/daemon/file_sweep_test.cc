@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "daemon/cold/files/file_system.h"
@@ -18,15 +20,33 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kThreeYearsS = int64_t{1000} * 86'400;
 
+// Files of another user.
+class RefusingFiles final : public FileSystem {
+ public:
+  int Open(int directory, const char* name, int flags) override {
+    return name == refused ? -error : FileSystem::Open(directory, name, flags);
+  }
+  int Unlink(int directory, const char* name, int flags) override {
+    return name == refused ? -error : FileSystem::Unlink(directory, name, flags);
+  }
+
+  std::string refused;
+  int error = EACCES;
+};
+
 class FileSweepTest : public SharedDirectoryTest {
  protected:
-  // A host that looks at the stamp for the second time, which is old.
   void Sweep(uint64_t max_bytes = 0) {
-    MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
     FileSweep host(
         &root_, &files_, max_bytes, [this] { return ++pauses_ < max_pauses_; }, now_);
-    host.Look();
-    host.Look();
+    EXPECT_EQ(LookTwice(&host), std::nullopt);
+  }
+  // Once to see the stamp, and once to sweep.
+  std::optional<std::string> LookTwice(FileSweep* host) {
+    MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
+    std::optional<std::string> first = host->Look();
+    std::optional<std::string> second = host->Look();
+    return first ? first : second;
   }
   void MakeExpired(const std::string& directory, size_t count) {
     for (size_t i = 0; i < count; ++i) MakeFile(directory + "/f" + std::to_string(i), now_s_ - 1);
@@ -92,10 +112,10 @@ TEST_F(FileSweepTest, AHostSweepsWhenNoneHasForMinutesAndAWrongClockStopsNone) {
   const auto sweeps = [&](int64_t later_s) {
     now_s_ += later_s;
     MakeFile("kvtier/1/a/m/aa/aa01", now_s_ - 1);
-    host.Look();
+    EXPECT_EQ(host.Look(), std::nullopt);
     return CountFiles() == 0;
   };
-  host.Look();
+  EXPECT_EQ(host.Look(), std::nullopt);
   EXPECT_FALSE(fs::exists(root() / "kvtier")) << "nothing was ever written";
   MakeFile("kvtier/.swept", now_s_);
   EXPECT_FALSE(sweeps(0));
@@ -110,7 +130,6 @@ TEST_F(FileSweepTest, AHostSweepsWhenNoneHasForMinutesAndAWrongClockStopsNone) {
 
 TEST_F(FileSweepTest, WhileAHostSweepsForLongNoOtherBegins) {
   MakeExpired("kvtier/1/a/m/aa", 600);
-  MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
   FileSweep other(
       &root_, &files_, 0, [] { return true; }, now_);
   FileSweep host(
@@ -118,44 +137,87 @@ TEST_F(FileSweepTest, WhileAHostSweepsForLongNoOtherBegins) {
       [&] {
         now_s_ += FileSweep::kEveryS;
         const size_t files = CountFiles();
-        other.Look();
+        EXPECT_EQ(other.Look(), std::nullopt);
         EXPECT_EQ(CountFiles(), files);
         return true;
       },
       now_);
-  host.Look();
-  host.Look();
+  EXPECT_EQ(LookTwice(&host), std::nullopt);
   EXPECT_EQ(CountFiles(), 0u);
 }
 
 // The first is held up for as long as one that was killed, and so is the second.
 TEST_F(FileSweepTest, AHostWhoseSweepAnotherHasTakenOverEndsIt) {
   MakeExpired("kvtier/1/a/m/aa", 600);
-  MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
   FileSweep other(
       &root_, &files_, 0, [] { return false; }, now_);
   FileSweep host(
       &root_, &files_, 0,
       [&] {
         ++pauses_;
-        other.Look();
+        EXPECT_EQ(other.Look(), std::nullopt);
         now_s_ += FileSweep::kEveryS;
         const size_t files = CountFiles();
-        other.Look();
+        EXPECT_EQ(other.Look(), std::nullopt);
         EXPECT_LT(CountFiles(), files);
         return true;
       },
       now_);
-  host.Look();
-  host.Look();
+  EXPECT_EQ(LookTwice(&host), std::nullopt);
   EXPECT_EQ(pauses_, 1u);
   EXPECT_GT(CountFiles(), 0u);
+}
+
+TEST_F(FileSweepTest, WithoutADirectoryThatCannotBeReadASweepGoesOnAndTellsOnce) {
+  RefusingFiles files;
+  MakeExpired("kvtier/1/a/m/aa", 10);
+  MakeExpired("kvtier/1/b/m/bb", 10);
+  for (int i = 0; i < 20; ++i) {
+    MakeFile("kvtier/1/c/m/cc/f" + std::to_string(i), now_s_ + 3600 + i, 100);
+  }
+  FileSweep host(
+      &root_, &files, 1000, [] { return true; }, now_);
+  for (const char* const refused : {"a", "b", "c"}) {
+    files.refused = refused;
+    const std::string path = fs::canonical(root_) / "kvtier/1" / refused;
+    EXPECT_EQ(LookTwice(&host), "a sweep leaves out: " + path + ": EACCES: Permission denied");
+    EXPECT_EQ(LookTwice(&host), std::nullopt);
+    EXPECT_TRUE(fs::exists(root() / "kvtier/1" / refused));
+  }
+  files.refused = "none";
+  EXPECT_EQ(LookTwice(&host), std::nullopt);
+  EXPECT_EQ(CountFiles(), 10u) << "as many as the bound allows";
+}
+
+TEST_F(FileSweepTest, AFileThatCannotBeRemovedIsTold) {
+  RefusingFiles files;
+  files.refused = "f1";
+  MakeExpired("kvtier/1/a/m/aa", 3);
+  FileSweep host(
+      &root_, &files, 0, [] { return true; }, now_);
+  const std::string path = fs::canonical(root_) / "kvtier/1/a/m/aa/f1";
+  EXPECT_EQ(LookTwice(&host), "a sweep leaves out: " + path + ": EACCES: Permission denied");
+  EXPECT_EQ(CountFiles(), 1u);
+  MakeExpired("kvtier/1/b/m/bb", 2);
+  files.error = EPERM;
+  const std::optional<std::string> told = LookTwice(&host);
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(told->ends_with("/f1: EPERM: Operation not permitted, and others")) << *told;
+}
+
+TEST_F(FileSweepTest, AHostThatMayNotSweepSaysSo) {
+  RefusingFiles files;
+  files.refused = ".swept";
+  FileSweep host(
+      &root_, &files, 0, [] { return true; }, now_);
+  EXPECT_EQ(LookTwice(&host), "this host cannot sweep: kvtier/.swept: EACCES: Permission denied");
+  files.error = EROFS;
+  EXPECT_EQ(LookTwice(&host), std::nullopt) << "it only reads";
 }
 
 TEST_F(FileSweepTest, AFileThatIsBeingWrittenIsYoungInALongSweepToo) {
   const std::string directories[] = {"kvtier/1/a/m/aa", "kvtier/1/a/m/bb"};
   for (const std::string& directory : directories) MakeExpired(directory, 300);
-  MakeFile("kvtier/.swept", now_s_ - FileSweep::kEveryS);
   FileSweep host(
       &root_, &files_, 0,
       [&] {
@@ -165,8 +227,7 @@ TEST_F(FileSweepTest, AFileThatIsBeingWrittenIsYoungInALongSweepToo) {
         return true;
       },
       now_);
-  host.Look();
-  host.Look();
+  EXPECT_EQ(LookTwice(&host), std::nullopt);
   EXPECT_EQ(CountFiles(), 2u);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -66,9 +67,9 @@ TEST(FileSweepDescriptorsTest, BetweenSweepsNothingIsOpenSoThatTheStoreCanBeUnmo
   FileSystem files;
   FileSweep sweep(
       &root, &files, 0, [] { return true; }, [] { return 1'000'000; });
-  sweep.Look();
+  EXPECT_EQ(sweep.Look(), std::nullopt);
   EXPECT_EQ(count_open(), 0);
-  sweep.Look();
+  EXPECT_EQ(sweep.Look(), std::nullopt);
   EXPECT_EQ(count_open(), 0);
 }
 

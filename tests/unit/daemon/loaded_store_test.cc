@@ -27,7 +27,8 @@ class LoadedStoreTest : public testing::Test {
     auto opened =
         LoadedStore::Open({.library = KVTIER_SCRIPTED_COLD,
                            .endpoint = std::to_string(reinterpret_cast<uintptr_t>(&script_)),
-                           .max_bytes_in_flight = kMiB},
+                           .max_bytes_in_flight = kMiB,
+                           .on_unswept = [this](const std::string& why) { unswept_ += why; }},
                           &loop_);
     ASSERT_TRUE(opened) << opened.error().ToString();
     store_ = *std::move(opened);
@@ -69,6 +70,7 @@ class LoadedStoreTest : public testing::Test {
   std::vector<std::string> ended_;  // the ends' reasons
   size_t ends_ = 0;
   std::vector<size_t> ends_of_event_ = {0};
+  std::string unswept_;
 };
 
 TEST_F(LoadedStoreTest, CallsOfOneEventAreSentTogether) {
@@ -127,6 +129,15 @@ TEST_F(LoadedStoreTest, ACallAfterOthersHaveEndedIsStillLate) {
   Get(40);
   AwaitEnds(4);
   EXPECT_EQ(ended_.back(), "cold_store_late");
+}
+
+TEST_F(LoadedStoreTest, ASweepThatLeavesSomethingOutIsToldByNoCall) {
+  GetSome(1);
+  const std::string why = "a reason";
+  script_.done(script_.context, KVT_COLD_NO_CALL, KVT_COLD_REFUSED, why.data(), why.size(), 0);
+  loop_.RunUntil([this] { return !unswept_.empty(); });
+  EXPECT_EQ(unswept_, why);
+  EXPECT_EQ(ends_, 0u);
 }
 
 TEST_F(LoadedStoreTest, AnEndThatIsToldTwiceCountsOnce) {
