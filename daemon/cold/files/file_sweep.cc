@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -16,8 +17,6 @@
 namespace kvtier {
 namespace {
 
-// Files between two pauses.
-constexpr uint64_t kFilesOfPart = 256;
 // Files are told apart by their ends to so many seconds, so that a sweep's memory is bounded.
 constexpr int64_t kPeriodS = 600;
 // No object lives longer; a foreign file might.
@@ -124,27 +123,39 @@ bool FileSweep::Pass() {
   FilePath path(&files_, &root_);  // for this pass alone, so that nothing stays open
   const std::string top = FilePlace::OfPrefix(kColdNamePrefix)->directory;
   const int directory = path.Enter(top, false);
-  const bool removes_excess = excess_bytes_ > 0;
-  const auto has_next = [this] { return ++seen_ % kFilesOfPart != 0 || GoOn(); };
-  const auto visit = [&](int parent, const char* name, const struct stat& found) {
-    if (!has_next()) return false;
-    if (!S_ISREG(found.st_mode)) return true;
-    if (removes_excess ? IsExcess(name, found) : MustGo(name, found)) RemoveFile(parent, name);
-    return true;
-  };
-  const auto skip = [&](int parent, const char* name, int error) {
-    Fail(kLeavesOut, PathOf(parent, name), error);
-    return has_next();
-  };
-  FileTree tree(&files_, false, visit, skip);
+  removes_excess_ = excess_bytes_ > 0;
+  FileTree tree(&files_, {.file = std::bind_front(&FileSweep::VisitFile, this),
+                          .emptied = std::bind_front(&FileSweep::VisitEmptied, this),
+                          .skip = [this](int parent, const char* name, int error) {
+                            Fail(kLeavesOut, PathOf(parent, name), error);
+                            return CountEntry();
+                          }});
   const int walked = directory < 0 ? directory : tree.Walk(directory);
   if (walked < 0 && walked != -ENOENT) Fail("a sweep has ended", top, walked);
   return walked == 1;
 }
 
-void FileSweep::RemoveFile(int directory, const char* name) {
-  const int removed = files_.Unlink(directory, name, 0);
-  if (removed < 0 && removed != -ENOENT) Fail(kLeavesOut, PathOf(directory, name), removed);
+FileTree::Step FileSweep::VisitFile(int directory, const char* name, const struct stat& found) {
+  if (!CountEntry()) return FileTree::Step::kEnd;
+  if (!S_ISREG(found.st_mode)) return FileTree::Step::kKept;
+  const bool goes = removes_excess_ ? IsExcess(name, found) : MustGo(name, found);
+  return goes ? Remove(directory, name, 0) : FileTree::Step::kKept;
+}
+
+FileTree::Step FileSweep::VisitEmptied(int directory, const char* name, const struct stat& found) {
+  if (!CountEntry()) return FileTree::Step::kEnd;
+  const bool is_young = std::abs(found.st_mtime - now_s_) <= kMaxTemporaryAgeS;
+  return is_young ? FileTree::Step::kKept : Remove(directory, name, AT_REMOVEDIR);
+}
+
+// A writer may have come to a directory, and a reader on this host may have a file open that NFS
+// then keeps.
+FileTree::Step FileSweep::Remove(int directory, const char* name, int flags) {
+  const int removed = files_.Unlink(directory, name, flags);
+  if (removed >= 0 || removed == -ENOENT) return FileTree::Step::kGone;
+  const bool is_in_use = removed == -ENOTEMPTY || removed == -EEXIST || removed == -EBUSY;
+  if (!is_in_use) Fail(kLeavesOut, PathOf(directory, name), removed);
+  return FileTree::Step::kKept;
 }
 
 void FileSweep::Fail(std::string_view attempt, const std::string& path, int error) {

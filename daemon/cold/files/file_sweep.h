@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removes files past their end, those beyond a bound, and those that a killed writer left.
+// Removes files past their end, those beyond a bound, those that a killed writer left, and empty
+// directories.
 #pragma once
 
 #include <cstdint>
@@ -38,14 +39,17 @@ class FileSweep {
   [[nodiscard]] std::optional<std::string> Look();
 
   static constexpr int64_t kEveryS = 600;
-  // A file being written is not older than this.
+  // A file being written is not older than this, nor a directory that was made for it.
   static constexpr int64_t kMaxTemporaryAgeS = 3600;
+  // Files and directories between two pauses.
+  static constexpr uint64_t kEntriesOfPart = 256;
 
  private:
   // 1 if it is this host's turn, and says that it sweeps; 0 if not; or a negative errno.
   [[nodiscard]] int Begin();
   void Run();
-  // After a part of a sweep: whether another follows.
+  // Counts an entry, and pauses after each part of a sweep: whether the sweep goes on.
+  [[nodiscard]] bool CountEntry() { return ++seen_ % kEntriesOfPart != 0 || GoOn(); }
   [[nodiscard]] bool GoOn();
   // 1; 0 if another host has taken over; or a negative errno.
   [[nodiscard]] int RenewStamp(int64_t now_s);
@@ -56,7 +60,12 @@ class FileSweep {
   [[nodiscard]] bool IsExcess(const char* name, const struct stat& found);
   // Whether it came to the end.
   [[nodiscard]] bool Pass();
-  void RemoveFile(int directory, const char* name);
+  // Tell the pass how an entry fared.
+  [[nodiscard]] FileTree::Step VisitFile(int directory, const char* name, const struct stat& found);
+  [[nodiscard]] FileTree::Step VisitEmptied(int directory, const char* name,
+                                            const struct stat& found);
+  // `flags` as those of FileSystem::Unlink.
+  [[nodiscard]] FileTree::Step Remove(int directory, const char* name, int flags);
   // `attempt` failed at `path`.
   void Fail(std::string_view attempt, const std::string& path, int error);
 
@@ -71,6 +80,7 @@ class FileSweep {
   std::map<int64_t, uint64_t> bytes_;  // that end in each period
   int64_t last_period_ = 0;            // those before it are removed as a whole
   uint64_t excess_bytes_ = 0;          // still to be removed of the last one
+  bool removes_excess_ = false;        // in the second pass
   std::string failure_;                // the first of this look
   bool has_others_ = false;            // of failures
   std::string told_;                   // that of the last look that has one or has swept

@@ -110,45 +110,53 @@ int FilePath::MakeAll(std::string_view directory) {
 
 int FileTree::Walk(int directory) {
   failure_ = 0;
-  const int walked = WalkBelow(directory, ".", kMostDepth);
-  return failure_ < 0 ? failure_ : walked;
+  int error = 0;
+  const Step walked = WalkBelow(directory, ".", kMostDepth, &error);
+  if (error < 0) return error;
+  return walked == Step::kEnd ? failure_ : 1;
 }
 
-int FileTree::WalkBelow(int parent, const char* name, int depth) {
+FileTree::Step FileTree::WalkBelow(int parent, const char* name, int depth, int* error) {
   UniqueFd opened(files_.Open(parent, name, O_RDONLY | O_DIRECTORY));
-  if (!opened.valid()) return opened.get();
+  *error = opened.valid() ? 0 : opened.get();
+  if (*error < 0) return Step::kKept;
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(opened.get()), ::closedir);
-  if (!stream) return -errno;
+  if (!stream) *error = -errno;
+  if (*error < 0) return Step::kKept;
   const int directory = opened.Release();
-  for (;;) {
+  for (Step left = Step::kGone;;) {
     errno = 0;
     const dirent* const entry = ::readdir(stream.get());
-    if (entry == nullptr) return errno == 0 ? 1 : -errno;
+    if (entry == nullptr) {
+      *error = -errno;
+      return left;
+    }
     const std::string_view found = entry->d_name;
     if (found == "." || found == "..") continue;
-    const int walked = WalkEntry(directory, entry->d_name, depth);
-    if (walked != 1) return walked;
+    const Step walked = WalkEntry(directory, entry->d_name, depth);
+    if (walked == Step::kEnd) return walked;
+    if (walked == Step::kKept) left = walked;
   }
 }
 
 // Types in directories' entries are not told by each file system.
-int FileTree::WalkEntry(int directory, const char* name, int depth) {
+FileTree::Step FileTree::WalkEntry(int directory, const char* name, int depth) {
   struct stat found {};
-  const int told = files_.Stat(directory, name, &found);
-  if (told < 0) return GoOnWithout(directory, name, told);
-  if (!S_ISDIR(found.st_mode)) return visit_(directory, name, found) ? 1 : 0;
-  if (depth == 0) return 1;
-  const int walked = WalkBelow(directory, name, depth - 1);
-  if (walked == 1 && prune_) (void)files_.Unlink(directory, name, AT_REMOVEDIR);
-  return walked < 0 ? GoOnWithout(directory, name, walked) : walked;
+  int error = files_.Stat(directory, name, &found);
+  if (error < 0) return GoOnWithout(directory, name, error);
+  if (!S_ISDIR(found.st_mode)) return visitor_.file(directory, name, found);
+  if (depth == 0) return Step::kKept;
+  const Step walked = WalkBelow(directory, name, depth - 1, &error);
+  if (error < 0) return GoOnWithout(directory, name, error);
+  return walked == Step::kGone ? visitor_.emptied(directory, name, found) : walked;
 }
 
 // An entry that has gone meanwhile is no error.
-int FileTree::GoOnWithout(int directory, const char* name, int error) {
-  if (error == -ENOENT) return 1;
-  if (skip_) return skip_(directory, name, error) ? 1 : 0;
+FileTree::Step FileTree::GoOnWithout(int directory, const char* name, int error) {
+  if (error == -ENOENT) return Step::kGone;
+  if (visitor_.skip) return visitor_.skip(directory, name, error) ? Step::kKept : Step::kEnd;
   failure_ = error;
-  return 0;
+  return Step::kEnd;
 }
 
 }  // namespace kvtier

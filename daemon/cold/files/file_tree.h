@@ -3,12 +3,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/posix.h"
@@ -90,17 +92,25 @@ class FilePath {
 // Walks all that lies below a directory. Files that come or go meanwhile may be met or not.
 class FileTree {
  public:
-  // Called for each entry but directories; false ends the walk.
-  using Visit = std::function<bool(int directory, const char* name, const struct stat& found)>;
-  // Called for an entry that could not be read, in whole or in part; false ends the walk.
-  using Skip = std::function<bool(int directory, const char* name, int error)>;
+  enum class Step : uint8_t {
+    kKept,  // the entry stays
+    kGone,  // it was removed
+    kEnd,   // the walk ends
+  };
+  struct Visitor {
+    using Visit = std::function<Step(int directory, const char* name, const struct stat& found)>;
+    // An entry that is no directory.
+    Visit file;
+    // A directory of which all entries have gone; `found` is as it was before.
+    Visit emptied;
+    // An entry that could not be read, in whole or in part; false ends the walk. If it is empty,
+    // the first such entry does.
+    std::function<bool(int directory, const char* name, int error)> skip;
+  };
 
-  // With `prune` directories that are empty afterwards are removed. Without `skip` the walk ends at
-  // the first entry that cannot be read.
-  FileTree(FileSystem* files, bool prune, Visit visit, Skip skip = nullptr)
-      : files_(*files), prune_(prune), visit_(std::move(visit)), skip_(std::move(skip)) {}
+  FileTree(FileSystem* files, Visitor visitor) : files_(*files), visitor_(std::move(visitor)) {}
 
-  // `directory` is left as it is. The answer: 1 at the end, 0 if a function ended it, or the
+  // `directory` is left as it is. The answer: 1 at the end, 0 if the visitor ended it, or the
   // negative errno that did.
   [[nodiscard]] int Walk(int directory);
 
@@ -108,16 +118,13 @@ class FileTree {
   // The store has five.
   static constexpr int kMostDepth = 8;
 
-  // As WalkEntry, or a negative errno of this directory alone.
-  [[nodiscard]] int WalkBelow(int parent, const char* name, int depth);
-  // Both: 1 to go on, 0 to end.
-  [[nodiscard]] int WalkEntry(int directory, const char* name, int depth);
-  [[nodiscard]] int GoOnWithout(int directory, const char* name, int error);
+  // kGone: nothing is left in the directory. `error` is this directory's own.
+  [[nodiscard]] Step WalkBelow(int parent, const char* name, int depth, int* error);
+  [[nodiscard]] Step WalkEntry(int directory, const char* name, int depth);
+  [[nodiscard]] Step GoOnWithout(int directory, const char* name, int error);
 
   FileSystem& files_;
-  const bool prune_;
-  const Visit visit_;
-  const Skip skip_;
+  const Visitor visitor_;
   int failure_ = 0;  // that ended the walk
 };
 

@@ -13,7 +13,7 @@
 namespace kvtier {
 namespace {
 
-// Removed by one call.
+// Files and directories removed by one call.
 constexpr size_t kRemovedAtOnce = 256;
 // Walks over a tenant's files to which other hosts go on writing.
 constexpr uint64_t kMostWalks = 3;
@@ -169,7 +169,7 @@ int ObjectFiles::Write(const FilePlace& place, FilePath* path, std::span<const s
   return failed;
 }
 
-// An erasure may remove the directory just before the file is made.
+// An erasure, or a sweep, may remove the directory just before the file is made.
 FileOutcome ObjectFiles::Put(const std::string& name, std::span<const std::byte> bytes,
                              int64_t ttl_s) {
   const std::optional<FilePlace> place = FilePlace::Of(name);
@@ -217,11 +217,20 @@ FileOutcome ObjectFiles::RemoveSome(const std::string& prefix, uint64_t cursor) 
   FilePath path = MakePath();
   size_t removed = 0;
   int failed = 0;
-  FileTree tree(files_.get(), true, [&](int directory, const char* name, const struct stat&) {
+  const auto count = [&removed] {
+    return ++removed < kRemovedAtOnce ? FileTree::Step::kGone : FileTree::Step::kEnd;
+  };
+  const auto remove = [&](int directory, const char* name, const struct stat&) {
     const int answer = files_->Unlink(directory, name, 0);
     if (answer < 0 && answer != -ENOENT) failed = answer;
-    return failed == 0 && ++removed < kRemovedAtOnce;
-  });
+    return failed == 0 ? count() : FileTree::Step::kEnd;
+  };
+  // A writer may have come to it.
+  const auto prune = [&](int directory, const char* name, const struct stat&) {
+    const int answer = files_->Unlink(directory, name, AT_REMOVEDIR);
+    return answer < 0 ? FileTree::Step::kKept : count();
+  };
+  FileTree tree(files_.get(), {.file = remove, .emptied = prune, .skip = nullptr});
   int walked = AgainIfStale(&path, [&] {
     const int directory = path.Enter(place->directory, false);
     return directory < 0 ? directory : tree.Walk(directory);

@@ -2,11 +2,13 @@
 #include "daemon/cold/files/file_sweep.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -47,6 +49,13 @@ class FileSweepTest : public SharedDirectoryTest {
     std::optional<std::string> first = host->Look();
     std::optional<std::string> second = host->Look();
     return first ? first : second;
+  }
+  void AgeDirectories() const {
+    const timespec times[] = {{.tv_sec = now_s_}, {.tv_sec = now_s_ - 2 * 3600}};
+    for (const auto& entry : fs::recursive_directory_iterator(root())) {
+      if (!entry.is_directory()) continue;
+      ASSERT_EQ(::utimensat(AT_FDCWD, entry.path().c_str(), times, 0), 0);
+    }
   }
   void MakeExpired(const std::string& directory, size_t count) {
     for (size_t i = 0; i < count; ++i) MakeFile(directory + "/f" + std::to_string(i), now_s_ - 1);
@@ -104,6 +113,41 @@ TEST_F(FileSweepTest, ASweepPausesMayBeEndedAndIsGoneOnWithByAnother) {
   max_pauses_ = 1000;
   Sweep();
   EXPECT_EQ(CountFiles(), 0u);
+}
+
+TEST_F(FileSweepTest, DirectoriesThatWereEmptiedGoWhenTheyAreOldInPartsAsFilesDo) {
+  constexpr size_t kModels = 100;
+  for (size_t i = 0; i < kModels; ++i) {
+    MakeFile("kvtier/1/a/model" + std::to_string(i) + "/aa/f", now_s_ - 1);
+  }
+  MakeFile("kvtier/1/b/m/aa/f", now_s_ + 3600);
+  AgeDirectories();
+  fs::create_directories(root() / "kvtier/1/b/young/aa");
+  Sweep();
+  EXPECT_FALSE(fs::exists(root() / "kvtier/1/a"));
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/b/m/aa/f"));
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/b/young/aa")) << "a file is about to be written";
+  EXPECT_EQ(pauses_, 3 * kModels / FileSweep::kEntriesOfPart);
+}
+
+// Another host's, which comes to the directory in the last moment.
+TEST_F(FileSweepTest, ADirectoryWithANewFileStaysAndIsNoFailure) {
+  class LateFiles final : public FileSystem {
+   public:
+    int Unlink(int directory, const char* name, int flags) override {
+      if (flags == AT_REMOVEDIR) write();
+      return FileSystem::Unlink(directory, name, flags);
+    }
+
+    std::function<void()> write;
+  } files;
+  MakeFile("kvtier/1/a/m/aa/old", now_s_ - 1);
+  AgeDirectories();
+  files.write = [this] { MakeFile("kvtier/1/a/m/aa/new", now_s_ + 3600); };
+  FileSweep host(
+      &root_, &files, 0, [] { return true; }, now_);
+  EXPECT_EQ(LookTwice(&host), std::nullopt);
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/aa/new"));
 }
 
 TEST_F(FileSweepTest, AHostSweepsWhenNoneHasForMinutesAndAWrongClockStopsNone) {

@@ -435,6 +435,17 @@ TEST_F(FilesStoreTest, AllFilesOfATenantAreRemovedInPartsAndNoOthers) {
   EXPECT_EQ(host.RemoveAll("kvtier/1/alice").status, KVT_COLD_REFUSED) << "no whole name";
 }
 
+TEST_F(FilesStoreTest, EmptyDirectoriesOfATenantAreRemovedInPartsToo) {
+  Host host(root());
+  for (int i = 0; i < 150; ++i) {
+    fs::create_directories(root() / "kvtier/1/alice" / std::to_string(i) / "ab");
+  }
+  const Told told = host.RemoveAll("kvtier/1/alice/");
+  EXPECT_EQ(told.status, KVT_COLD_OK) << told.text;
+  EXPECT_GE(told.bytes, 3u) << "calls";
+  EXPECT_FALSE(fs::exists(root() / "kvtier/1/alice"));
+}
+
 // The calls of one host hang; those of the other do not.
 TEST_F(FilesStoreTest, AFileSystemThatHangsHoldsNeitherAnotherHostNorTheStop) {
   const auto files = std::make_shared<FailingFiles>();
