@@ -36,20 +36,23 @@ void FileQuestion::Ask(const std::function<void(size_t threads)>& call_help) {
 
 std::optional<size_t> FileQuestion::TakeNext() {
   const std::lock_guard lock(mutex_);
+  return HasEnded() ? std::nullopt : search_.TakeNext();
+}
+
+bool FileQuestion::HasEnded() {
   if (!each_ && is_answered_ && steady_clock::now() >= end_) has_ended_ = true;
-  return has_ended_ ? std::nullopt : search_.TakeNext();
+  return has_ended_;
 }
 
 size_t FileQuestion::Answer(size_t position, const FileOutcome& outcome, bool is_slow) {
   const std::lock_guard lock(mutex_);
   if (has_ended_) return 0;
-  if (outcome.status != KVT_COLD_ABSENT) Fail(outcome);
-  const bool is_there = outcome.status == KVT_COLD_OK;
+  auto reply = PrefixSearch::Reply::kUnknown;
+  if (outcome.status == KVT_COLD_OK) reply = PrefixSearch::Reply::kThere;
+  if (outcome.status == KVT_COLD_ABSENT) reply = PrefixSearch::Reply::kAbsent;
+  if (reply == PrefixSearch::Reply::kUnknown && (each_ || position == 0)) Fail(outcome);
   is_answered_ = true;
-  if (search_.Answer(position,
-                     is_there ? PrefixSearch::Reply::kThere : PrefixSearch::Reply::kAbsent)) {
-    has_help_ = false;
-  }
+  if (search_.Answer(position, reply)) has_help_ = false;
   has_ended_ = has_ended_ || search_.has_ended();
   if (has_ended_ || !is_slow || std::exchange(has_help_, true)) return 0;
   return std::min(search_.left(), kMostHelpers);
@@ -57,7 +60,7 @@ size_t FileQuestion::Answer(size_t position, const FileOutcome& outcome, bool is
 
 void FileQuestion::EndIfFailed(const FileOutcome& outcome) {
   const std::lock_guard lock(mutex_);
-  Fail(outcome);
+  if (!is_answered_) Fail(outcome);
 }
 
 void FileQuestion::Fail(const FileOutcome& outcome) {
@@ -68,7 +71,7 @@ void FileQuestion::Fail(const FileOutcome& outcome) {
 
 std::optional<FileOutcome> FileQuestion::TakeEnd() {
   const std::lock_guard lock(mutex_);
-  if (!has_ended_ || std::exchange(is_told_, true)) return std::nullopt;
+  if (!HasEnded() || std::exchange(is_told_, true)) return std::nullopt;
   if (failure_.status != KVT_COLD_OK) return failure_;
   FileOutcome outcome;
   outcome.text = search_.Told();

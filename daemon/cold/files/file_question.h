@@ -18,29 +18,32 @@
 namespace kvtier {
 
 // Any thread. A file system of which nothing is found is asked once, a fast one by one thread, and
-// a slow one that has the first object by many at a time.
+// a slow one that has the first object by many at a time. The first object of a prefix that was not
+// answered for ends it.
 class FileQuestion {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // At `end` a prefix is told as far as it is known.
+  // At `end` a prefix is told as far as it is known, if its first object was answered for.
   FileQuestion(std::shared_ptr<ObjectFiles> objects, std::vector<std::string> names, bool each,
                Time end);
 
+  [[nodiscard]] Time end() const { return end_; }
   // Asks until nothing is left to be asked for. `call_help` lets so many threads do the same; it is
   // called at most twice for a prefix, once when its end has been passed.
   void Ask(const std::function<void(size_t threads)>& call_help);
-  // Ends it if a thread could not ask.
+  // Ends it if the first thread could not ask; without helpers it goes on.
   void EndIfFailed(const FileOutcome& outcome);
-  // Something once, as soon as the answer is known.
+  // Something once, as soon as the answer is known or the end has been passed.
   [[nodiscard]] std::optional<FileOutcome> TakeEnd();
 
  private:
   [[nodiscard]] std::optional<size_t> TakeNext();
   // Returns how many threads are to help.
   [[nodiscard]] size_t Answer(size_t position, const FileOutcome& outcome, bool is_slow);
-  // REQUIRES: `mutex_` is held.
+  // REQUIRES, both: `mutex_` is held.
   void Fail(const FileOutcome& outcome);
+  [[nodiscard]] bool HasEnded();
 
   const std::shared_ptr<ObjectFiles> objects_;
   const std::vector<std::string> names_;

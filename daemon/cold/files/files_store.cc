@@ -127,12 +127,12 @@ void FilesStore::Exists(uint64_t number, std::vector<std::string> names, bool ea
                         int64_t timeout_ms) {
   const auto now = steady_clock::now();
   const std::chrono::milliseconds timeout(timeout_ms);
-  AddAskers(questions_,
-            {.question = std::make_shared<FileQuestion>(objects_, std::move(names), each,
-                                                        now + timeout * 3 / 4),
-             .deadline = now + timeout,
-             .tell = TellerOf(number)},
-            1);
+  const Asked asked{.question = std::make_shared<FileQuestion>(objects_, std::move(names), each,
+                                                               now + timeout * 3 / 4),
+                    .deadline = now + timeout,
+                    .tell = TellerOf(number)};
+  if (!each) clock_.Add(asked.question, asked.tell);
+  AddAskers(questions_, asked, 1);
 }
 
 void FilesStore::Get(uint64_t number, std::string name, void* into, uint64_t bytes,
@@ -176,6 +176,7 @@ void FilesStore::Send() {
 
 bool FilesStore::Stop() {
   ending_->Come();
+  clock_.Stop();
   const auto deadline = steady_clock::now() + kStopPatience;
   bool all_ended = true;
   for (CallThreads* const threads :

@@ -13,6 +13,7 @@
 #include "daemon/cold/files/call_threads.h"
 #include "daemon/cold/files/file_system.h"
 #include "daemon/cold/files/object_files.h"
+#include "daemon/cold/files/question_clock.h"
 
 namespace kvtier {
 
@@ -53,6 +54,7 @@ class FilesStore {
   const std::shared_ptr<ObjectFiles> objects_;
   const std::shared_ptr<Ending> ending_;
   const std::shared_ptr<CallThreads> questions_;  // threads of a question add others
+  QuestionClock clock_;                           // of questions for prefixes
   Lane reads_;
   Lane writes_;
   CallThreads sweeps_;

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/cold/files/file_question.h"
 #include "tests/fakes/shared_directory.h"
 
 namespace kvtier {
@@ -65,6 +66,24 @@ class SlowFiles final : public FileSystem {
   std::mutex mutex_;
   std::condition_variable changed_;
   size_t waiting_ = 0;
+};
+
+// Fails for one file, or hangs.
+class UnevenFiles final : public FileSystem {
+ public:
+  int Open(int directory, const char* path, int flags) override {
+    if (!std::string(path).ends_with(uneven)) return FileSystem::Open(directory, path, flags);
+    if (error != 0) return -error;
+    has_hung = true;
+    released.wait();
+    return -ENOENT;
+  }
+
+  const std::string uneven = "17hash";
+  std::atomic<int> error = 0;  // 0: it hangs
+  std::atomic<bool> has_hung = false;
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
 };
 
 // Fails as it is told, for as many calls as it is told.
@@ -261,6 +280,43 @@ TEST_F(FilesStoreTest, APrefixIsToldAsFarAsItIsKnownInTime) {
   EXPECT_GT(known, 0u);
   EXPECT_LT(known, kNames);
   EXPECT_EQ(present, std::string(known, '1') + std::string(kNames - known, '0'));
+}
+
+TEST_F(FilesStoreTest, AFileThatFailsOrHangsLeavesWhatIsKnownOfAPrefix) {
+  std::vector<std::string> names;
+  for (int i = 10; i < 20; ++i) names.push_back("kvtier/1/a/m/" + std::to_string(i) + "hash");
+  for (const std::string& name : names) ASSERT_EQ(Host(root()).Put(name, "x").status, KVT_COLD_OK);
+  const auto files = std::make_shared<UnevenFiles>();
+  Host host(root(), files);
+  for (const int error : {EACCES, EIO}) {
+    files->error = error;
+    EXPECT_EQ(host.Exists(names), "1111000000");
+    EXPECT_TRUE(host.Exists(names, true).starts_with(ErrnoName(error)));
+    EXPECT_TRUE(host.Exists({names[7], names[0]}).starts_with(ErrnoName(error)));
+  }
+  files->error = 0;
+  std::future<Told> told;
+  // A busy machine may pass the end before it comes to that file.
+  for (int64_t timeout_ms = 100; !files->has_hung; timeout_ms *= 2) {
+    told = host.Begin([&](uint64_t call) { host.store().Exists(call, names, false, timeout_ms); });
+    EXPECT_EQ(told.wait_for(std::chrono::minutes(1)), std::future_status::ready);
+  }
+  files->release.set_value();
+  EXPECT_EQ(told.get().text, std::string(4, '\1') + std::string(6, '\0'));
+}
+
+TEST_F(FilesStoreTest, AQuestionGoesOnWithoutAThreadThatCouldNotHelp) {
+  const std::vector<std::string> names(4, kName);
+  ASSERT_EQ(Host(root()).Put(kName, "x").status, KVT_COLD_OK);
+  FileQuestion question(std::make_shared<ObjectFiles>(root(), std::make_shared<SlowFiles>()), names,
+                        false, FileQuestion::Time::max());
+  size_t helped = 0;
+  question.Ask([&](size_t /*threads*/) {
+    ++helped;
+    question.EndIfFailed({.status = KVT_COLD_BUSY, .text = "too many"});
+  });
+  EXPECT_EQ(helped, 1u);
+  EXPECT_EQ(question.TakeEnd()->text, std::string(4, '\1'));
 }
 
 TEST_F(FilesStoreTest, AFilePastItsEndIsAbsentOnEachHost) {
