@@ -99,12 +99,10 @@ class TenantQueues {
   void ForEach(const Visit& visit) const {
     for (const auto& lane : lanes_) lane.ForEach(visit);
   }
+  // `visit(Line, PriorityQueue<Item>*)` must not push to another line.
   template <typename Visit>
   void ForEachLine(const Visit& visit) {
-    for (auto& lane : lanes_) {
-      visit(lane.now());
-      visit(lane.later());
-    }
+    for (uint32_t i = 0; i < lanes_.size(); ++i) visit(Line(i), &lanes_[i]);
   }
 
  private:

@@ -2,6 +2,7 @@
 #include "tiers/transfer/loader.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/result.h"
@@ -11,10 +12,8 @@ namespace {
 
 // The cold store gets one part of so many of what may be read from disk at once.
 constexpr uint64_t kFetchShare = 2;
-// A disk read needs a host slot. If none comes free for this long, the block is a miss.
-constexpr int64_t kHostSlotWaitMs = 5'000;
-// So many of a line fail with one tick, the others with the next.
-constexpr size_t kLatePerTick = 1024;
+// So many blocks that wait for other pools' copies are looked at with one tick.
+constexpr size_t kLooksPerTick = 1024;
 // More blocks than may be read at once arrive within `read_slot_wait_ms` only if that is set high,
 // for host to keep what arrives.
 constexpr size_t kMostInWait = 4096;
@@ -30,16 +29,14 @@ Loader::Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSl
       reader_(state, host, disk, this),
       copies_(state, CopyLane::kHostToPool),
       layers_(state, &copies_, this),
-      neighbours_(state, this) {
+      neighbours_(state, this),
+      reads_(state),
+      fetches_(state) {
   state_.ends.AddListener(this);
 }
 
-const PoolBlock& Loader::Arrival::BlockIn(const CacheState& state) const {
-  return pool->blocks[state.blocks.BlockIn(*pool, state.blocks.directory[entry])];
-}
-
 void Loader::Start(CachePool* pool, EntryIndex index) {
-  Arrival arrival{pool, index, state_.env.clock->MonotonicMs()};
+  const Arrival arrival{pool, index, state_.clock.NowMs()};
   const std::optional<NeighbourSource> source = neighbours_.SourceOf(*pool, index);
   StartLoading(arrival);
   if (!source) return StartFromBelow(arrival);
@@ -55,7 +52,7 @@ void Loader::StartFromBelow(Arrival arrival) {
   } else if (ComesToHost(&arrival)) {
     waiting_[index].push_back(arrival);
   } else {
-    QueueRead(arrival);
+    reads_.Push(arrival);
   }
 }
 
@@ -133,7 +130,7 @@ void Loader::OnReadEnded(const BlockEnd& end) {
 void Loader::OnNeighbourEnded(std::span<const BlockEnd> ends) {
   std::vector<EntryIndex> arrived;
   for (const BlockEnd& end : ends) {
-    const Arrival arrival{end.pool, end.block.row, state_.env.clock->MonotonicMs()};
+    const Arrival arrival{end.pool, end.block.row, state_.clock.NowMs()};
     if (end.reason == MissReason::kNone) {
       arrived.push_back(arrival.entry);
     } else if (end.reason == MissReason::kCancelled) {
@@ -154,14 +151,15 @@ void Loader::Wake(EntryIndex index) {
     if (state_[index].in_host()) {
       QueueCopy(arrival);
     } else {
-      QueueRead(arrival);
+      reads_.Push(arrival);
     }
   }
 }
 
 void Loader::PromoteReferenced(const CachePool& pool) {
-  read_queues_.Promote(state_.blocks.namespaces[pool.namespace_id.value].line,
-                       [this](const QueuedRead& read) { return !read.arrival.CanWait(state_); });
+  const TenantLine tenant = state_.blocks.namespaces[pool.namespace_id.value].line;
+  reads_.PromoteReferenced(tenant);
+  fetches_.PromoteReferenced(tenant);
   neighbours_.PromoteReferenced(pool);
   copy_queue_.Promote(pool.copy_line,
                       [this](const Loadable& block) { return !block.arrival.CanWait(state_); });
@@ -173,21 +171,6 @@ void Loader::AwaitHost(const Arrival& arrival) {
   waiting.insert(waiting.begin(), arrival);
 }
 
-void Loader::QueueRead(const Arrival& arrival) {
-  const TenantLine tenant = state_.blocks.LineOf(state_[arrival.entry]);
-  QueuedRead read{arrival, Ahead(&reads_ahead_, arrival)};
-  if (arrival.CanWait(state_)) {
-    read_queues_.PushLater(tenant, std::move(read));
-  } else {
-    read_queues_.Push(tenant, std::move(read));
-  }
-}
-
-InFlightBytes Loader::Ahead(InFlight* line, const Arrival& arrival) const {
-  if (arrival.CanWait(state_)) return {};
-  return {line, arrival.pool->block_bytes, 1};
-}
-
 // Loads under way count as well, see RateMeter::PriceNow.
 LoadPrices Loader::PricesNow(DeviceIndex device) const {
   const int64_t now_us = state_.clock.PreciseUs();
@@ -195,9 +178,9 @@ LoadPrices Loader::PricesNow(DeviceIndex device) const {
       copies_ahead_[LoadRates::SlotOf(device)].bytes + layers_.queued_bytes(device);
   LoadPrices prices;
   prices[static_cast<size_t>(LoadWay::kDisk)] =
-      state_.load_rates.disk().PriceNow(reads_ahead_.bytes, now_us);
+      state_.load_rates.disk().PriceNow(reads_.bytes_ahead(), now_us);
   prices[static_cast<size_t>(LoadWay::kCold)] =
-      state_.load_rates.cold().PriceNow(fetches_ahead_.bytes, now_us);
+      state_.load_rates.cold().PriceNow(fetches_.bytes_ahead(), now_us);
   prices[static_cast<size_t>(LoadWay::kBus)] =
       state_.load_rates.bus(device).PriceNow(copies, now_us);
   return prices;
@@ -206,15 +189,11 @@ LoadPrices Loader::PricesNow(DeviceIndex device) const {
 bool Loader::PumpReads() {
   PassSlotsOn();
   const int64_t waited_since_ms = std::exchange(host_wait_since_ms_, kNoWait);
-  const bool progressed =
-      read_queues_.TakeTurns([this](TenantLine, PriorityQueue<QueuedRead>* of_tenant) {
-        std::deque<QueuedRead>* const line = of_tenant->next();
-        uint64_t most_bytes = state_.options.max_disk_read_bytes;
-        if (line->front().arrival.CanWait(state_)) most_bytes /= kPrefetchShare;
-        if (reader_.disk_bytes() >= most_bytes || !TryRead(line->front().arrival)) return false;
-        line->pop_front();
-        return true;
-      });
+  const bool progressed = reads_.TakeTurns([this](const Arrival& arrival) {
+    uint64_t most_bytes = state_.options.max_disk_read_bytes;
+    if (arrival.CanWait(state_)) most_bytes /= kPrefetchShare;
+    return reader_.disk_bytes() < most_bytes && TryRead(arrival);
+  });
   // If some reads got slots meanwhile while others still wait, the wait counts from its beginning.
   if (host_wait_since_ms_ == kNoWait) {
     arrived_in_wait_.clear();
@@ -237,7 +216,7 @@ bool Loader::TryRead(Arrival arrival) {
     waiting_[index].push_back(arrival);
   } else if (!entry.on_disk() && entry.offered()) {
     // A line of its own, so that no read from disk stands behind a store that does not answer.
-    fetch_queue_.push_back({arrival, Ahead(&fetches_ahead_, arrival)});
+    fetches_.Push(arrival);
   } else if (!entry.on_disk()) {
     // If a pool has it still, host had no room for its copy.
     Fail(arrival, state_.blocks.ReadyPool(entry) ? MissReason::kHostFull : MissReason::kUnknown);
@@ -270,35 +249,29 @@ Loader::HostRead Loader::ReadToHost(EntryIndex index) {
 }
 
 bool Loader::PumpFetches() {
-  bool progressed = false;
-  const uint64_t most_bytes = state_.options.max_disk_read_bytes;
-  while (!fetch_queue_.empty() && kFetchShare * reader_.cold_bytes() < most_bytes &&
-         TryFetch(fetch_queue_.front().arrival)) {
-    fetch_queue_.pop_front();
-    progressed = true;
-  }
-  return progressed;
+  return fetches_.TakeTurns([this](const Arrival& arrival) {
+    const uint64_t share = kFetchShare * (arrival.CanWait(state_) ? kPrefetchShare : 1);
+    return share * reader_.cold_bytes() < state_.options.max_disk_read_bytes && TryFetch(arrival);
+  });
 }
 
-bool Loader::TryFetch(const Arrival& arrival) {
+bool Loader::TryFetch(Arrival arrival) {
   const EntryIndex index = arrival.entry;
   const BlockEntry& entry = state_[index];
-  // It may have come to host or to the disk by another way meanwhile.
-  if (entry.has_host_slot() || entry.on_disk() || !entry.offered()) {
-    QueueRead(arrival);
-    return true;
-  }
   if (arrival.Cancelled(state_)) {
     Fail(arrival, MissReason::kCancelled);
-    return true;
-  }
-  const HostSlots::Outcome outcome = host_.Allocate(index);
-  if (outcome == HostSlots::Outcome::kWait) return false;
-  if (outcome == HostSlots::Outcome::kAllocated) {
-    AwaitHost(arrival);
-    reader_.FetchFromCold(index);
+  } else if (entry.has_host_slot() || entry.on_disk() || !entry.offered()) {
+    // It may have come to host or to the disk by another way meanwhile.
+    reads_.Push(arrival);
   } else {
-    Fail(arrival, MissReason::kHostFull);
+    const HostSlots::Outcome outcome = host_.Allocate(index);
+    if (outcome == HostSlots::Outcome::kWait) return false;
+    if (outcome == HostSlots::Outcome::kAllocated) {
+      AwaitHost(arrival);
+      reader_.FetchFromCold(index);
+    } else {
+      Fail(arrival, MissReason::kHostFull);
+    }
   }
   return true;
 }
@@ -306,7 +279,7 @@ bool Loader::TryFetch(const Arrival& arrival) {
 // The pin keeps the host slot while the block waits in the line, where host might need the space.
 void Loader::QueueCopy(const Arrival& arrival) {
   Loadable block{arrival, HostPin(&state_, arrival.entry),
-                 Ahead(&copies_ahead_[LoadRates::SlotOf(arrival.pool->device)], arrival)};
+                 arrival.Ahead(&copies_ahead_[LoadRates::SlotOf(arrival.pool->device)], state_)};
   if (arrival.CanWait(state_)) {
     copy_queue_.PushLater(arrival.pool->copy_line, std::move(block));
   } else {
@@ -474,26 +447,18 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
 
 void Loader::Tick() {
   neighbours_.Tick();
-  const auto late = [now_ms = state_.env.clock->MonotonicMs()](const Arrival& arrival) {
-    return now_ms - arrival.since_ms > kHostSlotWaitMs;
-  };
-  const auto fail_late = [&](std::deque<QueuedRead>* line) {
-    size_t left = kLatePerTick;
-    for (; left > 0 && !line->empty() && late(line->front().arrival); --left) {
-      const Arrival arrival = line->front().arrival;
-      line->pop_front();
-      Fail(arrival, MissReason::kHostFull);
-    }
-  };
-  read_queues_.ForEachLine(fail_late);
-  fail_late(&fetch_queue_);
+  std::vector<Arrival> late = reads_.TakeLate();
+  std::ranges::move(fetches_.TakeLate(), std::back_inserter(late));
+  for (const Arrival& arrival : late) Fail(arrival, MissReason::kHostFull);
+  const int64_t now_ms = state_.clock.NowMs();
   std::vector<EntryIndex> stuck;
-  for (size_t left = std::min(waiting_.bucket_count(), kLatePerTick); left > 0; --left) {
+  for (size_t left = std::min(waiting_.bucket_count(), kLooksPerTick); left > 0; --left) {
     next_bucket_ = next_bucket_ + 1 < waiting_.bucket_count() ? next_bucket_ + 1 : 0;
     for (auto it = waiting_.begin(next_bucket_); it != waiting_.end(next_bucket_); ++it) {
       const auto& [index, arrivals] = *it;
       const bool moves = state_[index].reading() || state_[index].offloading();
-      if (late(arrivals.front()) && !moves) stuck.push_back(index);
+      const bool is_late = now_ms - arrivals.front().since_ms > ReadLines::kPatienceMs;
+      if (is_late && !moves) stuck.push_back(index);
     }
   }
   for (const EntryIndex index : stuck) {

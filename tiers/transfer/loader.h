@@ -29,6 +29,7 @@
 #include "tiers/transfer/layer_loader.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/neighbour_loads.h"
+#include "tiers/transfer/read_lines.h"
 #include "tiers/transfer/reader.h"
 
 namespace kvtier {
@@ -81,34 +82,13 @@ class Loader final : public BlockListener {
   [[nodiscard]] bool Idle() const {
     return loading_ == 0 && reader_.in_flight() == 0 && copies_.Idle() && neighbours_.Idle();
   }
-  [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size() + fetch_queue_.size(); }
+  [[nodiscard]] uint64_t reads_queued() const { return reads_.size() + fetches_.size(); }
   // Fills in the loads, reads and copies that are in flight or queued.
   void Report(CacheGauges* gauges) const;
   // The cost, from now on, of bringing blocks to a pool of the device.
   [[nodiscard]] LoadPrices PricesNow(DeviceIndex device) const;
 
  private:
-  // A block that a pool awaits.
-  struct Arrival {
-    CachePool* pool = nullptr;
-    EntryIndex entry;
-    int64_t since_ms = 0;
-    // The pool that held it was asked for a copy already.
-    bool asked_pool = false;
-
-    [[nodiscard]] const PoolBlock& BlockIn(const CacheState& state) const;
-    // It was prefetched, and no client has asked for it since.
-    [[nodiscard]] bool CanWait(const CacheState& state) const { return BlockIn(state).CanWait(); }
-    // No client waits for the block any more.
-    [[nodiscard]] bool Cancelled(const CacheState& state) const {
-      return BlockIn(state).Cancelled();
-    }
-  };
-  // One in the line for a read; `ahead` counts it for those that come behind it.
-  struct QueuedRead {
-    Arrival arrival;
-    InFlightBytes ahead;
-  };
   // One that is in host and waits for its copy.
   struct Loadable {
     Arrival arrival;
@@ -132,13 +112,12 @@ class Loader final : public BlockListener {
   void AwaitHost(const Arrival& arrival);
   // Retries all loads that wait for this block to reach host memory.
   void Wake(EntryIndex entry);
-  void QueueRead(const Arrival& arrival);
   bool PumpReads();
   // A step for the first of a line; false if it has to wait.
   [[nodiscard]] bool TryRead(Arrival arrival);
   // The same for what comes from the cold store.
   bool PumpFetches();
-  [[nodiscard]] bool TryFetch(const Arrival& arrival);
+  [[nodiscard]] bool TryFetch(Arrival arrival);
 
   void QueueCopy(const Arrival& arrival);
   bool PumpCopies();
@@ -155,8 +134,6 @@ class Loader final : public BlockListener {
   // these reads, once they have waited long.
   void PassSlotsOn();
 
-  // The block as part of `line`, unless a demand load overtakes it.
-  [[nodiscard]] InFlightBytes Ahead(InFlight* line, const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
   void StartLoading(const Arrival& arrival);
   void StopLoading(const Arrival& arrival);
@@ -169,11 +146,10 @@ class Loader final : public BlockListener {
   CopyLimiter copies_;
   LayerLoader layers_;
   NeighbourLoads neighbours_;
-  // The bytes that demand loads behind these have to wait for. Declared above the lines, whose
-  // items count themselves off when they end.
-  InFlight reads_ahead_, fetches_ahead_;
+  // The bytes that demand loads behind these have to wait for. Declared above the line, whose items
+  // count themselves off when they end.
   std::array<InFlight, LoadRates::kBuses> copies_ahead_;
-  TenantQueues<QueuedRead> read_queues_;
+  ReadLines reads_, fetches_;
   // Until a read, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
   size_t next_bucket_ = 0;  // of `waiting_`, at which the next tick goes on
@@ -183,7 +159,6 @@ class Loader final : public BlockListener {
   int64_t host_wait_since_ms_ = kNoWait;
   // The blocks that have arrived since then.
   std::vector<BlockKey> arrived_in_wait_;
-  std::deque<QueuedRead> fetch_queue_;
   uint64_t loading_ = 0;
 };
 

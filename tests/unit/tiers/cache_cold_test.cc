@@ -497,5 +497,41 @@ TEST_P(CacheColdOrderTest, NoByteIsWrongAndNothingIsLeftBehind) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CacheColdOrderTest, ::testing::Range(uint64_t{1}, uint64_t{21}));
 
+TEST_F(CacheColdTest, ATenantThatWaitsUnderItsCapHoldsUpNobodysFetches) {
+  CacheSetup setup = ColdSetup();
+  setup.pool_blocks = 32;
+  setup.host_slots = 32;
+  setup.options.tenants = {
+      {.name = "tenant", .tiers = {TierQuota{16 * kBlockBytes, 0}, {.max_bytes = kSlabBytes}, {}}}};
+  const auto be = [this](const std::string& tenant) {
+    pool_ = cache_->AttachPool(Identity(tenant, 1), 0).value();
+  };
+  StartAnotherHost(setup);
+  for (const char* tenant : {"tenant", "other"}) {
+    be(tenant);
+    Put(hashes_);
+    Use(hashes_);
+    EvictFromPool();
+  }
+  AdvanceAndTick(kAfterMs);
+  ASSERT_THAT(store_.objects, SizeIs(8));
+  StartAnotherHost(setup);
+  // The tenant has host full of blocks that are being written without end.
+  file().HoldWrites();
+  Put(Sequence(2, 8));
+  EvictFromPool();
+  const PendingAcquire waiting = BeginAcquire(kAlice, hashes_);
+  Settle();
+  ASSERT_TRUE(waiting.succeeded());
+  ASSERT_EQ(store_.gets, 0u);
+  be("other");
+  ExpectBytes(hashes_, Acquire(kBob, hashes_));
+  for (int i = 0; i < 8; ++i) {
+    file().LetWritesGo(8);
+    Settle();
+  }
+  EXPECT_EQ(LastProgress(waiting.reply().load).ready, 4u);
+}
+
 }  // namespace
 }  // namespace kvtier
