@@ -36,7 +36,7 @@ Loader::Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSl
 }
 
 void Loader::Start(CachePool* pool, EntryIndex index) {
-  const Arrival arrival{pool, index, state_.clock.NowMs()};
+  const Arrival arrival{pool, index};
   const std::optional<NeighbourSource> source = neighbours_.SourceOf(*pool, index);
   StartLoading(arrival);
   if (!source) return StartFromBelow(arrival);
@@ -50,7 +50,7 @@ void Loader::StartFromBelow(Arrival arrival) {
   if (state_[index].in_host()) {
     QueueCopy(arrival);
   } else if (ComesToHost(&arrival)) {
-    waiting_[index].push_back(arrival);
+    AwaitOther(arrival);
   } else {
     reads_.Push(arrival);
   }
@@ -114,7 +114,9 @@ void Loader::OnEnded(std::span<const BlockEnd> ends) {
     if (end.move == BlockMove::kRead) OnReadEnded(end);
     if (end.move != BlockMove::kToHost) continue;
     const EntryIndex index = state_.blocks.directory.Resolve(end.block);
-    if (index != kNoEntry) Wake(index);
+    if (index == kNoEntry) continue;
+    offloaded_ms_[state_.blocks.LineOf(state_[index])] = state_.clock.NowMs();
+    Wake(index);
   }
 }
 
@@ -130,7 +132,7 @@ void Loader::OnReadEnded(const BlockEnd& end) {
 void Loader::OnNeighbourEnded(std::span<const BlockEnd> ends) {
   std::vector<EntryIndex> arrived;
   for (const BlockEnd& end : ends) {
-    const Arrival arrival{end.pool, end.block.row, state_.clock.NowMs()};
+    const Arrival arrival{end.pool, end.block.row};
     if (end.reason == MissReason::kNone) {
       arrived.push_back(arrival.entry);
     } else if (end.reason == MissReason::kCancelled) {
@@ -171,6 +173,11 @@ void Loader::AwaitHost(const Arrival& arrival) {
   waiting.insert(waiting.begin(), arrival);
 }
 
+void Loader::AwaitOther(Arrival arrival) {
+  arrival.since_ms = state_.clock.NowMs();
+  waiting_[arrival.entry].push_back(arrival);
+}
+
 // Loads under way count as well, see RateMeter::PriceNow.
 LoadPrices Loader::PricesNow(DeviceIndex device) const {
   const int64_t now_us = state_.clock.PreciseUs();
@@ -192,7 +199,7 @@ bool Loader::PumpReads() {
   const bool progressed = reads_.TakeTurns([this](const Arrival& arrival) {
     uint64_t most_bytes = state_.options.max_disk_read_bytes;
     if (arrival.CanWait(state_)) most_bytes /= kPrefetchShare;
-    return reader_.disk_bytes() < most_bytes && TryRead(arrival);
+    return reader_.disk_bytes() < most_bytes ? TryRead(arrival) : ReadLines::Step::kBusy;
   });
   // If some reads got slots meanwhile while others still wait, the wait counts from its beginning.
   if (host_wait_since_ms_ == kNoWait) {
@@ -203,7 +210,7 @@ bool Loader::PumpReads() {
   return progressed;
 }
 
-bool Loader::TryRead(Arrival arrival) {
+ReadLines::Step Loader::TryRead(Arrival arrival) {
   const EntryIndex index = arrival.entry;
   const BlockEntry& entry = state_[index];
   // A block that loads cannot leave the directory, so that rows in the lines stay valid.
@@ -213,7 +220,7 @@ bool Loader::TryRead(Arrival arrival) {
   } else if (entry.in_host()) {
     QueueCopy(arrival);
   } else if (ComesToHost(&arrival)) {
-    waiting_[index].push_back(arrival);
+    AwaitOther(arrival);
   } else if (!entry.on_disk() && entry.offered()) {
     // A line of its own, so that no read from disk stands behind a store that does not answer.
     fetches_.Push(arrival);
@@ -224,7 +231,7 @@ bool Loader::TryRead(Arrival arrival) {
     const HostSlots::Outcome outcome = host_.Allocate(index);
     if (outcome == HostSlots::Outcome::kWait) {
       host_wait_since_ms_ = state_.clock.NowMs();
-      return false;
+      return ReadLines::Step::kNoSlot;
     }
     if (outcome == HostSlots::Outcome::kAllocated) {
       AwaitHost(arrival);
@@ -233,7 +240,7 @@ bool Loader::TryRead(Arrival arrival) {
       Fail(arrival, MissReason::kHostFull);
     }
   }
-  return true;
+  return ReadLines::Step::kLeft;
 }
 
 Loader::HostRead Loader::ReadToHost(EntryIndex index) {
@@ -251,11 +258,12 @@ Loader::HostRead Loader::ReadToHost(EntryIndex index) {
 bool Loader::PumpFetches() {
   return fetches_.TakeTurns([this](const Arrival& arrival) {
     const uint64_t share = kFetchShare * (arrival.CanWait(state_) ? kPrefetchShare : 1);
-    return share * reader_.cold_bytes() < state_.options.max_disk_read_bytes && TryFetch(arrival);
+    const bool busy = share * reader_.cold_bytes() >= state_.options.max_disk_read_bytes;
+    return busy ? ReadLines::Step::kBusy : TryFetch(arrival);
   });
 }
 
-bool Loader::TryFetch(Arrival arrival) {
+ReadLines::Step Loader::TryFetch(Arrival arrival) {
   const EntryIndex index = arrival.entry;
   const BlockEntry& entry = state_[index];
   if (arrival.Cancelled(state_)) {
@@ -265,7 +273,7 @@ bool Loader::TryFetch(Arrival arrival) {
     reads_.Push(arrival);
   } else {
     const HostSlots::Outcome outcome = host_.Allocate(index);
-    if (outcome == HostSlots::Outcome::kWait) return false;
+    if (outcome == HostSlots::Outcome::kWait) return ReadLines::Step::kNoSlot;
     if (outcome == HostSlots::Outcome::kAllocated) {
       AwaitHost(arrival);
       reader_.FetchFromCold(index);
@@ -273,7 +281,7 @@ bool Loader::TryFetch(Arrival arrival) {
       Fail(arrival, MissReason::kHostFull);
     }
   }
-  return true;
+  return ReadLines::Step::kLeft;
 }
 
 // The pin keeps the host slot while the block waits in the line, where host might need the space.
@@ -445,20 +453,29 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
   state_.ForgetIfGone(index);
 }
 
+// Fetches have a deadline of their own.
 void Loader::Tick() {
   neighbours_.Tick();
-  std::vector<Arrival> late = reads_.TakeLate();
-  std::ranges::move(fetches_.TakeLate(), std::back_inserter(late));
-  for (const Arrival& arrival : late) Fail(arrival, MissReason::kHostFull);
-  const int64_t now_ms = state_.clock.NowMs();
+  std::vector<ReadLines::GivenUp> stuck = reads_.TakeStuck(/*may_hang=*/true);
+  std::ranges::move(fetches_.TakeStuck(/*may_hang=*/false), std::back_inserter(stuck));
+  for (const auto& [arrival, reason] : stuck) Fail(arrival, reason);
+  FailStuckOffloads();
+}
+
+void Loader::FailStuckOffloads() {
+  const auto long_ago = [now_ms = state_.clock.NowMs()](int64_t ms) {
+    return now_ms - ms > ReadLines::kPatienceMs;
+  };
   std::vector<EntryIndex> stuck;
   for (size_t left = std::min(waiting_.bucket_count(), kLooksPerTick); left > 0; --left) {
     next_bucket_ = next_bucket_ + 1 < waiting_.bucket_count() ? next_bucket_ + 1 : 0;
     for (auto it = waiting_.begin(next_bucket_); it != waiting_.end(next_bucket_); ++it) {
       const auto& [index, arrivals] = *it;
-      const bool moves = state_[index].reading() || state_[index].offloading();
-      const bool is_late = now_ms - arrivals.front().since_ms > ReadLines::kPatienceMs;
-      if (is_late && !moves) stuck.push_back(index);
+      const BlockEntry& entry = state_[index];
+      const bool moves = entry.reading() || entry.offloading();
+      if (moves || !long_ago(arrivals.front().since_ms)) continue;
+      const auto last = offloaded_ms_.find(state_.blocks.LineOf(entry));
+      if (last == offloaded_ms_.end() || long_ago(last->second)) stuck.push_back(index);
     }
   }
   for (const EntryIndex index : stuck) {

@@ -76,7 +76,7 @@ class Loader final : public BlockListener {
   // Starts what can be started. True if anything was.
   bool Pump();
   void GoOn() { layers_.GoOn(); }
-  // Fails reads that have waited too long for a host slot, a part of them.
+  // Fails loads that wait in a line which has not moved for long, a part of them.
   void Tick();
 
   [[nodiscard]] bool Idle() const {
@@ -112,12 +112,15 @@ class Loader final : public BlockListener {
   void AwaitHost(const Arrival& arrival);
   // Retries all loads that wait for this block to reach host memory.
   void Wake(EntryIndex entry);
+  // The block is about to reach host by another way.
+  void AwaitOther(Arrival arrival);
   bool PumpReads();
-  // A step for the first of a line; false if it has to wait.
-  [[nodiscard]] bool TryRead(Arrival arrival);
+  [[nodiscard]] ReadLines::Step TryRead(Arrival arrival);
   // The same for what comes from the cold store.
   bool PumpFetches();
-  [[nodiscard]] bool TryFetch(Arrival arrival);
+  [[nodiscard]] ReadLines::Step TryFetch(Arrival arrival);
+  // Fails loads whose blocks no other pool has copied to host for long.
+  void FailStuckOffloads();
 
   void QueueCopy(const Arrival& arrival);
   bool PumpCopies();
@@ -152,6 +155,7 @@ class Loader final : public BlockListener {
   ReadLines reads_, fetches_;
   // Until a read, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
+  std::unordered_map<TenantLine, int64_t> offloaded_ms_;  // when such an offload last ended
   size_t next_bucket_ = 0;  // of `waiting_`, at which the next tick goes on
   TenantQueues<Loadable, CopyLine> copy_queue_;
   // Since when some read in line has waited for a host slot without a break; kNoWait: none does.

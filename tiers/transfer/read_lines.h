@@ -2,6 +2,10 @@
 // Blocks that pools await and that are to be read to host: a line for each tenant, so that one that
 // waits for space under its own cap in host holds up none but itself. Reads from disk and fetches
 // from the cold store have lines of their own.
+//
+// However long a line is, each of it is read in time as long as the line moves. If none of it gets
+// on for some seconds, those that have waited for so long are given up, so that no client waits for
+// host or a drive without end.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/acquired.h"
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/state/in_flight.h"
@@ -20,7 +25,7 @@ namespace kvtier {
 struct Arrival {
   CachePool* pool = nullptr;
   EntryIndex entry;
-  int64_t since_ms = 0;
+  int64_t since_ms = 0;  // when it began to wait where it does
   // The pool that held it was asked for a copy already.
   bool asked_pool = false;
 
@@ -38,30 +43,45 @@ struct Arrival {
 // Event loop only.
 class ReadLines {
  public:
-  // How long a read waits for a slot in host.
+  // How long no read of a line has to begin for it to be given up.
   static constexpr int64_t kPatienceMs = 5'000;
+
+  // The outcome of a step for the first of a line.
+  enum class Step : uint8_t {
+    kLeft,    // it is being read, or goes another way
+    kNoSlot,  // it waits for a slot in host
+    kBusy,    // it waits for reads under way
+  };
 
   explicit ReadLines(const CacheState* state) : state_(*state) {}
 
   // The last of its tenant's line from now on, or of the prefetches behind that.
-  void Push(const Arrival& arrival);
+  void Push(Arrival arrival);
   // See Loader::PromoteReferenced.
   void PromoteReferenced(TenantLine tenant) {
     lines_.Promote(tenant, [this](const Queued& read) { return !read.arrival.CanWait(state_); });
   }
-  // Lets the lines take steps in turn until none can: `step(Arrival)` is false if that one has to
-  // wait, and may push to any line. True if any has left its line.
+  // Lets the lines take steps in turn until none can: `step(Arrival)` returns a Step, and may push
+  // to any line. True if any has left its line.
   template <typename TakeStep>
   bool TakeTurns(const TakeStep& step) {
-    return lines_.TakeTurns([&](TenantLine, PriorityQueue<Queued>* line) {
+    return lines_.TakeTurns([&](TenantLine tenant, PriorityQueue<Queued>* line) {
       std::deque<Queued>* const next = line->next();
-      if (!step(next->front().arrival)) return false;
-      next->pop_front();
-      return true;
+      const bool prefetched = next == line->later();
+      const Step outcome = step(next->front().arrival);
+      if (outcome == Step::kLeft) next->pop_front();
+      Note(tenant, prefetched, outcome);
+      return outcome == Step::kLeft;
     });
   }
-  // Takes out those that have waited for too long, a bounded number, the others with the next call.
-  [[nodiscard]] std::vector<Arrival> TakeLate();
+  // Takes out the reads to be given up now, a bounded number, the others with the next call: those
+  // that get no slots, prefetches that get no turn and, if reads under way may hang, those that
+  // wait for these while no line moves.
+  struct GivenUp {
+    Arrival arrival;
+    MissReason reason;
+  };
+  [[nodiscard]] std::vector<GivenUp> TakeStuck(bool may_hang);
 
   [[nodiscard]] size_t size() const { return lines_.size(); }
   // The bytes that a demand load behind these has to wait for.
@@ -73,11 +93,21 @@ class ReadLines {
     Arrival arrival;
     InFlightBytes ahead;
   };
+  // How a tenant's line gets on.
+  struct Progress {
+    int64_t moved_ms = 0;     // when one last left that a client waits for
+    int64_t prefetch_ms = 0;  // when a prefetch last left
+    bool refused = false;     // a slot, since the last one of both
+  };
+
+  void Note(TenantLine tenant, bool prefetched, Step outcome);
 
   const CacheState& state_;
   // Declared above the lines, whose items count themselves off when they end.
   InFlight ahead_;
   TenantQueues<Queued> lines_;
+  std::vector<Progress> progress_;  // by tenant
+  int64_t moved_ms_ = 0;            // when one last left any line
 };
 
 }  // namespace kvtier

@@ -24,6 +24,14 @@ class CacheLoadTest : public CacheTest {
     EvictFromPool();
     for (const BlockHash& hash : hashes) ASSERT_TRUE(Presence(hash).host);
   }
+  // REQUIRES: the drive is held.
+  void ReadOneEachSecond(int reads) {
+    for (int i = 0; i < reads; ++i) {
+      AdvanceAndTick(1'000);
+      ASSERT_TRUE(machine_->loop.RunOneOf(file().source())) << i;
+      Settle();
+    }
+  }
   // How many blocks are still on their way when an acquire of these has all of them.
   uint64_t LeftToLoadBehind(const Hashes& hashes) {
     const PendingAcquire answer = BeginAcquire(kAlice, hashes);
@@ -403,6 +411,87 @@ TEST_F(CacheLoadTest, LoadLargerThanHostWaitsForItsOwnBlocksToPass) {
   Settle();
   machine_->loop.LetGo(machine_->device->source());
   Settle();
+  ASSERT_TRUE(load.succeeded());
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 24u);
+}
+
+TEST_F(CacheLoadTest, ALongLineIsReadToItsEndHoweverLongTheDiskTakes) {
+  Start(OneAtATime());
+  PutOnDisk(Sequence(1, 24));
+  machine_->loop.Hold(file().source());
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 24));
+  ReadOneEachSecond(24);
+  ASSERT_TRUE(load.succeeded());
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 24u);
+}
+
+TEST_F(CacheLoadTest, ALongPrefetchIsReadToItsEndHoweverLongTheDiskTakes) {
+  Start(OneAtATime());
+  PutOnDisk(Sequence(1, 24));
+  machine_->loop.Hold(file().source());
+  ASSERT_EQ(cache_->Prefetch(pool_.id, Sequence(1, 24)), 24u);
+  ReadOneEachSecond(24);
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 24)).load, LoadId(0)) << "the pool has all of it";
+}
+
+TEST_F(CacheLoadTest, APrefetchThatOthersKeepFromTheDiskGivesItsBlocksBack) {
+  Start(OneAtATime());
+  PutOnDisk(Sequence(1, 12));
+  Put(Sequence(2, 4));
+  DrainAndRestart();
+  machine_->loop.Hold(file().source());
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 12));
+  ASSERT_EQ(cache_->Prefetch(pool_.id, Sequence(2, 4)), 4u);
+  ReadOneEachSecond(12);
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 12u);
+  EXPECT_EQ(PoolGaugesNow().loading, 0u);
+  for (const BlockHash& hash : Sequence(2, 4)) EXPECT_FALSE(Presence(hash).pool);
+}
+
+TEST_F(CacheLoadTest, ADriveThatHangsIsNotWaitedForWithoutEnd) {
+  Start(OneAtATime());
+  PutOnDisk(Sequence(1, 4));
+  machine_->loop.Hold(file().source());
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 4));
+  AdvanceAndTick(4'000);
+  EXPECT_EQ(PoolGaugesNow().loading, 4u);
+  AdvanceAndTick(2'000);
+  EXPECT_EQ(PoolGaugesNow().loading, 1u) << "the drive may still write to that one's slot";
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 1u);
+  EXPECT_EQ(LastProgress(load.reply().load).miss, MissReason::kReadError);
+}
+
+TEST_F(CacheLoadTest, AReadThatGetsNoSlotInHostIsAMissInTime) {
+  CacheSetup setup{.pool_blocks = 48, .host_slots = 16, .disk_slots = 64};
+  setup.options.pool_clean_fraction = 0.9;
+  setup.options.host_clean_fraction = 0;
+  Start(setup);
+  PutOnDisk(Sequence(1, 8));
+  file().HoldWrites();
+  Put(Sequence(2, 24));
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 8));
+  AdvanceAndTick(4'000);
+  EXPECT_EQ(PoolGaugesNow().loading, 8u);
+  AdvanceAndTick(2'000);
+  EXPECT_EQ(PoolGaugesNow().loading, 0u);
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 0u);
+  EXPECT_EQ(LastProgress(load.reply().load).miss, MissReason::kHostFull);
+}
+
+TEST_F(CacheLoadTest, ALoadFromAnotherPoolGoesOnAsLongAsCopiesEnd) {
+  Start({.devices = 2, .pool_blocks = 32, .host_slots = 8, .disk_slots = 0});
+  Put(Sequence(1, 24));
+  UseDevice(1);
+  machine_->loop.Hold(machine_->devices[0]->source());
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 24));
+  for (int i = 0; i < 3; ++i) {
+    AdvanceAndTick(3'000);
+    while (machine_->loop.RunOneOf(machine_->devices[0]->source())) {
+    }
+    Settle();
+  }
   ASSERT_TRUE(load.succeeded());
   EXPECT_EQ(LastProgress(load.reply().load).ready, 24u);
 }
