@@ -313,7 +313,8 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks, Spare spare) {
 
 // The coldest first again, but what cannot leave now is passed over.
 bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
-  PrepareVictims(pool, blocks, Need::kNow);
+  if (pool->blocks.free() >= blocks) return true;
+  PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
   EntryIndex victim = pool->victims.Front();
   while (pool->blocks.free() < blocks && victim != kNoEntry) {
     const BlockEntry& entry = state_[victim];

@@ -31,12 +31,12 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
                       .held = HeldReferences(&sessions_, session, pool)};
   Line& line = lines_[pool->id];
   if (line.empty()) {
-    if (Serve(&operation, false) == Outcome::kAnswered) return;
+    if (Serve(&operation) == Outcome::kAnswered) return;
   } else {
     // A request that needs no free block may bypass those that wait for some; no other may.
     operation.found = finder_.Find(*pool, operation.request);
     const bool needs_room = operation.blocks_left() > 0;
-    const Outcome served = needs_room ? Outcome::kWaits : Serve(&operation, false);
+    const Outcome served = needs_room ? Outcome::kWaits : Serve(&operation);
     if (served == Outcome::kAnswered) return;
     if (served == Outcome::kGoesOn) {
       const auto first_to_wait = std::ranges::find_if_not(line, &Operation::begun);
@@ -63,12 +63,12 @@ uint64_t Acquirer::RoomFor(const CachePool& pool, const Operation& operation) co
   return std::min(operation.blocks_left(), most);
 }
 
-Acquirer::Outcome Acquirer::Serve(Operation* operation, bool force) {
+Acquirer::Outcome Acquirer::Serve(Operation* operation) {
   CachePool* pool = state_.blocks.FindPool(operation->request.pool);
   KVT_CHECK(pool != nullptr);
   const bool first = !operation->begun;
   if (first && !Begin(pool, operation)) return Outcome::kAnswered;
-  const Outcome room = MakeRoom(pool, operation, force);
+  const Outcome room = MakeRoom(pool, operation);
   if (room != Outcome::kGoesOn) return room;
   const uint64_t part = state_.options.acquire_part_blocks;
   taker_.Take(pool, operation, std::min<uint64_t>(operation->found.to_load, part));
@@ -144,15 +144,23 @@ void Acquirer::CutLoads(CachePool* pool, Operation* operation, uint64_t loads) {
   found.to_arrive = to_arrive;
 }
 
-Acquirer::Outcome Acquirer::MakeRoom(CachePool* pool, Operation* operation, bool force) {
+Acquirer::Outcome Acquirer::MakeRoom(CachePool* pool, Operation* operation) {
   if (!FitInto(pool, operation, PoolSpace::Obtainable(*pool))) return Outcome::kAnswered;
+  if (operation->forced) return ForceRoom(pool, operation);
   if (pools_.EnsureFree(pool, RoomFor(*pool, *operation))) return Outcome::kGoesOn;
   if (!operation->begun) TouchLowerTiers(*pool, *operation);
-  if (!force) {
-    StartWaiting(operation);
-    return Outcome::kWaits;
-  }
-  (void)pools_.ForceFree(pool, operation->blocks_left());
+  StartWaiting(operation);
+  return Outcome::kWaits;
+}
+
+// Makes room for all of it before any part is taken: loads must not use up what turns out to be all
+// that there is for the new blocks.
+Acquirer::Outcome Acquirer::ForceRoom(CachePool* pool, Operation* operation) {
+  const uint64_t left = operation->blocks_left();
+  const uint64_t room =
+      std::min<uint64_t>(left, pool->blocks.free() + state_.options.acquire_part_blocks);
+  if (!operation->begun && pool->blocks.free() < left) TouchLowerTiers(*pool, *operation);
+  if (pools_.ForceFree(pool, room)) return room == left ? Outcome::kGoesOn : Outcome::kWaits;
   return FitInto(pool, operation, pool->blocks.free()) ? Outcome::kGoesOn : Outcome::kAnswered;
 }
 
@@ -311,7 +319,7 @@ bool Acquirer::Pump() {
     if (pool == nullptr) lines_.erase(of_pool);
     while (pool != nullptr && !line.empty() && !line.front().goes_on()) {
       if (!pools_.EnsureFree(pool, RoomFor(*pool, line.front()))) break;
-      const Outcome outcome = Serve(&line.front(), false);
+      const Outcome outcome = Serve(&line.front());
       if (outcome == Outcome::kWaits) break;
       progressed = true;
       if (outcome == Outcome::kAnswered) line.pop_front();
@@ -346,27 +354,33 @@ void Acquirer::GoOn() {
   if (next == lines_.end()) return;
   last_in_turn_ = next->first;
   const auto operation = NextPart(&next->second);
-  if (Serve(&*operation, false) == Outcome::kAnswered) next->second.erase(operation);
+  if (Serve(&*operation) == Outcome::kAnswered) next->second.erase(operation);
   if (std::ranges::any_of(lines_, ready)) state_.SchedulePart();
 }
 
 // Operations that have begun stand before the others.
 Acquirer::Line::iterator Acquirer::NextPart(Line* line) {
   auto operation = line->begin();
-  while (operation != line->end() && operation->begun && operation->waits) ++operation;
-  return operation != line->end() && operation->begun ? operation : line->end();
+  while (operation != line->end() && operation->begun && !operation->goes_on()) ++operation;
+  return operation != line->end() && operation->goes_on() ? operation : line->end();
 }
 
+// They go in order, each by parts in events of their own: many may be late at once.
 void Acquirer::Tick() {
   const int64_t now_ms = state_.env.clock->MonotonicMs();
+  const auto is_late = [&](Operation& operation) {
+    if (operation.forced || now_ms < operation.deadline_ms) return operation.forced;
+    return !operation.waits || !AsksHost(&operation, now_ms);
+  };
   bool late = false;
   for (auto& [pool_id, line] : lines_) {
-    while (!line.empty() && now_ms >= line.front().deadline_ms && !line.front().goes_on()) {
-      if (AsksHost(&line.front(), now_ms)) break;
-      if (Serve(&line.front(), true) == Outcome::kAnswered) line.pop_front();
+    auto next = line.begin();
+    for (; next != line.end() && is_late(*next); ++next) {
+      next->forced = true;
+      state_.SchedulePart();
     }
-    late |= !line.empty() && line.front().waits &&
-            (AsksHost(&line.front(), now_ms) || line.front().host_asked);
+    if (next == line.end() || !next->waits) continue;
+    late |= AsksHost(&*next, now_ms) || next->host_asked;
   }
   state_.pressure.acquire_late = late;
   if (late) state_.pressure.WritePrefixesFirst(state_.clock.NowMs());

@@ -63,7 +63,7 @@ class Acquirer {
   bool Pump();
   // The next part of an acquire that is not complete; once for each event that the cache schedules.
   void GoOn();
-  // Serves the acquires that have waited long enough by dropping dirty blocks: of host first.
+  // Has the acquires that have waited long enough go on at the cost of dirty blocks: of host first.
   void Tick();
 
   // The number of acquires not answered yet.
@@ -75,13 +75,14 @@ class Acquirer {
   enum class Outcome : uint8_t {
     kAnswered,
     kGoesOn,  // a part is taken, the next follows in an event of its own
-    kWaits,   // for blocks to become free
+    kWaits,   // for blocks to become free, of themselves or by force
   };
 
-  // The first of the line that goes on, or its end.
+  // The next of the line that needs but an event to go on, or its end.
   [[nodiscard]] static Line::iterator NextPart(Line* line);
-  // Takes the next part of the operation's request. `force`: drops dirty blocks rather than wait.
-  [[nodiscard]] Outcome Serve(Operation* operation, bool force);
+  // Takes the next part of the operation's request. For one that is forced, blocks make room that
+  // are nowhere else.
+  [[nodiscard]] Outcome Serve(Operation* operation);
   // Looks what there is, and holds it. False if the operation was refused.
   [[nodiscard]] bool Begin(CachePool* pool, Operation* operation);
   [[nodiscard]] Status CheckLimits(const CachePool& pool, const Operation& operation) const;
@@ -93,7 +94,9 @@ class Acquirer {
   // Free blocks that there should be for the next part.
   [[nodiscard]] uint64_t RoomFor(const CachePool& pool, const Operation& operation) const;
   // Makes room for the next part, unless it is refused (kAnswered) or has to wait.
-  [[nodiscard]] Outcome MakeRoom(CachePool* pool, Operation* operation, bool force);
+  [[nodiscard]] Outcome MakeRoom(CachePool* pool, Operation* operation);
+  // The same for one that is forced, a part of it: kWaits until the next.
+  [[nodiscard]] Outcome ForceRoom(CachePool* pool, Operation* operation);
   // Plans with no more than `obtainable` blocks. False if the operation was refused.
   [[nodiscard]] bool FitInto(CachePool* pool, Operation* operation, uint64_t obtainable);
   // Touches in the lower tiers the hits that are not taken yet, so that blocks which move down

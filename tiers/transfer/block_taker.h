@@ -36,6 +36,7 @@ struct AcquireOperation {
   bool waits = false;       // for room; else it is answered, or goes on with the next event
   bool begun = false;       // the first part has been taken
   bool host_asked = false;  // host was to make space for it at the cost of unwritten blocks
+  bool forced = false;      // it has waited for long enough: dirty blocks make room for it
   // Holds the hits that were taken.
   AcquireReply reply;
   size_t used = 0;                     // the last so many of them count as used
@@ -48,7 +49,7 @@ struct AcquireOperation {
     return uint64_t{found.to_load} + request.new_blocks;
   }
   // It has all that it needs for its next part, but for an event.
-  [[nodiscard]] bool goes_on() const { return begun && !waits; }
+  [[nodiscard]] bool goes_on() const { return forced || (begun && !waits); }
 };
 
 // Event loop only.

@@ -2,6 +2,7 @@
 // Acquires of many blocks, which are served in parts: what happens between two of them.
 
 #include <algorithm>
+#include <utility>
 
 #include "tests/unit/tiers/cache_fixture.h"
 
@@ -296,6 +297,53 @@ TEST_F(CachePartsTest, PoolsTakeTurns) {
   Settle();
   EXPECT_TRUE(first.succeeded());
   EXPECT_TRUE(second.succeeded());
+}
+
+TEST_F(CachePartsTest, BlocksThatAreNowhereElseMakeRoomInPartsToo) {
+  CacheSetup setup = InPartsOf(2, {.pool_blocks = 24});
+  setup.options.max_offload_bytes = kBlockBytes;
+  Start(setup);
+  machine_->loop.Hold(machine_->device->source());
+  Put(Sequence(1, 24));
+  const PendingAcquire first = BeginAcquire(kAlice, {}, 8);
+  const PendingAcquire second = BeginAcquire(kBob, {}, 1);
+  const PendingAcquire third = BeginAcquire(kBob, {}, 3);
+  Settle();
+  ASSERT_FALSE(first.answered());
+  uint64_t dropped = 0;
+  const auto expect_a_part = [&] {
+    const uint64_t before = std::exchange(dropped, Drops(Tier::kPool, DropReason::kPoolPressure));
+    EXPECT_LE(dropped - before, 2u);
+  };
+  machine_->clock.Advance(setup_.options.max_wait_ms + 1);
+  cache_->Tick();
+  expect_a_part();
+  while (machine_->loop.RunOne()) expect_a_part();
+  EXPECT_TRUE(first.succeeded());
+  EXPECT_TRUE(second.succeeded());
+  EXPECT_TRUE(third.succeeded());
+  EXPECT_EQ(dropped, 12u);
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+}
+
+TEST_F(CachePartsTest, LoadsLeaveTheNewBlocksTheirRoomWhenLittleCanBeMade) {
+  CacheSetup setup = InPartsOf(2, {.pool_blocks = 8});
+  setup.options.max_offload_bytes = kBlockBytes;
+  Start(setup);
+  PutInHost(Sequence(1, 4));
+  machine_->loop.Hold(machine_->device->source());
+  Put(Sequence(2, 8));
+  const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 4), 4);
+  Settle();
+  ASSERT_FALSE(answer.answered());
+  AdvanceAndTick(setup_.options.max_wait_ms + 1);
+  ASSERT_TRUE(answer.succeeded()) << "some blocks are being copied and cannot leave";
+  EXPECT_EQ(answer.reply().new_blocks.size(), 4u);
+  EXPECT_LT(answer.reply().hits.size(), 4u);
+  EXPECT_EQ(answer.reply().miss, MissReason::kPoolFull);
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
 }
 
 }  // namespace
