@@ -29,7 +29,8 @@ class FakeColdStore final : public ColdStore {
   EventQueue* loop;
   std::map<std::string, Object> objects;
   bool available = true;
-  bool refuses = false;    // every call fails at once
+  bool refuses = false;  // every call fails at once, with this error:
+  Error refusal = {ErrorCode::kUnavailable, "no_connection", ""};
   bool holds = false;      // answers wait for Answer or TimeOut
   uint64_t questions = 0;  // calls of Exists
   uint64_t gets = 0;
@@ -99,7 +100,7 @@ class FakeColdStore final : public ColdStore {
   template <typename Answer>
   void Reply(std::function<void(Answer)> done, std::function<Answer()> work) {
     if (refuses) {
-      loop->Post([done] { done(MakeError(ErrorCode::kUnavailable, "no_connection")); });
+      loop->Post([done, error = refusal] { done(tl::unexpected(error)); });
     } else if (holds) {
       held_.push_back([done, work](bool late) {
         if (late) {

@@ -139,8 +139,9 @@ void ColdLookup::Count(NamespaceId whose, ColdAsk ask, const Result<std::vector<
   ColdStats& stats = state_.stats.cold;
   if (!answer) {
     const bool late = answer.error().code == ErrorCode::kTimeout;
+    const bool away = answer.error().code == ErrorCode::kUnavailable;
     const NamespaceIdentity& identity = state_.blocks.namespaces[whose.value].identity;
-    if (!late) state_.incidents.ReportCold(identity, answer.error());
+    if (!late && !away) state_.incidents.ReportCold(identity, answer.error());
     return stats.CountLookup(late ? ColdAnswer::kLate : ColdAnswer::kFailed);
   }
   const auto first = std::ranges::find(*answer, true);

@@ -57,7 +57,7 @@ class ColdLookup {
   // The hashes to be asked for: those that this host does not have, from the first on.
   [[nodiscard]] std::vector<uint32_t> Missing(const AcquireRequest& request);
   void OnAnswer(uint64_t number, const Result<std::vector<bool>>& answer);
-  // A failure is told with its reason, too.
+  // A failure is told with its reason, too, unless the store tells it: that it is late, or away.
   void Count(NamespaceId whose, ColdAsk ask, const Result<std::vector<bool>>& answer);
   // The store's share of the requested blocks, without a gap.
   [[nodiscard]] static ColdHits HitsOf(const Waiting& waiting, const std::vector<bool>& present);

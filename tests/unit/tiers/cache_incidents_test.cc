@@ -285,18 +285,22 @@ TEST_F(CacheColdIncidentsTest, StoreThatTakesNothingIsTold) {
   EXPECT_THAT(told[0].reason, HasSubstr("no_connection"));
 }
 
-// A lookup that is late is counted as such, and one that fails has a reason.
 TEST_F(CacheColdIncidentsTest, AQuestionThatTheStoreRefusesIsTold) {
   Start(ColdSetup());
   store_.refuses = true;
+  store_.refusal = {ErrorCode::kIoError, "cold_store_refused", "no permissions"};
   EXPECT_THAT(Acquire(kAlice, hashes_).hits, IsEmpty());
   const auto told = Told(IncidentKind::kColdFailed);
   ASSERT_THAT(told, SizeIs(1));
-  EXPECT_THAT(told[0].reason, HasSubstr("no_connection"));
+  EXPECT_THAT(told[0].reason, HasSubstr("no permissions"));
 }
 
-TEST_F(CacheColdIncidentsTest, ALateAnswerIsNotTold) {
+// The breaker's owner tells that, once.
+TEST_F(CacheColdIncidentsTest, AStoreThatIsLateOrAwayIsNotToldByEachQuestion) {
   Start(ColdSetup());
+  store_.refuses = true;
+  EXPECT_THAT(Acquire(kAlice, hashes_).hits, IsEmpty());
+  store_.refuses = false;
   store_.holds = true;
   const PendingAcquire pending = BeginAcquire(kAlice, hashes_);
   Settle();
