@@ -56,9 +56,8 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
     attachment->mapping_ = *std::move(mapping);
   }
   attachment->id_ = NextAttachmentId();
-  attachment->link_ =
-      std::make_unique<PoolLink>(PoolLink::Target{connection, model, request, attachment->id_},
-                                 attachment->mapping_, Link{std::move(session), reply.pool});
+  attachment->link_ = PoolLink::Make(PoolLink::Target{connection, model, request, attachment->id_},
+                                     attachment->mapping_, Link{std::move(session), reply.pool});
   attachment->blocks_ = reply.blocks;
   attachment->record_ = std::move(record);
   attachment->group_ = request.group;

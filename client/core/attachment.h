@@ -132,7 +132,8 @@ class Attachment {
                                    Deadline deadline) const;
 
   uint64_t id_ = 0;
-  std::unique_ptr<PoolLink> link_;  // ends after the mapping
+  // Its only owner, but for a thread that resumes it right now. It ends after the mapping.
+  std::shared_ptr<PoolLink> link_;
   std::shared_ptr<PoolMapping> mapping_;
   uint32_t blocks_ = 0;
   ModelRecord record_;

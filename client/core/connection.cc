@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "client/core/link_group.h"
+
 namespace kvtier::client {
 
 Status ConnectionOptions::Validate() const {
@@ -195,6 +197,15 @@ Result<wire::ModelId> Connection::ModelIn(const std::shared_ptr<DaemonSession>& 
   const std::lock_guard lock(mutex_);
   if (session == session_) wire_models_[model] = id;
   return id;
+}
+
+std::shared_ptr<LinkGroup> Connection::LinksTo(uint64_t generation) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(link_groups_, [](const auto& known) { return known.second.expired(); });
+  std::weak_ptr<LinkGroup>& known = link_groups_[generation];
+  std::shared_ptr<LinkGroup> group = known.lock();
+  if (!group) known = group = std::make_shared<LinkGroup>(this);
+  return group;
 }
 
 }  // namespace kvtier::client

@@ -18,6 +18,8 @@
 
 namespace kvtier::client {
 
+class LinkGroup;
+
 struct ConnectionOptions {
   std::string client_name;
   int64_t connect_timeout_ms = 2000;
@@ -75,6 +77,9 @@ class Connection {
   [[nodiscard]] Result<wire::ModelId> ModelIn(const std::shared_ptr<DaemonSession>& session,
                                               uint32_t model);
 
+  // The group of this connection's links to the pool of that generation.
+  [[nodiscard]] std::shared_ptr<LinkGroup> LinksTo(uint64_t generation);
+
   // Whether an error means that there is no daemon, and the application can go on until there is.
   [[nodiscard]] bool MayWait(const Error& error) const {
     return options_.wait_for_daemon && error.code == ErrorCode::kUnavailable;
@@ -103,6 +108,7 @@ class Connection {
   std::vector<Model> models_;
   // The numbers in session_ of what stands in models_.
   std::unordered_map<uint32_t, wire::ModelId> wire_models_;
+  std::unordered_map<uint64_t, std::weak_ptr<LinkGroup>> link_groups_;  // by generation
 };
 
 }  // namespace kvtier::client

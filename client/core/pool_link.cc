@@ -2,8 +2,6 @@
 #include "client/core/pool_link.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 namespace kvtier::client {
@@ -12,10 +10,6 @@ namespace {
 // The number of earlier resumes that are remembered: a sequence that slept through more of them is
 // lost.
 constexpr size_t kOutcomesKept = 8;
-// Sessions of daemons that died while a resume was under way.
-constexpr size_t kMostFormers = 8;
-// Between tries if a daemon is there and cannot attach the pool yet.
-constexpr std::chrono::milliseconds kAttachPause{5};
 // The bit of a load's number where the link's number begins. No daemon begins so many loads.
 constexpr int kLoadTagShift = 48;
 
@@ -39,9 +33,17 @@ Result<LoadId> Link::Untagged(LoadId load) const {
   return LoadId(load.value & ((uint64_t{1} << kLoadTagShift) - 1));
 }
 
+std::shared_ptr<PoolLink> PoolLink::Make(const Target& target, std::shared_ptr<PoolMapping> mapping,
+                                         Link first) {
+  const auto link = std::make_shared<PoolLink>(target, std::move(mapping), std::move(first));
+  link->group_->Join(link);
+  return link;
+}
+
 PoolLink::PoolLink(const Target& target, std::shared_ptr<PoolMapping> mapping, Link first)
     : target_(target),
       mapping_(std::move(mapping)),
+      group_(target.connection->LinksTo(mapping_->generation())),
       link_(std::make_shared<const Link>(std::move(first))) {}
 
 // The memory goes first: with the message the daemon may give blocks that were private to others.
@@ -74,7 +76,7 @@ bool PoolLink::MayOutlive() const {
 Result<LinkPtr> PoolLink::Live() {
   LinkPtr link = Current();
   if (link->session->channel().Poll()) return link;
-  const std::lock_guard resuming(resume_mutex_);
+  const std::unique_lock resuming = group_->Lock();
   link = Current();
   if (link->session->channel().Poll()) return link;
   std::unique_lock lock(mutex_);
@@ -85,9 +87,12 @@ Result<LinkPtr> PoolLink::Live() {
     // If nothing is held there is nothing to wait for. But the next daemon keeps all blocks that it
     // does not know to be given up, so it is told as soon as it is there.
     const int64_t wait_ms = holds ? target_.connection->options().resume_wait_ms : 0;
-    Result<LinkPtr> resumed = Resume(*link, DeadlineIn(wait_ms));
-    if (resumed) return resumed;
-    if (!holds && resumed.error().code == ErrorCode::kUnavailable) return resumed;
+    const Status resumed = group_->Resume(*this, DeadlineIn(wait_ms));
+    if (resumed) return Current();
+    if (!holds && resumed.error().code == ErrorCode::kUnavailable) {
+      return tl::unexpected(resumed.error());
+    }
+    if (holds) group_->Forsake(*link->session);
   }
   lock.lock();
   given_up_ = true;
@@ -104,64 +109,6 @@ Status PoolLink::CheckHeld(std::span<const BlockHandle> blocks) {
   return MakeError(ErrorCode::kStaleHandle, kLostBlock, "a block is not held any more");
 }
 
-Result<LinkPtr> PoolLink::Resume(const Link& lost, Deadline deadline) {
-  const Former former{lost.session->limits().session, lost.session->limits().secret};
-  if (formers_.empty()) formers_.push_back(former);
-  while (true) {
-    KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session,
-                         target_.connection->WaitForSession(deadline));
-    Result<LinkPtr> resumed = ResumeIn(session, lost);
-    if (resumed) {
-      formers_.clear();
-      return resumed;
-    }
-    const bool again = resumed.error().code == ErrorCode::kUnavailable;
-    if (!again || std::chrono::steady_clock::now() >= deadline) return resumed;
-    // The blocks that this session was given are its own now, should its daemon have died.
-    if (formers_.size() == kMostFormers) formers_.erase(formers_.begin() + 1);
-    formers_.push_back({session->limits().session, session->limits().secret});
-    std::this_thread::sleep_for(kAttachPause);
-  }
-}
-
-Result<LinkPtr> PoolLink::ResumeIn(const std::shared_ptr<DaemonSession>& session,
-                                   const Link& lost) {
-  // A daemon that has cut the connection has taken back the session's blocks.
-  if (session->limits().daemon_generation == lost.session->limits().daemon_generation) {
-    return MakeError(ErrorCode::kStaleHandle, "same_daemon");
-  }
-  KVT_ASSIGN_OR_RETURN(const PoolId pool, Attach(session));
-  std::vector<ResumeClaim> claims;
-  {
-    const std::lock_guard lock(mutex_);
-    resuming_ = true;
-    claims = held_.Claims();
-  }
-  std::vector<ResumeOutcome> outcomes(claims.size(), ResumeOutcome::kLost);
-  bool known = false;
-  for (auto former = formers_.rbegin(); former != formers_.rend(); ++former) {
-    const Status claimed = Claim(session.get(), pool, *former, claims, &outcomes);
-    if (!claimed && claimed.error().code != ErrorCode::kPermissionDenied) {
-      return tl::unexpected(claimed.error());
-    }
-    known |= claimed.has_value();
-  }
-  if (!known) {
-    // Only here is it certain that the session was given no block, to which kernels of this process
-    // may still write.
-    session->Detach(pool, target_.connection->RequestDeadline());
-    return MakeError(ErrorCode::kStaleHandle, "unknown_session");
-  }
-  std::vector<BlockHandle> surplus;
-  LinkPtr link = Finish({session, pool, lost.resumes + 1}, claims, outcomes, &surplus);
-  if (!surplus.empty()) {
-    // On failure the session has ended, and its blocks are gone with it.
-    (void)session->channel().Post(wire::Release{.pool = pool, .blocks = std::move(surplus)},
-                                  target_.connection->RequestDeadline());
-  }
-  return link;
-}
-
 Result<PoolId> PoolLink::Attach(const std::shared_ptr<DaemonSession>& session) const {
   wire::Attach request = target_.request;
   KVT_ASSIGN_OR_RETURN(request.model, target_.connection->ModelIn(session, target_.model));
@@ -174,40 +121,31 @@ Result<PoolId> PoolLink::Attach(const std::shared_ptr<DaemonSession>& session) c
   return MakeError(ErrorCode::kStaleHandle, "pool_replaced");
 }
 
-Status PoolLink::Claim(DaemonSession* session, PoolId pool, const Former& former,
-                       std::span<const ResumeClaim> claims,
-                       std::vector<ResumeOutcome>* outcomes) const {
-  std::vector<size_t> asked;
-  for (size_t i = 0; i < claims.size(); ++i) {
-    if ((*outcomes)[i] == ResumeOutcome::kLost) asked.push_back(i);
-  }
-  const size_t most =
-      std::max<size_t>(1, std::min(session->limits().max_blocks, wire::kMaxClaimsPerResume));
-  wire::Resume request{
-      .pool = pool, .session = former.session, .secret = former.secret, .claims = {}};
-  size_t first = 0;
-  do {
-    const size_t count = std::min(most, asked.size() - first);
-    request.claims.clear();
-    for (size_t i = 0; i < count; ++i) request.claims.push_back(claims[asked[first + i]]);
-    request.more = first + count < asked.size();
-    const auto check = [&](const wire::ResumeReply& reply) -> Status {
-      if (reply.outcomes.size() == count) return {};
-      return MakeError(ErrorCode::kCorrupt, "resume_reply_invalid", "a wrong number of answers");
-    };
-    KVT_ASSIGN_OR_RETURN(const wire::ResumeReply reply,
-                         session->channel().Call<wire::ResumeReply>(
-                             request, target_.connection->RequestDeadline(), {.on_reply = check}));
-    for (size_t i = 0; i < count; ++i) (*outcomes)[asked[first + i]] = reply.outcomes[i];
-    first += count;
-  } while (request.more);
-  return {};
+std::vector<ResumeClaim> PoolLink::BeginResume() {
+  const std::lock_guard lock(mutex_);
+  resuming_ = true;
+  return held_.Claims();
 }
 
-LinkPtr PoolLink::Finish(Link link, std::span<const ResumeClaim> claims,
-                         std::span<const ResumeOutcome> outcomes,
-                         std::vector<BlockHandle>* surplus) {
-  const std::lock_guard lock(mutex_);
+void PoolLink::EndResume(const std::shared_ptr<DaemonSession>& session, PoolId pool,
+                         std::span<const ResumeClaim> claims,
+                         std::span<const ResumeOutcome> outcomes) {
+  std::vector<BlockHandle> surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    TakeOutcomes(claims, outcomes, &surplus);
+    resuming_ = false;
+    link_ = std::make_shared<const Link>(Link{session, pool, link_->resumes + 1});
+  }
+  if (surplus.empty()) return;
+  // On failure the session has ended, and its blocks are gone with it.
+  (void)session->channel().Post(wire::Release{.pool = pool, .blocks = std::move(surplus)},
+                                target_.connection->RequestDeadline());
+}
+
+void PoolLink::TakeOutcomes(std::span<const ResumeClaim> claims,
+                            std::span<const ResumeOutcome> outcomes,
+                            std::vector<BlockHandle>* surplus) {
   Outcomes& noted = outcomes_.emplace_back();
   if (outcomes_.size() > kOutcomesKept) outcomes_.pop_front();
   for (size_t i = 0; i < claims.size(); ++i) {
@@ -228,9 +166,6 @@ LinkPtr PoolLink::Finish(Link link, std::span<const ResumeClaim> claims,
     const uint32_t given = is_private ? 1 : claims[i].references;
     for (uint32_t n = held; n < given; ++n) surplus->push_back(block);
   }
-  resuming_ = false;
-  link_ = std::make_shared<const Link>(std::move(link));
-  return link_;
 }
 
 bool PoolLink::Hold(const LinkPtr& link, const wire::AcquireReply::Part& acquired) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an attachment reaches its pool: over one session at a time, and over the next one when the
 // daemon has been started anew and the same memory is there again. Then the application's blocks
-// are claimed with RESUME, and its handles stay good.
+// are claimed with RESUME, together with those of the pool's other links (LinkGroup), and its
+// handles stay good.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "base/result.h"
 #include "client/core/connection.h"
 #include "client/core/held_blocks.h"
+#include "client/core/link_group.h"
 #include "client/core/pool_mapping.h"
 #include "protocol/messages.h"
 
@@ -49,6 +51,9 @@ class PoolLink {
     wire::Attach request;              // but for the model
     uint64_t attachment = 0;           // for errors that name blocks
   };
+  [[nodiscard]] static std::shared_ptr<PoolLink> Make(const Target& target,
+                                                      std::shared_ptr<PoolMapping> mapping,
+                                                      Link first);
   PoolLink(const Target& target, std::shared_ptr<PoolMapping> mapping, Link first);
   // Gives back all that the application holds. REQUIRES: nothing of the process uses the memory,
   // which is unmapped here unless others have the mapping.
@@ -83,45 +88,35 @@ class PoolLink {
   // kReferenced also if it has not been resumed since; kLost also if it has been given back.
   [[nodiscard]] ResumeOutcome OutcomeSince(uint64_t since, BlockHandle block) const;
 
+  // The steps of a Resumption, which alone calls them.
+
+  // Attaches the same pool. Errors: kStaleHandle "pool_replaced"; those of the requests.
+  [[nodiscard]] Result<PoolId> Attach(const std::shared_ptr<DaemonSession>& session) const;
+  // The blocks to claim. No others are held until the link is replaced.
+  [[nodiscard]] std::vector<ResumeClaim> BeginResume();
+  // Replaces the link, with the outcomes of the claims. Blocks that were given back meanwhile are
+  // released.
+  void EndResume(const std::shared_ptr<DaemonSession>& session, PoolId pool,
+                 std::span<const ResumeClaim> claims, std::span<const ResumeOutcome> outcomes);
+
  private:
-  // A session that holds something for this pool, in an earlier life of the daemon.
-  struct Former {
-    SessionId session;
-    Digest128 secret;
-  };
   // The blocks of one resume that did not become kReferenced.
   using Outcomes = std::unordered_map<uint64_t, ResumeOutcome>;
 
-  // Errors: kUnavailable (also of a daemon that has gone again), kStaleHandle (nothing can be taken
-  // back), those of requests.
-  [[nodiscard]] Result<LinkPtr> Resume(const Link& lost, Deadline deadline);
-  [[nodiscard]] Result<LinkPtr> ResumeIn(const std::shared_ptr<DaemonSession>& session,
-                                         const Link& lost);
-  // Attaches the same pool. Errors: kStaleHandle "pool_replaced"; those of the requests.
-  [[nodiscard]] Result<PoolId> Attach(const std::shared_ptr<DaemonSession>& session) const;
-  // Claims the blocks of `claims` that `former` held, as `outcomes` says; only the lost ones are
-  // asked for.
-  // Errors: those of the requests; kPermissionDenied "unknown_session".
-  [[nodiscard]] Status Claim(DaemonSession* session, PoolId pool, const Former& former,
-                             std::span<const ResumeClaim> claims,
-                             std::vector<ResumeOutcome>* outcomes) const;
   // REQUIRES: mutex_ is held.
   [[nodiscard]] bool CanResume() const;
   // REQUIRES: mutex_ is held, and the block is not.
   [[nodiscard]] bool WasLost(BlockHandle block) const;
-  // Replaces the link. Blocks that were given back meanwhile go to `surplus`.
-  [[nodiscard]] LinkPtr Finish(Link link, std::span<const ResumeClaim> claims,
-                               std::span<const ResumeOutcome> outcomes,
-                               std::vector<BlockHandle>* surplus);
-
+  // Notes the outcomes; references beyond those still held go to `surplus`. REQUIRES: mutex_ is
+  // held.
+  void TakeOutcomes(std::span<const ResumeClaim> claims, std::span<const ResumeOutcome> outcomes,
+                    std::vector<BlockHandle>* surplus);
   const Target target_;
   std::shared_ptr<PoolMapping> mapping_;  // constant but for the end
 
-  // One thread resumes; taken before mutex_.
-  std::mutex resume_mutex_;
-  std::vector<Former> formers_;  // guarded by resume_mutex_; the latest last
+  const std::shared_ptr<LinkGroup> group_;
 
-  mutable std::mutex mutex_;  // guards the following
+  mutable std::mutex mutex_;  // guards the following; taken after the group's lock
   LinkPtr link_;
   HeldBlocks held_;
   bool resuming_ = false;  // held blocks have been claimed

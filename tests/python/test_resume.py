@@ -57,6 +57,21 @@ class ResumeTest(DaemonTestCase):
         self.assertFalse(pool.check(blocks))
         self.assertEqual(pool.connection.take_errors().errors, [])
 
+    def test_blocks_of_all_attachments_stay_whichever_is_asked_first(self):
+        first = self.patient_pool()
+        second = first.connection.attach(first.connection.register_model(RECORD))
+        of_first = first.acquire(new_blocks=1)
+        of_second = second.acquire(new_blocks=1)
+        self.restart()
+        self.assertTrue(first.check(of_first.blocks))
+        rest = first.acquire(new_blocks=first.info().blocks - 2)
+        held = set(of_second.new_blocks.indices.tolist())
+        self.assertFalse(held & set(rest.new_blocks.indices.tolist()))
+        self.assertTrue(second.check(of_second.blocks))
+        for got in (rest, of_first, of_second):
+            got.release()
+        self.assertEqual(first.connection.take_errors().errors, [])
+
     def test_without_patience_what_is_held_is_lost(self):
         connection = kvtier.connect(self.daemon.socket, resume_wait_ms=0, reconnect_min_ms=0)
         self.addCleanup(connection.close)

@@ -118,7 +118,7 @@ bool FakeDaemon::ReadRequests(int socket, wire::FrameDecoder* decoder) {
 void FakeDaemon::Answer(const wire::Frame& frame) {
   if (Is(frame, wire::MessageType::kHello)) {
     counters_ = MakeCounters();
-    SendLocked(FrameOf(wire::HelloReply{.session = SessionId{1},
+    SendLocked(FrameOf(wire::HelloReply{.session = SessionId{lives_ + 1},
                                         .daemon_generation = options_.generation + lives_,
                                         .max_hashes = options_.max_hashes,
                                         .max_references = 1 << 20,
@@ -210,7 +210,7 @@ std::map<BlockHash, std::vector<uint32_t>> FakeDaemon::TokenIds() {
 
 void FakeDaemon::AnswerResume(const wire::Frame& frame) {
   const auto request = wire::Decode<wire::Resume>(frame.payload);
-  if (request->secret != kSecret) {
+  if (request->secret != kSecret || resumed_.contains(request->session)) {
     return Reply(frame,
                  wire::ErrorReply{{ErrorCode::kPermissionDenied, "unknown_session", "fake"}});
   }
@@ -218,6 +218,7 @@ void FakeDaemon::AnswerResume(const wire::Frame& frame) {
   for (const ResumeClaim& claim : request->claims) {
     reply.outcomes.push_back(cache_->OutcomeOf(claim.block));
   }
+  if (!request->more) resumed_.insert(request->session);
   Reply(frame, reply);
 }
 
@@ -367,6 +368,7 @@ void FakeDaemon::DieAndAdopt() {
 
 void FakeDaemon::DieAndAdoptLocked() {
   ++lives_;
+  resumed_.clear();
   if (client_ >= 0) (void)::shutdown(client_, SHUT_RDWR);
 }
 

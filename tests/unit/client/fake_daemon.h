@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -136,6 +137,7 @@ class FakeDaemon {
   std::map<BlockHash, std::vector<uint32_t>> token_ids_;
   int client_ = -1;
   uint64_t lives_ = 0;
+  std::set<SessionId> resumed_;  // in this life: the last RESUME of these was answered
   uint64_t block_bytes_ = 0;
   uint32_t block_tokens_ = 0;
   Interceptor interceptor_;

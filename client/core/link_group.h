@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// All links of one connection to one pool. With a session's last RESUME, the daemon gives back all
+// that the session held there and that was not claimed: so these links are resumed together.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/result.h"
+#include "client/core/resumption.h"
+#include "client/core/unix_socket.h"
+
+namespace kvtier::client {
+
+class Connection;
+class PoolLink;
+
+// Thread-safe.
+class LinkGroup {
+ public:
+  // The connection outlives this object.
+  explicit LinkGroup(Connection* connection) : connection_(*connection) {}
+  LinkGroup(const LinkGroup&) = delete;
+  LinkGroup& operator=(const LinkGroup&) = delete;
+
+  void Join(const std::shared_ptr<PoolLink>& link);
+
+  // One thread resumes at a time.
+  [[nodiscard]] std::unique_lock<std::mutex> Lock() { return std::unique_lock(resume_mutex_); }
+  // Takes back, from the next daemon, what `link` and all others of the group that have lost theirs
+  // held; waits for that daemon until the deadline. REQUIRES: locked; the link was lost. Errors:
+  // kUnavailable (also of a daemon that has gone again), kStaleHandle (nothing can be taken back),
+  // those of requests.
+  [[nodiscard]] Status Resume(const PoolLink& link, Deadline deadline);
+  // A link over the session will not be resumed: the blocks that it held are not claimed, and must
+  // not be given back either, since the application may still write there. REQUIRES: locked.
+  void Forsake(const DaemonSession& session);
+
+ private:
+  [[nodiscard]] Status ResumeIn(const std::shared_ptr<DaemonSession>& session,
+                                const PoolLink& link);
+  // Adds the lost links to the resumption, with the sessions over which they held blocks.
+  [[nodiscard]] Status Gather(const std::shared_ptr<DaemonSession>& session, const PoolLink& asker,
+                              Resumption* resumption);
+  [[nodiscard]] std::vector<std::shared_ptr<PoolLink>> LostLinks(
+      const DaemonSession& session) const;
+
+  Connection& connection_;
+
+  std::mutex resume_mutex_;
+  // Guarded by resume_mutex_: sessions of daemons that died while a resume was under way there, the
+  // latest last; and those that hold blocks of links that Forsake gave up.
+  std::vector<FormerSession> halfway_;
+  std::vector<FormerSession> forsaken_;
+
+  mutable std::mutex mutex_;  // taken last
+  std::vector<std::weak_ptr<PoolLink>> links_;
+};
+
+}  // namespace kvtier::client
