@@ -44,6 +44,11 @@ inline constexpr uint32_t kMaxTokenIdsPerCall = 131072;
 // and V of any model.
 inline constexpr uint32_t kMaxRegionBlocks = 1u << 20;
 inline constexpr uint32_t kMaxRegionPieces = 4096;
+// While so many blocks of a session's transfers are under way, each STORE and LOAD counting as
+// kTransferPrice more, the daemon does not read the session's next request: they take memory there
+// until they are reported.
+inline constexpr uint64_t kTransfersPauseAt = 1u << 16;
+inline constexpr uint64_t kTransferPrice = 64;
 // Names of kept memory of one tenant: more than any machine has GPUs and engines together.
 inline constexpr uint32_t kMaxKeptMemories = 64;
 // The limit of one memory, or of its table: sums of them stay far from overflow.

@@ -79,10 +79,10 @@ Result<std::string> CallAdmin(const std::string& socket_path, const std::string&
   const std::string path = socket_path.empty() ? AdminSocketBeside(FindSocket()) : socket_path;
   KVT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(path, DeadlineIn(timeout_ms)));
   Inbox inbox;
-  Channel channel(std::move(socket), wire::kMaxAdminReplyFrameBytes,
-                  [&](const wire::Frame& frame) { return inbox.Take(frame); });
+  Channel channel(std::move(socket), wire::kMaxAdminReplyFrameBytes, timeout_ms,
+                  {.sink = [&](const wire::Frame& frame) { return inbox.Take(frame); }});
   const wire::AdminRequest request{.json = request_json};
-  KVT_RETURN_IF_ERROR(channel.Post(request, DeadlineIn(timeout_ms)));
+  KVT_RETURN_IF_ERROR(channel.Post(request));
   while (true) {
     const Status waited = channel.WaitUntil([&] { return inbox.reply || !inbox.progress.empty(); },
                                             DeadlineIn(timeout_ms));

@@ -59,7 +59,7 @@ KVT_API kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_worksp
 KVT_API void kvt_workspace_close(kvt_workspace* workspace) {
   if (workspace == nullptr) return;
   (void)Guard([&]() -> Status {
-    workspace->workspace->Close(workspace->connection->RequestDeadline());
+    workspace->workspace->Close();
     return {};
   });
   delete workspace;

@@ -284,8 +284,8 @@ KVT_API kvt_status kvt_give_tokens(kvt_pool* pool, const kvt_hash* hashes, const
     KVT_RETURN_IF_ERROR(CheckArray(ids, id_count, "ids"));
     return WithHashes(
         pool, hashes, count,
-        [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
-          return attachment.TellTokenIds(span, ToCounts(counts, count), {ids, id_count}, deadline);
+        [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline) {
+          return attachment.TellTokenIds(span, ToCounts(counts, count), {ids, id_count});
         });
   });
 }

@@ -50,7 +50,7 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
     auto mapping =
         PoolMapping::Map(std::move(fd), reply.generation, reply.pool_bytes, reply.device_kind);
     if (!mapping) {
-      session->Detach(reply.pool, connection->RequestDeadline());
+      session->Detach(reply.pool);
       return tl::unexpected(std::move(mapping).error());
     }
     attachment->mapping_ = *std::move(mapping);
@@ -184,7 +184,7 @@ Status Attachment::CommitOver(const Link& link, const std::vector<wire::CommitIt
     std::vector<BlockHandle> blocks;
     blocks.reserve(message.items.size());
     for (const wire::CommitItem& item : message.items) blocks.push_back(item.block);
-    return session.channel().Post(message, deadline, [&](uint64_t request_id) {
+    return session.channel().Post(message, [&](uint64_t request_id) {
       session.RememberPosted(request_id, id_, std::move(blocks));
     });
   }
@@ -255,7 +255,7 @@ Status Attachment::ReleaseOver(const Link& link, std::span<const BlockHandle> bl
   const wire::Release message{.pool = link.pool, .blocks = {blocks.begin(), blocks.end()}};
   DaemonSession& session = *link.session;
   if (!want_reply) {
-    return session.channel().Post(message, deadline, [&](uint64_t request_id) {
+    return session.channel().Post(message, [&](uint64_t request_id) {
       session.RememberPosted(request_id, id_, message.blocks);
     });
   }
@@ -325,10 +325,9 @@ Result<bool> Attachment::WantsTokenIds(Deadline deadline) const {
 }
 
 Status Attachment::TellTokenIds(std::span<const BlockHash> hashes, std::span<const uint16_t> counts,
-                                std::span<const uint32_t> ids, Deadline deadline) const {
+                                std::span<const uint32_t> ids) const {
   return OverLink([&](const Link& link) {
-    return client::TellTokenIds(link.session.get(), link.pool, block_tokens(), hashes, counts, ids,
-                                deadline);
+    return client::TellTokenIds(link.session.get(), link.pool, block_tokens(), hashes, counts, ids);
   });
 }
 

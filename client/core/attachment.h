@@ -105,8 +105,8 @@ class Attachment {
   [[nodiscard]] Result<bool> WantsTokenIds(Deadline deadline) const;
   // See TellTokenIds.
   [[nodiscard]] Status TellTokenIds(std::span<const BlockHash> hashes,
-                                    std::span<const uint16_t> counts, std::span<const uint32_t> ids,
-                                    Deadline deadline) const;
+                                    std::span<const uint16_t> counts,
+                                    std::span<const uint32_t> ids) const;
   [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes,
                                                     Deadline deadline) const;
 

@@ -39,21 +39,24 @@ size_t DescriptorsOf(const wire::Frame& frame) {
   }
 }
 
+Error NotSent() {
+  return {ErrorCode::kTimeout, "not_sent", "the daemon took in no request in time"};
+}
+
 }  // namespace
 
-Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink,
-                 std::function<void()> on_lost, std::function<void()> on_abandoned)
+Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, int64_t send_timeout_ms, Owner owner)
     : socket_(std::move(socket)),
-      sink_(std::move(sink)),
-      on_lost_(std::move(on_lost)),
-      on_abandoned_(std::move(on_abandoned)),
+      send_timeout_ms_(send_timeout_ms),
+      owner_(std::move(owner)),
       decoder_(max_frame_bytes) {}
 
 Channel::~Channel() = default;
 
 Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<const int> descriptors,
-                         Deadline deadline, const std::function<void(uint64_t)>& on_cancelled) {
-  const Status sent = Send(encode, descriptors, deadline, [&](uint64_t request_id) {
+                         Deadline deadline, std::optional<Deadline> begin_by,
+                         const std::function<void(uint64_t)>& on_cancelled) {
+  const Status sent = Send(encode, descriptors, begin_by, [&](uint64_t request_id) {
     pending->request_id = request_id;
     pending_.push_back(pending);
   });
@@ -66,34 +69,55 @@ Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<cons
     if (on_cancelled) on_cancelled(pending->request_id);
     return true;
   }();
-  if (abandoned && on_abandoned_) on_abandoned_();
+  if (abandoned && owner_.on_abandoned) owner_.on_abandoned();
   if (pending->refusal) return tl::unexpected(*std::move(pending->refusal));
   if (pending->done) return {};
   return waited;
 }
 
-Status Channel::Send(const Encoder& encode, std::span<const int> descriptors, Deadline deadline,
+Status Channel::Send(const Encoder& encode, std::span<const int> descriptors,
+                     std::optional<Deadline> begin_by,
                      const std::function<void(uint64_t)>& on_sent) {
-  const std::lock_guard send_lock(send_mutex_);
+  KVT_RETURN_IF_ERROR(BeginSending(begin_by));
+  const Turn turn(this);
   send_buffer_.clear();
   uint64_t request_id;
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) return tl::unexpected(*failure_);
-    send_buffer_.swap(deferred_output_);
     request_id = ++last_request_id_;
     if (on_sent) on_sent(request_id);
+    send_buffer_.swap(deferred_output_);
   }
   const size_t request_begin = send_buffer_.size();
   encode(request_id, &send_buffer_);
-  const Status status = SendBuffer(request_begin, descriptors, deadline);
+  const Status status = SendBuffer(request_begin, descriptors, begin_by);
   if (send_buffer_.capacity() > kSendBufferKeptBytes) send_buffer_ = {};
   return status;
 }
 
+Status Channel::BeginSending(std::optional<Deadline> begin_by) {
+  std::unique_lock lock(mutex_);
+  const auto is_free = [&] { return failure_ || !sending_; };
+  if (!begin_by) {
+    sent_.wait(lock, is_free);
+  } else if (!sent_.wait_until(lock, *begin_by, is_free)) {
+    return tl::unexpected(NotSent());
+  }
+  if (failure_) return tl::unexpected(*failure_);
+  sending_ = true;
+  return {};
+}
+
+Channel::Turn::~Turn() {
+  const std::lock_guard lock(channel_.mutex_);
+  channel_.sending_ = false;
+  channel_.sent_.notify_one();
+}
+
 Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptors,
-                           Deadline deadline) {
+                           std::optional<Deadline> begin_by) {
   size_t begin = 0;
+  Deadline progress_by = DeadlineIn(send_timeout_ms_);
   while (begin < send_buffer_.size()) {
     // Deferred frames are sent on their own ahead of descriptors, which belong to the request.
     const bool deferred = !descriptors.empty() && begin < request_begin;
@@ -110,33 +134,50 @@ Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptor
     }
     if (*sent) {
       begin += **sent;
+      progress_by = DeadlineIn(send_timeout_ms_);
       continue;
     }
-    if (const Status writable = WaitWritable(deadline); !writable) {
-      // Half a frame cannot be taken back.
-      const std::lock_guard lock(mutex_);
-      Fail(ErrorCode::kUnavailable, "send_timeout", "the daemon does not take in requests");
-      return tl::unexpected(*failure_);
-    }
+    // Half a frame cannot be taken back.
+    const bool waits_for_begin = begin == 0 && begin_by;
+    if (WaitWritable(waits_for_begin ? *begin_by : progress_by)) continue;
+    if (waits_for_begin) return GiveUpSending(request_begin);
+    KVT_RETURN_IF_ERROR(FailUnlessPaused());
+    progress_by = DeadlineIn(send_timeout_ms_);
   }
   return {};
 }
 
+// The deferred frames go with the next request.
+Status Channel::GiveUpSending(size_t request_begin) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return tl::unexpected(*failure_);
+  send_buffer_.resize(request_begin);
+  send_buffer_.insert(send_buffer_.end(), deferred_output_.begin(), deferred_output_.end());
+  deferred_output_.swap(send_buffer_);
+  return tl::unexpected(NotSent());
+}
+
+Status Channel::FailUnlessPaused() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_ && owner_.may_pause && owner_.may_pause()) return {};
+  Fail(ErrorCode::kUnavailable, "send_timeout", "the daemon does not take in requests");
+  return tl::unexpected(*failure_);
+}
+
 // Reads meanwhile, unless another thread does: the daemon may take in nothing before its replies
 // are taken from it.
-Status Channel::WaitWritable(Deadline deadline) {
+bool Channel::WaitWritable(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  if (failure_) return tl::unexpected(*failure_);
-  if (PollTimeoutMs(deadline) == 0) return MakeError(ErrorCode::kTimeout, "send_timeout");
+  if (failure_ || PollTimeoutMs(deadline) == 0) return false;
   if (!reading_) {
     (void)Read(&lock, POLLIN | POLLOUT, deadline);
     HandOver();
-    return {};
+    return true;
   }
   lock.unlock();
   pollfd poll_fd{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
   (void)::poll(&poll_fd, 1, PollTimeoutMs(std::min(deadline, DeadlineIn(kSenderRecheckMs))));
-  return {};
+  return true;
 }
 
 Status Channel::WaitUntil(const std::function<bool()>& done, Deadline deadline) {
@@ -241,7 +282,7 @@ Status Channel::Dispatch(const wire::Frame& frame) {
   }
   abandoned_.erase(frame.request_id);
   (void)TakeDescriptors(frame);
-  return sink_(frame);
+  return owner_.sink(frame);
 }
 
 std::vector<UniqueFd> Channel::TakeDescriptors(const wire::Frame& frame) {
@@ -269,8 +310,8 @@ Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
   return {};
 }
 
-Status Channel::SendDeferred(Deadline deadline) {
-  return Send([](uint64_t, std::vector<std::byte>*) {}, {}, deadline, {});
+Status Channel::SendDeferred() {
+  return Send([](uint64_t, std::vector<std::byte>*) {}, {}, std::nullopt, {});
 }
 
 bool Channel::AwaitsLateReplies() {
@@ -289,8 +330,9 @@ void Channel::Fail(ErrorCode code, std::string reason, std::string context) {
   failure_ = Error{code, std::move(reason), std::move(context)};
   // The descriptor stays open until no thread can be polling it; the daemon learns at once.
   (void)::shutdown(socket_.get(), SHUT_RDWR);
-  if (on_lost_) on_lost_();
+  if (owner_.on_lost) owner_.on_lost();
   for (Waiter* waiter : waiters_) waiter->wake.notify_one();
+  sent_.notify_all();
 }
 
 void Channel::WakeSatisfied() {

@@ -4,6 +4,10 @@
 //
 // Threads: any number may call at once. Requests are sent in the order of the calls. There is no
 // thread of its own: of the threads that wait, one at a time reads the socket for all of them.
+//
+// Sending. A daemon that takes in nothing for the send time-out has its connection cut, unless it
+// may pause. The deadline of a call is another matter: once it has passed, a request of which
+// nothing was sent is not sent any more, and one that has begun is sent to its end.
 #pragma once
 
 #include <algorithm>
@@ -37,12 +41,22 @@ class Channel {
     std::function<Status(const Reply&)> on_reply;
     // The caller waits no longer; a reply may still come, to the sink.
     std::function<void(uint64_t request_id)> on_cancelled;
+    // The request is sent although its deadline has passed: it is of use without its answer.
+    bool sent_anyway = false;
+  };
+  // Functions of the channel's owner; all but the sink may be left out.
+  struct Owner {
+    Sink sink;
+    // Runs once, under the channel's lock, when the connection is lost.
+    std::function<void()> on_lost = {};
+    // Runs without the lock each time that a caller has given up waiting.
+    std::function<void()> on_abandoned = {};
+    // Whether the daemon may rightly leave requests where they are for the time being. Runs under
+    // the lock.
+    std::function<bool()> may_pause = {};
   };
 
-  // `on_lost`, if any, runs once, under the channel's lock, when the connection is lost.
-  // `on_abandoned`, if any, runs without it each time that a caller has given up waiting.
-  Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink, std::function<void()> on_lost = {},
-          std::function<void()> on_abandoned = {});
+  Channel(UniqueFd socket, uint32_t max_frame_bytes, int64_t send_timeout_ms, Owner owner);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -50,19 +64,20 @@ class Channel {
   // Sends a request and waits for its reply; COMMIT and RELEASE, which are answered on demand, ask
   // for it. `received` gets the first of the descriptors that came with the reply; `to_send`, at
   // most wire::kMaxDescriptorsPerSend of them, go with the request's first byte and remain the
-  // caller's. Errors: the daemon's; kUnavailable when the connection is lost; kTimeout.
+  // caller's. Errors: the daemon's; kUnavailable when the connection is lost; kTimeout
+  // "request_timeout", or "not_sent": the daemon will not hear of it.
   template <typename Reply, typename Request>
   [[nodiscard]] Result<Reply> Call(const Request& request, Deadline deadline,
                                    const Hooks<Reply>& hooks = {},
                                    std::span<UniqueFd> received = {},
                                    std::span<const int> to_send = {});
-  // Sends without waiting for an answer. `on_sent` runs under the lock before the request is
-  // encoded, and may still change it. Errors: kUnavailable, also if the daemon does not take the
-  // request in by the deadline.
+  // Sends without waiting for an answer, and for the daemon to take the request in as long as the
+  // send time-out allows. `on_sent` runs under the lock before the request is encoded, and may
+  // still change it. Errors: kUnavailable.
   template <typename Request>
-  [[nodiscard]] Status Post(const Request& request, Deadline deadline,
+  [[nodiscard]] Status Post(const Request& request,
                             const std::function<void(uint64_t request_id)>& on_sent = {}) {
-    return Send(EncoderOf(request, 0), {}, deadline, on_sent);
+    return Send(EncoderOf(request, 0), {}, std::nullopt, on_sent);
   }
   // Waits until `done`, called under the lock, is true. A deadline already past still takes in the
   // frames that have arrived. Errors: kUnavailable, kTimeout.
@@ -77,7 +92,7 @@ class Channel {
     wire::Encode(message, ++last_request_id_, &deferred_output_);
   }
   // Sends the deferred messages, without a request. Errors: as Post.
-  [[nodiscard]] Status SendDeferred(Deadline deadline);
+  [[nodiscard]] Status SendDeferred();
   // Whether the daemon owes a reply for which no caller waits any more.
   [[nodiscard]] bool AwaitsLateReplies();
   // The daemon's last message about the connection as a whole before it closed it. REQUIRES: lock
@@ -107,21 +122,43 @@ class Channel {
     std::vector<UniqueFd> descriptors;
     bool done = false;
   };
+  // Lets the next thread send when it ends.
+  class Turn {
+   public:
+    explicit Turn(Channel* channel) : channel_(*channel) {}
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Channel& channel_;
+  };
   struct Waiter {
     std::condition_variable wake;
     const std::function<bool()>* done;
   };
 
+  // `begin_by`: as of Send.
   [[nodiscard]] Status Exchange(Pending* pending, const Encoder& encode,
                                 std::span<const int> descriptors, Deadline deadline,
+                                std::optional<Deadline> begin_by,
                                 const std::function<void(uint64_t)>& on_cancelled);
-  // Encodes and sends one request with its descriptors. `on_sent` runs under mutex_.
+  // Encodes and sends one request with its descriptors. `on_sent` runs under mutex_. Errors:
+  // kTimeout "not_sent", if nothing could be sent by `begin_by`; else kUnavailable.
   [[nodiscard]] Status Send(const Encoder& encode, std::span<const int> descriptors,
-                            Deadline deadline, const std::function<void(uint64_t)>& on_sent);
+                            std::optional<Deadline> begin_by,
+                            const std::function<void(uint64_t)>& on_sent);
+  // Waits until no other thread sends. Errors: as Send.
+  [[nodiscard]] Status BeginSending(std::optional<Deadline> begin_by);
   // The request begins at `request_begin`, behind the deferred frames.
   [[nodiscard]] Status SendBuffer(size_t request_begin, std::span<const int> descriptors,
-                                  Deadline deadline);
-  [[nodiscard]] Status WaitWritable(Deadline deadline);
+                                  std::optional<Deadline> begin_by);
+  // Nothing was sent, and the time is up. Errors: kTimeout "not_sent"; kUnavailable.
+  [[nodiscard]] Status GiveUpSending(size_t request_begin);
+  // False once the deadline has passed, or the connection is lost.
+  [[nodiscard]] bool WaitWritable(Deadline deadline);
+  // The daemon has taken in nothing for the send time-out. Errors: kUnavailable, unless it may.
+  [[nodiscard]] Status FailUnlessPaused();
 
   // The functions below take mutex_ held by `lock` and return with it held.
 
@@ -140,15 +177,14 @@ class Channel {
   void HandOver();
 
   const UniqueFd socket_;
-  const Sink sink_;
-  const std::function<void()> on_lost_;
-  const std::function<void()> on_abandoned_;
+  const int64_t send_timeout_ms_;
+  const Owner owner_;
 
-  // Taken before mutex_, held while a request is written.
-  std::mutex send_mutex_;
-  std::vector<std::byte> send_buffer_;
+  std::vector<std::byte> send_buffer_;  // of the thread that sends
 
   std::mutex mutex_;
+  bool sending_ = false;  // one thread at a time
+  std::condition_variable sent_;
   uint64_t last_request_id_ = 0;
   std::vector<Pending*> pending_;
   std::unordered_set<uint64_t> abandoned_;  // requests whose callers have given up
@@ -175,8 +211,10 @@ Result<Reply> Channel::Call(const Request& request, Deadline deadline, const Hoo
     KVT_ASSIGN_OR_RETURN(reply, wire::Decode<Reply>(payload));
     return hooks.on_reply ? hooks.on_reply(reply) : Status();
   };
+  const std::optional<Deadline> begin_by =
+      hooks.sent_anyway ? std::nullopt : std::optional(deadline);
   KVT_RETURN_IF_ERROR(Exchange(&pending, EncoderOf(request, kOnDemand ? wire::kFlagWantReply : 0),
-                               to_send, deadline, hooks.on_cancelled));
+                               to_send, deadline, begin_by, hooks.on_cancelled));
   const size_t count = std::min(received.size(), pending.descriptors.size());
   std::move(pending.descriptors.begin(),
             pending.descriptors.begin() + static_cast<ptrdiff_t>(count), received.begin());

@@ -90,7 +90,8 @@ Result<std::shared_ptr<DaemonSession>> Connection::WaitForSession(Deadline deadl
 
 Result<std::shared_ptr<DaemonSession>> Connection::TryConnect() {
   Result<std::shared_ptr<DaemonSession>> session = DaemonSession::Open(
-      socket_path_, options_.client_name, DeadlineIn(options_.connect_timeout_ms), &async_errors_);
+      socket_path_, options_.client_name, DeadlineIn(options_.connect_timeout_ms),
+      options_.request_timeout_ms, &async_errors_);
   const std::lock_guard lock(mutex_);
   connecting_ = false;
   if (session) {

@@ -18,23 +18,26 @@ constexpr size_t kPostedBlocksKept = 64 * 1024;
 
 Result<std::shared_ptr<DaemonSession>> DaemonSession::Open(const std::string& socket_path,
                                                            const std::string& client_name,
-                                                           Deadline deadline, AsyncErrors* errors) {
+                                                           Deadline deadline,
+                                                           int64_t send_timeout_ms,
+                                                           AsyncErrors* errors) {
   // Looked for at each try: the daemon that comes next may listen elsewhere.
   KVT_ASSIGN_OR_RETURN(
       UniqueFd socket,
       ConnectUnixSocket(socket_path.empty() ? FindSocket() : socket_path, deadline));
-  auto session = std::make_shared<DaemonSession>(std::move(socket), errors);
+  auto session = std::make_shared<DaemonSession>(std::move(socket), send_timeout_ms, errors);
   KVT_RETURN_IF_ERROR(session->SayHello(client_name, deadline));
   return session;
 }
 
-DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
+DaemonSession::DaemonSession(UniqueFd socket, int64_t send_timeout_ms, AsyncErrors* errors)
     : errors_(errors),
       daemon_(socket.get()),
-      channel_(
-          std::move(socket), wire::kMaxFrameBytes,
-          [this](const wire::Frame& frame) { return OnFrame(frame); }, [this] { OnLost(); },
-          [this] { OnAbandoned(); }) {}
+      channel_(std::move(socket), wire::kMaxFrameBytes, send_timeout_ms,
+               {.sink = [this](const wire::Frame& frame) { return OnFrame(frame); },
+                .on_lost = [this] { OnLost(); },
+                .on_abandoned = [this] { OnAbandoned(); },
+                .may_pause = [this] { return MayPause(); }}) {}
 
 Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline) {
   const wire::Hello hello{.client_name = client_name};
@@ -94,9 +97,14 @@ void DaemonSession::GiveBackWorkspaceNumber(uint32_t number) {
   workspaces_[number] = false;
 }
 
-void DaemonSession::Detach(PoolId pool, Deadline deadline) {
-  (void)channel_.Post(wire::Detach{.pool = pool}, deadline);
+// Parts that wait here to be sent are counted as well, so that the daemon may have fewer.
+bool DaemonSession::MayPause() const {
+  uint64_t under_way = 0;
+  for (const auto& [region, transfers] : regions_) under_way += transfers->PriceUnderWay();
+  return under_way >= wire::kTransfersPauseAt;
 }
+
+void DaemonSession::Detach(PoolId pool) { (void)channel_.Post(wire::Detach{.pool = pool}); }
 
 Status DaemonSession::AddRegion(PoolId region, std::shared_ptr<Transfers> transfers) {
   if (regions_.emplace(region, std::move(transfers)).second) return {};

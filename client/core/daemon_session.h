@@ -30,13 +30,15 @@ namespace kvtier::client {
 // Thread-safe.
 class DaemonSession {
  public:
-  // Connects and says hello. `errors` receives what fire-and-forget calls bring; it must outlive
-  // the session. Errors: those of ConnectUnixSocket; the daemon's refusal; kUnavailable; kTimeout.
+  // Connects and says hello. A daemon that takes in no requests for `send_timeout_ms` is given up.
+  // `errors` receives what fire-and-forget calls bring; it must outlive the session. Errors: those
+  // of ConnectUnixSocket; the daemon's refusal; kUnavailable; kTimeout.
   [[nodiscard]] static Result<std::shared_ptr<DaemonSession>> Open(const std::string& socket_path,
                                                                    const std::string& client_name,
                                                                    Deadline deadline,
+                                                                   int64_t send_timeout_ms,
                                                                    AsyncErrors* errors);
-  explicit DaemonSession(UniqueFd socket, AsyncErrors* errors);
+  DaemonSession(UniqueFd socket, int64_t send_timeout_ms, AsyncErrors* errors);
   DaemonSession(const DaemonSession&) = delete;
   DaemonSession& operator=(const DaemonSession&) = delete;
 
@@ -62,7 +64,7 @@ class DaemonSession {
   // One ATTACH of the pool is taken back: with the last, the session holds nothing there any more.
   // Waits for no answer. Does nothing without a connection, or with a daemon that does not know the
   // message: the pool's blocks go with the session.
-  void Detach(PoolId pool, Deadline deadline);
+  void Detach(PoolId pool);
 
   // REQUIRES: the channel's lock is held.
   [[nodiscard]] LoadStates& loads() { return loads_; }
@@ -92,9 +94,10 @@ class DaemonSession {
   [[nodiscard]] Status OnLateAttach(const wire::Frame& frame);
   [[nodiscard]] Status OnTransferDone(const wire::Frame& frame);
   [[nodiscard]] Status OnError(const wire::Frame& frame);
-  // The channel's on_lost and on_abandoned.
+  // The channel's on_lost, on_abandoned and may_pause.
   void OnLost();
   void OnAbandoned();
+  [[nodiscard]] bool MayPause() const;
   void Report(uint64_t request_id, uint32_t position, ErrorCode code, std::string reason);
 
   AsyncErrors* const errors_;

@@ -10,9 +10,6 @@
 namespace kvtier::client {
 namespace {
 
-// A daemon that does not take in requests within this time has its connection cut, as by any call.
-constexpr int64_t kSendTimeoutMs = 1000;
-
 void Signal(int event) {
   const uint64_t one = 1;
   (void)!::write(event, &one, sizeof(one));
@@ -41,7 +38,7 @@ void LateReplies::Run() {
       if (!WaitFor(channel_.socket())) return;
       if (!channel_.Poll()) return;
     }
-    (void)channel_.SendDeferred(DeadlineIn(kSendTimeoutMs));
+    (void)channel_.SendDeferred();
   }
 }
 

@@ -49,7 +49,7 @@ PoolLink::PoolLink(const Target& target, std::shared_ptr<PoolMapping> mapping, L
 // The memory goes first: with the message the daemon may give blocks that were private to others.
 PoolLink::~PoolLink() {
   mapping_.reset();
-  link_->session->Detach(link_->pool, target_.connection->RequestDeadline());
+  link_->session->Detach(link_->pool);
 }
 
 LinkPtr PoolLink::Current() const {
@@ -117,7 +117,7 @@ Result<PoolId> PoolLink::Attach(const std::shared_ptr<DaemonSession>& session) c
                        session->channel().Call<wire::AttachReply>(
                            request, target_.connection->RequestDeadline(), {}, {&fd, 1}));
   if (mapping_->Serves(reply.generation, reply.pool_bytes)) return reply.pool;
-  session->Detach(reply.pool, target_.connection->RequestDeadline());
+  session->Detach(reply.pool);
   return MakeError(ErrorCode::kStaleHandle, "pool_replaced");
 }
 
@@ -139,8 +139,7 @@ void PoolLink::EndResume(const std::shared_ptr<DaemonSession>& session, PoolId p
   }
   if (surplus.empty()) return;
   // On failure the session has ended, and its blocks are gone with it.
-  (void)session->channel().Post(wire::Release{.pool = pool, .blocks = std::move(surplus)},
-                                target_.connection->RequestDeadline());
+  (void)session->channel().Post(wire::Release{.pool = pool, .blocks = std::move(surplus)});
 }
 
 void PoolLink::TakeOutcomes(std::span<const ResumeClaim> claims,

@@ -179,7 +179,7 @@ Result<uint64_t> Region::Begin(Message message, size_t blocks_per_message) {
         }
       }
     };
-    if (Status sent = channel.Post(message, connection_.RequestDeadline(), add); !sent) {
+    if (Status sent = channel.Post(message, add); !sent) {
       const auto lock = channel.Lock();
       transfers_->Forget(transfer);
       return tl::unexpected(std::move(sent).error());
@@ -296,8 +296,9 @@ Result<uint32_t> Region::Prefetch(std::span<const BlockHash> hashes, Deadline de
   KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
   if (hashes.empty()) return 0;
   const wire::Prefetch request{.pool = id_, .hashes = hashes};
-  KVT_ASSIGN_OR_RETURN(const wire::PrefetchReply reply,
-                       session_->channel().Call<wire::PrefetchReply>(request, deadline));
+  KVT_ASSIGN_OR_RETURN(
+      const wire::PrefetchReply reply,
+      session_->channel().Call<wire::PrefetchReply>(request, deadline, {.sent_anyway = true}));
   return reply.count;
 }
 
@@ -307,8 +308,7 @@ Result<bool> Region::WantsTokenIds() const {
 
 Status Region::TellTokenIds(std::span<const BlockHash> hashes, std::span<const uint16_t> counts,
                             std::span<const uint32_t> ids) const {
-  return client::TellTokenIds(session_.get(), id_, group_.block_tokens, hashes, counts, ids,
-                              connection_.RequestDeadline());
+  return client::TellTokenIds(session_.get(), id_, group_.block_tokens, hashes, counts, ids);
 }
 
 Result<std::vector<uint8_t>> Region::Lookup(std::span<const BlockHash> hashes) const {

@@ -16,7 +16,7 @@ Resumption::Resumption(const Connection* connection, std::shared_ptr<DaemonSessi
 Resumption::~Resumption() {
   for (const Member& member : members_) {
     if (member.resumed || (known_ && !member.link.expired())) continue;
-    session_->Detach(pool_, connection_.RequestDeadline());
+    session_->Detach(pool_);
   }
 }
 

@@ -66,8 +66,8 @@ struct BlockSpan {
 };
 
 // Tells the daemon the ids of the blocks. They are no part of the sequence: errors are ignored.
-void TellTokens(const Attachment& attachment, const SequenceTokens& tokens, const BlockSpan& blocks,
-                Deadline deadline) {
+void TellTokens(const Attachment& attachment, const SequenceTokens& tokens,
+                const BlockSpan& blocks) {
   if (blocks.first == blocks.end) return;
   std::vector<BlockHash> hashes;
   for (size_t block = blocks.first; block < blocks.end; ++block) {
@@ -76,7 +76,7 @@ void TellTokens(const Attachment& attachment, const SequenceTokens& tokens, cons
   const std::vector<uint16_t> counts(hashes.size(), blocks.tokens);
   const auto ids = tokens.ids().subspan(blocks.first * size_t{attachment.block_tokens()},
                                         hashes.size() * blocks.tokens);
-  (void)attachment.TellTokenIds(hashes, counts, ids, deadline);
+  (void)attachment.TellTokenIds(hashes, counts, ids);
 }
 
 }  // namespace
@@ -353,7 +353,7 @@ Status Sequence::CommitBlocks(size_t first, size_t end, std::optional<uint16_t> 
   for (size_t block = first; block < end; ++block) {
     items.push_back(tokens_.ItemOf(block, blocks_[block], tokens, options_.retention));
   }
-  if (tells_tokens_) TellTokens(*attachment_, tokens_, {first, end, tokens}, RequestDeadline());
+  if (tells_tokens_) TellTokens(*attachment_, tokens_, {first, end, tokens});
   const Status sent = attachment_->Commit(std::move(items), nullptr, RequestDeadline());
   if (!sent) return tl::unexpected(LostIfUnavailable(sent.error()));
   shared_blocks_ = end;
@@ -462,8 +462,7 @@ Status Sequence::Resume(uint64_t resumes) {
   // The next daemon has none of blocks that memory alone brought over.
   if (tells_tokens_) {
     const size_t full = shared_blocks_ - (partial_committed_ ? 1 : 0);
-    TellTokens(*attachment_, tokens_, {0, full, static_cast<uint16_t>(block_tokens())},
-               RequestDeadline());
+    TellTokens(*attachment_, tokens_, {0, full, static_cast<uint16_t>(block_tokens())});
   }
   resumes_ = resumes;
   return {};

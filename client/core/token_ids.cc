@@ -39,7 +39,7 @@ Result<bool> AskForTokenIds(DaemonSession* session, PoolId pool, Deadline deadli
 
 Status TellTokenIds(DaemonSession* session, PoolId pool, uint32_t block_tokens,
                     std::span<const BlockHash> hashes, std::span<const uint16_t> counts,
-                    std::span<const uint32_t> ids, Deadline deadline) {
+                    std::span<const uint32_t> ids) {
   KVT_RETURN_IF_ERROR(CheckCounts(block_tokens, hashes.size(), counts, ids.size()));
   const size_t room = std::max<size_t>(session->limits().max_frame_bytes, kMessageBytes);
   wire::Tokens message{.pool = pool, .blocks = {}, .ids = {}};
@@ -53,7 +53,7 @@ Status TellTokenIds(DaemonSession* session, PoolId pool, uint32_t block_tokens,
                       message.ids.size() + tokens > wire::kMaxTokenIdsPerCall ||
                       bytes_with(tokens) > room;
     if (full && !message.blocks.empty()) {
-      KVT_RETURN_IF_ERROR(session->channel().Post(message, deadline));
+      KVT_RETURN_IF_ERROR(session->channel().Post(message));
       message.blocks.clear();
       message.ids.clear();
     }
@@ -63,7 +63,7 @@ Status TellTokenIds(DaemonSession* session, PoolId pool, uint32_t block_tokens,
     ids = ids.subspan(tokens);
   }
   if (message.blocks.empty()) return {};
-  return session->channel().Post(message, deadline);
+  return session->channel().Post(message);
 }
 
 }  // namespace kvtier::client

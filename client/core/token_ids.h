@@ -20,10 +20,9 @@ namespace kvtier::client {
 
 // Only sends. `counts`: how many of `ids` are each block's, one block after the other; empty: each
 // has `block_tokens`. Errors: kInvalidArgument "bad_token_count" (none of a block, more than
-// `block_tokens`, or not as many as ids); kUnavailable; kTimeout.
+// `block_tokens`, or not as many as ids); kUnavailable.
 [[nodiscard]] Status TellTokenIds(DaemonSession* session, PoolId pool, uint32_t block_tokens,
                                   std::span<const BlockHash> hashes,
-                                  std::span<const uint16_t> counts, std::span<const uint32_t> ids,
-                                  Deadline deadline);
+                                  std::span<const uint16_t> counts, std::span<const uint32_t> ids);
 
 }  // namespace kvtier::client

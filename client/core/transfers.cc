@@ -86,6 +86,12 @@ void Transfers::FailAll(const Error& error) {
   // A transfer that still has unsent parts is forgotten by the caller that cannot send them.
 }
 
+uint64_t Transfers::PriceUnderWay() const {
+  uint64_t price = 0;
+  for (const auto& [request_id, part] : parts_) price += part.count + wire::kTransferPrice;
+  return price;
+}
+
 void Transfers::FailPart(const Part& part, MissReason reason, const Error& error) {
   EndedTransfer& end = under_way_.at(part.transfer).end;
   for (uint32_t i = 0; i < part.count; ++i) end.failed.push_back({part.first + i, reason});

@@ -61,6 +61,8 @@ class Transfers {
   // The counts of loads in layers. Each part that is added to them is added here as well.
   [[nodiscard]] LayerCounts& layers() { return layers_; }
 
+  // The blocks of all parts under way, and wire::kTransferPrice for each part.
+  [[nodiscard]] uint64_t PriceUnderWay() const;
   [[nodiscard]] bool IsUnderWay(uint64_t transfer) const { return under_way_.contains(transfer); }
   // Up to `limit` ended transfers in the order in which they ended, each once.
   [[nodiscard]] std::vector<EndedTransfer> TakeEnded(size_t limit);

@@ -42,16 +42,16 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
           {&fd, 1}));
   auto mapping = PoolMapping::Map(std::move(fd), 0, reply.bytes, reply.device_kind);
   if (!mapping) {
-    workspace->Close(deadline);
+    workspace->Close();
     return tl::unexpected(std::move(mapping).error());
   }
   workspace->mapping_ = *std::move(mapping);
   return workspace;
 }
 
-void Workspace::Close(Deadline deadline) const {
+void Workspace::Close() const {
   const wire::WorkspaceClose request{.number = number_};
-  (void)link_->session->channel().Post(request, deadline);
+  (void)link_->session->channel().Post(request);
 }
 
 Workspace::~Workspace() { link_->session->GiveBackWorkspaceNumber(number_); }

@@ -27,7 +27,7 @@ class Workspace {
 
   // The daemon frees its side once it has computed all requests; no Attend may follow. A lost
   // session needs no closing.
-  void Close(Deadline deadline) const;
+  void Close() const;
 
   [[nodiscard]] PoolMapping& mapping() { return *mapping_; }
   [[nodiscard]] const Attachment& attachment() const { return *attachment_; }

@@ -151,18 +151,18 @@ Status RegionHandler::BeginTransfer(const Message& request, const LayerOrder& or
                            }),
                            order));
   const uint64_t before = transfers_in_flight_;
-  transfers_in_flight_ += count + kTransferPrice;
-  const bool full = transfers_in_flight_ >= kMaxTransferBlocksInFlight;
-  if (full && before < kMaxTransferBlocksInFlight) replies_.connection().Pause();
+  transfers_in_flight_ += count + wire::kTransferPrice;
+  const bool full = transfers_in_flight_ >= wire::kTransfersPauseAt;
+  if (full && before < wire::kTransfersPauseAt) replies_.connection().Pause();
   return {};
 }
 
 void RegionHandler::OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks,
                                   TransferEnd end) {
   const uint64_t before = transfers_in_flight_;
-  transfers_in_flight_ -= blocks + kTransferPrice;
-  const bool free = transfers_in_flight_ < kMaxTransferBlocksInFlight;
-  if (free && before >= kMaxTransferBlocksInFlight) replies_.connection().Resume();
+  transfers_in_flight_ -= blocks + wire::kTransferPrice;
+  const bool free = transfers_in_flight_ < wire::kTransfersPauseAt;
+  if (free && before >= wire::kTransfersPauseAt) replies_.connection().Resume();
   if (replies_.ended()) return;
   wire::TransferDone done{
       .region = region, .transfer = transfer, .copied = end.copied, .skipped = end.skipped};

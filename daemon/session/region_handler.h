@@ -27,11 +27,6 @@ namespace kvtier {
 class KeptMemories;
 struct Network;
 
-// Blocks of transfers that one session may have under way before the next request is read, each
-// transfer counting as kTransferPrice more: they take memory here until they are reported.
-inline constexpr uint64_t kMaxTransferBlocksInFlight = 1u << 16;
-inline constexpr uint64_t kTransferPrice = 64;
-
 // Event loop only. BlockHandler says how requests are answered.
 class RegionHandler {
  public:
@@ -85,7 +80,7 @@ class RegionHandler {
   Network& network_;
   const KeptMemories& kept_memories_;
   const std::shared_ptr<CounterPage> counters_;
-  uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer
+  uint64_t transfers_in_flight_ = 0;  // blocks, and wire::kTransferPrice for each transfer
   uint64_t region_blocks_ = 0;        // of all regions
   // Last, so that it closes before anything that the cache's answers would use is destroyed.
   Gate gate_;

@@ -2,6 +2,8 @@
 // kvt_attend and workspaces: refusals of the library itself, and the limits of a broken daemon's
 // harm. Results are tried on real daemons (tests/python/test_attention.py).
 
+#include <future>
+
 #include "tests/unit/client/client_fixture.h"
 
 namespace kvtier::client {
@@ -66,6 +68,31 @@ TEST_F(AttentionTest, NullArgumentsAreRefused) {
   EXPECT_EQ(kvt_attend(nullptr, &request, 0, nullptr), KVT_INVALID_ARGUMENT);
   EXPECT_EQ(kvt_sequence_blocks(nullptr, nullptr, 0), KVT_INVALID_ARGUMENT);
   kvt_workspace_close(nullptr);
+}
+
+TEST_F(AttentionTest, ARequestThatFindsNoRoomInTimeIsNotSentAndTheConnectionStands) {
+  Attach();
+  const auto workspace = pool_->OpenWorkspace(4096);
+  ASSERT_TRUE(workspace);
+  std::promise<void> gate;
+  daemon_->Intercept([opened = gate.get_future().share()](
+                         const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type != static_cast<uint16_t>(wire::MessageType::kAttend)) return std::nullopt;
+    opened.wait();
+    return FakeDaemon::Bytes();
+  });
+  kvt_attend_request request;
+  kvt_attend_request_init(&request);
+  const std::string before = "request_timeout";
+  std::string reason = before;
+  while (reason == before) {
+    ASSERT_EQ(kvt_attend(workspace->get(), &request, 0, nullptr), KVT_TIMEOUT);
+    reason = kvt_last_error()->reason;
+  }
+  EXPECT_EQ(reason, "not_sent");
+  EXPECT_TRUE(connection_->IsConnected());
+  gate.set_value();
+  EXPECT_TRUE(connection_->Ping());
 }
 
 TEST_F(AttentionTest, ASequencesBlocksAreThoseOfItsTable) {

@@ -140,6 +140,8 @@ void FakeDaemon::Answer(const wire::Frame& frame) {
     AnswerOpenRegion(frame);
   } else if (Is(frame, wire::MessageType::kCloseRegion)) {
     Reply(frame, wire::CloseRegionReply{});
+  } else if (Is(frame, wire::MessageType::kWorkspace)) {
+    AnswerWorkspace(frame);
   } else if (Is(frame, wire::MessageType::kStats)) {
     Reply(frame, wire::StatsReply{.blocks_asked = 10, .blocks_pool = 1, .session_references = 3});
   } else if (Is(frame, wire::MessageType::kPing)) {
@@ -237,6 +239,15 @@ void FakeDaemon::AnswerAttach(const wire::Frame& frame) {
   } else {
     SendLocked(bytes, cache_->fd());
   }
+}
+
+void FakeDaemon::AnswerWorkspace(const wire::Frame& frame) {
+  const auto request = wire::Decode<wire::Workspace>(frame.payload);
+  const UniqueFd memory(::memfd_create("fake-workspace", MFD_CLOEXEC));
+  KVT_CHECK(memory.valid() && ::ftruncate(memory.get(), static_cast<off_t>(request->bytes)) == 0);
+  SendLocked(
+      FrameOf(wire::WorkspaceReply{request->bytes, wire::DeviceKind::kHost}, frame.request_id),
+      memory.get());
 }
 
 void FakeDaemon::AnswerOpenRegion(const wire::Frame& frame) {

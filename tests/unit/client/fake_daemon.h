@@ -111,6 +111,7 @@ class FakeDaemon {
   void AnswerAttach(const wire::Frame& frame);
   void AnswerAcquire(const wire::Frame& frame);
   void AnswerOpenRegion(const wire::Frame& frame);
+  void AnswerWorkspace(const wire::Frame& frame);
   void AnswerKeptMemory(const wire::Frame& frame);
   void WriteCounter(const wire::LoadCounter& counter, uint32_t done);
   template <typename Message>

@@ -199,6 +199,45 @@ TEST_F(RegionTest, ARegionThatIsOpenedTooLateIsClosedWhileTheClientIdles) {
   EXPECT_TRUE(connection_->IsConnected());
 }
 
+TEST_F(RegionTest, APrefetchWithoutPatienceIsSentHoweverLongItIs) {
+  constexpr int kPrefetches = 50;
+  Open();
+  const std::vector<kvt_hash> hashes(wire::kMaxHashesPerCall, Hash(1));
+  for (int i = 0; i < kPrefetches; ++i) {
+    const kvt_status status =
+        kvt_region_prefetch(region_->get(), hashes.data(), hashes.size(), 0, nullptr);
+    ASSERT_THAT(status, ::testing::AnyOf(KVT_OK, KVT_TIMEOUT)) << kvt_last_error()->context;
+  }
+  daemon_->WaitForRequests(wire::MessageType::kPrefetch, kPrefetches);
+  EXPECT_TRUE(connection_->IsConnected());
+}
+
+// A pause is longer than the send time-out here, and more is to be sent than a socket takes.
+TEST_F(RegionTest, ADaemonThatPausesForTransfersUnderWayIsNotGivenUp) {
+  constexpr uint32_t kMany = 600'000;
+  Connect(ImpatientOptions());
+  Open(kMany);
+  std::promise<void> gate;
+  const auto taken_in = std::make_shared<uint64_t>(0);
+  daemon_->Intercept([taken_in, opened = gate.get_future().share()](
+                         const wire::Frame& frame) -> std::optional<Bytes> {
+    if (frame.type != static_cast<uint16_t>(wire::MessageType::kStore)) return std::nullopt;
+    *taken_in += wire::Decode<wire::Store>(frame.payload)->items.size();
+    if (*taken_in >= wire::kTransfersPauseAt) opened.wait();
+    return Bytes();
+  });
+  std::vector<kvt_store_block> blocks;
+  for (uint32_t i = 0; i < kMany; ++i) blocks.push_back(Stored(i, 1));
+  auto stored = std::async(std::launch::async, [&] { return region_->Store(blocks).has_value(); });
+  // From the pause on, each waits for as long as the daemon may take in nothing.
+  while (connection_->Ping()) {
+  }
+  EXPECT_EQ(connection_->Ping().error().code, KVT_TIMEOUT);
+  gate.set_value();
+  EXPECT_TRUE(stored.get());
+  EXPECT_TRUE(connection_->IsConnected());
+}
+
 TEST_F(RegionTest, ClosingWaitsUntilTheDaemonSaysThatNothingTouchesTheMemory) {
   Open();
   daemon_->HoldBack(wire::MessageType::kCloseRegion);
