@@ -212,7 +212,8 @@ KVT_API kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t c
 }
 
 // May wait for the next daemon and resume (PoolLink::CheckHeld). A loss is kStaleHandle here: for
-// the caller it does not matter whether the daemon or the block is gone.
+// the caller it does not matter whether the daemon or the block is gone, or that cannot be told
+// yet.
 KVT_API kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
   return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
@@ -225,7 +226,8 @@ KVT_API kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, siz
       handles.push_back(ToHandle(blocks[i]));
     }
     const Status held = attachment->CheckHeld(handles);
-    if (held || held.error().code != ErrorCode::kUnavailable) return held;
+    const bool is_known = held || held.error().code == ErrorCode::kStaleHandle;
+    if (is_known) return held;
     return MakeError(ErrorCode::kStaleHandle, "connection_lost", held.error().ToString());
   });
 }

@@ -115,6 +115,18 @@ void DaemonSession::CancelAcquire(uint64_t request_id, std::vector<PoolId> pools
   cancelled_acquires_.emplace(request_id, std::move(pools));
 }
 
+void DaemonSession::ExpectResumed(uint64_t request_id, size_t claims) {
+  resumed_[request_id].claims = claims;
+}
+
+std::optional<Result<wire::ResumeReply>> DaemonSession::TakeResumed(uint64_t request_id) {
+  const auto it = resumed_.find(request_id);
+  if (it == resumed_.end() || !it->second.answer) return std::nullopt;
+  std::optional<Result<wire::ResumeReply>> answer = std::move(it->second.answer);
+  resumed_.erase(it);
+  return answer;
+}
+
 void DaemonSession::RememberPosted(uint64_t request_id, uint64_t attachment,
                                    std::vector<BlockHandle> blocks) {
   posted_blocks_ += blocks.size();
@@ -144,6 +156,8 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
       return OnLateOpenRegion(frame);
     case wire::MessageType::kAttachReply:
       return OnLateAttach(frame);
+    case wire::MessageType::kResumeReply:
+      return OnResumeReply(frame);
     case wire::MessageType::kError:
       return OnError(frame);
     // Replies that came after their callers had given up.
@@ -157,7 +171,6 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
     case wire::MessageType::kLookupReply:
     case wire::MessageType::kPinReply:
     case wire::MessageType::kHintReply:
-    case wire::MessageType::kResumeReply:
     case wire::MessageType::kTokensReply:
     case wire::MessageType::kStatsReply:
     case wire::MessageType::kKeepMemoryReply:
@@ -236,6 +249,16 @@ Status DaemonSession::OnLateAttach(const wire::Frame& frame) {
   return {};
 }
 
+Status DaemonSession::OnResumeReply(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(wire::ResumeReply reply, wire::Decode<wire::ResumeReply>(frame.payload));
+  const auto it = resumed_.find(frame.request_id);
+  if (it == resumed_.end() || it->second.answer || reply.outcomes.size() != it->second.claims) {
+    return MakeError(ErrorCode::kCorrupt, "resume_reply_invalid", "a wrong number of answers");
+  }
+  it->second.answer = std::move(reply);
+  return {};
+}
+
 Status DaemonSession::OnTransferDone(const wire::Frame& frame) {
   KVT_ASSIGN_OR_RETURN(const wire::TransferDone done,
                        wire::Decode<wire::TransferDone>(frame.payload));
@@ -251,6 +274,10 @@ Status DaemonSession::OnError(const wire::Frame& frame) {
     return {};
   }
   cancelled_acquires_.erase(frame.request_id);
+  if (const auto it = resumed_.find(frame.request_id); it != resumed_.end()) {
+    it->second.answer = tl::unexpected(reply.error);
+    return {};
+  }
   for (const auto& [region, transfers] : regions_) {
     if (transfers->OnRefused(frame.request_id, reply.error)) return {};
   }

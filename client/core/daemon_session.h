@@ -66,6 +66,12 @@ class DaemonSession {
   // message: the pool's blocks go with the session.
   void Detach(PoolId pool);
 
+  // A RESUME with so many claims is about to be sent: its answer is kept, whenever it comes, until
+  // it is taken. REQUIRES: the channel's lock is held.
+  void ExpectResumed(uint64_t request_id, size_t claims);
+  // Nothing: it has not come yet. REQUIRES: the channel's lock is held.
+  [[nodiscard]] std::optional<Result<wire::ResumeReply>> TakeResumed(uint64_t request_id);
+
   // REQUIRES: the channel's lock is held.
   [[nodiscard]] LoadStates& loads() { return loads_; }
   // The caller of an acquire waits no longer: should it still be granted, everything is released.
@@ -92,6 +98,7 @@ class DaemonSession {
   [[nodiscard]] Status OnReleaseReply(const wire::Frame& frame);
   [[nodiscard]] Status OnLateOpenRegion(const wire::Frame& frame);
   [[nodiscard]] Status OnLateAttach(const wire::Frame& frame);
+  [[nodiscard]] Status OnResumeReply(const wire::Frame& frame);
   [[nodiscard]] Status OnTransferDone(const wire::Frame& frame);
   [[nodiscard]] Status OnError(const wire::Frame& frame);
   // The channel's on_lost, on_abandoned and may_pause.
@@ -108,6 +115,11 @@ class DaemonSession {
   LoadStates loads_;
   std::unordered_map<PoolId, std::shared_ptr<Transfers>> regions_;
   std::unordered_map<uint64_t, std::vector<PoolId>> cancelled_acquires_;  // pools of the parts
+  struct Resumed {
+    size_t claims = 0;
+    std::optional<Result<wire::ResumeReply>> answer;
+  };
+  std::unordered_map<uint64_t, Resumed> resumed_;  // by request
   std::deque<Posted> posted_;
   size_t posted_blocks_ = 0;
 

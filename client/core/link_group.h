@@ -30,6 +30,7 @@ class LinkGroup {
   [[nodiscard]] std::unique_lock<std::mutex> Lock() { return std::unique_lock(resume_mutex_); }
   // Takes back, from the next daemon, what `link` and all others of the group that have lost theirs
   // held; waits for that daemon until the deadline. REQUIRES: locked; the link was lost. Errors:
+  // kTimeout: the daemon is there and has not answered yet, and another call goes on with it;
   // kUnavailable (also of a daemon that has gone again), kStaleHandle (nothing can be taken back),
   // those of requests.
   [[nodiscard]] Status Resume(const PoolLink& link, Deadline deadline);
@@ -40,17 +41,21 @@ class LinkGroup {
  private:
   [[nodiscard]] Status ResumeIn(const std::shared_ptr<DaemonSession>& session,
                                 const PoolLink& link);
-  // Adds the lost links to the resumption, with the sessions over which they held blocks.
-  [[nodiscard]] Status Gather(const std::shared_ptr<DaemonSession>& session, const PoolLink& asker,
-                              Resumption* resumption);
+  // Begins the resumption of the lost links from the sessions over which they held blocks.
+  [[nodiscard]] Result<std::unique_ptr<Resumption>> Begin(
+      const std::shared_ptr<DaemonSession>& session, const PoolLink& asker);
+  // The resumption has ended with its session.
+  void EndHalfway(const DaemonSession& session);
   [[nodiscard]] std::vector<std::shared_ptr<PoolLink>> LostLinks(
       const DaemonSession& session) const;
 
   Connection& connection_;
 
   std::mutex resume_mutex_;
-  // Guarded by resume_mutex_: sessions of daemons that died while a resume was under way there, the
-  // latest last; and those that hold blocks of links that Forsake gave up.
+  // Guarded by resume_mutex_: what a call has begun, and another is to go on with; sessions of
+  // daemons that died while a resume was under way there, the latest last; and those that hold
+  // blocks of links that Forsake gave up.
+  std::unique_ptr<Resumption> under_way_;
   std::vector<FormerSession> halfway_;
   std::vector<FormerSession> forsaken_;
 

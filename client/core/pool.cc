@@ -71,7 +71,11 @@ Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model,
 Result<std::shared_ptr<const Attachment>> Pool::Attached() {
   // One that stands, or can be resumed, is the attachment still.
   Result<std::shared_ptr<const Attachment>> latest = Latest();
-  if (latest && (*latest)->Live()) return latest;
+  const Result<LinkPtr> link = latest ? (*latest)->Live() : tl::unexpected(latest.error());
+  if (link) return latest;
+  if (link.error().code == ErrorCode::kTimeout) {
+    return MakeError(ErrorCode::kUnavailable, "resume_timeout", link.error().ToString());
+  }
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection_->GetSession());
   if (IsAttachedTo(session)) return Latest();
   const std::lock_guard lock(attach_mutex_);

@@ -89,7 +89,9 @@ Result<LinkPtr> PoolLink::Live() {
     const int64_t wait_ms = holds ? target_.connection->options().resume_wait_ms : 0;
     const Status resumed = group_->Resume(*this, DeadlineIn(wait_ms));
     if (resumed) return Current();
-    if (!holds && resumed.error().code == ErrorCode::kUnavailable) {
+    const bool may_pass = resumed.error().code == ErrorCode::kTimeout ||
+                          (!holds && resumed.error().code == ErrorCode::kUnavailable);
+    if (may_pass) {
       return tl::unexpected(resumed.error());
     }
     if (holds) group_->Forsake(*link->session);

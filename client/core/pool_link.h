@@ -66,12 +66,12 @@ class PoolLink {
   // Returns a link that stands. If the daemon is gone, and blocks may outlive it, takes the
   // application's blocks back from the next one; if there are any, waits for that one up to
   // `resume_wait_ms`.
-  // Errors: kUnavailable, if something was held for good: it is lost.
+  // Errors: kTimeout, if the daemon has not answered yet: another call may still take the blocks
+  // back; kUnavailable, if something was held for good: it is lost.
   [[nodiscard]] Result<LinkPtr> Live();
   // Whether the application has held all these blocks without a break until now, so that bytes it
   // read from them before this call are theirs. A session that is gone is resumed first, as by
-  // Live. Errors: kUnavailable (everything is lost), kStaleHandle "lost_at_restart" (one of them is
-  // not held).
+  // Live. Errors: those of Live, kStaleHandle "lost_at_restart" (one of them is not held).
   [[nodiscard]] Status CheckHeld(std::span<const BlockHandle> blocks);
   // Whether something is held that Live would try to take back.
   [[nodiscard]] bool MayResume() const;

@@ -15,7 +15,8 @@ Resumption::Resumption(const Connection* connection, std::shared_ptr<DaemonSessi
 // of a link that is gone have ended.
 Resumption::~Resumption() {
   for (const Member& member : members_) {
-    if (member.resumed || (known_ && !member.link.expired())) continue;
+    const bool may_have_blocks = known_ || request_;
+    if (member.resumed || (may_have_blocks && !member.link.expired())) continue;
     session_->Detach(pool_);
   }
 }
@@ -26,13 +27,17 @@ Status Resumption::Add(const std::shared_ptr<PoolLink>& link) {
   return {};
 }
 
-Status Resumption::Claim() {
+void Resumption::Begin() {
   for (Member& member : members_) {
     const std::shared_ptr<PoolLink> link = member.link.lock();
     if (!link) continue;
     member.claims = link->BeginResume();
     member.outcomes.assign(member.claims.size(), ResumeOutcome::kLost);
   }
+}
+
+Status Resumption::Claim() {
+  if (!std::exchange(begun_, true)) Begin();
   for (; !formers_.empty(); formers_.pop_back()) {
     const Status claimed = ClaimFrom(formers_.back());
     if (!claimed && claimed.error().code != ErrorCode::kPermissionDenied) return claimed;
@@ -67,34 +72,49 @@ void Resumption::Divide() {
 }
 
 Status Resumption::ClaimFrom(const Former& former) {
-  parts_.clear();
-  Divide();
-  for (; !parts_.empty(); parts_.pop_front()) {
-    KVT_RETURN_IF_ERROR(Ask(former, parts_.front(), parts_.size() > 1 || !former.is_last));
+  if (parts_.empty()) Divide();
+  while (!parts_.empty()) {
+    const Status asked = Ask(former, parts_.front(), parts_.size() > 1 || !former.is_last);
+    if (!asked) {
+      if (!request_) parts_.clear();
+      return asked;
+    }
+    parts_.pop_front();
     known_ = true;
   }
   return {};
 }
 
 Status Resumption::Ask(const Former& former, const Part& part, bool more) {
+  if (!request_) KVT_RETURN_IF_ERROR(Send(former, part, more));
+  std::optional<Result<wire::ResumeReply>> answer;
+  const auto answered = [&] {
+    if (!answer) answer = session_->TakeResumed(*request_);
+    return answer.has_value();
+  };
+  KVT_RETURN_IF_ERROR(session_->channel().WaitUntil(answered, connection_.RequestDeadline()));
+  request_.reset();
+  if (!*answer) return tl::unexpected(answer->error());
   Member& member = members_[part.member];
+  for (size_t i = 0; i < part.claims.size(); ++i) {
+    member.outcomes[part.claims[i]] = (*answer)->outcomes[i];
+  }
+  return {};
+}
+
+Status Resumption::Send(const Former& former, const Part& part, bool more) {
   wire::Resume request{.pool = pool_,
                        .session = former.session.session,
                        .secret = former.session.secret,
                        .more = more,
                        .claims = {}};
-  for (const size_t claim : part.claims) request.claims.push_back(member.claims[claim]);
-  const auto check = [&](const wire::ResumeReply& reply) -> Status {
-    if (reply.outcomes.size() == part.claims.size()) return {};
-    return MakeError(ErrorCode::kCorrupt, "resume_reply_invalid", "a wrong number of answers");
-  };
-  KVT_ASSIGN_OR_RETURN(const wire::ResumeReply reply,
-                       session_->channel().Call<wire::ResumeReply>(
-                           request, connection_.RequestDeadline(), {.on_reply = check}));
-  for (size_t i = 0; i < part.claims.size(); ++i) {
-    member.outcomes[part.claims[i]] = reply.outcomes[i];
+  for (const size_t claim : part.claims) {
+    request.claims.push_back(members_[part.member].claims[claim]);
   }
-  return {};
+  return session_->channel().Post(request, [&](uint64_t request_id) {
+    session_->ExpectResumed(request_id, part.claims.size());
+    request_ = request_id;
+  });
 }
 
 }  // namespace kvtier::client

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One attempt to take back, over one session, the blocks that the links of a LinkGroup held over
-// earlier ones.
+// Takes back, over one session, the blocks that the links of a LinkGroup held over earlier ones. A
+// daemon that is slow to answer may have given them already, and there is no call that gives them
+// back while the application may still write there: so a time-out is not the end, and the answers
+// are waited for by the next call.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -48,10 +51,11 @@ class Resumption {
   // A former session, later than those named before. `is_last`: all that anyone still uses of it is
   // held by links that were added, so that the daemon may give back the rest.
   void Name(const FormerSession& former, bool is_last) { formers_.push_back({former, is_last}); }
-  // Claims the blocks of all links; those that the daemon has are theirs over the session from then
-  // on. REQUIRES: a link was added; Claim was not called before. Errors: those of the requests;
-  // kStaleHandle "unknown_session".
+  // Claims the blocks of all links; those that the daemon has are theirs over the session once this
+  // has succeeded. REQUIRES: a link was added. Errors: kTimeout: to be called again; others are
+  // final: those of the requests; kStaleHandle "unknown_session".
   [[nodiscard]] Status Claim();
+  [[nodiscard]] const std::shared_ptr<DaemonSession>& session() const { return session_; }
 
  private:
   // The link is gone once all that had it have let go of it.
@@ -71,18 +75,23 @@ class Resumption {
     std::vector<size_t> claims;
   };
 
+  void Begin();
   // Makes the requests for what no former session was found to hold yet.
   void Divide();
   [[nodiscard]] Status ClaimFrom(const Former& former);
+  // Sends the request, unless that has been done, and takes its answer.
   [[nodiscard]] Status Ask(const Former& former, const Part& part, bool more);
+  [[nodiscard]] Status Send(const Former& former, const Part& part, bool more);
 
   const Connection& connection_;
   const std::shared_ptr<DaemonSession> session_;
   PoolId pool_;
   std::vector<Member> members_;
-  std::vector<Former> formers_;
-  std::deque<Part> parts_;
-  bool known_ = false;  // a former session was
+  bool begun_ = false;
+  std::vector<Former> formers_;      // that have not been asked in full; the last is asked
+  std::deque<Part> parts_;           // of it; the first is asked for
+  std::optional<uint64_t> request_;  // that was sent and not answered yet
+  bool known_ = false;               // a former session was
 };
 
 }  // namespace kvtier::client
