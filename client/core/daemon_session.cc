@@ -115,6 +115,10 @@ void DaemonSession::CancelAcquire(uint64_t request_id, std::vector<PoolId> pools
   cancelled_acquires_.emplace(request_id, std::move(pools));
 }
 
+void DaemonSession::CancelWorkspace(uint64_t request_id, uint32_t number) {
+  cancelled_workspaces_.emplace(request_id, number);
+}
+
 void DaemonSession::ExpectResumed(uint64_t request_id, size_t claims) {
   resumed_[request_id].claims = claims;
 }
@@ -158,6 +162,9 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
       return OnLateAttach(frame);
     case wire::MessageType::kResumeReply:
       return OnResumeReply(frame);
+    case wire::MessageType::kWorkspaceReply:
+      OnLateWorkspace(frame);
+      return {};
     case wire::MessageType::kError:
       return OnError(frame);
     // Replies that came after their callers had given up.
@@ -165,7 +172,6 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
     case wire::MessageType::kRegisterModelReply:
     case wire::MessageType::kDevicesReply:
     case wire::MessageType::kCloseRegionReply:
-    case wire::MessageType::kWorkspaceReply:
     case wire::MessageType::kAttendReply:
     case wire::MessageType::kPrefetchReply:
     case wire::MessageType::kLookupReply:
@@ -259,6 +265,15 @@ Status DaemonSession::OnResumeReply(const wire::Frame& frame) {
   return {};
 }
 
+// The next workspace of that number is asked for behind the message that closes this one.
+void DaemonSession::OnLateWorkspace(const wire::Frame& frame) {
+  const auto it = cancelled_workspaces_.find(frame.request_id);
+  if (it == cancelled_workspaces_.end()) return;
+  channel_.Defer(wire::WorkspaceClose{.number = it->second});
+  GiveBackWorkspaceNumber(it->second);
+  cancelled_workspaces_.erase(it);
+}
+
 Status DaemonSession::OnTransferDone(const wire::Frame& frame) {
   KVT_ASSIGN_OR_RETURN(const wire::TransferDone done,
                        wire::Decode<wire::TransferDone>(frame.payload));
@@ -274,6 +289,11 @@ Status DaemonSession::OnError(const wire::Frame& frame) {
     return {};
   }
   cancelled_acquires_.erase(frame.request_id);
+  if (const auto it = cancelled_workspaces_.find(frame.request_id);
+      it != cancelled_workspaces_.end()) {
+    GiveBackWorkspaceNumber(it->second);
+    cancelled_workspaces_.erase(it);
+  }
   if (const auto it = resumed_.find(frame.request_id); it != resumed_.end()) {
     it->second.answer = tl::unexpected(reply.error);
     return {};

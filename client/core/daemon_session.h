@@ -77,6 +77,9 @@ class DaemonSession {
   // The caller of an acquire waits no longer: should it still be granted, everything is released.
   // REQUIRES: the channel's lock is held.
   void CancelAcquire(uint64_t request_id, std::vector<PoolId> pools);
+  // The opener of a workspace waits no longer: should it still be opened, it is closed, and its
+  // number stays taken until the daemon has answered. REQUIRES: the channel's lock is held.
+  void CancelWorkspace(uint64_t request_id, uint32_t number);
   // Remembers what a fire-and-forget call was about, so that its errors can name the blocks.
   // REQUIRES: the channel's lock is held.
   void RememberPosted(uint64_t request_id, uint64_t attachment, std::vector<BlockHandle> blocks);
@@ -99,6 +102,7 @@ class DaemonSession {
   [[nodiscard]] Status OnLateOpenRegion(const wire::Frame& frame);
   [[nodiscard]] Status OnLateAttach(const wire::Frame& frame);
   [[nodiscard]] Status OnResumeReply(const wire::Frame& frame);
+  void OnLateWorkspace(const wire::Frame& frame);
   [[nodiscard]] Status OnTransferDone(const wire::Frame& frame);
   [[nodiscard]] Status OnError(const wire::Frame& frame);
   // The channel's on_lost, on_abandoned and may_pause.
@@ -115,6 +119,7 @@ class DaemonSession {
   LoadStates loads_;
   std::unordered_map<PoolId, std::shared_ptr<Transfers>> regions_;
   std::unordered_map<uint64_t, std::vector<PoolId>> cancelled_acquires_;  // pools of the parts
+  std::unordered_map<uint64_t, uint32_t> cancelled_workspaces_;           // numbers, by request
   struct Resumed {
     size_t claims = 0;
     std::optional<Result<wire::ResumeReply>> answer;

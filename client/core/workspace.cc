@@ -32,14 +32,19 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
   std::unique_ptr<Workspace> workspace(
       new Workspace(std::move(attachment), std::move(link), *number));
   UniqueFd fd;
-  KVT_ASSIGN_OR_RETURN(
-      const wire::WorkspaceReply reply,
-      session.channel().Call<wire::WorkspaceReply>(
-          request, deadline, {.on_reply = [&](const wire::WorkspaceReply& r) -> Status {
-            if (r.bytes >= bytes) return {};
-            return MakeError(ErrorCode::kCorrupt, "workspace_too_small");
-          }},
-          {&fd, 1}));
+  KVT_ASSIGN_OR_RETURN(const wire::WorkspaceReply reply,
+                       session.channel().Call<wire::WorkspaceReply>(
+                           request, deadline,
+                           {.on_reply = [&](const wire::WorkspaceReply& r) -> Status {
+                              if (r.bytes >= bytes) return {};
+                              return MakeError(ErrorCode::kCorrupt, "workspace_too_small");
+                            },
+                            .on_cancelled =
+                                [&](uint64_t request_id) {
+                                  session.CancelWorkspace(request_id, *number);
+                                  workspace->number_.reset();
+                                }},
+                           {&fd, 1}));
   auto mapping = PoolMapping::Map(std::move(fd), 0, reply.bytes, reply.device_kind);
   if (!mapping) {
     workspace->Close();
@@ -50,15 +55,17 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
 }
 
 void Workspace::Close() const {
-  const wire::WorkspaceClose request{.number = number_};
+  const wire::WorkspaceClose request{.number = *number_};
   (void)link_->session->channel().Post(request);
 }
 
-Workspace::~Workspace() { link_->session->GiveBackWorkspaceNumber(number_); }
+Workspace::~Workspace() {
+  if (number_) link_->session->GiveBackWorkspaceNumber(*number_);
+}
 
 Result<uint64_t> Workspace::Attend(wire::Attend attend, Deadline deadline) const {
   attend.pool = link_->pool;
-  attend.workspace = number_;
+  attend.workspace = *number_;
   const size_t scales = attend.key_scales.size() + attend.value_scales.size();
   const uint64_t items = attend.sequences.size() + attend.blocks.size() + scales;
   const uint64_t limit = link_->session->limits().max_frame_bytes;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/result.h"
 #include "client/core/attachment.h"
@@ -40,8 +41,8 @@ class Workspace {
       : attachment_(std::move(attachment)), link_(std::move(link)), number_(number) {}
 
   const std::shared_ptr<const Attachment> attachment_;
-  const LinkPtr link_;  // the workspace ends with its session
-  const uint32_t number_;
+  const LinkPtr link_;              // the workspace ends with its session
+  std::optional<uint32_t> number_;  // constant once open
   std::shared_ptr<PoolMapping> mapping_;
 };
 

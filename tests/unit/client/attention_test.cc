@@ -2,12 +2,18 @@
 // kvt_attend and workspaces: refusals of the library itself, and the limits of a broken daemon's
 // harm. Results are tried on real daemons (tests/python/test_attention.py).
 
+#include <gmock/gmock.h>
+
 #include <future>
+#include <memory>
+#include <vector>
 
 #include "tests/unit/client/client_fixture.h"
 
 namespace kvtier::client {
 namespace {
+
+using ::testing::ElementsAre;
 
 class AttentionTest : public ClientFixture {
  protected:
@@ -93,6 +99,33 @@ TEST_F(AttentionTest, ARequestThatFindsNoRoomInTimeIsNotSentAndTheConnectionStan
   EXPECT_TRUE(connection_->IsConnected());
   gate.set_value();
   EXPECT_TRUE(connection_->Ping());
+}
+
+TEST_F(AttentionTest, AWorkspaceThatIsOpenedTooLateIsClosedAndItsNumberUsedAgain) {
+  Attach(ImpatientOptions());
+  daemon_->HoldBack(wire::MessageType::kWorkspace);
+  EXPECT_EQ(pool_->OpenWorkspace(4096).error().code, KVT_TIMEOUT);
+  const uint64_t late = daemon_->WaitForHeldBack();
+  const auto opened = std::make_shared<std::vector<uint32_t>>();
+  const auto closed = std::make_shared<std::vector<uint32_t>>();
+  daemon_->Intercept([=](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kWorkspace)) {
+      opened->push_back(wire::Decode<wire::Workspace>(frame.payload)->number);
+    }
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kWorkspaceClose)) {
+      closed->push_back(wire::Decode<wire::WorkspaceClose>(frame.payload)->number);
+    }
+    return std::nullopt;
+  });
+  const auto other = pool_->OpenWorkspace(4096);
+  ASSERT_TRUE(other);
+  daemon_->Send(FrameOf(wire::WorkspaceReply{4096, wire::DeviceKind::kHost}, late));
+  // No other call is made.
+  daemon_->WaitForRequests(wire::MessageType::kWorkspaceClose, 1);
+  EXPECT_THAT(*closed, ElementsAre(0));
+  const auto again = pool_->OpenWorkspace(4096);
+  ASSERT_TRUE(again);
+  EXPECT_THAT(*opened, ElementsAre(1, 0));
 }
 
 TEST_F(AttentionTest, ASequencesBlocksAreThoseOfItsTable) {
