@@ -34,14 +34,15 @@ Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
 }  // namespace
 
 Result<std::shared_ptr<const Attachment>> Attachment::Open(
-    Connection* connection, uint32_t model, std::shared_ptr<DaemonSession> session,
-    const wire::Attach& request, ModelRecord record, const std::shared_ptr<PoolMapping>& known) {
+    PoolLink::Target target, std::shared_ptr<DaemonSession> session, ModelRecord record,
+    const std::shared_ptr<PoolMapping>& known) {
+  const wire::Attach& request = target.request;
   const uint64_t block_bytes = record.groups[request.group].BlockBytes();
   UniqueFd fd;
   KVT_ASSIGN_OR_RETURN(
       const wire::AttachReply reply,
       session->channel().Call<wire::AttachReply>(
-          request, connection->RequestDeadline(),
+          request, target.connection->RequestDeadline(),
           {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, {&fd, 1}));
   const std::shared_ptr<Attachment> attachment(new Attachment);
   if (known && known->Serves(reply.generation, reply.pool_bytes)) {
@@ -55,9 +56,9 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
     }
     attachment->mapping_ = *std::move(mapping);
   }
-  attachment->id_ = NextAttachmentId();
-  attachment->link_ = PoolLink::Make(PoolLink::Target{connection, model, request, attachment->id_},
-                                     attachment->mapping_, Link{std::move(session), reply.pool});
+  attachment->id_ = target.attachment = NextAttachmentId();
+  attachment->link_ =
+      PoolLink::Make(target, attachment->mapping_, Link{std::move(session), reply.pool});
   attachment->blocks_ = reply.blocks;
   attachment->record_ = std::move(record);
   attachment->group_ = request.group;

@@ -38,14 +38,13 @@ struct EntryOutcome {
 // given back; with the connection gone, that has happened.
 class Attachment {
  public:
-  // Attaches over `session`, one of `connection`'s, to the pool of `request.group`, one of the
-  // model that `record` describes and that the connection knows as `model`. `known` (may be null)
-  // is the mapping of this pool's last attachment and is used again if it is the same memory. The
-  // connection outlives the attachment. Errors: the daemon's; kUnavailable; kTimeout; kCorrupt,
-  // kIoError from mapping.
+  // Attaches over `session`, one of the connection's, with the target's request, of a group of the
+  // model that `record` describes. `known` (may be null) is the mapping of this pool's last
+  // attachment and is used again if it is the same memory. The connection outlives the attachment.
+  // Errors: the daemon's; kUnavailable; kTimeout; kCorrupt, kIoError from mapping.
   [[nodiscard]] static Result<std::shared_ptr<const Attachment>> Open(
-      Connection* connection, uint32_t model, std::shared_ptr<DaemonSession> session,
-      const wire::Attach& request, ModelRecord record, const std::shared_ptr<PoolMapping>& known);
+      PoolLink::Target target, std::shared_ptr<DaemonSession> session, ModelRecord record,
+      const std::shared_ptr<PoolMapping>& known);
 
   // Differs between any two attachments of this process, never 0.
   [[nodiscard]] uint64_t id() const { return id_; }

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/memory_file.h"
-#include "client/core/pool.h"
+#include "client/core/device_choice.h"
 
 namespace kvtier::client {
 namespace {

@@ -2,52 +2,11 @@
 #include "client/core/pool.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <iterator>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace kvtier::client {
-namespace {
-
-std::string NamesOf(std::span<const wire::DevicesReply::Device> devices) {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    names.push_back(fmt::format("{} ({})", i, devices[i].name));
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-}  // namespace
-
-Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> devices,
-                              const std::optional<DeviceUuid>& chosen,
-                              const std::function<Result<DeviceUuid>()>& current) {
-  if (!chosen && devices.size() == 1) return 0;
-  std::optional<DeviceUuid> wanted = chosen;
-  if (!wanted) {
-    const Result<DeviceUuid> uuid = current();
-    if (!uuid) {
-      return MakeError(ErrorCode::kNotFound, "device_ambiguous",
-                       fmt::format("the daemon has pools on {}; name one, or make its CUDA context "
-                                   "current ({})",
-                                   NamesOf(devices), uuid.error().ToString()));
-    }
-    wanted = *uuid;
-  }
-  const auto found = std::ranges::find_if(devices, [&](const wire::DevicesReply::Device& device) {
-    return device.kind == wire::DeviceKind::kCuda && device.uuid == *wanted;
-  });
-  if (found != devices.end()) return static_cast<uint32_t>(found - devices.begin());
-  return MakeError(ErrorCode::kNotFound, "device_not_served",
-                   fmt::format("the GPU {:02x} is not among the daemon's ({}): set its pool.device "
-                               "to \"all\", or name that GPU there",
-                               fmt::join(*wanted, ""), NamesOf(devices)));
-}
-
 Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model, uint32_t group,
                                          uint32_t device, uint64_t pool_bytes) {
   KVT_ASSIGN_OR_RETURN(const Connection::Model known, connection->GetModel(model));
@@ -62,9 +21,7 @@ Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model,
   const Status attached = session ? pool->Attach(*session) : tl::unexpected(session.error());
   if (attached) return pool;
   if (!connection->MayWait(attached.error())) return tl::unexpected(attached.error());
-  const Result<DeviceUuid> current =
-      device == kAnyDevice ? CurrentDeviceUuid() : MakeError(ErrorCode::kNotFound, "not_asked");
-  if (current) pool->current_at_open_ = *current;
+  pool->device_.RememberCurrent();
   return pool;
 }
 
@@ -100,28 +57,16 @@ Result<std::shared_ptr<const Attachment>> Pool::AttachedForOpening() {
   return connection_->WaitForSession(until) ? Attached() : attached;
 }
 
-Result<uint32_t> Pool::DeviceIn(const std::shared_ptr<DaemonSession>& session) {
-  if (device_ != kAnyDevice) return device_;
-  KVT_ASSIGN_OR_RETURN(const auto devices, connection_->DevicesOf(*session));
-  const auto current = [this]() -> Result<DeviceUuid> {
-    if (current_at_open_) return *current_at_open_;
-    return CurrentDeviceUuid();
-  };
-  KVT_ASSIGN_OR_RETURN(const uint32_t device, ChooseDevice(devices, chosen_, current));
-  if (devices[device].kind == wire::DeviceKind::kCuda) chosen_ = devices[device].uuid;
-  return device;
-}
-
 Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
   KVT_ASSIGN_OR_RETURN(const wire::ModelId wire_model, connection_->ModelIn(session, model_));
-  KVT_ASSIGN_OR_RETURN(const uint32_t device, DeviceIn(session));
+  KVT_ASSIGN_OR_RETURN(const uint32_t device, device_.In(*connection_, *session));
   const wire::Attach request{
       .model = wire_model, .group = group_, .device = device, .pool_bytes = pool_bytes_};
   const std::shared_ptr<PoolMapping> known = latest_ ? latest_->mapping() : nullptr;
-  KVT_ASSIGN_OR_RETURN(
-      std::shared_ptr<const Attachment> attachment,
-      Attachment::Open(connection_, model_, session, request, model.record, known));
+  KVT_ASSIGN_OR_RETURN(std::shared_ptr<const Attachment> attachment,
+                       Attachment::Open(PoolLink::Target{connection_, model_, request, device_},
+                                        session, model.record, known));
   const std::lock_guard lock(mutex_);
   latest_ = std::move(attachment);
   if (known != latest_->mapping()) {

@@ -2,34 +2,19 @@
 // A pool as the application holds it: the same object through all reconnections.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <span>
 
 #include "base/result.h"
 #include "client/core/attachment.h"
 #include "client/core/connection.h"
+#include "client/core/device_choice.h"
 #include "client/core/pool_mapping.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {
-
-using DeviceUuid = std::array<uint8_t, 16>;
-
-// KVT_ANY_DEVICE.
-inline constexpr uint32_t kAnyDevice = UINT32_MAX;
-
-// A position in `devices`: of `chosen` if it is given; else of the only one; else of the GPU that
-// `current` names, which is asked only then. Errors: kNotFound "device_not_served" (no device has
-// that UUID), "device_ambiguous" (`current` does not know).
-[[nodiscard]] Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> devices,
-                                            const std::optional<DeviceUuid>& chosen,
-                                            const std::function<Result<DeviceUuid>()>& current);
 
 // Thread-safe. The connection must outlive it.
 class Pool {
@@ -79,8 +64,6 @@ class Pool {
         device_(device),
         pool_bytes_(pool_bytes) {}
   [[nodiscard]] bool IsAttachedTo(const std::shared_ptr<DaemonSession>& session) const;
-  // The device's position in this session's daemon. REQUIRES: attach_mutex_ is held.
-  [[nodiscard]] Result<uint32_t> DeviceIn(const std::shared_ptr<DaemonSession>& session);
   // REQUIRES: attach_mutex_ is held.
   [[nodiscard]] Status Attach(const std::shared_ptr<DaemonSession>& session);
 
@@ -88,12 +71,7 @@ class Pool {
   const uint32_t model_;
   const uint32_t group_;
   const uint64_t block_bytes_;
-  const uint32_t device_;
-  // The GPU that kAnyDevice meant the first time; guarded by attach_mutex_.
-  std::optional<DeviceUuid> chosen_;
-  // The GPU that was current where the pool was opened before there was a daemon: the thread that
-  // finds one later may have no current GPU.
-  std::optional<DeviceUuid> current_at_open_;
+  DeviceChoice device_;  // guarded by attach_mutex_
   const uint64_t pool_bytes_;
 
   // One thread attaches; taken before mutex_.

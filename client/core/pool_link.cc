@@ -114,6 +114,8 @@ Status PoolLink::CheckHeld(std::span<const BlockHandle> blocks) {
 Result<PoolId> PoolLink::Attach(const std::shared_ptr<DaemonSession>& session) const {
   wire::Attach request = target_.request;
   KVT_ASSIGN_OR_RETURN(request.model, target_.connection->ModelIn(session, target_.model));
+  DeviceChoice device = target_.device;
+  KVT_ASSIGN_OR_RETURN(request.device, device.In(*target_.connection, *session));
   UniqueFd fd;
   KVT_ASSIGN_OR_RETURN(const wire::AttachReply reply,
                        session->channel().Call<wire::AttachReply>(

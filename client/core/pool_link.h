@@ -17,6 +17,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "client/core/connection.h"
+#include "client/core/device_choice.h"
 #include "client/core/held_blocks.h"
 #include "client/core/link_group.h"
 #include "client/core/pool_mapping.h"
@@ -48,8 +49,9 @@ class PoolLink {
   struct Target {
     Connection* connection = nullptr;  // outlives this
     uint32_t model = 0;                // its number on the connection
-    wire::Attach request;              // but for the model
-    uint64_t attachment = 0;           // for errors that name blocks
+    wire::Attach request;              // but for the model and the device
+    DeviceChoice device{kAnyDevice};
+    uint64_t attachment = 0;  // for errors that name blocks
   };
   [[nodiscard]] static std::shared_ptr<PoolLink> Make(const Target& target,
                                                       std::shared_ptr<PoolMapping> mapping,

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "client/core/pool.h"
+#include "client/core/device_choice.h"
 #include "client/core/token_ids.h"
 #include "client/cuda/cuda_mapping.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "client/core/device_choice.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
-
-#include "client/core/pool.h"
 
 namespace kvtier::client {
 namespace {

@@ -353,6 +353,38 @@ TEST_F(ResumeTest, InOtherMemoryNothingIsClaimed) {
   daemon_->WaitForRequests(wire::MessageType::kDetach, 1);
 }
 
+TEST_F(ResumeTest, AGpuThatTheNextDaemonListsElsewhereIsAttachedThere) {
+  const auto device = [](wire::DeviceKind kind, uint8_t byte) {
+    wire::DevicesReply::Device listed{.kind = kind, .name = "device"};
+    listed.uuid.fill(byte);
+    return listed;
+  };
+  const wire::DevicesReply::Device gpu = device(wire::DeviceKind::kCuda, 7);
+  const wire::DevicesReply::Device other = device(wire::DeviceKind::kCuda, 8);
+  const auto listed = std::make_shared<std::vector<wire::DevicesReply::Device>>();
+  const auto attached = std::make_shared<std::vector<uint32_t>>();
+  listed->push_back(gpu);
+  daemon_->Intercept([=](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kDevices)) {
+      return FrameOf(wire::DevicesReply{*listed}, frame.request_id);
+    }
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kAttach)) {
+      attached->push_back(wire::Decode<wire::Attach>(frame.payload)->device);
+    }
+    return std::nullopt;
+  });
+  const auto model = connection_->RegisterModel(Record());
+  ASSERT_TRUE(model);
+  auto pool = connection_->Attach(model->model, 0, KVT_ANY_DEVICE);
+  ASSERT_TRUE(pool) << pool.error().ToString();
+  const std::vector<kvt_block> blocks = AcquireNewIn(*pool, 1);
+  pool_.reset();
+  daemon_->WithCache([&](FakeCache*) { *listed = {other, gpu}; });
+  daemon_->DieAndAdopt();
+  EXPECT_TRUE(pool->Check(blocks));
+  EXPECT_THAT(*attached, ElementsAre(0, 1));
+}
+
 TEST_F(ResumeTest, APoolThatWasClosedIsNotResumed) {
   (void)AcquireNew(2);
   pool_.reset();

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// On which of a daemon's devices a pool or region is to be.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "base/result.h"
+#include "client/core/connection.h"
+#include "client/core/daemon_session.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+using DeviceUuid = std::array<uint8_t, 16>;
+
+// KVT_ANY_DEVICE.
+inline constexpr uint32_t kAnyDevice = UINT32_MAX;
+
+// A position in `devices`: of `chosen` if it is given; else of the only one; else of the GPU that
+// `current` names, which is asked only then. Errors: kNotFound "device_not_served" (no device has
+// that UUID), "device_ambiguous" (`current` does not know).
+[[nodiscard]] Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> devices,
+                                            const std::optional<DeviceUuid>& chosen,
+                                            const std::function<Result<DeviceUuid>()>& current);
+
+// The device of a pool, as the application named it: the same GPU in each daemon's list, wherever
+// it stands there. A position that the application gave stays that position. Not thread-safe.
+class DeviceChoice {
+ public:
+  // A position, or kAnyDevice.
+  explicit DeviceChoice(uint32_t position) : position_(position) {}
+
+  // The GPU that is current on this thread is meant, should one have to be current: the thread that
+  // finds a daemon later may have none.
+  void RememberCurrent();
+  // The device's position in the session's daemon. Errors: those of Connection::DevicesOf and of
+  // ChooseDevice.
+  [[nodiscard]] Result<uint32_t> In(const Connection& connection, DaemonSession& session);
+
+ private:
+  uint32_t position_;
+  std::optional<DeviceUuid> chosen_;  // the GPU that kAnyDevice meant the first time
+  std::optional<DeviceUuid> current_;
+};
+
+}  // namespace kvtier::client
