@@ -92,10 +92,17 @@ Result<AcquiredPart> Attachment::Acquire(std::span<const BlockHash> hashes,
                                          std::span<const BlockHash> partial_blocks,
                                          uint32_t new_blocks, Deadline deadline,
                                          wire::LoadOrder order, const LoadWish& wish) const {
-  const GroupRequest request{this, hashes, partial_blocks, new_blocks};
+  const GroupRequest request{this, hashes, partial_blocks, new_blocks, true};
   KVT_ASSIGN_OR_RETURN(std::vector<AcquiredPart> parts,
                        AcquireGroups(std::span(&request, 1), order, deadline, wish));
   return std::move(parts.front());
+}
+
+std::unique_ptr<LoadHold> Attachment::HoldOf(LoadId load) const {
+  const LinkPtr link = link_->Current();
+  const Result<LoadId> of_link = link->Untagged(load);
+  if (load.value == 0 || !of_link) return nullptr;
+  return std::make_unique<LoadHold>(link->session, *of_link);
 }
 
 Result<LoadState> Attachment::Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const {

@@ -71,12 +71,15 @@ class Attachment {
   [[nodiscard]] const KvGroup& group() const { return record_.groups[group_]; }
   [[nodiscard]] uint64_t block_bytes() const { return group().BlockBytes(); }
   [[nodiscard]] uint32_t block_tokens() const { return group().block_tokens; }
-  // AcquireGroups of this one group.
+  // AcquireGroups of this one group. The load that it begins is held: see HoldOf.
   [[nodiscard]] Result<AcquiredPart> Acquire(std::span<const BlockHash> hashes,
                                              std::span<const BlockHash> partial_blocks,
                                              uint32_t new_blocks, Deadline deadline,
                                              wire::LoadOrder order = wire::LoadOrder::kBlocks,
                                              const LoadWish& wish = {}) const;
+  // The hold on a load that Acquire has begun; null if there is none, or the load's link has been
+  // replaced.
+  [[nodiscard]] std::unique_ptr<LoadHold> HoldOf(LoadId load) const;
   // See WaitForLoad.
   [[nodiscard]] Result<LoadState> Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const;
   // Has a stream of the pool's GPU wait until the first `steps` hits, or layers if the load comes

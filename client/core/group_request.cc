@@ -126,7 +126,8 @@ Status TakeAcquired(std::span<const GroupRequest> groups, DaemonSession* session
     KVT_RETURN_IF_ERROR(
         session->loads().Add(part.load, {.hits = static_cast<uint32_t>(part.hits.size()),
                                          .in_layers = order == wire::LoadOrder::kLayers,
-                                         .counter = part.counter}));
+                                         .counter = part.counter,
+                                         .held = groups[i].holds_load}));
   }
   return {};
 }

@@ -26,6 +26,7 @@ struct GroupRequest {
   std::span<const BlockHash> hashes;  // the sequence's blocks, from block 0 on
   std::span<const BlockHash> partial_blocks;
   uint32_t new_blocks = 0;
+  bool holds_load = false;  // the caller makes a LoadHold of the load that the acquire begins
 };
 
 struct LookupOptions {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <utility>
 
 #include "client/core/daemon_session.h"
 #include "client/core/load_counters.h"
@@ -47,6 +48,14 @@ Result<LoadState> WaitForEvents(DaemonSession* session, LoadId load, const LoadG
 }
 
 }  // namespace
+
+LoadHold::LoadHold(std::shared_ptr<DaemonSession> session, LoadId load)
+    : session_(std::move(session)), load_(load) {}
+
+LoadHold::~LoadHold() {
+  const auto lock = session_->channel().Lock();
+  session_->loads().LetGo(load_);
+}
 
 bool LoadGoal::ReachedBy(const LoadState& state) const {
   if (state.progress.finished) return true;
@@ -102,13 +111,22 @@ Status LoadStates::OnProgress(const LoadProgress& progress) {
                     state.hits, before.ready, before.finished ? " and the end" : ""));
   }
   state.progress = progress;
-  if (!progress.finished) return {};
-  finished_.push_back(progress.load);
-  if (finished_.size() > kFinishedKept) {
-    loads_.erase(finished_.front());
-    finished_.pop_front();
-  }
+  if (progress.finished && !state.held) Forget(progress.load);
   return {};
+}
+
+void LoadStates::LetGo(LoadId load) {
+  const auto it = loads_.find(load);
+  if (it == loads_.end() || !std::exchange(it->second.held, false)) return;
+  if (it->second.progress.finished) Forget(load);
+}
+
+// Later ones are remembered for a while.
+void LoadStates::Forget(LoadId load) {
+  finished_.push_back(load);
+  if (finished_.size() <= kFinishedKept) return;
+  loads_.erase(finished_.front());
+  finished_.pop_front();
 }
 
 const LoadState* LoadStates::Find(LoadId load) const {

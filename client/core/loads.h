@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 
@@ -25,12 +26,14 @@ struct LoadState {
   bool in_layers = false;
   uint32_t layers = 0;  // of all hits, the first so many are usable; only what a counter said
   std::optional<wire::LoadCounter> counter;
+  bool held = false;  // a LoadHold will ask for it
 };
 
 // Not thread-safe: guarded by the channel's lock.
 class LoadStates {
  public:
-  // How many finished loads are remembered, for waits that begin late; the oldest go first.
+  // How many finished loads that none holds are remembered, for waits that begin late; the oldest
+  // go first.
   static constexpr size_t kFinishedKept = 4096;
 
   // An acquire brought a load. Errors: kCorrupt "load_id_reused".
@@ -38,12 +41,31 @@ class LoadStates {
   // Progress of unknown loads (their acquire was cancelled) is ignored. Errors: kCorrupt
   // "load_progress_invalid" when it goes backwards or past the hits.
   [[nodiscard]] Status OnProgress(const LoadProgress& progress);
+  // The load is held no longer. Does nothing if it is unknown.
+  void LetGo(LoadId load);
   // Null if unknown or forgotten. Valid until the next call.
   [[nodiscard]] const LoadState* Find(LoadId load) const;
 
  private:
+  // The load has finished, and none holds it.
+  void Forget(LoadId load);
+
   std::unordered_map<LoadId, LoadState> loads_;
   std::deque<LoadId> finished_;
+};
+
+// Keeps a load from being forgotten, however many finish after it.
+class LoadHold {
+ public:
+  // REQUIRES: the load was added as one that is held.
+  LoadHold(std::shared_ptr<DaemonSession> session, LoadId load);
+  ~LoadHold();
+  LoadHold(const LoadHold&) = delete;
+  LoadHold& operator=(const LoadHold&) = delete;
+
+ private:
+  const std::shared_ptr<DaemonSession> session_;
+  const LoadId load_;
 };
 
 // The goal of a wait: the first `hits` hits, or `layers` layers of all hits.

@@ -197,6 +197,7 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
   blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
   ReleaseBlocks(std::move(unused));
   load_ = reply.load;
+  load_hold_ = attachment_->HoldOf(load_);
   load_first_ = static_cast<uint32_t>(before);
   load_hits_ = static_cast<uint32_t>(cached_tiers_.size() - before);
   miss_ = reply.miss;
@@ -221,7 +222,7 @@ Status Sequence::Wait(Deadline deadline) {
       LoseHitsFrom(load_first_ + progress.ready);
       found_all_ = false;
     }
-    load_ = LoadId{};
+    EndLoad();
     if (std::exchange(found_all_, false)) {
       const Status more = AcquireMore();
       if (!more) return tl::unexpected(LostIfUnavailable(more.error()));
@@ -468,8 +469,13 @@ Status Sequence::Resume(uint64_t resumes) {
   return {};
 }
 
-void Sequence::EndLoadEarly() {
+void Sequence::EndLoad() {
   load_ = LoadId{};
+  load_hold_.reset();
+}
+
+void Sequence::EndLoadEarly() {
+  EndLoad();
   found_all_ = false;
   const auto end = blocks_.begin() + static_cast<ptrdiff_t>(cached_blocks_);
   const auto lost =

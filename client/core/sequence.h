@@ -105,6 +105,8 @@ class Sequence {
   [[nodiscard]] bool IsLost(BlockHandle block) const {
     return attachment_->OutcomeSince(resumes_, block) == ResumeOutcome::kLost;
   }
+  // Nothing more is asked of the load.
+  void EndLoad();
   // Ends the load; only the blocks that had arrived count.
   void EndLoadEarly();
   // Commits again those committed blocks of which the daemon had not heard.
@@ -138,6 +140,7 @@ class Sequence {
   LoadForecast forecast_;
   uint64_t computed_tokens_ = 0;
   LoadId load_;
+  std::unique_ptr<LoadHold> load_hold_;
   uint32_t load_first_ = 0;  // of the hits, the first that the load brings or names
   uint32_t load_hits_ = 0;
   bool found_all_ = false;  // that a call may name: those behind have not been asked for

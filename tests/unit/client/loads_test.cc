@@ -45,5 +45,27 @@ TEST(LoadStates, ForgetsTheOldestFinishedLoads) {
   EXPECT_NE(table.Find(LoadId{1'000'000}), nullptr);
 }
 
+TEST(LoadStates, KeepsALoadThatIsHeldHoweverManyFinishAfterIt) {
+  LoadStates table;
+  const LoadId held{1'000'000};
+  ASSERT_TRUE(table.Add(held, {.hits = 2, .held = true}));
+  ASSERT_TRUE(table.OnProgress({.load = held, .ready = 1, .finished = true}));
+  uint64_t id = 0;
+  const auto finish = [&](size_t count) {
+    for (const uint64_t end = id + count; id < end; ++id) {
+      ASSERT_TRUE(table.Add(LoadId{id}, {.hits = 1}));
+      ASSERT_TRUE(table.OnProgress(Progress(id, 1, true)));
+    }
+  };
+  finish(LoadStates::kFinishedKept + 1);
+  EXPECT_EQ(table.Find(LoadId{0}), nullptr);
+  ASSERT_NE(table.Find(held), nullptr);
+  EXPECT_EQ(table.Find(held)->progress.ready, 1u);
+  table.LetGo(held);
+  EXPECT_NE(table.Find(held), nullptr) << "it is the latest now";
+  finish(LoadStates::kFinishedKept);
+  EXPECT_EQ(table.Find(held), nullptr);
+}
+
 }  // namespace
 }  // namespace kvtier::client

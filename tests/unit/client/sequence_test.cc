@@ -478,6 +478,28 @@ TEST_F(SequenceLoadTest, IsReadyWhenItsPrefixHasBeenLoaded) {
   EXPECT_EQ(*Slot(*sequence, 9), std::byte{3});
 }
 
+TEST_F(SequenceLoadTest, CanBeWaitedForHoweverManyLoadsHaveEndedSince) {
+  constexpr uint64_t kMoreThanAreRemembered = 4097;
+  PutBelow(2);
+  auto sequence = pool_->OpenSequence(Tokens(11));
+  ASSERT_TRUE(sequence) << sequence.error().ToString();
+  daemon_->Progress(LoadId{1}, 2, true);
+  daemon_->WithCache([&](FakeCache* cache) {
+    cache->PutBelow(WireHash(1), Tier::kHost, kBlockTokens, std::byte{1});
+  });
+  for (uint64_t i = 0; i < kMoreThanAreRemembered; ++i) {
+    auto acquired = pool_->Acquire(Hashes(1, 1));
+    ASSERT_TRUE(acquired) << acquired.error().ToString();
+    daemon_->Progress(LoadId{acquired->load.id}, 1, true);
+    const uint32_t block = acquired->hits[0].index;
+    ASSERT_TRUE(pool_->Release(acquired->hits.Take()));
+    ASSERT_TRUE(connection_->Ping());
+    daemon_->WithCache([&](FakeCache* cache) { cache->Sink(block); });
+  }
+  ASSERT_TRUE(sequence->Wait());
+  EXPECT_EQ(sequence->cached_tokens(), 8u);
+}
+
 TEST_F(SequenceLoadTest, ShrinksToWhatCouldBeLoaded) {
   PutBelow(2);
   auto sequence = pool_->OpenSequence(Tokens(11));
