@@ -124,7 +124,7 @@ Status Attachment::WaitOnStream(LoadId tagged, uint32_t steps, void* stream,
     const Result<LoadState> waited = WaitForLoad(&session, load, goal, deadline);
     return waited ? Status() : tl::unexpected(waited.error());
   }
-  session.WatchForLoss();
+  KVT_RETURN_IF_ERROR(session.WatchForLoss());
   return session.counters()->WaitOnStream(*state.counter, std::min(steps, state.counter->steps),
                                           device->ordinal(), stream);
 }

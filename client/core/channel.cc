@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "protocol/socket_io.h"
@@ -56,6 +57,16 @@ Channel::~Channel() = default;
 Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<const int> descriptors,
                          Deadline deadline, std::optional<Deadline> begin_by,
                          const std::function<void(uint64_t)>& on_cancelled) {
+  // Frames find no call that has ended, also if it ran out of memory.
+  struct Registration {
+    ~Registration() {
+      const std::lock_guard lock(channel.mutex_);
+      std::erase(channel.pending_, pending);
+    }
+    Channel& channel;
+    Pending* const pending;
+  };
+  const Registration registration{*this, pending};
   const Status sent = Send(encode, descriptors, begin_by, [&](uint64_t request_id) {
     pending->request_id = request_id;
     pending_.push_back(pending);
@@ -89,7 +100,13 @@ Status Channel::Send(const Encoder& encode, std::span<const int> descriptors,
     send_buffer_.swap(deferred_output_);
   }
   const size_t request_begin = send_buffer_.size();
-  encode(request_id, &send_buffer_);
+  try {
+    encode(request_id, &send_buffer_);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    PutBack(request_begin);
+    throw;
+  }
   const Status status = SendBuffer(request_begin, descriptors, begin_by);
   if (send_buffer_.capacity() > kSendBufferKeptBytes) send_buffer_ = {};
   return status;
@@ -147,14 +164,17 @@ Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptor
   return {};
 }
 
-// The deferred frames go with the next request.
 Status Channel::GiveUpSending(size_t request_begin) {
   const std::lock_guard lock(mutex_);
   if (failure_) return tl::unexpected(*failure_);
+  PutBack(request_begin);
+  return tl::unexpected(NotSent());
+}
+
+void Channel::PutBack(size_t request_begin) {
   send_buffer_.resize(request_begin);
   send_buffer_.insert(send_buffer_.end(), deferred_output_.begin(), deferred_output_.end());
   deferred_output_.swap(send_buffer_);
-  return tl::unexpected(NotSent());
 }
 
 Status Channel::FailUnlessPaused() {
@@ -224,13 +244,18 @@ bool Channel::Read(std::unique_lock<std::mutex>* lock, short events, Deadline de
   pollfd poll_fd{.fd = socket_.get(), .events = events, .revents = 0};
   // EINTR looks like a time-out here; callers look at the clock themselves.
   const int ready = ::poll(&poll_fd, 1, PollTimeoutMs(deadline));
-  Status received;
   const bool readable = ready > 0 && (poll_fd.revents & ~POLLOUT) != 0;
-  if (readable) received = Receive();
-  lock->lock();
-  if (!failure_) DispatchAll();
-  if (!received && !failure_) {
-    Fail(ErrorCode::kUnavailable, "connection_lost", received.error().ToString());
+  try {
+    const Status received = readable ? Receive() : Status();
+    lock->lock();
+    if (!failure_) DispatchAll();
+    if (!received && !failure_) {
+      Fail(ErrorCode::kUnavailable, "connection_lost", received.error().ToString());
+    }
+  } catch (const std::bad_alloc&) {
+    // A part of what came is lost.
+    if (!lock->owns_lock()) lock->lock();
+    Fail(ErrorCode::kUnavailable, "out_of_memory", {});
   }
   reading_ = false;
   WakeSatisfied();

@@ -155,6 +155,8 @@ class Channel {
                                   std::optional<Deadline> begin_by);
   // Nothing was sent, and the time is up. Errors: kTimeout "not_sent"; kUnavailable.
   [[nodiscard]] Status GiveUpSending(size_t request_begin);
+  // The deferred frames go with the next request. REQUIRES: mutex_ is held.
+  void PutBack(size_t request_begin);
   // False once the deadline has passed, or the connection is lost.
   [[nodiscard]] bool WaitWritable(Deadline deadline);
   // The daemon has taken in nothing for the send time-out. Errors: kUnavailable, unless it may.

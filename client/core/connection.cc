@@ -89,11 +89,19 @@ Result<std::shared_ptr<DaemonSession>> Connection::WaitForSession(Deadline deadl
 }
 
 Result<std::shared_ptr<DaemonSession>> Connection::TryConnect() {
+  // The next thread may try, also if this one runs out of memory.
+  struct Try {
+    ~Try() {
+      const std::lock_guard lock(connection.mutex_);
+      connection.connecting_ = false;
+    }
+    Connection& connection;
+  };
+  const Try ends{*this};
   Result<std::shared_ptr<DaemonSession>> session = DaemonSession::Open(
       socket_path_, options_.client_name, DeadlineIn(options_.connect_timeout_ms),
       options_.request_timeout_ms, &async_errors_);
   const std::lock_guard lock(mutex_);
-  connecting_ = false;
   if (session) {
     replaced_since_flush_ |= session_ != nullptr;
     session_ = *session;

@@ -61,18 +61,25 @@ Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline
   return {};
 }
 
-void DaemonSession::WatchForLoss() {
+Status DaemonSession::WatchForLoss() {
   const std::lock_guard lock(threads_mutex_);
-  if (watch_) return;
-  watch_ = std::make_unique<LossWatch>(channel_.socket(), [this] {
-    // Takes in the daemon's last messages; then the channel knows of the loss, too.
-    if (!channel_.Poll() && counters_) counters_->ReleaseAll();
-  });
+  if (watch_) return {};
+  KVT_ASSIGN_OR_RETURN(watch_, LossWatch::Start(channel_.socket(), [this] {
+                         // Takes in the daemon's last messages; then the channel knows of the loss,
+                         // too.
+                         if (!channel_.Poll() && counters_) counters_->ReleaseAll();
+                       }));
+  return {};
 }
 
+// Without a thread for them, late replies are taken in by the next call.
 void DaemonSession::OnAbandoned() {
   const std::lock_guard lock(threads_mutex_);
-  if (!late_replies_) late_replies_ = std::make_unique<LateReplies>(&channel_);
+  if (!late_replies_) {
+    Result<std::unique_ptr<LateReplies>> started = LateReplies::Start(&channel_);
+    if (!started) return;
+    late_replies_ = *std::move(started);
+  }
   late_replies_->Wake();
 }
 

@@ -46,7 +46,8 @@ class DaemonSession {
   // Constant once open; not null.
   [[nodiscard]] const std::shared_ptr<LoadCounters>& counters() const { return counters_; }
   // From now on the end of the connection is noticed although no call waits on it. Any thread.
-  void WatchForLoss();
+  // Errors: those of LossWatch::Start.
+  [[nodiscard]] Status WatchForLoss();
   // The daemon, also after the connection was lost.
   [[nodiscard]] const PeerProcess& daemon() const { return daemon_; }
   // The limits that the daemon accepts. Constant once open.

@@ -17,13 +17,18 @@ void Signal(int event) {
 
 }  // namespace
 
-LateReplies::LateReplies(Channel* channel)
-    : channel_(*channel),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      stop_(::eventfd(0, EFD_CLOEXEC)),
-      thread_(StartOwnThread("kvt-late-reply", [this] { Run(); })) {}
+Result<std::unique_ptr<LateReplies>> LateReplies::Start(Channel* channel) {
+  KVT_ASSIGN_OR_RETURN(UniqueFd wake, OpenEvent(EFD_NONBLOCK));
+  KVT_ASSIGN_OR_RETURN(UniqueFd stop, OpenEvent(0));
+  std::unique_ptr<LateReplies> started(new LateReplies(channel, std::move(wake), std::move(stop)));
+  LateReplies* const replies = started.get();
+  KVT_ASSIGN_OR_RETURN(started->thread_,
+                       StartOwnThread("kvt-late-reply", [replies] { replies->Run(); }));
+  return started;
+}
 
 LateReplies::~LateReplies() {
+  if (!thread_.joinable()) return;
   Signal(stop_.get());
   thread_.join();
 }

@@ -3,9 +3,12 @@
 // that a daemon granted too late would else be held until the next one.
 #pragma once
 
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/posix.h"
+#include "base/result.h"
 #include "client/core/channel.h"
 
 namespace kvtier::client {
@@ -13,8 +16,8 @@ namespace kvtier::client {
 // One thread, which sleeps while no reply is outstanding.
 class LateReplies {
  public:
-  // The channel outlives this object.
-  explicit LateReplies(Channel* channel);
+  // The channel outlives the object. Errors: those of OpenEvent and StartOwnThread.
+  [[nodiscard]] static Result<std::unique_ptr<LateReplies>> Start(Channel* channel);
   // Does not wait for replies.
   ~LateReplies();
   LateReplies(const LateReplies&) = delete;
@@ -24,6 +27,9 @@ class LateReplies {
   void Wake();
 
  private:
+  LateReplies(Channel* channel, UniqueFd wake, UniqueFd stop)
+      : channel_(*channel), wake_(std::move(wake)), stop_(std::move(stop)) {}
+
   void Run();
   // Until there is something to read on `fd`. False: it is time to end.
   [[nodiscard]] bool WaitFor(int fd) const;
@@ -31,7 +37,7 @@ class LateReplies {
   Channel& channel_;
   const UniqueFd wake_;  // eventfds
   const UniqueFd stop_;
-  std::thread thread_;
+  std::thread thread_;  // none until Start has succeeded
 };
 
 }  // namespace kvtier::client

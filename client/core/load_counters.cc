@@ -2,7 +2,6 @@
 #include "client/core/load_counters.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -135,13 +134,17 @@ bool CounterPace::Pause() const {
   return true;
 }
 
-LossWatch::LossWatch(int socket, std::function<void()> on_lost)
-    : socket_(socket),
-      on_lost_(std::move(on_lost)),
-      stop_(::eventfd(0, EFD_CLOEXEC)),
-      thread_(StartOwnThread("kvt-loss-watch", [this] { Watch(); })) {}
+Result<std::unique_ptr<LossWatch>> LossWatch::Start(int socket, std::function<void()> on_lost) {
+  KVT_ASSIGN_OR_RETURN(UniqueFd stop, OpenEvent(0));
+  std::unique_ptr<LossWatch> started(new LossWatch(socket, std::move(on_lost), std::move(stop)));
+  LossWatch* const watch = started.get();
+  KVT_ASSIGN_OR_RETURN(started->thread_,
+                       StartOwnThread("kvt-loss-watch", [watch] { watch->Watch(); }));
+  return started;
+}
 
 LossWatch::~LossWatch() {
+  if (!thread_.joinable()) return;
   const uint64_t one = 1;
   (void)!::write(stop_.get(), &one, sizeof(one));
   thread_.join();

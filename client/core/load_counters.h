@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/posix.h"
@@ -88,14 +89,19 @@ class CounterPace {
 class LossWatch {
  public:
   // Calls `on_lost` when the socket has been hung up, and for a second again and again: a device of
-  // the daemon may still finish work that it had begun. `socket` outlives this object.
-  LossWatch(int socket, std::function<void()> on_lost);
+  // the daemon may still finish work that it had begun. `socket` outlives the object. Errors: those
+  // of OpenEvent and StartOwnThread.
+  [[nodiscard]] static Result<std::unique_ptr<LossWatch>> Start(int socket,
+                                                                std::function<void()> on_lost);
   // Waits for a call under way.
   ~LossWatch();
   LossWatch(const LossWatch&) = delete;
   LossWatch& operator=(const LossWatch&) = delete;
 
  private:
+  LossWatch(int socket, std::function<void()> on_lost, UniqueFd stop)
+      : socket_(socket), on_lost_(std::move(on_lost)), stop_(std::move(stop)) {}
+
   void Watch();
   // True if it is time to go.
   [[nodiscard]] bool StoppedWithin(int ms) const;
@@ -103,7 +109,7 @@ class LossWatch {
   const int socket_;
   const std::function<void()> on_lost_;
   const UniqueFd stop_;  // an eventfd
-  std::thread thread_;
+  std::thread thread_;   // none until Start has succeeded
 };
 
 }  // namespace kvtier::client

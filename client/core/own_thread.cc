@@ -3,20 +3,49 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <system_error>
 #include <utility>
 
 namespace kvtier::client {
+namespace {
 
-std::thread StartOwnThread(const char* name, std::function<void()> body) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread.native_handle(), name);
-  return thread;
+// On the calling thread, and all that it starts.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Result<std::thread> StartOwnThread(const char* name, std::function<void()> body) {
+  const SignalsBlocked blocked;
+  try {
+    std::thread thread(std::move(body));
+    pthread_setname_np(thread.native_handle(), name);
+    return thread;
+  } catch (const std::system_error& error) {
+    return MakeError(ErrorCode::kResourceExhausted, "no_thread", error.what());
+  }
+}
+
+Result<UniqueFd> OpenEvent(int flags) {
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | flags));
+  if (event.valid()) return event;
+  return MakeError(ErrorCode::kResourceExhausted, "no_descriptor", std::strerror(errno));
 }
 
 }  // namespace kvtier::client

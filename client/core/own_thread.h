@@ -5,10 +5,16 @@
 #include <functional>
 #include <thread>
 
+#include "base/posix.h"
+#include "base/result.h"
+
 namespace kvtier::client {
 
 // The thread takes none of the application's signals. `name` is shown by ps and debuggers, and has
-// at most 15 bytes.
-[[nodiscard]] std::thread StartOwnThread(const char* name, std::function<void()> body);
+// at most 15 bytes. Errors: kResourceExhausted "no_thread".
+[[nodiscard]] Result<std::thread> StartOwnThread(const char* name, std::function<void()> body);
+// An eventfd, with which such a thread is told something. Errors: kResourceExhausted
+// "no_descriptor".
+[[nodiscard]] Result<UniqueFd> OpenEvent(int flags);
 
 }  // namespace kvtier::client

@@ -147,7 +147,7 @@ Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items, std::optional
 Result<uint64_t> Region::Load(std::vector<wire::LoadItem> items, wire::LoadOrder order) {
   for (const wire::LoadItem& item : items) KVT_RETURN_IF_ERROR(CheckBlock(item.block));
   // A client that only polls counters must also notice a lost connection.
-  if (order == wire::LoadOrder::kLayers) session_->WatchForLoss();
+  if (order == wire::LoadOrder::kLayers) KVT_RETURN_IF_ERROR(session_->WatchForLoss());
   return Begin(wire::Load{.region = id_, .order = order, .items = std::move(items)},
                BatchOf(session_->limits(), wire::kMaxBlocksPerCall, kLoadItemBytes));
 }
