@@ -5,10 +5,11 @@
 
 namespace kvtier {
 
-Orders::Orders(uint32_t tenants, Tiers tiers, TenantVictims::Spares host_spares)
+Orders::Orders(uint32_t tenants, Tiers tiers, TenantVictims::Spares host_spares,
+               const TenantVictims::Bytes& host_bytes)
     : by_age(size_t{2} * tenants),
       disk(tenants),
-      host(tenants, std::move(host_spares)),
+      host(tenants, std::move(host_spares), host_bytes),
       tiers_(tiers) {}
 
 void Orders::RefileOnDisk(TenantId tenant, EntryIndex index, const BlockEntry& entry) {

@@ -27,8 +27,9 @@ class Orders {
     bool disk = false;
     bool cold = false;
   };
-  // So many tenants have orders of their own. `host_spares` as of TenantVictims.
-  Orders(uint32_t tenants, Tiers tiers, TenantVictims::Spares host_spares);
+  // So many tenants have orders of their own. `host_spares` and `host_bytes` as of TenantVictims.
+  Orders(uint32_t tenants, Tiers tiers, TenantVictims::Spares host_spares,
+         const TenantVictims::Bytes& host_bytes);
 
   // All entries by last use, one list for those that live equally long.
   std::vector<EntryList> by_age;

@@ -3,14 +3,15 @@
 
 namespace kvtier {
 
-TenantVictims::TenantVictims(uint32_t lanes, Spares spares) : stamps_(lanes > 1) {
+TenantVictims::TenantVictims(uint32_t lanes, Spares spares, const Bytes& bytes)
+    : stamps_(lanes > 1) {
   const VictimQueue::Spares put_back =
       [this, spares = std::move(spares)](EntryIndex entry) -> std::optional<BlockFacts> {
     if (!spares(entry)) return std::nullopt;
     stamps_.Renew(entry);
     return BlockFacts{};
   };
-  for (uint32_t i = 0; i < lanes; ++i) lanes_.emplace_back(MakeLruPolicy(), put_back);
+  for (uint32_t i = 0; i < lanes; ++i) lanes_.emplace_back(MakeLruPolicy(), put_back, bytes);
 }
 
 // Compares one block of each tenant. Stamps are kept only where there are several orders.
@@ -36,15 +37,19 @@ EntryIndex TenantVictims::Front(const Admits& admits, const Prepare& prepare) {
   return lane->Front();
 }
 
-void TenantVictims::PrepareColdest(size_t target, const Admits& admits, const Prepare& prepare) {
-  size_t prepared = 0;
+void TenantVictims::PrepareColdest(uint64_t bytes, const Admits& admits, const Prepare& prepare,
+                                   uint64_t* steps) {
+  if (bytes == 0) return;
+  uint64_t prepared = 0;
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     if (admits(TenantId(i))) prepared += lanes_[i].prepared();
   }
-  for (; prepared < target; ++prepared) {
+  while (*steps > 0 && prepared < bytes) {
     VictimQueue* const lane = ColdestTenant(admits, &VictimQueue::ColdestUnprepared);
     if (lane == nullptr) return;
-    lane->Prepare(lane->prepared() + 1, prepare);
+    const uint64_t before = lane->prepared();
+    lane->Prepare(before + 1, prepare, steps);
+    prepared += lane->prepared() - before;
   }
 }
 

@@ -33,9 +33,13 @@ class VictimQueue {
   // Before each block that is prepared, so many are spared at most: where all are to be spared, the
   // coldest goes nevertheless.
   static constexpr int kMostSpared = 64;
+  // How much a block makes up of a target: at least 1, and the same for as long as it is held.
+  using Weighs = std::function<uint64_t(EntryIndex)>;
 
-  explicit VictimQueue(std::unique_ptr<EvictionPolicy> policy, Spares spares = nullptr)
-      : policy_(std::move(policy)), spares_(std::move(spares)) {}
+  // Without `weighs` each block makes up 1.
+  explicit VictimQueue(std::unique_ptr<EvictionPolicy> policy, Spares spares = nullptr,
+                       Weighs weighs = nullptr)
+      : policy_(std::move(policy)), spares_(std::move(spares)), weighs_(std::move(weighs)) {}
 
   // REQUIRES: !Contains(entry).
   void Insert(EntryIndex entry, const BlockFacts& facts) { policy_->Insert(entry, facts); }
@@ -43,12 +47,12 @@ class VictimQueue {
   void InsertCold(EntryIndex entry, const BlockFacts& facts) { policy_->InsertCold(entry, facts); }
   // Does nothing if the entry is not held.
   void Remove(EntryIndex entry) {
-    prepared_.Remove(entry);
+    RemovePrepared(entry);
     policy_->Remove(entry);
   }
   // The block was used: back to the policy's hot side, prepared or not.
   void Touch(EntryIndex entry, const BlockFacts& facts) {
-    prepared_.Remove(entry);
+    RemovePrepared(entry);
     policy_->Touch(entry, facts);
   }
   [[nodiscard]] bool Contains(EntryIndex entry) const {
@@ -57,11 +61,17 @@ class VictimQueue {
 
   // Moves blocks into the prepared queue until it holds `target` (or nothing is left), calling
   // `prepare` for each; `prepare` must not change this queue.
-  void Prepare(size_t target, const std::function<void(EntryIndex)>& prepare) {
-    while (prepared_.size() < target && policy_->size() > 0) {
+  void Prepare(uint64_t target, const std::function<void(EntryIndex)>& prepare) {
+    uint64_t steps = UINT64_MAX;
+    Prepare(target, prepare, &steps);
+  }
+  // The same for `*steps` blocks at most, from which it takes those that it moved.
+  void Prepare(uint64_t target, const std::function<void(EntryIndex)>& prepare, uint64_t* steps) {
+    for (; prepared_weight_ < target && policy_->size() > 0 && *steps > 0; --*steps) {
       const EntryIndex entry = NextVictim();
       policy_->Remove(entry);
       prepared_.PushHot(entry);
+      prepared_weight_ += WeightOf(entry);
       prepare(entry);
     }
   }
@@ -81,7 +91,8 @@ class VictimQueue {
   [[nodiscard]] EntryIndex After(EntryIndex entry) const { return prepared_.Hotter(entry); }
 
   [[nodiscard]] size_t size() const { return prepared_.size() + policy_->size(); }
-  [[nodiscard]] size_t prepared() const { return prepared_.size(); }
+  // How much of a target the prepared blocks make up.
+  [[nodiscard]] uint64_t prepared() const { return prepared_weight_; }
   [[nodiscard]] size_t memory_bytes() const {
     return prepared_.memory_bytes() + policy_->memory_bytes();
   }
@@ -96,10 +107,18 @@ class VictimQueue {
     }
     return policy_->Victim();
   }
+  [[nodiscard]] uint64_t WeightOf(EntryIndex entry) const { return weighs_ ? weighs_(entry) : 1; }
+  void RemovePrepared(EntryIndex entry) {
+    if (!prepared_.Contains(entry)) return;
+    prepared_.Remove(entry);
+    prepared_weight_ -= WeightOf(entry);
+  }
 
   std::unique_ptr<EvictionPolicy> policy_;
   Spares spares_;
+  Weighs weighs_;
   EntryList prepared_;
+  uint64_t prepared_weight_ = 0;
 };
 
 // When each entry was last touched, as far as the orders of several tenants have to be compared
@@ -138,8 +157,10 @@ class TenantVictims {
 
   // Whether the block is spared when its turn comes; see VictimQueue.
   using Spares = std::function<bool(EntryIndex)>;
+  // The bytes of the block's slot.
+  using Bytes = std::function<uint64_t(EntryIndex)>;
 
-  TenantVictims(uint32_t lanes, Spares spares);
+  TenantVictims(uint32_t lanes, Spares spares, const Bytes& bytes);
 
   // The block is the youngest as of now.
   void Touch(TenantId lane, EntryIndex entry) {
@@ -166,11 +187,13 @@ class TenantVictims {
 
   // The coldest of the lanes admitted, prepared if it was not; kNoEntry if there is none.
   [[nodiscard]] EntryIndex Front(const Admits& admits, const Prepare& prepare);
-  // Prepares the coldest of the lanes admitted until these hold `target` prepared blocks.
-  void PrepareColdest(size_t target, const Admits& admits, const Prepare& prepare);
-  // Prepares the lane's coldest until it holds `target` prepared blocks.
-  void PrepareTenant(TenantId lane, size_t target, const Prepare& prepare) {
-    lanes_[lane.value].Prepare(target, prepare);
+  // Prepares the coldest of the lanes admitted until these hold so many bytes of prepared blocks.
+  // Prepares `*steps` blocks at most, which it takes from there.
+  void PrepareColdest(uint64_t bytes, const Admits& admits, const Prepare& prepare,
+                      uint64_t* steps);
+  // The same of one lane.
+  void PrepareTenant(TenantId lane, uint64_t bytes, const Prepare& prepare, uint64_t* steps) {
+    lanes_[lane.value].Prepare(bytes, prepare, steps);
   }
 
   // The number of blocks in the lanes admitted.

@@ -381,22 +381,26 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   return SlabEviction::kDone;
 }
 
+// Blocks of several sizes stand in the order: they count by their bytes, whichever of them asked
+// last.
 void HostSlots::Prepare() {
-  for (uint32_t i = 1; i < shares_.size(); ++i) PrepareOwn(TenantId(i));
-  if (last_slots_.slot_bytes == 0) return;
-  const double share = state_.options.host_clean_fraction;
-  const auto total = static_cast<double>(allocator_.TotalSlots(last_slots_.slot_bytes));
-  const auto wanted = static_cast<uint64_t>(std::ceil(share * total));
-  const uint64_t free = allocator_.FreeSlots(last_slots_);
-  if (wanted <= free) return;
-  order_.PrepareColdest(
-      wanted - free, [this](TenantId tenant) { return EvictableForOthers(tenant); },
-      [this](EntryIndex entry) { PrepareOne(entry); });
+  uint64_t steps = state_.options.search_part_blocks;
+  for (uint32_t i = 1; i < shares_.size(); ++i) PrepareOwn(TenantId(i), &steps);
+  if (last_slots_.slot_bytes > 0) {
+    const double share = state_.options.host_clean_fraction;
+    const auto total = static_cast<double>(allocator_.TotalSlots(last_slots_.slot_bytes));
+    const auto wanted = static_cast<uint64_t>(std::ceil(share * total));
+    const uint64_t free = std::min(wanted, allocator_.FreeSlots(last_slots_));
+    order_.PrepareColdest((wanted - free) * last_slots_.slot_bytes,
+                          [this](TenantId tenant) { return EvictableForOthers(tenant); },
+                          [this](EntryIndex entry) { PrepareOne(entry); }, &steps);
+  }
+  if (steps == 0) state_.SchedulePart();
 }
 
 // A tenant with a cap or slabs of its own will have to evict its own blocks, however cold those of
 // others are: its share of clean blocks is counted apart.
-void HostSlots::PrepareOwn(TenantId tenant) {
+void HostSlots::PrepareOwn(TenantId tenant, uint64_t* steps) {
   const Share& own = shares_[tenant.value];
   if (own.slot_bytes == 0) return;
   // Blocks beyond a lowered cap leave in parts.
@@ -415,7 +419,9 @@ void HostSlots::PrepareOwn(TenantId tenant) {
   const uint64_t used = state_.tenants.used_bytes(Tier::kHost, tenant);
   const uint64_t free = (bound - std::min(bound, used)) / own.slot_bytes;
   if (wanted <= free) return;
-  order_.PrepareTenant(tenant, wanted - free, [this](EntryIndex entry) { PrepareOne(entry); });
+  order_.PrepareTenant(
+      tenant, (wanted - free) * own.slot_bytes, [this](EntryIndex entry) { PrepareOne(entry); },
+      steps);
 }
 
 void HostSlots::PrepareOne(EntryIndex index) {

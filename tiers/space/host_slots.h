@@ -73,7 +73,8 @@ class HostSlots {
   // REQUIRES: ready, no pins.
   void Drop(EntryIndex entry, DropReason reason);
 
-  // Readies the coldest to be dropped at no cost, and evicts all blocks beyond a lowered cap.
+  // Readies the coldest to be dropped at no cost, in parts, and evicts all blocks beyond a lowered
+  // cap.
   void Prepare();
   // Lets searches that found only blocks to wait for look at all of them again.
   void Tick() {
@@ -151,8 +152,9 @@ class HostSlots {
   }
   [[nodiscard]] bool MoreToCome(const SpaceRequest& request, bool grows) const;
   void PrepareOne(EntryIndex entry);
-  // The tenant's coldest, as far as it will have to evict its own.
-  void PrepareOwn(TenantId tenant);
+  // The tenant's coldest, as far as it will have to evict its own: `*steps` at most, from which it
+  // takes those that it prepared.
+  void PrepareOwn(TenantId tenant, uint64_t* steps);
 
   CacheState& state_;
   TenantVictims& order_;  // CacheState::orders.host
@@ -166,7 +168,7 @@ class HostSlots {
   // Counts blocks that have come or gone, and ticks: a request that has to wait goes on waiting in
   // between.
   uint64_t changes_ = 1;
-  SlotClass last_slots_;  // last asked for: preparation is measured in it
+  SlotClass last_slots_;  // last asked for: it tells how much is free
 };
 
 }  // namespace kvtier

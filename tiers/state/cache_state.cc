@@ -26,13 +26,15 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
       clock(env.clock),
       write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
       tenants(options),
-      orders(tenants.rows(), {.disk = has_disk(), .cold = env.cold != nullptr},
-             [this](EntryIndex entry) {
-               const bool spared = pressure.spares_awaited && Awaited(entry) &&
-                                   !blocks.IsShared(blocks.TenantOf(blocks[entry]));
-               if (spared) ++pressure.awaited_spared;
-               return spared;
-             }),
+      orders(
+          tenants.rows(), {.disk = has_disk(), .cold = env.cold != nullptr},
+          [this](EntryIndex entry) {
+            const bool spared = pressure.spares_awaited && Awaited(entry) &&
+                                !blocks.IsShared(blocks.TenantOf(blocks[entry]));
+            if (spared) ++pressure.awaited_spared;
+            return spared;
+          },
+          [this](EntryIndex entry) { return blocks.NamespaceOf(blocks[entry]).slot_bytes; }),
       pump_(*pump),
       next_part_(*next_part) {}
 

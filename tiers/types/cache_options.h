@@ -127,7 +127,8 @@ struct CacheOptions {
   // Blocks of a closed session that are given back, hits of its loads that are forgotten, pins that
   // end, blocks that are looked at for expiry: each takes about a millisecond.
   uint32_t close_part_blocks = 8192;
-  // Blocks that are passed over in search of one to evict or to write, or evicted for a cap.
+  // Blocks that are passed over in search of one to evict or to write, evicted for a cap, or made
+  // ready to leave host.
   uint32_t search_part_blocks = 1024;
 
   // Tenants with quotas or times to live of their own, at most kMaxTenants.

@@ -84,6 +84,31 @@ TEST_F(CacheNamespacesTest, PoolTakesAllThatIsLeftWhenNotToldOtherwise) {
   EXPECT_EQ(UsePool(Identity("tenant", 2), 0).blocks, 12u);
 }
 
+// Host makes ready a quarter of its bytes, whichever model asked last.
+TEST_F(CacheNamespacesTest, ASmallBlockHasNoMoreLargeOnesWrittenThanTheirShare) {
+  // Each large block fills a slab.
+  constexpr uint64_t kLargeBytes = 2 * (kSlotsPerSlab - 1) * kBlockBytes;
+  constexpr uint32_t kSlabs = 16;
+  const uint32_t slots = kSlabs * kSlotsPerSlab;
+  StartWithRoom({.pool_blocks = 100, .host_slots = slots, .disk_slots = 2 * slots}, 4);
+  const PoolInfo small = pool_;
+  const PoolInfo large = UsePool(Identity("tenant", 2, kLargeBytes), 4 * kLargeBytes);
+  for (uint64_t stream = 1; stream <= kSlabs / 4; ++stream) {
+    Put(Sequence(stream, 4));
+    EvictFromPool();
+  }
+  ASSERT_EQ(cache_->Gauges().host_blocks, kSlabs);
+  const auto on_disk = [this] { return cache_->Gauges().disk_blocks; };
+  ASSERT_EQ(on_disk(), kSlabs / 4);
+  pool_ = small;
+  Put(Sequence(20, 1));
+  EvictFromPool();
+  EXPECT_TRUE(Presence(TestHash(20, 0)).host);
+  EXPECT_LE(on_disk(), kSlabs / 4 + 1) << "one has left for the small block";
+  pool_ = large;
+  EXPECT_FALSE(Presence(TestHash(1, 3)).host);
+}
+
 TEST_F(CacheNamespacesTest, PoolBeyondTheCapIsRefused) {
   StartWithRoom({.pool_blocks = 16}, 4);
   const auto pool = cache_->AttachPool(Identity("tenant", 2), 13 * kBlockBytes);
