@@ -225,6 +225,7 @@ class TenantRecency {
   [[nodiscard]] bool Contains(TenantId lane, EntryIndex entry) const {
     return lanes_[lane.value].Contains(entry);
   }
+  [[nodiscard]] size_t size(TenantId lane) const { return lanes_[lane.value].size(); }
   [[nodiscard]] size_t memory_bytes() const;
 
   // The entries of the lanes admitted, the coldest first. Ends with the next change to the order.

@@ -33,6 +33,14 @@ SlabHeader HeaderOf(const BlockEntry& entry, const Namespace& name_space,
           .model = name_space.identity.model};
 }
 
+// Behind all others, or the next search would meet them first again.
+void PassOver(CacheState* state, const std::vector<EntryIndex>& passed) {
+  for (const EntryIndex index : passed) {
+    const BlockEntry& entry = (*state)[index];
+    state->orders.TouchDisk(state->blocks.TenantOf(entry), index, entry);
+  }
+}
+
 }  // namespace
 
 DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
@@ -44,6 +52,7 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
       room_(state, &allocator_, &leaving_),
       slab_headers_(&state->env),
       quarantined_(state, &allocator_, &health_),
+      passed_(state->tenants.rows()),
       cold_(cold) {
   const DiskGeometry& geometry = state_.env.geometry;
   for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
@@ -131,9 +140,9 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   const SlotClass slots = room_.ClassOf(name_space);
   if (!state_.tenants.Fits(Tier::kDisk, name_space.tenant, slots.slot_bytes)) {
-    KeepUnderCap(name_space.tenant, slots.slot_bytes);
+    const bool searched = KeepUnderCap(name_space.tenant, slots.slot_bytes);
     const bool leaving = leaving_.bytes(name_space.tenant) > 0 || !committer_.Idle();
-    return leaving ? Outcome::kWait : Outcome::kOverCap;
+    return leaving || !searched ? Outcome::kWait : Outcome::kOverCap;
   }
   const std::optional<uint64_t> address = allocator_.Allocate(slots, index);
   if (!address) {
@@ -162,23 +171,44 @@ void DiskSlots::KeepFree(const Namespace& name_space) {
 
 // Counts blocks that are leaving already as gone, or one block too many would be evicted for each
 // commit that is under way.
-void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
+bool DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
   const uint64_t allowed = room_.AllowedBytes(tenant, bytes);
-  for (uint32_t evictions = state_.options.search_part_blocks; evictions > 0; --evictions) {
-    if (room_.StayingBytes(tenant) <= allowed) return;
-    if (!EvictOwn(tenant)) return;
+  uint64_t& passed = passed_[tenant.value];
+  for (uint32_t steps = state_.options.search_part_blocks; room_.StayingBytes(tenant) > allowed;) {
+    const uint32_t before = steps;
+    if (EvictOwn(tenant, &steps)) {
+      passed = 0;
+      continue;
+    }
+    passed += before - steps;
+    if (steps == 0 && passed < state_.orders.disk.size(tenant)) {
+      state_.SchedulePart();
+      return false;
+    }
+    passed = 0;
+    break;
   }
+  return true;
 }
 
-bool DiskSlots::EvictOwn(TenantId tenant) {
+bool DiskSlots::EvictOwn(TenantId tenant, uint32_t* steps) {
   TenantRecency::Walk walk(state_.orders.disk, [&](TenantId other) { return other == tenant; });
-  for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
+  std::vector<EntryIndex> passed;
+  for (; *steps > 0; --*steps) {
+    const EntryIndex victim = walk.Next();
+    if (victim == kNoEntry) return false;
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
-    if (!entry.AtRestOnDisk() || entry.pinned()) continue;
+    if (!entry.AtRestOnDisk() || entry.pinned()) {
+      passed.push_back(victim);
+      continue;
+    }
     Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kTenantCap);
+    --*steps;
     return true;
   }
+  // As in EvictFrom.
+  PassOver(&state_, passed);
   return false;
 }
 
@@ -268,10 +298,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
   // Blocks that are to be written, and whose bytes do not come to host, may stand in front for
   // ever: a search that saw nothing behind them lets the next one see more.
   if (!evicted && steps == 0) stuck.insert(stuck.end(), passed.begin(), passed.end());
-  // Behind all others, or the next search would meet them first again.
-  for (const EntryIndex index : stuck) {
-    state_.orders.TouchDisk(state_.blocks.TenantOf(state_[index]), index, state_[index]);
-  }
+  PassOver(&state_, stuck);
   return evicted;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/space/disk_room.h"
@@ -116,9 +117,11 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   // REQUIRES: the slab has no pinned blocks.
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
   // Evicts the tenant's own blocks until the rest leaves the wanted share of its cap, and at least
-  // `bytes`. At most `limit` blocks.
-  void KeepUnderCap(TenantId tenant, uint64_t bytes);
-  [[nodiscard]] bool EvictOwn(TenantId tenant);
+  // `bytes`. False if it has looked at a part only: the next follows in an event of its own.
+  bool KeepUnderCap(TenantId tenant, uint64_t bytes);
+  // Evicts the tenant's coldest that may go, if it is among the next `*steps`, from which it takes
+  // those that it looked at.
+  [[nodiscard]] bool EvictOwn(TenantId tenant, uint32_t* steps);
   void FreeSlot(DiskLocation location) override;
   void KeepSlot(DiskLocation location) override;
   void OnCommitted(const Status& status) override;
@@ -140,6 +143,7 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   DiskRoom room_;
   SlabHeaders slab_headers_;
   QuarantinedSlots quarantined_;
+  std::vector<uint64_t> passed_;  // by tenant: of its own, since one was evicted or all were passed
   int64_t write_pause_until_ms_ = 0;
   bool stopped_ = false;
   bool pause_reported_ = false;  // until a commit succeeds

@@ -132,7 +132,12 @@ HostSlots::Outcome HostSlots::EvictFromOthersFirst(SpaceRequest request) {
 }
 
 HostSlots::Outcome HostSlots::MakeSpaceUnderCap(TenantId tenant, uint64_t bytes) {
-  while (!state_.tenants.Fits(Tier::kHost, tenant, bytes)) {
+  for (uint32_t evictions = state_.options.search_part_blocks;
+       !state_.tenants.Fits(Tier::kHost, tenant, bytes); --evictions) {
+    if (evictions == 0) {
+      state_.SchedulePart();
+      return Outcome::kWait;
+    }
     const Outcome own = EvictFor({tenant, {}, SpaceRequest::From::kOwn});
     if (own == Outcome::kFull) return Outcome::kOverCap;
     if (own != Outcome::kAllocated) return own;
@@ -401,13 +406,9 @@ void HostSlots::Prepare() {
 // A tenant with a cap or slabs of its own will have to evict its own blocks, however cold those of
 // others are: its share of clean blocks is counted apart.
 void HostSlots::PrepareOwn(TenantId tenant, uint64_t* steps) {
+  (void)MakeSpaceUnderCap(tenant, 0);
   const Share& own = shares_[tenant.value];
   if (own.slot_bytes == 0) return;
-  // Blocks beyond a lowered cap leave in parts.
-  for (uint32_t evictions = state_.options.search_part_blocks;
-       evictions > 0 && state_.tenants.OverCap(Tier::kHost, tenant); --evictions) {
-    if (EvictFor({tenant, {}, SpaceRequest::From::kOwn}) != Outcome::kAllocated) break;
-  }
   uint64_t bound = state_.tenants.cap_bytes(Tier::kHost, tenant);
   if (const uint32_t group = state_.tenants.GroupOf(Tier::kHost, tenant); group != 0) {
     bound = std::min(bound, allocator_.GroupSlabs(group) * allocator_.slab_bytes());

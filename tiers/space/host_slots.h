@@ -73,8 +73,8 @@ class HostSlots {
   // REQUIRES: ready, no pins.
   void Drop(EntryIndex entry, DropReason reason);
 
-  // Readies the coldest to be dropped at no cost, in parts, and evicts all blocks beyond a lowered
-  // cap.
+  // Readies the coldest to be dropped at no cost, and evicts all blocks beyond a lowered cap, both
+  // in parts.
   void Prepare();
   // Lets searches that found only blocks to wait for look at all of them again.
   void Tick() {
@@ -123,7 +123,8 @@ class HostSlots {
 
   [[nodiscard]] SpaceRequest RequestFor(const Namespace& name_space) const;
   [[nodiscard]] Outcome EvictFromOthersFirst(SpaceRequest request);
-  // Evicts the tenant's own until `bytes` more keep it within its cap.
+  // Evicts the tenant's own until `bytes` more keep it within its cap. Many may have to go after a
+  // cap was lowered: kWait if a part of them has, and the next follows in an event of its own.
   [[nodiscard]] Outcome MakeSpaceUnderCap(TenantId tenant, uint64_t bytes);
   [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, const SpaceRequest& request);
   // The slot of the allocator is the entry's.

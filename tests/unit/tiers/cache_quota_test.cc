@@ -272,6 +272,60 @@ TEST_F(CacheQuotaTest, LoweredHostCapIsReachedAtOnceAndTheHottestStay) {
   EXPECT_EQ(InHost(Sequence(4, 8)), 8u);
 }
 
+TEST_F(CacheQuotaTest, BlocksBeyondALoweredHostCapLeaveInPartsWhileOthersComeToo) {
+  CacheSetup setup = Setup({Quota("tenant", {.max_bytes = 4 * kSlabBytes})});
+  setup.options.search_part_blocks = 4;
+  Start(setup);
+  for (uint64_t stream = 1; stream < 5; ++stream) Sink(Sequence(stream, 8));
+  Drain();
+  Put(Sequence(5, 16));
+  ASSERT_EQ(Used("tenant", Tier::kHost), 32 * kSlotBytes);
+  uint64_t before = 32;
+  // One part ahead of need, and one for those that come.
+  const auto expect_parts = [&] {
+    const uint64_t now = Used("tenant", Tier::kHost) / kSlotBytes;
+    EXPECT_GE(now + 2 * setup_.options.search_part_blocks, before);
+    before = now;
+  };
+  CacheOptions options = setup_.options;
+  options.tenants = {Quota("tenant", {.max_bytes = kSlabBytes})};
+  ASSERT_TRUE(cache_->Reconfigure(options));
+  expect_parts();
+  const PendingAcquire acquire = BeginAcquire(kBob, {}, pool_.blocks);
+  expect_parts();
+  while (machine_->loop.RunOne()) expect_parts();
+  EXPECT_TRUE(acquire.succeeded());
+  EXPECT_LE(Used("tenant", Tier::kHost), 8 * kSlotBytes);
+}
+
+// Their bytes do not come to host, but they stand in the order of the disk.
+TEST_F(CacheQuotaTest, BlocksWhoseWritesDoNotComeAreSearchedThroughInParts) {
+  constexpr uint32_t kPart = 4;
+  CacheSetup setup = Setup({Quota("tenant", {}, {.max_bytes = kSlabBytes})});
+  setup.pool_blocks = 64;
+  setup.options.tenants.front().tiers.front() = {};
+  setup.options.search_part_blocks = kPart;
+  Start(setup);
+  machine_->device->FailCopiesAtRate(1);
+  Put(Sequence(1, 6 * kPart));
+  Drain();
+  machine_->device->FailCopiesAtRate(0);
+  const auto store = [&](uint64_t stream) {
+    Put(Sequence(stream, 8));
+    bool done = false;
+    cache_->Drain([&] { done = true; });
+    const auto steps = [this] { return cache_->stats().disk_eviction_steps; };
+    for (uint64_t before = steps(); machine_->loop.RunOne(); before = steps()) {
+      EXPECT_LE(steps() - before, 3 * kPart);
+    }
+    EXPECT_TRUE(done);
+  };
+  store(2);
+  EXPECT_EQ(OnDisk(Sequence(2, 8)), 8u);
+  store(3);
+  EXPECT_EQ(OnDisk(Sequence(3, 8)), 8u) << "a search that goes on costs no block its write";
+}
+
 TEST_F(CacheQuotaTest, LoweredDiskCapIsReachedAtOnceAndTheHottestStay) {
   Start(Setup({Quota("tenant", {}, {.max_bytes = 4 * kSlabBytes})}));
   for (uint64_t stream = 1; stream < 4; ++stream) {
