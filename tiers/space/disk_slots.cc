@@ -54,6 +54,7 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
       quarantined_(state, &allocator_, &health_),
       passed_(state->tenants.rows()),
       cold_(cold) {
+  state_.pinned_slabs.disk.SetAllocator(&allocator_);
   const DiskGeometry& geometry = state_.env.geometry;
   for (uint32_t drive = 0; drive < kMaxDrives; ++drive) {
     if (geometry.drive_slabs[drive] > 0) allocator_.Grow(geometry.drive_slabs[drive], drive);

@@ -46,7 +46,9 @@ HostSlots::HostSlots(CacheState* state, PersistQueue* to_disk)
       allocator_(state->options.slab_bytes, 0),
       kept_(state, &allocator_),
       capacity_bytes_(state->env.arena->capacity_bytes()),
-      shares_(state->tenants.rows()) {}
+      shares_(state->tenants.rows()) {
+  state_.pinned_slabs.host.SetAllocator(&allocator_);
+}
 
 void HostSlots::Grow() {
   const uint64_t bytes = std::min(state_.env.arena->ready_bytes(), capacity_bytes_);

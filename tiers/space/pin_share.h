@@ -21,16 +21,13 @@ template <typename Evictable>
 [[nodiscard]] EntryIndex EndPinsBeyondShare(CacheState* state, Tier tier,
                                             const SlabAllocator& allocator, const SlotClass& wanted,
                                             Evictable evictable) {
-  const PinnedSlabsByTier& slabs = state->pinned_slabs;
-  const PinnedSlabs& pinned = tier == Tier::kHost ? slabs.host : slabs.disk;
+  PinnedSlabsByTier& slabs = state->pinned_slabs;
+  PinnedSlabs& pinned = tier == Tier::kHost ? slabs.host : slabs.disk;
   const auto most_held =
       static_cast<uint64_t>(state->options.pin_fraction * static_cast<double>(allocator.slabs()));
+  // Blocks of a slab that leaves move with their pins.
   const std::optional<uint64_t> least =
-      pinned.LeastBeyond(most_held, state->options.search_part_blocks, [&](uint64_t slab) {
-        const uint64_t address = slab * allocator.slab_bytes();
-        // Blocks of a slab that leaves move with their pins.
-        if (allocator.Leaving(address)) return false;
-        const SlotClass& slots = allocator.ClassAt(address);
+      pinned.LeastBeyond(most_held, state->options.search_part_blocks, [&](const SlotClass& slots) {
         return slots != wanted && (slots.group == wanted.group || evictable(TenantId(slots.group)));
       });
   if (!least) return kNoEntry;

@@ -3,49 +3,61 @@
 // one pinned block keeps all of its slab from blocks of other sizes.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
+
+#include "tiers/memory/slab_allocator.h"
 
 namespace kvtier {
 
 // The pinned slabs of one tier. Event loop only.
 class PinnedSlabs {
  public:
+  PinnedSlabs() = default;
+  PinnedSlabs(const PinnedSlabs&) = delete;
+  PinnedSlabs& operator=(const PinnedSlabs&) = delete;
+
+  // The tier's allocator, which is borrowed, knows the classes of slabs. REQUIRES: none is pinned.
+  void SetAllocator(const SlabAllocator* allocator) { allocator_ = allocator; }
   // A pinned block of so many bytes has come to the slab, or a block there was pinned.
-  void Add(uint64_t slab, uint64_t bytes) { Set(slab, bytes_[slab] + bytes); }
+  void Add(uint64_t slab, uint64_t bytes);
   // The reverse.
-  void Remove(uint64_t slab, uint64_t bytes) { Set(slab, bytes_[slab] - bytes); }
-  [[nodiscard]] bool Has(uint64_t slab) const { return bytes_.contains(slab); }
+  void Remove(uint64_t slab, uint64_t bytes);
+  [[nodiscard]] bool Has(uint64_t slab) const { return slabs_.contains(slab); }
+  // Whether slabs of the class may go.
+  using MayGo = std::function<bool(const SlotClass&)>;
   // Pins may hold `most_held` slabs, those with the most of pinned blocks: the slab with the least
-  // of the others that `may_go` admits. Looks at `steps` slabs at most.
-  template <typename MayGo>
+  // of the others that may go and does not leave. Looks at each class once, and at `steps` slabs of
+  // it at most.
   [[nodiscard]] std::optional<uint64_t> LeastBeyond(uint64_t most_held, uint64_t steps,
-                                                    MayGo may_go) const {
-    const uint64_t held = by_bytes_.size();
-    uint64_t left = std::min(steps, held - std::min(held, most_held));
-    for (auto at = by_bytes_.begin(); left > 0; ++at, --left) {
-      if (may_go(at->second)) return at->second;
-    }
-    return std::nullopt;
-  }
+                                                    const MayGo& may_go);
 
  private:
-  void Set(uint64_t slab, uint64_t bytes) {
-    by_bytes_.erase({bytes_[slab], slab});
-    bytes_[slab] = bytes;
-    if (bytes > 0) {
-      by_bytes_.emplace(bytes, slab);
-    } else {
-      bytes_.erase(slab);
-    }
+  using BytesAndSlab = std::pair<uint64_t, uint64_t>;
+  using Slabs = std::set<BytesAndSlab>;
+  struct Pinned {
+    SlotClass slots;
+    uint64_t bytes = 0;
+  };
+
+  void Enter(const SlotClass& slots, const BytesAndSlab& slab);
+  void Leave(const SlotClass& slots, const BytesAndSlab& slab);
+  [[nodiscard]] bool Beyond(const BytesAndSlab& slab) const {
+    return held_from_ == all_.end() || slab < *held_from_;
   }
 
-  std::unordered_map<uint64_t, uint64_t> bytes_;      // by slab, of those with pinned blocks
-  std::set<std::pair<uint64_t, uint64_t>> by_bytes_;  // bytes and slab, of those with pinned blocks
+  const SlabAllocator* allocator_ = nullptr;
+  std::unordered_map<uint64_t, Pinned> slabs_;
+  std::unordered_map<SlotClass, Slabs, SlotClassHash> by_class_;  // none empty
+  Slabs all_;
+  // Where the slabs that pins may hold begin, as of the last call of LeastBeyond, and how many
+  // stand before: the next call passes no more than have come or gone since.
+  Slabs::iterator held_from_ = all_.end();
+  uint64_t beyond_ = 0;
 };
 
 struct PinnedSlabsByTier {
