@@ -276,6 +276,7 @@ class Cache {
 
   // Reads up to `max_blocks` blocks on disk back from disk, from `cursor` on (0 at first), and
   // checks header and payload without disturbing recency. A bad slot is quarantined as on any read.
+  // A step may end with fewer blocks, or none, before all have been read.
   // kCold: blocks that this host wrote to the cold store or read from it, one after the other; a
   // bad object is deleted. REQUIRES, for it: HasColdStore().
   enum class Verified : uint8_t { kDisk, kCold };

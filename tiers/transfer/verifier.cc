@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/verifier.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvtier {
+namespace {
+
+// Rows that one event looks at: few of them may have their blocks on disk.
+constexpr uint64_t kRowsPerStep = 4096;
+
+}  // namespace
 
 void Verifier::Step(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done) {
   const auto step = std::make_shared<StepState>();
@@ -11,7 +18,8 @@ void Verifier::Step(uint64_t cursor, uint32_t max_blocks, std::function<void(Ver
   ++steps_;
   // The step itself counts as one, so that it cannot end before every read has been started.
   step->left = 1;
-  for (; cursor < state_.blocks.directory.end() && step->left <= max_blocks; ++cursor) {
+  const uint64_t end = std::min<uint64_t>(state_.blocks.directory.end(), cursor + kRowsPerStep);
+  for (; cursor < end && step->left <= max_blocks; ++cursor) {
     const EntryIndex index(static_cast<uint32_t>(cursor));
     if (!state_.blocks.directory.Live(index)) continue;
     const BlockEntry& entry = state_[index];

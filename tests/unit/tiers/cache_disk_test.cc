@@ -370,6 +370,27 @@ TEST_F(CacheDiskTest, VerifyOfSoundBlocksFindsNothingInAnyStepSize) {
   EXPECT_EQ(checked, 10u);
 }
 
+TEST_F(CacheDiskTest, VerifyLooksAtABoundedPartOfManyBlocksThatOnlyPoolsHave) {
+  constexpr uint32_t kBlocks = 10'000;
+  Start({.pool_blocks = kBlocks});
+  PutOnDisk(Sequence(1, 4));
+  const Handles held = Store(kAlice, Sequence(2, kBlocks - 10), RetentionClass::kMemory);
+  uint64_t cursor = 0, checked = 0;
+  for (bool finished = false; !finished;) {
+    const uint64_t before = cursor;
+    cache_->VerifyStep(cursor, 100, [&](const Cache::VerifyResult& r) {
+      cursor = r.next_cursor;
+      checked += r.checked;
+      finished = r.finished;
+    });
+    Settle();
+    ASSERT_GT(cursor, before);
+    EXPECT_LE(cursor - before, 4096u);
+  }
+  EXPECT_GE(cursor, kBlocks - 10);
+  EXPECT_EQ(checked, 4u);
+}
+
 // A slab has more slots than the prefix has blocks: one open slab would put all on one drive.
 TEST_F(CacheDiskTest, AShortPrefixIsReadFromAllDrives) {
   Start({.pool_blocks = 32, .host_slots = 32, .disk_slots = 64, .disk_files = 4});
