@@ -91,6 +91,9 @@ class TenantTable {
   }
   // 0: no maximum.
   [[nodiscard]] int64_t MaxAgeMs(TenantId tenant) const { return At(tenant).max_age_ms; }
+  [[nodiscard]] bool AnyMaxAge() const {
+    return std::ranges::any_of(rows_, [](const Row& row) { return row.max_age_ms > 0; });
+  }
 
  private:
   struct TierUse {

@@ -107,6 +107,7 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
 void Retention::Tick() {
   UnpinExpired();
   DropExpired();
+  DropAged();
   // Blocks that cannot be dropped now are checked again after the same time.
   lost_left_ = state_.blocks.lost.size();
   GoOn();
@@ -150,6 +151,20 @@ void Retention::DropExpired() {
       index = next;
     }
   }
+}
+
+// All of a directory of ten million rows is looked at within minutes, which are short beside ages.
+// No order by creation is kept for it: restarts and clients that compute a block anew would have to
+// put blocks into its middle.
+void Retention::DropAged() {
+  if (!state_.tenants.AnyMaxAge()) return;
+  const uint64_t rows = state_.blocks.directory.end();
+  const uint64_t end = std::min<uint64_t>(rows, aged_row_ + state_.options.close_part_blocks);
+  for (; aged_row_ < end; ++aged_row_) {
+    const EntryIndex index(static_cast<uint32_t>(aged_row_));
+    if (state_.blocks.directory.Live(index) && state_.Expired(state_[index])) DropIfUnused(index);
+  }
+  if (aged_row_ >= rows) aged_row_ = 0;
 }
 
 bool Retention::DropIfUnused(EntryIndex index) {

@@ -53,6 +53,9 @@ class Retention {
   // the steps that it needed, one at least, from `*steps`.
   void DropFollowers(EntryIndex entry, EntryIndex from, size_t* steps);
   void DropExpired();
+  // Blocks past their maximum age do not stand together in the orders of last use: looks for them
+  // in the next part of the directory.
+  void DropAged();
   // True if the block is gone from every tier, false if it is in use or on the move.
   bool DropIfUnused(EntryIndex entry);
   void DropEverywhere(EntryIndex entry, DropReason reason);
@@ -74,6 +77,7 @@ class Retention {
     EntryRef next_child;  // where to go on, if it is still a child
   };
   std::vector<Unwinding> unwinding_;
+  uint64_t aged_row_ = 0;       // where DropAged goes on
   uint64_t lost_left_ = 0;      // lost blocks to be looked at before the next tick
   uint64_t returned_seen_ = 0;  // CacheState::returned as of the last part
 };

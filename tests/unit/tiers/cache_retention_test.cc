@@ -127,6 +127,27 @@ TEST_F(CacheRetentionTest, MaximumAgeEndsEvenABlockInSteadyUse) {
   EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).hits.size(), 0u);
 }
 
+TEST_F(CacheRetentionTest, MaximumAgeEndsABlockBehindOnesThatWereUsedBefore) {
+  CacheSetup setup;
+  setup.options.max_age_ms = kHourMs;
+  setup.options.close_part_blocks = 2;
+  Start(setup);
+  Put(Sequence(1, 4));
+  AdvanceAndTick(50 * kMinuteMs);
+  Put(Sequence(2, 4));
+  AdvanceAndTick(5 * kMinuteMs);
+  Use(Sequence(1, 4));
+  Drain();
+  ASSERT_EQ(cache_->Gauges().disk_blocks, 8u);
+  AdvanceAndTick(6 * kMinuteMs);
+  EXPECT_GE(cache_->Gauges().disk_blocks, 6u) << "no event is longer than a part";
+  // No lookup finds them before.
+  for (int i = 0; i < 4; ++i) AdvanceAndTick(1);
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 4u);
+  EXPECT_EQ(cache_->Gauges().entries, 4u);
+  for (const BlockHash& hash : Sequence(2, 4)) EXPECT_TRUE(Presence(hash).disk);
+}
+
 TEST_F(CacheRetentionTest, ExpiredBlockCanBeStoredAgain) {
   Start();
   Put(Sequence(1, 1), RetentionClass::kMemory);
