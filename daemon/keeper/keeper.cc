@@ -176,8 +176,6 @@ KeeperStatus Keeper::Keep(const KeeperPacket& packet, UniqueFd* descriptor) {
     packet.Name().copy(place->name.data(), kMaxKeptNameBytes);
   }
   place->claimed = true;
-  // The old descriptor is closed when the request has been answered: that takes seconds for much
-  // memory.
   std::swap(place->descriptor, *descriptor);
   return KeeperStatus::kOk;
 }
@@ -204,7 +202,7 @@ void Keeper::Answer(KeeperPacket packet, UniqueFd descriptor) {
     descriptor = std::move(found->descriptor);
   } else if (packet.request == kReleaseUnclaimed) {
     for (Kept& kept : kept_) {
-      if (!kept.claimed) kept.descriptor.Reset();
+      if (!kept.claimed) closer_.Close(std::move(kept.descriptor));
     }
     packet.status = KeeperStatus::kOk;
   } else if (!named) {
@@ -215,6 +213,7 @@ void Keeper::Answer(KeeperPacket packet, UniqueFd descriptor) {
   // sent more before.
   const bool unread = !sent && errno != EPIPE && errno != ECONNRESET;
   if (unread || packet.status == KeeperStatus::kBadRequest) CloseDaemon();
+  closer_.Close(std::move(descriptor));
 }
 
 void Keeper::EndFor(UniqueFd* connection) {
@@ -235,6 +234,7 @@ void Keeper::Close() {
   ended_ = true;
   RemoveFiles();
   for (Kept& kept : kept_) kept.descriptor.Reset();
+  closer_.Finish();
   visitor_.Reset();
   daemon_.Reset();
 }

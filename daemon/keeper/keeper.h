@@ -11,12 +11,13 @@
 #include <string>
 
 #include "base/posix.h"
+#include "daemon/keeper/keeper_closer.h"
 #include "daemon/keeper/keeper_protocol.h"
 
 namespace kvtier {
 
-// One thread. It owns the socket's file, the lock beside it and the descriptors that it was given
-// to keep.
+// One thread, and one that only closes. It owns the socket's file, the lock beside it and the
+// descriptors that it was given to keep.
 //
 // It ends when it is asked to, when no daemon has been connected for as long as the last one said,
 // or when the socket's file is no longer its own: its directory was removed, or another file stands
@@ -74,6 +75,7 @@ class Keeper {
   int64_t alone_since_ms_;  // meaningful while there is no daemon
   bool ended_ = false;
   std::array<Kept, kMaxKeptDescriptors> kept_;
+  KeeperCloser closer_;
 };
 
 }  // namespace kvtier
