@@ -179,7 +179,7 @@ Status Resources::OpenArena() {
       .pinner = pinner_.get(),
       .numa_node = CommonNumaNode(devices_),
       // Without a holder the memory ends with the process, and anonymous memory is had sooner.
-      .keep = KeepsMemory(),
+      .keep = descriptors_->keeps(),
       .log = [log =
                   env_.log](const std::string& note) { log->Warning("host.degraded", "{}", note); },
       .on_complete =
@@ -214,8 +214,6 @@ Status Resources::OpenArena() {
   return {};
 }
 
-bool Resources::KeepsMemory() const { return descriptors_->holder().name != "none"; }
-
 bool Resources::MayUseCuda() const {
   return std::ranges::any_of(env_.config->pool.devices,
                              [](DeviceChoice asked) { return asked != DeviceChoice::kHost; });
@@ -227,7 +225,7 @@ bool Resources::UsesCuda() const {
 }
 
 void Resources::EndInBackground() {
-  if (!KeepsMemory()) return;
+  if (!descriptors_->keeps()) return;
   const Status started = StartTeardownProcess();
   ends_in_background_ = started.has_value();
   if (!started) {
@@ -294,8 +292,8 @@ void Resources::Tick() {
 std::string Resources::WhatStaysKept() const {
   uint64_t bytes = 0;
   for (const DescriptorStore::Entry& entry : descriptors_->entries()) bytes += entry.bytes;
-  if (bytes == 0) return "nothing stays kept";
   const DescriptorStore::Holder holder = descriptors_->holder();
+  if (bytes == 0 || holder.name == "none") return "nothing stays kept";
   return fmt::format("{} stay in memory, kept by {} until {}", FormatByteSize(bytes), holder.name,
                      holder.until);
 }

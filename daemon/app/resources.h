@@ -89,8 +89,6 @@ class Resources {
   void KeepArena();
   // Its size has changed.
   void NoteKeptArena();
-  // Whether something holds host memory and pools over this process's end.
-  [[nodiscard]] bool KeepsMemory() const;
   // Where large memory outlives this process, its end need not be waited for.
   void EndInBackground();
   [[nodiscard]] bool MayUseCuda() const;

@@ -63,6 +63,10 @@ class DescriptorStore {
   void ReleaseAll();
 
   [[nodiscard]] std::vector<Entry> entries() const;
+  // Whether memory is to outlive this process: what Keep is given is held as soon as there is a
+  // holder, though there may be none at the moment. The same for the store's life.
+  [[nodiscard]] virtual bool keeps() const { return true; }
+  // The holder of the moment.
   [[nodiscard]] virtual Holder holder() const = 0;
 
  protected:

@@ -28,8 +28,10 @@ constexpr int kStartPatienceMs = 5000;
 constexpr auto kBusyPatience = std::chrono::seconds(2);
 constexpr auto kBusyPoll = std::chrono::milliseconds(5);
 
+constexpr std::string_view kSilent = "keeper_silent";
+
 tl::unexpected<Error> Silent() {
-  return MakeError(ErrorCode::kUnavailable, "keeper_silent", "kvtier-keeper does not answer");
+  return MakeError(ErrorCode::kUnavailable, std::string(kSilent), "kvtier-keeper does not answer");
 }
 
 Result<std::string> FindProgram(const std::string& named) {
@@ -109,6 +111,8 @@ auto WhileBusy(const Ask& ask) {
 
 }  // namespace
 
+bool IsKeeperSilent(const Error& error) { return error.reason == kSilent; }
+
 KeeperPlace KeeperPlace::Beside(const std::string& socket, std::string program) {
   std::error_code error;
   const fs::path absolute = fs::absolute(socket, error);
@@ -120,6 +124,7 @@ Result<std::optional<KeeperLink>> KeeperLink::Connect(const std::string& path) {
   UniqueFd socket = OpenKeeperSocket(path, /*listening=*/false);
   if (!socket.valid()) {
     if (errno == ENOENT || errno == ECONNREFUSED) return std::optional<KeeperLink>();
+    if (errno == EAGAIN) return Silent();  // it accepts nothing
     return tl::unexpected(ErrnoError(ErrorCode::kUnavailable, errno, "connecting to " + path));
   }
   if (!IsTrustedPeer(socket.get())) {

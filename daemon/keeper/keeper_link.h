@@ -13,6 +13,9 @@
 
 namespace kvtier {
 
+// It is there and did not answer in time, which may pass.
+[[nodiscard]] bool IsKeeperSilent(const Error& error);
+
 // Where the keeper is and how it is to be started.
 struct KeeperPlace {
   // "keeper.sock" beside the daemon's socket, as an absolute path.

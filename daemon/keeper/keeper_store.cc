@@ -18,19 +18,26 @@ constexpr int64_t kRetryMs = 5000;
 
 Result<std::unique_ptr<KeeperStore>> KeeperStore::Open(const DescriptorStoreOptions& options) {
   const KeeperPlace place = KeeperPlace::Beside(options.socket, options.keeper_program);
-  KVT_ASSIGN_OR_RETURN(KeeperLink link, KeeperLink::Open(place, options.keep_for_ms));
-  options.log->Info("keeper.ready", "kvtier-keeper, pid {}, {}", link.pid(),
-                    link.found() ? "was there already" : "was started");
-  return std::unique_ptr<KeeperStore>(new KeeperStore(options, std::move(link)));
+  Result<KeeperLink> link = KeeperLink::Open(place, options.keep_for_ms);
+  if (!link && !IsKeeperSilent(link.error())) return tl::unexpected(std::move(link).error());
+  std::unique_ptr<KeeperStore> store(new KeeperStore(options));
+  if (link) {
+    options.log->Info("keeper.ready", "kvtier-keeper, pid {}, {}", link->pid(),
+                      link->found() ? "was there already" : "was started");
+    store->Connect(*std::move(link));
+  } else {
+    store->why_lost_ = link.error().ToString();
+    options.log->Warning("keeper.lost", "an earlier daemon's: {}; asking again", store->why_lost_);
+    store->Reopen();
+  }
+  return store;
 }
 
-KeeperStore::KeeperStore(const DescriptorStoreOptions& options, KeeperLink link)
+KeeperStore::KeeperStore(const DescriptorStoreOptions& options)
     : options_(options),
       place_(KeeperPlace::Beside(options.socket, options.keeper_program)),
       retry_(options.loop),
-      thread_("keeper", 1, options.loop) {
-  Connect(std::move(link));
-}
+      thread_("keeper", 1, options.loop) {}
 
 void KeeperStore::Connect(KeeperLink link) {
   keeper_ = std::make_shared<Keeper>(std::move(link));

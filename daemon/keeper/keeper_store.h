@@ -24,11 +24,11 @@ namespace kvtier {
 // but that thread, and at the end of the store its destructor, for two seconds. Only Take waits for
 // the answer, which belongs to the daemon's start.
 //
-// A keeper that dies or does not answer is replaced by a new one, which is given everything again.
-// Until then nothing is kept, and calls still succeed.
+// A keeper that dies or does not answer is replaced by a new one, which is given everything again;
+// so is one that the start finds silent. Until then nothing is kept, and calls still succeed.
 class KeeperStore final : public DescriptorStore {
  public:
-  // Finds a keeper or starts one. Errors: those of KeeperLink::Open.
+  // Finds a keeper or starts one. Errors: those of KeeperLink::Open but "keeper_silent".
   [[nodiscard]] static Result<std::unique_ptr<KeeperStore>> Open(
       const DescriptorStoreOptions& options);
 
@@ -52,7 +52,7 @@ class KeeperStore final : public DescriptorStore {
     bool silent = false;  // it is not asked again
   };
 
-  KeeperStore(const DescriptorStoreOptions& options, KeeperLink link);
+  explicit KeeperStore(const DescriptorStoreOptions& options);
   void Connect(KeeperLink link);
   // Sends the request, if there is a keeper, and has the thread wait for the answer.
   void Ask(KeeperRequest request, std::string_view name = {}, int descriptor = -1);

@@ -13,6 +13,7 @@ namespace {
 class NoStore final : public DescriptorStore {
  public:
   explicit NoStore(std::string reason) : reason_(std::move(reason)) {}
+  [[nodiscard]] bool keeps() const override { return false; }
   [[nodiscard]] Holder holder() const override {
     return {.name = "none", .pid = 0, .until = "", .reason = reason_};
   }

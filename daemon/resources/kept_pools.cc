@@ -95,7 +95,7 @@ struct KeptPools::Pool {
 };
 
 KeptPools::KeptPools(DescriptorStore* store, Log* log)
-    : store_(*store), log_(*log), boot_id_(ReadBootId()), keep_(store->holder().name != "none") {
+    : store_(*store), log_(*log), boot_id_(ReadBootId()), keep_(store->keeps()) {
   for (uint32_t number = 0; number < kMaxKeptPools; ++number) {
     if (keep_) free_numbers_.insert(number);
     Look(number);

@@ -155,6 +155,22 @@ TEST_F(KeptHostTest, AKeeperThatIsKilledIsReplacedAndTheBlocksSurviveTheDaemon) 
   ExpectAllFromHost(PlayAgain());
 }
 
+TEST_F(KeptHostTest, AKeeperThatIsStoppedWhileADaemonStartsHasItsBlocksWhenItGoesOn) {
+  Start();
+  const int32_t keeper = KeeperPid();
+  daemon().Kill();
+  ::kill(keeper, SIGSTOP);
+  ASSERT_TRUE(daemon().Restart());
+  ::kill(keeper, SIGCONT);
+  while (KeeperPid() != keeper) {
+  }
+  Fill();
+  daemon().Kill();
+  ASSERT_TRUE(daemon().Restart());
+  (void)Admin("settle");
+  ExpectAllFromHost(PlayAgain());
+}
+
 TEST_F(KeptHostTest, ANewProgramFindsTheBlocksOfTheOld) {
   Start();
   Fill();

@@ -417,6 +417,42 @@ TEST_F(KeeperStoreTest, AKeeperThatIsStoppedHoldsUpNoCallAndHasEverythingWhenItG
   EXPECT_FALSE(store->Take(kDiskKeysName)) << "it was released meanwhile";
 }
 
+TEST_F(KeeperStoreTest, AKeeperThatIsStoppedAtTheStartHasEverythingWhenItGoesOn) {
+  int32_t pid = 0;
+  {
+    const auto store = OpenStore();
+    ASSERT_TRUE(store->Keep(kHostArenaName, MemoryWith("old blocks").get()));
+    pid = store->holder().pid;
+  }
+  ::kill(pid, SIGSTOP);
+  {
+    const auto store = OpenStore();
+    EXPECT_EQ(store->holder().name, "none");
+    EXPECT_TRUE(store->keeps()) << "the arena is to be one that can be kept";
+    EXPECT_FALSE(store->Take(kHostArenaName));
+    ASSERT_TRUE(store->Keep(kHostArenaName, MemoryWith("blocks").get()));
+    ::kill(pid, SIGCONT);
+    loop_.RunUntil([&] { return store->holder().pid != 0; });
+  }
+  const auto store = OpenStore();
+  EXPECT_EQ(store->holder().pid, pid);
+  EXPECT_EQ(TextOf(store->Take(kHostArenaName)), "blocks");
+}
+
+// A keeper that does not go on: those who gave up fill its queue.
+TEST_F(KeeperStoreTest, AKeeperThatAcceptsNothingIsWaitedForToo) {
+  const int32_t pid = OpenStore()->holder().pid;
+  ::kill(pid, SIGSTOP);
+  std::vector<UniqueFd> queue;
+  while (queue.empty() || queue.back().valid()) {
+    queue.push_back(OpenKeeperSocket(place_.socket, /*listening=*/false));
+  }
+  const auto store = OpenStore();
+  EXPECT_TRUE(store->keeps());
+  EXPECT_NE(store->holder().reason.find("keeper_silent"), std::string::npos);
+  ::kill(pid, SIGCONT);
+}
+
 TEST_F(KeeperStoreTest, ADaemonThatIsKilledRightAfterwardsHasKeptEverything) {
   for (int i = 0; i < 20; ++i) {
     const std::string text = "blocks " + std::to_string(i);
@@ -449,6 +485,7 @@ TEST_F(KeeperStoreTest, WithoutATimeNothingIsKeptAndAnEarlierKeeperEnds) {
   const int32_t pid = OpenStore()->holder().pid;
   const auto store = OpenStore(/*keep_for_ms=*/0);
   EXPECT_EQ(store->holder().name, "none");
+  EXPECT_FALSE(store->keeps());
   EXPECT_TRUE(EndsSoon(pid));
   const Status kept = store->Keep(kHostArenaName, MemoryWith("blocks").get());
   ASSERT_FALSE(kept);
