@@ -138,7 +138,8 @@ CacheGauges Cache::Impl::Gauges() const {
   for (const EntryList& list : state.orders.by_age) order_bytes += list.memory_bytes();
   gauges.entry_bytes =
       state.blocks.directory.memory_bytes() + state.orders.unpersisted.memory_bytes() +
-      state.orders.returns_s.memory_bytes() + host.memory_bytes() + disk.memory_bytes() +
+      state.orders.returns_s.memory_bytes() + state.orders.cold_until_s.memory_bytes() +
+      state.orders.cold_line.memory_bytes() + host.memory_bytes() + disk.memory_bytes() +
       order_bytes + state.blocks.lineage.memory_bytes() + state.blocks.lost.memory_bytes();
   gauges.unpersisted_blocks = state.orders.unpersisted.size() +
                               state.orders.persist_wanted_blocks() +

@@ -13,7 +13,8 @@
 namespace kvtier {
 
 // `Store` has a function for each of the table's, with names as texts, and `Stop`, which is `close`
-// without the end of the object. `Open` is the table's, and makes a Store with `new`.
+// without the end of the object. A Store whose puts replace all does not hear of `replaces`. `Open`
+// is the table's, and makes a Store with `new`.
 template <typename Store>
 class BackendTable {
  public:
@@ -52,8 +53,12 @@ class BackendTable {
     Of(store).Get(call, Text(name), into, bytes, timeout_ms);
   }
   static void Put(void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
-                  int64_t ttl_s, int64_t timeout_ms) {
-    Of(store).Put(call, Text(name), data, bytes, ttl_s, timeout_ms);
+                  int64_t ttl_s, int replaces, int64_t timeout_ms) {
+    if constexpr (requires { Of(store).Put(call, Text(name), data, bytes, ttl_s, true, 0); }) {
+      Of(store).Put(call, Text(name), data, bytes, ttl_s, replaces == 1, timeout_ms);
+    } else {
+      Of(store).Put(call, Text(name), data, bytes, ttl_s, timeout_ms);
+    }
   }
   static void Remove(void* store, uint64_t call, const kvt_cold_name* names, size_t count,
                      int64_t timeout_ms) {

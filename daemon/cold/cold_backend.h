@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 7u
+#define KVT_COLD_ABI 8u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
@@ -74,9 +74,10 @@ typedef struct kvt_cold_backend {
      for so many, which is the library's until the call has ended. */
   void (*get)(void* store, uint64_t call, kvt_cold_name name, void* into, uint64_t bytes,
               int64_t timeout_ms);
-  /* `data` stays as it is until the call has ended. */
+  /* `data` stays as it is until the call has ended. Unless `replaces` is 1, an object that is there
+     may be left as it is. */
   void (*put)(void* store, uint64_t call, kvt_cold_name name, const void* data, size_t bytes,
-              int64_t ttl_s, int64_t timeout_ms);
+              int64_t ttl_s, int replaces, int64_t timeout_ms);
   void (*remove)(void* store, uint64_t call, const kvt_cold_name* names, size_t count,
                  int64_t timeout_ms);
   /* Deletes some of the objects of a tenant, whose names begin with `prefix`. Ends with the

@@ -236,12 +236,12 @@ void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetD
   SendSoon();
 }
 
-void LoadedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+void LoadedStore::Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms,
                       Done done) {
   const uint64_t call = Begin(bytes->size(), timeout_ms, WithoutBytes(std::move(done)), bytes);
   if (call == 0) return;
-  backend_.put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), ttl_s,
-               timeout_ms);
+  backend_.put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), how.ttl_s,
+               how.replaces ? 1 : 0, timeout_ms);
   SendSoon();
 }
 

@@ -52,8 +52,7 @@ class LoadedStore final : public ColdStore {
   void Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
               ExistsDone done) override;
   void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;
-  void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
-           Done done) override;
+  void Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms, Done done) override;
   void Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) override;
   void DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
                   DeletedDone done) override;

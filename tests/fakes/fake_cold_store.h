@@ -67,10 +67,11 @@ class FakeColdStore final : public ColdStore {
       return Result<ColdBytes>(std::make_shared<const std::vector<std::byte>>(found->second.bytes));
     });
   }
-  void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t /*timeout_ms*/,
+  // Leaves an object that it may leave.
+  void Put(std::string name, ColdBytes bytes, ColdPut how, int64_t /*timeout_ms*/,
            Done done) override {
-    Reply<Status>(std::move(done), [this, name = std::move(name), bytes, ttl_s] {
-      objects[name] = {*bytes, ttl_s};
+    Reply<Status>(std::move(done), [this, name = std::move(name), bytes, how] {
+      if (how.replaces || !objects.contains(name)) objects[name] = {*bytes, how.ttl_s};
       return Status();
     });
   }

@@ -110,7 +110,7 @@ class MemoryStore final : public HostsStore {
       done(MakeError(ErrorCode::kNotFound, "cold_object_absent"));
     });
   }
-  void Put(std::string name, ColdBytes bytes, int64_t /*ttl_s*/, int64_t /*timeout_ms*/,
+  void Put(std::string name, ColdBytes bytes, ColdPut /*how*/, int64_t /*timeout_ms*/,
            Done done) override {
     store_.Put(name, *bytes);
     loop_.Post([done = std::move(done)] { done({}); });
@@ -184,7 +184,7 @@ class BucketStore final : public HostsStore {
     backend_->get(store_, call, {name.data(), name.size()}, into->data(), bytes, kTimeoutMs);
     backend_->send(store_);
   }
-  void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t /*timeout_ms*/,
+  void Put(std::string name, ColdBytes bytes, ColdPut how, int64_t /*timeout_ms*/,
            Done done) override {
     const uint64_t call =
         Begin([this, name, bytes, done = std::move(done)](const Outcome& outcome) {
@@ -192,8 +192,8 @@ class BucketStore final : public HostsStore {
           stored_.insert(name);
           done({});
         });
-    backend_->put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), ttl_s,
-                  kTimeoutMs);
+    backend_->put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), how.ttl_s,
+                  how.replaces ? 1 : 0, kTimeoutMs);
     backend_->send(store_);
   }
   void Delete(std::vector<std::string> names, int64_t /*timeout_ms*/, Done /*done*/) override {

@@ -25,6 +25,13 @@ enum class ColdAsk : uint8_t {
   kEach,    // each object for itself
 };
 
+// How an object is written.
+struct ColdPut {
+  int64_t ttl_s = 0;  // the object is to end by itself after so many seconds; 1 at least
+  // Without, an object that is there may be left as it is, and keeps its end.
+  bool replaces = true;
+};
+
 // The reason of the error with which calls end, unasked, while the store is known to be away.
 inline constexpr std::string_view kColdStoreAway = "cold_store_away";
 
@@ -53,8 +60,7 @@ class ColdStore {
   // Error beside those above: kNotFound "cold_object_absent"; kCorrupt "cold_object_size" if it
   // does not have `bytes` bytes.
   virtual void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) = 0;
-  // The object is to end by itself after `ttl_s` seconds, which is 1 at least.
-  virtual void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+  virtual void Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms,
                    Done done) = 0;
   // Objects that are not there are no error.
   virtual void Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) = 0;

@@ -131,7 +131,7 @@ void EncryptedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, G
   store_.Get(*std::move(hidden), bytes, timeout_ms, gate_.WhileOpen(std::move(decrypt)));
 }
 
-void EncryptedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+void EncryptedStore::Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms,
                          Done done) {
   Result<std::string> hidden = Hidden(name);
   if (!hidden) return Fail(std::move(done), hidden.error());
@@ -146,9 +146,9 @@ void EncryptedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64
         encrypted->status = cipher->Encrypt(*bytes, encrypted->bytes);
       },
       gate_.WhileOpen(
-          [this, encrypted, name = *std::move(hidden), ttl_s, timeout_ms, done = std::move(done)] {
+          [this, encrypted, name = *std::move(hidden), how, timeout_ms, done = std::move(done)] {
             if (!encrypted->status) return done(encrypted->status);
-            store_.Put(name, ColdBytes(encrypted, &encrypted->bytes), ttl_s, timeout_ms, done);
+            store_.Put(name, ColdBytes(encrypted, &encrypted->bytes), how, timeout_ms, done);
           }));
 }
 

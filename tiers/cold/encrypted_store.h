@@ -37,8 +37,7 @@ class EncryptedStore final : public ColdStore {
               ExistsDone done) override;
   void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;
   // Errors besides the store's: those of DerivedKeys; kIoError "encryption".
-  void Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
-           Done done) override;
+  void Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms, Done done) override;
   void Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) override;
   void DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
                   DeletedDone done) override;

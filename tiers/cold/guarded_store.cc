@@ -62,10 +62,10 @@ void GuardedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, Get
   store_.Get(std::move(name), bytes, timeout_ms, Watch(std::move(done)));
 }
 
-void GuardedStore::Put(std::string name, ColdBytes bytes, int64_t ttl_s, int64_t timeout_ms,
+void GuardedStore::Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms,
                        Done done) {
   if (Refuse(done)) return;
-  store_.Put(std::move(name), std::move(bytes), ttl_s, timeout_ms, Watch(std::move(done)));
+  store_.Put(std::move(name), std::move(bytes), how, timeout_ms, Watch(std::move(done)));
 }
 
 void GuardedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) {

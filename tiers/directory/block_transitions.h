@@ -117,7 +117,7 @@ struct EntryBits {
   static constexpr uint32_t kOnce = 1 << 19;    // the same, and uses do not disprove it
   // Cold tier.
   static constexpr uint32_t kOffered = 1 << 20;  // the cold store has it, for a load about to begin
-  static constexpr uint32_t kColdCopy = 1 << 21;  // was written to the cold store, or read from it
+  static constexpr uint32_t kColdCopy = 1 << 21;  // the cold store has it, or had it until its end
 
   static constexpr std::array<std::string_view, 22> kNames = {
       "loading",       "offload queued", "offloading",     "offload failed", "host slot",

@@ -29,7 +29,8 @@ void Orders::RefileInHost(TenantId tenant, EntryIndex index, const BlockEntry& e
 }
 
 void Orders::EnterColdLine(EntryIndex index, const BlockEntry& entry) {
-  if (!entry.in_host() || entry.cold_copy() || entry.retention != RetentionClass::kExtended) return;
+  const bool is_below = entry.in_host() || entry.on_disk();
+  if (!is_below || entry.retention != RetentionClass::kExtended) return;
   if (!cold_line.Contains(index)) cold_line.PushHot(index);
 }
 

@@ -44,14 +44,16 @@ class Orders {
   TenantVictims host;
   // Blocks that should be on disk and whose write has not been decided, by last use.
   EntryList unpersisted;
-  // Blocks that came to host and have no copy in the cold store yet, those first that have not been
-  // looked at for longest. Empty without such a store.
+  // Blocks that came to host, or were used, and may have no copy in the cold store that lasts,
+  // those first that have not been looked at for longest. Empty without such a store.
   EntryList cold_line;
   // Which blocks are pinned and until when, in milliseconds of the age clock.
   PinTable pins;
   // When blocks are expected to be used again, as clients say, in seconds of the age clock; by row.
   // 0: nothing is known.
   PagedArray<uint32_t> returns_s;
+  // Until when the cold store has blocks (BlockEntry::cold_copy), in the same seconds; by row.
+  PagedArray<uint32_t> cold_until_s;
 
   // The list in `by_age` of entries with this tenant and retention.
   [[nodiscard]] EntryList& AgesOf(TenantId tenant, RetentionClass retention) {
@@ -101,6 +103,9 @@ class Orders {
   void TouchDisk(TenantId tenant, EntryIndex index, const BlockEntry& entry) {
     if (StandsOnDisk(entry)) disk.Touch(tenant, index);
   }
+  // The block, which may be worth a copy in the cold store, waits to be looked at, if a lower tier
+  // has its bytes.
+  void EnterColdLine(EntryIndex index, const BlockEntry& entry);
   // A block in host has got or lost a hint, or is about to leave a pool: one that leaves first
   // (BlockEntry::LeavesFirst) becomes the youngest of these only, any other the youngest of all.
   void ReorderInHost(TenantId tenant, EntryIndex index, const BlockEntry& entry);
@@ -133,7 +138,6 @@ class Orders {
 
   void RefileOnDisk(TenantId tenant, EntryIndex index, const BlockEntry& entry);
   void RefileInHost(TenantId tenant, EntryIndex index, const BlockEntry& entry);
-  void EnterColdLine(EntryIndex index, const BlockEntry& entry);
 
   const Tiers tiers_;
   uint64_t persisted_blocks_ = 0;

@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/state/cold_copies.h"
 
 namespace kvtier {
 namespace {
@@ -39,14 +40,15 @@ void ColdChoice::End(EntryRef block, uint64_t bytes) {
 
 ColdChoice::Choice ColdChoice::ChoiceFor(EntryIndex index, bool leaving) const {
   const BlockEntry& entry = state_.blocks.directory[index];
-  if (entry.cold_copy() || entry.retention != RetentionClass::kExtended || entry.LeavesFirst() ||
-      state_.BeingErased(entry) || !(entry.in_host() || entry.on_disk())) {
+  if (ColdCopyLasts(state_, index) || entry.retention != RetentionClass::kExtended ||
+      entry.LeavesFirst() || state_.BeingErased(entry) || !(entry.in_host() || entry.on_disk())) {
     return Choice::kNever;
   }
   const int64_t now_ms = state_.clock.AgeMs();
   if (now_ms + 1000 > state_.ExpiryMs(entry)) return Choice::kNever;
-  const bool due =
-      leaving || now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
+  // A block whose object ends too soon is in use, and may never be idle.
+  const bool due = leaving || entry.cold_copy() ||
+                   now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
   // An erasure deletes from the store at last; none of the tenant's blocks comes there meanwhile.
   const bool erased = std::ranges::any_of(state_.erasing.scopes, [&](const Erasures::Scope& scope) {
     return scope.request.tenant == state_.blocks.NamespaceOf(entry).identity.tenant;

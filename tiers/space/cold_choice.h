@@ -12,8 +12,9 @@ namespace kvtier {
 
 class CacheState;
 
-// A block is written when it has been idle for some time, or when it leaves the disk next. Blocks
-// that leave the disk without a copy are counted with the reason. Event loop only.
+// A block is written when it has been idle for some time, when it leaves the disk next, or when its
+// object ends too soon (ColdCopyLasts). Blocks that leave the disk without a copy that lasts are
+// counted with the reason. Event loop only.
 class ColdChoice {
  public:
   enum class Choice : uint8_t { kWrite, kNotYet, kNever };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "tiers/state/cold_copies.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {
@@ -188,6 +189,7 @@ void CacheState::Touch(EntryIndex index) {
   if (orders.unpersisted.Contains(index)) orders.unpersisted.Touch(index);
   // A write that failed may be worth another try now.
   QueueIfUndecided(index);
+  if (env.cold != nullptr && !ColdCopyLasts(*this, index)) orders.EnterColdLine(index, entry);
   if (before_s / kTableRecencyS != entry.last_use_s / kTableRecencyS) tables.Update(index);
   if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
   orders.TouchDisk(blocks.TenantOf(entry), index, entry);

@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "tiers/state/cold_copies.h"
+
 namespace kvtier {
 namespace {
 
@@ -52,8 +54,8 @@ void ColdFetch::Begin(const SlotExpectation& expected, std::span<std::byte> slot
 MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint64_t bytes) {
   MissReason miss = verdict.miss;
   BlockEntry& entry = state_[index];
+  BlockEntry written = entry;
   if (miss == MissReason::kNone) {
-    BlockEntry written = entry;
     written.created_s = state_.clock.FromWallS(verdict.created_s);
     written.last_use_s = state_.clock.FromWallS(verdict.last_use_s);
     if (state_.Expired(written)) miss = MissReason::kExpired;
@@ -69,7 +71,7 @@ MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint6
   }
   entry.created_s = std::min(entry.created_s, state_.clock.FromWallS(verdict.created_s));
   if (verdict.parent) LearnPlace(index, verdict.depth, *verdict.parent);
-  state_.Apply(index, BlockEvent::kNoteColdCopy);
+  NoteColdCopy(&state_, index, state_.ExpiryMs(written));
   state_.QueueIfUndecided(index);
   ++state_.stats.cold.read_blocks;
   state_.stats.cold.read_bytes += bytes;

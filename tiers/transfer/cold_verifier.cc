@@ -60,7 +60,7 @@ void ColdVerifier::OnGot(const StepPointer& step, const Result<ColdBytes>& got) 
   }
   if (got.error().code == ErrorCode::kCorrupt) return Judge(step, false);
   if (got.error().code == ErrorCode::kNotFound) {
-    // Stores may forget. The block is written again when it next comes to host.
+    // Stores may forget. The block is written again after its next use.
     ++step->result.absent;
     const EntryIndex index = state_.blocks.Find(step->key);
     if (index != kNoEntry) state_.Apply(index, BlockEvent::kForgetColdCopy);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tiers/cold/cold_object.h"
+#include "tiers/state/cold_copies.h"
 
 namespace kvtier {
 namespace {
@@ -56,6 +57,8 @@ void ColdWriter::WriteIdle() {
   }
 }
 
+// An object that another host has written of a young block is about as young. An older block's may
+// end soon, and this host would not hear of it.
 void ColdWriter::Start(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   const uint64_t bytes = ColdObjectBytes(state_.blocks.NamespaceOf(entry).identity.block_bytes);
@@ -65,7 +68,11 @@ void ColdWriter::Start(EntryIndex index) {
   write->key = {entry.namespace_id, entry.hash};
   write->placement = {.created_s = state_.clock.ToWallS(entry.created_s),
                       .last_use_s = state_.clock.ToWallS(entry.last_use_s)};
-  write->ttl_s = (state_.ExpiryMs(entry) - state_.clock.AgeMs()) / 1000;
+  const int64_t now_ms = state_.clock.AgeMs();
+  const int64_t age_ms = now_ms - int64_t{entry.created_s} * 1000;
+  write->until_ms = state_.ExpiryMs(entry);
+  write->how = {.ttl_s = (write->until_ms - now_ms) / 1000,
+                .replaces = entry.cold_copy() || age_ms > MostColdLagMs(state_, entry)};
   write->object = std::make_shared<std::vector<std::byte>>(bytes);
   entry.in_host() ? ReadFromHost(write) : ReadFromDisk(write);
 }
@@ -135,7 +142,7 @@ void ColdWriter::Put(Writes::iterator write) {
   const NamespaceIdentity& identity =
       state_.blocks.namespaces[write->key.namespace_id.value].identity;
   state_.env.cold->Put(
-      ColdName(identity, write->key.hash), write->object, write->ttl_s, kWriteTimeoutMs,
+      ColdName(identity, write->key.hash), write->object, write->how, kWriteTimeoutMs,
       gate_.WhileOpen([this, write](const Status& status) { OnPut(write, status); }));
 }
 
@@ -164,12 +171,13 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ColdStats& stats = state_.stats.cold;
   const uint64_t bytes = write->object->size();
   const BlockKey key = write->key;
+  const int64_t until_ms = write->until_ms;
   const EntryIndex index = state_.blocks.Find(key);
   End(write);
   if (status) {
     ++stats.write_blocks;
     stats.write_bytes += bytes;
-    if (index != kNoEntry) state_.Apply(index, BlockEvent::kNoteColdCopy);
+    if (index != kNoEntry) NoteColdCopy(&state_, index, until_ms);
     return;
   }
   ++stats.write_errors;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host or disk to the cold store: blocks that were worth keeping, when they have been idle for some
-// time or are about to be evicted from disk.
+// time, are about to be evicted from disk, or outlive the object that is there.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,8 @@ class ColdWriter {
     EntryRef entry;
     BlockKey key;
     SlotPlacement placement;  // the times in the object's header
-    int64_t ttl_s = 0;
+    int64_t until_ms = 0;     // the object's end, of the age clock
+    ColdPut how;
     HostPin pin;  // from host
     // From disk.
     SlotExpectation expected;

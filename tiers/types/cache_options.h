@@ -102,9 +102,10 @@ struct CacheOptions {
   uint64_t layer_piece_bytes = 64 * kKiB;
 
   // --- the cold tier, if there is one
-  // An `extended` block that has been idle this long is written to the cold store, once, if it has
-  // had so many hits (no key: a block never hit is not worth a write that all hosts wait behind).
-  // 0 bytes: nothing is written.
+  // An `extended` block that has been idle this long is written to the cold store if it has had so
+  // many hits (no key: a block never hit is not worth a write that all hosts wait behind), and
+  // again when its uses have moved its end by a quarter of its time to live. 0 bytes: nothing is
+  // written.
   int64_t cold_after_ms = 60 * 1000;
   uint32_t cold_min_uses = 1;
   uint64_t cold_write_bytes_per_s = 64 * kMiB;

@@ -136,7 +136,8 @@ class Run {
   void Put() {
     const size_t objects = std::max(kObjects, kWrittenBytes / measure_.bytes);
     const int run = measure_.reads ? measure_.names : ::getpid();
-    store_.Put(NameOf(next_written_++ % objects, run), object_, kTtlS, kTimeoutMs,
+    const ColdPut how{.ttl_s = kTtlS, .replaces = false};
+    store_.Put(NameOf(next_written_++ % objects, run), object_, how, kTimeoutMs,
                [this](const Status& status) { OnEnded(status.has_value()); });
   }
   // With questions it reads as the cache does, which asks for many objects with one.

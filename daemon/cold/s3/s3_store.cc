@@ -114,10 +114,10 @@ void S3Store::Get(uint64_t number, const std::string& name, void* into, uint64_t
 }
 
 void S3Store::Put(uint64_t number, const std::string& name, const void* data, size_t bytes,
-                  int64_t /*ttl_s*/, int64_t timeout_ms) {
+                  int64_t /*ttl_s*/, bool replaces, int64_t timeout_ms) {
   S3Call call = CallFor(S3Verb::kPut, name, In(timeout_ms));
   call.payload = {static_cast<const std::byte*>(data), bytes};
-  call.if_absent = true;
+  call.if_absent = !replaces;
   call.ended = TellerOf(number);
   writes_.Add(std::move(call));
 }

@@ -29,7 +29,7 @@ class S3Store {
   void Get(uint64_t number, const std::string& name, void* into, uint64_t bytes,
            int64_t timeout_ms);
   void Put(uint64_t number, const std::string& name, const void* data, size_t bytes,
-           int64_t /*ttl_s*/, int64_t timeout_ms);
+           int64_t /*ttl_s*/, bool replaces, int64_t timeout_ms);
   void Remove(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms);
   void RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms);
   // Calls begin at once.

@@ -66,10 +66,11 @@ class S3StoreTest : public testing::Test {
     store_->Get(number, name, into->data(), into->size() - 1, timeout_ms);
     return std::move(end);
   }
-  Waiting Put(const std::string& name, const std::string& bytes, int64_t timeout_ms = kTimeoutMs) {
+  Waiting Put(const std::string& name, const std::string& bytes, int64_t timeout_ms = kTimeoutMs,
+              bool replaces = false) {
     auto [number, end] = Begin();
     const std::string& kept = kept_.emplace_back(bytes);
-    store_->Put(number, name, kept.data(), kept.size(), /*ttl_s=*/60, timeout_ms);
+    store_->Put(number, name, kept.data(), kept.size(), /*ttl_s=*/60, replaces, timeout_ms);
     return std::move(end);
   }
   Waiting Exists(std::vector<std::string> names, bool each, int64_t timeout_ms = kTimeoutMs) {
@@ -173,6 +174,8 @@ TEST_F(S3StoreTest, AnObjectThatAnotherHostHasWrittenIsLeftAsItIs) {
   ASSERT_EQ(Put(kName, "first").get().status, KVT_COLD_OK);
   EXPECT_EQ(Put(kName, "second").get().status, KVT_COLD_OK);
   EXPECT_EQ(server_.Find(kName), "first");
+  EXPECT_EQ(Put(kName, "renewed", kTimeoutMs, /*replaces=*/true).get().status, KVT_COLD_OK);
+  EXPECT_EQ(server_.Find(kName), "renewed");
   EXPECT_EQ(Remove({kName}).get().status, KVT_COLD_OK);
   EXPECT_EQ(Put(kName, "third").get().status, KVT_COLD_OK);
   EXPECT_EQ(server_.Find(kName), "third");

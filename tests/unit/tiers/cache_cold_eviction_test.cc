@@ -149,6 +149,23 @@ TEST_F(CacheColdEvictionTest, CountsWhatIsEvictedWhileTheStoreIsAway) {
   EXPECT_EQ(Losses(ColdLoss::kAway), 1u);
 }
 
+TEST_F(CacheColdEvictionTest, CountsABlockThatOutlivesItsObject) {
+  CacheSetup setup = SmallDisk();
+  setup.options.extended_ttl_ms = 100'000;
+  Start(setup);
+  FillDisk();
+  AdvanceAndTick(1000);
+  ASSERT_TRUE(store_.objects.contains(Name(Coldest())));
+  store_.available = false;
+  AdvanceAndTick(60'000);
+  Use(old_);
+  WriteToDisk(old_);
+  AdvanceAndTick(1000);
+  WriteOneMore();
+  EXPECT_FALSE(Presence(Coldest()).anywhere());
+  EXPECT_EQ(Losses(ColdLoss::kAway), 1u);
+}
+
 TEST_F(CacheColdEvictionTest, AnEvictionDoesNotWaitForTheStore) {
   Start(SmallDisk());
   FillDisk();
