@@ -222,7 +222,8 @@ Status Sequence::Wait(Deadline deadline) {
       LoseHitsFrom(load_first_ + progress.ready);
       found_all_ = false;
     }
-    EndLoad();
+    load_ = LoadId{};
+    load_hold_.reset();
     if (std::exchange(found_all_, false)) {
       const Status more = AcquireMore();
       if (!more) return tl::unexpected(LostIfUnavailable(more.error()));
@@ -469,13 +470,9 @@ Status Sequence::Resume(uint64_t resumes) {
   return {};
 }
 
-void Sequence::EndLoad() {
+void Sequence::EndLoadEarly() {
   load_ = LoadId{};
   load_hold_.reset();
-}
-
-void Sequence::EndLoadEarly() {
-  EndLoad();
   found_all_ = false;
   const auto end = blocks_.begin() + static_cast<ptrdiff_t>(cached_blocks_);
   const auto lost =

@@ -105,8 +105,6 @@ class Sequence {
   [[nodiscard]] bool IsLost(BlockHandle block) const {
     return attachment_->OutcomeSince(resumes_, block) == ResumeOutcome::kLost;
   }
-  // Nothing more is asked of the load.
-  void EndLoad();
   // Ends the load; only the blocks that had arrived count.
   void EndLoadEarly();
   // Commits again those committed blocks of which the daemon had not heard.
