@@ -58,7 +58,7 @@ class RespBackendTest : public testing::Test {
   }
   Told Put() {
     return Call(
-        [this](uint64_t call) { backend_.put(store_, call, kName, "x", 1, 60, kTimeoutMs); });
+        [this](uint64_t call) { backend_.put(store_, call, kName, "x", 1, 60, 0, kTimeoutMs); });
   }
   Told Remove() {
     return Call([this](uint64_t call) { backend_.remove(store_, call, &kName, 1, kTimeoutMs); });
