@@ -98,7 +98,9 @@ class IdentityTest(unittest.TestCase):
     def test_processors_for_which_vllm_arranges_keys_in_other_ways_are_apart(self):
         records = []
         for tiles in (True, False):
-            with mock.patch("torch.cpu._is_amx_tile_supported", lambda: tiles):
+            with mock.patch(
+                "torch.cpu._is_amx_tile_supported", lambda: tiles, create=True
+            ):
                 records.append(self.record())
         self.assertNotEqual(records[0], records[1])
 

@@ -389,7 +389,8 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
 }
 
 // Blocks of several sizes stand in the order: they count by their bytes, whichever of them asked
-// last.
+// last. More than a part is left to the events that follow: to ask for one would have no end where
+// a search that waits for the disk passes over, and so takes back, all that was prepared.
 void HostSlots::Prepare() {
   uint64_t steps = state_.options.search_part_blocks;
   for (uint32_t i = 1; i < shares_.size(); ++i) PrepareOwn(TenantId(i), &steps);
@@ -402,7 +403,6 @@ void HostSlots::Prepare() {
                           [this](TenantId tenant) { return EvictableForOthers(tenant); },
                           [this](EntryIndex entry) { PrepareOne(entry); }, &steps);
   }
-  if (steps == 0) state_.SchedulePart();
 }
 
 // A tenant with a cap or slabs of its own will have to evict its own blocks, however cold those of
