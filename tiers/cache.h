@@ -289,6 +289,8 @@ class Cache {
   [[nodiscard]] const NamespaceIdentity& IdentityOf(NamespaceId id) const;
   // Sizes and states now; O(pools), not O(blocks).
   [[nodiscard]] CacheGauges Gauges() const;
+  // The part about one pool. REQUIRES: there is such a pool.
+  [[nodiscard]] PoolGauges GaugesOfPool(PoolId pool) const;
   // Aborts with a message if any invariant is broken; O(everything), for tests and the simulator.
   void CheckInvariants() const;
 

@@ -106,6 +106,12 @@ std::array<uint64_t, kTierCount> UnusableBlocks(const CacheState& state) {
 
 }  // namespace
 
+PoolGauges Cache::GaugesOfPool(PoolId id) const {
+  const CachePool* const pool = impl_->state.blocks.FindPool(id);
+  KVT_CHECK(pool != nullptr);
+  return GaugesOf(impl_->state, *pool);
+}
+
 CacheGauges Cache::Impl::Gauges() const {
   CacheGauges gauges;
   uint64_t order_bytes = 0;

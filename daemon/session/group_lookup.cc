@@ -9,10 +9,6 @@
 namespace kvtier {
 namespace {
 
-// To find a rank's namespace the model record is encoded and hashed, which takes as long as to look
-// for so many blocks. A model may have a thousand ranks.
-constexpr size_t kBlocksPerRank = 64;
-
 uint8_t BitsOf(const BlockPresence& block) {
   return static_cast<uint8_t>((block.pool ? wire::kPresentInPool : 0) |
                               (block.host ? wire::kPresentInHost : 0) |
@@ -67,7 +63,8 @@ bool GroupLookup::Step(size_t max_blocks, size_t* looked) {
     const Part& part = parts_[part_];
     std::vector<uint8_t>& presence = reply_.parts[part_].presence;
     const auto hashes = std::span(part.hashes).subspan(block_);
-    if (options_.all_ranks && block_ == 0) *looked += kBlocksPerRank;
+    // A model may have a thousand ranks.
+    if (options_.all_ranks && block_ == 0) *looked += kModelHashPrice;
     // A rank's price may be all that is left: some block is looked for nevertheless, or a small
     // budget would never lead anywhere.
     const size_t left = std::max<size_t>(1, max_blocks - std::min(max_blocks, *looked));

@@ -36,7 +36,7 @@ Result<ModelRegistry::Registration> ModelRegistry::Register(const std::string& t
   own.by_id.emplace(added.id, place);
   own.ids.emplace(fingerprint, added.id);
   for (uint32_t i = 0; i < added.groups.size(); ++i) {
-    own.groups.try_emplace(added.groups[i].fingerprint, Group{&added, i});
+    own.groups.try_emplace({added.groups[i].fingerprint, added.id}, Group{&added, i});
   }
   return Registration{*place, true};
 }
@@ -60,8 +60,9 @@ std::optional<ModelRegistry::Group> ModelRegistry::FindGroup(
     const std::string& tenant, const ModelFingerprint& fingerprint) const {
   const auto models = tenants_.find(tenant);
   if (models == tenants_.end()) return std::nullopt;
-  const auto group = models->second.groups.find(fingerprint);
-  if (group == models->second.groups.end()) return std::nullopt;
+  const auto& groups = models->second.groups;
+  const auto group = groups.lower_bound({fingerprint, wire::ModelId(0)});
+  if (group == groups.end() || group->first.first != fingerprint) return std::nullopt;
   return group->second;
 }
 
@@ -103,18 +104,7 @@ void ModelRegistry::Erase(TenantModels* own, std::list<ModelHold>::iterator mode
   own->ids.erase(erased->fingerprint);
   own->models.erase(model);
   for (const wire::RegisterModelReply::Group& group : erased->groups) {
-    const auto known = own->groups.find(group.fingerprint);
-    if (known == own->groups.end() || known->second.model != erased.get()) continue;
-    own->groups.erase(known);
-    // Another rank may have the group, too.
-    for (const ModelHold& other : own->models) {
-      const auto same = std::ranges::find(other->groups, group.fingerprint,
-                                          &wire::RegisterModelReply::Group::fingerprint);
-      if (same == other->groups.end()) continue;
-      own->groups.emplace(group.fingerprint,
-                          Group{other.get(), static_cast<uint32_t>(same - other->groups.begin())});
-      break;
-    }
+    own->groups.erase({group.fingerprint, erased->id});
   }
 }
 

@@ -9,10 +9,12 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -27,6 +29,8 @@ namespace kvtier {
 // Models of a tenant that no session holds and that the registry still knows. A record has at most
 // some kilobytes.
 inline constexpr size_t kMaxIdleModels = 1024;
+// To encode and hash a model record takes as long as to look for so many blocks.
+inline constexpr size_t kModelHashPrice = 64;
 
 // One registered model, the same from its registration on.
 struct RegisteredModel {
@@ -88,8 +92,8 @@ class ModelRegistry {
     std::list<ModelHold> models;  // those that were registered last at the end
     std::unordered_map<wire::ModelId, std::list<ModelHold>::iterator> by_id;
     std::unordered_map<ModelFingerprint, wire::ModelId> ids;
-    // A group that several models have, as ranks do a replicated one, is listed as one of theirs.
-    std::unordered_map<ModelFingerprint, Group> groups;
+    // Several models may have a group, as ranks do a replicated one.
+    std::map<std::pair<ModelFingerprint, wire::ModelId>, Group> groups;
     uint32_t last_id = 0;
   };
 

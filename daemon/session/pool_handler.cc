@@ -41,9 +41,11 @@ bool NamesWeights(const ModelRecord& record) {
 }  // namespace
 
 Status PoolHandler::OnRegisterModel(const Call& call, const wire::RegisterModel& request) {
+  replies_.connection().Spend(kModelHashPrice);
   KVT_ASSIGN_OR_RETURN(const ModelRegistry::Registration registered,
                        env_.models->Register(client_.tenant, request.record));
   const ModelHold& model = registered.model;
+  if (registered.is_new) replies_.connection().Spend(kModelHashPrice * model->groups.size());
   std::erase(registered_, model);
   registered_.push_back(model);
   if (registered_.size() > kMaxRegisteredHeld) registered_.pop_front();
@@ -186,8 +188,10 @@ Status PoolHandler::OnStats(const Call& call, const wire::Stats&) {
   reply.blocks_miss = blocks.miss;
   // A client learns the sizes of pools that it has attached, and of no other tenant's. The counts
   // of hits above are those of the whole daemon.
-  for (const PoolGauges& pool : cache_.Gauges().pools) {
-    if (!pools_.contains(pool.id)) continue;
+  replies_.connection().Spend(pools_.all().size());
+  for (const auto& [id, attached] : pools_.all()) {
+    if (attached.is_region()) continue;
+    const PoolGauges pool = cache_.GaugesOfPool(id);
     reply.pool_blocks_total += pool.blocks;
     reply.pool_blocks_free += pool.free;
     reply.pool_blocks_private += pool.private_blocks;

@@ -63,8 +63,7 @@ class AttachedPools {
   [[nodiscard]] Result<const AttachedPool*> FindPool(PoolId id) const;
   // Errors: also kInvalidArgument "not_a_region".
   [[nodiscard]] Result<const AttachedPool*> FindRegion(PoolId id) const;
-  [[nodiscard]] bool contains(PoolId id) const { return pools_.contains(id); }
-  // REQUIRES: contains(id), as for the following.
+  // REQUIRES: the session has it, as for the following.
   [[nodiscard]] AttachedPool& at(PoolId id) { return pools_.at(id); }
   [[nodiscard]] const AttachedPool& at(PoolId id) const { return pools_.at(id); }
   void Erase(PoolId id) { pools_.erase(id); }
@@ -74,6 +73,7 @@ class AttachedPools {
     return pools_.try_emplace(id, std::move(pool)).first->second;
   }
 
+  [[nodiscard]] const std::unordered_map<PoolId, AttachedPool>& all() const { return pools_; }
   // AttachedPool::held of all pools.
   [[nodiscard]] uint64_t held() const;
 

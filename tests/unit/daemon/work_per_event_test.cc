@@ -32,6 +32,7 @@ constexpr uint32_t kHalf = wire::kMaxCommitsPerCall;
 constexpr uint32_t kRegionBlocks = 4 * kMost;
 constexpr uint64_t kPoolBlocks = 2 * kMost;
 constexpr uint32_t kSmallRequests = 64;
+constexpr uint32_t kManyPools = 1024;
 // An event may take as long as so many turns of COMMIT. A sanitizer makes frees dear and copies
 // cheap beside them: there an event of CLOSE_REGION takes 2.4 turns without doing more.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -196,6 +197,14 @@ class BusyClient {
     }
     return wire::Decode<wire::TransferDone>(received->payload).value();
   }
+  // As many requests as their bytes would let into one event. Each has one answer.
+  template <typename Message>
+  void MeasureFlood(WireClient* client, const Message& message) {
+    Measure([&] {
+      for (uint32_t i = 0; i < kSmallRequests; ++i) client->Send(message);
+      for (uint32_t i = 0; i < kSmallRequests; ++i) (void)client->Receive();
+    });
+  }
   // Until a load has ended.
   void ExpectLoaded() {
     for (auto received = client_.Receive(); received; received = client_.Receive()) {
@@ -211,6 +220,7 @@ class BusyClient {
   WireClient client_{daemon_.socket()};
   uint64_t last_transfer_ = 0;
   uint32_t next_block_ = 0;
+  uint32_t last_revision_ = 0;
   int64_t longest_ns_ = 0;
 };
 
@@ -260,21 +270,28 @@ void BusyClient::RegisterModel() {
   ModelRecord record = TinyModel();
   record.name = std::string(256, 'x');
   record.groups.resize(kMaxModelGroups, record.groups[0]);
-  Measure([&] { (void)client_.Call<wire::RegisterModelReply>(wire::RegisterModel{record}); });
+  const auto register_new = [&](uint32_t models) {
+    for (uint32_t i = 0; i < models; ++i) {
+      record.revision = std::to_string(++last_revision_);
+      client_.Send(wire::RegisterModel{record});
+    }
+    for (uint32_t i = 0; i < models; ++i) (void)client_.Receive();
+  };
+  Measure([&] { register_new(1); });
+  // Each takes the place of another.
+  for (uint32_t i = 0; i < kMaxIdleModels; i += kSmallRequests) register_new(kSmallRequests);
+  Measure([&] { register_new(kSmallRequests); });
+  MeasureFlood(&client_, wire::RegisterModel{record});
 }
 
 void BusyClient::Devices() {
   (void)client_.Hello();
-  Measure([&] { (void)client_.Call<wire::DevicesReply>(wire::Devices{}); });
+  MeasureFlood(&client_, wire::Devices{});
 }
 
 void BusyClient::Attach() {
   Measure([&] { (void)AttachPool(); });
-  // As many requests as their bytes would let into one event.
-  Measure([&] {
-    for (uint32_t i = 0; i < kSmallRequests; ++i) client_.Send(wire::Attach{.model = kModel});
-    for (uint32_t i = 0; i < kSmallRequests; ++i) (void)client_.Receive();
-  });
+  MeasureFlood(&client_, wire::Attach{.model = kModel});
 }
 
 void BusyClient::AcquireAll() {
@@ -360,13 +377,26 @@ void BusyClient::Attend() {
 }
 
 void BusyClient::Stats() {
-  (void)AttachPool();
-  Measure([&] { (void)client_.Call<wire::StatsReply>(wire::Stats{}); });
+  (void)client_.Hello();
+  ModelRecord record = TinyModel();
+  record.groups.resize(kMaxModelGroups, record.groups[0]);
+  for (uint32_t i = 0; i < kManyPools / kMaxModelGroups; ++i) {
+    record.revision = std::to_string(i);
+    const auto model = client_.Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model;
+    for (uint32_t group = 0; group < kMaxModelGroups; ++group) {
+      (void)client_.Call<wire::AttachReply>(
+          wire::Attach{.model = model, .group = group, .pool_bytes = kBlockBytes});
+    }
+  }
+  MeasureFlood(&client_, wire::Stats{});
+  WireClient without_pools(daemon_.socket());
+  (void)without_pools.Hello();
+  MeasureFlood(&without_pools, wire::Stats{});
 }
 
 void BusyClient::Ping() {
   (void)client_.Hello();
-  Measure([&] { (void)client_.Call<wire::Pong>(wire::Ping{}); });
+  MeasureFlood(&client_, wire::Ping{});
 }
 
 void BusyClient::Open() {
@@ -445,12 +475,12 @@ void BusyClient::KeepMemory() {
 
 void BusyClient::TakeMemory() {
   KeepMemory();
-  Measure([&] { (void)client_.Call<wire::TakeMemoryReply>(wire::TakeMemory{.name = {1}}); });
+  MeasureFlood(&client_, wire::TakeMemory{.name = {1}});
 }
 
 void BusyClient::ReleaseMemory() {
   KeepMemory();
-  Measure([&] { (void)client_.Call<wire::ReleaseMemoryReply>(wire::ReleaseMemory{}); });
+  MeasureFlood(&client_, wire::ReleaseMemory{});
 }
 
 void BusyClient::Hint() {
