@@ -196,6 +196,8 @@ class Cache {
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
   // The identity of every NamespaceId, from 0 on. Numbers that are free have no size of blocks.
   [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
+  // How many those are: there may be hundreds of thousands.
+  [[nodiscard]] uint32_t NamespaceCount() const;
   // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of
   // the directory and reporting `max_blocks` at most; so that a walk over millions can be cut into
   // steps. A block that is cached from the first step to the last is reported exactly once.
@@ -285,7 +287,7 @@ class Cache {
   [[nodiscard]] bool HasColdStore() const;
 
   [[nodiscard]] const CacheStats& stats() const;
-  // REQUIRES: the cache has named this namespace, as CacheStats and CacheGauges do.
+  // REQUIRES: id < NamespaceCount().
   [[nodiscard]] const NamespaceIdentity& IdentityOf(NamespaceId id) const;
   // Sizes and states now; O(pools), not O(blocks).
   [[nodiscard]] CacheGauges Gauges() const;

@@ -134,6 +134,10 @@ std::vector<NamespaceIdentity> Cache::Namespaces() const {
   return namespaces;
 }
 
+uint32_t Cache::NamespaceCount() const {
+  return static_cast<uint32_t>(impl_->state.blocks.namespaces.size());
+}
+
 const NamespaceIdentity& Cache::IdentityOf(NamespaceId id) const {
   return impl_->state.blocks.namespaces[id.value].identity;
 }

@@ -121,28 +121,6 @@ class Settle final : public AdminOperation {
   const int64_t timeout_ms_;
 };
 
-// The reply waits until the evicted blocks cannot come back at a restart: an operator who evicts a
-// block because it must not be served again has to be able to rely on the reply.
-class Evict final : public AdminOperation {
- public:
-  Evict(const OperationBasics& basics, const ModelRegistry* models, std::shared_ptr<AdminCall> call,
-        AdminRequestBody request)
-      : AdminOperation(basics, std::move(call)), models_(*models), request_(std::move(request)) {}
-
-  void Run() override {
-    Result<std::string> reply = EvictBlocks(&cache_, models_, request_);
-    if (!reply) return Fail(reply.error());
-    cache_.WhenEvictionsAreDurable(
-        WhileAlive([this, reply = *std::move(reply)](const Status& durable) {
-          durable ? Reply(reply) : Fail(durable.error());
-        }));
-  }
-
- private:
-  const ModelRegistry& models_;
-  const AdminRequestBody request_;
-};
-
 // The cache goes on writing after the caller has gone: that is of use to the next start.
 class Drain final : public AdminOperation {
  public:
@@ -247,13 +225,9 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
     return true;
   };
   const std::string& op = request.op;
-  Cache* const cache = env_.basics.cache;
   if (op == "status") return answer(StatusJson(*env_.metrics));
   if (op == "config") return answer(ConfigJson(*env_.config));
   if (op == "config_defaults") return answer(ConfigJson(Config{.tenants = {TenantConfig{}}}));
-  if (op == "inspect")
-    return answer(InspectBlock(*cache, *env_.models, *env_.basics.clock, request));
-  if (op == "pin") return answer(PinBlocks(cache, *env_.models, request));
   if (op == "release_memory") return answer(ReleaseMemory(env_.kept_memories, request.all));
   return false;
 }
@@ -262,8 +236,11 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
     const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call) {
   const std::string& op = request.op;
   if (op == "ls") return MakeListing(env_.basics, env_.models, request, call);
+  if (op == "inspect") return MakeInspection(env_.basics, env_.models, request, call);
+  if (op == "pin") return MakePinning(env_.basics, env_.models, request, call);
+  if (op == "evict") return MakeEviction(env_.basics, env_.models, request, call);
   if (op == "models") return MakeModelListing(env_.basics, env_.models, request, call);
-  if (op == "forget") return MakeForgetting(env_.basics, *env_.models, request, call);
+  if (op == "forget") return MakeForgetting(env_.basics, env_.models, request, call);
   if (op == "trace") return MakeTraceListing(env_.basics, env_.trace, env_.server, request, call);
   if (op == "verify") return std::make_unique<Verify>(env_.basics, call, env_.disk);
   if (op == "verify_cold") {
@@ -272,7 +249,6 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
     }
     return std::make_unique<Verify>(env_.basics, call, nullptr);
   }
-  if (op == "evict") return std::make_unique<Evict>(env_.basics, env_.models, call, request);
   if (op == "erase") return MakeErasure(env_.basics, env_.config, env_.log, request, call);
   if (op == "drain") return std::make_unique<Drain>(env_.basics, call);
   if (op == "stop")

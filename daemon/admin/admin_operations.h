@@ -21,8 +21,8 @@
 //
 // The operations on blocks and models take "tenant", "model" (its name or the first digits of its
 // fingerprint) and "epoch" (the revision of its weights); ls and evict take "tier", ls takes
-// "prefix" of the hash. The last four, forget and erase send progress at least every
-// kAdminProgressMs.
+// "prefix" of the hash. The last four, inspect, pin, evict, forget and erase send progress at least
+// every kAdminProgressMs.
 #pragma once
 
 #include <memory>
@@ -96,15 +96,21 @@ class AdminOperations {
                                                                   const AdminRequestBody& request,
                                                                   std::shared_ptr<AdminCall> call);
 
-// The following answer at once: they return the reply. Errors: kInvalidArgument "bad_request", and
-// as noted.
-[[nodiscard]] Result<std::string> InspectBlock(const Cache& cache, const ModelRegistry& models,
-                                               const Clock& clock, const AdminRequestBody& request);
-// kLimitExceeded "pin_limit". A time of 0 unpins.
-[[nodiscard]] Result<std::string> PinBlocks(Cache* cache, const ModelRegistry& models,
-                                            const AdminRequestBody& request);
-[[nodiscard]] Result<std::string> EvictBlocks(Cache* cache, const ModelRegistry& models,
-                                              const AdminRequestBody& request);
+// "inspect", "pin" and "evict" look for their hashes in every namespace that fits. Errors:
+// kInvalidArgument "bad_request", and as noted.
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeInspection(
+    const OperationBasics& basics, const ModelRegistry* models, const AdminRequestBody& request,
+    std::shared_ptr<AdminCall> call);
+// kLimitExceeded "pin_limit": blocks that were pinned before it stay pinned. A time of 0 unpins.
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakePinning(const OperationBasics& basics,
+                                                                  const ModelRegistry* models,
+                                                                  const AdminRequestBody& request,
+                                                                  std::shared_ptr<AdminCall> call);
+// Replies when a restart cannot bring the blocks back. kIoError if the disk refuses.
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeEviction(const OperationBasics& basics,
+                                                                   const ModelRegistry* models,
+                                                                   const AdminRequestBody& request,
+                                                                   std::shared_ptr<AdminCall> call);
 
 // "models": replies with
 //   {"schema":"kvtier.models/1","now_s":,"models":[{"tenant":,"model_name":,"epoch":,"model":,
@@ -123,7 +129,7 @@ class AdminOperations {
 // "models": how many fingerprints were meant. Errors: kInvalidArgument "bad_request" without a
 // model; kNotFound "unknown_model"; kIoError if the disk refuses.
 [[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeForgetting(
-    const OperationBasics& basics, const ModelRegistry& models, const AdminRequestBody& request,
+    const OperationBasics& basics, const ModelRegistry* models, const AdminRequestBody& request,
     std::shared_ptr<AdminCall> call);
 
 // "erase": the keys are destroyed when it begins. Replies, when no restart brings anything back,

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/json.hpp>
+#include <map>
+#include <span>
+#include <vector>
 
 #include "daemon/admin/admin_operations.h"
 #include "daemon/admin/chosen_models.h"
@@ -22,6 +24,10 @@ namespace json = boost::json;
 // blocks pass makes looking the larger part.
 constexpr uint32_t kRowsPerStep = 65536;
 constexpr uint32_t kBlocksPerStep = 1024;
+// The price of a step that looks for hashes in namespaces, and of a block that is found: to evict,
+// pin or describe it costs far more than to look for it.
+constexpr size_t kLooksPerStep = 8192;
+constexpr size_t kFoundPrice = 32;
 
 std::string_view TierName(Tier tier) { return kTierNames[static_cast<size_t>(tier)]; }
 
@@ -52,9 +58,9 @@ json::object NamespaceJson(const ModelRegistry& models, const NamespaceIdentity&
 
 // Written by hand, because a listing may have a million blocks. All texts are names of this program
 // or hexadecimal digits, so that nothing needs to be escaped.
-void AppendBlock(const BlockRecord& block, std::string* out) {
+void AppendBlock(const BlockRecord& block, size_t name_space, std::string* out) {
   *out += fmt::format(R"({{"hash":"{}","namespace":{},"tiers":{})", block.key.hash.Hex(),
-                      block.key.namespace_id.value, json::serialize(TierNames(block.presence)));
+                      name_space, json::serialize(TierNames(block.presence)));
   *out += fmt::format(R"(,"tokens":{},"depth":{},"created_s":{},"last_use_s":{},"uses":{},)"
                       R"("retention":"{}","references":{},"pinned":{}}})",
                       block.tokens, PositionOf(block.depth), block.created_s, block.last_use_s,
@@ -64,17 +70,24 @@ void AppendBlock(const BlockRecord& block, std::string* out) {
 
 // Walks the directory in steps. A block that is cached during the whole walk is listed exactly
 // once, whatever is evicted or committed between the steps.
-class Listing final : public AdminOperation {
+class Listing final : public OperationOnModels {
  public:
   Listing(const OperationBasics& basics, const ModelRegistry* models,
-          std::shared_ptr<AdminCall> call, BlockFilter filter, uint64_t cursor, uint32_t limit)
-      : AdminOperation(basics, std::move(call)),
-        models_(*models),
+          std::shared_ptr<AdminCall> call, const AdminRequestBody& request, BlockFilter filter)
+      : OperationOnModels(basics, models, std::move(call), request),
         filter_(std::move(filter)),
-        cursor_(cursor),
-        left_(limit) {}
+        cursor_(request.cursor),
+        left_(request.limit) {}
 
-  void Run() override {
+  void Run() override { ChoosesAll() ? Step() : OperationOnModels::Run(); }
+
+ private:
+  void OnChosen(std::vector<NamespaceId> chosen) override {
+    filter_.namespaces = std::move(chosen);
+    Step();
+  }
+
+  void Step() {
     if (Cancelled()) return;
     const BlockWalk step =
         cache_.Walk(cursor_, kRowsPerStep, std::min(left_, kBlocksPerStep), filter_);
@@ -82,28 +95,32 @@ class Listing final : public AdminOperation {
     left_ -= static_cast<uint32_t>(step.blocks.size());
     for (const BlockRecord& block : step.blocks) {
       if (!blocks_.empty()) blocks_ += ',';
-      AppendBlock(block, &blocks_);
+      AppendBlock(block, PositionOfNamespace(block.key.namespace_id), &blocks_);
     }
     if (step.finished || left_ == 0) return Finish(step.finished);
-    Later(0, [this] { Run(); });
+    Later(0, [this] { Step(); });
   }
 
- private:
+  // Among those that the reply lists, which are its blocks' own: a daemon may know so many that all
+  // of them would fit no reply.
+  size_t PositionOfNamespace(NamespaceId id) {
+    const auto [position, added] = positions_.try_emplace(id, namespaces_.size());
+    if (added) namespaces_.push_back(NamespaceJson(models_, cache_.IdentityOf(id)));
+    return position->second;
+  }
+
   void Finish(bool finished) {
-    json::array namespaces;
-    for (const NamespaceIdentity& name_space : cache_.Namespaces()) {
-      namespaces.push_back(NamespaceJson(models_, name_space));
-    }
     Reply(fmt::format(R"({{"schema":"kvtier.ls/1","now_s":{},"cursor":{},"finished":{},)"
                       R"("namespaces":{},"blocks":[{}]}})",
-                      clock_.WallMs() / 1000, cursor_, finished, json::serialize(namespaces),
+                      clock_.WallMs() / 1000, cursor_, finished, json::serialize(namespaces_),
                       blocks_));
   }
 
-  const ModelRegistry& models_;
-  const BlockFilter filter_;
+  BlockFilter filter_;
   uint64_t cursor_;
   uint32_t left_;
+  std::map<NamespaceId, size_t> positions_;
+  json::array namespaces_;
   std::string blocks_;
 };
 
@@ -142,6 +159,144 @@ Status CheckHashes(const AdminRequestBody& request, size_t most) {
   return BadRequest(fmt::format("\"hashes\" has {}, at most {}", request.hashes.size(), most));
 }
 
+// Looks for each hash of the request in each of the chosen namespaces, in steps. It goes on when
+// its caller has gone, so that it is done whole or not begun.
+class OperationOnHashes : public OperationOnModels {
+ public:
+  using OperationOnModels::OperationOnModels;
+
+ protected:
+  // Hashes that OnHashes is given at once.
+  static constexpr size_t kHashesAtOnce = 256;
+
+  // Some of the request's hashes, from the position `first` on, in one namespace. Returns the
+  // price, at least one look for each.
+  [[nodiscard]] virtual Result<size_t> OnHashes(NamespaceId id, size_t first,
+                                                std::span<const BlockHash> hashes) = 0;
+  virtual void Finish() = 0;
+
+ private:
+  void OnChosen(std::vector<NamespaceId> chosen) override {
+    chosen_ = std::move(chosen);
+    Step();
+  }
+
+  void Step() {
+    const std::span<const BlockHash> hashes = request_.hashes;
+    for (size_t price = 0; next_ < chosen_.size() && price < kLooksPerStep;) {
+      const auto some = hashes.subspan(done_, std::min(hashes.size() - done_, kHashesAtOnce));
+      const Result<size_t> looked = OnHashes(chosen_[next_], done_, some);
+      if (!looked) return Fail(looked.error());
+      price += *looked;
+      done_ += some.size();
+      if (done_ < hashes.size()) continue;
+      done_ = 0;
+      ++next_;
+    }
+    if (next_ == chosen_.size()) return Finish();
+    if (ProgressIsDue()) {
+      Progress(json::serialize(json::object{{"done", next_}, {"total", chosen_.size()}}));
+    }
+    Later(0, [this] { Step(); });
+  }
+
+  std::vector<NamespaceId> chosen_;
+  size_t next_ = 0;  // of the chosen namespaces
+  size_t done_ = 0;  // hashes in it
+};
+
+class Inspection final : public OperationOnHashes {
+ public:
+  using OperationOnHashes::OperationOnHashes;
+
+ private:
+  Result<size_t> OnHashes(NamespaceId id, size_t, std::span<const BlockHash> hashes) override {
+    const BlockKey key{id, hashes.front()};
+    const std::optional<BlockRecord> block = cache_.Inspect(key);
+    const BlockPast past = cache_.PastOf(key);
+    if (!block && !past.drop && !past.miss) return 1;
+    json::object shown = NamespaceJson(models_, cache_.IdentityOf(id));
+    shown["cached"] = block.has_value();
+    if (block) DescribeBlock(*block, &shown);
+    shown["last_drop"] = DropJson(past.drop);
+    shown["last_miss"] = MissJson(past.miss);
+    found_.push_back(std::move(shown));
+    return kFoundPrice;
+  }
+
+  void Finish() override {
+    Reply(json::serialize(json::object{{"schema", "kvtier.inspect/1"},
+                                       {"hash", request_.hashes.front().Hex()},
+                                       {"now_ms", clock_.WallMs()},
+                                       {"blocks", std::move(found_)}}));
+  }
+
+  json::array found_;
+};
+
+class Pinning final : public OperationOnHashes {
+ public:
+  using OperationOnHashes::OperationOnHashes;
+
+ private:
+  Result<size_t> OnHashes(NamespaceId id, size_t, std::span<const BlockHash> hashes) override {
+    KVT_ASSIGN_OR_RETURN(const uint32_t pinned, cache_.Pin(id, hashes, request_.ttl_ms));
+    blocks_ += pinned;
+    return hashes.size() + pinned * kFoundPrice;
+  }
+
+  void Finish() override {
+    Reply(json::serialize(json::object{{"schema", "kvtier.pin/1"},
+                                       {"asked", request_.hashes.size()},
+                                       {"blocks", blocks_},
+                                       {"ttl_ms", request_.ttl_ms}}));
+  }
+
+  uint64_t blocks_ = 0;
+};
+
+class Eviction final : public OperationOnHashes {
+ public:
+  Eviction(const OperationBasics& basics, const ModelRegistry* models,
+           std::shared_ptr<AdminCall> call, const AdminRequestBody& request)
+      : OperationOnHashes(basics, models, std::move(call), request),
+        worst_(request.hashes.size(), EvictOutcome::kAbsent) {}
+
+ private:
+  Result<size_t> OnHashes(NamespaceId id, size_t first,
+                          std::span<const BlockHash> hashes) override {
+    size_t price = hashes.size();
+    for (size_t i = 0; i < hashes.size(); ++i) {
+      const EvictOutcome outcome = cache_.Evict({id, hashes[i]}, request_.tier);
+      if (outcome == EvictOutcome::kAbsent) continue;
+      worst_[first + i] = outcome;
+      price += kFoundPrice;
+    }
+    return price;
+  }
+
+  // The reply waits until the evicted blocks cannot come back at a restart: an operator who evicts
+  // a block because it must not be served again has to be able to rely on the reply.
+  void Finish() override {
+    cache_.WhenEvictionsAreDurable(WhileAlive(
+        [this](const Status& durable) { durable ? Reply(Document()) : Fail(durable.error()); }));
+  }
+
+  [[nodiscard]] std::string Document() const {
+    const auto count = [&](EvictOutcome outcome) { return std::ranges::count(worst_, outcome); };
+    return json::serialize(json::object{{"schema", "kvtier.evict/1"},
+                                        {"asked", request_.hashes.size()},
+                                        {"evicted", count(EvictOutcome::kEvicted)},
+                                        {"absent", count(EvictOutcome::kAbsent)},
+                                        {"referenced", count(EvictOutcome::kReferenced)},
+                                        {"pinned", count(EvictOutcome::kPinned)},
+                                        {"moving", count(EvictOutcome::kMoving)}});
+  }
+
+  // By the hashes' positions. A hash counts as absent only if it is in none of the namespaces.
+  std::vector<EvictOutcome> worst_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<AdminOperation>> MakeListing(const OperationBasics& basics,
@@ -149,83 +304,42 @@ Result<std::unique_ptr<AdminOperation>> MakeListing(const OperationBasics& basic
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
   if (request.limit == 0) return BadRequest("\"limit\" must not be 0");
-  BlockFilter filter{.tier = request.tier,
-                     .cold = request.cold,
-                     .namespaces = NamespacesOf(*basics.cache, *models, request)};
+  BlockFilter filter{.tier = request.tier, .cold = request.cold};
   if (!request.prefix.empty()) {
     filter.hashes = HashRange::BeginningWith(request.prefix);
     if (!filter.hashes) return BadRequest("\"prefix\" must be 1 to 64 hexadecimal digits");
   }
-  return std::make_unique<Listing>(basics, models, std::move(call), std::move(filter),
-                                   request.cursor, request.limit);
+  return std::make_unique<Listing>(basics, models, std::move(call), request, std::move(filter));
 }
 
-Result<std::string> InspectBlock(const Cache& cache, const ModelRegistry& models,
-                                 const Clock& clock, const AdminRequestBody& request) {
+Result<std::unique_ptr<AdminOperation>> MakeInspection(const OperationBasics& basics,
+                                                       const ModelRegistry* models,
+                                                       const AdminRequestBody& request,
+                                                       std::shared_ptr<AdminCall> call) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, 1));
-  const BlockHash& hash = request.hashes.front();
-  const std::vector<NamespaceIdentity> namespaces = cache.Namespaces();
-  json::array found;
-  for (const NamespaceId id : NamespacesOf(cache, models, request)) {
-    const BlockKey key{id, hash};
-    const std::optional<BlockRecord> block = cache.Inspect(key);
-    const BlockPast past = cache.PastOf(key);
-    if (!block && !past.drop && !past.miss) continue;
-    json::object shown = NamespaceJson(models, namespaces[id.value]);
-    shown["cached"] = block.has_value();
-    if (block) DescribeBlock(*block, &shown);
-    shown["last_drop"] = DropJson(past.drop);
-    shown["last_miss"] = MissJson(past.miss);
-    found.push_back(std::move(shown));
-  }
-  return json::serialize(json::object{{"schema", "kvtier.inspect/1"},
-                                      {"hash", hash.Hex()},
-                                      {"now_ms", clock.WallMs()},
-                                      {"blocks", std::move(found)}});
+  return std::make_unique<Inspection>(basics, models, std::move(call), request);
 }
 
-Result<std::string> PinBlocks(Cache* cache, const ModelRegistry& models,
-                              const AdminRequestBody& request) {
+Result<std::unique_ptr<AdminOperation>> MakePinning(const OperationBasics& basics,
+                                                    const ModelRegistry* models,
+                                                    const AdminRequestBody& request,
+                                                    std::shared_ptr<AdminCall> call) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
   if (request.ttl_ms > kMaxPinTtlMs) {
     return BadRequest(fmt::format("\"ttl_ms\" must be 0 to {}", kMaxPinTtlMs));
   }
-  uint64_t blocks = 0;
-  for (const NamespaceId id : NamespacesOf(*cache, models, request)) {
-    KVT_ASSIGN_OR_RETURN(const uint32_t pinned, cache->Pin(id, request.hashes, request.ttl_ms));
-    blocks += pinned;
-  }
-  return json::serialize(json::object{{"schema", "kvtier.pin/1"},
-                                      {"asked", request.hashes.size()},
-                                      {"blocks", blocks},
-                                      {"ttl_ms", request.ttl_ms}});
+  return std::make_unique<Pinning>(basics, models, std::move(call), request);
 }
 
-Result<std::string> EvictBlocks(Cache* cache, const ModelRegistry& models,
-                                const AdminRequestBody& request) {
+Result<std::unique_ptr<AdminOperation>> MakeEviction(const OperationBasics& basics,
+                                                     const ModelRegistry* models,
+                                                     const AdminRequestBody& request,
+                                                     std::shared_ptr<AdminCall> call) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  const std::vector<NamespaceId> ids = NamespacesOf(*cache, models, request);
   if (request.cold) {
     return BadRequest("\"tier\" must be pool, host or disk: other hosts use the cold store, too");
   }
-  std::array<uint64_t, 5> outcomes{};
-  for (const BlockHash& hash : request.hashes) {
-    // A hash counts as absent only if it is in none of the namespaces.
-    EvictOutcome worst = EvictOutcome::kAbsent;
-    for (const NamespaceId id : ids) {
-      const EvictOutcome outcome = cache->Evict({id, hash}, request.tier);
-      if (outcome != EvictOutcome::kAbsent) worst = outcome;
-    }
-    ++outcomes[static_cast<size_t>(worst)];
-  }
-  const auto count = [&](EvictOutcome outcome) { return outcomes[static_cast<size_t>(outcome)]; };
-  return json::serialize(json::object{{"schema", "kvtier.evict/1"},
-                                      {"asked", request.hashes.size()},
-                                      {"evicted", count(EvictOutcome::kEvicted)},
-                                      {"absent", count(EvictOutcome::kAbsent)},
-                                      {"referenced", count(EvictOutcome::kReferenced)},
-                                      {"pinned", count(EvictOutcome::kPinned)},
-                                      {"moving", count(EvictOutcome::kMoving)}});
+  return std::make_unique<Eviction>(basics, models, std::move(call), request);
 }
 
 }  // namespace kvtier

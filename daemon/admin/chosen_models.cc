@@ -1,38 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/admin/chosen_models.h"
 
+#include <algorithm>
+
 namespace kvtier {
 namespace {
 
 // Fewer digits of a fingerprint would fit too many models by chance.
 constexpr size_t kMinModelDigits = 4;
-
-bool IsChosen(const ModelRegistry& models, const NamespaceIdentity& name_space,
-              const AdminRequestBody& request) {
-  if (!request.tenant.empty() && name_space.tenant != request.tenant) return false;
-  const auto group = models.FindGroup(name_space.tenant, name_space.model);
-  if (!request.epoch.empty() && (!group || group->model->record.revision != request.epoch)) {
-    return false;
-  }
-  if (request.model.empty()) return true;
-  if (request.model.size() >= kMinModelDigits &&
-      name_space.model.Hex().starts_with(request.model)) {
-    return true;
-  }
-  return group && group->model->record.name == request.model;
-}
+// One step takes a millisecond or two.
+constexpr uint32_t kNamespacesPerStep = 4096;
 
 }  // namespace
 
-std::vector<NamespaceId> NamespacesOf(const Cache& cache, const ModelRegistry& models,
-                                      const AdminRequestBody& request) {
-  std::vector<NamespaceId> ids;
-  const std::vector<NamespaceIdentity> namespaces = cache.Namespaces();
-  for (uint32_t i = 0; i < namespaces.size(); ++i) {
-    const bool is_free = namespaces[i].block_bytes == 0;
-    if (!is_free && IsChosen(models, namespaces[i], request)) ids.emplace_back(i);
+void OperationOnModels::Run() {
+  if (Cancelled()) return;
+  const uint32_t known = cache_.NamespaceCount();
+  const uint32_t end = std::min(known, next_ + kNamespacesPerStep);
+  for (; next_ < end; ++next_) {
+    if (IsChosen(cache_.IdentityOf(NamespaceId(next_)))) chosen_.emplace_back(next_);
   }
-  return ids;
+  if (next_ >= known) return OnChosen(std::move(chosen_));
+  Later(0, [this] { Run(); });
+}
+
+bool OperationOnModels::IsChosen(const NamespaceIdentity& name_space) const {
+  if (name_space.block_bytes == 0) return false;  // the number is free
+  if (!request_.tenant.empty() && name_space.tenant != request_.tenant) return false;
+  if (request_.model.empty() && request_.epoch.empty()) return true;
+  const auto group = models_.FindGroup(name_space.tenant, name_space.model);
+  if (!request_.epoch.empty() && (!group || group->model->record.revision != request_.epoch)) {
+    return false;
+  }
+  if (request_.model.empty()) return true;
+  if (request_.model.size() >= kMinModelDigits &&
+      name_space.model.Hex().starts_with(request_.model)) {
+    return true;
+  }
+  return group && group->model->record.name == request_.model;
 }
 
 }  // namespace kvtier

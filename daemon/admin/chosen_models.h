@@ -3,8 +3,12 @@
 // name may stand for several fingerprints, and a model has one for each of its groups.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "daemon/admin/admin_operation.h"
 #include "daemon/admin/admin_request.h"
 #include "daemon/session/models.h"
 #include "tiers/cache.h"
@@ -12,11 +16,37 @@
 
 namespace kvtier {
 
-// The namespaces of the request's tenant, model and epoch, in rising order; all of them if it names
-// none. A model is
-// found by its name, and by its epoch, only if the registry knows it: on disk there are
+// An operation on the namespaces of the request's tenant, model and epoch; on all if it names none.
+// A model is found by its name, and by its epoch, only if the registry knows it: on disk there are
 // fingerprints, but no names.
-[[nodiscard]] std::vector<NamespaceId> NamespacesOf(const Cache& cache, const ModelRegistry& models,
-                                                    const AdminRequestBody& request);
+//
+// It chooses them in steps, because a daemon may have come to know hundreds of thousands, and does
+// nothing if its caller has gone meanwhile. Event loop only.
+class OperationOnModels : public AdminOperation {
+ public:
+  // `models` is borrowed and outlives this.
+  OperationOnModels(const OperationBasics& basics, const ModelRegistry* models,
+                    std::shared_ptr<AdminCall> call, AdminRequestBody request)
+      : AdminOperation(basics, std::move(call)), models_(*models), request_(std::move(request)) {}
+
+  void Run() override;
+
+ protected:
+  // Called once, with the namespaces in rising order.
+  virtual void OnChosen(std::vector<NamespaceId> chosen) = 0;
+  // Every namespace is one of them.
+  [[nodiscard]] bool ChoosesAll() const {
+    return request_.tenant.empty() && request_.model.empty() && request_.epoch.empty();
+  }
+
+  const ModelRegistry& models_;
+  const AdminRequestBody request_;
+
+ private:
+  [[nodiscard]] bool IsChosen(const NamespaceIdentity& name_space) const;
+
+  uint32_t next_ = 0;
+  std::vector<NamespaceId> chosen_;
+};
 
 }  // namespace kvtier

@@ -21,30 +21,31 @@ namespace json = boost::json;
 // One step takes some milliseconds.
 constexpr uint32_t kRowsPerStep = 65536;
 constexpr uint32_t kBlocksPerStep = 4096;
+constexpr size_t kUsesPerStep = 4096;
 // An eviction costs far more than a look.
 constexpr uint32_t kEvictionsPerStep = 256;
 
 constexpr std::array<std::pair<Tier, std::string_view>, 3> kTiers = {
     {{Tier::kPool, "pool"}, {Tier::kHost, "host"}, {Tier::kDisk, "disk"}}};
 
-class ModelListing final : public AdminOperation {
+class ModelListing final : public OperationOnModels {
  public:
-  ModelListing(const OperationBasics& basics, const ModelRegistry* models,
-               std::shared_ptr<AdminCall> call, std::vector<NamespaceId> namespaces)
-      : AdminOperation(basics, std::move(call)),
-        models_(*models),
-        filter_{.namespaces = std::move(namespaces)} {}
+  using OperationOnModels::OperationOnModels;
 
-  void Run() override {
+ private:
+  void OnChosen(std::vector<NamespaceId> chosen) override {
+    filter_.namespaces = std::move(chosen);
+    Step();
+  }
+
+  void Step() {
     if (Cancelled()) return;
     const BlockWalk step = cache_.Walk(cursor_, kRowsPerStep, kBlocksPerStep, filter_);
     cursor_ = step.next_cursor;
     for (const BlockRecord& block : step.blocks) Count(block);
-    if (step.finished) return Reply(Document());
-    Later(0, [this] { Run(); });
+    Later(0, [this, finished = step.finished] { finished ? AddSome() : Step(); });
   }
 
- private:
   struct Use {
     uint64_t blocks = 0;
     std::array<uint64_t, kTiers.size()> in_tiers{};
@@ -68,7 +69,17 @@ class ModelListing final : public AdminOperation {
     use.last_use_s = std::max<int64_t>(use.last_use_s, block.last_use_s);
   }
 
-  void AddTo(std::map<RowKey, Row>* rows, NamespaceId id, const NamespaceIdentity& identity) {
+  void AddSome() {
+    const size_t end = std::min<size_t>(filter_.namespaces->size(), added_ + kUsesPerStep);
+    for (; added_ < end; ++added_) {
+      const NamespaceId id = (*filter_.namespaces)[added_];
+      Add(id, cache_.IdentityOf(id));
+    }
+    if (added_ == filter_.namespaces->size()) return Reply(Document());
+    Later(0, [this] { AddSome(); });
+  }
+
+  void Add(NamespaceId id, const NamespaceIdentity& identity) {
     const auto group = models_.FindGroup(identity.tenant, identity.model);
     const bool in_use = group && models_.IsHeld(*group->model, identity.tenant);
     const auto counted = uses_.find(id);
@@ -76,9 +87,10 @@ class ModelListing final : public AdminOperation {
     if (counted == uses_.end() && !in_use) return;
     const Use use = counted == uses_.end() ? Use() : counted->second;
     const std::string fingerprint = identity.model.Hex();
-    Row& row = group ? (*rows)[{identity.tenant, group->model->record.name,
-                                group->model->record.revision, ""}]
-                     : (*rows)[{identity.tenant, "", "", fingerprint}];
+    Row& row =
+        group
+            ? rows_[{identity.tenant, group->model->record.name, group->model->record.revision, ""}]
+            : rows_[{identity.tenant, "", "", fingerprint}];
     if (row.fingerprint.empty()) row.fingerprint = fingerprint;
     row.in_use |= in_use;
     row.bytes += use.blocks * identity.block_bytes;
@@ -87,12 +99,9 @@ class ModelListing final : public AdminOperation {
     row.use.last_use_s = std::max(row.use.last_use_s, use.last_use_s);
   }
 
-  std::string Document() {
-    std::map<RowKey, Row> rows;
-    const std::vector<NamespaceIdentity> namespaces = cache_.Namespaces();
-    for (const NamespaceId id : *filter_.namespaces) AddTo(&rows, id, namespaces[id.value]);
+  [[nodiscard]] std::string Document() const {
     json::array models;
-    for (const auto& [key, row] : rows) {
+    for (const auto& [key, row] : rows_) {
       json::object tiers;
       for (size_t i = 0; i < kTiers.size(); ++i) tiers[kTiers[i].second] = row.use.in_tiers[i];
       models.push_back({{"tenant", std::get<0>(key)},
@@ -110,21 +119,30 @@ class ModelListing final : public AdminOperation {
                                         {"models", std::move(models)}});
   }
 
-  const ModelRegistry& models_;
-  const BlockFilter filter_;
+  BlockFilter filter_;
   uint64_t cursor_ = 0;
   std::map<NamespaceId, Use> uses_;
+  size_t added_ = 0;  // of the chosen namespaces
+  std::map<RowKey, Row> rows_;
 };
 
 // The reply waits until the evicted blocks cannot come back at a restart.
-class Forgetting final : public AdminOperation {
+class Forgetting final : public OperationOnModels {
  public:
-  Forgetting(const OperationBasics& basics, std::shared_ptr<AdminCall> call,
-             std::vector<NamespaceId> namespaces)
-      : AdminOperation(basics, std::move(call)), filter_{.namespaces = std::move(namespaces)} {}
+  using OperationOnModels::OperationOnModels;
+
+ private:
+  void OnChosen(std::vector<NamespaceId> chosen) override {
+    if (chosen.empty()) {
+      return Fail({ErrorCode::kNotFound, "unknown_model",
+                   "no blocks of such a model are known; `kvtierctl models` lists them"});
+    }
+    filter_.namespaces = std::move(chosen);
+    Step();
+  }
 
   // It goes on when its caller has gone, so that it is done whole or not begun.
-  void Run() override {
+  void Step() {
     const BlockWalk step = cache_.Walk(cursor_, kRowsPerStep, kEvictionsPerStep, filter_);
     cursor_ = step.next_cursor;
     for (const BlockRecord& block : step.blocks) {
@@ -132,10 +150,9 @@ class Forgetting final : public AdminOperation {
     }
     if (step.finished) return Finish();
     if (ProgressIsDue()) Progress(json::serialize(json::object{{"done", Evicted()}}));
-    Later(0, [this] { Run(); });
+    Later(0, [this] { Step(); });
   }
 
- private:
   [[nodiscard]] uint64_t Of(EvictOutcome outcome) const {
     return outcomes_[static_cast<size_t>(outcome)];
   }
@@ -155,7 +172,7 @@ class Forgetting final : public AdminOperation {
     }));
   }
 
-  const BlockFilter filter_;
+  BlockFilter filter_;
   uint64_t cursor_ = 0;
   std::array<uint64_t, 5> outcomes_{};
 };
@@ -166,23 +183,17 @@ std::unique_ptr<AdminOperation> MakeModelListing(const OperationBasics& basics,
                                                  const ModelRegistry* models,
                                                  const AdminRequestBody& request,
                                                  std::shared_ptr<AdminCall> call) {
-  return std::make_unique<ModelListing>(basics, models, std::move(call),
-                                        NamespacesOf(*basics.cache, *models, request));
+  return std::make_unique<ModelListing>(basics, models, std::move(call), request);
 }
 
 Result<std::unique_ptr<AdminOperation>> MakeForgetting(const OperationBasics& basics,
-                                                       const ModelRegistry& models,
+                                                       const ModelRegistry* models,
                                                        const AdminRequestBody& request,
                                                        std::shared_ptr<AdminCall> call) {
   if (request.model.empty()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"model\" is missing");
   }
-  std::vector<NamespaceId> namespaces = NamespacesOf(*basics.cache, models, request);
-  if (namespaces.empty()) {
-    return MakeError(ErrorCode::kNotFound, "unknown_model",
-                     "no blocks of such a model are known; `kvtierctl models` lists them");
-  }
-  return std::make_unique<Forgetting>(basics, std::move(call), std::move(namespaces));
+  return std::make_unique<Forgetting>(basics, models, std::move(call), request);
 }
 
 }  // namespace kvtier

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// An administrator's question about a daemon that knows many models takes many short events.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <memory>
+#include <string>
+
+#include "daemon/admin/admin_operations.h"
+#include "daemon/admin/admin_request.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/session/models.h"
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+constexpr uint32_t kModels = 20'000;
+constexpr uint32_t kHashes = 800;
+// One event looks for so many hashes at most, twice over: a look takes some ten nanoseconds.
+constexpr uint64_t kLooksPerEvent = 2 * 8192;
+
+class AdminWork : public CacheTest {
+ protected:
+  struct Answer {
+    std::string reply;
+    std::string error;
+    uint64_t events = 0;
+  };
+  class Call final : public AdminCall {
+   public:
+    explicit Call(Answer* answer) : answer_(*answer) {}
+    void Progress(std::string) override {}
+    void Reply(std::string json) override { answer_.reply = std::move(json); }
+    void Fail(const Error& error) override { answer_.error = error.reason; }
+    [[nodiscard]] bool cancelled() const override { return false; }
+
+   private:
+    Answer& answer_;
+  };
+  using Make = Result<std::unique_ptr<AdminOperation>> (*)(const OperationBasics&,
+                                                           const ModelRegistry*,
+                                                           const AdminRequestBody&,
+                                                           std::shared_ptr<AdminCall>);
+
+  AdminWork() {
+    Start();
+    for (uint32_t i = 0; i < kModels; ++i) {
+      NamespaceIdentity identity = Identity("tenant", 2);
+      identity.model.bytes[0] = static_cast<uint8_t>(i);
+      identity.model.bytes[1] = static_cast<uint8_t>(i >> 8);
+      const auto region = cache_->OpenRegion(kAlice, identity,
+                                             {.lent = {.bytes = kBlockBytes},
+                                              .blocks = 1,
+                                              .block_tokens = kBlockTokens,
+                                              .pieces = {{0, kBlockBytes, kBlockBytes}}});
+      EXPECT_TRUE(region) << region.error().ToString();
+      cache_->CloseRegion(*region, [] {});
+    }
+  }
+
+  Answer Ask(Make make, const AdminRequestBody& request) {
+    EventLoop loop;
+    Answer answer;
+    const OperationBasics basics{.cache = cache_.get(), .loop = &loop, .clock = &machine_->clock};
+    auto operation = make(basics, &models_, request, std::make_shared<Call>(&answer));
+    if (!operation) return {.error = operation.error().reason};
+    (*operation)->Run();
+    if ((*operation)->ended()) return answer;
+    loop.RunUntil([&] {
+      ++answer.events;
+      return (*operation)->ended();
+    });
+    return answer;
+  }
+  static AdminRequestBody OfManyHashes() {
+    AdminRequestBody request;
+    for (uint32_t i = 0; i < kHashes; ++i) request.hashes.push_back(TestHash(7, i));
+    return request;
+  }
+
+  ModelRegistry models_{64, 16};
+};
+
+TEST_F(AdminWork, EvictionsAreMadeInShortSteps) {
+  Put(Sequence(7, 4));
+  const Answer answer = Ask(MakeEviction, OfManyHashes());
+  const json::value reply = json::parse(answer.reply);
+  EXPECT_EQ(reply.at("evicted"), 4);
+  EXPECT_EQ(reply.at("absent"), kHashes - 4);
+  EXPECT_GE(answer.events, uint64_t{kModels} * kHashes / kLooksPerEvent);
+}
+
+TEST_F(AdminWork, PinsAreMadeInShortSteps) {
+  Put(Sequence(7, 4));
+  AdminRequestBody request = OfManyHashes();
+  request.ttl_ms = 60'000;
+  const Answer answer = Ask(MakePinning, request);
+  EXPECT_EQ(json::parse(answer.reply).at("blocks"), 4) << answer.error;
+  EXPECT_GE(answer.events, uint64_t{kModels} * kHashes / kLooksPerEvent);
+}
+
+TEST_F(AdminWork, AnInspectionIsMadeInShortSteps) {
+  Put(Sequence(7, 4));
+  const Answer answer = Ask(MakeInspection, {.hashes = {TestHash(7, 0)}});
+  EXPECT_EQ(json::parse(answer.reply).at("blocks").as_array().size(), 1u);
+  EXPECT_GE(answer.events, kModels / kLooksPerEvent);
+}
+
+TEST_F(AdminWork, AListingNamesTheModelsOfItsBlocksAlone) {
+  Put(Sequence(7, 4));
+  const json::value reply = json::parse(Ask(MakeListing, {}).reply);
+  EXPECT_EQ(reply.at("blocks").as_array().size(), 4u);
+  ASSERT_EQ(reply.at("namespaces").as_array().size(), 1u);
+  for (const json::value& block : reply.at("blocks").as_array()) {
+    const auto name_space = block.at("namespace").to_number<size_t>();
+    EXPECT_EQ(reply.at("namespaces").at(name_space).at("tenant"), "tenant");
+  }
+}
+
+TEST_F(AdminWork, AListingOfOneModelFindsItAmongMany) {
+  Put(Sequence(7, 4));
+  const std::string model = Identity("tenant", 1).model.Hex();
+  const Answer answer = Ask(MakeListing, {.model = model});
+  EXPECT_EQ(json::parse(answer.reply).at("blocks").as_array().size(), 4u);
+  EXPECT_GE(answer.events, kModels / kLooksPerEvent);
+  EXPECT_EQ(json::parse(Ask(MakeListing, {.model = "beef"}).reply).at("blocks").as_array().size(),
+            0u);
+}
+
+TEST_F(AdminWork, AModelIsForgottenAmongMany) {
+  Put(Sequence(7, 4));
+  const Answer answer = Ask(MakeForgetting, {.model = Identity("tenant", 1).model.Hex()});
+  EXPECT_EQ(json::parse(answer.reply).at("evicted"), 4);
+  EXPECT_EQ(Ask(MakeForgetting, {.model = "beef"}).error, "unknown_model");
+}
+
+}  // namespace
+}  // namespace kvtier
