@@ -12,6 +12,7 @@ struct EventCounters {
   uint64_t stored = 0;   // blocks
   uint64_t removed = 0;  // blocks
   uint64_t batches = 0;
+  uint64_t untold = 0;  // groups of models that found no topic left
 };
 
 // Counts over all routers together.

@@ -27,14 +27,12 @@ uint64_t FirstNumber(const Clock& clock) {
 // sequence share one event.
 class EventStream::Collector final : public BlockEventSink {
  public:
-  // Only those of one namespace, if it is given.
-  Collector(const EventStream* stream, std::optional<NamespaceId> only)
-      : stream_(*stream), only_(only) {}
+  enum class Of : uint8_t { kAll, kWalking };
+  Collector(const EventStream* stream, Of of) : stream_(*stream), of_(of) {}
 
   void BlockStored(const StoredBlock& block) override {
-    if (only_ && block.key.namespace_id != *only_) return;
     const Space* const space = stream_.SpaceOf(block.key.namespace_id);
-    if (space == nullptr) return;
+    if (space == nullptr || (of_ == Of::kWalking && !space->walking)) return;
     tiers_[space->topic][static_cast<size_t>(block.tier)].AddStored(block, space->group);
     ++blocks_;
   }
@@ -46,11 +44,16 @@ class EventStream::Collector final : public BlockEventSink {
     for (EventBatch& tier : tiers_[topic]) batch.Append(&tier);
     return batch;
   }
+  [[nodiscard]] std::vector<const Topic*> topics() const {
+    std::vector<const Topic*> topics;
+    for (const auto& [topic, tiers] : tiers_) topics.push_back(topic);
+    return topics;
+  }
   [[nodiscard]] uint64_t blocks() const { return blocks_; }
 
  private:
   const EventStream& stream_;
-  const std::optional<NamespaceId> only_;
+  const Of of_;
   std::map<const Topic*, std::array<EventBatch, kTierCount>> tiers_;
   uint64_t blocks_ = 0;
 };
@@ -110,8 +113,8 @@ void EventStream::Publish(Topic* topic) {
 bool EventStream::Work() {
   for (auto& [text, topic] : topics_) Publish(&topic);
   NameSpaces();
-  if (!walks_.empty()) PublishPart();
-  return !walks_.empty();
+  PublishPart();
+  return !walking_.empty() || !waiting_.empty();
 }
 
 // Engines name their models when they connect, which is after the cache has met those of an earlier
@@ -129,12 +132,13 @@ void EventStream::NameSpaces() {
 
 void EventStream::FindNewSpaces() {
   known_ = cache_->SizeOfReplay(rows_per_step_).namespaces;
-  const std::vector<NamespaceIdentity> identities = cache_->Namespaces();
-  spaces_.resize(identities.size());
-  for (uint32_t i = 0; i < identities.size(); ++i) {
-    const bool is_free = identities[i].block_bytes == 0;
-    if (is_free || std::exchange(spaces_[i].known, true)) continue;
-    if (MayTell(identities[i].tenant)) nameless_.emplace_back(i);
+  spaces_.resize(cache_->NamespaceCount());
+  for (uint32_t i = 0; i < spaces_.size(); ++i) {
+    if (spaces_[i].known) continue;
+    const NamespaceIdentity& identity = cache_->IdentityOf(NamespaceId(i));
+    if (identity.block_bytes == 0) continue;  // the number is free
+    spaces_[i].known = true;
+    if (MayTell(identity.tenant)) nameless_.emplace_back(i);
   }
 }
 
@@ -142,32 +146,48 @@ bool EventStream::GiveName(NamespaceId id) {
   const NamespaceIdentity& identity = cache_->IdentityOf(id);
   const std::optional<Name> name = name_of_(identity);
   if (!name) return false;
-  const std::string text = fmt::format("kv@{}@{}", config_.pod, name->model);
-  const auto [topic, added] = topics_.try_emplace(text);
-  spaces_[id.value].topic = &topic->second;
-  spaces_[id.value].group = name->group;
-  if (added) {
-    // Batches that an earlier daemon published under this topic hold no longer.
-    topic->second.text = std::make_shared<const std::string>(text);
-    topic->second.batch.AddCleared();
+  Topic* const topic = TopicOf(identity.tenant, name->model);
+  if (topic == nullptr) {
+    ++counters_.untold;
+    return true;
   }
-  walks_.push_back(id);
+  spaces_[id.value].topic = topic;
+  spaces_[id.value].group = name->group;
+  waiting_.push_back(id);
   return true;
 }
 
+EventStream::Topic* EventStream::TopicOf(const std::string& tenant, const std::string& model) {
+  const std::string text = fmt::format("kv@{}@{}", config_.pod, model);
+  if (const auto known = topics_.find(text); known != topics_.end()) return &known->second;
+  uint32_t& count = topic_counts_[tenant];
+  if (count == kMaxTopicsPerTenant) return nullptr;
+  ++count;
+  Topic& topic = topics_[text];
+  // Batches that an earlier daemon published under this topic hold no longer.
+  topic.text = std::make_shared<const std::string>(text);
+  topic.batch.AddCleared();
+  return &topic;
+}
+
 void EventStream::PublishPart() {
-  Collector collector(this, walks_.front());
+  if (walking_.empty()) {
+    walking_.swap(waiting_);
+    for (const NamespaceId id : walking_) spaces_[id.value].walking = true;
+  }
+  if (walking_.empty()) return;
+  Collector collector(this, Collector::Of::kWalking);
   cursor_ = cache_->ReplayEvents(cursor_, rows_per_step_, &collector);
   counters_.stored += collector.blocks();
-  if (collector.blocks() > 0) {
-    const Topic* const topic = SpaceOf(walks_.front())->topic;
+  for (const Topic* const topic : collector.topics()) {
     ring_.Add(topic->text, collector.Take(topic).Take(config_.format, clock_.WallMs()));
     ++counters_.batches;
     changed_();
   }
   if (cursor_ != Cache::kReplayEnd) return;
   cursor_ = 0;
-  walks_.pop_front();
+  for (const NamespaceId id : walking_) spaces_[id.value].walking = false;
+  walking_.clear();
 }
 
 std::optional<EventStream::Snapshot> EventStream::BeginSnapshot(Numbers numbers) {
@@ -192,7 +212,7 @@ std::optional<EventStream::Snapshot> EventStream::BeginSnapshot(Numbers numbers)
 std::vector<PublishedBatch> EventStream::Continue(Snapshot* snapshot) const {
   KVT_CHECK(!snapshot->finished());
   const bool clears = !std::exchange(snapshot->cleared_, true);
-  Collector collector(this, std::nullopt);
+  Collector collector(this, Collector::Of::kAll);
   if (!clears && !snapshot->told()) {
     snapshot->cursor_ = cache_->ReplayEvents(snapshot->cursor_, rows_per_step_, &collector);
   }

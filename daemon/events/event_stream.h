@@ -3,7 +3,8 @@
 //
 // A tenant's blocks are told only if the configuration says so. A model's blocks are told once an
 // engine has named the model: the blocks that are cached by then come first. So the batches from
-// the first on always add up to the blocks that the tiers hold, topic by topic.
+// the first on always add up to the blocks that the tiers hold, topic by topic. Clients choose
+// names, and each topic makes work for as long as the daemon runs: so there are only so many.
 //
 // Routers drop batches whose numbers do not rise, and ask for those that they miss. So the first
 // number of a life is the microseconds since the Unix epoch when it begins, more than an earlier
@@ -36,6 +37,8 @@ class EventStream final : public BlockEventSink {
  public:
   // Rows of the directory that one step of a walk looks at: well under a millisecond.
   static constexpr uint32_t kRowsPerStep = 1024;
+  // Topics that a tenant's models are the first of. Nothing is told of its models of other names.
+  static constexpr uint32_t kMaxTopicsPerTenant = 64;
 
   // The name by which a router knows a namespace.
   struct Name {
@@ -101,7 +104,8 @@ class EventStream final : public BlockEventSink {
   struct Space {
     Topic* topic = nullptr;  // null: no router hears of it, or not yet
     std::optional<uint32_t> group;
-    bool known = false;  // it is, or was, one of `nameless_`
+    bool known = false;    // it is, or was, one of `nameless_`
+    bool walking = false;  // it is one of `walking_`
   };
   class Collector;
 
@@ -111,6 +115,8 @@ class EventStream final : public BlockEventSink {
   void FindNewSpaces();
   // False: no engine has named the model.
   [[nodiscard]] bool GiveName(NamespaceId id);
+  // Null if the tenant has as many topics as it may.
+  [[nodiscard]] Topic* TopicOf(const std::string& tenant, const std::string& model);
   void PublishPart();
   void Publish(Topic* topic);
   void NoteAdded(Topic* topic);
@@ -124,12 +130,15 @@ class EventStream final : public BlockEventSink {
   const Cache* cache_ = nullptr;
   EventRing ring_;
   EventCounters counters_;
-  std::map<std::string, Topic, std::less<>> topics_;  // by text; rows stay where they are
-  std::vector<Space> spaces_;                         // by NamespaceId
-  size_t known_ = 0;                                  // so many of them are not free
-  std::deque<NamespaceId> nameless_;                  // those that may get a name
-  // The cached blocks of these are being published, the first of them from `cursor_` on.
-  std::deque<NamespaceId> walks_;
+  std::map<std::string, Topic, std::less<>> topics_;           // by text; rows stay where they are
+  std::map<std::string, uint32_t, std::less<>> topic_counts_;  // by the tenant of the first model
+  std::vector<Space> spaces_;                                  // by NamespaceId
+  size_t known_ = 0;                                           // so many of them are not free
+  std::deque<NamespaceId> nameless_;                           // those that may get a name
+  // The cached blocks of these are being published, from `cursor_` on, and those of the others once
+  // that is done: one walk over the directory is for all that got their names meanwhile.
+  std::vector<NamespaceId> walking_;
+  std::vector<NamespaceId> waiting_;
   uint64_t cursor_ = 0;
 };
 

@@ -45,16 +45,35 @@ class EventStreamTest : public CacheTest {
     changes_ = 0;
     stream_ = std::make_unique<EventStream>(
         format, &clock_,
-        [this](const NamespaceIdentity&) -> std::optional<EventStream::Name> {
+        [this](const NamespaceIdentity& identity) -> std::optional<EventStream::Name> {
           if (!named_) return std::nullopt;
-          return EventStream::Name{.model = "model", .group = std::nullopt};
+          const bool is_first = identity == Identity("tenant", 1);
+          return EventStream::Name{.model = is_first ? "model" : identity.model.Hex(),
+                                   .group = std::nullopt};
         },
         [this] { ++changes_; }, /*rows_per_step=*/8);
     view_ = {};
     read_ = first_ = stream_->ring().next();
   }
-  void WorkAll() {
-    while (stream_->Work()) {
+  // Returns how many steps it takes.
+  uint64_t WorkAll() {
+    uint64_t steps = 1;
+    while (stream_->Work()) ++steps;
+    return steps;
+  }
+  // As many models of the tenant as engines with regions may register one after the other.
+  void MeetModels(uint32_t models) {
+    for (uint32_t i = 0; i < models; ++i) {
+      NamespaceIdentity identity = Identity("tenant", 2);
+      identity.model.bytes[0] = static_cast<uint8_t>(i);
+      identity.model.bytes[1] = static_cast<uint8_t>(i >> 8);
+      const auto region = cache_->OpenRegion(kAlice, identity,
+                                             {.lent = {.bytes = kBlockBytes},
+                                              .blocks = 1,
+                                              .block_tokens = kBlockTokens,
+                                              .pieces = {{0, kBlockBytes, kBlockBytes}}});
+      ASSERT_TRUE(region) << region.error().ToString();
+      cache_->CloseRegion(*region, [] {});
     }
   }
   // Reads the batches published since the last call.
@@ -175,6 +194,34 @@ TEST_F(EventStreamTest, TellsWhatIsCachedOnceAnEngineHasNamedItsModel) {
   named_ = true;
   ExpectViewIsTheListing();
   EXPECT_GE(view_.BlocksOf(kTopic).size(), 4u);
+}
+
+TEST_F(EventStreamTest, OneWalkOverTheDirectoryIsForAllModelsThatGotTheirNames) {
+  named_ = false;
+  Open();
+  Put(Sequence(1, 16));
+  MeetModels(40);
+  WorkAll();
+  named_ = true;
+  EXPECT_LE(WorkAll(), cache_->SizeOfReplay(/*max_rows=*/8).steps + 2);
+  ExpectViewIsTheListing();
+}
+
+TEST_F(EventStreamTest, ATenantHasSoManyTopicsAndNoMore) {
+  Open();
+  Put(Sequence(1, 4));
+  WorkAll();
+  MeetModels(1000);
+  WorkAll();
+  EXPECT_EQ(stream_->counters().untold, 1000 + 1 - EventStream::kMaxTopicsPerTenant);
+  EventPeerCounters counters;
+  const uint64_t before = stream_->ring().next();
+  EventFeed feed = EventFeed::Live(stream_.get(), &counters);
+  EXPECT_LE(stream_->ring().next() - before,
+            EventStream::kMaxTopicsPerTenant * (1 + cache_->SizeOfReplay(/*max_rows=*/8).steps));
+  RouterView view;
+  Apply(&feed, 0, &view);
+  EXPECT_EQ(view.BlocksOf(kTopic), Listed());
 }
 
 TEST_F(EventStreamTest, SaysNothingOfTenantsThatAreNotNamed) {
