@@ -208,7 +208,7 @@ void Connection::Resume() {
 // Congestion is judged before sending: bytes that the kernel takes in this call count again in
 // AfterSending.
 void Connection::FlushUnlessBatching() {
-  congested_ = outbox_.bytes() > limits_.max_outbound_bytes;
+  congested_ |= outbox_.bytes() > limits_.max_outbound_bytes;
   if (!batching_) Flush();
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +15,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "protocol/messages.h"
@@ -172,6 +175,25 @@ TEST_F(ConnectionTest, RequestsAreNotReadWhileRepliesPileUp) {
   loop_.RunUntil([&] {
     taken += Drain();
     return taken == 500 * (wire::kFrameHeaderBytes + 3 * sizeof(uint32_t) + 16'000);
+  });
+}
+
+TEST_F(ConnectionTest, AnEventAmongRepliesThatPileUpDoesNotEndTheReading) {
+  listener_.on_frame = [&](const wire::Frame& frame) {
+    connection_->Send(frame.request_id, ReplyOf(16'000));
+    connection_->Send(frame.request_id, ReplyOf(16'000));
+  };
+  SendPings(1, 100);
+  loop_.RunUntil([&] { return connection_->congested(); });
+  // Until so much has gone that less than the limit is unsent, and more than half of it.
+  std::vector<std::byte> some(20'000);
+  while (wire::Receive(client_.get(), some, nullptr).value() && connection_->congested()) {
+    RunIdly();
+    connection_->Send(0, ReplyOf(1));
+  }
+  loop_.RunUntil([&] {
+    Drain();
+    return listener_.frames.size() == 100;
   });
 }
 
