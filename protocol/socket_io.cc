@@ -12,6 +12,10 @@ namespace {
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
+// More descriptors of this user are on their way than its processes may have open, or the kernel
+// has no memory: neither is the peer's doing, and both pass.
+bool MayPass(int error) { return error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM; }
+
 bool PeerIsGone(int error) { return error == EPIPE || error == ECONNRESET || error == ENOTCONN; }
 
 tl::unexpected<Error> SocketError(int error, const char* reason) {
@@ -59,6 +63,9 @@ Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes,
     const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
     if (sent >= 0) return static_cast<size_t>(sent);
     if (WouldBlock(errno)) return std::nullopt;
+    if (MayPass(errno)) {
+      return MakeError(ErrorCode::kResourceExhausted, "send_refused", std::strerror(errno));
+    }
     if (errno != EINTR) return SocketError(errno, "send_failed");
   }
 }

@@ -23,7 +23,7 @@ inline constexpr size_t kMaxDescriptorsPerSend = 2;
 // Sends a first part of `bytes`, with `descriptors` (at most kMaxDescriptorsPerSend) attached to
 // its first byte; returns how many bytes went, or nothing if the socket would block. The
 // descriptors have gone exactly if a byte has. Errors: kUnavailable "peer_closed", kIoError
-// "send_failed".
+// "send_failed"; kResourceExhausted "send_refused", by a kernel that may take the same later.
 [[nodiscard]] Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes,
                                                  std::span<const int> descriptors = {});
 

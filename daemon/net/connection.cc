@@ -53,6 +53,7 @@ Connection::Connection(Network* network, const std::string& tenant, UniqueFd soc
       listener_(listener),
       decoder_(limits.max_frame_bytes),
       descriptors_(&socket_, &network->closer, tenant),
+      outbox_(network->loop, &socket_, &network->sent, tenant),
       slow_reader_(network->loop),
       later_(network->loop),
       turns_(&network->turns, tenant, [this](uint32_t quantum) { return TakeTurn(quantum); }),
@@ -143,7 +144,7 @@ uint32_t Connection::budget() const {
 // this process's table, or drop their last references, which may take as long as the peer likes.
 bool Connection::ReceiveOnce() {
   if (deaf_ && unread_ == 0) {
-    End({ErrorCode::kUnavailable, "peer_closed", "takes no replies"}, EndedBy::kPeer);
+    End(*deaf_, EndedBy::kPeer);
     return false;
   }
   // As much as the turn may cost: what one connection sends at once can be many turns' worth.
@@ -186,7 +187,7 @@ bool Connection::Received(const Result<std::optional<size_t>>& received) {
     decoder_.Commit(**received);
     Spend(**received / kBytesPerItem);
     unread_ -= std::min(unread_, **received);
-    readable_ |= deaf_;
+    readable_ |= deaf();
     return true;
   }
   return false;
@@ -208,23 +209,23 @@ void Connection::Resume() {
 // Congestion is judged before sending: bytes that the kernel takes in this call count again in
 // AfterSending.
 void Connection::FlushUnlessBatching() {
-  congested_ |= outbox_.bytes() > limits_.max_outbound_bytes;
+  congested_ |= HasUnsent(1);
   if (!batching_) Flush();
 }
 
 void Connection::Flush() {
   if (state_ == State::kClosed) return;
-  const Result<size_t> sent = outbox_.SendTo(socket_.get());
+  const Result<size_t> sent = outbox_.Send();
   if (sent) return AfterSending(*sent);
   if (state_ != State::kOpen || deaf_) return End(sent.error(), EndedBy::kPeer);
-  BecomeDeaf();
+  BecomeDeaf(sent.error());
 }
 
 // A client that gives back its blocks and closes its connection may have a load's event on the way.
 // If its last requests were dropped, its blocks would stay out of use for as long as its process
 // lives.
-void Connection::BecomeDeaf() {
-  deaf_ = true;
+void Connection::BecomeDeaf(const Error& why) {
+  deaf_ = why;
   outbox_.Clear();
   congested_ = false;
   slow_reader_.Cancel();
@@ -232,7 +233,7 @@ void Connection::BecomeDeaf() {
   if (::ioctl(socket_.get(), FIONREAD, &waiting) == 0) unread_ = static_cast<size_t>(waiting);
   readable_ = true;
   if (pauses_ > 0) {
-    End({ErrorCode::kUnavailable, "peer_closed", "takes no replies"}, EndedBy::kPeer);
+    End(why, EndedBy::kPeer);
   } else {
     ContinueLater();
   }
@@ -245,15 +246,20 @@ void Connection::AfterSending(size_t sent) {
   } else {
     if (sent > 0 || !slow_reader_.running()) {
       slow_reader_.Start(limits_.slow_reader_timeout_ms, [this] {
-        End({ErrorCode::kTimeout, "slow_reader", "replies were not read in time"},
+        End(outbox_.stall().value_or(
+                Error{ErrorCode::kTimeout, "slow_reader", "replies were not read in time"}),
             EndedBy::kDaemon);
       });
     }
-    if (!watch_.waiting_writable()) watch_.WaitWritable([this] { Flush(); });
+    if (outbox_.stall()) {
+      outbox_.Retry([this] { Flush(); });
+    } else if (!watch_.waiting_writable()) {
+      watch_.WaitWritable([this] { Flush(); });
+    }
   }
   // Half the limit, so that a slow reader does not switch the connection on and off with every
   // frame.
-  if (congested_ && outbox_.bytes() <= limits_.max_outbound_bytes / 2) {
+  if (congested_ && !HasUnsent(2)) {
     congested_ = false;
     ContinueLater();
   }
@@ -273,7 +279,7 @@ void Connection::CloseWith(const Error& error) {
 void Connection::End(const Error& why, EndedBy by) {
   if (state_ == State::kEnding || state_ == State::kClosed) return;
   state_ = State::kEnding;
-  close_reason_ = why;
+  close_reason_ = deaf_.value_or(why);
   slow_reader_.Cancel();
   outbox_.Clear();
   steps_.next = nullptr;

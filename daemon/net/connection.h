@@ -23,6 +23,7 @@
 #include "daemon/net/descriptor_inbox.h"
 #include "daemon/net/fair_turns.h"
 #include "daemon/net/outbox.h"
+#include "daemon/net/sent_descriptors.h"
 #include "daemon/runtime/event_loop.h"
 #include "protocol/frame.h"
 #include "protocol/session_messages.h"
@@ -30,12 +31,26 @@
 
 namespace kvtier {
 
+// The numbers that tenants share by a TenantBudget.
+struct NetworkLimits {
+  uint64_t unread_descriptors = MaxUnreadDescriptors();
+};
+
 // The part that all connections of the process share; outlives them. The order of the members is
 // that of construction: the turns end before the closer.
 struct Network {
-  explicit Network(EventLoop* event_loop) : loop(event_loop), mail(event_loop), turns(event_loop) {}
-  Network(EventLoop* event_loop, DescriptorCloser::CloseCall close)
-      : loop(event_loop), mail(event_loop), closer(std::move(close)), turns(event_loop) {}
+  explicit Network(EventLoop* event_loop, const NetworkLimits& limits = {})
+      : loop(event_loop),
+        mail(event_loop),
+        sent(event_loop, &closer, limits.unread_descriptors),
+        turns(event_loop) {}
+  Network(EventLoop* event_loop, DescriptorCloser::CloseCall close,
+          const NetworkLimits& limits = {})
+      : loop(event_loop),
+        mail(event_loop),
+        closer(std::move(close)),
+        sent(event_loop, &closer, limits.unread_descriptors),
+        turns(event_loop) {}
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
   ~Network() { mail.Close(); }
@@ -45,15 +60,18 @@ struct Network {
   // Off in tests, for the behaviour on others.
   bool kernel_refuses_descriptors = true;
   DescriptorCloser closer;
+  SentDescriptors sent;
   FairTurns turns;
 };
 
 // The limits of one client's cost. All bytes are of this connection alone.
 struct ConnectionLimits {
   uint32_t max_frame_bytes = wire::kMaxFrameBytes;
-  // With more than this unsent, frames are neither read nor handed out until half of it has gone.
+  // With more than this unsent, or kMaxUnreadDescriptors, frames are neither read nor handed out
+  // until half of it has gone.
   uint64_t max_outbound_bytes = 0;
-  // With something unsent and nothing of it taken for so long, the connection is cut.
+  // With something unsent and nothing of it taken for so long, the connection is cut. It does not
+  // matter whether the socket is full, SentDescriptors holds it back or the kernel refuses it.
   int64_t slow_reader_timeout_ms = 0;
 };
 
@@ -69,8 +87,9 @@ class ConnectionListener {
   virtual void OnEnding(std::function<void()> end) { end(); }
   // Called once when the connection has ended, and nothing after it: by the peer (kUnavailable
   // "peer_closed"), by CloseWith or EndWith (its error), by a bad frame (as of FrameDecoder; the
-  // peer was told) or because the peer does not read (kTimeout "slow_reader"). The connection must
-  // not be destroyed from within; it may be from any later event.
+  // peer was told), because the peer does not read (kTimeout "slow_reader") or because nothing can
+  // be sent to it (of Outbox::stall and wire::Send). The connection must not be destroyed from
+  // within; it may be from any later event.
   virtual void OnClosed(const Error& why) = 0;
 };
 
@@ -144,7 +163,7 @@ class Connection {
   void Resume();
 
   // The peer takes no replies any more. Its earlier requests are still handed out.
-  [[nodiscard]] bool deaf() const { return deaf_; }
+  [[nodiscard]] bool deaf() const { return deaf_.has_value(); }
 
   // More is queued than the limit allows: events that can wait should. `drained` is called, from a
   // later event, when that is over; a second call of OnceUncongested replaces the first's callback,
@@ -174,7 +193,7 @@ class Connection {
     outbox_.Append(std::forward<Encode>(encode));
     FlushUnlessBatching();
   }
-  [[nodiscard]] bool CanSend() const { return state_ == State::kOpen && !deaf_; }
+  [[nodiscard]] bool CanSend() const { return state_ == State::kOpen && !deaf(); }
   [[nodiscard]] bool MayRead() const {
     return state_ == State::kOpen && pauses_ == 0 && !congested_;
   }
@@ -204,7 +223,12 @@ class Connection {
   // or may be read from again.
   void AfterSending(size_t sent);
   // The peer took no reply: the connection ends when its earlier requests are handed out.
-  void BecomeDeaf();
+  void BecomeDeaf(const Error& why);
+  // As limits_ says; `part` 2: the half.
+  [[nodiscard]] bool HasUnsent(size_t part) const {
+    return outbox_.bytes() > limits_.max_outbound_bytes / part ||
+           outbox_.descriptors() > kMaxUnreadDescriptors / part;
+  }
   enum class EndedBy : uint8_t { kPeer, kDaemon };
   void End(const Error& why, EndedBy by);
   void ShutDown();
@@ -214,7 +238,7 @@ class Connection {
   void ContinueLater();
 
   Network* const network_;
-  const PeerSocket socket_;
+  PeerSocket socket_;
   const ConnectionLimits limits_;
   ConnectionListener* const listener_;
   wire::FrameDecoder decoder_;
@@ -226,8 +250,8 @@ class Connection {
   bool ask_listener_ = false;  // before it ends
   bool batching_ = false;
   bool congested_ = false;
-  bool deaf_ = false;
-  size_t unread_ = 0;  // of a deaf peer: so many bytes are still to be received
+  std::optional<Error> deaf_;  // why the peer takes no replies any more
+  size_t unread_ = 0;          // of a deaf peer: so many bytes are still to be received
   bool readable_ = false;
   bool idle_ = false;   // since the last GiveBackMemory
   uint32_t spent_ = 0;  // in this turn

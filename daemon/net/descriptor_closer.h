@@ -85,6 +85,8 @@ class PeerSocket {
   ~PeerSocket() { closer_->CloseSocket(std::move(socket_), peer_); }
 
   [[nodiscard]] int get() const { return socket_.get(); }
+  // Gives it up: the caller closes it likewise.
+  [[nodiscard]] UniqueFd Take() { return std::move(socket_); }
 
  private:
   UniqueFd socket_;

@@ -123,6 +123,12 @@ void ReleaseFreedMemory() {
   if (heap.fordblks > kKeptHeapBytes && heap.fordblks > heap.uordblks) ::malloc_trim(0);
 }
 
+uint64_t MostDescriptors() {
+  constexpr uint64_t kUsual = 1024;
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : kUsual;
+}
+
 // A limit of one byte is too small for any core file, and the only one that the kernel heeds where
 // a program takes the dumps. The hard limit stays, so that an operator can allow them again.
 void ForbidCoreDumps() {

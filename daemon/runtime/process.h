@@ -44,6 +44,9 @@ void ReleaseFreedMemory();
 // has them, the heap has what ciphers make of them.
 void ForbidCoreDumps();
 
+// How many descriptors this process may have open, once it has raised its limit.
+[[nodiscard]] uint64_t MostDescriptors();
+
 // Two threads let a checksum go on beside another slow job. More than sixteen do not pay: memory
 // bandwidth limits checksums and page touching before that.
 inline constexpr uint32_t kMinWorkerThreads = 2;

@@ -144,14 +144,18 @@ Status PoolHandler::TryAttach(const Call& call, const wire::Attach& request,
 void PoolHandler::OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached) {
   replies_.End(wire::MessageType::kAttach, call);
   if (replies_.ended()) return;
-  UniqueFd shared(::fcntl(pool.fd, F_DUPFD_CLOEXEC, 3));
-  if (!shared.valid()) {
-    return replies_.connection().CloseWith({ErrorCode::kResourceExhausted, "descriptors",
-                                            "the daemon has none left for the pool's memory"});
-  }
-  const auto owner = std::make_shared<const LentDescriptor>(std::move(shared),
-                                                            env_.closer->CloseFor(client_.tenant));
   AttachedPool& known = pools_.Add(pool.id, attached);
+  std::shared_ptr<const LentDescriptor> owner = known.descriptor.lock();
+  if (!owner) {
+    UniqueFd shared(::fcntl(pool.fd, F_DUPFD_CLOEXEC, 3));
+    if (!shared.valid()) {
+      return replies_.connection().CloseWith({ErrorCode::kResourceExhausted, "descriptors",
+                                              "the daemon has none left for the pool's memory"});
+    }
+    owner = std::make_shared<const LentDescriptor>(std::move(shared),
+                                                   env_.closer->CloseFor(client_.tenant));
+    known.descriptor = owner;
+  }
   if (known.attaches++ == 0) known.attachment = std::make_shared<Gate>();
   replies_.connection().Spend(kAttachPrice);
   replies_.connection().SendWithDescriptors(

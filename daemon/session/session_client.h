@@ -17,6 +17,8 @@
 
 namespace kvtier {
 
+class LentDescriptor;
+
 // The session owns it. The tenant follows from the credentials alone; only `name` is the client's
 // own word.
 struct SessionClient {
@@ -46,6 +48,9 @@ struct AttachedPool {
   // Blocks that the client holds there, as this session has counted them. For status only; the
   // cache counts for itself and enforces the limit.
   uint64_t held = 0;
+  // A pool's, while replies that carry it wait to be sent: all the same one, because it takes a
+  // place in the process's table.
+  std::weak_ptr<const LentDescriptor> descriptor = {};
   // Closes with the pool's last DETACH, so that a later attachment is told from this one.
   std::shared_ptr<Gate> attachment = nullptr;
 
