@@ -144,17 +144,19 @@ class Cache {
   // For a Pin of several parts: adds to `*more` how many blocks of a part are cached and not pinned
   // yet. Errors: kLimitExceeded "pin_limit" if so many more may not be pinned.
   [[nodiscard]] Status MayPin(PoolId pool, std::span<const BlockHash> hashes, uint64_t* more);
-  // Takes a client's hint about a sequence or a part of one, whose hashes these are in their order;
-  // the deepest part comes first; see SequenceHints for its effect. `returns_in_ms` belongs to
-  // kReturns. Returns the number of blocks that took the hint: blocks that are not cached do not,
-  // nor, unless it is kReturns, blocks from which other sequences go on. Errors: kNotFound
-  // "unknown_pool".
-  [[nodiscard]] Result<uint32_t> Hint(PoolId pool, std::span<const BlockHash> hashes,
-                                      SequenceHint hint, int64_t returns_in_ms = 0);
-  // Brings a sequence up before it goes on (ReturnPrefetch), if the session is open then. REQUIRES:
-  // all of it has had the hint kReturns. Errors: kNotFound "unknown_pool".
-  [[nodiscard]] Status ExpectReturn(SessionId session, PoolId pool,
-                                    std::span<const BlockHash> hashes, int64_t returns_in_ms);
+  // Takes a client's hint about a part of a sequence, whose hashes these are from its first block
+  // on; the deepest part comes first; see SequenceHints for its effect. `returns_in_ms` belongs to
+  // kReturns: with the part that begins at 0 the sequence is expected back (ReturnPrefetch), for as
+  // long as the session is open. Returns the number of blocks that took the hint: blocks that are
+  // not cached do not, nor, unless it is kReturns, blocks from which other sequences go on. Errors:
+  // kNotFound "unknown_pool".
+  struct SequencePart {
+    size_t begin = 0;
+    size_t end = SIZE_MAX;  // at most the sequence's
+  };
+  [[nodiscard]] Result<uint32_t> Hint(SessionId session, PoolId pool,
+                                      std::span<const BlockHash> hashes, SequenceHint hint,
+                                      int64_t returns_in_ms, SequencePart part);
 
   // Which tokens a block holds, for events: of one that is cached, or will be within half a minute.
   // The first ids stay. Returns whether it has ids, or will have; never if the tenant is none of
@@ -194,9 +196,8 @@ class Cache {
   // The number of a namespace that was attached or restored from disk before; nothing if it never
   // was.
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
-  // The identity of every NamespaceId, from 0 on. Numbers that are free have no size of blocks.
-  [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
-  // How many those are: there may be hundreds of thousands.
+  // NamespaceIds are the numbers below it, of which there may be hundreds of thousands. The
+  // identities of those that are free have no size of blocks.
   [[nodiscard]] uint32_t NamespaceCount() const;
   // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of
   // the directory and reporting `max_blocks` at most; so that a walk over millions can be cut into

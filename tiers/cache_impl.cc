@@ -466,22 +466,18 @@ Status Cache::MayPin(PoolId pool_id, std::span<const BlockHash> hashes, uint64_t
   return impl_->upkeep.retention.MayPin(pool->namespace_id, hashes, more);
 }
 
-Result<uint32_t> Cache::Hint(PoolId pool_id, std::span<const BlockHash> hashes, SequenceHint hint,
-                             int64_t returns_in_ms) {
+Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
+                             SequenceHint hint, int64_t returns_in_ms, SequencePart part) {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
-  const uint32_t taken = impl_->upkeep.hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
+  const size_t end = std::min(part.end, hashes.size());
+  const uint32_t taken = impl_->upkeep.hints.Give(
+      pool->namespace_id, hashes.subspan(part.begin, end - part.begin), hint, returns_in_ms);
+  if (hint == SequenceHint::kReturns && part.begin == 0) {
+    impl_->up.returns.Expect(session, *pool, hashes, returns_in_ms);
+  }
   impl_->Pump();
   return taken;
-}
-
-Status Cache::ExpectReturn(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
-                           int64_t returns_in_ms) {
-  const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
-  if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
-  impl_->up.returns.Expect(session, *pool, hashes, returns_in_ms);
-  impl_->Pump();
-  return {};
 }
 
 Status Cache::Reconfigure(const CacheOptions& options) {

@@ -127,13 +127,6 @@ std::optional<NamespaceId> Cache::FindNamespace(const NamespaceIdentity& identit
   return impl_->state.blocks.FindNamespace(identity);
 }
 
-std::vector<NamespaceIdentity> Cache::Namespaces() const {
-  std::vector<NamespaceIdentity> namespaces;
-  for (const Namespace& name_space : impl_->state.blocks.namespaces)
-    namespaces.push_back(name_space.identity);
-  return namespaces;
-}
-
 uint32_t Cache::NamespaceCount() const {
   return static_cast<uint32_t>(impl_->state.blocks.namespaces.size());
 }

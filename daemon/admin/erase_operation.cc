@@ -37,7 +37,9 @@ std::set<std::string> KnownTenants(const Config& config, const Cache& cache) {
   std::set<std::string> names;
   for (const TenantConfig& tenant : config.tenants) names.insert(tenant.name);
   if (names.empty()) names.insert(std::string(kDefaultTenant));
-  for (const NamespaceIdentity& known : cache.Namespaces()) names.insert(known.tenant);
+  for (uint32_t id = 0; id < cache.NamespaceCount(); ++id) {
+    names.insert(cache.IdentityOf(NamespaceId(id)).tenant);
+  }
   return names;
 }
 

@@ -181,21 +181,19 @@ Status BlockHandler::OnHint(const Call& call, const wire::Hint& request) {
 }
 
 bool BlockHandler::HintSome(HintSteps* steps) {
-  const std::span<const BlockHash> part = replies_.LastItems(steps->items, steps->done);
-  steps->done += static_cast<uint32_t>(part.size());
-  const Result<uint32_t> taken = cache_.Hint(steps->pool, part, steps->hint, steps->returns_in_ms);
-  if (taken) steps->reply.count += *taken;
-  if (taken && steps->done < steps->items.size()) return true;
-  Status ended = taken.map([](uint32_t) {});
-  if (ended && steps->hint == SequenceHint::kReturns) {
-    ended = cache_.ExpectReturn(client_.session, steps->pool, steps->items, steps->returns_in_ms);
+  const size_t end = steps->items.size() - steps->done;
+  const size_t count = replies_.LastItems(steps->items, steps->done).size();
+  steps->done += static_cast<uint32_t>(count);
+  const Result<uint32_t> taken = cache_.Hint(client_.session, steps->pool, steps->items,
+                                             steps->hint, steps->returns_in_ms, {end - count, end});
+  if (!taken) {
+    replies_.Fail(wire::Hint::kType, steps->call, taken.error());
+    return false;
   }
-  if (ended) {
-    replies_.Send(steps->call, steps->reply);
-    replies_.End(wire::Hint::kType, steps->call);
-  } else {
-    replies_.Fail(wire::Hint::kType, steps->call, ended.error());
-  }
+  steps->reply.count += *taken;
+  if (steps->done < steps->items.size()) return true;
+  replies_.Send(steps->call, steps->reply);
+  replies_.End(wire::Hint::kType, steps->call);
   return false;
 }
 

@@ -166,10 +166,7 @@ class SettlingClient {
 
   void Hint(const std::vector<BlockHash>& hashes, SequenceHint hint) {
     const int64_t returns_in_ms = hint == SequenceHint::kReturns ? kReturnsInMs : 0;
-    EXPECT_TRUE(cache_->Hint(pool_.id, hashes, hint, returns_in_ms));
-    if (hint == SequenceHint::kReturns) {
-      EXPECT_TRUE(cache_->ExpectReturn(kSession, pool_.id, hashes, returns_in_ms));
-    }
+    EXPECT_TRUE(cache_->Hint(kSession, pool_.id, hashes, hint, returns_in_ms, {}));
     machine_.loop.RunAll();
     EXPECT_TRUE(cache_->Idle());
   }

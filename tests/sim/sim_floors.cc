@@ -43,12 +43,15 @@ uint64_t SimFloors::ReservedSlabs(const TenantQuota& tenant, Tier tier) const {
 }
 
 NamespaceId SimFloors::CachesNamespace(uint32_t name_space) const {
-  const std::vector<NamespaceIdentity> namespaces = context_.world.cache().Namespaces();
+  const Cache& cache = context_.world.cache();
   const NamespaceIdentity& wanted = context_.plan.namespaces[name_space].identity;
-  const auto found = std::ranges::find_if(namespaces, [&](const NamespaceIdentity& identity) {
+  const auto is_wanted = [&](NamespaceId id) {
+    const NamespaceIdentity& identity = cache.IdentityOf(id);
     return identity.tenant == wanted.tenant && identity.model == wanted.model;
-  });
-  return NamespaceId(static_cast<uint32_t>(found - namespaces.begin()));
+  };
+  NamespaceId id(0);
+  while (id.value < cache.NamespaceCount() && !is_wanted(id)) ++id.value;
+  return id;
 }
 
 SimFloors::Holdings SimFloors::HoldingsOf(const TenantQuota& tenant) const {

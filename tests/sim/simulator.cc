@@ -244,12 +244,9 @@ void Simulator::Hint() {
   const auto returns_in_ms = static_cast<int64_t>(random_.Below(latest_ms));
   // Sometimes the session of a client that has gone, too.
   const SessionId session(random_.Between(1, next_session_));
-  const PoolId id = world_.pool(pool).id;
-  const auto taken = world_.cache().Hint(id, hashes, hint, returns_in_ms);
+  const auto taken =
+      world_.cache().Hint(session, world_.pool(pool).id, hashes, hint, returns_in_ms, {});
   SIM_CHECK(taken && *taken <= hashes.size(), "a hint was taken of more blocks than it names");
-  if (hint == SequenceHint::kReturns) {
-    SIM_CHECK(world_.cache().ExpectReturn(session, id, hashes, returns_in_ms), "an unknown pool");
-  }
 }
 
 void Simulator::Verify() {
@@ -458,7 +455,7 @@ void Simulator::Quiesce() {
 // A pinned block that may not go to disk can keep a slab of the host arena from those who wait for
 // it, as long as the pin lasts.
 void Simulator::UnpinEverything() {
-  const auto namespaces = static_cast<uint32_t>(world_.cache().Namespaces().size());
+  const uint32_t namespaces = world_.cache().NamespaceCount();
   for (uint32_t id = 0; id < namespaces; ++id) {
     const auto unpinned = world_.cache().Pin(NamespaceId(id), universe_.all(), 0);
     SIM_CHECK(unpinned.has_value(), unpinned.error().ToString());

@@ -58,9 +58,9 @@ TEST_F(CacheNamespacesTest, SameSpaceGetsTheSamePool) {
 // Their numbers are for the life of the daemon, and all tenants share them.
 TEST_F(CacheNamespacesTest, APoolThatIsRefusedTakesNoNumber) {
   Start();
-  const size_t before = cache_->Namespaces().size();
+  const size_t before = cache_->NamespaceCount();
   EXPECT_FALSE(cache_->AttachPool(Identity("tenant", 2), uint64_t{1} << 50));
-  EXPECT_EQ(cache_->Namespaces().size(), before);
+  EXPECT_EQ(cache_->NamespaceCount(), before);
 }
 
 TEST_F(CacheNamespacesTest, APoolMayBeUsedWhenItsDeviceSaysSo) {

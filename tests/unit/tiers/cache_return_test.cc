@@ -16,8 +16,7 @@ class CacheReturnTest : public CacheTest {
     DrainAndRestart();
   }
   void Expect(const Hashes& hashes, int64_t returns_in_ms, SessionId session = kAlice) {
-    ASSERT_TRUE(cache_->Hint(pool_.id, hashes, SequenceHint::kReturns, returns_in_ms));
-    ASSERT_TRUE(cache_->ExpectReturn(session, pool_.id, hashes, returns_in_ms));
+    ASSERT_TRUE(cache_->Hint(session, pool_.id, hashes, SequenceHint::kReturns, returns_in_ms, {}));
     Settle();
   }
   [[nodiscard]] uint32_t InPool(const Hashes& hashes) const {
@@ -81,7 +80,7 @@ TEST_F(CacheReturnTest, OnlyTheCachedPrefixIsBroughtUp) {
 TEST_F(CacheReturnTest, ASequenceThatEndsMeanwhileIsNotBroughtUp) {
   StartWithBlocksOnDisk();
   Expect(Sequence(1, 8), 10'000);
-  ASSERT_TRUE(cache_->Hint(pool_.id, Sequence(1, 8), SequenceHint::kClosed));
+  ASSERT_TRUE(cache_->Hint(kAlice, pool_.id, Sequence(1, 8), SequenceHint::kClosed, 0, {}));
   PassTime(9'600);
   EXPECT_EQ(InPool(Sequence(1, 8)), 0u);
   EXPECT_EQ(Ended(ReturnOutcome::kCancelled), 1u);

@@ -478,8 +478,7 @@ TEST_F(CacheLeavePoolTest, LoadsIntoAnotherPoolGoOn) {
 TEST_F(CacheLeavePoolTest, WhatWasExpectedToGoOnThereIsForgotten) {
   StartUsed();
   Put(Sequence(1, 2));
-  ASSERT_TRUE(cache_->Hint(pool_.id, Sequence(1, 2), SequenceHint::kReturns, 10'000));
-  ASSERT_TRUE(cache_->ExpectReturn(kAlice, pool_.id, Sequence(1, 2), 10'000));
+  ASSERT_TRUE(cache_->Hint(kAlice, pool_.id, Sequence(1, 2), SequenceHint::kReturns, 10'000, {}));
   const uint64_t& cancelled =
       cache_->stats().returns[static_cast<size_t>(ReturnOutcome::kCancelled)];
   ASSERT_EQ(cancelled, 0u);
