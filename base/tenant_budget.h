@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A number of things that the tenants of a process share, such that none of them can have what the
-// others need.
+// Tenants share a number of things: none of them can have so many that others lack theirs.
 #pragma once
 
 #include <cstdint>

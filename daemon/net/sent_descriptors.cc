@@ -30,7 +30,7 @@ uint64_t MaxUnreadDescriptors() { return MostDescriptors() / 4; }
 SentDescriptors::Sender::Sender(SentDescriptors* all, PeerSocket* socket, const std::string& tenant)
     : all_(*all), socket_(*socket), unread_(std::make_shared<Unread>(tenant, socket->get())) {}
 
-// The peer sees the end, and can still take in what is on its way. The next look finds the socket.
+// The peer sees the end, and can still take in all that was sent. The next look finds the socket.
 SentDescriptors::Sender::~Sender() {
   all_.Look(unread_.get());
   if (unread_->count > 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptors that were sent and that their receivers may not have taken in. The kernel counts them
-// against this process's user, and beyond RLIMIT_NOFILE sends none to anybody: a client that asks
-// for many and reads nothing would keep all others from theirs, also after its connection's end.
+// against this process's user, and sends none beyond RLIMIT_NOFILE: a client that asks for many and
+// reads nothing would keep all others from theirs, also after its connection's end.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace kvtier {
 // As many may be on their way to one client, which is enough for all groups of a model at once.
 inline constexpr size_t kMaxUnreadDescriptors = 16;
 
-// As many may be on their way to all clients together: a part of what the kernel allows, since this
+// How many may be on their way to all clients together: a part of the kernel's limit, since this
 // user's other processes send some, too.
 [[nodiscard]] uint64_t MaxUnreadDescriptors();
 
@@ -59,7 +59,7 @@ class SentDescriptors {
   SentDescriptors(const SentDescriptors&) = delete;
   SentDescriptors& operator=(const SentDescriptors&) = delete;
 
-  // Those of the tenant that may not have been taken in.
+  // How many the tenant's clients may not have taken in.
   [[nodiscard]] uint64_t unread(const std::string& tenant) const { return budget_.taken(tenant); }
 
  private:
