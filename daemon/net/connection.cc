@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "daemon/runtime/process.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier {
@@ -32,6 +33,9 @@ constexpr uint32_t kMinBudget = 16;
 // To receive with an eye on descriptors costs as much as this many items.
 constexpr size_t kGuardedPrice = 4;
 
+// The lent memory, what keeps new pages from it, and the table beside it.
+constexpr uint64_t kDescriptorsPerRegion = 3;
+
 void PrepareSocket(int socket) {
   // Failures leave a socket that works, with more wake-ups.
   ::fcntl(socket, F_SETFL, O_NONBLOCK);
@@ -44,6 +48,11 @@ void PrepareSocket(int socket) {
 }
 
 }  // namespace
+
+// The other halves are for clients, pools, files and threads.
+uint64_t MaxRegions() {
+  return std::min(MostDescriptors() / kDescriptorsPerRegion, MostMappings()) / 2;
+}
 
 Connection::Connection(Network* network, const std::string& tenant, UniqueFd socket,
                        const ConnectionLimits& limits, ConnectionListener* listener)

@@ -19,6 +19,7 @@
 
 #include "base/posix.h"
 #include "base/result.h"
+#include "base/tenant_budget.h"
 #include "daemon/net/descriptor_closer.h"
 #include "daemon/net/descriptor_inbox.h"
 #include "daemon/net/fair_turns.h"
@@ -31,9 +32,13 @@
 
 namespace kvtier {
 
-// The numbers that tenants share by a TenantBudget.
+// Regions of all tenants together: parts of the descriptors and mappings that the process may have.
+[[nodiscard]] uint64_t MaxRegions();
+
+// The numbers that tenants share, each by a TenantBudget.
 struct NetworkLimits {
   uint64_t unread_descriptors = MaxUnreadDescriptors();
+  uint64_t regions = MaxRegions();
 };
 
 // The part that all connections of the process share; outlives them. The order of the members is
@@ -43,6 +48,7 @@ struct Network {
       : loop(event_loop),
         mail(event_loop),
         sent(event_loop, &closer, limits.unread_descriptors),
+        regions(limits.regions),
         turns(event_loop) {}
   Network(EventLoop* event_loop, DescriptorCloser::CloseCall close,
           const NetworkLimits& limits = {})
@@ -50,6 +56,7 @@ struct Network {
         mail(event_loop),
         closer(std::move(close)),
         sent(event_loop, &closer, limits.unread_descriptors),
+        regions(limits.regions),
         turns(event_loop) {}
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
@@ -61,6 +68,7 @@ struct Network {
   bool kernel_refuses_descriptors = true;
   DescriptorCloser closer;
   SentDescriptors sent;
+  TenantBudget regions;
   FairTurns turns;
 };
 

@@ -129,6 +129,12 @@ uint64_t MostDescriptors() {
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : kUsual;
 }
 
+uint64_t MostMappings() {
+  uint64_t most = 65'530;  // the kernel's default
+  std::ifstream("/proc/sys/vm/max_map_count") >> most;
+  return most;
+}
+
 // A limit of one byte is too small for any core file, and the only one that the kernel heeds where
 // a program takes the dumps. The hard limit stays, so that an operator can allow them again.
 void ForbidCoreDumps() {

@@ -44,8 +44,10 @@ void ReleaseFreedMemory();
 // has them, the heap has what ciphers make of them.
 void ForbidCoreDumps();
 
-// How many descriptors this process may have open, once it has raised its limit.
+// How many descriptors this process may have open, once it has raised its limit, and mappings of
+// memory.
 [[nodiscard]] uint64_t MostDescriptors();
+[[nodiscard]] uint64_t MostMappings();
 
 // Two threads let a checksum go on beside another slow job. More than sixteen do not pay: memory
 // bandwidth limits checksums and page touching before that.

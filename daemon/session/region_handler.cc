@@ -22,12 +22,25 @@ constexpr uint32_t kRegionPrice = 64;
 static_assert(static_cast<int>(NumberFormat::kFloat32) == static_cast<int>(KvDtype::kFloat32) &&
               static_cast<int>(NumberFormat::kInt8) == static_cast<int>(KvDtype::kInt8));
 
-Result<LentMemory> RegionHandler::TakeLentMemory(const wire::OpenRegion& request) {
+std::function<void(UniqueFd)> RegionHandler::CloseCounted(std::shared_ptr<const void> share) const {
+  return [close = network_.closer.CloseFor(client_.tenant), share = std::move(share)](UniqueFd fd) {
+    close(std::move(fd));
+  };
+}
+
+Result<RegionHandler::Lent> RegionHandler::TakeLentMemory(const wire::OpenRegion& request) {
+  std::shared_ptr<const void> share = network_.regions.TakeOne(client_.tenant);
+  if (!share) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_regions",
+                     fmt::format("{} of the tenant's are open, all may have {}: the daemon's "
+                                 "LimitNOFILE= and the machine's vm.max_map_count say how many",
+                                 network_.regions.taken(client_.tenant), network_.regions.total()));
+  }
   LentMemory lent{.kind = static_cast<LentMemory::Kind>(request.memory),
                   .ipc_handle = request.ipc_handle,
                   .bytes = request.bytes,
                   .is_source = request.kept.has_value()};
-  if (request.memory == wire::RegionMemory::kCudaIpc) return lent;
+  if (request.memory == wire::RegionMemory::kCudaIpc) return Lent{std::move(lent), share};
   std::optional<UniqueFd> descriptor = replies_.connection().TakeDescriptor();
   if (!descriptor) {
     return MakeError(ErrorCode::kInvalidArgument, "no_descriptor", "none came with the message");
@@ -36,39 +49,40 @@ Result<LentMemory> RegionHandler::TakeLentMemory(const wire::OpenRegion& request
     return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory",
                      "neither a file in memory nor memory of a GPU");
   }
-  lent.descriptor =
-      LentDescriptor(*std::move(descriptor), network_.closer.CloseFor(client_.tenant));
+  lent.descriptor = LentDescriptor(*std::move(descriptor), CloseCounted(share));
   lent.owner = client_.tenant;
-  return lent;
+  return Lent{std::move(lent), share};
 }
 
 // Host memory is as near to every reader as what host memory keeps of it.
 std::shared_ptr<const PublishedBlocks> RegionHandler::PublishedIn(
-    const wire::OpenRegion& request) const {
+    const wire::OpenRegion& request, const std::shared_ptr<const void>& share) const {
   if (!request.kept || request.memory != wire::RegionMemory::kVmm) return nullptr;
   UniqueFd table =
       kept_memories_.TableOf({client_.session, client_.process, client_.tenant}, *request.kept);
   if (!table.valid()) return nullptr;
   return std::make_shared<KeptTableReader>(
-      std::move(table), network_.closer.CloseFor(client_.tenant), request.group,
+      std::move(table), CloseCounted(share), request.group,
       fmt::format("{}, session {}", client_.tenant, client_.session.value),
       network_.closer.threads(), network_.mail);
 }
 
 Status RegionHandler::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
-  KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));
+  KVT_ASSIGN_OR_RETURN(Lent lent, TakeLentMemory(request));
   // Before the memory is mapped, which takes long.
   KVT_RETURN_IF_ERROR(Check(request));
   replies_.connection().Spend(kRegionPrice + request.pieces.size());
   // Shared, because a function that is kept for later must be copyable.
-  const auto kept = std::make_shared<LentMemory>(std::move(lent));
+  const auto kept = std::make_shared<LentMemory>(std::move(lent.memory));
   return replies_.After(
       [this, &request, kept](std::function<void(Status)> go_on) {
         if (request.memory == wire::RegionMemory::kSharedMemory) return go_on({});
         cache_.WhenDeviceOpen(DeviceIndex(request.device), kept, std::move(go_on));
       },
       wire::MessageType::kOpenRegion, call,
-      [this, call, request, kept] { return OpenRegion(call, request, std::move(*kept)); });
+      [this, call, request, kept, share = std::move(lent.share)] {
+        return OpenRegion(call, request, {std::move(*kept), share});
+      });
 }
 
 Result<ModelHold> RegionHandler::Check(const wire::OpenRegion& request) const {
@@ -93,18 +107,17 @@ Result<ModelHold> RegionHandler::Check(const wire::OpenRegion& request) const {
   return model;
 }
 
-Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& request,
-                                 LentMemory lent) {
+Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& request, Lent lent) {
   // Again, because others of the session's calls may have come between.
   KVT_ASSIGN_OR_RETURN(const ModelHold model, Check(request));
   const wire::RegisterModelReply::Group& group = model->groups[request.group];
   RegionMemory memory{
-      .lent = std::move(lent),
+      .lent = std::move(lent.memory),
       .device = DeviceIndex(request.device),
       .blocks = request.blocks,
       .block_tokens = static_cast<uint16_t>(model->record.groups[request.group].block_tokens),
       .process = client_.Identity().process,
-      .published = PublishedIn(request)};
+      .published = PublishedIn(request, lent.share)};
   for (const wire::RegionPiece& piece : request.pieces) {
     memory.pieces.push_back({piece.offset, piece.block_stride, piece.bytes});
   }
@@ -117,7 +130,8 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
                       .group = request.group,
                       .device = request.device,
                       .namespace_id = namespace_id,
-                      .region_blocks = request.blocks});
+                      .region_blocks = request.blocks,
+                      .share = std::move(lent.share)});
   region_blocks_ += request.blocks;
   replies_.End(wire::MessageType::kOpenRegion, call);
   replies_.Send(call, wire::OpenRegionReply{.region = region, .block_bytes = group.block_bytes});

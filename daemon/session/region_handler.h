@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -50,17 +51,24 @@ class RegionHandler {
   Status OnLoad(const Call& call, const wire::Load& request);
 
  private:
-  // The memory that the client lends. Errors: kInvalidArgument "no_descriptor",
-  // "bad_region_memory".
-  [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
+  // Memory that the client lends, with the region's share of Network::regions.
+  struct Lent {
+    LentMemory memory;
+    std::shared_ptr<const void> share;
+  };
+  // Errors: kInvalidArgument "no_descriptor", "bad_region_memory"; kLimitExceeded
+  // "too_many_regions" (of the tenant).
+  [[nodiscard]] Result<Lent> TakeLentMemory(const wire::OpenRegion& request);
+  // Closes a descriptor of the tenant. The share is kept until nothing has it to close any more,
+  // which may be long after the region's end.
+  [[nodiscard]] std::function<void(UniqueFd)> CloseCounted(std::shared_ptr<const void> share) const;
   // The table beside the memory that the region lies in; null: the client names none.
   [[nodiscard]] std::shared_ptr<const PublishedBlocks> PublishedIn(
-      const wire::OpenRegion& request) const;
+      const wire::OpenRegion& request, const std::shared_ptr<const void>& share) const;
   // The model of the region. Errors: of Models::Find; kNotFound "unknown_group"; kInvalidArgument
   // "region_block_bytes"; kLimitExceeded "too_many_blocks".
   [[nodiscard]] Result<ModelHold> Check(const wire::OpenRegion& request) const;
-  [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request,
-                                  LentMemory lent);
+  [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request, Lent lent);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // AttachedPools::FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>

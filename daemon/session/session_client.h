@@ -43,8 +43,9 @@ struct AttachedPool {
   uint32_t group = 0;
   uint32_t device = 0;
   NamespaceId namespace_id;
-  uint32_t region_blocks = 0;  // not 0: a region, and no pool
-  uint32_t attaches = 0;       // of a pool, that DETACH has not taken back
+  uint32_t region_blocks = 0;                   // not 0: a region, and no pool
+  std::shared_ptr<const void> share = nullptr;  // a region's, of Network::regions
+  uint32_t attaches = 0;                        // of a pool, that DETACH has not taken back
   // Blocks that the client holds there, as this session has counted them. For status only; the
   // cache counts for itself and enforces the limit.
   uint64_t held = 0;

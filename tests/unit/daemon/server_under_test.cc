@@ -74,7 +74,7 @@ Config SmallConfig(const std::filesystem::path& directory) {
 }
 
 ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, FakeColdStore* cold,
-                                 Kernel kernel)
+                                 Kernel kernel, const NetworkLimits& limits)
     : config_(Adjusted(SmallConfig(directory_.path()), adjust)),
       log_(config_.log),
       arena_(MappedArena::Create(
@@ -96,6 +96,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust, Fak
                                                       .arena = arena_.get(),
                                                       .cold = Joined(cold, &loop_)},
                                      IndexSnapshot{})),
+      network_(&loop_, limits),
       wire_devices_(WireDevicesOf(config_)),
       models_(config_.server.max_models_per_tenant, 16),
       kept_memories_({.config = &config_,

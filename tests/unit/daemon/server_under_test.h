@@ -69,7 +69,8 @@ class ServerUnderTest {
   // `cold` may be null; its answers become events of the loop.
   explicit ServerUnderTest(const std::function<void(Config*)>& adjust = {},
                            FakeColdStore* cold = nullptr,
-                           Kernel kernel = Kernel::kRefusesDescriptors);
+                           Kernel kernel = Kernel::kRefusesDescriptors,
+                           const NetworkLimits& limits = {});
   // Checks the cache's invariants.
   ~ServerUnderTest();
   ServerUnderTest(const ServerUnderTest&) = delete;
@@ -118,7 +119,7 @@ class ServerUnderTest {
   ThreadExecutor executor_;
   LateDevice lent_host_memory_{&loop_};
   std::unique_ptr<Cache> cache_;
-  Network network_{&loop_};
+  Network network_;
   wire::DevicesReply wire_devices_;
   ModelRegistry models_;
   ServerCounters counters_;

@@ -330,6 +330,47 @@ TEST_F(SessionRegions, BlocksOfAllRegionsOfASessionAreLimited) {
   (void)Open();
 }
 
+TEST(RegionsOfTenants, OneThatOpensAllItMayLeavesRegionsToOthers) {
+  ServerUnderTest daemon(
+      [](Config* config) {
+        config->tenants = {{.name = "red", .uids = {1001}}, {.name = "blue", .uids = {1002}}};
+      },
+      nullptr, ServerUnderTest::Kernel::kRefusesDescriptors, {.regions = 8});
+  const Memory memory;
+  const auto open = [&](WireClient* client, wire::ModelId model) {
+    return client->SendWithDescriptor(wire::OpenRegion{.model = model,
+                                                       .bytes = kBlocks * kBlockBytes,
+                                                       .blocks = kBlocks,
+                                                       .pieces = {{0, kBlockBytes, kBlockBytes}}},
+                                      memory.fd());
+  };
+  const auto model_of = [](WireClient* client) {
+    (void)client->Hello();
+    return client->Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()}).model;
+  };
+  daemon.peers.uid = 1001;
+  WireClient red(daemon.socket());
+  const wire::ModelId red_model = model_of(&red);
+  std::vector<PoolId> regions;
+  for (int i = 0; i < 4; ++i) {
+    open(&red, red_model);
+    regions.push_back(red.Expect<wire::OpenRegionReply>().region);
+  }
+  EXPECT_EQ(red.ExpectError(open(&red, red_model)), "too_many_regions");
+  daemon.peers.uid = 1002;
+  {
+    WireClient blue(daemon.socket());
+    open(&blue, model_of(&blue));
+    (void)blue.Expect<wire::OpenRegionReply>();
+  }
+  // A session's end gives its regions back, and so does closing one.
+  daemon.WaitUntil([&] { return daemon.network().regions.taken("blue") == 0; });
+  (void)red.Call<wire::CloseRegionReply>(wire::CloseRegion{regions[0]});
+  daemon.WaitUntil([&] { return daemon.network().regions.taken("red") == 3; });
+  open(&red, red_model);
+  (void)red.Expect<wire::OpenRegionReply>();
+}
+
 TEST_F(SessionRegions, AClientThatIsCutOffSeesItWhenTheLastCopyHasLanded) {
   const PoolId region = Open();
   daemon_.OnLoop([this] { daemon_.lent_host_memory().HoldCopies(); });
