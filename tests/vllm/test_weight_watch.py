@@ -147,8 +147,8 @@ class WorkerWatchTest(WeightWatchCase, LinkCase):
         self.begin(StepPlan(stores=[block_list(1, number=1)]))
         self.end()
 
-    def begin(self, plan, tokens=1):
-        self.now += PAUSE_S
+    def begin(self, plan, tokens=1, pause_s=PAUSE_S):
+        self.now += pause_s
         self.side.begin_step(plan, tokens)
         self.side.begin(plan)
 
@@ -166,6 +166,14 @@ class WorkerWatchTest(WeightWatchCase, LinkCase):
         self.end()
         self.assertEqual(self.side.take_loaded(), ({"r"}, {"r"}))
         self.assertEqual(self.side.take_failed_keys(), {key_of(hash_of(1), 0)})
+
+    def test_a_step_without_work_does_not_hide_the_pause_of_an_update(self):
+        self.update()
+        self.begin(StepPlan(), tokens=0)
+        self.end()
+        self.begin(StepPlan(loads={"r": [block_list(1)]}), tokens=0, pause_s=PAUSE_S / 10)
+        self.end()
+        self.assertEqual(self.side.take_loaded(), ({"r"}, {"r"}))
 
     def test_a_load_that_an_update_overtakes_fails(self):
         self.daemon.region.hold = True

@@ -43,6 +43,7 @@ class WorkerSide:
     ) -> None:
         self._number_types = number_types
         self._watch = watch
+        self._is_idle = False  # the step uses neither weights nor KV
         self._is_outdated = False  # since the watch has noticed other weights
         self._told_outdated = True
         self._clock = clock
@@ -76,12 +77,15 @@ class WorkerSide:
 
     def begin_step(self, plan: StepPlan, tokens: int) -> None:
         """Before the step's kernels are launched, which compute so many tokens."""
-        if self._watch is not None and (tokens or plan.loads or self._loads_of):
+        self._is_idle = not (tokens or plan.loads or self._loads_of)
+        if self._watch is not None and not self._is_idle:
             self._watch.look()
 
     def end_step(self) -> None:
         """After the step's kernels were launched."""
-        if self._watch is not None:
+        # A step that used no weights must not hide the pause before it, in which they may have been
+        # updated.
+        if self._watch is not None and not self._is_idle:
             self._watch.end_step()
 
     def begin(self, plan: StepPlan) -> None:
