@@ -77,9 +77,13 @@ Result<std::unique_ptr<HostPool>> HostPool::Map(UniqueFd fd, uint64_t bytes) {
       new HostPool(std::move(fd), {static_cast<std::byte*>(address), bytes}));
 }
 
-HostPool::HostPool(UniqueFd fd, std::span<std::byte> memory)
-    : fd_(std::move(fd)), memory_(memory), filler_([this] { FillIn(); }) {
-  pthread_setname_np(filler_.native_handle(), "pool-fill");
+// Pages come with first use where no thread is left to fill them in ahead.
+HostPool::HostPool(UniqueFd fd, std::span<std::byte> memory) : fd_(std::move(fd)), memory_(memory) {
+  try {
+    filler_ = std::thread([this] { FillIn(); });
+    pthread_setname_np(filler_.native_handle(), "pool-fill");
+  } catch (const std::system_error&) {
+  }
 }
 
 HostPool::~HostPool() {

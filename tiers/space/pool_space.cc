@@ -20,6 +20,11 @@ namespace {
 // of the device, if closing unused pools can make that much.
 constexpr uint64_t kUnsizedShare = 4;
 
+Status PoolsReturning() {
+  return MakeError(ErrorCode::kUnavailable, "pool_bytes_returning",
+                   "pools of clients that have gone are being closed");
+}
+
 int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
   int pools = 0;
   state.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
@@ -77,6 +82,7 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   if (CachePool* const known = name_space.PoolIn(PoolSlot(device.value))) return known;
   KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
+  KVT_RETURN_IF_ERROR(MakePlace(name_space.line, device));
   const uint64_t block_bytes = name_space.identity.block_bytes;
   const bool sized = pool_bytes > 0;
   KVT_RETURN_IF_ERROR(
@@ -118,6 +124,7 @@ CachePool* PoolSpace::Add(NamespaceId namespace_id, DeviceIndex device,
                           std::unique_ptr<DevicePool> memory, uint32_t blocks,
                           uint64_t generation) {
   const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
+  ++pools_of_[name_space.line];
   used_bytes_[device.value] += memory->bytes();
   state_.tenants.Charge(Tier::kPool, name_space.tenant, memory->bytes());
   state_.usage.Take(name_space.line, Tier::kPool, memory->bytes());
@@ -170,6 +177,27 @@ Result<CachePool*> PoolSpace::Adopt(LeftPool left) {
   return pool;
 }
 
+Status PoolSpace::MakePlace(TenantLine line, DeviceIndex device) {
+  if (pools_of_[line] < kMostPools) return {};
+  CachePool* oldest = nullptr;
+  for (const auto& [id, pool] : state_.blocks.pools) {
+    const bool closable = !pool->is_region && pool->unused_since_ms.has_value() &&
+                          pool->ended_sessions == 0 &&
+                          state_.blocks.namespaces[pool->namespace_id.value].line == line;
+    if (closable && (oldest == nullptr || pool->unused_since_ms < oldest->unused_since_ms)) {
+      oldest = pool.get();
+    }
+  }
+  if (oldest != nullptr) {
+    if (state_.env.owner == nullptr || !state_.env.owner->ReadsPools(device)) Empty(oldest);
+  } else if (std::ranges::none_of(
+                 returning_, [line](const Returning& memory) { return memory.line == line; })) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_pools",
+                     fmt::format("the tenant's clients use {}", kMostPools));
+  }
+  return PoolsReturning();
+}
+
 Status PoolSpace::MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted, bool any) {
   if (BytesLeft(tenant, device) >= wanted) return {};
   const Plan plan = PlanToClose(tenant, device, wanted);
@@ -184,8 +212,7 @@ Status PoolSpace::MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted,
   for (CachePool* const pool : plan.pools) {
     if (!awaited && !read) Empty(pool);
   }
-  return MakeError(ErrorCode::kUnavailable, "pool_bytes_returning",
-                   "pools of clients that have gone are being closed");
+  return PoolsReturning();
 }
 
 // Each step is tried on a copy of the table, so that caps and reserves count as they will when it
@@ -265,6 +292,7 @@ void PoolSpace::Close(CachePool* pool) {
         gone->reset();
       },
       gate_.WhileOpen([this, returning] {
+        --pools_of_[returning->line];
         used_bytes_[returning->device.value] -= returning->bytes;
         state_.tenants.Refund(Tier::kPool, returning->tenant, returning->bytes);
         state_.usage.GiveBack(returning->line, Tier::kPool, returning->bytes);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <random>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "tests/unit/tiers/cache_fixture.h"
+#include "tiers/space/pool_space.h"
 
 namespace kvtier {
 namespace {
@@ -61,6 +63,29 @@ TEST_F(CacheNamespacesTest, APoolThatIsRefusedTakesNoNumber) {
   const size_t before = cache_->NamespaceCount();
   EXPECT_FALSE(cache_->AttachPool(Identity("tenant", 2), uint64_t{1} << 50));
   EXPECT_EQ(cache_->NamespaceCount(), before);
+}
+
+// Tiny pools cost the process mappings and descriptors, however few bytes they have.
+TEST_F(CacheNamespacesTest, ATenantsPoolsAreBoundedAndUnusedOnesMakePlace) {
+  Start({.pool_blocks = 2 * PoolSpace::kMostPools});
+  RestartWithRoom();
+  uint32_t model = 0;
+  const auto identity = [](uint32_t number) {
+    NamespaceIdentity made = Identity("other", 1);
+    std::memcpy(made.model.bytes.data(), &number, sizeof(number));
+    return made;
+  };
+  for (; model < PoolSpace::kMostPools; ++model) {
+    const Result<PoolInfo> pool = cache_->AttachPool(identity(model), kBlockBytes);
+    ASSERT_TRUE(pool) << pool.error().ToString();
+    cache_->UsePool(kAlice, pool->id);
+  }
+  EXPECT_EQ(cache_->AttachPool(identity(model), kBlockBytes).error().reason, "too_many_pools");
+  cache_->LeavePool(kAlice, cache_->AttachPool(identity(5), kBlockBytes)->id);
+  EXPECT_EQ(cache_->AttachPool(identity(model), kBlockBytes).error().reason,
+            "pool_bytes_returning");
+  Settle();
+  EXPECT_TRUE(cache_->AttachPool(identity(model), kBlockBytes));
 }
 
 TEST_F(CacheNamespacesTest, APoolMayBeUsedWhenItsDeviceSaysSo) {
