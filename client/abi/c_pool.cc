@@ -212,7 +212,7 @@ KVT_API kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t c
 }
 
 // May wait for the next daemon and resume (PoolLink::CheckHeld). A loss is kStaleHandle here: for
-// the caller it does not matter whether the daemon or the block is gone, or that cannot be told
+// the caller it does not matter whether the daemon or the block is gone, nor that it is not known
 // yet.
 KVT_API kvt_status kvt_check_blocks(kvt_pool* pool, const kvt_block* blocks, size_t count) {
   return GuardOn(pool, "pool", [&]() -> Status {

@@ -102,7 +102,7 @@ Status Channel::Send(const Encoder& encode, std::span<const int> descriptors,
   const size_t request_begin = send_buffer_.size();
   try {
     encode(request_id, &send_buffer_);
-  } catch (...) {
+  } catch (...) {  // Memory has run out; deferred frames are still to be sent.
     const std::lock_guard lock(mutex_);
     PutBack(request_begin);
     throw;

@@ -42,7 +42,8 @@ struct CachePool {
   PoolSlot slot;
   uint64_t generation = 0;
   uint64_t block_bytes = 0;
-  Device* copier = nullptr;  // copies between `memory` and host
+  Device* copier = nullptr;           // copies between `memory` and host
+  std::shared_ptr<const void> place;  // among its tenant's pools; goes after `memory`
   std::unique_ptr<DevicePool> memory;
   PoolBlocks blocks;
   PagedArray<std::optional<PayloadChecksum>> checksums;  // given at commit, by block

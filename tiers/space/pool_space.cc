@@ -20,9 +20,9 @@ namespace {
 // of the device, if closing unused pools can make that much.
 constexpr uint64_t kUnsizedShare = 4;
 
-Status PoolsReturning() {
-  return MakeError(ErrorCode::kUnavailable, "pool_bytes_returning",
-                   "pools of clients that have gone are being closed");
+Error PoolsReturning() {
+  return {ErrorCode::kUnavailable, "pool_bytes_returning",
+          "pools of clients that have gone are being closed"};
 }
 
 int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
@@ -82,7 +82,6 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   if (CachePool* const known = name_space.PoolIn(PoolSlot(device.value))) return known;
   KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
-  KVT_RETURN_IF_ERROR(MakePlace(name_space.line, device));
   const uint64_t block_bytes = name_space.identity.block_bytes;
   const bool sized = pool_bytes > 0;
   KVT_RETURN_IF_ERROR(
@@ -106,6 +105,8 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   };
   // Nothing has been charged up to here, so that a refused pool leaves no trace.
   if (wanted > left || blocks == 0) return exhausted(wanted);
+  std::shared_ptr<const void> place = places_.TakeOne(name_space.identity.tenant);
+  if (place == nullptr) return tl::unexpected(MakePlace(name_space.line));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
                        state_.env.devices[device.value].device->CreatePool(blocks * block_bytes));
   // A device may round up; the cap holds for the rounded size.
@@ -116,6 +117,7 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
       static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | (++created_ & 0xffff);
   CachePool* const pool =
       Add(namespace_id, device, std::move(memory), static_cast<uint32_t>(blocks), generation);
+  pool->place = std::move(place);
   Keep(pool);
   return pool;
 }
@@ -124,7 +126,6 @@ CachePool* PoolSpace::Add(NamespaceId namespace_id, DeviceIndex device,
                           std::unique_ptr<DevicePool> memory, uint32_t blocks,
                           uint64_t generation) {
   const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
-  ++pools_of_[name_space.line];
   used_bytes_[device.value] += memory->bytes();
   state_.tenants.Charge(Tier::kPool, name_space.tenant, memory->bytes());
   state_.usage.Take(name_space.line, Tier::kPool, memory->bytes());
@@ -177,8 +178,7 @@ Result<CachePool*> PoolSpace::Adopt(LeftPool left) {
   return pool;
 }
 
-Status PoolSpace::MakePlace(TenantLine line, DeviceIndex device) {
-  if (pools_of_[line] < kMostPools) return {};
+Error PoolSpace::MakePlace(TenantLine line) {
   CachePool* oldest = nullptr;
   for (const auto& [id, pool] : state_.blocks.pools) {
     const bool closable = !pool->is_region && pool->unused_since_ms.has_value() &&
@@ -188,13 +188,15 @@ Status PoolSpace::MakePlace(TenantLine line, DeviceIndex device) {
       oldest = pool.get();
     }
   }
-  if (oldest != nullptr) {
-    if (state_.env.owner == nullptr || !state_.env.owner->ReadsPools(device)) Empty(oldest);
-  } else if (std::ranges::none_of(
-                 returning_, [line](const Returning& memory) { return memory.line == line; })) {
-    return MakeError(ErrorCode::kLimitExceeded, "too_many_pools",
-                     fmt::format("the tenant's clients use {}", kMostPools));
+  const bool returning = std::ranges::any_of(
+      returning_, [line](const Returning& memory) { return memory.line == line; });
+  if (oldest == nullptr && !returning) {
+    return {ErrorCode::kLimitExceeded, "too_many_pools",
+            fmt::format("the tenant's clients use all that it may have of {}", kMostPools)};
   }
+  const bool read = oldest != nullptr && state_.env.owner != nullptr &&
+                    state_.env.owner->ReadsPools(oldest->device);
+  if (oldest != nullptr && !read) Empty(oldest);
   return PoolsReturning();
 }
 
@@ -212,7 +214,7 @@ Status PoolSpace::MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted,
   for (CachePool* const pool : plan.pools) {
     if (!awaited && !read) Empty(pool);
   }
-  return PoolsReturning();
+  return tl::unexpected(PoolsReturning());
 }
 
 // Each step is tried on a copy of the table, so that caps and reserves count as they will when it
@@ -292,7 +294,6 @@ void PoolSpace::Close(CachePool* pool) {
         gone->reset();
       },
       gate_.WhileOpen([this, returning] {
-        --pools_of_[returning->line];
         used_bytes_[returning->device.value] -= returning->bytes;
         state_.tenants.Refund(Tier::kPool, returning->tenant, returning->bytes);
         state_.usage.GiveBack(returning->line, Tier::kPool, returning->bytes);

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "base/gate.h"
+#include "base/tenant_budget.h"
 #include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
 
@@ -19,9 +19,9 @@ namespace kvtier {
 // Event loop only.
 class PoolSpace {
  public:
-  // Pools of one tenant, each of which has mappings, a descriptor and a thread at its start: more
-  // than all models of a host have groups.
-  static constexpr uint32_t kMostPools = 1024;
+  // Pools of all tenants, each of which has mappings, a descriptor and a thread at its start; a
+  // tenant alone may have half (TenantBudget). All models of a host have fewer groups.
+  static constexpr uint32_t kMostPools = 8192;
   PoolSpace(CacheState* state, OffloadQueue* to_host) : state_(*state), to_host_(*to_host) {}
 
   // The pool of the namespace on a device, created on first use. See Cache::AttachPool.
@@ -78,10 +78,10 @@ class PoolSpace {
                                                           uint64_t blocks) const;
   // The bytes of a device that are left to the tenant.
   [[nodiscard]] uint64_t BytesLeft(TenantId tenant, DeviceIndex device) const;
-  // Closes the tenant's pool that no session has used for the longest time if the tenant has as
-  // many as it may. Errors: kUnavailable "pool_bytes_returning" until that is done; kLimitExceeded
+  // For a tenant that has as many pools as it may: closes the one that no session has used for the
+  // longest time. Returns kUnavailable "pool_bytes_returning" until that is done, or kLimitExceeded
   // "too_many_pools".
-  [[nodiscard]] Status MakePlace(TenantLine line, DeviceIndex device);
+  [[nodiscard]] Error MakePlace(TenantLine line);
   // Closes pools that no session uses until so many bytes are left, or as many as can be if `any`.
   // Nothing is closed if that would not do. Errors: kUnavailable "pool_bytes_returning" until then.
   [[nodiscard]] Status MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted, bool any);
@@ -106,9 +106,8 @@ class PoolSpace {
   CacheState& state_;
   OffloadQueue& to_host_;
   std::array<uint64_t, kMaxDevices> used_bytes_{};
-  uint32_t created_ = 0;  // pools so far
-  // By tenant; a pool whose memory is on its way back counts.
-  std::unordered_map<TenantLine, uint32_t> pools_of_;
+  uint32_t created_ = 0;             // pools so far
+  TenantBudget places_{kMostPools};  // a pool has its own until its memory has gone back
   std::list<Returning> returning_;
   // Memory may return when this is gone.
   Gate gate_;

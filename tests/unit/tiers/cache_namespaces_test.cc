@@ -67,7 +67,8 @@ TEST_F(CacheNamespacesTest, APoolThatIsRefusedTakesNoNumber) {
 
 // Tiny pools cost the process mappings and descriptors, however few bytes they have.
 TEST_F(CacheNamespacesTest, ATenantsPoolsAreBoundedAndUnusedOnesMakePlace) {
-  Start({.pool_blocks = 2 * PoolSpace::kMostPools});
+  constexpr uint32_t kMost = PoolSpace::kMostPools / 2;
+  Start({.pool_blocks = 2 * kMost});
   RestartWithRoom();
   uint32_t model = 0;
   const auto identity = [](uint32_t number) {
@@ -75,7 +76,7 @@ TEST_F(CacheNamespacesTest, ATenantsPoolsAreBoundedAndUnusedOnesMakePlace) {
     std::memcpy(made.model.bytes.data(), &number, sizeof(number));
     return made;
   };
-  for (; model < PoolSpace::kMostPools; ++model) {
+  for (; model < kMost; ++model) {
     const Result<PoolInfo> pool = cache_->AttachPool(identity(model), kBlockBytes);
     ASSERT_TRUE(pool) << pool.error().ToString();
     cache_->UsePool(kAlice, pool->id);
