@@ -228,6 +228,32 @@ class IdentityTest(KvtierTestCase):
         cache, _ = self.check(model, prompt)
         self.assertEqual(cache.outcome, Outcome.RESTORED)  # as they were before
 
+    def test_nothing_is_stored_for_weights_that_have_changed_since_the_cache_was_made(self):
+        model, prompt = llama(seed=20), prompt_of()
+        cache = self.cache(model, prompt)
+        model.load_state_dict(llama(seed=21).state_dict())
+        self.assertEqual(cache.store(generate(model, prompt, cache)), 0)
+        self.expect_miss(llama(seed=20), prompt)
+        self.expect_miss(llama(seed=21), prompt)
+
+    def test_nothing_more_is_stored_of_a_conversation_in_which_weights_have_changed(self):
+        model, prompt = llama(seed=22), prompt_of()
+        cache = self.cache(model, prompt)
+        answer = generate(model, prompt, cache)
+        self.assertGreater(cache.store(answer), 0)
+        model.load_state_dict(llama(seed=23).state_dict())
+        longer = torch.cat([answer, prompt_of(64)], dim=1)
+        self.assertEqual(cache.store(generate(model, longer, cache)), 0)
+
+    def test_nothing_is_stored_of_a_pass_with_an_adapter_switched_off_for_it(self):
+        model, prompt = llama(seed=24), prompt_of()
+        model.model.disable_adapters = False  # as a layer of PEFT
+        cache = self.cache(model, prompt)
+        model.model.disable_adapters = True
+        answer = generate(model, prompt, cache)
+        model.model.disable_adapters = False
+        self.assertEqual(cache.store(answer), 0)
+
     def test_the_same_files_at_another_path_are_the_same_weights(self):
         prompt = prompt_of()
         for name, seed, outcome in (

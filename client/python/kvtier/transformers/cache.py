@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import inspect
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,8 @@ class KvtierCache(DynamicCache):
         self._tokens = list(tokens)
         self._settings: _Settings | None = None
         self._model: _KnownModel | None = None
+        self._computed_by: Callable[[], Any] = lambda: None  # the model, as long as it lives
+        self._begun_at = -2  # the position at which the last pass through the model began
         self._stored = False
         self._opaque: frozenset[int] = frozenset()
         self._presence: list[transfer.Presence] = []
@@ -157,6 +159,7 @@ class KvtierCache(DynamicCache):
         )
         try:
             cache._learn(_know(model, cache._settings, identity, tokens))
+            cache._computed_by = weakref.ref(model)
         except UnsupportedModelError as error:
             logger.warning("kvtier: %s is not cached: %s", type(model).__name__, error)
             return cache
@@ -173,11 +176,13 @@ class KvtierCache(DynamicCache):
 
     def store(self, output: Any = None) -> int:
         """Stores the computed part of the prompt or, given the output of `generate`, of the whole
-        sequence. Returns how many blocks the daemon took or had; 0 without a daemon.
+        sequence. Returns how many blocks the daemon took or had; 0 without a daemon, and if the
+        model's weights or adapters are others than when this cache was made.
 
         Raises ValueError if the output does not begin with the prompt.
         """
         self._stored = True
+        self._look_at_weights()
         if self._model is None or self._settings is None:
             return 0
         tokens = self._tokens if output is None else self._continued(output)
@@ -304,8 +309,23 @@ class KvtierCache(DynamicCache):
         """Keeps the states when a pass through the model begins, which finds all layers at the same
         position still."""
         if layer == self._first_layer and self._last_layer != layer:
+            position = self.get_seq_length()
+            if position != self._begun_at + 1:
+                # Weights are not looked at between tokens that are generated one by one.
+                self._look_at_weights()
+            self._begun_at = position
             self._checkpoint()
         self._last_layer = layer
+
+    def _look_at_weights(self) -> None:
+        """Stores nothing of a model that has become another one since its record was made, for a while
+        at least, as within `disable_adapter`."""
+        model = self._computed_by()
+        if self._model is None or model is None:
+            return
+        if weights_version(model) != self._model.version[0]:
+            logger.warning("kvtier: nothing is stored, since the model has other weights by now")
+            self._model = None
 
     def _compute_checkpoints(self, model: Any, last_token: int) -> None:
         """Computes a prompt of a model with states up to the last position that can be restored,
