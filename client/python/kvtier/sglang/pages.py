@@ -24,10 +24,11 @@ from ..errors import UnavailableError
 from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
 from ..regions import Region
 from ..types import Retention
+from .device_transfers import HASHES_PER_CALL, exists
 from .prefixes import logger, page_hash
 from .shared_rows import SharedRows
 
-# As many pages as SGLang hands over in one call.
+# Rows of memory of this module: SGLang hands over so many pages in most calls.
 _STAGED_PAGES = 128
 
 
@@ -109,41 +110,17 @@ class PagePool:
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
         """Which pages the daemon has."""
-
-        def look_up(attachment: Attachment) -> list[bool]:
-            found = attachment.regions[0].lookup([page_hash(key) for key in keys])
-            return [bool(tiers) for tiers in found]
-
-        return self._with_region(look_up, len(keys))
+        hashes = [page_hash(key) for key in keys]
+        return self._with_region(lambda one: exists(one.regions[0], hashes), len(keys))
 
     def load(self, keys: Sequence[str], host_indices: Any) -> list[bool]:
         """Brings pages to the pool, where `host_indices` begin a page with each page_size-th."""
-        pages = self._pages(keys, host_indices)
-        if pages is None:
-            return [False] * len(keys)
-        hashes = [page_hash(key) for key in keys]
+        load = self._load_in_place if self.in_place else self._load_staged
 
-        def in_place(attachment: Attachment) -> list[bool]:
-            transfer = attachment.regions[0].load_many(pages, hashes)
-            try:
-                return self._finish(attachment, transfer, len(keys))
-            except UnavailableError:
-                # SGLang gives the pages to others when this returns.
-                wait_until_settled(attachment.regions[0])
-                raise
+        def load_part(attachment: Attachment, part: slice, pages: Any) -> list[bool]:
+            return load(attachment, [page_hash(key) for key in keys[part]], pages)
 
-        def staged(attachment: Attachment) -> list[bool]:
-            rows = attachment.memory
-            numbers = np.arange(len(keys))
-            with self._staging:
-                transfer = attachment.regions[0].load_many(numbers, hashes)
-                done = self._finish(attachment, transfer, len(keys))
-                for row, page in enumerate(pages):
-                    if done[row]:
-                        self._write_page(int(page), rows[row])
-            return done
-
-        return self._with_region(in_place if self.in_place else staged, len(keys))
+        return self._in_parts(load_part, keys, host_indices)
 
     def store(
         self,
@@ -153,29 +130,65 @@ class PagePool:
         depth: int,
     ) -> list[bool]:
         """Stores pages of the pool. parents: of each; depth: of the first in its sequence."""
-        pages = self._pages(keys, host_indices)
-        if pages is None:
-            return [False] * len(keys)
-        hashes = [page_hash(key) for key in keys]
-        depths = np.arange(depth, depth + len(keys))
         tokens = self._record.groups[0].block_tokens
 
-        def begin(attachment: Attachment, numbers: Any) -> list[bool]:
-            region = attachment.regions[0]
-            transfer = region.store_many(
-                numbers, hashes, parents, tokens, depths, Retention.EXTENDED
+        def begin(attachment: Attachment, part: slice, numbers: Any) -> list[bool]:
+            transfer = attachment.regions[0].store_many(
+                numbers,
+                [page_hash(key) for key in keys[part]],
+                parents[part],
+                tokens,
+                np.arange(depth + part.start, depth + part.stop),
+                Retention.EXTENDED,
             )
-            return self._finish(attachment, transfer, len(keys))
+            return self._finish(attachment, transfer, len(numbers))
 
-        def staged(attachment: Attachment) -> list[bool]:
+        def staged(attachment: Attachment, part: slice, pages: Any) -> list[bool]:
             rows = attachment.memory
             with self._staging:
                 for row, page in enumerate(pages):
                     rows[row].copy_(self._read_page(int(page)))
-                return begin(attachment, np.arange(len(keys)))
+                return begin(attachment, part, np.arange(len(pages)))
 
+        return self._in_parts(begin if self.in_place else staged, keys, host_indices)
+
+    def _load_in_place(
+        self, attachment: Attachment, hashes: list[bytes], pages: Any
+    ) -> list[bool]:
+        transfer = attachment.regions[0].load_many(pages, hashes)
+        try:
+            return self._finish(attachment, transfer, len(hashes))
+        except UnavailableError:
+            # SGLang gives the pages to others when this returns.
+            wait_until_settled(attachment.regions[0])
+            raise
+
+    def _load_staged(self, attachment: Attachment, hashes: list[bytes], pages: Any) -> list[bool]:
+        rows = attachment.memory
+        with self._staging:
+            transfer = attachment.regions[0].load_many(np.arange(len(hashes)), hashes)
+            done = self._finish(attachment, transfer, len(hashes))
+            for row, page in enumerate(pages):
+                if done[row]:
+                    self._write_page(int(page), rows[row])
+        return done
+
+    def _in_parts(
+        self,
+        call: Callable[[Attachment, slice, Any], list[bool]],
+        keys: Sequence[str],
+        host_indices: Any,
+    ) -> list[bool]:
+        """The results of `call` for as many pages at a time as the daemon, and the memory of this module,
+        take: all by one attachment, since the next one may be that of other weights."""
+        pages = self._pages(keys, host_indices)
+        if pages is None:
+            return [False] * len(keys)
+        most = HASHES_PER_CALL if self.in_place else _STAGED_PAGES
+        parts = [slice(first, min(first + most, len(keys))) for first in range(0, len(keys), most)]
         return self._with_region(
-            (lambda one: begin(one, pages)) if self.in_place else staged, len(keys)
+            lambda one: [done for part in parts for done in call(one, part, pages[part])],
+            len(keys),
         )
 
     def _pages(self, keys: Sequence[str], host_indices: Any) -> Any:
@@ -183,9 +196,6 @@ class PagePool:
         size = self._page_tokens
         if host_indices is None or host_indices.numel() != len(keys) * size:
             logger.error("kvtier: %d pages have other indices", len(keys))
-            return None
-        if not self.in_place and len(keys) > _STAGED_PAGES:
-            logger.error("kvtier: %d pages at once, at most %d", len(keys), _STAGED_PAGES)
             return None
         first = host_indices.cpu().numpy().reshape(len(keys), size)[:, 0]
         if (first % size).any():
