@@ -13,7 +13,8 @@ import sglang_modules  # noqa: F401 - imported because it makes `import sglang` 
 import torch
 from test_sglang import BATCH, CONFIG, SglangTestCase, host_pool, indices_of, keys_of
 
-from kvtier.sglang import configuration, pages
+from kvtier.sglang import configuration, live_weights, pages
+from kvtier.sglang import storage as storage_module
 
 
 class WeightsTest(unittest.TestCase):
@@ -105,22 +106,24 @@ class WeightsTest(unittest.TestCase):
 class LiveWeightsTest(SglangTestCase):
     """SGLang updates weights in place, and tells its storage backend nothing."""
 
-    def scheduler(self, model):
-        """In place of SGLang's, which makes the storage."""
+    def scheduler(self, model, make):
+        """In place of SGLang's, which makes the storage as it starts, or attaches one later."""
         runner = types.SimpleNamespace(model_runner=types.SimpleNamespace(model=model))
 
         class Scheduler:
-            tp_worker = runner
+            def __init__(self):
+                self.tp_worker = runner
+                self.storage = make()
 
-            def make(self, make):
-                return make()
+            def attach(self):
+                self.storage = make()
 
         return Scheduler()
 
     def test_pages_of_the_weights_before_are_not_found_and_those_of_now_are(self):
         model = torch.nn.Linear(8, 8)
         pool, keys = host_pool(), keys_of()
-        storage = self.scheduler(model).make(lambda: self.storage(pool))
+        storage = self.scheduler(model, lambda: self.storage(pool)).storage
         self.stored(storage, pool, keys)
         self.assertEqual(storage.batch_exists(keys), BATCH)
         model.weight.data.add_(1)
@@ -136,7 +139,7 @@ class LiveWeightsTest(SglangTestCase):
         """SGLang updates weights first, and flushes then, which ends its threads."""
         model = torch.nn.Linear(8, 8)
         pool, keys = host_pool(), keys_of()
-        storage = self.scheduler(model).make(lambda: self.storage(pool))
+        storage = self.scheduler(model, lambda: self.storage(pool)).storage
         with ThreadPoolExecutor(1) as prefetches, ThreadPoolExecutor(1) as backups:
             prefetches.submit(storage.batch_exists, keys).result()
             backups.submit(int).result()
@@ -155,7 +158,7 @@ class LiveWeightsTest(SglangTestCase):
     def test_a_load_that_an_update_overtakes_brings_nothing(self):
         model = torch.nn.Linear(8, 8)
         pool, keys = host_pool(), keys_of()
-        storage = self.scheduler(model).make(lambda: self.storage(pool))
+        storage = self.scheduler(model, lambda: self.storage(pool)).storage
         self.stored(storage, pool, keys)
         load = pages.PagePool.load
 
@@ -167,6 +170,40 @@ class LiveWeightsTest(SglangTestCase):
         with mock.patch.object(pages.PagePool, "load", overtaken):
             results = storage.batch_get_v1(keys, indices_of(range(BATCH), pool.page_size))
         self.assertEqual(results, [False] * BATCH)
+
+    def test_a_storage_that_is_attached_after_an_update_is_not_named_by_the_files(self):
+        with tempfile.TemporaryDirectory() as directory:
+            (pathlib.Path(directory) / "model.safetensors").write_bytes(b"one")
+            arguments = mock.patch.object(
+                storage_module, "running_arguments", lambda: {"model_path": directory}
+            )
+            with arguments:
+                model, pool, keys = torch.nn.Linear(8, 8), host_pool(), keys_of()
+                unnamed = {"identity": ""}
+                server = self.scheduler(model, lambda: self.storage(pool, extra=unnamed))
+                self.stored(server.storage, pool, keys)
+                again = self.storage(host_pool(), extra=unnamed)
+                self.assertEqual(again.batch_exists(keys), BATCH)
+                getattr(server.storage, "_backend", server.storage).close()
+                model.weight.data.add_(1)
+                server.attach()
+                others = keys_of()
+                self.assertEqual(server.storage.batch_exists(keys), 0)
+                self.stored(server.storage, pool, others)
+                self.assertEqual(again.batch_exists(others), 0)
+
+    def test_experts_that_are_moved_are_no_other_weights(self):
+        model = torch.nn.Sequential()
+        model.add_module("attention", torch.nn.Linear(8, 8))
+        model.add_module("experts", torch.nn.Linear(8, 8))
+        pool, keys = host_pool(), keys_of()
+        with mock.patch.object(live_weights, "_moves_experts", lambda: True):
+            storage = self.scheduler(model, lambda: self.storage(pool)).storage
+        self.stored(storage, pool, keys)
+        model.experts.weight.data.add_(1)
+        self.assertEqual(storage.batch_exists(keys), BATCH)
+        model.attention.weight.data.add_(1)
+        self.assertEqual(storage.batch_exists(keys), 0)
 
     def test_a_storage_that_is_cleared_finds_nothing_of_before(self):
         pool, keys = host_pool(), keys_of()

@@ -5,7 +5,7 @@ way on this thread."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -14,10 +14,22 @@ Found = TypeVar("Found")
 
 def find_caller(wanted: Callable[[Any], Found | None]) -> Found | None:
     """The first answer of `wanted` that is not None, to the callers' `self`, the nearest first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in _frames():
         found = wanted(frame.f_locals.get("self"))
         if found is not None:
             return found
-        frame = frame.f_back
     return None
+
+
+def is_within(method: str, of: Callable[[Any], bool]) -> bool:
+    """Whether a method of this name is under way, of an object of which `of` holds."""
+    return any(
+        frame.f_code.co_name == method and of(frame.f_locals.get("self")) for frame in _frames()
+    )
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .._callers import find_caller
+from .._callers import find_caller, is_within
 from .._weight_sample import sample, spread
 
 #: Tensors of which a sample is compared, and the bytes of each.
@@ -19,10 +19,10 @@ PIECE_BYTES = 2048
 
 class LiveWeights:
     """Any thread. Each look waits for its copy of the sample, which the storage threads can. model: a
-    torch module."""
+    torch module. moves_experts: SGLang moves experts between places, which leaves the pages right."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._parameters = spread(model, TENSORS)
+    def __init__(self, model: torch.nn.Module, moves_experts: bool = False) -> None:
+        self._parameters = spread(model, TENSORS, "experts" if moves_experts else None)
         self._lock = threading.Lock()
         self._expected = self._sample()
 
@@ -31,13 +31,20 @@ class LiveWeights:
         """The model of the scheduler that is making a storage backend on this thread, which SGLang does
         not hand to it; None outside a server."""
         model = find_caller(_model_of)
-        return None if model is None else cls(model)
+        return None if model is None else cls(model, _moves_experts())
 
     def have_changed(self) -> bool:
         """Since the last call, or since this was made."""
         with self._lock:
             before, self._expected = self._expected, self._sample()
             return before != self._expected
+
+    @staticmethod
+    def may_be_updated() -> bool:
+        """Whether a storage backend is attached on this thread to a server that is running, which may have
+        other weights by now than it has started with."""
+        is_starting = is_within("__init__", lambda one: _model_of(one) is not None)
+        return not is_starting and find_caller(_model_of) is not None
 
     def _sample(self) -> bytes:
         return sample([parameter() for parameter in self._parameters], PIECE_BYTES)
@@ -47,3 +54,13 @@ def _model_of(scheduler: Any) -> torch.nn.Module | None:
     runner = getattr(getattr(scheduler, "tp_worker", None), "model_runner", None)
     model = getattr(runner, "model", None)
     return model if isinstance(model, torch.nn.Module) else None
+
+
+def _moves_experts() -> bool:
+    """Whether this server balances its experts (EPLB), by copying them in place."""
+    try:
+        from sglang.srt.runtime_context import get_server_args
+
+        return bool(getattr(get_server_args(), "enable_eplb", False))
+    except Exception:
+        return False  # not within a server, or another release

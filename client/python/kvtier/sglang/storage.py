@@ -69,7 +69,11 @@ class KvtierStorage(HiCacheStorage):
             read_options("kvtier.sglang.KvtierStorage", COMMON, extra, others=None)
         )
         arguments, label = running_arguments(), self._options.identity
-        first = loaded_weights(storage_config.model_name, arguments, label, self._options.whole)
+        first = None
+        if not LiveWeights.may_be_updated():
+            first = loaded_weights(
+                storage_config.model_name, arguments, label, self._options.whole
+            )
         self._weights = first or unnamed_epoch()
         self._live = LiveWeights.of_server()
         self.registered_pools: dict[str, Any] = {}
@@ -268,6 +272,7 @@ class KvtierStorage(HiCacheStorage):
         backend."""
         changed = self._live is not None and self._live.have_changed()
         if changed:
+            logger.warning("kvtier: pages of before are misses, since the weights are others by now")
             self._turn()
         self._callers.note(changed)
         return changed
