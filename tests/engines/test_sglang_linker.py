@@ -415,6 +415,23 @@ class FailureTest(LinkerTestCase):
         self.wait_until(lambda: engine.linker.connected and engine.match(prompt)[1])
         self.assertTrue(equal(self.loaded(engine, prompt), kv))
 
+    def test_a_daemon_that_hangs_holds_stores_and_a_flush_for_a_limited_time(self):
+        engine, prompt = self.engine(load_timeout_ms=1000), prompt_of()
+        self.stored(engine, prompt)
+        self.daemon.pause()
+        self.addCleanup(self.daemon.resume)
+        for seed in (5, 6):
+            engine.compute(prompt_of(), seed)
+        self.take_stored(engine)
+        engine.compute(prompt_of(), 7)
+        engine.cache.reset()
+        self.daemon.resume()
+        self.wait_until(lambda: engine.linker.connected)
+        # The flush leaves nothing of before to be found, and stores go on.
+        self.assertEqual(engine.match(prompt)[1], 0)
+        kv = self.stored(engine, prompt)
+        self.assertTrue(equal(self.loaded(engine, prompt), kv))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -34,7 +34,7 @@ class CopyWorker:
         self.stream = CopyStream(device)
         self._device = device
         self._work = work
-        self._tasks: queue.Queue[Any] = queue.Queue()
+        self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -47,16 +47,11 @@ class CopyWorker:
         with contextlib.suppress(queue.Empty):
             while True:
                 task = self._tasks.get_nowait()
-                self._tasks.task_done()
                 if task is None:
                     self._tasks.put(None)
                     break
                 taken.append(task)
         return taken
-
-    def drain(self) -> None:
-        """Waits until all that was put is done."""
-        self._tasks.join()
 
     def close(self, timeout_s: float) -> bool:
         """Whether the thread has ended in time."""
@@ -69,8 +64,6 @@ class CopyWorker:
             torch.cuda.set_device(self._device)
         while True:
             task = self._tasks.get()
-            if task is not None:
-                self._work(task)
-            self._tasks.task_done()
             if task is None:
                 return
+            self._work(task)

@@ -21,6 +21,7 @@ from ..model import ModelRecord
 from ..types import Retention
 from .copy_worker import CopyStream
 from .device_pools import DevicePages
+from .offloads import Offload
 from .shared_rows import SharedRows
 
 _WAIT_MS = 1000
@@ -122,8 +123,10 @@ def store(
     hashes: Sequence[bytes],
     pages: torch.Tensor,
     chained: bool,
+    offload: Offload,
 ) -> bool:
-    """Stores pages of a pool, and waits until that has ended; whether all of them are cached.
+    """Stores pages of a pool, and waits until that has ended; whether all of them are cached, and the
+    offload was not given up.
 
     stream: the current one. chained: each page is of use only with those before it. Raises
     KvtierError.
@@ -134,8 +137,13 @@ def store(
         part = hashes[first : first + count]
         positions = range(first, first + len(part))
         rows = pool.shared.rows[first_row : first_row + len(part)]
-        pool.pages.gather(pages[first : first + count], rows)
-        stream.synchronize()
+        if not offload.begin_reading():
+            return False
+        try:
+            pool.pages.gather(pages[first : first + count], rows)
+            stream.synchronize()
+        finally:
+            offload.end_reading()
         parents = [hashes[i - 1] if chained and i else None for i in positions]
         transfer = region.store_many(
             np.arange(first_row, first_row + len(part)),

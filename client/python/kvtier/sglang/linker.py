@@ -9,8 +9,9 @@ SGLang aborts it then.
 
 from __future__ import annotations
 
-import queue
+import collections
 import secrets
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ from .copy_worker import CopyWorker
 from .device_pools import DevicePages, device_pool_group, split_layers
 from .device_transfers import DevicePool
 from .linker_pools import LinkerPools
+from .offloads import Offload, Offloads
 from .prefixes import logger
 
 _CLOSE_TIMEOUT_S = 10.0
@@ -81,7 +83,8 @@ class KvtierLinker(UnifiedCacheLinker):
         if PoolName.MAMBA in self.pools:
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
         self._queued: dict[str, list[Any]] = {}
-        self._results: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._offloads = Offloads(self._load_timeout_s)
+        self._loads: collections.deque[_Load] = collections.deque()  # that may write to the pools
         first = loaded_weights(config.model_name, arguments, options.identity, options.whole)
         self._rank_group = params.attn_tp_cache_group or params.tp_cache_group
         self._epochs = WeightEpochs(
@@ -121,40 +124,48 @@ class KvtierLinker(UnifiedCacheLinker):
         self._queued = {}
         index = int(self.layer_done_counter.update_producer())
         # The current stream has chosen the slots; the forward's stream writes others.
-        self._loader.put((index, transfers, self.record_offload_ready()[:1]))
+        while self._loads and self._loads[0].ended.is_set():
+            self._loads.popleft()
+        self._loads.append(_Load(index, transfers, self.record_offload_ready()[:1]))
+        self._loader.put(self._loads[-1])
         self._fail_waiting()
         return index
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
         return bool(self.layer_done_counter.finish(counter_index))
 
-    def _load(self, task: tuple[int, list[Any], Sequence[Any]]) -> None:
+    def _load(self, load: _Load) -> None:
         """On the loading thread."""
-        index, transfers, ready = task
-        counter = self.layer_done_counter
         try:
-            for event in ready:
+            for event in load.ready:
                 event.synchronize()
             self._pools.load(
-                transfers,
+                load.transfers,
                 self._loader.stream,
                 self._load_timeout_s,
-                lambda layer: counter.complete(index, layer),
-                lambda error: self._fail(index, error),
+                lambda layer: self._complete(load, layer),
+                lambda error: self._fail(load, error),
             )
         except Exception as error:
             logger.exception("kvtier: a load failed")
-            counter.fail(index, error)
+            self._fail(load, error)
 
-    def _fail(self, index: int, error: Exception) -> None:
-        self.layer_done_counter.fail(index, error)
+    def _complete(self, load: _Load, layer: int) -> None:
+        self.layer_done_counter.complete(load.index, layer)
+        if layer == self._group.num_layers - 1:
+            load.ended.set()
+
+    def _fail(self, load: _Load, error: Exception) -> None:
+        if not load.ended.is_set():
+            self.layer_done_counter.fail(load.index, error)
+            load.ended.set()
         self._fail_waiting()
 
     def _fail_waiting(self) -> None:
         """Loads that wait for one that hangs would hold SGLang's forward."""
         if self._pools.hanging:
-            for index, _, _ in self._loader.take_waiting():
-                self.layer_done_counter.fail(index, TimeoutError("the daemon hangs"))
+            for load in self._loader.take_waiting():
+                self._fail(load, TimeoutError("the daemon hangs"))
 
     # ---------------------------------------------------------------- stores
 
@@ -164,40 +175,41 @@ class KvtierLinker(UnifiedCacheLinker):
         if not wanted:
             return False
         if self._stores:
-            self._storer.put((wanted, self.record_offload_ready()))
+            self._storer.put(self._offloads.add(wanted, self.record_offload_ready()))
         else:
-            self._results.put(True)
+            self._offloads.finish(self._offloads.add(wanted, ()), True)
         return True
 
     def num_completed_offloads(self) -> int:
-        return self._results.qsize()
+        return self._offloads.completed()
 
     def pop_completed_offload(self) -> bool:
-        return self._results.get_nowait()
+        return self._offloads.pop()
 
-    def _store(self, task: tuple[list[Any], Sequence[Any]]) -> None:
+    def _store(self, offload: Offload) -> None:
         """On the storing thread."""
-        transfers, ready = task
         done = False
         try:
-            for event in ready:
+            for event in offload.ready:
                 event.synchronize()
-            done = self._pools.store(transfers, self._storer.stream)
+            done = self._pools.store(offload, self._storer.stream)
         except Exception:
             logger.exception("kvtier: pages are not stored")
-        self._results.put(done)
+        self._offloads.finish(offload, done)
 
     # ---------------------------------------------------------------- life
 
     def reset(self) -> None:
         """Called on all ranks when SGLang's caches are flushed, as they are after an update of the
-        weights. Waits until nothing is copied any more. This engine finds none of the pages any more
-        that were stored before."""
+        weights. Waits until the pools are not read and written any more, but not for the daemon, which may
+        still copy rows beside them. This engine finds none of the pages any more that were stored before."""
         self._queued.clear()
-        self._loader.drain()
-        self._storer.drain()
-        while not self._results.empty():
-            self._results.get_nowait()
+        for load in self._loader.take_waiting():
+            load.ended.set()
+        for load in self._loads:
+            load.ended.wait()
+        self._loads.clear()
+        self._offloads.clear()
         self.layer_done_counter.reset()
         self._epochs.turn(may_be_named=True)  # nothing is left on the device
         self._epochs.begin()
@@ -219,6 +231,17 @@ class KvtierLinker(UnifiedCacheLinker):
             if not worker.close(_CLOSE_TIMEOUT_S):
                 logger.warning("kvtier: copies of the daemon are still under way")
         self._pools.close()
+
+
+class _Load:
+    """Pages that go to the pools for the forward of this index of SGLang's counter. ended: nothing is
+    written to the pools any more, and the counter knows: SGLang may use the index again."""
+
+    def __init__(self, index: int, transfers: list[Any], ready: Sequence[Any]) -> None:
+        self.index = index
+        self.transfers = transfers
+        self.ready = ready
+        self.ended = threading.Event()
 
 
 def _parts_of(

@@ -20,6 +20,7 @@ from ..errors import KvtierError, TimedOutError, UnavailableError
 from .configuration import Options
 from .copy_worker import CopyStream
 from .device_transfers import DevicePool, PoolLoad, exists, store
+from .offloads import Offload
 from .prefixes import logger, page_hash, restorable_prefixes
 from .promises import Promises
 
@@ -98,9 +99,9 @@ class LinkerPools:
             # Told before, unless nothing was begun.
             on_failure(ConnectionError("the daemon is not there, or refuses the load"))
 
-    def store(self, transfers: list[Any], stream: CopyStream) -> bool:
+    def store(self, offload: Offload, stream: CopyStream) -> bool:
         """Stores pages; of one thread. Whether all of them are cached."""
-        return self._guarded(lambda one: self._store(one, transfers, stream), False)
+        return self._guarded(lambda one: self._store(one, offload, stream), False)
 
     # ---------------------------------------------------------------- on a connection
 
@@ -189,7 +190,7 @@ class LinkerPools:
         self._hanging.clear()
         self._settling.clear()
 
-    def _store(self, attachment: Attachment, transfers: list[Any], stream: CopyStream) -> bool:
+    def _store(self, attachment: Attachment, offload: Offload, stream: CopyStream) -> bool:
         try:
             with stream.current():
                 return all(
@@ -199,9 +200,10 @@ class LinkerPools:
                         stream,
                         [page_hash(key) for key in one.keys],
                         part.pages.numbers(one.host_indices),
-                        chained=one.hit_policy == PoolHitPolicy.ALL_PAGES,
+                        one.hit_policy == PoolHitPolicy.ALL_PAGES,
+                        offload,
                     )
-                    for one in transfers
+                    for one in offload.transfers
                     for part, region in self._parts_of(attachment, one.name)
                 )
         except UnavailableError:
