@@ -10,6 +10,8 @@ from settings import GIB, Settings
 
 
 def kvtier(socket: str, **options) -> dict:
+    # The model's weights are drawn, so that no file names them for the next engine.
+    options = {"identity": "drawn weights", **options}
     return {
         "kv_connector": "KvtierConnector",
         "kv_connector_module_path": "kvtier.vllm",
