@@ -40,23 +40,6 @@ class KvtierctlTest : public DaemonTest {
     return path;
   }
 
-  // A configuration of the stopped daemon's disk tier, with these times to live.
-  std::string WriteConfig(const std::string& extended_ttl, const std::string& tenants = "") {
-    const std::string path = directory() + "/kvtierd.toml";
-    std::ofstream(path) << "[disk]\ndirectory = \"" << daemon().disk_directory()
-                        << "\"\n[retention]\nextended_ttl = \"" << extended_ttl << "\"\n"
-                        << tenants;
-    return path;
-  }
-  // How many blocks have expired by that configuration.
-  uint64_t ExpiredBy(const std::string& config) {
-    const ProgramResult result = Ctl({"fsck", "--config", config, "--json"});
-    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-    const boost::json::value fsck = Json(result);
-    EXPECT_EQ(JsonView(&fsck)["blocks"].Count(), kBlocks);
-    return JsonView(&fsck)["blocks_expired"].Count();
-  }
-
   // Changes one byte in every slot's payload area of the data file that holds data.
   void DamagePayloads() {
     for (const auto& entry : std::filesystem::directory_iterator(daemon().disk_directory())) {
@@ -234,49 +217,6 @@ TEST_F(KvtierctlTest, EraseWantsAYesAndSaysWhatIsGone) {
   EXPECT_NE(Log().find("erase.ended"), std::string::npos);
 }
 
-TEST_F(KvtierctlTest, FsckFindsAStoppedDirectoryCleanAndARunningOneLocked) {
-  StartDaemon();
-  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
-  const std::string disk = daemon().disk_directory();
-  const ProgramResult locked = Ctl({"fsck", "--directory", disk});
-  EXPECT_EQ(locked.exit_code, 1);
-  EXPECT_NE(locked.errors.find("lock"), std::string::npos) << locked.errors;
-  EXPECT_EQ(daemon().Terminate(), 0);
-
-  const ProgramResult clean = Ctl({"fsck", "--directory", disk, "--payloads", "--json"});
-  EXPECT_EQ(clean.exit_code, 0) << clean.output << clean.errors;
-  const boost::json::value fsck = Json(clean);
-  EXPECT_EQ(Schema(fsck), "kvtier.fsck/1");
-  EXPECT_TRUE(JsonView(&fsck)["clean"].IsTrue());
-  EXPECT_EQ(JsonView(&fsck)["entries"].Count(), kBlocks);
-  EXPECT_EQ(JsonView(&fsck)["payloads_checked"].Count(), kBlocks);
-}
-
-TEST_F(KvtierctlTest, FsckTakesDirectoryAndTimesToLiveFromTheConfiguration) {
-  StartDaemon();
-  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
-  EXPECT_EQ(daemon().Terminate(), 0);
-  EXPECT_EQ(ExpiredBy(WriteConfig("1h")), 0u);
-  // As soon as the second has passed.
-  uint64_t expired = 0;
-  for (int tries = 0; tries < 1000 && expired < kBlocks; ++tries) {
-    expired = ExpiredBy(WriteConfig("1s"));
-  }
-  EXPECT_EQ(expired, kBlocks);
-  // A tenant's own time counts for its blocks.
-  const std::string own = "[[tenant]]\nname = \"default\"\nuids = [" + std::to_string(::geteuid()) +
-                          "]\nextended_ttl = \"1h\"\n";
-  EXPECT_EQ(ExpiredBy(WriteConfig("1s", own)), 0u);
-}
-
-TEST_F(KvtierctlTest, FsckSaysWhereAConfigurationIsWrong) {
-  StartDaemon();
-  EXPECT_EQ(daemon().Terminate(), 0);
-  const ProgramResult wrong = Ctl({"fsck", "--config", WriteConfig("soon")});
-  EXPECT_EQ(wrong.exit_code, 2) << wrong.errors;
-  EXPECT_NE(wrong.errors.find("kvtierd.toml:4:"), std::string::npos) << wrong.errors;
-}
-
 TEST_F(KvtierctlTest, ReplayAndBenchUseTheDeviceThatIsNamed) {
   StartDaemon({}, {R"(pool.device=["host", "host"])"});
   const std::string trace = WriteTrace(4);
@@ -290,45 +230,6 @@ TEST_F(KvtierctlTest, ReplayAndBenchUseTheDeviceThatIsNamed) {
                                         directory(), "--device", "host", "--pool", "1MiB", "--host",
                                         "1MiB", "--disk", "0B", "--block-bytes", "16KiB"});
   EXPECT_EQ(own.exit_code, 0) << own.errors;
-}
-
-TEST_F(KvtierctlTest, FsckReportsDamagedPayloads) {
-  StartDaemon();
-  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
-  EXPECT_EQ(daemon().Terminate(), 0);
-  DamagePayloads();
-  const ProgramResult result =
-      Ctl({"fsck", "--directory", daemon().disk_directory(), "--payloads", "--json"});
-  EXPECT_EQ(result.exit_code, 5) << result.output;
-  const boost::json::value fsck = Json(result);
-  EXPECT_EQ(JsonView(&fsck)["faults"]["payload_corrupt"].Count(), kBlocks / kTestSlotsPerSlab);
-}
-
-TEST_F(KvtierctlTest, FsckRebuildsTheIndexFromTheHeaders) {
-  StartDaemon();
-  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
-  EXPECT_EQ(daemon().Terminate(), 0);
-  const ProgramResult result =
-      Ctl({"fsck", "--directory", daemon().disk_directory(), "--rebuild-index", "--json"});
-  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-  const boost::json::value fsck = Json(result);
-  EXPECT_EQ(JsonView(&fsck)["rebuilt"]["entries"].Count(), kBlocks);
-  ASSERT_TRUE(daemon().Restart());
-  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.hit[static_cast<int>(Tier::kDisk)], kBlocks);
-}
-
-TEST_F(KvtierctlTest, FsckSumsUpWhatIsHarmlessAndIsCleanOnceItHasMended) {
-  StartDaemon();
-  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
-  EXPECT_EQ(daemon().Terminate(), 0);
-  const std::string disk = daemon().disk_directory();
-  ASSERT_GT(std::filesystem::remove_all(disk + "/index"), 0u);
-  const ProgramResult result = Ctl({"fsck", "--directory", disk, "--rebuild-index"});
-  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-  EXPECT_TRUE(result.output.ends_with("\nclean now\n")) << result.output;
-  const size_t orphans = result.output.find("orphan_slot");
-  EXPECT_EQ(orphans, result.output.rfind("orphan_slot")) << result.output;
-  EXPECT_TRUE(Ctl({"fsck", "--directory", disk}).output.ends_with("\nclean\n"));
 }
 
 TEST_F(KvtierctlTest, ReplayReportsInTheDocumentedForm) {
@@ -380,8 +281,6 @@ TEST_F(KvtierctlTest, ExitCodesTellWhatWentWrong) {
   EXPECT_EQ(RunProgram({KvtierctlPath(), "--socket", nowhere, "replay", WriteTrace(1)}).exit_code,
             3);
   EXPECT_EQ(RunProgram({KvtierctlPath(), "replay", directory() + "/absent"}).exit_code, 4);
-  EXPECT_EQ(RunProgram({KvtierctlPath(), "fsck", "--directory", directory() + "/absent"}).exit_code,
-            4);
   EXPECT_EQ(
       RunProgram({KvtierctlPath(), "replay", WriteTrace(1), "--block-bytes", "100"}).exit_code, 2);
 }
@@ -417,8 +316,6 @@ TEST_F(KvtierctlTest, WrongUsesSayWhatIsWrongAndWhatToDo) {
   StartDaemon();
   EXPECT_EQ(Ctl({"ls", "--limit", "-1"}).exit_code, 2);
   EXPECT_EQ(Ctl({"top", "--count", "-1"}).exit_code, 2);
-  const ProgramResult locked = Ctl({"fsck", "--directory", daemon().disk_directory()});
-  EXPECT_NE(locked.errors.find("kvtierctl verify"), std::string::npos) << locked.errors;
 }
 
 TEST_F(KvtierctlTest, ErrorsOfUseNameTheProgram) {

@@ -15,6 +15,21 @@
 namespace kvtier {
 namespace {
 
+// Whether a block with this header has outlived its time to live since last use, or its maximum
+// age.
+bool IsExpired(const SlotHeader& header, const RebuildOptions& options) {
+  const auto age_ms = [&](uint32_t since_s) { return options.now_ms - int64_t{since_s} * 1000; };
+  int64_t ttl_ms = options.extended_ttl_ms;
+  int64_t max_age_ms = options.max_age_ms;
+  const auto tenant = std::ranges::find(options.tenants, header.tenant, &TenantQuota::name);
+  if (tenant != options.tenants.end()) {
+    if (tenant->extended_ttl_ms > 0) ttl_ms = tenant->extended_ttl_ms;
+    if (tenant->max_age_ms > 0) max_age_ms = tenant->max_age_ms;
+  }
+  if (age_ms(header.last_use_s) > ttl_ms) return true;
+  return max_age_ms > 0 && age_ms(header.created_s) > max_age_ms;
+}
+
 // Builds the records of an index from the headers on disk, when the index is gone or not good.
 class Collector final : public HeaderVisitor {
  public:
@@ -108,23 +123,6 @@ class Collector final : public HeaderVisitor {
   RebuiltIndex rebuilt_;
   std::map<std::tuple<std::string, ModelFingerprint, uint64_t>, NamespaceId> namespace_ids_;
 };
-
-}  // namespace
-
-bool IsExpired(const SlotHeader& header, const RebuildOptions& options) {
-  const auto age_ms = [&](uint32_t since_s) { return options.now_ms - int64_t{since_s} * 1000; };
-  int64_t ttl_ms = options.extended_ttl_ms;
-  int64_t max_age_ms = options.max_age_ms;
-  const auto tenant = std::ranges::find(options.tenants, header.tenant, &TenantQuota::name);
-  if (tenant != options.tenants.end()) {
-    if (tenant->extended_ttl_ms > 0) ttl_ms = tenant->extended_ttl_ms;
-    if (tenant->max_age_ms > 0) max_age_ms = tenant->max_age_ms;
-  }
-  if (age_ms(header.last_use_s) > ttl_ms) return true;
-  return max_age_ms > 0 && age_ms(header.created_s) > max_age_ms;
-}
-
-namespace {
 
 // Headers whose keys are gone stay as they are, and the scan tells them; plain ones were not
 // written by this tier.

@@ -35,10 +35,6 @@ struct RebuildOptions {
   std::shared_ptr<const SlotCipher> cipher = nullptr;
 };
 
-// Whether a block with this header has outlived its time to live since last use, or its maximum
-// age.
-[[nodiscard]] bool IsExpired(const SlotHeader& header, const RebuildOptions& options);
-
 // Why a block that a slot claims to hold is not in the rebuilt index.
 #define KVT_REBUILD_REJECTS(X)                                                   \
   X(kUnreadable, "unreadable", "the disk failed")                                \

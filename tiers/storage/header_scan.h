@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walks all headers on disk: each slab's, and each slot's of the slabs that say how they are cut.
-// It is how an index is rebuilt and checked, since the headers are the truth.
+// It is how an index is rebuilt, since the headers are the truth.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many blocking reads of the disk files at once, for start-up and offline tools, which have no
-// event loop; and, by such reads, the comparison of many payloads with their checksums.
+// Many blocking reads of the disk files at once, for start-up, which has no event loop.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "base/digest.h"
 #include "base/posix.h"
 #include "base/result.h"
-#include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {
 
@@ -48,17 +45,5 @@ class ParallelReader {
   std::vector<UniqueFd> files_;
   int threads_;
 };
-
-struct PayloadToCheck {
-  DiskLocation slot;
-  uint64_t payload_bytes = 0;
-  PayloadChecksum checksum;
-};
-
-// Calls `visit` once for each payload, in order. Blocks. Statuses: kCorrupt "payload_checksum"; the
-// reader's.
-void CheckPayloads(const DiskGeometry& geometry, const DiskReadFunction& read,
-                   const std::vector<PayloadToCheck>& payloads,
-                   const std::function<void(const PayloadToCheck&, const Status&)>& visit);
 
 }  // namespace kvtier

@@ -25,7 +25,7 @@ struct Remedy {
   std::string_view reason;
   std::string_view text;
 };
-constexpr std::array<Remedy, 4> kRemedies = {{
+constexpr std::array<Remedy, 3> kRemedies = {{
     {"no_daemon",
      "is kvtierd running? As a service: systemctl status kvtierd; for yourself: kvtierd --dev. "
      "--socket PATH or $KVTIER_SOCKET names another socket"},
@@ -33,7 +33,6 @@ constexpr std::array<Remedy, 4> kRemedies = {{
      "this is the socket for clients; --admin-socket PATH names the other one, which is admin.sock "
      "beside it unless server.admin_socket says otherwise"},
     {"socket_permission", "administration is for root and the daemon's own user: use sudo"},
-    {"directory_locked", "stop the daemon first, or use kvtierctl verify, which asks it"},
 }};
 
 std::string_view RemedyFor(const Error& error) {

@@ -95,7 +95,6 @@ void AddSizeCommand(CLI::App* app, CommandContext* context);
 void AddConfigCommand(CLI::App* app, CommandContext* context);
 void AddDoctorCommand(CLI::App* app, CommandContext* context);
 void AddBenchCommand(CLI::App* app, CommandContext* context);
-void AddFsckCommand(CLI::App* app, CommandContext* context);
 void AddVerifyCommand(CLI::App* app, CommandContext* context);
 void AddDrainCommand(CLI::App* app, CommandContext* context);
 void AddStopCommand(CLI::App* app, CommandContext* context);

@@ -68,9 +68,9 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
        {AddStatusCommand, AddTopCommand,    AddLsCommand,     AddInspectCommand,
         AddPinCommand,    AddUnpinCommand,  AddEvictCommand,  AddUsageCommand,
         AddModelsCommand, AddForgetCommand, AddEraseCommand,  AddReleaseMemoryCommand,
-        AddDrainCommand,  AddStopCommand,   AddVerifyCommand, AddFsckCommand,
-        AddTraceCommand,  AddConfigCommand, AddSizeCommand,   AddDoctorCommand,
-        AddBenchCommand,  AddReplayCommand}) {
+        AddDrainCommand,  AddStopCommand,   AddVerifyCommand, AddTraceCommand,
+        AddConfigCommand, AddSizeCommand,   AddDoctorCommand, AddBenchCommand,
+        AddReplayCommand}) {
     add(app.get(), context);
   }
   // Last: commands without a footer would take this one.

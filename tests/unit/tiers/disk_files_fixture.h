@@ -28,7 +28,6 @@
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/storage/disk_files.h"
 #include "tiers/storage/disk_set_file.h"
-#include "tiers/storage/offline_disk.h"
 #include "tiers/storage/superblock.h"
 
 namespace kvtier {

@@ -27,7 +27,6 @@
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/tiers/disk_files_fixture.h"
 #include "tiers/storage/disk_set_file.h"
-#include "tiers/storage/offline_disk.h"
 #include "tiers/storage/superblock.h"
 
 namespace kvtier {
@@ -134,16 +133,6 @@ TEST_F(DiskFilesTest, TheLastIoOfAKilledDaemonIsWaitedFor) {
   KilledDaemon io = KillDaemonBut("second/blocks.kvt");
   auto opened = std::async(std::launch::async, [this] { return OpenOrDie().epoch; });
   // Twice as long as a living process is waited for.
-  EXPECT_EQ(opened.wait_for(std::chrono::seconds(1)), std::future_status::timeout);
-  io.End();
-  EXPECT_EQ(opened.get(), 2u);
-}
-
-TEST_F(DiskFilesTest, SoIsItBeforeTheFilesAreCheckedWithoutADaemon) {
-  KilledDaemon io = KillDaemonBut("second/blocks.kvt");
-  auto opened = std::async(std::launch::async, [this] {
-    return OpenOfflineDisk(options_.directories)->geometry.files();
-  });
   EXPECT_EQ(opened.wait_for(std::chrono::seconds(1)), std::future_status::timeout);
   io.End();
   EXPECT_EQ(opened.get(), 2u);

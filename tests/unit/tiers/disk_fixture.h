@@ -40,7 +40,7 @@ class DiskTest : public ::testing::Test {
 
   // As a daemon does at start; a later start needs the earlier one's files closed.
   DiskFiles OpenFiles();
-  // The time and retention for RebuildIndex and RunFsck.
+  // The time and retention for RebuildIndex.
   [[nodiscard]] RebuildOptions Options() const { return {.now_ms = int64_t{kNowS} * 1000}; }
   [[nodiscard]] std::filesystem::path FilePath(uint32_t file) const;
 

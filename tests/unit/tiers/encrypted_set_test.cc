@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files and index of an encrypted disk tier over starts with and without keys, and what a check
-// without keys sees.
+// Files and index of an encrypted disk tier over starts with and without keys.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -9,7 +8,6 @@
 #include <vector>
 
 #include "tests/unit/tiers/disk_fixture.h"
-#include "tiers/index/fsck.h"
 #include "tiers/index/index_start.h"
 #include "tiers/storage/encrypted_file.h"
 #include "tiers/storage/slot_cipher.h"
@@ -159,23 +157,6 @@ TEST_F(EncryptedSetTest, APlainSlotPutIntoAnEncryptedSetIsNotTakenIntoTheIndex) 
   WriteBlock(0, 5, 77);
   std::filesystem::remove_all(directory_ / "index");
   EXPECT_EQ(HashesOf(StartWith(OpenEncrypted(true)).snapshot), Expected());
-}
-
-TEST_F(EncryptedSetTest, ACheckWithoutKeysStillComparesStructure) {
-  FillEncrypted(5);
-  FsckOptions options{.directories = directories_, .verify_payloads = true, .rebuild = Options()};
-  const FsckReport clean = RunFsck(options).value();
-  EXPECT_TRUE(clean.encrypted);
-  EXPECT_TRUE(clean.clean());
-  EXPECT_EQ(clean.entries, 5u);
-  EXPECT_EQ(clean.entries_good, 5u);
-  EXPECT_EQ(clean.payloads_checked, 0u);
-  Flip(Slot(0, 2), 70);
-  const FsckReport damaged = RunFsck(options).value();
-  EXPECT_FALSE(damaged.clean());
-  EXPECT_EQ(damaged.count(FsckFault::kEntryMissing), 1u);
-  options.rebuild_index = true;
-  EXPECT_EQ(RunFsck(options).error().reason, "encrypted");
 }
 
 }  // namespace
