@@ -47,8 +47,6 @@ class ZmtpDecoder {
   // "zmtp_mechanism"; kInvalidArgument "zmtp_greeting", "zmtp_flags"; kLimitExceeded
   // "zmtp_frame_too_long". The stream is lost after an error.
   [[nodiscard]] Result<std::optional<ZmtpFrame>> Next();
-  // The peer's greeting was read, and is one that can be spoken with.
-  [[nodiscard]] bool greeted() const { return greeted_; }
 
  private:
   [[nodiscard]] std::string_view rest() const {

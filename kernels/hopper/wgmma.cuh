@@ -103,14 +103,14 @@ __device__ __forceinline__ void Settle(float (&sums)[kCount]) {
 #define KVT_SUMS_64(d, i) KVT_SUMS_32(d, i), KVT_SUMS_32(d, i + 32)
 #define KVT_SUMS_128(d, i) KVT_SUMS_64(d, i), KVT_SUMS_64(d, i + 64)
 
-// a in shared memory, contiguous along the summed dimension, or in registers; b in shared memory,
-// contiguous along the summed dimension, or along N (TRANSPOSED 1).
-#define KVT_WGMMA_FROM_SHARED(N, SUMS, TYPE, TRANSPOSED, A, B, ACC)                               \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ACC                                          \
-               ", 0;\n"                                                                           \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                    \
-               " {" KVT_REGISTERS_##SUMS "}, %" #A ", %" #B ", p, 1, 1, 0, " #TRANSPOSED ";\n}\n" \
-               : KVT_SUMS_##SUMS(d, 0)                                                            \
+// a in shared memory or in registers, b in shared memory, both contiguous along the summed
+// dimension; or b along N (TRANSPOSED 1).
+#define KVT_WGMMA_FROM_SHARED(N, SUMS, TYPE, A, B, ACC)                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ACC                            \
+               ", 0;\n"                                                             \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE      \
+               " {" KVT_REGISTERS_##SUMS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n" \
+               : KVT_SUMS_##SUMS(d, 0)                                              \
                : "l"(a), "l"(b), "r"(accumulate))
 #define KVT_WGMMA_FROM_REGISTERS(N, SUMS, TYPE, A0, A1, A2, A3, B, ACC, TRANSPOSED)             \
   asm volatile(                                                                                 \
@@ -133,39 +133,28 @@ __device__ __forceinline__ void FromShared(float (&d)[kSums], uint64_t a, uint64
   static_assert(kSums == 16 || kSums == 32 || kSums == 48 || kSums == 64);
   if constexpr (kSums == 16) {
     if constexpr (kIsBf16<T>) {
-      KVT_WGMMA_FROM_SHARED(32, 16, "bf16", 0, 16, 17, 18);
+      KVT_WGMMA_FROM_SHARED(32, 16, "bf16", 16, 17, 18);
     } else {
-      KVT_WGMMA_FROM_SHARED(32, 16, "f16", 0, 16, 17, 18);
+      KVT_WGMMA_FROM_SHARED(32, 16, "f16", 16, 17, 18);
     }
   } else if constexpr (kSums == 32) {
     if constexpr (kIsBf16<T>) {
-      KVT_WGMMA_FROM_SHARED(64, 32, "bf16", 0, 32, 33, 34);
+      KVT_WGMMA_FROM_SHARED(64, 32, "bf16", 32, 33, 34);
     } else {
-      KVT_WGMMA_FROM_SHARED(64, 32, "f16", 0, 32, 33, 34);
+      KVT_WGMMA_FROM_SHARED(64, 32, "f16", 32, 33, 34);
     }
   } else if constexpr (kSums == 48) {
     if constexpr (kIsBf16<T>) {
-      KVT_WGMMA_FROM_SHARED(96, 48, "bf16", 0, 48, 49, 50);
+      KVT_WGMMA_FROM_SHARED(96, 48, "bf16", 48, 49, 50);
     } else {
-      KVT_WGMMA_FROM_SHARED(96, 48, "f16", 0, 48, 49, 50);
+      KVT_WGMMA_FROM_SHARED(96, 48, "f16", 48, 49, 50);
     }
   } else {
     if constexpr (kIsBf16<T>) {
-      KVT_WGMMA_FROM_SHARED(128, 64, "bf16", 0, 64, 65, 66);
+      KVT_WGMMA_FROM_SHARED(128, 64, "bf16", 64, 65, 66);
     } else {
-      KVT_WGMMA_FROM_SHARED(128, 64, "f16", 0, 64, 65, 66);
+      KVT_WGMMA_FROM_SHARED(128, 64, "f16", 64, 65, 66);
     }
-  }
-}
-
-// d += a * b, both in shared memory, N = 256.
-template <typename T>
-__device__ __forceinline__ void FromSharedAlongN(float (&d)[128], uint64_t a, uint64_t b) {
-  constexpr int accumulate = 1;
-  if constexpr (kIsBf16<T>) {
-    KVT_WGMMA_FROM_SHARED(256, 128, "bf16", 1, 128, 129, 130);
-  } else {
-    KVT_WGMMA_FROM_SHARED(256, 128, "f16", 1, 128, 129, 130);
   }
 }
 

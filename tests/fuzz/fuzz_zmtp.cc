@@ -35,7 +35,7 @@ std::vector<std::string> Decode(std::span<const std::byte> stream, size_t piece)
         return decoded;
       }
       if (!*frame) break;
-      KVT_CHECK((*frame)->body.size() <= kMaxZmtpFrameBytes && decoder.greeted());
+      KVT_CHECK((*frame)->body.size() <= kMaxZmtpFrameBytes);
       if (const auto command = ParseZmtpCommand((*frame)->body)) {
         CheckWithin(command->name, (*frame)->body);
         CheckWithin(command->data, (*frame)->body);

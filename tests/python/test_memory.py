@@ -159,16 +159,6 @@ class MemoryTest(DaemonTestCase):
                     array[block] += np.array(0x01010101, np.uint32).astype(array.dtype)
             self.assertTrue((memory.block_bytes()[block] == 1).all())
 
-    def test_the_common_array_is_k_and_v(self):
-        pool = self.attach()
-        memory = pool.memory()
-        with pool.acquire(new_blocks=1) as got:
-            block = got.new_blocks[0].index
-            memory.layer_kv(1)[block] = np.arange(2 * 16 * 2 * 32).reshape(2, 16, 2, 32)
-            kv = memory.layer(1)
-            np.testing.assert_array_equal(kv.k[block].ravel(), np.arange(1024))
-            np.testing.assert_array_equal(kv.v[block].ravel(), np.arange(1024, 2048))
-
     def test_arrays_share_memory_between_processes_mappings(self):
         writer, reader = self.attach(), self.attach()
         with writer.acquire(new_blocks=1) as got:

@@ -50,7 +50,6 @@ class RateMeter {
 
   // ahead_bytes: what waits to begin, besides that which is under way.
   [[nodiscard]] WayPrice PriceNow(uint64_t ahead_bytes, int64_t now_us) const;
-  [[nodiscard]] uint64_t bytes_under_way() const { return under_way_bytes_; }
   // 0: nothing was measured yet.
   [[nodiscard]] uint64_t bytes_per_s() const {
     return us_per_byte_ > 0 ? static_cast<uint64_t>(1e6 / us_per_byte_) : 0;

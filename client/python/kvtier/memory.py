@@ -88,13 +88,6 @@ class PoolMemory:
         """
         return KvView(self._numpy(self._plan.k(layer)), self._numpy(self._plan.v(layer)))
 
-    def layer_kv(self, layer: int) -> npt.NDArray[Any]:
-        """K and V of one layer as one numpy array, [blocks, 2, tokens, heads, dim], strided.
-
-        Raises as `layer`; also UnsupportedError if K and V heads differ in size.
-        """
-        return self._numpy(self._plan.kv(layer))
-
     def layer_scales(self, layer: int) -> KvView[npt.NDArray[np.float32]]:
         """The scales that lie beside the K and V of one layer, one for each token and head, as
         numpy arrays, float32 [blocks, tokens, heads], strided: of a record with scale_bytes=8.

@@ -101,11 +101,11 @@ TEST(RateMeterTest, WhatIsUnderWayAndWhatWaitsIsAhead) {
 }
 
 TEST(RateMeterTest, WhatFailedSaysNothingOfTheRate) {
-  RateMeter meter;
+  RateMeter meter(0.25);
   meter.Begin(kMiB64, 0);
   meter.End(kMiB64, /*arrived=*/false, 1000);
   EXPECT_EQ(meter.bytes_per_s(), 0u);
-  EXPECT_EQ(meter.bytes_under_way(), 0u);
+  EXPECT_EQ(meter.PriceNow(0, 1000).wait_us, 0);
 }
 
 }  // namespace
