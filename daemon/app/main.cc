@@ -62,9 +62,9 @@ void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments) {
   app->add_flag("--print-config-example", arguments->print_example,
                 "Print a configuration file with every key explained, and end.");
   app->add_flag("--print-config-reference", arguments->print_reference,
-                "Print docs/CONFIGURATION.md, and end.");
+                "Print the tables of docs/CONFIGURATION.md, and end.");
   app->add_flag("--print-metrics-reference", arguments->print_metrics_reference,
-                "Print docs/METRICS.md, and end.");
+                "Print the tables of docs/METRICS.md, and end.");
 }
 
 // Returns nothing if the daemon should go on, or the exit code with which to end.

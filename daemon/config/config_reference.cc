@@ -8,26 +8,6 @@
 namespace kvtier {
 namespace {
 
-constexpr std::string_view kIntroduction = R"(# Configuration
-
-`kvtierd --config FILE` reads a TOML file. An unknown key or value is an error that names line,
-column and the allowed ones; the daemon then ends with exit code 78. `kvtierd --config FILE
---check-config` checks a file and prints all values in effect. `--set section.key=value` (repeatable)
-overrides the file.
-
-Sizes are strings with a unit (`"256MiB"`, `"1.5TiB"`, `"4GB"`; `B`, `KiB` to `TiB` are powers of
-1,024, `kB` to `TB` of 1,000). Durations are whole numbers with a unit (`"500ms"`, `"30s"`, `"10min"`,
-`"24h"`, `"7d"`); keys that end in `_ms` are plain integers of milliseconds. A number without a unit
-is never taken for either.
-
-On SIGHUP (`systemctl reload kvtierd`) the file is read again. Keys that change on "reload" take effect
-at once; of others that differ the log says, key by key, that they wait for a restart. A file with a
-mistake changes nothing.
-
-[OPERATIONS.md](OPERATIONS.md#the-first-day) has a first configuration. This page is written by
-`kvtierd --print-config-reference`.
-)";
-
 constexpr std::string_view kExampleHead =
     R"(# The configuration of kvtierd. Every key is here with its default; remove the # before those
 # that you want to change, and before the [section] above them. Or write sections of your own at
@@ -126,7 +106,7 @@ std::string ConfigExampleToml() {
 std::string ConfigReferenceMarkdown() {
   Config defaults;
   defaults.tenants.emplace_back();
-  std::string text(kIntroduction);
+  std::string text;
   for (const ConfigSection& section : ConfigSections()) {
     text += fmt::format(
         "\n## {}\n\n{}\n\n| key | default | allowed | changes on | meaning "

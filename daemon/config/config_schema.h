@@ -117,7 +117,7 @@ inline constexpr std::string_view kTenantSection = "tenant";
 // The configuration that packages install: every key explained and commented out.
 [[nodiscard]] std::string ConfigExampleToml();
 
-// docs/CONFIGURATION.md.
+// The sections of docs/CONFIGURATION.md.
 [[nodiscard]] std::string ConfigReferenceMarkdown();
 
 // "all", "host", "cuda:3".

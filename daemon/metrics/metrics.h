@@ -103,7 +103,7 @@ void AddByName(MetricFamily& family, std::string_view label, std::string_view (*
 void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*place,
                 boost::json::object* document);
 
-// docs/METRICS.md.
+// The tables of docs/METRICS.md.
 [[nodiscard]] std::string MetricsReferenceMarkdown();
 
 }  // namespace kvtier

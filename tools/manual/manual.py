@@ -4,9 +4,9 @@
 
     manual.py SHARE DATE KVTIERCTL KVTIERD [PANDOC]
 
-runs at build time. Options and commands come from `--help`, configuration keys from
-`kvtierd --print-config-reference`, the rest of the pages from the .md files beside this one; pandoc
-makes the pages, which are left out where it is not given.
+runs at build time. Options and commands come from `--help`, the configuration's page from
+docs/CONFIGURATION.md, the rest of the pages from the .md files beside this one; pandoc makes the
+pages, which are left out where it is not given.
 """
 
 import pathlib
@@ -67,9 +67,9 @@ def command_list(commands):
 
 
 def config_page(reference):
-    """The reference's tables as lists of definitions, which a terminal has the width for."""
+    """The document's tables as lists of definitions, which a terminal has the width for."""
     text = reference.replace("# Configuration\n", "## DESCRIPTION\n", 1)
-    text = re.sub(r"\n\[OPERATIONS\.md\].* page is written by\n.*\n", "", text)
+    text = re.sub(r"\n\[OPERATIONS\.md\].*\n.*\n", "", text)
     lines = []
     for line in text.splitlines():
         if line.startswith(("| key |", "|---|")):
@@ -131,7 +131,7 @@ def main(share, date, kvtierctl, kvtierd, pandoc=None):
         text = text.replace("@OPTIONS@", option_list(program.options))
         text = text.replace("@COMMANDS@", command_list(program.commands))
         write_page(share, page, text, date, version, pandoc)
-    reference = output(kvtierd, "--print-config-reference")
+    reference = (here.parents[1] / "docs/CONFIGURATION.md").read_text()
     write_page(share, "kvtierd.toml.5", config_page(reference), date, version, pandoc)
 
 

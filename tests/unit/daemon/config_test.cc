@@ -568,8 +568,9 @@ TEST(Config, ReferenceInTheDocumentationIsUpToDate) {
   std::ifstream file(KVTIER_SOURCE_DIR "/docs/CONFIGURATION.md");
   std::ostringstream text;
   text << file.rdbuf();
-  EXPECT_EQ(text.str(), ConfigReferenceMarkdown())
-      << "run: kvtierd --print-config-reference > docs/CONFIGURATION.md";
+  const std::string page = text.str();
+  EXPECT_EQ(page.substr(page.find("\n## ")), ConfigReferenceMarkdown())
+      << "`kvtierd --print-config-reference` prints the page from its first section on";
 }
 
 TEST(Config, ARootKeyIsOfUseOnlyWithEncryption) {
