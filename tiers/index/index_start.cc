@@ -37,19 +37,16 @@ class Collector final : public HeaderVisitor {
 
   void OnSlab(const ScannedSlab& slab) override {
     ++rebuilt_.slabs;
-    if (slab.state == HeaderState::kEmpty) ++rebuilt_.slabs_uncut;
     if (slab.state != HeaderState::kEmpty && slab.state != HeaderState::kValid) {
       ++rebuilt_.slabs_bad;
     }
   }
 
   void OnSlot(const ScannedSlot& slot) override {
-    ++rebuilt_.slots;
     switch (slot.state) {
       case HeaderState::kValid:
         return Consider(slot);
       case HeaderState::kEmpty:
-        ++rebuilt_.slots_empty;
         return;
       case HeaderState::kUnreadable:
         return Reject(RebuildReject::kUnreadable);

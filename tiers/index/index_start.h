@@ -50,10 +50,7 @@ KVT_NAMED_ENUM(RebuildReject, KVT_REBUILD_REJECTS)
 struct RebuiltIndex {
   IndexSnapshot snapshot;
   uint64_t slabs = 0;
-  uint64_t slabs_uncut = 0;  // never used: nothing in them
-  uint64_t slabs_bad = 0;    // their blocks are forgotten
-  uint64_t slots = 0;
-  uint64_t slots_empty = 0;
+  uint64_t slabs_bad = 0;  // their blocks are forgotten
   std::array<uint64_t, kRebuildRejectCount> rejected{};
 };
 

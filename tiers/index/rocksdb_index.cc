@@ -415,17 +415,6 @@ Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta&
   return result;
 }
 
-Result<IndexContents> RocksdbIndex::Read(const IndexPlace& place, const IndexMeta& start) {
-  KVT_ASSIGN_OR_RETURN(std::optional<IndexContents> bad, CheckDirectory(place.index));
-  if (bad) return *std::move(bad);
-  rocksdb::DB* opened = nullptr;
-  const rocksdb::Status status =
-      rocksdb::DB::OpenForReadOnly(MakeOptions(), place.index.string(), &opened);
-  if (!status.ok()) return ClassifyOpenFailure(status);
-  const std::unique_ptr<rocksdb::DB> db(opened);
-  return ReadIndex(db.get(), place, start);
-}
-
 Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
                              const IndexSnapshot& snapshot) {
   // As if last opened in the start before, and with no mark to say otherwise.

@@ -84,9 +84,6 @@ class RocksdbIndex final : public Index {
   [[nodiscard]] static Result<OpenedIndex> Open(const IndexPlace& place, const IndexMeta& start,
                                                 EventQueue* loop);
 
-  // Returns the contents that Open would find, without changing anything on disk.
-  [[nodiscard]] static Result<IndexContents> Read(const IndexPlace& place, const IndexMeta& start);
-
   // Makes `place` an index of exactly `snapshot`, good for Open with `start` or a later one: writes
   // it durably beside, then puts it in the old index's place. A crash on the way leaves the old
   // index, the new one, or none (which is rebuilt again). REQUIRES: no process has the index open.

@@ -61,7 +61,7 @@ TEST_F(IndexStartTest, AMissingIndexIsRebuiltFromTheHeaders) {
   const StartedIndex started = Start();
   EXPECT_EQ(started.found, IndexState::kMissing);
   ASSERT_TRUE(started.rebuilt);
-  EXPECT_EQ(started.rebuilt->slots, kSlabs * kSlotsPerSlab);
+  EXPECT_EQ(started.rebuilt->slabs, kSlabs);
   ExpectSameContents(started.snapshot, SnapshotOf(blocks));
 }
 

@@ -96,6 +96,17 @@ class RocksdbIndexTest : public ::testing::Test {
 
   IndexState StateAt(uint64_t epoch) { return Open(epoch).contents.state; }
 
+  // The contents that a start finds in a copy of `index`: an opening changes the files.
+  IndexContents ContentsOf(const fs::path& index, uint64_t epoch) {
+    const TestDirectory copy;
+    const IndexPlace place{.index = copy.path() / "index", .files = copy.path() / "files"};
+    fs::copy(index, place.index, fs::copy_options::recursive);
+    fs::copy(place_.files, place.files, fs::copy_options::recursive);
+    auto opened = RocksdbIndex::Open(place, Start(epoch), &loop_);
+    EXPECT_TRUE(opened) << opened.error().ToString();
+    return opened ? std::move(opened->contents) : IndexContents{};
+  }
+
   // Applies all, then runs until each is done.
   void ApplyAll(RocksdbIndex* index, std::vector<IndexBatch> batches) {
     size_t done = 0;
@@ -314,37 +325,6 @@ TEST_F(RocksdbIndexTest, ReplaceCuresAStaleIndexWithinTheSameStart) {
   EXPECT_EQ(opened.contents.snapshot.records.size(), 20u);
 }
 
-TEST_F(RocksdbIndexTest, ReadSaysTheSameAsOpenAndChangesNothing) {
-  const IndexSnapshot snapshot = SnapshotOf(100);
-  Replace(snapshot);
-  const auto list = [&] {
-    std::map<fs::path, uintmax_t> sizes;
-    for (const auto& entry : fs::recursive_directory_iterator(directory_.path())) {
-      sizes[entry.path()] = entry.is_regular_file() ? entry.file_size() : 0;
-    }
-    return sizes;
-  };
-  const auto before = list();
-  for (int i = 0; i < 2; ++i) {
-    const auto contents = RocksdbIndex::Read(place_, Start(1));
-    ASSERT_TRUE(contents) << contents.error().ToString();
-    ExpectSame(contents->snapshot, snapshot);
-  }
-  EXPECT_EQ(list(), before);
-  EXPECT_EQ(RocksdbIndex::Read(place_, Start(0))->state, IndexState::kStaleEpoch);
-}
-
-TEST_F(RocksdbIndexTest, ReadSeesWhatOnlyTheLogHolds) {
-  Replace(SnapshotOf(0));
-  const OpenedIndex opened = Open(1);
-  ApplyAll(opened.index.get(), {{.puts = {Record(0, 1)}}});
-  fs::copy(place_.index, directory_.path() / "copy", fs::copy_options::recursive);
-  const IndexPlace copy{.index = directory_.path() / "copy", .files = place_.files};
-  const auto contents = RocksdbIndex::Read(copy, Start(2));
-  ASSERT_TRUE(contents);
-  EXPECT_EQ(contents->snapshot.records.size(), 1u);
-}
-
 TEST_F(RocksdbIndexTest, ASecondOpeningIsRefused) {
   Replace(SnapshotOf(10));
   const OpenedIndex opened = Open(1);
@@ -363,13 +343,12 @@ TEST_F(RocksdbIndexTest, AnyFlippedByteOfATableIsDamageOrChangesNothing) {
   int damaged = 0;
   for (uint64_t offset = 0; offset < bytes; offset += bytes / 97) {
     FlipByte(tables[0], offset);
-    const auto contents = RocksdbIndex::Read(place_, Start(1));
-    ASSERT_TRUE(contents) << contents.error().ToString();
-    if (contents->state == IndexState::kGood) {
-      ExpectSame(contents->snapshot, snapshot);
+    const IndexContents contents = ContentsOf(place_.index, 1);
+    if (contents.state == IndexState::kGood) {
+      ExpectSame(contents.snapshot, snapshot);
     } else {
-      EXPECT_EQ(contents->state, IndexState::kDamaged);
-      EXPECT_FALSE(contents->detail.empty());
+      EXPECT_EQ(contents.state, IndexState::kDamaged);
+      EXPECT_FALSE(contents.detail.empty());
       ++damaged;
     }
     FlipByte(tables[0], offset);
@@ -393,7 +372,7 @@ TEST_F(RocksdbIndexTest, DamagedManifestOrCurrentIsDamage) {
     if (!entry.path().filename().string().starts_with("MANIFEST")) continue;
     for (uint64_t offset = 0; offset < fs::file_size(entry); offset += 16) {
       FlipByte(entry.path(), offset);
-      EXPECT_EQ(RocksdbIndex::Read(place_, Start(1))->state, IndexState::kDamaged) << offset;
+      EXPECT_EQ(ContentsOf(place_.index, 1).state, IndexState::kDamaged) << offset;
       FlipByte(entry.path(), offset);
     }
   }
@@ -448,9 +427,7 @@ TEST_F(CrashedIndexTest, ATornTailLosesWholeBatchesFromTheEndOnly) {
   ASSERT_FALSE(log_.empty());
   const uint64_t bytes = fs::file_size(log_);
   fs::resize_file(log_, bytes - 10);
-  const auto contents = RocksdbIndex::Read(crashed_, Start(2));
-  ASSERT_TRUE(contents) << contents.error().ToString();
-  EXPECT_EQ(WholeBatches(contents->snapshot), kBatches - 1);
+  EXPECT_EQ(WholeBatches(ContentsOf(crashed_.index, 2).snapshot), kBatches - 1);
 
   fs::resize_file(log_, bytes / 2);
   const auto opened = RocksdbIndex::Open(crashed_, Start(2), &loop_);
@@ -464,9 +441,8 @@ TEST_F(CrashedIndexTest, AFlippedByteInTheLogLosesTheRestAtMost) {
   const uint64_t bytes = fs::file_size(log_);
   for (uint64_t offset = 0; offset < bytes; offset += bytes / 41) {
     FlipByte(log_, offset);
-    const auto contents = RocksdbIndex::Read(crashed_, Start(2));
-    ASSERT_TRUE(contents) << contents.error().ToString();
-    if (contents->state == IndexState::kGood) WholeBatches(contents->snapshot);
+    const IndexContents contents = ContentsOf(crashed_.index, 2);
+    if (contents.state == IndexState::kGood) WholeBatches(contents.snapshot);
     FlipByte(log_, offset);
   }
 }
