@@ -144,19 +144,12 @@ class Cache {
   // For a Pin of several parts: adds to `*more` how many blocks of a part are cached and not pinned
   // yet. Errors: kLimitExceeded "pin_limit" if so many more may not be pinned.
   [[nodiscard]] Status MayPin(PoolId pool, std::span<const BlockHash> hashes, uint64_t* more);
-  // Takes a client's hint about a part of a sequence, whose hashes these are from its first block
-  // on; the deepest part comes first; see SequenceHints for its effect. `returns_in_ms` belongs to
-  // kReturns: with the part that begins at 0 the sequence is expected back (ReturnPrefetch), for as
-  // long as the session is open. Returns the number of blocks that took the hint: blocks that are
-  // not cached do not, nor, unless it is kReturns, blocks from which other sequences go on. Errors:
-  // kNotFound "unknown_pool".
-  struct SequencePart {
-    size_t begin = 0;
-    size_t end = SIZE_MAX;  // at most the sequence's
-  };
-  [[nodiscard]] Result<uint32_t> Hint(SessionId session, PoolId pool,
-                                      std::span<const BlockHash> hashes, SequenceHint hint,
-                                      int64_t returns_in_ms, SequencePart part);
+  // Takes a client's hint about a sequence, or a part of it; the deepest part comes first; see
+  // SequenceHints for its effect. `returns_in_ms` belongs to kReturns. Returns the number of blocks
+  // that took the hint: blocks that are not cached do not, nor, unless it is kReturns, blocks from
+  // which other sequences go on. Errors: kNotFound "unknown_pool".
+  [[nodiscard]] Result<uint32_t> Hint(PoolId pool, std::span<const BlockHash> hashes,
+                                      SequenceHint hint, int64_t returns_in_ms);
 
   // Which tokens a block holds, for events: of one that is cached, or will be within half a minute.
   // The first ids stay. Returns whether it has ids, or will have; never if the tenant is none of

@@ -40,7 +40,6 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       up{.loader = Loader(&state, &host, &to_host, &disk, &loads),
          .finder = PrefixFinder(&state),
          .acquirer = Acquirer(&state, &pools, &up.loader, &loads, &sessions),
-         .returns = ReturnPrefetch(&state, &pools, &up.acquirer, &up.loader),
          .prefetch = HostPrefetch(&state, &up.finder, &host, &up.loader, &to_host, &touches),
          .cold_lookup = std::nullopt},
       canary(&state, &host, &disk,
@@ -121,7 +120,6 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
 // copies make writes. Resources that a lower part has freed let a higher one go on in the next
 // round.
 void Cache::Impl::Pump() {
-  if (!drains.stopped()) up.returns.Pump();
   bool progressed = true;
   while (progressed) {
     progressed = up.acquirer.Pump();
@@ -155,7 +153,6 @@ void Cache::Impl::Pump() {
 void Cache::Impl::Up::Cancel(SessionId session, std::optional<PoolId> pool) {
   if (cold_lookup) cold_lookup->Cancel(session, pool);
   acquirer.Cancel(session, pool);
-  returns.Forget(session, pool);
 }
 
 EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& request) {
@@ -466,16 +463,11 @@ Status Cache::MayPin(PoolId pool_id, std::span<const BlockHash> hashes, uint64_t
   return impl_->upkeep.retention.MayPin(pool->namespace_id, hashes, more);
 }
 
-Result<uint32_t> Cache::Hint(SessionId session, PoolId pool_id, std::span<const BlockHash> hashes,
-                             SequenceHint hint, int64_t returns_in_ms, SequencePart part) {
+Result<uint32_t> Cache::Hint(PoolId pool_id, std::span<const BlockHash> hashes, SequenceHint hint,
+                             int64_t returns_in_ms) {
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
-  const size_t end = std::min(part.end, hashes.size());
-  const uint32_t taken = impl_->upkeep.hints.Give(
-      pool->namespace_id, hashes.subspan(part.begin, end - part.begin), hint, returns_in_ms);
-  if (hint == SequenceHint::kReturns && part.begin == 0) {
-    impl_->up.returns.Expect(session, *pool, hashes, returns_in_ms);
-  }
+  const uint32_t taken = impl_->upkeep.hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
   impl_->Pump();
   return taken;
 }
@@ -533,7 +525,6 @@ void Cache::Tick() {
   impl_->host.Tick();
   impl_->up.loader.Tick();
   impl_->up.acquirer.Tick();
-  impl_->up.returns.Tick();
   impl_->regions.Tick();
   impl_->up.prefetch.Tick();
   impl_->touches.Tick();

@@ -34,7 +34,6 @@
 #include "tiers/transfer/prefix_touches.h"
 #include "tiers/transfer/region_transfers.h"
 #include "tiers/transfer/retention.h"
-#include "tiers/transfer/return_prefetch.h"
 #include "tiers/transfer/sequence_hints.h"
 #include "tiers/transfer/verifier.h"
 
@@ -72,7 +71,6 @@ class Cache::Impl {
     Loader loader;
     PrefixFinder finder;
     Acquirer acquirer;
-    ReturnPrefetch returns;
     HostPrefetch prefetch;
     std::optional<ColdLookup> cold_lookup;  // nothing without a cold store
 

@@ -176,16 +176,6 @@ constexpr MetricRow kRequestRows[] = {
      "Compulsory misses: estimate of the blocks asked for that even an infinite cache would have "
      "missed.",
      "", "compulsory_missed_blocks", ReadGauge<&CacheGauges::infinite_missed_blocks>},
-    {kCounter, "kvtier_returning_sequences",
-     "Sequences of which a client said when they go on, by what came of bringing them up before.",
-     "stats.returns.{}", "",
-     [](From from, Family family) {
-       AddByName(family, "outcome", ReturnOutcomeName, from.snapshot.stats.returns);
-     }},
-    {kCounter, "kvtier_returning_loaded_blocks", "Blocks that were loaded for that.",
-     "stats.return_blocks", "", ReadStat<&CacheStats::return_blocks>},
-    {kCounter, "kvtier_returning_loaded_bytes", "Bytes that were loaded for that.",
-     "stats.return_bytes", "", ReadStat<&CacheStats::return_bytes>},
     {kCounter, "kvtier_host_prefetched_blocks",
      "Blocks that were read from disk to host memory before an engine loaded them.",
      "stats.host_prefetched_blocks", "", ReadStat<&CacheStats::host_prefetched_blocks>},

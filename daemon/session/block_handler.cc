@@ -181,11 +181,9 @@ Status BlockHandler::OnHint(const Call& call, const wire::Hint& request) {
 }
 
 bool BlockHandler::HintSome(HintSteps* steps) {
-  const size_t end = steps->items.size() - steps->done;
-  const size_t count = replies_.LastItems(steps->items, steps->done).size();
-  steps->done += static_cast<uint32_t>(count);
-  const Result<uint32_t> taken = cache_.Hint(client_.session, steps->pool, steps->items,
-                                             steps->hint, steps->returns_in_ms, {end - count, end});
+  const std::span<const BlockHash> part = replies_.LastItems(steps->items, steps->done);
+  steps->done += static_cast<uint32_t>(part.size());
+  const Result<uint32_t> taken = cache_.Hint(steps->pool, part, steps->hint, steps->returns_in_ms);
   if (!taken) {
     replies_.Fail(wire::Hint::kType, steps->call, taken.error());
     return false;

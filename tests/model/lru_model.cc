@@ -174,48 +174,6 @@ void LruModel::Expect(std::span<const BlockHash> hashes) {
   SettlePool();
 }
 
-void LruModel::BringUp(std::span<const BlockHash> hashes) {
-  const auto awaited = [this](const BlockHash& hash) { return awaited_.contains(hash); };
-  if (std::ranges::none_of(hashes, awaited)) return;
-  std::vector<BlockHash> coming;
-  for (const BlockHash& hash : hashes.first(PrefixLength(hashes))) {
-    if (!pool_.Contains(hash)) coming.push_back(hash);
-  }
-  for (const BlockHash& hash : std::views::reverse(coming)) {
-    TouchDisk(hash);
-    if (host_.Contains(hash)) host_.Place(hash, ++now_);
-  }
-  PreparePool(coming.size(), Need::kNow);
-  if (!sinking_.empty()) SettlePool();
-  while (FreePoolBlocks() < coming.size() && pool_.size() > 0 && !awaited(pool_.coldest())) {
-    pool_.Remove(BlockHash(pool_.coldest()));
-  }
-  coming.resize(std::min<uint64_t>(coming.size(), FreePoolBlocks()));
-  // Blocks that sank to make room may have pushed out blocks that were to come.
-  coming.erase(std::ranges::find_if(
-                   coming, [this](const BlockHash& hash) { return Where(hash) == Presence{}; }),
-               coming.end());
-  held_.insert(coming.begin(), coming.end());
-  loading_.insert(coming.begin(), coming.end());
-  std::vector<Arrival> to_read;
-  for (const BlockHash& hash : std::views::reverse(coming)) {
-    TouchDisk(hash);
-    ArriveInHost(hash, &to_read);
-  }
-  loading_.clear();
-  // They are read in the order of the prefix.
-  std::ranges::reverse(to_read);
-  PreparePool(pool_clean_, Need::kLater);
-  SettleHost();
-  FillHost(to_read);
-  SettlePool();
-  for (const BlockHash& hash : coming) {
-    held_.erase(hash);
-    pool_.Place(hash, ++now_);
-  }
-  SettlePool();
-}
-
 void LruModel::TakeBackEnd(const BlockHash& hash) {
   for (BlockHash block = hash; ended_.erase(block) > 0;) {
     if (pool_.Contains(block)) pool_.Place(block, ++now_);

@@ -42,12 +42,6 @@
 // 12. A sequence may be said to be expected back. Its blocks become the hottest where they are, and
 //     again whenever one of them would be prepared, at most 64 times before another is. This ends
 //     with the block's use, with what rule 11 says of it, and with ForgetReturns().
-// 13. Shortly before such a sequence is expected, its blocks are brought to the pool, from the
-// first
-//     to the one before the first that no tier holds, unless its last block has been used since. It
-//     takes free blocks of the pool and the coldest, up to the first that is expected back itself:
-//     there it ends. Blocks brought up come as a hit does (rules 2 and 3), and are the hottest of
-//     the pool, but they have not been used: their hints stand.
 #pragma once
 
 #include <cstdint>
@@ -97,8 +91,6 @@ class LruModel {
   // requests only.
   void EndUse(std::span<const BlockHash> hashes, bool once);
   void Expect(std::span<const BlockHash> hashes);
-  // The moment at which the sequence is brought up, because it is expected soon.
-  void BringUp(std::span<const BlockHash> hashes);
   void ForgetReturns() { awaited_.clear(); }
 
   // Which tiers hold the block now. Between requests only.

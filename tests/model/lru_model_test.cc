@@ -94,37 +94,6 @@ TEST(LruModelTest, AnAwaitedSequenceStaysUntilItsTimeHasPassed) {
   EXPECT_FALSE(model.Where(TestHash(1, 0)).pool);
 }
 
-TEST(LruModelTest, ASequenceIsBroughtUpBeforeItIsExpectedBack) {
-  LruModel model({.pool = 4, .host = 4, .disk = 8});
-  model.Request(Sequence(1, 2));
-  model.Request(Sequence(2, 4));
-  model.Expect(Sequence(1, 2));
-  model.BringUp(Sequence(1, 2));
-  EXPECT_FALSE(model.Where(TestHash(2, 2)).pool);
-  EXPECT_TRUE(model.Where(TestHash(2, 1)).pool);
-  EXPECT_EQ(model.Request(Sequence(1, 2)), (LruModelCounts{.asked = 2, .pool = 2}));
-}
-
-TEST(LruModelTest, WhatIsExpectedBackDoesNotMakeWayForWhatIsBroughtUp) {
-  LruModel model({.pool = 4, .host = 8, .disk = 8});
-  model.Request(Sequence(1, 4));
-  model.Request(Sequence(2, 3));
-  model.Expect(Sequence(1, 4));
-  model.Expect(Sequence(2, 3));
-  model.BringUp(Sequence(1, 4));
-  EXPECT_EQ(model.Request(Sequence(2, 3)).pool, 3u);
-}
-
-TEST(LruModelTest, ASequenceThatWasUsedMeanwhileIsNotBroughtUp) {
-  LruModel model({.pool = 4, .host = 8, .disk = 8});
-  model.Request(Sequence(1, 2));
-  model.Expect(Sequence(1, 2));
-  model.Request(Sequence(1, 2));
-  model.Request(Sequence(2, 4));
-  model.BringUp(Sequence(1, 2));
-  EXPECT_FALSE(model.Where(TestHash(1, 0)).pool);
-}
-
 // --- the cache against the model ---
 
 // One client that settles after each request, as `kvtierctl replay --clients 1` does.
@@ -166,20 +135,12 @@ class SettlingClient {
 
   void Hint(const std::vector<BlockHash>& hashes, SequenceHint hint) {
     const int64_t returns_in_ms = hint == SequenceHint::kReturns ? kReturnsInMs : 0;
-    EXPECT_TRUE(cache_->Hint(kSession, pool_.id, hashes, hint, returns_in_ms, {}));
+    EXPECT_TRUE(cache_->Hint(pool_.id, hashes, hint, returns_in_ms));
     machine_.loop.RunAll();
     EXPECT_TRUE(cache_->Idle());
   }
   // Until all that is expected back is overdue.
   void LetReturnsPass() { machine_.clock.Advance(kReturnsInMs + 1000); }
-  // Lets time pass until the last hinted sequence is expected back any moment.
-  void ApproachReturns() {
-    machine_.clock.Advance(kReturnsInMs - 400);
-    cache_->Tick();
-    machine_.loop.RunAll();
-    EXPECT_TRUE(cache_->Idle());
-  }
-  uint64_t ReturnsBroughtUp() const { return cache_->stats().return_blocks; }
 
   // Blocks that cannot be reached leave with the next tick.
   void DropUnusable() {
@@ -361,50 +322,6 @@ TEST_P(CacheAgainstModelTest, HintsDoWhatTheModelSays) {
   EXPECT_GT(total.pool, 100u);
   EXPECT_GT(total.host, 100u);
   EXPECT_GT(total.miss, 100u);
-}
-
-// Others are served between the hint and the return. The blocks that are brought up arrive in an
-// order that only chance knows; so the client then comes back before anything else happens.
-TEST_P(CacheAgainstModelTest, SequencesAreBroughtUpAsTheModelSays) {
-  const LruModelOptions& sizes = GetParam().sizes;
-  uint64_t brought_up = 0;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    LruModel model(sizes);
-    SettlingClient client(sizes, seed);
-    SeededRandom random(seed);
-    std::set<BlockHash> seen;
-    const auto serve = [&](const std::vector<BlockHash>& hashes) {
-      seen.insert(hashes.begin(), hashes.end());
-      const LruModelCounts expected = model.Request(hashes);
-      ASSERT_EQ(client.Request(hashes), expected);
-      client.DropUnusable();
-      model.DropUnusable();
-      ASSERT_EQ(Difference(model, client, seen), "");
-    };
-    for (int i = 0; i < 30; ++i) {
-      SCOPED_TRACE(fmt::format("seed {} return {}", seed, i));
-      const std::vector<BlockHash> hashes = RandomRequest(random, GetParam().streams, 8);
-      ASSERT_NO_FATAL_FAILURE(serve(hashes));
-      client.LetReturnsPass();
-      model.ForgetReturns();
-      for (uint64_t others = random.Below(20); others > 0; --others) {
-        ASSERT_NO_FATAL_FAILURE(serve(RandomRequest(random, GetParam().streams, 8)));
-      }
-      client.Hint(hashes, SequenceHint::kReturns);
-      model.Expect(hashes);
-      client.DropUnusable();
-      model.DropUnusable();
-      for (uint64_t others = random.Below(3); others > 0; --others) {
-        ASSERT_NO_FATAL_FAILURE(serve(RandomRequest(random, GetParam().streams, 8)));
-      }
-      client.ApproachReturns();
-      model.BringUp(hashes);
-      ASSERT_EQ(Difference(model, client, seen), "") << "brought up";
-      ASSERT_NO_FATAL_FAILURE(serve(hashes));
-    }
-    brought_up += client.ReturnsBroughtUp();
-  }
-  EXPECT_GT(brought_up, 100u);
 }
 
 TEST_P(CacheAgainstModelTest, OrderOfCompletionsDoesNotMatter) {

@@ -97,7 +97,7 @@ class OfflineClient {
       AdvanceTo(request.arrival_ms - start_ms);
       Play(request);
       if (!closing_[i]) continue;
-      KVT_CHECK(cache_.Hint(kSession, pool_.id, request.hashes, SequenceHint::kClosed, 0, {}));
+      KVT_CHECK(cache_.Hint(pool_.id, request.hashes, SequenceHint::kClosed, 0));
       machine_.loop.RunAll();
     }
     report_.disk_read_blocks = cache_.stats().disk_read_blocks;

@@ -239,13 +239,10 @@ void Simulator::Hint() {
   const SimPool pool = RandomPool();
   const std::vector<BlockHash> hashes = RandomPrefix();
   const auto hint = static_cast<SequenceHint>(random_.Between(1, 3));
-  // Some go on at once: their blocks are brought up.
+  // Some go on at once.
   const int64_t latest_ms = random_.Chance(0.5) ? 2000 : 4 * kHourMs;
   const auto returns_in_ms = static_cast<int64_t>(random_.Below(latest_ms));
-  // Sometimes the session of a client that has gone, too.
-  const SessionId session(random_.Between(1, next_session_));
-  const auto taken =
-      world_.cache().Hint(session, world_.pool(pool).id, hashes, hint, returns_in_ms, {});
+  const auto taken = world_.cache().Hint(world_.pool(pool).id, hashes, hint, returns_in_ms);
   SIM_CHECK(taken && *taken <= hashes.size(), "a hint was taken of more blocks than it names");
 }
 

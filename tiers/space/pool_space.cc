@@ -312,14 +312,13 @@ DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) c
 
 // In order: the front of the queue decides, and a dirty block there is waited for, though there may
 // be clean ones behind it. Otherwise the blocks copied fastest would leave first, not the coldest.
-bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks, Spare spare) {
+bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
   if (pool->blocks.free() >= blocks) return true;
   PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
   const CacheTrace::Together together(&state_.trace);
   for (size_t tries = pool->victims.size(); tries > 0 && pool->blocks.free() < blocks; --tries) {
     const EntryIndex front = pool->victims.Front();
     if (front == kNoEntry) break;
-    if (spare == Spare::kAwaited && state_.Awaited(front)) break;
     const BlockEntry& entry = state_[front];
     if (!entry.CleanInPool()) {
       to_host_.Want(front);

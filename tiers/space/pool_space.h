@@ -38,10 +38,8 @@ class PoolSpace {
     return pool.blocks.free() + pool.victims.size();
   }
   // Evicts clean blocks, coldest first, until `blocks` are free. False if it has to wait for copies
-  // to host; those are then on their way. With kAwaited also if the next to leave is a block that a
-  // client expects to use again.
-  enum class Spare : uint8_t { kNone, kAwaited };
-  [[nodiscard]] bool EnsureFree(CachePool* pool, uint64_t blocks, Spare spare = Spare::kNone);
+  // to host; those are then on their way.
+  [[nodiscard]] bool EnsureFree(CachePool* pool, uint64_t blocks);
   // Evicts dirty blocks too, except those being copied right now. False if even that is not enough.
   [[nodiscard]] bool ForceFree(CachePool* pool, uint64_t blocks);
 

@@ -250,19 +250,15 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
       // Making room may have forgotten this very block.
       index = finder_.Servable(kNoEntry, {pool->namespace_id, hash}, &miss);
       if (index == kNoEntry) break;
-      StartPrefetch(pool, index, tag);
+      pool->blocks.Prefetch(taker_.TakeBlock(pool, index));
+      loader_.Start(pool, index);
+      state_.trace.BlockLoadBegin(tag, index);
       loader_.TouchLoading(*pool, index);
     }
     state_.Use(pool, index);
     ++count;
   }
   return count;
-}
-
-void Acquirer::StartPrefetch(CachePool* pool, EntryIndex index, RequestTag tag) {
-  pool->blocks.Prefetch(taker_.TakeBlock(pool, index));
-  loader_.Start(pool, index);
-  state_.trace.BlockLoadBegin(tag, index);
 }
 
 // The operations are taken out of all lines before the first is answered: an answer may call back

@@ -47,11 +47,6 @@ class Acquirer {
   void Acquire(AcquireRequest request, Done done);
   // See Cache::Prefetch.
   uint32_t Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag);
-  // Begins to bring the block up to the pool without a reference, behind what clients wait for.
-  // REQUIRES: the pool has a free block, and none of the entry, which PrefixFinder calls servable.
-  void StartPrefetch(CachePool* pool, EntryIndex entry, RequestTag tag);
-  // Some acquire of the pool has not been answered yet.
-  [[nodiscard]] bool AnyWaits(PoolId pool) const { return !LineIsEmpty(pool); }
   // Answers the acquires of a session that closes or, with `pool`, leaves that pool: kCancelled
   // "session_closed", "pool_detached". Call before its loads are closed. The blocks that they held
   // are dropped in parts (CacheOptions::close_part_blocks), the first of them at once and the

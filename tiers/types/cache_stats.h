@@ -78,16 +78,6 @@ struct NeverRead {
   }
 };
 
-// The outcome of bringing a sequence up before its client is back (ReturnPrefetch).
-#define KVT_RETURN_OUTCOMES(X)                                                \
-  X(kComplete, "complete",                                                    \
-    "all that is cached of it was in the pool, or on its way there, in time") \
-  X(kShort, "short", "the time was up, or there was no room")                 \
-  X(kCancelled, "cancelled",                                                  \
-    "it was used or expected at another time, it ended, or its client went")  \
-  X(kForgotten, "forgotten", "its tenant expects more sequences than are remembered")
-KVT_NAMED_ENUM(ReturnOutcome, KVT_RETURN_OUTCOMES)
-
 // The answers to clients and administrators that asked for blocks to be pinned.
 #define KVT_PIN_OUTCOMES(X)                                           \
   X(kGranted, "granted", "also those that were pinned already")       \
@@ -177,10 +167,6 @@ struct CacheStats {
   uint64_t acquires = 0;
   uint64_t acquires_refused = 0;
   uint64_t acquires_waited = 0;
-  // Outcomes of bringing up sequences that clients expected to go on, and the blocks loaded for it.
-  std::array<uint64_t, kReturnOutcomeCount> returns{};
-  void CountReturn(ReturnOutcome outcome) { ++returns[static_cast<size_t>(outcome)]; }
-  uint64_t return_blocks = 0, return_bytes = 0;
   // Brought from disk to host for engines with regions, before they asked for a load; of these,
   // blocks that left host unused, or were not used within a minute; and requests that were ended
   // because they did not get on.

@@ -37,8 +37,8 @@ enum {
   KVT_HINT_CLOSED = 1, /* the conversation has ended; a later use of a block disproves it */
   KVT_HINT_ONCE = 2,   /* the same, and uses do not disprove it: a job that runs once */
   KVT_HINT_RETURNS = 3 /* it goes on in `returns_in_ms`, as after a call of a tool: its blocks are
-                          passed over until then when space is needed, and those that are not in the
-                          pool are brought up shortly before, unless the client has gone */
+                          passed over until then when a pool needs space, and when host memory does
+                          whose order of eviction no other tenant shares; nothing is loaded ahead */
 };
 
 /* `hashes`: of the sequence, from its first block on. */

@@ -18,7 +18,7 @@ class CacheHintsTest : public CacheTest, public ::testing::WithParamInterface<Po
     Use(hashes);
   }
   uint32_t Hint(const Hashes& hashes, SequenceHint hint, int64_t returns_in_ms = 0) {
-    const auto taken = cache_->Hint(kAlice, pool_.id, hashes, hint, returns_in_ms, {});
+    const auto taken = cache_->Hint(pool_.id, hashes, hint, returns_in_ms);
     EXPECT_TRUE(taken);
     Settle();
     return taken.value_or(0);
@@ -171,9 +171,8 @@ TEST_P(CacheHintsTest, HostSparesNothingWhereAnotherTenantWouldPayForIt) {
 TEST_P(CacheHintsTest, UnknownBlocksAndPoolsTakeNoHint) {
   StartWith({});
   EXPECT_EQ(Hint(Sequence(1, 2), SequenceHint::kClosed), 0u);
-  EXPECT_EQ(
-      cache_->Hint(kAlice, PoolId(99), Sequence(1, 2), SequenceHint::kOnce, 0, {}).error().reason,
-      "unknown_pool");
+  EXPECT_EQ(cache_->Hint(PoolId(99), Sequence(1, 2), SequenceHint::kOnce, 0).error().reason,
+            "unknown_pool");
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, CacheHintsTest,

@@ -475,17 +475,6 @@ TEST_F(CacheLeavePoolTest, LoadsIntoAnotherPoolGoOn) {
   EXPECT_EQ(LastProgress(loads.reply().load).ready, 2u);
 }
 
-TEST_F(CacheLeavePoolTest, WhatWasExpectedToGoOnThereIsForgotten) {
-  StartUsed();
-  Put(Sequence(1, 2));
-  ASSERT_TRUE(cache_->Hint(kAlice, pool_.id, Sequence(1, 2), SequenceHint::kReturns, 10'000, {}));
-  const uint64_t& cancelled =
-      cache_->stats().returns[static_cast<size_t>(ReturnOutcome::kCancelled)];
-  ASSERT_EQ(cancelled, 0u);
-  cache_->LeavePool(kAlice, pool_.id);
-  EXPECT_EQ(cancelled, 1u);
-}
-
 TEST_F(CacheLeavePoolTest, APoolThatAllHaveLeftMakesWayForAnother) {
   StartUsed();
   Put(Sequence(1, 2));
