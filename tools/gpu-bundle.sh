@@ -23,7 +23,7 @@ source tools/build.sh
 readonly bundle=${1:-build/gpu-bundle}
 readonly programs=(kvtierd kvtier-keeper kvtierctl kvtier-gpu-bench kvtier-kernel-bench)
 readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test
-  gpu_prefill_test gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
+  gpu_prefill_test gpu_mla_test gpu_kv_write_test gpu_merge_lse_test)
 readonly libraries=(kvtier kvtier_kernels kvtier_faulty_kernels)
 readonly most_mib=60
 

@@ -150,7 +150,7 @@ void BenchDecode(BenchRun* run);
 void BenchDecodeShared(BenchRun* run);
 void BenchPrefill(BenchRun* run);
 void BenchKvWrite(BenchRun* run);
-void BenchBlockOps(BenchRun* run);
+void BenchMerge(BenchRun* run);
 void BenchSuffix(BenchRun* run);
 void BenchMla(BenchRun* run);
 

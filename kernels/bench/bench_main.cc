@@ -62,7 +62,7 @@ void RunBench(const Options& options) {
               run.ceilings().copy_gbps, run.ceilings().read_gbps, run.ceilings().bf16_tflops);
   std::this_thread::sleep_for(kRest);
   for (const auto bench : {BenchDecode, BenchDecodeShared, BenchMla, BenchPrefill, BenchKvWrite,
-                           BenchBlockOps, BenchSuffix}) {
+                           BenchMerge, BenchSuffix}) {
     bench(&run);
   }
   if (!options.json_path.empty()) {

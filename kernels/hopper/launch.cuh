@@ -54,9 +54,8 @@ __device__ __forceinline__ int32_t LoadAcquire(const int32_t* global) {
   return value;
 }
 
-// Both launches return how they themselves went: `<<<>>>` leaves that to the thread's last error,
-// in which an earlier failure of the caller's own may still stand.
-
+// Returns how the launch itself went: `<<<>>>` leaves that to the thread's last error, in which an
+// earlier failure of the caller's own may still stand.
 template <Family kFamily = Family::kHopper, typename... Parameters, typename... Arguments>
 cudaError_t LaunchOverlapped(void (*kernel)(Parameters...), unsigned grid, unsigned threads,
                              size_t shared_bytes, cudaStream_t stream,
@@ -71,16 +70,6 @@ cudaError_t LaunchOverlapped(void (*kernel)(Parameters...), unsigned grid, unsig
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = kFamily == Family::kHopper ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
-
-template <typename... Parameters, typename... Arguments>
-cudaError_t LaunchKernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-                         cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

@@ -8,11 +8,11 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/blocks/merge_lse.h"
 #include "kernels/common/arithmetic.h"
 #include "kernels/common/call.h"
 #include "kernels/common/refusal.h"
 #include "kernels/hopper/tensor_map.h"
+#include "kernels/merge/merge_lse.h"
 #include "kernels/prefill/ampere_prefill.h"
 #include "kernels/prefill/prefill.h"
 #include "kernels/prefill/prefill_choice.h"

@@ -211,8 +211,6 @@ class AttentionTest(KernelsTest):
                 lambda: kernels.prefill(cpu, self.cache, tables(), starts),
                 lambda: kernels.decode_shared(cpu, self.cache, tables(), tables(1), members),
                 lambda: kernels.kv_write(key, key, self.cache, slots),
-                lambda: kernels.fill_blocks(key, 0),
-                lambda: kernels.checksum_blocks(key),
                 lambda: kernels.PagedKv(FakeTensor(9, 16, 1, 64, device="cpu"), key),
                 lambda: kernels.SequenceTables(FakeTensor(2, 4, dtype="int32", device="cpu"), key),
             ):

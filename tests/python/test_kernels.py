@@ -14,8 +14,6 @@ from harness.fake_kernels import (
     DIM,
     HEADS,
     K_ADDRESS,
-    LAYERS,
-    STREAM,
     TOKENS,
     V_ADDRESS,
     KernelsTest,
@@ -232,54 +230,7 @@ class WorkspaceTest(unittest.TestCase):
         self.assertEqual(int(self.memory("decode_shared", 100, (3, 1)).sum()), 0)
 
 
-class BlocksTest(KernelsTest):
-    def setUp(self):
-        super().setUp()
-        self.pool = FakeTensor(100, LAYERS, 2, TOKENS, HEADS, DIM)
-
-    def test_a_pool_is_described_in_bytes(self):
-        ids = FakeTensor(7, dtype="int32", address=0x7600_0000)
-        kernels.copy_blocks(self.pool, self.pool, ids, ids)
-        p = self.the_call().params
-        self.assertEqual((p.blocks, p.layers, p.tokens, p.heads), (7, LAYERS, TOKENS, HEADS))
-        self.assertEqual((p.head_bytes, p.source.block_stride), (256, BLOCK * 2))
-        self.assertEqual((p.source.layer_stride, p.source.kv_stride), (65536, 32768))
-        self.assertEqual(p.source_blocks, 0x7600_0000)
-
-    def test_caches_that_differ_are_refused(self):
-        other = FakeTensor(100, LAYERS, 2, TOKENS, HEADS // 2, DIM)
-        ids = FakeTensor(7, dtype="int32")
-        with self.refused("bad_destination", "(32, 16, 4, 128)"):
-            kernels.copy_blocks(self.pool, other)
-        with self.refused("bad_destination_blocks", "[7, 8]"):
-            kernels.copy_blocks(self.pool, self.pool, ids, FakeTensor(8, dtype="int32"))
-        with self.refused("bad_source", "rows of 8 bytes"):
-            small = FakeTensor(9, 1, 2, 16, 2, 4, strides=(512, 512, 256, 16, 8, 1))
-            kernels.copy_blocks(small, small)
-        with self.refused("bad_blocks", "8, 0 to 7"):
-            kernels.copy_blocks(self.pool, self.pool, ids, ids, blocks=8)
-
-    def test_fill_and_checksum_know_a_blocks_bytes(self):
-        kernels.fill_blocks(self.pool, 0xFFFF_FFFF)
-        call = self.the_call()
-        self.assertEqual((call.params.block_bytes, call.params.blocks), (BLOCK * 2, 100))
-        self.assertEqual(call.more, (0xFFFF_FFFF, STREAM))
-        self.library.calls.clear()
-        sums = FakeTensor(3, 16, dtype="uint8")
-        ids = FakeTensor(3, dtype="int32")
-        kernels.checksum_blocks(self.pool, ids, output=sums)
-        self.assertEqual(self.the_call().params.blocks, 3)
-
-    def test_blocks_with_gaps_are_refused(self):
-        with self.refused("bad_blocks", "not contiguous"):
-            kernels.fill_blocks(FakeTensor(9, 4, 64, strides=(1024, 128, 1)), 0)
-        with self.refused("bad_pattern"):
-            kernels.fill_blocks(self.pool, -1)
-        with self.refused("bad_output", "[3, 16]"):
-            kernels.checksum_blocks(
-                self.pool, FakeTensor(3, dtype="int32"), output=FakeTensor(2, 16, dtype="uint8")
-            )
-
+class MergeTest(KernelsTest):
     def test_merge_takes_dense_parts(self):
         partials = FakeTensor(3, 7, 32, DIM, dtype="float32")
         lse = FakeTensor(3, 7, 32, dtype="float32")

@@ -292,32 +292,6 @@ class KernelsOnGpuTest(unittest.TestCase):
                 expected = reference(query[i], *dense)[0]
                 self.assert_close(got[i * count : (i + 1) * count], expected)
 
-    def test_blocks_move_between_a_pool_and_an_engines_tensors(self):
-        pool = random(20, 2, 2, PAGE, KV_HEADS, DIM)
-        shape = (2, 2, 9, PAGE, KV_HEADS, DIM)
-        engine = [tuple(layer) for layer in torch.zeros(shape, dtype=torch.bfloat16).cuda()]
-        tensors = kernels.LayerTensors(engine)
-        ids = integers([3, 19, -1, 7])
-        kernels.copy_blocks(pool, tensors, ids)
-        for layer in range(2):
-            for kv in range(2):
-                self.assertTrue(
-                    torch.equal(engine[layer][kv][[0, 1, 3]], pool[[3, 19, 7], layer, kv])
-                )
-                self.assertFalse(bool(engine[layer][kv][2].any()))
-        kernels.copy_blocks(tensors, pool, integers([0, 1]), integers([4, 5]))
-        self.assertTrue(torch.equal(pool[[4, 5]], pool[[3, 19]]))
-
-    def test_blocks_are_filled_and_their_checksums_tell_them_apart(self):
-        pool = torch.zeros(8, 2, 2, PAGE, 1, 64, dtype=torch.bfloat16).cuda()
-        kernels.fill_blocks(pool, 0x3F803F80, integers([2, 5]))
-        self.assertTrue(bool((pool[[2, 5]] == 1).all()))
-        self.assertEqual(int(pool.any(dim=-1).sum()), 2 * 2 * 2 * PAGE)
-        sums = kernels.checksum_blocks(pool)
-        self.assertTrue(torch.equal(sums[2], sums[5]))
-        self.assertEqual(len(sums.unique(dim=0)), 2)
-        self.assertTrue(torch.equal(kernels.checksum_blocks(pool, integers([5])), sums[5:6]))
-
     def test_parts_merge_into_the_whole(self):
         query = random(3, Q_HEADS, DIM)
         k, v = (

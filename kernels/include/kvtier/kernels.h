@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvtier_kernels: attention and block kernels over a paged KV cache. C ABI; nothing but the CUDA
- * runtime's stream type (as void*) is needed to call it.
+/* libkvtier_kernels: attention over a paged KV cache, and writes into it. C ABI; nothing but the
+ * CUDA runtime's stream type (as void*) is needed to call it.
  *
  * Conventions of every function here:
  *  - Pointers in parameter structs are device pointers unless a comment says "host". All tensors
@@ -99,9 +99,9 @@ KVT_KERNEL_API const char* kvt_kernel_last_error_detail(void);
 }
 #endif
 
-#include "kvtier/block_ops.h"
 #include "kvtier/decode.h"
 #include "kvtier/kv_write.h"
+#include "kvtier/merge_lse.h"
 #include "kvtier/mla.h"
 #include "kvtier/prefill.h"
 

@@ -298,61 +298,20 @@ TEST(KernelParameters, OfKvWritesAreChecked) {
        {"another cache", [](P* p) { p->cache.dtype = KVT_FP16; }}});
 }
 
-TEST(KernelParameters, OfBlockCopiesAreChecked) {
-  using P = kvt_copy_blocks_params;
-  P good{};
-  good.source = good.destination = {.base = Somewhere(),
-                                    .slice_bases = nullptr,
-                                    .block_stride = 8192,
-                                    .layer_stride = 4096,
-                                    .kv_stride = 2048,
-                                    .token_stride = 128,
-                                    .head_stride = 64};
-  good.layers = 2, good.tokens = 16, good.heads = 2, good.head_bytes = 64;
-  const auto call = [](const P* p) { return kvt_copy_blocks(p, nullptr); };
-  ExpectRefused<P>(good, call, KVT_KERNEL_INVALID_ARGUMENT,
-                   {{"from nowhere", [](P* p) { p->source.base = nullptr; }},
-                    {"to nowhere", [](P* p) { p->destination.base = nullptr; }},
-                    {"from askew", [](P* p) { p->source.base = Askew(); }},
-                    {"strides askew", [](P* p) { p->destination.token_stride = 100; }},
-                    {"no layers", [](P* p) { p->layers = 0; }},
-                    {"no tokens", [](P* p) { p->tokens = -1; }},
-                    {"no heads", [](P* p) { p->heads = 0; }},
-                    {"24 bytes", [](P* p) { p->head_bytes = 24; }},
-                    {"less than no blocks", [](P* p) { p->blocks = -1; }}});
-}
-
-TEST(KernelParameters, OfBlockListsAreChecked) {
-  using P = kvt_block_list;
-  const P good{Somewhere(), 512, 256, nullptr, 0};
-  const std::vector<Change<P>> bad = {{"nowhere", [](P* p) { p->base = nullptr; }},
-                                      {"askew", [](P* p) { p->base = Askew(); }},
-                                      {"blocks askew", [](P* p) { p->block_stride = 260; }},
-                                      {"264 bytes", [](P* p) { p->block_bytes = 264; }},
-                                      {"no bytes", [](P* p) { p->block_bytes = 0; }},
-                                      {"less than no blocks", [](P* p) { p->blocks = -1; }}};
-  ExpectRefused<P>(
-      good, [](const P* p) { return kvt_fill_blocks(p, 0, nullptr); }, KVT_KERNEL_INVALID_ARGUMENT,
-      bad);
-  auto* const sums = static_cast<uint8_t*>(Somewhere());
-  const auto checksum = [sums](const P* p) { return kvt_checksum_blocks(p, sums, nullptr); };
-  ExpectRefused<P>(good, checksum, KVT_KERNEL_INVALID_ARGUMENT, bad);
-  ExpectRefused<P>(good, checksum, KVT_KERNEL_INVALID_ARGUMENT,
-                   {{"192 bytes", [](P* p) { p->block_bytes = 192; }},
-                    {"272 bytes", [](P* p) { p->block_bytes = 272; }}});
-  EXPECT_EQ(kvt_checksum_blocks(&good, nullptr, nullptr), KVT_KERNEL_INVALID_ARGUMENT);
-  EXPECT_EQ(kvt_checksum_blocks(&good, sums + 8, nullptr), KVT_KERNEL_INVALID_ARGUMENT);
-}
-
-TEST(KernelParameters, OfMergesAreChecked) {
-  using P = kvt_merge_lse_params;
-  P good{};
+kvt_merge_lse_params GoodMerge() {
+  kvt_merge_lse_params good{};
   good.partials = good.output = Somewhere();
   good.partial_lse = static_cast<float*>(Somewhere());
   good.partial_dtype = KVT_FP32;
   good.output_dtype = KVT_BF16;
   good.parts = 2, good.heads = 4, good.head_dim = 64;
   good.output_token_stride = 256, good.output_head_stride = 64;
+  return good;
+}
+
+TEST(KernelParameters, OfMergesAreChecked) {
+  using P = kvt_merge_lse_params;
+  const P good = GoodMerge();
   const auto call = [](const P* p) { return kvt_merge_lse(p, nullptr); };
   ExpectRefused<P>(good, call, KVT_KERNEL_INVALID_ARGUMENT,
                    {{"no parts", [](P* p) { p->partials = nullptr; }},
@@ -392,11 +351,9 @@ TEST(KernelParameters, ARefusedDeviceIsNamedByEveryKindOfCall) {
   if (kvt_decode_workspace_bytes(&decode) != 0) GTEST_SKIP() << "a GPU is there";
   const std::string decode_says = kvt_kernel_last_error_detail();
   EXPECT_NE(decode_says.find("compute capability 8.0 and later"), std::string::npos) << decode_says;
-  const kvt_block_list list{Somewhere(), 512, 512, nullptr, 1};
-  EXPECT_EQ(kvt_fill_blocks(&list, 0, nullptr), KVT_KERNEL_UNSUPPORTED);
-  EXPECT_EQ(kvt_kernel_last_error_detail(), decode_says);
-  EXPECT_EQ(kvt_checksum_blocks(&list, static_cast<uint8_t*>(Somewhere()), nullptr),
-            KVT_KERNEL_UNSUPPORTED);
+  kvt_merge_lse_params merge = GoodMerge();
+  merge.tokens = 1;
+  EXPECT_EQ(kvt_merge_lse(&merge, nullptr), KVT_KERNEL_UNSUPPORTED);
   EXPECT_EQ(kvt_kernel_last_error_detail(), decode_says);
 }
 

@@ -27,7 +27,7 @@ readonly runs=(
   "gpu_mla_test MlaDecode.MergesTheManyPartsOfALongSequence"
   "gpu_mla_test MlaDecode.ReplaysOneGraphForOtherLengths"
   "gpu_kv_write_test *"
-  "gpu_block_ops_test *"
+  "gpu_merge_lse_test *"
 )
 
 check() {

@@ -1,22 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/gpu/pattern_holder.h"
 
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include "base/digest.h"
-#include "kernels/bench/cuda_bench.h"
-#include "kvtier/block_ops.h"
 #include "tools/bench/gpu/player.h"
 #include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"
 
 namespace kvtier {
 namespace {
-
-using kernels::bench::CheckCuda;
-using kernels::bench::DeviceMemory;
-using kernels::bench::ToDevice;
 
 constexpr uint32_t kBlocks = 64;
 
@@ -55,45 +48,15 @@ Result<PatternHolder> PatternHolder::Open(const std::string& socket) {
 }
 
 Result<uint64_t> PatternHolder::CountWrong() {
-  const bool on_gpu = client_.pool().Info().device_kind == KVT_DEVICE_CUDA;
-  KVT_ASSIGN_OR_RETURN(const std::vector<PayloadChecksum> found,
-                       on_gpu ? ChecksumOnGpu() : ChecksumOnHost());
+  std::vector<std::byte> bytes(kPlayedBlockBytes);
   uint64_t wrong = 0;
-  for (size_t i = 0; i < found.size(); ++i) wrong += found[i] == written_[i] ? 0 : 1;
-  return wrong;
-}
-
-Result<std::vector<PayloadChecksum>> PatternHolder::ChecksumOnHost() {
-  std::vector<PayloadChecksum> checksums;
-  for (const kvt_block& block : held_.blocks()) {
-    const auto bytes = client_.pool().Bytes(block);
-    if (!bytes) return FromClient(bytes.error());
-    checksums.push_back(ChecksumPayload(*bytes));
+  for (size_t i = 0; i < held_.size(); ++i) {
+    if (const auto read = client_.pool().Read(held_.blocks()[i], bytes); !read) {
+      return FromClient(read.error());
+    }
+    wrong += ChecksumPayload(bytes) == written_[i] ? 0 : 1;
   }
-  return checksums;
-}
-
-Result<std::vector<PayloadChecksum>> PatternHolder::ChecksumOnGpu() {
-  const auto mapping = client_.pool().MapDevice();
-  if (!mapping) return FromClient(mapping.error());
-  std::vector<int32_t> ids;
-  for (const kvt_block& block : held_.blocks()) ids.push_back(static_cast<int32_t>(block.index));
-  std::vector<PayloadChecksum> checksums(ids.size());
-  const DeviceMemory device_ids = ToDevice(ids);
-  const DeviceMemory device_sums(checksums.size() * sizeof(PayloadChecksum));
-  const kvt_block_list list = {.base = reinterpret_cast<void*>(mapping->base),
-                               .block_stride = static_cast<int64_t>(kPlayedBlockBytes),
-                               .block_bytes = static_cast<int64_t>(kPlayedBlockBytes),
-                               .block_ids = device_ids.get<int32_t>(),
-                               .blocks = static_cast<int32_t>(ids.size())};
-  const kvt_kernel_status launched =
-      kvt_checksum_blocks(&list, device_sums.get<uint8_t>(), nullptr);
-  if (launched != KVT_KERNEL_OK) return MakeError(ErrorCode::kIoError, "kernel_refused");
-  static_assert(sizeof(PayloadChecksum) == 16);
-  CheckCuda(
-      cudaMemcpy(checksums.data(), device_sums.get(), device_sums.bytes(), cudaMemcpyDeviceToHost),
-      "copy of checksums");
-  return checksums;
+  return wrong;
 }
 
 }  // namespace kvtier

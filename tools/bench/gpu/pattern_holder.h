@@ -19,15 +19,11 @@ class PatternHolder {
   [[nodiscard]] static Result<PatternHolder> Open(const std::string& socket);
 
   [[nodiscard]] uint64_t blocks() const { return held_.size(); }
-  // How many of its blocks have other bytes than were written. On a GPU the checksum kernel reads
-  // them where they lie.
+  // How many of its blocks have other bytes than were written.
   [[nodiscard]] Result<uint64_t> CountWrong();
 
  private:
   explicit PatternHolder(ReplayClient client) : client_(std::move(client)) {}
-
-  [[nodiscard]] Result<std::vector<PayloadChecksum>> ChecksumOnGpu();
-  [[nodiscard]] Result<std::vector<PayloadChecksum>> ChecksumOnHost();
 
   ReplayClient client_;
   kvt::BlockSpan held_;  // after the client: released before it

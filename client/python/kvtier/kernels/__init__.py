@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of libkvtier_kernels for torch tensors on a GPU: paged attention, KV writes, blocks.
+"""The kernels of libkvtier_kernels for torch tensors on a GPU: paged attention, KV writes.
 
     from kvtier import kernels
 
@@ -18,23 +18,19 @@ first call; torch is needed, and a GPU.
 
 from ._launch import Workspace
 from .attention import decode, decode_shared, prefill
-from .blocks import LayerTensors, checksum_blocks, copy_blocks, fill_blocks, merge_lse
 from .cache import PagedKv, SequenceTables
 from .kv_write import Rope, RopeStyle, kv_write
+from .merge import merge_lse
 from .mla import mla_decode
 
 __all__ = [
-    "LayerTensors",
     "PagedKv",
     "Rope",
     "RopeStyle",
     "SequenceTables",
     "Workspace",
-    "checksum_blocks",
-    "copy_blocks",
     "decode",
     "decode_shared",
-    "fill_blocks",
     "kv_write",
     "merge_lse",
     "mla_decode",

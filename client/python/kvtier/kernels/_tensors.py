@@ -59,26 +59,25 @@ def check(
     tensor: torch.Tensor,
     name: str,
     shape: Shape,
-    dtypes: Sequence[str] | None,
+    dtypes: Sequence[str],
     beside: torch.Tensor | None = None,
 ) -> None:
     """Raises InvalidArgumentError "bad_NAME" unless `tensor` is on a GPU (on that of `beside`), of
-    one of the dtypes (None: any) and of the shape."""
+    one of the dtypes and of the shape."""
     sizes = tuple(tensor.shape)
     fits = sizes == shape or (
         len(sizes) == len(shape)
         and all(wanted is None or size == wanted for size, wanted in zip(sizes, shape))
     )
     there = tensor.is_cuda and (beside is None or tensor.device == beside.device)
-    if fits and there and (dtypes is None or dtype_name(tensor) in dtypes):
+    if fits and there and dtype_name(tensor) in dtypes:
         return
     wanted_shape = ", ".join("any" if size is None else str(size) for size in shape)
-    wanted_dtype = "any dtype" if dtypes is None else " or ".join(dtypes)
     device = _NEEDED_DEVICE if beside is None or not beside.is_cuda else beside.device
     raise invalid(
         f"bad_{name}",
         f"{name} is {dtype_name(tensor)} {list(sizes)} on {tensor.device}, "
-        f"not {wanted_dtype} [{wanted_shape}] on {device}",
+        f"not {' or '.join(dtypes)} [{wanted_shape}] on {device}",
     )
 
 
@@ -90,9 +89,9 @@ def check_device(tensor: torch.Tensor, name: str) -> None:
 
 
 def check_list(
-    tensor: torch.Tensor, name: str, size: int | None, dtype: str, beside: torch.Tensor
+    tensor: torch.Tensor, name: str, size: int, dtype: str, beside: torch.Tensor
 ) -> None:
-    """As `check`, for a contiguous list of `size` elements (None: any number)."""
+    """As `check`, for a contiguous list of `size` elements."""
     check(tensor, name, (size,), (dtype,), beside)
     if tensor.shape[0] > 1 and tensor.stride()[0] != 1:
         raise invalid(f"bad_{name}", f"{name} is not contiguous: stride {tensor.stride()[0]}")

@@ -8,7 +8,7 @@
 
 #include "kernels/common/arithmetic.h"
 #include "kernels/common/call.h"
-#include "kvtier/block_ops.h"
+#include "kvtier/merge_lse.h"
 
 namespace kvtier::kernels {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's side of merges: checks, sizes, launch.
-#include "kernels/blocks/merge_lse.h"
+#include "kernels/merge/merge_lse.h"
 
 #include <cstdint>
 

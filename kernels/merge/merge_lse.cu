@@ -9,9 +9,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/blocks/merge_lse.h"
 #include "kernels/hopper/launch.cuh"
 #include "kernels/hopper/math.cuh"
+#include "kernels/merge/merge_lse.h"
 
 namespace kvtier::kernels {
 // Named: CMakeLists.txt says why.
