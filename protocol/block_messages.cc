@@ -166,22 +166,14 @@ void Fields(auto& io, Like<PrefetchReply> auto& m) { io.Number(m.count); }
 KVT_DEFINE_MESSAGE(PrefetchReply);
 
 void Fields(auto& io, Like<Lookup> auto& m) {
-  io.Bool(m.all_ranks);
-  io.Bool(m.every_prefix);
-  io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
-    part_io.Number(part.pool);
-    part_io.Hashes(part.hashes, kMaxHashesPerCall, "too_many_hashes");
-  });
+  io.Number(m.pool);
+  io.Hashes(m.hashes, kMaxHashesPerCall, "too_many_hashes");
 }
 KVT_DEFINE_MESSAGE(Lookup);
 
 void Fields(auto& io, Like<LookupReply> auto& m) {
-  io.List(m.prefixes, kMaxHashesPerCall, "too_many_hashes",
-          [](auto& item_io, auto& tokens) { item_io.Number(tokens); });
-  io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
-    part_io.List(part.presence, kMaxHashesPerCall, "too_many_hashes",
-                 [](auto& item_io, auto& bits) { item_io.Bits(bits, kPresenceBits); });
-  });
+  io.List(m.presence, kMaxHashesPerCall, "too_many_hashes",
+          [](auto& item_io, auto& bits) { item_io.Bits(bits, kPresenceBits); });
 }
 KVT_DEFINE_MESSAGE(LookupReply);
 

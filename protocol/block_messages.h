@@ -171,15 +171,8 @@ struct PrefetchReply {
 
 struct Lookup {
   static constexpr MessageType kType = MessageType::kLookup;
-  // As Acquire's.
-  struct Part {
-    PoolId pool;
-    std::span<const BlockHash> hashes;
-  };
-  // Answers for all tensor-parallel ranks of the model: what every one of them has.
-  bool all_ranks = false;
-  bool every_prefix = false;  // else only the longest
-  std::vector<Part> parts;
+  PoolId pool;  // or a region
+  std::span<const BlockHash> hashes;
 };
 
 inline constexpr uint8_t kPresentInPool = 1 << 0;
@@ -191,15 +184,7 @@ inline constexpr uint8_t kUnverifiedOnDisk = 1 << 4;
 
 struct LookupReply {
   static constexpr MessageType kType = MessageType::kLookupReply;
-  struct Part {
-    // One per hash asked for: the bits above. With all_ranks one bit at most: of the fastest tier
-    // of the rank that is worst off.
-    std::vector<uint8_t> presence;
-    friend bool operator==(const Part&, const Part&) = default;
-  };
-  // In tokens, the longest first: prefixes whose every needed block is cached.
-  std::vector<uint64_t> prefixes;
-  std::vector<Part> parts;
+  std::vector<uint8_t> presence;  // one per hash asked for: the bits above
 };
 
 struct Pin {

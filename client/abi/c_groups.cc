@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acquires and lookups, of one group of a model or of all of them.
+// Acquires, of one group of a model or of all of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -104,32 +104,6 @@ Status Acquire(kvt_pool* const* pools, const kvt_acquire_request* requests, size
   return {};
 }
 
-// One round trip; holds nothing. `presence` of a group may be null: not wanted.
-Status LookUp(const kvt_lookup_group* groups, size_t count, const LookupOptions& options,
-              std::vector<uint64_t>* prefixes) {
-  KVT_RETURN_IF_ERROR(CheckGroupCount(count));
-  KVT_RETURN_IF_ERROR(CheckPointer(groups, "groups"));
-  std::vector<AttachmentPtr> attachments;
-  std::vector<GroupRequest> requests;
-  for (size_t i = 0; i < count; ++i) {
-    KVT_RETURN_IF_ERROR(CheckPointer(groups[i].pool, "pool"));
-    KVT_RETURN_IF_ERROR(CheckArray(groups[i].hashes, groups[i].hash_count, "hashes"));
-    KVT_ASSIGN_OR_RETURN(attachments.emplace_back(), groups[i].pool->pool->Attached());
-    requests.push_back({.attachment = attachments[i].get(),
-                        .hashes = ToHashes(groups[i].hashes, groups[i].hash_count)});
-  }
-  KVT_ASSIGN_OR_RETURN(
-      const wire::LookupReply reply,
-      LookUpGroups(requests, options, groups[0].pool->pool->connection().RequestDeadline()));
-  for (size_t i = 0; i < count; ++i) {
-    if (groups[i].presence != nullptr) {
-      std::ranges::copy(reply.parts[i].presence, groups[i].presence);
-    }
-  }
-  *prefixes = reply.prefixes;
-  return {};
-}
-
 }  // namespace
 
 extern "C" {
@@ -142,40 +116,6 @@ KVT_API kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* reques
 KVT_API kvt_status kvt_acquire_groups(kvt_pool* const* pools, const kvt_acquire_request* requests,
                                       size_t count, kvt_acquire_reply* replies) {
   return Guard([&] { return Acquire(pools, requests, count, replies); });
-}
-
-KVT_API kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count,
-                              uint8_t* presence) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckArray(presence, count, "presence"));
-    const kvt_lookup_group group{pool, hashes, count, presence};
-    std::vector<uint64_t> prefixes;
-    return LookUp(&group, 1, {}, &prefixes);
-  });
-}
-
-// `*prefix_count` may exceed `capacity`; the longest prefixes are the ones that fit. Flags of a
-// later version are refused, since ignoring one would change the answer's meaning.
-KVT_API kvt_status kvt_lookup_groups(const kvt_lookup_group* groups, size_t count,
-                                     kvt_lookup_flags flags, uint64_t* prefixes, size_t capacity,
-                                     size_t* prefix_count) {
-  return Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(CheckArray(prefixes, capacity, "prefixes"));
-    KVT_RETURN_IF_ERROR(CheckPointer(prefix_count, "prefix_count"));
-    *prefix_count = 0;
-    if ((flags & ~(KVT_LOOKUP_ALL_RANKS | KVT_LOOKUP_EVERY_PREFIX)) != 0) {
-      return MakeError(ErrorCode::kInvalidArgument, "bad_flags", fmt::format("{}", flags));
-    }
-    std::vector<uint64_t> found;
-    KVT_RETURN_IF_ERROR(LookUp(groups, count,
-                               {.all_ranks = (flags & KVT_LOOKUP_ALL_RANKS) != 0,
-                                .every_prefix = (flags & KVT_LOOKUP_EVERY_PREFIX) != 0},
-                               &found));
-    *prefix_count = found.size();
-    found.resize(std::min(found.size(), capacity));
-    std::ranges::copy(found, prefixes);
-    return {};
-  });
 }
 
 }  // extern "C"

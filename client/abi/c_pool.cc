@@ -243,6 +243,21 @@ KVT_API kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t c
   });
 }
 
+KVT_API kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count,
+                              uint8_t* presence) {
+  return Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(CheckArray(presence, count, "presence"));
+    return WithHashes(pool, hashes, count,
+                      [&](const Attachment& attachment, std::span<const BlockHash> span,
+                          Deadline deadline) -> Status {
+                        KVT_ASSIGN_OR_RETURN(const std::vector<uint8_t> found,
+                                             attachment.Lookup(span, deadline));
+                        std::ranges::copy(found, presence);
+                        return {};
+                      });
+  });
+}
+
 KVT_API kvt_status kvt_hint_blocks(kvt_pool* pool, const kvt_hash* hashes, size_t count,
                                    kvt_hint hint, int64_t returns_in_ms, uint32_t* taken) {
   return Guard([&]() -> Status {

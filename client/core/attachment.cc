@@ -341,9 +341,10 @@ Status Attachment::TellTokenIds(std::span<const BlockHash> hashes, std::span<con
 
 Result<std::vector<uint8_t>> Attachment::Lookup(std::span<const BlockHash> hashes,
                                                 Deadline deadline) const {
-  const GroupRequest request{.attachment = this, .hashes = hashes};
-  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply, LookUpGroups(std::span(&request, 1), {}, deadline));
-  return std::move(reply.parts.front().presence);
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
+  if (hashes.empty()) return std::vector<uint8_t>();
+  return OverLink(
+      [&](const Link& link) { return link.session->LookUp(link.pool, hashes, deadline); });
 }
 
 }  // namespace kvtier::client

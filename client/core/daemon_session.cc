@@ -111,6 +111,18 @@ bool DaemonSession::MayPause() const {
   return under_way >= wire::kTransfersPauseAt;
 }
 
+Result<std::vector<uint8_t>> DaemonSession::LookUp(PoolId pool, std::span<const BlockHash> hashes,
+                                                   Deadline deadline) {
+  const wire::Lookup request{.pool = pool, .hashes = hashes};
+  const auto check = [&](const wire::LookupReply& reply) -> Status {
+    if (reply.presence.size() == hashes.size()) return {};
+    return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid", "a wrong number of answers");
+  };
+  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply,
+                       channel_.Call<wire::LookupReply>(request, deadline, {.on_reply = check}));
+  return std::move(reply.presence);
+}
+
 void DaemonSession::Detach(PoolId pool) { (void)channel_.Post(wire::Detach{.pool = pool}); }
 
 Status DaemonSession::AddRegion(PoolId region, std::shared_ptr<Transfers> transfers) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -52,6 +53,11 @@ class DaemonSession {
   [[nodiscard]] const PeerProcess& daemon() const { return daemon_; }
   // The limits that the daemon accepts. Constant once open.
   [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
+
+  // Asks which tiers hold each block of a pool or a region now: one byte of kPresent* bits each.
+  // Errors: the daemon's; kUnavailable; kTimeout. REQUIRES: at least one hash.
+  [[nodiscard]] Result<std::vector<uint8_t>> LookUp(PoolId pool, std::span<const BlockHash> hashes,
+                                                    Deadline deadline);
 
   // The lowest number that no workspace of this session has; nothing if all are taken.
   [[nodiscard]] std::optional<uint32_t> TakeWorkspaceNumber();

@@ -180,31 +180,6 @@ Result<std::vector<AcquiredPart>> AcquireOver(const Links& links,
   return std::move(reply.parts);
 }
 
-Result<wire::LookupReply> LookUpOver(const Links& links, std::span<const GroupRequest> groups,
-                                     const LookupOptions& options, Deadline deadline) {
-  KVT_RETURN_IF_ERROR(CheckRequest(groups, links));
-  wire::Lookup request{
-      .all_ranks = options.all_ranks, .every_prefix = options.every_prefix, .parts = {}};
-  bool asks = false;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    request.parts.push_back({links[i]->pool, groups[i].hashes});
-    asks |= !groups[i].hashes.empty();
-  }
-  if (!asks)
-    return wire::LookupReply{.prefixes = {},
-                             .parts = std::vector<wire::LookupReply::Part>(groups.size())};
-  const auto check = [&](const wire::LookupReply& reply) -> Status {
-    bool fits = reply.parts.size() == groups.size();
-    for (size_t i = 0; fits && i < groups.size(); ++i) {
-      fits = reply.parts[i].presence.size() == groups[i].hashes.size();
-    }
-    if (fits) return {};
-    return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid", "a wrong number of answers");
-  };
-  return links.front()->session->channel().Call<wire::LookupReply>(request, deadline,
-                                                                   {.on_reply = check});
-}
-
 }  // namespace
 
 Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> groups,
@@ -214,15 +189,6 @@ Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> gr
     const Links links = LinksOf(groups);
     Result<std::vector<AcquiredPart>> acquired = AcquireOver(links, groups, order, deadline, wish);
     if (acquired || !ResumeAll(groups, links, acquired.error())) return acquired;
-  }
-}
-
-Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
-                                       const LookupOptions& options, Deadline deadline) {
-  while (true) {
-    const Links links = LinksOf(groups);
-    Result<wire::LookupReply> found = LookUpOver(links, groups, options, deadline);
-    if (found || !ResumeAll(groups, links, found.error())) return found;
   }
 }
 

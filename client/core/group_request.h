@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests about all groups of a model in one round trip: acquires and lookups. A model with one
-// group is asked by the same functions.
+// Acquires of all groups of a model in one round trip. A model with one group is asked by the same
+// function.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,13 @@ class Attachment;
 
 using AcquiredPart = wire::AcquireReply::Part;
 
-// The request for one group, in the attachment to its pool. Lookups use only `hashes`.
+// The request for one group, in the attachment to its pool.
 struct GroupRequest {
   const Attachment* attachment = nullptr;
   std::span<const BlockHash> hashes;  // the sequence's blocks, from block 0 on
   std::span<const BlockHash> partial_blocks;
   uint32_t new_blocks = 0;
   bool holds_load = false;  // the caller makes a LoadHold of the load that the acquire begins
-};
-
-struct LookupOptions {
-  bool all_ranks = false;     // what every tensor-parallel rank of the model has
-  bool every_prefix = false;  // else only the longest
 };
 
 // Thread-safe, as the attachments. One round trip; the reply is checked against the request. The
@@ -45,9 +40,5 @@ struct LookupOptions {
                                                               wire::LoadOrder order,
                                                               Deadline deadline,
                                                               const LoadWish& wish = {});
-// Errors: as AcquireGroups.
-[[nodiscard]] Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
-                                                     const LookupOptions& options,
-                                                     Deadline deadline);
 
 }  // namespace kvtier::client

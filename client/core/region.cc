@@ -314,15 +314,7 @@ Status Region::TellTokenIds(std::span<const BlockHash> hashes, std::span<const u
 Result<std::vector<uint8_t>> Region::Lookup(std::span<const BlockHash> hashes) const {
   KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
   if (hashes.empty()) return std::vector<uint8_t>();
-  const wire::Lookup request{.parts = {{.pool = id_, .hashes = hashes}}};
-  const auto check = [&](const wire::LookupReply& reply) -> Status {
-    if (reply.parts.size() == 1 && reply.parts[0].presence.size() == hashes.size()) return {};
-    return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid");
-  };
-  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply,
-                       session_->channel().Call<wire::LookupReply>(
-                           request, connection_.RequestDeadline(), {.on_reply = check}));
-  return std::move(reply.parts.front().presence);
+  return session_->LookUp(id_, hashes, connection_.RequestDeadline());
 }
 
 }  // namespace kvtier::client

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <memory>
-#include <type_traits>
+#include <span>
 #include <utility>
 
-#include "daemon/session/group_lookup.h"
+#include "daemon/session/cold_questions.h"
 
 namespace kvtier {
 namespace {
@@ -33,16 +33,21 @@ bool AsksForNothing(const wire::Acquire::Part& part) {
   return part.new_blocks == 0 && part.hashes.empty() && part.partial_blocks.empty();
 }
 
+uint8_t BitsOf(const BlockPresence& block) {
+  return static_cast<uint8_t>((block.pool ? wire::kPresentInPool : 0) |
+                              (block.host ? wire::kPresentInHost : 0) |
+                              (block.disk ? wire::kPersistedOnDisk : 0) |
+                              (block.disk_unverified ? wire::kUnverifiedOnDisk : 0));
+}
+
 }  // namespace
 
-template <typename Part>
-Result<ModelHold> AcquireHandler::CheckParts(const std::vector<Part>& parts) const {
+Result<ModelHold> AcquireHandler::CheckParts(const std::vector<wire::Acquire::Part>& parts) const {
   ModelHold model;
-  uint32_t groups_seen = 0, hashed = 0, pools = 0;
-  for (const Part& part : parts) {
-    constexpr bool kLookup = std::is_same_v<Part, wire::Lookup::Part>;
-    KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached,
-                         kLookup ? pools_.Find(part.pool) : pools_.FindPool(part.pool));
+  uint32_t groups_seen = 0;
+  bool hashed = false;
+  for (const wire::Acquire::Part& part : parts) {
+    KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, pools_.FindPool(part.pool));
     if (model == nullptr) model = attached->model;
     if (attached->model != model) return MakeError(ErrorCode::kInvalidArgument, "other_model");
     const uint32_t bit = 1u << attached->group;
@@ -51,13 +56,11 @@ Result<ModelHold> AcquireHandler::CheckParts(const std::vector<Part>& parts) con
                        fmt::format("group {}", attached->group));
     }
     groups_seen |= bit;
-    if (!part.hashes.empty()) ++hashed;
-    if (attached->region_blocks == 0) ++pools;
+    hashed |= !part.hashes.empty();
   }
   if (model == nullptr) return tl::unexpected(EmptyRequest());
-  // A prefix of some groups alone would be restored with the other groups' state missing. The
-  // engine of regions decides which of their blocks to restore, and asks about each.
-  if (hashed > 0 && pools > 0 && groups_seen + 1 != 1u << model->groups.size()) {
+  // A prefix of some groups alone would be restored with the other groups' state missing.
+  if (hashed && groups_seen + 1 != 1u << model->groups.size()) {
     return MakeError(
         ErrorCode::kInvalidArgument, "group_missing",
         fmt::format("{} of the model's {} groups are named", parts.size(), model->groups.size()));
@@ -175,64 +178,62 @@ void AcquireHandler::OnAcquired(const Call& call,
 
 struct AcquireHandler::LookupSteps {
   Call call;
-  GroupLookup lookup;
+  PoolId pool;
+  std::vector<BlockHash> hashes;
+  wire::LookupReply reply;  // of the first of them, until the last step
 };
 
 Status AcquireHandler::OnLookup(const Call& call, const wire::Lookup& request) {
-  KVT_ASSIGN_OR_RETURN(const ModelHold model, CheckParts(request.parts));
-  std::vector<GroupLookup::Part> parts;
-  size_t hashes = 0;
-  for (const wire::Lookup::Part& part : request.parts) {
-    hashes += part.hashes.size();
-    parts.push_back(
-        {part.pool, pools_.at(part.pool).group, {part.hashes.begin(), part.hashes.end()}});
-  }
-  if (hashes == 0) return tl::unexpected(EmptyRequest());
-  KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
-  const auto steps = std::make_shared<LookupSteps>(LookupSteps{
-      call, GroupLookup(&cache_, client_.tenant, model, std::move(parts),
-                        {.all_ranks = request.all_ranks, .every_prefix = request.every_prefix})});
+  KVT_RETURN_IF_ERROR(pools_.Find(request.pool));
+  KVT_RETURN_IF_ERROR(CheckHashes(config_, request.hashes));
+  const auto steps = std::make_shared<LookupSteps>(
+      LookupSteps{call, request.pool, {request.hashes.begin(), request.hashes.end()}, {}});
   if (LookUpSome(steps)) {
     replies_.connection().WorkInSteps([this, steps] { return LookUpSome(steps); });
   }
   return {};
 }
 
-// A lookup over all ranks of a large model may look for a hundred thousand blocks; in one go it
-// would hold up every other client.
 bool AcquireHandler::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
-  size_t looked = 0;
-  const bool more = steps->lookup.Step(replies_.connection().budget(), &looked);
-  replies_.connection().Spend(looked);
-  if (more) return true;
-  if (cache_.HasColdStore()) {
-    AskColdStore(steps);
-  } else {
-    AnswerLookup(steps.get());
+  const std::span<const BlockHash> hashes = steps->hashes;
+  std::vector<uint8_t>& presence = steps->reply.presence;
+  const std::span<const BlockHash> some = replies_.NextItems(hashes, presence.size());
+  for (const BlockPresence& block : cache_.Lookup(steps->pool, some)) {
+    presence.push_back(BitsOf(block));
   }
+  if (presence.size() < hashes.size()) return true;
+  AskColdStore(steps);
   return false;
 }
 
 // Such a lookup waits for others as an acquire does, and counts as one.
 void AcquireHandler::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
-  std::vector<ColdQuestion> questions = steps->lookup.Questions();
-  if (questions.empty()) return AnswerLookup(steps.get());
+  std::vector<ColdQuestion> questions;
+  if (cache_.HasColdStore()) {
+    const GroupPresence here{pools_.at(steps->pool).kv_group().rule(), steps->reply.presence};
+    questions = ColdQuestions({&here, 1});
+  }
+  if (questions.empty()) return AnswerLookup(*steps);
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
-  kvtier::AskColdStore(AskerOf(&cache_), steps->lookup.Subjects(), std::move(questions),
+  const ColdSubject subject{steps->pool, steps->hashes};
+  kvtier::AskColdStore(AskerOf(&cache_), {&subject, 1}, std::move(questions),
                        gate_.WhileOpen([this, steps](const ColdPresence& present) {
-                         steps->lookup.AddAnswers(present);
+                         for (size_t i = 0; i < present[0].size(); ++i) {
+                           if (present[0][i] != 0) steps->reply.presence[i] = wire::kInColdStore;
+                         }
                          if (acquires_in_flight_-- == kMaxAcquiresInFlight)
                            replies_.connection().Resume();
-                         AnswerLookup(steps.get());
+                         AnswerLookup(*steps);
                        }));
 }
 
-void AcquireHandler::AnswerLookup(LookupSteps* steps) {
-  replies_.End(wire::Lookup::kType, steps->call);
-  for (const auto& [pool, last] : steps->lookup.PrefixEnds()) {
-    cache_.KeepForRegion(pool, last);
-  }
-  replies_.Send(steps->call, steps->lookup.TakeReply());
+// An engine with a region loads in a moment the prefix up to the first block that is in no tier.
+void AcquireHandler::AnswerLookup(const LookupSteps& steps) {
+  replies_.End(wire::Lookup::kType, steps.call);
+  const std::vector<uint8_t>& presence = steps.reply.presence;
+  const size_t found = std::ranges::find(presence, 0) - presence.begin();
+  if (found > 0) cache_.KeepForRegion(steps.pool, steps.hashes[found - 1]);
+  replies_.Send(steps.call, steps.reply);
 }
 
 }  // namespace kvtier

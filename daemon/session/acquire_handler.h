@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One session's requests that concern all groups of a model at once: ACQUIRE and LOOKUP.
+// One session's ACQUIRE, which concerns all groups of a model at once, and LOOKUP. Both may wait
+// for the store that hosts share.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,7 @@ class AcquireHandler {
  private:
   // Checks a request for the groups of one model. Errors: those of AttachedPools; kInvalidArgument
   // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
-  template <typename Part>
-  [[nodiscard]] Result<ModelHold> CheckParts(const std::vector<Part>& parts) const;
+  [[nodiscard]] Result<ModelHold> CheckParts(const std::vector<wire::Acquire::Part>& parts) const;
   // Everything that can be refused before the cache is asked. Errors: those of CheckParts;
   // kLimitExceeded "too_many_blocks", "too_many_hashes"; kInvalidArgument "empty_request";
   // kUnsupported "partial_blocks".
@@ -70,7 +70,7 @@ class AcquireHandler {
   struct LookupSteps;
   [[nodiscard]] bool LookUpSome(const std::shared_ptr<LookupSteps>& steps);
   void AskColdStore(const std::shared_ptr<LookupSteps>& steps);
-  void AnswerLookup(LookupSteps* steps);
+  void AnswerLookup(const LookupSteps& steps);
 
   const SessionClient& client_;
   AttachedPools& pools_;

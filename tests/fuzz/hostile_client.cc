@@ -375,7 +375,7 @@ void HostileClient::Ask() {
   const std::vector<BlockHash> hashes = PickHashes();
   switch (input_.Below(4)) {
     case 0:
-      return Send(wire::Lookup{.parts = {{.pool = PickPool(), .hashes = hashes}}});
+      return Send(wire::Lookup{.pool = PickPool(), .hashes = hashes});
     case 1:
       return Send(wire::Stats{});
     case 2:

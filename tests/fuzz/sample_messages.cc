@@ -115,8 +115,8 @@ void AddLookups(SampleList* list) {
   const std::vector<BlockHash> hashes = {HashOf(0xa1), HashOf(0xa2)};
   list->Add("prefetch", 7, Prefetch{PoolId{1}, hashes});
   list->Add("prefetch_reply", 7, PrefetchReply{2});
-  list->Add("lookup", 8, Lookup{false, true, {{PoolId{1}, hashes}}});
-  list->Add("lookup_reply", 8, LookupReply{{16}, {{{kPresentInPool | kPersistedOnDisk, 0}}}});
+  list->Add("lookup", 8, Lookup{PoolId{1}, hashes});
+  list->Add("lookup_reply", 8, LookupReply{{kPresentInPool | kPersistedOnDisk, 0}});
   list->Add("pin", 9, Pin{PoolId{1}, 60000, hashes});
   list->Add("pin_reply", 9, PinReply{1});
   list->Add("hint", 30, Hint{PoolId{1}, SequenceHint::kReturns, 30000, hashes});

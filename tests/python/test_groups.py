@@ -108,17 +108,13 @@ class Engine:
     def requests(self, hashes):
         return [GroupRequest(pool, one) for pool, one in zip(self.pools, hashes)]
 
-    def check_lookup(self, hashes):
-        found = kvtier.lookup_groups(self.requests(hashes), every_prefix=True)
-        self.test.assertEqual(found.prefixes, restorable(self.groups, found.presence))
-
     def run(self, tokens):
         """Restores the cached blocks, checks their bytes, and computes and commits the rest."""
         hashes = self.hashes(tokens)
-        self.check_lookup(hashes)
+        presence = [pool.lookup(one) for pool, one in zip(self.pools, hashes)]
         results = kvtier.acquire_groups(self.requests(hashes))
         try:
-            cached_tokens = self.check_restored(hashes, results)
+            cached_tokens = self.check_restored(hashes, presence, results)
         finally:
             for result in results:
                 result.release()
@@ -126,13 +122,14 @@ class Engine:
         for number, group in enumerate(self.groups):
             self.compute(number, hashes[number], cached_tokens // group.block_tokens)
 
-    def check_restored(self, hashes, results):
+    def check_restored(self, hashes, presence, results):
         """Returns the length of the prefix that was restored."""
         group, result = self.groups[0], results[0]
         tokens = (result.first_hit + len(result.hits)) * group.block_tokens
         if not result.hits:
             self.test.assertFalse(any(one.hits for one in results))
             return 0
+        self.test.assertIn(tokens, restorable(self.groups, presence))
         for number, (group, result) in enumerate(zip(self.groups, results)):
             needed = needed_blocks(group, tokens)
             self.test.assertEqual(result.first_hit, needed.start)
@@ -230,32 +227,13 @@ class GroupsTest(DaemonTestCase):
         with self.assertRaisesRegex(kvtier.UnsupportedError, "sequence_of_groups"):
             engine.pools[0].open_sequence(np.arange(64))
 
-    def test_ranks_answer_together(self):
-        pools = []
-        for rank in range(2):
-            connection = self.connect()
-            record = ModelRecord(
-                "ranks", 1, 1, 8, 8, tensor_parallel_rank=rank, tensor_parallel_size=2
-            )
-            model = connection.register_model(record)
-            pools.append(connection.attach(model, 0, self.pool_bytes // 2))
-        hashes = [hashlib.sha256(bytes([i])).digest() for i in range(4)]
-        for pool, count in zip(pools, (4, 3)):
-            with pool.acquire(new_blocks=count) as got:
-                pool.commit_and_wait(kvtier.chain_entries(hashes, got.new_blocks, 16))
-        request = [GroupRequest(pools[0], hashes)]
-        self.assertEqual(kvtier.lookup_groups(request).prefixes, [64])
-        found = kvtier.lookup_groups(request, all_ranks=True)
-        self.assertEqual(found.prefixes, [48])
-        self.assertFalse(found.presence[0][3])
-
     def test_without_a_daemon_everything_is_a_miss(self):
         engine = Engine(self, self.connect(), LAYOUTS["qwen3-next"], seed=1)
         hashes = engine.hashes(engine.prompt())
         self.daemon.kill()
         for result in kvtier.acquire_groups(engine.requests(hashes)):
             self.assertFalse(result.available)
-        self.assertEqual(kvtier.lookup_groups(engine.requests(hashes)).prefixes, [])
+        self.assertFalse(any(engine.pools[0].lookup(hashes[0])))
 
 
 if __name__ == "__main__":

@@ -486,25 +486,6 @@ inline Result<std::vector<Acquired>> AcquireGroups(const std::vector<GroupReques
   return acquired;
 }
 
-// See kvt_lookup_groups; of the requests only pools and hashes count. The prefixes' lengths in
-// tokens, the longest first.
-inline Result<std::vector<uint64_t>> LookUpGroups(const std::vector<GroupRequest>& requests,
-                                                  kvt_lookup_flags flags = 0) {
-  std::vector<kvt_lookup_group> groups;
-  size_t most = 1;
-  for (const GroupRequest& request : requests) {
-    groups.push_back({request.pool->get(), request.hashes.data(), request.hashes.size(), nullptr});
-    most = std::max(most, request.hashes.size());
-  }
-  std::vector<uint64_t> prefixes(most);
-  size_t count = 0;
-  if (kvt_lookup_groups(groups.data(), groups.size(), flags, prefixes.data(), most, &count)) {
-    return Error::Last();
-  }
-  prefixes.resize(count);
-  return prefixes;
-}
-
 // See kvt_hash_blocks.
 inline Result<std::vector<kvt_hash>> HashBlocks(std::span<const uint32_t> tokens,
                                                 const kvt_hash_options& options) {

@@ -50,7 +50,7 @@ from .errors import (
     UnsupportedError,
     WrongStateError,
 )
-from .groups import GroupRequest, PrefixLookup, acquire_groups, lookup_groups
+from .groups import GroupRequest, acquire_groups
 from .hashing import RECIPES, MultimodalItem, PromptIdentity, hash_blocks
 from .hit_plan import ComputeCost
 from .kept_memory import KeptBlocks, KeptMemory, KeptTable
@@ -136,7 +136,6 @@ __all__ = [
     "Pool",
     "PoolInfo",
     "PoolMemory",
-    "PrefixLookup",
     "Presence",
     "PromptIdentity",
     "RECIPES",
@@ -165,5 +164,4 @@ __all__ = [
     "connect",
     "hash_blocks",
     "library_version",
-    "lookup_groups",
 ]

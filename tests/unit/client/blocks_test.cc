@@ -195,12 +195,7 @@ TEST_F(BlocksTest, HintsReachTheDaemonAndWrongOnesDoNot) {
   EXPECT_EQ(pool_->Hint(Hashes(1, 2), KVT_HINT_RETURNS, -1).error().reason, "bad_returns_in");
 }
 
-TEST_F(BlocksTest, AGroupIsLookedUpByName) {
-  Fill(Hashes(1, 1));
-  const std::vector<kvt_hash> hashes = Hashes(1, 2);
-  EXPECT_TRUE(kvt::LookUpGroups({{&*pool_, hashes}}));
-  EXPECT_EQ(kvt::LookUpGroups({}).error().reason, "bad_group_count");
-  EXPECT_EQ(kvt::LookUpGroups({{&*pool_, hashes}}, 4).error().reason, "bad_flags");
+TEST_F(BlocksTest, AnAcquireOfNoGroupIsRefused) {
   EXPECT_EQ(kvt::AcquireGroups({}).error().reason, "bad_group_count");
 }
 

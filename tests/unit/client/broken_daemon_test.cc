@@ -139,8 +139,7 @@ TEST_F(BrokenDaemonTest, AnswersThatComeTooLateAreLetGo) {
   EXPECT_TRUE(connection_->IsConnected());
   daemon_->HoldBack(wire::MessageType::kLookup);
   EXPECT_EQ(pool_->Lookup(Hashes(1, 1)).error().code, KVT_TIMEOUT);
-  daemon_->Send(
-      FrameOf(wire::LookupReply{.parts = {{.presence = {0}}}}, daemon_->WaitForHeldBack()));
+  daemon_->Send(FrameOf(wire::LookupReply{.presence = {0}}, daemon_->WaitForHeldBack()));
   EXPECT_TRUE(connection_->IsConnected());
 }
 

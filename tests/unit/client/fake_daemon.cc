@@ -166,9 +166,8 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
   } else if (Is(frame, wire::MessageType::kLookup)) {
     wire::LookupReply reply;
     const auto request = wire::Decode<wire::Lookup>(frame.payload);
-    reply.parts.resize(1);
-    for (const BlockHash& hash : request->parts.at(0).hashes) {
-      reply.parts[0].presence.push_back(cache_->Holds(hash) ? wire::kPresentInPool : 0);
+    for (const BlockHash& hash : request->hashes) {
+      reply.presence.push_back(cache_->Holds(hash) ? wire::kPresentInPool : 0);
     }
     Reply(frame, reply);
   } else if (Is(frame, wire::MessageType::kPrefetch)) {

@@ -126,9 +126,8 @@ TEST_F(Admin, DrainPersistsAndVerifyChecks) {
   (void)Fill(&client, pool, hashes);
   const json::value drained = Ask(R"({"op":"drain"})");
   EXPECT_EQ(drained.at("left"), 0);
-  const auto lookup =
-      client.Call<wire::LookupReply>(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}});
-  for (const uint8_t presence : lookup.parts[0].presence) {
+  const auto lookup = client.Call<wire::LookupReply>(wire::Lookup{.pool = pool, .hashes = hashes});
+  for (const uint8_t presence : lookup.presence) {
     EXPECT_TRUE(presence & wire::kPersistedOnDisk);
   }
   const json::value verified = Ask(R"({"op":"verify"})");

@@ -96,8 +96,7 @@ class ConnectionTest : public testing::Test {
 
 wire::LookupReply ReplyOf(size_t bytes) {
   wire::LookupReply reply;
-  reply.parts.resize(1);
-  reply.parts[0].presence.resize(bytes);
+  reply.presence.resize(bytes);
   return reply;
 }
 
@@ -174,7 +173,7 @@ TEST_F(ConnectionTest, RequestsAreNotReadWhileRepliesPileUp) {
   EXPECT_TRUE(told);
   loop_.RunUntil([&] {
     taken += Drain();
-    return taken == 500 * (wire::kFrameHeaderBytes + 3 * sizeof(uint32_t) + 16'000);
+    return taken == 500 * (wire::kFrameHeaderBytes + sizeof(uint32_t) + 16'000);
   });
 }
 

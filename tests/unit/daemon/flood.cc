@@ -53,7 +53,7 @@ std::vector<std::byte> FloodFrame(const std::string& kind, PoolId pool) {
   } else {
     std::vector<BlockHash> hashes;
     for (uint32_t i = 0; i < kHandles; ++i) hashes.push_back(TestHash(i));
-    wire::Encode(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}}, 1, &frame);
+    wire::Encode(wire::Lookup{.pool = pool, .hashes = hashes}, 1, &frame);
   }
   return frame;
 }

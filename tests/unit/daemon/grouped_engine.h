@@ -63,10 +63,9 @@ struct GroupedEngine {
                       {.pool = pools[1], .new_blocks = 2, .hashes = hashes},
                       {.pool = pools[2], .hashes = hashes.first(hashes.size() / 2)}}};
   }
-  wire::Lookup LookupOf(std::span<const BlockHash> hashes) const {
-    return {.parts = {{.pool = pools[0], .hashes = hashes},
-                      {.pool = pools[1], .hashes = hashes},
-                      {.pool = pools[2], .hashes = hashes.first(hashes.size() / 2)}}};
+  // The tiers that hold the blocks of a group.
+  std::vector<uint8_t> LookUp(uint32_t group, std::span<const BlockHash> hashes) {
+    return client.Call<wire::LookupReply>(wire::Lookup{pools[group], hashes}).presence;
   }
 
   WireClient client;

@@ -226,8 +226,7 @@ class Flood {
       const PoolId pool = client->Attach(TestModel(), 0, 64 * kKiB).pool;
       threads_.emplace_back([this, pool, client = std::move(client)] {
         while (!stopped_) {
-          (void)client->Call<wire::LookupReply>(
-              wire::Lookup{.parts = {{.pool = pool, .hashes = hashes_}}});
+          (void)client->Call<wire::LookupReply>(wire::Lookup{.pool = pool, .hashes = hashes_});
           ++requests_;
         }
       });
@@ -257,7 +256,7 @@ TEST(Server, AClientThatHasWorkedAloneForLongIsServedAmongTheFloodsOfOthers) {
   const auto hashes = Hashes(0, 16'384);
   // Some 8,000 turns: as a debt that others had to catch up with, 500 of their requests.
   for (int i = 0; i < 500; ++i) {
-    (void)client.Call<wire::LookupReply>(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}});
+    (void)client.Call<wire::LookupReply>(wire::Lookup{.pool = pool, .hashes = hashes});
   }
   daemon.peers.uid = 1002;
   Flood flood(&daemon, 3);
@@ -273,7 +272,7 @@ TEST(Server, AClientThatHasWorkedAloneForLongIsServedAmongTheFloodsOfOthers) {
 void AskUntilCut(WireClient* client, PoolId pool) {
   const auto hashes = Hashes(0, 8192);
   std::vector<std::byte> frame;
-  wire::Encode(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}}, 1, &frame);
+  wire::Encode(wire::Lookup{.pool = pool, .hashes = hashes}, 1, &frame);
   while (::send(client->socket(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0) {
   }
 }
@@ -307,7 +306,7 @@ TEST(Server, ClientThatReadsLateGetsEverything) {
   std::thread sender([&] {
     for (int i = 0; i < kRequests; ++i) {
       std::vector<std::byte> frame;
-      wire::Encode(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}}, 1000 + i, &frame);
+      wire::Encode(wire::Lookup{.pool = pool, .hashes = hashes}, 1000 + i, &frame);
       client.SendBytes(frame);
     }
   });

@@ -300,7 +300,7 @@ TEST(SessionDetach, ThePoolIsThenOneThatWasNeverAttached) {
   refused(CommitOf(pool, blocks, hashes));
   refused(wire::Release{.pool = pool, .blocks = blocks});
   refused(wire::Prefetch{pool, hashes});
-  refused(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}});
+  refused(wire::Lookup{.pool = pool, .hashes = hashes});
   refused(wire::Pin{.pool = pool, .ttl_ms = 1, .hashes = hashes});
   refused(wire::Resume{.pool = pool, .session = SessionId{1}, .claims = {{blocks[0], 1}}});
   refused(wire::Detach{pool});

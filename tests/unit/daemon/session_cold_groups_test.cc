@@ -136,25 +136,10 @@ TEST_F(SessionColdGroups, ALookupTellsWhatTheStoreHasOfWindowsAndStates) {
   WriteByAnotherHost();
   Lose(2, 2);
   GroupedEngine engine(daemon_->socket());
-  const std::vector<BlockHash> hashes = Hashes(1, 6);
-  wire::Lookup lookup = engine.LookupOf(hashes);
-  lookup.every_prefix = true;
-  const auto reply = engine.client.Call<wire::LookupReply>(lookup);
-  EXPECT_THAT(reply.parts[0].presence, Each(wire::kInColdStore));
-  EXPECT_THAT(reply.parts[1].presence, Each(wire::kInColdStore));
-  EXPECT_THAT(reply.parts[2].presence, ElementsAre(wire::kInColdStore, 0, wire::kInColdStore));
-  EXPECT_THAT(reply.prefixes, ElementsAre(96, 32));
-}
-
-TEST_F(SessionColdGroups, ALookupOverAllRanksDoesNotAsk) {
-  WriteByAnotherHost();
-  GroupedEngine engine(daemon_->socket());
-  const uint64_t questions = store_.questions;
-  const std::vector<BlockHash> hashes = Hashes(1, 6);
-  wire::Lookup lookup = engine.LookupOf(hashes);
-  lookup.all_ranks = true;
-  EXPECT_THAT(engine.client.Call<wire::LookupReply>(lookup).prefixes, IsEmpty());
-  daemon_->OnLoop([&] { EXPECT_EQ(store_.questions, questions); });
+  EXPECT_THAT(engine.LookUp(0, Hashes(1, 6)), Each(wire::kInColdStore));
+  EXPECT_THAT(engine.LookUp(1, Hashes(1, 6)), Each(wire::kInColdStore));
+  EXPECT_THAT(engine.LookUp(2, Hashes(1, 3)),
+              ElementsAre(wire::kInColdStore, 0, wire::kInColdStore));
 }
 
 }  // namespace

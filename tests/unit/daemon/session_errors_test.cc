@@ -155,8 +155,6 @@ TEST_F(SessionErrors, TrailingBytesAreRefused) {
 TEST_F(SessionErrors, CountThatTheMessageCannotHoldIsRefused) {
   const auto client = Attached();
   ByteWriter writer;
-  writer.Write(uint16_t{0});  // this rank, the longest prefix
-  writer.Write(uint32_t{1});  // group
   writer.Write(pool_.value);
   writer.Write(uint32_t{10'000});  // hashes, none of which follows
   const uint64_t request =
@@ -183,7 +181,7 @@ TEST_F(SessionErrors, FourBillionNewBlocksAreRefused) {
 TEST_F(SessionErrors, ZeroBlocksAreRefused) {
   const auto client = Attached();
   EXPECT_EQ(client->ErrorOf(wire::Acquire{.parts = {{.pool = pool_}}}), "empty_request");
-  EXPECT_EQ(client->ErrorOf(wire::Lookup{.parts = {{.pool = pool_}}}), "empty_request");
+  EXPECT_EQ(client->ErrorOf(wire::Lookup{.pool = pool_}), "empty_request");
   EXPECT_EQ(client->ErrorOf(wire::Prefetch{.pool = pool_}), "empty_request");
   EXPECT_EQ(client->ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = 1}), "empty_request");
   EXPECT_EQ(client->ExpectError(client->Send(wire::Commit{.pool = pool_}, false)), "empty_request");
@@ -199,8 +197,7 @@ TEST_F(SessionErrors, PoolThatWasNotAttachedIsRefused) {
   EXPECT_EQ(client.ErrorOf(wire::Acquire{.parts = {{.pool = pool_, .new_blocks = 1}}}),
             "pool_not_attached");
   const auto hashes = Hashes(900, 4);
-  EXPECT_EQ(client.ErrorOf(wire::Lookup{.parts = {{.pool = pool_, .hashes = hashes}}}),
-            "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Lookup{.pool = pool_, .hashes = hashes}), "pool_not_attached");
   EXPECT_EQ(client.ErrorOf(wire::Prefetch{.pool = pool_, .hashes = hashes}), "pool_not_attached");
   EXPECT_EQ(client.ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = 1000, .hashes = hashes}),
             "pool_not_attached");

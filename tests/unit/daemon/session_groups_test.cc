@@ -14,6 +14,7 @@
 namespace kvtier {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
@@ -97,12 +98,9 @@ TEST_F(SessionGroups, HashesAreAskedOfAllGroupsOrOfNone) {
   wire::Acquire acquire = engine.AcquireOf(hashes);
   acquire.parts.pop_back();
   EXPECT_EQ(engine.client.ErrorOf(acquire), "group_missing");
-  wire::Lookup lookup = engine.LookupOf(hashes);
-  lookup.parts.pop_back();
-  EXPECT_EQ(engine.client.ErrorOf(lookup), "group_missing");
-  lookup = engine.LookupOf(hashes);
-  lookup.parts[1].pool = lookup.parts[0].pool;
-  EXPECT_EQ(engine.client.ErrorOf(lookup), "group_twice");
+  acquire = engine.AcquireOf(hashes);
+  acquire.parts[1].pool = acquire.parts[0].pool;
+  EXPECT_EQ(engine.client.ErrorOf(acquire), "group_twice");
   // Partial blocks belong to models of one group.
   acquire = engine.AcquireOf(hashes);
   acquire.parts[0].partial_blocks = hashes;
@@ -111,21 +109,12 @@ TEST_F(SessionGroups, HashesAreAskedOfAllGroupsOrOfNone) {
   EXPECT_EQ(Acquire(&engine.client, engine.pools[1], {}, 2).new_blocks.size(), 2u);
 }
 
-TEST_F(SessionGroups, ALookupTellsTiersAndPrefixes) {
+TEST_F(SessionGroups, ALookupTellsTheTiersOfOneGroup) {
   Engine engine(daemon_.socket());
-  engine.Cache(0, 0, 6);
-  engine.Cache(1, 0, 4);
-  engine.Cache(2, 0, 2);
-  const std::vector<BlockHash> hashes = Hashes(1, 6);
-  wire::Lookup lookup = engine.LookupOf(hashes);
-  auto reply = engine.client.Call<wire::LookupReply>(lookup);
-  EXPECT_THAT(reply.prefixes, ElementsAre(64));
-  EXPECT_THAT(reply.parts[1].presence,
-              ElementsAre(wire::kPresentInPool, wire::kPresentInPool, wire::kPresentInPool,
-                          wire::kPresentInPool, 0, 0));
-  lookup.every_prefix = true;
-  reply = engine.client.Call<wire::LookupReply>(lookup);
-  EXPECT_THAT(reply.prefixes, ElementsAre(64, 32));
+  engine.Cache(1, 2, 2);
+  EXPECT_THAT(engine.LookUp(1, Hashes(1, 5)),
+              ElementsAre(0, 0, wire::kPresentInPool, wire::kPresentInPool, 0));
+  EXPECT_THAT(engine.LookUp(0, Hashes(1, 5)), Each(0));
 }
 
 TEST_F(SessionGroups, WhatLiesBehindAWindowIsEvictedFirst) {
@@ -137,12 +126,11 @@ TEST_F(SessionGroups, WhatLiesBehindAWindowIsEvictedFirst) {
   Engine other(daemon_.socket());
   // Its pool has 16 blocks, so that two of the four have to go.
   ASSERT_EQ(Acquire(&other.client, other.pools[1], {}, 14).new_blocks.size(), 14u);
-  const std::vector<BlockHash> hashes = Hashes(1, 4);
-  const auto presence = other.client.Call<wire::LookupReply>(other.LookupOf(hashes)).parts[1];
-  EXPECT_FALSE(presence.presence[0] & wire::kPresentInPool);
-  EXPECT_FALSE(presence.presence[1] & wire::kPresentInPool);
-  EXPECT_TRUE(presence.presence[2] & wire::kPresentInPool);
-  EXPECT_TRUE(presence.presence[3] & wire::kPresentInPool);
+  const std::vector<uint8_t> presence = other.LookUp(1, Hashes(1, 4));
+  EXPECT_FALSE(presence[0] & wire::kPresentInPool);
+  EXPECT_FALSE(presence[1] & wire::kPresentInPool);
+  EXPECT_TRUE(presence[2] & wire::kPresentInPool);
+  EXPECT_TRUE(presence[3] & wire::kPresentInPool);
 }
 
 TEST_F(SessionGroups, BlocksBeyondTheCommonPrefixCountAsMisses) {
@@ -172,19 +160,6 @@ TEST_F(SessionGroups, APositionBeyondAllSequencesIsRefused) {
 
 // --- ranks ---
 
-TEST_F(SessionGroups, AThousandRanksAreAskedInSteps) {
-  ModelRecord record = TestModel();
-  record.tensor_parallel_size = 1024;
-  Engine engine(daemon_.socket(), record);
-  engine.Cache(0, 0, 2);
-  const std::vector<BlockHash> hashes = Hashes(1, 2);
-  const wire::Lookup lookup{.all_ranks = true,
-                            .parts = {{.pool = engine.pools[0], .hashes = hashes}}};
-  const auto reply = engine.client.Call<wire::LookupReply>(lookup);
-  EXPECT_THAT(reply.prefixes, IsEmpty());
-  EXPECT_THAT(reply.parts[0].presence, ElementsAre(0, 0));
-}
-
 ModelRecord RankOf(uint32_t rank) {
   ModelRecord record = TestModel();
   record.tensor_parallel_size = 2;
@@ -192,32 +167,16 @@ ModelRecord RankOf(uint32_t rank) {
   return record;
 }
 
-TEST_F(SessionGroups, APrefixIsThereForAllRanksWhenEachHasIt) {
-  Engine first(daemon_.socket(), RankOf(0));
-  Engine second(daemon_.socket(), RankOf(1));
-  first.Cache(0, 0, 4);
-  const std::vector<BlockHash> hashes = Hashes(1, 4);
-  const wire::Lookup lookup{.all_ranks = true,
-                            .parts = {{.pool = first.pools[0], .hashes = hashes}}};
-  EXPECT_THAT(first.client.Call<wire::LookupReply>(lookup).prefixes, IsEmpty());
-  second.Cache(0, 0, 3);
-  EXPECT_THAT(first.client.Call<wire::LookupReply>(lookup).prefixes, ElementsAre(48));
-  // Asked about itself alone, the first has more.
-  const wire::Lookup own{.parts = {{.pool = first.pools[0], .hashes = hashes}}};
-  EXPECT_THAT(first.client.Call<wire::LookupReply>(own).prefixes, ElementsAre(64));
-}
-
 TEST_F(SessionGroups, ARankThatEndsTakesNoOthersBlocksAlong) {
   Engine first(daemon_.socket(), RankOf(0));
   first.Cache(0, 0, 4);
   {
     Engine second(daemon_.socket(), RankOf(1));
-    second.Cache(0, 0, 4);
+    second.Cache(0, 0, 3);
+    EXPECT_THAT(second.LookUp(0, Hashes(1, 4)),
+                ElementsAre(wire::kPresentInPool, wire::kPresentInPool, wire::kPresentInPool, 0));
   }
-  const std::vector<BlockHash> hashes = Hashes(1, 4);
-  const wire::Lookup lookup{.all_ranks = true,
-                            .parts = {{.pool = first.pools[0], .hashes = hashes}}};
-  EXPECT_THAT(first.client.Call<wire::LookupReply>(lookup).prefixes, ElementsAre(64));
+  EXPECT_THAT(first.LookUp(0, Hashes(1, 4)), Each(wire::kPresentInPool));
 }
 
 TEST_F(SessionGroups, AReplicatedGroupIsStoredOnceForAllRanks) {
@@ -228,10 +187,6 @@ TEST_F(SessionGroups, AReplicatedGroupIsStoredOnceForAllRanks) {
   EXPECT_EQ(first.pools[0], second.pools[0]);
   first.Cache(0, 0, 4);
   EXPECT_EQ(Acquire(&second.client, second.pools[0], Hashes(1, 4), 0).hits.size(), 4u);
-  const std::vector<BlockHash> hashes = Hashes(1, 4);
-  const wire::Lookup lookup{.all_ranks = true,
-                            .parts = {{.pool = second.pools[0], .hashes = hashes}}};
-  EXPECT_THAT(second.client.Call<wire::LookupReply>(lookup).prefixes, ElementsAre(64));
 }
 
 }  // namespace

@@ -195,8 +195,8 @@ TEST_F(SessionRegions, ARegionIsLookedUpAndPinnedAsAPool) {
   (void)ExpectDone();
   const std::vector<BlockHash> hashes = Hashes(0, 2);
   const auto found =
-      client_.Call<wire::LookupReply>(wire::Lookup{.parts = {{.pool = region, .hashes = hashes}}});
-  EXPECT_THAT(found.parts.at(0).presence, ElementsAre(wire::kPresentInHost, 0));
+      client_.Call<wire::LookupReply>(wire::Lookup{.pool = region, .hashes = hashes});
+  EXPECT_THAT(found.presence, ElementsAre(wire::kPresentInHost, 0));
   EXPECT_EQ(client_.Call<wire::PinReply>(wire::Pin{region, 1000, hashes}).count, 1u);
 }
 
@@ -212,9 +212,8 @@ TEST_F(SessionRegions, WhatALookupFoundIsStillThereToBeLoaded) {
   };
   const auto in_host = [&](uint32_t number) {
     const std::vector<BlockHash> hashes = Hashes(number, 1);
-    return client_.Call<wire::LookupReply>(wire::Lookup{.parts = {{region, hashes}}})
-               .parts.at(0)
-               .presence.at(0) == wire::kPresentInHost;
+    return client_.Call<wire::LookupReply>(wire::Lookup{region, hashes}).presence.at(0) ==
+           wire::kPresentInHost;
   };
   store(0);
   store(1);

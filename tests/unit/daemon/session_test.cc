@@ -159,12 +159,11 @@ TEST(Session, LookupTellsTiers) {
   const PoolId pool = client.Attach().pool;
   (void)Fill(&client, pool, Hashes(0, 2));
   const auto hashes = Hashes(0, 3);
-  const auto reply =
-      client.Call<wire::LookupReply>(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}});
-  ASSERT_EQ(reply.parts[0].presence.size(), 3u);
-  EXPECT_TRUE(reply.parts[0].presence[0] & wire::kPresentInPool);
-  EXPECT_TRUE(reply.parts[0].presence[1] & wire::kPresentInPool);
-  EXPECT_EQ(reply.parts[0].presence[2], 0);
+  const auto reply = client.Call<wire::LookupReply>(wire::Lookup{.pool = pool, .hashes = hashes});
+  ASSERT_EQ(reply.presence.size(), 3u);
+  EXPECT_TRUE(reply.presence[0] & wire::kPresentInPool);
+  EXPECT_TRUE(reply.presence[1] & wire::kPresentInPool);
+  EXPECT_EQ(reply.presence[2], 0);
 }
 
 TEST(Session, AWishIsAnsweredWithAForecast) {

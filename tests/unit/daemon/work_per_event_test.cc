@@ -334,9 +334,8 @@ void BusyClient::Prefetch() {
 void BusyClient::Lookup() {
   const PoolId pool = PoolWith(hashes_);
   Measure([&] {
-    const auto reply = client_.Call<wire::LookupReply>(
-        wire::Lookup{.every_prefix = true, .parts = {{pool, hashes_}}});
-    EXPECT_EQ(reply.prefixes.size(), kMost);
+    const auto reply = client_.Call<wire::LookupReply>(wire::Lookup{pool, hashes_});
+    EXPECT_EQ(reply.presence.size(), kMost);
   });
 }
 

@@ -491,9 +491,8 @@ TEST(Acquire, ACostThatIsNoneIsRefused) {
 }
 
 TEST(LookupReply, UnknownTiersAreRefused) {
-  EXPECT_EQ(
-      Decode<LookupReply>(PayloadOf(LookupReply{.parts = {{.presence = {31, 32}}}})).error().reason,
-      "unknown_bits");
+  EXPECT_EQ(Decode<LookupReply>(PayloadOf(LookupReply{.presence = {31, 32}})).error().reason,
+            "unknown_bits");
 }
 
 TEST(ErrorReply, LongTextsAreCutBetweenCharacters) {
