@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "base/result.h"
 
@@ -79,7 +80,7 @@ BlockRange NeededBlocks(const GroupRule& group, uint64_t boundary_tokens) {
   return {};
 }
 
-std::vector<uint64_t> RestorablePrefixes(std::span<const GroupPresence> groups, size_t max_count) {
+uint64_t LongestRestorable(std::span<const GroupPresence> groups) {
   KVT_CHECK(!groups.empty());
   uint64_t reach = std::numeric_limits<uint64_t>::max();
   std::vector<GroupBlocks> blocks;
@@ -88,13 +89,11 @@ std::vector<uint64_t> RestorablePrefixes(std::span<const GroupPresence> groups, 
     reach = std::min(reach, blocks.emplace_back(presence).reach_tokens());
   }
   const uint64_t step = BoundaryTokens(groups);
-  std::vector<uint64_t> boundaries;
   for (uint64_t boundary = reach / step * step; boundary > 0; boundary -= step) {
-    if (boundaries.size() == max_count) break;
     const auto has_needed = [boundary](const GroupBlocks& g) { return g.HasNeeded(boundary); };
-    if (std::ranges::all_of(blocks, has_needed)) boundaries.push_back(boundary);
+    if (std::ranges::all_of(blocks, has_needed)) return boundary;
   }
-  return boundaries;
+  return 0;
 }
 
 }  // namespace kvtier

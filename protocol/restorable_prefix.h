@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which prefixes of a sequence can be restored from the blocks that are cached, for models whose
 // layers form groups that need different blocks of a prefix (full attention, sliding windows,
-// recurrent state). Pure functions: daemon and clients decide by the same code.
+// recurrent state). Pure functions.
 //
 // A prefix ends at a boundary, a number of tokens that is a multiple of every group's block. Block
 // i of a group ends at (i + 1) * block_tokens.
@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace kvtier {
 
@@ -60,12 +59,10 @@ struct GroupPresence {
   std::span<const uint8_t> present;
 };
 
-// The boundaries, in tokens and descending, up to which every group has the blocks that it needs;
-// at most `max_count` of them, 0 (nothing restored) not being one. Only boundaries that all of the
-// `present` lists reach are considered. Takes time in the number of blocks and boundaries, and
-// allocates one counter per block of a windowed group.
+// The last boundary, in tokens, up to which every group has the blocks that it needs, or 0. Only
+// boundaries that all of the `present` lists reach are considered. Takes time in the number of
+// blocks and boundaries, and allocates one counter per block of a windowed group.
 // REQUIRES: at least one group.
-[[nodiscard]] std::vector<uint64_t> RestorablePrefixes(std::span<const GroupPresence> groups,
-                                                       size_t max_count);
+[[nodiscard]] uint64_t LongestRestorable(std::span<const GroupPresence> groups);
 
 }  // namespace kvtier

@@ -48,8 +48,7 @@ std::vector<ColdQuestion> ColdQuestions(std::span<const GroupPresence> groups) {
     reach_tokens =
         std::min<uint64_t>(reach_tokens, group.present.size() * group.group.block_tokens);
   }
-  const std::vector<uint64_t> longest = RestorablePrefixes(groups, 1);
-  const uint64_t here_tokens = longest.empty() ? 0 : longest.front();
+  const uint64_t here_tokens = LongestRestorable(groups);
   for (size_t i = 0; i < groups.size(); ++i) {
     const GroupRule& rule = groups[i].group;
     const bool by_all = rule.rule == HitRule::kAll;

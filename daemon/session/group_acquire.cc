@@ -76,8 +76,7 @@ uint64_t GroupAcquire::FindPrefix(uint64_t most_tokens) const {
       present[part][block] |= cold_[part][block];
     }
   }
-  const std::vector<uint64_t> longest = RestorablePrefixes(Groups(present), 1);
-  return longest.empty() ? 0 : longest.front();
+  return LongestRestorable(Groups(present));
 }
 
 ColdHits GroupAcquire::ColdHitsOf(size_t part, const BlockRange& needed) const {
