@@ -91,6 +91,8 @@ CudaCopyEngine::~CudaCopyEngine() {
     wake_.notify_one();
     thread_.join();
   }
+  // Or CUDA would make a context on the thread's current GPU to end them.
+  if (cudaSetDevice(options_.ordinal) != cudaSuccess) return;
   for (const Lane& lane : lanes_) {
     for (const cudaEvent_t event : lane.events) (void)cudaEventDestroy(event);
     if (lane.stream != nullptr) (void)cudaStreamDestroy(lane.stream);

@@ -67,8 +67,12 @@ Result<DeviceInfo> InfoOf(int ordinal) {
 class CudaDevice final : public Device {
  public:
   CudaDevice(DeviceInfo info, const CudaDriver& driver, std::shared_ptr<CudaHostPinner> pinner,
-             EventQueue* loop)
-      : info_(std::move(info)), driver_(driver), pinner_(std::move(pinner)), loop_(loop) {}
+             std::function<void(std::string)> log, EventQueue* loop)
+      : info_(std::move(info)),
+        driver_(driver),
+        pinner_(std::move(pinner)),
+        log_(std::move(log)),
+        loop_(loop) {}
 
   [[nodiscard]] Status StartCopies(CudaDeviceOptions options) {
     CudaCopyEngineOptions engine{.ordinal = options.ordinal,
@@ -100,7 +104,7 @@ class CudaDevice final : public Device {
     if (memory->kind == LentMemory::Kind::kShared) return Device::Borrow(memory);
     const PinGate::Urgent urgent(&pinner_->gate());
     KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
-    return CudaLentMemory::Open(&driver_, info_.ordinal, memory);
+    return CudaLentMemory::Open(&driver_, info_.ordinal, log_, memory);
   }
 
   void Copy(CopyRequest request) override {
@@ -147,6 +151,7 @@ class CudaDevice final : public Device {
   const DeviceInfo info_;
   const CudaDriver driver_;
   const std::shared_ptr<CudaHostPinner> pinner_;
+  const std::function<void(std::string)> log_;
   EventQueue* const loop_;
   std::unique_ptr<CudaCopyEngine> engine_;
 };
@@ -194,7 +199,8 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options, EventQ
   auto pinner = std::static_pointer_cast<CudaHostPinner>(options.pinner ? options.pinner
                                                                         : MakeCudaHostPinner());
   pinner->UseContextOf(ordinal);
-  auto device = std::make_unique<CudaDevice>(std::move(info), driver, std::move(pinner), loop);
+  auto device = std::make_unique<CudaDevice>(std::move(info), driver, std::move(pinner),
+                                             std::move(options.log), loop);
   KVT_RETURN_IF_ERROR(device->StartCopies(std::move(options)));
   return device;
 }

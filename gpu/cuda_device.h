@@ -36,6 +36,8 @@ struct CudaDeviceOptions {
   uint64_t background_bytes_per_s = 0;
   // Called once on the event loop with an error that only a new process cures. May be empty.
   std::function<void(std::string)> on_fatal;
+  // Told of lent memory that could not be let go of. Any thread. May be empty.
+  std::function<void(std::string)> log;
   // From MakeCudaHostPinner, shared by all devices of the process that copy to and from the same
   // host memory; null: one of its own.
   std::shared_ptr<HostPinner> pinner;

@@ -26,11 +26,13 @@ Status Checked(CUresult code, std::string_view context) {
 }  // namespace
 
 Result<std::unique_ptr<DevicePool>> CudaLentMemory::Open(const CudaDriver* driver, int ordinal,
+                                                         std::function<void(std::string)> log,
                                                          LentMemory* memory) {
   if (memory->bytes == 0 || memory->bytes > uint64_t{1} << 48) return Bad("of no possible size");
-  std::unique_ptr<CudaLentMemory> lent(new CudaLentMemory(driver, memory->bytes));
+  std::unique_ptr<CudaLentMemory> lent(
+      new CudaLentMemory(driver, ordinal, std::move(log), memory->bytes));
   if (memory->kind == LentMemory::Kind::kVmm) {
-    KVT_RETURN_IF_ERROR(lent->MapAllocation(ordinal, memory->descriptor.get()));
+    KVT_RETURN_IF_ERROR(lent->MapAllocation(memory->descriptor.get()));
     // Here, and not on the event loop by the first copy, which tries again where this fails.
     for (int other = 0; other < kMostNeighbours; ++other) {
       if (((memory->readers >> other) & 1) != 0) (void)lent->LetRead(other);
@@ -43,7 +45,7 @@ Result<std::unique_ptr<DevicePool>> CudaLentMemory::Open(const CudaDriver* drive
 
 // An allocation is mapped as a whole or not at all: one of another size is refused by the driver,
 // which takes a descriptor in the place of a pointer.
-Status CudaLentMemory::MapAllocation(int ordinal, int fd) {
+Status CudaLentMemory::MapAllocation(int fd) {
   KVT_RETURN_IF_ERROR(
       Checked(driver_.mem_import(&allocation_, reinterpret_cast<void*>(static_cast<uintptr_t>(fd)),
                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
@@ -52,14 +54,14 @@ Status CudaLentMemory::MapAllocation(int ordinal, int fd) {
   KVT_RETURN_IF_ERROR(
       Checked(driver_.mem_get_properties(&properties, allocation_), "asking for its kind"));
   if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      properties.location.id != ordinal) {
-    return Bad(fmt::format("it lies on GPU {}, not {}", properties.location.id, ordinal));
+      properties.location.id != ordinal()) {
+    return Bad(fmt::format("it lies on GPU {}, not {}", properties.location.id, ordinal()));
   }
   KVT_RETURN_IF_ERROR(
       Checked(driver_.mem_address_reserve(&address_, bytes_, 0, 0, 0), "reserving addresses"));
   KVT_RETURN_IF_ERROR(Checked(driver_.mem_map(address_, bytes_, 0, allocation_, 0), "mapping it"));
   mapped_ = true;
-  return LetRead(ordinal);
+  return LetRead(ordinal());
 }
 
 // Both ways, as CudaPool::Allow.
@@ -98,8 +100,11 @@ Status CudaLentMemory::OpenIpcHandle(const LentMemory& memory) {
 }
 
 CudaLentMemory::~CudaLentMemory() {
+  const bool chosen = ChooseGpu();
   if (ipc_ != nullptr) {
-    (void)cudaIpcCloseMemHandle(ipc_);
+    if (chosen && cudaIpcCloseMemHandle(ipc_) == cudaSuccess) return;
+    const char* const why = cudaGetErrorName(cudaGetLastError());
+    if (log_) log_(fmt::format("{} of cuda:{}: {}", FormatByteSize(bytes_), ordinal(), why));
     return;
   }
   if (mapped_) (void)driver_.mem_unmap(address_, bytes_);

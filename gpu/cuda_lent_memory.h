@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "base/result.h"
 #include "gpu/cuda_driver.h"
@@ -14,13 +17,15 @@
 namespace kvtier {
 
 // Mapped here for as long as this lives, whatever becomes of the lender: its memory returns to the
-// GPU when both have let go of it. Event loop only, but for Open.
+// GPU when both have let go of it. Event loop only, but for Open and the destructor.
 class CudaLentMemory final : public CudaMemory {
  public:
-  // Any thread; the device is its current one. Errors: kInvalidArgument "bad_region_memory" if
-  // the driver does not know the memory, or if it is smaller than said or on another GPU.
-  [[nodiscard]] static Result<std::unique_ptr<DevicePool>> Open(const CudaDriver* driver,
-                                                                int ordinal, LentMemory* memory);
+  // Any thread; the device is its current one. `log` is called by the destructor if the memory
+  // stays held; it may be empty. Errors: kInvalidArgument "bad_region_memory" if the driver does
+  // not know the memory, or if it is smaller than said or on another GPU.
+  [[nodiscard]] static Result<std::unique_ptr<DevicePool>> Open(
+      const CudaDriver* driver, int ordinal, std::function<void(std::string)> log,
+      LentMemory* memory);
   ~CudaLentMemory() override;
   CudaLentMemory(const CudaLentMemory&) = delete;
   CudaLentMemory& operator=(const CudaLentMemory&) = delete;
@@ -33,14 +38,17 @@ class CudaLentMemory final : public CudaMemory {
   [[nodiscard]] Status LetRead(int ordinal) override;
 
  private:
-  CudaLentMemory(const CudaDriver* driver, uint64_t bytes) : driver_(*driver), bytes_(bytes) {}
+  CudaLentMemory(const CudaDriver* driver, int ordinal, std::function<void(std::string)> log,
+                 uint64_t bytes)
+      : CudaMemory(ordinal), driver_(*driver), log_(std::move(log)), bytes_(bytes) {}
   // Maps memory that was exported as a descriptor.
-  [[nodiscard]] Status MapAllocation(int ordinal, int fd);
+  [[nodiscard]] Status MapAllocation(int fd);
   // Opens memory that cudaIpcGetMemHandle named.
   [[nodiscard]] Status OpenIpcHandle(const LentMemory& memory);
 
   // A copy, because a copy in flight may hold the memory for longer than its device lives.
   const CudaDriver driver_;
+  const std::function<void(std::string)> log_;
   const uint64_t bytes_;
   CUmemGenericAllocationHandle allocation_ = 0;
   CUdeviceptr address_ = 0;

@@ -33,27 +33,27 @@ tl::unexpected<Error> Exhausted(uint64_t bytes) {
 Result<std::unique_ptr<CudaPool>> CudaPool::Create(const CudaDriver* driver, int ordinal,
                                                    uint64_t bytes, EventQueue* loop) {
   if (bytes == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_pool", "0 bytes asked for");
-  std::unique_ptr<CudaPool> pool(new CudaPool(driver));
-  KVT_RETURN_IF_ERROR(pool->Allocate(ShareableMemoryOf(ordinal), bytes));
-  KVT_RETURN_IF_ERROR(pool->Map(ordinal));
+  std::unique_ptr<CudaPool> pool(new CudaPool(driver, ordinal));
+  KVT_RETURN_IF_ERROR(pool->Allocate(bytes));
+  KVT_RETURN_IF_ERROR(pool->Map());
   KVT_RETURN_IF_ERROR(pool->Zero(loop));
   return pool;
 }
 
 Result<std::unique_ptr<CudaPool>> CudaPool::Adopt(const CudaDriver* driver, int ordinal,
                                                   UniqueFd fd, uint64_t bytes) {
-  std::unique_ptr<CudaPool> pool(new CudaPool(driver));
-  KVT_RETURN_IF_ERROR(pool->Import(ordinal, std::move(fd), bytes));
-  KVT_RETURN_IF_ERROR(pool->Map(ordinal));
+  std::unique_ptr<CudaPool> pool(new CudaPool(driver, ordinal));
+  KVT_RETURN_IF_ERROR(pool->Import(std::move(fd), bytes));
+  KVT_RETURN_IF_ERROR(pool->Map());
   pool->readiness_->reached = true;
   return pool;
 }
 
 // An allocation is mapped as a whole or not at all: one of another size is refused by the driver,
 // which takes a descriptor in the place of a pointer.
-Status CudaPool::Import(int ordinal, UniqueFd fd, uint64_t bytes) {
+Status CudaPool::Import(UniqueFd fd, uint64_t bytes) {
   size_t granularity = 0;
-  const CUmemAllocationProp wanted = ShareableMemoryOf(ordinal);
+  const CUmemAllocationProp wanted = ShareableMemoryOf(ordinal());
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_get_allocation_granularity(
                                &granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
                            "granularity of a pool");
@@ -69,7 +69,7 @@ Status CudaPool::Import(int ordinal, UniqueFd fd, uint64_t bytes) {
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_get_properties(&properties, handle_),
                            "asking for the kind of a pool");
   if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      properties.location.id != ordinal) {
+      properties.location.id != ordinal()) {
     return MakeError(ErrorCode::kCorrupt, "other_device");
   }
   bytes_ = bytes;
@@ -77,7 +77,8 @@ Status CudaPool::Import(int ordinal, UniqueFd fd, uint64_t bytes) {
   return {};
 }
 
-Status CudaPool::Allocate(const CUmemAllocationProp& properties, uint64_t bytes) {
+Status CudaPool::Allocate(uint64_t bytes) {
+  const CUmemAllocationProp properties = ShareableMemoryOf(ordinal());
   size_t granularity = 0;
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_get_allocation_granularity(
                                &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
@@ -97,12 +98,12 @@ Status CudaPool::Allocate(const CUmemAllocationProp& properties, uint64_t bytes)
   return {};
 }
 
-Status CudaPool::Map(int ordinal) {
+Status CudaPool::Map() {
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_address_reserve(&address_, bytes_, 0, 0, 0),
                            "reserving addresses for a pool");
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_map(address_, bytes_, 0, handle_, 0), "mapping a pool");
   mapped_ = true;
-  return Allow(ordinal);
+  return Allow(ordinal());
 }
 
 // Both ways, since NVIDIA documents no access to a GPU's memory that is for reading alone.
@@ -156,7 +157,7 @@ void CudaPool::WhenReady(std::function<void()> ready) {
 }
 
 CudaPool::~CudaPool() {
-  if (zeroing_ != nullptr) {
+  if (ChooseGpu() && zeroing_ != nullptr) {
     (void)cudaStreamSynchronize(zeroing_);
     (void)cudaStreamDestroy(zeroing_);
   }

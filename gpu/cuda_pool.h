@@ -57,10 +57,10 @@ class CudaPool final : public CudaMemory {
     std::weak_ptr<Readiness> readiness;
   };
 
-  explicit CudaPool(const CudaDriver* driver) : driver_(*driver) {}
-  [[nodiscard]] Status Allocate(const CUmemAllocationProp& properties, uint64_t bytes);
-  [[nodiscard]] Status Import(int ordinal, UniqueFd fd, uint64_t bytes);
-  [[nodiscard]] Status Map(int ordinal);
+  CudaPool(const CudaDriver* driver, int ordinal) : CudaMemory(ordinal), driver_(*driver) {}
+  [[nodiscard]] Status Allocate(uint64_t bytes);
+  [[nodiscard]] Status Import(UniqueFd fd, uint64_t bytes);
+  [[nodiscard]] Status Map();
   [[nodiscard]] Status Allow(int ordinal);
   [[nodiscard]] Status Zero(EventQueue* loop);
   // On a thread of the driver's, which may not call it.

@@ -103,9 +103,10 @@ struct LentMemory {
   std::string owner;
   std::array<uint8_t, 64> ipc_handle{};
   uint64_t bytes = 0;
-  bool is_source = false;              // other GPUs are to copy from it
-  uint32_t readers = 0;                // of these, by ordinal, those that can reach a kVmm one
-  std::unique_ptr<DevicePool> mapped;  // by Device::Map, for Device::Borrow
+  bool is_source = false;  // other GPUs are to copy from it
+  uint32_t readers = 0;    // of these, by ordinal, those that can reach a kVmm one
+  // By Device::Map, for Device::Borrow. If nothing borrows it, it ends where it was mapped.
+  std::unique_ptr<DevicePool, std::function<void(DevicePool*)>> mapped;
 };
 
 // A pool that is not larger is ready when it has been created.

@@ -58,7 +58,7 @@ Result<std::unique_ptr<DevicePool>> OnDemandDevice::AdoptPool(UniqueFd fd, uint6
 
 Result<std::unique_ptr<DevicePool>> OnDemandDevice::Borrow(LentMemory* memory) {
   KVT_RETURN_IF_ERROR(CheckOpen());
-  if (memory->mapped) return std::move(memory->mapped);
+  if (memory->mapped) return std::unique_ptr<DevicePool>(memory->mapped.release());
   const PinGate::Urgent urgent(environment_.pinner->opening());
   return device_->Borrow(memory);
 }
@@ -70,7 +70,11 @@ void OnDemandDevice::Map(std::shared_ptr<LentMemory> memory, std::function<void(
   const auto map = [this, lent = memory.get(), outcome] {
     const PinGate::Urgent urgent(environment_.pinner->opening());
     Result<std::unique_ptr<DevicePool>> mapped = device_->Borrow(lent);
-    if (mapped) lent->mapped = *std::move(mapped);
+    if (mapped) {
+      lent->mapped = {mapped->release(), [executor = environment_.executor](DevicePool* pool) {
+                        executor->Run([pool] { delete pool; }, nullptr);
+                      }};
+    }
     if (!mapped) *outcome = tl::unexpected(mapped.error());
   };
   // The event alone keeps the memory, so that the event loop ends it.

@@ -105,6 +105,13 @@ Result<OpenedDevice> OpenGpu(const Config& config, size_t position, const Choice
   const CudaDeviceOptions options{.ordinal = choice.ordinal,
                                   .background_bytes_per_s = config.pool.offload_bytes_per_s,
                                   .on_fatal = environment.on_fatal,
+                                  .log =
+                                      [log = environment.log](const std::string& what) {
+                                        log->Warning("device.degraded",
+                                                     "memory that an engine lent stays held until "
+                                                     "the daemon ends: {}",
+                                                     what);
+                                      },
                                   .pinner = pinner->pinner()};
   auto device = std::make_unique<OnDemandDevice>(
       info, OnDemandDevice::Environment{

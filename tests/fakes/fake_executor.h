@@ -20,7 +20,7 @@ class FakeExecutor final : public Executor {
     loop_->PostFrom(
         source_, [loop = loop_, source = source_, work = std::move(work), done = std::move(done)] {
           work();
-          loop->PostFrom(source, done);
+          if (done) loop->PostFrom(source, done);
         });
   }
 

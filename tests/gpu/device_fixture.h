@@ -59,8 +59,9 @@ class PoolPeer {
  public:
   // `command`: see pool_peer.cc.
   PoolPeer(const DevicePool& pool, const std::string& command, uint64_t seed);
-  // One that lends so many bytes of its own, filled from the seed.
-  PoolPeer(uint64_t lent_bytes, uint64_t seed) : PoolPeer(-1, lent_bytes, "lend", seed) {}
+  // One that lends so many bytes of its own on the GPU, filled from the seed.
+  PoolPeer(uint64_t lent_bytes, uint64_t seed, int ordinal = 0)
+      : PoolPeer(-1, lent_bytes, "lend" + std::to_string(ordinal), seed) {}
   ~PoolPeer();
   PoolPeer(const PoolPeer&) = delete;
   PoolPeer& operator=(const PoolPeer&) = delete;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,17 @@ TEST_F(DeviceLentMemoryTest, WhatIsNotTheMemoryThatItIsSaidToBeIsRefused) {
             "region_memory_kind");
 }
 
+TEST_F(DeviceLentMemoryTest, ADeadLendersMemoryIsFreeOnceAnotherThreadLetsGoOfIt) {
+  const uint64_t before = FreeVram();
+  PoolPeer lender(kBytes, 25);
+  auto borrowed = Borrow(
+      {.kind = LentMemory::Kind::kCudaIpc, .ipc_handle = lender.ReadIpcHandle(), .bytes = kBytes});
+  lender.Kill();
+  EXPECT_LT(FreeVram(), before) << "the borrower holds it";
+  std::thread([&] { borrowed.reset(); }).join();
+  EXPECT_GE(FreeVram() + 4 * kMiB, before);
+}
+
 TEST_F(DeviceLentMemoryTest, GivenBackMemoryIsFreeAgain) {
   const uint64_t before = FreeVram();
   {
@@ -104,6 +116,36 @@ TEST_F(DeviceLentMemoryTest, GivenBackMemoryIsFreeAgain) {
     EXPECT_LT(FreeVram(), before) << "the borrower holds it";
   }
   EXPECT_GE(FreeVram() + 4 * kMiB, before);
+}
+
+// Engines may have all of the first GPU, of which a context takes half a GiB. A thread that has
+// chosen no GPU works on the first.
+TEST_F(CudaDeviceTest, ObjectsOfTheSecondGpuThatEndTakeNothingOfTheFirst) {
+  if (FindCudaDevices()->devices < 2) GTEST_SKIP() << "needs two GPUs";
+  constexpr uint64_t kLarge = 512 * kMiB;
+  constexpr uint64_t kSlack = 64 * kMiB;
+  OpenDevice({.ordinal = 1});
+  const uint64_t first = FreeVramOf(0).value();
+  const uint64_t second = FreeVramOf(1).value();
+  PoolPeer lender(kLarge, 26, 1);
+  LentMemory lent{
+      .kind = LentMemory::Kind::kCudaIpc, .ipc_handle = lender.ReadIpcHandle(), .bytes = kLarge};
+  Result<std::unique_ptr<DevicePool>> borrowed = MakeError(ErrorCode::kUnavailable, "not_yet");
+  std::unique_ptr<DevicePool> pool;
+  std::thread([&] {
+    borrowed = device_->Borrow(&lent);
+    pool = MakePool(kLarge);
+  }).join();
+  ASSERT_TRUE(borrowed) << borrowed.error().ToString();
+  lender.Kill();
+  EXPECT_LT(FreeVramOf(1).value() + kLarge, second) << "they hold it";
+  std::thread([&] {
+    borrowed->reset();
+    pool.reset();
+  }).join();
+  EXPECT_GE(FreeVramOf(1).value() + kSlack, second);
+  std::thread([&] { device_.reset(); }).join();
+  EXPECT_GE(FreeVramOf(0).value() + kSlack, first);
 }
 
 }  // namespace

@@ -5,9 +5,8 @@
 //   gpu_pool_peer FD BYTES churn SEED   writes the first half over and over until it is killed
 //   gpu_pool_peer FD BYTES kernel SEED  the same by a kernel that never ends
 //   gpu_pool_peer FD BYTES kernel-and-child SEED   likewise, with a child that lives for 5 s
-//   gpu_pool_peer 0 BYTES lend SEED     fills memory of its own from the seed, prints its IPC
-//   handle and
-//                                       waits until it is killed
+//   gpu_pool_peer 0 BYTES lend1 SEED    fills memory of its own on GPU 1 from the seed, prints its
+//                                       IPC handle and waits until it is killed
 //   gpu_pool_peer SOCKET 0 session 0    the same as a client of a daemon, in one block of its own
 // Prints one byte once it has mapped the pool and done its first piece of work.
 #include <cuda_runtime_api.h>
@@ -97,12 +96,12 @@ int Main(int fd, uint64_t pool_bytes, const std::string& command, uint64_t seed)
 }
 
 // Plays an engine whose memory the daemon borrows.
-int Lend(uint64_t bytes, uint64_t seed) {
+int Lend(int ordinal, uint64_t bytes, uint64_t seed) {
   std::vector<std::byte> content(bytes);
   FillFromSeed(seed, content);
   void* memory = nullptr;
   cudaIpcMemHandle_t handle{};
-  if (cudaMalloc(&memory, bytes) != cudaSuccess ||
+  if (cudaSetDevice(ordinal) != cudaSuccess || cudaMalloc(&memory, bytes) != cudaSuccess ||
       cudaMemcpy(memory, content.data(), bytes, cudaMemcpyHostToDevice) != cudaSuccess ||
       cudaIpcGetMemHandle(&handle, memory) != cudaSuccess) {
     return 3;
@@ -118,8 +117,8 @@ int Lend(uint64_t bytes, uint64_t seed) {
 int main(int argc, char** argv) {
   if (argc != 5) return 64;
   if (std::string(argv[3]) == "session") return kvtier::client::RunSession(argv[1]);
-  if (std::string(argv[3]) == "lend") {
-    return kvtier::client::Lend(std::strtoull(argv[2], nullptr, 10),
+  if (std::string(argv[3]).starts_with("lend")) {
+    return kvtier::client::Lend(std::atoi(argv[3] + 4), std::strtoull(argv[2], nullptr, 10),
                                 std::strtoull(argv[4], nullptr, 10));
   }
   return kvtier::client::Main(std::atoi(argv[1]), std::strtoull(argv[2], nullptr, 10), argv[3],

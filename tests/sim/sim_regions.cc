@@ -81,7 +81,7 @@ void SimRegions::Open() {
       context_.world.cache().OpenRegion(region.session, identity, std::move(memory));
   SIM_CHECK(id.has_value(), id.error().ToString());
   SIM_CHECK(numbers_.insert(*id).second, "a region has the number of an earlier one");
-  region.memory = context_.world.machine().devices[device]->lent().back();
+  region.memory = context_.world.machine().devices[device]->lent().back()->memory();
   for (uint32_t row = 0; row < kRows; ++row) Scribble(&region, BlockIndex(row));
   regions_.emplace(*id, std::move(region));
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/fake_published_blocks.h"
 #include "tests/fakes/seeded_random.h"
 #include "tests/sim/sim_client.h"
@@ -48,7 +49,7 @@ class SimRegions {
   struct Region {
     SessionId session;
     uint32_t name_space = 0;
-    FakeDevicePool* memory = nullptr;
+    std::shared_ptr<AlignedBytes> memory;  // the engine has it for longer than the cache
     uint64_t block_bytes = 0;
     std::vector<uint64_t> patterns;  // the engine's last pattern for each row; 0: a transfer has
                                      // it, or it is held

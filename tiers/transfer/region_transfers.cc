@@ -19,10 +19,6 @@ constexpr size_t kBlocksPerEvent = 1024;
 // When blocks are stored singly, the whole prefix is touched only every so many blocks.
 constexpr uint32_t kGeneratedBlocksPerWalk = 64;
 
-tl::unexpected<Error> BadMemory(std::string context) {
-  return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory", std::move(context));
-}
-
 }  // namespace
 
 Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespace_id,
@@ -30,7 +26,8 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
   const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   const bool in_host_memory = memory.lent.kind == LentMemory::Kind::kShared;
   if (!in_host_memory && memory.device.value >= state_.env.devices.size()) {
-    return BadMemory(fmt::format("there is no device {}", memory.device.value));
+    return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory",
+                     fmt::format("there is no device {}", memory.device.value));
   }
   Device* const copier =
       in_host_memory ? state_.env.lent_host_memory : state_.env.devices[memory.device.value].device;
@@ -57,6 +54,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                                             .published = std::move(memory.published)}));
   regions_.emplace(pool->id, Region{.session = session,
                                     .pool = pool,
+                                    .in_host_memory = in_host_memory,
                                     .block_tokens = memory.block_tokens,
                                     .party = state_.blocks.trust.Open(memory.process, session)});
   of_session_[session].push_back(pool->id);
@@ -89,7 +87,6 @@ void RegionTransfers::CloseSession(SessionId session) {
     const auto region = regions_.find(id);
     // The session is gone: no client hears of these ends.
     for (auto& [number, transfer] : region->second.transfers) transfer.done = nullptr;
-    region->second.closed.clear();
     if (!region->second.closing) CancelAll(&region->second);
     ForgetIfClosed(region);
   }
@@ -133,16 +130,24 @@ void RegionTransfers::CancelOne(Region* region, BlockIndex block) {
   }
 }
 
+// To let go of a GPU's memory may take the driver as long as mapping it. Its owner, who may want
+// the room, hears of the end when it is there.
 void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
   if (!region->second.closing || !region->second.uses.empty()) return;
   if (region->second.pool->readers > 0) return unread_.push_back(region->first);
-  const auto closed = std::move(region->second.closed);
-  const auto of_session = of_session_.find(region->second.session);
-  if (of_session != of_session_.end()) std::erase(of_session->second, region->first);
-  (void)state_.blocks.RemovePool(region->second.pool);
-  state_.blocks.trust.Close(region->second.party);
-  regions_.erase(region);
-  for (const std::function<void()>& call : closed) call();
+  const Region gone = std::move(regions_.extract(region).mapped());
+  const auto of_session = of_session_.find(gone.session);
+  if (of_session != of_session_.end()) std::erase(of_session->second, gone.pool->id);
+  const auto memory = std::make_shared<std::unique_ptr<DevicePool>>(
+      std::move(state_.blocks.RemovePool(gone.pool)->memory));
+  state_.blocks.trust.Close(gone.party);
+  auto tell = gate_.WhileOpen([this, session = gone.session, closed = gone.closed] {
+    if (!of_session_.contains(session)) return;
+    for (const std::function<void()>& call : closed) call();
+  });
+  if (!gone.in_host_memory) return state_.env.executor->Run([memory] { memory->reset(); }, tell);
+  memory->reset();
+  tell();
 }
 
 void RegionTransfers::ForgetLater(Region* region) {
@@ -572,19 +577,13 @@ void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, Mis
   --in_flight_;
   const auto found = region->transfers.find(use.transfer);
   Transfer& transfer = found->second;
-  switch (outcome) {
-    case Outcome::kCopied:
-      ++transfer.end.copied;
-      if (transfer.count && !use.in_layers) transfer.count->EndWhole();
-      break;
-    case Outcome::kSkipped:
-      ++transfer.end.skipped;
-      break;
-    case Outcome::kFailed:
-      transfer.end.failed.emplace_back(use.position, reason);
-      if (transfer.count) transfer.count->Fail();
-      break;
-  }
+  const bool copied = outcome == Outcome::kCopied;
+  const bool failed = outcome == Outcome::kFailed;
+  transfer.end.copied += copied;
+  transfer.end.skipped += outcome == Outcome::kSkipped;
+  if (failed) transfer.end.failed.emplace_back(use.position, reason);
+  if (failed && transfer.count) transfer.count->Fail();
+  if (copied && transfer.count && !use.in_layers) transfer.count->EndWhole();
   if (--transfer.left > 0) return;
   Transfer ended = std::move(transfer);
   region->transfers.erase(found);

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/gate.h"
 #include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/state/pins.h"
@@ -99,6 +100,7 @@ class RegionTransfers final : public BlockListener {
   struct Region {
     SessionId session;
     CachePool* pool = nullptr;
+    bool in_host_memory = false;
     uint16_t block_tokens = 0;
     Party party;  // that stores from it
     std::unordered_map<TransferId, Transfer> transfers;
@@ -189,6 +191,7 @@ class RegionTransfers final : public BlockListener {
   std::deque<Queued> stores_;    // in the order in which they began
   std::optional<Queued> oldest_at_last_tick_;
   uint64_t in_flight_ = 0;
+  Gate gate_;
 };
 
 }  // namespace kvtier

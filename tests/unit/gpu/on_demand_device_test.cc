@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
+#include "tests/fakes/fake_device.h"
 #include "tests/fakes/fake_executor.h"
 #include "tests/fakes/fake_gpus.h"
 #include "tests/fakes/fake_loop.h"
@@ -86,6 +88,27 @@ TEST_F(OnDemandDeviceTest, BorrowsWhatWasMapped) {
   lent.mapped = device_.CreatePool(4096).value();
   const DevicePool* const mapped = lent.mapped.get();
   EXPECT_EQ(device_.Borrow(&lent)->get(), mapped);
+}
+
+// Its session may end before it borrows the memory.
+TEST_F(OnDemandDeviceTest, LetsGoOfMappedMemoryOffTheEventLoopToo) {
+  FakeDevice* gpu = nullptr;
+  const auto open = [&]() -> Result<std::unique_ptr<Device>> {
+    auto opened = std::make_unique<FakeDevice>(&loop_, kMiB, 1);
+    gpu = opened.get();
+    return opened;
+  };
+  OnDemandDevice device(gpus_.LookAt(0).value(),
+                        {.executor = &executor_, .pinner = &pinner_, .open = open});
+  ASSERT_TRUE(device.OpenNow());
+  auto lent =
+      std::make_shared<LentMemory>(LentMemory{.kind = LentMemory::Kind::kVmm, .bytes = 4096});
+  device.Map(lent, [](const Status& mapped) { EXPECT_TRUE(mapped); });
+  RunAll();
+  lent.reset();
+  EXPECT_EQ(gpu->lent().size(), 1u) << "the loop goes on meanwhile";
+  RunAll();
+  EXPECT_TRUE(gpu->lent().empty());
 }
 
 TEST_F(OnDemandDeviceTest, ThatCannotBeOpenedIsTriedAgainForTheNextClient) {

@@ -76,6 +76,30 @@ TEST_F(CacheRegionSourcesTest, ABlockThatAnotherEngineHoldsComesFromItsMemory) {
   EXPECT_EQ(cache_->stats().onload_blocks, 0u);
 }
 
+TEST_F(CacheRegionSourcesTest, TheEndOfARegionIsToldWhenItsGpuHasLetGoOfTheMemory) {
+  Start();
+  const Engine engine = OpenEngine(kAlice, 0);
+  bool told = false;
+  cache_->CloseRegion(engine.region, [&] {
+    told = true;
+    EXPECT_TRUE(machine_->device->lent().empty());
+  });
+  EXPECT_FALSE(told);
+  EXPECT_EQ(machine_->device->lent().size(), 1u) << "the driver takes long: not on the event loop";
+  Settle();
+  EXPECT_TRUE(told);
+}
+
+TEST_F(CacheRegionSourcesTest, NoEndIsToldWhenTheSessionHasEndedBefore) {
+  Start();
+  bool told = false;
+  cache_->CloseRegion(OpenEngine(kAlice, 0).region, [&] { told = true; });
+  cache_->CloseSession(kAlice);
+  Settle();
+  EXPECT_TRUE(machine_->device->lent().empty());
+  EXPECT_FALSE(told);
+}
+
 TEST_F(CacheRegionSourcesTest, AnEngineOfTheSameDeviceIsASourceToo) {
   Start();
   const Engine first = OpenEngine(kAlice, 0);
