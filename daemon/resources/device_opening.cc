@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,12 @@
 
 namespace kvtier {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+// Hears how an opening ended.
+using Told = std::function<void(const Status&)>;
+
+constexpr auto kOpeningPoll = std::chrono::milliseconds(20);
 
 // A GPU hands out memory in pieces of this size; a remainder could never be used.
 constexpr uint64_t kVramGranuleBytes = 2 * kMiB;
@@ -97,8 +104,20 @@ Result<uint64_t> PoolBytesOn(const DeviceInfo& info, const Config& config, size_
                   FormatByteSize(wanted), info.ordinal, FormatByteSize(kVramGranuleBytes)));
 }
 
+// Opens a GPU at the start. One that cannot be opened is as any other: its next client tries again.
+void OpenNow(OnDemandDevice* device, Clock::time_point give_up, const Told& tell) {
+  Status opened = device->OpenNow();
+  while (!opened && opened.error().code == ErrorCode::kResourceExhausted &&
+         Clock::now() < give_up) {
+    std::this_thread::sleep_for(kOpeningPoll);
+    opened = device->OpenNow();
+  }
+  if (!opened) tell(opened);
+}
+
 Result<OpenedDevice> OpenGpu(const Config& config, size_t position, const Choice& choice,
-                             const DeviceEnvironment& environment, DeferredPinner* pinner) {
+                             const DeviceEnvironment& environment, Clock::time_point give_up,
+                             DeferredPinner* pinner) {
   KVT_ASSIGN_OR_RETURN(const DeviceInfo info, environment.gpus->LookAt(choice.ordinal));
   OpenedDevice opened{.kind = wire::DeviceKind::kCuda};
   KVT_ASSIGN_OR_RETURN(opened.pool_bytes, PoolBytesOn(info, config, position, choice, environment));
@@ -113,21 +132,20 @@ Result<OpenedDevice> OpenGpu(const Config& config, size_t position, const Choice
                                                      what);
                                       },
                                   .pinner = pinner->pinner()};
+  const Told tell = [log = environment.log, ordinal = choice.ordinal](const Status& outcome) {
+    if (outcome) return log->Info("device.opened", "cuda:{}", ordinal);
+    log->Warning("device.not_opened", "cuda:{}: {}", ordinal, outcome.error().ToString());
+  };
   auto device = std::make_unique<OnDemandDevice>(
       info, OnDemandDevice::Environment{
                 .executor = environment.executor,
                 .pinner = pinner,
                 .open = [gpus = environment.gpus, options,
                          loop = environment.loop] { return gpus->Open(options, loop); },
-                .on_opened =
-                    [log = environment.log, ordinal = choice.ordinal](const Status& outcome) {
-                      if (outcome) return log->Info("device.opened", "cuda:{}", ordinal);
-                      log->Warning("device.not_opened", "cuda:{}: {}", ordinal,
-                                   outcome.error().ToString());
-                    }});
+                .on_opened = tell});
   // Pools of an earlier daemon can only be taken over by an open device.
   if (environment.kept_bytes && environment.kept_bytes(info) > 0) {
-    KVT_RETURN_IF_ERROR(device->OpenNow());
+    OpenNow(device.get(), give_up, tell);
   }
   opened.device = std::move(device);
   return opened;
@@ -169,13 +187,14 @@ Result<OpenedDevices> OpenDevices(const Config& config, const DeviceEnvironment&
           log->Warning("host.degraded", "a part of host memory is copied slowly: {}", why);
         });
   }
+  const Clock::time_point give_up = Clock::now() + environment.patience;
   uint64_t host_pool_bytes = 0;
   for (size_t position = 0; position < choices.size(); ++position) {
     const Choice& choice = choices[position];
     OpenedDevice device;
     if (choice.cuda) {
-      KVT_ASSIGN_OR_RETURN(device,
-                           OpenGpu(config, position, choice, environment, opened.pinner.get()));
+      KVT_ASSIGN_OR_RETURN(
+          device, OpenGpu(config, position, choice, environment, give_up, opened.pinner.get()));
     } else {
       device.device = std::make_unique<HostDevice>(environment.loop);
       device.pool_bytes = WantedBytes(config, position, device.device->info().free_bytes);

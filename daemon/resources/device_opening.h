@@ -3,9 +3,10 @@
 //
 // Called once, at the start, before the event loop runs: looking may block for as long as the
 // driver makes it wait. GPUs are opened later, when the first client wants them, but for those that
-// have pools of an earlier daemon.
+// have pools of an earlier daemon; one of these that cannot be opened then begins without them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -54,6 +55,9 @@ struct DeviceEnvironment {
   // How much of a device's memory pools of an earlier daemon have, which counts as free. May be
   // empty.
   std::function<uint64_t(const DeviceInfo&)> kept_bytes = {};
+  // How long the GPUs that have such pools are tried for at most, all of them together, while their
+  // memory is another's: mostly the last daemon's, whose context goes a moment after its end.
+  std::chrono::milliseconds patience = std::chrono::seconds(2);
 };
 
 // Finds the devices that `pool.device` names, in its order, and names them in the log, where it

@@ -43,7 +43,8 @@ class FakeGpus final : public Gpus {
  public:
   explicit FakeGpus(int count) : count_(count) {}
 
-  void RefuseToOpen(bool refuses) { refuses_ = refuses; }
+  // So many times.
+  void RefuseToOpen(int times) { refusals_ = times; }
   // By ordinal, in the order in which they were opened.
   [[nodiscard]] const std::vector<int>& opened() const { return opened_; }
   [[nodiscard]] const std::shared_ptr<FakePinner>& pinner() const { return pinner_; }
@@ -68,14 +69,17 @@ class FakeGpus final : public Gpus {
   [[nodiscard]] std::shared_ptr<HostPinner> MakePinner() const override { return pinner_; }
   [[nodiscard]] Result<std::unique_ptr<Device>> Open(CudaDeviceOptions options,
                                                      EventQueue* loop) const override {
-    if (refuses_) return MakeError(ErrorCode::kResourceExhausted, "cudaErrorMemoryAllocation");
+    if (refusals_ > 0) {
+      --refusals_;
+      return MakeError(ErrorCode::kResourceExhausted, "cudaErrorMemoryAllocation");
+    }
     opened_.push_back(options.ordinal);
     return std::make_unique<HostDevice>(loop);
   }
 
  private:
   const int count_;
-  bool refuses_ = false;
+  mutable int refusals_ = 0;
   mutable std::vector<int> opened_;
   const std::shared_ptr<FakePinner> pinner_ = std::make_shared<FakePinner>();
 };

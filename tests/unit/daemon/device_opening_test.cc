@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -39,7 +40,8 @@ class DeviceOpeningTest : public ::testing::Test {
                                            .executor = &executor_,
                                            .log = opening.writer.get(),
                                            .memory = memory_,
-                                           .kept_bytes = kept_bytes_});
+                                           .kept_bytes = kept_bytes_,
+                                           .patience = patience_});
     opening.log = testing::internal::GetCapturedStderr();
     return opening;
   }
@@ -52,6 +54,7 @@ class DeviceOpeningTest : public ::testing::Test {
   ThreadExecutor executor_{"test", 1, &loop_};
   MachineMemory memory_ = ReadMachineMemory();
   std::function<uint64_t(const DeviceInfo&)> kept_bytes_;
+  std::chrono::milliseconds patience_{0};
   const FakeGpus no_gpus_{0};
   const FakeGpus eight_{8};
 };
@@ -93,6 +96,29 @@ TEST_F(DeviceOpeningTest, AGpuWithPoolsOfAnEarlierDaemonIsOpenedAtOnce) {
   kept_bytes_ = [](const DeviceInfo& info) { return info.ordinal == 2 ? kGiB : uint64_t{0}; };
   EXPECT_TRUE(Open({DeviceChoice::kAll}, eight_).opened);
   EXPECT_EQ(eight_.opened(), std::vector{2});
+}
+
+// Host, disk and the other GPUs serve, and this one may be opened for its next client.
+TEST_F(DeviceOpeningTest, AGpuWithPoolsOfAnEarlierDaemonThatCannotBeOpenedBeginsWithoutThem) {
+  kept_bytes_ = [](const DeviceInfo& info) { return info.ordinal == 2 ? kGiB : uint64_t{0}; };
+  FakeGpus full(8);
+  full.RefuseToOpen(1);
+  Opening opening = Open({DeviceChoice::kAll}, full);
+  ASSERT_TRUE(opening.opened) << opening.opened.error().ToString();
+  EXPECT_EQ(opening.opened->all.size(), 8u);
+  EXPECT_FALSE(opening.opened->all[2].device->is_open());
+  EXPECT_NE(opening.log.find(" W device.not_opened: cuda:2: "), std::string::npos) << opening.log;
+}
+
+TEST_F(DeviceOpeningTest, AGpuThatTheLastDaemonIsAboutToLeaveIsTriedAgain) {
+  kept_bytes_ = [](const DeviceInfo&) { return kGiB; };
+  patience_ = std::chrono::minutes(1);
+  FakeGpus left_late(1);
+  left_late.RefuseToOpen(3);
+  Opening opening = Open({DeviceChoice::kAll}, left_late);
+  ASSERT_TRUE(opening.opened) << opening.opened.error().ToString();
+  EXPECT_TRUE(opening.first().device->is_open());
+  EXPECT_EQ(opening.log.find("device.not_opened"), std::string::npos) << opening.log;
 }
 
 // Memory that an engine lends is none of the daemon's, and engines may have taken all there is.

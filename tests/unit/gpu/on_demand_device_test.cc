@@ -112,11 +112,10 @@ TEST_F(OnDemandDeviceTest, LetsGoOfMappedMemoryOffTheEventLoopToo) {
 }
 
 TEST_F(OnDemandDeviceTest, ThatCannotBeOpenedIsTriedAgainForTheNextClient) {
-  gpus_.RefuseToOpen(true);
+  gpus_.RefuseToOpen(1);
   const auto refused = Ask();
   RunAll();
   EXPECT_EQ(refused->value().error().reason, "cudaErrorMemoryAllocation");
-  gpus_.RefuseToOpen(false);
   const auto again = Ask();
   RunAll();
   EXPECT_TRUE(again->value());
