@@ -3,8 +3,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/kcmp.h>
 #include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <utility>
@@ -26,6 +30,16 @@ bool Store(const std::string& name, int descriptor) {
   // Without FDPOLL=0 systemd drops descriptors that report an error or a hang-up.
   const std::string message = fmt::format("FDSTORE=1\nFDNAME={}\nFDPOLL=0", name);
   return ::sd_pid_notify_with_fds(0, /*unset_environment=*/0, message.c_str(), &descriptor, 1) > 0;
+}
+
+// Whether both are of one file. A driver's files all have one number: the kernel is asked about
+// them, and two count as different where a sandbox forbids that.
+bool IsSameFile(int first, int second) {
+  struct stat one {
+  }, other{};
+  if (::fstat(first, &one) != 0 || ::fstat(second, &other) != 0) return false;
+  if (S_ISREG(one.st_mode)) return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+  return ::syscall(SYS_kcmp, ::getpid(), ::getpid(), KCMP_FILE, first, second) == 0;
 }
 
 // Removes the descriptor of the name; nothing happens if there is none.
@@ -76,7 +90,7 @@ std::unique_ptr<SystemdStore> SystemdStore::Open(bool probe) {
 }
 
 SystemdStore::SystemdStore(Passed passed) : passed_(std::move(passed)) {
-  for (const auto& [name, descriptor] : passed_) names_.insert(name);
+  for (const auto& [name, descriptor] : passed_) held_[name] = nullptr;
 }
 
 DescriptorStore::Holder SystemdStore::holder() const {
@@ -88,20 +102,27 @@ std::optional<UniqueFd> SystemdStore::DoTake(std::string_view name) {
   if (found == passed_.end()) return std::nullopt;
   UniqueFd taken = std::move(found->second);
   passed_.erase(found);
+  held_[std::string(name)] =
+      std::make_shared<const UniqueFd>(::fcntl(taken.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   return taken;
 }
 
-// systemd would keep several under one name. It handles messages in this order, also after this
-// process's end.
+// systemd would keep several under one name, and has none between the two messages; a file that it
+// has already stays there untouched. It handles messages in this order, also after this process's
+// end.
 Status SystemdStore::DoKeep(const std::string& name, const Descriptor& descriptor) {
-  names_.insert(name);
+  Descriptor& held = held_[name];
+  if (held != nullptr && IsSameFile(held->get(), descriptor->get())) return {};
   Remove(name);
+  held = descriptor;
   if (Store(name, descriptor->get())) return {};
+  held = nullptr;
   return MakeError(ErrorCode::kUnavailable, "nothing_keeps", "systemd cannot be reached");
 }
 
 void SystemdStore::DoRelease(std::string_view name) {
   if (const auto found = passed_.find(name); found != passed_.end()) passed_.erase(found);
+  if (const auto found = held_.find(name); found != held_.end()) held_.erase(found);
   Remove(name);
 }
 
@@ -111,7 +132,8 @@ void SystemdStore::ReleaseUnclaimed() {
 }
 
 void SystemdStore::DoReleaseAll() {
-  for (const std::string& name : names_) Remove(name);
+  for (const auto& [name, descriptor] : held_) Remove(name);
+  held_.clear();
   passed_.clear();
 }
 

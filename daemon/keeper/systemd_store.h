@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -42,8 +41,8 @@ class SystemdStore final : public DescriptorStore {
   explicit SystemdStore(Passed passed);
 
   Passed passed_;
-  // All that systemd may have something under.
-  std::set<std::string, std::less<>> names_;
+  // All names that systemd may have something under; of those that were taken or kept, that.
+  std::map<std::string, Descriptor, std::less<>> held_;
 };
 
 }  // namespace kvtier

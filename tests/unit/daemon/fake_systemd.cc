@@ -157,6 +157,11 @@ bool FakeSystemd::WaitFor(const std::string& text) {
                         [&] { return messages_.find(text) != std::string::npos; });
 }
 
+std::string FakeSystemd::Messages() {
+  const std::lock_guard lock(mutex_);
+  return messages_;
+}
+
 std::vector<std::string> FakeSystemd::Names() {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> names;

@@ -35,6 +35,8 @@ class FakeSystemd {
   // A message with this text has come since the last process was started; false: none comes.
   [[nodiscard]] bool WaitFor(const std::string& text);
 
+  // All messages since the last process was started.
+  [[nodiscard]] std::string Messages();
   // Names of the kept descriptors, in the order in which they came.
   [[nodiscard]] std::vector<std::string> Names();
 

@@ -3,6 +3,7 @@
 // last one left.
 #include "daemon/keeper/systemd_store.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -19,7 +20,9 @@ namespace kvtier {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 constexpr size_t kUnitsMax = 16;
 
@@ -86,6 +89,45 @@ TEST_P(SystemdStoreTest, PassesWhatWasKeptToTheNextProcess) {
       0);
   EXPECT_THAT(systemd_.Names(), ElementsAre("host-arena", "host-table"))
       << "a process that dies before it has kept them again must lose nothing";
+}
+
+// A process that is killed between two messages must not have lost the memory.
+TEST_P(SystemdStoreTest, WhatItHasAndIsToldToKeepIsNeverAbsent) {
+  ASSERT_EQ(Start(KeepBoth), 0);
+  ASSERT_EQ(Start([] {
+              const auto store = SystemdStore::Open(true);
+              if (store == nullptr) return 100;
+              const auto arena = store->Take(kHostArenaName);
+              const auto table = store->Take(kHostTableName);
+              return Failures({arena && store->Keep(kHostArenaName, arena->get()),
+                               table && store->Keep(kHostTableName, MemoryWith("new").get()),
+                               store->Keep(kHostTableName, MemoryWith("newer").get()).has_value(),
+                               IsThrough()});
+            }),
+            0);
+  EXPECT_THAT(systemd_.Messages(), Not(HasSubstr("FDNAME=host-arena")));
+  EXPECT_EQ(Start([] {
+              const auto store = SystemdStore::Open(true);
+              if (store == nullptr) return 100;
+              return Failures({TextOf(store->Take(kHostArenaName)) == "blocks",
+                               TextOf(store->Take(kHostTableName)) == "newer"});
+            }),
+            0);
+}
+
+// As the memory of GPUs is, for the numbers of files.
+TEST_P(SystemdStoreTest, FilesOfADriverAreToldApart) {
+  const auto keep = [] {
+    const auto store = SystemdStore::Open(true);
+    if (store == nullptr) return 100;
+    const std::optional<UniqueFd> left = store->Take("pool-0");
+    const UniqueFd driver(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    return Failures({store->Keep("pool-0", driver.get()).has_value(), IsThrough()});
+  };
+  ASSERT_EQ(Start(keep), 0);
+  ASSERT_EQ(Start(keep), 0);
+  EXPECT_THAT(systemd_.Messages(), HasSubstr("FDSTORE=1\nFDNAME=pool-0"));
+  EXPECT_THAT(systemd_.Names(), ElementsAre("pool-0"));
 }
 
 TEST_P(SystemdStoreTest, ForgetsWhatTheNextProcessDoesNotClaim) {
