@@ -111,10 +111,10 @@ void LookAtDisk(DevFacts* facts) {
 }
 
 // The connection ends here: the daemon's own comes later.
-void LookAtKeptMemory(DevFacts* facts) {
+void LookAtKeptMemory(int64_t keep_for_ms, DevFacts* facts) {
   const std::string socket = fmt::format("{}/{}", facts->socket_directory, kSocketName);
   Result<std::optional<KeeperLink>> keeper =
-      KeeperLink::Find(KeeperPlace::Beside(socket, ""), RestartConfig{}.keep_for_ms);
+      KeeperLink::Find(KeeperPlace::Beside(socket, ""), keep_for_ms);
   if (!keeper || !*keeper) return;
   const Result<std::optional<UniqueFd>> table = (*keeper)->Take(kHostTableName);
   if (table && *table) facts->kept_host_bytes = HostTable::ArenaBytesOf((*table)->get());
@@ -186,11 +186,11 @@ std::string DevConfigToml(const DevFacts& facts) {
 
 }  // namespace
 
-Result<DevFacts> GatherDevFacts() {
+Result<DevFacts> GatherDevFacts(std::optional<int64_t> keep_for_ms) {
   DevFacts facts;
   facts.memory = ReadMachineMemory();
   KVT_ASSIGN_OR_RETURN(facts.socket_directory, MakeUserSocketDirectory());
-  LookAtKeptMemory(&facts);
+  if (keep_for_ms) LookAtKeptMemory(*keep_for_ms, &facts);
   LookAtDisk(&facts);
   // A driver that does not work is as good as none here: the screen says why.
   const Result<CudaPresence> gpus = FindCudaDevices();

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,10 @@ struct DevFacts {
 
 // Looks, and makes the two directories for this user alone: the one for sockets is
 // UserSocketDirectory(), the other is UserDiskDirectory(). The disk tier is left out if its
-// directory cannot be made, belongs to another user or can be written by one. Errors: of
+// directory cannot be made, belongs to another user or can be written by one. A keeper that is
+// asked for its memory keeps it for `keep_for_ms` from then on; nothing: none is asked. Errors: of
 // MakeUserSocketDirectory.
-[[nodiscard]] Result<DevFacts> GatherDevFacts();
+[[nodiscard]] Result<DevFacts> GatherDevFacts(std::optional<int64_t> keep_for_ms);
 
 // The configuration for them, with `overrides` as for ParseConfig. Any thread. Errors: of
 // ParseConfig; "config_disk_directory" if the overrides ask for a disk tier in the directory that

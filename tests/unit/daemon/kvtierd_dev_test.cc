@@ -3,12 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 
+#include <filesystem>
 #include <string>
 
 #include "base/user_paths.h"
 #include "daemon/keeper/keeper_link.h"
+#include "daemon/keeper/keeper_protocol.h"
 #include "tests/fakes/environment.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/kvtierd_process.h"
@@ -25,6 +29,20 @@ class KvtierdDevTest : public testing::Test {
   [[nodiscard]] static std::vector<std::string> Arguments() {
     return {"--dev",         "--set", "host.bytes=128MiB", "--set", "pool.bytes=16MiB",   "--set",
             "disk.bytes=0B", "--set", "pool.device=host",  "--set", "restart.keep_for=0s"};
+  }
+
+  // Listens where the last daemon's keeper would.
+  [[nodiscard]] UniqueFd ListenAsKeeper() const {
+    const std::filesystem::path place = directory_.path() / "kvtier";
+    std::filesystem::create_directory(place);
+    std::filesystem::permissions(place, std::filesystem::perms::owner_all);
+    UniqueFd socket = OpenKeeperSocket((place / kKeeperSocketName).native(), /*listening=*/true);
+    EXPECT_EQ(::listen(socket.get(), 1), 0);
+    return socket;
+  }
+  [[nodiscard]] static bool HasInput(const UniqueFd& socket, int timeout_ms) {
+    pollfd looked{.fd = socket.get(), .events = POLLIN, .revents = 0};
+    return ::poll(&looked, 1, timeout_ms) == 1;
   }
 
   const TestDirectory directory_;
@@ -70,6 +88,26 @@ TEST_F(KvtierdDevTest, ShowsItsConfigurationWithoutServing) {
   Kvtierd kvtierd({"--dev", "--check-config"});
   EXPECT_EQ(kvtierd.Wait(), 0);
   EXPECT_THAT(kvtierd.output(), HasSubstr((directory_.path() / "cache/kvtier/disk").string()));
+}
+
+// Each question would begin anew the time for which the keeper has the memory.
+TEST_F(KvtierdDevTest, ACheckOfTheConfigurationAsksNoKeeper) {
+  const UniqueFd keeper = ListenAsKeeper();
+  Kvtierd kvtierd({"--dev", "--check-config"});
+  EXPECT_EQ(kvtierd.Wait(), 0);
+  EXPECT_FALSE(HasInput(keeper, 0));
+}
+
+TEST_F(KvtierdDevTest, AKeeperIsToldTheConfiguredTimeAtTheFirstQuestion) {
+  const UniqueFd keeper = ListenAsKeeper();
+  Kvtierd kvtierd({"--dev", "--set", "restart.keep_for=2h"});
+  ASSERT_TRUE(HasInput(keeper, 60'000));
+  const UniqueFd daemon(::accept(keeper.get(), nullptr, nullptr));
+  ASSERT_TRUE(HasInput(daemon, 60'000));
+  KeeperPacket hello;
+  UniqueFd none;
+  ASSERT_EQ(ReceivePacket(daemon.get(), &hello, &none), Received::kPacket);
+  EXPECT_EQ(hello.number, 2 * 3600 * 1000);
 }
 
 TEST_F(KvtierdDevTest, EndsWith78WhereAnotherUserCouldListen) {
