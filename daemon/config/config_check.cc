@@ -84,11 +84,11 @@ Status CheckTenants(const std::vector<TenantConfig>& tenants) {
     }
     for (const uint32_t gid : tenant.gids) {
       const auto [owner, fresh] = gids.emplace(gid, tenant.name);
-      if (!fresh)
-        return ConflictAt(tenant.place,
-                          "tenant.gids: gid {} is in two tenants, \"{}\" and \"{}\"; remove it "
-                          "from one",
-                          gid, owner->second, tenant.name);
+      if (fresh || owner->second == tenant.name) continue;
+      return ConflictAt(tenant.place,
+                        "tenant.gids: gid {} is in two tenants, \"{}\" and \"{}\"; remove it "
+                        "from one",
+                        gid, owner->second, tenant.name);
     }
   }
   return {};

@@ -258,6 +258,9 @@ TEST(Config, TenantsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(ReasonOf(a + "[[tenant]]\nuids = [2]\n"), "config_conflict");
   EXPECT_EQ(ReasonOf(a + "[[tenant]]\nname = \"b/c\"\nuids = [2]\n"), "config_conflict");
   EXPECT_EQ(ReasonOf(a + "[[tenant]]\nname = \"b\"\ngids = [1]\n"), "");
+  const std::string g = "[[tenant]]\nname = \"g\"\ngids = [100, 100]\n";
+  EXPECT_EQ(ReasonOf(g), "") << "twice in one tenant contradicts nothing";
+  EXPECT_EQ(ReasonOf(g + "[[tenant]]\nname = \"b\"\ngids = [100]\n"), "config_conflict");
 }
 
 TEST(Config, TiersSmallerThanASlabAreRefused) {
