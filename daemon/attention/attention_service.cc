@@ -76,9 +76,6 @@ AttentionService::AttentionService(const Environment& environment)
   start_seconds_ = static_cast<double>(environment_.clock->MonotonicMs() - start_ms) / 1000;
 }
 
-// The executors' destructors wait for the jobs that have begun.
-AttentionService::~AttentionService() { stopping_ = true; }
-
 AttentionService::Opened AttentionService::OpenEngine(uint32_t device,
                                                       const DeviceInfo& info) const {
   if (environment_.open_engine) return {.engine = environment_.open_engine(device)};
@@ -199,24 +196,64 @@ Status AttentionService::CheckReady(uint32_t device) const {
   return MakeError(ErrorCode::kUnsupported, "attend_off", report.reason);
 }
 
-void AttentionService::Run(uint32_t device, std::shared_ptr<AttentionJob> job,
+void AttentionService::Run(uint32_t device, const std::string& tenant,
+                           std::shared_ptr<AttentionJob> job,
                            std::function<void(Result<uint64_t>)> done) {
   Worker& worker = workers_[device];
   ++worker.report.in_flight;
+  const TenantLine next(static_cast<uint32_t>(lines_.size()));
+  worker.jobs.Push(lines_.try_emplace(tenant, next).first->second,
+                   {std::move(job), std::move(done)});
+  StartJobs(&worker);
+}
+
+// The executor has its own queue, in which a tenant's many jobs would stand before another's: so a
+// thread gets its next job when it has ended one.
+void AttentionService::StartJobs(Worker* worker) {
+  while (worker->running < worker->executor->threads() &&
+         worker->jobs.TakeTurn([&](TenantLine, PriorityQueue<Waiting>* line) {
+           Start(worker, std::move(line->now()->front()));
+           line->now()->pop_front();
+           return true;
+         })) {
+  }
+}
+
+void AttentionService::Start(Worker* worker, Waiting one) {
+  ++worker->running;
   // The thread gets plain pointers only. The job is dropped on the loop, not on the thread, because
   // its workspaces go with it and their count is not guarded by a lock.
   auto outcome = std::make_shared<Outcome>();
-  const auto compute = [engine = worker.engine.get(), job = job.get(), outcome = outcome.get(),
-                        stopping = &stopping_] {
-    if (*stopping) job->cancelled = true;
+  const auto compute = [engine = worker->engine.get(), job = one.job.get(),
+                        outcome = outcome.get()] {
     const auto start = std::chrono::steady_clock::now();
     outcome->status = engine->Run(*job);
     outcome->nanoseconds = static_cast<uint64_t>(
         std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
   };
-  worker.executor->Run(
-      compute, gate_.WhileOpen([this, worker = &worker, job = std::move(job), outcome,
-                                done = std::move(done)] { OnDone(worker, *job, *outcome, done); }));
+  worker->executor->Run(compute, gate_.WhileOpen([this, worker, one = std::move(one), outcome] {
+    --worker->running;
+    StartJobs(worker);
+    OnDone(worker, *one.job, *outcome, one.done);
+  }));
+}
+
+void AttentionService::DropCancelled(const std::string& tenant) {
+  const auto found = lines_.find(tenant);
+  if (found == lines_.end()) return;
+  for (Worker& worker : workers_) {
+    worker.jobs.ForEachLine([&](TenantLine line, PriorityQueue<Waiting>* jobs) {
+      if (line != found->second) return;
+      std::erase_if(*jobs->now(), [&](const Waiting& one) {
+        if (!one.job->cancelled) return false;
+        environment_.loop->Post(gate_.WhileOpen([this, worker = &worker, one] {
+          const Outcome outcome{MakeError(ErrorCode::kCancelled, "attend_cancelled")};
+          OnDone(worker, *one.job, outcome, one.done);
+        }));
+        return true;
+      });
+    });
+  }
 }
 
 void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Outcome& outcome,

@@ -3,11 +3,11 @@
 // threads for each device, tested before a client uses them, and memory to share with clients.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -22,6 +22,7 @@
 #include "daemon/config/config.h"
 #include "daemon/runtime/log.h"
 #include "gpu/device.h"
+#include "tiers/policy/tenant_queues.h"
 
 namespace kvtier {
 
@@ -80,8 +81,8 @@ class AttentionService {
   // Opens the engines of the devices that are open, warms them up and tests them, which takes up to
   // a second. Devices that cannot compute do without: the cache goes on, and the log says so.
   explicit AttentionService(const Environment& environment);
-  // Waits for jobs being computed; the rest is cancelled.
-  ~AttentionService();
+  // The executors wait for the jobs that have begun; the others never do.
+  ~AttentionService() = default;
   AttentionService(const AttentionService&) = delete;
   AttentionService& operator=(const AttentionService&) = delete;
 
@@ -112,11 +113,14 @@ class AttentionService {
   // See WorkspaceMemory.
   void WhenReturned(std::function<void()> done) { workspaces_->WhenReturned(std::move(done)); }
 
-  // Computes in the order of the calls for the device; `done` is called on the loop with the
-  // nanoseconds that it took. REQUIRES: Check passed; the job's memory is the device's, and stays
-  // until `done` was called. Errors: kCancelled; kResourceExhausted, of this job alone; kIoError.
-  void Run(uint32_t device, std::shared_ptr<AttentionJob> job,
+  // Computes a tenant's jobs for the device in the order of the calls, and tenants' in turn; `done`
+  // is called on the loop with the nanoseconds that it took. REQUIRES: Check passed; the job's
+  // memory is the device's, and stays until `done` was called. Errors: kCancelled;
+  // kResourceExhausted, of this job alone; kIoError.
+  void Run(uint32_t device, const std::string& tenant, std::shared_ptr<AttentionJob> job,
            std::function<void(Result<uint64_t>)> done);
+  // Ends the tenant's cancelled jobs that have not begun, and with them what they keep.
+  void DropCancelled(const std::string& tenant);
 
   [[nodiscard]] AttentionReports Report() const;
   // Whether no job is queued or computed on any device.
@@ -125,6 +129,10 @@ class AttentionService {
   [[nodiscard]] bool busy(uint32_t device) const;
 
  private:
+  struct Waiting {
+    std::shared_ptr<AttentionJob> job;
+    std::function<void(Result<uint64_t>)> done;
+  };
   // An engine, and where it is from.
   struct Opened {
     Result<std::unique_ptr<AttentionEngine>> engine = nullptr;
@@ -138,6 +146,8 @@ class AttentionService {
     std::unique_ptr<AttentionEngine> engine;  // null: off
     bool preparing = false;
     std::vector<std::function<void()>> waiting;  // for the end of that
+    TenantQueues<Waiting> jobs;                  // those that have not begun
+    int running = 0;                             // jobs that threads have, at most one each
     // Last: its threads use the engine.
     std::unique_ptr<Executor> executor;
   };
@@ -153,6 +163,8 @@ class AttentionService {
   void TestEngines();
   void TakeTestResult(Worker* worker, AttentionSelfTest result);
   void TurnOff(Worker* worker, AttentionState state, std::string reason);
+  void StartJobs(Worker* worker);
+  void Start(Worker* worker, Waiting one);
   void OnDone(Worker* worker, const AttentionJob& job, const Outcome& outcome,
               const std::function<void(Result<uint64_t>)>& done);
 
@@ -160,8 +172,8 @@ class AttentionService {
   double start_seconds_ = 0;
   // Shared with the workspaces, which may be dropped after the service.
   const std::shared_ptr<WorkspaceMemory> workspaces_;
-  std::atomic<bool> stopping_ = false;  // jobs that have not begun are cancelled
-  std::vector<Worker> workers_;         // by DeviceIndex; never resized once the engines are open
+  std::vector<Worker> workers_;  // by DeviceIndex; never resized once the engines are open
+  std::unordered_map<std::string, TenantLine> lines_;  // in Worker::jobs, of all tenants so far
   Gate gate_;
 };
 

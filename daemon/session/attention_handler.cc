@@ -88,7 +88,7 @@ Status AttentionHandler::OnAttend(const Call& call, const wire::Attend& request)
   attends_.push_back(job);
   if (attends_.size() == kMaxAttendsInFlight) replies_.connection().Pause();
   service_->Run(
-      attached->device, job,
+      attached->device, client_.tenant, job,
       gate_.WhileOpen([this, call, job = job.get(), workspace](Result<uint64_t> compute_ns) {
         OnAttended(call, job, std::move(compute_ns));
       }));
@@ -106,7 +106,9 @@ void AttentionHandler::OnAttended(const Call& call, const AttentionJob* job,
 }
 
 void AttentionHandler::CancelAttends() {
+  if (attends_.empty()) return;
   for (const std::shared_ptr<AttentionJob>& job : attends_) job->cancelled = true;
+  service_->DropCancelled(client_.tenant);
 }
 
 }  // namespace kvtier

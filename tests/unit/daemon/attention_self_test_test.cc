@@ -9,6 +9,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <semaphore>
 #include <string>
 #include <utility>
 #include <vector>
@@ -156,7 +157,8 @@ class AttentionServiceTest : public AttentionSelfTestTest {
     std::optional<Result<uint64_t>> outcome;
     auto job = std::make_shared<AttentionJob>();
     job->cache.kv_heads = 1;
-    service->Run(1, std::move(job), [&](Result<uint64_t> result) { outcome = std::move(result); });
+    service->Run(1, "a", std::move(job),
+                 [&](Result<uint64_t> result) { outcome = std::move(result); });
     EXPECT_FALSE(service->idle());
     loop_.RunUntil([&] { return outcome.has_value(); });
     EXPECT_TRUE(service->idle());
@@ -269,6 +271,80 @@ TEST_F(AttentionServiceTest, ALostDeviceEndsTheProcess) {
   EXPECT_TRUE(fatal_.empty());
   EXPECT_EQ(RunOne(&service).error().reason, kDeviceLost);
   EXPECT_EQ(fatal_.size(), 1u);
+}
+
+// An engine whose jobs, but for the self-test, wait until the test lets them end.
+class HeldEngine final : public AttentionEngine {
+ public:
+  explicit HeldEngine(std::counting_semaphore<>* may_end)
+      : AttentionEngine({.name = "held",
+                         .head_dims = right_->traits().head_dims,
+                         .groups = right_->traits().groups}),
+        may_end_(*may_end) {}
+  [[nodiscard]] Status Check(const AttentionJob& job) const override { return right_->Check(job); }
+  [[nodiscard]] Status Run(const AttentionJob& job) override {
+    if (job.sequences() == 0) may_end_.acquire();
+    return right_->Run(job);
+  }
+  [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override {
+    return right_->Copy(to, from, bytes);
+  }
+
+ private:
+  static inline const std::unique_ptr<AttentionEngine> right_ = MakeHostAttentionEngine();
+  std::counting_semaphore<>& may_end_;
+};
+
+class AttentionTurns : public AttentionServiceTest {
+ protected:
+  AttentionTurns() {
+    AttentionService::Environment environment = Environment();
+    environment.open_engine = [this](uint32_t) -> Result<std::unique_ptr<AttentionEngine>> {
+      return std::make_unique<HeldEngine>(&may_end_);
+    };
+    service_ = std::make_unique<AttentionService>(environment);
+  }
+  ~AttentionTurns() override { may_end_.release(100); }
+  // A job of nothing. `kept` stays until it has ended.
+  std::shared_ptr<AttentionJob> Start(const std::string& tenant,
+                                      std::shared_ptr<DevicePool> kept = nullptr) {
+    auto job = std::make_shared<AttentionJob>();
+    job->cache.kv_heads = 1;
+    service_->Run(0, tenant, job, [this, tenant, kept = std::move(kept)](Result<uint64_t>) {
+      ended_.push_back(tenant);
+    });
+    return job;
+  }
+
+  std::counting_semaphore<> may_end_{0};
+  std::vector<std::string> ended_;  // the tenants of the jobs that have, in order
+  std::unique_ptr<AttentionService> service_;
+};
+
+TEST_F(AttentionTurns, ATenantsManyJobsWaitForAnothersFirst) {
+  for (int i = 0; i < 8; ++i) (void)Start("a");
+  (void)Start("b");
+  may_end_.release(9);
+  loop_.RunUntil([&] { return ended_.size() == 9; });
+  EXPECT_EQ(ended_[0], "a");
+  EXPECT_EQ(ended_[1], "b");
+  EXPECT_TRUE(service_->idle());
+}
+
+TEST_F(AttentionTurns, ACancelledJobThatWaitsGivesItsMemoryBackAtOnce) {
+  (void)Start("a");
+  const auto waiting = Start("a", *service_->CreateWorkspace(0, 1));
+  (void)Start("b");
+  waiting->cancelled = true;
+  service_->DropCancelled("c");
+  service_->DropCancelled("b");
+  service_->DropCancelled("a");
+  loop_.RunUntil([&] { return service_->Report().workspace_bytes == 0; });
+  EXPECT_EQ(ended_, std::vector<std::string>{"a"}) << "the first is being computed";
+  EXPECT_EQ(service_->Report().devices[0].in_flight, 2u);
+  may_end_.release(2);
+  loop_.RunUntil([&] { return service_->idle(); });
+  EXPECT_EQ(ended_, (std::vector<std::string>{"a", "a", "b"}));
 }
 
 TEST_F(AttentionServiceTest, ADeviceLostWhileTriedOutEndsTheProcess) {
