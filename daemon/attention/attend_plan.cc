@@ -137,8 +137,7 @@ Status CheckSequences(const wire::Attend& request, uint64_t block_tokens) {
 }
 
 // REQUIRES: CheckSequences passed. The work is counted in floating point, because it may exceed 64
-// bits. Entries of the table behind a sequence's last block are 0, a valid block that no kernel
-// reads.
+// bits.
 Status PlanSequences(const wire::Attend& request, uint64_t block_tokens, double max_products,
                      AttentionJob* job) {
   uint64_t longest = 0;
@@ -158,13 +157,9 @@ Status PlanSequences(const wire::Attend& request, uint64_t block_tokens, double 
                                  products, max_products, request.sequences.size(), longest));
   }
   job->table_stride = static_cast<int32_t>(longest);
-  job->block_table.assign(longest * request.sequences.size(), 0);
-  auto next = request.blocks.begin();
-  for (size_t s = 0; s < request.sequences.size(); ++s) {
-    int32_t* row = &job->block_table[s * longest];
-    for (uint64_t i = BlocksOf(request.sequences[s], block_tokens); i > 0; --i) {
-      *row++ = static_cast<int32_t>((next++)->index.value);
-    }
+  job->blocks.reserve(request.blocks.size());
+  for (const BlockHandle& block : request.blocks) {
+    job->blocks.push_back(static_cast<int32_t>(block.index.value));
   }
   return {};
 }

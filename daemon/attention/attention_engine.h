@@ -25,7 +25,7 @@ namespace kvtier {
           .head_stride = 1};
 }
 
-// Tables, lengths and scales are the job's own, in host memory; all other pointers are of the
+// Blocks, lengths and scales are the job's own, in host memory; all other pointers are of the
 // device that computes. Their targets must stay until the job is done.
 struct AttentionJob {
   kvt_paged_kv cache{};  // one layer of a pool, without its scales
@@ -39,8 +39,8 @@ struct AttentionJob {
   int32_t window_tokens = 0;                // 0: all
   std::vector<int32_t> query_starts = {0};  // [sequences + 1]
   std::vector<int32_t> kv_lengths;          // [sequences]
-  std::vector<int32_t> block_table;         // [sequences, table_stride]
-  int32_t table_stride = 0;
+  std::vector<int32_t> blocks;              // of all sequences, one after another
+  int32_t table_stride = 0;                 // of PaddedTable: the longest sequence's blocks
   int32_t max_kv_length = 0;
   const void* query = nullptr;  // [query tokens, q_heads, head_dim], contiguous
   void* output = nullptr;       // likewise
@@ -51,8 +51,12 @@ struct AttentionJob {
 
   [[nodiscard]] int32_t sequences() const { return static_cast<int32_t>(kv_lengths.size()); }
   [[nodiscard]] int32_t query_tokens() const { return query_starts.back(); }
-  [[nodiscard]] kvt_sequences tables() const {
-    return {.block_table = block_table.data(),
+  // [sequences, table_stride]. Made where it is used: one long sequence among many short ones makes
+  // it a thousand times as long as `blocks`. Entries behind a sequence's last block are 0, a valid
+  // block that no kernel reads.
+  [[nodiscard]] std::vector<int32_t> PaddedTable() const;
+  [[nodiscard]] kvt_sequences tables(const int32_t* padded_table) const {
+    return {.block_table = padded_table,
             .kv_lengths = kv_lengths.data(),
             .table_stride = table_stride,
             .sequences = sequences(),

@@ -163,13 +163,10 @@ void Trial::FillTables() {
     job_.max_kv_length = std::max(job_.max_kv_length, sequence.kv_tokens);
   }
   job_.table_stride = (job_.max_kv_length + kPageTokens - 1) / kPageTokens;
-  job_.block_table.assign(case_.sequences.size() * job_.table_stride, 0);
-  size_t next = 0;
-  for (size_t s = 0; s < case_.sequences.size(); ++s) {
-    for (int32_t token = 0; token < case_.sequences[s].kv_tokens; ++token) {
-      int32_t& block = job_.block_table[s * job_.table_stride + token / kPageTokens];
-      if (token % kPageTokens == 0) block = blocks[next++];
-      slots_.push_back(int64_t{block} * kPageTokens + token % kPageTokens);
+  for (const Sequence& sequence : case_.sequences) {
+    for (int32_t token = 0; token < sequence.kv_tokens; ++token) {
+      if (token % kPageTokens == 0) job_.blocks.push_back(blocks[job_.blocks.size()]);
+      slots_.push_back(int64_t{job_.blocks.back()} * kPageTokens + token % kPageTokens);
     }
   }
   if (case_.types.scaled) {
@@ -210,6 +207,8 @@ void Trial::Expect() {
   kvt_paged_kv cache = CacheAt(case_, pool_.data());
   cache.key_scales = ScalesByHead(job_.key_scales);
   cache.value_scales = ScalesByHead(job_.value_scales);
+  job_.cache = cache;
+  const std::vector<int32_t> table = job_.PaddedTable();
   const kernels::ReferenceAttention problem{
       .query = queries_.data(),
       .query_dtype = job_.query_dtype,
@@ -218,7 +217,7 @@ void Trial::Expect() {
       .query_head_stride = case_.head_dim,
       .query_starts = job_.query_starts.data(),
       .kv = cache,
-      .sequences = job_.tables(),
+      .sequences = job_.tables(table.data()),
       .softmax_scale = job_.softmax_scale};
   exact_ = kernels::AttentionReference(problem).output;
   plain_ = kernels::AttentionReference(problem, kernels::ReferenceArithmetic::kPlain16Bit).output;

@@ -106,7 +106,7 @@ Status CudaAttentionEngine::Check(const AttentionJob& job) const {
 // All tables travel in one copy, since each copy costs microseconds whatever its size. Lengths and
 // scales are all 32 bits wide, so that they can share one array.
 Result<CudaAttentionEngine::DeviceTables> CudaAttentionEngine::Upload(const AttentionJob& job) {
-  std::vector<int32_t> all = job.block_table;
+  std::vector<int32_t> all = job.PaddedTable();
   const auto append = [&all](const auto& values) {
     const size_t at = all.size();
     for (const auto value : values) all.push_back(std::bit_cast<int32_t>(value));
@@ -122,10 +122,9 @@ Result<CudaAttentionEngine::DeviceTables> CudaAttentionEngine::Upload(const Atte
   const auto scales = [this](const std::vector<float>& values, size_t at) {
     return ScalesByHead({static_cast<const float*>(tables_.memory()) + at, values.size()});
   };
-  DeviceTables tables{job.cache, job.tables(), base + starts_at};
+  DeviceTables tables{job.cache, job.tables(base), base + starts_at};
   tables.cache.key_scales = scales(job.key_scales, key_scales_at);
   tables.cache.value_scales = scales(job.value_scales, value_scales_at);
-  tables.sequences.block_table = base;
   tables.sequences.kv_lengths = base + lengths_at;
   return tables;
 }

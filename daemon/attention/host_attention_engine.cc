@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<int32_t, 1> kHeadDims = {64};
 constexpr std::array<int32_t, 1> kGroups = {4};
 
-kernels::ReferenceAttention ProblemOf(const AttentionJob& job) {
+kernels::ReferenceAttention ProblemOf(const AttentionJob& job, const int32_t* table) {
   kvt_paged_kv cache = job.cache;
   cache.key_scales = ScalesByHead(job.key_scales);
   cache.value_scales = ScalesByHead(job.value_scales);
@@ -23,7 +23,7 @@ kernels::ReferenceAttention ProblemOf(const AttentionJob& job) {
           .query_head_stride = job.cache.head_dim,
           .query_starts = job.query_starts.data(),
           .kv = cache,
-          .sequences = job.tables(),
+          .sequences = job.tables(table),
           .softmax_scale = job.softmax_scale,
           .soft_cap = job.soft_cap,
           .window_tokens = job.window_tokens};
@@ -54,7 +54,8 @@ Status HostAttentionEngine::Check(const AttentionJob& job) const {
 
 // The flag is looked at while computing, so that a long job of a client that has gone ends soon.
 Status HostAttentionEngine::Run(const AttentionJob& job) {
-  const kernels::HostAttention attention{ProblemOf(job), job.output, job.lse};
+  const std::vector<int32_t> table = job.PaddedTable();
+  const kernels::HostAttention attention{ProblemOf(job, table.data()), job.output, job.lse};
   if (kernels::AttendOnHost(attention, &job.cancelled)) return {};
   return MakeError(ErrorCode::kCancelled, "attend_cancelled");
 }

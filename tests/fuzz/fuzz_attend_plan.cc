@@ -56,8 +56,9 @@ void CheckJob(const AttentionJob& job, const wire::Attend& request, const KvGrou
   for (const BlockHandle& block : request.blocks) {
     named.insert(static_cast<int32_t>(block.index.value));
   }
-  KVT_CHECK(std::ranges::all_of(job.block_table, [&](int32_t b) { return named.contains(b); }));
-  KVT_CHECK(job.block_table.size() == size_t{1} * job.sequences() * job.table_stride);
+  const std::vector<int32_t> table = job.PaddedTable();
+  KVT_CHECK(std::ranges::all_of(table, [&](int32_t b) { return named.contains(b); }));
+  KVT_CHECK(table.size() == size_t{1} * job.sequences() * job.table_stride);
   KVT_CHECK(job.query_starts.size() == job.kv_lengths.size() + 1);
   for (int s = 0; s < job.sequences(); ++s) {
     const int32_t queries = job.query_starts[s + 1] - job.query_starts[s];

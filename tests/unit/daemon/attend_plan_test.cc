@@ -74,7 +74,7 @@ TEST_F(AttendPlan, PutsEverythingWhereTheLayoutSays) {
   EXPECT_EQ(job.query_starts, (std::vector<int32_t>{0, 1, 4}));
   EXPECT_EQ(job.kv_lengths, (std::vector<int32_t>{21, 16}));
   EXPECT_EQ(job.table_stride, 2);
-  EXPECT_EQ(job.block_table, (std::vector<int32_t>{5, 9, 2, 0}));
+  EXPECT_EQ(job.PaddedTable(), (std::vector<int32_t>{5, 9, 2, 0}));
   EXPECT_EQ(job.window_tokens, INT32_MAX);
 }
 
@@ -112,6 +112,19 @@ TEST_F(AttendPlan, RangesMustLieInTheWorkspaceAndApart) {
   EXPECT_EQ(ReasonFor([](auto* r) { r->query_offset = 8; }), "bad_range");
   EXPECT_EQ(ReasonFor([&](auto* r) { r->output_offset = vectors - 16; }), "bad_range");
   EXPECT_EQ(ReasonFor([](auto* r) { r->lse_offset = 16; }), "bad_range");
+}
+
+TEST_F(AttendPlan, AJobThatWaitsTakesNoMoreMemoryThanItsMessage) {
+  wire::Attend request = Request();
+  request.q_heads = 2;
+  request.sequences.assign(1024, {1, 1});
+  request.sequences[0].kv_tokens = 1024 * 16;
+  request.blocks.resize(1023 + 1024, {BlockIndex{7}, 1});
+  request.output_offset = kWorkspaceBytes / 2;
+  const auto planned = Plan(request);
+  ASSERT_TRUE(planned.has_value()) << planned.error().ToString();
+  EXPECT_EQ((*planned)->blocks.size(), request.blocks.size());
+  EXPECT_EQ((*planned)->PaddedTable().size(), 1024u * 1024);
 }
 
 TEST_F(AttendPlan, WorkIsBounded) {

@@ -28,7 +28,7 @@ void FillJob(AttentionJob* job) {
   job->kv_lengths = {20, 16};
   job->max_kv_length = 20;
   job->table_stride = 2;
-  job->block_table = {7, 3, 5, 0};
+  job->blocks = {7, 3, 5};
 }
 
 class CudaAttentionEngineTest : public testing::Test {
@@ -62,7 +62,7 @@ TEST_F(CudaAttentionEngineTest, TablesAndScalesAreWhereTheKernelLooks) {
   gpus_.on_decode = [&](const kvt_decode_params& params) {
     ++calls;
     EXPECT_EQ(std::vector<int32_t>(params.sequences.block_table, params.sequences.block_table + 4),
-              job.block_table);
+              (std::vector<int32_t>{7, 3, 5, 0}));
     EXPECT_EQ(std::vector<int32_t>(params.sequences.kv_lengths, params.sequences.kv_lengths + 2),
               job.kv_lengths);
     ASSERT_NE(params.kv.key_scales.values, nullptr);
