@@ -136,25 +136,20 @@ Status CheckSequences(const wire::Attend& request, uint64_t block_tokens) {
                                             request.blocks.size()));
 }
 
-// REQUIRES: CheckSequences passed. The work is counted in floating point, because it may exceed 64
-// bits.
-Status PlanSequences(const wire::Attend& request, uint64_t block_tokens, double max_products,
-                     AttentionJob* job) {
+// REQUIRES: CheckSequences passed.
+Status PlanSequences(const wire::Attend& request, uint64_t block_tokens, AttentionJob* job) {
   uint64_t longest = 0;
-  double products = 0;
   for (const wire::AttendSequence& sequence : request.sequences) {
     job->query_starts.push_back(job->query_starts.back() +
                                 static_cast<int32_t>(sequence.query_tokens));
     job->kv_lengths.push_back(static_cast<int32_t>(sequence.kv_tokens));
     job->max_kv_length = std::max(job->max_kv_length, job->kv_lengths.back());
     longest = std::max(longest, BlocksOf(sequence, block_tokens));
-    products += static_cast<double>(sequence.query_tokens) * sequence.kv_tokens * job->q_heads *
-                job->cache.head_dim;
   }
-  if (products > max_products || longest * request.sequences.size() > kMaxAttendTableEntries) {
-    return MakeError(ErrorCode::kLimitExceeded, "attend_work",
-                     fmt::format("{:.3g} products, {:.3g} are allowed; a table of {} times {}",
-                                 products, max_products, request.sequences.size(), longest));
+  if (longest * request.sequences.size() > kMaxAttendTableEntries) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "attend_work",
+        fmt::format("a table of {} times {} blocks", request.sequences.size(), longest));
   }
   job->table_stride = static_cast<int32_t>(longest);
   job->blocks.reserve(request.blocks.size());
@@ -205,7 +200,7 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
 }  // namespace
 
 Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request, const KvGroup& group,
-                                                 const AttendMemory& memory, double max_products) {
+                                                 const AttendMemory& memory) {
   auto job = std::make_shared<AttentionJob>();
   // The order matters: each step relies on the checks of the earlier ones.
   KVT_RETURN_IF_ERROR(PlanCache(request, group, memory.pool, job.get()));
@@ -213,7 +208,7 @@ Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request, co
   KVT_RETURN_IF_ERROR(PlanScales(request.value_scales, group, &job->value_scales));
   KVT_RETURN_IF_ERROR(PlanQuery(request, group, job.get()));
   KVT_RETURN_IF_ERROR(CheckSequences(request, group.block_tokens));
-  KVT_RETURN_IF_ERROR(PlanSequences(request, group.block_tokens, max_products, job.get()));
+  KVT_RETURN_IF_ERROR(PlanSequences(request, group.block_tokens, job.get()));
   KVT_RETURN_IF_ERROR(PlanWorkspace(request, memory, job.get()));
   return job;
 }

@@ -31,11 +31,9 @@ inline constexpr uint64_t kMaxAttendTableEntries = uint64_t{4} << 20;
 // passed Validate(). Errors: kInvalidArgument "bad_layer", "bad_heads", "bad_sequence",
 // "bad_block_count", "bad_range", "bad_scale_count" (neither none, one, nor one for each KV head;
 // or some for a cache that is not fp8); kUnsupported "attend_geometry"; kLimitExceeded
-// "attend_work" (more than `max_products` products of a query's and a key's element, or too long a
-// table).
+// "attend_work" (too many queries, or too long a table).
 [[nodiscard]] Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
                                                                const KvGroup& group,
-                                                               const AttendMemory& memory,
-                                                               double max_products);
+                                                               const AttendMemory& memory);
 
 }  // namespace kvtier

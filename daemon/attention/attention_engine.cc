@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/attention/attention_engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace kvtier {
@@ -16,6 +18,12 @@ std::vector<int32_t> AttentionJob::PaddedTable() const {
     row += table_stride;
   }
   return table;
+}
+
+Status CheckWork(double work, double allowed) {
+  if (work <= allowed) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "attend_work",
+                   fmt::format("a call's work of {:.3g}, {:.3g} is allowed", work, allowed));
 }
 
 }  // namespace kvtier

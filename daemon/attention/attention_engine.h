@@ -64,6 +64,9 @@ struct AttentionJob {
   }
 };
 
+// Errors: kLimitExceeded "attend_work" if the work is more than is allowed, in whatever unit.
+[[nodiscard]] Status CheckWork(double work, double allowed);
+
 // The reason of an error after which nothing of the device works in this process any more.
 inline constexpr const char* kDeviceLost = "device_lost";
 
@@ -74,8 +77,6 @@ class AttentionEngine {
   struct Traits {
     std::string_view name;  // "cpu", "cuda"
     bool concurrent = false;
-    // Products of a query's and a key's element that one job may ask for: a few seconds' worth.
-    double max_products = 0;
     // The head sizes, and the numbers of query heads per KV head, for which the engine has separate
     // code, each of which the self-test must therefore try. They have static storage.
     std::span<const int32_t> head_dims;
@@ -85,8 +86,8 @@ class AttentionEngine {
   virtual ~AttentionEngine() = default;
   [[nodiscard]] const Traits& traits() const { return traits_; }
 
-  // Whether it can compute such a job, whatever its addresses. Errors: kUnsupported
-  // "attend_geometry".
+  // Whether it can compute such a job, whatever its addresses, within a few seconds. Errors:
+  // kUnsupported "attend_geometry"; kLimitExceeded "attend_work".
   [[nodiscard]] virtual Status Check(const AttentionJob& job) const = 0;
   // Computes, and returns when the results are there. REQUIRES: Check passed, the job makes sense.
   // Errors: kCancelled; kResourceExhausted when the device's memory does not suffice for this job;

@@ -95,13 +95,9 @@ class AttentionService {
 
   // Errors: kUnsupported "attend_off" with the reason.
   [[nodiscard]] Status CheckReady(uint32_t device) const;
-  // Whether the device's engine computes such jobs. REQUIRES: CheckReady passed, as for the
-  // following.
+  // Whether the device's engine computes such jobs. REQUIRES: CheckReady passed.
   [[nodiscard]] Status Check(uint32_t device, const AttentionJob& job) const {
     return workers_[device].engine->Check(job);
-  }
-  [[nodiscard]] double max_products(uint32_t device) const {
-    return workers_[device].engine->traits().max_products;
   }
 
   // Memory on the device to share with a client, all zeros. REQUIRES: wanted_bytes is at most

@@ -23,6 +23,8 @@ constexpr int32_t kMaxPrefillGroup = 64;
 constexpr std::array<int32_t, 2> kGroups = {4, kMaxDecodeGroup};
 constexpr int32_t kMinPageTokens = 16;
 constexpr int32_t kMaxPageTokens = 256;
+// Products of a query's and a key's element that one job may ask for: a few seconds' worth.
+constexpr double kMaxProducts = 0x1p43;
 
 // Whether every sequence asks with one token, and decode has a kernel for it. Decode reads the
 // cache once per KV head, which pays for such jobs.
@@ -32,14 +34,19 @@ bool IsDecode(const AttentionJob& job) {
          int64_t{job.sequences()} * job.cache.kv_heads <= KVT_DECODE_MAX_PAIRS;
 }
 
+double ProductsOf(const AttentionJob& job) {
+  double pairs = 0;
+  for (int32_t s = 0; s < job.sequences(); ++s) {
+    pairs += static_cast<double>(job.query_starts[s + 1] - job.query_starts[s]) * job.kv_lengths[s];
+  }
+  return pairs * job.q_heads * job.cache.head_dim;
+}
+
 class CudaAttentionEngine final : public AttentionEngine {
  public:
   CudaAttentionEngine()
-      : AttentionEngine({.name = "cuda",
-                         .concurrent = false,
-                         .max_products = 0x1p43,
-                         .head_dims = kHeadDims,
-                         .groups = kGroups}) {}
+      : AttentionEngine(
+            {.name = "cuda", .concurrent = false, .head_dims = kHeadDims, .groups = kGroups}) {}
   [[nodiscard]] Status Open(const kvt_kernel_table* table, int32_t ordinal) {
     return ToStatus(stream_.Open({table, ordinal}), "a stream");
   }
@@ -96,7 +103,7 @@ Status CudaAttentionEngine::Check(const AttentionJob& job) const {
                     std::has_single_bit(static_cast<uint32_t>(cache.page_tokens));
   const bool heads = std::ranges::find(kHeadDims, cache.head_dim) != kHeadDims.end() &&
                      job.q_heads / cache.kv_heads <= kMaxPrefillGroup;
-  if (types && page && heads) return {};
+  if (types && page && heads) return CheckWork(ProductsOf(job), kMaxProducts);
   return MakeError(ErrorCode::kUnsupported, "attend_geometry",
                    fmt::format("no kernel for heads of {}, {} of them for a KV head, blocks of {} "
                                "tokens and these types",

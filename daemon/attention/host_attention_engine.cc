@@ -11,6 +11,8 @@ namespace {
 // The code is the same for all sizes, so that one size of each suffices for the self-test.
 constexpr std::array<int32_t, 1> kHeadDims = {64};
 constexpr std::array<int32_t, 1> kGroups = {4};
+// The limit of one job: others wait for the thread meanwhile.
+constexpr double kMaxJobNs = 5e9;
 
 kernels::ReferenceAttention ProblemOf(const AttentionJob& job, const int32_t* table) {
   kvt_paged_kv cache = job.cache;
@@ -32,11 +34,8 @@ kernels::ReferenceAttention ProblemOf(const AttentionJob& job, const int32_t* ta
 class HostAttentionEngine final : public AttentionEngine {
  public:
   HostAttentionEngine()
-      : AttentionEngine({.name = "cpu",
-                         .concurrent = true,
-                         .max_products = 0x1p35,
-                         .head_dims = kHeadDims,
-                         .groups = kGroups}) {}
+      : AttentionEngine(
+            {.name = "cpu", .concurrent = true, .head_dims = kHeadDims, .groups = kGroups}) {}
   [[nodiscard]] Status Check(const AttentionJob& job) const override;
   [[nodiscard]] Status Run(const AttentionJob& job) override;
   [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override {
@@ -47,7 +46,9 @@ class HostAttentionEngine final : public AttentionEngine {
 
 Status HostAttentionEngine::Check(const AttentionJob& job) const {
   const bool fp8 = job.cache.dtype == KVT_FP8_E4M3;
-  if (fp8 ? job.query_dtype != KVT_FP32 : job.query_dtype == job.cache.dtype) return {};
+  if (fp8 ? job.query_dtype != KVT_FP32 : job.query_dtype == job.cache.dtype) {
+    return CheckWork(kernels::HostAttentionNs(ProblemOf(job, nullptr)), kMaxJobNs);
+  }
   return MakeError(ErrorCode::kUnsupported, "attend_geometry",
                    "queries must have the cache's type, or 16 bits over one of 8");
 }

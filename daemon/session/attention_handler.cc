@@ -82,8 +82,7 @@ Status AttentionHandler::OnAttend(const Call& call, const wire::Attend& request)
                        PlanAttend(request, attached->kv_group(),
                                   {.pool = pool->data(),
                                    .workspace = workspace->data(),
-                                   .workspace_bytes = workspace->bytes()},
-                                  service_->max_products(attached->device)));
+                                   .workspace_bytes = workspace->bytes()}));
   KVT_RETURN_IF_ERROR(service_->Check(attached->device, *job));
   attends_.push_back(job);
   if (attends_.size() == kMaxAttendsInFlight) replies_.connection().Pause();

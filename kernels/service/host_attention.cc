@@ -241,14 +241,27 @@ class KeyTile {
   std::vector<float> keys_, values_;  // [kTileTokens][dim]; what pads a row stays 0
 };
 
+int QueryRows(const ReferenceAttention& problem, int sequence) {
+  if (problem.query_starts == nullptr) return 1;
+  return problem.query_starts[sequence + 1] - problem.query_starts[sequence];
+}
+
+// Rows of queries that share a tile of keys.
+int TileRows(const ReferenceAttention& problem) {
+  return std::max(1, kTileQueries / (problem.q_heads / problem.kv.kv_heads));
+}
+
+int PaddedDim(const ReferenceAttention& problem) {
+  return (problem.kv.head_dim + kLanes - 1) / kLanes * kLanes;
+}
+
 bool AttendHead(const HostAttention& attention, int sequence, int kv_head,
                 const std::atomic<bool>* cancelled) {
   const ReferenceAttention& problem = attention.problem;
-  const int dim = (problem.kv.head_dim + kLanes - 1) / kLanes * kLanes;
+  const int dim = PaddedDim(problem);
   const int row_base = problem.query_starts != nullptr ? problem.query_starts[sequence] : sequence;
-  const int rows =
-      problem.query_starts != nullptr ? problem.query_starts[sequence + 1] - row_base : 1;
-  const int step = std::max(1, kTileQueries / (problem.q_heads / problem.kv.kv_heads));
+  const int rows = QueryRows(problem, sequence);
+  const int step = TileRows(problem);
   QueryTile queries(attention, sequence, kv_head, dim);
   KeyTile keys(problem, sequence, kv_head, dim);
   for (int first = 0; first < rows; first += step) {
@@ -273,6 +286,24 @@ bool AttendOnHost(const HostAttention& attention, const std::atomic<bool>* cance
     }
   }
   return true;
+}
+
+// Measured on a Xeon with AVX-512. A query's pair with a key costs an exponential, maybe a tanh,
+// and its products. All queries of a tile share the conversion of a key, and the tile's own memory,
+// which costs as much as some keys.
+double HostAttentionNs(const ReferenceAttention& problem) {
+  constexpr double kExpNs = 10, kTanhNs = 10, kProductNs = 0.15, kConvertNs = 2.5, kTileKeys = 16;
+  const double dim = PaddedDim(problem);
+  const double pair_ns = kExpNs + (problem.soft_cap > 0 ? kTanhNs : 0) + kProductNs * dim;
+  double all_ns = 0;
+  for (int sequence = 0; sequence < problem.sequences.sequences; ++sequence) {
+    const double keys = problem.sequences.kv_lengths[sequence];
+    const int rows = QueryRows(problem, sequence);
+    const double tiles = std::ceil(static_cast<double>(rows) / TileRows(problem));
+    all_ns += rows * keys * problem.q_heads * pair_ns +
+              tiles * (keys + kTileKeys) * problem.kv.kv_heads * kConvertNs * dim;
+  }
+  return all_ns;
 }
 
 }  // namespace kvtier::kernels

@@ -24,4 +24,7 @@ struct HostAttention {
 [[nodiscard]] bool AttendOnHost(const HostAttention& attention,
                                 const std::atomic<bool>* cancelled = nullptr);
 
+// About as many nanoseconds as one core takes for it.
+[[nodiscard]] double HostAttentionNs(const ReferenceAttention& problem);
+
 }  // namespace kvtier::kernels

@@ -22,7 +22,6 @@ namespace kvtier {
 namespace {
 
 constexpr size_t kPrologueBytes = 8;
-constexpr double kMaxProducts = 0x1p43;
 
 // Addresses that no code reads at.
 std::byte* const kPool = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
@@ -86,9 +85,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto request = wire::Decode<wire::Attend>(payload);
   if (!request) return 0;
   const uint64_t workspace_bytes = uint64_t{1} << (12 + data[7] % 19);
-  const auto job = PlanAttend(
-      *request, group, {.pool = kPool, .workspace = kWorkspace, .workspace_bytes = workspace_bytes},
-      kMaxProducts);
+  const auto job =
+      PlanAttend(*request, group,
+                 {.pool = kPool, .workspace = kWorkspace, .workspace_bytes = workspace_bytes});
   if (job) CheckJob(**job, *request, group, workspace_bytes);
   return 0;
 }

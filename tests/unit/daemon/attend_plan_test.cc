@@ -11,7 +11,6 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kWorkspaceBytes = uint64_t{1} << 20;
-constexpr double kMaxProducts = 1e9;
 
 KvGroup Model() {
   KvGroup group;
@@ -40,7 +39,7 @@ class AttendPlan : public testing::Test {
  protected:
   Result<std::shared_ptr<AttentionJob>> Plan(const wire::Attend& request,
                                              const KvGroup& model = Model()) {
-    return PlanAttend(request, model, {pool_, workspace_, kWorkspaceBytes}, kMaxProducts);
+    return PlanAttend(request, model, {pool_, workspace_, kWorkspaceBytes});
   }
   // The reason for which a request changed by `spoil` is refused.
   std::string ReasonFor(const std::function<void(wire::Attend*)>& spoil) {
@@ -127,12 +126,38 @@ TEST_F(AttendPlan, AJobThatWaitsTakesNoMoreMemoryThanItsMessage) {
   EXPECT_EQ((*planned)->PaddedTable().size(), 1024u * 1024);
 }
 
-TEST_F(AttendPlan, WorkIsBounded) {
-  EXPECT_EQ(ReasonFor([](auto* r) {
-              r->sequences = {{60000, 60000}};
-              r->blocks.resize(60000 / 16);
-            }),
-            "attend_work");
+// The CPU pays for an exponential, and for as many products as a vector has lanes, however small
+// the heads are, and for reading each key, once a sequence at least.
+TEST_F(AttendPlan, TheCpuTakesNoJobOfMinutes) {
+  KvGroup model = Model();
+  model.layers = model.kv_heads = 1;
+  model.dtype = KvDtype::kFloat32;
+  model.block_tokens = 1024;
+  wire::Attend request;
+  request.query_dtype = KvDtype::kFloat32;
+  request.output_offset = uint64_t{32} << 20;
+  const auto reason = [&](uint32_t head_dim, uint32_t q_heads, uint32_t sequences,
+                          wire::AttendSequence each) -> std::string {
+    model.k_head_dim = model.v_head_dim = head_dim;
+    request.q_heads = q_heads;
+    request.sequences.assign(sequences, each);
+    request.blocks.assign(size_t{1} * sequences * ((each.kv_tokens + 1023) / 1024), {});
+    const auto job = PlanAttend(request, model, {pool_, workspace_, uint64_t{64} << 20});
+    if (!job) return job.error().reason;
+    const Status computed = MakeHostAttentionEngine()->Check(**job);
+    return computed ? "" : computed.error().reason;
+  };
+  EXPECT_EQ(reason(1, 4, 1, {65536, 131072}), "attend_work");
+  EXPECT_EQ(reason(128, 1, 128, {1, 131072}), "attend_work");
+  EXPECT_EQ(reason(128, 32, 1, {2000, 2000}), "");
+  EXPECT_EQ(reason(128, 32, 64, {1, 8192}), "");
+  request.soft_cap = 30;
+  EXPECT_EQ(reason(1, 64, 1, {2000, 2000}), "attend_work");
+  request.soft_cap = 0;
+  EXPECT_EQ(reason(1, 64, 1, {2000, 2000}), "");
+}
+
+TEST_F(AttendPlan, TablesAreBounded) {
   // One long sequence beside many short ones would make a table of gigabytes.
   EXPECT_EQ(ReasonFor([](auto* r) {
               r->sequences.assign(4096, {1, 1});
