@@ -7,7 +7,7 @@
 
 namespace kvtier {
 
-bool DaemonCacheOwner::ReadsPools(DeviceIndex device) { return attention_.busy(device.value); }
+bool DaemonCacheOwner::ReadsPool(PoolId pool) { return attention_.ReadsPool(pool); }
 
 void DaemonCacheOwner::OnAdopted(const AdoptionReport& report) {
   log_.Info("host.blocks_adopted",

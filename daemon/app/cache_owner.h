@@ -29,7 +29,7 @@ class DaemonCacheOwner final : public CacheOwner {
   // The names of the disk tier's files, for the log.
   void NameFiles(std::vector<std::string> files) { incidents_.NameFiles(std::move(files)); }
 
-  bool ReadsPools(DeviceIndex device) override;
+  bool ReadsPool(PoolId pool) override;
   void OnAdopted(const AdoptionReport& report) override;
   void OnKeysExpired(uint64_t keys) override;
   void OnErasureResumed(const std::string& tenant, const EraseReport& report,

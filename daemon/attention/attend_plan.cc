@@ -202,6 +202,7 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
 Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request, const KvGroup& group,
                                                  const AttendMemory& memory) {
   auto job = std::make_shared<AttentionJob>();
+  job->pool = request.pool;
   // The order matters: each step relies on the checks of the earlier ones.
   KVT_RETURN_IF_ERROR(PlanCache(request, group, memory.pool, job.get()));
   KVT_RETURN_IF_ERROR(PlanScales(request.key_scales, group, &job->key_scales));

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/result.h"
 #include "kvtier/kernel_table.h"
 #include "kvtier/kernels.h"
@@ -28,6 +29,7 @@ namespace kvtier {
 // Blocks, lengths and scales are the job's own, in host memory; all other pointers are of the
 // device that computes. Their targets must stay until the job is done.
 struct AttentionJob {
+  PoolId pool;
   kvt_paged_kv cache{};  // one layer of a pool, without its scales
   // [kv_heads], what an fp8 cache's numbers are multiplied with; empty: 1.
   std::vector<float> key_scales;

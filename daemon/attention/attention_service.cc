@@ -201,6 +201,7 @@ void AttentionService::Run(uint32_t device, const std::string& tenant,
                            std::function<void(Result<uint64_t>)> done) {
   Worker& worker = workers_[device];
   ++worker.report.in_flight;
+  ++reads_[job->pool];
   const TenantLine next(static_cast<uint32_t>(lines_.size()));
   worker.jobs.Push(lines_.try_emplace(tenant, next).first->second,
                    {std::move(job), std::move(done)});
@@ -260,6 +261,7 @@ void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Out
                               const std::function<void(Result<uint64_t>)>& done) {
   AttentionReport& report = worker->report;
   --report.in_flight;
+  if (--reads_[job.pool] == 0) reads_.erase(job.pool);
   report.busy_ns += outcome.nanoseconds;
   if (!outcome.status) {
     ++report.failures;
@@ -291,7 +293,5 @@ bool AttentionService::idle() const {
     return worker.report.in_flight == 0 && !worker.preparing;
   });
 }
-
-bool AttentionService::busy(uint32_t device) const { return workers_[device].report.in_flight > 0; }
 
 }  // namespace kvtier

@@ -121,8 +121,8 @@ class AttentionService {
   [[nodiscard]] AttentionReports Report() const;
   // Whether no job is queued or computed on any device.
   [[nodiscard]] bool idle() const;
-  // Whether a job is queued or computed on the device.
-  [[nodiscard]] bool busy(uint32_t device) const;
+  // Whether a job on this pool is queued or computed.
+  [[nodiscard]] bool ReadsPool(PoolId pool) const { return reads_.contains(pool); }
 
  private:
   struct Waiting {
@@ -170,6 +170,7 @@ class AttentionService {
   const std::shared_ptr<WorkspaceMemory> workspaces_;
   std::vector<Worker> workers_;  // by DeviceIndex; never resized once the engines are open
   std::unordered_map<std::string, TenantLine> lines_;  // in Worker::jobs, of all tenants so far
+  std::unordered_map<PoolId, uint64_t> reads_;         // jobs in flight, where there are any
   Gate gate_;
 };
 

@@ -13,14 +13,14 @@ namespace kvtier {
 
 class FakeOwner final : public CacheOwner {
  public:
-  std::function<bool(DeviceIndex)> pools_read;
+  std::function<bool(PoolId)> pool_read;
   std::function<void(const AdoptionReport&)> on_adopted;
   std::function<void(uint64_t)> on_keys_expired;
   std::function<void(const std::string&, const EraseReport&, const Status&)> on_erasure_resumed;
 
   std::deque<Incident> incidents;  // all that were reported
 
-  bool ReadsPools(DeviceIndex device) override { return pools_read && pools_read(device); }
+  bool ReadsPool(PoolId pool) override { return pool_read && pool_read(pool); }
   void OnAdopted(const AdoptionReport& report) override {
     if (on_adopted) on_adopted(report);
   }

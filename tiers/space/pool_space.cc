@@ -180,23 +180,24 @@ Result<CachePool*> PoolSpace::Adopt(LeftPool left) {
 
 Error PoolSpace::MakePlace(TenantLine line) {
   CachePool* oldest = nullptr;
+  bool returning = std::ranges::any_of(
+      returning_, [line](const Returning& memory) { return memory.line == line; });
   for (const auto& [id, pool] : state_.blocks.pools) {
     const bool closable = !pool->is_region && pool->unused_since_ms.has_value() &&
                           pool->ended_sessions == 0 &&
                           state_.blocks.namespaces[pool->namespace_id.value].line == line;
-    if (closable && (oldest == nullptr || pool->unused_since_ms < oldest->unused_since_ms)) {
+    if (!closable) continue;
+    if (IsRead(*pool)) {
+      returning = true;
+    } else if (oldest == nullptr || pool->unused_since_ms < oldest->unused_since_ms) {
       oldest = pool.get();
     }
   }
-  const bool returning = std::ranges::any_of(
-      returning_, [line](const Returning& memory) { return memory.line == line; });
   if (oldest == nullptr && !returning) {
     return {ErrorCode::kLimitExceeded, "too_many_pools",
             fmt::format("the tenant's clients use all that it may have of {}", kMostPools)};
   }
-  const bool read = oldest != nullptr && state_.env.owner != nullptr &&
-                    state_.env.owner->ReadsPools(oldest->device);
-  if (oldest != nullptr && !read) Empty(oldest);
+  if (oldest != nullptr) Empty(oldest);
   return PoolsReturning();
 }
 
@@ -208,12 +209,10 @@ Status PoolSpace::MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted,
   if (!helps || (plan.bytes_left < wanted && !any)) return {};
   // A process that lost its connection and lives on may keep a pool for long: until all of them can
   // be closed, none is touched.
-  const bool awaited = std::ranges::any_of(
-      plan.pools, [](const CachePool* pool) { return pool->ended_sessions > 0; });
-  const bool read = state_.env.owner != nullptr && state_.env.owner->ReadsPools(device);
-  for (CachePool* const pool : plan.pools) {
-    if (!awaited && !read) Empty(pool);
+  if (std::ranges::any_of(plan.pools, [this](const CachePool* pool) { return IsHeld(*pool); })) {
+    return tl::unexpected(PoolsReturning());
   }
+  for (CachePool* const pool : plan.pools) Empty(pool);
   return tl::unexpected(PoolsReturning());
 }
 
@@ -238,8 +237,8 @@ PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint
     if (closable && pool->device == device) unused.push_back(pool.get());
   }
   // Pools that can be closed now come before those that a process may still write to.
-  std::ranges::sort(unused, {}, [](const CachePool* pool) {
-    return std::tuple(pool->ended_sessions > 0, *pool->unused_since_ms);
+  std::ranges::sort(unused, {}, [this](const CachePool* pool) {
+    return std::tuple(IsHeld(*pool), *pool->unused_since_ms);
   });
   Plan plan;
   for (CachePool* const pool : unused) {

@@ -90,6 +90,14 @@ class PoolSpace {
     uint64_t bytes_left = 0;
   };
   [[nodiscard]] Plan PlanToClose(TenantId tenant, DeviceIndex device, uint64_t wanted) const;
+  // Whether something besides the cache reads the pool.
+  [[nodiscard]] bool IsRead(const CachePool& pool) const {
+    return state_.env.owner != nullptr && state_.env.owner->ReadsPool(pool.id);
+  }
+  // Whether that, or a process that may still write to it, keeps an unused pool from being closed.
+  [[nodiscard]] bool IsHeld(const CachePool& pool) const {
+    return pool.ended_sessions > 0 || IsRead(pool);
+  }
   // Drops some of the blocks; the pool is closed when all are free.
   void Empty(CachePool* pool);
   void Close(CachePool* pool);

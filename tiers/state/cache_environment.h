@@ -48,9 +48,9 @@ struct AdoptionReport {
 class CacheOwner {
  public:
   virtual ~CacheOwner() = default;
-  // Whether computations besides the cache's copies read pools of the device now, though their
-  // sessions may have ended: no pool is closed then.
-  [[nodiscard]] virtual bool ReadsPools(DeviceIndex /*device*/) { return false; }
+  // Whether computations besides the cache's copies read the pool now, though their sessions may
+  // have ended: it is not closed then.
+  [[nodiscard]] virtual bool ReadsPool(PoolId /*pool*/) { return false; }
   // All that an earlier daemon left in host memory has been looked at. Once, and not if it left
   // nothing.
   virtual void OnAdopted(const AdoptionReport& /*report*/) {}

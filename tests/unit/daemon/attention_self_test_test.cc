@@ -309,6 +309,7 @@ class AttentionTurns : public AttentionServiceTest {
   std::shared_ptr<AttentionJob> Start(const std::string& tenant,
                                       std::shared_ptr<DevicePool> kept = nullptr) {
     auto job = std::make_shared<AttentionJob>();
+    job->pool = PoolId(7);
     job->cache.kv_heads = 1;
     service_->Run(0, tenant, job, [this, tenant, kept = std::move(kept)](Result<uint64_t>) {
       ended_.push_back(tenant);
@@ -324,10 +325,13 @@ class AttentionTurns : public AttentionServiceTest {
 TEST_F(AttentionTurns, ATenantsManyJobsWaitForAnothersFirst) {
   for (int i = 0; i < 8; ++i) (void)Start("a");
   (void)Start("b");
+  EXPECT_TRUE(service_->ReadsPool(PoolId(7)));
+  EXPECT_FALSE(service_->ReadsPool(PoolId(8)));
   may_end_.release(9);
   loop_.RunUntil([&] { return ended_.size() == 9; });
   EXPECT_EQ(ended_[0], "a");
   EXPECT_EQ(ended_[1], "b");
+  EXPECT_FALSE(service_->ReadsPool(PoolId(7)));
   EXPECT_TRUE(service_->idle());
 }
 

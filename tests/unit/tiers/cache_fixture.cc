@@ -47,7 +47,7 @@ void CacheTest::StartCache(IndexSnapshot snapshot) {
   CacheEnvironment environment = machine_->Environment();
   environment.tracer = setup_.tracer;
   environment.events = setup_.events;
-  machine_->owner.pools_read = pools_read_;
+  machine_->owner.pool_read = pool_read_;
   if (change_environment_) change_environment_(&environment, &snapshot);
   cache_ = std::make_unique<Cache>(setup_.options, std::move(environment), std::move(snapshot));
   for (const SessionId session : {kAlice, kBob}) {

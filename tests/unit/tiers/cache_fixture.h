@@ -134,7 +134,7 @@ class CacheTest : public ::testing::Test {
                                                   uint64_t block_bytes = kBlockBytes);
 
   CacheSetup setup_;
-  std::function<bool(DeviceIndex)> pools_read_;  // see CacheOwner
+  std::function<bool(PoolId)> pool_read_;  // see CacheOwner
   // May put its own between the machine and the next cache, and see what that begins with.
   std::function<void(CacheEnvironment*, IndexSnapshot*)> change_environment_;
   std::unique_ptr<FakeMachine> machine_;

@@ -246,15 +246,32 @@ TEST_F(CacheUnusedPoolsTest, AnAcquireThatWaitedInAClosedPoolLeavesNothingBehind
   EXPECT_FALSE(HasPool(1));
 }
 
-TEST_F(CacheUnusedPoolsTest, NoPoolClosesWhileSomethingElseReadsPools) {
+TEST_F(CacheUnusedPoolsTest, APoolThatSomethingElseReadsIsWaitedFor) {
   bool read = true;
-  pools_read_ = [&read](DeviceIndex) { return read; };
+  pool_read_ = [&read](PoolId) { return read; };
   StartHeld();
   cache_->CloseSession(kAlice);
   EXPECT_TRUE(IsReturning(AttachOther(4)));
   EXPECT_TRUE(HasPool(1));
   read = false;
   EXPECT_TRUE(AttachOther(4));
+}
+
+TEST_F(CacheUnusedPoolsTest, APoolThatSomethingElseReadsDoesNotHoldUpTheOthers) {
+  PoolId read(UINT32_MAX);
+  pool_read_ = [&read](PoolId pool) { return pool == read; };
+  StartHeld();
+  cache_->CloseSession(kAlice);
+  read = AttachOther(8, 2)->id;
+  cache_->UsePool(kBob, read);
+  cache_->OpenSession(SessionId(7), [](const LoadProgress&) {});
+  cache_->UsePool(SessionId(7), AttachOther(8, 3)->id);
+  cache_->CloseSession(kBob);
+  AdvanceAndTick(1000);
+  cache_->CloseSession(SessionId(7));
+  ASSERT_TRUE(AttachOther(8, 4));
+  EXPECT_TRUE(HasPool(2));
+  EXPECT_FALSE(HasPool(3));
 }
 
 }  // namespace
