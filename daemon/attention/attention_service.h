@@ -100,11 +100,12 @@ class AttentionService {
     return workers_[device].engine->Check(job);
   }
 
-  // Memory on the device to share with a client, all zeros. REQUIRES: wanted_bytes is at most
-  // wire::kMaxWorkspaceBytes. Errors: those of WorkspaceMemory::Create.
+  // Memory on the device to share with a tenant's client, all zeros. REQUIRES: wanted_bytes is at
+  // most wire::kMaxWorkspaceBytes. Errors: those of WorkspaceMemory::Create.
   [[nodiscard]] Result<std::shared_ptr<DevicePool>> CreateWorkspace(uint32_t device,
+                                                                    const std::string& tenant,
                                                                     uint64_t wanted_bytes) {
-    return workspaces_->Create(environment_.devices[device], wanted_bytes);
+    return workspaces_->Create(environment_.devices[device], tenant, wanted_bytes);
   }
   // See WorkspaceMemory.
   void WhenReturned(std::function<void()> done) { workspaces_->WhenReturned(std::move(done)); }

@@ -5,41 +5,40 @@
 
 #include <utility>
 
-#include "base/units.h"
 #include "protocol/limits.h"
 
 namespace kvtier {
-namespace {
 
-// A GPU hands memory out in this granularity. Workspaces are counted in it on every device, so that
-// limits mean the same everywhere.
-constexpr uint64_t kGranuleBytes = 2 * kMiB;
-// A session does not wait for a workspace: it must be all zeros when it has been made.
-static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
-              kReadyAtOnceBytes % kGranuleBytes == 0);
-
-}  // namespace
-
-Result<std::shared_ptr<DevicePool>> WorkspaceMemory::Create(Device* device, uint64_t wanted_bytes) {
-  const uint64_t bytes = (wanted_bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
-  // Compared by subtraction, so that no sum can overflow.
-  if (bytes > limit_bytes_ || bytes_ > limit_bytes_ - bytes) {
-    return MakeError(ErrorCode::kLimitExceeded, "workspace_limit",
-                     fmt::format("{} asked for, {} of {} are taken", FormatByteSize(bytes),
-                                 FormatByteSize(bytes_), FormatByteSize(limit_bytes_)));
+Result<std::shared_ptr<DevicePool>> WorkspaceMemory::Create(Device* device,
+                                                            const std::string& tenant,
+                                                            uint64_t wanted_bytes) {
+  // A session does not wait for a workspace: it must be all zeros when it has been made.
+  static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
+                kReadyAtOnceBytes % kGranuleBytes == 0);
+  const uint64_t granules = (wanted_bytes + kGranuleBytes - 1) / kGranuleBytes;
+  const uint64_t bytes = granules * kGranuleBytes;
+  if (!granules_.MayTake(tenant, granules)) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "workspace_limit",
+        fmt::format("{} asked for; the tenant has {}, all have {} of {}", FormatByteSize(bytes),
+                    FormatByteSize(granules_.taken(tenant) * kGranuleBytes), FormatByteSize(bytes_),
+                    FormatByteSize(granules_.total() * kGranuleBytes)));
   }
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory, device->CreatePool(bytes));
   if (!thread_) thread_ = std::make_unique<ThreadExecutor>("kvt-return", 1, &loop_);
   bytes_ += bytes;
+  granules_.Take(tenant, granules);
   return std::shared_ptr<DevicePool>(
-      memory.release(),
-      [self = shared_from_this(), bytes](DevicePool* pool) { self->Return(pool, bytes); });
+      memory.release(), [self = shared_from_this(), tenant, granules](DevicePool* pool) {
+        self->Return(pool, tenant, granules);
+      });
 }
 
-void WorkspaceMemory::Return(DevicePool* memory, uint64_t bytes) {
+void WorkspaceMemory::Return(DevicePool* memory, const std::string& tenant, uint64_t granules) {
   ++returning_;
-  thread_->Run([memory] { delete memory; }, gate_.WhileOpen([this, bytes] {
-    bytes_ -= bytes;
+  thread_->Run([memory] { delete memory; }, gate_.WhileOpen([this, tenant, granules] {
+    bytes_ -= granules * kGranuleBytes;
+    granules_.GiveBack(tenant, granules);
     --returning_;
   }));
 }

@@ -156,9 +156,9 @@ struct TraceConfig {
 // Attention for clients that launch no kernels.
 struct KernelsConfig {
   bool enabled = true;
-  // Bounds the workspaces of all sessions on all devices together. No key, tests alone set it: 64
-  // sequences with 64 heads of 128 elements take 1 MiB for queries and as much for results, and the
-  // memory lies beside pool.bytes.
+  // Bounds the workspaces of all sessions on all devices together; a tenant alone may have half. No
+  // key, tests alone set it: 64 sequences with 64 heads of 128 elements take 1 MiB for queries and
+  // as much for results, and the memory lies beside pool.bytes.
   uint64_t workspace_bytes = 256 * kMiB;
 };
 

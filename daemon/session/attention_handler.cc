@@ -32,10 +32,10 @@ Status AttentionHandler::OnWorkspace(const Call& call, const wire::Workspace& re
 
 Status AttentionHandler::OpenWorkspace(const Call& call, const wire::Workspace& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
-  // The bytes count against a limit of all sessions together until the last owner of the memory
-  // has dropped it, so that a client cannot take more by closing workspaces whose jobs still run.
+  // The bytes count against the tenant's share until the last owner of the memory has dropped it,
+  // so that a client cannot take more by closing workspaces whose jobs still run.
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
-                       service_->CreateWorkspace(attached->device, request.bytes));
+                       service_->CreateWorkspace(attached->device, client_.tenant, request.bytes));
   workspaces_[request.number] = {memory, attached->device};
   replies_.End(wire::MessageType::kWorkspace, call);
   replies_.connection().SendWithDescriptors(

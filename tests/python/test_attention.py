@@ -178,7 +178,7 @@ class AttentionTest(DaemonTestCase):
 
     def test_a_closed_workspace_gives_its_memory_back(self):
         pool = self.attach()
-        most = 200 * 1024 * 1024  # twice as much is more than the daemon gives
+        most = 100 * 1024 * 1024  # twice as much is more than the daemon gives
         small, large = pool.open_workspace(4096), pool.open_workspace(most)
         with self.assertRaises(kvtier.LimitExceededError):
             pool.open_workspace(most)

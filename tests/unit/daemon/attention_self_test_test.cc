@@ -215,22 +215,25 @@ TEST_F(AttentionServiceTest, IsOffIfConfiguredSo) {
   EXPECT_EQ(service.Report().All().state, AttentionState::kOff);
 }
 
-TEST_F(AttentionServiceTest, WorkspacesTogetherKeepTheirBound) {
-  config_.workspace_bytes = 4 * kMiB;
+TEST_F(AttentionServiceTest, WorkspacesOfATenantLeaveAsManyBytesToOthers) {
+  config_.workspace_bytes = 8 * kMiB;
   AttentionService service(Environment());
-  auto first = service.CreateWorkspace(0, 1);
-  auto second = service.CreateWorkspace(1, 2 * kMiB);
+  auto first = service.CreateWorkspace(0, "a", 1);
+  auto second = service.CreateWorkspace(1, "a", 2 * kMiB);
   ASSERT_TRUE(first && second);
   EXPECT_EQ((*first)->bytes(), 2 * kMiB);
-  EXPECT_EQ(service.CreateWorkspace(1, 1).error().reason, "workspace_limit");
-  EXPECT_EQ(service.Report().workspace_bytes, 4 * kMiB);
+  EXPECT_EQ(service.CreateWorkspace(1, "a", 1).error().reason, "workspace_limit");
+  auto others = service.CreateWorkspace(1, "b", 1);
+  ASSERT_TRUE(others);
+  EXPECT_EQ(service.Report().workspace_bytes, 6 * kMiB);
   first->reset();
+  others->reset();
   bool returned = false;
   service.WhenReturned([&] { returned = true; });
   EXPECT_FALSE(returned) << "a thread gives the memory back, not the event loop";
   loop_.RunUntil([&] { return returned; });
   EXPECT_EQ(service.Report().workspace_bytes, 2 * kMiB);
-  EXPECT_TRUE(service.CreateWorkspace(0, 2 * kMiB).has_value());
+  EXPECT_TRUE(service.CreateWorkspace(0, "a", 2 * kMiB).has_value());
 }
 
 TEST_F(AttentionServiceTest, OneDeviceThatIsWrongLeavesTheOther) {
@@ -337,7 +340,7 @@ TEST_F(AttentionTurns, ATenantsManyJobsWaitForAnothersFirst) {
 
 TEST_F(AttentionTurns, ACancelledJobThatWaitsGivesItsMemoryBackAtOnce) {
   (void)Start("a");
-  const auto waiting = Start("a", *service_->CreateWorkspace(0, 1));
+  const auto waiting = Start("a", *service_->CreateWorkspace(0, "a", 1));
   (void)Start("b");
   waiting->cancelled = true;
   service_->DropCancelled("c");

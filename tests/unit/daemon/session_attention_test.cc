@@ -338,9 +338,9 @@ TEST_F(SessionAttention, AClosedWorkspaceIsGone) {
   (void)client_.Call<wire::Pong>(wire::Ping{});
 }
 
-TEST(SessionWorkspaces, CountAgainstTheirBoundUntilTheyAreClosed) {
+TEST(SessionWorkspaces, CountAgainstTheirTenantsHalfUntilTheyAreClosed) {
   constexpr uint64_t kMost = 2 * kMiB;
-  ServerUnderTest daemon([](Config* config) { config->kernels.workspace_bytes = kMost; });
+  ServerUnderTest daemon([](Config* config) { config->kernels.workspace_bytes = 2 * kMost; });
   WireClient client(daemon.socket());
   const PoolId pool = client.Attach().pool;
   client.Send(wire::Workspace{pool, 3, kMost});

@@ -53,7 +53,7 @@ ModelRecord TinyModel() {
   return record;
 }
 constexpr uint64_t kBlockBytes = 128;
-constexpr uint64_t kWorkspaceBytes = 256 * kMiB;  // the most by default
+constexpr uint64_t kWorkspaceBytes = 128 * kMiB;  // the most by default
 constexpr wire::ModelId kModel{1};                // the first that is registered
 
 void Enlarge(Config* config) {
