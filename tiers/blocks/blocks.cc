@@ -51,7 +51,8 @@ Status Blocks::MayAddPool() const {
 }
 
 CachePool* Blocks::AddPool(std::unique_ptr<CachePool> pool) {
-  KVT_CHECK(next_pool_ < UINT32_MAX);
+  // A line stays: a client that could make up devices would have one for each.
+  KVT_CHECK(next_pool_ < UINT32_MAX && pool->device.value <= kMaxDevices);
   pool->id = PoolId(next_pool_++);
   const CopyLine next_line(static_cast<uint32_t>(copy_lines_.size()));
   const TenantLine tenant = namespaces[pool->namespace_id.value].line;

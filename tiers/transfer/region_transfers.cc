@@ -25,6 +25,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                                          RegionMemory memory) {
   const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
   const bool in_host_memory = memory.lent.kind == LentMemory::Kind::kShared;
+  if (in_host_memory) memory.device = DeviceIndex(kMaxDevices);  // whatever its client says
   if (!in_host_memory && memory.device.value >= state_.env.devices.size()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory",
                      fmt::format("there is no device {}", memory.device.value));

@@ -136,6 +136,17 @@ TEST_F(SessionRegions, BlocksAreStoredFromAndLoadedToTheClientsMemory) {
   EXPECT_TRUE(memory_.Holds(6, 'b'));
 }
 
+TEST_F(SessionRegions, TheDeviceOfHostMemoryIsNotLookedAt) {
+  wire::OpenRegion open = OpenMessage();
+  open.device = UINT32_MAX;
+  client_.SendWithDescriptor(open, memory_.fd());
+  const PoolId region = client_.Expect<wire::OpenRegionReply>().region;
+  client_.Send(StoreMessage(region, 7, 2));
+  EXPECT_EQ(ExpectDone().copied, 2u);
+  client_.Send(LoadMessage(region, 8, 2, 2));
+  EXPECT_EQ(ExpectDone().copied, 2u);
+}
+
 TEST_F(SessionRegions, TheLayersOfALoadAreCountedWhereTheClientSays) {
   const PoolId region = OpenInLayers();
   memory_.Fill(0, 'a');

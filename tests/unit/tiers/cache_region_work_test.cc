@@ -73,7 +73,8 @@ TEST_F(CacheRegionWorkTest, AMillionBlocksOfAPoolTakeNoWorkBeforeTheyAreUsed) {
   EXPECT_LE(TakeMemoryTaken().bytes, kMillion + kMillion / 8);
 }
 
-// Numbers of regions and pools are never used twice.
+// Numbers of regions and pools are never used twice, and a client may name any device for memory
+// that lies on none.
 TEST_F(CacheRegionWorkTest, RegionsThatAreGoneCostLaterLoadsNothing) {
   constexpr uint32_t kRegions = 100'000;
   CacheSetup setup;
@@ -81,13 +82,31 @@ TEST_F(CacheRegionWorkTest, RegionsThatAreGoneCostLaterLoadsNothing) {
   Start(setup);
   Put(Sequence(1, 4));
   EvictFromPool();
-  for (uint32_t i = 0; i < kRegions; ++i) cache_->CloseRegion(OpenRegion(), [] {});
+  for (uint32_t i = 0; i < kRegions; ++i) cache_->CloseRegion(OpenRegion(kAlice, {}, i), [] {});
   UseDevice(1);
   (void)TakeMemoryTaken();
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
   EXPECT_EQ(reply.hits.size(), 4u);
   EXPECT_NE(reply.load.value, 0u);
   EXPECT_LE(TakeMemoryTaken().largest, 128 * kKiB);
+}
+
+TEST_F(CacheRegionWorkTest, ATenantHasNoMoreTurnsForDevicesThatItsHostMemoryNames) {
+  CacheSetup setup;
+  setup.options.max_offload_bytes = kBlockBytes;
+  Start(setup);
+  FakeLoop& loop = machine_->loop;
+  const EventSource device = machine_->device->source();
+  loop.Hold(device);
+  std::vector<PendingTransfer> stores;
+  for (uint32_t i = 0; i < 4; ++i) {
+    stores.push_back(BeginStore(OpenRegion(kAlice, {}, i), Sequence(1 + i, 1)));
+  }
+  loop.RunAll();
+  EXPECT_EQ(loop.pending(device), 1u);
+  loop.LetGo(device);
+  loop.RunAll();
+  for (const PendingTransfer& store : stores) EXPECT_EQ(store->copied, 1u);
 }
 
 // Its memory may be slow, or its blocks of very many pieces.

@@ -27,9 +27,11 @@ class CacheRegionsTest : public CacheTest {
   static constexpr uint32_t kRegionBlocks = 16;
 
   // One that has blocks one after the other, unless pieces are given.
-  PoolId OpenRegion(SessionId session = kAlice, std::vector<RegionPiece> pieces = {}) {
+  PoolId OpenRegion(SessionId session = kAlice, std::vector<RegionPiece> pieces = {},
+                    uint32_t device = 0) {
     if (pieces.empty()) pieces = {{0, kBlockBytes, kBlockBytes}};
     RegionMemory memory{.lent = {.bytes = kRegionBlocks * kBlockBytes},
+                        .device = DeviceIndex(device),
                         .blocks = kRegionBlocks,
                         .block_tokens = kBlockTokens,
                         .pieces = std::move(pieces)};
