@@ -28,22 +28,46 @@ Status RemoveKeyFiles(const std::vector<std::filesystem::path>& directories) {
   return {};
 }
 
-// One file is enough: a drive that fails does not keep others from being written to. A start takes
-// the file of a drive that the last start had.
-Status SaveKeys(const std::vector<std::shared_ptr<KeyFile>>& files, const KeyRing::Contents& keys,
-                Log* log) {
+// One file is enough: a drive that fails does not keep others from being written to. Its own goes,
+// for a start without the others would take it. Whether it did is the result.
+Result<bool> SaveKeys(const std::vector<std::shared_ptr<KeyFile>>& files,
+                      const KeyRing::Contents& keys, Log* log) {
+  const auto done = [log](const Status& status) {
+    if (!status) log->Warning("disk.keys_not_stored", "{}", status.error().ToString());
+    return status.has_value();
+  };
   Status last;
-  size_t saved = 0;
+  std::vector<KeyFile*> unsaved;
   for (const auto& file : files) {
     Status now = file->Save(keys);
-    if (now) {
-      ++saved;
-      continue;
-    }
-    log->Warning("disk.keys_not_stored", "{}", now.error().ToString());
+    if (done(now)) continue;
+    unsaved.push_back(file.get());
     last = std::move(now);
   }
-  return saved > 0 ? Status() : last;
+  if (unsaved.size() == files.size()) return tl::unexpected(std::move(last).error());
+  bool gone = true;
+  for (KeyFile* const file : unsaved) gone &= done(file->RemoveOlder(keys.version));
+  return gone;
+}
+
+// The newest that can be read; of equal ones that of the drive that the last start had.
+Result<KeyRing::Contents> LoadKeys(const std::vector<std::shared_ptr<KeyFile>>& files,
+                                   const std::optional<RootKey>& previous, Log* log) {
+  KeyRing::Contents newest;
+  Status first;
+  for (const auto& file : files) {
+    Result<KeyRing::Contents> found = file->Load(previous);
+    if (!found) {
+      log->Warning("disk.note", "a file of keys was not read: {}", found.error().ToString());
+      if (first) first = tl::unexpected(found.error());
+    } else if (found->version > newest.version ||
+               (found->version == newest.version && newest.keys.empty())) {
+      newest = *std::move(found);
+    }
+  }
+  const bool none = newest.version == 0 && newest.keys.empty();
+  if (none && !first) return tl::unexpected(std::move(first).error());
+  return newest;
 }
 
 // A drive that was away for longer holds nothing that has not expired.
@@ -119,14 +143,15 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk,
     KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
     files.push_back(std::make_shared<KeyFile>(directory, RootKey(root.bytes()), std::move(aes)));
   }
-  if (!keys->adopted()) {
-    Result<std::vector<StoredKey>> stored = files.front()->Load(previous);
-    if (!stored) return tl::unexpected<Error>(std::move(stored).error());
-    keys->Load(*stored);
-  }
+  Result<KeyRing::Contents> stored = LoadKeys(files, previous, log_);
+  if (!stored && !keys->adopted()) return tl::unexpected<Error>(std::move(stored).error());
+  KeyRing::Contents known = stored ? *std::move(stored) : KeyRing::Contents();
+  if (keys->adopted()) known.keys.clear();
+  // Later than those of drives that are away.
+  known.version = std::max(known.version, static_cast<uint64_t>(clock_.WallMs()));
+  keys->Load(known);
   // Under the root key of now, and under nonces of their own.
-  const KeyRing::Contents first = keys->Copy();
-  for (const auto& file : files) KVT_RETURN_IF_ERROR(file->Save(first));
+  KVT_RETURN_IF_ERROR(SaveKeys(files, keys->Copy(), log_));
   keys->KeepStored(
       [files, log = log_](const KeyRing::Contents& now) { return SaveKeys(files, now, log); },
       executor);

@@ -60,12 +60,14 @@ void CheckKeys(Bytes bytes) {
     all_hold &= key.id != 0;
     bytes = bytes.subspan(kKeyBytes);
   }
-  const auto file = EncodeKeyFile(Aes(), Root(), keys);
+  const uint64_t order = bytes.size();
+  const auto file = EncodeKeyFile(Aes(), Root(), {order, keys});
   KVT_CHECK(file.has_value());
   const auto again = DecodeKeyFile(Aes(), Root(), *file);
   KVT_CHECK(again.has_value() == all_hold);
   if (!all_hold) return;
-  KVT_CHECK(std::ranges::equal(*again, keys, [](const StoredKey& a, const StoredKey& b) {
+  KVT_CHECK(again->version == order);
+  KVT_CHECK(std::ranges::equal(again->keys, keys, [](const StoredKey& a, const StoredKey& b) {
     return a.id == b.id && a.tenant == b.tenant && a.hour == b.hour && a.key == b.key;
   }));
 }

@@ -59,7 +59,7 @@ void KeyExpiry::End() {
   const uint64_t wiped = state_.env.keys->DestroyUnused(in_use_);
   if (wiped > 0 && state_.env.owner != nullptr) state_.env.owner->OnKeysExpired(wiped);
   // The disk tier logs an error, and the next pass tries again.
-  state_.env.keys->WhenStored([](const Status&) {});
+  state_.env.keys->WhenStored([](const Status&) {}, KeyRing::Older::kGone);
 }
 
 }  // namespace kvtier

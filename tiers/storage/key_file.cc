@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "KVTKEYF1";
-constexpr std::string_view kName = "keys";
+constexpr std::string_view kName = "keys", kFreshName = "keys.new";
 constexpr uint32_t kVersion = 1;
 
 // The bytes as they lie in the file, little-endian.
@@ -30,7 +30,7 @@ struct Head {
   GcmNonce nonce;
   uint32_t keys;
   GcmTag tag;
-  uint64_t zero;
+  uint64_t order;
 };
 static_assert(sizeof(Head) == 64, "docs/DISK_FORMAT.md lists every byte");
 struct Record {
@@ -93,12 +93,14 @@ RootKey::RootKey(std::span<const std::byte, kGcmKeyBytes> bytes) : bytes_{} {
 }
 
 Result<std::vector<std::byte>> EncodeKeyFile(const AesAlgorithms& aes, const RootKey& root,
-                                             std::span<const StoredKey> keys) {
+                                             const KeyRing::Contents& contents) {
+  const std::span<const StoredKey> keys = contents.keys;
   KVT_CHECK(keys.size() <= kMaxStoredKeys);
   Head head{};
   std::memcpy(head.prefix.magic, kMagic.data(), kMagic.size());
   head.prefix.version = kVersion;
   head.keys = static_cast<uint32_t>(keys.size());
+  head.order = contents.version;
   if (::getrandom(head.nonce.data(), head.nonce.size(), 0) != std::ssize(head.nonce)) {
     return MakeError(ErrorCode::kIoError, "random", "getrandom gave no bytes");
   }
@@ -122,13 +124,13 @@ Result<std::vector<std::byte>> EncodeKeyFile(const AesAlgorithms& aes, const Roo
 }
 
 // The checksum tells damage from another root key: an operator mends these differently.
-Result<std::vector<StoredKey>> DecodeKeyFile(const AesAlgorithms& aes, const RootKey& root,
-                                             std::span<const std::byte> file) {
+Result<KeyRing::Contents> DecodeKeyFile(const AesAlgorithms& aes, const RootKey& root,
+                                        std::span<const std::byte> file) {
   Head head;
   if (file.size() < sizeof(head) || file.size() > kMaxFileBytes) return Damaged("its size");
   std::memcpy(&head, file.data(), sizeof(head));
   if (std::string_view(head.prefix.magic, sizeof(head.prefix.magic)) != kMagic ||
-      head.prefix.version != kVersion || head.prefix.zero != 0 || head.zero != 0) {
+      head.prefix.version != kVersion || head.prefix.zero != 0) {
     return Damaged("its head");
   }
   const auto encrypted = file.subspan(sizeof(head));
@@ -144,14 +146,15 @@ Result<std::vector<StoredKey>> DecodeKeyFile(const AesAlgorithms& aes, const Roo
   }
   Result<std::vector<StoredKey>> keys = DecodeRecords(plain);
   WipeBytes(plain);
-  return keys;
+  if (!keys) return tl::unexpected(keys.error());
+  return KeyRing::Contents{head.order, *std::move(keys)};
 }
 
-Result<std::vector<StoredKey>> KeyFile::Load(const std::optional<RootKey>& previous) const {
+Result<KeyRing::Contents> KeyFile::Load(const std::optional<RootKey>& previous) const {
   const fs::path path = directory_ / kName;
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid()) {
-    if (errno == ENOENT) return std::vector<StoredKey>{};
+    if (errno == ENOENT) return KeyRing::Contents{};
     return Failed("open", path);
   }
   // One more byte than there may be, so that a longer file is noticed.
@@ -162,7 +165,7 @@ Result<std::vector<StoredKey>> KeyFile::Load(const std::optional<RootKey>& previ
     if (read < 0) return Failed("read", path);
   }
   file.resize(bytes);
-  Result<std::vector<StoredKey>> keys = DecodeKeyFile(aes_, root_, file);
+  Result<KeyRing::Contents> keys = DecodeKeyFile(aes_, root_, file);
   if (keys || !previous || keys.error().reason != "wrong_root_key") return keys;
   return DecodeKeyFile(aes_, *previous, file);
 }
@@ -171,10 +174,9 @@ Result<std::vector<StoredKey>> KeyFile::Load(const std::optional<RootKey>& previ
 Status KeyFile::Save(const KeyRing::Contents& contents) {
   const std::lock_guard lock(mutex_);
   if (saved_ >= contents.version) return {};
-  KVT_ASSIGN_OR_RETURN(const std::vector<std::byte> file,
-                       EncodeKeyFile(aes_, root_, contents.keys));
+  KVT_ASSIGN_OR_RETURN(const std::vector<std::byte> file, EncodeKeyFile(aes_, root_, contents));
   const fs::path path = directory_ / kName;
-  const fs::path fresh = path.string() + ".new";
+  const fs::path fresh = directory_ / kFreshName;
   {
     const UniqueFd fd(
         ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -193,8 +195,16 @@ Status KeyFile::Save(const KeyRing::Contents& contents) {
   return {};
 }
 
+Status KeyFile::RemoveOlder(uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  return saved_ >= version ? Status() : Remove(directory_);
+}
+
+// First a new one that was not renamed. A directory that does not let go of it keeps the other,
+// too.
 Status KeyFile::Remove(const fs::path& directory) {
   const fs::path path = directory / kName;
+  (void)::unlink((directory / kFreshName).c_str());
   if (::unlink(path.c_str()) != 0) {
     if (errno == ENOENT) return {};
     return Failed("remove", path);

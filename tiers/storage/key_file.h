@@ -42,12 +42,11 @@ inline constexpr uint32_t kMaxStoredKeys = KeyRing::kMaxKeys;
 // after 2^32 of them. Errors: kIoError "random", "encryption".
 [[nodiscard]] Result<std::vector<std::byte>> EncodeKeyFile(const AesAlgorithms& aes,
                                                            const RootKey& root,
-                                                           std::span<const StoredKey> keys);
+                                                           const KeyRing::Contents& contents);
 // The inverse, for bytes that may hold anything. Errors: kCorrupt "key_file_damaged" if it is none,
 // or has changed; kPermissionDenied "wrong_root_key" if it is whole and another key wrapped it.
-[[nodiscard]] Result<std::vector<StoredKey>> DecodeKeyFile(const AesAlgorithms& aes,
-                                                           const RootKey& root,
-                                                           std::span<const std::byte> file);
+[[nodiscard]] Result<KeyRing::Contents> DecodeKeyFile(const AesAlgorithms& aes, const RootKey& root,
+                                                      std::span<const std::byte> file);
 
 // The file of one directory. Save may be called on any thread.
 class KeyFile {
@@ -57,12 +56,14 @@ class KeyFile {
 
   // The file's keys; nothing if there is none. Blocks. With the previous root key if the file was
   // wrapped by that one. Errors: those of DecodeKeyFile; kIoError by errno's name.
-  [[nodiscard]] Result<std::vector<StoredKey>> Load(const std::optional<RootKey>& previous) const;
+  [[nodiscard]] Result<KeyRing::Contents> Load(const std::optional<RootKey>& previous) const;
   // Replaces the file, durably, unless this or a later state was saved already. Blocks. Errors:
   // those of EncodeKeyFile; kIoError by errno's name.
   [[nodiscard]] Status Save(const KeyRing::Contents& contents);
   // Does nothing if there is none. Durable. Errors: kIoError by errno's name.
   [[nodiscard]] static Status Remove(const std::filesystem::path& directory);
+  // The same, unless that state or a later one was saved.
+  [[nodiscard]] Status RemoveOlder(uint64_t version);
 
  private:
   const std::filesystem::path directory_;

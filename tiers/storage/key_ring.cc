@@ -325,9 +325,10 @@ KeyRing::Contents KeyRing::Copy() const {
 }
 
 // The key of a tenant's hashes has no nonces.
-void KeyRing::Load(std::span<const StoredKey> keys) {
+void KeyRing::Load(const Contents& stored) {
   const std::lock_guard lock(mutex_);
-  for (const StoredKey& key : keys) {
+  version_ = std::max(version_, stored.version + 1);
+  for (const StoredKey& key : stored.keys) {
     const uint32_t number = FindFree();
     if (number == kMaxKeys) return;
     if (key.id == 0 || by_id_.contains(key.id)) continue;
@@ -343,7 +344,8 @@ void KeyRing::Load(std::span<const StoredKey> keys) {
 struct KeyRing::Store {
   Save save;
   Executor* executor = nullptr;
-  std::atomic<uint64_t> version = 0;  // the latest that was saved
+  // The latest version that was saved, and the latest beside which no older one stayed.
+  std::atomic<uint64_t> saved = 0, alone = 0;
 };
 
 void KeyRing::KeepStored(Save save, Executor* executor) {
@@ -353,11 +355,11 @@ void KeyRing::KeepStored(Save save, Executor* executor) {
 }
 
 // The copy is made here, and not by the thread that writes: the ring may be gone by then.
-void KeyRing::WhenStored(std::function<void(const Status&)> done) const {
+void KeyRing::WhenStored(std::function<void(const Status&)> done, Older older) const {
   if (store_ == nullptr) return done({});
-  const auto stored = [this] {
+  const auto stored = [this, older] {
     const std::lock_guard lock(mutex_);
-    return store_->version >= version_;
+    return (older == Older::kGone ? store_->alone : store_->saved) >= version_;
   };
   // Without the lock: `done` may call back.
   if (stored()) return done({});
@@ -367,11 +369,20 @@ void KeyRing::WhenStored(std::function<void(const Status&)> done) const {
   };
   const auto saving = std::make_shared<Saving>(Saving{.contents = Copy()});
   store_->executor->Run(
-      [saving, store = store_] {
-        saving->status = store->save(saving->contents);
+      [saving, store = store_, older] {
+        const Result<bool> alone = store->save(saving->contents);
+        if (!alone) {
+          saving->status = tl::unexpected(alone.error());
+          return;
+        }
         // A later one may have been faster.
-        const uint64_t saved = saving->contents.version;
-        if (saving->status && store->version < saved) store->version = saved;
+        const uint64_t version = saving->contents.version;
+        if (store->saved < version) store->saved = version;
+        if (*alone && store->alone < version) store->alone = version;
+        if (!*alone && older == Older::kGone) {
+          saving->status = MakeError(ErrorCode::kIoError, "older_keys_stored",
+                                     "a drive neither takes the file of keys nor removes its own");
+        }
       },
       [saving, done = std::move(done)] { done(saving->status); });
 }

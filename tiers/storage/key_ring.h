@@ -124,16 +124,20 @@ class KeyRing {
   [[nodiscard]] Contents Copy() const;
   // Adds keys that a file held. Slots are decrypted with them, but none is written with one again:
   // which nonces they have had is not known, and the file may be an old one that was put back. A
-  // key of an id that is there already, or beyond kMaxKeys, is left out.
-  void Load(std::span<const StoredKey> keys);
+  // key of an id that is there already, or beyond kMaxKeys, is left out. Later versions are higher
+  // than the file's.
+  void Load(const Contents& stored);
 
-  // From now on the keys are to be stored, too, and WhenStored says when. `save` is called by
-  // threads of `executor`, which is borrowed. To be called once, before the ring is shared.
-  using Save = std::function<Status(const Contents&)>;
+  // From now on the keys are to be stored, too, and WhenStored says when. `save` returns whether no
+  // older keys are stored beside these. It is called by threads of `executor`, which is borrowed.
+  // To be called once, before the ring is shared.
+  using Save = std::function<Result<bool>(const Contents&)>;
   void KeepStored(Save save, Executor* executor);
-  // Calls `done` when the keys that there are now are stored, and those that are gone no more: at
-  // once if that is so, or if none are to be. Errors: those of `save`. Event loop only.
-  void WhenStored(std::function<void(const Status&)> done) const;
+  // Calls `done` when the keys that there are now are stored, and with kGone those that are gone no
+  // more: at once if that is so, or if none are to be. Errors: those of `save`; with kGone kIoError
+  // "older_keys_stored". Event loop only.
+  enum class Older : uint8_t { kMayStay, kGone };
+  void WhenStored(std::function<void(const Status&)> done, Older older = Older::kMayStay) const;
 
   [[nodiscard]] uint64_t size() const;
   // Records that an earlier daemon left and that did not hold.

@@ -146,10 +146,11 @@ void Erasure::EndPass() {
 void Erasure::Finish() {
   DestroyKeys(&jobs_.front());
   if (state_.env.keys == nullptr) return PurgeTokens();
-  state_.env.keys->WhenStored(gate_.WhileOpen([this](const Status& status) {
+  const auto stored = [this](const Status& status) {
     if (!status) jobs_.front().status = status;
     PurgeTokens();
-  }));
+  };
+  state_.env.keys->WhenStored(gate_.WhileOpen(stored), KeyRing::Older::kGone);
 }
 
 // Entries deleted from the index lie in its files for a while; ids are prompts, and may be there in

@@ -213,6 +213,104 @@ TEST_F(StoredKeys, WantARootKeyThatIsWholeAndClosedToOthers) {
   EXPECT_EQ(reason_of("kvtier.root"), "no_credentials");
 }
 
+// A disk tier on two drives. One whose `keys.new` is a directory takes no file of keys; one whose
+// `keys` is a directory does not let go of it either.
+class StoredKeysOfDrives : public StoredKeys {
+ protected:
+  StoredKeysOfDrives() {
+    for (const fs::path& drive : {a_, b_}) fs::create_directory(drive);
+  }
+
+  [[nodiscard]] std::unique_ptr<DaemonUnderTest> StartOnBoth() const {
+    return std::make_unique<DaemonUnderTest>(directory_.path(), [this](Config* config) {
+      config->restart.keep_for_ms = 0;
+      config->disk.directories = {a_, b_};
+      config->disk.directory = a_;
+      config->disk.bytes = 16 * kMiB;
+      config->disk.encryption = DiskEncryption::kAes256Gcm;
+      config->disk.root_key = root_;
+    });
+  }
+  // The reply's text, or the error's.
+  static std::string Ask(const DaemonUnderTest& daemon, const std::string& request) {
+    WireClient admin(daemon.admin_socket());
+    admin.Send(wire::AdminRequest{request});
+    auto received = admin.Receive();
+    while (received && received->Is(wire::MessageType::kAdminProgress)) received = admin.Receive();
+    if (!received) return "end of stream";
+    if (received->Is(wire::MessageType::kAdminReply)) {
+      return wire::Decode<wire::AdminReply>(received->payload).value().json;
+    }
+    return wire::Decode<wire::ErrorReply>(received->payload).value().error.ToString();
+  }
+  static std::string Erase(const DaemonUnderTest& daemon) {
+    return Ask(daemon, R"({"op":"erase","tenant":"default"})");
+  }
+  static uintmax_t Bytes(const fs::path& drive) {
+    return fs::is_regular_file(drive / "keys") ? fs::file_size(drive / "keys") : 0;
+  }
+
+  const fs::path a_ = directory_.path() / "a", b_ = directory_.path() / "b";
+  const std::string root_ = RootKeyFile("root", 'a');
+};
+
+TEST_F(StoredKeysOfDrives, ADriveThatTakesNoneHasNoneOfBefore) {
+  for (const fs::path& sick : {a_, b_}) {
+    {
+      const auto daemon = StartOnBoth();
+      ASSERT_TRUE(daemon->status()) << daemon->status().error().ToString();
+      WriteBlocks(daemon->socket(), 1, 16);
+      EXPECT_NE(Ask(*daemon, R"({"op":"drain"})"), "");
+      EXPECT_GT(Bytes(sick), 0u);
+      fs::create_directory(sick / "keys.new");
+      EXPECT_NE(Erase(*daemon).find(R"("proven":true)"), std::string::npos);
+      EXPECT_EQ(Bytes(sick), 0u) << "it has the erased keys";
+      WriteBlocks(daemon->socket(), 100, 16);
+    }
+    {
+      const auto daemon = StartOnBoth();
+      EXPECT_EQ(ReadBlocks(daemon->socket(), 100, 16, Tier::kDisk), 16u) << sick;
+      EXPECT_EQ(ReadBlocks(daemon->socket(), 1, 16, Tier::kDisk), 0u);
+    }
+    fs::remove(sick / "keys.new");
+    const auto daemon = StartOnBoth();
+    EXPECT_EQ(ReadBlocks(daemon->socket(), 100, 16, Tier::kDisk), 16u) << sick;
+    EXPECT_NE(Erase(*daemon).find(R"("proven":true)"), std::string::npos);
+  }
+}
+
+TEST_F(StoredKeysOfDrives, WhileADriveKeepsOlderOnesNoErasureIsProven) {
+  const auto daemon = StartOnBoth();
+  ASSERT_TRUE(daemon->status()) << daemon->status().error().ToString();
+  WriteBlocks(daemon->socket(), 1, 16);
+  EXPECT_NE(Ask(*daemon, R"({"op":"drain"})"), "");
+  fs::remove(a_ / "keys");
+  fs::create_directories(a_ / "keys" / "x");
+  const std::string erased = Erase(*daemon);
+  EXPECT_NE(erased.find("older_keys_stored"), std::string::npos) << erased;
+  fs::remove_all(a_ / "keys");
+  EXPECT_NE(Erase(*daemon).find(R"("proven":true)"), std::string::npos);
+}
+
+TEST_F(StoredKeysOfDrives, AStartTakesTheNewestAndReplacesTheOthers) {
+  const fs::path older = directory_.path() / "older";
+  {
+    const auto daemon = StartOnBoth();
+    ASSERT_TRUE(daemon->status()) << daemon->status().error().ToString();
+    WriteBlocks(daemon->socket(), 1, 16);
+    EXPECT_NE(Ask(*daemon, R"({"op":"drain"})"), "");
+    fs::copy_file(a_ / "keys", older);
+    EXPECT_NE(Erase(*daemon).find(R"("proven":true)"), std::string::npos);
+    WriteBlocks(daemon->socket(), 100, 16);
+  }
+  fs::rename(older, a_ / "keys");
+  const auto daemon = StartOnBoth();
+  ASSERT_TRUE(daemon->status()) << daemon->status().error().ToString();
+  EXPECT_EQ(ReadBlocks(daemon->socket(), 100, 16, Tier::kDisk), 16u);
+  EXPECT_EQ(ReadBlocks(daemon->socket(), 1, 16, Tier::kDisk), 0u);
+  EXPECT_EQ(Bytes(a_), Bytes(b_));
+}
+
 TEST(Daemon, TwoOnOneDirectoryAreRefused) {
   const TestDirectory directory;
   const DaemonUnderTest first(directory.path());

@@ -365,10 +365,10 @@ TEST_F(CacheEncryptionTest, AnErasureAnswersWhenTheFileOfKeysHasForgottenThem) {
   Start();
   Put(Sequence(1, 4));
   Drain();
-  ASSERT_EQ(key_file_->Load(std::nullopt)->size(), 2u);
+  ASSERT_EQ(key_file_->Load(std::nullopt)->keys.size(), 2u);
   Erase({.tenant = "tenant"});
   ASSERT_TRUE(FinishErasure());
-  const std::vector<StoredKey> left = key_file_->Load(std::nullopt).value();
+  const std::vector<StoredKey> left = key_file_->Load(std::nullopt)->keys;
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(left.front().hour, KeyRing::kNoHour) << "that of the index";
 }

@@ -53,8 +53,9 @@ class EncryptedCacheTest : public CacheTest {
       environment->index = index_.get();
       environment->keys = &cipher_->keys();
       if (key_file_) {
-        const auto save = [file = key_file_](const KeyRing::Contents& keys) {
-          return file->Save(keys);
+        const auto save = [file = key_file_](const KeyRing::Contents& keys) -> Result<bool> {
+          KVT_RETURN_IF_ERROR(file->Save(keys));
+          return true;
         };
         cipher_->keys().KeepStored(save, environment->executor);
       }

@@ -19,6 +19,7 @@ namespace kvtier {
 namespace {
 
 constexpr uint32_t kHour = 500'000;
+constexpr uint64_t kOrder = 77;
 
 RootKey Root(uint8_t seed) {
   std::array<std::byte, kGcmKeyBytes> bytes;
@@ -42,7 +43,7 @@ class KeyFileTest : public ::testing::Test {
   KeyFileTest() : aes_(AesAlgorithms::Fetch().value()) {}
 
   [[nodiscard]] std::vector<std::byte> Encode(uint8_t root, uint32_t count) const {
-    return EncodeKeyFile(aes_, Root(root), Keys(count)).value();
+    return EncodeKeyFile(aes_, Root(root), {kOrder, Keys(count)}).value();
   }
   [[nodiscard]] std::string ReasonOf(uint8_t root, std::span<const std::byte> file) const {
     const auto keys = DecodeKeyFile(aes_, Root(root), file);
@@ -63,13 +64,14 @@ TEST_F(KeyFileTest, KeysComeBackAsTheyWere) {
   for (const uint32_t count : {0u, 1u, 100u, kMaxStoredKeys}) {
     const auto keys = DecodeKeyFile(aes_, Root(1), Encode(1, count));
     ASSERT_TRUE(keys) << keys.error().ToString();
-    ASSERT_EQ(keys->size(), count);
+    EXPECT_EQ(keys->version, kOrder);
+    ASSERT_EQ(keys->keys.size(), count);
     const std::vector<StoredKey> expected = Keys(count);
     for (uint32_t i = 0; i < count; ++i) {
-      EXPECT_EQ((*keys)[i].id, expected[i].id);
-      EXPECT_EQ((*keys)[i].tenant, expected[i].tenant);
-      EXPECT_EQ((*keys)[i].hour, expected[i].hour);
-      EXPECT_EQ((*keys)[i].key, expected[i].key);
+      EXPECT_EQ(keys->keys[i].id, expected[i].id);
+      EXPECT_EQ(keys->keys[i].tenant, expected[i].tenant);
+      EXPECT_EQ(keys->keys[i].hour, expected[i].hour);
+      EXPECT_EQ(keys->keys[i].key, expected[i].key);
     }
   }
 }
@@ -115,16 +117,19 @@ TEST_F(KeyFileTest, AnyBytesAreRefused) {
 
 TEST_F(KeyFileTest, AFileIsReplacedWholeAndClosedToOthers) {
   const auto file = File(1);
-  EXPECT_TRUE(file->Load(std::nullopt)->empty()) << "there is none yet";
+  EXPECT_TRUE(file->Load(std::nullopt)->keys.empty()) << "there is none yet";
   ASSERT_TRUE(file->Save({1, Keys(5)}));
   ASSERT_TRUE(file->Save({2, Keys(2)}));
   // An older state that is saved later, by another thread, does not come back.
   ASSERT_TRUE(file->Save({1, Keys(5)}));
-  EXPECT_EQ(File(1)->Load(std::nullopt)->size(), 2u);
+  EXPECT_EQ(File(1)->Load(std::nullopt)->keys.size(), 2u);
   struct stat status {};
   ASSERT_EQ(::stat(path().c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
-  ASSERT_TRUE(KeyFile::Remove(directory_.path()));
+  EXPECT_EQ(File(1)->Load(std::nullopt)->version, 2u);
+  ASSERT_TRUE(file->RemoveOlder(2));
+  EXPECT_TRUE(std::filesystem::exists(path()));
+  ASSERT_TRUE(file->RemoveOlder(3));
   EXPECT_FALSE(std::filesystem::exists(path()));
   EXPECT_TRUE(KeyFile::Remove(directory_.path()));
 }
@@ -135,8 +140,8 @@ TEST_F(KeyFileTest, ThePreviousRootKeyOpensWhatTheNewOneThenWraps) {
   EXPECT_EQ(rotated->Load(std::nullopt).error().reason, "wrong_root_key");
   const auto keys = rotated->Load(Root(1));
   ASSERT_TRUE(keys) << keys.error().ToString();
-  ASSERT_TRUE(rotated->Save({1, *keys}));
-  EXPECT_EQ(File(2)->Load(std::nullopt)->size(), 5u);
+  ASSERT_TRUE(rotated->Save(*keys));
+  EXPECT_EQ(File(2)->Load(std::nullopt)->keys.size(), 5u);
   EXPECT_EQ(File(1)->Load(std::nullopt).error().reason, "wrong_root_key");
 }
 

@@ -232,13 +232,38 @@ TEST(KeyRingTest, WhatWaitsUntilKeysAreStoredMayCallTheRing) {
   const std::unique_ptr<KeyRing> ring = NewRing();
   FakeLoop loop;
   FakeExecutor executor(&loop);
-  ring->KeepStored([](const KeyRing::Contents&) { return Status(); }, &executor);
+  ring->KeepStored([](const KeyRing::Contents&) { return true; }, &executor);
   ASSERT_TRUE(ring->ForSlot("tenant", 1));
   ring->WhenStored([](const Status&) {});
   loop.RunAll();
   uint64_t keys = 0;
   ring->WhenStored([&](const Status&) { keys = ring->Copy().keys.size(); });
   EXPECT_EQ(keys, 1u);
+}
+
+TEST(KeyRingTest, KeysThatAreStoredBesideOlderOnesAreStoredButThoseAreNotGone) {
+  const std::unique_ptr<KeyRing> ring = NewRing();
+  FakeLoop loop;
+  FakeExecutor executor(&loop);
+  bool alone = false;
+  ring->KeepStored([&](const KeyRing::Contents&) { return alone; }, &executor);
+  std::vector<std::string> ends;
+  const auto wait = [&](KeyRing::Older older) {
+    ring->WhenStored(
+        [&](const Status& status) { ends.push_back(status ? "" : status.error().reason); }, older);
+    loop.RunAll();
+  };
+  wait(KeyRing::Older::kMayStay);
+  wait(KeyRing::Older::kGone);
+  alone = true;
+  wait(KeyRing::Older::kGone);
+  EXPECT_THAT(ends, testing::ElementsAre("", "older_keys_stored", ""));
+}
+
+TEST(KeyRingTest, VersionsGoOnFromThoseOfAFile) {
+  const std::unique_ptr<KeyRing> ring = NewRing();
+  ring->Load({.version = 1000, .keys = {}});
+  EXPECT_GT(ring->Copy().version, 1000u);
 }
 
 TEST(KeyRingTest, AFullRingRefusesAnotherHourAndHasRoomAgainWhenOneEnds) {
