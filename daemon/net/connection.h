@@ -24,6 +24,7 @@
 #include "daemon/net/descriptor_inbox.h"
 #include "daemon/net/fair_turns.h"
 #include "daemon/net/outbox.h"
+#include "daemon/net/retries.h"
 #include "daemon/net/sent_descriptors.h"
 #include "daemon/runtime/event_loop.h"
 #include "protocol/frame.h"
@@ -49,7 +50,8 @@ struct Network {
         mail(event_loop),
         sent(event_loop, &closer, limits.unread_descriptors),
         regions(limits.regions),
-        turns(event_loop) {}
+        turns(event_loop),
+        retries(event_loop, &turns) {}
   Network(EventLoop* event_loop, DescriptorCloser::CloseCall close,
           const NetworkLimits& limits = {})
       : loop(event_loop),
@@ -57,7 +59,8 @@ struct Network {
         closer(std::move(close)),
         sent(event_loop, &closer, limits.unread_descriptors),
         regions(limits.regions),
-        turns(event_loop) {}
+        turns(event_loop),
+        retries(event_loop, &turns) {}
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
   ~Network() { mail.Close(); }
@@ -70,6 +73,7 @@ struct Network {
   SentDescriptors sent;
   TenantBudget regions;
   FairTurns turns;
+  Retries retries;
 };
 
 // The limits of one client's cost. All bytes are of this connection alone.

@@ -18,11 +18,7 @@ namespace {
 
 constexpr const char* kPoolBytesReturning = "pool_bytes_returning";
 
-// How often, and for how long, an attach is tried while pools without clients are closed for it: a
-// second less than clients wait for a reply.
-constexpr int64_t kAttachAgainMs = 5;
-constexpr int64_t kAttachPatienceMs = 4000;
-// Attaches of one session that may wait so.
+// Attaches of one session that may wait for pools without clients to be closed.
 constexpr uint32_t kMaxAttachesWaiting = 16;
 // Models that a session holds without a pool of theirs. A client may register model after model in
 // one session, one for each change of its weights, for ever.
@@ -30,6 +26,8 @@ constexpr size_t kMaxRegisteredHeld = 16;
 // An attach or a detach costs as many items besides its frame, because all parts of the cache look
 // for blocks of the session, and a reply's descriptor takes a system call of its own.
 constexpr uint32_t kAttachPrice = 64;
+// One that gets no pool costs so many more, because the cache looks at all pools for one to close.
+constexpr uint32_t kRefusedAttachPrice = kTurnPrice;
 
 // Whether the record tells the weights of one name apart: by their commit or by their digest.
 bool NamesWeights(const ModelRecord& record) {
@@ -71,32 +69,40 @@ Status PoolHandler::OnAttach(const Call& call, const wire::Attach& request) {
         cache_.WhenDeviceOpen(DeviceIndex(request.device), nullptr, std::move(open));
       },
       wire::MessageType::kAttach, call,
-      [this, call, request] { return TryAttach(call, request, std::nullopt); });
+      [this, call, request] {
+        const Status attached = TryAttach(call, request, /*waited=*/false);
+        if (attached) return attached;
+        replies_.connection().Spend(kRefusedAttachPrice);
+        return AttachLater(call, request, attached.error());
+      });
 }
 
 // Once the cache has begun to close pools, each call goes on with it.
-Status PoolHandler::AttachLater(const Call& call, const wire::Attach& request, const Error& error,
-                                std::optional<int64_t> until_ms) {
-  const int64_t now_ms = env_.clock->MonotonicMs();
-  if (error.reason != kPoolBytesReturning || (until_ms && now_ms >= *until_ms) ||
-      attaches_waiting_.size() == kMaxAttachesWaiting) {
+Status PoolHandler::AttachLater(const Call& call, const wire::Attach& request, const Error& error) {
+  if (error.reason != kPoolBytesReturning || attaches_waiting_ == kMaxAttachesWaiting) {
     return tl::unexpected(error);
   }
-  const int64_t until = until_ms.value_or(now_ms + kAttachPatienceMs);
-  const auto timer = attaches_waiting_.emplace(attaches_waiting_.end(), env_.loop);
-  timer->Start(kAttachAgainMs, [this, timer, call, request, until] {
-    // The callback was moved out of the timer, so that it may end it.
-    attaches_waiting_.erase(timer);
-    if (replies_.ended()) return;
-    const Status again = TryAttach(call, request, until);
-    if (again) return;
-    replies_.Fail(wire::MessageType::kAttach, call, again.error());
-  });
+  ++attaches_waiting_;
+  env_.retries->Add(
+      client_.tenant, [this, call, request, error, pass = gate_.MakePass()](bool over) {
+        return pass.open() ? AttachAgain(call, request, error, over) : Retries::Outcome{};
+      });
   return {};
 }
 
-Status PoolHandler::TryAttach(const Call& call, const wire::Attach& request,
-                              std::optional<int64_t> until_ms) {
+Retries::Outcome PoolHandler::AttachAgain(const Call& call, const wire::Attach& request,
+                                          const Error& error, bool over) {
+  if (replies_.ended()) return {};
+  const Status attached = over ? tl::unexpected(error) : TryAttach(call, request, /*waited=*/true);
+  if (!over && !attached && attached.error().reason == kPoolBytesReturning) {
+    return {.waits = true, .price = kRefusedAttachPrice};
+  }
+  --attaches_waiting_;
+  if (!attached) replies_.Fail(wire::MessageType::kAttach, call, attached.error());
+  return {.price = kAttachPrice};
+}
+
+Status PoolHandler::TryAttach(const Call& call, const wire::Attach& request, bool waited) {
   KVT_ASSIGN_OR_RETURN(const ModelHold model, env_.models->Find(client_.tenant, request.model));
   if (request.group >= model->groups.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
@@ -116,13 +122,13 @@ Status PoolHandler::TryAttach(const Call& call, const wire::Attach& request,
       cache_.AttachPool(identity_of(model->groups[request.group]), request.pool_bytes, device,
                         static_cast<uint32_t>(std::max<int64_t>(1, without_pool)),
                         static_cast<uint32_t>(model->groups.size()));
-  if (!attached) return AttachLater(call, request, attached.error(), until_ms);
+  if (!attached) return tl::unexpected(attached.error());
   const PoolInfo& pool = *attached;
   env_.models->NoteNamespace(pool.namespace_id, *model);
   // The pool is used from here on, so that no other attach takes its memory before the reply.
   cache_.UsePool(client_.session, pool.id, client_.Identity());
   if (env_.attention != nullptr) env_.attention->Prepare(request.device);
-  if (until_ms) {
+  if (waited) {
     env_.log->Info("pool.reclaimed", "pools that no client used made way for \"{}\" of tenant {}",
                    model->record.name, client_.tenant);
   }

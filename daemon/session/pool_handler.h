@@ -5,15 +5,12 @@
 
 #include <cstdint>
 #include <deque>
-#include <list>
-#include <optional>
 
-#include "base/clock.h"
 #include "base/gate.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/net/descriptor_closer.h"
-#include "daemon/runtime/event_loop.h"
+#include "daemon/net/retries.h"
 #include "daemon/session/models.h"
 #include "daemon/session/replies.h"
 #include "daemon/session/session_client.h"
@@ -33,8 +30,7 @@ class PoolHandler {
   // handler.
   struct Environment {
     const Config* config = nullptr;
-    EventLoop* loop = nullptr;
-    const Clock* clock = nullptr;
+    Retries* retries = nullptr;
     Log* log = nullptr;
     ModelRegistry* models = nullptr;
     const wire::DevicesReply* devices = nullptr;
@@ -56,12 +52,13 @@ class PoolHandler {
   Status OnPing(const Call& call, const wire::Ping& request);
 
  private:
-  // until_ms: when to stop waiting for memory; nothing: it is the first try.
-  [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request,
-                                 std::optional<int64_t> until_ms);
+  // `waited`: it is not the first try.
+  [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request, bool waited);
   // After the cache's `error`: tries again soon if memory is on its way back, else returns it.
   [[nodiscard]] Status AttachLater(const Call& call, const wire::Attach& request,
-                                   const Error& error, std::optional<int64_t> until_ms);
+                                   const Error& error);
+  Retries::Outcome AttachAgain(const Call& call, const wire::Attach& request, const Error& error,
+                               bool over);
   // The pool's memory is ready: only now does the client get its descriptor.
   void OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached);
 
@@ -72,8 +69,7 @@ class PoolHandler {
   const Environment env_;
   // The models that the client registered last, so that it can attach them.
   std::deque<ModelHold> registered_;
-  // Each runs out when an ATTACH that waits for memory of closed pools is tried again.
-  std::list<Timer> attaches_waiting_;
+  uint32_t attaches_waiting_ = 0;  // for memory of pools that are closed
   // Last, so that it closes before anything that the cache's answers would use is destroyed.
   Gate gate_;
 };

@@ -24,6 +24,7 @@
 #include "daemon/session/server.h"
 #include "protocol/message_type.h"
 #include "tests/fakes/fake_cold_store.h"
+#include "tests/fakes/fake_owner.h"
 #include "tests/fakes/late_device.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/bystander.h"
@@ -101,6 +102,7 @@ class ServerUnderTest {
   [[nodiscard]] std::vector<TraceEvent> Traced(wire::MessageType message, TracePhase phase);
 
   DisguisedPeers peers;
+  FakeOwner owner;  // to be touched on the loop only
 
  private:
   void TickForever();

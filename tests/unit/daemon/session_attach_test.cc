@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <deque>
+
+#include "base/clock.h"
 #include "tests/fakes/fake_cold_store.h"
 #include "tests/unit/daemon/grouped_engine.h"
 #include "tests/unit/daemon/server_under_test.h"
@@ -249,6 +252,45 @@ TEST_F(SessionAttachOther, FindsThePoolTakenWhileItsClientLives) {
   (void)first.Attach(TestModel(), 0);
   WireClient second(daemon_.socket());
   EXPECT_EQ(AttachOther(&second), "pool_bytes_exhausted");
+}
+
+TEST_F(SessionAttachOther, ATenantsAttachesThatWaitAreTriedOneAtATime) {
+  constexpr uint32_t kSessions = 4, kEach = 16, kTries = kSessions * kEach + 40;
+  uint32_t tries = 0;
+  bool read = true;
+  daemon_.OnLoop([&] {
+    daemon_.owner.pools_read = [&](DeviceIndex) {
+      ++tries;
+      return read;
+    };
+  });
+  {
+    WireClient first(daemon_.socket());
+    (void)first.Attach(TestModel(), 0);
+  }
+  daemon_.WaitUntil([this] { return daemon_.server().session_count() == 0; });
+  const int64_t begun_us = MonotonicUs();
+  std::deque<WireClient> clients;
+  for (uint32_t i = 0; i < kSessions; ++i) {
+    WireClient& client = clients.emplace_back(daemon_.socket());
+    (void)client.Hello();
+    const auto model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{OtherModel()});
+    for (uint32_t sent = 0; sent < kEach; ++sent) client.Send(wire::Attach{.model = model.model});
+  }
+  daemon_.WaitUntil([&] {
+    if (tries < kTries) return false;
+    // Each was tried once when it came.
+    EXPECT_GE(MonotonicUs() - begun_us, (tries - kSessions * kEach - 1) * Retries::kAgainMs * 1000);
+    read = false;
+    return true;
+  });
+  for (WireClient& client : clients) {
+    for (uint32_t sent = 0; sent < kEach; ++sent) {
+      const auto received = client.Receive();
+      EXPECT_TRUE(received && received->Is(wire::MessageType::kAttachReply));
+    }
+  }
+  daemon_.OnLoop([this] { daemon_.owner.pools_read = nullptr; });
 }
 
 TEST_F(SessionAttachOther, GetsThePoolOfAClientThatHasGone) {
