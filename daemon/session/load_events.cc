@@ -51,11 +51,13 @@ void LoadEvents::Send(const LoadProgress& progress) {
   if (!pace_.running()) pace_.Start(kLoadEventIntervalMs, [this] { SendPending(); });
 }
 
-// The map is taken out first, because Send may start the pace anew, and a later report may add to
-// it.
 void LoadEvents::SendPending() {
-  const auto pending = std::exchange(pending_, {});
-  for (const auto& [load, progress] : pending) Send(progress);
+  while (!pending_.empty()) {
+    if (connection_->congested()) {
+      return connection_->OnceUncongested([this] { SendPending(); });
+    }
+    Send(pending_.extract(pending_.begin()).mapped());
+  }
 }
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/session/load_events.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -105,6 +106,26 @@ TEST_F(LoadEventsTest, LoadsDoNotHoldEachOtherUp) {
   EXPECT_FALSE(Next());
   EXPECT_EQ(Wait().ready, 2u);
   for (uint64_t load = 2; load <= 50; ++load) EXPECT_EQ(Next()->ready, 2u);
+}
+
+TEST_F(LoadEventsTest, AClientThatDoesNotReadIsToldTheLastOfEachLoadWhenItReads) {
+  constexpr uint32_t kReports = 10;
+  for (uint64_t load = 1; !connection_->congested(); ++load) Report(load, 1);
+  for (uint32_t ready = 2; ready <= kReports; ++ready) {
+    Report(1, ready);
+    Timer pace(&loop_);
+    bool over = false;
+    pace.Start(2 * kLoadEventIntervalMs, [&] { over = true; });
+    loop_.RunUntil([&] { return over; });
+  }
+  std::vector<uint32_t> told;
+  loop_.RunUntil([&] {
+    while (const auto event = Next()) {
+      if (event->load == LoadId(1)) told.push_back(event->ready);
+    }
+    return !told.empty() && told.back() == kReports;
+  });
+  EXPECT_THAT(told, testing::ElementsAre(1, kReports));
 }
 
 }  // namespace
