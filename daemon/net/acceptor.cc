@@ -81,16 +81,17 @@ UniqueFd NewSocket(int family) {
   return UniqueFd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-// Whether a process listens there, or another error than the refusal that proves that none does.
-// Asked again for a while: a daemon that has ended listens until its teardown process has closed
-// its sockets.
+// Whether a process listens there, or another error than those that prove that none does. Asked
+// again for a while: a daemon that has ended listens until its teardown process has closed its
+// sockets, and one that ends removes the file.
 Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
   const auto give_up = std::chrono::steady_clock::now() + kListenerPatience;
   while (true) {
     const UniqueFd probe = NewSocket(AF_UNIX);
     if (!probe.valid()) return SystemError("socket for", path);
     const auto* const to = reinterpret_cast<const sockaddr*>(&address);
-    if (::connect(probe.get(), to, sizeof(address)) != 0 && errno == ECONNREFUSED) return false;
+    const bool connected = ::connect(probe.get(), to, sizeof(address)) == 0;
+    if (!connected && (errno == ECONNREFUSED || errno == ENOENT)) return false;
     if (std::chrono::steady_clock::now() >= give_up) return true;
     std::this_thread::sleep_for(kListenerPoll);
   }
@@ -112,7 +113,7 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
     return MakeError(ErrorCode::kAlreadyExists, "socket_in_use",
                      "another process listens on " + path);
   }
-  if (::unlink(path.c_str()) != 0) return SystemError("unlink", path);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError("unlink", path);
   return {};
 }
 

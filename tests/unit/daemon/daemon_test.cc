@@ -3,13 +3,17 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <thread>
 
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/daemon_under_test.h"
@@ -336,6 +340,26 @@ TEST(Daemon, TwoOnOneSocketAreRefused) {
   EXPECT_EQ(second.status().error().reason, "socket_in_use");
   EXPECT_FALSE(IsConfigurationError(second.status().error())) << "that process may end";
   WriteBlocks(first.socket(), 1, 4);
+}
+
+TEST(Daemon, StartsWhereAnotherStopsMeanwhile) {
+  const TestDirectory directory;
+  const std::string path = SmallConfig(directory.path()).server.socket;
+  UniqueFd other(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(other.get(), 1), 0);
+  // As a drain does: its file goes first.
+  std::thread stops([&] {
+    const UniqueFd probe(::accept4(other.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    EXPECT_EQ(::unlink(path.c_str()), 0);
+    other.Reset();
+  });
+  const DaemonUnderTest daemon(directory.path());
+  stops.join();
+  ASSERT_TRUE(daemon.status()) << daemon.status().error().ToString();
+  WriteBlocks(daemon.socket(), 1, 4);
 }
 
 TEST(Daemon, DirectoryThatCannotBeCostsTheDiskTierAlone) {
