@@ -196,10 +196,25 @@ class IdentityTest(unittest.TestCase):
         names = {identity.loaded_weights(the_engine, "")}
         for weights in (b"one draft", b"another"):
             draft = self.directory(weights)
-            the_engine.speculative_config = types.SimpleNamespace(method="draft", model=draft)
+            self.draft(the_engine, "draft", engine(model=draft).model_config)
             names.add(identity.loaded_weights(the_engine, ""))
         self.assertEqual(len(names), 3)
         self.assertNotIn(None, names)
+
+    def draft(self, the_engine, method, config):
+        the_engine.speculative_config = types.SimpleNamespace(
+            method=method,
+            model=getattr(config, "model", method),
+            target_model_config=the_engine.model_config,
+            draft_model_config=config,
+        )
+
+    def test_ways_to_draft_without_a_model_have_no_weights(self):
+        the_engine = engine(model=self.directory(b"weights"))
+        alone = identity.loaded_weights(the_engine, "")
+        for method, config in (("ngram", the_engine.model_config), ("suffix", None)):
+            self.draft(the_engine, method, config)
+            self.assertEqual(identity.loaded_weights(the_engine, ""), alone)
 
     def test_long_names_stay_different(self):
         names = ["org/" + "x" * 300, "org/y" + "x" * 300]

@@ -158,11 +158,10 @@ def _weight_names(engine: Any, whole: bool) -> list[str | None]:
         return [f"dummy:{model.seed}"]
     names = [_weight_name(model.model, model, whole)]
     speculative = getattr(engine, "speculative_config", None)
-    draft = getattr(speculative, "model", None)
-    if draft is not None:
-        names.append(
-            _weight_name(draft, getattr(speculative, "draft_model_config", None), whole)
-        )
+    draft = getattr(speculative, "draft_model_config", None)
+    # Ways to draft without a model have no configuration, or the target's.
+    if draft is not None and draft is not getattr(speculative, "target_model_config", None):
+        names.append(_weight_name(draft.model, draft, whole))
     return names
 
 
