@@ -216,6 +216,25 @@ class IdentityTest(unittest.TestCase):
             self.draft(the_engine, method, config)
             self.assertEqual(identity.loaded_weights(the_engine, ""), alone)
 
+    def test_files_name_weights_only_if_they_are_what_is_loaded(self):
+        path, names = self.directory(b"weights"), {}
+        for form in """auto hf safetensors runai_streamer pt mistral sharded_state
+                       tensorizer ipc_cache modelexpress a_plug_in_s""".split():
+            the_engine = engine(model=path)
+            the_engine.load_config.load_format = form
+            names[form] = identity.loaded_weights(the_engine, "")
+            self.assertEqual(identity.loaded_weights(the_engine, "mine") == "named:mine", names[form] is None)
+        self.assertEqual(len({names[one] for one in ("auto", "hf", "safetensors", "runai_streamer")}), 1)
+        self.assertEqual(len({names[one] for one in ("auto", "pt", "mistral", "sharded_state")}), 4)
+        others = [names[one] for one in ("tensorizer", "ipc_cache", "modelexpress", "a_plug_in_s")]
+        self.assertEqual(others, [None] * 4)
+
+    def test_a_commit_of_another_repository_names_no_weights(self):
+        config = types.SimpleNamespace(to_dict=dict, _commit_hash="a" * 40)
+        for revision, name in (("main", None), (None, None), ("b" * 40, f"commit:{'b' * 40}")):
+            elsewhere = engine(hf_config=config, hf_config_path="org/configuration", revision=revision)
+            self.assertEqual(identity.loaded_weights(elsewhere, ""), name)
+
     def test_long_names_stay_different(self):
         names = ["org/" + "x" * 300, "org/y" + "x" * 300]
         records = [self.record(the_engine=engine(model=name)) for name in names]

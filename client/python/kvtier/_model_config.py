@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import re
 from collections.abc import Mapping
 from typing import Any, Union
 
 from ._facts import config_digest, digest, short
-from ._weight_files import weights_digest
+from ._weight_files import COMMIT, weights_digest
 from .errors import KvtierError, Status, error_of, invalid
 
 Source = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
@@ -40,7 +39,6 @@ _OTHER_LAYERS = (
 _WITHOUT_WINDOW = frozenset({"full_attention", "chunked_attention", "attention"})
 # Fields that decide how positions go into keys, wherever a version of transformers puts them.
 _ROPE = ("rope_local_base_freq", "partial_rotary_factor", "rotary_dim", "rotary_pct", "alibi")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _MAX_COUNT = 1_000_000
 
 
@@ -71,7 +69,7 @@ def directory_of(name: str, revision: str) -> tuple[pathlib.Path, str]:
     path = pathlib.Path(name)
     if path.is_dir():
         whole = path.resolve()
-        in_cache = whole.parent.name == "snapshots" and _COMMIT.fullmatch(whole.name)
+        in_cache = whole.parent.name == "snapshots" and COMMIT.fullmatch(whole.name)
         return path, revision or (whole.name if in_cache else "")
     home = os.environ.get("HF_HOME") or pathlib.Path.home() / ".cache/huggingface"
     cache = pathlib.Path(os.environ.get("HF_HUB_CACHE") or pathlib.Path(home) / "hub")
@@ -80,7 +78,7 @@ def directory_of(name: str, revision: str) -> tuple[pathlib.Path, str]:
     commit = revision
     if reference.is_file():
         commit = reference.read_text(encoding="utf-8").strip()
-    if not _COMMIT.fullmatch(commit) or not (model / "snapshots" / commit).is_dir():
+    if not COMMIT.fullmatch(commit) or not (model / "snapshots" / commit).is_dir():
         wanted = f"{name}, revision {revision or 'main'}"
         raise error_of(Status.NOT_FOUND, "no_model", f"{wanted}: no directory, nor in {cache}")
     return model / "snapshots" / commit, commit
@@ -155,7 +153,7 @@ def weights(name: str, revision: str = "", whole: bool = False) -> str | None:
         _, commit = directory_of(name, revision)
     except (KvtierError, OSError, ValueError):
         commit = revision
-    return f"commit:{commit}" if _COMMIT.fullmatch(commit) else None
+    return f"commit:{commit}" if COMMIT.fullmatch(commit) else None
 
 
 def files(directory: pathlib.Path) -> str:

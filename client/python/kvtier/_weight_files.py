@@ -13,8 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
+
+#: The hub's name of a version of a model.
+COMMIT = re.compile("[0-9a-f]{40}")
 
 _TENSORS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _OTHERS = (".json", ".model")

@@ -21,8 +21,17 @@ from typing import Any
 import torch
 
 from .._facts import config_digest, digest, record_name, short, weights_of
-from .._weight_files import weights_digest
+from .._weight_files import COMMIT, weights_digest
 from ..model import KvGroup, ModelRecord
+
+
+# The formats that vLLM loads from the model's own files or commit, and a name for those that take other ones of
+# them than most.
+_FILES = {
+    **dict.fromkeys(("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "runai_streamer"), ""),
+    **dict.fromkeys(("sharded_state", "runai_streamer_sharded"), "sharded"),
+    **{name: name for name in ("mistral", "npcache", "pt")},
+}
 
 
 @dataclass(frozen=True)
@@ -153,29 +162,34 @@ def loaded_weights(engine: Any, label: str, whole: bool = False) -> str | None:
 
 def _weight_names(engine: Any, whole: bool) -> list[str | None]:
     """Names the model's and a draft model's, whose layers have their part of each block."""
-    model = engine.model_config
-    if str(engine.load_config.load_format) == "dummy":
-        return [f"dummy:{model.seed}"]
-    names = [_weight_name(model.model, model, whole)]
+    names = [_weight_name(engine.model_config, engine.load_config, whole)]
     speculative = getattr(engine, "speculative_config", None)
     draft = getattr(speculative, "draft_model_config", None)
     # Ways to draft without a model have no configuration, or the target's.
     if draft is not None and draft is not getattr(speculative, "target_model_config", None):
-        names.append(_weight_name(draft.model, draft, whole))
+        load = getattr(speculative, "draft_load_config", None) or engine.load_config
+        names.append(_weight_name(draft, load, whole))
     return names
 
 
-def _weight_name(path: str, model: Any, whole: bool) -> str | None:
-    if getattr(model, "model_weights", ""):
-        return None  # in an object store, of which only small files are here
+def _weight_name(model: Any, load: Any, whole: bool) -> str | None:
+    form = str(load.load_format)
+    if form == "dummy":
+        return f"dummy:{model.seed}"
+    if getattr(model, "model_weights", "") or form not in _FILES:
+        return None  # in an object store, of which only small files are here, or in another place
     try:
-        content = weights_digest(path, whole)
+        content = weights_digest(model.model, whole)
     except OSError:
         return None
-    if content is not None:
-        return f"files:{content}"
     commit = getattr(getattr(model, "hf_config", None), "_commit_hash", None)
-    return f"commit:{commit}" if commit else None
+    revision = str(getattr(model, "revision", None))
+    if COMMIT.fullmatch(revision):
+        commit = revision
+    elif getattr(model, "hf_config_path", None):
+        commit = None  # of the configuration's repository
+    name = f"files:{content}" if content else f"commit:{commit}" if commit else None
+    return f"{name}.{_FILES[form]}" if name and _FILES[form] else name
 
 
 def _facts_of(name: str, facts: dict[str, str], label: str) -> ModelFacts:
