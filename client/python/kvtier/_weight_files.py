@@ -63,6 +63,17 @@ def weights_digest(path: str | None, whole: bool = False) -> str | None:
     return digest.hexdigest()[:32]
 
 
+def content_digest(path: str) -> str | None:
+    """128 bits, in hexadecimal, that tell a file's content or a directory's weights apart; None if there are none
+    at `path`, or they cannot be read."""
+    try:
+        if not os.path.isfile(path):
+            return weights_digest(path)
+        return _file_digest(_file(path, os.path.basename(path), os.stat(path)), False).hex()[:32]
+    except OSError:
+        return None
+
+
 def list_files(path: str) -> tuple[File, ...]:
     """The files of a directory that tell a model apart. Raises OSError."""
     return tuple(sorted(_files(path), key=lambda file: file.name))
@@ -72,15 +83,12 @@ def _files(path: str) -> Iterable[File]:
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.endswith(_TENSORS + _OTHERS) and entry.is_file():
-                status = entry.stat()
-                yield File(
-                    entry.path,
-                    entry.name,
-                    status.st_size,
-                    status.st_mtime_ns,
-                    status.st_ctime_ns,
-                    status.st_ino,
-                )
+                yield _file(entry.path, entry.name, entry.stat())
+
+
+def _file(path: str, name: str, status: os.stat_result) -> File:
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return File(path, name, status.st_size, *times, status.st_ino)
 
 
 def _file_digest(file: File, whole: bool) -> bytes:

@@ -25,7 +25,7 @@ class KvtierMetadata(KVConnectorMetadata):
     hash_root: bytes | None = None
     weights: str = ""
     tokens: int = 0
-    configuration: tuple[str, str] = ("", "")
+    configuration: tuple[str, str, str] = ("", "", "")
 
 
 @dataclass

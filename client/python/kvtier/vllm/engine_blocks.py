@@ -52,16 +52,18 @@ class EngineBlocks:
         )
 
     @property
-    def configuration(self) -> tuple[str, str]:
-        """The model's name, and the digest of its configuration, as they were in this process when the
-        connector was made."""
-        return self._facts.name, self._facts.extra["model_config"]
+    def configuration(self) -> tuple[str, str, str]:
+        """The model's name, and the digests of its configuration and of the engine's settings, as they were
+        in this process when the connector was made."""
+        extra = self._facts.extra
+        return self._facts.name, extra["model_config"], extra.get("settings", "")
 
-    def take_configuration(self, name: str, config: str) -> None:
+    def take_configuration(self, name: str, config: str, settings: str) -> None:
         """Takes the scheduler's in place of this process's: some models change their configuration when
         they are made, which only a worker does. Before regions are opened."""
-        if self.configuration != (name, config):
-            extra = {**self._facts.extra, "model_config": config}
+        if self.configuration != (name, config, settings):
+            told = {**self._facts.extra, "model_config": config, "settings": settings}
+            extra = {name: text for name, text in told.items() if text}
             self._facts = dataclasses.replace(self._facts, name=name, extra=extra)
 
     def loaded_weights(self) -> str | None:

@@ -21,8 +21,10 @@ from typing import Any
 import torch
 
 from .._facts import config_digest, digest, record_name, short, weights_of
+from .._settings import default_of
 from .._weight_files import COMMIT, weights_digest
 from ..model import KvGroup, ModelRecord
+from .settings import settings_digest
 
 
 # The formats that vLLM loads from the model's own files or commit, and a name for those that take other ones of
@@ -83,16 +85,9 @@ def described(spec: Any) -> str:
     told = [
         f"{field.name}={getattr(spec, field.name)!r}"
         for field in sorted(dataclasses.fields(spec), key=lambda field: field.name)
-        if getattr(spec, field.name) != _default(field)
+        if getattr(spec, field.name) != default_of(field)
     ]
     return f"{type(spec).__name__}({', '.join(told)})"
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    """A field's default, or MISSING, which is equal to nothing else."""
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def hash_root() -> bytes | None:
@@ -243,6 +238,8 @@ def _model_facts(engine: Any) -> dict[str, str]:
     speculative = getattr(engine, "speculative_config", None)
     if speculative is not None:
         facts["draft"] = str(speculative.method)
+    if settings := settings_digest(engine):
+        facts["settings"] = settings
     if getattr(cache, "calculate_kv_scales", False):
         # Each engine finds scales of its own, which are in none of the rows.
         facts["kv_scales"] = f"of engine {engine.kv_transfer_config.engine_id}"
