@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """KvtierStorage and the weights that a server of SGLang has, at its start and later."""
 
+import ast
 import os
 import pathlib
 import tempfile
@@ -9,12 +10,36 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
-import sglang_modules  # noqa: F401 - imported because it makes `import sglang` find the wheel's
+import sglang_modules  # makes `import sglang` find the wheel's
 import torch
 from test_sglang import BATCH, CONFIG, SglangTestCase, host_pool, indices_of, keys_of
 
-from kvtier.sglang import configuration, live_weights, pages
+from kvtier.sglang import configuration, live_weights, pages, settings
 from kvtier.sglang import storage as storage_module
+
+# The arguments that count.
+COUNTED = """
+    c128_page_size cp_strategy debug_tensor_dump_input_file decrypted_config_file decrypted_draft_config_file
+    deepep_dispatcher_output_dtype disable_fast_image_processor disable_flashinfer_cutlass_moe_fp4_allgather
+    disable_shared_experts_fusion dllm_algorithm dllm_algorithm_config dllm_fdfo dtype
+    enable_decoder_swa_bounded_replay enable_deepseek_v4_fp4_indexer enable_deterministic_inference
+    enable_dsa_cache_layer_split enable_encoder_swa_bounded_replay enable_int8_mamba_checkpoint
+    enable_kv_cache_sharding enable_linear_replayssm enable_linear_replayssm_spec
+    enable_mamba_cache_stochastic_rounding enable_mis enable_multi_layer_eagle enable_page_major_kv_layout
+    enable_precise_embedding_interpolation enable_prefill_cp enable_quant_communications enable_tf32_matmul
+    enable_w4a4_mxfp4_megamoe enforce_shared_experts_fusion experts_shared_outer_loras
+    flashinfer_a2a_dispatch_type flashinfer_mxfp4_moe_precision forward_hooks fp4_gemm_runner_backend
+    fp8_gemm_runner_backend image_processor_backend is_embedding json_model_override_args
+    kt_max_deferred_experts_per_token kt_method kt_num_gpu_experts kt_weight_path kv_cache_dtype
+    linear_replayssm_cache_len load_format lora_strict_loading lora_target_modules mamba_cache_philox_rounds
+    mamba_ssm_dtype mm_process_config model_config_parser model_impl model_loader_extra_config
+    modelexpress_config modelopt_checkpoint_restore_path modelopt_quant moe_runner_backend
+    prefill_kv_cache_dequant_dtype qsa_indexer_dtype quantization quantization_param_path quantize_and_serve
+    rl_on_policy_target rl_quant_profile speculative_algorithm speculative_dflash_block_size
+    speculative_draft_kv_cache_dtype speculative_draft_load_format speculative_draft_model_quantization
+    speculative_draft_sink_size speculative_draft_window_size speculative_dspark_block_size
+    speculative_enable_w4a4_mxfp4_megamoe speculative_moe_runner_backend trust_mm_content_hashes uno_lora_path
+    """
 
 
 class WeightsTest(unittest.TestCase):
@@ -65,6 +90,41 @@ class WeightsTest(unittest.TestCase):
         self.assertEqual(one, again)
         self.assertNotEqual(one, two)
         self.assertNotIn(bare, (one, two))
+
+    def facts(self, **arguments):
+        server = types.SimpleNamespace(model_path="org/model", **arguments)
+        given = configuration.arguments_of(server)
+        return configuration.page_facts(CONFIG, "kv", "layout", given, "")
+
+    def test_arguments_that_choose_weights_and_types_of_numbers_are_told(self):
+        seen = [self.facts()]
+        for arguments in (
+            {"modelopt_quant": "fp8"},
+            {"modelopt_quant": "int4_awq"},
+            {"kt_weight_path": "/a", "kt_method": "AMXINT4"},
+            {"kt_weight_path": "/a", "kt_method": "AMXINT8"},
+            {"kt_weight_path": "/b", "kt_method": "AMXINT4"},
+            {"an_argument_of_a_newer_release": "fp4"},
+        ):
+            seen.append(self.facts(**arguments))
+            self.assertNotIn(seen[-1], seen[:-1])
+        with mock.patch.dict(os.environ, SGLANG_FP8_IGNORED_LAYERS="lm_head"):
+            self.assertNotIn(self.facts(), seen)
+
+    def test_harmless_arguments_keep_nothing_apart(self):
+        with mock.patch.dict(os.environ, SGLANG_PORT="30001"):
+            told = self.facts(port=30001, log_level="debug", mem_fraction_static=0.5, max_running_requests=7)
+        self.assertEqual(told, self.facts())
+
+    def test_each_argument_counts_or_is_harmless(self):
+        """One that is in neither list counts, too; look whether it should, and add it to one of them."""
+        names = set()
+        for path in (sglang_modules.ROOT / "sglang/srt/arg_groups/fields").glob("*.py"):
+            for one in ast.walk(ast.parse(path.read_text())):
+                if isinstance(one, ast.ClassDef):
+                    fields = (field for field in one.body if isinstance(field, ast.AnnAssign))
+                    names.update(field.target.id for field in fields)
+        self.assertEqual(names - settings.HARMLESS, set(COUNTED.split()))
 
     def test_scales_of_the_cache_are_told_apart_by_their_content(self):
         scales = self.folder / "scales.json"

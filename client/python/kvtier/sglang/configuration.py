@@ -4,7 +4,6 @@ their bytes is in the record of their pool."""
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +15,8 @@ from .._facts import digest, engine_of, record_name, short, weights_of
 from .._model_config import name_of, weights
 from .._options import COMMON, Number, Option, Text, retry_pauses
 from .prefixes import logger
+from .settings import settings_digest
 
-# SGLang's arguments that change a page's content.
-_ARGUMENTS = (
-    "quantization",
-    "kv_cache_dtype",
-    "dtype",
-    "load_format",
-    "json_model_override_args",
-    "speculative_algorithm",
-    "quantization_param_path",
-)
 # These say where the weights are.
 _PLACES = (
     "model_path",
@@ -35,8 +25,8 @@ _PLACES = (
     "speculative_draft_model_revision",
 )
 
-# The fact of a server's adapters.
-_ADAPTERS = "adapters"
+# The facts of a server's adapters, and of all other arguments.
+_ADAPTERS, _SETTINGS = "adapters", "arguments"
 
 
 LINKER_OPTIONS: dict[str, Option] = {
@@ -89,7 +79,7 @@ def page_facts(
         "pool": pool,
         "ranks": " ".join(f"{kind}={rank}/{size}" for kind, rank, size in ranks),
         "layout": layout,
-        "arguments": digest({name: arguments.get(name) for name in _ARGUMENTS}),
+        _SETTINGS: arguments.get(_SETTINGS, "unknown"),
     }
     if arguments.get(_ADAPTERS):
         facts[_ADAPTERS] = arguments[_ADAPTERS]
@@ -131,11 +121,9 @@ def weight_version() -> str | None:
 
 
 def arguments_of(server_arguments: Any) -> dict[str, str]:
-    """SGLang's arguments that change a page's bytes, or say where the weights are."""
-    found = {name: str(getattr(server_arguments, name, None)) for name in _ARGUMENTS + _PLACES}
-    if scales := getattr(server_arguments, "quantization_param_path", None):
-        # The scales of an FP8 cache.
-        found["quantization_param_path"] = digest(pathlib.Path(scales).read_text())[:32]
+    """SGLang's arguments that say where the weights are, and the facts of all that change a page's bytes."""
+    found = {name: str(getattr(server_arguments, name, None)) for name in _PLACES}
+    found[_SETTINGS] = settings_digest(server_arguments)
     if adapters := getattr(server_arguments, "lora_paths", None):
         found[_ADAPTERS] = _adapters_digest(adapters)
     return found
