@@ -126,6 +126,22 @@ class WeightsTest(unittest.TestCase):
                     names.update(field.target.id for field in fields)
         self.assertEqual(names - settings.HARMLESS, set(COUNTED.split()))
 
+    def test_files_name_weights_only_if_they_are_what_is_loaded(self):
+        (self.folder / "model.safetensors").write_bytes(b"one")
+        path = str(self.folder)
+        name = self.weights(path)
+        for read in ({"load_format": "runai_streamer"}, {"weight_cache_mode": "daemon"}):
+            self.assertEqual(self.weights(path, **read), name)
+        for other in (
+            {"load_format": "remote_instance"},
+            {"load_format": "a_plug_in_s"},
+            {"weight_cache_mode": "client"},
+            {"speculative_draft_model_path": path, "speculative_draft_load_format": "remote"},
+        ):
+            with self.assertLogs("sglang.kvtier", "WARNING"):
+                self.assertIsNone(self.weights(path, **other))
+            self.assertEqual(self.weights(path, label="mine", **other), "named:mine")
+
     def test_scales_of_the_cache_are_told_apart_by_their_content(self):
         scales = self.folder / "scales.json"
         facts = []

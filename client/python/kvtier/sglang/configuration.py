@@ -24,6 +24,13 @@ _PLACES = (
     "speculative_draft_model_path",
     "speculative_draft_model_revision",
 )
+# These, from where they are read.
+_WAYS = ("load_format", "speculative_draft_load_format", "weight_cache_mode")
+# The formats that SGLang loads from the model's own files or commit.
+_OF_FILES = frozenset("""
+    auto bitsandbytes dummy fastsafetensors flash_rl gguf instanttensor layered mistral npcache pt
+    runai_streamer safetensors sharded_state
+    """.split())
 
 # The facts of a server's adapters, and of all other arguments.
 _ADAPTERS, _SETTINGS = "adapters", "arguments"
@@ -95,11 +102,13 @@ def loaded_weights(
     they are, and the user has not named them. A server may call its model by another name than that
     which says where the weights are. label: the user's name for them. whole: reads the files whole."""
     given = {name: value for name, value in arguments.items() if value != "None"}
-    place = given.get("model_path") or served_name or ""
-    names = [weights(place, given.get("revision", ""), whole)]
+    place, way = given.get("model_path") or served_name or "", given.get("load_format", "auto")
+    is_read = given.get("weight_cache_mode") != "client"
+    names = [weights(place, given.get("revision", ""), whole) if is_read and way in _OF_FILES else None]
     if draft := given.get("speculative_draft_model_path"):
         revision = given.get("speculative_draft_model_revision", "")
-        names.append(weights(draft, revision, whole))
+        is_read &= given.get("speculative_draft_load_format", way) in _OF_FILES
+        names.append(weights(draft, revision, whole) if is_read else None)
     name = weights_of(names, label)
     if name is None:
         logger.warning(
@@ -122,7 +131,7 @@ def weight_version() -> str | None:
 
 def arguments_of(server_arguments: Any) -> dict[str, str]:
     """SGLang's arguments that say where the weights are, and the facts of all that change a page's bytes."""
-    found = {name: str(getattr(server_arguments, name, None)) for name in _PLACES}
+    found = {name: str(getattr(server_arguments, name, None)) for name in _PLACES + _WAYS}
     found[_SETTINGS] = settings_digest(server_arguments)
     if adapters := getattr(server_arguments, "lora_paths", None):
         found[_ADAPTERS] = _adapters_digest(adapters)
