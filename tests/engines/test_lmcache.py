@@ -43,6 +43,7 @@ from lmcache.v1.distributed.memory_manager.l1_memory_manager import L1MemoryMana
 
 import kvtier
 from kvtier.lmcache import KvtierL2Adapter, objects
+from kvtier.lmcache.model_weights import FirstEpoch
 
 
 class ObjectThatWaits:
@@ -293,6 +294,21 @@ class IdentityTest(LmcacheCase):
             self.assertEqual(self.load(adapter, keys, [memory_object()]), [True])
             self.assertEqual(self.look_up(self.adapter(identity=""), keys), [False])
         self.assertEqual(self.look_up(self.adapter(), keys), [False])
+
+    def test_a_commit_names_weights_only_if_no_engine_can_have_another(self):
+        """An engine's revision is not in LMCache's keys."""
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, HF_HUB_CACHE=folder):
+            model = pathlib.Path(folder) / "models--org--model"
+            (model / "snapshots" / ("a" * 40)).mkdir(parents=True)
+            self.assertEqual(FirstEpoch("").weights_of("org/model"), "commit:" + "a" * 40)
+            (model / "snapshots" / ("b" * 40)).mkdir()
+            (model / "refs").mkdir()
+            (model / "refs/main").write_text("b" * 40)
+            with self.assertLogs("lmcache.kvtier", "WARNING"):
+                names = {FirstEpoch("").weights_of("org/model") for _ in range(2)}
+            self.assertEqual({name.split(":")[0] for name in names}, {"unnamed"})
+            self.assertEqual(len(names), 2)
+            self.assertEqual(FirstEpoch("mine").weights_of("org/model"), "named:mine")
 
     def test_an_object_of_another_size_is_never_served(self):
         adapter = self.adapter()

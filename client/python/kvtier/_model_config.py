@@ -71,17 +71,31 @@ def directory_of(name: str, revision: str) -> tuple[pathlib.Path, str]:
         whole = path.resolve()
         in_cache = whole.parent.name == "snapshots" and COMMIT.fullmatch(whole.name)
         return path, revision or (whole.name if in_cache else "")
-    home = os.environ.get("HF_HOME") or pathlib.Path.home() / ".cache/huggingface"
-    cache = pathlib.Path(os.environ.get("HF_HUB_CACHE") or pathlib.Path(home) / "hub")
-    model = cache / ("models--" + name.replace("/", "--"))
+    model = _hub_directory(name)
     reference = model / "refs" / (revision or "main")
     commit = revision
     if reference.is_file():
         commit = reference.read_text(encoding="utf-8").strip()
     if not COMMIT.fullmatch(commit) or not (model / "snapshots" / commit).is_dir():
         wanted = f"{name}, revision {revision or 'main'}"
-        raise error_of(Status.NOT_FOUND, "no_model", f"{wanted}: no directory, nor in {cache}")
+        raise error_of(Status.NOT_FOUND, "no_model", f"{wanted}: no directory, nor in {model.parent}")
     return model / "snapshots" / commit, commit
+
+
+def _hub_directory(name: str) -> pathlib.Path:
+    """Where the hub's cache on this machine has a model, if it does."""
+    home = os.environ.get("HF_HOME") or pathlib.Path.home() / ".cache/huggingface"
+    cache = pathlib.Path(os.environ.get("HF_HUB_CACHE") or pathlib.Path(home) / "hub")
+    return cache / ("models--" + name.replace("/", "--"))
+
+
+def only_revision(name: str) -> str | None:
+    """The revision of a model that this machine has: the only commit in the hub's cache; "" for a directory. None:
+    it has several, of which any may be meant, or none."""
+    if os.path.isdir(name):
+        return ""
+    commits = [path.name for path in _hub_directory(name).glob("snapshots/*")]
+    return commits[0] if len(commits) == 1 else None
 
 
 def groups(config: Mapping[str, Any], ranks: int) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from .._epochs import unnamed_epoch
 from .._facts import short
-from .._model_config import weights
+from .._model_config import only_revision, weights
 from .objects import logger
 
 
@@ -45,7 +45,9 @@ class FirstEpoch(WeightEpoch):
             return self._known[model]
 
     def _find(self, model: str) -> str:
-        found = weights(model, whole=self._whole)
+        # LMCache's keys do not have the revision that an engine was started with.
+        revision = only_revision(model)
+        found = None if revision is None else weights(model, revision, self._whole)
         if found is None and not self._label:
             logger.warning(
                 "kvtier: it is not known which weights %s has: no other server is served its objects, nor "
