@@ -16,7 +16,7 @@
 namespace kvtier {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 // Hears how an opening ended.
 using Told = std::function<void(const Status&)>;
 
@@ -105,10 +105,10 @@ Result<uint64_t> PoolBytesOn(const DeviceInfo& info, const Config& config, size_
 }
 
 // Opens a GPU at the start. One that cannot be opened is as any other: its next client tries again.
-void OpenNow(OnDemandDevice* device, Clock::time_point give_up, const Told& tell) {
+void OpenNow(OnDemandDevice* device, SteadyClock::time_point give_up, const Told& tell) {
   Status opened = device->OpenNow();
   while (!opened && opened.error().code == ErrorCode::kResourceExhausted &&
-         Clock::now() < give_up) {
+         SteadyClock::now() < give_up) {
     std::this_thread::sleep_for(kOpeningPoll);
     opened = device->OpenNow();
   }
@@ -116,7 +116,7 @@ void OpenNow(OnDemandDevice* device, Clock::time_point give_up, const Told& tell
 }
 
 Result<OpenedDevice> OpenGpu(const Config& config, size_t position, const Choice& choice,
-                             const DeviceEnvironment& environment, Clock::time_point give_up,
+                             const DeviceEnvironment& environment, SteadyClock::time_point give_up,
                              DeferredPinner* pinner) {
   KVT_ASSIGN_OR_RETURN(const DeviceInfo info, environment.gpus->LookAt(choice.ordinal));
   OpenedDevice opened{.kind = wire::DeviceKind::kCuda};
@@ -187,7 +187,7 @@ Result<OpenedDevices> OpenDevices(const Config& config, const DeviceEnvironment&
           log->Warning("host.degraded", "a part of host memory is copied slowly: {}", why);
         });
   }
-  const Clock::time_point give_up = Clock::now() + environment.patience;
+  const SteadyClock::time_point give_up = SteadyClock::now() + environment.patience;
   uint64_t host_pool_bytes = 0;
   for (size_t position = 0; position < choices.size(); ++position) {
     const Choice& choice = choices[position];
