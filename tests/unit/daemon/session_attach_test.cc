@@ -259,7 +259,7 @@ TEST_F(SessionAttachOther, ATenantsAttachesThatWaitAreTriedOneAtATime) {
   uint32_t tries = 0;
   bool read = true;
   daemon_.OnLoop([&] {
-    daemon_.owner.pools_read = [&](DeviceIndex) {
+    daemon_.owner.pool_read = [&](PoolId) {
       ++tries;
       return read;
     };
@@ -290,7 +290,7 @@ TEST_F(SessionAttachOther, ATenantsAttachesThatWaitAreTriedOneAtATime) {
       EXPECT_TRUE(received && received->Is(wire::MessageType::kAttachReply));
     }
   }
-  daemon_.OnLoop([this] { daemon_.owner.pools_read = nullptr; });
+  daemon_.OnLoop([this] { daemon_.owner.pool_read = nullptr; });
 }
 
 TEST_F(SessionAttachOther, GetsThePoolOfAClientThatHasGone) {
