@@ -18,6 +18,7 @@ FakeMachine::HostMemory SimKeptHost::BeforeDeath() {
   kept_ = context_.plan.sizes.keep_host && random_.Chance(0.8);
   if (!kept_) {
     damaged_ = false;
+    changed_.clear();
     return FakeMachine::HostMemory::kLost;
   }
   adopted_ever_ = true;
@@ -76,7 +77,8 @@ void SimKeptHost::WriteLate() {
 }
 
 // Damages the table's states and cuts: times and uses are believed as they are (tiers_cache_test
-// damages these).
+// damages these). The halves of such a word vouch for each other: with the same bit of both changed
+// it says something else that a daemon may have written. So each word changes once.
 void SimKeptHost::ChangeBits() {
   damaged_ = damaged_ever_ = true;
   FakeArena& arena = *context_.world.machine().arena;
@@ -91,8 +93,11 @@ void SimKeptHost::ChangeBits() {
   for (uint64_t i = random_.Below(4); i > 0; --i) {
     const uint64_t slab = kPage + random_.Below(slabs) * stride;
     const uint64_t cut = slab + random_.Below(8);
-    const uint64_t word = slab + 8 + 20 * random_.Below(8) + random_.Below(4);
-    table[random_.Chance(0.3) ? cut : word] ^= static_cast<std::byte>(1 << random_.Below(8));
+    const uint64_t record = slab + 8 + 20 * random_.Below(8);
+    const uint64_t word = record + random_.Below(4);
+    const auto bit = static_cast<std::byte>(1 << random_.Below(8));
+    const bool of_cut = random_.Chance(0.3);
+    if (changed_.insert(of_cut ? slab : record).second) table[of_cut ? cut : word] ^= bit;
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_set>
 #include <vector>
 
 #include "tests/fakes/seeded_random.h"
@@ -54,6 +55,7 @@ class SimKeptHost {
   bool damaged_ = false;  // since all of the memory was looked at
   bool adopted_ever_ = false;
   bool damaged_ever_ = false;
+  std::unordered_set<uint64_t> changed_;  // words of the table since it was new
   uint64_t survivors_ = 0;
 };
 

@@ -15,7 +15,7 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kMagic = "KVTHOST1";
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr uint64_t kPageBytes = 4096;
 
 constexpr uint64_t RoundUpToPage(uint64_t bytes) {
@@ -48,8 +48,9 @@ struct HostTable::Head {
   Digest128 boot_id;
   Digest128 disk_set;  // may change; no part of the shape
 };
+// Another cut would have records vouch for what freed slots have left in between.
 struct HostTable::SlabRecord {
-  uint64_t slot_bytes;
+  uint64_t cut;  // NumberWord of a slot's pages; zeros if there is none
 };
 struct HostTable::SlotRecord {
   uint32_t word;
@@ -156,14 +157,16 @@ HostTable::SlotRecord& HostTable::RecordOf(uint64_t address) const {
 // A slab is cut anew only when all of its slots are empty. The records are cleared all the same:
 // there are more of them when slots become smaller, and what lies there may be anything.
 void HostTable::BeginFill(uint64_t address, uint64_t slot_bytes) {
-  KVT_CHECK(slot_bytes >= kMinSlotBytes && slot_bytes <= shape_.slab_bytes);
+  KVT_CHECK(slot_bytes >= kMinSlotBytes && slot_bytes <= shape_.slab_bytes &&
+            slot_bytes % kPageBytes == 0);
   const uint64_t slab = address / shape_.slab_bytes;
-  SlabRecord& cut = SlabOf(slab);
-  if (cut.slot_bytes != slot_bytes) {
-    std::atomic_ref(cut.slot_bytes).store(0, std::memory_order_release);
+  const uint64_t cut = NumberWord(static_cast<uint32_t>(slot_bytes / kPageBytes));
+  SlabRecord& record = SlabOf(slab);
+  if (record.cut != cut) {
+    std::atomic_ref(record.cut).store(0, std::memory_order_release);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     std::memset(RecordsOf(slab), 0, shape_.slab_bytes / slot_bytes * sizeof(SlotRecord));
-    std::atomic_ref(cut.slot_bytes).store(slot_bytes, std::memory_order_release);
+    std::atomic_ref(record.cut).store(cut, std::memory_order_release);
   }
   StoreRecordWord(&RecordOf(address).word,
                   WordOf(HostSlotState::kFilling, RetentionClass::kMemory));
@@ -196,9 +199,11 @@ void HostTable::Clear(uint64_t address) {
 }
 
 uint64_t HostTable::SlotBytesOf(uint64_t slab) const {
-  const uint64_t slot_bytes = SlabOf(slab).slot_bytes;
-  const bool possible = slot_bytes >= kMinSlotBytes && slot_bytes <= shape_.slab_bytes &&
-                        slot_bytes % kPageBytes == 0;
+  const uint64_t cut = SlabOf(slab).cut;
+  const auto pages = static_cast<uint32_t>(cut);
+  const uint64_t slot_bytes = pages * kPageBytes;
+  const bool possible =
+      cut == NumberWord(pages) && slot_bytes >= kMinSlotBytes && slot_bytes <= shape_.slab_bytes;
   return possible ? slot_bytes : 0;
 }
 

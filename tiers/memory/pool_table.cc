@@ -23,9 +23,6 @@ constexpr uint64_t kSessionsAt = kPageBytes;
 constexpr uint64_t kStatesAt = kSessionsAt + 16 * kPageBytes;
 static_assert((PoolTable::kMaxSessions + 1) * kSessionBytes == kStatesAt - kSessionsAt);
 
-// One word, so that a death leaves the one holder or the other.
-uint64_t HolderWord(uint32_t session) { return session | static_cast<uint64_t>(~session) << 32; }
-
 uint64_t RecordsAt(uint32_t blocks) {
   return kStatesAt + (blocks * kStateBytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
@@ -90,7 +87,7 @@ struct PoolTable::Record {
   uint32_t last_use_s;
   uint32_t created_s;
   uint32_t pinned_until_s;
-  uint64_t holder;  // while the block is private; see HolderWord
+  uint64_t holder;  // NumberWord of the session's, while the block is private
   uint64_t unused_too;
 };
 
@@ -198,7 +195,7 @@ void PoolTable::Hold(BlockIndex block, uint32_t generation) {
 void PoolTable::SetHolder(BlockIndex block, uint32_t session) {
   const PoolEntryState state = StateOf(block);
   KVT_CHECK(state == PoolEntryState::kHeld || state == PoolEntryState::kPrivate);
-  std::atomic_ref(RecordOf(block).holder).store(HolderWord(session), std::memory_order_release);
+  std::atomic_ref(RecordOf(block).holder).store(NumberWord(session), std::memory_order_release);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   StoreState(block, PoolEntryState::kPrivate, RetentionClass::kMemory);
 }
@@ -314,7 +311,7 @@ std::optional<uint32_t> PoolTable::HolderOf(BlockIndex block) const {
   KVT_CHECK(StateOf(block) == PoolEntryState::kPrivate);
   const uint64_t word = RecordOf(block).holder;
   const auto session = static_cast<uint32_t>(word);
-  return word == HolderWord(session) ? std::optional(session) : std::nullopt;
+  return word == NumberWord(session) ? std::optional(session) : std::nullopt;
 }
 
 // A process that died while a place was given back leaves its number without the check: the place

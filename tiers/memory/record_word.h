@@ -37,6 +37,11 @@ struct RecordState {
   return record;
 }
 
+// A number that is read before anything vouches for it, likewise with its complement above it.
+[[nodiscard]] constexpr uint64_t NumberWord(uint32_t number) {
+  return number | static_cast<uint64_t>(~number) << 32;
+}
+
 // The order matters to the compiler alone: a process that dies has executed all instructions
 // before.
 inline void StoreRecordWord(uint32_t* word, uint32_t value) {
