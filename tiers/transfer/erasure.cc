@@ -202,20 +202,44 @@ void Erasure::OnDeleted(const Result<uint64_t>& next) {
 }
 
 void Erasure::Answer() {
-  Job job = std::move(jobs_.front());
-  jobs_.pop_front();
-  state_.erasing.scopes.erase(state_.erasing.scopes.begin());
+  Job& job = jobs_.front();
   job.report.moving = moving_;
-  if (job.status && state_.has_disk() && disk_.health().CountMissing() > 0) {
+  if (!state_.has_disk()) return Reply();
+  if (job.status && disk_.health().CountMissing() > 0) {
     job.status = MakeError(ErrorCode::kUnavailable, "drive_away",
                            "blocks on a drive that is away or has failed stay there until a start "
                            "that has it; erase again then");
   }
-  // If this fails, a start finds nothing more to erase. An incomplete erasure is finished by it.
+  unended_.emplace_back(job.number, job.request);
+  // An incomplete erasure is finished by a start.
   const bool complete = job.status && moving_ == 0 && all_was_adopted_;
-  if (complete && state_.has_disk()) {
-    state_.env.index->Apply({.ended_erasures = {job.number}}, [](const Status&) {});
+  complete ? EndCovered() : Reply();
+}
+
+// Ends the earlier ones that it repeats, too: a start that resumed them would take blocks written
+// since. An index that refuses leaves them all to that start, so that its error is told.
+void Erasure::EndCovered() {
+  const auto covered = [&request = jobs_.front().request](const auto& numbered) {
+    return numbered.second.tenant == request.tenant && numbered.second.end_hour <= request.end_hour;
+  };
+  IndexBatch batch;
+  for (const auto& numbered : unended_) {
+    if (covered(numbered)) batch.ended_erasures.push_back(numbered.first);
   }
+  state_.env.index->Apply(std::move(batch), gate_.WhileOpen([this, covered](const Status& status) {
+    if (status) {
+      std::erase_if(unended_, covered);
+    } else {
+      jobs_.front().status = status;
+    }
+    Reply();
+  }));
+}
+
+void Erasure::Reply() {
+  const Job job = std::move(jobs_.front());
+  jobs_.pop_front();
+  state_.erasing.scopes.erase(state_.erasing.scopes.begin());
   if (!jobs_.empty() && jobs_.front().noted) BeginPass();
   job.done(job.report, job.status);
 }

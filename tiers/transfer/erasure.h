@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/gate.h"
@@ -86,6 +87,8 @@ class Erasure {
   void DeleteObjects();
   void OnDeleted(const Result<uint64_t>& next);
   void Answer();
+  void EndCovered();
+  void Reply();
   // The tenant's objects, if it is one of a block that stays, are about to be deleted.
   void ForgetColdCopy(EntryIndex entry);
   // False if something moves the block.
@@ -102,6 +105,8 @@ class Erasure {
   const HostAdoption& adoption_;
   ColdWriter* const cold_writer_;
   std::deque<Job> jobs_;  // the first is under way; in the order of CacheState::erasing
+  // Erasures that have been answered and that the index may remember, by their numbers in it.
+  std::vector<std::pair<uint32_t, EraseRequest>> unended_;
   uint32_t next_number_ = 0;
   uint64_t next_row_ = 0;
   uint64_t moving_ = 0;           // blocks of this pass

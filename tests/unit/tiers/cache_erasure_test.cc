@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "tests/unit/tiers/cache_fixture.h"
 
@@ -20,12 +21,13 @@ class CacheErasureTest : public CacheTest {
     cache_->OpenSession(kAlice, [this](const LoadProgress& p) { progress_.push_back(p); });
     UseDevice(0);
   }
-  void BeginErasure(const std::string& tenant) {
+  void BeginErasure(const std::string& tenant, uint32_t end_hour = EraseRequest().end_hour) {
     ended_ = false;
-    cache_->Erase({.tenant = tenant}, [this](const EraseReport&, const Status& status) {
-      EXPECT_TRUE(status);
-      ended_ = true;
-    });
+    cache_->Erase({.tenant = tenant, .end_hour = end_hour},
+                  [this](const EraseReport&, const Status& status) {
+                    EXPECT_TRUE(status);
+                    ended_ = true;
+                  });
   }
   // The daemon gets as far as to have the index remember it.
   void BeginErasureThatIsRemembered(const std::string& tenant) {
@@ -49,6 +51,20 @@ class CacheErasureTest : public CacheTest {
     ASSERT_EQ(Drops(Tier::kDisk, DropReason::kReadError), 1u);
     ASSERT_EQ(machine_->Snapshot().records.size(), 1u);
     ASSERT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  }
+  // The index keeps a block that had left the disk before, until the next tick.
+  void FailErasure() {
+    LoseFromDiskButNotFromIndex();
+    std::optional<Status> told;
+    cache_->Erase({.tenant = "tenant"},
+                  [&](const EraseReport&, const Status& status) { told = status; });
+    ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
+    Settle();
+    machine_->index->RefuseNextBatches(1);
+    AdvanceAndTick(1);
+    ASSERT_TRUE(told);
+    EXPECT_THAT(*told, IsErrorOf(ErrorCode::kIoError, "index_write"));
+    ASSERT_EQ(machine_->Snapshot().erasures.size(), 1u);
   }
   [[nodiscard]] uint32_t InHost(const Hashes& hashes) const {
     const auto present = cache_->Lookup(pool_.id, hashes);
@@ -156,20 +172,54 @@ TEST_F(CacheErasureTest, WhatHadLeftTheDiskBeforeAnErasureDoesNotComeBackWithThe
 
 TEST_F(CacheErasureTest, AnErasureFailsWhileTheIndexRefusesToForgetWhatHadLeftTheDiskBefore) {
   Start();
-  LoseFromDiskButNotFromIndex();
-  std::optional<Status> told;
-  cache_->Erase({.tenant = "tenant"},
-                [&](const EraseReport&, const Status& status) { told = status; });
-  ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
-  Settle();
-  machine_->index->RefuseNextBatches(1);
-  AdvanceAndTick(1);
-  ASSERT_TRUE(told);
-  EXPECT_THAT(*told, IsErrorOf(ErrorCode::kIoError, "index_write"));
+  FailErasure();
   CrashAndRestart();
   Settle();
   EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere()) << "a start finishes what failed";
   EXPECT_TRUE(machine_->Snapshot().records.empty());
+  EXPECT_TRUE(machine_->Snapshot().erasures.empty());
+}
+
+TEST_F(CacheErasureTest, ARepeatedErasureThatSucceedsEndsTheEarlierOne) {
+  Start();
+  FailErasure();
+  BeginErasure("tenant");
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_TRUE(machine_->Snapshot().erasures.empty());
+  Put(Sequence(1, 1));
+  Drain();
+  CrashAndRestart();
+  Settle();
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk) << "it was written since";
+}
+
+TEST_F(CacheErasureTest, AnErasureOfOlderHoursOrOfAnotherTenantDoesNotEndOneThatFailed) {
+  Start();
+  FailErasure();
+  BeginErasure("tenant", /*end_hour=*/1);
+  ASSERT_TRUE(FinishErasure());
+  BeginErasure("another");
+  ASSERT_TRUE(FinishErasure());
+  const std::vector<ErasureRecord> left = machine_->Snapshot().erasures;
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].tenant, "tenant");
+  EXPECT_EQ(left[0].end_hour, EraseRequest().end_hour);
+}
+
+// A start that finds it would take later blocks.
+TEST_F(CacheErasureTest, AnErasureFailsThatTheIndexGoesOnRememberingAndARepeatedOneEndsIt) {
+  Start();
+  std::optional<Status> told;
+  cache_->Erase({.tenant = "tenant"},
+                [&](const EraseReport&, const Status& status) { told = status; });
+  ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
+  machine_->index->RefuseNextBatches(1);
+  Settle();
+  ASSERT_TRUE(told);
+  EXPECT_THAT(*told, IsErrorOf(ErrorCode::kIoError, "index_write"));
+  ASSERT_EQ(machine_->Snapshot().erasures.size(), 1u);
+  BeginErasure("tenant");
+  ASSERT_TRUE(FinishErasure());
   EXPECT_TRUE(machine_->Snapshot().erasures.empty());
 }
 
