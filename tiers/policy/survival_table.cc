@@ -167,7 +167,7 @@ double SurvivalTable::Rank(size_t use_class, uint32_t idle_s) const {
 }
 
 size_t SurvivalTable::memory_bytes() const {
-  constexpr size_t kNodeBytes = 40;  // of the map, about
+  constexpr size_t kNodeBytes = 48;  // of the map, about
   return sizeof(*this) + episodes_.capacity() * sizeof(Episode) + open_.size() * kNodeBytes;
 }
 

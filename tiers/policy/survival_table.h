@@ -6,7 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 #include <vector>
 
 namespace kvtier {
@@ -77,7 +77,9 @@ class SurvivalTable {
   uint32_t halvings_ = 0;          // the sample is one block in 2^halvings_
   std::vector<Episode> episodes_;  // grows up to its bound; from then on the oldest is replaced
   size_t next_ = 0;                // the place of the next episode
-  std::unordered_map<uint64_t, uint32_t> open_;  // block -> place of its episode, until it ends
+  // Block -> place of its episode, until it ends. Ordered, since clients choose the hashes: no
+  // choice of theirs makes a search long.
+  std::map<uint64_t, uint32_t> open_;
   std::array<PerAge, kClasses> ranks_{};
   bool learned_ = false;
 };

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+#include <unordered_set>
+
 namespace kvtier {
 namespace {
 
@@ -125,6 +128,26 @@ TEST(SurvivalTableTest, OldEpisodesAreForgottenAndMemoryIsBounded) {
   table.Learn(300'000);
   EXPECT_LT(table.Rank(kUsedTwice, 0), before / 100);
   EXPECT_LT(table.memory_bytes(), 3u << 20);
+}
+
+// The processor's time of watching and using as many blocks as are kept, at such a distance.
+clock_t TimeOf(uint64_t distance) {
+  SurvivalTable table;
+  const clock_t began = std::clock();
+  for (uint64_t i = 1; i <= SurvivalTable::kMaxEpisodes; ++i) {
+    table.BeginEpisode(i * distance, kUsedOnce, 1000);
+  }
+  for (uint64_t i = 1; i <= SurvivalTable::kMaxEpisodes; ++i) table.EndEpisode(i * distance, 1001);
+  return std::clock() - began;
+}
+
+// Clients choose the hashes: those that a hash table of the library would put in one bucket.
+TEST(SurvivalTableTest, NoChoiceOfHashesMakesASearchLong) {
+  std::unordered_set<uint64_t> table;
+  for (uint64_t i = 0; i < SurvivalTable::kMaxEpisodes; ++i) table.insert(i);
+  const clock_t fair = TimeOf(0xD1B5'4A32'D192'ED03);
+  EXPECT_LT(TimeOf(table.bucket_count() << 16 | table.bucket_count()),
+            10 * fair + CLOCKS_PER_SEC / 10);
 }
 
 }  // namespace
