@@ -203,7 +203,9 @@ bool DiskSet::created() const {
                              [](const StartedDrive& drive) { return drive.found_epoch == 0; });
 }
 
-// Takes the latest that any drive knows of each.
+// Takes the latest that any drive knows of each. A drive that the last start had may have served
+// until now: if this start lacks it, its time away begins now, just before that of the drives that
+// are there, which the next start tells it by.
 void DiskSet::ReadTable() {
   for (const DiskDrive& drive : drives_) {
     if (!drive.superblock()) continue;
@@ -215,7 +217,10 @@ void DiskSet::ReadTable() {
       paths_[i] = own.paths[i];
     }
   }
+  const uint32_t last_start_s = *std::ranges::max_element(seen_s_);
   for (uint32_t& seen_s : seen_s_) {
+    const bool in_last_start = seen_s != 0 && seen_s == last_start_s;
+    if (in_last_start || seen_s > shape_.now_s) seen_s = std::max(shape_.now_s, uint32_t{2}) - 1;
     const bool long_ago = uint64_t{seen_s} + shape_.forget_after_s < shape_.now_s;
     if (long_ago) seen_s = 0;
   }

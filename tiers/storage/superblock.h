@@ -33,7 +33,7 @@ struct Superblock {
   uint64_t file_bytes = 0;  // superblock area and whole slabs
   uint64_t epoch = 0;       // 0 at creation, then the number of the start that wrote it
   bool encrypted = false;
-  // By drive: Unix time of the last start that had it; 0: the set has no such drive.
+  // By drive: Unix time of the last start that had it, or just before the next; 0: there is none.
   std::array<uint32_t, kMaxDrives> seen_s{};
   // By drive: the first half of the xxh3-128 of the path at which that start found it, which tells
   // an empty directory in its place.

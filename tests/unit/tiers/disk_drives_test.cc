@@ -73,6 +73,27 @@ TEST_F(DiskDrivesTest, ADriveTakenFromTheListIsAwayUntilItsBlocksHaveExpired) {
   EXPECT_FALSE(OpenOrDie().degraded);
 }
 
+TEST_F(DiskDrivesTest, ADriveThatTheLastStartHadIsAwayHoweverLongThatServed) {
+  { const DiskFiles files = OpenOrDie(); }
+  UseOne();
+  options_.now_ms += 10 * options_.forget_after_ms;
+  EXPECT_EQ(OpenOrDie().drives_away, 2u);
+  options_.now_ms += options_.forget_after_ms - 1000;
+  EXPECT_EQ(OpenOrDie().drives_away, 2u);
+  options_.now_ms += 2000;
+  EXPECT_EQ(OpenOrDie().drives_away, 0u) << "blocks do not live so long";
+}
+
+TEST_F(DiskDrivesTest, ADriveSeenInTheFutureIsForgottenAsAnyOther) {
+  options_.now_ms += 10 * options_.forget_after_ms;
+  { const DiskFiles files = OpenOrDie(); }
+  UseOne();
+  options_.now_ms -= 10 * options_.forget_after_ms;
+  EXPECT_EQ(OpenOrDie().drives_away, 2u);
+  options_.now_ms += options_.forget_after_ms + 1000;
+  EXPECT_EQ(OpenOrDie().drives_away, 0u);
+}
+
 TEST_F(DiskDrivesTest, DrivesAreKnownByTheirFilesAndNotByTheOrderOfTheDirectories) {
   {
     const DiskFiles files = OpenOrDie();
