@@ -50,7 +50,7 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
       committer_(state, this),
       leaving_(&state->tenants, &allocator_),
       room_(state, &allocator_, &leaving_),
-      slab_headers_(&state->env),
+      slab_headers_(&state->env, &health_),
       quarantined_(state, &allocator_, &health_),
       passed_(state->tenants.rows()),
       cold_(cold) {

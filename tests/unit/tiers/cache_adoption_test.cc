@@ -327,7 +327,7 @@ TEST_F(CacheAdoptionTest, BlocksThatAreOnDiskTooAreAdoptedAsCleanOnes) {
   EXPECT_EQ(cache_->Gauges().entries, 8u);
   EXPECT_EQ(cache_->Gauges().unpersisted_blocks, 0u);
   ExpectHostHits(Sequence(1, 8));
-  EXPECT_EQ(machine_->disk_reads(), 0u);
+  EXPECT_EQ(machine_->disk_reads(), 1u) << "of the slab's header, when it was new";
 }
 
 TEST_F(CacheAdoptionTest, DirtyBlocksArePersistedLater) {

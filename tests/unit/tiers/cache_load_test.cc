@@ -116,11 +116,12 @@ TEST_F(CacheLoadTest, ResidentPrefixCountsAsReady) {
 TEST_F(CacheLoadTest, TwoSessionsShareOneRead) {
   Start();
   PutOnDisk(Sequence(1, 1));
+  const uint64_t reads_before = machine_->disk_reads();
   const PendingAcquire alice = BeginAcquire(kAlice, Sequence(1, 1));
   const PendingAcquire bob = BeginAcquire(kBob, Sequence(1, 1));
   Settle();
   EXPECT_EQ(HandlesOf(alice.reply()), HandlesOf(bob.reply()));
-  EXPECT_EQ(machine_->disk_reads(), 1u);
+  EXPECT_EQ(machine_->disk_reads() - reads_before, 1u);
   EXPECT_EQ(LastProgress(alice.reply().load).ready, 1u);
   EXPECT_EQ(LastProgress(bob.reply().load).ready, 1u);
 }
@@ -369,6 +370,9 @@ TEST_F(CacheLoadTest, OneBlockIsWrittenForEachThirtyTwoThatAreReadBesideManyRead
   Start({.pool_blocks = 1024, .host_slots = 1024, .disk_slots = 2048});
   // Slots of 8 KiB, so that more than 4 MiB are read at once.
   PutOnDisk(Sequence(1, 640));
+  // The first write to a slab reads its header.
+  Put(Sequence(3, 1));
+  Drain();
   Put(Sequence(2, 64));
   machine_->loop.Hold(file().source());
   const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 640));

@@ -14,6 +14,7 @@
 
 #include "tests/unit/tiers/cache_fixture.h"
 #include "tiers/space/pool_space.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {
@@ -257,6 +258,37 @@ TEST_F(CacheNamespacesTest, BlocksInASlabThatAnOldIndexIsWrongAboutAreFoundByThe
   ASSERT_TRUE(Presence(TestHash(3, 3)).disk);
   LoseIndexAndRestart();
   for (const BlockHash& hash : Sequence(3, 4)) EXPECT_TRUE(Presence(hash).disk_unverified);
+}
+
+// Clients choose payloads, and those of larger slots lie where smaller ones begin later.
+TEST_F(CacheNamespacesTest, PayloadIsNoHeaderWhenItsSlabHasBeenCutAnew) {
+  StartWithRoom({.pool_blocks = 32, .host_slots = 32, .disk_slots = 8}, 16);
+  const uint64_t second_slot = kSlabHeaderBytes + 2 * kBlockBytes;
+  const SlotHeader forged{.tenant = "tenant",
+                          .model = Identity("tenant", 1).model,
+                          .hash = TestHash(9, 0),
+                          .address = DiskLocation{second_slot},
+                          .generation = 1,
+                          .payload_bytes = kBlockBytes,
+                          .tokens = kBlockTokens,
+                          .last_use_s = UINT32_MAX};
+  (void)UsePool(Identity("mallory", 2, 2 * kBlockBytes), 0);
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
+  // The payload begins behind its slot's header, which lies where the first slot does anyway.
+  EncodeSlotHeader(forged, Bytes(block).subspan(kBlockBytes).first<kSlotHeaderBytes>());
+  ASSERT_TRUE(
+      cache_->Commit(kAlice, pool_.id, {.block = block, .hash = TestHash(1, 0), .tokens = 1}));
+  Release(kAlice, {block});
+  Drain();
+  ASSERT_TRUE(DecodeSlotHeader(
+      file().contents().subspan(kFirstSlabOffset + second_slot).first<kSlotHeaderBytes>()));
+  (void)UsePool(Identity("tenant", 1), 0);
+  Put(Sequence(2, 1));
+  Drain();
+  ASSERT_TRUE(Presence(TestHash(2, 0)).disk);
+  LoseIndexAndRestart();
+  EXPECT_TRUE(Presence(TestHash(2, 0)).disk_unverified);
+  EXPECT_FALSE(Presence(TestHash(9, 0)).disk_unverified);
 }
 
 TEST_F(CacheNamespacesTest, SecondModelTakesItsShareOfAFullDisk) {
