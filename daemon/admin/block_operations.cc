@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -239,9 +240,13 @@ class Pinning final : public OperationOnHashes {
   using OperationOnHashes::OperationOnHashes;
 
  private:
-  Result<size_t> OnHashes(NamespaceId id, size_t, std::span<const BlockHash> hashes) override {
+  Result<size_t> OnHashes(NamespaceId id, size_t first,
+                          std::span<const BlockHash> hashes) override {
     KVT_ASSIGN_OR_RETURN(const uint32_t pinned, cache_.Pin(id, hashes, request_.ttl_ms));
     blocks_ += pinned;
+    for (size_t i = 0; pinned > 0 && i < hashes.size(); ++i) {
+      if (cache_.Inspect({id, hashes[i]})) found_.insert(first + i);
+    }
     return hashes.size() + pinned * kFoundPrice;
   }
 
@@ -249,10 +254,12 @@ class Pinning final : public OperationOnHashes {
     Reply(json::serialize(json::object{{"schema", "kvtier.pin/1"},
                                        {"asked", request_.hashes.size()},
                                        {"blocks", blocks_},
+                                       {"absent", request_.hashes.size() - found_.size()},
                                        {"ttl_ms", request_.ttl_ms}}));
   }
 
-  uint64_t blocks_ = 0;
+  uint64_t blocks_ = 0;     // in all namespaces
+  std::set<size_t> found_;  // positions of the hashes that are in one at least
 };
 
 class Eviction final : public OperationOnHashes {
@@ -269,7 +276,8 @@ class Eviction final : public OperationOnHashes {
     for (size_t i = 0; i < hashes.size(); ++i) {
       const EvictOutcome outcome = cache_.Evict({id, hashes[i]}, request_.tier);
       if (outcome == EvictOutcome::kAbsent) continue;
-      worst_[first + i] = outcome;
+      EvictOutcome& worst = worst_[first + i];
+      if (worst == EvictOutcome::kAbsent || outcome != EvictOutcome::kEvicted) worst = outcome;
       price += kFoundPrice;
     }
     return price;
@@ -293,7 +301,8 @@ class Eviction final : public OperationOnHashes {
                                         {"moving", count(EvictOutcome::kMoving)}});
   }
 
-  // By the hashes' positions. A hash counts as absent only if it is in none of the namespaces.
+  // By the hashes' positions. A hash counts as absent only if it is in none of the namespaces, and
+  // as evicted only if no block of it stayed.
   std::vector<EvictOutcome> worst_;
 };
 

@@ -256,6 +256,28 @@ class EpochEngine {
   PoolId pool_;
 };
 
+// Two models have blocks of the same hashes.
+TEST_F(Admin, AHashIsEvictedOnlyIfNoBlockOfItStayedAndAbsentOnlyIfItIsNowhere) {
+  for (const char* revision : {"files:1", "files:2"}) {
+    EpochEngine(daemon_.socket(), revision).Store(Hashes(0, 2));
+  }
+  const std::string hashes = R"(,"hashes":)" + Quoted(Hashes(0, 3)) + "}";
+  const json::value pinned = Ask(R"({"op":"pin","ttl_ms":60000)" + hashes);
+  EXPECT_EQ(pinned.at("blocks"), 4);
+  EXPECT_EQ(pinned.at("absent"), 1);
+  (void)Ask(R"({"op":"drain"})");
+  ModelRecord later = TestModel();
+  later.revision = "files:2";
+  const json::value unpinned =
+      Ask(R"({"op":"pin","ttl_ms":0,"model":")" + later.GroupFingerprint(0).Hex() + "\"" + hashes);
+  EXPECT_EQ(unpinned.at("blocks"), 2);
+  const json::value evicted = Ask(R"({"op":"evict")" + hashes);
+  EXPECT_EQ(evicted.at("pinned"), 2);
+  EXPECT_EQ(evicted.at("evicted"), 0);
+  EXPECT_EQ(evicted.at("absent"), 1);
+  EXPECT_EQ(Ask(R"({"op":"ls"})").at("blocks").as_array().size(), 2u) << "the pinned model's";
+}
+
 TEST_F(Admin, ModelsAreListedWithTheirEpochsBlocksAndUsers) {
   EXPECT_TRUE(Ask(R"({"op":"models"})").at("models").as_array().empty());
   EpochEngine one(daemon_.socket(), "files:1");
