@@ -193,7 +193,7 @@ void Erasure::OnDeleted(const Result<uint64_t>& next) {
   if (!next) {
     store_waits_ = ++job.store_tries < kMostStoreTries;
     if (store_waits_) return;
-    job.status = tl::unexpected(next.error());
+    job.status = MakeError(ErrorCode::kIoError, next.error().reason, next.error().context);
     return Answer();
   }
   job.store_tries = 0;
@@ -206,7 +206,7 @@ void Erasure::Answer() {
   job.report.moving = moving_;
   if (!state_.has_disk()) return Reply();
   if (job.status && disk_.health().CountMissing() > 0) {
-    job.status = MakeError(ErrorCode::kUnavailable, "drive_away",
+    job.status = MakeError(ErrorCode::kIoError, "drive_away",
                            "blocks on a drive that is away or has failed stay there until a start "
                            "that has it; erase again then");
   }

@@ -97,7 +97,8 @@ TEST_F(CacheColdErasureTest, FailsWhenTheStoreStaysAwayAndIsFinishedByTheNextDae
   BeginErasure();
   for (int ticks = 0; ticks < 200; ++ticks) AdvanceAndTick(100);
   EXPECT_TRUE(ended_);
-  EXPECT_FALSE(status_);
+  ASSERT_FALSE(status_);
+  EXPECT_EQ(status_.error().code, ErrorCode::kIoError);
   EXPECT_THAT(store_.objects, SizeIs(4));
   store_.refuses = false;
   CrashAndRestart();

@@ -241,6 +241,7 @@ TEST_F(CacheDrivesTest, AnErasureIsNotDoneWhileADriveIsAwayAndEndsWithTheStartTh
   ASSERT_TRUE(answer.has_value());
   ASSERT_FALSE(answer->has_value());
   EXPECT_EQ(answer->error().reason, "drive_away");
+  EXPECT_EQ(answer->error().code, ErrorCode::kIoError) << "kvtierctl ends with 3 for kUnavailable";
   BringBack();
   CrashAndRestart();
   Settle();
