@@ -97,6 +97,30 @@ TEST_F(BlocksTest, PinnedBlocksOutliveAnEviction) {
   EXPECT_EQ(Ctl({"pin", Hash(0)}).exit_code, 4);
 }
 
+TEST_F(BlocksTest, AHashOfTwoModelsIsOneHash) {
+  EXPECT_EQ(Ctl({"drain"}).exit_code, 0);
+  auto other = ReplayClient::Connect({.socket = daemon().socket(),
+                                      .settle_admin_socket = daemon().admin_socket(),
+                                      .block_bytes = kTestBlockBytes / 2},
+                                     kTestBlockTokens);
+  ASSERT_TRUE(other) << other.error().ToString();
+  EXPECT_TRUE(other->Play(Prompt("a", 2)));
+  (void)other->Finish();
+  EXPECT_EQ(Lines(Ctl({"ls", "--hashes"}).output), kBlocks + 2);
+  const std::string absent(64, '0');
+  const ProgramResult pinned = Ctl({"pin", Hash(0), Hash(0), absent});
+  EXPECT_EQ(pinned.exit_code, 8);
+  EXPECT_NE(pinned.output.find("2 blocks pinned for 1 d"), std::string::npos) << pinned.output;
+  EXPECT_NE(pinned.output.find("; 1 not cached there"), std::string::npos) << pinned.output;
+  EXPECT_EQ(Ctl({"unpin", Hash(0)}).exit_code, 0);
+  EXPECT_EQ(Ctl({"drain"}).exit_code, 0);
+  const ProgramResult some = CtlReading(Hash(0) + "\n" + Hash(0) + "\n", "evict -");
+  EXPECT_EQ(some.exit_code, 0) << some.output;
+  const ProgramResult rest = Ctl({"evict", "--all"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_EQ(Lines(Ctl({"ls"}).output), 0u);
+}
+
 TEST_F(BlocksTest, ModelsShowsEpochAndSize) {
   const ProgramResult shown = Ctl({"models"});
   EXPECT_EQ(shown.exit_code, 0) << shown.errors;

@@ -122,6 +122,15 @@ TEST_F(ColdTest, WhatOneHostComputedAnotherServesByteForByte) {
   }
 }
 
+TEST_F(ColdTest, BlocksThatTheStoreDoesNotReturnAreNotCalledGood) {
+  WriteByFirstHost();
+  server_->Kill();
+  const ProgramResult verified = Ctl({"verify", "--tier", "cold"});
+  EXPECT_EQ(verified.exit_code, 8);
+  EXPECT_NE(verified.output.find("none bad; 12 that the store did not"), std::string::npos)
+      << verified.output;
+}
+
 TEST_F(ColdTest, AStoppedStoreCostsMissesAndIsUsedAgainWhenItGoesOn) {
   WriteByFirstHost();
   StartOtherHost({"cold.lookup_deadline_ms=1000"});

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <set>
 
 #include "tools/kvtierctl/ask.h"
 
@@ -109,19 +110,19 @@ Status ForEachBlock(const CommandContext& context, const BlockSelection& selecti
 Result<std::vector<std::string>> ResolveHashes(const CommandContext& context,
                                                const BlockSelection& selection,
                                                const std::vector<std::string>& arguments) {
-  std::vector<std::string> hashes;
+  std::set<std::string> hashes;
   for (const std::string& argument : arguments) {
     if (argument != "-") {
       KVT_ASSIGN_OR_RETURN(std::string hash, ResolvePrefix(context, selection, argument));
-      hashes.push_back(std::move(hash));
+      hashes.insert(std::move(hash));
       continue;
     }
     for (std::string line; std::cin >> line;) {
       KVT_ASSIGN_OR_RETURN(std::string hash, ResolvePrefix(context, selection, line));
-      hashes.push_back(std::move(hash));
+      hashes.insert(std::move(hash));
     }
   }
-  return hashes;
+  return std::vector<std::string>(hashes.begin(), hashes.end());
 }
 
 Status CallWithHashes(const CommandContext& context, json::object request,

@@ -45,8 +45,8 @@ struct ListedBlock {
                                   const std::function<void(const ListedBlock&)>& visit);
 
 // Full hashes as they are; shorter ones are looked for among the cached blocks; "-" stands for the
-// lines of standard input. Errors: kInvalidArgument "bad_hash", "ambiguous_hash"; kNotFound
-// "unknown_hash".
+// lines of standard input. Each hash once: a listing has it for each of its models. Errors:
+// kInvalidArgument "bad_hash", "ambiguous_hash"; kNotFound "unknown_hash".
 [[nodiscard]] Result<std::vector<std::string>> ResolveHashes(
     const CommandContext& context, const BlockSelection& selection,
     const std::vector<std::string>& arguments);

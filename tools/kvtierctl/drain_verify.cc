@@ -18,22 +18,21 @@
 namespace kvtier {
 namespace {
 
-// A reply's meaning for a person, and how many blocks it names that the operation failed for.
+// A reply's meaning for a person and for a script.
 struct Outcome {
   std::string text;
-  uint64_t failed = 0;
+  ExitCode exit_code = ExitCode::kOk;
 };
 
-// Calls `operation`, shows its progress as "VERB ...", and prints the outcome. Ends with
-// `if_failed` if the operation failed for some blocks.
+// Calls `operation`, shows its progress as "VERB ...", and prints the outcome.
 void RunLongCall(CommandContext* context, std::string_view operation, std::string_view verb,
-                 const std::function<Outcome(JsonView)>& outcome_of, ExitCode if_failed) {
+                 const std::function<Outcome(JsonView)>& outcome_of) {
   const auto reply = Ask(*context, operation, ShowBlockProgress(std::string(verb)));
   ClearProgress();
   if (!reply) return context->Fail(reply.error());
   const Outcome outcome = outcome_of(JsonView(&*reply));
   context->Print(context->json ? boost::json::serialize(*reply) : outcome.text);
-  if (outcome.failed > 0) context->exit_code = if_failed;
+  context->exit_code = outcome.exit_code;
 }
 
 Outcome DrainOutcome(JsonView result) {
@@ -41,29 +40,29 @@ Outcome DrainOutcome(JsonView result) {
   return {fmt::format("{} blocks had to be written; {} could not be; {:.1f} s",
                       FormatCount(result["blocks"].Count()), FormatCount(left),
                       result["seconds"].Number()),
-          left};
+          left > 0 ? ExitCode::kPartial : ExitCode::kOk};
 }
 
 Outcome VerifyOutcome(JsonView result) {
   const uint64_t bad = result["bad"].Count();
+  const uint64_t unread = result["unread"].Count();
   std::string left;
   if (result["absent"].Count() > 0) {
     left += fmt::format("; {} not there any more", FormatCount(result["absent"].Count()));
   }
-  if (result["unread"].Count() > 0) {
-    left +=
-        fmt::format("; {} that the store did not return", FormatCount(result["unread"].Count()));
-  }
+  if (unread > 0) left += fmt::format("; {} that the store did not return", FormatCount(unread));
   const std::string gone = result["gone"].Text();
   if (!gone.empty()) {
     left += fmt::format("; {} was deleted or replaced: blocks on disk end with the daemon", gone);
   }
-  std::string outcome = gone.empty() ? "all good" : "all could be read";
+  std::string outcome = !gone.empty() ? "all could be read" : unread > 0 ? "none bad" : "all good";
   if (bad > 0) outcome = fmt::format("{} bad, now quarantined", FormatCount(bad));
   return {fmt::format(
               "verified {} blocks, {}, in {:.1f} s: {}{}", FormatCount(result["checked"].Count()),
               FormatByteSize(result["bytes"].Count()), result["seconds"].Number(), outcome, left),
-          bad + (gone.empty() ? 0 : 1)};
+          bad > 0 || !gone.empty() ? ExitCode::kIntegrity
+          : unread > 0             ? ExitCode::kPartial
+                                   : ExitCode::kOk};
 }
 
 }  // namespace
@@ -71,8 +70,7 @@ Outcome VerifyOutcome(JsonView result) {
 void AddDrainCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command =
       app->add_subcommand("drain", "Write every block that should survive a restart to disk.");
-  command->callback(
-      [context] { RunLongCall(context, "drain", "written", DrainOutcome, ExitCode::kPartial); });
+  command->callback([context] { RunLongCall(context, "drain", "written", DrainOutcome); });
 }
 
 void AddVerifyCommand(CLI::App* app, CommandContext* context) {
@@ -85,8 +83,7 @@ void AddVerifyCommand(CLI::App* app, CommandContext* context) {
       ->check(CLI::IsMember({"disk", "cold"}))
       ->capture_default_str();
   command->callback([context, tier] {
-    RunLongCall(context, *tier == "cold" ? "verify_cold" : "verify", "verified", VerifyOutcome,
-                ExitCode::kIntegrity);
+    RunLongCall(context, *tier == "cold" ? "verify_cold" : "verify", "verified", VerifyOutcome);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <memory>
+#include <set>
 
 #include "base/units.h"
 #include "tools/kvtierctl/ask.h"
@@ -37,11 +38,11 @@ Result<std::vector<std::string>> Chosen(const EvictArguments& arguments,
                      "give either hashes or --all, which --tenant, --model and --tier narrow");
   }
   if (!arguments.all) return ResolveHashes(context, arguments.selection, arguments.hashes);
-  std::vector<std::string> hashes;
+  std::set<std::string> hashes;
   KVT_RETURN_IF_ERROR(ForEachBlock(
       context, arguments.selection, 0,
-      [&hashes](const ListedBlock& listed) { hashes.push_back(listed.block["hash"].Text()); }));
-  return hashes;
+      [&hashes](const ListedBlock& listed) { hashes.insert(listed.block["hash"].Text()); }));
+  return std::vector<std::string>(hashes.begin(), hashes.end());
 }
 
 void Evict(const EvictArguments& arguments, CommandContext* context) {

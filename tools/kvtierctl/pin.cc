@@ -27,26 +27,26 @@ void Pin(const PinArguments& arguments, int64_t ttl_ms, CommandContext* context)
   boost::json::object request = arguments.selection.ToRequest("pin");
   request["ttl_ms"] = ttl_ms;
   uint64_t blocks = 0;
-  const Status asked = CallWithHashes(*context, std::move(request), *hashes,
-                                      [&](JsonView reply) { blocks += reply["blocks"].Count(); });
+  uint64_t absent = 0;
+  const Status asked = CallWithHashes(*context, std::move(request), *hashes, [&](JsonView reply) {
+    blocks += reply["blocks"].Count();
+    absent += reply["absent"].Count();
+  });
   if (!asked) return context->Fail(asked.error());
   if (context->json) {
     context->Print(boost::json::serialize(boost::json::object{{"schema", "kvtier.pin/1"},
                                                               {"asked", hashes->size()},
                                                               {"blocks", blocks},
+                                                              {"absent", absent},
                                                               {"ttl_ms", ttl_ms}}));
-  } else if (ttl_ms > 0) {
-    context->Print(fmt::format("{} of {} blocks pinned for {}", FormatCount(blocks),
-                               FormatCount(hashes->size()), FormatElapsed(ttl_ms)));
   } else {
-    context->Print(fmt::format("{} of {} blocks are pinned no more", FormatCount(blocks),
-                               FormatCount(hashes->size())));
+    const std::string done =
+        ttl_ms > 0 ? "pinned for " + FormatElapsed(ttl_ms) : "are pinned no more";
+    context->Print(
+        fmt::format("{} blocks {}{}", FormatCount(blocks), done,
+                    absent == 0 ? "" : fmt::format("; {} not cached there", FormatCount(absent))));
   }
-  if (blocks == 0) {
-    context->exit_code = ExitCode::kNotFound;
-  } else if (blocks < hashes->size()) {
-    context->exit_code = ExitCode::kPartial;
-  }
+  if (absent > 0) context->exit_code = blocks == 0 ? ExitCode::kNotFound : ExitCode::kPartial;
 }
 
 void AddBlocks(CLI::App* command, PinArguments* arguments) {
