@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/rocksdb_status.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -10,7 +12,10 @@ namespace kvtier {
 
 bool IsForWantOfRoom(const rocksdb::Status& status) {
   if (status.IsNoSpace()) return true;
-  return status.IsIOError() && status.ToString().find(std::strerror(EFBIG)) != std::string::npos;
+  const std::string text = status.IsIOError() ? status.ToString() : std::string();
+  return std::ranges::any_of(std::array{EFBIG, EDQUOT}, [&](int number) {
+    return text.find(std::strerror(number)) != std::string::npos;
+  });
 }
 
 std::optional<std::string> LackOf(const rocksdb::Status& status) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +21,7 @@
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/full_disk.h"
 #include "tests/fakes/temporary_directory.h"
+#include "tiers/index/rocksdb_status.h"
 
 namespace kvtier {
 namespace {
@@ -530,6 +533,14 @@ TEST_F(RocksdbIndexTest, ReplaceIntoAPlaceThatCannotBeIsAnError) {
   const Status status = RocksdbIndex::Replace(bad, Start(1), {});
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kIoError);
+}
+
+TEST(RocksdbStatusTest, AQuotaThatIsSpentIsWantOfRoom) {
+  for (const int number : {EDQUOT, EFBIG}) {
+    EXPECT_TRUE(IsForWantOfRoom(rocksdb::Status::IOError("append", std::strerror(number))));
+  }
+  EXPECT_TRUE(IsForWantOfRoom(rocksdb::Status::NoSpace()));
+  EXPECT_FALSE(IsForWantOfRoom(rocksdb::Status::IOError("append", std::strerror(EIO))));
 }
 
 }  // namespace
