@@ -6,7 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <unordered_map>
 #include <vector>
 
 namespace kvtier {
@@ -46,6 +46,16 @@ class SurvivalTable {
   [[nodiscard]] size_t memory_bytes() const;
 
  private:
+  // By secrets, since clients choose the blocks' hashes: none of them knows which share a bucket.
+  class KeyedHash {
+   public:
+    KeyedHash();
+    size_t operator()(uint64_t block) const;
+
+   private:
+    std::array<uint64_t, 2> secrets_;
+  };
+
   // Ages are told apart in steps that grow with the age: the last begins after 21 hours.
   static constexpr size_t kAges = 24;
   using PerAge = std::array<double, kAges>;
@@ -77,9 +87,8 @@ class SurvivalTable {
   uint32_t halvings_ = 0;          // the sample is one block in 2^halvings_
   std::vector<Episode> episodes_;  // grows up to its bound; from then on the oldest is replaced
   size_t next_ = 0;                // the place of the next episode
-  // Block -> place of its episode, until it ends. Ordered, since clients choose the hashes: no
-  // choice of theirs makes a search long.
-  std::map<uint64_t, uint32_t> open_;
+  // Block -> place of its episode, until it ends.
+  std::unordered_map<uint64_t, uint32_t, KeyedHash> open_;
   std::array<PerAge, kClasses> ranks_{};
   bool learned_ = false;
 };
