@@ -60,6 +60,7 @@ class Offloads:
             self._hang = False
             if offload.result is None:
                 offload.result = done
+            self._changed.notify_all()
 
     def begin_reading(self, offload: Offload) -> bool:
         with self._changed:
@@ -75,9 +76,7 @@ class Offloads:
     def completed(self) -> int:
         """How many have results, from the oldest on."""
         with self._changed:
-            waiting = any(one.result is None for one in self._offloads)
-            idle_s = time.monotonic() - self._moved_s
-            if waiting and not self._is_reading and idle_s > self._most_idle_s:
+            if self._is_waiting() and self._left_s() < 0:
                 self._hang = True
                 self._give_up()
             results = [one.result for one in self._offloads]
@@ -89,11 +88,23 @@ class Offloads:
             return bool(self._offloads.popleft().result)
 
     def clear(self) -> None:
-        """Gives up all. Waits until no page is read any more."""
+        """Waits until all have ended, as long as they go on, and no page is read any more."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_reading)
+            while self._is_reading or (self._is_waiting() and not self._hang):
+                left_s = self._left_s()
+                self._hang = left_s < 0
+                self._changed.wait(None if self._is_reading else max(0.0, left_s))
             self._give_up()
             self._offloads.clear()
+
+    def _is_waiting(self) -> bool:
+        return any(one.result is None for one in self._offloads)
+
+    def _left_s(self) -> float:
+        """How long nothing more need go on before all are given up."""
+        if self._is_reading:
+            return self._most_idle_s
+        return self._moved_s + self._most_idle_s - time.monotonic()
 
     def _give_up(self) -> None:
         for offload in self._offloads:
