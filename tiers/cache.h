@@ -234,8 +234,8 @@ class Cache {
   // there are then destroyed. Then the blocks are dropped from every tier, in parts, pinned ones
   // too; those that sessions hold are found by no lookup any more and live until they are released.
   // Blocks committed meanwhile stay, though the disk may have lost their key. `done` is called
-  // once, when no restart brings anything back, or with kIoError if disk or index refuse; not if
-  // the cache is destroyed before.
+  // once, when no restart brings anything back, or with kIoError if disk, index or cold store
+  // refuse; not if the cache is destroyed before.
   void Erase(const EraseRequest& request,
              std::function<void(const EraseReport&, const Status&)> done);
 

@@ -20,6 +20,7 @@ using SteadyClock = std::chrono::steady_clock;
 // Hears how an opening ended.
 using Told = std::function<void(const Status&)>;
 
+// A start may sleep between tries, since no client is connected yet.
 constexpr auto kOpeningPoll = std::chrono::milliseconds(20);
 
 // A GPU hands out memory in pieces of this size; a remainder could never be used.
