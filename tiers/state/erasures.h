@@ -2,6 +2,7 @@
 // Which blocks are being erased.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,8 +27,16 @@ class Erasures {
 
   // Whether a block of the tenant that was created then, on the age clock, is to be erased.
   [[nodiscard]] bool Covers(const Scope& scope, const std::string& tenant,
-                            uint32_t created_s) const;
-  [[nodiscard]] bool AnyCovers(const std::string& tenant, uint32_t created_s) const;
+                            uint32_t created_s) const {
+    constexpr uint32_t kSecondsPerHour = 3600;
+    return created_s <= scope.begun_s &&
+           clock_.ToWallS(created_s) / kSecondsPerHour < scope.request.end_hour &&
+           tenant == scope.request.tenant;
+  }
+  [[nodiscard]] bool AnyCovers(const std::string& tenant, uint32_t created_s) const {
+    return std::ranges::any_of(
+        scopes, [&](const Scope& scope) { return Covers(scope, tenant, created_s); });
+  }
 
  private:
   const AgeClock& clock_;

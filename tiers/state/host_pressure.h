@@ -2,11 +2,41 @@
 // Signs that space in host is short, which parts of the cache give each other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
-#include "tiers/policy/return_time.h"
-
 namespace kvtier {
+
+// After how long blocks that an engine has stored are used for the first time. Follows the third
+// quartile of these times and keeps none of them: a longer time raises it, each other one lowers it
+// by a third as much, so that it rests where one time in four is longer. Some dozen uses move it
+// anywhere within its bounds. Event loop only.
+class ReturnTime {
+ public:
+  static constexpr uint32_t kLeastS = 1;
+  static constexpr uint32_t kMostS = 60;
+  // Before anything is known. Short, because the first burst is over before it has been learned;
+  // where sessions take longer, their first uses tell so within seconds.
+  static constexpr uint32_t kAssumedS = 3;
+
+  // A block was used for the first time, so long after it was stored. More than kMostS is not
+  // counted: host does not hold unwritten blocks for such sessions.
+  void Note(uint32_t waited_s) {
+    if (waited_s > kMostS) return;
+    // Times are whole seconds, rounded down.
+    const bool longer = waited_s + 0.5 > seconds_;
+    seconds_ *= 1 + kStep * (longer ? kShorter : kShorter - 1);
+    seconds_ = std::clamp<double>(seconds_, kLeastS, kMostS);
+  }
+  [[nodiscard]] uint32_t ds() const { return static_cast<uint32_t>(10 * seconds_); }
+
+ private:
+  // The part of itself that one time moves the quartile by, up and down together.
+  static constexpr double kStep = 0.25;
+  static constexpr double kShorter = 0.75;
+
+  double seconds_ = kAssumedS;
+};
 
 // Says how far space in host falls short of the demand. Event loop only.
 struct HostPressure {

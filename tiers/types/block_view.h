@@ -83,7 +83,7 @@ struct BlockMiss {
   uint32_t when_s = 0;
   MissReason reason = MissReason::kUnknown;
 };
-// As far as it is remembered; see block_history.h.
+// As far as it is remembered; see BlockHistory.
 struct BlockPast {
   std::optional<BlockDrop> drop;
   std::optional<BlockMiss> miss;

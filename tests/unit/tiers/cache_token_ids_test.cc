@@ -11,7 +11,7 @@
 #include "tests/fakes/seeded_random.h"
 #include "tests/unit/tiers/cache_fixture.h"
 #include "tiers/index/index_codec.h"
-#include "tiers/state/expected_tokens.h"
+#include "tiers/state/token_ids.h"
 
 namespace kvtier {
 namespace {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The time after which most of what engines store is used again.
 
-#include "tiers/policy/return_time.h"
-
 #include <gtest/gtest.h>
 
 #include "tests/fakes/seeded_random.h"
+#include "tiers/state/host_pressure.h"
 
 namespace kvtier {
 namespace {
