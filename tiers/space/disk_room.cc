@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tiers/space/leaving_slots.h"
-
 namespace kvtier {
 
 SlotClass DiskRoom::ClassOf(const Namespace& name_space) const {

@@ -14,8 +14,6 @@
 #include "tiers/space/disk_room.h"
 #include "tiers/space/drive_health.h"
 #include "tiers/space/index_committer.h"
-#include "tiers/space/leaving_slots.h"
-#include "tiers/space/quarantined_slots.h"
 #include "tiers/space/slab_headers.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/drive_sizer.h"

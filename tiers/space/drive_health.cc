@@ -1,14 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/space/drive_health.h"
 
-#include <bit>
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "tiers/storage/sync_files.h"
+#include "tiers/storage/block_file.h"
 
 namespace kvtier {
+namespace {
+
+// Makes writes to several files durable. Calls `done` once, after every file has answered, since
+// syncs cannot be called back, with what each said, in their order. REQUIRES: one file at least.
+// Event loop only.
+void SyncFiles(const std::vector<BlockFile*>& files,
+               std::function<void(const std::vector<Status>&)> done) {
+  struct Syncs {
+    size_t left = 0;
+    std::vector<Status> said;
+    std::function<void(const std::vector<Status>&)> done;
+  };
+  const auto syncs = std::make_shared<Syncs>();
+  syncs->left = files.size();
+  syncs->said.resize(files.size());
+  syncs->done = std::move(done);
+  for (size_t i = 0; i < files.size(); ++i) {
+    files[i]->Sync([syncs, i](const Status& status) {
+      syncs->said[i] = status;
+      if (--syncs->left == 0) syncs->done(syncs->said);
+    });
+  }
+}
+
+}  // namespace
 
 // A drive that is full, or whose keys are gone, does not fail; neither do requests that the end of
 // the process cancels count.

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tiers/state/cache_state.h"
-#include "tiers/storage/hours_in_use.h"
+#include "tiers/storage/key_ring.h"
 
 namespace kvtier {
 

@@ -4,11 +4,9 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <utility>
 #include <vector>
 
