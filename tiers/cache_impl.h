@@ -17,7 +17,6 @@
 #include "tiers/transfer/acquirer.h"
 #include "tiers/transfer/canary.h"
 #include "tiers/transfer/cold_lookup.h"
-#include "tiers/transfer/cold_verifier.h"
 #include "tiers/transfer/cold_writer.h"
 #include "tiers/transfer/disk_resize.h"
 #include "tiers/transfer/drains.h"

@@ -19,7 +19,7 @@
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "tiers/cache.h"
-#include "tiers/types/given_up.h"
+#include "tiers/types/cache_stats.h"
 
 namespace kvtier {
 namespace {

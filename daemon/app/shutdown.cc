@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tiers/types/given_up.h"
+#include "tiers/types/cache_stats.h"
 
 namespace kvtier {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
-#include "tiers/types/process_identity.h"
+#include "tiers/types/session_identity.h"
 
 namespace kvtier {
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -61,7 +62,11 @@ class BlockEnds {
   // Keeps an end until the next call of TellKept: the block is in the midst of a change.
   void TellLater(const BlockEnd& end) { kept_.push_back(end); }
   // True if there were any. Ends that listeners add meanwhile are kept for the next call.
-  bool TellKept();
+  bool TellKept() {
+    const std::vector<BlockEnd> ends = std::exchange(kept_, {});
+    if (!ends.empty()) Tell(ends);
+    return !ends.empty();
+  }
 
  private:
   std::vector<BlockListener*> listeners_;

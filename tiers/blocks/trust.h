@@ -31,7 +31,7 @@
 #include "tiers/directory/directory.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/process_identity.h"
+#include "tiers/types/session_identity.h"
 
 namespace kvtier {
 

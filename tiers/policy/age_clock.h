@@ -2,6 +2,7 @@
 // The time by which blocks age.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -27,10 +28,14 @@ class AgeClock {
   // By how much the wall clock has been stepped: it is added to a time of the age clock for
   // administrators, and for the disk, whose times a later process compares with its own wall clock.
   [[nodiscard]] int64_t WallStepMs() const { return clock_.WallMs() - AgeMs(); }
-  [[nodiscard]] uint32_t ToWallS(uint32_t age_clock_s) const;
+  [[nodiscard]] uint32_t ToWallS(uint32_t age_clock_s) const {
+    // Rounded, because the two clocks are read one after the other.
+    const int64_t step_s = (WallStepMs() + (WallStepMs() < 0 ? -500 : 500)) / 1000;
+    return static_cast<uint32_t>(std::max<int64_t>(int64_t{age_clock_s} + step_s, 0));
+  }
   // The reverse, for a time found on disk. One that lies in the future, because the clock was ahead
   // when it was written, counts as now: the block must not outlive its time to live.
-  [[nodiscard]] uint32_t FromWallS(uint32_t wall_s) const;
+  [[nodiscard]] uint32_t FromWallS(uint32_t wall_s) const { return std::min(wall_s, NowS()); }
 
  private:
   const Clock& clock_;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -79,5 +80,11 @@ class EvictionDuel {
   double variance_ = 0;
   bool second_leads_ = false;
 };
+
+// Eviction by the order that has been measured to serve more. LRU; and while an EvictionDuel has it
+// lead, the order of MakeUseClassPolicy, of which the arguments are. Both are kept up to date: the
+// order takes 8 bytes for each row more than that one.
+[[nodiscard]] std::unique_ptr<EvictionPolicy> MakeDuelPolicy(std::function<uint32_t()> now_s,
+                                                             EvictionDuel::Capacity capacity);
 
 }  // namespace kvtier

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tiers/policy/duel_policy.h"
+#include "tiers/policy/eviction_duel.h"
 #include "tiers/policy/use_class_policy.h"
 
 namespace kvtier {

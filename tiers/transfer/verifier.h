@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads blocks back from disk and checks them, beside the normal traffic.
+// Reads blocks back from disk, and from the cold store, and checks them, beside the normal traffic.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <memory>
 
 #include "base/bytes.h"
+#include "base/gate.h"
+#include "tiers/cold/cold_object.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
@@ -44,6 +46,36 @@ class Verifier {
   CacheState& state_;
   DiskSlots& disk_;
   uint64_t steps_ = 0;
+};
+
+// Event loop only. Used only if there is a cold store.
+class ColdVerifier {
+ public:
+  explicit ColdVerifier(CacheState* state) : state_(*state) {}
+
+  // See Cache::VerifyStep.
+  void Step(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
+
+ private:
+  struct StepState {
+    VerifyResult result;
+    uint32_t left = 0;
+    std::function<void(VerifyResult)> done;
+    // The block that is being read.
+    BlockKey key;
+    SlotExpectation expected;
+    ColdVerdict verdict;
+  };
+  using StepPointer = std::shared_ptr<StepState>;
+
+  // One block after the other: the store's answers are for acquires first.
+  void Next(const StepPointer& step);
+  void Read(EntryIndex entry, const StepPointer& step);
+  void OnGot(const StepPointer& step, const Result<ColdBytes>& got);
+  void Judge(const StepPointer& step, bool good);
+
+  CacheState& state_;
+  Gate gate_;
 };
 
 }  // namespace kvtier

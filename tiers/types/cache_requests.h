@@ -18,8 +18,8 @@
 #include "gpu/device.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/cache_stats.h"
-#include "tiers/types/process_identity.h"
 #include "tiers/types/published_blocks.h"
+#include "tiers/types/session_identity.h"
 
 namespace kvtier {
 

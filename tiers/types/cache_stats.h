@@ -14,7 +14,6 @@
 #include "base/ids.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/cache_options.h"
-#include "tiers/types/cold_stats.h"
 #include "tiers/types/meters.h"
 
 namespace kvtier {
@@ -92,6 +91,39 @@ KVT_NAMED_ENUM(PinOutcome, KVT_PIN_OUTCOMES)
   X(kDifferent, "different", "by more than rounding") \
   X(kAbsent, "absent", "one of the two had left host memory")
 KVT_NAMED_ENUM(CanaryOutcome, KVT_CANARY_OUTCOMES)
+
+// The counters of the cold tier. Names are stable, they become metrics. How the cold store answered
+// an acquire that asked it.
+#define KVT_COLD_ANSWERS(X)                                                                     \
+  X(kFound, "found", "the next block of the prefix, at least; of windows and states any block") \
+  X(kAbsent, "absent", "no such block")                                                         \
+  X(kLate, "late", "none within the deadline")                                                  \
+  X(kFailed, "failed", "an error")                                                              \
+  X(kSkipped, "skipped", "not asked, because it has lately been late or has failed")
+KVT_NAMED_ENUM(ColdAnswer, KVT_COLD_ANSWERS)
+
+// Why a block that the disk evicted for space, and that was worth it, is not in the cold store.
+#define KVT_COLD_LOSSES(X)                                                                   \
+  X(kBudget, "budget", "more was to be written than may be at once, or in a second")         \
+  X(kAway, "away", "the store was not asked, because it has lately been late or has failed") \
+  X(kEarly, "early", "it was evicted before it was its turn")                                \
+  X(kFailed, "failed", "the store did not take it")
+KVT_NAMED_ENUM(ColdLoss, KVT_COLD_LOSSES)
+
+// Event loop only; copies are snapshots.
+struct ColdStats {
+  std::array<uint64_t, kColdAnswerCount> lookups{};
+  uint64_t lookup_blocks = 0;  // that the store was asked about
+  uint64_t read_blocks = 0, read_bytes = 0;
+  // Blocks that the store named and that could not be served, by MissReason.
+  std::array<uint64_t, kMissReasonCount> failed_reads{};
+  uint64_t write_blocks = 0, write_bytes = 0, write_errors = 0;
+  std::array<uint64_t, kColdLossCount> losses{};
+
+  void CountLookup(ColdAnswer answer) { ++lookups[static_cast<size_t>(answer)]; }
+  void CountLoss(ColdLoss loss) { ++losses[static_cast<size_t>(loss)]; }
+  void CountFailedRead(MissReason reason) { ++failed_reads[static_cast<size_t>(reason)]; }
+};
 
 struct CacheStats {
   void CountHit(NamespaceId asked_of, Tier tier, uint64_t block_tokens, bool from_cold = false) {
@@ -319,5 +351,17 @@ struct CacheGauges {
   // Blocks whose token ids are kept, and what all ids take in memory.
   uint64_t token_blocks = 0, token_bytes = 0;
 };
+
+// Blocks of which it is known, since the daemon's start, that a restart will not find them on disk:
+// their write was refused or failed, or the index did not take their records. A drain has given up
+// as many as this has grown by.
+[[nodiscard]] inline uint64_t BlocksGivenUp(const CacheStats& stats) {
+  uint64_t blocks = 0;
+  for (const DropReason reason :
+       {DropReason::kDiskFull, DropReason::kWriteBudget, DropReason::kWriteError}) {
+    blocks += stats.drops[static_cast<size_t>(Tier::kDisk)][static_cast<size_t>(reason)];
+  }
+  return blocks;
+}
 
 }  // namespace kvtier

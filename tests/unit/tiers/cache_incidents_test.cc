@@ -8,7 +8,7 @@
 #include "base/digest.h"
 #include "tests/unit/tiers/cache_cold_fixture.h"
 #include "tests/unit/tiers/cache_fixture.h"
-#include "tiers/types/given_up.h"
+#include "tiers/types/cache_stats.h"
 
 namespace kvtier {
 namespace {
