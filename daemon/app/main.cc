@@ -10,6 +10,8 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/machine.h"
@@ -19,11 +21,41 @@
 #include "daemon/config/config_loader.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/metrics/metrics.h"
-#include "daemon/resources/machine_check.h"
+#include "daemon/resources/cold_tier.h"
+#include "daemon/resources/root_key.h"
 #include "daemon/runtime/process.h"
+#include "gpu/gpus.h"
 
 namespace kvtier {
 namespace {
+
+// Looks for the files and GPUs that a configuration names, for `--check-config`, which may run on
+// another machine than the daemon will. Returns sentences without a full stop. Waits for the disk
+// and, where a GPU is named, for its driver.
+std::vector<std::string> MissingHere(const Config& config, const Gpus& gpus) {
+  std::vector<std::string> missing;
+  const auto note = [&](std::string_view key, const Error& error) {
+    missing.push_back(AnnotateWithKey(config, key, error).context);
+  };
+  for (const auto& [key, file] :
+       {std::pair("disk.root_key", &config.disk.root_key),
+        std::pair("disk.previous_root_key", &config.disk.previous_root_key)}) {
+    if (file->empty()) continue;
+    const Result<RootKey> loaded = LoadRootKey(*file);
+    // The service alone is given credentials.
+    if (!loaded && loaded.error().reason != "no_credentials") note(key, loaded.error());
+  }
+  if (const Status checked = CheckColdPasswordFile(config.cold); !checked) {
+    note("cold.password_file", checked.error());
+  }
+  for (const DeviceChoice device : config.pool.devices) {
+    if (device == DeviceChoice::kAll || device == DeviceChoice::kHost) continue;
+    if (const auto found = gpus.LookAt(OrdinalOf(device)); !found) {
+      note("pool.device", found.error());
+    }
+  }
+  return missing;
+}
 
 constexpr int kExitUsage = 2;
 
@@ -149,6 +181,7 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
+
 }  // namespace kvtier
 
 int main(int argc, char** argv) { return kvtier::Main(argc, argv); }

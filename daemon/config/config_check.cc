@@ -12,15 +12,12 @@
 #include <filesystem>
 #include <initializer_list>
 #include <map>
-#include <optional>
 #include <set>
-#include <utility>
 
 #include "base/digest.h"
 #include "base/units.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/config/endpoints.h"
-#include "daemon/config/mistakes.h"
 #include "daemon/config/tenants.h"
 #include "tiers/storage/disk_geometry.h"
 

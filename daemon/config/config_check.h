@@ -6,6 +6,7 @@
 // only the machine can tell more (free memory, devices, files), when they are opened.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,30 @@
 #include "daemon/config/config.h"
 
 namespace kvtier {
+
+// The mistakes of a configuration, all of which are told at once, so that an administrator need not
+// try a file again for each. Plain data, for one thread.
+class Mistakes {
+ public:
+  // Takes the error, if `status` is one. Contexts stand one below the other, in the order of the
+  // calls; code and reason are the first one's.
+  void Add(Status status) {
+    if (status) return;
+    if (!first_) {
+      first_ = std::move(status).error();
+    } else {
+      first_->context += "\n" + status.error().context;
+    }
+  }
+  [[nodiscard]] bool empty() const { return !first_; }
+  [[nodiscard]] Status Take() && {
+    if (!first_) return {};
+    return tl::unexpected<Error>(*std::move(first_));
+  }
+
+ private:
+  std::optional<Error> first_;
+};
 
 // Errors: kInvalidArgument "config_conflict"; the context names the place, the keys and the way
 // out, a line for each of the values that do not go together.

@@ -12,7 +12,6 @@
 
 #include "daemon/config/config_check.h"
 #include "daemon/config/config_schema.h"
-#include "daemon/config/mistakes.h"
 #include "daemon/config/tenants.h"
 #include "daemon/config/toml_document.h"
 

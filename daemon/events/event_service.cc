@@ -6,9 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <map>
 #include <utility>
 
 #include "daemon/events/event_peer.h"

@@ -3,9 +3,11 @@
 // batches, over the sockets that `[events]` names. docs/EVENTS.md describes them for routers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -17,7 +19,6 @@
 #include "daemon/config/endpoints.h"
 #include "daemon/events/event_report.h"
 #include "daemon/events/event_stream.h"
-#include "daemon/events/snapshot_shares.h"
 #include "daemon/net/acceptor.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
@@ -26,6 +27,33 @@ namespace kvtier {
 
 class EventPeer;
 enum class EventPeerRole : uint8_t;
+
+// How many snapshots the subscribers of one owner may have: each takes numbers, for which all other
+// subscribers read empty batches, so that one who subscribes again and again would keep them busy.
+// Event loop only.
+class SnapshotShares {
+ public:
+  // So many at once, which is an owner's share of connections, and then one in this time.
+  static constexpr int64_t kAtOnce = 16;
+  static constexpr int64_t kEachMs = 1000;
+
+  // Whether the owner may have one more now; counts it then.
+  [[nodiscard]] bool Take(const std::string& owner, int64_t now_ms) {
+    // Its earlier ones use up the time until then.
+    const auto used = used_until_ms_.try_emplace(owner, now_ms).first;
+    const int64_t until_ms = std::max(used->second, now_ms) + kEachMs;
+    if (until_ms > now_ms + kAtOnce * kEachMs) return false;
+    used->second = until_ms;
+    return true;
+  }
+  // Forgets owners that have their whole share again. Call a few times a second.
+  void Forget(int64_t now_ms) {
+    std::erase_if(used_until_ms_, [now_ms](const auto& owner) { return owner.second <= now_ms; });
+  }
+
+ private:
+  std::map<std::string, int64_t, std::less<>> used_until_ms_;
+};
 
 // Event loop only; the loop and the log are borrowed. It outlives the cache, which it hears before
 // Listen and may be asked of after it.

@@ -7,14 +7,43 @@
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "base/posix.h"
-#include "daemon/keeper/keeper_closer.h"
 #include "daemon/keeper/keeper_protocol.h"
 
 namespace kvtier {
+
+// Closes descriptors beside the keeper's thread: who closes the last one of some memory gives it
+// back within the call, which takes seconds for tens of GiB, and a daemon does not wait so long. A
+// thread that starts with the first descriptor, so that a keeper may fork before. One thread calls.
+class KeeperCloser {
+ public:
+  KeeperCloser() = default;
+  // Closes all that it was given, as Finish does.
+  ~KeeperCloser() { Finish(); }
+  KeeperCloser(const KeeperCloser&) = delete;
+  KeeperCloser& operator=(const KeeperCloser&) = delete;
+
+  // Returns at once. Where no thread can be started it closes the descriptor itself.
+  void Close(UniqueFd descriptor);
+  // Returns when all is closed.
+  void Finish();
+
+ private:
+  void Work();
+
+  std::thread thread_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<UniqueFd> waiting_;
+  bool ends_ = false;
+};
 
 // One thread, and one that only closes. It owns the socket's file, the lock beside it and the
 // descriptors that it was given to keep.

@@ -7,7 +7,7 @@
 // All series exist from the start: labels take values of fixed lists only, the devices of the
 // configuration, and tenants with quotas; never names of clients. Series of models and of other
 // tenants begin with the first client that registers a model, and are limited in number
-// (daemon/session/model_labels.h, tiers/policy/usage_table.h).
+// (daemon/session/models.h, tiers/policy/usage_table.h).
 #pragma once
 
 #include <array>

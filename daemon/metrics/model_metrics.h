@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "daemon/session/model_labels.h"
+#include "daemon/session/models.h"
 #include "tiers/types/cache_stats.h"
 
 namespace kvtier {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "daemon/events/event_feed.h"
+#include "daemon/events/event_peer.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/seeded_random.h"
 #include "tests/unit/daemon/event_reader.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/session/model_labels.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
