@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "client/core/async_errors.h"
 #include "client/core/daemon_session.h"
 #include "client/core/unix_socket.h"
 #include "protocol/messages.h"

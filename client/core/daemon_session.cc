@@ -2,7 +2,13 @@
 #include "client/core/daemon_session.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/user_paths.h"
@@ -11,10 +17,60 @@
 namespace kvtier::client {
 namespace {
 
+// Since Linux 6.5; headers may be older than the kernel.
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+// Readable, or hung up: for a pidfd, that the process has ended; for a socket, that something has
+// come or that its peer has closed it.
+bool Stirs(int fd) {
+  pollfd waits{fd, POLLIN | POLLRDHUP, 0};
+  return ::poll(&waits, 1, 0) > 0;
+}
+
+UniqueFd ProcessOf(int socket) {
+  int process = -1;
+  socklen_t size = sizeof(process);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &size) == 0)
+    return UniqueFd(process);
+  ucred peer{};
+  size = sizeof(peer);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) return {};
+  UniqueFd opened(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+  // The number may have been another process's by then, but not if the peer still held its end.
+  return Stirs(socket) ? UniqueFd() : std::move(opened);
+}
+
 // How many handles of the latest fire-and-forget calls are remembered.
 constexpr size_t kPostedBlocksKept = 64 * 1024;
 
 }  // namespace
+
+PeerProcess::PeerProcess(int socket) : process_(ProcessOf(socket)) {
+  if (process_.valid() && Stirs(process_.get())) process_ = UniqueFd();
+}
+
+bool PeerProcess::Ended() const { return process_.valid() && Stirs(process_.get()); }
+
+void AsyncErrors::Add(AsyncError error) {
+  const std::lock_guard lock(mutex_);
+  if (errors_.size() == kKept) {
+    errors_.pop_front();
+    ++dropped_;
+  }
+  errors_.push_back(std::move(error));
+}
+
+std::vector<AsyncError> AsyncErrors::Take(size_t limit, uint64_t* dropped) {
+  const std::lock_guard lock(mutex_);
+  const auto end = errors_.begin() + static_cast<ptrdiff_t>(std::min(limit, errors_.size()));
+  std::vector<AsyncError> taken(std::make_move_iterator(errors_.begin()),
+                                std::make_move_iterator(end));
+  errors_.erase(errors_.begin(), end);
+  *dropped = std::exchange(dropped_, 0);
+  return taken;
+}
 
 Result<std::shared_ptr<DaemonSession>> DaemonSession::Open(const std::string& socket_path,
                                                            const std::string& client_name,

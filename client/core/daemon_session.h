@@ -5,6 +5,7 @@
 #pragma once
 
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -16,17 +17,56 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/posix.h"
 #include "base/result.h"
-#include "client/core/async_errors.h"
 #include "client/core/channel.h"
 #include "client/core/late_replies.h"
 #include "client/core/load_counters.h"
 #include "client/core/loads.h"
-#include "client/core/peer_process.h"
 #include "client/core/transfers.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {
+
+// The process at the other end of a socket: whether it has ended, and with it every copy that it
+// had under way. Constant after construction; any thread.
+class PeerProcess {
+ public:
+  // Asks the connected socket for its peer. The process stays unknown where the kernel does not
+  // tell it, as from another PID namespace, and where the one that began to listen has ended.
+  explicit PeerProcess(int socket);
+
+  // True means that none of its threads runs any more and that its descriptors are closed: a GPU's
+  // driver has ended the copies of its contexts then. False also means that it is not known.
+  [[nodiscard]] bool Ended() const;
+
+ private:
+  UniqueFd process_;  // a pidfd, or none
+};
+
+// Errors of fire-and-forget calls, kept until they are taken.
+struct AsyncError {
+  // The block that the error concerns; attachment 0 if it concerns the whole call.
+  uint64_t attachment = 0;
+  BlockHandle block;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string reason;
+};
+
+// Thread-safe. Keeps the latest kKept.
+class AsyncErrors {
+ public:
+  static constexpr size_t kKept = 1024;
+
+  void Add(AsyncError error);
+  // Up to `limit`, oldest first. `dropped`: how many were lost since the last Take.
+  [[nodiscard]] std::vector<AsyncError> Take(size_t limit, uint64_t* dropped);
+
+ private:
+  std::mutex mutex_;
+  std::deque<AsyncError> errors_;
+  uint64_t dropped_ = 0;
+};
 
 // Thread-safe.
 class DaemonSession {

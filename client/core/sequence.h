@@ -16,7 +16,6 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "client/core/attachment.h"
-#include "client/core/prefix_plan.h"
 #include "client/core/sequence_tokens.h"
 #include "client/core/unix_socket.h"
 #include "protocol/block_hash.h"

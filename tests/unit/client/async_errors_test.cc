@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/core/async_errors.h"
-
 #include <gtest/gtest.h>
+
+#include "client/core/daemon_session.h"
 
 namespace kvtier::client {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/core/prefix_plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
+
+#include "client/core/sequence_tokens.h"
 
 namespace kvtier::client {
 namespace {
