@@ -562,7 +562,20 @@ class HitPricesTest(unittest.TestCase):
 
     def test_short_steps_tell_nothing(self):
         self.prices.computed(MIN_STEP_TOKENS - 1, 100.0)
-        self.assertEqual(self.blocks("d" * 100), 100)
+        self.assertIsNone(self.prices.compute_s(1))
+
+    def test_before_the_first_prompt_is_computed_no_more_than_a_trial_is_waited_for(self):
+        self.prices.loaded_from_disk(1000, 1.0)
+        self.assertEqual(self.blocks("d" * 100), TRIAL_TOKENS // BLOCK_TOKENS)
+
+    def test_short_prompts_do_not_make_a_long_one_seem_dear(self):
+        """Each step costs 90 ms, whatever its size: computing 32,000 tokens takes a third of a
+        second, and a disk that needs 0.8 s for them is not waited for."""
+        for tokens in (2000, 10_000, 32_000):
+            self.prices.computed(tokens, 0.09 + tokens * 7.5e-6)
+        self.prices.loaded_from_disk(32_000, 0.8)
+        self.assertLess(self.prices.compute_s(32_000), 0.4)
+        self.assertEqual(self.blocks("d" * 2000), 0)
 
 
 if __name__ == "__main__":

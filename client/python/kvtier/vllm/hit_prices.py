@@ -15,8 +15,23 @@ MIN_STEP_TOKENS = 256
 #: The tokens loaded from disk to learn their cost, and how long it is believed.
 TRIAL_TOKENS, BELIEVED_S = 256, 60.0
 
-# The weight of the newest measurement.
-_NEWEST = 0.3
+# How much of its weight a measurement keeps when the next one comes.
+_KEPT = 0.7
+
+
+class _Price:
+    """Seconds for a token. A measurement weighs as much as it has tokens, because what a step or a
+    load costs whatever its size would make long prompts seem dear after short ones."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        self._tokens = _KEPT * self._tokens + tokens
+        self._seconds = _KEPT * self._seconds + seconds
+
+    def of(self, tokens: int) -> float | None:
+        return None if self._tokens == 0 else tokens * self._seconds / self._tokens
 
 
 class HitPrices:
@@ -25,31 +40,28 @@ class HitPrices:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._compute_s: float | None = None
-        self._disk_s: float | None = None
+        self._compute, self._disk = _Price(), _Price()
         self._disk_known_until = 0.0
 
     def computed(self, tokens: int, seconds: float) -> None:
         """A step has computed so many tokens of prompts."""
         if tokens >= MIN_STEP_TOKENS:
-            self._compute_s = _mixed(self._compute_s, seconds / tokens)
+            self._compute.add(tokens, seconds)
 
     def loaded_from_disk(self, tokens: int, seconds: float) -> None:
         """A load of blocks on disk has ended."""
         if tokens > 0:
-            self._disk_s = _mixed(self._disk_s, seconds / tokens)
+            self._disk.add(tokens, seconds)
             self._disk_known_until = self._clock() + BELIEVED_S
 
     def compute_s(self, tokens: int) -> float | None:
         """How long computing so many tokens takes; None if that is not known."""
-        return None if self._compute_s is None else tokens * self._compute_s
+        return self._compute.of(tokens)
 
     def disk_s(self, tokens: int) -> float | None:
         """How long loading so many tokens from disk takes; None if that is not known, or known of
         old only."""
-        if self._disk_s is None or self._clock() >= self._disk_known_until:
-            return None
-        return tokens * self._disk_s
+        return self._disk.of(tokens) if self._clock() < self._disk_known_until else None
 
     def saved_s(self, blocks: int, on_disk: int, block_tokens: int) -> float:
         """How much less loading so many blocks takes than computing them, if `on_disk` of them
@@ -64,15 +76,16 @@ class HitPrices:
         """How many of a prefix's blocks to load, the others to be computed: the number for which
         both together take the least time. on_disk: of each block. spare_s: how much later than
         loading from disk computing could begin; negative if loading would have to wait."""
-        if True not in on_disk or self._compute_s is None:
+        if True not in on_disk:
             return len(on_disk)
-        if self._disk_s is None or self.disk_s(0) is None:
+        compute_block_s, disk_block_s = self.compute_s(block_tokens), self.disk_s(block_tokens)
+        if compute_block_s is None or disk_block_s is None:
             return self._trial(on_disk, block_tokens)
         computed_s, disk_s, most_s, best = 0.0, 0.0, 0.0, 0
         for number, is_on_disk in enumerate(on_disk, 1):
-            computed_s += block_tokens * self._compute_s
+            computed_s += compute_block_s
             if is_on_disk:
-                disk_s += block_tokens * self._disk_s
+                disk_s += disk_block_s
             late_s = max(0.0, disk_s - spare_s) if disk_s else 0.0
             if computed_s - late_s >= most_s:
                 most_s, best = computed_s - late_s, number
@@ -101,7 +114,3 @@ class HostStepTimer:
             return []
         (tokens, began), self._begun = self._begun, None
         return [(tokens, time.perf_counter() - began)]
-
-
-def _mixed(known: float | None, newest: float) -> float:
-    return newest if known is None else known + _NEWEST * (newest - known)
