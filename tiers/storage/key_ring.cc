@@ -258,23 +258,27 @@ std::optional<SecretKey> KeyRing::FindForIndex(std::string_view tenant) const {
   return SecretKey(records()[found->second].key);
 }
 
-DestroyedKeys KeyRing::Destroy(std::string_view tenant, uint32_t end_hour) {
+uint64_t KeyRing::Destroy(std::string_view tenant, uint32_t end_hour) {
   const Digest256 digest = DigestOf(tenant);
   const std::lock_guard lock(mutex_);
-  DestroyedKeys destroyed;
   std::vector<uint32_t> numbers;
   for (const auto& [id, number] : by_id_) {
     const Scope& scope = records()[number].scope;
     if (scope.tenant == digest && scope.hour < end_hour) numbers.push_back(number);
   }
-  for (const uint32_t number : numbers) {
-    const uint32_t hour = records()[number].scope.hour;
-    const bool first = destroyed.keys++ == 0;
-    destroyed.first_hour = first ? hour : std::min(destroyed.first_hour, hour);
-    destroyed.last_hour = std::max(destroyed.last_hour, hour);
-    Wipe(number);
+  for (const uint32_t number : numbers) Wipe(number);
+  return numbers.size();
+}
+
+uint32_t KeyRing::EndHour(std::string_view tenant) const {
+  const Digest256 digest = DigestOf(tenant);
+  const std::lock_guard lock(mutex_);
+  uint32_t end = 0;
+  for (const auto& [id, number] : by_id_) {
+    const Scope& scope = records()[number].scope;
+    if (scope.tenant == digest && scope.hour != kNoHour) end = std::max(end, scope.hour + 1);
   }
-  return destroyed;
+  return end;
 }
 
 void KeyRing::BeginPass() {

@@ -102,13 +102,6 @@ struct StoredKey {
   ~StoredKey() { WipeBytes(key); }
 };
 
-// The result of a call of Destroy.
-struct DestroyedKeys {
-  uint64_t keys = 0;
-  uint32_t first_hour = 0;  // of those for slots, in hours since 1970; 0 if there were none
-  uint32_t last_hour = 0;
-};
-
 // Any thread.
 class KeyRing {
  public:
@@ -138,9 +131,11 @@ class KeyRing {
   // The same; nothing if there is none, so that hashes written with it cannot be read.
   [[nodiscard]] std::optional<SecretKey> FindForIndex(std::string_view tenant) const;
 
-  // Wipes the keys of the tenant's hours before `end_hour`; with kNoHour, of all its hours. The key
-  // of its hashes stays: the index's deletions need it.
-  DestroyedKeys Destroy(std::string_view tenant, uint32_t end_hour);
+  // Wipes the keys of the tenant's hours before `end_hour`; with kNoHour, of all its hours. Returns
+  // how many. The key of its hashes stays: the index's deletions need it.
+  uint64_t Destroy(std::string_view tenant, uint32_t end_hour);
+  // The hour after those of the tenant's keys; 0 if it has none.
+  [[nodiscard]] uint32_t EndHour(std::string_view tenant) const;
 
   // Wipes the slots' keys that no block needs: of hours that their tenant does not use, and that
   // ForSlot has not given since BeginPass. Returns how many.

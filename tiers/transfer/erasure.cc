@@ -27,11 +27,17 @@ constexpr uint32_t kMostStoreTries = 100;
 }  // namespace
 
 void Erasure::Begin(const EraseRequest& request, Done done) {
-  const ErasureRecord record{.number = next_number_++,
-                             .tenant = request.tenant,
-                             .end_hour = request.end_hour,
-                             .begun_s = state_.clock.ToWallS(state_.clock.NowS())};
-  Add(record, state_.clock.NowS(), std::move(done));
+  ErasureRecord record{.number = next_number_++,
+                       .tenant = request.tenant,
+                       .end_hour = request.end_hour,
+                       .begun_s = state_.clock.ToWallS(state_.clock.NowS())};
+  Add(record.number, request, state_.clock.NowS(), std::move(done));
+  // A start that finishes it leaves keys of later hours. One of an hour to come is from before the
+  // wall clock was set back.
+  if (const KeyRing* const keys = state_.env.keys; keys != nullptr) {
+    const uint32_t next_hour = record.begun_s / 3600 + 1;
+    record.end_hour = std::min(record.end_hour, std::max(next_hour, keys->EndHour(record.tenant)));
+  }
   // No block has a tenant with a longer name.
   if (!state_.has_disk() || record.tenant.size() > kMaxTenantBytes) {
     return OnNoted(record.number, {});
@@ -50,18 +56,18 @@ void Erasure::Resume(const std::vector<ErasureRecord>& begun) {
       if (state_.env.owner == nullptr) return;
       state_.env.owner->OnErasureResumed(tenant, report, status);
     };
-    Add(record, state_.clock.FromWallS(record.begun_s), done);
+    Add(record.number, {.tenant = record.tenant, .end_hour = record.end_hour},
+        state_.clock.FromWallS(record.begun_s), done);
     OnNoted(record.number, {});
   }
 }
 
 // From here on nothing of it is written to disk, or adopted.
-void Erasure::Add(const ErasureRecord& record, uint32_t begun_s, Done done) {
-  const EraseRequest request{.tenant = record.tenant, .end_hour = record.end_hour};
-  jobs_.push_back({.number = record.number, .request = request, .done = std::move(done)});
+void Erasure::Add(uint32_t number, const EraseRequest& request, uint32_t begun_s, Done done) {
+  jobs_.push_back({.number = number, .request = request, .done = std::move(done)});
   state_.erasing.scopes.push_back({request, begun_s});
-  if (!KeepsTokens(record.tenant)) return;
-  state_.token_ids.EraseExpected(record.tenant);
+  if (!KeepsTokens(request.tenant)) return;
+  state_.token_ids.EraseExpected(request.tenant);
   if (state_.env.events != nullptr) state_.env.events->TokenIdsErased();
 }
 
@@ -79,7 +85,7 @@ void Erasure::OnNoted(uint32_t number, const Status& status) {
 void Erasure::DestroyKeys(Job* job) {
   if (state_.env.keys == nullptr) return;
   const EraseRequest& request = job->request;
-  job->report.keys += state_.env.keys->Destroy(request.tenant, request.end_hour).keys;
+  job->report.keys += state_.env.keys->Destroy(request.tenant, request.end_hour);
 }
 
 void Erasure::BeginPass() {

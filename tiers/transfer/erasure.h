@@ -73,7 +73,7 @@ class Erasure {
   };
 
   // `begun_s` is a time of the age clock.
-  void Add(const ErasureRecord& record, uint32_t begun_s, Done done);
+  void Add(uint32_t number, const EraseRequest& request, uint32_t begun_s, Done done);
   void OnNoted(uint32_t number, const Status& status);
   void DestroyKeys(Job* job);
   void BeginPass();

@@ -313,6 +313,38 @@ TEST_F(CacheEncryptionTest, WhatADaemonBeganToEraseTheNextOneErases) {
   EXPECT_EQ(resumed_.size(), 1u);
 }
 
+TEST_F(CacheEncryptionTest, AnErasureThatFailedLeavesTheNextDaemonTheBlocksOfLaterHours) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  bool failed = false;
+  cache_->Erase({.tenant = "tenant"},
+                [&](const EraseReport&, const Status& status) { failed = !status; });
+  ASSERT_TRUE(machine_->loop.RunOneOf(machine_->index->source()));
+  machine_->index->RefuseNextBatches(1);
+  Settle();
+  ASSERT_TRUE(failed);
+  AdvanceAndTick(kHourMs);
+  Put(Sequence(2, 4));
+  Drain();
+  AdoptKeys();
+  CrashAndRestart();
+  for (int ticks = 0; ticks < 5 && resumed_.empty(); ++ticks) AdvanceAndTick(1);
+  EXPECT_THAT(resumed_, ElementsAre("tenant"));
+  EXPECT_EQ(LastProgress(Acquire(kAlice, Sequence(2, 4)).load).ready, 4u);
+}
+
+TEST_F(CacheEncryptionTest, AnErasureIsRememberedWithTheHourOfAClockThatWasSetBack) {
+  Start();
+  const auto hour = static_cast<uint32_t>(machine_->clock.WallMs() / kHourMs);
+  machine_->clock.StepWall(kHourMs);
+  Put(Sequence(1, 4));
+  Drain();
+  machine_->clock.StepWall(-kHourMs);
+  BeginErasure({.tenant = "tenant"});
+  EXPECT_EQ(machine_->Snapshot().erasures.at(0).end_hour, hour + 2);
+}
+
 TEST_F(CacheEncryptionTest, DaemonsThatDieOneAfterTheOtherFinishErasuresOfTwoTenants) {
   Start({.keep_host = true});
   Put(Sequence(1, 4));

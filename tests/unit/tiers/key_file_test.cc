@@ -178,7 +178,7 @@ TEST_F(KeyFileTest, ADestroyedKeyIsNotInTheNextFile) {
   (void)ring->ForSlot("tenant", kHour).value();
   (void)ring->ForSlot("other", kHour).value();
   const uint64_t version = ring->Copy().version;
-  EXPECT_EQ(ring->Destroy("tenant", KeyRing::kNoHour).keys, 1u);
+  EXPECT_EQ(ring->Destroy("tenant", KeyRing::kNoHour), 1u);
   const KeyRing::Contents contents = ring->Copy();
   EXPECT_GT(contents.version, version);
   ASSERT_EQ(contents.keys.size(), 1u);
