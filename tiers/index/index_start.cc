@@ -155,6 +155,19 @@ Result<RebuiltIndex> Rebuild(const DiskFiles& files, const RebuildOptions& optio
       files.geometry, [&](std::span<DiskRead> reads) { reader.Read(reads); }, options, on_progress);
 }
 
+// No header tells of distrust.
+void AddDistrusted(const NamespaceIdentity& identity, IndexSnapshot* snapshot) {
+  auto& namespaces = snapshot->namespaces;
+  auto found =
+      std::ranges::find(namespaces, identity, &std::pair<NamespaceId, NamespaceIdentity>::second);
+  if (found == namespaces.end()) {
+    const NamespaceId next(static_cast<uint32_t>(namespaces.size()));
+    found = namespaces.emplace(found, next, identity);
+  }
+  if (std::ranges::count(snapshot->distrusted, found->first) > 0) return;
+  snapshot->distrusted.push_back(found->first);
+}
+
 // A good index whose hashes cannot be decrypted is no better than none.
 Result<OpenedIndex> OpenIndex(const IndexPlace& place, const IndexMeta& start,
                               const SlotCipher* cipher, EventQueue* loop) {
@@ -240,6 +253,11 @@ Result<StartedIndex> StartIndex(const std::vector<std::filesystem::path>& config
   StartedIndex result{.found = opened.contents.state, .found_detail = opened.contents.detail};
   if (result.found != IndexState::kGood) {
     KVT_ASSIGN_OR_RETURN(result.rebuilt, Rebuild(files, options, on_progress));
+    for (const StartedDrive& drive : files.drives) {
+      for (const NamespaceIdentity& identity : DistrustMark::Read(drive.directory)) {
+        AddDistrusted(identity, &result.rebuilt->snapshot);
+      }
+    }
     KVT_ASSIGN_OR_RETURN(result.unwritten, ReplaceIndex(place, start, &result.rebuilt->snapshot,
                                                         cipher, loop, &opened));
   }

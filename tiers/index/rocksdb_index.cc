@@ -15,8 +15,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -262,12 +264,19 @@ class RocksdbIndex::Database {
   // REQUIRES: Open succeeded and no Commit has failed since.
   [[nodiscard]] rocksdb::DB* get() { return db_.get(); }
 
+  // The contents tell which identities are distrusted.
+  void Know(const IndexSnapshot& contents) {
+    names_.insert(contents.namespaces.begin(), contents.namespaces.end());
+    distrusted_.insert(contents.distrusted.begin(), contents.distrusted.end());
+  }
+
   // The database of a rebuilt index that could not be written, see RocksdbIndex::MakeLater.
   [[nodiscard]] static std::unique_ptr<Database> Later(const IndexPlace& place,
                                                        const IndexMeta& start,
                                                        IndexSnapshot snapshot) {
     std::unique_ptr<Database> database(new Database(place));
     database->not_begun_ = start;
+    database->Know(snapshot);
     database->unwritten_ = std::move(snapshot);
     return database;
   }
@@ -300,6 +309,14 @@ class RocksdbIndex::Database {
     if (unwritten_) KVT_RETURN_IF_ERROR(WriteContents());
     if (not_begun_) KVT_RETURN_IF_ERROR(TryBegin());
     return Write(batch);
+  }
+
+  // The batch has been committed; a rebuild after it shall know of distrust, too.
+  Status MarkTrust(const IndexBatch& batch) {
+    for (const auto& [id, identity] : batch.namespaces) names_.insert_or_assign(id, identity);
+    for (const NamespaceId id : batch.trusted) distrusted_.erase(id);
+    distrusted_.insert(batch.distrusted.begin(), batch.distrusted.end());
+    return batch.trusted.empty() && batch.distrusted.empty() ? Status() : MarkDrives();
   }
 
  private:
@@ -353,10 +370,25 @@ class RocksdbIndex::Database {
         marked = EpochMark::Write(drive.directory, not_begun_->epoch);
       }
     }
+    if (marked) marked = MarkDrives();
     may_wait_ = !marked;
     KVT_RETURN_IF_ERROR(marked);
     not_begun_.reset();
     return {};
+  }
+
+  // One drive that takes it is enough: one that fails does not keep others from being written to.
+  Status MarkDrives() {
+    std::vector<NamespaceIdentity> distrusted;
+    for (const NamespaceId id : distrusted_) distrusted.push_back(names_[id]);
+    bool any = place_.drives.empty();
+    Status last;
+    for (const IndexedDrive& drive : place_.drives) {
+      Status marked = DistrustMark::Write(drive.directory, distrusted);
+      any |= marked.has_value();
+      if (!marked) last = std::move(marked);
+    }
+    return any ? Status() : last;
   }
 
   Status Write(rocksdb::WriteBatch* batch) {
@@ -384,6 +416,8 @@ class RocksdbIndex::Database {
   }
 
   const IndexPlace place_;
+  std::map<NamespaceId, NamespaceIdentity> names_;
+  std::set<NamespaceId> distrusted_;
   std::unique_ptr<rocksdb::DB> db_;     // null if it could not be opened again
   std::optional<IndexMeta> not_begun_;  // the start that the index has not been told of
   // There is nothing on disk yet but these contents of it.
@@ -406,6 +440,7 @@ Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta&
   OpenedIndex result{.contents = ReadIndex(database->get(), place, start)};
   if (result.contents.state != IndexState::kGood) return result;
 
+  database->Know(result.contents.snapshot);
   IndexMeta meta = start;
   meta.covers = result.contents.covers;
   if (const Status begun = database->Begin(meta); !begun) {
@@ -502,6 +537,9 @@ void RocksdbIndex::Work() {
     Status status = database_->Commit(&batch);
     const bool purge =
         std::ranges::any_of(group, [](const Queued& queued) { return queued.batch.purge_tokens; });
+    for (const Queued& queued : group) {
+      if (status) status = database_->MarkTrust(queued.batch);
+    }
     if (status && purge) status = database_->PurgeTokens();
     // One status for all: RocksDB applies the joined batch as a whole or not at all.
     std::vector<std::function<void(Status)>> callbacks;

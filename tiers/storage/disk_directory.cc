@@ -195,6 +195,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMarkName = "index.epoch";
+constexpr std::string_view kDistrustName = "distrusted";
 constexpr size_t kMaxMarkBytes = 32;  // twenty digits and a newline
 
 tl::unexpected<Error> MarkFailed(const char* what, const fs::path& path) {
@@ -206,6 +207,29 @@ Status SyncDirectory(const fs::path& directory) {
   const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid() || ::fsync(fd.get()) != 0) return MarkFailed("sync", directory);
   return {};
+}
+
+// Written beside and renamed, so that a crash leaves the old mark or the new one, never half.
+Status WriteMark(const fs::path& directory, std::string_view name, const std::string& text) {
+  const fs::path path = directory / name;
+  const fs::path fresh = path.string() + ".new";
+  {
+    const UniqueFd fd(
+        ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd.valid()) return MarkFailed("create", fresh);
+    if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+      return MarkFailed("write", fresh);
+    }
+    if (::fsync(fd.get()) != 0) return MarkFailed("sync", fresh);
+  }
+  if (::rename(fresh.c_str(), path.c_str()) != 0) return MarkFailed("rename", fresh);
+  return SyncDirectory(directory);
+}
+
+Status RemoveMark(const fs::path& directory, std::string_view name) {
+  const fs::path path = directory / name;
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return MarkFailed("remove", path);
+  return SyncDirectory(directory);
 }
 
 }  // namespace
@@ -224,28 +248,36 @@ uint64_t EpochMark::Read(const fs::path& directory) {
   return parsed.ec == std::errc() && parsed.ptr == end ? epoch : UINT64_MAX;
 }
 
-// Written beside and renamed, so that a crash leaves the old mark or the new one, never half.
 Status EpochMark::Write(const fs::path& directory, uint64_t epoch) {
-  const fs::path path = directory / kMarkName;
-  const fs::path fresh = path.string() + ".new";
-  const std::string text = std::to_string(epoch) + "\n";
-  {
-    const UniqueFd fd(
-        ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!fd.valid()) return MarkFailed("create", fresh);
-    if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-      return MarkFailed("write", fresh);
-    }
-    if (::fsync(fd.get()) != 0) return MarkFailed("sync", fresh);
-  }
-  if (::rename(fresh.c_str(), path.c_str()) != 0) return MarkFailed("rename", fresh);
-  return SyncDirectory(directory);
+  return WriteMark(directory, kMarkName, std::to_string(epoch) + "\n");
 }
 
-Status EpochMark::Remove(const fs::path& directory) {
-  const fs::path path = directory / kMarkName;
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return MarkFailed("remove", path);
-  return SyncDirectory(directory);
+Status EpochMark::Remove(const fs::path& directory) { return RemoveMark(directory, kMarkName); }
+
+std::vector<NamespaceIdentity> DistrustMark::Read(const fs::path& directory) {
+  std::vector<NamespaceIdentity> distrusted;
+  std::ifstream file(directory / kDistrustName);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    NamespaceIdentity identity;
+    std::string model;
+    fields >> model >> identity.block_bytes >> identity.tenant;
+    const auto fingerprint = ModelFingerprint::FromHex(model);
+    if (!fields || !fingerprint) continue;
+    identity.model = *fingerprint;
+    distrusted.push_back(std::move(identity));
+  }
+  return distrusted;
+}
+
+Status DistrustMark::Write(const fs::path& directory,
+                           const std::vector<NamespaceIdentity>& distrusted) {
+  if (distrusted.empty()) return RemoveMark(directory, kDistrustName);
+  std::string text;
+  for (const NamespaceIdentity& one : distrusted) {
+    text += fmt::format("{} {} {}\n", one.model.Hex(), one.block_bytes, one.tenant);
+  }
+  return WriteMark(directory, kDistrustName, text);
 }
 
 }  // namespace kvtier

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory of the disk tier: its lock, which one process holds at a time, the locks of its
-// data files, which I/O under way holds for longer, and its epoch mark.
+// data files, which I/O under way holds for longer, and its marks.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,11 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/posix.h"
 #include "base/result.h"
+#include "tiers/types/block_key.h"
 
 namespace kvtier {
 
@@ -64,6 +66,17 @@ class EpochMark {
   [[nodiscard]] static Status Write(const std::filesystem::path& directory, uint64_t epoch);
   // Durable. Errors: kIoError "epoch_mark".
   [[nodiscard]] static Status Remove(const std::filesystem::path& directory);
+};
+
+// Names the distrusted identities for an index that is rebuilt, since no header tells them. As
+// EpochMark.
+class DistrustMark {
+ public:
+  // Lines that do not hold are passed over.
+  [[nodiscard]] static std::vector<NamespaceIdentity> Read(const std::filesystem::path& directory);
+  // Durable and atomic; without any there is no file. Errors: kIoError "epoch_mark".
+  [[nodiscard]] static Status Write(const std::filesystem::path& directory,
+                                    const std::vector<NamespaceIdentity>& distrusted);
 };
 
 }  // namespace kvtier

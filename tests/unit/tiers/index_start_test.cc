@@ -101,6 +101,28 @@ TEST_F(IndexStartTest, AnIndexOfOtherFilesIsRebuiltFromTheHeaders) {
   EXPECT_TRUE(started.snapshot.records.empty());
 }
 
+TEST_F(IndexStartTest, DistrustOutlivesTheIndexAndOneOfTheDrivesUntilItIsForgiven) {
+  const std::vector<DiskBlock> blocks = Fill(3);
+  const NamespaceIdentity theirs{.tenant = "b", .model = ModelFingerprint{{9}}, .block_bytes = 64};
+  {
+    const StartedIndex started = Start();
+    Apply(started, {.namespaces = {{NamespaceId(7), theirs}}, .distrusted = {NamespaceId(7)}});
+  }
+  std::filesystem::remove_all(directories_[0] / "index");
+  std::filesystem::remove(directories_[0] / "distrusted");
+  {
+    const StartedIndex started = Start();
+    ASSERT_TRUE(started.rebuilt);
+    EXPECT_EQ(started.snapshot.records.size(), blocks.size());
+    ASSERT_EQ(started.snapshot.distrusted.size(), 1u);
+    const NamespaceId id = started.snapshot.distrusted[0];
+    EXPECT_EQ(std::ranges::count(started.snapshot.namespaces, std::pair(id, theirs)), 1);
+    Apply(started, {.trusted = {id}});
+  }
+  for (const auto& directory : directories_) std::filesystem::remove_all(directory / "index");
+  EXPECT_TRUE(Start().snapshot.distrusted.empty());
+}
+
 TEST_F(IndexStartTest, StartsThatDiedBeforeTheIndexLoseNothing) {
   const std::vector<DiskBlock> blocks = Fill(20);
   Start();
