@@ -207,6 +207,10 @@ uint64_t HostTable::SlotBytesOf(uint64_t slab) const {
   return possible ? slot_bytes : 0;
 }
 
+bool HostTable::HasDamagedCut(uint64_t slab) const {
+  return SlotBytesOf(slab) == 0 && SlabOf(slab).cut != 0;
+}
+
 HostSlotState HostTable::StateOf(uint64_t address) const {
   return StateOfWord(RecordOf(address).word);
 }

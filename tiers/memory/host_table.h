@@ -95,6 +95,8 @@ class HostTable {
   [[nodiscard]] uint64_t slabs() const { return shape_.arena_bytes / shape_.slab_bytes; }
   // 0 for a slab that was never cut, or whose record is damaged.
   [[nodiscard]] uint64_t SlotBytesOf(uint64_t slab) const;
+  // If so, the blocks of its slots are lost.
+  [[nodiscard]] bool HasDamagedCut(uint64_t slab) const;
   [[nodiscard]] HostSlotState StateOf(uint64_t address) const;
   // Times and uses may be any number. REQUIRES: StateOf(address) is kComplete.
   [[nodiscard]] HostSlotFacts FactsOf(uint64_t address) const;

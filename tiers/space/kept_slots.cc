@@ -38,6 +38,7 @@ void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
   if (table == nullptr) return;
   std::vector<Slot> found;
   for (uint64_t slab = first_slab; slab < end_slab; ++slab) {
+    if (table->HasDamagedCut(slab)) ReportDamage();
     const uint64_t slot_bytes = table->SlotBytesOf(slab);
     if (slot_bytes != 0 && allocator_.Fits(slot_bytes)) ClaimSlab(slab, slot_bytes, &found);
   }
@@ -57,10 +58,7 @@ void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>*
       case HostSlotState::kEmpty:
         break;
       case HostSlotState::kDamaged:
-        state_.stats.CountAdoptionDrop(AdoptionDrop::kCorrupt);
-        state_.incidents.Report(
-            IncidentKind::kRestartDamaged,
-            MakeError(ErrorCode::kCorrupt, "table_damaged", "a record of host memory"));
+        ReportDamage();
         table.Clear(address);
         break;
       case HostSlotState::kFilling:
@@ -72,6 +70,13 @@ void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>*
         break;
     }
   }
+}
+
+void KeptSlots::ReportDamage() {
+  state_.stats.CountAdoptionDrop(AdoptionDrop::kCorrupt);
+  state_.incidents.Report(
+      IncidentKind::kRestartDamaged,
+      MakeError(ErrorCode::kCorrupt, "table_damaged", "a record of host memory"));
 }
 
 void KeptSlots::ClaimUnfinished(uint64_t address, const SlotClass& slots) {

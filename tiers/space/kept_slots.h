@@ -40,6 +40,7 @@ class KeptSlots {
  private:
   void ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>* found);
   void ClaimUnfinished(uint64_t address, const SlotClass& slots);
+  void ReportDamage();
   // The group that the slab belongs to: that of the first tenant who is found in it.
   [[nodiscard]] uint32_t GroupOf(uint64_t slab, uint64_t slot_bytes) const;
 

@@ -242,6 +242,19 @@ TEST_F(CacheIncidentsTest, DamageInKeptHostMemoryIsTold) {
   EXPECT_THAT(Told(IncidentKind::kRestartDamaged), SizeIs(damaged));
 }
 
+// All of the slab's blocks are lost with it.
+TEST_F(CacheIncidentsTest, ADamagedCutOfAKeptSlabIsCountedAndTold) {
+  Start({.keep_host = true});
+  Put(Sequence(1, 2));
+  EvictFromPool();
+  // It stands before the records, on the page after the head.
+  machine_->arena->table_bytes()[4096] ^= std::byte{1};
+  DieAndAdopt();
+  EXPECT_THAT(Told(IncidentKind::kRestartDamaged), SizeIs(1));
+  const auto corrupt = static_cast<size_t>(AdoptionDrop::kCorrupt);
+  EXPECT_EQ(cache_->stats().adoption_drops[corrupt], 1u);
+}
+
 class CacheColdIncidentsTest : public CacheColdTest {
  protected:
   [[nodiscard]] std::vector<Incident> Told(IncidentKind kind) const {
