@@ -70,6 +70,7 @@ Outcome VerifyOutcome(JsonView result) {
 void AddDrainCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command =
       app->add_subcommand("drain", "Write every block that should survive a restart to disk.");
+  command->footer("Ends with 8 if some of the blocks could not be written.");
   command->callback([context] { RunLongCall(context, "drain", "written", DrainOutcome); });
 }
 
@@ -82,6 +83,8 @@ void AddVerifyCommand(CLI::App* app, CommandContext* context) {
                    "cold: objects of the store that this host wrote or read; bad ones are deleted")
       ->check(CLI::IsMember({"disk", "cold"}))
       ->capture_default_str();
+  command->footer(
+      "Ends with 5 if some of the blocks are bad, with 8 if the store did not return some.");
   command->callback([context, tier] {
     RunLongCall(context, *tier == "cold" ? "verify_cold" : "verify", "verified", VerifyOutcome);
   });
