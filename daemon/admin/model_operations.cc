@@ -87,10 +87,11 @@ class ModelListing final : public OperationOnModels {
     if (counted == uses_.end() && !in_use) return;
     const Use use = counted == uses_.end() ? Use() : counted->second;
     const std::string fingerprint = identity.model.Hex();
-    Row& row =
-        group
-            ? rows_[{identity.tenant, group->model->record.name, group->model->record.revision, ""}]
-            : rows_[{identity.tenant, "", "", fingerprint}];
+    const RowKey key = group ? RowKey(identity.tenant, group->model->record.name,
+                                      group->model->record.revision, "")
+                             : RowKey(identity.tenant, "", "", fingerprint);
+    if (rows_.size() >= request_.limit && !rows_.contains(key)) return void(++omitted_);
+    Row& row = rows_[key];
     if (row.fingerprint.empty()) row.fingerprint = fingerprint;
     row.in_use |= in_use;
     row.bytes += use.blocks * identity.block_bytes;
@@ -116,14 +117,16 @@ class ModelListing final : public OperationOnModels {
     }
     return json::serialize(json::object{{"schema", "kvtier.models/1"},
                                         {"now_s", clock_.WallMs() / 1000},
+                                        {"omitted", omitted_},
                                         {"models", std::move(models)}});
   }
 
   BlockFilter filter_;
   uint64_t cursor_ = 0;
   std::map<NamespaceId, Use> uses_;
-  size_t added_ = 0;  // of the chosen namespaces
-  std::map<RowKey, Row> rows_;
+  size_t added_ = 0;            // of the chosen namespaces
+  std::map<RowKey, Row> rows_;  // at most the request's limit, since a reply has a bound
+  uint64_t omitted_ = 0;        // groups of other models
 };
 
 // The reply waits until the evicted blocks cannot come back at a restart.

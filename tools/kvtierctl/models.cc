@@ -50,6 +50,10 @@ void PrintModels(JsonView document) {
                last_use_s == 0 ? "-" : FormatAge(now_s - last_use_s),
                model["in_use"].IsTrue() ? "yes" : "no", model["epoch"].Text());
   }
+  const uint64_t omitted = document["omitted"].Count();
+  if (omitted == 0) return;
+  fmt::print(stderr, "{} more groups of models; --tenant lists one tenant's\n",
+             FormatCount(omitted));
 }
 
 void Models(const ModelArguments& arguments, CommandContext* context) {

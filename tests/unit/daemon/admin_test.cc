@@ -287,6 +287,9 @@ TEST_F(Admin, ModelsAreListedWithTheirEpochsBlocksAndUsers) {
     two.Store(Hashes(0, 2));
     EpochEngine idle(daemon_.socket(), "files:3");
     EXPECT_EQ(Ask(R"({"op":"models"})").at("models").as_array().size(), 3u);
+    const json::value some = Ask(R"({"op":"models","limit":2})");
+    EXPECT_EQ(some.at("models").as_array().size(), 2u);
+    EXPECT_EQ(some.at("omitted"), 1);
   }
   // The daemon takes notice of the ends of sessions when it comes to them.
   json::value reply;
