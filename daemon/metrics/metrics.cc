@@ -371,7 +371,7 @@ constexpr MetricRow kMovementRows[] = {
     {kCounter, "kvtier_copied_blocks", "Blocks copied between tiers, pools and regions.",
      "stats.{offload|onload|disk_write|disk_read|neighbour}_blocks", "",
      [](From from, Family family) {
-       const CacheStats& stats = from.snapshot.stats;
+       const CacheSums& stats = from.snapshot.stats;
        AddPerLane<uint64_t>(family,
                             {stats.offload_blocks, stats.onload_blocks, stats.disk_write_blocks,
                              stats.disk_read_blocks, stats.neighbour_blocks});
@@ -379,7 +379,7 @@ constexpr MetricRow kMovementRows[] = {
     {kCounter, "kvtier_copied_bytes", "Bytes copied between tiers, pools; the disk's with headers.",
      "stats.{offload|onload|disk_write|disk_read|neighbour}_bytes", "",
      [](From from, Family family) {
-       const CacheStats& stats = from.snapshot.stats;
+       const CacheSums& stats = from.snapshot.stats;
        AddPerLane<uint64_t>(family,
                             {stats.offload_bytes, stats.onload_bytes, stats.disk_write_bytes,
                              stats.disk_read_bytes, stats.neighbour_bytes});

@@ -108,7 +108,7 @@ struct MetricsSnapshot {
 
   bool draining = false;
   int64_t uptime_ms = 0;
-  CacheStats stats;
+  CacheSums stats;
   CacheGauges gauges;
   std::vector<std::string> model_names;  // of gauges.pools
   std::vector<ModelUse> models;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/acquired.h"
@@ -125,32 +126,10 @@ struct ColdStats {
   void CountFailedRead(MissReason reason) { ++failed_reads[static_cast<size_t>(reason)]; }
 };
 
-struct CacheStats {
-  void CountHit(NamespaceId asked_of, Tier tier, uint64_t block_tokens, bool from_cold = false) {
-    AskedOf& own = Of(asked_of);
-    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddHit(tier, 1, from_cold);
-    for (Asked* const counted : {&tokens, &own.tokens}) {
-      counted->AddHit(tier, block_tokens, from_cold);
-    }
-  }
-  void CountMisses(NamespaceId asked_of, MissReason reason, uint64_t count, uint64_t block_tokens) {
-    if (count == 0) return;
-    AskedOf& own = Of(asked_of);
-    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddMisses(count);
-    for (Asked* const counted : {&tokens, &own.tokens}) counted->AddMisses(count * block_tokens);
-    misses_by_reason[static_cast<size_t>(reason)] += count;
-  }
-
+// Counters of everything since the start. A copy takes microseconds.
+struct CacheSums {
   void CountDrops(Tier tier, DropReason reason, uint64_t count) {
     drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)] += count;
-  }
-
-  void CountDeclined(NamespaceId asked_of, MissReason reason, uint64_t count,
-                     uint64_t block_tokens) {
-    AskedOf& own = Of(asked_of);
-    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddDeclined(count);
-    for (Asked* const counted : {&tokens, &own.tokens}) counted->AddDeclined(count * block_tokens);
-    declined_by_reason[static_cast<size_t>(reason)] += count;
   }
 
   // The blocks that acquires asked for; asked = pool + host + disk + miss + declined. Blocks of an
@@ -186,16 +165,6 @@ struct CacheStats {
   };
   Asked blocks;
   Asked tokens;
-  // The same by NamespaceId, as far as any was asked of; their sums are the two above.
-  struct AskedOf {
-    Asked blocks;
-    Asked tokens;
-  };
-  std::vector<AskedOf> of_namespaces;
-  [[nodiscard]] AskedOf& Of(NamespaceId id) {
-    if (id.value >= of_namespaces.size()) of_namespaces.resize(id.value + 1);
-    return of_namespaces[id.value];
-  }
   uint64_t acquires = 0;
   uint64_t acquires_refused = 0;
   uint64_t acquires_waited = 0;
@@ -256,6 +225,44 @@ struct CacheStats {
   std::array<BlockAgeHistogram, kTierCount> residence;
   // From one use of a block to the next.
   BlockAgeHistogram reuse_gap;
+};
+static_assert(std::is_trivially_copyable_v<CacheSums>);
+
+// Not to be copied on the event loop: there may be hundreds of thousands of namespaces.
+struct CacheStats : CacheSums {
+  void CountHit(NamespaceId asked_of, Tier tier, uint64_t block_tokens, bool from_cold = false) {
+    AskedOf& own = Of(asked_of);
+    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddHit(tier, 1, from_cold);
+    for (Asked* const counted : {&tokens, &own.tokens}) {
+      counted->AddHit(tier, block_tokens, from_cold);
+    }
+  }
+  void CountMisses(NamespaceId asked_of, MissReason reason, uint64_t count, uint64_t block_tokens) {
+    if (count == 0) return;
+    AskedOf& own = Of(asked_of);
+    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddMisses(count);
+    for (Asked* const counted : {&tokens, &own.tokens}) counted->AddMisses(count * block_tokens);
+    misses_by_reason[static_cast<size_t>(reason)] += count;
+  }
+
+  void CountDeclined(NamespaceId asked_of, MissReason reason, uint64_t count,
+                     uint64_t block_tokens) {
+    AskedOf& own = Of(asked_of);
+    for (Asked* const counted : {&blocks, &own.blocks}) counted->AddDeclined(count);
+    for (Asked* const counted : {&tokens, &own.tokens}) counted->AddDeclined(count * block_tokens);
+    declined_by_reason[static_cast<size_t>(reason)] += count;
+  }
+
+  // The same by NamespaceId, as far as any was asked of; their sums are those of all.
+  struct AskedOf {
+    Asked blocks;
+    Asked tokens;
+  };
+  std::vector<AskedOf> of_namespaces;
+  [[nodiscard]] AskedOf& Of(NamespaceId id) {
+    if (id.value >= of_namespaces.size()) of_namespaces.resize(id.value + 1);
+    return of_namespaces[id.value];
+  }
 };
 
 struct PoolGauges {
@@ -355,7 +362,7 @@ struct CacheGauges {
 // Blocks of which it is known, since the daemon's start, that a restart will not find them on disk:
 // their write was refused or failed, or the index did not take their records. A drain has given up
 // as many as this has grown by.
-[[nodiscard]] inline uint64_t BlocksGivenUp(const CacheStats& stats) {
+[[nodiscard]] inline uint64_t BlocksGivenUp(const CacheSums& stats) {
   uint64_t blocks = 0;
   for (const DropReason reason :
        {DropReason::kDiskFull, DropReason::kWriteBudget, DropReason::kWriteError}) {

@@ -29,8 +29,10 @@ TEST(LiveStatus, ShowsTiersHitsModelsAndSessions) {
                         .uid = 1000,
                         .references = 5}};
   snapshot.session_count = 1;
-  snapshot.stats.CountHit(NamespaceId(0), Tier::kHost, 16);
-  snapshot.stats.CountMisses(NamespaceId(0), MissReason::kExpired, 3, 16);
+  CacheStats stats;
+  stats.CountHit(NamespaceId(0), Tier::kHost, 16);
+  stats.CountMisses(NamespaceId(0), MissReason::kExpired, 3, 16);
+  snapshot.stats = stats;
   const json::value document = Document(snapshot);
   EXPECT_EQ(document.at("schema"), "kvtier.live/1");
   EXPECT_EQ(document.at("tiers").at(0).at("used_bytes"), 6 * 1024);
