@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <random>
 
 namespace kvtier {
 namespace {
@@ -170,17 +169,6 @@ double SurvivalTable::Rank(size_t use_class, uint32_t idle_s) const {
 size_t SurvivalTable::memory_bytes() const {
   constexpr size_t kNodeBytes = 40;  // of the map, about
   return sizeof(*this) + episodes_.capacity() * sizeof(Episode) + open_.size() * kNodeBytes;
-}
-
-SurvivalTable::KeyedHash::KeyedHash() {
-  std::random_device random;
-  for (uint64_t& word : secrets_) word = uint64_t{random()} << 32 | random() | 1;
-}
-
-size_t SurvivalTable::KeyedHash::operator()(uint64_t block) const {
-  __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(block ^ secrets_[0]) * secrets_[1];
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
 }  // namespace kvtier

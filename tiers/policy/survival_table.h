@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tiers/types/block_key_hash.h"
+
 namespace kvtier {
 
 // An episode is the time from when a block became evictable until it was used again, whether or not
@@ -46,16 +48,6 @@ class SurvivalTable {
   [[nodiscard]] size_t memory_bytes() const;
 
  private:
-  // By secrets, since clients choose the blocks' hashes: none of them knows which share a bucket.
-  class KeyedHash {
-   public:
-    KeyedHash();
-    size_t operator()(uint64_t block) const;
-
-   private:
-    std::array<uint64_t, 2> secrets_;
-  };
-
   // Ages are told apart in steps that grow with the age: the last begins after 21 hours.
   static constexpr size_t kAges = 24;
   using PerAge = std::array<double, kAges>;
@@ -88,7 +80,7 @@ class SurvivalTable {
   std::vector<Episode> episodes_;  // grows up to its bound; from then on the oldest is replaced
   size_t next_ = 0;                // the place of the next episode
   // Block -> place of its episode, until it ends.
-  std::unordered_map<uint64_t, uint32_t, KeyedHash> open_;
+  std::unordered_map<uint64_t, uint32_t, BlockKeyHash> open_;
   std::array<PerAge, kClasses> ranks_{};
   bool learned_ = false;
 };

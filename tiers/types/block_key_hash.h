@@ -30,6 +30,10 @@ class BlockKeyHash {
     const uint64_t high = Mix(words[2] ^ secrets_[2], words[3] ^ secrets_[3]);
     return Mix(low ^ key.namespace_id.value, high ^ secrets_[0]);
   }
+  // A number that was made of a block's hash is no better than it.
+  [[nodiscard]] size_t operator()(uint64_t block) const {
+    return Mix(block ^ secrets_[0], secrets_[1]);
+  }
 
  private:
   // 64 x 64 -> 128 bits, folded.
