@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "tiers/memory/record_word.h"
 
@@ -207,8 +208,8 @@ uint64_t HostTable::SlotBytesOf(uint64_t slab) const {
   return possible ? slot_bytes : 0;
 }
 
-bool HostTable::HasDamagedCut(uint64_t slab) const {
-  return SlotBytesOf(slab) == 0 && SlabOf(slab).cut != 0;
+bool HostTable::TakeDamagedCut(uint64_t slab) {
+  return SlotBytesOf(slab) == 0 && std::exchange(SlabOf(slab).cut, 0) != 0;
 }
 
 HostSlotState HostTable::StateOf(uint64_t address) const {

@@ -74,6 +74,9 @@ class HostTable {
   void Update(uint64_t address, const HostSlotFacts& facts);
   // From now on the slot's bytes may change. REQUIRES: no write to it is under way.
   void Clear(uint64_t address);
+  // Whether the slab's cut is damaged, so that the blocks of its slots are lost. It is not cut from
+  // then on, so that no later process tells it again.
+  [[nodiscard]] bool TakeDamagedCut(uint64_t slab);
   // A process begins to check the slots, and has checked all of them.
   void BeginAdoption();
   void EndAdoption();
@@ -95,8 +98,6 @@ class HostTable {
   [[nodiscard]] uint64_t slabs() const { return shape_.arena_bytes / shape_.slab_bytes; }
   // 0 for a slab that was never cut, or whose record is damaged.
   [[nodiscard]] uint64_t SlotBytesOf(uint64_t slab) const;
-  // If so, the blocks of its slots are lost.
-  [[nodiscard]] bool HasDamagedCut(uint64_t slab) const;
   [[nodiscard]] HostSlotState StateOf(uint64_t address) const;
   // Times and uses may be any number. REQUIRES: StateOf(address) is kComplete.
   [[nodiscard]] HostSlotFacts FactsOf(uint64_t address) const;

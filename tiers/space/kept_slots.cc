@@ -38,7 +38,7 @@ void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
   if (table == nullptr) return;
   std::vector<Slot> found;
   for (uint64_t slab = first_slab; slab < end_slab; ++slab) {
-    if (table->HasDamagedCut(slab)) ReportDamage();
+    if (table->TakeDamagedCut(slab)) ReportDamage();
     const uint64_t slot_bytes = table->SlotBytesOf(slab);
     if (slot_bytes != 0 && allocator_.Fits(slot_bytes)) ClaimSlab(slab, slot_bytes, &found);
   }

@@ -253,6 +253,8 @@ TEST_F(CacheIncidentsTest, ADamagedCutOfAKeptSlabIsCountedAndTold) {
   EXPECT_THAT(Told(IncidentKind::kRestartDamaged), SizeIs(1));
   const auto corrupt = static_cast<size_t>(AdoptionDrop::kCorrupt);
   EXPECT_EQ(cache_->stats().adoption_drops[corrupt], 1u);
+  DieAndAdopt();
+  EXPECT_EQ(cache_->stats().adoption_drops[corrupt], 0u) << "it is told once";
 }
 
 class CacheColdIncidentsTest : public CacheColdTest {
