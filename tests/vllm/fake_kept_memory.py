@@ -42,6 +42,7 @@ class FakeBlockPool:
     """vLLM's BlockPool. free: of those without a reference, the next to be handed out first."""
 
     def __init__(self, count):
+        self.num_gpu_blocks = count
         self.blocks = [PoolBlock(number) for number in range(count)]
         self.free = self.blocks[1:]
         self.cached_block_hash_to_block = HashMap()

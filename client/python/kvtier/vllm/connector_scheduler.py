@@ -13,7 +13,6 @@ import bisect
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..types import HitRule
@@ -29,12 +28,9 @@ from .known_request import DiskPlan, KnownRequest
 from .lookups import Lookups
 from .rows import keys_of
 from .step_plan import BlockList, Run, StepPlan, runs_of
+from .stores import Stores
 from .token_ids import TokenTeller
 from .wishes import WishTeller
-
-#: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
-#: instead of waiting for the blocks of stores.
-STORE_PATIENCE_S = 0.2
 
 #: How long a request that is alone waits for the daemon's answer. Asked again, it would wait for a
 #: step that computes nothing, which takes vLLM more than 2 ms, and the answer mostly takes less.
@@ -56,15 +52,6 @@ def _reads_nothing(request: Any) -> bool:
     transfer = getattr(request, "kv_transfer_params", None)
     is_prefilled = isinstance(transfer, dict) and transfer.get("do_remote_prefill")
     return bool(request.skip_reading_prefix_cache or is_prefilled)
-
-
-@dataclass
-class _Store:
-    """Blocks that are pinned until `workers` more workers have stored them."""
-
-    blocks: list[Any]
-    workers: int
-    began: float
 
 
 class SchedulerSide:
@@ -95,7 +82,6 @@ class SchedulerSide:
         self._lookups = lookups
         self._tokens = tokens
         self._groups = groups
-        self._workers = workers
         self._always_load = always_load
         self.kept = kept
         self._clock = clock
@@ -109,8 +95,9 @@ class SchedulerSide:
         self._requests: dict[str, KnownRequest] = {}
         self._with_pins: dict[str, KnownRequest] = {}
         self._plan = StepPlan()
-        self._stores: dict[int, _Store] = {}
-        self._last_store = 0
+        self._stores = Stores(workers, clock)
+        # Blocks that were not stored, and requests whose wishes were not told, while it seemed to hang.
+        self.late_blocks = self.late_wishes = 0
         self._step_wait_s = STEP_WAIT_S  # the rest of it in this step
 
     @property
@@ -121,6 +108,7 @@ class SchedulerSide:
     def bind(self, manager: Any) -> None:
         """Gets vLLM's KVCacheManager, before the first step."""
         self._manager = manager
+        self._stores.bind(manager.block_pool.num_gpu_blocks)
         if self.kept is not None and manager.enable_caching:
             self.kept.bind(manager.block_pool)
         else:
@@ -217,11 +205,13 @@ class SchedulerSide:
     def plan_step(self, output: Any) -> StepPlan:
         """The loads of this step, and stores of the blocks that the steps before it have computed.
         """
+        self._stores.step()
         step_tokens = sum(output.num_scheduled_tokens.values())
         for known in list(self._with_pins.values()):
-            self._store(known)
-            if step_tokens < SHORT_STEP_TOKENS and self._plan.stored_blocks() >= SHORT_STEP_STORES:
-                break
+            is_full = (
+                step_tokens < SHORT_STEP_TOKENS and self._plan.stored_blocks() >= SHORT_STEP_STORES
+            )
+            self._store(known, 0 if is_full else self._stores.room(), not self._stores.are_late())
         for name, tokens in output.num_scheduled_tokens.items():
             scheduled = self._requests.get(name)
             if scheduled is not None:
@@ -248,10 +238,8 @@ class SchedulerSide:
             self._prefetch.drop(request.request_id)
         known = self._requests.pop(request.request_id, None)
         if known is not None:
-            self._store(known)
-            for run in known.pinned:
-                self._unpin(run.blocks)
-            self._with_pins.pop(request.request_id, None)
+            self._store(known, self._stores.room(), may_wait=False)
+            self._let_go(known)
             self._tell_wishes(known)
 
     def failed(self, keys: Collection[bytes]) -> None:
@@ -267,14 +255,10 @@ class SchedulerSide:
 
     def stored(self, workers: Mapping[int, int]) -> None:
         """By the numbers of stores, how many workers have ended them since the last call."""
-        for number, count in workers.items():
-            store = self._stores[number]
-            store.workers -= count
-            if store.workers == 0:
-                del self._stores[number]
-                self._unpin(reversed(store.blocks))
-                if self._wishes is not None:
-                    self._wishes.stored(number)
+        for number, blocks in self._stores.end(workers).items():
+            self._unpin(blocks)
+            if self._wishes is not None:
+                self._wishes.stored(number)
 
     def turn(self, is_empty: bool = True) -> None:
         """The engine has other weights: earlier answers and blocks that are not being stored yet are not
@@ -288,14 +272,11 @@ class SchedulerSide:
         for known in self._requests.values():
             known.waits_for = None
             known.is_mixed = known.scheduled_from is not None
-            for run in known.pinned:
-                self._unpin(run.blocks)
-            known.pinned = []
-        self._with_pins.clear()
+            self._let_go(known)
         if self._wishes is not None:
             self._wishes.turn()
         for store in self._plan.stores:
-            self._unpin(reversed(self._stores.pop(store.number).blocks))
+            self._unpin(self._stores.take(store.number))
         self._plan = StepPlan(self._plan.epoch + 1)
 
     def note_own_cache(self, is_empty: bool) -> None:
@@ -313,12 +294,11 @@ class SchedulerSide:
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it has no request."""
         kept = self.kept is not None and self.kept.has_changes()
-        return bool(self._plan) or bool(self._stores) or kept
+        return bool(self._plan) or kept or self._stores.are_awaited()
 
     def frees_blocks_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
-        oldest = next(iter(self._stores.values()), None)
-        return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
+        return self._stores.end_soon()
 
     def _known(self, request: Any) -> KnownRequest:
         known = self._requests.get(request.request_id)
@@ -340,7 +320,10 @@ class SchedulerSide:
                        request.num_computed_tokens // group.block_tokens)
             hashes.append(known.hashes(group, 0, full))
             prompt_blocks.append(min(full, request.num_prompt_tokens // group.block_tokens))
-        self._wishes.ended(known.wishes, hashes, prompt_blocks, set(self._stores))
+        if self._stores.are_late():
+            self.late_wishes += 1  # they would wait for stores that do not end
+            return
+        self._wishes.ended(known.wishes, hashes, prompt_blocks, self._stores.numbers())
 
     def _prefetch_new(self, new: Sequence[Any], prefetch: DiskPrefetch) -> None:
         """Requests that a step was planned without: they wait, if only for the next one. Groups
@@ -515,7 +498,7 @@ class SchedulerSide:
         computed = known.request.num_computed_tokens
         if known.is_mixed or known.salt is None:
             return
-        table = None
+        table, is_late = None, self._stores.are_late()
         for index, group in enumerate(self._groups):
             first = computed // group.block_tokens
             last = (computed + scheduled_tokens) // group.block_tokens
@@ -524,27 +507,46 @@ class SchedulerSide:
             if table is None:
                 table = self._manager.get_blocks(known.request.request_id).blocks
             for run in runs_of(index, first, table[group.number][first:last]):
+                if is_late:
+                    self.late_blocks += len(run.blocks)
+                    continue
                 self._manager.block_pool.touch(run.blocks)
                 known.pinned.append(run)
                 self._with_pins[known.request.request_id] = known
 
-    def _store(self, known: KnownRequest) -> None:
-        """Plans stores of the pinned blocks that have been computed. Blocks that have not are let
-        go: the request was preempted, or drafted tokens were rejected."""
-        request, kept = known.request, []
+    def _store(self, known: KnownRequest, room: int, may_wait: bool) -> None:
+        """Plans stores of so many pinned blocks that have been computed; the others wait, or are let
+        go. Blocks that have not been are let go: the request was preempted, or drafted tokens were
+        rejected."""
+        kept = []
         for run in known.pinned:
-            group = self._groups[run.index]
-            computed = max(0, request.num_computed_tokens // group.block_tokens - run.first)
-            hashed = max(0, len(request.block_hashes) // group.hashes_per_block - run.first)
-            ready = min(computed, hashed)
-            self._unpin(run.blocks[computed:])
-            if run.blocks[ready:computed]:  # their last tokens are not known yet
-                kept.append(Run(run.index, run.first + ready, run.blocks[ready:computed]))
-            if run.blocks[:ready]:
-                self._store_run(known, Run(run.index, run.first, run.blocks[:ready]))
+            computed, ready = self._done(known, run)
+            stored = min(ready, room)
+            waits = stored if may_wait else ready
+            room -= stored
+            self.late_blocks += waits - stored
+            self._unpin(run.blocks[stored:waits] + run.blocks[computed:])
+            if run.blocks[waits:computed]:
+                kept.append(Run(run.index, run.first + waits, run.blocks[waits:computed]))
+            if stored:
+                self._store_run(known, Run(run.index, run.first, run.blocks[:stored]))
         known.pinned = kept
         if not kept:
-            self._with_pins.pop(request.request_id, None)
+            self._with_pins.pop(known.request.request_id, None)
+
+    def _done(self, known: KnownRequest, run: Run) -> tuple[int, int]:
+        """How many of the blocks have been computed, and of how many the last token is known, too."""
+        request, group = known.request, self._groups[run.index]
+        computed = request.num_computed_tokens // group.block_tokens - run.first
+        computed = max(0, min(computed, len(run.blocks)))
+        hashed = len(request.block_hashes) // group.hashes_per_block - run.first
+        return computed, max(0, min(computed, hashed))
+
+    def _let_go(self, known: KnownRequest) -> None:
+        for run in known.pinned:
+            self._unpin(run.blocks)
+        known.pinned = []
+        self._with_pins.pop(known.request.request_id, None)
 
     def _store_run(self, known: KnownRequest, run: Run) -> None:
         request = known.request
@@ -571,7 +573,7 @@ class SchedulerSide:
             first = len(store.blocks)
             positions = range(first, first + len(blocks))
             store.retentions.update(dict.fromkeys(positions, known.wishes.retention))
-        self._stores[store.number].blocks += blocks
+        self._stores.add(store.number, blocks)
         store.blocks += [block.block_id for block in blocks]
         store.hashes += hashes
         store.parents += parents
@@ -585,9 +587,7 @@ class SchedulerSide:
         for store in self._plan.stores:
             if store.group == index and store.compare == compare:
                 return store
-        self._last_store += 1
-        self._stores[self._last_store] = _Store([], self._workers, self._clock())
-        store = BlockList("", index, [], [], number=self._last_store, compare=compare)
+        store = BlockList("", index, [], [], number=self._stores.begin(), compare=compare)
         self._plan.stores.append(store)
         return store
 

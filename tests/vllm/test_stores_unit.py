@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores of the vLLM connector that do not end, as with a daemon that hangs, without vLLM."""
+
+import types
+import unittest
+
+from kvtier.vllm.stores import AWAITED_S, LATE_S, PATIENCE_S, STEP_S
+from test_connector_unit import BLOCK_TOKENS, SchedulerCase, request
+
+POOL_BLOCKS = 64
+
+
+class StoresTest(SchedulerCase):
+    """vLLM has 64 blocks, and gives each request others."""
+
+    def setUp(self):
+        super().setUp()
+        self.manager.num_gpu_blocks = POOL_BLOCKS
+        self.side.bind(self.manager)
+        self.requests = 0
+
+    def begin(self, blocks):
+        """A request whose blocks a step has computed."""
+        first = 1000 * self.requests
+        self.requests += 1
+        one = request(blocks * BLOCK_TOKENS, f"r{first}", first)
+        one.num_prompt_tokens = one.num_tokens
+        self.match(one)
+        self.manager.table(one.request_id, range(first + 1, first + 1 + blocks))
+        self.step(one, one.num_tokens)
+        return one
+
+    def run_request(self, blocks):
+        """One that computes blocks, is stored with the next step, and ends."""
+        one = self.begin(blocks)
+        plan = self.step()
+        self.side.finished(one)
+        return plan.stores
+
+    def wait(self, seconds, steps):
+        for _ in range(steps):
+            self.now += seconds / steps
+            self.step()
+
+    def end(self, *stores):
+        self.side.stored({store.number: 1 for store in stores})
+
+    def test_vllm_waits_for_the_blocks_of_stores_only_as_long_as_stores_take(self):
+        self.assertFalse(self.side.frees_blocks_soon())
+        self.run_request(1)
+        self.assertTrue(self.side.frees_blocks_soon())
+        self.now += PATIENCE_S
+        self.assertFalse(self.side.frees_blocks_soon())
+
+    def test_stores_that_do_not_end_hold_a_quarter_of_vllm_s_blocks_at_most(self):
+        for _ in range(20):
+            self.run_request(6)
+            self.wait(LATE_S / 15, steps=1)
+            self.assertLessEqual(len(self.manager.pinned()), POOL_BLOCKS // 4)
+        self.assertEqual(len(self.manager.pinned()), POOL_BLOCKS // 4)
+        self.assertEqual(self.side.late_blocks, 20 * 6 - POOL_BLOCKS // 4)
+
+    def test_nothing_more_is_stored_while_a_store_is_late(self):
+        (store,) = self.run_request(1)
+        self.wait(LATE_S - STEP_S, steps=20)
+        waits = self.begin(2)
+        self.now += STEP_S
+        self.assertEqual(self.step().stores, [])
+        self.assertEqual(self.begin(3).num_computed_tokens, 3 * BLOCK_TOKENS)
+        self.assertEqual(len(self.manager.pinned()), 1)
+        self.assertEqual(self.side.late_blocks, 2 + 3)
+        self.end(store)
+        self.assertEqual(self.manager.pinned(), set())
+        self.assertEqual(len(self.run_request(2)), 1)
+        self.side.finished(waits)
+
+    def test_stores_are_not_late_since_steps_take_long(self):
+        for _ in range(8):
+            self.run_request(1)
+            self.now += 10 * LATE_S
+        self.assertEqual((len(self.manager.pinned()), self.side.late_blocks), (8, 0))
+
+    def test_blocks_for_which_there_is_no_room_are_stored_when_others_have_been(self):
+        one = self.begin(20)
+        (first,) = self.step().stores
+        self.assertEqual(first.depths, list(range(16)))
+        self.end(first)
+        (second,) = self.step().stores
+        self.assertEqual(second.depths, list(range(16, 20)))
+        self.end(second)
+        self.side.finished(one)
+        self.assertEqual((self.manager.pinned(), self.side.late_blocks), (set(), 0))
+
+    def test_the_engine_steps_for_stores_only_as_long_as_they_end(self):
+        """Or it would never pause."""
+        first, second = self.run_request(1) + self.run_request(1)
+        self.step()
+        asked = 0
+        while self.side.has_work():
+            asked += 1
+            self.now += AWAITED_S / 40
+            if asked == 20:
+                self.end(first)
+            self.assertLessEqual(asked, 60)
+        self.assertEqual(asked, 60)
+        self.assertEqual(len(self.manager.pinned()), 1)
+        # When it is to pause again, the daemon may have gone on.
+        self.now += 1000.0
+        self.assertTrue(self.side.has_work())
+        self.end(second)
+        self.assertFalse(self.side.has_work())
+
+    def test_wishes_of_requests_do_not_wait_for_stores_that_are_late(self):
+        ended = []
+        wishes = types.SimpleNamespace(retention=None)
+        self.side._wishes = types.SimpleNamespace(
+            of=lambda request: wishes, ended=lambda *_: ended.append(None)
+        )
+        self.run_request(1)
+        self.assertEqual(len(ended), 1)
+        self.wait(LATE_S, steps=20)
+        self.run_request(1)
+        self.assertEqual((len(ended), self.side.late_wishes), (1, 1))
+
+
+if __name__ == "__main__":
+    unittest.main()
