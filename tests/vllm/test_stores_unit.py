@@ -91,6 +91,17 @@ class StoresTest(SchedulerCase):
         self.side.finished(one)
         self.assertEqual((self.manager.pinned(), self.side.late_blocks), (set(), 0))
 
+    def test_the_engine_steps_until_blocks_are_stored_whose_requests_go_on(self):
+        """A pause that keeps requests resets the cache once the engine has no work."""
+        one = self.begin(2)
+        self.assertTrue(self.side.has_work())
+        (store,) = self.step().stores
+        self.end(store)
+        self.assertEqual((self.manager.pinned(), self.side.has_work()), (set(), False))
+        self.manager.table(one.request_id, range(7, 10))
+        self.step(one, BLOCK_TOKENS)
+        self.assertFalse(self.side.has_work())  # its last token is not known yet
+
     def test_the_engine_steps_for_stores_only_as_long_as_they_end(self):
         """Or it would never pause."""
         first, second = self.run_request(1) + self.run_request(1)

@@ -208,10 +208,8 @@ class SchedulerSide:
         self._stores.step()
         step_tokens = sum(output.num_scheduled_tokens.values())
         for known in list(self._with_pins.values()):
-            is_full = (
-                step_tokens < SHORT_STEP_TOKENS and self._plan.stored_blocks() >= SHORT_STEP_STORES
-            )
-            self._store(known, 0 if is_full else self._stores.room(), not self._stores.are_late())
+            has_room = step_tokens >= SHORT_STEP_TOKENS or self._plan.stored_blocks() < SHORT_STEP_STORES
+            self._store(known, has_room * self._stores.room(), not self._stores.are_late())
         for name, tokens in output.num_scheduled_tokens.items():
             scheduled = self._requests.get(name)
             if scheduled is not None:
@@ -294,7 +292,8 @@ class SchedulerSide:
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it has no request."""
         kept = self.kept is not None and self.kept.has_changes()
-        return bool(self._plan) or kept or self._stores.are_awaited()
+        has_pins = any(one.may_store(self._groups) for one in self._with_pins.values())
+        return bool(self._plan) or kept or has_pins or self._stores.are_awaited()
 
     def frees_blocks_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
@@ -520,7 +519,7 @@ class SchedulerSide:
         rejected."""
         kept = []
         for run in known.pinned:
-            computed, ready = self._done(known, run)
+            computed, ready = known.done(self._groups, run)
             stored = min(ready, room)
             waits = stored if may_wait else ready
             room -= stored
@@ -533,14 +532,6 @@ class SchedulerSide:
         known.pinned = kept
         if not kept:
             self._with_pins.pop(known.request.request_id, None)
-
-    def _done(self, known: KnownRequest, run: Run) -> tuple[int, int]:
-        """How many of the blocks have been computed, and of how many the last token is known, too."""
-        request, group = known.request, self._groups[run.index]
-        computed = request.num_computed_tokens // group.block_tokens - run.first
-        computed = max(0, min(computed, len(run.blocks)))
-        hashed = len(request.block_hashes) // group.hashes_per_block - run.first
-        return computed, max(0, min(computed, hashed))
 
     def _let_go(self, known: KnownRequest) -> None:
         for run in known.pinned:

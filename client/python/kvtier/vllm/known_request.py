@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,22 @@ class KnownRequest:
             return 0
         first = max(self.scheduled_from, self.request.num_computed_tokens)
         return max(0, self.request.num_tokens - first)
+
+    def done(self, groups: Sequence[CacheGroup], run: Run) -> tuple[int, int]:
+        """How many blocks of a run have been computed, and of how many the last token is known, too."""
+        group = groups[run.index]
+        computed = self.request.num_computed_tokens // group.block_tokens - run.first
+        computed = max(0, min(computed, len(run.blocks)))
+        hashed = len(self.request.block_hashes) // group.hashes_per_block - run.first
+        return computed, max(0, min(computed, hashed))
+
+    def may_store(self, groups: Sequence[CacheGroup]) -> bool:
+        """Whether the next step stores pinned blocks, or lets go of some."""
+        for run in self.pinned:
+            computed, ready = self.done(groups, run)
+            if ready > 0 or computed < len(run.blocks):
+                return True
+        return False
 
     def add_keys(self, index: int, group: CacheGroup) -> None:
         """The keys of blocks that became full since the last call."""
