@@ -102,6 +102,19 @@ class StoresTest(SchedulerCase):
         self.step(one, BLOCK_TOKENS)
         self.assertFalse(self.side.has_work())  # its last token is not known yet
 
+    def test_a_request_that_begins_anew_is_not_stored_from_the_blocks_that_it_had(self):
+        """Drafts that were rejected are in one, and no step has let go of it in between."""
+        one = request(2 * BLOCK_TOKENS, "drafted")
+        self.match(one)
+        self.manager.table("drafted", [1, 2])
+        self.step(one, 2 * BLOCK_TOKENS)
+        # The last tokens are rejected; vLLM preempts it, resumes it on its own prefix, and goes on.
+        one.num_computed_tokens = 0
+        self.match(one, local_tokens=BLOCK_TOKENS)
+        self.side.allocated(one, self.manager.table("drafted", [1, 7]), 0)
+        one.num_computed_tokens = 2 * BLOCK_TOKENS
+        self.assertEqual((self.step().stores, self.manager.pinned()), ([], set()))
+
     def test_the_engine_steps_for_stores_only_as_long_as_they_end(self):
         """Or it would never pause."""
         first, second = self.run_request(1) + self.run_request(1)

@@ -134,7 +134,8 @@ class SchedulerSide:
             tokens = self._at_turn(known, known.waits_for)
             return None if tokens is None else tokens - local_tokens
         known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
-        # It begins anew, but for what vLLM's own cache has of it.
+        # It begins anew, but for what vLLM's own cache has of it: the blocks that it had may be other ones.
+        self._let_go(known)
         known.is_mixed = self._has_old_blocks and local_tokens > 0
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
