@@ -272,6 +272,23 @@ class AdapterDigestsTest(unittest.TestCase):
         self.assertEqual(self.salt(load_inplace=True), other)
         self.assertEqual(self.salt(), other)
 
+    def test_one_that_is_loaded_in_place_from_another_path_is_that_one(self):
+        """vLLM's server says nothing of it but the path. Requests that came before it are not cached: they
+        may have either's tensors."""
+        one, path = self.salt(), self.path / "other"
+        path.mkdir()
+        (path / "adapter_model.safetensors").write_bytes(b"other")
+        other = self.salt(path=path)
+        self.assertNotIn(other, (None, one))
+        with self.assertLogs("vllm.kvtier", "WARNING"):
+            self.assertIsNone(self.salt())
+        self.assertEqual(self.salt(path=path), other)
+        with self.assertLogs("vllm.kvtier", "WARNING"):
+            self.assertIsNone(self.salt(path="org/adapter", number=2))
+        self.salt(path="org/adapter")  # its files are not here
+        self.assertIsNone(self.salt(path=path))
+        self.assertEqual(self.salt(load_inplace=True), one)
+
     def test_one_whose_tensors_are_not_here_is_not_cached(self):
         empty = self.path / "empty"
         empty.mkdir()
@@ -285,12 +302,49 @@ class AdapterSchedulerTest(SchedulerCase):
         super().setUp()
         self.answers_at_once = True
         self.salts = {}
-        self.side._adapters = types.SimpleNamespace(salt_of=self.salts.get)
+        self.side._adapters.salt_of = lambda one: self.salts[one.lora_path] if one else b""
 
     def request(self, adapter, name):
         one = request(64, name=name)
-        one.lora_request = adapter
+        named = types.SimpleNamespace(lora_int_id=1, lora_path=adapter)
+        one.lora_request = None if adapter is None else named
         return one
+
+    def test_of_requests_whose_adapter_is_loaded_in_place_nothing_is_stored(self):
+        """Neither of those that compute then, nor of those that wait."""
+        self.salts.update({"a": b"1"})
+        one, waits = self.request("a", "computes"), self.request("a", "waits")
+        self.match(one)
+        self.match(waits)
+        self.manager.table("computes", [1, 2, 3, 4])
+        self.step(one, 32)
+        self.salts["a"] = b"2"
+        self.assertEqual(self.step(one, 32).stores, [])
+        self.assertEqual(self.step().stores, [])
+        self.assertEqual(self.manager.pinned(), set())
+        self.side.finished(one)
+        self.assertEqual(self.store(waits, 5, 6, 7, 8), [])
+        (store,) = self.store(self.request("a", "new"), 1, 2, 3, 4)
+        self.assertEqual(len(store.hashes), 4)
+
+    def test_of_a_request_that_has_ended_since_its_adapter_changed_nothing_is_stored(self):
+        self.salts.update({"a": b"1"})
+        one = self.request("a", "r")
+        self.match(one)
+        self.manager.table("r", [1, 2, 3, 4])
+        self.step(one, 64)
+        self.salts["a"] = None
+        self.side.finished(one)
+        self.assertEqual((self.step().stores, self.manager.pinned()), ([], set()))
+
+    def test_what_the_daemon_has_of_the_adapter_before_is_not_loaded(self):
+        self.salts.update({"a": b"1"})
+        (store,) = self.store(self.request("a", "first"), 1, 2, 3, 4)
+        self.cached |= {key_of(one, 0) for one in store.hashes}
+        one = self.request("a", "second")
+        self.assertEqual(self.match(one), 48)
+        self.salts["a"] = b"2"
+        self.assertEqual(self.match(one), 0)
 
     def store(self, one, *blocks):
         table = self.manager.table(one.request_id, list(blocks))

@@ -139,7 +139,7 @@ class SchedulerSide:
         known.is_mixed = self._has_old_blocks and local_tokens > 0
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
-        if _reads_nothing(request):
+        if _reads_nothing(request) or self._adapters.have_changed(known, {}):
             return 0
 
         hashed = [len(keys) * one.block_tokens for keys, one in zip(known.keys, self._groups)]
@@ -208,7 +208,10 @@ class SchedulerSide:
         """
         self._stores.step()
         step_tokens = sum(output.num_scheduled_tokens.values())
+        salts: dict[tuple[int, str], bytes | None] = {}
         for known in list(self._with_pins.values()):
+            if self._adapters.have_changed(known, salts):
+                self._let_go(known)
             has_room = step_tokens >= SHORT_STEP_TOKENS or self._plan.stored_blocks() < SHORT_STEP_STORES
             self._store(known, has_room * self._stores.room(), not self._stores.are_late())
         for name, tokens in output.num_scheduled_tokens.items():
@@ -237,7 +240,8 @@ class SchedulerSide:
             self._prefetch.drop(request.request_id)
         known = self._requests.pop(request.request_id, None)
         if known is not None:
-            self._store(known, self._stores.room(), may_wait=False)
+            if not known.pinned or not self._adapters.have_changed(known, {}):
+                self._store(known, self._stores.room(), may_wait=False)
             self._let_go(known)
             self._tell_wishes(known)
 
