@@ -209,6 +209,20 @@ class WishTellerTest(SchedulerCase):
         self.finish(self.run_request({"closed": True}, "b", blocks=1, first=31, session="s"))
         self.assertEqual(self.region.calls, [("CLOSED", self.hashes(31), 0)])
 
+    def test_memory_of_sessions_is_bounded_by_their_names_too(self):
+        """Clients choose these, and vLLM takes long ones."""
+        wishes = [Wishes(session=f"{i}" + "x" * 100_000) for i in range(400)]
+        for one in wishes:
+            self.teller.ended(one, [[]], [0], set())  # shorter than a block
+        self.assertEqual(len(self.teller._sessions), 0)
+        for one in wishes:
+            self.teller.ended(one, [self.hashes(1)], [1], set())
+        self.assertLess(sum(map(len, self.teller._sessions)), 17 << 20)
+        self.assertIn(wishes[-1].session, self.teller._sessions)
+        for i in range(40_000):
+            self.teller.ended(Wishes(session=f"{i}"), [self.hashes(1)], [1], set())
+        self.assertLess(len(self.teller._sessions), 30_000)
+
     def test_a_long_sequence_is_told_in_calls_that_the_daemon_takes(self):
         self.finish(self.run_request({"closed": True}, blocks=10_000))
         self.assertEqual([len(hashes) for _, hashes, _ in self.region.calls], [8192, 1808])

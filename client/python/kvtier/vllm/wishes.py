@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +27,12 @@ _MOST_UNKNOWN_ACTIONS = 16  # counted by name; the others together, since client
 _MOST_RETURNS_MS = 86_400_000
 _MOST_KEPT_PARTS = 16
 _MOST_NUMBER = 1e12  # NaN is not within it, either
-# The longest sequences of a session that are remembered for its end, and bytes of their hashes, of
-# all sessions together.
+# The longest sequences of a session that are remembered for its end, and bytes of their hashes and
+# names, of all sessions together.
 _SEQUENCES_PER_SESSION = 4
 _MOST_SESSION_BYTES = 16 << 20
 _HASH_BYTES = 32  # an object of Python takes twice that
+_SEQUENCE_BYTES = 500  # without hashes
 # Half of the daemon's default limit for one call.
 _HASHES_PER_CALL = 8192
 
@@ -205,16 +207,18 @@ class WishTeller:
         self._count(outcome, count)
 
     def _remember(self, session: str, sequence: _Sequence) -> None:
+        if not any(sequence):
+            return
         known = [one for one in self._forget_session(session) if not _begins_with(sequence, one)]
         known = [*known, sequence][-_SEQUENCES_PER_SESSION:]
         self._sessions[session] = known
-        self._session_bytes += sum(map(_bytes_of, known))
+        self._session_bytes += _bytes_of(session, known)
         while self._session_bytes > _MOST_SESSION_BYTES:
             self._forget_session(next(iter(self._sessions)))
 
     def _forget_session(self, session: str) -> list[_Sequence]:
         known = self._sessions.pop(session, [])
-        self._session_bytes -= sum(map(_bytes_of, known))
+        self._session_bytes -= _bytes_of(session, known)
         return known
 
     def _keep(self, sequence: _Sequence, ttl_ms: int, attachment: Attachment) -> None:
@@ -235,8 +239,9 @@ def _begins_with(sequence: _Sequence, other: _Sequence) -> bool:
     return all(one[: len(before)] == before for one, before in zip(sequence, other))
 
 
-def _bytes_of(sequence: _Sequence) -> int:
-    return _HASH_BYTES * sum(map(len, sequence))
+def _bytes_of(session: str, known: list[_Sequence]) -> int:
+    hashes = sum(len(group) for sequence in known for group in sequence)
+    return len(known) * (sys.getsizeof(session) + _SEQUENCE_BYTES) + _HASH_BYTES * hashes
 
 
 def _parts_of(
