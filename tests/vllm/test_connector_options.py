@@ -64,5 +64,33 @@ class ConnectorOptionsTest(unittest.TestCase):
             self.assertEqual(KvtierConnector.supports_sleep_mode(config), sleeps)
 
 
+class FailedLoadsTest(unittest.TestCase):
+    """vLLM takes blocks of failed loads only of models with one group, be it cached by hash or not, and
+    ends with an error otherwise."""
+
+    def failures(self, groups):
+        """The blocks and the requests that are told of a load that failed. groups: of vLLM; only the
+        first is cached by hash."""
+        worker = types.SimpleNamespace(
+            poll=lambda: None,
+            take_loaded=lambda: ({"r"}, {"r"}),
+            take_failed_blocks=lambda: {7},
+        )
+        connector = KvtierConnector.__new__(KvtierConnector)
+        connector._worker, connector._after_kernels, connector._idle_steps = worker, None, 0
+        connector._cache_groups = ["the first"]
+        connector._kv_cache_config = types.SimpleNamespace(
+            kv_cache_groups=groups, prefix_cacheable_group_ids=(0,)
+        )
+        requests = connector.get_transfer_results(set()).failed_recving
+        return connector.get_block_ids_with_load_errors(), requests
+
+    def test_of_one_group_the_blocks_are_told(self):
+        self.assertEqual(self.failures(["the first"]), ({7}, set()))
+
+    def test_of_several_groups_the_requests_are_told_although_one_is_cached_by_hash(self):
+        self.assertEqual(self.failures(["the first", "a ring"]), (set(), {"r"}))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -261,8 +261,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             # vLLM has nothing to do but to ask again, more than a millisecond later.
             self._worker.wait_for_load(self._load_wait_s, self._begin_ready)
         loaded, failed = self._worker.take_loaded()
-        # With one group, vLLM uses what comes before the first block that failed.
-        failed = failed if len(self._cache_groups) > 1 else set()
+        failed = set() if self._tells_blocks() else failed
         return KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
 
     def _begin_ready(self) -> None:
@@ -273,7 +272,13 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None:
             return set()
         failed = self._worker.take_failed_blocks()
-        return failed if len(self._cache_groups) == 1 else set()
+        return failed if self._tells_blocks() else set()
+
+    def _tells_blocks(self) -> bool:
+        """With one group, vLLM uses what comes before the first block that failed. It takes no blocks with
+        several, also if only one is cached by hash."""
+        assert self._kv_cache_config is not None
+        return len(self._kv_cache_config.kv_cache_groups) == 1
 
     def build_connector_worker_meta(self) -> KvtierWorkerMetadata | None:
         if self._worker is None:
