@@ -424,6 +424,8 @@ class FailureTest(LinkerTestCase):
             engine.compute(prompt_of(), seed)
         self.take_stored(engine)
         engine.compute(prompt_of(), 7)
+        waiting = engine.linker._storer.take_waiting()
+        self.assertLessEqual(len(waiting), 1)  # of those from before it was known to hang
         engine.cache.reset()
         self.daemon.resume()
         self.wait_until(lambda: engine.linker.connected)

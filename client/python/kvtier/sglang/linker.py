@@ -174,10 +174,12 @@ class KvtierLinker(UnifiedCacheLinker):
         wanted = self._group.resolve_transfers(transfers, allow_partial=True)
         if not wanted:
             return False
-        if self._stores:
-            self._storer.put(self._offloads.add(wanted, self.record_offload_ready()))
-        else:
+        if not self._stores:
             self._offloads.finish(self._offloads.add(wanted, ()), True)
+            return True
+        offload = self._offloads.add(wanted, self.record_offload_ready())
+        if offload.result is None:  # else the daemon hangs, and they would pile up
+            self._storer.put(offload)
         return True
 
     def num_completed_offloads(self) -> int:
