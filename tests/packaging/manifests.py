@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """manifests.py SOURCE KVTIERD: the Kubernetes manifests name what there is, fit together, and hold a
 configuration that the daemon accepts. Checked against the schemas where kubernetes-validate is
-installed, and the Helm chart is rendered where helm-python-sdk is (both from PyPI). Exit code 77:
-skipped."""
+installed, and the Helm chart is rendered where helm-python-sdk is (both from PyPI), which
+tools/test-chart.sh installs. Exit code 77: skipped, or not rendered."""
 
 import json
 import pathlib
@@ -155,70 +155,70 @@ expect_valid(*sorted(DIRECTORY.glob("*.yaml")))
 about = yaml.safe_load((DIRECTORY / "chart/Chart.yaml").read_text())
 expect(about["version"] == about["appVersion"] == version, "the chart has another version")
 if helm_python is None:
-    print("the chart was not rendered: helm-python-sdk is not installed")
-else:
-    report = helm_python.lint(DIRECTORY / "chart", strict=True)
-    expect(not report["errors"], f"the chart: {report}")
-    chart = rendered({})
-    expect(chart.keys() == {"ConfigMap", "DaemonSet"}, f"the chart's kinds: {chart.keys()}")
-    of_chart = chart["ConfigMap"]["data"]["kvtierd.toml"]
-    expect(tomllib.loads(of_chart) == tomllib.loads(config), f"the chart's configuration: {of_chart}")
-    template = chart["DaemonSet"]["spec"]["template"]
-    del template["metadata"]["annotations"]
-    for one in [*template["spec"]["initContainers"], *template["spec"]["containers"]]:
-        expect(one.pop("imagePullPolicy") == "IfNotPresent", "the pull policy")
-    expect(chart["DaemonSet"] == daemon["DaemonSet"], "the chart's DaemonSet is another")
+    print("skipped: the chart was not rendered, since helm-python-sdk is not installed")
+    sys.exit(77)
+report = helm_python.lint(DIRECTORY / "chart", strict=True)
+expect(not report["errors"], f"the chart: {report}")
+chart = rendered({})
+expect(chart.keys() == {"ConfigMap", "DaemonSet"}, f"the chart's kinds: {chart.keys()}")
+of_chart = chart["ConfigMap"]["data"]["kvtierd.toml"]
+expect(tomllib.loads(of_chart) == tomllib.loads(config), f"the chart's configuration: {of_chart}")
+template = chart["DaemonSet"]["spec"]["template"]
+del template["metadata"]["annotations"]
+for one in [*template["spec"]["initContainers"], *template["spec"]["containers"]]:
+    expect(one.pop("imagePullPolicy") == "IfNotPresent", "the pull policy")
+expect(chart["DaemonSet"] == daemon["DaemonSet"], "the chart's DaemonSet is another")
 
-    chart = rendered({
-        "metrics": {
-            "enabled": True,
-            "serviceMonitor": {"enabled": True, "labels": {"release": "x"}},
-            "prometheusRule": {"enabled": True, "labels": {"release": "x"}, "runbookUrl": PAGE},
-        },
-        # Any key, also of sections that the chart has values of its own for.
-        "config": {
-            "pool": {"device": ["cuda:0", "cuda:1"], "bytes": "1GiB"},
-            "disk": {"encryption": "aes-256-gcm", "write_budget_per_day": "2TiB"},
-            "drain": {"deadline": "300s"},
-            "log": {"level": "debug"},
-            "retention": {"persist_after": "1s"},
-        },
-        "tenants": [{"name": "a", "uids": [0]}, {"name": "b", "uids": [1000660000], "gids": [5]}],
-        "imagePullSecrets": [{"name": "secret"}], "runtimeClassName": "",
-    })
-    expect_accepted(chart["ConfigMap"]["data"]["kvtierd.toml"])
-    written = tomllib.loads(chart["ConfigMap"]["data"]["kvtierd.toml"])
-    expect(written["disk"]["encryption"] == "aes-256-gcm", "a key of a section of the chart's own")
-    expect(written["disk"]["bytes"] == "1TiB", "the defaults beside it")
-    expect(written["log"] == {"level": "debug", "format": "json"}, "the log's section")
-    pod = chart["DaemonSet"]["spec"]["template"]
-    expect(pod["spec"]["terminationGracePeriodSeconds"] == 330, "the grace follows from the drain")
-    ports = [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
-    service, monitor = chart["Service"], chart.pop("ServiceMonitor")
-    expect_rules(chart.pop("PrometheusRule"))
-    expect(service["spec"]["selector"].items() <= pod["metadata"]["labels"].items(), "the service's pods")
-    # The alert rules ask for this job.
-    job = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
-    expect(f'up{{job="{job}"}}' in (SOURCE / "tools/monitoring/kvtier.rules.yml").read_text(), "the job")
-    expect([port["targetPort"] for port in service["spec"]["ports"]] == ports, "the service's port")
-    expect(monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items(),
-           "the monitor")
-    expect("runtimeClassName" not in pod["spec"], "the runtime class")
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump_all(chart.values(), file)
-        expect_valid(pathlib.Path(file.name))
+chart = rendered({
+    "metrics": {
+        "enabled": True,
+        "serviceMonitor": {"enabled": True, "labels": {"release": "x"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "x"}, "runbookUrl": PAGE},
+    },
+    # Any key, also of sections that the chart has values of its own for.
+    "config": {
+        "pool": {"device": ["cuda:0", "cuda:1"], "bytes": "1GiB"},
+        "disk": {"encryption": "aes-256-gcm", "write_budget_per_day": "2TiB"},
+        "drain": {"deadline": "300s"},
+        "log": {"level": "debug"},
+        "retention": {"persist_after": "1s"},
+    },
+    "tenants": [{"name": "a", "uids": [0]}, {"name": "b", "uids": [1000660000], "gids": [5]}],
+    "imagePullSecrets": [{"name": "secret"}], "runtimeClassName": "",
+})
+expect_accepted(chart["ConfigMap"]["data"]["kvtierd.toml"])
+written = tomllib.loads(chart["ConfigMap"]["data"]["kvtierd.toml"])
+expect(written["disk"]["encryption"] == "aes-256-gcm", "a key of a section of the chart's own")
+expect(written["disk"]["bytes"] == "1TiB", "the defaults beside it")
+expect(written["log"] == {"level": "debug", "format": "json"}, "the log's section")
+pod = chart["DaemonSet"]["spec"]["template"]
+expect(pod["spec"]["terminationGracePeriodSeconds"] == 330, "the grace follows from the drain")
+ports = [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
+service, monitor = chart["Service"], chart.pop("ServiceMonitor")
+expect_rules(chart.pop("PrometheusRule"))
+expect(service["spec"]["selector"].items() <= pod["metadata"]["labels"].items(), "the service's pods")
+# The alert rules ask for this job.
+job = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+expect(f'up{{job="{job}"}}' in (SOURCE / "tools/monitoring/kvtier.rules.yml").read_text(), "the job")
+expect([port["targetPort"] for port in service["spec"]["ports"]] == ports, "the service's port")
+expect(monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items(),
+       "the monitor")
+expect("runtimeClassName" not in pod["spec"], "the runtime class")
+with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+    yaml.safe_dump_all(chart.values(), file)
+    expect_valid(pathlib.Path(file.name))
 
-    # A value that nothing reads is a mistake, and so is a size in the wrong unit.
-    for wrong in (
-        {"hosts": {"bytes": "1GiB"}},
-        {"config": {"host": {"bytes": "64Gi"}}},
-        {"config": {"server": {"socket": "/elsewhere"}}},
-        {"config": {"drain": {"deadline": "5min"}}},
-        {"memory": "68GiB"},
-    ):
-        expect(is_refused(wrong), f"the schema takes {wrong}")
-    # Two releases in one namespace.
-    other = rendered({}, name="other")
-    expect(other["DaemonSet"]["metadata"]["name"] == "other-kvtierd", "the other release's name")
-    expect(other["DaemonSet"]["spec"]["selector"] != daemon["DaemonSet"]["spec"]["selector"], "its pods")
+# A value that nothing reads is a mistake, and so is a size in the wrong unit.
+for wrong in (
+    {"hosts": {"bytes": "1GiB"}},
+    {"config": {"host": {"bytes": "64Gi"}}},
+    {"config": {"server": {"socket": "/elsewhere"}}},
+    {"config": {"drain": {"deadline": "5min"}}},
+    {"memory": "68GiB"},
+):
+    expect(is_refused(wrong), f"the schema takes {wrong}")
+# Two releases in one namespace.
+other = rendered({}, name="other")
+expect(other["DaemonSet"]["metadata"]["name"] == "other-kvtierd", "the other release's name")
+expect(other["DaemonSet"]["spec"]["selector"] != daemon["DaemonSet"]["spec"]["selector"], "its pods")
 print("ok")

@@ -19,11 +19,11 @@ app.kubernetes.io/part-of: kvtier
 server:
   socket: /run/kvtier/kvtier.sock
   admin_socket: /run/kvtier/admin.sock
-disk:
-  directory: /var/lib/kvtier
 {{- if .Values.metrics.enabled }}
+  listen_beyond_loopback: true
 metrics:
   listen: "0.0.0.0:{{ .Values.metrics.port }}"
-  listen_beyond_loopback: true
 {{- end }}
+disk:
+  directory: /var/lib/kvtier
 {{- end }}
