@@ -35,6 +35,12 @@ Status TakeText(const json::value& value, std::string* out) {
   return {};
 }
 
+// A caller's name that is empty by mistake must not stand for every name.
+Status TakeName(const json::value& value, std::string* out) {
+  KVT_RETURN_IF_ERROR(TakeText(value, out));
+  return out->empty() ? BadRequest("is empty: leave it out") : Status();
+}
+
 Status TakeFlag(const json::value& value, bool* out) {
   const bool* flag = value.if_bool();
   if (flag == nullptr) return BadRequest("must be true or false");
@@ -80,17 +86,17 @@ Status TakeMember(std::string_view name, const json::value& value, AdminRequestB
   int64_t limit = 0;
   int64_t cursor = 0;
   if (name == "op") return TakeText(value, &request->op);
-  if (name == "tenant") return TakeText(value, &request->tenant);
-  if (name == "model") return TakeText(value, &request->model);
-  if (name == "epoch") return TakeText(value, &request->epoch);
-  if (name == "prefix") return TakeText(value, &request->prefix);
+  if (name == "tenant") return TakeName(value, &request->tenant);
+  if (name == "model") return TakeName(value, &request->model);
+  if (name == "epoch") return TakeName(value, &request->epoch);
+  if (name == "prefix") return TakeName(value, &request->prefix);
   if (name == "tier") return TakeTier(value, request);
   if (name == "hashes") return TakeHashes(value, &request->hashes);
   if (name == "all") return TakeFlag(value, &request->all);
   if (name == "release") return TakeFlag(value, &request->release);
   if (name == "timeout_ms") return TakeInteger(value, kMaxSettleTimeoutMs, &request->timeout_ms);
-  if (name == "ttl_ms") return TakeInteger(value, INT64_MAX, &request->ttl_ms);
-  if (name == "before_ms") return TakeInteger(value, INT64_MAX, &request->before_ms);
+  if (name == "ttl_ms") return TakeInteger(value, INT64_MAX, &request->ttl_ms.emplace());
+  if (name == "before_ms") return TakeInteger(value, INT64_MAX, &request->before_ms.emplace());
   if (name == "without_proof") return TakeFlag(value, &request->without_proof);
   if (name == "since_ms") return TakeInteger(value, kMaxTraceSinceMs, &request->since_ms);
   if (name == "cursor") {

@@ -30,7 +30,7 @@ inline constexpr int64_t kMaxTraceSinceMs = int64_t{366} * 24 * 3600 * 1000;
 struct AdminRequestBody {
   std::string op;
   int64_t timeout_ms = kDefaultSettleTimeoutMs;
-  // Which blocks. Empty texts: of every tenant, of every model.
+  // Which blocks. Empty texts were not given: of every tenant, of every model.
   std::string tenant;
   std::string model;  // its name, or the first digits of its fingerprint
   std::string epoch;  // the revision of its weights, whole
@@ -40,9 +40,9 @@ struct AdminRequestBody {
   std::vector<BlockHash> hashes;
   uint64_t cursor = 0;
   uint32_t limit = kMaxListedBlocks;
-  int64_t ttl_ms = 0;
-  int64_t since_ms = 0;   // before now; 0: however long ago
-  int64_t before_ms = 0;  // Unix time; 0: whenever it was made
+  std::optional<int64_t> ttl_ms;
+  int64_t since_ms = 0;              // before now; 0: however long ago
+  std::optional<int64_t> before_ms;  // Unix time; none: whenever it was made
   bool without_proof = false;
   bool all = false;      // not only what no process uses
   bool release = false;  // also the memory kept for the next daemon

@@ -242,7 +242,7 @@ class Pinning final : public OperationOnHashes {
  private:
   Result<size_t> OnHashes(NamespaceId id, size_t first,
                           std::span<const BlockHash> hashes) override {
-    KVT_ASSIGN_OR_RETURN(const uint32_t pinned, cache_.Pin(id, hashes, request_.ttl_ms));
+    KVT_ASSIGN_OR_RETURN(const uint32_t pinned, cache_.Pin(id, hashes, *request_.ttl_ms));
     blocks_ += pinned;
     for (size_t i = 0; pinned > 0 && i < hashes.size(); ++i) {
       if (cache_.Inspect({id, hashes[i]})) found_.insert(first + i);
@@ -255,7 +255,7 @@ class Pinning final : public OperationOnHashes {
                                        {"asked", request_.hashes.size()},
                                        {"blocks", blocks_},
                                        {"absent", request_.hashes.size() - found_.size()},
-                                       {"ttl_ms", request_.ttl_ms}}));
+                                       {"ttl_ms", *request_.ttl_ms}}));
   }
 
   uint64_t blocks_ = 0;     // in all namespaces
@@ -334,8 +334,8 @@ Result<std::unique_ptr<AdminOperation>> MakePinning(const OperationBasics& basic
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  if (request.ttl_ms > kMaxPinTtlMs) {
-    return BadRequest(fmt::format("\"ttl_ms\" must be 0 to {}", kMaxPinTtlMs));
+  if (!request.ttl_ms || *request.ttl_ms > kMaxPinTtlMs) {
+    return BadRequest(fmt::format("\"ttl_ms\" must be given, 0 to {}", kMaxPinTtlMs));
   }
   return std::make_unique<Pinning>(basics, models, std::move(call), request);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -69,11 +70,11 @@ class Erase final : public AdminOperation {
         request_(std::move(request)) {}
 
   void Run() override {
-    const int64_t before_ms = request_.before_ms;
+    const std::optional<int64_t> before_ms = request_.before_ms;
     EraseRequest erase{.tenant = request_.tenant};
-    if (before_ms > 0) erase.end_hour = static_cast<uint32_t>(before_ms / kHourMs);
+    if (before_ms) erase.end_hour = static_cast<uint32_t>(*before_ms / kHourMs);
     log_.Warning("erase.begun", "tenant {}{}", request_.tenant,
-                 before_ms > 0 ? fmt::format(", hours before {} ms", before_ms) : "");
+                 before_ms ? fmt::format(", hours before {} ms", *before_ms) : "");
     cache_.Erase(erase, WhileAlive([this](const EraseReport& report, const Status& status) {
                    OnErased(report, status);
                  }));
@@ -94,7 +95,7 @@ class Erase final : public AdminOperation {
     Reply(json::serialize(
         json::object{{"schema", "kvtier.erase/1"},
                      {"tenant", request_.tenant},
-                     {"before_ms", request_.before_ms},
+                     {"before_ms", request_.before_ms ? json::value(*request_.before_ms) : nullptr},
                      {"proven", !HasUnencryptedDisk(config_) && !HasPlainColdTier(config_)},
                      {"keys", report.keys},
                      {"blocks", ByTier(report.blocks)},
@@ -123,7 +124,7 @@ Result<std::unique_ptr<AdminOperation>> MakeErasure(const OperationBasics& basic
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
   KVT_RETURN_IF_ERROR(CheckTenant(*config, *basics.cache, request.tenant));
-  if (request.before_ms > basics.clock->WallMs()) {
+  if (request.before_ms.value_or(0) > basics.clock->WallMs()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"before_ms\" is in the future");
   }
   if (HasPlainColdTier(*config) && !request.without_proof) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 #include "daemon/admin/admin_request.h"
@@ -20,15 +21,17 @@ namespace json = boost::json;
 std::string Written(const AdminRequestBody& request) {
   json::object object{{"op", request.op},
                       {"timeout_ms", request.timeout_ms},
-                      {"tenant", request.tenant},
-                      {"model", request.model},
-                      {"prefix", request.prefix},
                       {"cursor", request.cursor},
                       {"limit", request.limit},
-                      {"ttl_ms", request.ttl_ms},
                       {"since_ms", request.since_ms},
-                      {"before_ms", request.before_ms},
                       {"without_proof", request.without_proof}};
+  for (const auto& [name, text] :
+       {std::pair("tenant", &request.tenant), std::pair("model", &request.model),
+        std::pair("epoch", &request.epoch), std::pair("prefix", &request.prefix)}) {
+    if (!text->empty()) object[name] = *text;
+  }
+  if (request.ttl_ms) object["ttl_ms"] = *request.ttl_ms;
+  if (request.before_ms) object["before_ms"] = *request.before_ms;
   constexpr const char* kTiers[] = {"pool", "host", "disk"};
   if (request.tier) object["tier"] = kTiers[static_cast<size_t>(*request.tier)];
   json::array hashes;
@@ -40,7 +43,7 @@ std::string Written(const AdminRequestBody& request) {
 void CheckBounds(const AdminRequestBody& request) {
   KVT_CHECK(request.timeout_ms >= 0 && request.timeout_ms <= kMaxSettleTimeoutMs);
   KVT_CHECK(request.since_ms >= 0 && request.since_ms <= kMaxTraceSinceMs);
-  KVT_CHECK(request.ttl_ms >= 0 && request.before_ms >= 0);
+  KVT_CHECK(request.ttl_ms.value_or(0) >= 0 && request.before_ms.value_or(0) >= 0);
   KVT_CHECK(request.limit <= kMaxListedBlocks);
   KVT_CHECK(request.cursor <= INT64_MAX);
 }

@@ -86,6 +86,20 @@ TEST_F(BlocksTest, HashesAreReadFromStandardInput) {
   EXPECT_EQ(Json(evicted).at("evicted"), 2);
 }
 
+// A script's variable that is empty or misspelt must not mean all blocks, nor look like a success.
+TEST_F(BlocksTest, ANameThatIsEmptyOrOfNoneEvictsNothing) {
+  EXPECT_EQ(Ctl({"evict", "--all", "--tenant", ""}).exit_code, 2);
+  EXPECT_EQ(Ctl({"evict", "--all", "--model", ""}).exit_code, 2);
+  EXPECT_EQ(Ctl({"forget", kModel, "--tenant", ""}).exit_code, 2);
+  EXPECT_EQ(
+      Ctl({"erase", "--tenant", "default", "--without-proof", "--yes", "--before", ""}).exit_code,
+      2);
+  EXPECT_EQ(Ctl({"evict", "--all", "--tenant", "defualt"}).exit_code, 4);
+  EXPECT_EQ(Ctl({"evict", "--all", "--model", "absent"}).exit_code, 4);
+  EXPECT_EQ(CtlReading("\n", "evict -").exit_code, 4);
+  EXPECT_EQ(Lines(Ctl({"ls", "--hashes"}).output), kBlocks);
+}
+
 TEST_F(BlocksTest, PinnedBlocksOutliveAnEviction) {
   EXPECT_EQ(Ctl({"pin", Hash(0), Hash(1), "--hours", "2"}).exit_code, 0);
   const boost::json::value evicted = Json(Ctl({"evict", "--all", "--json"}));

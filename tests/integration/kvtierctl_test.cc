@@ -202,7 +202,7 @@ TEST_F(KvtierctlTest, EraseWantsAYesAndSaysWhatIsGone) {
     EXPECT_EQ(Ctl({"erase", "--tenant", "default", "--yes", "--before", time}).exit_code, 2);
   }
   // All blocks are younger.
-  for (const char* time : {"2d", "2001-02-03", "2001-02-03T04:05Z"}) {
+  for (const char* time : {"2d", "1970-01-01", "2001-02-03", "2001-02-03T04:05Z"}) {
     const ProgramResult older = Ctl({"erase", "--tenant", "default", "--yes", "--before", time});
     EXPECT_EQ(older.exit_code, 0) << older.errors;
     EXPECT_NE(older.output.find("disk: 0 blocks"), std::string::npos) << older.output;

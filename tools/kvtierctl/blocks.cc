@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
-#include <set>
 
 #include "tools/kvtierctl/ask.h"
 
@@ -122,7 +121,12 @@ Result<std::vector<std::string>> ResolveHashes(const CommandContext& context,
       hashes.insert(std::move(hash));
     }
   }
-  return std::vector<std::string>(hashes.begin(), hashes.end());
+  return ListOf(hashes);
+}
+
+Result<std::vector<std::string>> ListOf(const std::set<std::string>& hashes) {
+  if (!hashes.empty()) return std::vector<std::string>(hashes.begin(), hashes.end());
+  return MakeError(ErrorCode::kNotFound, "no_blocks", "no such block is cached");
 }
 
 Status CallWithHashes(const CommandContext& context, json::object request,

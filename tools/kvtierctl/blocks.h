@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,10 +47,13 @@ struct ListedBlock {
 
 // Full hashes as they are; shorter ones are looked for among the cached blocks; "-" stands for the
 // lines of standard input. Each hash once: a listing has it for each of its models. Errors:
-// kInvalidArgument "bad_hash", "ambiguous_hash"; kNotFound "unknown_hash".
+// kInvalidArgument "bad_hash", "ambiguous_hash"; kNotFound "unknown_hash"; those of ListOf.
 [[nodiscard]] Result<std::vector<std::string>> ResolveHashes(
     const CommandContext& context, const BlockSelection& selection,
     const std::vector<std::string>& arguments);
+
+// Errors: kNotFound "no_blocks" for none, which a mistyped name must not make a success.
+[[nodiscard]] Result<std::vector<std::string>> ListOf(const std::set<std::string>& hashes);
 
 // Sends `request` with as many of the hashes at a time as a message takes, and visits the replies.
 [[nodiscard]] Status CallWithHashes(const CommandContext& context, boost::json::object request,

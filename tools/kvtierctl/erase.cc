@@ -105,19 +105,16 @@ std::string Describe(JsonView result) {
 }
 
 void Erase(const EraseArguments& arguments, CommandContext* context) {
-  int64_t before_ms = 0;
+  boost::json::object request{
+      {"op", "erase"}, {"tenant", arguments.tenant}, {"without_proof", arguments.without_proof}};
   if (!arguments.before.empty()) {
-    const Result<int64_t> parsed = ParseTime(arguments.before);
-    if (!parsed) return context->Fail(parsed.error());
-    before_ms = *parsed;
+    const Result<int64_t> before_ms = ParseTime(arguments.before);
+    if (!before_ms) return context->Fail(before_ms.error());
+    request["before_ms"] = *before_ms;
   }
   if (const Status confirmed = Confirm(arguments); !confirmed) {
     return context->Fail(confirmed.error());
   }
-  const boost::json::object request{{"op", "erase"},
-                                    {"tenant", arguments.tenant},
-                                    {"before_ms", before_ms},
-                                    {"without_proof", arguments.without_proof}};
   const auto reply = Ask(*context, request, [](std::string_view) {});
   if (!reply) return context->Fail(reply.error());
   const JsonView result(&*reply);

@@ -42,7 +42,7 @@ Result<std::vector<std::string>> Chosen(const EvictArguments& arguments,
   KVT_RETURN_IF_ERROR(ForEachBlock(
       context, arguments.selection, 0,
       [&hashes](const ListedBlock& listed) { hashes.insert(listed.block["hash"].Text()); }));
-  return std::vector<std::string>(hashes.begin(), hashes.end());
+  return ListOf(hashes);
 }
 
 void Evict(const EvictArguments& arguments, CommandContext* context) {

@@ -109,6 +109,8 @@ int Main(int argc, char** argv) {
   CommandContext context;
   const std::unique_ptr<CLI::App> app = MakeKvtierctlApp(&context);
   std::vector<std::string> words = WordsOf({argv, static_cast<size_t>(argc)});
+  // A script's variable without a value would stand for all tenants, models or times.
+  if (std::ranges::any_of(words, &std::string::empty)) return UsageError("an argument is empty");
   const std::string_view unknown = UnknownCommand(*app, words);
   if (!unknown.empty()) return UsageError(fmt::format("there is no command \"{}\"", unknown));
   try {

@@ -57,25 +57,22 @@ void PrintModels(JsonView document) {
 }
 
 void Models(const ModelArguments& arguments, CommandContext* context) {
-  const auto document = Ask(*context, {{"op", "models"}, {"tenant", arguments.tenant}});
+  json::object request{{"op", "models"}};
+  if (!arguments.tenant.empty()) request["tenant"] = arguments.tenant;
+  const auto document = Ask(*context, request);
   if (!document) return context->Fail(document.error());
   if (context->json) return context->Print(json::serialize(*document));
   PrintModels(JsonView(&*document));
 }
 
-// A script whose epoch is empty by mistake must not forget all epochs.
-std::string NamesNoEmptyEpoch(const std::string& model) {
-  return model.ends_with('@') ? "no epoch follows the @" : "";
-}
-
-// MODEL@EPOCH, or MODEL alone; an epoch may have the character, too.
+// MODEL@EPOCH, or MODEL alone; an epoch may have the character, too. The daemon refuses an empty
+// one.
 json::object ForgetRequest(const ModelArguments& arguments) {
   const size_t at = arguments.model.find('@');
-  const std::string epoch = at == std::string::npos ? "" : arguments.model.substr(at + 1);
-  return {{"op", "forget"},
-          {"tenant", arguments.tenant},
-          {"model", arguments.model.substr(0, at)},
-          {"epoch", epoch}};
+  json::object request{{"op", "forget"}, {"model", arguments.model.substr(0, at)}};
+  if (at != std::string::npos) request["epoch"] = arguments.model.substr(at + 1);
+  if (!arguments.tenant.empty()) request["tenant"] = arguments.tenant;
+  return request;
 }
 
 void Forget(const ModelArguments& arguments, CommandContext* context) {
@@ -127,7 +124,6 @@ void AddForgetCommand(CLI::App* app, CommandContext* context) {
           "model", arguments->model,
           "A name, or the first digits of a fingerprint; with @ and an epoch: of that one.")
       ->required()
-      ->check(NamesNoEmptyEpoch)
       ->type_name("MODEL[@EPOCH]");
   AddTenantOption(command, arguments.get());
   command->footer(

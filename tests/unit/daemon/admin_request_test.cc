@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/admin/admin_request.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -61,6 +62,15 @@ TEST(AdminRequestTest, RangesAreClosed) {
   EXPECT_EQ(ReasonOf(R"({"all":1})"), "bad_request");
 }
 
+TEST(AdminRequestTest, AnEmptyTextIsNotTakenForNone) {
+  for (const char* member : {"tenant", "model", "epoch", "prefix"}) {
+    EXPECT_EQ(ReasonOf(fmt::format(R"({{"op":"evict","{}":""}})", member)), "bad_request")
+        << member;
+  }
+  EXPECT_FALSE(ParseAdminRequest(R"({"op":"erase"})")->before_ms);
+  EXPECT_EQ(ParseAdminRequest(R"({"op":"erase","before_ms":0})")->before_ms, 0);
+}
+
 TEST(AdminRequestTest, NoPrefixOfARequestIsARequest) {
   for (size_t length = 0; length < kWhole.size(); ++length) {
     EXPECT_EQ(ReasonOf(kWhole.substr(0, length)), "bad_json") << length;
@@ -75,7 +85,7 @@ TEST(AdminRequestTest, DamagedRequestsAreErrorsOrRequestsAndNothingElse) {
     const auto request = ParseAdminRequest(damaged);
     if (!request) continue;
     EXPECT_LE(request->limit, kMaxListedBlocks);
-    EXPECT_GE(request->ttl_ms, 0);
+    EXPECT_GE(request->ttl_ms.value_or(0), 0);
   }
 }
 

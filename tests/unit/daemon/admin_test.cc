@@ -234,6 +234,7 @@ TEST_F(Admin, PinnedBlocksAreEvictedOnlyWhenUnpinned) {
   };
   EXPECT_EQ(pin(60'000).at("blocks"), 2);
   EXPECT_EQ(Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}").at("pinned"), 2);
+  EXPECT_EQ(ErrorOf(R"({"op":"pin","hashes":)" + Quoted(hashes) + "}"), "bad_request");
   EXPECT_EQ(pin(0).at("blocks"), 2);
   (void)Ask(R"({"op":"drain"})");
   const json::value evicted = Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}");
@@ -350,6 +351,9 @@ TEST_F(Admin, ErasingRefusesToClaimWhatAPlainDiskCannotProve) {
     (void)Fill(&client, client.Attach().pool, Hashes(0, 4));
   }
   (void)Ask(R"({"op":"drain"})");
+  const json::value older =
+      Ask(R"({"op":"erase","tenant":"default","without_proof":true,"before_ms":0})");
+  EXPECT_EQ(older.at("blocks").at("disk"), 0) << "none is from before 1970";
   const json::value erased = Ask(R"({"op":"erase","tenant":"default","without_proof":true})");
   EXPECT_EQ(erased.at("schema"), "kvtier.erase/1");
   EXPECT_EQ(erased.at("proven"), false);
