@@ -106,23 +106,48 @@ std::string_view DirectoryKey(const Config& config) {
   return config.disk.directories.empty() ? "disk.directory" : "disk.directories";
 }
 
-// The disk tier treats its directory as its own, and a socket in it would be in its way.
+// Where the daemon listens: at a path, or, if that is empty, at an address.
+struct OwnPlace {
+  std::string_view key;
+  std::filesystem::path path;
+  ListenAddress address;
+};
+
+// Leaves out what cannot be read: mistakes in it are found where it is checked.
+std::vector<OwnPlace> OwnPlaces(const Config& config) {
+  std::vector<OwnPlace> places = {{"server.socket", Normal(config.server.socket), {}},
+                                  {"server.admin_socket", Normal(config.server.admin_socket), {}}};
+  if (const auto page = ParseListenAddress(config.metrics.listen, /*beyond_loopback=*/true)) {
+    places.push_back({"metrics.listen", {}, *page});
+  }
+  for (const auto& [key, text] :
+       {std::pair("events.endpoint", &config.events.endpoint),
+        std::pair("events.replay_endpoint", &config.events.replay_endpoint)}) {
+    if (const auto endpoint = ParseEventEndpoint(*text, /*beyond_loopback=*/true)) {
+      places.push_back({key, Normal(endpoint->path), endpoint->address});
+    }
+  }
+  return places;
+}
+
+// Each has to have its own, and the disk tier treats its directory as its own: a socket in it would
+// be in its way.
 Status CheckPaths(const Config& config) {
-  const ServerConfig& server = config.server;
-  const auto socket = Normal(server.socket);
-  const auto admin_socket = Normal(server.admin_socket);
-  if (socket == admin_socket) {
-    return Conflict(config, {"server.admin_socket", "server.socket"},
-                    "server.socket and server.admin_socket are both \"{}\"; give one of them "
-                    "another path",
-                    socket.native());
+  const std::vector<OwnPlace> places = OwnPlaces(config);
+  for (auto place = places.begin(); place != places.end(); ++place) {
+    const auto other = std::find_if(place + 1, places.end(), [place](const OwnPlace& that) {
+      return place->path.empty() ? Collide(place->address, that.address) : place->path == that.path;
+    });
+    if (other == places.end()) continue;
+    return Conflict(config, {other->key, place->key},
+                    "{} and {} are one address; give one of them another", place->key, other->key);
   }
   if (config.disk.bytes == 0) return {};
   const std::string_view disk_key = DirectoryKey(config);
-  for (const std::filesystem::path& place : config.disk.Places()) {
-    const auto directory = Normal(place);
-    for (const auto& [key, path] :
-         {std::pair("server.socket", socket), std::pair("server.admin_socket", admin_socket)}) {
+  for (const std::filesystem::path& wanted : config.disk.Places()) {
+    const auto directory = Normal(wanted);
+    for (const auto& [key, path, address] : places) {
+      if (path.empty()) continue;
       if (!IsWithin(path, directory) && !IsWithin(directory, path)) continue;
       return Conflict(config, {key, disk_key},
                       "{} \"{}\" and {} \"{}\" overlap; that directory is the disk tier's "

@@ -3,12 +3,15 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <charconv>
 #include <optional>
 
 #include "base/units.h"
+#include "daemon/config/resp_endpoint.h"
+#include "daemon/config/s3_endpoint.h"
 
 namespace kvtier {
 namespace {
@@ -36,6 +39,21 @@ bool IsLiteral(const std::string& host) {
   in6_addr address{};
   return ::inet_pton(AF_INET, host.c_str(), &address) == 1 ||
          ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// An address of IPv4 as those of IPv6 that stand for them.
+in6_addr InSix(const std::string& host) {
+  in6_addr address{};
+  if (::inet_pton(AF_INET6, host.c_str(), &address) == 1) return address;
+  (void)::inet_pton(AF_INET6, ("::ffff:" + host).c_str(), &address);
+  return address;
+}
+
+// Listening there takes the port at `other`, too: "::" stands for all addresses of both kinds.
+bool IsAnyBeside(const in6_addr& any, const in6_addr& other) {
+  const in6_addr any_four = InSix("0.0.0.0");
+  return IN6_IS_ADDR_UNSPECIFIED(&any) ||
+         (IN6_ARE_ADDR_EQUAL(&any, &any_four) && IN6_IS_ADDR_V4MAPPED(&other));
 }
 
 // Names are refused, since what a name resolves to can change after the check.
@@ -74,10 +92,22 @@ Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loop
   return ListenAddress{parts->host, port};
 }
 
+bool Collide(const ListenAddress& one, const ListenAddress& other) {
+  if (one.port != other.port || one.port == 0) return false;
+  const in6_addr a = InSix(one.host);
+  const in6_addr b = InSix(other.host);
+  return IN6_ARE_ADDR_EQUAL(&a, &b) || IsAnyBeside(a, b) || IsAnyBeside(b, a);
+}
+
 Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loopback) {
   constexpr std::string_view kTcp = "tcp://";
   constexpr std::string_view kIpc = "ipc://";
   if (text.starts_with(kIpc) && text.substr(kIpc.size()).starts_with('/')) {
+    constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
+    if (text.size() - kIpc.size() > kMaxPathBytes) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_endpoint",
+                       fmt::format("\"{}\" has a path of more than {} bytes", text, kMaxPathBytes));
+    }
     return EventEndpoint{.path = std::string(text.substr(kIpc.size())), .address = {}};
   }
   if (!text.starts_with(kTcp)) {
@@ -118,7 +148,7 @@ Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
   constexpr std::string_view kFile = "file://";
   constexpr std::string_view kS3 = "s3://";
   if (text.starts_with(kFile)) return ParseDirectory(text.substr(kFile.size()));
-  if (text.starts_with(kS3) && text.size() > kS3.size()) {
+  if (text.starts_with(kS3) && S3Endpoint::Parse(text.substr(kS3.size()))) {
     return ColdEndpoint{.library = "kvtier-cold-s3.so",
                         .user = {},
                         .address = std::string(text.substr(kS3.size()))};
@@ -131,11 +161,11 @@ Result<ColdEndpoint> ParseColdEndpoint(std::string_view text) {
                         .user = std::string(has_user ? rest.substr(0, at) : ""),
                         .address = std::string(has_user ? rest.substr(at + 1) : rest),
                         .takes_password = true};
-  if (!endpoint.address.empty() && (!has_user || at > 0)) return endpoint;
-  return MakeError(
-      ErrorCode::kInvalidArgument, "cold_endpoint",
-      fmt::format("\"{}\" is none of resp://HOST:PORT, resp:///PATH, file:///PATH and s3://BUCKET",
-                  text));
+  if (RespEndpoint::Parse(endpoint.address) && (!has_user || at > 0)) return endpoint;
+  return MakeError(ErrorCode::kInvalidArgument, "cold_endpoint",
+                   fmt::format("\"{}\" is none of resp://HOST:PORT, resp:///PATH, file:///PATH and "
+                               "s3://BUCKET?region=REGION&endpoint=https://HOST:PORT",
+                               text));
 }
 
 bool IsLoopbackHost(std::string_view host_header) {

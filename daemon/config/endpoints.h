@@ -24,6 +24,9 @@ struct ListenAddress {
 // address, as "0.0.0.0:9400". Errors: kInvalidArgument "bad_listen".
 [[nodiscard]] Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback);
 
+// Whether a socket that listens at the one keeps others from listening at the other.
+[[nodiscard]] bool Collide(const ListenAddress& one, const ListenAddress& other);
+
 // Where events are listened for: "tcp://" and a ListenAddress, or "ipc://" and an absolute path.
 struct EventEndpoint {
   std::string path;  // empty: `address` counts
@@ -43,7 +46,7 @@ struct ColdEndpoint {
   // Else the library reads a file of credentials itself, if there is one.
   bool takes_password = false;
 };
-// Errors: kInvalidArgument "cold_endpoint". The library checks the address.
+// Errors: kInvalidArgument "cold_endpoint", also for an address that the library would not take.
 [[nodiscard]] Result<ColdEndpoint> ParseColdEndpoint(std::string_view text);
 
 // Whether an HTTP Host header names this machine: a page from elsewhere, whose name was made to

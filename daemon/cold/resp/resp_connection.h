@@ -14,20 +14,11 @@
 #include <vector>
 
 #include "daemon/cold/resp/host_addresses.h"
+#include "daemon/config/resp_endpoint.h"
 
 struct redisContext;
 
 namespace kvtier {
-
-struct RespEndpoint {
-  std::string host;  // or, without a port, a path
-  int port = 0;
-  std::string user;
-  std::string password;
-
-  // "HOST:PORT", "[ADDRESS]:PORT" or an absolute path; nothing if it is none of these.
-  [[nodiscard]] static std::optional<RespEndpoint> Parse(std::string_view text);
-};
 
 // The words of a command. Views: what they name outlives the call.
 using RespCommand = std::vector<std::string_view>;

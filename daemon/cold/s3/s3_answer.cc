@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "daemon/cold/reason_line.h"
-#include "daemon/cold/s3/s3_endpoint.h"
+#include "daemon/config/s3_endpoint.h"
 
 namespace kvtier {
 namespace {

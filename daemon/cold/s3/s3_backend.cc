@@ -8,8 +8,8 @@
 
 #include "daemon/cold/backend_table.h"
 #include "daemon/cold/cold_backend.h"
-#include "daemon/cold/s3/s3_endpoint.h"
 #include "daemon/cold/s3/s3_store.h"
+#include "daemon/config/s3_endpoint.h"
 
 namespace kvtier {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "daemon/cold/s3/curl_loop.h"
 #include "daemon/cold/s3/s3_credentials.h"
-#include "daemon/cold/s3/s3_endpoint.h"
 #include "daemon/cold/s3/s3_signature.h"
 #include "daemon/cold/s3/s3_transfer.h"
+#include "daemon/config/s3_endpoint.h"
 
 namespace kvtier {
 

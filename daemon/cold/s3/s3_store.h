@@ -17,8 +17,8 @@
 #include "daemon/cold/prefix_search.h"
 #include "daemon/cold/s3/s3_answer.h"
 #include "daemon/cold/s3/s3_credentials.h"
-#include "daemon/cold/s3/s3_endpoint.h"
 #include "daemon/cold/s3/s3_lane.h"
+#include "daemon/config/s3_endpoint.h"
 
 namespace kvtier {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "daemon/cold/s3/s3_answer.h"
-#include "daemon/cold/s3/s3_endpoint.h"
 #include "daemon/cold/s3/s3_signature.h"
+#include "daemon/config/s3_endpoint.h"
 
 namespace kvtier {
 

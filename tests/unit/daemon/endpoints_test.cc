@@ -85,8 +85,8 @@ TEST(ColdEndpoint, IsAnAddressOrAPathWithAUserOrWithout) {
   EXPECT_EQ(named->address, "[::1]:6379");
   EXPECT_EQ(ParseColdEndpoint("resp:///run/a@b/redis.sock")->address, "/run/a@b/redis.sock");
   EXPECT_EQ(ParseColdEndpoint("resp://kvtier@/run/redis.sock")->user, "kvtier");
-  for (const char* text :
-       {"", "resp://", "resp://user@", "resp://@host:1", "127.0.0.1:6379", "ftp://x"}) {
+  for (const char* text : {"", "resp://", "resp://user@", "resp://@host:1", "resp://localhost",
+                           "127.0.0.1:6379", "ftp://x"}) {
     const auto endpoint = ParseColdEndpoint(text);
     ASSERT_FALSE(endpoint) << text;
     EXPECT_EQ(endpoint.error().reason, "cold_endpoint");
@@ -109,12 +109,13 @@ TEST(ColdEndpoint, IsADirectoryWithABoundOrWithout) {
   }
 }
 
-TEST(ColdEndpoint, IsABucketWhoseSettingsItsLibraryReads) {
+TEST(ColdEndpoint, IsABucketWithItsSettings) {
   const auto bucket = ParseColdEndpoint("s3://blocks?region=eu-west-1");
   ASSERT_TRUE(bucket) << bucket.error().ToString();
   EXPECT_EQ(bucket->library, "kvtier-cold-s3.so");
   EXPECT_EQ(bucket->address, "blocks?region=eu-west-1");
   EXPECT_FALSE(ParseColdEndpoint("s3://"));
+  EXPECT_FALSE(ParseColdEndpoint("s3://blocks?endpoint=ftp://gw.example"));
 }
 
 TEST(LoopbackAddress, HostHeadersOfOtherNamesAreToldApart) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/cold/s3/s3_endpoint.h"
+#include "daemon/config/s3_endpoint.h"
 
 #include <algorithm>
 #include <charconv>
