@@ -111,10 +111,9 @@ void LookAtDisk(DevFacts* facts) {
 }
 
 // The connection ends here: the daemon's own comes later.
-void LookAtKeptMemory(int64_t keep_for_ms, DevFacts* facts) {
-  const std::string socket = fmt::format("{}/{}", facts->socket_directory, kSocketName);
+void LookAtKeptMemory(const Config& config, DevFacts* facts) {
   Result<std::optional<KeeperLink>> keeper =
-      KeeperLink::Find(KeeperPlace::Beside(socket, ""), keep_for_ms);
+      KeeperLink::Find(KeeperPlace::Beside(config.server.socket, ""), config.restart.keep_for_ms);
   if (!keeper || !*keeper) return;
   const Result<std::optional<UniqueFd>> table = (*keeper)->Take(kHostTableName);
   if (table && *table) facts->kept_host_bytes = HostTable::ArenaBytesOf((*table)->get());
@@ -186,16 +185,19 @@ std::string DevConfigToml(const DevFacts& facts) {
 
 }  // namespace
 
-Result<DevFacts> GatherDevFacts(std::optional<int64_t> keep_for_ms) {
+Result<DevFacts> GatherDevFacts(const std::vector<std::string>* overrides) {
   DevFacts facts;
   facts.memory = ReadMachineMemory();
   KVT_ASSIGN_OR_RETURN(facts.socket_directory, MakeUserSocketDirectory());
-  if (keep_for_ms) LookAtKeptMemory(*keep_for_ms, &facts);
   LookAtDisk(&facts);
   // A driver that does not work is as good as none here: the screen says why.
   const Result<CudaPresence> gpus = FindCudaDevices();
   facts.gpus = gpus ? gpus->devices : 0;
   if (facts.gpus == 0) facts.why_no_gpu = gpus ? gpus->why_none : gpus.error().context;
+  if (overrides == nullptr) return facts;
+  // Without one there will be no start.
+  const Result<Config> config = DevConfig(facts, *overrides);
+  if (config) LookAtKeptMemory(*config, &facts);
   return facts;
 }
 

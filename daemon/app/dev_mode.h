@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,10 +37,10 @@ struct DevFacts {
 
 // Looks, and makes the two directories for this user alone: the one for sockets is
 // UserSocketDirectory(), the other is UserDiskDirectory(). The disk tier is left out if its
-// directory cannot be made, belongs to another user or can be written by one. A keeper that is
-// asked for its memory keeps it for `keep_for_ms` from then on; nothing: none is asked. Errors: of
-// MakeUserSocketDirectory.
-[[nodiscard]] Result<DevFacts> GatherDevFacts(std::optional<int64_t> keep_for_ms);
+// directory cannot be made, belongs to another user or can be written by one. The keeper beside the
+// socket that `overrides` leave or name is asked for its memory, and keeps it for
+// `restart.keep_for` from then on; null: none is asked. Errors: of MakeUserSocketDirectory.
+[[nodiscard]] Result<DevFacts> GatherDevFacts(const std::vector<std::string>* overrides);
 
 // The configuration for them, with `overrides` as for ParseConfig. Any thread. Errors: of
 // ParseConfig; "config_disk_directory" if the overrides ask for a disk tier in the directory that

@@ -152,11 +152,8 @@ int Main(int argc, char** argv) {
   DevFacts facts;
   if (arguments.dev) {
     // A mere check must not change how long a keeper keeps.
-    std::optional<int64_t> keep_for_ms;
-    if (!arguments.check_config) {
-      keep_for_ms = DevConfig({}, arguments.overrides).value_or(Config{}).restart.keep_for_ms;
-    }
-    Result<DevFacts> gathered = GatherDevFacts(keep_for_ms);
+    Result<DevFacts> gathered =
+        GatherDevFacts(arguments.check_config ? nullptr : &arguments.overrides);
     if (!gathered) return Complain(gathered.error(), kExitConfiguration);
     facts = *std::move(gathered);
   }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/units.h"
 #include "base/user_paths.h"
@@ -151,7 +150,7 @@ TEST(DevMode, SaysOnOneScreenWhatItChoseAndWhatToTypeNext) {
 class DevDirectoriesTest : public testing::Test {
  protected:
   [[nodiscard]] static DevFacts Gather() {
-    const Result<DevFacts> facts = GatherDevFacts(std::nullopt);
+    const Result<DevFacts> facts = GatherDevFacts(nullptr);
     EXPECT_TRUE(facts) << facts.error().ToString();
     return facts.value_or(DevFacts{});
   }

@@ -31,9 +31,9 @@ class KvtierdDevTest : public testing::Test {
             "disk.bytes=0B", "--set", "pool.device=host",  "--set", "restart.keep_for=0s"};
   }
 
-  // Listens where the last daemon's keeper would.
-  [[nodiscard]] UniqueFd ListenAsKeeper() const {
-    const std::filesystem::path place = directory_.path() / "kvtier";
+  // Listens where the keeper of the last daemon with that directory for sockets would.
+  [[nodiscard]] UniqueFd ListenAsKeeper(const std::string& name = "kvtier") const {
+    const std::filesystem::path place = directory_.path() / name;
     std::filesystem::create_directory(place);
     std::filesystem::permissions(place, std::filesystem::perms::owner_all);
     UniqueFd socket = OpenKeeperSocket((place / kKeeperSocketName).native(), /*listening=*/true);
@@ -108,6 +108,16 @@ TEST_F(KvtierdDevTest, AKeeperIsToldTheConfiguredTimeAtTheFirstQuestion) {
   UniqueFd none;
   ASSERT_EQ(ReceivePacket(daemon.get(), &hello, &none), Received::kPacket);
   EXPECT_EQ(hello.number, 2 * 3600 * 1000);
+}
+
+// A daemon at the usual socket may run, and needs its keeper.
+TEST_F(KvtierdDevTest, TheKeeperBesideTheConfiguredSocketIsAskedAndNoOther) {
+  const UniqueFd usual = ListenAsKeeper();
+  const UniqueFd keeper = ListenAsKeeper("own");
+  Kvtierd kvtierd(
+      {"--dev", "--set", "server.socket=" + (directory_.path() / "own/k.sock").string()});
+  ASSERT_TRUE(HasInput(keeper, 60'000)) << kvtierd.output();
+  EXPECT_FALSE(HasInput(usual, 0));
 }
 
 TEST_F(KvtierdDevTest, EndsWith78WhereAnotherUserCouldListen) {
