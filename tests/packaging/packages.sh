@@ -134,6 +134,16 @@ in_root --remove "${cold[@]}" kvtierd kvtier-tools libkvtier-dev libkvtier0
 [[ ! -e $root/run/kvtier ]] || fail "/run/kvtier is left"
 expect test -e "$root/etc/kvtier/kvtierd.toml"
 expect test -e "$root/var/lib/kvtier/block"
+# A drive that is mounted there is emptied, and the purge goes on.
+if unshare --mount true 2>/dev/null; then
+  mkdir -p "$scratch/drive/var/lib/kvtier"
+  unshare --mount sh -ec 'export DPKG_ROOT=$0
+    mount -t tmpfs tmpfs "$DPKG_ROOT/var/lib/kvtier"
+    touch "$DPKG_ROOT/var/lib/kvtier/block"
+    sh "$1" purge
+    [ -z "$(ls -A "$DPKG_ROOT/var/lib/kvtier")" ]' "$scratch/drive" "$root/var/lib/dpkg/info/kvtierd.postrm" \
+    2>"$scratch/out" || fail "a purge with a drive: $(<"$scratch/out")"
+fi
 in_root --purge "${cold[@]}" kvtierd kvtier-tools libkvtier-dev libkvtier0
 left=$(cd "$root" && find . -iname '*kvtier*' ! -path './var/lib/dpkg/*')
 [[ -z $left ]] || fail "left after a purge: $left"

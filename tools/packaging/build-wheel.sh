@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes one wheel that holds everything: the Python package, libkvtier, kvtierd, kvtierctl, the kernels
-# if they were built, and the shared libraries that the programs need. It serves Python 3.9 and later
-# on x86-64 with glibc 2.34 or later (Debian 12, Ubuntu 22.04, RHEL 9).
+# Makes one wheel that holds everything: the Python package, libkvtier, kvtierd, kvtierctl, the library
+# for directories as cold stores, that for RESP servers and the kernels if they were built, and the shared
+# libraries that the programs need. S3 is left out: it would bring libcurl with 28 libraries, 7 MB, whose
+# certificates lie elsewhere on other systems. It serves Python 3.9 and later on x86-64 with glibc 2.34 or
+# later (Debian 12, Ubuntu 22.04, RHEL 9).
 #
 #   tools/packaging/build-wheel.sh OUTPUT_DIRECTORY
 #
@@ -20,13 +22,15 @@ readonly system_libraries='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|li
 # are found.
 readonly linked_packages=(librocksdb-dev libsnappy-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev
   liburing-dev libssl-dev libboost-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev
-  libexpected-dev libstdc++-12-dev)
+  libexpected-dev libhiredis-dev libstdc++-12-dev)
 
 build_programs() {
   [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]] || return 0
   cmake --preset release -B "$build" -DKVTIER_STATIC=ON -DKVTIER_BUILD_TESTS=OFF
-  local targets=(kvtierd kvtier-keeper kvtierctl kvtier)
-  ! cmake --build "$build" --target help | grep '^kvtier_kernels:' >/dev/null || targets+=(kvtier_kernels)
+  local targets=(kvtierd kvtier-keeper kvtierctl kvtier kvtier-cold-files) target
+  for target in kvtier_kernels kvtier-cold-resp; do
+    ! cmake --build "$build" --target help | grep "^$target:" >/dev/null || targets+=("$target")
+  done
   cmake --build "$build" --target "${targets[@]}"
 }
 
@@ -87,11 +91,16 @@ install -m 0755 -s "$build/bin/kvtier-keeper" "$package/bin/"
 copy_stripped "$build/bin/kvtierctl" "$package/bin" '$ORIGIN/..:$ORIGIN/../libs'
 copy_stripped "$build/lib/libkvtier.so.0" "$package"
 [[ ! -e $build/lib/libkvtier_kernels.so ]] || copy_stripped "$build/lib/libkvtier_kernels.so" "$package"
+# The daemon opens them by name, which its own path of libraries finds.
+copy_stripped "$build/lib/kvtier-cold-files.so" "$package/libs"
+[[ ! -e $build/lib/kvtier-cold-resp.so ]] || copy_stripped "$build/lib/kvtier-cold-resp.so" "$package/libs"
 copy_licences "$package/licenses"
 
-# An engine loads the library beside libraries of its own: it must bring nothing but itself.
-[[ -z $(carried_libraries "$package/libkvtier.so.0") ]] ||
-  die "libkvtier needs $(carried_libraries "$package/libkvtier.so.0")"
+# An engine loads the library beside libraries of its own: it must bring nothing but itself. The others are
+# opened at run time.
+for path in "$package"/libkvtier.so.0 "$package"/libs/kvtier-cold-*.so; do
+  [[ -z $(carried_libraries "$path") ]] || die "${path##*/} needs $(carried_libraries "$path")"
+done
 while read -r file; do check_floor "${file##*/}" "$(glibc_of "$file")"; done \
   < <(find "$package" -type f \( -path '*/bin/*' -o -name '*.so*' \))
 

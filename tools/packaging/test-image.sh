@@ -52,6 +52,7 @@ entrypoint=$(python3 -c 'import json, sys; print(*json.loads(sys.argv[1]))' "$en
 printf '[server]\nsocket = "/run/kvtier/kvtier.sock"\nadmin_socket = "/run/kvtier/admin.sock"\n' >"$work/kvtierd.toml"
 printf '[pool]\nbytes = "64MiB"\n[host]\nbytes = "128MiB"\n[disk]\nbytes = "256MiB"\nfree_floor_bytes = "0B"\n' \
   >>"$work/kvtierd.toml"
+printf '[cold]\nendpoint = "file:///run/kvtier/cold"\n' >>"$work/kvtierd.toml"
 printf '[[tenant]]\nname = "engines"\nuids = [0]\n' >>"$work/kvtierd.toml"
 cp "$work/kvtierd.toml" "$root/etc/"
 

@@ -52,7 +52,8 @@ serve() {
     sleep 0.1
   done
 }
-serve --set restart.keep_for=0s
+mkdir "$home/cold"
+serve --set restart.keep_for=0s --set "cold.endpoint=file://$home/cold"
 sed -n "/serves user/,/Ctrl-C/p" "$home/kvtierd.log"
 kvtierctl doctor
 python -m kvtier.demo
@@ -65,7 +66,10 @@ kill -TERM "$daemon"
 trap - EXIT
 wait "$daemon"
 # kvtier-keeper is found, and holds host memory for the next daemon when this one is killed.
-serve --set restart.keep_for=1min
+# Nothing listens at the store: a daemon starts without it.
+store=resp://127.0.0.1:1
+[ -e "$package/libs/kvtier-cold-resp.so" ] || store=
+serve --set restart.keep_for=1min --set "cold.endpoint=$store"
 kill -KILL "$daemon"
 wait "$daemon" || true
 serve --set restart.keep_for=1min
