@@ -115,6 +115,7 @@ void Erasure::GoOn() {
     const BlockEntry& entry = state_[index];
     if (!state_.erasing.Covers(scope, state_.blocks.NamespaceOf(entry).identity.tenant,
                                entry.created_s)) {
+      moving_ += MayComeBack(entry) ? 1 : 0;
       ForgetColdCopy(index);
       continue;
     }
@@ -135,6 +136,14 @@ void Erasure::GoOn() {
   }));
 }
 
+// The store may have given it before its object went. How old the block is, that tells.
+bool Erasure::MayComeBack(const BlockEntry& entry) const {
+  const Job& job = jobs_.front();
+  return entry.offered() && entry.reading() && job.objects_ended_s &&
+         entry.created_s <= *job.objects_ended_s &&
+         state_.blocks.NamespaceOf(entry).identity.tenant == job.request.tenant;
+}
+
 // Also of a block that something moves, and that may stay for it.
 void Erasure::EraseTokens(EntryIndex index) {
   if (!state_.token_ids.Erase(index)) return;
@@ -144,8 +153,8 @@ void Erasure::EraseTokens(EntryIndex index) {
 void Erasure::EndPass() {
   Job& job = jobs_.front();
   const bool complete = moving_ == 0 && all_was_adopted_;
-  if (complete || job.passes == kMostPasses) return Finish();
-  waiting_ = true;
+  waiting_ = !complete && job.passes < kMostPasses;
+  if (!waiting_) job.objects_ended_s ? Finish() : DeleteObjects();
 }
 
 // A write that was being encrypted at the beginning may have made a new key for an old hour.
@@ -162,10 +171,10 @@ void Erasure::Finish() {
 // Entries deleted from the index lie in its files for a while; ids are prompts, and may be there in
 // the open.
 void Erasure::PurgeTokens() {
-  if (!state_.has_disk() || !KeepsTokens(jobs_.front().request.tenant)) return DeleteObjects();
+  if (!state_.has_disk() || !KeepsTokens(jobs_.front().request.tenant)) return Answer();
   state_.env.index->Apply({.purge_tokens = true}, gate_.WhileOpen([this](const Status& status) {
     if (!status) jobs_.front().status = status;
-    DeleteObjects();
+    Answer();
   }));
 }
 
@@ -183,7 +192,7 @@ void Erasure::ForgetColdCopy(EntryIndex index) {
 
 // Objects on their way there arrive before, or a deletion would miss them.
 void Erasure::DeleteObjects() {
-  if (cold_writer_ == nullptr) return Answer();
+  if (cold_writer_ == nullptr) return Finish();
   const Job& job = jobs_.front();
   if (cold_writer_->IsWriting(job.request.tenant)) {
     store_waits_ = true;
@@ -200,11 +209,15 @@ void Erasure::OnDeleted(const Result<uint64_t>& next) {
     store_waits_ = ++job.store_tries < kMostStoreTries;
     if (store_waits_) return;
     job.status = MakeError(ErrorCode::kIoError, next.error().reason, next.error().context);
-    return Answer();
+  } else {
+    job.store_tries = 0;
+    job.cursor = *next;
+    if (job.cursor != 0) return DeleteObjects();
   }
-  job.store_tries = 0;
-  job.cursor = *next;
-  job.cursor == 0 ? Answer() : DeleteObjects();
+  // Acquires may have brought blocks back meanwhile, from objects that were not deleted yet.
+  job.objects_ended_s = state_.clock.NowS();
+  job.passes = 0;
+  BeginPass();
 }
 
 void Erasure::Answer() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Erases a tenant's blocks for good: first the keys of its encrypted data on disk, then the blocks
-// themselves in every tier, and at last its objects in the cold store.
+// themselves in every tier, its objects in the cold store, and at last the blocks that the store
+// gave meanwhile.
 //
 // The index remembers the erasure before the first key goes, so that the next start finishes what a
 // daemon that dies has begun. Then the keys go, so that nothing that happens later brings bytes on
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -66,10 +68,11 @@ class Erasure {
     Done done;
     EraseReport report;
     Status status;
-    uint32_t passes = 0;
-    bool noted = false;        // the index has heard of it, or refused to
-    uint64_t cursor = 0;       // in the cold store
-    uint32_t store_tries = 0;  // since it last deleted some
+    uint32_t passes = 0;                      // since its beginning, or the end of the objects
+    bool noted = false;                       // the index has heard of it, or refused to
+    uint64_t cursor = 0;                      // in the cold store
+    uint32_t store_tries = 0;                 // since it last deleted some
+    std::optional<uint32_t> objects_ended_s;  // when they were gone, or given up
   };
 
   // `begun_s` is a time of the age clock.
@@ -95,6 +98,8 @@ class Erasure {
   [[nodiscard]] bool Drop(EntryIndex entry, EraseReport* report);
   [[nodiscard]] bool InRegion(const BlockEntry& entry) const;
   void DropFromPools(EntryIndex entry, EraseReport* report);
+  // A fetch from the cold store is under way that was asked for while there were objects.
+  [[nodiscard]] bool MayComeBack(const BlockEntry& entry) const;
   void EraseTokens(EntryIndex entry);
 
   CacheState& state_;

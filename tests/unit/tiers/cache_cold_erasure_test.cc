@@ -107,6 +107,48 @@ TEST_F(CacheColdErasureTest, FailsWhenTheStoreStaysAwayAndIsFinishedByTheNextDae
   EXPECT_THAT(store_.objects, IsEmpty());
 }
 
+// Deletion of many objects takes minutes, in which acquires find those that are left.
+TEST_F(CacheColdErasureTest, TakesWhatTheStoreGaveWhileItsObjectsWent) {
+  WriteByAnotherHost(hashes_);
+  store_.holds = true;
+  BeginErasure();
+  store_.holds = false;
+  AdvanceAndTick(5'000);
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  ASSERT_THAT(reply.hits, SizeIs(4));
+  Release(kAlice, HandlesOf(reply));
+  store_.Answer();
+  Settle();
+  EXPECT_TRUE(ended_);
+  EXPECT_TRUE(status_);
+  EXPECT_FALSE(Presence(hashes_[0]).anywhere());
+  Drain();
+  CrashAndRestart();
+  EXPECT_FALSE(Presence(hashes_[0]).anywhere());
+  EXPECT_THAT(Acquire(kAlice, hashes_).hits, IsEmpty());
+}
+
+TEST_F(CacheColdErasureTest, WaitsForFetchesThatBeganBeforeTheObjectsWereGone) {
+  WriteByAnotherHost(hashes_);
+  store_.holds = true;
+  BeginErasure();
+  store_.holds = false;
+  AdvanceAndTick(5'000);
+  machine_->loop.Hold(machine_->executor->source());
+  const PendingAcquire acquire = BeginAcquire(kAlice, hashes_);
+  Settle();
+  store_.Answer();
+  Settle();
+  EXPECT_THAT(store_.objects, IsEmpty());
+  EXPECT_FALSE(ended_);
+  machine_->loop.LetGo(machine_->executor->source());
+  Settle();
+  AdvanceAndTick(100);
+  EXPECT_TRUE(ended_);
+  EXPECT_TRUE(status_);
+  EXPECT_FALSE(Presence(hashes_[0]).anywhere());
+}
+
 // Names tell no time: the objects of later hours go as well, and their blocks are written again.
 TEST_F(CacheColdErasureTest, OfOlderHoursDeletesWhatIsYoungerToo) {
   Start(ColdSetup());
