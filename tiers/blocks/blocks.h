@@ -34,6 +34,12 @@
 
 namespace kvtier {
 
+// How much of a kind of work one event does: CacheOptions::search_part_blocks steps.
+struct EventPart {
+  uint64_t pump = 0;  // as CacheState counts them
+  uint64_t left = 0;
+};
+
 struct CachePool {
   PoolId id;
   NamespaceId namespace_id;

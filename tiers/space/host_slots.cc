@@ -267,10 +267,26 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint6
   return kNoEntry;
 }
 
+HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
+  Asked& asked = shares_[request.tenant.value].asked[static_cast<size_t>(request.from)];
+  const bool same = asked.full_in == state_.pumps && asked.full_since == changes_;
+  if (same && asked.full_of == request.slots) return Outcome::kFull;
+  const uint64_t before = state_.stats.host_eviction_steps;
+  uint64_t& left = state_.LeftOf(&asked.part);
+  const Outcome outcome = EvictWithin(left, request);
+  left -= std::min(left, state_.stats.host_eviction_steps - before);
+  if (outcome == Outcome::kFull) {
+    asked.full_in = state_.pumps;
+    asked.full_since = changes_;
+    asked.full_of = request.slots;
+  }
+  return outcome;
+}
+
 // The coldest leaves, or the search ends with it: a block that must be written first is waited for,
 // so that eviction follows the policy. Only blocks that may stay for an unknown time (pinned ones,
 // ones in a slab of another class that cannot be emptied) are passed over.
-HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
+HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& request) {
   const bool own = request.from == SpaceRequest::From::kOwn;
   Search& search = shares_[request.tenant.value].searches[static_cast<size_t>(request.from)];
   const EntryIndex unpinned = own ? kNoEntry : EndPins(request);
@@ -280,7 +296,6 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   }
   const uint64_t candidates = order_.size([&](TenantId tenant) { return Admits(request, tenant); });
   // A tier may be full of pinned blocks, or of blocks that are being loaded.
-  const uint64_t part = state_.options.search_part_blocks;
   std::vector<uint64_t> blocked_slabs;
   for (uint64_t steps = std::min(candidates, part); steps > 0; --steps) {
     const EntryIndex coldest = Coldest(request, &search, &steps);

@@ -113,12 +113,21 @@ class HostSlots {
     bool takes_awaited = false;  // it spares these no more
     uint64_t waits_since = 0;    // `changes_` when all had been looked at and were to be waited for
   };
+  // The tenant's requests of one kind in one event.
+  struct Asked {
+    EventPart part;
+    uint64_t full_in = 0;     // CacheState::pumps when none was left to evict for
+    uint64_t full_since = 0;  // `changes_` then
+    SlotClass full_of;        // slots of this class
+  };
   // One tenant's share.
   struct Share {
     uint64_t slots = 0;
     uint64_t ready = 0;
-    uint64_t slot_bytes = 0;         // last asked for
-    std::array<Search, 3> searches;  // for the tenant; by SpaceRequest::From
+    uint64_t slot_bytes = 0;  // last asked for
+    // For the tenant; by SpaceRequest::From.
+    std::array<Search, 3> searches;
+    std::array<Asked, 3> asked;
   };
 
   [[nodiscard]] SpaceRequest RequestFor(const Namespace& name_space) const;
@@ -136,8 +145,11 @@ class HostSlots {
   // next `*steps`, from which it takes those that it looked at.
   [[nodiscard]] EntryIndex Coldest(const SpaceRequest& request, Search* search, uint64_t* steps);
   // Makes space by evicting from the front, in order. kAllocated: there is a slot now, or there are
-  // bytes under the cap.
+  // bytes under the cap. In one event the requests of a tenant look at a part of the blocks; those
+  // that are refused all the same, as many as ask, cost no second look.
   [[nodiscard]] Outcome EvictFor(const SpaceRequest& request);
+  // The same within so many steps.
+  [[nodiscard]] Outcome EvictWithin(uint64_t part, const SpaceRequest& request);
   // See EndPinsBeyondShare.
   [[nodiscard]] EntryIndex EndPins(const SpaceRequest& request);
   enum class SlabEviction : uint8_t {

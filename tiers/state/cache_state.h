@@ -80,6 +80,7 @@ class CacheState {
 
   Orders orders;
   BlockEnds ends;
+  uint64_t pumps = 1;  // Cache::Impl::Pump, so far and with this one
   // Blocks whose index records are older than they may be (entry.update_queued).
   std::deque<EntryRef> recency_updates;
   Erasures erasing{&clock};
@@ -202,6 +203,23 @@ class CacheState {
   // The index should learn of the entry's times, soon.
   void QueueRecencyUpdate(EntryIndex entry);
 
+  // The steps that are left of a kind of work in this event. Work that finds none left has the
+  // others follow in an event of their own.
+  [[nodiscard]] uint64_t& LeftOf(EventPart* part) {
+    if (std::exchange(part->pump, pumps) != pumps) part->left = options.search_part_blocks;
+    return part->left;
+  }
+  // Lets a line take a step, if any are left: `step()` tells how far it got on. True if it did.
+  template <typename Step>
+  bool TakeStep(EventPart* part, const Step& step) {
+    if (LeftOf(part) == 0) {
+      SchedulePart();
+      return false;
+    }
+    const uint64_t steps = step();
+    part->left -= std::min(part->left, steps);
+    return steps > 0;
+  }
   // Something has completed: every part goes on as far as it can, once, at the end of this event.
   void SchedulePump() { pump_.RunAfterEvent(); }
   // There is more to do than one event should: the next part of it follows in an event of its own.

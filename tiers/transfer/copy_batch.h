@@ -38,6 +38,8 @@ inline constexpr uint64_t kCopyPiecesInFlight = 32 * kCopyBatchPieces;
 inline constexpr uint64_t kCopyPiecesPerEvent = 2 * kCopyBatchPieces;
 // However few pieces they have: blocks that turn out to be wrong leave none.
 inline constexpr int kCopyBatchesPerEvent = 12;
+// A batch ends with so many that no client waits for any more, or that turn out to be wrong.
+inline constexpr int kMostFailedOfBatch = 128;
 // Prefetches get one part of so many of the bytes that may be read or copied at once, so that a
 // load which a client waits for finds capacity to spare.
 inline constexpr uint64_t kPrefetchShare = 2;

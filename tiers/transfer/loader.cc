@@ -345,7 +345,8 @@ bool Loader::StartBatch(PriorityQueue<Loadable>* blocks, CopyPriority priority,
   const CacheTrace::Together together(&state_.trace);
   const auto batch =
       std::make_shared<Batch>(CopyBatch(&state_, CopyDirection::kHostToPool, priority, most_bytes));
-  while (!line.empty()) {
+  int failed = 0;
+  while (!line.empty() && failed < kMostFailedOfBatch) {
     const Arrival arrival = line.front().arrival;
     const BlockEntry& entry = state_[arrival.entry];
     if (!batch->copies.Admits(*arrival.pool)) break;
@@ -360,6 +361,7 @@ bool Loader::StartBatch(PriorityQueue<Loadable>* blocks, CopyPriority priority,
     HostPin pin = std::move(line.front().pin);
     line.pop_front();
     if (fails) {
+      ++failed;
       pin.Release();
       Fail(arrival, valid ? MissReason::kCancelled : MissReason::kIdentityMismatch);
       continue;
@@ -369,9 +371,8 @@ bool Loader::StartBatch(PriorityQueue<Loadable>* blocks, CopyPriority priority,
     batch->pins.push_back(std::move(pin));
     state_.trace.Begin(TraceKind::kCopyUp, arrival.entry);
   }
-  if (batch->entries.empty()) return false;
-  StartCopy(batch);
-  return true;
+  if (!batch->entries.empty()) StartCopy(batch);
+  return failed > 0 || !batch->entries.empty();
 }
 
 void Loader::OnCopied(Batch* batch, const Status& status) {

@@ -127,7 +127,7 @@ class Loader final : public BlockListener {
   void StartCopy(const std::shared_ptr<Batch>& batch);
   // A block that must not be copied fails, or with kLeave ends the batch.
   enum class OnInvalid : uint8_t { kFail, kLeave };
-  // Starts a batch of the line's blocks of that priority; false if there is none.
+  // Starts a batch of the line's blocks of that priority; false if none has left the line.
   [[nodiscard]] bool StartBatch(PriorityQueue<Loadable>* blocks, CopyPriority priority,
                                 OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);

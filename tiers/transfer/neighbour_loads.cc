@@ -138,11 +138,13 @@ void NeighbourLoads::Start(std::deque<Waiting>* line, CopyPriority priority) {
   Batch batch{CopyBatch(&state_, CopyDirection::kPoolToPool, priority,
                         CopyBatchBytesOf(line->size() * line->front().pool->block_bytes)),
               {}};
-  while (!line->empty()) {
+  int failed = 0;
+  while (!line->empty() && failed < kMostFailedOfBatch) {
     Waiting& next = line->front();
     if (TargetOf(next).Cancelled()) {
       const BlockEnd end = EndOf(next, MissReason::kCancelled);
       line->pop_front();
+      ++failed;
       listener_.OnEnded(std::span(&end, 1));
       continue;
     }

@@ -10,16 +10,17 @@ namespace kvtier {
 // Urgent copies come first, but both kinds share one limit, so that a burst of loads between
 // devices cannot take more of the link than the offloads are allowed.
 bool Offloader::Pump() {
-  const auto starting = [this](CopyPriority priority) {
-    return [this, priority](CopyLine line, PriorityQueue<EntryRef>* blocks) {
+  const auto starting = [this](CopyPriority priority, EventPart* part) {
+    return [this, priority, part](CopyLine line, PriorityQueue<EntryRef>* blocks) {
       const InFlight& in_flight = of_lines_[line];
       const bool may_start = in_flight.bytes < state_.options.max_offload_bytes &&
                              in_flight.items < kCopyPiecesInFlight;
-      return may_start && StartBatch(blocks->next(), priority);
+      return may_start &&
+             state_.TakeStep(part, [&] { return StartBatch(blocks->next(), priority); });
     };
   };
-  const bool urgent = queue_.urgent().TakeTurns(starting(CopyPriority::kDemand));
-  const bool queued = queue_.queued().TakeTurns(starting(CopyPriority::kBackground));
+  const bool urgent = queue_.urgent().TakeTurns(starting(CopyPriority::kDemand, &urgent_part_));
+  const bool queued = queue_.queued().TakeTurns(starting(CopyPriority::kBackground, &queued_part_));
   queue_.NoteBusy();
   return urgent || queued;
 }
@@ -39,10 +40,10 @@ CachePool* Offloader::SourceOf(EntryRef block) {
   return nullptr;
 }
 
-bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
+uint64_t Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
   Batch batch{CopyBatch(&state_, CopyDirection::kPoolToHost, priority)};
-  TakeBlocks(line, &batch);
-  if (batch.entries.empty()) return false;
+  const uint64_t taken = TakeBlocks(line, &batch);
+  if (batch.entries.empty()) return taken;
   batch.pool = batch.copies.pool();
   const uint64_t blocks = batch.entries.size();
   const uint64_t bytes = blocks * batch.pool->block_bytes;
@@ -58,22 +59,23 @@ bool Offloader::StartBatch(std::deque<EntryRef>* line, CopyPriority priority) {
                                        .of_line = {&of_line, bytes, pieces}});
   copies_.Start(std::move(started->copies),
                 [this, started](const Status& status) { OnCopied(started, status); });
-  return true;
+  return taken;
 }
 
 // When the first block of a line must wait for a host slot, the whole line waits: the blocks behind
 // it belong to the same tenant and would take the slot that the first one needs.
-void Offloader::TakeBlocks(std::deque<EntryRef>* line, Batch* batch) {
-  while (!line->empty()) {
+uint64_t Offloader::TakeBlocks(std::deque<EntryRef>* line, Batch* batch) {
+  uint64_t taken = 0;
+  for (; !line->empty() && taken < kCopyBatchPieces; ++taken) {
     const EntryIndex index = line->front().row;
     CachePool* const pool = SourceOf(line->front());
     if (pool == nullptr) {
       line->pop_front();
       continue;
     }
-    if (!batch->copies.Admits(*pool)) return;
+    if (!batch->copies.Admits(*pool)) break;
     const HostSlots::Outcome outcome = host_.Allocate(index);
-    if (outcome == HostSlots::Outcome::kWait) return;
+    if (outcome == HostSlots::Outcome::kWait) break;
     line->pop_front();
     if (outcome != HostSlots::Outcome::kAllocated) {
       FailOffload(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
@@ -87,6 +89,7 @@ void Offloader::TakeBlocks(std::deque<EntryRef>* line, Batch* batch) {
     batch->pins.emplace_back(&pool->blocks, state_.blocks.BlockIn(*pool, state_[index]));
     batch->payloads.push_back(batch->copies.AddBlock(pool, index));
   }
+  return taken;
 }
 
 void Offloader::FailOffload(EntryIndex index, DropReason reason) {

@@ -45,9 +45,9 @@ class Offloader {
   };
   using Batches = std::list<Batch>;
 
-  // Takes from the line what goes into one copy request; false if nothing can start now.
-  [[nodiscard]] bool StartBatch(std::deque<EntryRef>* line, CopyPriority priority);
-  void TakeBlocks(std::deque<EntryRef>* line, Batch* batch);
+  // Takes from the line what goes into one copy request. Returns how many have left the line.
+  [[nodiscard]] uint64_t StartBatch(std::deque<EntryRef>* line, CopyPriority priority);
+  [[nodiscard]] uint64_t TakeBlocks(std::deque<EntryRef>* line, Batch* batch);
   // Ends the offload of a block that gets no host slot, and counts the reason.
   void FailOffload(EntryIndex entry, DropReason reason);
   // The pool to copy from; null if there is nothing to do any more.
@@ -64,6 +64,7 @@ class Offloader {
   OffloadQueue& queue_;
   HostSlots& host_;
   CopyLimiter copies_;
+  EventPart urgent_part_, queued_part_;
   // Blocks in flight by line: memory that is slow, or many pieces, hold up no other line's blocks.
   std::map<CopyLine, InFlight> of_lines_;
   Batches batches_;

@@ -28,11 +28,14 @@ bool Persister::Pump() {
   climbed_ = 0;
   return queue_.lines().TakeTurns([this](TenantLine, PriorityQueue<EntryRef>* of_tenant) {
     std::deque<EntryRef>* const line = of_tenant->next();
-    if (!MayWrite(line->front())) return false;
-    if (!PutPrefixFirst(line)) return false;
-    if (TryWrite(line->front()) == Step::kWait) return false;
-    line->pop_front();
-    return true;
+    return state_.TakeStep(&part_, [&]() -> uint64_t {
+      const uint64_t looked_at = state_.stats.disk_eviction_steps;
+      if (!MayWrite(line->front())) return 0;
+      if (!PutPrefixFirst(line)) return 0;
+      if (TryWrite(line->front()) == Step::kWait) return 0;
+      line->pop_front();
+      return 1 + state_.stats.disk_eviction_steps - looked_at;
+    });
   });
 }
 

@@ -49,6 +49,7 @@ class Persister {
   CacheState& state_;
   PersistQueue& queue_;
   DiskSlots& disk_;
+  EventPart part_;
   uint64_t climbed_ = 0;  // ancestors looked at in this call of Pump
   InFlight in_flight_;
   uint64_t read_bytes_before_write_ = 0;  // when the latest write began

@@ -53,7 +53,7 @@ class ReadLines {
     kBusy,    // it waits for reads under way
   };
 
-  explicit ReadLines(const CacheState* state) : state_(*state) {}
+  explicit ReadLines(CacheState* state) : state_(*state) {}
 
   // The last of its tenant's line from now on, or of the prefetches behind that.
   void Push(Arrival arrival);
@@ -61,17 +61,19 @@ class ReadLines {
   void PromoteReferenced(TenantLine tenant) {
     lines_.Promote(tenant, [this](const Queued& read) { return !read.arrival.CanWait(state_); });
   }
-  // Lets the lines take steps in turn until none can: `step(Arrival)` returns a Step, and may push
-  // to any line. True if any has left its line.
+  // Lets the lines take steps in turn until none can, or as many as one event should have left:
+  // `step(Arrival)` returns a Step, and may push to any line. True if any has left its line.
   template <typename TakeStep>
   bool TakeTurns(const TakeStep& step) {
     return lines_.TakeTurns([&](TenantLine tenant, PriorityQueue<Queued>* line) {
-      std::deque<Queued>* const next = line->next();
-      const bool prefetched = next == line->later();
-      const Step outcome = step(next->front().arrival);
-      if (outcome == Step::kLeft) next->pop_front();
-      Note(tenant, prefetched, outcome);
-      return outcome == Step::kLeft;
+      return state_.TakeStep(&part_, [&] {
+        std::deque<Queued>* const next = line->next();
+        const bool prefetched = next == line->later();
+        const Step outcome = step(next->front().arrival);
+        if (outcome == Step::kLeft) next->pop_front();
+        Note(tenant, prefetched, outcome);
+        return outcome == Step::kLeft;
+      });
     });
   }
   // Takes out the reads to be given up now, a bounded number, the others with the next call: those
@@ -102,7 +104,8 @@ class ReadLines {
 
   void Note(TenantLine tenant, bool prefetched, Step outcome);
 
-  const CacheState& state_;
+  CacheState& state_;
+  EventPart part_;
   // Declared above the lines, whose items count themselves off when they end.
   InFlight ahead_;
   TenantQueues<Queued> lines_;

@@ -2,6 +2,7 @@
 // Regions: the loop's work for transfers of very many blocks. How much that is all in all is told
 // from the memory that it takes, since each step of a transfer takes some.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/tiers/memory_taken.h"
@@ -25,6 +26,37 @@ class CacheRegionWorkTest : public CacheRegionsTest {
     EXPECT_TRUE(region) << region.error().ToString();
     memory_ = machine_->device->lent().back();
     return *region;
+  }
+  // Runs one event after another, and tells how many blocks the busiest looked at for one to evict.
+  uint64_t MostLookedAtInOneEvent() {
+    uint64_t most = 0;
+    uint64_t before = cache_->stats().host_eviction_steps;
+    while (machine_->loop.RunOne()) {
+      const uint64_t after = cache_->stats().host_eviction_steps;
+      most = std::max(most, after - std::exchange(before, after));
+    }
+    return most;
+  }
+  // Stores blocks that only memory may hold and pins them, so that none of them can leave host.
+  void PinInHost(PoolId region, const Hashes& hashes, uint32_t first = 0) {
+    std::vector<BlockIndex> blocks;
+    std::vector<StoreRequest> requests;
+    for (uint32_t i = first; i < hashes.size(); ++i) {
+      blocks.emplace_back(i);
+      requests.push_back({.block = blocks.back(),
+                          .hash = hashes[i],
+                          .parent = i > 0 ? std::optional(hashes[i - 1]) : std::nullopt,
+                          .tokens = kBlockTokens,
+                          .depth = i,
+                          .retention = RetentionClass::kMemory});
+    }
+    (void)Begin(region, blocks);
+    cache_->Store(region, requests);
+    machine_->loop.RunAll();
+    const auto pinned =
+        cache_->Pin(kAlice, region, std::span(hashes).subspan(first), /*ttl_ms=*/3'600'000);
+    ASSERT_TRUE(pinned) << pinned.error().ToString();
+    ASSERT_EQ(*pinned, blocks.size());
   }
   // Runs one event after another, and tells of how many blocks the busiest ended transfers.
   uint64_t MostEndedInOneEvent() {
@@ -199,6 +231,67 @@ TEST_F(CacheRegionWorkTest, LoadsThatWaitedForABlockInVainFailInParts) {
   EXPECT_EQ(stored->failed.size(), 1u);
   ASSERT_TRUE(loaded.ended());
   EXPECT_EQ(loaded->failed.size(), hashes.size());
+}
+
+// All that the tenant may have of host is pinned by the time its last slot has been filled.
+TEST_F(CacheRegionWorkTest, ReadsThatHostHasNoSlotsForFailInParts) {
+  constexpr uint32_t kPinned = 504;
+  constexpr uint32_t kLoads = 512;
+  constexpr uint32_t kRegions = 8;
+  CacheSetup setup;
+  setup.host_slots = 2 * kPinned;
+  setup.disk_slots = 8192;
+  setup.options.persist_after_ms = 0;
+  TenantQuota quota{.name = "tenant"};
+  quota.tiers[static_cast<size_t>(Tier::kHost)].max_bytes = kPinned * 2 * kBlockBytes;
+  setup.options.tenants = {quota};
+  Start(setup);
+  const PoolId first = OpenLargeRegion();
+  EXPECT_EQ(StoreAll(first, Sequence(1, kLoads))->copied, kLoads);
+  Drain();
+  const Hashes pinned = Sequence(2, kPinned);
+  PinInHost(first, Hashes(pinned.begin(), pinned.end() - 1));
+  machine_->loop.Hold(machine_->device->source());
+  PinInHost(first, pinned, kPinned - 1);
+  std::vector<PendingTransfer> loads;
+  for (uint32_t i = 0; i < kRegions; ++i) {
+    RegionMemory memory{.lent = {.bytes = kLoads * kBlockBytes},
+                        .blocks = kLoads,
+                        .block_tokens = kBlockTokens,
+                        .pieces = {{0, kBlockBytes, kBlockBytes}}};
+    const auto region = cache_->OpenRegion(kBob, Identity("tenant", 1), std::move(memory));
+    ASSERT_TRUE(region) << region.error().ToString();
+    loads.push_back(BeginLoad(*region, Sequence(1, kLoads)));
+  }
+  machine_->loop.RunAll();
+  EXPECT_FALSE(loads.front().ended());
+  machine_->loop.LetGo(machine_->device->source());
+  EXPECT_LE(MostLookedAtInOneEvent(), 4 * setup.options.search_part_blocks);
+  for (const PendingTransfer& load : loads) {
+    ASSERT_TRUE(load.ended());
+    EXPECT_EQ(load->failed.size(), kLoads);
+  }
+}
+
+// No client waits any more for blocks that are to be read from disk.
+TEST_F(CacheRegionWorkTest, ReadsOfAClosedRegionEndInParts) {
+  CacheSetup setup;
+  setup.host_slots = 8 * kSlotsPerSlab;
+  setup.disk_slots = kBlocks + 8 * kSlotsPerSlab;
+  setup.options.persist_after_ms = 0;
+  setup.options.close_part_blocks = 2 * kBlocks;
+  Start(setup);
+  const PoolId first = OpenLargeRegion();
+  EXPECT_EQ(StoreAll(first, Sequence(1, kBlocks))->copied, kBlocks);
+  Drain();
+  machine_->loop.Hold(file().source());
+  const PoolId second = OpenLargeRegion();
+  const PendingTransfer loaded = BeginLoad(second, Sequence(1, kBlocks));
+  machine_->loop.RunAll();
+  cache_->CloseRegion(second, [] {});
+  machine_->loop.LetGo(file().source());
+  EXPECT_LE(MostEndedInOneEvent(), kBlocks / 2);
+  EXPECT_EQ(cache_->Gauges().region_blocks_in_flight, 0u);
 }
 
 TEST_F(CacheRegionWorkTest, ARegionWithManyBlocksUnderWayIsClosedInParts) {
