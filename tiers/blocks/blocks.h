@@ -55,6 +55,7 @@ struct CachePool {
   PagedArray<std::optional<PayloadChecksum>> checksums;  // given at commit, by block
   PagedArray<uint32_t> load_waiters;                     // rows of LoadWaiters, by entry
   VictimQueue victims;  // cached blocks: committed, loaded, unreferenced; of a region none
+  EventPart search;     // for victims that can leave
   // The parts of a region's block, in the order of its payload; none: blocks lie one after the
   // other.
   std::vector<RegionPiece> pieces;

@@ -42,19 +42,33 @@ class VictimQueue {
       : policy_(std::move(policy)), spares_(std::move(spares)), weighs_(std::move(weighs)) {}
 
   // REQUIRES: !Contains(entry).
-  void Insert(EntryIndex entry, const BlockFacts& facts) { policy_->Insert(entry, facts); }
+  void Insert(EntryIndex entry, const BlockFacts& facts) {
+    LookAnew();
+    policy_->Insert(entry, facts);
+  }
   // As the coldest of those that are not prepared. REQUIRES: !Contains(entry).
   void InsertCold(EntryIndex entry, const BlockFacts& facts) { policy_->InsertCold(entry, facts); }
   // Does nothing if the entry is not held.
   void Remove(EntryIndex entry) {
+    LookAnew();
     RemovePrepared(entry);
     policy_->Remove(entry);
   }
   // The block was used: back to the policy's hot side, prepared or not.
   void Touch(EntryIndex entry, const BlockFacts& facts) {
+    LookAnew();
     RemovePrepared(entry);
     policy_->Touch(entry, facts);
   }
+  // The same for a block that cannot leave now.
+  void PassOver(EntryIndex entry, const BlockFacts& facts) {
+    const uint64_t before = passed_over_;
+    Touch(entry, facts);
+    passed_over_ = before + 1;
+  }
+  // All were passed over since one came, left or was used, or might leave after all (LookAnew).
+  [[nodiscard]] bool AllPassedOver() const { return passed_over_ >= size(); }
+  void LookAnew() { passed_over_ = 0; }
   [[nodiscard]] bool Contains(EntryIndex entry) const {
     return prepared_.Contains(entry) || policy_->Contains(entry);
   }
@@ -119,6 +133,7 @@ class VictimQueue {
   Weighs weighs_;
   EntryList prepared_;
   uint64_t prepared_weight_ = 0;
+  uint64_t passed_over_ = 0;
 };
 
 // When each entry was last touched, as far as the orders of several tenants have to be compared

@@ -326,10 +326,8 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
     if (const EntryIndex later = pool->victims.After(front); later != kNoEntry) {
       state_.history.ExpectDrop({state_[later].namespace_id, state_[later].hash});
     }
-    // A pinned block that has no other copy may not leave: it goes to the hot end, so that the next
-    // one is looked at.
     if (!MayLeave(entry)) {
-      pool->victims.Touch(front, state_.blocks.FactsOf(front));
+      if (!PassOver(pool, front)) break;
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
       continue;
     }
@@ -338,8 +336,17 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
   return pool->blocks.free() >= blocks;
 }
 
-// The coldest first again, but what cannot leave now is passed over.
-bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
+bool PoolSpace::PassOver(CachePool* pool, EntryIndex entry) {
+  if (pool->victims.AllPassedOver()) return false;
+  return state_.TakeStep(&pool->search, [&] {
+    pool->victims.PassOver(entry, state_.blocks.FactsOf(entry));
+    return true;
+  });
+}
+
+// The coldest first again, but what cannot leave now is passed over: all of it once, however many
+// blocks come and go meanwhile.
+std::optional<bool> PoolSpace::ForceFree(CachePool* pool, uint64_t blocks, uint64_t* passed) {
   if (pool->blocks.free() >= blocks) return true;
   PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
   EntryIndex victim = pool->victims.Front();
@@ -350,11 +357,16 @@ bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
       PrepareVictims(pool, pool->victims.prepared() + 1, Need::kNow);
     }
     const EntryIndex next = pool->victims.After(victim);
-    if (pool->blocks[state_.blocks.BlockIn(*pool, entry)].pins() == 0 && MayLeave(entry)) {
+    if (!MayLeave(entry)) {
+      if (*passed >= pool->victims.size() || pool->victims.AllPassedOver()) break;
+      if (!PassOver(pool, victim)) return std::nullopt;
+      ++*passed;
+    } else if (pool->blocks[state_.blocks.BlockIn(*pool, entry)].pins() == 0) {
       Drop(pool, victim, ReasonFor(entry, DropReason::kPoolPressure));
     }
     victim = next;
   }
+  *passed = 0;
   return pool->blocks.free() >= blocks;
 }
 

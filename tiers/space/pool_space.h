@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/gate.h"
@@ -40,8 +41,10 @@ class PoolSpace {
   // Evicts clean blocks, coldest first, until `blocks` are free. False if it has to wait for copies
   // to host; those are then on their way.
   [[nodiscard]] bool EnsureFree(CachePool* pool, uint64_t blocks);
-  // Evicts dirty blocks too, except those being copied right now. False if even that is not enough.
-  [[nodiscard]] bool ForceFree(CachePool* pool, uint64_t blocks);
+  // Evicts dirty blocks too, except those being copied right now. False if even that is not enough;
+  // nothing if there is more to look at, in an event of its own. `*passed` counts the blocks that
+  // could not leave, as yet in vain.
+  [[nodiscard]] std::optional<bool> ForceFree(CachePool* pool, uint64_t blocks, uint64_t* passed);
 
   // The block leaves one pool, or all. REQUIRES: cached, no pins.
   void Drop(CachePool* pool, EntryIndex entry, DropReason reason);
@@ -102,6 +105,9 @@ class PoolSpace {
   void Empty(CachePool* pool);
   void Close(CachePool* pool);
   [[nodiscard]] bool MayLeave(const BlockEntry& entry) const;
+  // A pinned block that has no other copy may not leave: it goes to the hot end, so that the next
+  // one is looked at. False if that has to wait for an event of its own, or none is left.
+  [[nodiscard]] bool PassOver(CachePool* pool, EntryIndex entry);
   // The reason to count when the block leaves a pool that some tier or other pool could outlive.
   [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry, DropReason last_copy) const;
   // Ahead of need every block goes to host. When room is needed now, blocks on disk do not wait for

@@ -212,6 +212,7 @@ void CacheState::Unpin(EntryIndex index, SessionId holder) {
 }
 
 void CacheState::NotePinnedSlabs(const BlockEntry& before, const BlockEntry& after) {
+  blocks.ForEachPlace(after, [](CachePool& pool, BlockIndex) { pool.victims.LookAnew(); });
   const uint64_t bytes = blocks.NamespaceOf(after).slot_bytes;
   if (before.pinned() != after.pinned()) {
     const uint64_t more_bytes = after.pinned() ? bytes : -bytes;

@@ -160,7 +160,9 @@ Acquirer::Outcome Acquirer::ForceRoom(CachePool* pool, Operation* operation) {
   const uint64_t room =
       std::min<uint64_t>(left, pool->blocks.free() + state_.options.acquire_part_blocks);
   if (!operation->begun && pool->blocks.free() < left) TouchLowerTiers(*pool, *operation);
-  if (pools_.ForceFree(pool, room)) return room == left ? Outcome::kGoesOn : Outcome::kWaits;
+  const std::optional<bool> made = pools_.ForceFree(pool, room, &operation->passed);
+  if (!made) return Outcome::kWaits;
+  if (*made) return room == left ? Outcome::kGoesOn : Outcome::kWaits;
   return FitInto(pool, operation, pool->blocks.free()) ? Outcome::kGoesOn : Outcome::kAnswered;
 }
 

@@ -39,6 +39,7 @@ struct AcquireOperation {
   bool forced = false;      // it has waited for long enough: dirty blocks make room for it
   // Holds the hits that were taken.
   AcquireReply reply;
+  uint64_t passed = 0;                 // see PoolSpace::ForceFree
   size_t used = 0;                     // the last so many of them count as used
   std::vector<PinnedEntry> in_layers;  // of those, the ones to be loaded in layers
 

@@ -69,6 +69,68 @@ TEST_F(CachePartsTest, PrivateBlocksGetTheirRoomInPartsToo) {
   EXPECT_EQ(answer.reply().new_blocks.size(), 8u);
 }
 
+class CachePinnedPoolTest : public CachePartsTest {
+ protected:
+  static constexpr uint32_t kBlocks = 64;
+  static constexpr uint32_t kPart = 4;
+
+  // A pool and a host full of pinned blocks that nothing else has.
+  void StartPinned() {
+    CacheSetup setup;
+    setup.pool_blocks = kBlocks;
+    setup.host_slots = kSlotsPerSlab;
+    setup.disk_slots = 4 * kBlocks;
+    setup.options.search_part_blocks = kPart;
+    Start(setup);
+    const Hashes in_host = Sequence(1, kSlotsPerSlab);
+    Put(in_host, RetentionClass::kMemory);
+    EvictFromPool();
+    ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, in_host, kPinMs));
+    Put(in_pool_, RetentionClass::kMemory);
+    ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, in_pool_, kPinMs));
+    Settle();
+  }
+  int CountEvents() {
+    int events = 0;
+    while (machine_->loop.RunOne()) ++events;
+    return events;
+  }
+
+  static constexpr int64_t kPinMs = 3'600'000;
+  const Hashes in_pool_ = Sequence(2, kBlocks);
+};
+
+TEST_F(CachePinnedPoolTest, IsLookedThroughInPartsAndOnceUntilSomethingChanges) {
+  StartPinned();
+  const PendingAcquire answer = BeginAcquire(kBob, {}, 1);
+  Settle();
+  EXPECT_FALSE(answer.answered());
+  (void)cache_->Release(kBob, pool_.id, {});
+  EXPECT_EQ(CountEvents(), 0);
+  const Handles used = HandlesOf(Acquire(kBob, {in_pool_[0]}));
+  Settle();
+  (void)cache_->Release(kBob, pool_.id, used);
+  EXPECT_GE(CountEvents(), static_cast<int>(kBlocks / kPart) - 1);
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Hashes{in_pool_[40]}, 0));
+  Settle();
+  EXPECT_TRUE(answer.succeeded());
+  EXPECT_FALSE(Presence(in_pool_[40]).pool);
+}
+
+TEST_F(CachePinnedPoolTest, RefusesWhoHasWaitedLongEnough) {
+  StartPinned();
+  const PendingAcquire answer = BeginAcquire(kBob, {}, 1);
+  Settle();
+  EXPECT_FALSE(answer.answered());
+  // A use of one of them has all looked at anew.
+  Release(kBob, HandlesOf(Acquire(kBob, {in_pool_[0]})));
+  AdvanceAndTick(60'000);
+  Settle();
+  ASSERT_TRUE(answer.answered());
+  ASSERT_FALSE(answer.succeeded());
+  EXPECT_EQ(answer.result().error().reason, "pool_full");
+}
+
 TEST_F(CachePartsTest, ALoadIsReportedOnWhenTheClientKnowsIt) {
   Start(InPartsOf(2));
   PutInHost(Sequence(1, 5));
