@@ -69,20 +69,26 @@ struct CachePool {
   std::optional<int64_t> unused_since_ms;
   uint32_t next_to_close = 0;  // the block at which PoolSpace goes on to empty the pool
 
+  // A piece, and where in the payload it begins.
+  struct PiecePlace {
+    size_t piece = 0;
+    uint64_t begin = 0;
+  };
   // Calls `visit(offset in the memory, offset in the payload, bytes)` for each contiguous part of
-  // the given part of a block's payload.
+  // the given part, which is not empty, of a block's payload. Its first piece is looked for from
+  // `*at` on, unless that lies behind it, and left there.
   template <typename Visit>
-  void ForEachPart(BlockIndex block, uint64_t offset, uint64_t bytes, Visit visit) const {
+  void ForEachPart(BlockIndex block, uint64_t offset, uint64_t bytes, PiecePlace* at,
+                   Visit visit) const {
     if (pieces.empty()) return visit(block.value * block_bytes + offset, offset, bytes);
-    uint64_t begin = 0;  // of the piece, in the payload
-    for (const RegionPiece& piece : pieces) {
+    if (offset < at->begin) *at = {};
+    while (at->begin + pieces[at->piece].bytes <= offset) at->begin += pieces[at->piece++].bytes;
+    uint64_t begin = at->begin;
+    for (size_t i = at->piece; begin < offset + bytes; begin += pieces[i++].bytes) {
+      const RegionPiece& piece = pieces[i];
       const uint64_t first = std::max(begin, offset);
       const uint64_t end = std::min(begin + piece.bytes, offset + bytes);
-      if (first < end) {
-        visit(piece.offset + block.value * piece.block_stride + (first - begin), first,
-              end - first);
-      }
-      begin += piece.bytes;
+      visit(piece.offset + block.value * piece.block_stride + (first - begin), first, end - first);
     }
   }
 };

@@ -23,7 +23,7 @@ std::span<std::byte> CopyBatch::Add(CachePool* pool, EntryIndex index, uint64_t 
   pool_ = pool;
   bytes_ += bytes;
   pool->ForEachPart(
-      state_.blocks.BlockIn(*pool, entry), offset, bytes,
+      state_.blocks.BlockIn(*pool, entry), offset, bytes, &at_,
       [&](uint64_t in_pool, uint64_t in_payload, uint64_t part_bytes) {
         request_.copies.push_back({in_pool, in_host.data() + (in_payload - offset), part_bytes});
       });
@@ -38,12 +38,13 @@ void CopyBatch::AddFrom(CachePool* pool, EntryIndex index, const CachePool& sour
   request_.source = source.memory.get();
   from_ = source.device;
   bytes_ += pool->block_bytes;
-  // Each part of the target is cut where the source is.
+  // Each part of the target is cut where the source is: both are walked in step.
   pool->ForEachPart(
-      state_.blocks.BlockIn(*pool, state_[index]), 0, pool->block_bytes,
+      state_.blocks.BlockIn(*pool, state_[index]), 0, pool->block_bytes, &at_,
       [&](uint64_t in_pool, uint64_t in_payload, uint64_t part_bytes) {
         source.ForEachPart(
-            block, in_payload, part_bytes, [&](uint64_t in_source, uint64_t at, uint64_t bytes) {
+            block, in_payload, part_bytes, &at_source_,
+            [&](uint64_t in_source, uint64_t at, uint64_t bytes) {
               request_.copies.push_back({in_pool + (at - in_payload), from + in_source, bytes});
             });
       });

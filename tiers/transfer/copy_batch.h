@@ -85,6 +85,8 @@ class CopyBatch {
   CachePool* pool_ = nullptr;
   CopyRequest request_;
   uint64_t bytes_ = 0;
+  // Where the last part began: mostly the next one begins there or behind.
+  CachePool::PiecePlace at_, at_source_;
   DeviceIndex from_;  // where the source of AddFrom lies
 };
 

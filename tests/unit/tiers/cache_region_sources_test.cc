@@ -9,6 +9,7 @@
 
 #include "tests/fakes/fake_published_blocks.h"
 #include "tests/unit/tiers/region_fixture.h"
+#include "tiers/blocks/blocks.h"
 
 namespace kvtier {
 namespace {
@@ -74,6 +75,34 @@ TEST_F(CacheRegionSourcesTest, ABlockThatAnotherEngineHoldsComesFromItsMemory) {
   ExpectLoaded(load, second, Sequence(1, 3));
   EXPECT_EQ(FromNeighbour(), 3u);
   EXPECT_EQ(cache_->stats().onload_blocks, 0u);
+}
+
+// Clients say in which pieces blocks lie: 4,096 of them, of a byte each, are as good as any.
+TEST_F(CacheRegionSourcesTest, ManyPiecesOfBothAreWalkedInStep) {
+  constexpr uint64_t kPieces = 4096;
+  static_assert(kPieces <= kBlockBytes);
+  std::vector<RegionPiece> pieces;
+  for (uint64_t i = 0; i + 1 < kPieces; ++i) pieces.push_back({i, kBlockBytes, 1});
+  pieces.push_back({kPieces - 1, kBlockBytes, kBlockBytes - (kPieces - 1)});
+  Start({.devices = 2, .neighbours = true});
+  const Engine first = OpenEngine(kAlice, 0, pieces);
+  const Engine second = OpenEngine(kBob, 1, pieces);
+  Compute(first, Sequence(1, 3));
+  const PendingTransfer load = BeginLoad(second.region, Sequence(1, 3));
+  Settle();
+  ExpectLoaded(load, second, Sequence(1, 3));
+  EXPECT_EQ(FromNeighbour(), 3u);
+
+  const CachePool source{
+      .blocks = PoolBlocks(1), .victims = VictimQueue(MakeLruPolicy()), .pieces = pieces};
+  CachePool::PiecePlace at;
+  uint64_t parts = 0;
+  for (uint64_t i = 0; i < kPieces; ++i) {
+    const size_t before = at.piece;
+    source.ForEachPart(BlockIndex(0), i, 1, &at, [&](uint64_t, uint64_t, uint64_t) { ++parts; });
+    EXPECT_LE(at.piece - before, 1u);
+  }
+  EXPECT_EQ(parts, kPieces);
 }
 
 TEST_F(CacheRegionSourcesTest, TheEndOfARegionIsToldWhenItsGpuHasLetGoOfTheMemory) {
