@@ -147,14 +147,24 @@ void LoadTable::CountArrived(Load& load) {
 void LoadTable::OnEnded(std::span<const BlockEnd> ends) {
   for (const BlockEnd& end : ends) {
     if (end.move != BlockMove::kToPool) continue;
-    waiters_.Take(end.pool, end.block.row, [&](const LoadWaiter& waiter) {
-      const auto found = loads_.find(waiter.load);
-      if (found == loads_.end()) return;
-      BlockEnded(&found->second, waiter, end.reason);
-      if (!std::exchange(found->second.touched, true)) touched_.push_back(waiter.load);
-    });
+    const uint32_t row = waiters_.Take(end.pool, end.block.row);
+    if (row != LoadWaiters::kNone) ended_.push_back({row, end.reason});
   }
+  TellSome();
   ReportSome();
+}
+
+void LoadTable::TellSome() {
+  for (size_t told = 0; !ended_.empty() && told < part_blocks_; ++told) {
+    Ended& ended = ended_.front();
+    const LoadWaiter waiter = waiters_.Next(&ended.row);
+    const auto found = loads_.find(waiter.load);
+    if (found != loads_.end()) {
+      BlockEnded(&found->second, waiter, ended.reason);
+      if (!std::exchange(found->second.touched, true)) touched_.push_back(waiter.load);
+    }
+    if (ended.row == LoadWaiters::kNone) ended_.pop_front();
+  }
 }
 
 void LoadTable::BlockEnded(Load* load, const LoadWaiter& waiter, MissReason reason) {
@@ -171,7 +181,9 @@ void LoadTable::BlockEnded(Load* load, const LoadWaiter& waiter, MissReason reas
   load->cut = true;
 }
 
+// When all are told: a load hears once of blocks that arrived together.
 void LoadTable::ReportSome() {
+  if (!ended_.empty()) return;
   for (size_t looked_at = 0; !touched_.empty() && looked_at < part_blocks_; ++looked_at) {
     const LoadId id = touched_.front();
     touched_.pop_front();
@@ -187,6 +199,7 @@ void LoadTable::ReportSome() {
 
 void LoadTable::GoOn() {
   CloseSome();
+  TellSome();
   ReportSome();
 }
 

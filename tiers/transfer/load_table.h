@@ -44,22 +44,23 @@ class LoadWaiters {
     if (first == nullptr) return;
     for (uint32_t row = *first; row != kNone; row = rows_[row].next) visit(rows_[row].waiter);
   }
-  // The same, and no load waits for it any more; `visit` may do anything. Each row is free before
-  // its waiter is visited, and the rest of the chain stays taken meanwhile.
-  template <typename Visit>
-  void Take(CachePool* pool, EntryIndex block, Visit visit) {
-    if (pool->load_waiters.Find(block.value) == nullptr) return;
-    for (uint32_t row = std::exchange(pool->load_waiters[block.value], kNone); row != kNone;) {
-      const Row taken = rows_[row];
-      rows_[row].next = std::exchange(free_, row);
-      row = taken.next;
-      visit(taken.waiter);
-    }
+  // No load waits for the block any more: returns the first row of those that did.
+  [[nodiscard]] uint32_t Take(CachePool* pool, EntryIndex block) {
+    if (pool->load_waiters.Find(block.value) == nullptr) return kNone;
+    return std::exchange(pool->load_waiters[block.value], kNone);
+  }
+  // Frees a taken row, sets it to the next of the block, and returns its waiter. REQUIRES: not
+  // kNone.
+  LoadWaiter Next(uint32_t* row) {
+    const uint32_t taken = std::exchange(*row, rows_[*row].next);
+    rows_[taken].next = std::exchange(free_, taken);
+    return rows_[taken].waiter;
   }
 
- private:
   // Row 0 is no waiter's, because pages begin as zeros.
   static constexpr uint32_t kNone = 0;
+
+ private:
   struct Row {
     LoadWaiter waiter;
     uint32_t next = kNone;  // of the same block, or free
@@ -121,8 +122,8 @@ class LoadTable final : public BlockListener {
   [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
                                                       std::span<const EntryIndex> entries);
   // Blocks that arrive together are reported together. If one will not arrive in a pool, the loads
-  // that wait for it there end before it. Any number may wait for one block: GoOn reports those
-  // that are more than a part.
+  // that wait for it there end before it. Any number may wait for one block: GoOn tells and reports
+  // those that are more than a part.
   void OnEnded(std::span<const BlockEnd> ends) override;
 
   // Counts the layers of the blocks that this load waits for in layers; null if it has no counter,
@@ -138,7 +139,9 @@ class LoadTable final : public BlockListener {
   void LeavePool(SessionId session, PoolId pool);
   // Closes and reports the next part of the loads that are left.
   void GoOn();
-  [[nodiscard]] bool HasMore() const { return !closing_.empty() || !touched_.empty(); }
+  [[nodiscard]] bool HasMore() const {
+    return !closing_.empty() || !ended_.empty() || !touched_.empty();
+  }
 
   [[nodiscard]] size_t size() const { return loads_.size(); }
 
@@ -169,7 +172,8 @@ class LoadTable final : public BlockListener {
   using Loads = std::unordered_map<LoadId, Load>;
 
   static void BlockEnded(Load* load, const LoadWaiter& waiter, MissReason reason);
-  // Reports the loads of which blocks have ended.
+  // Tells the loads that waited for ended blocks, and reports those that were told.
+  void TellSome();
   void ReportSome();
   void CloseSome();
 
@@ -198,6 +202,12 @@ class LoadTable final : public BlockListener {
     bool tells = false;  // there is a session that hears of it
   };
   std::deque<Closing> closing_;
+  // The loads that have waited for a block and are not told of its end yet.
+  struct Ended {
+    uint32_t row = LoadWaiters::kNone;
+    MissReason reason = MissReason::kNone;
+  };
+  std::deque<Ended> ended_;
   std::deque<LoadId> touched_;  // each once; some may be gone
   LoadWaiters waiters_;
   uint64_t next_id_ = 1;
