@@ -74,6 +74,9 @@ class TenantQueues {
     for (const auto& lane : lanes_) total += lane.size();
     return total;
   }
+  [[nodiscard]] size_t size(Line line) const {
+    return line.value < lanes_.size() ? lanes_[line.value].size() : 0;
+  }
   [[nodiscard]] bool empty() const { return size() == 0; }
 
   // Lets one line take a step, the first after the last one that did and that can:

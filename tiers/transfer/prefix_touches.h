@@ -7,13 +7,15 @@
 // sequence that is idle loses its end before its start, and one that is worked on loses neither.
 //
 // The blocks are walked in parts, since a sequence may have hundreds of thousands, and only so many
-// of them from one tick to the next: a client names a long walk with a short message. Event loop
-// only.
+// of them from one tick to the next: a client names a long walk with a short message. Tenants take
+// turns, so that one that names very many delays its own. Event loop only.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <set>
 
+#include "tiers/policy/tenant_queues.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
 
@@ -33,12 +35,16 @@ class PrefixTouches {
   // More may be walked.
   void Tick();
   // Prefixes of which some blocks are still to be walked.
-  [[nodiscard]] uint64_t waiting() const { return walks_.size(); }
+  [[nodiscard]] uint64_t waiting() const { return next_.size(); }
 
  private:
+  // Walks `most` blocks of the first in the line at most. Returns how many it walked, or 1.
+  uint32_t WalkSome(std::deque<EntryRef>* line, uint32_t most);
+
   CacheState& state_;
   HostSlots& host_;
-  std::deque<EntryRef> walks_;  // of each, the block that is next
+  TenantQueues<EntryRef> walks_;  // of each, the block that is next
+  std::set<EntryRef> next_;       // the same; no two walks go on from one block
   uint32_t left_until_tick_;
 };
 

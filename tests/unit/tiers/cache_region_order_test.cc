@@ -210,8 +210,10 @@ class CacheRegionOrderTest : public CacheRegionsTest {
     region_ = OpenRegion();
   }
   [[nodiscard]] uint32_t PrefixInHost(uint64_t sequence, uint32_t blocks) {
-    const Hashes hashes = Sequence(sequence, blocks);
-    const auto presence = cache_->Lookup(region_, hashes);
+    return PrefixInHost(region_, Sequence(sequence, blocks));
+  }
+  [[nodiscard]] uint32_t PrefixInHost(PoolId region, const Hashes& hashes) {
+    const auto presence = cache_->Lookup(region, hashes);
     const auto end = std::ranges::find_if(presence, [](const auto& one) { return !one.host; });
     return static_cast<uint32_t>(end - presence.begin());
   }
@@ -281,6 +283,30 @@ TEST_F(CacheRegionOrderTest, LongWalksWaitForTheNextTick) {
   AdvanceAndTick(100);
   Store(Sequence(3, kSlots - 9));
   EXPECT_EQ(PrefixInHost(1, 10), 9u);
+}
+
+TEST_F(CacheRegionOrderTest, APrefixThatIsNamedAgainAndAgainIsWalkedOnce) {
+  Store(Sequence(1, 4));
+  for (int i = 0; i < 2000; ++i) cache_->KeepForRegion(region_, Sequence(1, 4).back());
+  EXPECT_EQ(cache_->Gauges().prefixes_to_touch, 1u);
+  Settle();
+  EXPECT_EQ(cache_->Gauges().prefixes_to_touch, 0u);
+}
+
+// One tenant's walks alone take longer than until the next tick.
+TEST_F(CacheRegionOrderTest, ManyWalksOfOneTenantKeepNoOtherWaiting) {
+  const PoolId other = OpenRegion(kBob, {}, 0, "other");
+  const Hashes its = Sequence(2, 4);
+  (void)StoreAll(other, its);
+  const Hashes walked = Sequence(1, 8);
+  Store(walked);
+  Store(Sequence(3, 4));
+  for (size_t i = walked.size(); i > 1; --i) cache_->KeepForRegion(region_, walked[i - 1]);
+  cache_->KeepForRegion(other, its.back());
+  Settle();
+  EXPECT_GT(cache_->Gauges().prefixes_to_touch, 0u);
+  Store(Sequence(4, 4));
+  EXPECT_EQ(PrefixInHost(other, its), its.size());
 }
 
 // Each tick drops one block whose time has passed, so that most are there for longer.

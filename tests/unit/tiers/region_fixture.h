@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,14 +29,14 @@ class CacheRegionsTest : public CacheTest {
 
   // One that has blocks one after the other, unless pieces are given.
   PoolId OpenRegion(SessionId session = kAlice, std::vector<RegionPiece> pieces = {},
-                    uint32_t device = 0) {
+                    uint32_t device = 0, const std::string& tenant = "tenant") {
     if (pieces.empty()) pieces = {{0, kBlockBytes, kBlockBytes}};
     RegionMemory memory{.lent = {.bytes = kRegionBlocks * kBlockBytes},
                         .device = DeviceIndex(device),
                         .blocks = kRegionBlocks,
                         .block_tokens = kBlockTokens,
                         .pieces = std::move(pieces)};
-    const auto region = cache_->OpenRegion(session, Identity("tenant", 1), std::move(memory));
+    const auto region = cache_->OpenRegion(session, Identity(tenant, 1), std::move(memory));
     EXPECT_TRUE(region) << region.error().ToString();
     if (!machine_->device->lent().empty()) memory_ = machine_->device->lent().back();
     return *region;
