@@ -152,7 +152,7 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, const SpaceRequest& request) {
   if (!address) return false;
   GiveSlot(index, *address);
   state_.tables.BeginHostChange(state_[index]);
-  state_.pressure.host_awaits_disk = false;
+  state_.pressure.await_disk.erase(request.tenant);
   return true;
 }
 
@@ -313,7 +313,7 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
     // The disk may decline it, and then it may leave; else it leaves as soon as it is written.
     if (!MayLeave(state_, entry)) to_disk_.Want(coldest);
     if (!MayLeave(state_, entry)) {
-      state_.pressure.host_awaits_disk = true;
+      state_.pressure.await_disk.insert(request.tenant);
       if (!state_.pressure.MayGiveUp(AgeDs(state_, entry))) return Outcome::kWait;
       search.passing = true;
       PassOver(coldest, &search);

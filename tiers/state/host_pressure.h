@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
+
+#include "tiers/policy/tenant_table.h"
 
 namespace kvtier {
 
@@ -54,8 +57,8 @@ struct HostPressure {
   // blocks, written or not, so that younger blocks need not be dropped for want of space in it.
   bool acquire_late = false;
   bool store_late = false;
-  // Host has no slot to give, because blocks in it wait for their writes to disk.
-  bool host_awaits_disk = false;
+  // Tenants for which host has no slot, because blocks in it wait for their writes to disk.
+  std::set<TenantId> await_disk;
   // Blocks in host that clients expect to use again are spared, and so often some were. Where
   // nothing else may leave, a search for a victim takes them nevertheless.
   bool spares_awaited = true;

@@ -386,7 +386,10 @@ void Acquirer::Tick() {
 
 bool Acquirer::AsksHost(Operation* operation, int64_t now_ms) const {
   const int64_t asks_ms = operation->deadline_ms - state_.options.max_wait_ms / 2;
-  if (operation->host_asked || !state_.pressure.host_awaits_disk || now_ms < asks_ms) return false;
+  if (operation->host_asked || now_ms < asks_ms) return false;
+  const CachePool& pool = *state_.blocks.FindPool(operation->request.pool);
+  const TenantId tenant = state_.blocks.namespaces[pool.namespace_id.value].tenant;
+  if (!state_.pressure.await_disk.contains(tenant)) return false;
   operation->host_asked = true;
   return true;
 }

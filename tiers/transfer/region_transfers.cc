@@ -11,7 +11,7 @@
 namespace kvtier {
 namespace {
 
-// Late stores that one tick ends at most, and those that it looks at, which mostly have ended.
+// Late stores that one tick ends at most, over all tenants, and those that it looks at.
 constexpr size_t kLateStoresPerTick = 4096;
 constexpr size_t kStoreLooksPerTick = 32'768;
 // Blocks that are cancelled, or loads that have waited, in one event.
@@ -127,7 +127,7 @@ void RegionTransfers::CancelOne(Region* region, BlockIndex block) {
   } else if (record.loading()) {
     if (record.references() > 0) region->pool->blocks.Unreference(block);
   } else if (record.pins() == 0 && !state_[record.entry].offloading()) {
-    CancelStore(region, record.entry, MissReason::kCancelled);
+    EndStore(region, record.entry, MissReason::kCancelled);
   }
 }
 
@@ -282,12 +282,15 @@ EntryIndex RegionTransfers::StoreOne(Region* region, const StoreRequest& request
 }
 
 void RegionTransfers::QueueStore(CachePool* pool, BlockIndex block, EntryIndex index) {
+  const Namespace& name_space = state_.blocks.namespaces[pool->namespace_id.value];
+  StoreLine& line = stores_[name_space.line];
+  line.tenant = name_space.tenant;
   // Stores that have ended leave faster than others come, so that the list stays short.
-  for (int i = 0; i < 2 && !stores_.empty(); ++i) {
-    if (UnderWay(stores_.front().region, stores_.front().block) != nullptr) break;
-    stores_.pop_front();
+  for (int i = 0; i < 2 && !line.stores.empty(); ++i) {
+    if (UnderWay(line.stores.front().region, line.stores.front().block) != nullptr) break;
+    line.stores.pop_front();
   }
-  stores_.push_back(
+  line.stores.push_back(
       {state_.clock.NowMs() + state_.options.max_wait_ms, pool->id, pool->blocks.HandleOf(block)});
   to_host_.WantAnew(index);
 }
@@ -301,6 +304,7 @@ void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reas
   const bool stored = state_[index].in_host();
   const bool on_disk = state_[index].on_disk();
   const BlockIndex block = GiveBack(region->pool, index);
+  if (state_.blocks.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
   if (canary_.IsCopy(index)) {
     canary_.EndCopy(index);
     return End(region, block, Outcome::kSkipped);
@@ -308,20 +312,6 @@ void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reas
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);
   if (stored) return End(region, block, Outcome::kCopied);
-  if (on_disk) return End(region, block, Outcome::kSkipped);
-  End(region, block, Outcome::kFailed, reason);
-}
-
-void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason reason) {
-  const BlockIndex block = GiveBack(region->pool, index);
-  if (state_.blocks.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
-  if (canary_.IsCopy(index)) {
-    canary_.EndCopy(index);
-    return End(region, block, Outcome::kSkipped);
-  }
-  const bool on_disk = state_[index].on_disk();
-  WakeWaiting(region, index);
-  state_.ForgetIfGone(index);
   if (on_disk) return End(region, block, Outcome::kSkipped);
   End(region, block, Outcome::kFailed, reason);
 }
@@ -334,48 +324,59 @@ const PoolBlock* RegionTransfers::UnderWay(PoolId id, BlockHandle block) {
   return blocks.Current(block) ? &blocks[block.index] : nullptr;
 }
 
-const RegionTransfers::Queued* RegionTransfers::OldestWaiting() {
-  for (size_t looks = kStoreLooksPerTick; !stores_.empty() && looks > 0;
-       --looks, stores_.pop_front()) {
-    const PoolBlock* const block = UnderWay(stores_.front().region, stores_.front().block);
+const RegionTransfers::Queued* RegionTransfers::OldestWaiting(StoreLine* line) {
+  std::deque<Queued>& stores = line->stores;
+  for (size_t looks = kStoreLooksPerTick / stores_.size() + 1; !stores.empty() && looks > 0;
+       --looks, stores.pop_front()) {
+    const PoolBlock* const block = UnderWay(stores.front().region, stores.front().block);
     if (block == nullptr || block->pins() > 0 || state_[block->entry].offloading()) continue;
-    return &stores_.front();
+    return &stores.front();
   }
   return nullptr;
 }
 
+void RegionTransfers::Tick() {
+  bool late = false;
+  for (auto line = stores_.begin(); line != stores_.end();) {
+    TickLine(&line->second);
+    late |= line->second.late;
+    line = line->second.stores.empty() ? stores_.erase(line) : std::next(line);
+  }
+  state_.pressure.store_late = late;
+  if (late) state_.SchedulePump();
+}
+
 // A store whose time is over fails if host still waits for the disk a tick after it was asked to
 // give up blocks, even while slots come slowly, because the engine cannot use the memory meanwhile.
-// It fails, too, if not one store got a slot between two ticks; a slow copy alone lets no store
-// fail. A store that begins right after a tick has waited for less than its half at the next one,
-// and for all of its time at the one after.
-void RegionTransfers::Tick() {
+// It fails, too, if not one of its tenant's stores got a slot between two ticks; a slow copy alone
+// lets no store fail. A store that begins right after a tick has waited for less than its half at
+// the next one, and for all of its time at the one after.
+void RegionTransfers::TickLine(StoreLine* line) {
   const int64_t now_ms = state_.clock.NowMs();
-  const Queued* oldest = OldestWaiting();
-  const bool was_late = state_.pressure.store_late;
-  const bool none_began = oldest != nullptr && oldest_at_last_tick_ == *oldest;
-  const bool disk_is_slow = was_late && state_.pressure.host_awaits_disk;
-  if (disk_is_slow || (none_began && (was_late || !state_.pressure.host_awaits_disk))) {
-    EndLateStores(now_ms);
-    oldest = OldestWaiting();
+  const Queued* oldest = OldestWaiting(line);
+  const bool awaits_disk = state_.pressure.await_disk.contains(line->tenant);
+  const bool was_late = line->late;
+  const bool none_began = oldest != nullptr && line->oldest_at_last_tick == *oldest;
+  const bool disk_is_slow = was_late && awaits_disk;
+  if (disk_is_slow || (none_began && (was_late || !awaits_disk))) {
+    EndLateStores(line, now_ms);
+    oldest = OldestWaiting(line);
   }
-  oldest_at_last_tick_ = oldest != nullptr ? std::optional(*oldest) : std::nullopt;
+  line->oldest_at_last_tick = oldest != nullptr ? std::optional(*oldest) : std::nullopt;
   const int64_t asked_ms = now_ms + state_.options.max_wait_ms / 2;
-  state_.pressure.store_late = oldest != nullptr && asked_ms >= oldest->deadline_ms &&
-                               (was_late || state_.pressure.host_awaits_disk);
-  if (state_.pressure.store_late) state_.SchedulePump();
+  line->late = oldest != nullptr && asked_ms >= oldest->deadline_ms && (was_late || awaits_disk);
 }
 
 // In the order in which they began, which is that of their deadlines.
-void RegionTransfers::EndLateStores(int64_t now_ms) {
-  for (size_t i = 0; i < kLateStoresPerTick; ++i) {
-    const Queued* const oldest = OldestWaiting();
+void RegionTransfers::EndLateStores(StoreLine* line, int64_t now_ms) {
+  for (size_t most = kLateStoresPerTick / stores_.size() + 1; most > 0; --most) {
+    const Queued* const oldest = OldestWaiting(line);
     if (oldest == nullptr || now_ms < oldest->deadline_ms) return;
     const EntryIndex entry = UnderWay(oldest->region, oldest->block)->entry;
     const auto region = regions_.find(oldest->region);
-    stores_.pop_front();
+    line->stores.pop_front();
     state_.drops.Count(entry, Tier::kHost, DropReason::kHostFull);
-    CancelStore(&region->second, entry, MissReason::kHostFull);
+    EndStore(&region->second, entry, MissReason::kHostFull);
     ForgetIfClosed(region);
   }
 }

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -122,6 +123,14 @@ class RegionTransfers final : public BlockListener {
     BlockHandle block;
     friend bool operator==(const Queued&, const Queued&) = default;
   };
+  // The stores of one tenant, which end late by themselves: another's may wait for nothing but a
+  // slow copy.
+  struct StoreLine {
+    TenantId tenant;
+    std::deque<Queued> stores;  // in the order in which they began
+    std::optional<Queued> oldest_at_last_tick;
+    bool late = false;  // as HostPressure::store_late, of the last tick
+  };
   using Regions = std::unordered_map<PoolId, Region>;
   enum class Outcome : uint8_t { kCopied, kSkipped, kFailed };
 
@@ -151,10 +160,9 @@ class RegionTransfers final : public BlockListener {
   BlockIndex GiveBack(CachePool* pool, EntryIndex entry);
   void OnLoadEnded(const BlockEnd& end);
   void OnStoreEnded(const BlockEnd& end);
-  // The store has ended, whether the block is in host or not.
+  // The store has ended, whether the block is in host or not, and whether its copy has begun.
+  // REQUIRES: the copy is not under way.
   void EndStore(Region* region, EntryIndex entry, MissReason reason);
-  // The same before its copy has begun.
-  void CancelStore(Region* region, EntryIndex entry, MissReason reason);
   // The first of the loads of the same block that waited goes on in an event of its own.
   void WakeWaiting(Region* region, EntryIndex entry);
   // The region has something to do in GoOn.
@@ -165,8 +173,9 @@ class RegionTransfers final : public BlockListener {
   void LoadWoken(Region* region, size_t* most);
   // The oldest store whose copy has not begun; null if there is none, or not among the next many.
   // Forgets those before it.
-  [[nodiscard]] const Queued* OldestWaiting();
-  void EndLateStores(int64_t now_ms);
+  [[nodiscard]] const Queued* OldestWaiting(StoreLine* line);
+  void TickLine(StoreLine* line);
+  void EndLateStores(StoreLine* line, int64_t now_ms);
   // The block that is being stored; null if that has ended.
   [[nodiscard]] const PoolBlock* UnderWay(PoolId region, BlockHandle block);
   // One block of a transfer has ended; with the last, the transfer has.
@@ -188,8 +197,7 @@ class RegionTransfers final : public BlockListener {
   std::unordered_map<SessionId, std::vector<PoolId>> of_session_;  // those that close, too
   std::deque<PoolId> going_on_;  // regions, some of them closed by now
   std::vector<PoolId> unread_;   // that have closed but for others' loads that read them
-  std::deque<Queued> stores_;    // in the order in which they began
-  std::optional<Queued> oldest_at_last_tick_;
+  std::map<TenantLine, StoreLine> stores_;
   uint64_t in_flight_ = 0;
   Gate gate_;
 };

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks of a region's sequences that stay in host memory when there is not enough of it.
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/unit/tiers/region_fixture.h"
 
@@ -127,6 +130,91 @@ TEST_F(CacheRegionBurstTest, AStoreThatBeginsRightAfterATickIsGivenTheColdestBlo
   Settle();
   ASSERT_TRUE(stored.ended());
   EXPECT_EQ(stored->copied, 2u);
+}
+
+// A tenant is at its cap in host and waits there; another's device copies from one region at a
+// time, and from two until the next tick.
+class CacheRegionTenantsTest : public CacheRegionsTest {
+ protected:
+  static constexpr uint32_t kStores = 12;
+
+  void Start() {
+    CacheSetup setup;
+    setup.devices = 2;
+    setup.host_slots = 4 * kSlotsPerSlab;
+    setup.options.max_wait_ms = 100;
+    setup.options.max_offload_bytes = kBlockBytes;
+    setup.options.persist_after_ms = 0;
+    TenantQuota quota{.name = "tenant"};
+    quota.tiers[static_cast<size_t>(Tier::kHost)].max_bytes = kSlabBytes;
+    setup.options.tenants = {quota};
+    CacheRegionsTest::Start(setup);
+  }
+  PoolId Open(SessionId session, const std::string& tenant, uint32_t device) {
+    RegionMemory memory{
+        .lent = {.kind = LentMemory::Kind::kVmm, .bytes = kRegionBlocks * kBlockBytes},
+        .device = DeviceIndex(device),
+        .blocks = kRegionBlocks,
+        .block_tokens = kBlockTokens,
+        .pieces = {{0, kBlockBytes, kBlockBytes}}};
+    const auto region = cache_->OpenRegion(session, Identity(tenant, 1), std::move(memory));
+    EXPECT_TRUE(region);
+    memory_ = machine_->devices[device]->lent().back();
+    return *region;
+  }
+  // The other's stores, all of which end well.
+  void ExpectOthersStored() {
+    const EventSource device = machine_->devices[0]->source();
+    machine_->loop.Hold(device);
+    std::vector<PendingTransfer> stores;
+    for (uint32_t i = 0; i < kStores; ++i) {
+      stores.push_back(BeginStore(Open(kBob, "other", 0), Sequence(10 + i, 1)));
+    }
+    for (uint32_t i = 0; i < kStores; ++i) {
+      machine_->loop.RunAll();
+      (void)machine_->loop.RunOneOf(device);
+      if (i % 2 == 1) AdvanceAndTick(100);
+    }
+    machine_->loop.LetGo(device);
+    Settle();
+    for (const PendingTransfer& stored : stores) {
+      ASSERT_TRUE(stored.ended());
+      EXPECT_EQ(stored->copied, 1u);
+    }
+  }
+  static void ExpectFailed(const PendingTransfer& stored) {
+    ASSERT_TRUE(stored.ended());
+    EXPECT_THAT(stored->failed, testing::ElementsAre(testing::Pair(0u, MissReason::kHostFull)));
+  }
+};
+
+TEST_F(CacheRegionTenantsTest, ATenantWhoseSlotsAreInUseMakesNoOthersStoresFail) {
+  Start();
+  const PoolId region = Open(kAlice, "tenant", 1);
+  EXPECT_EQ(StoreAll(region, Sequence(1, kSlotsPerSlab))->copied, kSlotsPerSlab);
+  Drain();
+  const EventSource device = machine_->devices[1]->source();
+  machine_->loop.Hold(device);
+  const PendingTransfer loads = BeginLoad(Open(kAlice, "tenant", 1), Sequence(1, kSlotsPerSlab));
+  Settle();
+  const PendingTransfer waiting = BeginStore(region, Sequence(2, 1), kSlotsPerSlab);
+  ExpectOthersStored();
+  ExpectFailed(waiting);
+  EXPECT_FALSE(loads.ended());
+  machine_->loop.LetGo(device);
+  Settle();
+}
+
+TEST_F(CacheRegionTenantsTest, ATenantThatWaitsForTheDiskMakesNoOthersStoresFail) {
+  Start();
+  file().HoldWrites();
+  const PoolId region = Open(kAlice, "tenant", 1);
+  EXPECT_EQ(StoreAll(region, Sequence(1, kSlotsPerSlab))->copied, kSlotsPerSlab);
+  const PendingTransfer waiting = BeginStore(region, Sequence(2, 1), kSlotsPerSlab);
+  ExpectOthersStored();
+  ExpectFailed(waiting);
+  file().LetWritesGo(64);
+  Settle();
 }
 
 // How long sessions take to come back has been seen before the burst.
