@@ -483,6 +483,7 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   state.options = taken;
   state.tenants.Reconfigure(taken);
   state.write_budget.SetBytesPerDay(taken.disk_write_budget_bytes_per_day);
+  for (const auto& [id, pool] : state.blocks.pools) state.NoteChange(pool.get());
   impl_->Pump();
   return {};
 }

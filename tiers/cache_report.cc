@@ -332,6 +332,8 @@ void Cache::Impl::CheckPool(const CachePool& pool) const {
   }
   KVT_CHECK(free == pool.blocks.free());
   KVT_CHECK(loading == pool.blocks.loading());
+  KVT_CHECK(pool.is_region || pool.to_prepare ||
+            pool.victims.prepared() >= std::min(pools.ToBeReady(pool), pool.victims.size()));
 }
 
 }  // namespace kvtier

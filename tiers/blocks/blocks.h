@@ -60,6 +60,7 @@ struct CachePool {
   // other.
   std::vector<RegionPiece> pieces;
   bool is_region = false;
+  bool to_prepare = false;                           // in CacheState::to_prepare
   std::shared_ptr<const PublishedBlocks> published;  // of a region; null: its engine says nothing
   uint32_t readers = 0;         // copies that have the region as their source, or wait to
   uint32_t sessions = 0;        // that use it (SessionTable::UsePool)

@@ -391,16 +391,22 @@ void PoolSpace::DropAll(EntryIndex index, DropReason reason) {
 // Copies are asked for before the space is needed: an acquire that finds clean victims does not
 // wait for the copy engine.
 void PoolSpace::Prepare() {
-  for (const auto& [id, pool] : state_.blocks.pools) {
-    if (pool->is_region) continue;
-    const double share = state_.options.pool_clean_fraction;
-    const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
-    if (wanted > pool->blocks.free())
-      PrepareVictims(pool.get(), wanted - pool->blocks.free(), Need::kLater);
+  for (const PoolId id : std::exchange(state_.to_prepare, {})) {
+    CachePool* const pool = state_.blocks.FindPool(id);
+    if (pool == nullptr) continue;
+    pool->to_prepare = false;
+    PrepareVictims(pool, ToBeReady(*pool), Need::kLater);
   }
 }
 
+uint64_t PoolSpace::ToBeReady(const CachePool& pool) const {
+  const double share = state_.options.pool_clean_fraction;
+  const auto wanted = static_cast<uint64_t>(std::ceil(share * pool.blocks.size()));
+  return wanted - std::min<uint64_t>(wanted, pool.blocks.free());
+}
+
 void PoolSpace::PrepareVictims(CachePool* pool, uint64_t target, Need need) {
+  if (need == Need::kNow) state_.NoteChange(pool);
   pool->victims.Prepare(target, [&](EntryIndex index) {
     if (need == Need::kNow && !state_[index].in_host() && state_[index].CleanInPool()) return;
     to_host_.Want(index);

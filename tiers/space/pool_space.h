@@ -50,8 +50,10 @@ class PoolSpace {
   void Drop(CachePool* pool, EntryIndex entry, DropReason reason);
   void DropAll(EntryIndex entry, DropReason reason);
 
-  // Readies each pool's coldest to be dropped at no cost.
+  // Readies the coldest of each pool that has changed to be dropped at no cost.
   void Prepare();
+  // So many of the pool's blocks should be ready, as far as it has them.
+  [[nodiscard]] uint64_t ToBeReady(const CachePool& pool) const;
 
   // The cap of all pools of a device together, and what they take of it, with the memory of closed
   // pools that has not returned yet.

@@ -41,6 +41,7 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
 
 void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
   blocks.AddPlace(pool, block);
+  NoteChange(pool);
   NotePresence(pool->blocks[block].entry);
 }
 
@@ -55,6 +56,7 @@ void CacheState::EndLoad(CachePool* pool, EntryIndex index) {
   if (!blocks.Awaited(index)) Apply(index, BlockEvent::kEndLoad);
   const bool evictable = pool->blocks[block].cached();
   if (evictable && !pool->is_region) pool->victims.Insert(index, blocks.FactsOf(index));
+  NoteChange(pool);
   NotePresence(index);
 }
 
@@ -169,7 +171,9 @@ void CacheState::Reorder(EntryIndex index) {
   const BlockEntry& entry = blocks.directory[index];
   if (entry.pinned()) return;
   blocks.ForEachPlace(entry, [&](CachePool& pool, BlockIndex) {
-    if (pool.victims.Contains(index)) pool.victims.Touch(index, blocks.FactsOf(index));
+    if (!pool.victims.Contains(index)) return;
+    pool.victims.Touch(index, blocks.FactsOf(index));
+    NoteChange(&pool);
   });
   if (entry.in_host() && !entry.loading())
     orders.ReorderInHost(blocks.TenantOf(entry), index, entry);

@@ -81,6 +81,7 @@ class CacheState {
   Orders orders;
   BlockEnds ends;
   uint64_t pumps = 1;  // Cache::Impl::Pump, so far and with this one
+  std::vector<PoolId> to_prepare;  // pools that have changed since PoolSpace prepared them
   // Blocks whose index records are older than they may be (entry.update_queued).
   std::deque<EntryRef> recency_updates;
   Erasures erasing{&clock};
@@ -107,7 +108,13 @@ class CacheState {
   void AddPlace(CachePool* pool, BlockIndex block);
   // So many more references are held on the pool's block: it cannot be evicted.
   void Reference(CachePool* pool, BlockIndex block, uint32_t times = 1) {
-    if (pool->blocks.Reference(block, times)) pool->victims.Remove(pool->blocks[block].entry);
+    if (!pool->blocks.Reference(block, times)) return;
+    pool->victims.Remove(pool->blocks[block].entry);
+    NoteChange(pool);
+  }
+  // Fewer of the pool's blocks are free or prepared to leave it, or more could be prepared.
+  void NoteChange(CachePool* pool) {
+    if (!pool->is_region && !std::exchange(pool->to_prepare, true)) to_prepare.push_back(pool->id);
   }
   // The pool's block of the entry awaits its bytes, or no longer does. When they are there it can
   // be evicted, unless a reference is held.
@@ -158,6 +165,7 @@ class CacheState {
   // one that is there is worth more than its slot.
   void EnterEvictionOrder(CachePool* pool, EntryIndex index) {
     pool->victims.Insert(index, blocks.FactsOf(index));
+    NoteChange(pool);
     const BlockEntry& entry = blocks.directory[index];
     if (entry.in_host() && !pressure.to_host_is_busy)
       orders.GiveUpFirst(blocks.TenantOf(entry), index, entry);

@@ -188,6 +188,7 @@ bool SessionTable::OwnsPrivate(SessionId session, const CachePool& pool, BlockIn
 BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
   const BlockIndex block = pool->blocks.TakePrivate(
       OwnerIn(session, *pool), NumberOf(session, *pool), &Of(session, *pool).private_blocks);
+  state_.NoteChange(pool);
   return pool->blocks.HandleOf(block);
 }
 

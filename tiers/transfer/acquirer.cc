@@ -29,8 +29,7 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
                       .done = std::move(done),
                       .deadline_ms = state_.env.clock->MonotonicMs() + state_.options.max_wait_ms,
                       .held = HeldReferences(&sessions_, session, pool)};
-  Line& line = lines_[pool->id];
-  if (line.empty()) {
+  if (LineIsEmpty(pool->id)) {
     if (Serve(&operation) == Outcome::kAnswered) return;
   } else {
     // A request that needs no free block may bypass those that wait for some; no other may.
@@ -39,6 +38,7 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
     const Outcome served = needs_room ? Outcome::kWaits : Serve(&operation);
     if (served == Outcome::kAnswered) return;
     if (served == Outcome::kGoesOn) {
+      Line& line = lines_[pool->id];
       const auto first_to_wait = std::ranges::find_if_not(line, &Operation::begun);
       line.insert(first_to_wait, std::move(operation));
       return;
@@ -46,7 +46,7 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
     taker_.Hold(pool, &operation);
     StartWaiting(&operation);
   }
-  line.push_back(std::move(operation));
+  lines_[pool->id].push_back(std::move(operation));
 }
 
 void Acquirer::StartWaiting(Operation* operation) {
@@ -276,6 +276,7 @@ void Acquirer::Cancel(SessionId session, std::optional<PoolId> pool) {
       cancelled.splice(cancelled.end(), line, operation);
     }
   }
+  std::erase_if(lines_, [](const auto& line) { return line.second.empty(); });
   for (Operation& operation : cancelled) {
     Answer(&operation, MakeError(ErrorCode::kCancelled, pool ? "pool_detached" : "session_closed"));
   }
@@ -296,11 +297,6 @@ void Acquirer::CancelSome() {
   if (!cancelled_.empty()) state_.SchedulePart();
 }
 
-bool Acquirer::LineIsEmpty(PoolId pool) const {
-  const auto line = lines_.find(pool);
-  return line == lines_.end() || line->second.empty();
-}
-
 size_t Acquirer::waiting() const {
   size_t total = 0;
   for (const auto& [pool, line] : lines_) total += line.size();
@@ -309,19 +305,20 @@ size_t Acquirer::waiting() const {
 
 bool Acquirer::Pump() {
   bool progressed = false;
+  // An answer may call back into the cache, which may end other lines.
   for (auto next = lines_.begin(); next != lines_.end();) {
-    const auto of_pool = next++;
-    Line& line = of_pool->second;
-    CachePool* pool = state_.blocks.FindPool(of_pool->first);
-    // It was closed, and its line is empty.
-    if (pool == nullptr) lines_.erase(of_pool);
-    while (pool != nullptr && !line.empty() && !line.front().goes_on()) {
+    const PoolId id = next->first;
+    Line& line = next->second;
+    CachePool* const pool = state_.blocks.FindPool(id);
+    while (!line.empty() && !line.front().goes_on()) {
       if (!pools_.EnsureFree(pool, RoomFor(*pool, line.front()))) break;
       const Outcome outcome = Serve(&line.front());
       if (outcome == Outcome::kWaits) break;
       progressed = true;
       if (outcome == Outcome::kAnswered) line.pop_front();
     }
+    if (line.empty()) lines_.erase(id);
+    next = lines_.upper_bound(id);
   }
   TellDevices();
   return progressed;
@@ -330,7 +327,7 @@ bool Acquirer::Pump() {
 void Acquirer::TellDevices() {
   std::array<bool, kMaxDevices> awaited{};
   for (const auto& [pool_id, line] : lines_) {
-    // Operations in front of it are being answered. The line of a closed pool is empty.
+    // Operations in front of it are being answered.
     const auto next = std::ranges::find_if_not(line, &Operation::goes_on);
     if (next == line.end()) continue;
     awaited[state_.blocks.FindPool(pool_id)->device.value] |= next->waits;
@@ -353,6 +350,7 @@ void Acquirer::GoOn() {
   last_in_turn_ = next->first;
   const auto operation = NextPart(&next->second);
   if (Serve(&*operation) == Outcome::kAnswered) next->second.erase(operation);
+  if (next->second.empty()) lines_.erase(next);
   if (std::ranges::any_of(lines_, ready)) state_.SchedulePart();
 }
 

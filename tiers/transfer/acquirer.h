@@ -109,7 +109,7 @@ class Acquirer {
   void CountAsked(const Operation& operation);
   void Answer(Operation* operation, Result<AcquireReply> reply);
 
-  [[nodiscard]] bool LineIsEmpty(PoolId pool) const;
+  [[nodiscard]] bool LineIsEmpty(PoolId pool) const { return !lines_.contains(pool); }
   [[nodiscard]] bool InPool(const CachePool& pool, EntryIndex entry) const {
     return state_.blocks.BlockIn(pool, state_[entry]) != kNoBlock;
   }
@@ -122,7 +122,7 @@ class Acquirer {
   PrefixFinder finder_;
   LoadPlanner planner_;
   BlockTaker taker_;
-  std::map<PoolId, Line> lines_;             // first come, first served
+  std::map<PoolId, Line> lines_;             // first come, first served; none is empty
   Line cancelled_;                           // answered; they hold references yet
   PoolId last_in_turn_;                      // of the lines whose first goes on
   std::array<bool, kMaxDevices> awaited_{};  // the last value told to each device

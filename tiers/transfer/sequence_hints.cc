@@ -48,7 +48,9 @@ void SequenceHints::Expect(EntryIndex index, uint32_t until_s) {
   const std::optional<BlockFacts> facts = state_.FactsIfAwaited(index);
   if (!facts) return;
   state_.blocks.ForEachPlace(entry, [&](CachePool& pool, BlockIndex) {
-    if (pool.victims.Contains(index)) pool.victims.Touch(index, *facts);
+    if (!pool.victims.Contains(index)) return;
+    pool.victims.Touch(index, *facts);
+    state_.NoteChange(&pool);
   });
   if (entry.in_host() && !state_.blocks.IsShared(state_.blocks.TenantOf(entry))) host_.Touch(index);
 }

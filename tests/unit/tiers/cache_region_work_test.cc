@@ -2,6 +2,8 @@
 // Regions: the loop's work for transfers of very many blocks. How much that is all in all is told
 // from the memory that it takes, since each step of a transfer takes some.
 #include <algorithm>
+#include <cstring>
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -103,6 +105,56 @@ TEST_F(CacheRegionWorkTest, AMillionBlocksOfAPoolTakeNoWorkBeforeTheyAreUsed) {
   ASSERT_TRUE(pool);
   ASSERT_EQ(pool->blocks, kMillion);
   EXPECT_LE(TakeMemoryTaken().bytes, kMillion + kMillion / 8);
+}
+
+// Each call of any client has all parts of the cache go on.
+TEST_F(CacheRegionWorkTest, RegionsAndPoolsThatAreIdleCostOtherClientsNothing) {
+  constexpr uint32_t kRegions = 2000;
+  constexpr uint32_t kPools = 1000;
+  CacheSetup setup;
+  setup.pool_blocks = 16 + kPools;
+  TenantQuota quota{.name = "tenant"};
+  quota.tiers[static_cast<size_t>(Tier::kPool)].max_bytes = 16 * kBlockBytes;
+  setup.options.tenants = {quota};
+  Start(setup);
+  const auto time_of_calls = [this] {
+    std::clock_t least = 0;
+    for (int round = 0; round < 20; ++round) {
+      const std::clock_t begin = std::clock();
+      for (int i = 0; i < 500; ++i) (void)cache_->Release(kBob, pool_.id, {});
+      const std::clock_t taken = std::clock() - begin;
+      least = round == 0 ? taken : std::min(least, taken);
+    }
+    return least;
+  };
+  const auto identity = [](uint32_t model) {
+    NamespaceIdentity identity = Identity("other", 1);
+    std::memcpy(identity.model.bytes.data() + 1, &model, sizeof(model));
+    return identity;
+  };
+  const std::clock_t alone = time_of_calls();
+  for (uint32_t i = 0; i < kRegions; ++i) {
+    RegionMemory memory{.lent = {.bytes = kBlockBytes},
+                        .blocks = 1,
+                        .block_tokens = kBlockTokens,
+                        .pieces = {{0, kBlockBytes, kBlockBytes}}};
+    ASSERT_TRUE(cache_->OpenRegion(kBob, identity(i / 50), std::move(memory)));
+  }
+  // Each has one block, which is cached and could leave.
+  for (uint32_t i = 0; i < kPools; ++i) {
+    const auto pool = cache_->AttachPool(identity(i), kBlockBytes);
+    ASSERT_TRUE(pool);
+    cache_->UsePool(kAlice, pool->id, {});
+    BlockHandle block;
+    cache_->Acquire(
+        {.session = kAlice, .pool = pool->id, .new_blocks = 1, .block_tokens = kBlockTokens},
+        [&](const Result<AcquireReply>& reply) { block = reply.value().new_blocks.front(); });
+    ASSERT_TRUE(cache_->Commit(kAlice, pool->id,
+                               {.block = block, .hash = TestHash(1, i), .tokens = kBlockTokens}));
+    EXPECT_TRUE(cache_->Release(kAlice, pool->id, {&block, 1}).empty());
+  }
+  Settle();
+  EXPECT_LE(time_of_calls(), 8 * alone + 200);
 }
 
 // Numbers of regions and pools are never used twice, and a client may name any device for memory
