@@ -3,8 +3,10 @@
 
 import threading
 import unittest
+from unittest import mock
 
 from kvtier import Presence
+from kvtier.errors import Status, TimedOutError
 from kvtier._link import LinkState
 from kvtier.vllm.rows import hash_of
 from link_case import PATIENCE_S, LinkCase, key
@@ -64,6 +66,29 @@ class LinkTest(LinkCase):
             return attachment
 
         self.assertIsNone(self.ask(self.open_link(attach), 1))
+
+    def test_questions_behind_one_that_timed_out_are_not_asked(self):
+        link = self.open_link()
+        self.ask_until(link, [Presence(0)])
+        asked, going_on = threading.Event(), threading.Event()
+
+        def lookup(hashes):
+            asked.set()
+            going_on.wait()
+            raise TimedOutError(Status.TIMEOUT, "request_timeout")
+
+        with mock.patch.object(self.daemon.region, "lookup", lookup):
+            self.answers.clear()
+            link.ask([key(1)])
+            asked.wait()
+            for number in range(2, 5):
+                link.ask([key(number)])
+            asked.clear()
+            going_on.set()
+            with self.answered:
+                self.answered.wait_for(lambda: len(self.answers) == 4, PATIENCE_S)
+        self.assertEqual(self.answers, [([key(number)], None) for number in range(1, 5)])
+        self.assertFalse(asked.is_set())
 
     def test_when_it_opens_anew_nothing_goes_to_the_region_of_before(self):
         link = self.open_link()

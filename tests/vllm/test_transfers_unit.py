@@ -4,11 +4,13 @@
 import os
 import time
 import unittest
+from unittest import mock
 
 import numpy as np
 
 from kvtier import Presence, Retention
 from kvtier._link import LinkState
+from kvtier.vllm import transfers
 from kvtier.vllm.rows import StoreRows, hash_of
 from kvtier.vllm.transfers import Job, Transfers
 from link_case import PATIENCE_S, LinkCase, key
@@ -125,6 +127,32 @@ class TransfersTest(LinkCase):
         self.daemon.region.release()
         self.assertEqual({ended.job.number for ended in self.transfers.take_ended()}, {1, 2})
         self.assertEqual(self.transfers.take_ended(), [])
+
+    def test_jobs_beyond_what_a_daemon_takes_in_begin_when_others_have_ended(self):
+        """Otherwise the call that sends one would wait for the daemon."""
+        self.daemon.region.hold = True
+        with mock.patch.object(transfers, "_MOST_UNDER_WAY", 150):
+            for number in (1, 2, 3):
+                self.store(number, number)
+            self.load(4, 1, into=(5,))
+            self.assertEqual(self.transfers.take_ended(), [])
+            self.assertEqual(set(self.daemon.blocks), set())
+            self.daemon.region.release()
+            numbers = [ended.job.number for ended in self.drain() + self.drain()]
+        self.assertEqual(numbers, [1, 2, 3, 4])
+
+    def test_jobs_that_wait_for_others_in_vain_fail(self):
+        self.daemon.region.hold = True
+        with (
+            mock.patch.object(transfers, "_MOST_UNDER_WAY", 1),
+            mock.patch.object(transfers, "_PATIENCE_S", 0.0),
+        ):
+            self.store(1, 1)
+            self.store(2, 2)
+            self.load(3, 1, into=(5,))
+            ended = self.transfers.take_ended()
+        self.assertEqual([one.job.number for one in ended], [2, 3])
+        self.assertEqual([one.failed for one in ended], [{0: "busy"}] * 2)
 
     def turn(self):
         """The engine gets other weights."""

@@ -15,7 +15,7 @@ import numpy as np
 from .._gpu_memory import region_arguments
 from .._link import Attachment, Link, LinkState, attach
 from ..connection import Connection
-from ..errors import KvtierError, UnavailableError
+from ..errors import KvtierError, TimedOutError, UnavailableError
 from ..model import ModelRecord
 from ..types import Presence
 from .rows import group_of, hash_of
@@ -207,13 +207,21 @@ class LookupLink(Link):
                         self._questions.extendleft(reversed(questions))
                     return
                 attachment, answer = None, None
+            except TimedOutError as error:
+                self._report(f"a lookup failed: {error}")
+                # The others would wait for as long, one after the other, while more come.
+                with self._wake:
+                    questions += self._questions
+                    self._questions.clear()
+                attachment, answer = None, None
             self._asking_again = False
             self._on_answer((questions.pop(0), answer))
 
     def _look_up(
         self, attachment: Attachment | None, keys: Sequence[bytes]
     ) -> Sequence[int] | None:
-        """None: there is no daemon, or it refused. Raises UnavailableError when it was lost."""
+        """None: there is no daemon, or it refused. Raises UnavailableError when it was lost, and
+        TimedOutError."""
         if attachment is None:
             return None
         try:
@@ -221,7 +229,7 @@ class LookupLink(Link):
             for first in range(0, len(keys), _KEYS_PER_LOOKUP):
                 presence += _look_up(attachment, keys[first : first + _KEYS_PER_LOOKUP])
             return presence
-        except UnavailableError:
+        except (TimedOutError, UnavailableError):
             raise
         except KvtierError as error:
             self._report(f"a lookup failed: {error}")

@@ -27,6 +27,14 @@ from .rows import StoreRows
 #: Why transfers fail that would mix KV of the weights that the engine had with those that it has.
 OLD_EPOCH = "old_epoch"
 
+#: Why transfers fail that waited in vain for others to end.
+BUSY = "busy"
+
+# So many blocks may be under way, each job counting as some more. Where twice as many are, the
+# daemon leaves requests in the socket for as long as it likes, and whoever sends one waits.
+_MOST_UNDER_WAY, _JOB_PRICE = 1 << 15, 64
+_PATIENCE_S = 5.0  # of jobs that wait for others to end
+
 
 @dataclass
 class Job:
@@ -56,8 +64,10 @@ class Transfers:
     def __init__(self, link: LookupLink, settle_s: float = _settling.LONGEST_S) -> None:
         self._link = link
         self._settle_s = settle_s
-        # Stores that begin when the link knows whether there is a daemon.
+        # Stores that begin when the link knows whether there is a daemon, and jobs that begin when
+        # there are fewer under way.
         self._held: list[tuple[Job, Callable[[Any], int]]] = []
+        self._price = 0  # of the jobs under way
         # By region and transfer.
         self._under_way: dict[Attachment, dict[tuple[int, int], Job]] = {}
         # With the time from which to report them at the latest.
@@ -80,7 +90,9 @@ class Transfers:
                 compare=what.compare,
             )
 
-        if not self._submit(job, begin):
+        if self._must_wait(job):
+            self._held.append((job, begin))
+        elif not self._submit(job, begin):
             if self._link.state is LinkState.CONNECTING:
                 self._held.append((job, begin))
             else:
@@ -93,6 +105,9 @@ class Transfers:
         def begin(region: Any) -> int:
             return region.load_many(rows, hashes)
 
+        if self._must_wait(job):
+            self._held.append((job, begin))
+            return
         for _ in range(2):
             self._link.wait_for_first_try()
             if self._submit(job, begin):
@@ -108,6 +123,7 @@ class Transfers:
                 for end in region.poll():
                     job = jobs.pop((group, end.transfer), None)
                     if job is not None:
+                        self._price -= len(job.keys) + _JOB_PRICE
                         self._end(attachment, job, end, now)
             self._report_settled(attachment, now)
             if not jobs and attachment not in self._cut_off:
@@ -155,14 +171,21 @@ class Transfers:
         return EndedJob(ended.job, failed, 0, ended.seconds)
 
     def _begin_held(self, now: float) -> None:
-        """Begins the stores that waited for the link, once each, or reports them as failed."""
+        """Begins the jobs that have waited, once each, or reports them as failed."""
         connecting = self._link.state is LinkState.CONNECTING
         held, self._held = self._held, []
         for job, begin in held:
-            if connecting and now - job.began < FIRST_CONNECT_S:
+            full, waited_s = self._must_wait(job), now - job.began
+            if waited_s < (_PATIENCE_S if full else FIRST_CONNECT_S if connecting else 0.0):
                 self._held.append((job, begin))
+            elif full:
+                self._fail(job, BUSY)
             elif not self._submit(job, begin):
                 self._fail(job, NO_DAEMON)
+
+    def _must_wait(self, job: Job) -> bool:
+        price = self._price + len(job.keys) + _JOB_PRICE
+        return self._price > 0 and price > _MOST_UNDER_WAY
 
     def _submit(self, job: Job, begin: Callable[[Any], int]) -> bool:
         """False: there is no daemon, or it was just found lost; otherwise the job is under way or has
@@ -181,6 +204,7 @@ class Transfers:
             attachment.give_back()
             self._fail(job, getattr(error, "reason", "refused"))
             return True
+        self._price += len(job.keys) + _JOB_PRICE
         jobs = self._under_way.get(attachment)
         if jobs is None:
             self._under_way[attachment] = {(job.group, transfer): job}
