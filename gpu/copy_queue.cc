@@ -33,6 +33,16 @@ CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool, std::shared_ptr<Le
   return *jobs.back();
 }
 
+uint64_t CopyJob::DropUnlessLent() {
+  if (!request.is_lent || request.is_lent()) return 0;
+  uint64_t bytes = 0;
+  for (; !AllTaken(); ++next_copy) {
+    bytes += request.copies[next_copy].bytes - std::exchange(next_offset, 0);
+  }
+  outcome = MakeError(ErrorCode::kCancelled, "not_lent", "the memory's owner has gone");
+  return bytes;
+}
+
 std::optional<CopyDirection> CopyQueue::MostUrgent() const {
   std::optional<CopyDirection> urgent;
   // The most urgent priority that has requests decides; the first request there of each direction
@@ -91,7 +101,8 @@ void CopyQueue::FillChunk(Jobs& jobs, uint64_t most_bytes, CopyChunk* chunk) {
   while (!jobs.empty()) {
     CopyJob& job = *jobs.front();
     const auto number = static_cast<uint32_t>(chunk->jobs.size());
-    if (!TakePiece(job, number, most_bytes, chunk)) return;
+    jobs.bytes -= job.DropUnlessLent();
+    if (!job.AllTaken() && !TakePiece(job, number, most_bytes, chunk)) return;
     chunk->jobs.push_back(jobs.front());
     job.chunks_under_way += 1;
     while (!job.AllTaken()) {

@@ -51,6 +51,8 @@ struct CopyJob : std::enable_shared_from_this<CopyJob> {
   Status outcome;
 
   [[nodiscard]] bool AllTaken() const { return next_copy == request.copies.size(); }
+  // Takes all that is left, and copies none of it, if the pool is not lent any more: so many bytes.
+  uint64_t DropUnlessLent();
 };
 
 // One contiguous copy, or a part of one that is larger than a chunk.

@@ -192,7 +192,8 @@ std::vector<CountedStep> CudaCopyEngine::Count(const CopyChunk& chunk, const Lan
   for (const auto& job : chunk.jobs) {
     if (!job->AllTaken()) continue;
     for (const CountedStep& step : job->request.counted) {
-      if (!step.counter->Claim(step.done)) continue;
+      if (!job->outcome) step.counter->Stop();
+      if (!job->outcome || !step.counter->Claim(step.done)) continue;
       const auto same = std::ranges::find(last, step.counter, &CountedStep::counter);
       if (same == last.end()) {
         last.push_back(step);

@@ -141,6 +141,9 @@ struct CopyRequest {
   CopyPriority priority = CopyPriority::kDemand;
   std::vector<BlockCopy> copies;
   std::vector<CountedStep> counted;
+  // Asked before each part of the copies: once false, no other is begun, and the request fails with
+  // kCancelled "not_lent". Any thread; null: `pool` is no other process's.
+  std::function<bool()> is_lent;
   std::function<void(Status)> done;
 };
 

@@ -2,6 +2,7 @@
 #include "daemon/net/connection.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -52,6 +53,17 @@ void PrepareSocket(int socket) {
 // The other halves are for clients, pools, files and threads.
 uint64_t MaxRegions() {
   return std::min(MostDescriptors() / kDescriptorsPerRegion, MostMappings()) / 2;
+}
+
+bool HangUp::Seen() const {
+  const std::lock_guard lock(mutex_);
+  pollfd poll_fd{.fd = socket_, .events = POLLRDHUP, .revents = 0};
+  return socket_ < 0 || ::poll(&poll_fd, 1, 0) > 0;
+}
+
+void HangUp::NoteEnd() {
+  const std::lock_guard lock(mutex_);
+  socket_ = -1;
 }
 
 Connection::Connection(Network* network, const std::string& tenant, UniqueFd socket,

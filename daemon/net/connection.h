@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -87,6 +88,21 @@ struct ConnectionLimits {
   int64_t slow_reader_timeout_ms = 0;
 };
 
+// Whether a connection's peer has closed its end, so that it may have told its callers that all
+// which it asked for is over, and hears of nothing more. It is seen at once, however much there is
+// to read before the end of the stream. Any thread.
+class HangUp {
+ public:
+  explicit HangUp(int socket) : socket_(socket) {}
+  [[nodiscard]] bool Seen() const;
+  // The socket is about to be closed: whatever comes later was hung up.
+  void NoteEnd();
+
+ private:
+  mutable std::mutex mutex_;
+  int socket_;
+};
+
 // The side of a connection's owner. All calls come from events of the loop only.
 class ConnectionListener {
  public:
@@ -118,6 +134,7 @@ class Connection {
   // turns at the loop. `network` and `listener` must outlive the connection.
   Connection(Network* network, const std::string& tenant, UniqueFd socket,
              const ConnectionLimits& limits, ConnectionListener* listener);
+  ~Connection() { hang_up_->NoteEnd(); }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -174,6 +191,8 @@ class Connection {
   void Pause() { ++pauses_; }
   void Resume();
 
+  // To be shared with those who use the peer's memory. Its earlier requests are still handed out.
+  [[nodiscard]] const std::shared_ptr<HangUp>& hang_up() const { return hang_up_; }
   // The peer takes no replies any more. Its earlier requests are still handed out.
   [[nodiscard]] bool deaf() const { return deaf_.has_value(); }
 
@@ -251,6 +270,7 @@ class Connection {
 
   Network* const network_;
   PeerSocket socket_;
+  const std::shared_ptr<HangUp> hang_up_ = std::make_shared<HangUp>(socket_.get());
   const ConnectionLimits limits_;
   ConnectionListener* const listener_;
   wire::FrameDecoder decoder_;

@@ -117,6 +117,7 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
       .blocks = request.blocks,
       .block_tokens = static_cast<uint16_t>(model->record.groups[request.group].block_tokens),
       .process = client_.Identity().process,
+      .is_lent = [hang_up = replies_.connection().hang_up()] { return !hang_up->Seen(); },
       .published = PublishedIn(request, lent.share)};
   for (const wire::RegionPiece& piece : request.pieces) {
     memory.pieces.push_back({piece.offset, piece.block_stride, piece.bytes});
@@ -153,6 +154,10 @@ Status RegionHandler::OnCloseRegion(const Call& call, const wire::CloseRegion& r
 template <typename Message>
 Status RegionHandler::BeginTransfer(const Message& request, const LayerOrder& order) {
   KVT_RETURN_IF_ERROR(pools_.FindRegion(request.region));
+  // Read late, from a client that has told its engine meanwhile that the memory is free.
+  if (replies_.connection().hang_up()->Seen()) {
+    return MakeError(ErrorCode::kUnavailable, "client_hung_up");
+  }
   std::vector<BlockIndex> blocks;
   blocks.reserve(request.items.size());
   for (const auto& item : request.items) blocks.emplace_back(item.block);

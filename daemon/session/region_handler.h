@@ -70,7 +70,8 @@ class RegionHandler {
   [[nodiscard]] Result<ModelHold> Check(const wire::OpenRegion& request) const;
   [[nodiscard]] Status OpenRegion(const Call& call, const wire::OpenRegion& request, Lent lent);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
-  // AttachedPools::FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
+  // AttachedPools::FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request";
+  // kUnavailable "client_hung_up".
   template <typename Message>
   [[nodiscard]] Status BeginTransfer(const Message& request, const LayerOrder& order);
   // The order of a load of a group with so many layers. Errors: kInvalidArgument "bad_counter".

@@ -55,17 +55,25 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
   CopyRequest request = std::move(batch.request_);
   const auto flight = flights_.insert(
       flights_.end(),
-      {InFlightBytes(&in_flight_[batch.pool_->copy_line], batch.bytes_, request.copies.size()),
+      {batch.pool_,
+       InFlightBytes(&in_flight_[batch.pool_->copy_line], batch.bytes_, request.copies.size()),
        std::move(done), batch.bytes_, RateOf(batch)});
   pieces_started_ += request.copies.size();
   meter().Begin(state_.clock.NowMs());
   if (flight->rate != nullptr) flight->rate->Begin(flight->copied_bytes, state_.clock.PreciseUs());
   request.pool = batch.pool_->memory.get();
+  request.is_lent = batch.pool_->is_lent;
   request.done = [this, flight](const Status& status) { OnCopied(flight, status); };
   batch.pool_->copier->Copy(std::move(request));
 }
 
-void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& status) {
+void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, Status status) {
+  const CachePool& pool = *flight->pool;
+  if (status && !pool.IsLent()) status = MakeError(ErrorCode::kCancelled, "not_lent");
+  if (!status && status.error().code != ErrorCode::kCancelled) {
+    state_.incidents.Report(IncidentKind::kCopyFailed, pool.namespace_id,
+                            status.error().ToString());
+  }
   // The flight is gone before `done` runs, so that the bytes in flight are right when it starts the
   // next copy.
   const std::function<void(const Status&)> done = std::move(flight->done);

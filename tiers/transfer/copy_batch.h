@@ -104,7 +104,9 @@ class CopyLimiter {
     return in_flight.bytes < most_bytes && in_flight.items < kCopyPiecesInFlight;
   }
   // `done` is called once, from a later event, when the copies count as in flight no more; its
-  // captures are destroyed with it. REQUIRES: not empty.
+  // captures are destroyed with it. It fails, kCancelled, if a region's memory was not lent any
+  // more when the copies had ended: what they read may be other bytes. Every other failure is an
+  // incident. REQUIRES: not empty.
   void Start(CopyBatch batch, std::function<void(const Status&)> done);
   [[nodiscard]] bool Idle() const { return flights_.empty(); }
   // Counts the pieces of all requests so far.
@@ -112,12 +114,13 @@ class CopyLimiter {
 
  private:
   struct Flight {
+    CachePool* pool = nullptr;
     InFlightBytes bytes;
     std::function<void(const Status&)> done;
     uint64_t copied_bytes = 0;
     RateMeter* rate = nullptr;
   };
-  void OnCopied(std::list<Flight>::iterator flight, const Status& status);
+  void OnCopied(std::list<Flight>::iterator flight, Status status);
   [[nodiscard]] CopyMeter& meter() { return state_.stats.Lane(lane_); }
   // The meter that learns from the batch's copies what loads cost; null: from others.
   [[nodiscard]] RateMeter* RateOf(const CopyBatch& batch);

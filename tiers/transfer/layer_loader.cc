@@ -147,11 +147,7 @@ void LayerLoader::OnCopied(Group* group, const std::vector<Piece>& pieces, const
     --group->pieces_left[piece.layer];
     if (!status) member.failure = MissReason::kCopyFailed;
   }
-  if (!status) {
-    group->broken = true;
-    state_.incidents.Report(IncidentKind::kCopyFailed, group->pool->namespace_id,
-                            status.error().ToString());
-  }
+  if (!status) group->broken = true;
   const uint32_t before = group->layers_here;
   while (group->layers_here < group->layer && group->pieces_left[group->layers_here] == 0) {
     ++group->layers_here;

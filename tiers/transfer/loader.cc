@@ -384,7 +384,6 @@ void Loader::OnCopied(Batch* batch, const Status& status) {
     state_.trace.End(TraceKind::kCopyUp, entry, !status);
   }
   if (status) return Arrived(pool, batch->entries, CopyLane::kHostToPool);
-  state_.incidents.Report(IncidentKind::kCopyFailed, pool->namespace_id, status.error().ToString());
   for (const EntryIndex entry : batch->entries) Fail({pool, entry}, MissReason::kCopyFailed);
 }
 

@@ -165,13 +165,9 @@ void NeighbourLoads::OnCopied(std::list<Batch>::iterator landed, const Status& s
   std::vector<Waiting> blocks = std::move(landed->blocks);
   batches_.erase(landed);
   uint32_t& failures = failures_[blocks.front().pool->device.value];
-  failures = status ? 0 : failures + 1;
-  if (!status) {
-    state_.incidents.Report(IncidentKind::kCopyFailed, blocks.front().pool->namespace_id,
-                            status.error().ToString());
-  } else if (blocks.front().source.pool()->is_region) {
-    return LookAgain(std::move(blocks));
-  }
+  const bool failed = !status && status.error().code != ErrorCode::kCancelled;
+  failures = failed ? failures + 1 : 0;
+  if (status && blocks.front().source.pool()->is_region) return LookAgain(std::move(blocks));
   std::vector<bool> held;
   for (const Waiting& waiting : blocks) held.push_back(status && waiting.source.Holds());
   EndAll(std::move(blocks), held);

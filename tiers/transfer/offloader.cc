@@ -103,11 +103,7 @@ void Offloader::FailOffload(EntryIndex index, DropReason reason) {
 // in place, and the list of checksums, which the event loop does not read before Finish.
 void Offloader::OnCopied(Batches::iterator batch, const Status& status) {
   TraceCopied(*batch, !status);
-  if (!status) {
-    state_.incidents.Report(IncidentKind::kCopyFailed, batch->pool->namespace_id,
-                            status.error().ToString());
-    return Finish(batch);
-  }
+  if (!status) return Finish(batch);
   state_.env.executor->Run(
       [batch] {
         for (const auto payload : batch->payloads) {

@@ -35,11 +35,12 @@ void RegionSources::OnLooked(PoolId id, const std::vector<Stored>& blocks,
   if (region == regions_.end()) return;
   --region->second.looks;
   const CachePool& pool = *state_.blocks.FindPool(id);
+  const bool is_lent = pool.IsLent();
   for (size_t i = 0; i < blocks.size(); ++i) {
     const EntryIndex index = state_.blocks.directory.Resolve(blocks[i].entry);
     const bool is_pinned =
         index != kNoEntry && state_.blocks.BlockIn(pool, state_[index]) == blocks[i].block;
-    if (is_pinned && numbers[i] != 0) Put(id, blocks[i], numbers[i]);
+    if (is_lent && is_pinned && numbers[i] != 0) Put(id, blocks[i], numbers[i]);
   }
 }
 

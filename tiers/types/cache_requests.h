@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -139,6 +140,9 @@ struct RegionMemory {
   uint16_t block_tokens = 0;  // of a full block
   std::vector<RegionPiece> pieces;
   ProcessIdentity process;  // that stores from it
+  // Whether the owner hears of transfers' ends: if not, it may use the memory as it likes. Any
+  // thread; null: it always does.
+  std::function<bool()> is_lent;
   // Makes the region a source of other regions' loads; null: it is none.
   std::shared_ptr<const PublishedBlocks> published;
 };

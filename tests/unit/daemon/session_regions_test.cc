@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
@@ -394,6 +396,67 @@ TEST_F(SessionRegions, AClientThatIsCutOffSeesItWhenTheLastCopyHasLanded) {
   EXPECT_EQ(::poll(&end, 1, 100), 0) << "the client sees its session end";
   daemon_.OnLoop([this] { daemon_.lent_host_memory().LetCopiesGo(); });
   EXPECT_TRUE(client_.AtEnd());
+}
+
+// A client that hangs up has told its engine that all transfers are over.
+class SessionRegionsHungUp : public SessionRegions {
+ protected:
+  SessionRegionsHungUp() {
+    region_ = OpenInLayers();
+    client_.Send(StoreMessage(region_, 1, 4));
+    EXPECT_EQ(ExpectDone().copied, 4u);
+  }
+
+  // Each has two blocks.
+  void SendTransfers() {
+    wire::Store store = StoreMessage(region_, 2, 6);
+    store.items.erase(store.items.begin(), store.items.begin() + 4);
+    for (wire::StoreItem& item : store.items) item.block -= 4;
+    client_.Send(store);
+    client_.Send(LoadMessage(region_, 3, 4, 2));
+    wire::Load in_layers = LoadMessage(region_, 4, 4, 4);
+    in_layers.items.erase(in_layers.items.begin(), in_layers.items.begin() + 2);
+    in_layers.order = wire::LoadOrder::kLayers;
+    client_.Send(in_layers);
+  }
+  // Its engine uses the memory anew.
+  void HangUp() {
+    EXPECT_EQ(::shutdown(client_.socket(), SHUT_RDWR), 0);
+    for (uint32_t block = 0; block < kBlocks; ++block) memory_.Fill(block, 'z');
+  }
+  void ExpectNothingDone() {
+    daemon_.WaitUntil([this] {
+      return daemon_.cache().Gauges().regions == 0 && daemon_.server().Sessions().empty();
+    });
+    for (uint32_t block = 0; block < kBlocks; ++block) EXPECT_TRUE(memory_.Holds(block, 'z'));
+    client_ = WireClient(daemon_.socket());
+    (void)client_.Hello();
+    const PoolId region = OpenInLayers();
+    const std::vector<BlockHash> hashes = Hashes(3, 3);
+    EXPECT_THAT(client_.Call<wire::LookupReply>(wire::Lookup{region, hashes}).presence,
+                ElementsAre(wire::kPresentInHost, 0, 0));
+  }
+
+  PoolId region_;
+};
+
+TEST_F(SessionRegionsHungUp, TransfersThatAreReadAfterwardsAreNotBegun) {
+  std::promise<void> gate;
+  daemon_.Post([opened = gate.get_future().share()] { opened.wait(); });
+  SendTransfers();
+  HangUp();
+  gate.set_value();
+  ExpectNothingDone();
+  EXPECT_EQ(daemon_.Refusals("client_hung_up"), 3u);
+}
+
+TEST_F(SessionRegionsHungUp, CopiesThatLandAfterwardsCountForNothing) {
+  daemon_.OnLoop([this] { daemon_.lent_host_memory().HoldCopies(); });
+  SendTransfers();
+  daemon_.WaitUntil([this] { return daemon_.lent_host_memory().held_copies() >= 3; });
+  HangUp();
+  daemon_.OnLoop([this] { daemon_.lent_host_memory().LetCopiesGo(); });
+  ExpectNothingDone();
 }
 
 TEST_F(SessionRegions, AClientThatDiesGivesItsRegionsBack) {

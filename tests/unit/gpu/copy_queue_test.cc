@@ -68,6 +68,26 @@ TEST(CopyQueueTest, ABlockLargerThanAChunkIsCutAndCoveredOnce) {
   EXPECT_EQ(covered, 2500u);
 }
 
+TEST(CopyQueueTest, WhatIsLeftOfARequestWhoseMemoryIsNotLentAnyMoreIsTakenWithoutCopies) {
+  CopyQueue queue({.chunk_bytes = kChunkBytes});
+  bool is_lent = true;
+  CopyRequest request = Up(CopyPriority::kDemand, {2500, 300});
+  request.is_lent = [&] { return is_lent; };
+  queue.Add(std::move(request), nullptr);
+  queue.Add(Up(CopyPriority::kDemand, {300}), nullptr);
+  const auto first = TakeUp(&queue);
+  ASSERT_EQ(PieceSizes(*first), (std::vector<uint64_t>{kChunkBytes}));
+  is_lent = false;
+  const auto rest = TakeUp(&queue);
+  EXPECT_EQ(PieceSizes(*rest), (std::vector<uint64_t>{300}));
+  ASSERT_EQ(rest->jobs.size(), 2u);
+  EXPECT_TRUE(rest->jobs[0]->AllTaken());
+  EXPECT_EQ(rest->jobs[0]->outcome.error().code, ErrorCode::kCancelled);
+  EXPECT_TRUE(rest->jobs[1]->outcome);
+  EXPECT_EQ(rest->pieces[0].job, 1u);
+  EXPECT_FALSE(TakeUp(&queue));
+}
+
 TEST(CopyQueueTest, UrgentRequestsOvertakeWhatIsHalfDone) {
   CopyQueue queue({.chunk_bytes = kChunkBytes});
   queue.Add(Up(CopyPriority::kBackground, {1000, 1000}), nullptr);
