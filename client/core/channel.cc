@@ -134,7 +134,6 @@ Channel::Turn::~Turn() {
 Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptors,
                            std::optional<Deadline> begin_by) {
   size_t begin = 0;
-  Deadline progress_by = DeadlineIn(send_timeout_ms_);
   while (begin < send_buffer_.size()) {
     // Deferred frames are sent on their own ahead of descriptors, which belong to the request.
     const bool deferred = !descriptors.empty() && begin < request_begin;
@@ -151,15 +150,18 @@ Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptor
     }
     if (*sent) {
       begin += **sent;
-      progress_by = DeadlineIn(send_timeout_ms_);
+      progress_by_.reset();
       continue;
     }
+    if (!progress_by_) progress_by_ = DeadlineIn(send_timeout_ms_);
     // Half a frame cannot be taken back.
-    const bool waits_for_begin = begin == 0 && begin_by;
-    if (WaitWritable(waits_for_begin ? *begin_by : progress_by)) continue;
-    if (waits_for_begin) return GiveUpSending(request_begin);
-    KVT_RETURN_IF_ERROR(FailUnlessPaused());
-    progress_by = DeadlineIn(send_timeout_ms_);
+    const Deadline give_up = begin == 0 && begin_by ? *begin_by : Deadline::max();
+    if (WaitWritable(std::min(give_up, *progress_by_))) continue;
+    if (PollTimeoutMs(*progress_by_) == 0) {
+      KVT_RETURN_IF_ERROR(FailUnlessPaused());
+      progress_by_.reset();
+    }
+    if (PollTimeoutMs(give_up) == 0) return GiveUpSending(request_begin);
   }
   return {};
 }
@@ -167,6 +169,8 @@ Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptor
 Status Channel::GiveUpSending(size_t request_begin) {
   const std::lock_guard lock(mutex_);
   if (failure_) return tl::unexpected(*failure_);
+  // A daemon that pauses is waited for anew once it does not.
+  if (owner_.may_pause && owner_.may_pause()) progress_by_.reset();
   PutBack(request_begin);
   return tl::unexpected(NotSent());
 }

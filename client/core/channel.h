@@ -182,7 +182,9 @@ class Channel {
   const int64_t send_timeout_ms_;
   const Owner owner_;
 
-  std::vector<std::byte> send_buffer_;  // of the thread that sends
+  // The thread that sends has these.
+  std::vector<std::byte> send_buffer_;
+  std::optional<Deadline> progress_by_;  // set while the socket is full, also between calls
 
   std::mutex mutex_;
   bool sending_ = false;  // one thread at a time

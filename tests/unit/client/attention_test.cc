@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <vector>
@@ -99,6 +100,30 @@ TEST_F(AttentionTest, ARequestThatFindsNoRoomInTimeIsNotSentAndTheConnectionStan
   EXPECT_TRUE(connection_->IsConnected());
   gate.set_value();
   EXPECT_TRUE(connection_->Ping());
+}
+
+TEST_F(AttentionTest, ADaemonThatTakesInNothingIsGivenUpThoughEachRequestHasLessPatience) {
+  kvt_connect_options options = Options();
+  options.request_timeout_ms = 100;
+  Attach(options);
+  const auto workspace = pool_->OpenWorkspace(4096);
+  ASSERT_TRUE(workspace);
+  std::promise<void> gate;
+  daemon_->Intercept([opened = gate.get_future().share()](
+                         const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kAttend)) opened.wait();
+    return FakeDaemon::Bytes();
+  });
+  kvt_attend_request request;
+  kvt_attend_request_init(&request);
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  kvt_status status = KVT_TIMEOUT;
+  while (status == KVT_TIMEOUT && std::chrono::steady_clock::now() < patience) {
+    status = kvt_attend(workspace->get(), &request, 1, nullptr);
+  }
+  EXPECT_EQ(status, KVT_UNAVAILABLE);
+  EXPECT_STREQ(kvt_last_error()->reason, "send_timeout");
+  gate.set_value();
 }
 
 TEST_F(AttentionTest, AWorkspaceThatIsOpenedTooLateIsClosedAndItsNumberUsedAgain) {
