@@ -2,7 +2,9 @@
 #include "client/core/channel.h"
 
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -39,6 +41,9 @@ size_t DescriptorsOf(const wire::Frame& frame) {
       return 0;
   }
 }
+
+// Far longer than a copy.
+constexpr int64_t kLastCopiesMs = 2000;
 
 Error NotSent() {
   return {ErrorCode::kTimeout, "not_sent", "the daemon took in no request in time"};
@@ -351,6 +356,16 @@ bool Channel::AwaitsLateReplies() {
 std::optional<Error> Channel::farewell() {
   const std::lock_guard lock(mutex_);
   return farewell_;
+}
+
+bool Channel::Settled() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) return false;
+  int unread = 0;
+  if (!settled_at_ && ::ioctl(socket_.get(), SIOCOUTQ, &unread) == 0 && unread == 0) {
+    settled_at_ = DeadlineIn(kLastCopiesMs);
+  }
+  return settled_at_ && PollTimeoutMs(*settled_at_) == 0;
 }
 
 void Channel::Fail(ErrorCode code, std::string reason, std::string context) {

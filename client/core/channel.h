@@ -99,6 +99,9 @@ class Channel {
   // held.
   void set_farewell(const Error& error) { farewell_ = error; }
   [[nodiscard]] std::optional<Error> farewell();
+  // Whether the connection is lost and the daemon has gone on since: it took in all requests, or
+  // dropped them, long enough ago for a copy in whose midst it stood still to have ended.
+  [[nodiscard]] bool Settled();
   // For watching alone. It stays open as long as the channel.
   [[nodiscard]] int socket() const { return socket_.get(); }
 
@@ -196,6 +199,7 @@ class Channel {
   std::vector<std::byte> deferred_output_;
   std::optional<Error> failure_;
   std::optional<Error> farewell_;
+  std::optional<Deadline> settled_at_;
   // A thread is in Read; it alone touches the decoder and the descriptors.
   bool reading_ = false;
   wire::FrameDecoder decoder_;

@@ -42,7 +42,10 @@ class Region {
   [[nodiscard]] uint64_t block_bytes() const { return group_.BlockBytes(); }
   // Whether the session still stands; takes in the frames that have arrived.
   [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
-  [[nodiscard]] bool DaemonEnded() const { return session_->daemon().Ended(); }
+  // Whether nothing of the daemon touches the memory any more.
+  [[nodiscard]] bool DaemonEnded() const {
+    return session_->daemon().Ended() || session_->channel().Settled();
+  }
 
   // Begins a transfer and returns its number, which differs from those of all other transfers of
   // the region. `items` are not empty. Errors: kInvalidArgument "empty_request",

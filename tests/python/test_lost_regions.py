@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions whose daemon ends."""
 
+import contextlib
 import os
 import signal
 import unittest
@@ -75,6 +76,29 @@ class LostRegionTest(RegionTestCase):
             self.connection.ping()
             np.testing.assert_array_equal(self.memory.rows, left)
             self.memory.fill(17)
+
+    def test_a_daemon_that_was_given_up_does_nothing_more_when_it_goes_on(self):
+        stored, not_stored = hashes_of(4), hashes_of(4, seed=5)
+        self.store_all(self.open_region(), stored)
+        region = self.open_region(self.connect(request_timeout_ms=200))
+        self.daemon.pause()
+        self.addCleanup(self.daemon.resume)
+        region.store_many(np.arange(4), not_stored)
+        region.load_many(np.arange(4, 8), stored)
+        with self.assertRaises(kvtier.UnavailableError):
+            while True:  # until the socket is full, and for a time-out more
+                with contextlib.suppress(kvtier.TimedOutError):
+                    region.lookup(2048 * stored)
+        self.assertEqual(len(region.poll()), 2)
+        self.memory.fill(19)
+        left = self.memory.rows.copy()
+        self.assertFalse(region.daemon_ended())
+        self.daemon.resume()
+        while not region.daemon_ended():
+            pass
+        np.testing.assert_array_equal(self.memory.rows, left)
+        self.connection = self.connect()
+        self.assertFalse(any(self.open_region().lookup(not_stored)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@
  * it once there is a daemon again. A daemon that ends a connection does so when nothing touches the
  * memory any more, and one that was killed touches nothing. Only where this library itself gave the
  * connection up, because the daemon broke the protocol or took in no requests, may a block that was
- * being loaded still be written until the daemon has noticed.
+ * being loaded still be written, by the copy in whose midst the daemon stood still: see
+ * kvt_region_daemon_ended. The daemon begins no copy afterwards, and caches nothing of a store.
  */
 #ifndef KVTIER_CLIENT_KVTIER_REGION_H_
 #define KVTIER_CLIENT_KVTIER_REGION_H_
@@ -80,7 +81,8 @@ KVT_API void kvt_region_options_init(kvt_region_options* options);
  * "too_many_pieces"; KVT_UNAVAILABLE. */
 KVT_API kvt_status kvt_region_open(kvt_connection* connection, uint32_t model,
                                    const kvt_region_options* options, kvt_region** region);
-/* Waits until nothing touches the memory any more, or the connection is lost. Transfers that were
+/* Waits until nothing touches the memory any more, or the connection is lost: then
+ * kvt_region_daemon_ended tells. Transfers that were
  * not reported yet are forgotten. REQUIRES: no call uses it; the connection is not closed. */
 KVT_API void kvt_region_close(kvt_region* region);
 /* Bytes of one block, all its pieces together. */
@@ -88,9 +90,9 @@ KVT_API uint64_t kvt_region_block_bytes(const kvt_region* region);
 /* Whether the connection that it was opened over still stands: 0 means that the region is of no
  * further use. Never waits. */
 KVT_API int kvt_region_is_connected(kvt_region* region);
-/* Whether the process of its daemon has ended: no byte of the region's memory changes any more,
- * also of loads that were cut off. 0 while it runs, and where the system does not tell, as from
- * another PID namespace. Never waits. */
+/* Whether no byte of the region's memory changes any more, also of loads that were cut off: its
+ * daemon's process has ended, or the connection is lost and the daemon took note two seconds ago. 0
+ * before, as while a daemon that was given up stands still. Never waits. */
 KVT_API int kvt_region_daemon_ended(kvt_region* region);
 
 /* A block of the region that is to be cached. */

@@ -7,9 +7,10 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-#: Far longer than a copy. It counts only while the daemon's process is not known to have ended: one
-#: that lives, and that the library gave up, may be in the midst of a copy.
-LONGEST_S = 2.0
+#: Counts only while a daemon that the library gave up stands still, perhaps in the midst of a copy.
+#: After as long systemd's watchdog kills it; one that nothing watches, and that goes on later still,
+#: ends that copy: some MiB at most.
+LONGEST_S = 30.0
 _PAUSE_S = 0.002
 
 
@@ -18,7 +19,7 @@ class OfDaemon(Protocol):
 
 
 def wait_until_settled(region: OfDaemon) -> None:
-    """Returns when the region's daemon has ended, and its copies with it, or after `LONGEST_S`."""
+    """Returns when the daemon touches the region's memory no more, or after `LONGEST_S`."""
     give_up = time.monotonic() + LONGEST_S
     while not region.daemon_ended() and time.monotonic() < give_up:
         time.sleep(_PAUSE_S)

@@ -140,9 +140,9 @@ class Region(Owner):
         return bool(self._library.kvt_region_is_connected(self._handle.get()))
 
     def daemon_ended(self) -> bool:
-        """Whether the process of the region's daemon has ended: no byte of the region's memory
-        changes any more, also of loads that were cut off. False while it runs, and where the system
-        does not tell, as from another PID namespace. Never waits."""
+        """Whether no byte of the region's memory changes any more, also of loads that were cut off:
+        the daemon's process has ended, or the connection is lost and the daemon took note two
+        seconds ago. False before, as while a daemon that was given up stands still. Never waits."""
         return bool(self._library.kvt_region_daemon_ended(self._handle.get()))
 
     # ---------------------------------------------------------------- transfers

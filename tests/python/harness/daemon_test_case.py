@@ -42,12 +42,12 @@ class DaemonTestCase(unittest.TestCase):
         self.addCleanup(self.daemon.kill)
         self.daemon.start()
 
-    def connect(self) -> kvtier.Connection:
+    def connect(self, request_timeout_ms: int = 30_000) -> kvtier.Connection:
         """A connection that reconnects without pauses, closed after the test."""
         connection = kvtier.connect(
             self.daemon.socket,
             client_name="python test",
-            request_timeout_ms=30_000,
+            request_timeout_ms=request_timeout_ms,
             reconnect_min_ms=0,
             reconnect_max_ms=0,
         )

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <optional>
@@ -210,6 +211,27 @@ TEST_F(RegionTest, APrefetchWithoutPatienceIsSentHoweverLongItIs) {
   }
   daemon_->WaitForRequests(wire::MessageType::kPrefetch, kPrefetches);
   EXPECT_TRUE(connection_->IsConnected());
+}
+
+TEST_F(RegionTest, ADaemonThatWasGivenUpMayStillCopyUntilItGoesOn) {
+  kvt_connect_options options = Options();
+  options.request_timeout_ms = 100;
+  Connect(options);
+  Open();
+  std::promise<void> gate;
+  daemon_->Intercept(
+      [opened = gate.get_future().share()](const wire::Frame& frame) -> std::optional<Bytes> {
+        if (frame.type == static_cast<uint16_t>(wire::MessageType::kPrefetch)) opened.wait();
+        return std::nullopt;
+      });
+  const std::vector<kvt_hash> hashes(wire::kMaxHashesPerCall, Hash(1));
+  while (region_->IsConnected())
+    (void)kvt_region_prefetch(region_->get(), hashes.data(), hashes.size(), 0, nullptr);
+  EXPECT_FALSE(kvt_region_daemon_ended(region_->get()));
+  gate.set_value();
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (kvt_region_daemon_ended(region_->get()) == 0)
+    ASSERT_LT(std::chrono::steady_clock::now(), patience);
 }
 
 // A pause is longer than the send time-out here, and more is to be sent than a socket takes.

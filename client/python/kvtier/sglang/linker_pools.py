@@ -208,8 +208,6 @@ class LinkerPools:
                 )
         except UnavailableError:
             self._link.lost(attachment)
-            # The rows are used anew when this returns.
-            wait_until_settled(attachment.regions[0])
             raise
 
     def _pages_by_pool(self, transfers: list[Any]) -> dict[Any, tuple[list[bytes], torch.Tensor]]:

@@ -31,7 +31,7 @@ OLD_EPOCH = "old_epoch"
 BUSY = "busy"
 
 # So many blocks may be under way, each job counting as some more. Where twice as many are, the
-# daemon leaves requests in the socket for as long as it likes, and whoever sends one waits.
+# daemon leaves requests in the socket for as long as it likes, and a call that sends one waits.
 _MOST_UNDER_WAY, _JOB_PRICE = 1 << 15, 64
 _PATIENCE_S = 5.0  # of jobs that wait for others to end
 
