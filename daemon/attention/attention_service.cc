@@ -25,6 +25,11 @@ std::string NameOf(size_t position, const DeviceInfo& info) {
   return fmt::format("device {} ({})", position, device);
 }
 
+Status CheckState(const AttentionReport& report) {
+  if (report.state == AttentionState::kReady) return {};
+  return MakeError(ErrorCode::kUnsupported, "attend_off", report.reason);
+}
+
 }  // namespace
 
 AttentionReport AttentionReports::All() const {
@@ -191,9 +196,7 @@ void AttentionService::TurnOff(Worker* worker, AttentionState state, std::string
 }
 
 Status AttentionService::CheckReady(uint32_t device) const {
-  const AttentionReport& report = workers_[device].report;
-  if (report.state == AttentionState::kReady) return {};
-  return MakeError(ErrorCode::kUnsupported, "attend_off", report.reason);
+  return CheckState(workers_[device].report);
 }
 
 void AttentionService::Run(uint32_t device, const std::string& tenant,
@@ -221,6 +224,7 @@ void AttentionService::StartJobs(Worker* worker) {
 }
 
 void AttentionService::Start(Worker* worker, Waiting one) {
+  if (worker->report.state != AttentionState::kReady) return EndUnstarted(worker, one, Outcome{});
   ++worker->running;
   // The thread gets plain pointers only. The job is dropped on the loop, not on the thread, because
   // its workspaces go with it and their count is not guarded by a lock.
@@ -234,8 +238,9 @@ void AttentionService::Start(Worker* worker, Waiting one) {
   };
   worker->executor->Run(compute, gate_.WhileOpen([this, worker, one = std::move(one), outcome] {
     --worker->running;
-    StartJobs(worker);
+    // First, because it says whether the next jobs may be computed.
     OnDone(worker, *one.job, *outcome, one.done);
+    StartJobs(worker);
   }));
 }
 
@@ -247,14 +252,16 @@ void AttentionService::DropCancelled(const std::string& tenant) {
       if (line != found->second) return;
       std::erase_if(*jobs->now(), [&](const Waiting& one) {
         if (!one.job->cancelled) return false;
-        environment_.loop->Post(gate_.WhileOpen([this, worker = &worker, one] {
-          const Outcome outcome{MakeError(ErrorCode::kCancelled, "attend_cancelled")};
-          OnDone(worker, *one.job, outcome, one.done);
-        }));
+        EndUnstarted(&worker, one, {MakeError(ErrorCode::kCancelled, "attend_cancelled")});
         return true;
       });
     });
   }
+}
+
+void AttentionService::EndUnstarted(Worker* worker, const Waiting& one, const Outcome& outcome) {
+  environment_.loop->Post(gate_.WhileOpen(
+      [this, worker, one, outcome] { OnDone(worker, *one.job, outcome, one.done); }));
 }
 
 void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Outcome& outcome,
@@ -263,11 +270,11 @@ void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Out
   --report.in_flight;
   if (--reads_[job.pool] == 0) reads_.erase(job.pool);
   report.busy_ns += outcome.nanoseconds;
-  if (!outcome.status) {
+  // An I/O error means that the device's state is unknown: nothing that it computes afterwards can
+  // be relied on, nor what it was computing.
+  if (const Status status = outcome.status ? CheckState(report) : outcome.status; !status) {
     ++report.failures;
-    const Error& error = outcome.status.error();
-    // An I/O error means that the device's state is unknown: nothing that it computes afterwards
-    // can be relied on.
+    const Error& error = status.error();
     if (error.code == ErrorCode::kIoError && report.state == AttentionState::kReady) {
       TurnOff(worker, AttentionState::kFailed, error.ToString());
     }

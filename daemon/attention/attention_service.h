@@ -113,7 +113,8 @@ class AttentionService {
   // Computes a tenant's jobs for the device in the order of the calls, and tenants' in turn; `done`
   // is called on the loop with the nanoseconds that it took. REQUIRES: Check passed; the job's
   // memory is the device's, and stays until `done` was called. Errors: kCancelled;
-  // kResourceExhausted, of this job alone; kIoError.
+  // kResourceExhausted, of this job alone; kIoError; those of CheckReady once the device has
+  // failed.
   void Run(uint32_t device, const std::string& tenant, std::shared_ptr<AttentionJob> job,
            std::function<void(Result<uint64_t>)> done);
   // Ends the tenant's cancelled jobs that have not begun, and with them what they keep.
@@ -162,6 +163,7 @@ class AttentionService {
   void TurnOff(Worker* worker, AttentionState state, std::string reason);
   void StartJobs(Worker* worker);
   void Start(Worker* worker, Waiting one);
+  void EndUnstarted(Worker* worker, const Waiting& one, const Outcome& outcome);
   void OnDone(Worker* worker, const AttentionJob& job, const Outcome& outcome,
               const std::function<void(Result<uint64_t>)>& done);
 

@@ -24,6 +24,7 @@
 namespace kvtier {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Five types, decode and append.
@@ -279,14 +280,18 @@ TEST_F(AttentionServiceTest, ALostDeviceEndsTheProcess) {
 // An engine whose jobs, but for the self-test, wait until the test lets them end.
 class HeldEngine final : public AttentionEngine {
  public:
-  explicit HeldEngine(std::counting_semaphore<>* may_end)
+  // The next such job fails if the test says so, and those after it succeed.
+  HeldEngine(std::counting_semaphore<>* may_end, std::atomic<bool>* fails_next)
       : AttentionEngine({.name = "held",
                          .head_dims = right_->traits().head_dims,
                          .groups = right_->traits().groups}),
-        may_end_(*may_end) {}
+        may_end_(*may_end),
+        fails_next_(*fails_next) {}
   [[nodiscard]] Status Check(const AttentionJob& job) const override { return right_->Check(job); }
   [[nodiscard]] Status Run(const AttentionJob& job) override {
-    if (job.sequences() == 0) may_end_.acquire();
+    if (job.sequences() != 0) return right_->Run(job);
+    may_end_.acquire();
+    if (fails_next_.exchange(false)) return MakeError(ErrorCode::kIoError, "kernel_failed");
     return right_->Run(job);
   }
   [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override {
@@ -296,6 +301,7 @@ class HeldEngine final : public AttentionEngine {
  private:
   static inline const std::unique_ptr<AttentionEngine> right_ = MakeHostAttentionEngine();
   std::counting_semaphore<>& may_end_;
+  std::atomic<bool>& fails_next_;
 };
 
 class AttentionTurns : public AttentionServiceTest {
@@ -303,7 +309,7 @@ class AttentionTurns : public AttentionServiceTest {
   AttentionTurns() {
     AttentionService::Environment environment = Environment();
     environment.open_engine = [this](uint32_t) -> Result<std::unique_ptr<AttentionEngine>> {
-      return std::make_unique<HeldEngine>(&may_end_);
+      return std::make_unique<HeldEngine>(&may_end_, &fails_next_);
     };
     service_ = std::make_unique<AttentionService>(environment);
   }
@@ -314,14 +320,17 @@ class AttentionTurns : public AttentionServiceTest {
     auto job = std::make_shared<AttentionJob>();
     job->pool = PoolId(7);
     job->cache.kv_heads = 1;
-    service_->Run(0, tenant, job, [this, tenant, kept = std::move(kept)](Result<uint64_t>) {
+    service_->Run(0, tenant, job, [this, tenant, kept = std::move(kept)](Result<uint64_t> done) {
       ended_.push_back(tenant);
+      reasons_.push_back(done ? "" : done.error().reason);
     });
     return job;
   }
 
   std::counting_semaphore<> may_end_{0};
-  std::vector<std::string> ended_;  // the tenants of the jobs that have, in order
+  std::atomic<bool> fails_next_ = false;
+  std::vector<std::string> ended_;    // the tenants of the jobs that have, in order
+  std::vector<std::string> reasons_;  // of their failures; empty for none
   std::unique_ptr<AttentionService> service_;
 };
 
@@ -352,6 +361,18 @@ TEST_F(AttentionTurns, ACancelledJobThatWaitsGivesItsMemoryBackAtOnce) {
   may_end_.release(2);
   loop_.RunUntil([&] { return service_->idle(); });
   EXPECT_EQ(ended_, (std::vector<std::string>{"a", "a", "b"}));
+}
+
+TEST_F(AttentionTurns, NothingIsComputedOnADeviceThatHasFailed) {
+  fails_next_ = true;
+  for (int i = 0; i < 4; ++i) (void)Start("a");
+  may_end_.release(4);
+  loop_.RunUntil([&] { return ended_.size() == 4; });
+  EXPECT_THAT(reasons_, ElementsAre("kernel_failed", "attend_off", "attend_off", "attend_off"));
+  EXPECT_EQ(service_->Report().devices[0].state, AttentionState::kFailed);
+  EXPECT_EQ(service_->Report().devices[0].failures, 4u);
+  EXPECT_TRUE(service_->idle());
+  EXPECT_FALSE(service_->ReadsPool(PoolId(7)));
 }
 
 TEST_F(AttentionServiceTest, ADeviceLostWhileTriedOutEndsTheProcess) {
