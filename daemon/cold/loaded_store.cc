@@ -92,7 +92,7 @@ LoadedStore::LoadedStore(const kvt_cold_backend* backend, const LoadedStoreOptio
       max_bytes_(options.max_bytes_in_flight),
       on_unswept_(options.on_unswept),
       loop_(*loop),
-      buffers_(std::min(max_bytes_, kMaxKeptBytes)),
+      buffers_(kMaxKeptBytes),
       first_deadline_(loop),
       pass_(gate_.MakePass()) {}
 
@@ -105,7 +105,7 @@ LoadedStore::~LoadedStore() {
 
 uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
                             std::shared_ptr<const void> memory) {
-  if (bytes_ + bytes > max_bytes_) {
+  if (bytes_ + bytes > max_bytes_()) {
     loop_.Post(gate_.WhileOpen([ended = std::move(ended)] {
       ended(MakeError(ErrorCode::kResourceExhausted, "cold_store_busy"));
     }));

@@ -32,8 +32,8 @@ struct LoadedStoreOptions {
   std::string password_file;  // for libraries that read it again; empty: none
   uint64_t max_bytes = 0;     // of all hosts' objects, where the library is to bound them
   // Bounds the bytes under way at once, with those of calls that were given up and that the library
-  // has not ended yet.
-  uint64_t max_bytes_in_flight = 0;
+  // has not ended yet. Asked at each call.
+  std::function<uint64_t()> max_bytes_in_flight;
   // Hears why the library's own sweep has left something out; may be empty.
   std::function<void(const std::string& why)> on_unswept = nullptr;
 };
@@ -96,7 +96,7 @@ class LoadedStore final : public ColdStore {
   void AwaitDeadline();
 
   const kvt_cold_backend& backend_;
-  const uint64_t max_bytes_;
+  const std::function<uint64_t()> max_bytes_;
   const std::function<void(const std::string& why)> on_unswept_;
   EventLoop& loop_;
   ColdBuffers buffers_;

@@ -27,11 +27,12 @@ std::string LibraryPath(const std::string& name) {
   return name;
 }
 
-// Loads and writes of the store are under way together: the loader reads half as many bytes from it
-// at once as from disk, and the writer sends less than kMaxWriteBytes.
+// Loads, writes and a verification are under way together: the loader begins to read while less
+// than half as many bytes are under way as may be from disk, the writer while less than half of
+// kMaxWriteBytes is, and the block that each begins then may be as large as a slab.
 uint64_t BytesInFlight(const CacheOptions& options) {
   constexpr uint64_t kMaxWriteBytes = 32 * kMiB;
-  return options.max_disk_read_bytes / 2 + kMaxWriteBytes;
+  return options.max_disk_read_bytes / 2 + kMaxWriteBytes + 3 * options.slab_bytes;
 }
 
 }  // namespace
@@ -69,16 +70,18 @@ Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clo
   const auto on_unswept = [log, endpoint = cold.endpoint](const std::string& why) {
     log->Warning("cold.unswept", "{}: {}", endpoint, why);
   };
-  KVT_ASSIGN_OR_RETURN(std::unique_ptr<LoadedStore> loaded,
-                       LoadedStore::Open({.library = LibraryPath(endpoint.library),
-                                          .endpoint = std::move(endpoint.address),
-                                          .user = std::move(endpoint.user),
-                                          .password = std::move(password),
-                                          .password_file = cold.password_file,
-                                          .max_bytes = endpoint.max_bytes,
-                                          .max_bytes_in_flight = BytesInFlight(config.cache),
-                                          .on_unswept = on_unswept},
-                                         loop));
+  KVT_ASSIGN_OR_RETURN(
+      std::unique_ptr<LoadedStore> loaded,
+      LoadedStore::Open(
+          {.library = LibraryPath(endpoint.library),
+           .endpoint = std::move(endpoint.address),
+           .user = std::move(endpoint.user),
+           .password = std::move(password),
+           .password_file = cold.password_file,
+           .max_bytes = endpoint.max_bytes,
+           .max_bytes_in_flight = [&cache = config.cache] { return BytesInFlight(cache); },
+           .on_unswept = on_unswept},
+          loop));
   const auto on_change = [log, endpoint = cold.endpoint](const Status& away) {
     if (away) return log->Info("cold.back", "{} answers again", endpoint);
     log->Warning("cold.away", "{} is asked no more until it answers a probe: {}", endpoint,

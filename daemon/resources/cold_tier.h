@@ -31,8 +31,8 @@ class ColdTier {
  public:
   // Null if none is configured. Connects later: a store that is away is no reason not to start.
   // `executor` encrypts and decrypts; `log` hears when the store goes away and comes back, and
-  // what its sweeps leave out. All are borrowed. Errors: those of LoadedStore::Open, LoadRootKey,
-  // AesAlgorithms::Fetch and ReadColdPassword.
+  // what its sweeps leave out. All are borrowed, `config` too, which a reload changes. Errors:
+  // those of LoadedStore::Open, LoadRootKey, AesAlgorithms::Fetch and ReadColdPassword.
   [[nodiscard]] static Result<std::unique_ptr<ColdTier>> Open(const Config& config,
                                                               const Clock* clock, EventLoop* loop,
                                                               Executor* executor, Log* log);

@@ -196,8 +196,10 @@ int Main(std::span<char*> arguments) {
                         .seconds = std::strtod(arguments[6], nullptr),
                         .names = arguments.size() == 8 ? std::atoi(arguments[7]) : 0};
   EventLoop loop;
-  auto store = LoadedStore::Open(
-      {.library = arguments[1], .endpoint = arguments[2], .max_bytes_in_flight = kGiB}, &loop);
+  auto store = LoadedStore::Open({.library = arguments[1],
+                                  .endpoint = arguments[2],
+                                  .max_bytes_in_flight = [] { return kGiB; }},
+                                 &loop);
   if (!store) {
     fmt::print(stderr, "{}\n", store.error().ToString());
     return 1;

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/resources/cold_tier.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/units.h"
 #include "tests/fakes/temporary_directory.h"
 
 namespace kvtier {
 namespace {
+
+using testing::ElementsAre;
 
 class ColdTierTest : public testing::Test {
  protected:
@@ -24,7 +32,6 @@ class ColdTierTest : public testing::Test {
   }
   void Write(const std::string& text) const { std::ofstream(file_) << text; }
 
- private:
   TestDirectory directory_;
   const std::string file_ = directory_.path().string() + "/file";
   SystemClock clock_;
@@ -40,6 +47,37 @@ TEST_F(ColdTierTest, AStartDoesNotWaitForCredentials) {
   EXPECT_EQ(without_file, "");
   Write("\n[default]\naws_access_key_id = a\naws_secret_access_key = b\n");
   EXPECT_EQ(Open(bucket), "");
+}
+
+// A setting of then would make misses of what callers begin by the setting of now.
+TEST_F(ColdTierTest, AsMuchMayBeUnderWayAsTheCachesSettingsOfNowAllow) {
+  Config config;
+  config.cold.endpoint = "file://" + directory_.path().string();
+  const auto tier = ColdTier::Open(config, &clock_, &loop_, /*executor=*/nullptr, &log_);
+  ASSERT_TRUE(tier) << tier.error().ToString();
+  // How the puts of so many blocks at once end. The object is there already, and stays as it is.
+  const auto put = [&](int blocks, uint64_t bytes) {
+    const auto block = std::make_shared<const std::vector<std::byte>>(bytes);
+    std::set<std::string> ends;
+    int ended = 0;
+    for (int i = 0; i < blocks; ++i) {
+      (*tier)->store()->Put("kvtier/1/a/b/c", block, {.ttl_s = 1000, .replaces = false}, 60'000,
+                            [&](const Status& end) {
+                              ++ended;
+                              ends.insert(end ? "good" : end.error().reason);
+                            });
+    }
+    loop_.RunUntil([&] { return ended == blocks; });
+    return ends;
+  };
+  EXPECT_THAT(put(1, 1), ElementsAre("good"));
+  EXPECT_THAT(put(40, 16 * kMiB), ElementsAre("cold_store_busy", "good"));
+  config.cache.max_disk_read_bytes = 2 * kGiB;
+  EXPECT_THAT(put(40, 16 * kMiB), ElementsAre("good"));
+  config.cache.max_disk_read_bytes = 64 * kKiB;
+  EXPECT_THAT(put(40, 16 * kMiB), ElementsAre("cold_store_busy", "good"));
+  config.cache.slab_bytes = 128 * kMiB;
+  EXPECT_THAT(put(3, 128 * kMiB), ElementsAre("good"));
 }
 
 TEST_F(ColdTierTest, APasswordThatIsNotThereFailsAStart) {

@@ -27,7 +27,7 @@ class LoadedStoreTest : public testing::Test {
     auto opened =
         LoadedStore::Open({.library = KVTIER_SCRIPTED_COLD,
                            .endpoint = std::to_string(reinterpret_cast<uintptr_t>(&script_)),
-                           .max_bytes_in_flight = kMiB,
+                           .max_bytes_in_flight = [] { return kMiB; },
                            .on_unswept = [this](const std::string& why) { unswept_ += why; }},
                           &loop_);
     ASSERT_TRUE(opened) << opened.error().ToString();
