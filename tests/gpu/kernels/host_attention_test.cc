@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -168,6 +170,58 @@ TEST(HostAttention, GivesZerosForAnEmptySequence) {
   ASSERT_TRUE(AttendOnHost({problem.attention(), output.data(), lse.data()}));
   for (int i = 0; i < 8 * 64; ++i) ASSERT_EQ(output[i], 0);
   EXPECT_EQ(lse[0], -std::numeric_limits<float>::infinity());
+}
+
+// The processor time of the fastest of three runs, with all keys and values so large, and scores
+// that differ by so much.
+double SecondsWith(float element, float score_gap) {
+  constexpr int kDim = 128, kTokens = 2048, kRows = 16;
+  std::vector<float> query(size_t{kRows} * kDim, 1), output(query.size());
+  std::vector<float> keys(size_t{kTokens} * kDim, element), values = keys;
+  for (int d = 0; d < kDim; ++d) keys[d] += score_gap / kDim;
+  std::vector<int32_t> table(kTokens / 16);
+  std::iota(table.begin(), table.end(), 0);
+  const int32_t starts[] = {0, kRows}, length = kTokens;
+  const ReferenceAttention problem{.query = query.data(),
+                                   .query_dtype = KVT_FP32,
+                                   .q_heads = 1,
+                                   .query_token_stride = kDim,
+                                   .query_head_stride = kDim,
+                                   .query_starts = starts,
+                                   .kv = {.key = keys.data(),
+                                          .value = values.data(),
+                                          .dtype = KVT_FP32,
+                                          .kv_heads = 1,
+                                          .head_dim = kDim,
+                                          .page_tokens = 16,
+                                          .block_stride = 16 * kDim,
+                                          .token_stride = kDim,
+                                          .head_stride = kDim},
+                                   .sequences = {.block_table = table.data(),
+                                                 .kv_lengths = &length,
+                                                 .table_stride = kTokens / 16,
+                                                 .sequences = 1,
+                                                 .max_kv_length = kTokens},
+                                   .softmax_scale = 1};
+  double fastest = std::numeric_limits<double>::infinity();
+  for (int run = 0; run < 3; ++run) {
+    const auto now = [] {
+      timespec time{};
+      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+    };
+    const double begun = now();
+    EXPECT_TRUE(AttendOnHost({problem, output.data(), nullptr}));
+    fastest = std::min(fastest, now() - begun);
+  }
+  return fastest;
+}
+
+// A client chooses the bytes, and is allowed a call by its price.
+TEST(HostAttention, TakesNoLongerForNumbersTooSmallToBeNormal) {
+  const double usual = SecondsWith(0.01F, 0);
+  EXPECT_LT(SecondsWith(1e-40F, 0), 4 * usual) << "keys and values";
+  EXPECT_LT(SecondsWith(0.01F, 95), 4 * usual) << "weights";
 }
 
 TEST(HostAttention, StopsWhenItIsCancelled) {
