@@ -19,8 +19,8 @@ namespace kvtier {
 inline constexpr uint32_t kKeeperMagic = 0x504b564b;  // "KVKP"
 inline constexpr uint32_t kKeeperVersion = 1;
 inline constexpr size_t kMaxKeptNameBytes = 31;
-// Far more than a daemon keeps today; it bounds what a client can make the keeper hold.
-inline constexpr size_t kMaxKeptDescriptors = 64;
+// More than a daemon keeps; it bounds what a client can make the keeper hold.
+inline constexpr size_t kMaxKeptDescriptors = 128;
 
 enum class KeeperRequest : uint32_t {
   kHello = 1,             // number: keep_for in ms; answered with the keeper's pid

@@ -197,6 +197,7 @@ std::vector<LeftPool> KeptPools::TakeLeft() {
     log_.Info("pool.adopted", "{} of an earlier daemon's pool are there again, {} blocks",
               FormatByteSize(left->memory->bytes()), pool->description.blocks);
     taken.push_back(*std::move(left));
+    places_.Take(pool->description.identity.tenant, 1);
     pools_.push_back(std::move(pool));
   }
   return taken;
@@ -204,7 +205,17 @@ std::vector<LeftPool> KeptPools::TakeLeft() {
 
 PoolTable* KeptPools::Keep(DeviceIndex device, const PoolDescription& description,
                            const DevicePool& memory) {
-  if (free_numbers_.empty()) return nullptr;
+  if (!keep_) return nullptr;
+  const std::string& tenant = description.identity.tenant;
+  const auto leave = [&](const std::string& why) {
+    log_.Warning("keeper.none", "a pool of {} of tenant {} is not kept over a restart: {}",
+                 FormatByteSize(memory.bytes()), tenant, why);
+    return nullptr;
+  };
+  if (free_numbers_.empty() || !places_.MayTake(tenant, 1)) {
+    return leave(fmt::format("the tenant has {} of {} places, and the others are kept for others",
+                             places_.taken(tenant), kMaxKeptPools));
+  }
   const uint32_t number = *free_numbers_.begin();
   const DeviceInfo info = (*devices_)[device.value].device->info();
   auto pool = std::make_unique<Pool>(number);
@@ -225,12 +236,11 @@ PoolTable* KeptPools::Keep(DeviceIndex device, const PoolDescription& descriptio
     return store_.Keep(MemoryName(number), memory.shareable_fd(), memory.bytes());
   };
   if (const Status kept = keep(); !kept) {
-    log_.Warning("keeper.none", "a pool of {} is not kept over a restart: {}",
-                 FormatByteSize(memory.bytes()), kept.error().ToString());
     Forget(number);
-    return nullptr;
+    return leave(kept.error().ToString());
   }
   free_numbers_.erase(number);
+  places_.Take(tenant, 1);
   return pools_.emplace_back(std::move(pool))->table.get();
 }
 
@@ -250,6 +260,7 @@ void KeptPools::Release(PoolTable* table, const std::string& refused) {
   }
   Forget(number);
   free_numbers_.insert(number);
+  places_.GiveBack((*pool)->description.identity.tenant, 1);
   pools_.erase(pool);
 }
 

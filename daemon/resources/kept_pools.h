@@ -13,6 +13,7 @@
 
 #include "base/posix.h"
 #include "base/result.h"
+#include "base/tenant_budget.h"
 #include "daemon/keeper/descriptor_store.h"
 #include "daemon/runtime/log.h"
 #include "tiers/state/pool_keeper.h"
@@ -22,8 +23,8 @@ namespace kvtier {
 class KeeperLink;
 struct OpenedDevice;
 
-// Pools beyond these end with the daemon.
-inline constexpr uint32_t kMaxKeptPools = 24;
+// Pools beyond these end with the daemon. A tenant alone may have half (TenantBudget).
+inline constexpr uint32_t kMaxKeptPools = 48;
 
 // Event loop only, or the time before it runs. Owns the tables. Memory that cannot be kept or taken
 // over is in the log, and the daemon serves.
@@ -82,6 +83,7 @@ class KeptPools final : public PoolKeeper {
   Pools left_;
   Pools pools_;
   std::set<uint32_t> free_numbers_;
+  TenantBudget places_{kMaxKeptPools};  // of pools_
   std::vector<Outcome> outcomes_;
 };
 

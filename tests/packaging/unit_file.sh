@@ -28,7 +28,7 @@ for hides_gpus in PrivateDevices=yes PrivateDevices=true ProcSubset=pid Inaccess
   ! grep -q "^$hides_gpus" "$unit" || fail "$hides_gpus hides GPUs"
 done
 for needed in 'DeviceAllow=char-nvidia rw' 'DeviceAllow=char-nvidia-uvm rw' LimitMEMLOCK=infinity \
-  Type=notify RestartPreventExitStatus=78 StartLimitIntervalSec=0 FileDescriptorStoreMax=64; do
+  Type=notify RestartPreventExitStatus=78 StartLimitIntervalSec=0 FileDescriptorStoreMax=128; do
   grep -qx "$needed" "$unit" || fail "$needed is missing"
 done
 grep -q '^After=.*nvidia-persistenced.service' "$unit" || fail "it may start before its GPUs"
