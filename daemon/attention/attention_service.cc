@@ -271,7 +271,7 @@ void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Out
   if (--reads_[job.pool] == 0) reads_.erase(job.pool);
   report.busy_ns += outcome.nanoseconds;
   // An I/O error means that the device's state is unknown: nothing that it computes afterwards can
-  // be relied on, nor what it was computing.
+  // be relied on, nor the jobs that are under way.
   if (const Status status = outcome.status ? CheckState(report) : outcome.status; !status) {
     ++report.failures;
     const Error& error = status.error();
