@@ -120,7 +120,7 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
 // copies make writes. Resources that a lower part has freed let a higher one go on in the next
 // round.
 void Cache::Impl::Pump() {
-  ++state.pumps;
+  state.parts.Begin();
   bool progressed = true;
   while (progressed) {
     progressed = up.acquirer.Pump();

@@ -2,7 +2,6 @@
 #include "daemon/net/connection.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -37,6 +36,12 @@ constexpr size_t kGuardedPrice = 4;
 // The lent memory, what keeps new pages from it, and the table beside it.
 constexpr uint64_t kDescriptorsPerRegion = 3;
 
+// As the limits say; `part` 2: the half.
+bool HasUnsent(const Outbox& outbox, const ConnectionLimits& limits, size_t part) {
+  return outbox.bytes() > limits.max_outbound_bytes / part ||
+         outbox.descriptors() > kMaxUnreadDescriptors / part;
+}
+
 void PrepareSocket(int socket) {
   // Failures leave a socket that works, with more wake-ups.
   ::fcntl(socket, F_SETFL, O_NONBLOCK);
@@ -53,17 +58,6 @@ void PrepareSocket(int socket) {
 // The other halves are for clients, pools, files and threads.
 uint64_t MaxRegions() {
   return std::min(MostDescriptors() / kDescriptorsPerRegion, MostMappings()) / 2;
-}
-
-bool HangUp::Seen() const {
-  const std::lock_guard lock(mutex_);
-  pollfd poll_fd{.fd = socket_, .events = POLLRDHUP, .revents = 0};
-  return socket_ < 0 || ::poll(&poll_fd, 1, 0) > 0;
-}
-
-void HangUp::NoteEnd() {
-  const std::lock_guard lock(mutex_);
-  socket_ = -1;
 }
 
 Connection::Connection(Network* network, const std::string& tenant, UniqueFd socket,
@@ -230,7 +224,7 @@ void Connection::Resume() {
 // Congestion is judged before sending: bytes that the kernel takes in this call count again in
 // AfterSending.
 void Connection::FlushUnlessBatching() {
-  congested_ |= HasUnsent(1);
+  congested_ |= HasUnsent(outbox_, limits_, 1);
   if (!batching_) Flush();
 }
 
@@ -280,7 +274,7 @@ void Connection::AfterSending(size_t sent) {
   }
   // Half the limit, so that a slow reader does not switch the connection on and off with every
   // frame.
-  if (congested_ && !HasUnsent(2)) {
+  if (congested_ && !HasUnsent(outbox_, limits_, 2)) {
     congested_ = false;
     ContinueLater();
   }

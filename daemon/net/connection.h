@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -88,21 +87,6 @@ struct ConnectionLimits {
   int64_t slow_reader_timeout_ms = 0;
 };
 
-// Whether a connection's peer has closed its end, so that it may have told its callers that all
-// which it asked for is over, and hears of nothing more. It is seen at once, however much there is
-// to read before the end of the stream. Any thread.
-class HangUp {
- public:
-  explicit HangUp(int socket) : socket_(socket) {}
-  [[nodiscard]] bool Seen() const;
-  // The socket is about to be closed: whatever comes later was hung up.
-  void NoteEnd();
-
- private:
-  mutable std::mutex mutex_;
-  int socket_;
-};
-
 // The side of a connection's owner. All calls come from events of the loop only.
 class ConnectionListener {
  public:
@@ -134,7 +118,6 @@ class Connection {
   // turns at the loop. `network` and `listener` must outlive the connection.
   Connection(Network* network, const std::string& tenant, UniqueFd socket,
              const ConnectionLimits& limits, ConnectionListener* listener);
-  ~Connection() { hang_up_->NoteEnd(); }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -192,7 +175,7 @@ class Connection {
   void Resume();
 
   // To be shared with those who use the peer's memory. Its earlier requests are still handed out.
-  [[nodiscard]] const std::shared_ptr<HangUp>& hang_up() const { return hang_up_; }
+  [[nodiscard]] const std::shared_ptr<HangUp>& hang_up() const { return socket_.hang_up(); }
   // The peer takes no replies any more. Its earlier requests are still handed out.
   [[nodiscard]] bool deaf() const { return deaf_.has_value(); }
 
@@ -255,11 +238,6 @@ class Connection {
   void AfterSending(size_t sent);
   // The peer took no reply: the connection ends when its earlier requests are handed out.
   void BecomeDeaf(const Error& why);
-  // As limits_ says; `part` 2: the half.
-  [[nodiscard]] bool HasUnsent(size_t part) const {
-    return outbox_.bytes() > limits_.max_outbound_bytes / part ||
-           outbox_.descriptors() > kMaxUnreadDescriptors / part;
-  }
   enum class EndedBy : uint8_t { kPeer, kDaemon };
   void End(const Error& why, EndedBy by);
   void ShutDown();
@@ -270,7 +248,6 @@ class Connection {
 
   Network* const network_;
   PeerSocket socket_;
-  const std::shared_ptr<HangUp> hang_up_ = std::make_shared<HangUp>(socket_.get());
   const ConnectionLimits limits_;
   ConnectionListener* const listener_;
   wire::FrameDecoder decoder_;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/posix.h"
+#include "daemon/net/hang_up.h"
 #include "daemon/net/sender_threads.h"
 
 namespace kvtier {
@@ -82,16 +83,22 @@ class PeerSocket {
       : socket_(std::move(socket)), closer_(closer), peer_(std::move(peer)) {}
   PeerSocket(const PeerSocket&) = delete;
   PeerSocket& operator=(const PeerSocket&) = delete;
-  ~PeerSocket() { closer_->CloseSocket(std::move(socket_), peer_); }
+  ~PeerSocket() { closer_->CloseSocket(Take(), peer_); }
 
   [[nodiscard]] int get() const { return socket_.get(); }
+  // May be asked when this has gone.
+  [[nodiscard]] const std::shared_ptr<HangUp>& hang_up() const { return hang_up_; }
   // Gives it up: the caller closes it likewise.
-  [[nodiscard]] UniqueFd Take() { return std::move(socket_); }
+  [[nodiscard]] UniqueFd Take() {
+    hang_up_->NoteEnd();
+    return std::move(socket_);
+  }
 
  private:
   UniqueFd socket_;
   DescriptorCloser* const closer_;
   const std::string peer_;
+  const std::shared_ptr<HangUp> hang_up_ = std::make_shared<HangUp>(socket_.get());
 };
 
 }  // namespace kvtier

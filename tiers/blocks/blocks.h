@@ -37,7 +37,7 @@ namespace kvtier {
 
 // How much of a kind of work one event does: CacheOptions::search_part_blocks steps.
 struct EventPart {
-  uint64_t pump = 0;  // as CacheState counts them
+  uint64_t pump = 0;  // as EventParts counts them
   uint64_t left = 0;
 };
 

@@ -269,14 +269,14 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint6
 
 HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   Asked& asked = shares_[request.tenant.value].asked[static_cast<size_t>(request.from)];
-  const bool same = asked.full_in == state_.pumps && asked.full_since == changes_;
+  const bool same = asked.full_in == state_.parts.pumps() && asked.full_since == changes_;
   if (same && asked.full_of == request.slots) return Outcome::kFull;
   const uint64_t before = state_.stats.host_eviction_steps;
-  uint64_t& left = state_.LeftOf(&asked.part);
+  uint64_t& left = state_.parts.LeftOf(&asked.part);
   const Outcome outcome = EvictWithin(left, request);
   left -= std::min(left, state_.stats.host_eviction_steps - before);
   if (outcome == Outcome::kFull) {
-    asked.full_in = state_.pumps;
+    asked.full_in = state_.parts.pumps();
     asked.full_since = changes_;
     asked.full_of = request.slots;
   }
@@ -301,7 +301,7 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
     const EntryIndex coldest = Coldest(request, &search, &steps);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
-    const uint64_t slab = SlabOf(entry);
+    const uint64_t slab = entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
     // A slab that leaves is never cut anew: its blocks go one by one.
     const uint64_t address = slab * allocator_.slab_bytes();
     const bool whole_slab =

@@ -116,7 +116,7 @@ class HostSlots {
   // The tenant's requests of one kind in one event.
   struct Asked {
     EventPart part;
-    uint64_t full_in = 0;     // CacheState::pumps when none was left to evict for
+    uint64_t full_in = 0;     // EventParts::pumps when none was left to evict for
     uint64_t full_since = 0;  // `changes_` then
     SlotClass full_of;        // slots of this class
   };
@@ -160,9 +160,6 @@ class HostSlots {
   [[nodiscard]] SlabEviction EvictSlab(EntryIndex coldest);
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry, Search* search);
-  [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
-    return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
-  }
   [[nodiscard]] bool MoreToCome(const SpaceRequest& request, bool grows) const;
   void PrepareOne(EntryIndex entry);
   // The tenant's coldest, as far as it will have to evict its own: `*steps` at most, from which it

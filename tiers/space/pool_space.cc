@@ -338,7 +338,7 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
 
 bool PoolSpace::PassOver(CachePool* pool, EntryIndex entry) {
   if (pool->victims.AllPassedOver()) return false;
-  return state_.TakeStep(&pool->search, [&] {
+  return state_.parts.TakeStep(&pool->search, [&] {
     pool->victims.PassOver(entry, state_.blocks.FactsOf(entry));
     return true;
   });

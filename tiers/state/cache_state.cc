@@ -36,8 +36,7 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
             return spared;
           },
           [this](EntryIndex entry) { return blocks.NamespaceOf(blocks[entry]).slot_bytes; }),
-      pump_(*pump),
-      next_part_(*next_part) {}
+      parts(&options, pump, next_part) {}
 
 void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
   blocks.AddPlace(pool, block);

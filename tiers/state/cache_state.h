@@ -45,6 +45,7 @@
 #include "tiers/state/cache_environment.h"
 #include "tiers/state/cache_trace.h"
 #include "tiers/state/erasures.h"
+#include "tiers/state/event_parts.h"
 #include "tiers/state/host_pressure.h"
 #include "tiers/state/kept_tables.h"
 #include "tiers/state/pinned_slabs.h"
@@ -80,7 +81,7 @@ class CacheState {
 
   Orders orders;
   BlockEnds ends;
-  uint64_t pumps = 1;  // Cache::Impl::Pump, so far and with this one
+  EventParts parts;
   std::vector<PoolId> to_prepare;  // pools that have changed since PoolSpace prepared them
   // Blocks whose index records are older than they may be (entry.update_queued).
   std::deque<EntryRef> recency_updates;
@@ -211,28 +212,11 @@ class CacheState {
   // The index should learn of the entry's times, soon.
   void QueueRecencyUpdate(EntryIndex entry);
 
-  // The steps that are left of a kind of work in this event. Work that finds none left has the
-  // others follow in an event of their own.
-  [[nodiscard]] uint64_t& LeftOf(EventPart* part) {
-    if (std::exchange(part->pump, pumps) != pumps) part->left = options.search_part_blocks;
-    return part->left;
-  }
-  // Lets a line take a step, if any are left: `step()` tells how far it got on. True if it did.
-  template <typename Step>
-  bool TakeStep(EventPart* part, const Step& step) {
-    if (LeftOf(part) == 0) {
-      SchedulePart();
-      return false;
-    }
-    const uint64_t steps = step();
-    part->left -= std::min(part->left, steps);
-    return steps > 0;
-  }
   // Something has completed: every part goes on as far as it can, once, at the end of this event.
-  void SchedulePump() { pump_.RunAfterEvent(); }
+  void SchedulePump() { parts.SchedulePump(); }
   // There is more to do than one event should: the next part of it follows in an event of its own.
-  void SchedulePart() { next_part_.RunInOwnEvent(); }
-  [[nodiscard]] bool pump_scheduled() const { return pump_.scheduled() || next_part_.scheduled(); }
+  void SchedulePart() { parts.SchedulePart(); }
+  [[nodiscard]] bool pump_scheduled() const { return parts.scheduled(); }
 
  private:
   // The entry has changed. REQUIRES: it names its slots still, or already.
@@ -241,9 +225,6 @@ class CacheState {
   void Reorder(EntryIndex entry);
   // REQUIRES: no tier holds the entry, and no block follows it.
   void Erase(EntryIndex entry);
-
-  LoopTask& pump_;
-  LoopTask& next_part_;
 };
 
 }  // namespace kvtier

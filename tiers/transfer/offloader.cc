@@ -16,7 +16,7 @@ bool Offloader::Pump() {
       const bool may_start = in_flight.bytes < state_.options.max_offload_bytes &&
                              in_flight.items < kCopyPiecesInFlight;
       return may_start &&
-             state_.TakeStep(part, [&] { return StartBatch(blocks->next(), priority); });
+             state_.parts.TakeStep(part, [&] { return StartBatch(blocks->next(), priority); });
     };
   };
   const bool urgent = queue_.urgent().TakeTurns(starting(CopyPriority::kDemand, &urgent_part_));

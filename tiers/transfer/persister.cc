@@ -28,7 +28,7 @@ bool Persister::Pump() {
   climbed_ = 0;
   return queue_.lines().TakeTurns([this](TenantLine, PriorityQueue<EntryRef>* of_tenant) {
     std::deque<EntryRef>* const line = of_tenant->next();
-    return state_.TakeStep(&part_, [&]() -> uint64_t {
+    return state_.parts.TakeStep(&part_, [&]() -> uint64_t {
       const uint64_t looked_at = state_.stats.disk_eviction_steps;
       if (!MayWrite(line->front())) return 0;
       if (!PutPrefixFirst(line)) return 0;

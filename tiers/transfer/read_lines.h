@@ -66,7 +66,7 @@ class ReadLines {
   template <typename TakeStep>
   bool TakeTurns(const TakeStep& step) {
     return lines_.TakeTurns([&](TenantLine tenant, PriorityQueue<Queued>* line) {
-      return state_.TakeStep(&part_, [&] {
+      return state_.parts.TakeStep(&part_, [&] {
         std::deque<Queued>* const next = line->next();
         const bool prefetched = next == line->later();
         const Step outcome = step(next->front().arrival);
