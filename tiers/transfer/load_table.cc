@@ -192,8 +192,11 @@ void LoadTable::ReportSome() {
     Load& load = found->second;
     load.touched = false;
     const size_t hits = load.hits.size();
+    const uint32_t before = load.ready;
+    AdvancePrefix(&load);
+    looked_at += load.ready - before;
     // All of them are counted when a load ends.
-    if (Advance(id, std::exchange(load.cut, false))) looked_at += hits;
+    if (Advance(id, std::exchange(load.cut, false) || load.ready != before)) looked_at += hits;
   }
 }
 
