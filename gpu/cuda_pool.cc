@@ -122,17 +122,12 @@ Status CudaPool::LetRead(int ordinal) {
   return {};
 }
 
-// The memory's old contents may be another tenant's. 100 GiB take 40 ms, for which only the pool's
-// own client has to wait.
+// The memory's old contents may be another tenant's. 100 GiB take 40 ms, and a kernel that fills
+// the GPU may come first: only the pool's own client has to wait.
 Status CudaPool::Zero(EventQueue* loop) {
   KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&zeroing_, cudaStreamNonBlocking),
                            "a stream to zero a pool");
   KVT_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(data(), 0, bytes_, zeroing_), "zeroing a pool");
-  if (bytes_ <= kReadyAtOnceBytes) {
-    readiness_->reached = true;
-    KVT_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(zeroing_), "zeroing a pool");
-    return {};
-  }
   auto zeroed = std::make_unique<Zeroed>(Zeroed{loop, readiness_});
   KVT_RETURN_IF_CUDA_ERROR(cudaLaunchHostFunc(zeroing_, &CudaPool::OnZeroed, zeroed.get()),
                            "waiting for a pool's zeros");
@@ -154,6 +149,10 @@ void CudaPool::OnZeroed(void* zeroed) {
 void CudaPool::WhenReady(std::function<void()> ready) {
   if (readiness_->reached) return ready();
   readiness_->waiting.push_back(std::move(ready));
+}
+
+void CudaPool::AwaitReady() {
+  if (ChooseGpu() && zeroing_ != nullptr) (void)cudaStreamSynchronize(zeroing_);
 }
 
 CudaPool::~CudaPool() {

@@ -43,6 +43,7 @@ class CudaPool final : public CudaMemory {
   // In the GPU's address space: not to be read or written by the CPU.
   [[nodiscard]] std::byte* data() const override { return reinterpret_cast<std::byte*>(address_); }
   void WhenReady(std::function<void()> ready) override;
+  void AwaitReady() override;
   [[nodiscard]] Status LetRead(int ordinal) override;
 
  private:

@@ -59,6 +59,8 @@ class DevicePool {
   // Calls `ready` on the event loop when the memory is all zeros; within this call if it has been.
   // Not called if the pool ends before.
   virtual void WhenReady(std::function<void()> ready) { ready(); }
+  // Waits until the memory is all zeros: not in an event of the loop.
+  virtual void AwaitReady() {}
   // The memory returns to the machine though other processes may still have it mapped: what these
   // see from now on is undefined. May take seconds; any thread. Memory of a GPU cannot be taken
   // back: it returns when they have let go of it.
@@ -108,9 +110,6 @@ struct LentMemory {
   // By Device::Map, for Device::Borrow. If nothing borrows it, it ends where it was mapped.
   std::unique_ptr<DevicePool, std::function<void(DevicePool*)>> mapped;
 };
-
-// A pool that is not larger is ready when it has been created.
-inline constexpr uint64_t kReadyAtOnceBytes = uint64_t{1} << 30;
 
 // kPoolToPool: from a pool of another device, from which the one that copies CanReadFrom.
 enum class CopyDirection : uint8_t { kPoolToHost, kHostToPool, kPoolToPool };

@@ -309,6 +309,7 @@ std::deque<TriedDevice> Prepare(std::span<const AttentionTrial> trials) {
     device.engine = trial.engine;
     device.memory = trial.memory;
     if (trial.memory == nullptr) device.result.failure = "the device has no memory for it";
+    if (trial.memory != nullptr) trial.memory->AwaitReady();
   }
   return devices;
 }

@@ -5,16 +5,11 @@
 
 #include <utility>
 
-#include "protocol/limits.h"
-
 namespace kvtier {
 
 Result<std::shared_ptr<DevicePool>> WorkspaceMemory::Create(Device* device,
                                                             const std::string& tenant,
                                                             uint64_t wanted_bytes) {
-  // A session does not wait for a workspace: it must be all zeros when it has been made.
-  static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
-                kReadyAtOnceBytes % kGranuleBytes == 0);
   const uint64_t granules = (wanted_bytes + kGranuleBytes - 1) / kGranuleBytes;
   const uint64_t bytes = granules * kGranuleBytes;
   if (!granules_.MayTake(tenant, granules)) {

@@ -36,14 +36,24 @@ Status AttentionHandler::OpenWorkspace(const Call& call, const wire::Workspace& 
   // so that a client cannot take more by closing workspaces whose jobs still run.
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
                        service_->CreateWorkspace(attached->device, client_.tenant, request.bytes));
-  workspaces_[request.number] = {memory, attached->device};
-  replies_.End(wire::MessageType::kWorkspace, call);
-  replies_.connection().SendWithDescriptors(
-      call.request_id,
-      wire::WorkspaceReply{.bytes = memory->bytes(),
-                           .device_kind = devices_.devices[attached->device].kind},
-      {memory->shareable_fd()}, memory);
-  return {};
+  DevicePool* const zeroed = memory.get();
+  // Before it is all zeros, an ATTEND could read what an earlier owner left there.
+  return replies_.After(
+      [zeroed](std::function<void(Status)> ready) {
+        zeroed->WhenReady([ready = std::move(ready)] { ready({}); });
+      },
+      wire::MessageType::kWorkspace, call,
+      [this, call, number = request.number,
+       shared = SharedWorkspace{std::move(memory), attached->device}]() -> Status {
+        workspaces_[number] = shared;
+        replies_.End(wire::MessageType::kWorkspace, call);
+        replies_.connection().SendWithDescriptors(
+            call.request_id,
+            wire::WorkspaceReply{.bytes = shared.memory->bytes(),
+                                 .device_kind = devices_.devices[shared.device].kind},
+            {shared.memory->shareable_fd()}, shared.memory);
+        return {};
+      });
 }
 
 Status AttentionHandler::OnWorkspaceClose(const Call&, const wire::WorkspaceClose& request) {

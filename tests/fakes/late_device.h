@@ -29,6 +29,11 @@ class LateDevice final : public Device {
     for (const Waiter& waiter : waiters) waiter.ready();
   }
 
+  [[nodiscard]] size_t pools_awaited() const {
+    const std::scoped_lock lock(line_->mutex);
+    return line_->waiters.size();
+  }
+
   // Copies begin only when they are let go.
   void HoldCopies() { copies_held_ = true; }
   void LetCopiesGo() {

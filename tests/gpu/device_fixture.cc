@@ -37,6 +37,7 @@ std::unique_ptr<DevicePool> CudaDeviceTest::MakePool(uint64_t bytes) {
   auto pool = device_->CreatePool(bytes);
   EXPECT_TRUE(pool) << pool.error().ToString();
   KVT_CHECK(pool.has_value());
+  (*pool)->AwaitReady();
   return std::move(*pool);
 }
 

@@ -156,6 +156,7 @@ TEST_F(SeveralDevicesTest, HostMemoryPinnedOnceIsPinnedForEachGpu) {
     ASSERT_TRUE(device) << device.error().ToString();
     const auto pool = (*device)->CreatePool(kBytes);
     ASSERT_TRUE(pool) << pool.error().ToString();
+    (*pool)->AwaitReady();
     FillFromSeed(ordinal, buffer.span());
     const double up =
         CopyRate(device->get(), pool->get(), CopyDirection::kHostToPool, buffer.span(), &loop);
@@ -185,6 +186,8 @@ TEST_F(SeveralDevicesTest, AGpuCopiesFromItsNeighboursPool) {
   const auto source = (*holder)->CreatePool(kBytes);
   const auto target = (*reader)->CreatePool(kBytes);
   ASSERT_TRUE(source && target);
+  (*source)->AwaitReady();
+  (*target)->AwaitReady();
   AlignedBuffer buffer(kBytes);
   FillFromSeed(5, buffer.span());
   const std::vector<std::byte> expected(buffer.span().begin(), buffer.span().end());

@@ -156,6 +156,24 @@ class SessionAttention : public testing::Test {
   std::normal_distribution<float> normal_;
 };
 
+// A GPU may have a kernel to end before it writes the zeros.
+TEST_F(SessionAttention, AWorkspaceIsHandedOverWhenItIsZeroAndOthersGoOn) {
+  daemon_.OnLoop([this] { daemon_.device().HoldPools(); });
+  const uint64_t request = client_.Send(wire::Workspace{attached_.pool, 0, kWorkspaceBytes});
+  daemon_.WaitUntil([this] { return daemon_.device().pools_awaited() == 1; });
+  // Nor can it be used before: the next request waits.
+  client_.Send(wire::Attend{.pool = attached_.pool});
+  WireClient other(daemon_.socket());
+  (void)other.Hello();
+  (void)other.Call<wire::Pong>(wire::Ping{});
+  daemon_.OnLoop([this] { daemon_.device().LetPoolsBeReady(); });
+  const auto received = client_.Receive();
+  ASSERT_TRUE(received && received->Is(wire::MessageType::kWorkspaceReply));
+  EXPECT_EQ(received->request_id, request);
+  EXPECT_EQ(Mapping(received->descriptor).bytes(),
+            wire::Decode<wire::WorkspaceReply>(received->payload)->bytes);
+}
+
 TEST_F(SessionAttention, GivesWhatTheReferenceGives) {
   const auto workspace = OpenWorkspace(&client_);
   const auto blocks = FilledBlocks(3);

@@ -116,6 +116,7 @@ Result<std::unique_ptr<Rig>> MakeRig(BlockingLoop* loop, uint64_t bytes,
                                      CudaDeviceOptions options) {
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenCudaDevice(std::move(options), loop));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> pool, device->CreatePool(2 * bytes));
+  pool->AwaitReady();
   auto rig = std::make_unique<Rig>(std::move(device), std::move(pool), loop, bytes);
   KVT_RETURN_IF_ERROR(rig->Pin());
   return rig;
