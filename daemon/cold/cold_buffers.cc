@@ -38,7 +38,6 @@ struct ColdBuffers::Shelf {
 ColdBuffers::ColdBuffers(uint64_t max_kept_bytes)
     : shelf_(std::make_shared<Shelf>(max_kept_bytes)) {}
 
-// A buffer keeps its size while it waits, so that no byte of it is set to zero again.
 std::shared_ptr<ColdBuffers::Buffer> ColdBuffers::Take(size_t bytes) {
   std::unique_ptr<Buffer> buffer = shelf_->Pop(bytes);
   if (!buffer) buffer = std::make_unique<Buffer>();

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "tiers/cold/cold_store.h"
+
 namespace kvtier {
 
 // A block's bytes come in fresh memory at the price of a page fault for each 4 KiB, which costs
@@ -14,12 +16,12 @@ namespace kvtier {
 // belongs to one thread; a buffer may be given up on any, also after the pool's end.
 class ColdBuffers {
  public:
-  using Buffer = std::vector<std::byte>;
+  using Buffer = ColdObject;
 
   // Keeps so many bytes of waiting buffers at most.
   explicit ColdBuffers(uint64_t max_kept_bytes);
 
-  // A buffer of so many bytes, of which nothing may be assumed.
+  // A buffer of so many bytes, of which nothing may be assumed, and which are not touched here.
   [[nodiscard]] std::shared_ptr<Buffer> Take(size_t bytes);
   [[nodiscard]] uint64_t kept_bytes() const;
 

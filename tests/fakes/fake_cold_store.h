@@ -64,14 +64,16 @@ class FakeColdStore final : public ColdStore {
       if (found->second.bytes.size() != bytes) {
         return Result<ColdBytes>(MakeError(ErrorCode::kCorrupt, "cold_object_size"));
       }
-      return Result<ColdBytes>(std::make_shared<const std::vector<std::byte>>(found->second.bytes));
+      return Result<ColdBytes>(std::make_shared<const ColdObject>(found->second.bytes.begin(),
+                                                                  found->second.bytes.end()));
     });
   }
   // Leaves an object that it may leave.
   void Put(std::string name, ColdBytes bytes, ColdPut how, int64_t /*timeout_ms*/,
            Done done) override {
     Reply<Status>(std::move(done), [this, name = std::move(name), bytes, how] {
-      if (how.replaces || !objects.contains(name)) objects[name] = {*bytes, how.ttl_s};
+      if (how.replaces || !objects.contains(name))
+        objects[name] = {{bytes->begin(), bytes->end()}, how.ttl_s};
       return Status();
     });
   }

@@ -9,14 +9,31 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 
 namespace kvtier {
 
+// Leaves elements as the memory is: to set a block's bytes to zero, in fresh memory with a page
+// fault for each 4 KiB, is work for the thread that fills them, not for the event loop.
+template <typename T>
+struct UnsetAllocator : std::allocator<T> {
+  template <typename U>
+  struct rebind {  // NOLINT(readability-identifier-naming)
+    using other = UnsetAllocator<U>;
+  };
+  void construct(T* /*element*/) noexcept {}  // NOLINT(readability-identifier-naming)
+  template <typename... From>
+  void construct(T* element, From&&... from) {  // NOLINT(readability-identifier-naming)
+    std::construct_at(element, std::forward<From>(from)...);
+  }
+};
+using ColdObject = std::vector<std::byte, UnsetAllocator<std::byte>>;
+
 // An object's bytes. Shared, because a call that was given up may still read them.
-using ColdBytes = std::shared_ptr<const std::vector<std::byte>>;
+using ColdBytes = std::shared_ptr<const ColdObject>;
 
 // The subject of a question.
 enum class ColdAsk : uint8_t {

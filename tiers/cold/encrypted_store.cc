@@ -120,7 +120,7 @@ void EncryptedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, G
   }
   auto decrypt = [this, done = std::move(done)](Result<ColdBytes> got) {
     if (!got) return done(std::move(got));
-    const auto plain = std::make_shared<std::vector<std::byte>>();
+    const auto plain = std::make_shared<ColdObject>();
     executor_.Run(
         [plain, cipher = cipher_, encrypted = *std::move(got)] {
           *plain = *encrypted;
@@ -136,7 +136,7 @@ void EncryptedStore::Put(std::string name, ColdBytes bytes, ColdPut how, int64_t
   Result<std::string> hidden = Hidden(name);
   if (!hidden) return Fail(std::move(done), hidden.error());
   struct Encryption {
-    std::vector<std::byte> bytes;
+    ColdObject bytes;
     Status status;
   };
   const auto encrypted = std::make_shared<Encryption>();

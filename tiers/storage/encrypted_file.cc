@@ -45,7 +45,9 @@ void EncryptedFile::Write(uint64_t offset, std::span<const std::byte> buffer, Io
   write->done = std::move(done);
   executor_->Run(
       [write, cipher = cipher_] {
-        write->status = cipher->Encrypt(write->slot, write->encrypted.span());
+        AlignedBuffer& encrypted = write->encrypted;
+        if (encrypted.span().empty()) encrypted = AlignedBuffer(write->slot.size());
+        write->status = cipher->Encrypt(write->slot, encrypted.span());
       },
       gate_.WhileOpen([this, write] { OnEncrypted(write); }));
 }
@@ -67,7 +69,7 @@ void EncryptedFile::OnEncrypted(const std::shared_ptr<Encryption>& write) {
 
 AlignedBuffer EncryptedFile::TakeBuffer(size_t bytes) {
   if (!free_buffers_.empty() && free_buffers_.back().span().size() != bytes) free_buffers_.clear();
-  if (free_buffers_.empty()) return AlignedBuffer(bytes);
+  if (free_buffers_.empty()) return {};
   AlignedBuffer buffer = std::move(free_buffers_.back());
   free_buffers_.pop_back();
   return buffer;

@@ -54,6 +54,7 @@ class EncryptedFile final : public BlockFile {
     IoDone done;
   };
 
+  // Empty if none is kept: the thread that fills it makes it.
   [[nodiscard]] AlignedBuffer TakeBuffer(size_t bytes);
   void OnEncrypted(const std::shared_ptr<Encryption>& write);
 

@@ -73,7 +73,7 @@ void ColdWriter::Start(EntryIndex index) {
   write->until_ms = state_.ExpiryMs(entry);
   write->how = {.ttl_s = (write->until_ms - now_ms) / 1000,
                 .replaces = entry.cold_copy() || age_ms > MostColdLagMs(state_, entry)};
-  write->object = std::make_shared<std::vector<std::byte>>(bytes);
+  write->object = std::make_shared<ColdObject>(bytes);
   entry.in_host() ? ReadFromHost(write) : ReadFromDisk(write);
 }
 
@@ -102,7 +102,6 @@ void ColdWriter::ReadFromHost(Writes::iterator write) {
 void ColdWriter::ReadFromDisk(Writes::iterator write) {
   const BlockEntry& entry = state_[write->entry.row];
   write->expected = state_.tables.ExpectationOf(entry);
-  write->buffer = AlignedBuffer(state_.blocks.NamespaceOf(entry).slot_bytes);
   state_.Apply(write->entry.row, BlockEvent::kBeginVerify);
   ++disk_reads_;
   const auto check = [write] {
@@ -112,8 +111,14 @@ void ColdWriter::ReadFromDisk(Writes::iterator write) {
     PlaceSlotHeader(write->placement, slot.first<kSlotHeaderBytes>());
     std::ranges::copy(slot.first(write->object->size()), write->object->begin());
   };
-  disk_.ReadAndCheck(entry.disk, write->buffer.span(), check,
-                     [this, write](const Status& status) { OnDiskRead(write, status); });
+  state_.env.executor->Run(
+      [write, bytes = state_.blocks.NamespaceOf(entry).slot_bytes] {
+        write->buffer = AlignedBuffer(bytes);
+      },
+      [this, write, check] {
+        disk_.ReadAndCheck(write->expected.location, write->buffer.span(), check,
+                           [this, write](const Status& status) { OnDiskRead(write, status); });
+      });
 }
 
 void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {

@@ -54,7 +54,7 @@ class ColdWriter {
     SlotExpectation expected;
     AlignedBuffer buffer;
     SlotVerdict verdict = SlotVerdict::kGood;
-    std::shared_ptr<std::vector<std::byte>> object;
+    std::shared_ptr<ColdObject> object;
   };
   using Writes = std::list<Write>;
   using Choice = ColdChoice::Choice;

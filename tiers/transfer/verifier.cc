@@ -39,17 +39,22 @@ void Verifier::Step(uint64_t cursor, uint32_t max_blocks, std::function<void(Ver
 // that clients use. The expectation is a copy, since the check runs on another thread.
 void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& step) {
   const BlockEntry& entry = state_[index];
-  const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   const auto read = std::make_shared<Read>();
   read->entry = index;
   read->expected = state_.tables.ExpectationOf(entry);
-  read->buffer = AlignedBuffer(name_space.slot_bytes);
   read->step = step;
   state_.Apply(index, BlockEvent::kBeginVerify);
   ++step->left;
   state_.trace.Begin(TraceKind::kVerifyRead, index);
-  disk_.ReadAndCheck(entry.disk, read->buffer.span(), nullptr,
-                     [this, read](const Status& status) { OnRead(read, status); });
+  // To clear the buffers of a step would hold up the loop.
+  state_.env.executor->Run(
+      [read, bytes = state_.blocks.NamespaceOf(entry).slot_bytes] {
+        read->buffer = AlignedBuffer(bytes);
+      },
+      [this, read] {
+        disk_.ReadAndCheck(read->expected.location, read->buffer.span(), nullptr,
+                           [this, read](const Status& status) { OnRead(read, status); });
+      });
 }
 
 // No client waits for the check, and so it is no part of the read, whose checks go before other

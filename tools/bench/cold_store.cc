@@ -67,7 +67,7 @@ class Run {
       : store_(*store),
         loop_(*loop),
         measure_(measure),
-        object_(std::make_shared<std::vector<std::byte>>(measure.bytes, std::byte{7})) {}
+        object_(std::make_shared<ColdObject>(measure.bytes, std::byte{7})) {}
 
   // The first `count` objects.
   void Fill(size_t count) {

@@ -2,10 +2,16 @@
 #include "daemon/cold/cold_buffers.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace kvtier {
 namespace {
@@ -42,6 +48,17 @@ TEST(ColdBuffers, GiveALargerOneWhereNoneThatWaitsIsLargeEnough) {
   ColdBuffers buffers(1000);
   buffers.Take(100).reset();
   EXPECT_EQ(buffers.Take(200)->size(), 200u);
+}
+
+// The event loop takes them.
+TEST(ColdBuffers, GiveFreshMemoryThatNobodyHasTouched) {
+  constexpr size_t kBytes = 64 << 20;
+  const auto buffer = ColdBuffers(kBytes).Take(kBytes);
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(buffer->data()) / page * page;
+  std::vector<unsigned char> resident(kBytes / page);
+  ASSERT_EQ(::mincore(reinterpret_cast<void*>(begin), kBytes, resident.data()), 0);
+  EXPECT_LT(std::ranges::count(resident, 1), 10);
 }
 
 TEST(ColdBuffers, MayBeGivenUpAfterThePoolAndOnAnotherThread) {

@@ -10,7 +10,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -57,7 +56,7 @@ TEST_F(ColdTierTest, AsMuchMayBeUnderWayAsTheCachesSettingsOfNowAllow) {
   ASSERT_TRUE(tier) << tier.error().ToString();
   // How the puts of so many blocks at once end. The object is there already, and stays as it is.
   const auto put = [&](int blocks, uint64_t bytes) {
-    const auto block = std::make_shared<const std::vector<std::byte>>(bytes);
+    const auto block = std::make_shared<const ColdObject>(bytes);
     std::set<std::string> ends;
     int ended = 0;
     for (int i = 0; i < blocks; ++i) {
