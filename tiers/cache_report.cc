@@ -11,14 +11,11 @@
 namespace kvtier {
 namespace {
 
-PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
-  const NamespaceIdentity& identity = state.blocks.namespaces[pool.namespace_id.value].identity;
+PoolGauges GaugesOf(const CachePool& pool) {
   PoolGauges gauges;
   gauges.id = pool.id;
   gauges.namespace_id = pool.namespace_id;
   gauges.device = pool.device;
-  gauges.tenant = identity.tenant;
-  gauges.model_hex = identity.model.Hex();
   gauges.block_bytes = pool.block_bytes;
   gauges.blocks = pool.blocks.size();
   gauges.free = pool.blocks.free();
@@ -109,7 +106,7 @@ std::array<uint64_t, kTierCount> UnusableBlocks(const CacheState& state) {
 PoolGauges Cache::GaugesOfPool(PoolId id) const {
   const CachePool* const pool = impl_->state.blocks.FindPool(id);
   KVT_CHECK(pool != nullptr);
-  return GaugesOf(impl_->state, *pool);
+  return GaugesOf(*pool);
 }
 
 CacheGauges Cache::Impl::Gauges() const {
@@ -117,7 +114,7 @@ CacheGauges Cache::Impl::Gauges() const {
   uint64_t order_bytes = 0;
   for (const auto& [id, pool] : state.blocks.pools) {
     if (pool->is_region) continue;
-    gauges.pools.push_back(GaugesOf(state, *pool));
+    gauges.pools.push_back(GaugesOf(*pool));
     order_bytes += pool->victims.memory_bytes();
   }
   gauges.usage = UsageOf(state);

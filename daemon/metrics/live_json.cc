@@ -74,10 +74,9 @@ json::array MissesOf(const MetricsSnapshot& snapshot) {
 
 json::array ModelsOf(const MetricsSnapshot& snapshot) {
   json::array models;
-  for (size_t i = 0; i < snapshot.gauges.pools.size(); ++i) {
-    const PoolGauges& pool = snapshot.gauges.pools[i];
-    models.push_back({{"name", snapshot.model_names[i]},
-                      {"tenant", pool.tenant},
+  for (const auto& [pool, tenant, model_hex, model_name] : snapshot.pools) {
+    models.push_back({{"name", model_name},
+                      {"tenant", tenant},
                       {"block_bytes", pool.block_bytes},
                       {"blocks", pool.blocks},
                       {"free", pool.free},

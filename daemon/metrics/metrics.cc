@@ -267,12 +267,12 @@ constexpr MetricRow kTierRows[] = {
     {kGauge, "kvtier_device_pool_allocated_bytes",
      "The bytes that the pools of a device have taken of it.", "devices.[].pool_used_bytes", "",
      ReadPerDevice<&DeviceGauges::pool_used_bytes>},
-    {kGauge, "kvtier_device_pool_used_bytes", "Bytes of a device's pools that blocks are in.", "",
-     "devices.[].used_bytes",
+    {kGauge, "kvtier_device_pool_used_bytes", "Bytes of a device's pools that blocks are in.",
+     "devices.[].used_bytes", "devices.[].used_bytes",
      [](From from, Family family) {
        AddPoolTotalPerDevice(family, from, &PoolTotals::in_use_bytes);
      }},
-    {kGauge, "kvtier_device_pool_blocks", "Blocks that a device's pools hold.", "",
+    {kGauge, "kvtier_device_pool_blocks", "Blocks that a device's pools hold.", "devices.[].blocks",
      "devices.[].blocks",
      [](From from, Family family) { AddPoolTotalPerDevice(family, from, &PoolTotals::in_use); }},
     {kGauge, "kvtier_host_ready_bytes", "Host memory that is allocated and usable.",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/metrics_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -17,6 +18,8 @@ namespace {
 
 // Longer than any healthy event, shorter than any scraper's time-out.
 constexpr auto kLoopPatience = std::chrono::seconds(1);
+// Snapshots take one of so many parts of the loop's time at most.
+constexpr int64_t kLoopShare = 10;
 
 // The interval that systemd has set, in seconds; 0 without a watchdog.
 double WatchdogSeconds() {
@@ -47,10 +50,13 @@ class MetricsServer::SnapshotSource {
     return pongs_ != before;
   }
 
-  // A new snapshot. If the loop does not answer in time, the last one there is, or null. Any thread
-  // but the loop's.
+  // A new snapshot. If the loop does not answer in time, the last one there is, or null. Waits if
+  // the last was taken just now, for any local user may ask without pause. Any thread but the
+  // loop's.
   std::shared_ptr<const MetricsSnapshot> Fetch() {
     std::unique_lock lock(mutex_);
+    const auto next = next_;
+    arrived_.wait_until(lock, next, [&] { return closed_; });
     // One event is enough, however many threads wait for the snapshot.
     if (!std::exchange(asked_, true)) {
       loop_->Post([this, pass = pass_] {
@@ -75,6 +81,9 @@ class MetricsServer::SnapshotSource {
     auto snapshot = std::make_shared<const MetricsSnapshot>(snapshot_());
     const std::scoped_lock lock(mutex_);
     latest_ = std::move(snapshot);
+    next_ = std::chrono::steady_clock::now() +
+            std::min<std::chrono::microseconds>(
+                kLoopShare * std::chrono::microseconds(latest_->taken_in_us), kLoopPatience);
     asked_ = false;
     ++taken_;
     arrived_.notify_all();
@@ -98,6 +107,7 @@ class MetricsServer::SnapshotSource {
   bool closed_ = false;
   uint64_t taken_ = 0;
   uint64_t pongs_ = 0;
+  std::chrono::steady_clock::time_point next_;  // when the next may be taken
   std::shared_ptr<const MetricsSnapshot> latest_;
 };
 

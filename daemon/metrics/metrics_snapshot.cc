@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "base/clock.h"
@@ -37,6 +38,27 @@ std::vector<DriveSnapshot> DrivesOf(const DiskStartFacts& disk, const CacheGauge
   return drives;
 }
 
+// A tenant's unused pools hide no other tenant's pool that holds something.
+std::vector<MetricsSnapshot::Pool> PoolsListed(const MetricsSources& sources,
+                                               std::vector<PoolGauges> pools) {
+  if (pools.size() > MetricsSnapshot::kMaxListed) {
+    const auto end = pools.begin() + MetricsSnapshot::kMaxListed;
+    std::ranges::nth_element(pools, end, std::greater(), [](const PoolGauges& pool) {
+      return std::pair((pool.blocks - pool.free) * pool.block_bytes, ~pool.id.value);
+    });
+    pools.erase(end, pools.end());
+    std::ranges::sort(pools, {}, &PoolGauges::id);
+  }
+  std::vector<MetricsSnapshot::Pool> listed;
+  for (const PoolGauges& pool : pools) {
+    const NamespaceIdentity& identity = sources.cache->IdentityOf(pool.namespace_id);
+    std::string model = identity.model.Hex();
+    std::string name = sources.models->NameOf(identity.tenant, model);
+    listed.push_back({pool, identity.tenant, std::move(model), std::move(name)});
+  }
+  return listed;
+}
+
 }  // namespace
 
 MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources) {
@@ -46,9 +68,7 @@ MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources) {
   snapshot.uptime_ms = sources.clock->MonotonicMs() - sources.started_ms;
   snapshot.stats = sources.cache->stats();
   snapshot.gauges = sources.cache->Gauges();
-  for (const PoolGauges& pool : snapshot.gauges.pools) {
-    snapshot.model_names.push_back(sources.models->NameOf(pool.tenant, pool.model_hex));
-  }
+  snapshot.pools = PoolsListed(sources, snapshot.gauges.pools);
   snapshot.models = ModelUses(*sources.models, *sources.cache, snapshot.gauges);
   for (const OpenedDevice& opened : *sources.devices) {
     const DeviceInfo info = opened.device->info();
@@ -60,7 +80,7 @@ MetricsSnapshot TakeMetricsSnapshot(const MetricsSources& sources) {
   if (sources.attention != nullptr) snapshot.attention = sources.attention->Report();
   snapshot.session_count = sources.server->session_count();
   snapshot.quarantined_sessions = sources.server->quarantined_sessions();
-  snapshot.sessions = sources.server->Sessions(MetricsSnapshot::kMaxSessionsListed);
+  snapshot.sessions = sources.server->Sessions(MetricsSnapshot::kMaxListed);
   snapshot.kept_memories = sources.kept_memories->entries();
   snapshot.kept_memory_events = sources.kept_memories->counters();
   snapshot.holder = sources.descriptors->holder();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // All that the metrics page, the live page and `kvtierctl status` tell of the daemon, copied on the
-// event loop in constant time (sizes and counters, no walk over blocks), to be rendered elsewhere.
+// event loop in little time (sizes and counters, no walk over blocks), to be rendered elsewhere.
 #pragma once
 
 #include <array>
@@ -103,14 +103,18 @@ struct DriveSnapshot {
 
 // A copy without pointers into the daemon: it may be read on any thread, and as long as wanted.
 struct MetricsSnapshot {
-  // Sessions beyond these are counted, not listed.
-  static constexpr size_t kMaxSessionsListed = 64;
+  // Sessions and pools beyond these are counted, not listed: tenants can make very many.
+  static constexpr size_t kMaxListed = 64;
 
   bool draining = false;
   int64_t uptime_ms = 0;
   CacheSums stats;
   CacheGauges gauges;
-  std::vector<std::string> model_names;  // of gauges.pools
+  struct Pool {
+    PoolGauges gauges;
+    std::string tenant, model_hex, model_name;
+  };
+  std::vector<Pool> pools;  // of gauges.pools those that hold the most bytes, by id
   std::vector<ModelUse> models;
   struct Device {
     std::string kind, name, uuid;

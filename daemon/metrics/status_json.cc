@@ -14,7 +14,6 @@
 #include "daemon/resources/device_opening.h"
 #include "daemon/resources/disk_tier.h"
 #include "daemon/runtime/process.h"
-#include "daemon/session/server.h"
 
 namespace kvtier {
 namespace {
@@ -94,14 +93,14 @@ json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges,
   return status;
 }
 
-json::array PoolsStatus(const CacheGauges& gauges, const ModelRegistry& models) {
+json::array PoolsStatus(const MetricsSnapshot& snapshot) {
   json::array pools;
-  for (const PoolGauges& pool : gauges.pools) {
+  for (const auto& [pool, tenant, model_hex, model_name] : snapshot.pools) {
     pools.push_back({{"id", pool.id.value},
                      {"device", pool.device.value},
-                     {"tenant", pool.tenant},
-                     {"model", pool.model_hex},
-                     {"model_name", models.NameOf(pool.tenant, pool.model_hex)},
+                     {"tenant", tenant},
+                     {"model", model_hex},
+                     {"model_name", model_name},
                      {"block_bytes", pool.block_bytes},
                      {"blocks", pool.blocks},
                      {"free", pool.free},
@@ -162,9 +161,9 @@ json::array UsageStatus(const CacheGauges& gauges) {
   return tenants;
 }
 
-json::object SessionsStatus(const Server& server) {
+json::object SessionsStatus(const MetricsSnapshot& snapshot) {
   json::array list;
-  for (const Session::Summary& session : server.Sessions()) {
+  for (const Session::Summary& session : snapshot.sessions) {
     list.push_back({{"id", session.id.value},
                     {"tenant", session.tenant},
                     {"client", session.client_name},
@@ -310,11 +309,12 @@ std::string StatusJson(const MetricsSources& sources) {
       {"devices", DevicesStatus(*sources.devices)},
       {"kernels", KernelsStatus(snapshot.attention)},
       {"disk", DiskStatus(*sources.disk, snapshot.gauges, snapshot.drives)},
-      {"pools", PoolsStatus(snapshot.gauges, *sources.models)},
+      {"pools", PoolsStatus(snapshot)},
+      {"pools_unlisted", snapshot.gauges.pools.size() - snapshot.pools.size()},
       {"distrusted", DistrustedStatus(snapshot.gauges, sources)},
       {"tenants", TenantsStatus(snapshot.gauges)},
       {"usage", UsageStatus(snapshot.gauges)},
-      {"sessions", SessionsStatus(*sources.server)},
+      {"sessions", SessionsStatus(snapshot)},
       {"events", EventsStatus(snapshot.events)},
       {"kept_memory", KeptMemoryStatus(snapshot, sources.config->kept_memory.keep_for_ms)},
       {"restart", RestartStatus(snapshot)},

@@ -269,8 +269,6 @@ struct PoolGauges {
   PoolId id;
   NamespaceId namespace_id;
   DeviceIndex device;
-  std::string tenant;
-  std::string model_hex;
   uint64_t block_bytes = 0;
   uint64_t blocks = 0, free = 0, private_blocks = 0, referenced = 0, cached = 0, loading = 0,
            quarantined = 0;

@@ -104,24 +104,6 @@ std::string TierTable(JsonView status) {
   return table.Render();
 }
 
-// The bytes of the blocks in a device's pools.
-struct DeviceUse {
-  uint64_t blocks = 0;
-  uint64_t bytes = 0;
-};
-
-std::vector<DeviceUse> UseByDevice(JsonView pools, size_t devices) {
-  std::vector<DeviceUse> uses(devices);
-  pools.ForEach([&uses](JsonView pool) {
-    const uint64_t device = pool["device"].Count();
-    if (device >= uses.size()) return;
-    const uint64_t blocks = pool["blocks"].Count() - pool["free"].Count();
-    uses[device].blocks += blocks;
-    uses[device].bytes += blocks * pool["block_bytes"].Count();
-  });
-  return uses;
-}
-
 std::vector<std::string> StatesOf(JsonView devices) {
   std::vector<std::string> states;
   devices.ForEach([&states](JsonView device) { states.push_back(device["state"].Text()); });
@@ -134,7 +116,6 @@ std::string DeviceTable(JsonView status) {
   size_t count = 0;
   status["devices"].ForEach([&count](JsonView) { ++count; });
   if (count < 2) return {};
-  const std::vector<DeviceUse> uses = UseByDevice(status["pools"], count);
   std::vector<std::string> attention = StatesOf(status["kernels"]["devices"]);
   attention.resize(count, "-");
   Table table({{"device"},
@@ -149,8 +130,8 @@ std::string DeviceTable(JsonView status) {
     const uint64_t capacity = device["pool_capacity_bytes"].Count();
     table.AddRow({std::to_string(row), DeviceText(device), FormatByteSize(capacity),
                   FormatByteSize(device["pool_used_bytes"].Count()),
-                  FormatCompactCount(uses[row].blocks), Share(uses[row].bytes, capacity),
-                  attention[row]});
+                  FormatCompactCount(device["blocks"].Count()),
+                  Share(device["used_bytes"].Count(), capacity), attention[row]});
     ++row;
   });
   const JsonView stats = status["stats"];
@@ -160,7 +141,7 @@ std::string DeviceTable(JsonView status) {
                      FormatByteSize(stats["neighbour_bytes"].Count()));
 }
 
-std::string PoolTable(JsonView pools, bool several_devices) {
+std::string PoolTable(JsonView pools, uint64_t unlisted, bool several_devices) {
   using enum Table::Align;
   std::vector<Table::Column> columns = {{"pool of", kLeft}, {"block"},  {"blocks"}, {"free"},
                                         {"private"},        {"in use"}, {"cached"}};
@@ -184,7 +165,8 @@ std::string PoolTable(JsonView pools, bool several_devices) {
     if (several_devices) row.push_back(std::to_string(pool["device"].Count()));
     table.AddRow(std::move(row));
   });
-  return any ? "\n" + table.Render() : std::string();
+  if (!any) return {};
+  return "\n" + table.Render() + (unlisted > 0 ? fmt::format("and {} more\n", unlisted) : "");
 }
 
 std::string SizeOr(uint64_t bytes, std::string_view none) {
@@ -248,7 +230,9 @@ std::string SessionTable(JsonView sessions) {
   });
   if (listed == 0) return {};
   std::string text = "\n" + table.Render();
-  if (listed > kMostSessions) text += fmt::format("and {} more\n", listed - kMostSessions);
+  if (listed > kMostSessions) {
+    text += fmt::format("and {} more\n", sessions["count"].Count() - kMostSessions);
+  }
   return text;
 }
 
@@ -395,9 +379,9 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
 std::string FormatStatus(JsonView status, const Terminal& terminal) {
   const std::string devices = DeviceTable(status);
   return Heading(status, terminal) + "\n" + TierTable(status) + devices +
-         PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
-         KeptMemoryTable(status["kept_memory"]) + RestartText(status["restart"]) +
-         SessionTable(status["sessions"]) + Activity(status) +
+         PoolTable(status["pools"], status["pools_unlisted"].Count(), !devices.empty()) +
+         TenantTable(status["tenants"]) + KeptMemoryTable(status["kept_memory"]) +
+         RestartText(status["restart"]) + SessionTable(status["sessions"]) + Activity(status) +
          ColdText(status["cold"], status["stats"]["blocks"]["cold"]) +
          KernelsText(status["kernels"]) + DrivesText(status["disk"]) + Troubles(status, terminal);
 }

@@ -89,6 +89,39 @@ TEST_F(Admin, StatusShowsTiersSessionsAndReasons) {
   EXPECT_GT(status.at("index").at("entry_bytes").to_number<uint64_t>(), 0u);
 }
 
+class AdminOfManyPools : public Admin {
+ protected:
+  AdminOfManyPools()
+      : Admin([](Config* config) {
+          config->cache.pool_bytes = 4 * kMiB;
+          config->server.max_models_per_tenant = 100;
+        }) {}
+};
+
+// Else a tenant that makes thousands of pools would hold the event loop with each status.
+TEST_F(AdminOfManyPools, StatusListsThePoolsThatHoldTheMost) {
+  WireClient client(daemon_.socket());
+  (void)client.Hello();
+  ModelRecord record = TestModel();
+  PoolId last;
+  for (record.tensor_parallel_size = 70; record.tensor_parallel_rank < 70;
+       ++record.tensor_parallel_rank) {
+    const auto model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+    last =
+        client.Call<wire::AttachReply>(wire::Attach{.model = model.model, .pool_bytes = 32 * kKiB})
+            .pool;
+  }
+  (void)Fill(&client, last, Hashes(0, 2));
+  const json::value status = Ask(R"({"op":"status"})");
+  const json::array& pools = status.at("pools").as_array();
+  ASSERT_EQ(pools.size(), 64u);
+  EXPECT_EQ(pools.at(62).at("referenced"), 0);
+  EXPECT_EQ(pools.at(63).at("id"), last.value);
+  EXPECT_EQ(pools.at(63).at("referenced"), 2);
+  EXPECT_EQ(status.at("pools_unlisted"), 6);
+  EXPECT_EQ(status.at("devices").at(0).at("blocks"), 2);
+}
+
 TEST_F(Admin, KeptMemoryIsShownAndReleased) {
   const UniqueFd memory(::memfd_create("kept", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(memory.get(), 8192), 0);

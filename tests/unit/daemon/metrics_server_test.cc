@@ -23,6 +23,7 @@ class MetricsServerTest : public testing::Test {
     auto server = MetricsServer::Start(config, &loop_, &lag_, [this] {
       MetricsSnapshot snapshot;
       snapshot.stats.acquires = ++snapshots_;
+      snapshot.taken_in_us = taken_in_us_;
       return snapshot;
     });
     ASSERT_TRUE(server) << server.error().ToString();
@@ -47,6 +48,7 @@ class MetricsServerTest : public testing::Test {
   EventLoop loop_;
   LoopLag lag_;
   uint64_t snapshots_ = 0;
+  int64_t taken_in_us_ = 0;
   std::unique_ptr<MetricsServer> server_;
   std::thread thread_;
 };
@@ -55,6 +57,17 @@ TEST_F(MetricsServerTest, EachScrapeSeesTheCountersOfItsMoment) {
   RunLoop();
   EXPECT_EQ(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 1);
   EXPECT_EQ(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 2);
+}
+
+// Any local user may ask without pause, and each snapshot takes the loop's time from clients.
+TEST_F(MetricsServerTest, SnapshotsLeaveNineTenthsOfTheLoopsTimeToClients) {
+  taken_in_us_ = 20'000;
+  RunLoop();
+  EXPECT_EQ(Get("metrics").status, 200u);
+  const auto first = std::chrono::steady_clock::now();
+  EXPECT_EQ(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 2) << "of its moment";
+  EXPECT_EQ(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 3);
+  EXPECT_GE(std::chrono::steady_clock::now() - first, std::chrono::milliseconds(300));
 }
 
 // An address of this machine that is not loopback: what comes from there could be another

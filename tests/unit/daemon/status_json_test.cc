@@ -19,9 +19,9 @@ json::value Document(const MetricsSnapshot& snapshot) {
 TEST(LiveStatus, ShowsTiersHitsModelsAndSessions) {
   MetricsSnapshot snapshot;
   snapshot.gauges.pools.push_back(
-      {.tenant = "a", .block_bytes = 1024, .blocks = 10, .free = 4, .referenced = 5, .cached = 1});
+      {.block_bytes = 1024, .blocks = 10, .free = 4, .referenced = 5, .cached = 1});
+  snapshot.pools = {{snapshot.gauges.pools[0], "a", "", "model"}};
   snapshot.gauges.pool_capacity_bytes = 20 * 1024;
-  snapshot.model_names = {"model"};
   snapshot.sessions = {{.id = SessionId(1),
                         .tenant = "a",
                         .client_name = "<b>",
@@ -53,7 +53,6 @@ TEST(LiveStatus, ShowsEachDeviceWithWhatItsPoolsHold) {
   for (const uint32_t device : {1, 1, 0}) {
     snapshot.gauges.pools.push_back(
         {.device = DeviceIndex(device), .block_bytes = 10, .blocks = 5, .free = 2});
-    snapshot.model_names.emplace_back("model");
   }
   snapshot.attention.devices = {{.state = AttentionState::kReady},
                                 {.state = AttentionState::kFailed}};

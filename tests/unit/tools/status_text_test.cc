@@ -111,7 +111,8 @@ std::string OnTwoGpus(const std::string& name) {
     status.replace(status.find(text), text.size(), by);
   };
   const std::string gpu = R"({"kind": "cuda", "ordinal": 1, "pool_capacity_bytes": 268435456,
-                              "pool_used_bytes": 134217728, "name": ")" +
+                              "pool_used_bytes": 134217728, "used_bytes": 67108864, "blocks": 1024,
+                              "name": ")" +
                           name + R"("})";
   replace(R"("kernels": {)", R"("devices": [)" + gpu + ", " + gpu + R"(],
           "kernels": {"devices": [{"state": "ready"}, {"state": "failed"}],)");
