@@ -221,7 +221,7 @@ void LoadedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t ti
 
 // The buffer goes on from the library to the caller without a copy of its bytes.
 void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
-  const std::shared_ptr<Bytes> into = buffers_.Take(bytes + 1);
+  const std::shared_ptr<ColdObject> into = buffers_.Take(bytes + 1);
   const uint64_t call = Begin(
       bytes, timeout_ms,
       [bytes, into, done = std::move(done)](const Result<Answer>& got) {

@@ -51,7 +51,7 @@ const NamespaceIdentity kIdentity{.tenant = "tenant", .block_bytes = kBlockBytes
 // loop of the host that asks.
 class SmallStore {
  public:
-  void Put(const std::string& name, const std::vector<std::byte>& bytes) {
+  void Put(const std::string& name, const ColdObject& bytes) {
     const auto end = std::find_if(bytes.rbegin(), bytes.rend(), [](std::byte byte) {
                        return byte != std::byte{0};
                      }).base();
@@ -61,7 +61,7 @@ class SmallStore {
   [[nodiscard]] ColdBytes Get(const std::string& name) const {
     const auto found = objects_.find(name);
     if (found == objects_.end()) return nullptr;
-    auto bytes = std::make_shared<std::vector<std::byte>>(found->second.begin);
+    auto bytes = std::make_shared<ColdObject>(found->second.begin.begin(), found->second.begin.end());
     bytes->resize(found->second.bytes);
     return bytes;
   }
@@ -174,7 +174,7 @@ class BucketStore final : public HostsStore {
     backend_->exists(store_, call, views.data(), views.size(), ask == ColdAsk::kEach, kTimeoutMs);
   }
   void Get(std::string name, uint64_t bytes, int64_t /*timeout_ms*/, GetDone done) override {
-    const auto into = std::make_shared<std::vector<std::byte>>(bytes + 1);
+    const auto into = std::make_shared<ColdObject>(bytes + 1);
     const uint64_t call = Begin([into, bytes, done = std::move(done)](const Outcome& outcome) {
       EXPECT_EQ(outcome.status, KVT_COLD_OK) << outcome.text;
       EXPECT_EQ(outcome.bytes, bytes);
