@@ -12,6 +12,9 @@
 namespace kvtier {
 namespace {
 
+// Classes of slots whose searches are known to have ended; with more, all others seem to have.
+constexpr size_t kMostEndedClasses = 64;
+
 // How long the block has been in host.
 uint32_t AgeDs(const CacheState& state, const BlockEntry& entry) {
   return state.clock.NowDs() - entry.host_since_ds;
@@ -267,19 +270,45 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint6
   return kNoEntry;
 }
 
+void HostSlots::Asked::GoOnWith(const SlotClass& slots, uint64_t pumps) {
+  next = slots;
+  next_since = pumps;
+}
+
+void HostSlots::Asked::NoteEnd(const SlotClass& slots, uint64_t changes) {
+  if (next == slots) next.reset();
+  if (std::exchange(ended_since, changes) != changes) ended.clear();
+  if (ended.size() < kMostEndedClasses) ended.push_back(slots);
+}
+
+bool HostSlots::Asked::HasEnded(const SlotClass& slots, uint64_t changes) const {
+  return ended_since == changes &&
+         (ended.size() >= kMostEndedClasses || std::ranges::count(ended, slots) > 0);
+}
+
 HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   Asked& asked = shares_[request.tenant.value].asked[static_cast<size_t>(request.from)];
-  const bool same = asked.full_in == state_.parts.pumps() && asked.full_since == changes_;
+  const uint64_t pumps = state_.parts.pumps();
+  const bool same = asked.full_in == pumps && asked.full_since == changes_;
   if (same && asked.full_of == request.slots) return Outcome::kFull;
-  const uint64_t before = state_.stats.host_eviction_steps;
   uint64_t& left = state_.parts.LeftOf(&asked.part);
+  const bool others_turn = asked.IsOthersTurn(request.slots, pumps);
+  if (left == 0 || others_turn) {
+    if (asked.HasEnded(request.slots, changes_)) return Outcome::kWait;
+    if (!others_turn) asked.GoOnWith(request.slots, pumps);
+    state_.SchedulePart();
+    return Outcome::kWait;
+  }
+  const uint64_t before = state_.stats.host_eviction_steps;
+  asked.next.reset();
   const Outcome outcome = EvictWithin(left, request);
   left -= std::min(left, state_.stats.host_eviction_steps - before);
   if (outcome == Outcome::kFull) {
-    asked.full_in = state_.parts.pumps();
+    asked.full_in = pumps;
     asked.full_since = changes_;
     asked.full_of = request.slots;
   }
+  if (outcome != Outcome::kAllocated && !asked.next) asked.NoteEnd(request.slots, changes_);
   return outcome;
 }
 
@@ -339,7 +368,11 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
   if (search.passed_over < candidates && candidates > part) {
     // There are more to look at, in an event of their own; not if all were, and nothing has changed
     // since: several requests that wait for the same blocks would search in turn without end.
-    if (search.waits_since != changes_) state_.SchedulePart();
+    if (search.waits_since != changes_) {
+      shares_[request.tenant.value].asked[static_cast<size_t>(request.from)].GoOnWith(
+          request.slots, state_.parts.pumps());
+      state_.SchedulePart();
+    }
     return Outcome::kWait;
   }
   // All others are on their way, and the slots that they wait for are those of awaited blocks.

@@ -320,6 +320,7 @@ TEST_F(CacheDiskResizeTest, ADamagedBlockThatIsVerifiedAndReadIsNotReadAgainBeyo
   machine_->loop.Hold(file().source());
   std::optional<Cache::VerifyResult> verified;
   cache_->VerifyStep(0, 100, [&](const Cache::VerifyResult& result) { verified = result; });
+  machine_->loop.RunAll();
   const PendingAcquire pending = BeginAcquire(kAlice, {block});
   machine_->loop.RunAll();
   ASSERT_EQ(machine_->loop.pending(file().source()), 2u) << "both read it";
