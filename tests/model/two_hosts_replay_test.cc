@@ -61,7 +61,8 @@ class SmallStore {
   [[nodiscard]] ColdBytes Get(const std::string& name) const {
     const auto found = objects_.find(name);
     if (found == objects_.end()) return nullptr;
-    auto bytes = std::make_shared<ColdObject>(found->second.begin.begin(), found->second.begin.end());
+    auto bytes =
+        std::make_shared<ColdObject>(found->second.begin.begin(), found->second.begin.end());
     bytes->resize(found->second.bytes);
     return bytes;
   }

@@ -16,7 +16,7 @@ from harness.paths import daemon_program
 def run_doctor(directory, *arguments, **environment):
     program = pathlib.Path(daemon_program()).parent / "kvtierctl"
     return subprocess.run(
-        [program, "doctor", "--directory", str(directory), *arguments],
+        [program, "doctor", *(["--directory", directory] if directory else []), *arguments],
         env={**os.environ, "KVTIER_SOCKET": "", "XDG_RUNTIME_DIR": str(directory), **environment},
         capture_output=True,
         text=True,
