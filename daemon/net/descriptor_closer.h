@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "base/hang_up.h"
 #include "base/posix.h"
-#include "daemon/net/hang_up.h"
 #include "daemon/net/sender_threads.h"
 
 namespace kvtier {

@@ -117,7 +117,7 @@ Status RegionHandler::OpenRegion(const Call& call, const wire::OpenRegion& reque
       .blocks = request.blocks,
       .block_tokens = static_cast<uint16_t>(model->record.groups[request.group].block_tokens),
       .process = client_.Identity().process,
-      .is_lent = [hang_up = replies_.connection().hang_up()] { return !hang_up->Seen(); },
+      .lender = replies_.connection().hang_up(),
       .published = PublishedIn(request, lent.share)};
   for (const wire::RegionPiece& piece : request.pieces) {
     memory.pieces.push_back({piece.offset, piece.block_stride, piece.bytes});

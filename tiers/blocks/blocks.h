@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hang_up.h"
 #include "base/result.h"
 #include "gpu/device.h"
 #include "tiers/blocks/namespace_table.h"
@@ -62,7 +63,7 @@ struct CachePool {
   std::vector<RegionPiece> pieces;
   bool is_region = false;
   bool to_prepare = false;                           // in CacheState::to_prepare
-  std::function<bool()> is_lent;                     // RegionMemory::is_lent; null: of a pool
+  std::shared_ptr<const HangUp> lender;              // RegionMemory::lender; null: of a pool
   std::shared_ptr<const PublishedBlocks> published;  // of a region; null: its engine says nothing
   uint32_t readers = 0;         // copies that have the region as their source, or wait to
   uint32_t sessions = 0;        // that use it (SessionTable::UsePool)
@@ -77,7 +78,7 @@ struct CachePool {
     size_t piece = 0;
     uint64_t begin = 0;
   };
-  [[nodiscard]] bool IsLent() const { return !is_lent || is_lent(); }
+  [[nodiscard]] bool IsLent() const { return lender == nullptr || !lender->Seen(); }
 
   // Calls `visit(offset in the memory, offset in the payload, bytes)` for each contiguous part of
   // the given part, which is not empty, of a block's payload. Its first piece is looked for from

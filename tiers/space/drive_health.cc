@@ -15,20 +15,16 @@ namespace {
 // syncs cannot be called back, with what each said, in their order. REQUIRES: one file at least.
 // Event loop only.
 void SyncFiles(const std::vector<BlockFile*>& files,
-               std::function<void(const std::vector<Status>&)> done) {
+               const std::function<void(const std::vector<Status>&)>& done) {
   struct Syncs {
-    size_t left = 0;
+    size_t left;
     std::vector<Status> said;
-    std::function<void(const std::vector<Status>&)> done;
   };
-  const auto syncs = std::make_shared<Syncs>();
-  syncs->left = files.size();
-  syncs->said.resize(files.size());
-  syncs->done = std::move(done);
+  const auto syncs = std::make_shared<Syncs>(files.size(), std::vector<Status>(files.size()));
   for (size_t i = 0; i < files.size(); ++i) {
-    files[i]->Sync([syncs, i](const Status& status) {
+    files[i]->Sync([syncs, i, done](const Status& status) {
       syncs->said[i] = status;
-      if (--syncs->left == 0) syncs->done(syncs->said);
+      if (--syncs->left == 0) done(syncs->said);
     });
   }
 }

@@ -302,13 +302,19 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   const uint64_t before = state_.stats.host_eviction_steps;
   asked.next.reset();
   const Outcome outcome = EvictWithin(left, request);
+  Search& search = shares_[request.tenant.value].searches[static_cast<size_t>(request.from)];
+  const bool goes_on = std::exchange(search.goes_on, false);
+  if (goes_on) {
+    asked.GoOnWith(request.slots, pumps);
+    state_.SchedulePart();
+  }
   left -= std::min(left, state_.stats.host_eviction_steps - before);
   if (outcome == Outcome::kFull) {
     asked.full_in = pumps;
     asked.full_since = changes_;
     asked.full_of = request.slots;
   }
-  if (outcome != Outcome::kAllocated && !asked.next) asked.NoteEnd(request.slots, changes_);
+  if (outcome != Outcome::kAllocated && !goes_on) asked.NoteEnd(request.slots, changes_);
   return outcome;
 }
 
@@ -368,11 +374,7 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
   if (search.passed_over < candidates && candidates > part) {
     // There are more to look at, in an event of their own; not if all were, and nothing has changed
     // since: several requests that wait for the same blocks would search in turn without end.
-    if (search.waits_since != changes_) {
-      shares_[request.tenant.value].asked[static_cast<size_t>(request.from)].GoOnWith(
-          request.slots, state_.parts.pumps());
-      state_.SchedulePart();
-    }
+    search.goes_on = search.waits_since != changes_;
     return Outcome::kWait;
   }
   // All others are on their way, and the slots that they wait for are those of awaited blocks.

@@ -111,6 +111,7 @@ class HostSlots {
     bool passing = false;        // some of these will give their slots back soon
     bool spared = false;         // some could have left, but clients await them
     bool takes_awaited = false;  // it spares these no more
+    bool goes_on = false;        // in the next event
     uint64_t waits_since = 0;    // `changes_` when all had been looked at and were to be waited for
   };
   // The tenant's requests of one kind, whose searches share a part of each event: one that finds

@@ -62,7 +62,9 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
   meter().Begin(state_.clock.NowMs());
   if (flight->rate != nullptr) flight->rate->Begin(flight->copied_bytes, state_.clock.PreciseUs());
   request.pool = batch.pool_->memory.get();
-  request.is_lent = batch.pool_->is_lent;
+  if (batch.pool_->lender) {
+    request.is_lent = [lender = batch.pool_->lender] { return !lender->Seen(); };
+  }
   request.done = [this, flight](const Status& status) { OnCopied(flight, status); };
   batch.pool_->copier->Copy(std::move(request));
 }

@@ -52,7 +52,7 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                                             .victims = VictimQueue(MakeLruPolicy()),
                                             .pieces = std::move(memory.pieces),
                                             .is_region = true,
-                                            .is_lent = std::move(memory.is_lent),
+                                            .lender = std::move(memory.lender),
                                             .published = std::move(memory.published)}));
   regions_.emplace(pool->id, Region{.session = session,
                                     .pool = pool,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/acquired.h"
+#include "base/hang_up.h"
 #include "base/hit_plan.h"
 #include "base/ids.h"
 #include "base/result.h"
@@ -140,9 +141,9 @@ struct RegionMemory {
   uint16_t block_tokens = 0;  // of a full block
   std::vector<RegionPiece> pieces;
   ProcessIdentity process;  // that stores from it
-  // Whether the owner hears of transfers' ends: if not, it may use the memory as it likes. Any
-  // thread; null: it always does.
-  std::function<bool()> is_lent;
+  // Tells when the owner hears of no transfer's end any more, and uses the memory as it likes;
+  // null: it always hears.
+  std::shared_ptr<const HangUp> lender;
   // Makes the region a source of other regions' loads; null: it is none.
   std::shared_ptr<const PublishedBlocks> published;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/net/hang_up.h"
+#include "base/hang_up.h"
 
 #include <poll.h>
 
