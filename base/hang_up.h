@@ -6,8 +6,8 @@
 
 namespace kvtier {
 
-// Whether a connection's peer has closed its end, so that it may have told its callers that all
-// which it asked for is over, and hears of nothing more. It is seen at once, however much there is
+// Tells whether a connection's peer has closed its end. Such a peer hears of nothing more, and may
+// have told its callers that all it asked for is over. This is seen at once, however much there is
 // to read before the end of the stream. Any thread.
 class HangUp {
  public:

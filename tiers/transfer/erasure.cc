@@ -136,7 +136,7 @@ void Erasure::GoOn() {
   }));
 }
 
-// The store may have given it before its object went. How old the block is, that tells.
+// The cold store may have given the block before its object was deleted: its age tells.
 bool Erasure::MayComeBack(const BlockEntry& entry) const {
   const Job& job = jobs_.front();
   return entry.offered() && entry.reading() && job.objects_ended_s &&
