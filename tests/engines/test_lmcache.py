@@ -42,6 +42,7 @@ from lmcache.v1.distributed.l2_adapters import create_l2_adapter
 from lmcache.v1.distributed.memory_manager.l1_memory_manager import L1MemoryManager
 
 import kvtier
+from kvtier import _settling
 from kvtier.lmcache import KvtierL2Adapter, objects
 from kvtier.lmcache.model_weights import FirstEpoch
 
@@ -433,6 +434,23 @@ class InPlaceTest(LmcacheCase):
         self.round_trip(adapter, manager, 6)
         self.assertEqual(self.copied(adapter), (12, 0))
 
+    def test_memory_is_not_written_once_a_daemon_that_hangs_was_given_up(self):
+        manager = self.memory()
+        adapter = self.adapter(description=manager.get_l1_memory_desc())
+        self.round_trip(adapter, manager, 6)
+        keys, given = keys_of(6), self.allocate(manager, 6)
+        self.assertTrue(self.store(adapter, keys, given).is_successful())
+        self.daemon.pause()
+        self.addCleanup(self.daemon.resume)
+        with mock.patch.object(_settling, "LONGEST_S", 0):
+            self.assertEqual(self.load(adapter, keys, given), [False] * 6)
+        fill(given, 7)
+        left = bytes_of(given)
+        self.daemon.resume()
+        self.wait_for_daemon(adapter)
+        self.assertEqual(bytes_of(given), left)
+        self.assertEqual(self.load(adapter, keys, given), [True] * 6)
+
     def test_objects_between_others_of_another_size_are_copied_all_the_same(self):
         manager = self.memory()
         adapter = self.adapter(description=manager.get_l1_memory_desc())
@@ -497,68 +515,6 @@ class InPlaceTest(LmcacheCase):
         self.assertEqual(self.load(adapter, keys, loaded), [True] * 3)
         self.assertEqual(bytes_of(loaded), expected)
         self.assertEqual(self.copied(adapter), (0, 6))
-
-
-class LostDaemonTest(LmcacheCase):
-    def setUp(self):
-        self.addCleanup(self.restart)
-
-    def restart(self):
-        self.daemon.kill()
-        self.daemon.start()
-
-    def test_without_a_daemon_everything_is_a_miss_until_there_is_one(self):
-        self.daemon.kill()
-        adapter = self.adapter(connected=False)
-        keys, stored = keys_of(2), [memory_object(1), memory_object(2)]
-        self.assertFalse(self.store(adapter, keys, stored).is_successful())
-        self.assertEqual(self.look_up(adapter, keys), [False] * 2)
-        self.assertEqual(self.load(adapter, keys, [memory_object(), memory_object()]), [False] * 2)
-        adapter.submit_unlock(keys)
-        self.assertTrue(adapter.report_status()["is_healthy"])
-        self.daemon.start()
-        self.wait_for_daemon(adapter)
-        self.assertTrue(self.store(adapter, keys, stored).is_successful())
-
-    def test_what_was_stored_is_loaded_after_restarts_of_both(self):
-        keys, expected = self.stored(self.adapter(), 4)
-        self.daemon.drain()
-        self.restart()
-        adapter = self.adapter()
-        self.assertEqual(self.look_up(adapter, keys), [True] * 4)
-        loaded = [memory_object() for _ in keys]
-        self.assertEqual(self.load(adapter, keys, loaded), [True] * 4)
-        self.assertEqual(bytes_of(loaded), expected)
-
-    def test_bytes_that_are_damaged_on_disk_are_not_served(self):
-        adapter = self.adapter()
-        keys, _ = self.stored(adapter, 4)
-        self.daemon.drain()
-        self.daemon.kill()
-        self.wait_for_daemon(adapter, connections=0)
-        self.assertGreater(self.daemon.corrupt_disk(5000, 4096), 0)
-        self.daemon.start()
-        self.wait_for_daemon(adapter)
-        loaded = [memory_object() for _ in keys]
-        self.assertEqual(self.load(adapter, keys, loaded), [False] * 4)
-
-    def test_a_daemon_that_is_killed_under_tasks_ends_them_all(self):
-        adapter = self.adapter()
-        keys, expected = self.stored(adapter, 6)
-        self.daemon.pause()
-        loaded = [memory_object() for _ in keys]
-        load = adapter.submit_load_task(keys, loaded)
-        store = adapter.submit_store_task(keys_of(2), [memory_object(1), memory_object(2)])
-        lookup = adapter.submit_lookup_and_lock_task(keys, LAYOUTS)
-        self.daemon.kill()
-        came = self.result(adapter.get_load_event_fd(), lambda: adapter.query_load_result(load))
-        for is_there, found, right in zip(bits(came, 6), bytes_of(loaded), expected):
-            self.assertTrue(not is_there or found == right)
-        completed = self.result(adapter.get_store_event_fd(), adapter.pop_completed_store_tasks)
-        self.assertFalse(completed[store].is_successful())
-        fd = adapter.get_lookup_and_lock_event_fd()
-        found = self.result(fd, lambda: adapter.query_lookup_and_lock_result(lookup))
-        self.assertEqual(bits(found, 6), [False] * 6)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import sglang_modules  # noqa: F401 - imported because it makes `import sglang` find the wheel's
@@ -25,6 +26,7 @@ from sglang.srt.mem_cache.pool_host.common import get_allocator_from_storage
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
+from kvtier import _settling
 from kvtier.sglang import KvtierStorage, pages
 
 PAGE_TOKENS, PAGES, BATCH = 16, 40, 12
@@ -433,6 +435,43 @@ class FailureTest(SglangTestCase):
                 self.assertEqual(settled.call_count, allocator == "shm")
                 killer.join()
                 self.daemon.start()
+
+    def test_a_daemon_that_hangs_holds_no_call_for_ever(self):
+        for allocator in ("shm", "default"):
+            with self.subTest(allocator):
+                threads = ThreadPoolExecutor(2)
+                self.addCleanup(threads.shutdown)
+                pool, keys = host_pool(allocator=allocator), keys_of()
+                storage, others = self.storage(pool), keys_of()
+                fill(pool, 6)
+                before = self.stored(storage, pool, keys)
+                self.daemon.pause()
+                self.addCleanup(self.daemon.resume)
+                places = indices_of(range(20, 20 + BATCH))
+                with mock.patch.object(_settling, "LONGEST_S", 0):
+                    load = threads.submit(storage.batch_get_v1, keys, places)
+                    store = threads.submit(storage.batch_set_v1, others, indices_of(range(BATCH)))
+                    for one in (load, store):
+                        self.assertEqual(one.result(CONNECT_TIMEOUT_S), [False] * BATCH)
+                    self.assertFalse(any(storage.batch_exists(keys) for _ in range(1000)))
+                fill(pool, 7)
+                left = [page_bytes(pool, page) for page in range(PAGES)]
+                self.daemon.resume()
+                self.wait_until(lambda: storage._pools["kv"].connected)
+                self.assertEqual(storage.batch_exists(others), 0)
+                self.assertEqual([page_bytes(pool, page) for page in range(PAGES)], left)
+                self.assertEqual(storage.batch_get_v1(keys, places), [True] * BATCH)
+                self.assertEqual([page_bytes(pool, 20 + page) for page in range(BATCH)], before)
+
+    def test_only_the_first_lookup_waits_for_a_daemon_that_hangs(self):
+        storage = self.storage(host_pool())
+        self.daemon.pause()
+        self.addCleanup(self.daemon.resume)
+        asked = mock.patch.object(pages, "exists", wraps=pages.exists)
+        with asked as exists:
+            for _ in range(4):
+                self.assertEqual(storage.batch_exists(keys_of()), 0)
+        self.assertEqual(exists.call_count, 1)
 
     def test_sglangs_own_failures_change_no_bytes(self):
         prefix = "SGLANG_TEST_HICACHE_BACKEND_RANDOM"

@@ -5,6 +5,7 @@ of its own below the engine's."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import threading
@@ -12,6 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
+from ._native import HASH_BYTES
 from .connection import Connection, connect
 from .errors import KvtierError, TimedOutError, UnavailableError
 from .regions import Region
@@ -22,8 +26,10 @@ Result = TypeVar("Result")
 _IDLE_CHECK_S = 0.5
 # Shutting down waits so long for copies; after that the process's end ends them.
 _CLOSE_TIMEOUT_S = 10.0
-# How long one call of the library waits for a transfer.
+# How long a transfer is waited for until the daemon is asked whether it lives.
 _WAIT_MS = 1000
+# So many blocks' token ids, ten MB, are more than the library's socket takes in.
+_FLOOD_BLOCKS = 1 << 18
 
 
 class LinkState(enum.Enum):
@@ -119,16 +125,31 @@ def attach(
 
 
 def wait_until_ended(region: Region, transfer: int) -> Any:
-    """The transfer's end, however long it takes: before that, its memory belongs to the daemon. Raises
-    the transfer's error."""
+    """The transfer's end, however long a daemon that answers takes: before that, its memory belongs to
+    the daemon. Raises the transfer's error; UnavailableError, too, when the daemon has answered nothing
+    for some ten seconds. It is hung up on then, and begins no more copies if it goes on."""
     while True:
         try:
             end = region.wait(transfer, _WAIT_MS)
         except TimedOutError:
+            with contextlib.suppress(UnavailableError):
+                _hang_up_on_the_dead(region)
             continue
         if end.error is not None:
             raise end.error
         return end
+
+
+def _hang_up_on_the_dead(region: Region) -> None:
+    """Raises UnavailableError once it has hung up, or finds that."""
+    nothing = np.zeros((_FLOOD_BLOCKS, HASH_BYTES), np.uint8)
+    try:
+        region.pin(nothing[:1], 0)
+    except TimedOutError:
+        # The library hangs up on a daemon that leaves a full socket as it is; one that lives after all
+        # gives nothing for these ids.
+        ids = np.zeros(_FLOOD_BLOCKS, np.uint32)
+        region.give_tokens(nothing, ids, np.ones_like(ids))
 
 
 class Link:
@@ -170,20 +191,15 @@ class Link:
         attachment = self._current
         return attachment if attachment is not None and attachment.borrow() else None
 
-    def use(
-        self,
-        call: Callable[[Attachment], Result],
-        otherwise: Result,
-        lost_by: tuple[type[KvtierError], ...] = (UnavailableError,),
-    ) -> Result:
-        """The call's result, or `otherwise` if there is no daemon, or it refuses. lost_by: errors after
-        which this daemon is asked no more."""
+    def use(self, call: Callable[[Attachment], Result], otherwise: Result) -> Result:
+        """The call's result, or `otherwise` if there is no daemon, or it refuses. One that does not
+        answer in time is asked no more: it would hold each call for as long."""
         attachment = self.borrow()
         if attachment is None:
             return otherwise
         try:
             return call(attachment)
-        except lost_by:
+        except (UnavailableError, TimedOutError):
             self.lost(attachment)
         except (KvtierError, ValueError, OSError) as error:
             self._logger.warning("kvtier: a request was refused: %s", error)

@@ -191,24 +191,20 @@ class LinkerPools:
         self._settling.clear()
 
     def _store(self, attachment: Attachment, offload: Offload, stream: CopyStream) -> bool:
-        try:
-            with stream.current():
-                return all(
-                    store(
-                        part,
-                        region,
-                        stream,
-                        [page_hash(key) for key in one.keys],
-                        part.pages.numbers(one.host_indices),
-                        one.hit_policy == PoolHitPolicy.ALL_PAGES,
-                        offload,
-                    )
-                    for one in offload.transfers
-                    for part, region in self._parts_of(attachment, one.name)
+        with stream.current():
+            return all(
+                store(
+                    part,
+                    region,
+                    stream,
+                    [page_hash(key) for key in one.keys],
+                    part.pages.numbers(one.host_indices),
+                    one.hit_policy == PoolHitPolicy.ALL_PAGES,
+                    offload,
                 )
-        except UnavailableError:
-            self._link.lost(attachment)
-            raise
+                for one in offload.transfers
+                for part, region in self._parts_of(attachment, one.name)
+            )
 
     def _pages_by_pool(self, transfers: list[Any]) -> dict[Any, tuple[list[bytes], torch.Tensor]]:
         """The hashes and the pages of each pool, of all requests."""
@@ -231,8 +227,7 @@ class LinkerPools:
     def _guarded(self, call: Callable[[Attachment], Any], otherwise: Any) -> Any:
         """The call's result, or `otherwise` if there is no daemon, or it refuses."""
         try:
-            # One that hangs would hold SGLang's scheduler again with the next lookup.
-            return self._link.use(call, otherwise, (UnavailableError, TimedOutError))
+            return self._link.use(call, otherwise)
         except Exception:
             # An exception would end SGLang's scheduler.
             logger.exception("kvtier: pages are misses")
