@@ -12,6 +12,7 @@ from unittest import mock
 
 import sglang_modules  # makes `import sglang` find the wheel's
 import torch
+from sglang_linker_case import LinkerTestCase, equal, prompt_of
 from test_sglang import BATCH, CONFIG, SglangTestCase, host_pool, indices_of, keys_of
 
 from kvtier.sglang import configuration, live_weights, pages, settings
@@ -179,27 +180,25 @@ class WeightsTest(unittest.TestCase):
             self.assertEqual(self.weights("org/model", revision=commit), f"commit:{commit}")
 
 
+class Scheduler:
+    """In place of SGLang's, which makes a storage or a linker as it starts, or attaches one later."""
+
+    def __init__(self, model, make):
+        self.tp_worker = types.SimpleNamespace(model_runner=types.SimpleNamespace(model=model))
+        self.make = make
+        self.attach()
+
+    def attach(self):
+        self.made = self.make()
+
+
 class LiveWeightsTest(SglangTestCase):
     """SGLang updates weights in place, and tells its storage backend nothing."""
-
-    def scheduler(self, model, make):
-        """In place of SGLang's, which makes the storage as it starts, or attaches one later."""
-        runner = types.SimpleNamespace(model_runner=types.SimpleNamespace(model=model))
-
-        class Scheduler:
-            def __init__(self):
-                self.tp_worker = runner
-                self.storage = make()
-
-            def attach(self):
-                self.storage = make()
-
-        return Scheduler()
 
     def test_pages_of_the_weights_before_are_not_found_and_those_of_now_are(self):
         model = torch.nn.Linear(8, 8)
         pool, keys = host_pool(), keys_of()
-        storage = self.scheduler(model, lambda: self.storage(pool)).storage
+        storage = Scheduler(model, lambda: self.storage(pool)).made
         self.stored(storage, pool, keys)
         self.assertEqual(storage.batch_exists(keys), BATCH)
         model.weight.data.add_(1)
@@ -215,7 +214,7 @@ class LiveWeightsTest(SglangTestCase):
         """SGLang updates weights first, and flushes then, which ends its threads."""
         model = torch.nn.Linear(8, 8)
         pool, keys = host_pool(), keys_of()
-        storage = self.scheduler(model, lambda: self.storage(pool)).storage
+        storage = Scheduler(model, lambda: self.storage(pool)).made
         with ThreadPoolExecutor(1) as prefetches, ThreadPoolExecutor(1) as backups:
             prefetches.submit(storage.batch_exists, keys).result()
             backups.submit(int).result()
@@ -234,7 +233,7 @@ class LiveWeightsTest(SglangTestCase):
     def test_a_load_that_an_update_overtakes_brings_nothing(self):
         model = torch.nn.Linear(8, 8)
         pool, keys = host_pool(), keys_of()
-        storage = self.scheduler(model, lambda: self.storage(pool)).storage
+        storage = Scheduler(model, lambda: self.storage(pool)).made
         self.stored(storage, pool, keys)
         load = pages.PagePool.load
 
@@ -256,16 +255,16 @@ class LiveWeightsTest(SglangTestCase):
             with arguments:
                 model, pool, keys = torch.nn.Linear(8, 8), host_pool(), keys_of()
                 unnamed = {"identity": ""}
-                server = self.scheduler(model, lambda: self.storage(pool, extra=unnamed))
-                self.stored(server.storage, pool, keys)
+                server = Scheduler(model, lambda: self.storage(pool, extra=unnamed))
+                self.stored(server.made, pool, keys)
                 again = self.storage(host_pool(), extra=unnamed)
                 self.assertEqual(again.batch_exists(keys), BATCH)
-                getattr(server.storage, "_backend", server.storage).close()
+                getattr(server.made, "_backend", server.made).close()
                 model.weight.data.add_(1)
                 server.attach()
                 others = keys_of()
-                self.assertEqual(server.storage.batch_exists(keys), 0)
-                self.stored(server.storage, pool, others)
+                self.assertEqual(server.made.batch_exists(keys), 0)
+                self.stored(server.made, pool, others)
                 self.assertEqual(again.batch_exists(others), 0)
 
     def test_experts_that_are_moved_are_no_other_weights(self):
@@ -274,7 +273,7 @@ class LiveWeightsTest(SglangTestCase):
         model.add_module("experts", torch.nn.Linear(8, 8))
         pool, keys = host_pool(), keys_of()
         with mock.patch.object(live_weights, "_moves_experts", lambda: True):
-            storage = self.scheduler(model, lambda: self.storage(pool)).storage
+            storage = Scheduler(model, lambda: self.storage(pool)).made
         self.stored(storage, pool, keys)
         model.experts.weight.data.add_(1)
         self.assertEqual(storage.batch_exists(keys), BATCH)
@@ -290,6 +289,35 @@ class LiveWeightsTest(SglangTestCase):
         self.wait_until(lambda: all(one.connected for one in plain._pools.values()))
         self.assertEqual(storage.batch_exists(keys), 0)
         self.assertEqual(self.storage(host_pool()).batch_exists(keys), BATCH)
+
+
+class LinkerWeightsTest(LinkerTestCase):
+    """SGLang tells its linker of a flush, which it refuses while requests run, and not of an update."""
+
+    def test_until_a_flush_nothing_is_stored_or_offered_after_an_update(self):
+        model, prompts = torch.nn.Linear(8, 8), [prompt_of() for _ in range(2)]
+        engine = Scheduler(model, self.engine).made
+        self.stored(engine, prompts[0])
+        model.weight.data.add_(1)
+        self.stored(engine, prompts[1])
+        self.assertEqual(self.engine().match(prompts[1])[1], 0)
+        self.assertEqual(engine.match(prompts[0])[1], 0)
+        engine.cache.reset()
+        self.wait_until(lambda: engine.linker.connected)
+        kv = self.stored(engine, prompts[1])
+        self.assertTrue(equal(self.loaded(engine, prompts[1]), kv))
+
+    def test_pages_that_were_offered_before_an_update_are_not_loaded_after_it(self):
+        model, prompt = torch.nn.Linear(8, 8), prompt_of()
+        engine = Scheduler(model, self.engine).made
+        self.stored(engine, prompt)
+        request, _ = engine.match(prompt)
+        engine.admit(request)
+        model.weight.data.add_(1)
+        engine.start_loading()
+        engine.forward(request.slots)
+        self.assertTrue(engine.failed(request))
+        self.assertEqual(engine.match(prompt)[1], 0)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from .copy_worker import CopyWorker
 from .device_pools import DevicePages, device_pool_group, split_layers
 from .device_transfers import DevicePool
 from .linker_pools import LinkerPools
+from .live_weights import LiveWeights
 from .offloads import Offload, Offloads
 from .prefixes import logger
 
@@ -91,6 +92,9 @@ class KvtierLinker(UnifiedCacheLinker):
             first, values["weights_run"], lambda: weight_version(), self._unnamed_epoch
         )
         self._pools = LinkerPools(pools, self._group.num_layers, options, self._epochs.current)
+        self._live = LiveWeights.of_server()
+        self._looking = threading.Lock()
+        self._has_old_pages = False  # for the weights have been updated, and nothing was flushed
         device = next(iter(pools.values()))[0].pages.device
         self._loader = CopyWorker("kvtier-load", device, self._load)
         self._storer = CopyWorker("kvtier-store", device, self._store)
@@ -102,7 +106,9 @@ class KvtierLinker(UnifiedCacheLinker):
     def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
         wanted = self._group.resolve_transfers(transfers)
         keys = next((one.keys or [] for one in transfers if one.name == PoolName.KV), [])
-        return self._pools.restorable(keys, wanted) if wanted else []
+        if not wanted or self._has_old_pages:
+            return []
+        return self._pools.restorable(keys, wanted)
 
     # ---------------------------------------------------------------- loads
 
@@ -139,6 +145,8 @@ class KvtierLinker(UnifiedCacheLinker):
         try:
             for event in load.ready:
                 event.synchronize()
+            if self._are_weights_others(self._loader):
+                return self._fail(load, RuntimeError("these were pages of the weights before"))
             self._pools.load(
                 load.transfers,
                 self._loader.stream,
@@ -194,12 +202,22 @@ class KvtierLinker(UnifiedCacheLinker):
         try:
             for event in offload.ready:
                 event.synchronize()
-            done = self._pools.store(offload, self._storer.stream)
+            if not self._are_weights_others(self._storer):
+                done = self._pools.store(offload, self._storer.stream)
         except Exception:
             logger.exception("kvtier: pages are not stored")
         self._offloads.finish(offload, done)
 
     # ---------------------------------------------------------------- life
+
+    def _are_weights_others(self, worker: CopyWorker) -> bool:
+        """Whether SGLang has updated them since the last flush: it says nothing of that to a linker, and
+        refuses a flush while requests run. worker: whose thread asks."""
+        with self._looking, worker.stream.current():
+            if self._live is not None and self._live.have_changed():
+                logger.warning("kvtier: nothing is stored or found, since weights are others, until a flush")
+                self._has_old_pages = True
+            return self._has_old_pages
 
     def reset(self) -> None:
         """Called on all ranks when SGLang's caches are flushed, as they are after an update of the
@@ -212,6 +230,10 @@ class KvtierLinker(UnifiedCacheLinker):
             load.ended.wait()
         self._loads.clear()
         self._offloads.clear()
+        with self._looking:
+            if self._live is not None:
+                self._live.have_changed()
+            self._has_old_pages = False
         self.layer_done_counter.reset()
         self._epochs.turn(may_be_named=True)  # nothing is left on the device
         self._epochs.begin()
