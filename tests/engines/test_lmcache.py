@@ -153,6 +153,18 @@ class TasksTest(LmcacheCase):
             expected = [memory_object(number * 10 + i) for i in range(4)]
             self.assertEqual(bytes_of(loaded), bytes_of(expected))
 
+    def test_more_keys_than_one_call_of_the_daemon_takes(self):
+        """LMCache asks for all of a prompt at once: chunks, times ranks, times groups."""
+        adapter = self.adapter()
+        (first, last), _ = self.stored(adapter, 2)
+        keys = [first, *keys_of(16_384), last]
+        found = self.look_up(adapter, keys)
+        self.assertEqual([i for i, one in enumerate(found) if one], [0, 16_385])
+        adapter.submit_unlock(keys)
+        self.look_up(adapter, keys_of(1))
+        self.assertEqual(adapter.report_status()["locked_keys"], 0)
+        self.assertEqual(self.load(adapter, keys[-1:], [memory_object()]), [True])
+
     def test_more_objects_than_the_memory_that_they_go_through_holds(self):
         adapter = self.adapter(staging_bytes=3 * OBJECT_BYTES)
         keys, expected = self.stored(adapter, 8)

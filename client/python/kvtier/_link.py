@@ -28,6 +28,8 @@ _IDLE_CHECK_S = 0.5
 _CLOSE_TIMEOUT_S = 10.0
 # How long a transfer is waited for until the daemon is asked whether it lives.
 _WAIT_MS = 1000
+#: The daemon takes twice as many in one call by default.
+HASHES_PER_CALL = 8192
 # So many blocks' token ids, ten MB, are more than the library's socket takes in.
 _FLOOD_BLOCKS = 1 << 18
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from .._facts import record_name
 from .._host_view import NotSharedError, find_host_view
-from .._link import Attachment, Link, LinkState, wait_until_ended
+from .._link import HASHES_PER_CALL, Attachment, Link, LinkState, wait_until_ended
 from .._settling import wait_until_settled
 from ..connection import Connection, connect
 from ..errors import KvtierError, LimitExceededError, UnavailableError
@@ -351,8 +351,12 @@ class ObjectStore:
 
 
 def _alike(names: Iterable[ObjectName]) -> list[list[int]]:
-    """Positions of the names of each model, its weights, and size."""
+    """Positions of the names of each model, its weights, and size, at most what one call takes."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     for i, name in enumerate(names):
         groups.setdefault((name.model, name.weights, name.object_bytes), []).append(i)
-    return list(groups.values())
+    return [
+        positions[first : first + HASHES_PER_CALL]
+        for positions in groups.values()
+        for first in range(0, len(positions), HASHES_PER_CALL)
+    ]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._link import wait_until_ended
+from .._link import HASHES_PER_CALL, wait_until_ended
 from ..errors import TimedOutError
 from ..model import ModelRecord
 from ..types import Retention
@@ -25,8 +25,6 @@ from .offloads import Offload
 from .shared_rows import SharedRows
 
 _WAIT_MS = 1000
-#: The daemon takes twice as many in one call by default.
-HASHES_PER_CALL = 8192
 
 
 class DevicePool:

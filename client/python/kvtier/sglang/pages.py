@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._link import Attachment, Link, LinkState, attach, wait_until_ended
+from .._link import HASHES_PER_CALL, Attachment, Link, LinkState, attach, wait_until_ended
 from .._settling import wait_until_settled
 from ..connection import Connection
 from ..errors import UnavailableError
 from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
 from ..regions import Region
 from ..types import Retention
-from .device_transfers import HASHES_PER_CALL, exists
+from .device_transfers import exists
 from .prefixes import logger, page_hash
 from .shared_rows import SharedRows
 

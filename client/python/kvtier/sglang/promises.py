@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._link import HASHES_PER_CALL
 from ..errors import KvtierError, LimitExceededError
-from .device_transfers import HASHES_PER_CALL
 from .prefixes import logger
 
 # So long a prefix that a lookup has promised stays: the load begins some milliseconds later.
