@@ -2,6 +2,8 @@
 """Pools of several kinds below kvtier's linker, as SGLang has them, and parts of their layers."""
 
 import itertools
+import random
+import time
 import unittest
 from unittest import mock
 
@@ -12,7 +14,7 @@ from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import DevicePoolEn
 from sglang_cache import PAGE_TOKENS, ComponentType, mha_pool
 from sglang_linker_case import LinkerTestCase, equal, prompt_of, rows, seeds
 
-from kvtier.sglang import device_pools, device_transfers, linker_pools, promises
+from kvtier.sglang import device_pools, device_transfers, linker_pools, prefixes, promises
 
 
 class DevicePagesTest(unittest.TestCase):
@@ -63,6 +65,27 @@ class DevicePagesTest(unittest.TestCase):
         turned = torch.zeros(8, 4, 3).transpose(1, 2)
         with self.assertRaisesRegex(ValueError, "contiguous"):
             self.assert_comes_back([[turned]], {0: 0}, rows_are_pages=True)
+
+
+class PrefixesTest(unittest.TestCase):
+    def ends(self, window, found):
+        policy = PoolHitPolicy.TRAILING_PAGES
+        transfer = PoolTransfer(name=PoolName.SWA, keys=[""] * window, hit_policy=policy)
+        return prefixes.restorable_prefixes(transfer, found)
+
+    def test_prefixes_of_trailing_pages_are_those_whose_last_pages_are_there(self):
+        draw = random.Random(1)
+        for window in (0, 1, 2, 5, 30):
+            for share in (0.5, 0.9, 1):
+                found = [draw.random() < share for _ in range(40)]
+                last = [found[max(0, end - max(1, window)) : end] for end in range(1, 41)]
+                expected = {end for end, pages in enumerate(last, 1) if all(pages)}
+                self.assertEqual(self.ends(window, found), expected)
+
+    def test_a_long_prompt_of_pages_of_one_token_takes_no_seconds(self):
+        began_s = time.process_time()
+        self.assertEqual(len(self.ends(4096, [True] * 128_000)), 128_000)
+        self.assertLess(time.process_time() - began_s, 1)
 
 
 class AloneTestCase(LinkerTestCase):

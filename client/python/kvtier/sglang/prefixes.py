@@ -35,7 +35,11 @@ def restorable_prefixes(transfer: Any, found: Sequence[bool]) -> set[int]:
         return set(range(1, leading(found) + 1))
     if transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
         trailing = max(1, len(transfer.keys or []))
-        ends = range(1, len(found) + 1)
-        return {end for end in ends if all(found[max(0, end - trailing) : end])}
+        ends, in_row = set(), 0
+        for end, is_there in enumerate(found, 1):
+            in_row = in_row + 1 if is_there else 0
+            if in_row >= min(trailing, end):
+                ends.add(end)
+        return ends
     logger.error("kvtier: %s has an unknown hit policy", transfer.name)
     return set()
