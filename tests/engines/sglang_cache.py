@@ -173,9 +173,9 @@ class Engine:
         for buffer in self.buffers():
             buffer.zero_()
 
-    def match(self, prompt):
+    def match(self, prompt, request=None):
         """A request with this prompt, and how many tokens of it the linker offers to load."""
-        request = Request()
+        request = request or Request()
         key = radix_key(prompt)
         result = self.cache.match_prefix(MatchPrefixParams(key=key, req=request))
         request.last_node = result.last_device_node

@@ -15,7 +15,7 @@ from sglang_linker_case import CONNECT_TIMEOUT_S, LinkerTestCase, equal, prompt_
 
 import kvtier
 from kvtier import _settling
-from kvtier.sglang import device_pools, device_transfers, linker, linker_pools
+from kvtier.sglang import device_pools, device_transfers, linker, linker_pools, promises
 
 
 class LoadTest(LinkerTestCase):
@@ -163,6 +163,11 @@ class LoadTest(LinkerTestCase):
 class PromiseTest(LinkerTestCase):
     """Offered pages stay until they are loaded, and no longer."""
 
+    def setUp(self):
+        longer = mock.patch.object(promises, "_PROMISE_MS", 600_000)  # none ends by itself
+        longer.start()
+        self.addCleanup(longer.stop)
+
     def pinned(self):
         self.daemon.settle()
         return self.daemon.status()["pinned_blocks"]
@@ -172,6 +177,20 @@ class PromiseTest(LinkerTestCase):
         self.stored(engine, prompt)
         request, _ = engine.match(prompt)
         self.assertGreater(self.pinned(), 0)
+        engine.admit(request)
+        engine.start_loading()
+        engine.forward(request.slots)
+        self.wait_until(lambda: self.pinned() == 0)
+
+    def test_a_request_that_is_looked_up_again_and_again_while_it_waits_leaves_no_page_pinned(self):
+        engine, prompt = self.engine(), prompt_of()
+        self.stored(engine, prompt)
+        request, offered = engine.match(prompt)
+        for _ in range(3):
+            self.assertEqual(engine.match(prompt, request)[1], offered)
+        # Others have left some of its pages on the device meanwhile.
+        engine.compute(prompt[: 4 * PAGE_TOKENS], next(seeds))
+        engine.match(prompt, request)
         engine.admit(request)
         engine.start_loading()
         engine.forward(request.slots)

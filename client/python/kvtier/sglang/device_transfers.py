@@ -65,11 +65,6 @@ class PoolLoad:
         self._transfer: int | None = None
 
     @property
-    def promised(self) -> tuple[Any, Sequence[bytes]]:
-        """The pages that lookups have promised: region and hashes."""
-        return self.region, self._hashes
-
-    @property
     def layers(self) -> list[int]:
         return self._pool.pages.layers
 

@@ -108,7 +108,7 @@ class KvtierLinker(UnifiedCacheLinker):
         keys = next((one.keys or [] for one in transfers if one.name == PoolName.KV), [])
         if not wanted or self._has_old_pages:
             return []
-        return self._pools.restorable(keys, wanted)
+        return self._pools.restorable(rid, keys, wanted)
 
     # ---------------------------------------------------------------- loads
 
@@ -126,13 +126,12 @@ class KvtierLinker(UnifiedCacheLinker):
     def start_layer_wise_loading(self) -> int:
         if not self._queued:
             return -1
-        transfers = [one for wanted in self._queued.values() for one in wanted]
-        self._queued = {}
+        queued, self._queued = self._queued, {}
         index = int(self.layer_done_counter.update_producer())
         # The current stream has chosen the slots; the forward's stream writes others.
         while self._loads and self._loads[0].ended.is_set():
             self._loads.popleft()
-        self._loads.append(_Load(index, transfers, self.record_offload_ready()[:1]))
+        self._loads.append(_Load(index, queued, self.record_offload_ready()[:1]))
         self._loader.put(self._loads[-1])
         self._fail_waiting()
         return index
@@ -148,6 +147,7 @@ class KvtierLinker(UnifiedCacheLinker):
             if self._are_weights_others(self._loader):
                 return self._fail(load, RuntimeError("these were pages of the weights before"))
             self._pools.load(
+                load.rids,
                 load.transfers,
                 self._loader.stream,
                 self._load_timeout_s,
@@ -258,12 +258,13 @@ class KvtierLinker(UnifiedCacheLinker):
 
 
 class _Load:
-    """Pages that go to the pools for the forward of this index of SGLang's counter. ended: nothing is
+    """Pages that go to the pools for the forward of this index of SGLang's counter, by request. ended: nothing is
     written to the pools any more, and the counter knows: SGLang may use the index again."""
 
-    def __init__(self, index: int, transfers: list[Any], ready: Sequence[Any]) -> None:
+    def __init__(self, index: int, queued: dict[str, list[Any]], ready: Sequence[Any]) -> None:
         self.index = index
-        self.transfers = transfers
+        self.rids = list(queued)
+        self.transfers = [one for wanted in queued.values() for one in wanted]
         self.ready = ready
         self.ended = threading.Event()
 

@@ -63,36 +63,41 @@ class LinkerPools:
         for part in self._parts:
             part.shared.close()
 
-    def restorable(self, keys: Sequence[str], transfers: list[Any]) -> list[int]:
-        """All prefixes of these pages that can be restored, and that will still be there when they
-        are loaded; of the scheduler's thread."""
+    def restorable(self, rid: str, keys: Sequence[str], transfers: list[Any]) -> list[int]:
+        """All prefixes of these pages that can be restored, and that will still be there when the
+        request of this id loads them; of the scheduler's thread."""
         if self._settling.is_set():
             return []
         hashes = [page_hash(key) for key in keys]
 
         def look_up(attachment: Attachment) -> list[int]:
             # The first part of a pool nearly always tells what there is of the others.
-            found = self._look_up(attachment, hashes, transfers, 1)
+            found = self._look_up(attachment, rid, hashes, transfers, 1)
             if found is None:
-                found = self._look_up(attachment, hashes, transfers, len(self._parts))
+                found = self._look_up(attachment, rid, hashes, transfers, len(self._parts))
             return found or []
 
         return self._guarded(look_up, [])
 
     def load(
         self,
+        rids: Sequence[str],
         transfers: list[Any],
         stream: CopyStream,
         timeout_s: float,
         on_layer: Callable[[int], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """Brings pages to the pools; of one thread. Calls `on_layer` for each layer that is there,
+        """Brings pages to the pools, which these requests were promised; of one thread. Calls `on_layer` for each layer that is there,
         in order, or `on_failure` in between; nothing is written to a pool after that, but it may be
         long until this returns, since rows are waited for."""
 
         def bring(attachment: Attachment) -> bool:
-            self._load_layers(attachment, transfers, stream, timeout_s, on_layer, on_failure)
+            try:
+                self._load_layers(attachment, transfers, stream, timeout_s, on_layer, on_failure)
+            finally:
+                for rid in rids:
+                    self._promises.end(rid)
             return True
 
         if not self._guarded(bring, False):
@@ -106,7 +111,12 @@ class LinkerPools:
     # ---------------------------------------------------------------- on a connection
 
     def _look_up(
-        self, attachment: Attachment, hashes: list[bytes], transfers: list[Any], asked_parts: int
+        self,
+        attachment: Attachment,
+        rid: str,
+        hashes: list[bytes],
+        transfers: list[Any],
+        asked_parts: int,
     ) -> list[int] | None:
         """By so many parts of each pool. None: some page that these have is not there whole. Where the
         daemon pins no more pages, the longest prefix that halving leads to."""
@@ -125,11 +135,12 @@ class LinkerPools:
         while possible:
             end = max(possible)
             promised = self._promises.make(
+                rid,
                 [
                     (region, [one for one, is_there in zip(hashes[:end], found) if is_there])
                     for regions, found in found_in
                     for region in regions
-                ]
+                ],
             )
             if promised is not None:
                 return sorted(possible) if promised else None
@@ -173,7 +184,6 @@ class LinkerPools:
             raise
         finally:
             self._end(loads)
-            self._promises.end([load.promised for load in loads])
 
     def _end(self, loads: list[PoolLoad]) -> None:
         """Once it returns no row for loads is the daemon's."""

@@ -7,9 +7,10 @@ keep other prompts from being promised. Pins of which no load comes end by thems
 
 from __future__ import annotations
 
+import collections
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,15 @@ from .prefixes import logger
 # So long a prefix that a lookup has promised stays: the load begins some milliseconds later.
 _PROMISE_MS = 10_000
 
+#: Pages by the regions that have them.
+Pages = Sequence[tuple[Any, Sequence[bytes]]]
+
 
 @dataclass
 class _Promise:
-    """One page of a region is kept: how many lookups have promised it, and when the last pin ends."""
+    """To one request. until: when its pins end."""
 
-    lookups: int
+    pages: Pages
     until: float
 
 
@@ -36,61 +40,74 @@ class Promises:
         self._clock = clock
         # Held while pages are pinned and unpinned, too: else a page that one lookup gives up is unpinned
         # after the next one has pinned it.
-        self._lock = threading.RLock()
-        self._made: dict[tuple[Any, bytes], _Promise] = {}  # the oldest first
+        self._lock = threading.Lock()
+        self._made: dict[str, _Promise] = {}  # by the request's id, the oldest first
+        # By region, how many requests each page was promised.
+        self._holders: collections.defaultdict[Any, collections.Counter[bytes]]
+        self._holders = collections.defaultdict(collections.Counter)
 
-    def make(self, pages: Sequence[tuple[Any, Sequence[bytes]]]) -> bool | None:
-        """Whether these pages, by their regions, will still be there when they are loaded: of all of
-        them or of none. None: they are there, but so many may not be pinned. Raises KvtierError."""
+    def make(self, rid: str, pages: Pages) -> bool | None:
+        """Whether these pages will still be there when they are loaded: all of them or none. None: they are
+        there, but so many may not be pinned. They take the place of those that the request was promised
+        before: it is looked up again and again while it waits. Raises KvtierError."""
         with self._lock:
-            return self._make(pages)
+            before = self._made.pop(rid, None)
+            self._forget_old()
+            self._made[rid] = _Promise(pages, self._clock() + _PROMISE_MS / 1000)
+            for region, hashes in pages:
+                self._holders[region].update(hashes)
+            left = self._take(before)
+            made: bool | None
+            try:
+                made = all(
+                    region.pin(part, _PROMISE_MS) == len(part)
+                    for region, hashes in pages
+                    for part in _parts(hashes)
+                )
+            except LimitExceededError as error:
+                logger.debug("kvtier: %s", error)
+                made = None
+            if not made:
+                left += self._take(self._made.pop(rid))
+            self._unpin(left)
+            return made
 
-    def end(self, pages: Sequence[tuple[Any, Sequence[bytes]]]) -> None:
-        """These have been loaded, or will not be; those that no other lookup has promised are unpinned."""
+    def end(self, rid: str) -> None:
+        """The request has loaded its pages, or will not; those that no other one was promised are unpinned.
+        """
         with self._lock:
-            for region, hashes in pages:
-                last = self._take(region, hashes)
-                try:
-                    for first in range(0, len(last), HASHES_PER_CALL):
-                        region.pin(last[first : first + HASHES_PER_CALL], 0)
-                except KvtierError as error:
-                    logger.debug("kvtier: pages stay pinned for some seconds: %s", error)
+            self._unpin(self._take(self._made.pop(rid, None)))
 
-    def _make(self, pages: Sequence[tuple[Any, Sequence[bytes]]]) -> bool | None:
-        made: list[tuple[Any, Sequence[bytes]]] = []
-        try:
-            for region, hashes in pages:
-                for first in range(0, len(hashes), HASHES_PER_CALL):
-                    part = hashes[first : first + HASHES_PER_CALL]
-                    self._add(region, part)
-                    made.append((region, part))
-                    if region.pin(part, _PROMISE_MS) < len(part):
-                        self.end(made)
-                        return False
-        except LimitExceededError as error:
-            logger.debug("kvtier: %s", error)
-            self.end(made)
-            return None
-        return True
-
-    def _add(self, region: Any, hashes: Sequence[bytes]) -> None:
+    def _forget_old(self) -> None:
         now = self._clock()
         while self._made and next(iter(self._made.values())).until < now:
-            del self._made[next(iter(self._made))]
-        for one in hashes:
-            before = self._made.pop((region, one), None)
-            lookups = before.lookups if before is not None and before.until >= now else 0
-            self._made[region, one] = _Promise(lookups + 1, now + _PROMISE_MS / 1000)
+            self._take(self._made.pop(next(iter(self._made))))
 
-    def _take(self, region: Any, hashes: Sequence[bytes]) -> list[bytes]:
-        """Returns the pages that no other lookup has promised."""
-        last: list[bytes] = []
-        for one in hashes:
-            promise = self._made.get((region, one))
-            if promise is None:
-                continue
-            promise.lookups -= 1
-            if promise.lookups == 0:
-                del self._made[region, one]
-                last.append(one)
-        return last
+    def _take(self, promise: _Promise | None) -> list[tuple[Any, list[bytes]]]:
+        """Returns the pages that no other request was promised."""
+        left = []
+        for region, hashes in promise.pages if promise is not None else ():
+            holders = self._holders[region]
+            last = [one for one in hashes if holders[one] == 1]
+            for one in hashes:
+                holders[one] -= 1
+            for one in last:
+                del holders[one]
+            if not holders:
+                del self._holders[region]
+            left.append((region, last))
+        return left
+
+    def _unpin(self, pages: Pages) -> None:
+        try:
+            for region, hashes in pages:
+                for part in _parts(hashes):
+                    region.pin(part, 0)
+        except KvtierError as error:
+            logger.debug("kvtier: pages stay pinned for some seconds: %s", error)
+
+
+def _parts(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    return (
+        hashes[first : first + HASHES_PER_CALL] for first in range(0, len(hashes), HASHES_PER_CALL)
+    )
