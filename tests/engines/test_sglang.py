@@ -170,6 +170,16 @@ class PagesTest(SglangTestCase):
                 self.assertTrue(all(loaded))
                 self.assertTrue(wanted == [page_bytes(into, page) for page in indices.tolist()])
 
+    def test_a_pool_of_more_pages_than_a_region_has_blocks(self):
+        """Pages of one token, SGLang's default, in a pool of some 17 GB."""
+        pool, keys = host_pool(page_tokens=1, page_num=(1 << 20) + BATCH), keys_of()
+        last = torch.arange(1 << 20, (1 << 20) + BATCH)
+        pool.kv_buffer.flatten()[-1000:] = 1
+        storage = self.storage(pool)
+        before = self.stored(storage, pool, keys, first=1 << 20)
+        self.assertEqual(storage.batch_get_v1(keys, last - BATCH), [True] * BATCH)
+        self.assertEqual([page_bytes(pool, int(page) - BATCH) for page in last], before)
+
     def test_the_prefix_before_a_call_is_the_parent(self):
         pool = host_pool()
         storage, keys = self.storage(pool), keys_of()

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from .._facts import record_name
 from .._host_view import NotSharedError, find_host_view
+from .._library import abi
 from .._link import HASHES_PER_CALL, Attachment, Link, LinkState, wait_until_ended
 from .._settling import wait_until_settled
 from ..connection import Connection, connect
@@ -34,8 +35,8 @@ logger = logging.getLogger("lmcache.kvtier")
 # LMCache's usual chunk. It does not say how many tokens an object has when it looks it up; the
 # daemon only shows this number.
 _OBJECT_TOKENS = 256
-# Small objects need no more rows to be fast; and what a region can have.
-_MOST_ROWS, _MOST_BLOCKS = 1024, 1 << 20
+# Small objects need no more rows to be fast.
+_MOST_ROWS = 1024
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -338,7 +339,7 @@ class ObjectStore:
                         record,
                         fd=shared.fd,
                         bytes=os.fstat(shared.fd).st_size,
-                        blocks=min(shared.bytes // stride, _MOST_BLOCKS),
+                        blocks=min(shared.bytes // stride, abi.KVT_MAX_REGION_BLOCKS),
                         pieces=[(shared.offset, stride, size)],
                     )
                 except UnavailableError:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._library import abi
 from .._link import HASHES_PER_CALL, wait_until_ended
 from ..errors import TimedOutError
 from ..model import ModelRecord
@@ -34,7 +35,8 @@ class DevicePool:
         """Raises OSError for memory that the daemon cannot open."""
         self.pages = pages
         self.record = record
-        half = max(1, min(staging_bytes // pages.page_bytes // 2, pages.pages))
+        most = min(pages.pages, abi.KVT_MAX_REGION_BLOCKS // 2)
+        half = max(1, min(staging_bytes // pages.page_bytes // 2, most))
         self.shared = SharedRows(2 * half, pages.page_bytes, pages.device)
         #: Numbers of the rows that loads and stores use.
         self.load_rows = range(half)

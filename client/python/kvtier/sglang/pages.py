@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._library import abi
 from .._link import HASHES_PER_CALL, Attachment, Link, LinkState, attach, wait_until_ended
 from .._settling import wait_until_settled
 from ..connection import Connection
@@ -34,7 +35,7 @@ _STAGED_PAGES = 128
 
 def page_pieces(host_pool: Any) -> list[tuple[int, int, int]] | None:
     """Where the parts of each page lie in a pool's file, as (offset, page stride, bytes); None if
-    the pool has no one file, or does not say where its pages are."""
+    the pool has no one file, does not say where its pages are, or has more than a region takes."""
     fds = getattr(getattr(host_pool, "allocator", None), "fds", [])
     buffer: Any = getattr(host_pool, "kv_buffer", None)
     if getattr(host_pool, "fd", None) is None or len(fds) > 1 or not torch.is_tensor(buffer):
@@ -57,7 +58,8 @@ def page_pieces(host_pool: Any) -> list[tuple[int, int, int]] | None:
         regular = buffer.data_ptr() + offset + last * stride == begin
         if not regular or offset < 0 or offset + last * stride + length > file_bytes:
             return None
-    return pieces if first[1] == second[1] == end[1] else None
+    fits = last < abi.KVT_MAX_REGION_BLOCKS and len(pieces) <= abi.KVT_MAX_REGION_PIECES
+    return pieces if fits and first[1] == second[1] == end[1] else None
 
 
 class PagePool:

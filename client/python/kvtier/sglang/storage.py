@@ -216,7 +216,7 @@ class KvtierStorage(HiCacheStorage):
         logger.info(
             "kvtier: pool %s is copied %s",
             name,
-            "in place" if pool.in_place else 'through other memory; "allocator": "shm" saves that',
+            "in place" if pool.in_place else 'through other memory; "allocator": "shm" saves that, up to 1,048,576 pages',
         )
 
     def _facts(self, name: str, host_pool: Any) -> dict[str, str]:
