@@ -10,7 +10,14 @@ from unittest import mock
 import sglang_modules
 import torch
 from sglang.srt.mem_cache.hicache_storage import PoolName
-from sglang_cache import PAGE_TOKENS, ComponentType, Group, mha_pool, mla_pool
+from sglang_cache import (
+    PAGE_TOKENS,
+    ComponentType,
+    Group,
+    linker_parameters,
+    mha_pool,
+    mla_pool,
+)
 from sglang_linker_case import CONNECT_TIMEOUT_S, LinkerTestCase, equal, prompt_of, rows, seeds
 
 import kvtier
@@ -266,6 +273,9 @@ class IdentityTest(LinkerTestCase):
                 self.assertEqual(engine.match(prompt)[1], 0)
 
     def test_pools_that_cannot_be_served_are_an_error_at_the_start(self):
+        server = types.SimpleNamespace(model_path="some/model", enable_memory_saver=True)
+        with self.assertRaisesRegex(ValueError, "memory-saver"):
+            linker.KvtierLinker(server, linker_parameters(mha_pool()), components={ComponentType.FULL})
         scaled = mha_pool()
         scaled.k_scale_buffer = scaled.k_buffer
         with self.assertRaisesRegex(ValueError, "scaled"):

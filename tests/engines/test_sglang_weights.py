@@ -267,6 +267,24 @@ class LiveWeightsTest(SglangTestCase):
                 self.stored(server.made, pool, others)
                 self.assertEqual(again.batch_exists(others), 0)
 
+    def test_weights_that_sglang_has_released_are_not_read(self):
+        """With `--enable-memory-saver` their addresses are mapped to nothing until SGLang resumes."""
+        model, pool, keys = torch.nn.Linear(8, 8), host_pool(), keys_of()
+        server = Scheduler(model, lambda: self.storage(pool))
+        tags = set()
+        server.weight_updater = types.SimpleNamespace(offload_tags=tags)
+        self.stored(server.made, pool, keys)
+        tags.add("weights")
+        with mock.patch.object(live_weights, "sample", wraps=live_weights.sample) as sample:
+            self.assertEqual(server.made.batch_exists(keys), 0)
+        self.assertEqual(sample.call_count, 0)
+        tags.remove("weights")
+        self.assertEqual(server.made.batch_exists(keys), 0)  # they may be others
+        plain = getattr(server.made, "_backend", server.made)
+        self.wait_until(lambda: all(one.connected for one in plain._pools.values()))
+        self.stored(server.made, pool, keys)
+        self.assertEqual(server.made.batch_exists(keys), BATCH)
+
     def test_experts_that_are_moved_are_no_other_weights(self):
         model = torch.nn.Sequential()
         model.add_module("attention", torch.nn.Linear(8, 8))

@@ -65,6 +65,9 @@ class KvtierLinker(UnifiedCacheLinker):
         forward_stream: Any = None,
     ) -> None:
         values = read_options("KvtierLinker", LINKER_OPTIONS, extra_config or {}, others=None)
+        if getattr(server_args, "enable_memory_saver", False):
+            # SGLang does not ask whether a linker still reads the pools when it unmaps them.
+            raise ValueError("kvtier's linker does not serve with --enable-memory-saver")
         options = Options.of(values)
         self.forward_stream = forward_stream
         self._load_timeout_s = values["load_timeout_ms"] / 1000

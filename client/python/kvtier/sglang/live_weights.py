@@ -5,6 +5,7 @@ tells a linker, but no storage backend."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,9 +20,16 @@ PIECE_BYTES = 2048
 
 class LiveWeights:
     """Any thread. Each look waits for its copy of the sample, which the storage threads can. model: a
-    torch module. moves_experts: SGLang moves experts between places, which leaves the pages right."""
+    torch module. moves_experts: SGLang moves experts between places, which leaves the pages right.
+    released: whether the weights have no memory now."""
 
-    def __init__(self, model: torch.nn.Module, moves_experts: bool = False) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        moves_experts: bool = False,
+        released: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._released = released
         self._parameters = spread(model, TENSORS, "experts" if moves_experts else None)
         self._lock = threading.Lock()
         self._expected = self._sample()
@@ -30,11 +38,12 @@ class LiveWeights:
     def of_server(cls) -> LiveWeights | None:
         """The model of the scheduler that is making a storage backend on this thread, which SGLang does
         not hand to it; None outside a server."""
-        model = find_caller(_model_of)
-        return None if model is None else cls(model, _moves_experts())
+        scheduler = find_caller(lambda one: None if _model_of(one) is None else one)
+        model = _model_of(scheduler)
+        return None if model is None else cls(model, _moves_experts(), lambda: _released(scheduler))
 
     def have_changed(self) -> bool:
-        """Since the last call, or since this was made."""
+        """Since the last call, or since this was made; also where they were released or resumed between."""
         with self._lock:
             before, self._expected = self._expected, self._sample()
             return before != self._expected
@@ -47,6 +56,8 @@ class LiveWeights:
         return not is_starting and find_caller(_model_of) is not None
 
     def _sample(self) -> bytes:
+        if self._released():
+            return b""
         return sample([parameter() for parameter in self._parameters], PIECE_BYTES)
 
 
@@ -54,6 +65,12 @@ def _model_of(scheduler: Any) -> torch.nn.Module | None:
     runner = getattr(getattr(scheduler, "tp_worker", None), "model_runner", None)
     model = getattr(runner, "model", None)
     return model if isinstance(model, torch.nn.Module) else None
+
+
+def _released(scheduler: Any) -> bool:
+    """Whether SGLang's memory saver has unmapped the weights, or is about to."""
+    updater = getattr(scheduler, "weight_updater", None)
+    return "weights" in getattr(updater, "offload_tags", ())
 
 
 def _moves_experts() -> bool:
