@@ -25,6 +25,14 @@ constexpr int64_t kMaxLifeS = int64_t{367} * 24 * 3600;
 constexpr const char* kTop = "kvtier";
 constexpr const char* kStamp = ".swept";
 constexpr const char* kStampPath = "kvtier/.swept";
+constexpr const char* kClock = ".clock";
+constexpr const char* kClockPath = "kvtier/.clock";
+// Hosts whose clocks agree with the file system's to less agree with each other about ends.
+constexpr int64_t kMaxDifferenceS = 60;
+// Beside the answers of the system.
+constexpr int kClocksDiffer = -ETIME;
+constexpr std::string_view kCannotSweep = "this host cannot sweep";
+constexpr std::string_view kHasEnded = "a sweep has ended";
 constexpr std::string_view kLeavesOut = "a sweep leaves out";
 
 bool IsTemporary(std::string_view name) { return name.starts_with(kTemporaryPrefix); }
@@ -39,10 +47,9 @@ std::string PathOf(int directory, const char* name) {
 std::optional<std::string> FileSweep::Look() {
   failure_.clear();
   has_others_ = false;
-  const int begun = Begin();
-  if (begun == 0) return std::nullopt;
-  if (begun == 1) Run();
-  if (begun < 0) Fail("this host cannot sweep", kStampPath, begun);
+  const bool begun = Begin();
+  if (begun) Run();
+  if (!begun && failure_.empty()) return std::nullopt;
   if (std::exchange(told_, failure_) == failure_ || failure_.empty()) return std::nullopt;
   return has_others_ ? failure_ + ", and others" : failure_;
 }
@@ -58,46 +65,64 @@ int FileSweep::ReadStamp(int directory, int64_t* time_s) {
   return told;
 }
 
+// One host with a wrong clock would take all files for past their ends, also those of others.
+int FileSweep::AskTime(int directory, int64_t* now_s) {
+  const UniqueFd clock(files_.Open(directory, kClock, O_WRONLY | O_CREAT));
+  struct stat found {};
+  int answer = clock.get();
+  if (answer >= 0) answer = files_.Touch(clock.get());
+  if (answer >= 0) answer = files_.Stat(clock.get(), "", &found);
+  *now_s = found.st_mtime;
+  if (answer < 0) return answer;
+  return std::abs(*now_s - now_()) < kMaxDifferenceS ? answer : kClocksDiffer;
+}
+
 // A stamp that has changed since the last look is that of a host that sweeps, whatever its clock
 // says. A time in the future, of a clock that was wrong, counts for as long as one in the past. If
 // two hosts look in the same moment, one goes on. Calls tell that a store is not there, and a host
 // that may only read leaves sweeps to others.
-int FileSweep::Begin() {
+bool FileSweep::Begin() {
   FilePath path(&files_, &root_);  // for this look alone, so that nothing stays open
+  const auto fail = [this](const char* file, int error) {
+    if (error != -ENOENT && error != kNoRoot && error != -EROFS) Fail(kCannotSweep, file, error);
+    return false;
+  };
   int64_t stamp = 0;
-  int answer = path.Enter(kTop, false);
-  const int directory = answer;
-  if (answer >= 0) answer = ReadStamp(directory, &stamp);
-  if (answer == -ENOENT || answer == kNoRoot || answer == -EROFS) return 0;
-  if (answer < 0) return answer;
-  now_s_ = now_();
+  const int directory = path.Enter(kTop, false);
+  const int read = directory < 0 ? directory : ReadStamp(directory, &stamp);
+  if (read < 0) return fail(kStampPath, read);
+  const int asked = AskTime(directory, &now_s_);
+  if (asked < 0) return fail(kClockPath, asked);
   const bool has_changed = std::exchange(last_stamp_, stamp) != stamp;
-  if (has_changed || std::abs(stamp - now_s_) < kEveryS) return 0;
-  answer = files_.SetTime(directory, kStamp, now_s_);
-  return answer < 0 ? answer : 1;
+  if (has_changed || std::abs(stamp - now_s_) < kEveryS) return false;
+  renewed_at_s_ = now_();
+  const int set = files_.SetTime(directory, kStamp, now_s_);
+  return set < 0 ? fail(kStampPath, set) : true;
 }
 
 // Each second at most, so that other hosts do not begin while this one sweeps, and so that one that
 // was held up for long ends if another has begun.
 bool FileSweep::GoOn() {
   if (!pause_()) return false;
-  const int64_t now_s = now_();
-  if (now_s == now_s_) return true;
-  const int renewed = RenewStamp(now_s);
-  if (renewed < 0) Fail("a sweep has ended", kStampPath, renewed);
-  now_s_ = now_s;
-  return renewed == 1;
+  const int64_t own_s = now_();
+  return std::exchange(renewed_at_s_, own_s) == own_s || RenewStamp();
 }
 
-int FileSweep::RenewStamp(int64_t now_s) {
+bool FileSweep::RenewStamp() {
   FilePath path(&files_, &root_);
-  const int directory = path.Enter(kTop, false);
-  if (directory < 0) return directory;
+  const auto fail = [this](const char* file, int error) {
+    Fail(kHasEnded, file, error);
+    return false;
+  };
   int64_t stamp = 0;
-  if (const int told = ReadStamp(directory, &stamp); told < 0) return told;
-  if (stamp != now_s_) return 0;
-  const int set = files_.SetTime(directory, kStamp, now_s);
-  return set < 0 ? set : 1;
+  const int directory = path.Enter(kTop, false);
+  const int read = directory < 0 ? directory : ReadStamp(directory, &stamp);
+  if (read < 0) return fail(kStampPath, read);
+  if (stamp != now_s_) return false;
+  const int asked = AskTime(directory, &now_s_);
+  if (asked < 0) return fail(kClockPath, asked);
+  const int set = files_.SetTime(directory, kStamp, now_s_);
+  return set < 0 ? fail(kStampPath, set) : true;
 }
 
 // The first pass sums up all files, and the second removes those beyond the bound that would end
@@ -131,7 +156,7 @@ bool FileSweep::Pass() {
                             return CountEntry();
                           }});
   const int walked = directory < 0 ? directory : tree.Walk(directory);
-  if (walked < 0 && walked != -ENOENT) Fail("a sweep has ended", top, walked);
+  if (walked < 0 && walked != -ENOENT) Fail(kHasEnded, top, walked);
   return walked == 1;
 }
 
@@ -160,7 +185,10 @@ FileTree::Step FileSweep::Remove(int directory, const char* name, int flags) {
 
 void FileSweep::Fail(std::string_view attempt, const std::string& path, int error) {
   std::string failure(attempt);
-  failure.append(": ").append(path).append(": ").append(FileOutcome::Of(error).text);
+  failure.append(": ").append(path).append(": ");
+  failure += error == kClocksDiffer
+                 ? "the clocks of this host and of the file system differ by a minute or more"
+                 : FileOutcome::Of(error).text;
   if (failure_.empty()) failure_ = failure;
   has_others_ = has_others_ || failure != failure_;
 }

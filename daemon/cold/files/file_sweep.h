@@ -23,7 +23,7 @@ class FileSweep {
  public:
   // `pause` waits after each part of a sweep; it returns false to end it.
   using Pause = std::function<bool()>;
-  // Unix time in seconds.
+  // This host's Unix time in seconds, which is only compared with the file system's.
   using Now = std::function<int64_t()>;
   // `root` and `files` are borrowed. `max_bytes` 0: no bound.
   FileSweep(const std::string* root, FileSystem* files, uint64_t max_bytes, Pause pause, Now now)
@@ -45,16 +45,18 @@ class FileSweep {
   static constexpr uint64_t kEntriesOfPart = 256;
 
  private:
-  // 1 if it is this host's turn, and says that it sweeps; 0 if not; or a negative errno.
-  [[nodiscard]] int Begin();
+  // Whether it is this host's turn. If so, says that it sweeps.
+  [[nodiscard]] bool Begin();
   void Run();
   // Counts an entry, and pauses after each part of a sweep: whether the sweep goes on.
   [[nodiscard]] bool CountEntry() { return ++seen_ % kEntriesOfPart != 0 || GoOn(); }
   [[nodiscard]] bool GoOn();
-  // 1; 0 if another host has taken over; or a negative errno.
-  [[nodiscard]] int RenewStamp(int64_t now_s);
+  // Whether no other host has taken over.
+  [[nodiscard]] bool RenewStamp();
   // The time in the stamp, which is made if there is none. The answer may be a negative errno.
   [[nodiscard]] int ReadStamp(int directory, int64_t* time_s);
+  // The file system's time. The answer may be a negative errno, also if this host has another time.
+  [[nodiscard]] int AskTime(int directory, int64_t* now_s);
   [[nodiscard]] bool MustGo(const char* name, const struct stat& found);
   // REQUIRES: MustGo has counted the file.
   [[nodiscard]] bool IsExcess(const char* name, const struct stat& found);
@@ -75,7 +77,8 @@ class FileSweep {
   const Pause pause_;
   const Now now_;
   std::optional<int64_t> last_stamp_;  // of the last look
-  int64_t now_s_ = 0;                  // in a sweep; the stamp has it, too
+  int64_t now_s_ = 0;                  // in a sweep, the file system's; the stamp has it, too
+  int64_t renewed_at_s_ = 0;           // by this host's clock
   uint64_t seen_ = 0;
   std::map<int64_t, uint64_t> bytes_;  // that end in each period
   int64_t last_period_ = 0;            // those before it are removed as a whole

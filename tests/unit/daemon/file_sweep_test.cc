@@ -22,9 +22,23 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kThreeYearsS = int64_t{1000} * 86'400;
 
-// Files of another user.
-class RefusingFiles final : public FileSystem {
+// The server's clock, in Unix time.
+class ServerFiles : public FileSystem {
  public:
+  explicit ServerFiles(const int64_t* now_s) : now_s_(*now_s) {}
+  int Touch(int file) override {
+    const timespec times[] = {{.tv_sec = now_s_}, {.tv_sec = now_s_}};
+    return ::futimens(file, times);
+  }
+
+ private:
+  const int64_t& now_s_;
+};
+
+// Files of another user.
+class RefusingFiles final : public ServerFiles {
+ public:
+  using ServerFiles::ServerFiles;
   int Open(int directory, const char* name, int flags) override {
     return name == refused ? -error : FileSystem::Open(directory, name, flags);
   }
@@ -63,7 +77,7 @@ class FileSweepTest : public SharedDirectoryTest {
 
   int64_t now_s_ = std::time(nullptr);
   const FileSweep::Now now_ = [this] { return now_s_; };
-  FileSystem files_;
+  ServerFiles files_{&now_s_};
   const std::string root_ = root();
   size_t pauses_ = 0;
   size_t max_pauses_ = 1000;
@@ -132,15 +146,16 @@ TEST_F(FileSweepTest, DirectoriesThatWereEmptiedGoWhenTheyAreOldInPartsAsFilesDo
 
 // Another host's, which comes to the directory in the last moment.
 TEST_F(FileSweepTest, ADirectoryWithANewFileStaysAndIsNoFailure) {
-  class LateFiles final : public FileSystem {
+  class LateFiles final : public ServerFiles {
    public:
+    using ServerFiles::ServerFiles;
     int Unlink(int directory, const char* name, int flags) override {
       if (flags == AT_REMOVEDIR) write();
       return FileSystem::Unlink(directory, name, flags);
     }
 
     std::function<void()> write;
-  } files;
+  } files(&now_s_);
   MakeFile("kvtier/1/a/m/aa/old", now_s_ - 1);
   AgeDirectories();
   files.write = [this] { MakeFile("kvtier/1/a/m/aa/new", now_s_ + 3600); };
@@ -170,6 +185,43 @@ TEST_F(FileSweepTest, AHostSweepsWhenNoneHasForMinutesAndAWrongClockStopsNone) {
   MakeFile("kvtier/.swept", now_s_ + kThreeYearsS);
   EXPECT_FALSE(sweeps(60)) << "a host may be sweeping";
   EXPECT_TRUE(sweeps(60));
+}
+
+TEST_F(FileSweepTest, AHostWhoseClockIsNotTheFileSystemsSweepsNothingAndTellsOnce) {
+  int64_t own_s = 1'000'000;
+  FileSweep host(
+      &root_, &files_, 0, [] { return true; }, [&] { return own_s; });
+  MakeFile("kvtier/1/a/m/aa/aa01", now_s_ + 3600);
+  const std::string why =
+      "this host cannot sweep: kvtier/.clock: the clocks of this host and of the file system "
+      "differ by a minute or more";
+  EXPECT_EQ(LookTwice(&host), why);
+  own_s = now_s_ + 60;
+  EXPECT_EQ(LookTwice(&host), std::nullopt);
+  EXPECT_EQ(CountFiles(), 1u);
+  MakeFile("kvtier/1/a/m/aa/aa02", now_s_ - 1);
+  own_s = now_s_ - 59;
+  EXPECT_EQ(LookTwice(&host), std::nullopt);
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/aa/aa01"));
+  EXPECT_EQ(CountFiles(), 1u);
+  own_s = now_s_ - 60;
+  EXPECT_EQ(LookTwice(&host), why) << "a new failure";
+}
+
+TEST_F(FileSweepTest, AClockThatIsSetWrongDuringASweepEndsIt) {
+  for (int i = 0; i < 600; ++i) MakeFile("kvtier/1/a/m/aa/f" + std::to_string(i), now_s_ + 3600);
+  int64_t own_s = now_s_;
+  FileSweep host(
+      &root_, &files_, 0,
+      [&] {
+        own_s += kThreeYearsS;
+        return true;
+      },
+      [&] { return own_s; });
+  EXPECT_EQ(LookTwice(&host),
+            "a sweep has ended: kvtier/.clock: the clocks of this host and of the file system "
+            "differ by a minute or more");
+  EXPECT_EQ(CountFiles(), 600u);
 }
 
 TEST_F(FileSweepTest, WhileAHostSweepsForLongNoOtherBegins) {
@@ -213,7 +265,7 @@ TEST_F(FileSweepTest, AHostWhoseSweepAnotherHasTakenOverEndsIt) {
 }
 
 TEST_F(FileSweepTest, WithoutADirectoryThatCannotBeReadASweepGoesOnAndTellsOnce) {
-  RefusingFiles files;
+  RefusingFiles files(&now_s_);
   MakeExpired("kvtier/1/a/m/aa", 10);
   MakeExpired("kvtier/1/b/m/bb", 10);
   for (int i = 0; i < 20; ++i) {
@@ -234,7 +286,7 @@ TEST_F(FileSweepTest, WithoutADirectoryThatCannotBeReadASweepGoesOnAndTellsOnce)
 }
 
 TEST_F(FileSweepTest, AFileThatCannotBeRemovedIsTold) {
-  RefusingFiles files;
+  RefusingFiles files(&now_s_);
   files.refused = "f1";
   MakeExpired("kvtier/1/a/m/aa", 3);
   FileSweep host(
@@ -250,7 +302,7 @@ TEST_F(FileSweepTest, AFileThatCannotBeRemovedIsTold) {
 }
 
 TEST_F(FileSweepTest, AHostThatMayNotSweepSaysSo) {
-  RefusingFiles files;
+  RefusingFiles files(&now_s_);
   files.refused = ".swept";
   FileSweep host(
       &root_, &files, 0, [] { return true; }, now_);

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <chrono>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -56,6 +59,9 @@ TEST(FileSweepDescriptorsTest, BetweenSweepsNothingIsOpenSoThatTheStoreCanBeUnmo
   const TestDirectory directory;
   const std::string root = directory.path() / "store";
   fs::create_directories(fs::path(root) / "kvtier" / "1");
+  const fs::path stamp = fs::path(root) / "kvtier" / ".swept";
+  std::ofstream(stamp).close();
+  fs::last_write_time(stamp, fs::file_time_type::clock::now() - std::chrono::hours(1));
   const auto count_open = [&root] {
     int count = 0;
     for (const auto& link : fs::directory_iterator("/proc/self/fd")) {
@@ -66,7 +72,7 @@ TEST(FileSweepDescriptorsTest, BetweenSweepsNothingIsOpenSoThatTheStoreCanBeUnmo
   };
   FileSystem files;
   FileSweep sweep(
-      &root, &files, 0, [] { return true; }, [] { return 1'000'000; });
+      &root, &files, 0, [] { return true; }, [] { return std::time(nullptr); });
   EXPECT_EQ(sweep.Look(), std::nullopt);
   EXPECT_EQ(count_open(), 0);
   EXPECT_EQ(sweep.Look(), std::nullopt);
