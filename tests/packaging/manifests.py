@@ -44,12 +44,14 @@ def documents(name: str) -> dict[str, dict]:
 
 
 def expect_accepted(config: str) -> None:
-    """The daemon would read it."""
+    """The daemon would read it. A small machine has no room for the pools of a large one."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(config)
         file.flush()
         checked = subprocess.run(
-            [KVTIERD, "--check-config", "--config", file.name], capture_output=True, text=True
+            [KVTIERD, "--check-config", "--config", file.name, "--set", "pool.bytes=1GiB"],
+            capture_output=True,
+            text=True,
         )
     expect(checked.returncode == 0, f"the configuration: {checked.stderr}")
 
@@ -208,6 +210,28 @@ with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
     yaml.safe_dump_all(chart.values(), file)
     expect_valid(pathlib.Path(file.name))
 
+# Files and variables that keys need are the operator's.
+volumes = [{"name": "secrets", "secret": {"secretName": "kvtier"}},
+           *({"name": name, "hostPath": {"path": f"/mnt/{name}"}} for name in ("a", "b"))]
+points = {"secrets": "/run/secrets/kvtier", "a": "/mnt/a", "b": "/mnt/b"}
+chart = rendered({
+    "extraVolumes": volumes,
+    "extraVolumeMounts": [{"name": name, "mountPath": path} for name, path in points.items()],
+    "envFrom": [{"secretRef": {"name": "aws"}}],
+    "config": {
+        "cold": {"endpoint": "resp://valkey:6379", "password_file": "/run/secrets/kvtier/password"},
+        "disk": {"directories": ["/mnt/a", "/mnt/b"]},
+    },
+})
+expect_accepted(chart["ConfigMap"]["data"]["kvtierd.toml"])
+pod = chart["DaemonSet"]["spec"]["template"]["spec"]
+expect([one for one in pod["volumes"] if one in volumes] == volumes, "the volumes of the values")
+expect(points.items() <= mounts(pod["containers"][0]).items(), "their mounts")
+expect(pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "aws"}}], "the variables")
+with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+    yaml.safe_dump_all(chart.values(), file)
+    expect_valid(pathlib.Path(file.name))
+
 # A value that nothing reads is a mistake, and so is a size in the wrong unit.
 for wrong in (
     {"hosts": {"bytes": "1GiB"}},
@@ -215,6 +239,8 @@ for wrong in (
     {"config": {"server": {"socket": "/elsewhere"}}},
     {"config": {"drain": {"deadline": "5min"}}},
     {"memory": "68GiB"},
+    {"extraVolumes": [{"name": "disk", "emptyDir": {}}]},
+    {"extraVolumeMounts": [{"name": "secrets"}]},
 ):
     expect(is_refused(wrong), f"the schema takes {wrong}")
 # Two releases in one namespace.

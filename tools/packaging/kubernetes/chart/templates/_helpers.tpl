@@ -24,6 +24,8 @@ server:
 metrics:
   listen: "0.0.0.0:{{ .Values.metrics.port }}"
 {{- end }}
+{{- if not .Values.config.disk.directories }}
 disk:
   directory: /var/lib/kvtier
+{{- end }}
 {{- end }}
